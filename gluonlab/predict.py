@@ -200,7 +200,7 @@ def _progress_bar(total: Optional[int]) -> "Iterator[Callable[[PredictedBatch], 
     """Show a progress bar on a terminal if classification takes more than a second."""
     from tqdm import tqdm
 
-    is_disabled = True if sys.stderr is None else None  # None: where standard error is no terminal
+    is_disabled = True if sys.stderr is None else None  # None: disabled without a terminal
     with tqdm(
         total=total, unit=" images", unit_scale=True, disable=is_disabled, leave=False, delay=1,
         dynamic_ncols=True,

@@ -311,6 +311,6 @@ def _read_score(path: Path) -> Optional[float]:
     """Return the score of the epoch that ends there, or None."""
     with suppress(OSError, _DamagedCheckpoint):
         state = _read_json(path / STATE)
-        score = state.get("score", state.get("accuracy"))  # which is what older versions wrote
+        score = state.get("score", state.get("accuracy"))  # older versions wrote accuracy
         return score if isinstance(score, float) else None
     return None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 EPOCHS, STEPS = "epochs", "steps"
 KINDS = {EPOCHS: Epoch, STEPS: Step}
 RUN, RATE, SCALE, METRICS = "run", "images_per_second", "loss_scale", "metrics"
-Table = Dict[str, List[Any]]  # column -> a value for each row, None where there is none
+Table = Dict[str, List[Any]]  # column -> a value for each row, None for a missing one
 
 
 def frame(*runs: "str | os.PathLike[str]", of: str = EPOCHS) -> "DataFrame":

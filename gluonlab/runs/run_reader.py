@@ -133,8 +133,8 @@ def parse_description(
     """
     content = content if isinstance(content, dict) else {}
     format, version = content.get("format", 1), content.get("gluonlab")
-    asked, used = (_plain_settings(content.get(name)) for name in ("config", "settings"))
-    if type(format) is not int or asked is None:
+    requested, used = (_plain_settings(content.get(name)) for name in ("config", "settings"))
+    if type(format) is not int or requested is None:
         raise DataError(f"{source} is not what a run writes: {hint}")
     if format > FORMAT:
         raise DataError(
@@ -142,12 +142,12 @@ def parse_description(
             "use the gluonlab that wrote it, or a later one"
         )
     if "compare" in content:
-        return RunDescription(folder, asked, is_comparison=True)
+        return RunDescription(folder, requested, is_comparison=True)
     if used is None or not isinstance(version, str):
         raise DataError(f"{source} is not what a run writes: {hint}")
     if isinstance(used.get("backend"), str):
         used["backend"] = OLD_BACKENDS.get(used["backend"], used["backend"])
-    return RunDescription(folder, asked, used, version, content.get("classes"), format=format)
+    return RunDescription(folder, requested, used, version, content.get("classes"), format=format)
 
 
 def _plain_settings(value: Any) -> Optional[Dict[str, Any]]:

@@ -11,10 +11,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, ClassVar, Dict, Mapping, Optional, Sequence, Tuple, Type
 
-FORMAT = 2  # what config.json calls "format"; the first one had no such number
+FORMAT = 2  # "format" in config.json, which the first format did not have
 
 CONFIG, METRICS, PARAMETERS = "config.json", "metrics.jsonl", "parameters.params"
-WRONG_IMAGES = "wrong.png"  # what gluonlab.predict --wrong draws
+WRONG_IMAGES = "wrong.png"  # drawn by gluonlab.predict --wrong
 CURVES, CONFUSION, EXPORT, COMPARISON = "curves.png", "confusion.png", "export", "compare.json"
 TRACE, TIMELINE = "trace.json", "timeline.svg"
 CHECKPOINTS = "checkpoints"  # a folder, see gluonlab.runs.checkpoint

@@ -53,7 +53,7 @@ class RunDirectory:
         self.config_content: Dict[str, Any] = {}  # of config.json
         self._lock = FolderLock(path)
         self._pending: List[str] = []  # lines of metrics.jsonl
-        self._bytes, self._digest = 0, hashlib.sha256()  # of those that are written
+        self._bytes, self._digest = 0, hashlib.sha256()  # of the written lines
         self._metrics: Optional[int] = None
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND

@@ -142,9 +142,8 @@ class TensorBoard(Callback):
     def __init__(self) -> None:
         self._events: Optional[EventFile] = None
         self._step = 0  # the last one that is written
-        self._start_time = (
-            0.0  # when the run did, in seconds since 1970, as if it had never stopped
-        )
+        # of the run, in seconds since 1970; a resumed run pretends that it never stopped
+        self._start_time = 0.0
 
     def on_run_start(self, run: RunView) -> None:
         """Create a file, which contains the earlier numbers of a resumed run."""

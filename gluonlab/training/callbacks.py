@@ -151,7 +151,7 @@ def make_callbacks(callbacks: Sequence[Any]) -> List[Any]:
     """Check the callbacks of a run, and create instances of classes. Raises ConfigError."""
     if isinstance(callbacks, type) or not isinstance(callbacks, Iterable):
         raise ConfigError(f"callbacks {callbacks!r} is no list: put it into one, callbacks=[...]")
-    return [_make_callback(each) for each in callbacks]
+    return [_make_callback(callback) for callback in callbacks]
 
 
 def _make_callback(callback_or_class: Any) -> Any:

@@ -48,9 +48,9 @@ class LivePlot(Callback):
         self._next_draw_time = 0.0
         self._losses = CurveDownsampler()
         self._last: Optional[Step] = None
-        self._first: Optional[Step] = None  # since the run began, or goes on
-        self._first_of_epoch: Optional[Step] = None  # the first that is known
-        self._images = 0  # of those after that one
+        self._first: Optional[Step] = None  # since the run started or was resumed
+        self._first_of_epoch: Optional[Step] = None  # the first step with a known loss
+        self._images = 0  # of the steps after that one
 
     def on_run_start(self, run: RunView) -> None:
         """Create the plot, with the earlier steps of a resumed run."""

@@ -736,7 +736,7 @@ def plan_run(
         resolved=resolved,
         user_components=components,
         group=group,
-        # devices, and what lies on each
+        # devices, and their parts of the network
         ctxs=ctxs,
         device_counts=device_counts,
         device_weights=config.device_weights,
@@ -785,7 +785,7 @@ def plan_run(
         seed=config.seed,
         deterministic=config.deterministic,
         tf32=config.tf32,
-        # how long, and what is written
+        # duration and output
         epochs=config.epochs or 1,
         patience=config.patience,
         checkpoint_every=config.checkpoint_every,

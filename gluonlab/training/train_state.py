@@ -320,6 +320,6 @@ def _all_devices(strategy: Strategy) -> List[mx.Context]:
     ctxs = [
         *strategy.inputs,
         *strategy.outputs,
-        *(ctx for each in strategy.replicated() for ctx in each.list_ctx()),
+        *(ctx for param in strategy.replicated() for ctx in param.list_ctx()),
     ]
     return list(dict.fromkeys(ctxs))

@@ -33,7 +33,7 @@ explain_unknown_arguments = named_arguments(
     {
         **{
             theirs: f"give the setting, train(TrainConfig({ours}=...))"
-            for ours in (each.name for each in fields(TrainConfig))
+            for ours in (field.name for field in fields(TrainConfig))
             for theirs in (ours, *theirs_for(ours))
             if ours != "dataset"  # also an argument of `train`
         },
@@ -441,7 +441,7 @@ def _is_dataset_name(dataset: str) -> bool:
 
 
 def _takes_classes(make: Any) -> bool:
-    # Python 3.8 would look at __new__, which says nothing of a Block's arguments.
+    # Python 3.8 would inspect __new__, which does not have a Block's arguments
     is_class = isinstance(make, type)
     function = partial(make.__init__, None) if is_class else make
     try:
