@@ -43,7 +43,7 @@ def click(page, heading):
     page.driver.find_element("xpath", f"//table[@id='results']//button[.='{heading}']").click()
 
 
-def test_columns_sort_by_numbers_both_ways_and_what_is_not_known_stays_below(page):
+def test_columns_sort_numerically_both_ways_with_missing_values_last(page):
     assert column(page, 1) == [str(n + 1) for n in range(MANY_RUNS)]
     click(page, "devices")
     assert column(page, 1) == [str(n + 1) for n in reversed(range(MANY_RUNS))]
@@ -56,7 +56,7 @@ def test_columns_sort_by_numbers_both_ways_and_what_is_not_known_stays_below(pag
     assert page.driver.execute_script(script) == 1
 
 
-def test_the_filter_leaves_what_is_of_the_runs_that_it_names(page):
+def test_the_filter_shows_only_the_runs_that_it_names(page):
     page.find("filter").send_keys("RUN-3")
     assert column(page, 0) == ["run-3"]
     script = """const all = [...document.querySelectorAll('[data-run]')];

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def test_the_page_holds_the_results_and_what_differs(tmp_path):
+def test_the_page_contains_results_and_setting_differences(tmp_path):
     paths = [
         make_run(tmp_path / "a"),
         make_run(tmp_path / "b", lines(epochs=2), kvstore="ring", devices=["cpu(0)"]),
@@ -141,7 +141,7 @@ def test_epochs_are_counted_from_0_in_whole_numbers(tmp_path):
 @pytest.mark.parametrize(
     "accuracies", [[1.0], [0.0], [0.99, 1.0], [0.0, 1.0], [0.9999, 1.0], [0.9, 0.8]], ids=str
 )
-def test_nobody_is_better_than_100_percent_nor_worse_than_0(tmp_path, accuracies):
+def test_the_accuracy_axis_stays_between_0_and_100_percent(tmp_path, accuracies):
     epochs = [line for line in lines() if line["kind"] == "epoch"]
     made = [{**line, "accuracy": accuracy} for line, accuracy in zip(epochs, accuracies)]
     drawn = draw_charts(read_runs([make_run(tmp_path / "a", made)]))
@@ -155,7 +155,7 @@ def test_a_constant_learning_rate_has_no_chart(tmp_path):
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=3000))
-def test_thinned_curves_keep_their_mean_and_order(values):
+def test_downsampled_curves_keep_their_mean_and_order(values):
     xs, ys = downsample([float(i) for i in range(len(values))], values)
     assert len(xs) == len(ys) <= MAX_POINTS and xs == sorted(xs)
     assert min(values) - 1e-6 <= min(ys) and max(ys) <= max(values) + 1e-6
@@ -163,7 +163,7 @@ def test_thinned_curves_keep_their_mean_and_order(values):
         assert sum(ys) / len(ys) == pytest.approx(sum(values) / len(values), abs=1e-6)
 
 
-def test_a_run_that_has_only_begun_is_shown_too(tmp_path):
+def test_an_unfinished_run_is_shown(tmp_path):
     unfinished = [line for line in lines() if line["kind"] == "step"][:3]
     runs = read_runs([make_run(tmp_path / "a", unfinished), make_run(tmp_path / "b", [])])
     page = Page(make_page(runs))
@@ -204,7 +204,7 @@ def test_settings_of_real_runs_that_differ_are_shown_and_no_others(tmp_path):
     assert not {"gpus", "threads", "batch_size", "lr", "out", "confusion"} & set(shared)
 
 
-def test_settings_are_what_a_run_uses_and_what_else_was_asked_for(tmp_path):
+def test_settings_are_the_used_ones_and_other_requested_ones(tmp_path):
     """Those of other versions, too, but not what is only made of a run, nor what has come to
     something else.
     """
@@ -214,7 +214,7 @@ def test_settings_are_what_a_run_uses_and_what_else_was_asked_for(tmp_path):
     assert described.settings == {**SETTINGS, **more}
 
 
-def test_a_comparison_stands_for_its_runs(tmp_path, ended):
+def test_a_comparison_is_replaced_by_its_runs(tmp_path, ended):
     """As gluonlab.run writes them, beside other runs, by numbers of devices."""
     rows = compare(
         TrainConfig(model="mlp", epochs=1, out=str(tmp_path / "cmp")), [2, 1], Reporter()
@@ -231,7 +231,7 @@ def test_a_comparison_stands_for_its_runs(tmp_path, ended):
     assert [run.name for run in read_runs(folders)] == names
 
 
-def test_the_folder_of_runs_stands_for_them_in_order(tmp_path):
+def test_a_folder_of_runs_is_replaced_by_them_in_natural_order(tmp_path):
     for name in ("run-10", "run-9", "run-1"):
         make_run(tmp_path / "runs" / name)
     (tmp_path / "runs" / "notes").mkdir()
@@ -250,7 +250,7 @@ HOSTILE = '<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></sv
         ("timeline.svg", "svg+xml", "Where the time went"),
     ],
 )
-def test_a_picture_is_shown_where_there_is_one_and_runs_nothing(
+def test_a_picture_is_embedded_without_running_its_scripts(
     tmp_path, monkeypatch, name, kind, title
 ):
     made, other = make_run(tmp_path / "a"), make_run(tmp_path / "b")
@@ -267,7 +267,7 @@ def test_a_picture_is_shown_where_there_is_one_and_runs_nothing(
         make_page(read_runs([made]))
 
 
-def test_runs_have_the_shortest_names_that_tell_them_apart(tmp_path):
+def test_runs_have_the_shortest_unique_names(tmp_path):
     paths = [make_run(tmp_path / name) for name in ("x/run", "y/run", "y/other")]
     assert [run.name for run in read_runs(paths)] == ["x/run", "y/run", "y/other"]
     assert [run.name for run in read_runs(paths[1:])] == ["run", "other"]
@@ -277,7 +277,7 @@ def test_every_run_of_many_looks_different():
     assert len({(run_color(number), run_dash(number)) for number in range(28)}) == 28
 
 
-def test_settings_are_either_in_common_or_different(tmp_path):
+def test_settings_are_either_shared_or_different(tmp_path):
     runs = read_runs([make_run(tmp_path / "a", momentum=0.9), make_run(tmp_path / "b", seed=3)])
     assert setting_differences(runs) == [("momentum", "0.9", "-"), ("seed", "-", "3")]
     assert [name for name, _ in shared_settings(runs)] == list(SETTINGS)
@@ -312,7 +312,7 @@ def test_the_command_writes_a_page(tmp_path, ended):
     ]  # fmt: skip
 
 
-def test_a_report_is_overwritten_and_nothing_else_is(tmp_path, ended):
+def test_only_an_earlier_report_is_overwritten(tmp_path, ended):
     """Nor what a link of that name leads to, if that is no report."""
     one, two = make_run(tmp_path / "a"), make_run(tmp_path / "b")
     page = tmp_path / "page.html"

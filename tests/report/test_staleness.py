@@ -53,7 +53,7 @@ def test_a_chart_has_the_shares_of_each_run(tmp_path):
     assert heights[0] == heights[1] > heights[2]
 
 
-def test_runs_whose_processes_wait_have_neither(tmp_path):
+def test_synchronous_runs_have_no_staleness(tmp_path):
     runs = read_runs([make_run(tmp_path / "waits")])
     assert CHART not in draw_charts(runs) and "staleness" not in Page(make_page(runs)).tables
 

@@ -31,7 +31,7 @@ from gluonlab.training.reporter import Reporter
 pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
 
 
-def test_a_full_disk_is_one_line_that_names_the_file_and_leaves_nothing_behind(run, empty_cwd):
+def test_a_full_disk_prints_one_line_with_the_file_and_leaves_nothing(run, empty_cwd):
     with full_at(2048):
         status, out, err = run("--model", "mlp", "--epochs", "1", "--quiet", "--out", "new/run")
     assert (status, out) == (2, "")
@@ -43,7 +43,7 @@ def test_a_full_disk_is_one_line_that_names_the_file_and_leaves_nothing_behind(r
 
 
 @pytest.mark.parametrize("room", [0, 100, 2048, 30000])
-def test_a_comparison_on_a_full_disk_does_not_stand_in_the_way_of_the_next(run, empty_cwd, room):
+def test_a_comparison_on_a_full_disk_does_not_block_the_next_one(run, empty_cwd, room):
     words = ["--compare", "1,2", "--model", "mlp", "--epochs", "1", "--quiet", "--out", "both"]
     with full_at(room):
         status, out, err = run(*words)
@@ -161,7 +161,7 @@ LEFT = {  # steps, of 23 in an epoch; more options -> what an interrupted run sa
 
 
 @pytest.mark.parametrize(("steps", "more"), LEFT, ids=str)
-def test_an_interrupted_run_says_what_is_left_of_it(run, reported, steps, more):
+def test_an_interrupted_run_describes_its_folder(run, reported, steps, more):
     words = f"--gpus 2 --model mlp --epochs 4 --quiet --out run {more}"
     status, err = reported(Breaks(steps, raising(KeyboardInterrupt)), *words.split())
     assert (status, err.splitlines()[-1]) == (130, f"interrupted: {LEFT[steps, more]}")
@@ -195,7 +195,7 @@ def test_an_interruption_before_there_is_a_folder_says_that_nothing_was_written(
     assert names(empty_cwd) == []
 
 
-def test_a_run_that_diverges_late_says_how_to_get_what_was_asked_for(empty_cwd):
+def test_a_run_that_diverges_late_prints_the_command_for_requested_files(empty_cwd):
     reporter = Breaks(30, raising(DivergedError("the loss became nan")))
     with pytest.raises(DivergedError, match=re.escape(f"the loss became nan; {MAKE_UP}")):
         train(
@@ -283,7 +283,7 @@ def assert_whole(run):
     json.loads((run / "config.json").read_text())
 
 
-def test_ctrl_c_that_is_held_down_changes_nothing_of_what_the_second_one_does(tmp_path):
+def test_more_than_two_ctrl_c_act_as_two(tmp_path):
     words = ["--threads", "1", "--epochs", "1000", "--checkpoint-every", "5steps"]
     with real_process(tmp_path, *words, until="epoch +2/") as process:
         process.send_signal(signal.SIGSTOP)  # its files stay as they are meanwhile

@@ -58,7 +58,7 @@ def run_of_two(tmp_path_factory):
     return run
 
 
-def test_what_was_written_is_read(run_of_two):
+def test_a_written_checkpoint_is_read_unchanged(run_of_two):
     found = read_newest_checkpoint(run_of_two)
     assert content(found.checkpoint) == content(made(8))
     assert not found.damaged
@@ -70,7 +70,7 @@ def test_what_was_written_is_read(run_of_two):
 
 @settings(max_examples=60)
 @given(st.data())
-def test_damage_is_noticed_wherever_it_is(run_of_two, tmp_path_factory, data):
+def test_any_damage_is_detected(run_of_two, tmp_path_factory, data):
     """Bits flipped, bytes cut or added, files removed, swapped, added, or made links."""
     run = tmp_path_factory.mktemp("runs") / "run"
     shutil.copytree(run_of_two, run)
@@ -103,7 +103,7 @@ def test_damage_is_noticed_wherever_it_is(run_of_two, tmp_path_factory, data):
     assert str(place) in line and "\n" not in line
 
 
-def test_a_checkpoint_under_another_ones_name_is_noticed(run_of_two, tmp_path):
+def test_a_renamed_checkpoint_is_detected(run_of_two, tmp_path):
     shutil.copytree(run_of_two, tmp_path / "run")
     places = list_checkpoints(tmp_path / "run")
     places[0].rename(places[0].with_name("step-000000016"))
@@ -111,7 +111,7 @@ def test_a_checkpoint_under_another_ones_name_is_noticed(run_of_two, tmp_path):
     assert found.checkpoint.step == 4 and "it is that of step 8" in found.damaged[0]
 
 
-def test_what_is_left_of_others_is_removed_and_markers_are_no_damage(run_of_two, tmp_path):
+def test_remains_are_removed_and_markers_are_ignored(run_of_two, tmp_path):
     """SageMaker writes markers while checkpoints are written and removed."""
     run = tmp_path / "run"
     shutil.copytree(run_of_two, run)
@@ -176,7 +176,7 @@ def test_a_path_out_of_the_folder_is_refused(run_of_two, tmp_path):
     assert "names other files" in read_newest_checkpoint(tmp_path / "run").damaged[0]
 
 
-def test_without_a_whole_one_the_message_says_what_to_give(run_of_two, tmp_path):
+def test_without_a_complete_checkpoint_the_error_says_what_to_give(run_of_two, tmp_path):
     shutil.copytree(run_of_two, tmp_path / "run")
     for place in list_checkpoints(tmp_path / "run"):
         (place / "state.json").unlink()

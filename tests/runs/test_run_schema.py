@@ -139,7 +139,7 @@ def test_what_is_written_is_read_again(tmp_path_factory, lines):
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_no_line_holds_what_json_has_no_number_for(tmp_path, number):
+def test_no_line_contains_nan_or_infinity(tmp_path, number):
     run = RunDirectory.create(str(tmp_path / "run"), "name")
     for line in (Step(1, number, 0.1), LossScaleEvent(1, 1, number, 0)):
         with pytest.raises(ValueError, match="not JSON compliant"):
@@ -152,7 +152,7 @@ def test_no_line_holds_what_json_has_no_number_for(tmp_path, number):
 
 @settings(max_examples=25)
 @given(some_line(), st.data())
-def test_a_value_that_cannot_be_is_named_with_its_line(tmp_path_factory, line, data):
+def test_an_impossible_value_is_named_with_its_line(tmp_path_factory, line, data):
     folder = tmp_path_factory.mktemp("run")
     field = data.draw(st.sampled_from(dataclasses.fields(line)))
     impossible = [True, math.nan, -1e40, 10**400, {"": 1}, [[0.5]], "1", [-1]]
@@ -167,7 +167,7 @@ def test_a_value_that_cannot_be_is_named_with_its_line(tmp_path_factory, line, d
         read_lines(folder)
 
 
-def test_lines_of_kinds_that_are_not_known_here_are_left_out(tmp_path):
+def test_lines_of_unknown_kinds_are_skipped(tmp_path):
     known = [Step(1, 1.0, 0.1), Epoch(1, 1, 9, 1.0, 1.0, 0.5), DivergedEvent("x")]
     known.append(ConfusionEvent([[1]]))
     lines = [{"kind": "later", "loss": "x"}, *(line.to_dict() for line in known)]

@@ -73,7 +73,7 @@ def test_a_file_in_the_folders_place_is_refused(tmp_path):
         RunDirectory.create(str(tmp_path / "file" / "below"), "name")
 
 
-def test_a_place_that_nobody_may_write_is_refused():
+def test_an_unwritable_folder_is_refused():
     """/proc takes no folders, not even root's."""
     with pytest.raises(
         OutputError,
@@ -196,7 +196,7 @@ def test_parameters_are_whole_or_those_of_the_epoch_before(tmp_path):
     assert (run.path / PARAMETERS).read_bytes() == whole
 
 
-def test_metrics_for_which_there_is_no_room_are_an_error_that_names_them(tmp_path):
+def test_a_full_disk_raises_an_error_that_names_metrics_jsonl(tmp_path):
     said = r"^cannot write .*/metrics.jsonl: File too large; choose another place with --out$"
     run = RunDirectory.create(str(tmp_path / "run"), "name")
     with full_at(100):
@@ -205,7 +205,7 @@ def test_metrics_for_which_there_is_no_room_are_an_error_that_names_them(tmp_pat
                 write()
 
 
-def test_lines_for_which_there_is_no_room_leave_no_part_of_them(tmp_path):
+def test_a_full_disk_leaves_no_partial_line(tmp_path):
     run = RunDirectory.create(str(tmp_path / "run"), "name")
     whole = []
     for number in range(40):
@@ -223,7 +223,7 @@ def test_lines_for_which_there_is_no_room_leave_no_part_of_them(tmp_path):
     assert said == [*whole, "x" * (len(whole) + 1)]
 
 
-def test_metrics_that_are_removed_under_way_are_noticed(tmp_path):
+def test_removed_metrics_are_detected(tmp_path):
     run = RunDirectory.create(str(tmp_path / "run"), "name")
     (run.path / "metrics.jsonl").unlink()
     with pytest.raises(OutputError, match=r"metrics\.jsonl: it has been removed while it was writ"):
@@ -235,7 +235,7 @@ def test_metrics_that_are_removed_under_way_are_noticed(tmp_path):
     [DivergedError("the loss became nan"), OutputError("no room"), KeyboardInterrupt()],
     ids=repr,
 )
-def test_what_fails_at_the_end_does_not_hide_why_the_run_ends(tmp_path, first):
+def test_an_error_at_the_end_does_not_hide_the_first_error(tmp_path, first):
     run = RunDirectory.create(str(tmp_path / "run"), "name")
     run.write(*STEPS)
     plan = SimpleNamespace(confusion=False, export=False, epochs=3, compress=None)
@@ -358,7 +358,7 @@ def epoch_line(number, accuracy, images=100):
 @pytest.mark.parametrize(
     "name", ["lenet-../../../outside", "/outside", "a\0b", "a\x1b[2J\n", "x" * 300]
 )
-def test_a_name_leads_nowhere_but_below_runs(name, empty_cwd):
+def test_a_folder_name_stays_in_runs(name, empty_cwd):
     run = RunDirectory.create(None, name)
     run.close()
     assert run.path.resolve().parent == empty_cwd / "runs"
@@ -472,13 +472,13 @@ def test_on_a_disk_without_locks_the_process_that_is_named_decides(
 
 
 @pytest.mark.parametrize("content", ["", "null", "[1]", '{"pid": "x"}', "\0" * 50, "9" * 5000])
-def test_whatever_stands_in_a_lock_file_that_nobody_holds(tmp_path, content):
+def test_any_content_of_an_unlocked_lock_file_is_accepted(tmp_path, content):
     (tmp_path / LOCK).write_text(content)
     check_not_in_use(tmp_path)
     FolderLock(tmp_path).release()
 
 
-def test_no_room_for_the_lock_leaves_nothing(tmp_path):
+def test_a_full_disk_leaves_no_lock(tmp_path):
     with full_at(0), pytest.raises(OutputError, match="File too large"):
         RunDirectory.create(str(tmp_path / "a" / "run"), "name")
     assert names(tmp_path) == []

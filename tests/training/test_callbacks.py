@@ -68,7 +68,7 @@ class Listening(Callback):
         self.told.append(("run_end", run.step, end))
 
 
-def test_callbacks_are_told_the_lines_of_the_run_late_and_in_order(tmp_path):
+def test_callbacks_get_the_lines_of_the_run_with_a_delay_and_in_order(tmp_path):
     listening = Listening()
     result = run(tmp_path / "run", [listening])
     written = read_lines(tmp_path / "run")
@@ -256,7 +256,7 @@ def evaluate_run_works(folder):
     return (folder / "parameters.params").exists() and bool(evaluate_run(str(folder)).score)
 
 
-def test_an_interrupted_run_tells_so(tmp_path):
+def test_an_interrupted_run_calls_on_run_end(tmp_path):
     listening = Listening()
     with pytest.raises(Stopped):
         run(tmp_path / "run", [listening], PullsThePlug(3))
@@ -276,9 +276,7 @@ def test_an_interrupted_run_tells_so(tmp_path):
         (type("C", (), {"__init__": lambda self, a: None}), "callback C cannot be made: TypeError"),
     ],
 )
-def test_what_is_no_callback_is_refused_in_one_line_before_anything_is_written(
-    tmp_path, wrong, said
-):
+def test_an_invalid_callback_is_refused_before_anything_is_written(tmp_path, wrong, said):
     with pytest.raises(ConfigError, match=said):
         run(tmp_path / "run", [wrong])
     assert not (tmp_path / "run").exists()
@@ -295,7 +293,7 @@ def test_a_state_that_json_cannot_hold_is_refused(tmp_path, state):
 
 
 @pytest.mark.long
-def test_callbacks_that_have_changed_are_said_when_a_run_goes_on(tmp_path):
+def test_changed_callbacks_are_reported_when_a_run_is_resumed(tmp_path):
     class Other(StopsAt):
         pass
 

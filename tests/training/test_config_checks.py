@@ -156,7 +156,7 @@ def plan_of(settings, own=NO_USER_COMPONENTS):
         if key not in NEED_MORE
     ],
 )
-def test_a_check_fires_in_one_line(key):
+def test_each_check_raises_a_one_line_error(key):
     settings, said = WRONG[key]
     with pytest.raises(UsageError) as raised:
         make_plan(
@@ -181,7 +181,7 @@ def test_without_tensorboardx_nothing_is_trained(monkeypatch):
 
 
 @pytest.mark.cpu_only("GPUs have float16")
-def test_of_two_mistakes_the_first_of_the_list_is_told():
+def test_of_two_errors_the_first_of_the_list_is_raised():
     """All pairs of which each setting is wrong by itself."""
     tried, about_kvstores = 0, (
         "kvstore", "topology", "compression", "checkpoints", "sharding",
@@ -212,7 +212,7 @@ def test_of_two_mistakes_the_first_of_the_list_is_told():
     ],
     ids=str,
 )
-def test_what_one_process_can_do_alone_is_refused_to_several(setting, said):
+def test_single_process_options_are_refused_with_several_processes(setting, said):
     config = TrainConfig(**setting)
     resolve_config(config, group=SummingGroup(0, 1))
     with pytest.raises(UsageError, match=f"^{said} the devices of one process, and 2 .*: "):
@@ -283,7 +283,7 @@ def test_one_process_over_horovod_is_told_that_nothing_is_compressed():
     assert plan.compress == plan.settings()["compress"] == "fp16"
 
 
-def test_gpus_that_have_computed_otherwise_are_noticed(monkeypatch):
+def test_gpus_that_used_another_arithmetic_are_refused(monkeypatch):
     monkeypatch.setattr(math_modes, "_in_use", math_modes.Arithmetic(False, False))
     settings, said = WRONG[DEVICES, "arithmetic"]
     # as if it were here: nothing is computed
@@ -293,7 +293,7 @@ def test_gpus_that_have_computed_otherwise_are_noticed(monkeypatch):
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if key not in BEFORE_THE_NETWORK])
-def test_a_check_of_the_network_fires_alone(key):
+def test_each_network_check_raises_its_own_error(key):
     settings, said = WRONG[key]
     plan, net = plan_of(settings), get_model("lenet", 10)
     if key == (NETWORK, "deterministic"):

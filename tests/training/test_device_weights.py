@@ -219,7 +219,7 @@ def test_a_run_is_evaluated_on_any_devices(tmp_path):
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused_in_one_line(settings, said):
+def test_impossible_weights_are_refused_in_one_line(settings, said):
     with pytest.raises(UsageError) as raised:
         make_plan(TrainConfig(**{"devices": named(2), "model": "mlp", **settings}))
     assert said in str(raised.value) and "\n" not in str(raised.value)

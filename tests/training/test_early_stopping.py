@@ -58,7 +58,7 @@ def undisturbed(tmp_path_factory):
 
 @settings(max_examples=3)
 @given(seed=st.integers(0, 1), patience=st.integers(1, 4), by_loss=st.booleans())
-def test_it_ends_where_the_textbook_does_and_keeps_the_best(
+def test_it_stops_as_the_reference_and_keeps_the_best(
     tmp_path_factory, undisturbed, seed, patience, by_loss
 ):
     folder = tmp_path_factory.mktemp("run") / "run"
@@ -77,7 +77,7 @@ def test_it_ends_where_the_textbook_does_and_keeps_the_best(
 @pytest.mark.long
 @settings(max_examples=5)
 @given(seed=st.integers(0, 2), plug=st.integers(4, 30), every=st.sampled_from(["2", "1 epoch"]))
-def test_a_run_that_goes_on_counts_on(tmp_path_factory, seed, plug, every):
+def test_a_resumed_run_continues_counting(tmp_path_factory, seed, plug, every):
     folder = tmp_path_factory.mktemp("runs")
     more = {"seed": seed, "patience": 2, "checkpoint_every": every, "keep": 1, "confusion": True}
     whole = run(folder / "whole", **more)

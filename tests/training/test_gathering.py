@@ -53,7 +53,7 @@ def test_every_process_gets_the_arrays_and_values_of_all(shapes):
             assert counts == {f"seen/{rank}": rank + round_ for rank in range(len(shapes))}
 
 
-def test_a_process_alone_has_all():
+def test_a_single_process_gathers_its_own_state():
     arrays, counts = {"a": nd.ones((2,))}, {"seen/0": 3}
     assert CheckpointGather(ALONE)(arrays, counts) == (arrays, counts)
 

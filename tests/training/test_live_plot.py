@@ -142,7 +142,7 @@ def test_outside_a_notebook_it_says_where_the_curves_are(capsys):
 
 
 @pytest.mark.parametrize("every", ["x", None, -1, float("nan"), float("inf"), True])
-def test_seconds_that_are_none_are_one_line(every):
+def test_an_invalid_interval_is_refused(every):
     with pytest.raises(
         ConfigError, match=r"LivePlot\(every=.*\): give seconds, a number from 0 up"
     ):

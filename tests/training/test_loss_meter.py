@@ -41,7 +41,7 @@ def test_every_step_is_reported_once_in_order_and_at_most_8_steps_late(steps, fl
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("begins", [1, 4, 5, 11])
-def test_a_loss_that_is_no_number_stops_within_8_steps_and_names_its_step(bad, begins):
+def test_a_loss_that_is_not_finite_stops_within_8_steps_and_names_its_step(bad, begins):
     log = AsyncLossMeter(contexts(2))
     said = "at step 1, before any update: look for" if begins == 1 else rf"at step {begins}\b.*--lr"
     with pytest.raises(DivergedError, match=said):
@@ -88,7 +88,7 @@ def test_a_device_without_a_shard_adds_nothing_of_what_it_had_before():
 
 
 @pytest.mark.parametrize("may_overflow", [False, True])
-def test_a_large_loss_that_training_recovers_from_is_no_end(may_overflow):
+def test_a_large_loss_that_can_recover_does_not_stop_the_run(may_overflow):
     log = AsyncLossMeter(contexts(1), may_overflow)
     log.append([nd.array([LARGEST_LOSS / 2])], 1)
     assert [step.loss for step in log.flush()] == [LARGEST_LOSS / 2]

@@ -176,7 +176,7 @@ TRIED = [each for each in EVERY if not each[0].pretrained][:: len(EVERY) // 8]
 
 @settings(max_examples=60)
 @given(st.sampled_from(TRIED), GIVEN, st.integers(1, 3))
-def test_what_is_given_wins_and_the_rest_is_the_recipes(which, given, devices):
+def test_given_settings_override_the_recipe(which, given, devices):
     """Every plan can be run: nothing of a recipe contradicts what is given, however short or
     different the run is.
     """
@@ -220,7 +220,7 @@ def test_what_is_given_wins_and_the_rest_is_the_recipes(which, given, devices):
         assert used["lr_decay"] == recipe.lr_decay
 
 
-def test_lenet_on_the_digits_is_trained_as_ever():
+def test_lenet_on_the_digits_keeps_its_defaults():
     """With all that was its default before there were recipes."""
     every = dict(
         model="lenet", batch_size=32, epochs=10, optimizer="adam", lr=0.002, wd=0, flip=False,

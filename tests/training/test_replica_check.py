@@ -226,5 +226,5 @@ def test_replicas_that_are_alike_train_on_with_the_same_bits(tmp_path, store, de
     assert all_equal(values(plain.net), values(checked.net))
 
 
-def test_one_replica_is_not_compared(tmp_path):
+def test_a_single_replica_is_not_compared(tmp_path):
     assert quick(tmp_path, devices=named(1), check_replicas=1).plan.check_replicas is None

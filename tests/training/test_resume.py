@@ -97,7 +97,7 @@ DRAWN = {
     steps=st.integers(2, STEPS_OF_TWO_EPOCHS),
     every=st.integers(1, 5),
 )
-def test_a_run_that_goes_on_ends_with_the_bits_of_the_undisturbed_one(
+def test_a_resumed_run_is_bit_identical_to_an_uninterrupted_one(
     tmp_path_factory, layers, sync_bn, options, steps, every
 ):
     assume(steps > every)
@@ -230,7 +230,7 @@ def undisturbed(tmp_path_factory):
     ],
     ids=str,
 )
-def test_on_other_devices_it_goes_on_with_the_same_sums(broken_off, undisturbed, given):
+def test_on_other_devices_a_resumed_run_has_the_same_sums(broken_off, undisturbed, given):
     result = resume(broken_off, **given)
     for one, other in zip(
         undisturbed.net.collect_params().values(), result.net.collect_params().values()
@@ -258,7 +258,7 @@ def test_on_other_devices_it_goes_on_with_the_same_sums(broken_off, undisturbed,
     ],
     ids=str,
 )
-def test_what_changes_numbers_is_refused_with_the_difference(broken_off, given, said):
+def test_settings_that_change_results_are_refused_with_the_difference(broken_off, given, said):
     before = {path: path.read_bytes() for path in broken_off.rglob("*") if path.is_file()}
     with pytest.raises(ConfigError) as raised:
         resume(broken_off, **given)

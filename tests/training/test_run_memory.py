@@ -71,7 +71,7 @@ def test_the_state_is_what_the_optimizer_really_makes(name):
     )
 
 
-def test_telling_allocates_no_state(monkeypatch):
+def test_estimating_allocates_no_state(monkeypatch):
     """The optimizer is asked for that of one number."""
     asked, create_state = [], mx.optimizer.Adam.create_state
     monkeypatch.setattr(
@@ -265,7 +265,7 @@ def test_a_pipeline_keeps_as_many_activations_as_its_schedule_has_slots():
     ("batch_size", "images"),  # 719: half of 1437 training images
     [(500, 500), pytest.param(4_000_000_000, 719, marks=pytest.mark.long)],
 )
-def test_memory_is_told_before_training(tmp_path, capsys, batch_size, images):
+def test_memory_is_printed_before_training(tmp_path, capsys, batch_size, images):
     config = TrainConfig(
         devices=named(2),
         model="mlp",

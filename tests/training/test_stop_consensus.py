@@ -97,7 +97,7 @@ def test_an_evaluation_of_a_group_ends_after_the_same_batch():
     assert in_processes(2, work) == [list(range(3 * POLL_EVERY))] * 2
 
 
-def test_a_process_alone_sees_its_own_signal_at_once():
+def test_a_single_process_sees_its_own_signal_at_once():
     with pytest.raises(KeyboardInterrupt), EndRequest() as request:
         consensus = StopCoordinator(request=request)
         assert consensus.agreed_signal is None and not consensus.local_flags()[1:].any()

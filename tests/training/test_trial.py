@@ -51,7 +51,7 @@ RUN_TO_RUN = 0.97  # of two runs of one config
 
 @pytest.mark.long
 @pytest.mark.parametrize("settings", RUNS.values(), ids=list(RUNS))
-def test_a_run_takes_what_was_measured(python, settings):
+def test_a_run_needs_the_measured_memory(python, settings):
     """Ten epochs of the command: what grows from one to the next would show."""
     settings = {"devices": named(2), "epochs": 10, **settings}
     words = [
@@ -118,7 +118,7 @@ def test_losses_that_are_taken_again_are_those_of_their_own_step(model, split):
     } == first
 
 
-def test_who_takes_too_much_is_ended_at_once():
+def test_a_process_over_the_memory_limit_is_killed_at_once():
     before = set(children(os.getpid()))
     with pytest.raises(MemoryLimitExceeded):
         measure_run_memory(TrainConfig(devices=named(2), model="mlp"), limit_bytes=60 * MIB)
@@ -126,7 +126,7 @@ def test_who_takes_too_much_is_ended_at_once():
 
 
 @pytest.mark.long
-def test_it_is_told_what_the_run_would_be_told():
+def test_the_probe_raises_the_errors_of_the_run():
     with pytest.raises(ModelError, match="the smallest square ones that it takes are 1x63x63"):
         measure_run_memory(TrainConfig(devices=named(1), model="gluoncv:alexnet"))
     with pytest.raises(OtherDatasetError):
@@ -136,7 +136,7 @@ def test_it_is_told_what_the_run_would_be_told():
         )
 
 
-def test_on_gpus_it_is_what_the_one_that_lost_most_has_no_longer_free(monkeypatch):
+def test_on_gpus_it_is_the_largest_decrease_of_free_memory(monkeypatch):
     """No GPU is here: CUDA's answers are made up."""
     free = {0: 9000, 1: 8000}
     monkeypatch.setattr(mx.context, "gpu_memory_info", lambda device_id: (free[device_id], 10000))
