@@ -16,7 +16,7 @@ from support.made_up_runs import PLAIN, SETTINGS, Page, lines, make_run
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DataError
 from gluonlab.report.__main__ import main
-from gluonlab.report.report_page import draw_charts, make_page, run_color, run_dash
+from gluonlab.report.report_page import draw_charts, make_page
 from gluonlab.report.run_tables import (
     format_results,
     format_setting,
@@ -271,10 +271,6 @@ def test_runs_have_the_shortest_unique_names(tmp_path):
     paths = [make_run(tmp_path / name) for name in ("x/run", "y/run", "y/other")]
     assert [run.name for run in read_runs(paths)] == ["x/run", "y/run", "y/other"]
     assert [run.name for run in read_runs(paths[1:])] == ["run", "other"]
-
-
-def test_every_run_of_many_looks_different():
-    assert len({(run_color(number), run_dash(number)) for number in range(28)}) == 28
 
 
 def test_settings_are_either_shared_or_different(tmp_path):

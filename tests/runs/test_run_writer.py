@@ -49,11 +49,6 @@ def test_a_new_folder_is_made_with_those_above_it(tmp_path):
     assert names(run.path) == ["metrics.jsonl"]
 
 
-def test_an_empty_folder_is_accepted(tmp_path):
-    (tmp_path / "empty").mkdir()
-    RunDirectory.create(str(tmp_path / "empty"), "name").close()
-
-
 def test_a_folder_with_anything_in_it_is_refused_and_left_as_it_was(tmp_path):
     (tmp_path / ".hidden").write_text("results")
     with pytest.raises(OutputError, match=f"--out {tmp_path} is not empty: give a new folder"):

@@ -142,10 +142,6 @@ def test_few_batches_wait_for_a_slow_network_whatever_the_size_of_the_split():
     assert max(ahead) == BATCHES_AHEAD + 1
 
 
-def test_a_confusion_matrix_is_counted_only_on_request():
-    assert evaluated(np.eye(7), np.arange(7), 1, confusion=False).confusion is None
-
-
 # --- the table and the picture
 
 

@@ -134,19 +134,6 @@ def test_a_rate_that_float32_does_not_know_is_0():
     assert all_equal(values(net), before)
 
 
-def test_words_and_settings_say_what_is_used():
-    assert rates("cosine", warmup_steps=46).in_words() == "cosine to 0.02, warm-up in 46 steps"
-    assert rates("step", milestones=(20, 45)).in_words() == "times 0.3 after 20 and 45 steps"
-    assert rates("step", milestones=(20,)).settings() == {
-        "lr_schedule": "step", "warmup_steps": 0, "lr_decay": 0.3, "lr_decay_steps": [20]
-    }  # fmt: skip
-    assert rates("linear", warmup_steps=1).settings() == {
-        "lr_schedule": "linear",
-        "warmup_steps": 1,
-        "final_lr": FINAL,
-    }
-
-
 # --- from the settings of a run
 
 

@@ -268,31 +268,6 @@ def test_cifar10_is_trained_by_a_published_recipe_with_its_network(asked):
     assert f"92.1 % there {plan.epochs} epochs (--recipe quick: lenet, 10)" in said
 
 
-def test_cifar10s_first_try_is_the_labs():
-    """LeNet, which it also is where somebody asks for it, or for another network with the lab's
-    settings.
-    """
-    dataset = dataset_for("cifar10")
-    short, lenet, own = (
-        make_plan(TrainConfig(dataset="cifar10", devices=named(2), **asked), dataset).settings()
-        for asked in (
-            {"recipe": QUICK},
-            {"model": "lenet"},
-            {"recipe": QUICK, "model": "cifar_resnet20"},
-        )
-    )
-    lab = {
-        "model": "lenet",
-        "epochs": 10,
-        "optimizer": "adam",
-        "learning_rate": 0.001,
-        "normalise": "none",
-        "recipe": QUICK,
-    }
-    assert short == lenet and lab.items() <= short.items()
-    assert own == {**short, "model": "cifar_resnet20"}
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
