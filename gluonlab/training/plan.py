@@ -693,12 +693,14 @@ def plan_run(
     ctxs, split, kvstore = devices
     copy_count = sum(device_counts)
 
+    # data set, and the user's components that depend on it
     dataset = load_data(resolved, copy_count, dataset)
     images, classes = len(dataset.train), len(dataset.classes)
     if components.loss is not None:
         check_loss(components.loss, classes)
     check_metrics(components.metrics, dataset.test, classes)
 
+    # batch, and its division into shards and microbatches
     global_batch_size = config.global_batch_size or (config.batch_size or 1) * copy_count
     steps_per_epoch = batch_count(images, global_batch_size, config.drop_last)
     config_checks.check_last_batch(steps_per_epoch, global_batch_size, dataset)
@@ -713,6 +715,7 @@ def plan_run(
     microbatches.check(step_images, copy_count, split.has_copy, fewest_images)
     config_checks.check_profile(requested.profile, steps_per_epoch)
 
+    # optimizer and learning rates
     optimizer = str(config.optimizer).lower()
     kind = optimizer_kind(optimizer)
     lr_factor = learning_rate_factor(resolved, step_images, images)

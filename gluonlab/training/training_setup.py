@@ -134,12 +134,14 @@ class TrainingSetup(NamedTuple):
 
 
 @nd_semantics()
-@ends_if_stuck()  # a strategy may measure
+@ends_if_stuck()  # creating a strategy may run and time the network
 def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> TrainingSetup:
     """Create network and strategy. Raises a UsageError for mistakes that only they can show."""
     header: List[str] = []
 
-    def make(ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None) -> gluon.HybridBlock:
+    def make_initialized_net(
+        ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None
+    ) -> gluon.HybridBlock:
         net = make_net(plan, ctxs, start)
         if plan.user_components.net is not None or plan.user_components.loss is not None:
             graph = loss_graph(net, plan.make_loss(), plan.preprocess)
@@ -149,14 +151,15 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Trainin
             header.append(f"pretrained {loaded}")
         return net
 
+    # the strategy calls make_initialized_net for the devices that it chooses
     make_strategy = make_strategy or strategy_class(plan.split.way)
-    strategy = make_strategy(make, plan.make_loss(), plan, plan.group)
+    strategy = make_strategy(make_initialized_net, plan.make_loss(), plan, plan.group)
     if len(strategy.inputs) != len(plan.split.copies):
         raise ConfigError(
             f"the strategy takes {len(strategy.inputs)} shards of a batch, and the plan has "
             f"{len(plan.split.copies)}: set its attribute devices_per_copy"
         )
-    if plan.group.rank > 0:  # the processes begin alike, and draw Dropout's masks of their own
+    if plan.group.rank > 0:  # equal parameters, but different Dropout masks
         mx.random.seed(plan.seed + plan.group.rank)
     check_batch_size(plan, strategy.net, len(strategy.inputs))
     check_exportable(plan, strategy.net)
