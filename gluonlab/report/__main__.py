@@ -62,7 +62,7 @@ def _print_csv(runs: Tuple[str, ...], row_kind: str, other_options: Dict[str, An
     for option in [option for option, is_given in other_options.items() if is_given]:
         raise ConfigError(f"--csv {row_kind} and {option} contradict each other: give one of them")
     if row_kind not in KINDS:
-        raise ConfigError(f"--csv {row_kind}: {unknown('kind row_kind rows', row_kind, KINDS)}")
+        raise ConfigError(f"--csv {row_kind}: {unknown('kind of rows', row_kind, KINDS)}")
     run_records = read_runs([Path(run) for run in runs])
     write_csv(make_table([(run.name, run.lines) for run in run_records], row_kind), sys.stdout)
 

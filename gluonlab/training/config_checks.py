@@ -242,10 +242,6 @@ class NondeterministicOperator(NamedTuple):
     layer: str
 
 
-def _always(attributes: Attributes) -> bool:
-    return True
-
-
 def _is_mxnet_max_pooling(attributes: Attributes) -> bool:
     """Return True if MXNet computes the pooling. Only cuDNN's max pooling is deterministic."""
     axes = len(attributes.get("kernel", "(1, 1)").strip("()[]").rstrip(",").split(","))
@@ -264,7 +260,7 @@ NONDETERMINISTIC: Dict[str, Callable[[Attributes], bool]] = {
             "_contrib_PSROIPooling", "_contrib_ROIAlign", "_contrib_count_sketch", "gather_nd",
             "take",
         ),
-        _always,
+        lambda attributes: True,
     ),
 }  # fmt: skip
 

@@ -265,7 +265,7 @@ def _class_accuracies(matrix: Confusion) -> List[str]:
 def _list_confusions(matrix: Confusion, classes: Sequence[str]) -> str:
     # the most frequent first, then by class
     confusions = sorted((-int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j)
-    names = [_shorten_name(name) for name in classes]
+    names = [_shorten(name, LONG_NAME_LENGTH) for name in classes]
     lines = [
         f"{names[i]} taken for {names[j]}: {-negated:,} of {matrix[i].sum():,}"
         for negated, i, j in confusions
@@ -277,8 +277,8 @@ def _list_confusions(matrix: Confusion, classes: Sequence[str]) -> str:
     )
 
 
-def _shorten_name(name: str) -> str:
-    return name if len(name) <= LONG_NAME_LENGTH else f"{name[: LONG_NAME_LENGTH - 1]}…"
+def _shorten(name: str, length: int) -> str:
+    return name if len(name) <= length else f"{name[: length - 1]}…"
 
 
 def write_confusion_picture(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
@@ -308,10 +308,7 @@ def _draw_confusion(matrix: Confusion, classes: Sequence[str], path: Path) -> No
     axes.set_xlabel("predicted class", fontsize=9)
     axes.set_ylabel("true class", fontsize=9)
     if count <= MAX_ANNOTATED_CLASSES:
-        short_names = [
-            name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"
-            for name in map(printable, classes)
-        ]
+        short_names = [_shorten(printable(name), NAME_LENGTH) for name in classes]
         # without parse_math=False, text between two $ would become a formula
         text_options: Dict[str, Any] = dict(fontsize=8, parse_math=False)
         axes.set_xticks(

@@ -58,13 +58,7 @@ from gluonlab.training.train_state import put_parameters
 SPLIT_OPTIONS = ("split", *WAYS_BY_OPTION)
 STAGE_OPTIONS = ("cut", "balance", "stages", "stages_per_device", "pipeline_schedule")
 # which device computes what
-PLACEMENT_SETTINGS = (
-    "devices",
-    "processes",
-    "device_counts",
-    "copies",
-    *SPLIT_OPTIONS,
-)
+PLACEMENT_SETTINGS = ("devices", "processes", "device_counts", "copies", *SPLIT_OPTIONS)
 MAY_DIFFER = (
     *PLACEMENT_SETTINGS, "threads_per_device", "backend", "kvstore", "topology", "order", "placed",
     "schedules", "bucket_bytes", "microbatches", "microbatch_size", "data_dir", "deterministic",
