@@ -87,22 +87,18 @@ class AsyncLossMeter:
 
     def _exchange_losses(self, known: List[StepLoss]) -> None:
         """Exchange losses and flags of asynchronous processes. Raises DivergedError in all."""
-        diverged_step, loss = (
-            (0, 0.0)
-            if self._diverged_step is None
-            else (self._diverged_step.step, self._diverged_step.loss)
-        )
-        values = np.concatenate(
-            [[diverged_step, loss, self._sum, self._images], self._coordinator.local_flags()]
-        )
-        table = self._group.everyones(values)
-        for rank, values in enumerate(table):
-            if values[0]:
+        first = self._diverged_step
+        step, loss = (0, 0.0) if first is None else (first.step, first.loss)
+        flags = self._coordinator.local_flags()
+        # one row per rank: step and loss of a divergence, sum of losses, images, flags
+        rows = self._group.everyones(np.concatenate([[step, loss, self._sum, self._images], flags]))
+        for rank, row in enumerate(rows):
+            if row[0]:
                 self.steps_before_divergence = known
-                where = f"of rank {rank} at its step {int(values[0])}"
-                raise DivergedError(diverged("the loss", float(values[1]), where))
-        self._coordinator.update_from_all(table[:, 4:].sum(axis=0))
-        self._sum, self._images = float(table[:, 2].sum()), int(table[:, 3].sum())
+                where = f"of rank {rank} at its step {int(row[0])}"
+                raise DivergedError(diverged("the loss", float(row[1]), where))
+        self._coordinator.update_from_all(rows[:, 4:].sum(axis=0))
+        self._sum, self._images = float(rows[:, 2].sum()), int(rows[:, 3].sum())
 
     def mean_loss(self, epoch: int) -> float:
         """Return the mean loss per image since the last call, which is that of an epoch.
