@@ -59,7 +59,7 @@ class AsyncLossMeter:
         self._diverged_step: Optional[StepLoss] = None  # of an asynchronous process
         # one block is filled while the other one waits until it is old enough
         self._blocks = [_LossBlock(ctxs, group, self._coordinator) for _ in range(2)]
-        self._sum, self._images = 0.0, 0  # of the steps returned since the last `mean`
+        self._sum, self._images = 0.0, 0  # of the steps returned since the last `mean_loss`
 
     def append(self, losses: Sequence[nd.NDArray], images: int) -> List[StepLoss]:
         """Add a step: its losses (1,) on each device, and its number of ``images``."""
