@@ -1,4 +1,4 @@
-"""python -m gluonlab.predict RUN IMAGE...: pictures in, their classes out."""
+"""The command python -m gluonlab.predict RUN IMAGE..., which classifies images."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gluonlab.config.option_types import whole
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.files.atomic_files import check_new, check_new_or_marked
 from gluonlab.plain_text import json_text
-from gluonlab.runs.run_schema import WRONG
+from gluonlab.runs.run_schema import WRONG_IMAGES
 
 if TYPE_CHECKING:
     from gluonlab.inference.loaded_network import LoadedRun
     from gluonlab.inference.predictions import PredictedBatch
 
-TOP, SHEET = 5, WRONG
+DEFAULT_TOP, DEFAULT_SHEET = 5, WRONG_IMAGES
 EXAMPLE = "write python -m gluonlab.predict RUN IMAGE..."
 
 
@@ -33,7 +33,7 @@ EXAMPLE = "write python -m gluonlab.predict RUN IMAGE..."
 )
 @click.argument("run", required=False, metavar="RUN")
 @click.argument("images", nargs=-1, metavar="IMAGE...")
-@click.option("--top", metavar="N", help=f"classes for each image  [default: {TOP}]")
+@click.option("--top", metavar="N", help=f"classes for each image  [default: {DEFAULT_TOP}]")
 @json_option()
 @click.option("--csv", "as_csv", is_flag=True, help="print the result as CSV, and nothing else")
 @click.option("--sheet", metavar="FILE", help="draw the images with class and probability: a PNG")
@@ -41,7 +41,7 @@ EXAMPLE = "write python -m gluonlab.predict RUN IMAGE..."
     "--wrong",
     is_flag=True,
     help="instead of IMAGEs, the test images that the run gets wrong; "
-    f"the PNG is that of --sheet; without, and without --json and --csv, {SHEET}",
+    f"the PNG is that of --sheet; without, and without --json and --csv, {DEFAULT_SHEET}",
 )
 @click.option("--gpus", metavar="N", help="use N GPUs; without any, N CPU devices stand in")
 @click.option("--devices", metavar="SPEC", help="devices by name: gpu:0,2 gpu:* cpu cpu*4")
@@ -71,15 +71,15 @@ def main(
         raise ConfigError(f"no run is given: {EXAMPLE}")
     if as_json and as_csv:
         raise ConfigError("--json and --csv contradict each other: give one of them")
-    form = "json" if as_json else "csv" if as_csv else "text"
-    TrainConfig(**given(settings))  # a mistake is found before anything is loaded
+    output_format = "json" if as_json else "csv" if as_csv else "text"
+    TrainConfig(**given(settings))  # checks the settings before anything is loaded
     if wrong:
         if images or top is not None:
             other = images[0] if images else f"--top {top}"
             raise ConfigError(
                 f"--wrong looks at the run's own test images, one class each: leave {other} out"
             )
-        _wrong(run, sheet, form, given(settings))
+        _predict_wrong_images(run, sheet, output_format, given(settings))
         return
     if settings["data_dir"] is not None:
         raise ConfigError(
@@ -87,8 +87,8 @@ def main(
         )
     if not images:
         raise ConfigError(f"no image is given: {EXAMPLE}, or --wrong for the run's test images")
-    count = TOP if top is None else whole(1)("--top", top)
-    _predict(run, list(images), count, sheet, form, given(settings))
+    count = DEFAULT_TOP if top is None else whole(1)("--top", top)
+    _predict(run, list(images), count, sheet, output_format, given(settings))
 
 
 def _predict(
@@ -96,78 +96,84 @@ def _predict(
     images: List[str],
     count: int,
     sheet: Optional[str],
-    form: str,
+    output_format: str,
     settings: Dict[str, Any],
 ) -> None:
-    loaded, pictures = _loaded(run, sheet, settings, images)
+    loaded, pictures = _load_run(run, sheet, settings, images)
     from gluonlab.inference import predictions
     from gluonlab.inference.predictions import MOST, write_sheet
 
     tiles: List[Any] = []
-    with _bar(len(pictures)) as tell:
+    with _progress_bar(len(pictures)) as show_progress:
 
-        def saw(seen: "PredictedBatch") -> None:
-            tell(seen)
+        def add_batch(batch: "PredictedBatch") -> None:
+            show_progress(batch)
             if sheet is not None and len(tiles) < MOST:
-                best = (each[0] for each in seen.said.top(1))
-                tiles.extend(map(predictions.tile_of, seen.said.images, best, seen.pixels))
+                best = (top_classes[0] for top_classes in batch.said.top(1))
+                tiles.extend(map(predictions.tile_of, batch.said.images, best, batch.pixels))
 
-        said = loaded.predict(pictures, saw)
+        result = loaded.predict(pictures, add_batch)
     if sheet is not None:
-        shown = f", {MOST} of them below" if len(said) > MOST else ""
-        title = f"{loaded.model} of {run}, {len(said):,} picture{'s' * (len(said) > 1)}{shown}"
+        limit_text = f", {MOST} of them below" if len(result) > MOST else ""
+        title = (
+            f"{loaded.model} of {run}, {len(result):,} picture{'s' * (len(result) > 1)}{limit_text}"
+        )
         write_sheet("--sheet", Path(sheet), title, tiles)
-    if form == "json":
-        found = predictions.predictions_as_json(said, count)
-        click.echo(json_text({"run": run, "model": loaded.model, "sheet": sheet, "images": found}))
-    elif form == "csv":
-        click.echo(predictions.predictions_as_csv(said, count))
+    if output_format == "json":
+        entries = predictions.predictions_as_json(result, count)
+        click.echo(
+            json_text({"run": run, "model": loaded.model, "sheet": sheet, "images": entries})
+        )
+    elif output_format == "csv":
+        click.echo(predictions.predictions_as_csv(result, count))
     else:
-        click.echo(predictions.predictions_as_text(said, count) + _written(sheet))
+        click.echo(predictions.predictions_as_text(result, count) + _written_message(sheet))
 
 
-def _wrong(run: str, sheet: Optional[str], form: str, settings: Dict[str, Any]) -> None:
-    replace = sheet is None  # nobody has asked for that name, and may ask again
-    if replace and form == "text":
-        sheet = SHEET
-    loaded, _ = _loaded(run, sheet, settings, None, replace)
+def _predict_wrong_images(
+    run: str, sheet: Optional[str], output_format: str, settings: Dict[str, Any]
+) -> None:
+    replace = sheet is None  # a sheet with the default name may be overwritten
+    if replace and output_format == "text":
+        sheet = DEFAULT_SHEET
+    loaded, _ = _load_run(run, sheet, settings, None, replace)
     from gluonlab.inference import predictions
     from gluonlab.inference.predictions import MOST, write_sheet
 
-    with _bar(None) as tell:
-        found = loaded.mistakes(tell)
-    drawn = sheet if found.wrong else None
-    if drawn is not None:
-        shown = f", {MOST} of them below" if len(found.wrong) > MOST else ""
-        title = f"{predictions.counted(found)}{shown}, the surest first"
-        write_sheet("--sheet", Path(drawn), title, predictions.tiles_of(found), replace)
-    if form == "json":
-        said = {
+    with _progress_bar(None) as show_progress:
+        mistakes = loaded.mistakes(show_progress)
+    written_sheet = sheet if mistakes.wrong else None
+    if written_sheet is not None:
+        limit_text = f", {MOST} of them below" if len(mistakes.wrong) > MOST else ""
+        title = f"{predictions.counted(mistakes)}{limit_text}, the surest first"
+        write_sheet("--sheet", Path(written_sheet), title, predictions.tiles_of(mistakes), replace)
+    if output_format == "json":
+        values = {
             "run": run,
             "model": loaded.model,
-            "sheet": drawn,
-            **predictions.mistakes_as_json(found),
+            "sheet": written_sheet,
+            **predictions.mistakes_as_json(mistakes),
         }
-        click.echo(json_text(said))
-    elif form == "csv":
-        click.echo(predictions.mistakes_as_csv(found))
+        click.echo(json_text(values))
+    elif output_format == "csv":
+        click.echo(predictions.mistakes_as_csv(mistakes))
     else:
-        click.echo(predictions.mistakes_as_text(found) + _written(drawn))
+        click.echo(predictions.mistakes_as_text(mistakes) + _written_message(written_sheet))
 
 
-def _loaded(
+def _load_run(
     run: str,
     sheet: Optional[str],
     settings: Dict[str, Any],
     images: Optional[List[str]],
     replace: bool = False,
 ) -> "Tuple[LoadedRun, List[Any]]":
-    """The run, and the pictures; every mistake that needs no MXNet is found before it loads."""
+    """Load the run and find the images, after checks that do not need MXNet."""
     from gluonlab.inference.input_images import find_pictures
-    from gluonlab.runs.run_reader import read_finished
+    from gluonlab.runs.run_reader import read_finished_run
 
     try:
-        read_finished(Path(run))
+        read_finished_run(Path(run))
     except DataError as error:
         raise ConfigError(str(error)) from None
     if sheet is not None:
@@ -190,19 +196,19 @@ def _check_sheet(sheet: str, replace: bool) -> None:
 
 
 @contextmanager
-def _bar(total: Optional[int]) -> "Iterator[Callable[[PredictedBatch], None]]":
-    """A progress bar on a terminal, for what takes more than a second."""
+def _progress_bar(total: Optional[int]) -> "Iterator[Callable[[PredictedBatch], None]]":
+    """Show a progress bar on a terminal if classification takes more than a second."""
     from tqdm import tqdm
 
-    hidden = True if sys.stderr is None else None  # None: where standard error is no terminal
+    is_disabled = True if sys.stderr is None else None  # None: disabled without a terminal
     with tqdm(
-        total=total, unit=" images", unit_scale=True, disable=hidden, leave=False, delay=1,
+        total=total, unit=" images", unit_scale=True, disable=is_disabled, leave=False, delay=1,
         dynamic_ncols=True,
     ) as bar:  # fmt: skip
-        yield lambda seen: bar.update(len(seen.said))
+        yield lambda batch: bar.update(len(batch.said))
 
 
-def _written(sheet: Optional[str]) -> str:
+def _written_message(sheet: Optional[str]) -> str:
     return "" if sheet is None else f"\n\nwritten to {sheet}"
 
 

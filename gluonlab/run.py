@@ -1,7 +1,6 @@
-"""python -m gluonlab.run --gpus 2: options in, a training run, its result out.
+"""The command python -m gluonlab.run, which trains a network.
 
-The options are the fields of `gluonlab.config.TrainConfig`; what is done with them is in
-`gluonlab.training`.
+Its options are the fields of `gluonlab.config.TrainConfig`. `gluonlab.training` executes them.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from gluonlab.errors import ConfigError, DataError
 from gluonlab.plain_text import columns, entry, json_text
 
 
-def _counts(text: str) -> List[int]:
+def _parse_device_counts(text: str) -> List[int]:
     if not re.fullmatch(r"\s*[1-9]\d*(\s*,\s*[1-9]\d*)+\s*", text):
         raise ConfigError(f"--compare {text}: give numbers of devices such as 1,2 or 1,2,4")
     counts = [int(count) for count in text.split(",")]
@@ -106,20 +105,24 @@ def main(
     if list_names and save_config is not None:
         raise ConfigError(f"--list and --save-config {save_config} contradict each other: give one")
     if list_names:
-        named = _names()
-        click.echo(json_text(named) if as_json else _names_in_words(named))
+        choices = _choices_by_kind()
+        click.echo(json_text(choices) if as_json else _format_choices(choices))
         return
     if settings["model"] == "gluoncv:?":
-        click.echo(_names_of_gluoncv())
+        click.echo(_format_gluoncv_names())
         return
-    instead = {
+    exclusive = {
         "--evaluate": evaluate, "--resume": resume, "--find-batch-size": find_batch_size,
         "--compare": compare, "--find-lr": find_lr, "--save-config": save_config,
     }  # fmt: skip
-    wanted = [f"{option} {value}" for option, value in instead.items() if value is not None]
-    wanted += ["--autoresume"] * autoresume
-    if len(wanted) > 1:
-        raise ConfigError(f"{wanted[0]} and {wanted[1]} contradict each other: give one of them")
+    given_options = [
+        f"{option} {value}" for option, value in exclusive.items() if value is not None
+    ]
+    given_options += ["--autoresume"] * autoresume
+    if len(given_options) > 1:
+        raise ConfigError(
+            f"{given_options[0]} and {given_options[1]} contradict each other: give one of them"
+        )
     if save_config is not None:
         save_settings(save_config, given(settings))
         if as_json:
@@ -127,10 +130,10 @@ def main(
         elif not quiet:
             click.echo(f"written to {save_config}: --config {save_config} reads it")
     elif evaluate is not None:
-        from gluonlab.training.evaluated import check_given, evaluated
+        from gluonlab.training.evaluated import check_evaluation_options, read_evaluated_run
 
-        check_given(given(settings))
-        evaluated(Path(evaluate))
+        check_evaluation_options(given(settings))
+        read_evaluated_run(Path(evaluate))
         from gluonlab.cli.print_results import print_evaluation
         from gluonlab.training.evaluate_run import evaluate_run
 
@@ -143,35 +146,35 @@ def main(
     elif find_lr is not None:
         _find_lr(TrainConfig(**given(settings)), find_lr, as_json)
     else:
-        counts = _counts(compare) if compare is not None else None
+        counts = _parse_device_counts(compare) if compare is not None else None
         _run(TrainConfig(**given(settings)), counts, as_json, quiet, autoresume)
 
 
-def _check_early(config: TrainConfig, goes_on: bool = False) -> None:
-    """Raise a UsageError if a run cannot write its folder, or if a name in the config is unknown.
+def _check_before_mxnet(config: TrainConfig, may_contain_run: bool = False) -> None:
+    """Check the run's folder and names in the config, without loading MXNet. Raises a UsageError.
 
-    Loading MXNet takes as long as everything else before the first step: this does without, and the
-    run makes the same checks again. ``goes_on``: whether the folder may already contain a run.
+    Loading MXNet takes most of the time before the first step. The run repeats these checks.
+    ``may_contain_run``: True if the folder may already contain a run.
     """
     from gluonlab.data.sets.dataset_registry import check_dataset
     from gluonlab.kvstores import check_kvstore, check_topology
     from gluonlab.runs.run_writer import RunDirectory
 
-    RunDirectory.check(config.out, empty=not goes_on)
+    RunDirectory.check(config.out, empty=not may_contain_run)
     check_dataset(config.dataset)
     check_kvstore(config.kvstore)
     check_topology(config.topology, config.kvstore)
 
 
-def _check_interrupted(folder: str) -> None:
+def _check_resumable(folder: str) -> None:
     """Raise DataError if the folder does not contain a run."""
-    from gluonlab.runs.run_reader import RESUMED, read_description
+    from gluonlab.runs.run_reader import RUN_HINT, read_description
     from gluonlab.runs.run_schema import CHECKPOINTS
 
     if (Path(folder) / CHECKPOINTS).is_dir():
-        return  # a checkpoint also contains the settings, if config.json is damaged
+        return  # a checkpoint also contains the settings
     try:
-        read_description(Path(folder), RESUMED)
+        read_description(Path(folder), RUN_HINT)
     except DataError as error:
         raise DataError(f"--resume {error}") from None
 
@@ -183,8 +186,8 @@ def _run(
     quiet: bool,
     autoresume: bool,
 ) -> None:
-    _check_early(config, goes_on=autoresume)
-    from gluonlab.cli.print_results import make_reporter, print_result  # here MXNet is loaded
+    _check_before_mxnet(config, may_contain_run=autoresume)
+    from gluonlab.cli.print_results import make_reporter, print_result  # loads MXNet
     from gluonlab.training.loop import train
 
     reporter = make_reporter(quiet or as_json)
@@ -192,7 +195,7 @@ def _run(
         from gluonlab.study.compare_devices import compare, table
 
         rows = compare(config, counts, reporter)
-        with heard_or_not(sys.stdout):  # the comparison's folder has it
+        with heard_or_not(sys.stdout):  # the results are also in the comparison's folder
             text = "\n" * (not quiet) + table(rows)
             click.echo(json_text([vars(row) for row in rows]) if as_json else text)
         return
@@ -201,42 +204,42 @@ def _run(
 
 
 def _resume(folder: str, settings: Dict[str, Any], as_json: bool, quiet: bool) -> None:
-    _check_interrupted(folder)
+    _check_resumable(folder)
     from gluonlab.cli.print_results import make_reporter, print_result
     from gluonlab.training.loop import train
-    from gluonlab.training.resume import asked, interrupted
+    from gluonlab.training.resume import read_resume_point, resumed_config
 
-    before = interrupted(folder)
+    resume_point = read_resume_point(folder)
     reporter = make_reporter(quiet or as_json)
-    result = train(asked(before, **settings), reporter=reporter, resume=before)
+    result = train(resumed_config(resume_point, **settings), reporter=reporter, resume=resume_point)
     print_result(result, as_json, quiet)
 
 
 def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quiet: bool) -> None:
-    _check_early(config.replace(out=None))  # it writes nothing
+    _check_before_mxnet(config.replace(out=None))  # because it writes nothing
     from gluonlab.study.largest_batch import find_batch_size
 
-    silent = quiet or as_json
-    found = find_batch_size(
-        config, budget_bytes, lambda line: None if silent else click.echo(line, err=True)
+    is_silent = quiet or as_json
+    result = find_batch_size(
+        config, budget_bytes, lambda line: None if is_silent else click.echo(line, err=True)
     )
-    click.echo(json_text(found.to_dict()) if as_json else "\n".join(found.lines()))
+    click.echo(json_text(result.to_dict()) if as_json else "\n".join(result.lines()))
 
 
 def _find_lr(config: TrainConfig, steps: str, as_json: bool) -> None:
     count = whole(1)("--find-lr", steps)
-    _check_early(config)
+    _check_before_mxnet(config)
     from gluonlab.study import learning_rate_finder
     from gluonlab.study.study import in_terminal
 
-    found = learning_rate_finder.find_rate(config, count)
-    path = learning_rate_finder.write(found, config.out)
-    lines = [*found.lines(), f"written to {path}: {learning_rate_finder.PICTURE} shows it"]
-    click.echo(json_text(found.to_dict()) if as_json else in_terminal(lines))
+    result = learning_rate_finder.find_rate(config, count)
+    path = learning_rate_finder.write(result, config.out)
+    lines = [*result.lines(), f"written to {path}: {learning_rate_finder.PICTURE} shows it"]
+    click.echo(json_text(result.to_dict()) if as_json else in_terminal(lines))
 
 
-def _names() -> Dict[str, Dict[str, str]]:
-    """What can be chosen: kinds, and of each the names with their summaries."""
+def _choices_by_kind() -> Dict[str, Dict[str, str]]:
+    """Return the names that options accept, by kind, with their summaries."""
     from gluonlab.data.sets.dataset_registry import DATASETS
     from gluonlab.kvstores import KVSTORES
     from gluonlab.models import MODELS, gluoncv_zoo
@@ -248,31 +251,31 @@ def _names() -> Dict[str, Dict[str, str]]:
         "kvstores": KVSTORES,
         "optimizers": OPTIMIZERS,
     }
-    found = {
-        title: {name: kind.summary for name, kind in registry.items()}
+    choices = {
+        title: {name: choice.summary for name, choice in registry.items()}
         for title, registry in registries.items()
     }
-    found["networks"][f"{gluoncv_zoo.PREFIX}NAME"] = gluoncv_zoo.SUMMARY
-    return found
+    choices["networks"][f"{gluoncv_zoo.PREFIX}NAME"] = gluoncv_zoo.SUMMARY
+    return choices
 
 
-def _names_in_words(named: Mapping[str, Mapping[str, str]]) -> str:
-    from gluonlab.training.recipes import described
+def _format_choices(choices: Mapping[str, Mapping[str, str]]) -> str:
+    from gluonlab.training.recipes import format_recipes
 
     sections = {
-        title: [line for name, said in each.items() for line in entry(name, said)]
-        for title, each in named.items()
+        title: [line for name, summary in summaries.items() for line in entry(name, summary)]
+        for title, summaries in choices.items()
     }
-    sections["recipes"] = described()
+    sections["recipes"] = format_recipes()
     return "\n\n".join("\n".join([title, *lines]) for title, lines in sections.items())
 
 
-def _names_of_gluoncv() -> str:
+def _format_gluoncv_names() -> str:
     from gluonlab.models import gluoncv_zoo
 
     names = gluoncv_zoo.gluoncv_names()
-    used = f"{len(names)} networks: --model {gluoncv_zoo.PREFIX}NAME trains one of them"
-    return "\n".join([*columns(names), "", used])
+    usage = f"{len(names)} networks: --model {gluoncv_zoo.PREFIX}NAME trains one of them"
+    return "\n".join([*columns(names), "", usage])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,1 @@
-"""Runs as one HTML page that needs neither other files nor a network.
-
-It is made by ``python -m gluonlab.report RUN [RUN...]``.
-"""
+"""A self-contained HTML page about runs, made by ``python -m gluonlab.report RUN [RUN...]``."""

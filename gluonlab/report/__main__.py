@@ -1,4 +1,4 @@
-"""python -m gluonlab.report RUN [RUN...]: folders of runs in, one HTML page out."""
+"""The command python -m gluonlab.report RUN [RUN...]: one HTML page about folders of runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gluonlab.cli.command import command, json_option
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.atomic_files import check_new_or_marked, new_or_marked_file
 from gluonlab.plain_text import json_text
-from gluonlab.report.run_tables import as_text
-from gluonlab.runs.data_frame import KINDS, table, write_csv
+from gluonlab.report.run_tables import format_results
+from gluonlab.runs.data_frame import KINDS, make_table, write_csv
 from gluonlab.runs.run_reader import read_runs
 
 OUT = "report.html"
@@ -46,25 +46,25 @@ def main(runs: Tuple[str, ...], out: Optional[str], as_csv: Optional[str], as_js
         return
     out = OUT if out is None else out
     check_new_or_marked("--out", Path(out), MARK)
-    found = read_runs([Path(run) for run in runs])
-    from gluonlab.report.report_page import as_page  # matplotlib is loaded here, not for mistakes
+    run_records = read_runs([Path(run) for run in runs])
+    from gluonlab.report.report_page import make_page  # loads matplotlib, after the checks
 
     with new_or_marked_file("--out", Path(out), MARK) as temporary:
-        # names of files may be no UTF-8
-        temporary.write_text(as_page(found), encoding="utf-8", errors="replace")
+        # file names may not be valid UTF-8
+        temporary.write_text(make_page(run_records), encoding="utf-8", errors="replace")
     if as_json:
-        click.echo(json_text({"page": out, "runs": [run.summary() for run in found]}))
+        click.echo(json_text({"page": out, "runs": [run.summary() for run in run_records]}))
     else:
-        click.echo(f"{as_text(found)}\n\nwritten to {out}")
+        click.echo(f"{format_results(run_records)}\n\nwritten to {out}")
 
 
-def _print_csv(runs: Tuple[str, ...], of: str, others: Dict[str, Any]) -> None:
-    for option in [option for option, given in others.items() if given]:
-        raise ConfigError(f"--csv {of} and {option} contradict each other: give one of them")
-    if of not in KINDS:
-        raise ConfigError(f"--csv {of}: {unknown('kind of rows', of, KINDS)}")
-    found = read_runs([Path(run) for run in runs])
-    write_csv(table([(run.name, run.lines) for run in found], of), sys.stdout)
+def _print_csv(runs: Tuple[str, ...], row_kind: str, other_options: Dict[str, Any]) -> None:
+    for option in [option for option, is_given in other_options.items() if is_given]:
+        raise ConfigError(f"--csv {row_kind} and {option} contradict each other: give one of them")
+    if row_kind not in KINDS:
+        raise ConfigError(f"--csv {row_kind}: {unknown('kind of rows', row_kind, KINDS)}")
+    run_records = read_runs([Path(run) for run in runs])
+    write_csv(make_table([(run.name, run.lines) for run in run_records], row_kind), sys.stdout)
 
 
 if __name__ == "__main__":

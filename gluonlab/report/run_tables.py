@@ -1,4 +1,4 @@
-"""The numbers of several runs side by side, and the settings in which they differ."""
+"""Tables of a report: results, epochs, and settings of several runs."""
 
 from __future__ import annotations
 
@@ -6,65 +6,74 @@ from itertools import accumulate
 from typing import Any, List, Optional, Sequence, Tuple
 
 from gluonlab.plain_text import decimals
-from gluonlab.runs.run_reader import Run
+from gluonlab.runs.run_reader import RunRecord
 
-MOST_STALE = 62  # updates of others; a push that met more is counted here, too
+MAX_STALENESS = 62  # the last counter, which includes larger values
 HEADINGS = ("run", "devices", "accuracy", "best", "images/s", "per device", "seconds", "")
 STALENESS_HEADINGS = ("run", "pushes", "mean", "median", "largest")
 EPOCH_HEADINGS = ("epoch", "loss", "test loss", "accuracy", "images/s", "seconds")
 
 
-def results(runs: Sequence[Run]) -> List[Tuple[str, ...]]:
-    """A row per run, for HEADINGS."""
+def result_rows(runs: Sequence[RunRecord]) -> List[Tuple[str, ...]]:
+    """Return a row for each run, for HEADINGS."""
     return [
         (
             run.name,
             str(run.devices),
-            _number(run.accuracy, ".4f"),
-            _number(run.best_accuracy, ".4f"),
-            _number(run.images_per_second, ",.0f"),
-            _number(
+            _format_number(run.accuracy, ".4f"),
+            _format_number(run.best_accuracy, ".4f"),
+            _format_number(run.images_per_second, ",.0f"),
+            _format_number(
                 run.images_per_second and run.devices and run.images_per_second / run.devices,
                 ",.0f",
             ),
             f"{run.seconds:,.1f}",
-            run.unfinished,
+            run.unfinished_text,
         )
         for run in runs
     ]
 
 
-def staleness(runs: Sequence[Run]) -> List[Tuple[str, ...]]:
-    """A row for STALENESS_HEADINGS per run whose processes did not wait; empty for another."""
-    return [(run.name, *_staleness(run.staleness)) if any(run.staleness) else () for run in runs]
+def staleness_rows(runs: Sequence[RunRecord]) -> List[Tuple[str, ...]]:
+    """Return a row for STALENESS_HEADINGS for each run; it is empty if no push was stale."""
+    return [
+        (run.name, *_staleness_row(run.staleness)) if any(run.staleness) else () for run in runs
+    ]
 
 
-def _staleness(pushes: Sequence[int]) -> Tuple[str, ...]:
-    """How many there are, and the mean, the median and the largest number of updates they met."""
-    reached = list(accumulate(pushes))
-    total, most = reached[-1], max(met for met, times in enumerate(pushes) if times)
-    mean = sum(met * times for met, times in enumerate(pushes)) / total
-    half = next(met for met, done in enumerate(reached) if 2 * done >= total)
-    above = " or more" if most >= MOST_STALE else ""
-    return f"{total:,}", f"{mean:.2f}{above}", str(half), f"{most}{above}"
+def _staleness_row(pushes: Sequence[int]) -> Tuple[str, ...]:
+    """Return the number of pushes, and the mean, median and largest staleness."""
+    cumulative = list(accumulate(pushes))
+    total, largest = (
+        cumulative[-1],
+        max(staleness for staleness, count in enumerate(pushes) if count),
+    )
+    mean = sum(staleness * count for staleness, count in enumerate(pushes)) / total
+    median = next(
+        staleness
+        for staleness, pushes_so_far in enumerate(cumulative)
+        if 2 * pushes_so_far >= total
+    )
+    more_text = " or more" if largest >= MAX_STALENESS else ""
+    return f"{total:,}", f"{mean:.2f}{more_text}", str(median), f"{largest}{more_text}"
 
 
-def differences(runs: Sequence[Run]) -> List[Tuple[str, ...]]:
-    """(setting, value of each run) for the settings that are not the same in all."""
+def setting_differences(runs: Sequence[RunRecord]) -> List[Tuple[str, ...]]:
+    """Return (setting, value of each run) for settings that differ between runs."""
     names = list(dict.fromkeys(name for run in runs for name in run.settings))
-    rows = [(name, *(in_words(run.settings.get(name)) for run in runs)) for name in names]
+    rows = [(name, *(format_setting(run.settings.get(name)) for run in runs)) for name in names]
     return [row for row in rows if len(set(row[1:])) > 1]
 
 
-def in_common(runs: Sequence[Run]) -> List[Tuple[str, str]]:
-    """(setting, value) for the settings that all runs share, without those that none was given."""
-    different = {row[0] for row in differences(runs)}
-    shared = [(name, value) for name, value in runs[0].settings.items() if name not in different]
-    return [(name, in_words(value)) for name, value in shared if value is not None]
+def shared_settings(runs: Sequence[RunRecord]) -> List[Tuple[str, str]]:
+    """Return (setting, value) for settings that are equal in all runs and not None."""
+    different = {row[0] for row in setting_differences(runs)}
+    equal = [(name, value) for name, value in runs[0].settings.items() if name not in different]
+    return [(name, format_setting(value)) for name, value in equal if value is not None]
 
 
-def epochs(run: Run) -> List[Tuple[str, ...]]:
-    """A row per epoch, for EPOCH_HEADINGS."""
+def epoch_rows(run: RunRecord) -> List[Tuple[str, ...]]:
+    """Return a row for each epoch, for EPOCH_HEADINGS."""
     return [
         (
             str(line.epoch),
@@ -78,27 +87,27 @@ def epochs(run: Run) -> List[Tuple[str, ...]]:
     ]
 
 
-def best_epoch(run: Run) -> Optional[int]:
-    """Which of its epochs had the best test accuracy, from 0 on; the first of several."""
+def best_epoch_index(run: RunRecord) -> Optional[int]:
+    """Return the index of the epoch with the best test accuracy, the first of several."""
     accuracies = [line.accuracy for line in run.epochs]
     return accuracies.index(max(accuracies)) if accuracies else None
 
 
-def in_words(value: Any) -> str:
-    """A setting as people write it."""
+def format_setting(value: Any) -> str:
+    """Return the value of a setting as text."""
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
-        return " ".join(in_words(item) for item in value)
-    # 0.1 * 3 is 0.3, and no rate is rounded to another
+        return " ".join(format_setting(item) for item in value)
+    # 0.1 * 3 becomes 0.3, and different learning rates stay different
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
-def as_text(runs: Sequence[Run], width: int = 80) -> str:
-    """The results in at most ``width`` columns; long names lose their beginnings."""
-    rows = [HEADINGS, *results(runs)]
+def format_results(runs: Sequence[RunRecord], width: int = 80) -> str:
+    """Return the results in at most ``width`` columns. Long names are cut at the start."""
+    rows = [HEADINGS, *result_rows(runs)]
     columns = [column for column in zip(*rows) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     widths[0] = min(widths[0], width - sum(widths[1:]) - 2 * (len(widths) - 1))
@@ -116,5 +125,5 @@ def as_text(runs: Sequence[Run], width: int = 80) -> str:
     return "\n".join(lines)
 
 
-def _number(value: Any, form: str) -> str:
+def _format_number(value: Any, form: str) -> str:
     return "-" if value is None else format(value, form)

@@ -1,16 +1,16 @@
-"""Checkpoints: what a run goes on from, each in a folder of its own below the run's.
+"""Checkpoints, from which a run resumes, each in its own folder in the run's folder.
 
 =================  =========================================================================
-parameters.params  the network's parameters, as the run's own file of that name has them
-optimizer.states   the optimizer's states, as `BucketedTrainer.save_states` writes them
-devices.params     what each device has of its own: running statistics, losses not read yet
-state.json         all else: where the run stands
-manifest.json      the size and SHA-256 of each of these files, and the SHA-256 of itself
+parameters.params  the network's parameters, as in the run's own file of that name
+optimizer.states   the optimizer's states, as written by `BucketedTrainer.save_states`
+devices.params     the state of single devices: running statistics, unread losses
+state.json         the rest of the training state
+manifest.json      the size and SHA-256 of each of these files, and its own SHA-256
 =================  =========================================================================
 
-A checkpoint appears whole or not at all: its files are written beside its place, and on disk,
-before it gets its name. What is damaged is noticed when it is read, and not believed: nothing is
-taken from a file before its digest is right. Arrays are MXNet's own format, without pickle.
+A checkpoint is written atomically: its files are complete and on disk before the folder gets its
+name. A damaged checkpoint is detected on reading: nothing is used from a file before its digest has
+been checked. Arrays are in MXNet's own format, without pickle.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ ARRAYS = (PARAMETERS, OPTIMIZER, DEVICES)
 FORMAT = 2
 NAME = re.compile(r"step-(\d{9,15})")
 PART = re.compile(rf"\.({NAME.pattern})-[0-9a-f]{{8}}\.part")
-MOST_JSON = 2**26  # bytes of state.json and manifest.json; they hold some thousand
-BLOCK = 2**20
+MAX_JSON_BYTES = 2**26  # of state.json and manifest.json, which have some thousand
+BLOCK_BYTES = 2**20
 FREE_SPACE = "free space there; what was written before is whole"
 
 Arrays = Mapping[str, nd.NDArray]
 
 
 class Checkpoint(NamedTuple):
-    """What a checkpoint holds. The arrays lie on the CPU and may still be computed.
+    """The content of a checkpoint. The arrays are on the CPU and may still be computed.
 
     ``state``: plain values, with the run's ``step``, and the ``score`` of an epoch that ends there,
     the larger the better, or None.
@@ -68,240 +68,249 @@ class Checkpoint(NamedTuple):
 
     @property
     def step(self) -> int:
-        """The steps of the run so far."""
+        """The number of steps of the run so far."""
         return int(self.state["step"])
 
 
-class _Damaged(Exception):
-    """Why a checkpoint cannot be believed."""
+class _DamagedCheckpoint(Exception):
+    """The error of a checkpoint that is incomplete or changed, with the reason."""
 
 
-class _Unfit(Exception):
-    """Why a run cannot go on from a checkpoint that is whole."""
+class _UnusableCheckpoint(Exception):
+    """The error of a complete checkpoint that does not fit metrics.jsonl, with the reason."""
 
 
-def write(run: Path, checkpoint: Checkpoint, go_on: Callable[[], None] = lambda: None) -> Path:
-    """Write a checkpoint below the folder ``run``, and return its place.
+def write_checkpoint(
+    run_dir: Path, checkpoint: Checkpoint, check_canceled: Callable[[], None] = lambda: None
+) -> Path:
+    """Write a checkpoint to the run's folder, and return its path.
 
-    Waits for the arrays. Raises OutputError, or what ``go_on`` raises, which is called before each
-    file of arrays and at the end, and leaves the earlier checkpoints then.
+    This waits for the arrays. ``check_canceled`` is called before each file of arrays and at the
+    end, and raises an exception to cancel. Earlier checkpoints are then kept. Raises OutputError.
     """
-    place = run / CHECKPOINTS / f"step-{checkpoint.step:09d}"
-    with on_disk(place, FREE_SPACE), atomic_folder(place) as folder:
-        _close_metrics(run)  # the checkpoint goes by its lines
+    path = run_dir / CHECKPOINTS / f"step-{checkpoint.step:09d}"
+    with on_disk(path, FREE_SPACE), atomic_folder(path) as folder:
+        _sync_metrics(run_dir)  # the checkpoint goes by its lines
         for name, arrays in zip(ARRAYS, checkpoint[:3]):
-            go_on()
+            check_canceled()
             save_arrays(folder / name, arrays, FREE_SPACE)
         write_text(folder / STATE, file_text(checkpoint.state) + "\n", FREE_SPACE)
-        files = {name: _about(folder / name) for name in (*ARRAYS, STATE)}
-        write_text(folder / MANIFEST, _manifest(files, gluonlab.__version__), FREE_SPACE)
-        go_on()
-    return place
+        files = {name: _size_and_digest(folder / name) for name in (*ARRAYS, STATE)}
+        write_text(folder / MANIFEST, _manifest_text(files, gluonlab.__version__), FREE_SPACE)
+        check_canceled()
+    return path
 
 
-def remove_others(run: Path, keep: int) -> None:
-    """Keep the ``keep`` newest checkpoints, and the newest of those with the best score."""
-    places = checkpoints(run)
-    scored = [(_score(place), place) for place in places[keep:]]
-    rest = {place for _, place in scored}
-    newer = [score for score in map(_score, places[:keep]) if score is not None]
-    older = [(score, place) for score, place in scored if score is not None]
-    if older:
-        best, place = max(older, key=lambda each: each[0])
-        if best > max(newer, default=-math.inf):
-            rest.discard(place)
-    for place in rest:
+def remove_old_checkpoints(run_dir: Path, keep: int) -> None:
+    """Remove all but the ``keep`` newest checkpoints, and the newest with the best score."""
+    paths = list_checkpoints(run_dir)
+    older = [(_read_score(path), path) for path in paths[keep:]]
+    removed = {path for _, path in older}
+    newer_scores = [score for score in map(_read_score, paths[:keep]) if score is not None]
+    older_scores = [(score, path) for score, path in older if score is not None]
+    if older_scores:
+        best_score, path = max(older_scores, key=lambda entry: entry[0])
+        if best_score > max(newer_scores, default=-math.inf):
+            removed.discard(path)
+    for path in removed:
         with suppress(OSError):
-            _remove(place)
-    _sweep(run)
+            _remove_checkpoint(path)
+    _remove_leftovers(run_dir)
 
 
-def remove_later(run: Path, step: int) -> None:
-    """Remove the checkpoints of later steps, which a run that goes on from ``step`` makes anew."""
-    for place in checkpoints(run):
-        if _step(place) > step:
-            with on_disk(place, FREE_SPACE):
-                _remove(place)
-    _sweep(run)
+def remove_later_checkpoints(run_dir: Path, step: int) -> None:
+    """Remove the checkpoints after ``step``, from which the run resumes."""
+    for path in list_checkpoints(run_dir):
+        if _step_number(path) > step:
+            with on_disk(path, FREE_SPACE):
+                _remove_checkpoint(path)
+    _remove_leftovers(run_dir)
 
 
-def _remove(place: Path) -> None:
-    """Take the name away first: the rest may stay for a while where markers are written to it."""
-    away = place.with_name(f".{place.name}-{secrets.token_hex(4)}.part")
-    place.rename(away)
-    shutil.rmtree(away, ignore_errors=True)
+def _remove_checkpoint(path: Path) -> None:
+    """Rename the folder, so that it no longer counts as a checkpoint, and then delete it.
+
+    Deletion may fail while a file store writes markers into the folder.
+    """
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.part")
+    path.rename(temporary)
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _sweep(run: Path) -> None:
-    """Remove what is left of checkpoints that were not finished, or not quite removed.
+def _remove_leftovers(run_dir: Path) -> None:
+    """Remove the remains of checkpoints whose writing or removal was interrupted.
 
-    Where that is impossible, the next checkpoint says so.
+    If that is impossible, writing the next checkpoint raises an error.
     """
     with suppress(OSError):
-        names = [entry.name for entry in (run / CHECKPOINTS).iterdir()]
-        steps = {found[1] for found in map(PART.fullmatch, names) if found}
+        names = [entry.name for entry in (run_dir / CHECKPOINTS).iterdir()]
+        steps = {match[1] for match in map(PART.fullmatch, names) if match}
         if steps:
-            remove_left_behind([run / CHECKPOINTS], sorted(steps))
+            remove_left_behind([run_dir / CHECKPOINTS], sorted(steps))
 
 
-def checkpoints(run: Path) -> List[Path]:
-    """The places of a run's checkpoints, the newest first."""
+def list_checkpoints(run_dir: Path) -> List[Path]:
+    """Return the paths of a run's checkpoints, the newest first."""
     with suppress(OSError):
-        places = [place for place in (run / CHECKPOINTS).iterdir() if NAME.fullmatch(place.name)]
-        return sorted(places, key=_step, reverse=True)
+        paths = [path for path in (run_dir / CHECKPOINTS).iterdir() if NAME.fullmatch(path.name)]
+        return sorted(paths, key=_step_number, reverse=True)
     return []
 
 
 class LatestCheckpoint(NamedTuple):
-    """The newest checkpoint to go on from; ``damaged``: a line about each later one."""
+    """The newest usable checkpoint; ``damaged``: a line about each later one."""
 
     checkpoint: Checkpoint
     damaged: List[str]
 
 
-def newest(run: Path) -> LatestCheckpoint:
-    """The newest checkpoint of the run in this folder that is whole and fits its metrics.jsonl.
+def read_newest_checkpoint(run_dir: Path) -> LatestCheckpoint:
+    """Read the newest checkpoint of a run that is complete and fits its metrics.jsonl.
 
-    What a store of files puts back may be of different ages. Raises DataError when there is none.
+    A folder that a file store has restored may contain files of different ages. Raises DataError if
+    there is no usable checkpoint.
     """
     damaged: List[str] = []
-    for place in checkpoints(run):
+    for path in list_checkpoints(run_dir):
         try:
-            return LatestCheckpoint(_read(place), damaged)
-        except _Damaged as error:
-            damaged.append(f"{place} is damaged ({error})")
-        except _Unfit as error:
-            damaged.append(f"{place} cannot be used ({error})")
-    why = f": {damaged[0]}" if damaged else ""
+            return LatestCheckpoint(_read_checkpoint(path), damaged)
+        except _DamagedCheckpoint as error:
+            damaged.append(f"{path} is damaged ({error})")
+        except _UnusableCheckpoint as error:
+            damaged.append(f"{path} cannot be used ({error})")
+    reason = f": {damaged[0]}" if damaged else ""
     raise DataError(
-        f"{run} has no {'whole ' * bool(damaged)}checkpoint to go on from{why}: "
+        f"{run_dir} has no {'whole ' * bool(damaged)}checkpoint to go on from{reason}: "
         "give the folder of a run that was interrupted, or that had --checkpoint-every"
     )
 
 
-def _read(place: Path) -> Checkpoint:
+def _read_checkpoint(path: Path) -> Checkpoint:
     try:
-        files = _checked_manifest(place)
-        inside = {entry.name for entry in place.iterdir() if not is_marker(entry.name)}
-        if inside != {*files, MANIFEST}:
-            raise _Damaged(f"it holds {', '.join(sorted(inside))}")
-        for name, about in files.items():
-            if _about(place / name) != about:
-                raise _Damaged(f"{name} is not what was written")
-        state = _json(place / STATE)
-        parameters, optimizer, devices = (read_arrays(place / name) for name in ARRAYS)
+        files = _read_manifest(path)
+        names = {entry.name for entry in path.iterdir() if not is_marker(entry.name)}
+        if names != {*files, MANIFEST}:
+            raise _DamagedCheckpoint(f"it holds {', '.join(sorted(names))}")
+        for name, size_and_digest in files.items():
+            if _size_and_digest(path / name) != size_and_digest:
+                raise _DamagedCheckpoint(f"{name} is not what was written")
+        state = _read_json(path / STATE)
+        parameters, optimizer, devices = (read_arrays(path / name) for name in ARRAYS)
     except OSError as error:
-        raise _Damaged(error.strerror or str(error)) from None
+        raise _DamagedCheckpoint(error.strerror or str(error)) from None
     except ValueError as error:
-        raise _Damaged(str(error)) from None
-    if state.get("step") != _step(place):
-        raise _Damaged(f"it is that of step {state.get('step')}")
-    _check_metrics(place.parent.parent / METRICS, state.get("metrics"))
+        raise _DamagedCheckpoint(str(error)) from None
+    if state.get("step") != _step_number(path):
+        raise _DamagedCheckpoint(f"it is that of step {state.get('step')}")
+    _check_metrics_prefix(path.parent.parent / METRICS, state.get("metrics"))
     return Checkpoint(parameters, optimizer, devices, state)
 
 
-def _close_metrics(run: Path) -> None:
-    """Have the lines on disk, and the file closed after writing, which is what some copy it at."""
-    file = os.open(run / METRICS, os.O_WRONLY | os.O_APPEND)
+def _sync_metrics(run_dir: Path) -> None:
+    """Write metrics.jsonl to disk and close it, because some file stores copy on closing."""
+    file = os.open(run_dir / METRICS, os.O_WRONLY | os.O_APPEND)
     try:
         os.fsync(file)
     finally:
         os.close(file)
 
 
-def _check_metrics(file: Path, mark: Any) -> None:
-    """Raise _Unfit where the lines are not those at whose `RunDirectory.mark` it was written."""
-    if mark is None:
+def _check_metrics_prefix(file: Path, position: Any) -> None:
+    """Raise an error unless the file begins with the lines that the checkpoint was written after.
+
+    ``position``: see `RunDirectory.metrics_position`.
+    """
+    if position is None:
         return
-    if not (isinstance(mark, dict) and isinstance(mark.get("bytes"), int)):
-        raise _Damaged(f"{STATE} does not say how far {METRICS} has come")
-    if _fits(file, mark):
+    if not (isinstance(position, dict) and isinstance(position.get("bytes"), int)):
+        raise _DamagedCheckpoint(f"{STATE} does not say how far {METRICS} has come")
+    if _starts_with(file, position):
         return
-    there = file.stat().st_size if file.is_file() else 0
-    raise _Unfit(
+    size = file.stat().st_size if file.is_file() else 0
+    raise _UnusableCheckpoint(
         f"{METRICS} has other lines than those before it"
-        if there >= mark["bytes"]
-        else f"{METRICS} has lost lines: it has {there:,} bytes, and had {mark['bytes']:,}"
+        if size >= position["bytes"]
+        else f"{METRICS} has lost lines: it has {size:,} bytes, and had {position['bytes']:,}"
     )
 
 
-def _fits(file: Path, mark: Mapping[str, Any]) -> bool:
-    """Whether a file begins with as many bytes, of this digest."""
-    left, digest = mark["bytes"], hashlib.sha256()
+def _starts_with(file: Path, position: Mapping[str, Any]) -> bool:
+    """Return True if the first bytes of a file have the digest of ``position``."""
+    bytes_left, digest = position["bytes"], hashlib.sha256()
     with suppress(FileNotFoundError), file.open("rb") as content:
-        while left > 0:
-            block = content.read(min(left, BLOCK))
+        while bytes_left > 0:
+            block = content.read(min(bytes_left, BLOCK_BYTES))
             if not block:
                 break
             digest.update(block)
-            left -= len(block)
-    return left == 0 and digest.hexdigest() == mark.get("sha256")
+            bytes_left -= len(block)
+    return bytes_left == 0 and digest.hexdigest() == position.get("sha256")
 
 
-def _manifest(files: Mapping[str, Any], version: Any) -> str:
+def _manifest_text(files: Mapping[str, Any], version: Any) -> str:
     content = {"format": FORMAT, "gluonlab": version, "files": files}
-    own = hashlib.sha256(file_text(content).encode()).hexdigest()
-    return file_text({**content, "sha256": own}) + "\n"
+    digest = hashlib.sha256(file_text(content).encode()).hexdigest()
+    return file_text({**content, "sha256": digest}) + "\n"
 
 
-def _checked_manifest(place: Path) -> Dict[str, Any]:
-    content, file = _json(place / MANIFEST), place / MANIFEST
+def _read_manifest(path: Path) -> Dict[str, Any]:
+    content, file = _read_json(path / MANIFEST), path / MANIFEST
     if content.get("format") != FORMAT:
-        raise _Damaged(f"{MANIFEST} has format {content.get('format')!r}, not {FORMAT}")
+        raise _DamagedCheckpoint(f"{MANIFEST} has format {content.get('format')!r}, not {FORMAT}")
     files = content.get("files")
     if not isinstance(files, dict) or set(files) != {*ARRAYS, STATE}:
-        raise _Damaged(f"{MANIFEST} names other files")
-    if file.read_text(encoding="utf-8") != _manifest(files, content.get("gluonlab")):
-        raise _Damaged(f"{MANIFEST} is not what was written")
+        raise _DamagedCheckpoint(f"{MANIFEST} names other files")
+    if file.read_text(encoding="utf-8") != _manifest_text(files, content.get("gluonlab")):
+        raise _DamagedCheckpoint(f"{MANIFEST} is not what was written")
     return files
 
 
-def _json(file: Path) -> Dict[str, Any]:
-    if _regular(file) > MOST_JSON:
-        raise _Damaged(f"{file.name} is too long")
+def _read_json(file: Path) -> Dict[str, Any]:
+    if _regular_file_size(file) > MAX_JSON_BYTES:
+        raise _DamagedCheckpoint(f"{file.name} is too long")
     try:
         content = json.loads(file.read_bytes())
     except (ValueError, RecursionError):
-        raise _Damaged(f"{file.name} is no JSON") from None
+        raise _DamagedCheckpoint(f"{file.name} is no JSON") from None
     if not isinstance(content, dict):
-        raise _Damaged(f"{file.name} is no JSON object")
+        raise _DamagedCheckpoint(f"{file.name} is no JSON object")
     return content
 
 
-def _about(file: Path) -> Dict[str, Any]:
-    """The size and digest of a file, as the manifest has them."""
-    size, digest = _regular(file), hashlib.sha256()
+def _size_and_digest(file: Path) -> Dict[str, Any]:
+    """Return the size and digest of a file, as in the manifest."""
+    size, digest = _regular_file_size(file), hashlib.sha256()
     with file.open("rb") as content:
-        for block in iter(lambda: content.read(BLOCK), b""):
+        for block in iter(lambda: content.read(BLOCK_BYTES), b""):
             digest.update(block)
     return {"bytes": size, "sha256": digest.hexdigest()}
 
 
-def _regular(file: Path) -> int:
-    """The size of a file. Raises _Damaged for a link, a pipe and the like."""
-    about = os.lstat(file)
-    if not stat.S_ISREG(about.st_mode):
-        raise _Damaged(f"{file.name} is no file")
-    return about.st_size
+def _regular_file_size(file: Path) -> int:
+    """Return the size of a file. Raises _DamagedCheckpoint for a link, a pipe and the like."""
+    status = os.lstat(file)
+    if not stat.S_ISREG(status.st_mode):
+        raise _DamagedCheckpoint(f"{file.name} is no file")
+    return status.st_size
 
 
-def _step(place: Path) -> int:
-    return int(place.name.partition("-")[2])
+def _step_number(path: Path) -> int:
+    return int(path.name.partition("-")[2])
 
 
-def with_parameters(run: Path, digest: str) -> Optional[Path]:
-    """The file of a checkpoint whose parameters have this SHA-256, if there is one."""
-    for place in checkpoints(run):
-        with suppress(OSError, _Damaged):
-            if _about(place / PARAMETERS)["sha256"] == digest:
-                return place / PARAMETERS
+def find_parameters_file(run_dir: Path, digest: str) -> Optional[Path]:
+    """Return the parameters of a checkpoint with this SHA-256, or None."""
+    for path in list_checkpoints(run_dir):
+        with suppress(OSError, _DamagedCheckpoint):
+            if _size_and_digest(path / PARAMETERS)["sha256"] == digest:
+                return path / PARAMETERS
     return None
 
 
-def _score(place: Path) -> Optional[float]:
-    """The score of the epoch that ends there; None where none does, or it cannot be read."""
-    with suppress(OSError, _Damaged):
-        state = _json(place / STATE)
-        score = state.get("score", state.get("accuracy"))  # which is what older versions wrote
+def _read_score(path: Path) -> Optional[float]:
+    """Return the score of the epoch that ends there, or None."""
+    with suppress(OSError, _DamagedCheckpoint):
+        state = _read_json(path / STATE)
+        score = state.get("score", state.get("accuracy"))  # older versions wrote accuracy
         return score if isinstance(score, float) else None
     return None

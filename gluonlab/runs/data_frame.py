@@ -1,7 +1,7 @@
-"""The numbers of runs as tables: for pandas, and as CSV.
+"""Tables of the metrics of runs: pandas frames and CSV.
 
-They are made of metrics.jsonl, which has them already, so that no run writes them twice. Does not
-import MXNet.
+They are made from metrics.jsonl, so that a run need not write them. This module does not import
+MXNet.
 """
 
 from __future__ import annotations
@@ -22,17 +22,26 @@ if TYPE_CHECKING:
 EPOCHS, STEPS = "epochs", "steps"
 KINDS = {EPOCHS: Epoch, STEPS: Step}
 RUN, RATE, SCALE, METRICS = "run", "images_per_second", "loss_scale", "metrics"
-Table = Dict[str, List[Any]]  # column -> a value for each row, None where there is none
+Table = Dict[str, List[Any]]  # column -> a value for each row, None for a missing one
 
 
 def frame(*runs: "str | os.PathLike[str]", of: str = EPOCHS) -> "DataFrame":
-    """The epochs or steps (``of``) of runs, a row each, as a pandas frame; ``run`` is their name.
+    """Return the epochs or steps of runs as a pandas frame, with a row for each.
 
-    ``runs``: folders of runs, of comparisons, or with such in them, as runs/ is. Columns have the
-    names and units of docs/run-folder.md, and NaN where nothing was measured. Epochs also have
-    images_per_second, loss_scale, and metrics.NAME for each metric of the user's own. Raises
-    DataError for what is no run, or damaged, and ConfigError for another ``of``, and without
-    pandas.
+    Columns have the names and units of docs/run-folder.md. Missing values are NaN. The column
+    ``run`` is the name of the run. Epochs also have images_per_second, loss_scale, and
+    metrics.NAME for each metric of the user.
+
+    Args:
+        runs: folders of runs or comparisons, or folders that contain some, such as runs/.
+        of: ``"epochs"`` or ``"steps"``.
+
+    Returns:
+        The pandas.DataFrame.
+
+    Raises:
+        DataError: a folder is not a run, or is damaged.
+        ConfigError: ``of`` is another word, or pandas is not installed.
     """
     if not runs:
         raise ConfigError("no folder of a run is given: name one or more, or the one they are in")
@@ -41,67 +50,72 @@ def frame(*runs: "str | os.PathLike[str]", of: str = EPOCHS) -> "DataFrame":
             raise ConfigError(
                 f"a run is a {type(run).__name__}: give its folder, as in frame(result.run_dir)"
             )
-    found = read_runs([Path(run) for run in runs])
-    return as_frame(table([(run.name, run.lines) for run in found], of))
+    read = read_runs([Path(run) for run in runs])
+    return as_frame(make_table([(run.name, run.lines) for run in read], of))
 
 
-def frame_of_run(folder: Path, of: str) -> "DataFrame":
-    """That of the one run in the folder, without its name."""
-    columns = table([("", read_lines(folder))], of)
+def run_frame(folder: Path, of: str) -> "DataFrame":
+    """Return the frame of the single run in the folder, without the column ``run``."""
+    columns = make_table([("", read_lines(folder))], of)
     return as_frame({name: columns[name] for name in columns if name != RUN})
 
 
-def table(runs: Sequence[Tuple[str, Sequence[MetricsLine]]], of: str) -> Table:
-    """The columns, of all runs one after the other, each given as its name and its lines.
+def make_table(runs: Sequence[Tuple[str, Sequence[MetricsLine]]], of: str) -> Table:
+    """Return the columns of all runs, one after the other, each given as its name and lines.
 
-    Raises ConfigError for an ``of`` that is neither ``epochs`` nor ``steps``.
+    Raises ConfigError unless ``of`` is ``epochs`` or ``steps``.
     """
     if of not in KINDS:
         raise ConfigError(unknown("kind of rows", of, KINDS))
-    rows = [{RUN: name, **row} for name, lines in runs for row in _rows(lines, of)]
-    known = [field.name for field in dataclasses.fields(KINDS[of]) if field.name != METRICS]
-    derived = [RATE, SCALE] if of == EPOCHS else []
-    names = dict.fromkeys([RUN, *known, *derived, *(name for row in rows for name in row)])
+    rows = [{RUN: name, **row} for name, lines in runs for row in _table_rows(lines, of)]
+    field_names = [field.name for field in dataclasses.fields(KINDS[of]) if field.name != METRICS]
+    derived_names = [RATE, SCALE] if of == EPOCHS else []
+    names = dict.fromkeys(
+        [RUN, *field_names, *derived_names, *(name for row in rows for name in row)]
+    )
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def _rows(lines: Sequence[MetricsLine], of: str) -> List[Dict[str, Any]]:
+def _table_rows(lines: Sequence[MetricsLine], of: str) -> List[Dict[str, Any]]:
     scales = {line.epoch: line.loss_scale for line in lines if isinstance(line, LossScaleEvent)}
     rows = []
     for line in lines:
         if isinstance(line, KINDS[of]):
             row = dict(vars(line))
             if isinstance(line, Epoch):
-                own = row.pop(METRICS) or {}
+                user_metrics = row.pop(METRICS) or {}
                 row.update({RATE: line.images_per_second, SCALE: scales.get(line.epoch)})
-                row.update({f"{METRICS}.{name}": value for name, value in own.items()})
+                row.update({f"{METRICS}.{name}": value for name, value in user_metrics.items()})
             rows.append(row)
     return rows
 
 
 def as_frame(columns: Table) -> "DataFrame":
-    """The columns as a frame: whole numbers int64, others float64."""
+    """Convert columns to a frame, with whole numbers as int64 and others as float64."""
     try:
         import pandas
     except ImportError as error:
-        why = "not installed" if error.name == "pandas" else f"broken here ({error})"
+        reason = "not installed" if error.name == "pandas" else f"broken here ({error})"
         raise ConfigError(
-            f"a frame needs pandas, which is {why}: pip install pandas; "
+            f"a frame needs pandas, which is {reason}: pip install pandas; "
             "python -m gluonlab.report --csv does without"
         ) from None
     return pandas.DataFrame(
-        {name: pandas.Series(values, dtype=_type(name, values)) for name, values in columns.items()}
+        {
+            name: pandas.Series(values, dtype=_column_type(name, values))
+            for name, values in columns.items()
+        }
     )
 
 
 def write_csv(columns: Table, file: TextIO) -> None:
-    """The columns as CSV; a value that is not there is empty."""
+    """Write columns as CSV, with empty cells for missing values."""
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(zip(*columns.values()))
 
 
-def _type(name: str, values: Sequence[Any]) -> str:
+def _column_type(name: str, values: Sequence[Any]) -> str:
     if name == RUN:
         return "object"
     fields = [field for kind in KINDS.values() for field in dataclasses.fields(kind)]

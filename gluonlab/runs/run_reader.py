@@ -1,7 +1,7 @@
-"""Folders of runs and comparisons, read back: config.json and the lines of metrics.jsonl.
+"""Reading of run folders and comparisons: config.json and the lines of metrics.jsonl.
 
-Those of older versions are read, too; what is damaged is refused in one line. Does not import
-MXNet.
+Folders of older versions are also read. A damaged file raises an error of one line. This module
+does not import MXNet.
 """
 
 from __future__ import annotations
@@ -26,41 +26,42 @@ from gluonlab.runs.run_schema import (
     METRICS,
     PARAMETERS,
     TIMELINE,
-    WRONG,
+    WRONG_IMAGES,
     Epoch,
     MetricsLine,
     StalenessEvent,
     Step,
 )
 
-REMEDY = "give folders that gluonlab.run has written (--out, runs/...), and leave this one out"
-RESUMED = "give the folder of a run of gluonlab.run"
-FINISHED = f"give the folder of a finished run, with {CONFIG} and {PARAMETERS}"
-# Fields of TrainConfig -> the setting that says what came of them.
-RESOLVED = {
+RUNS_HINT = "give folders that gluonlab.run has written (--out, runs/...), and leave this one out"
+RUN_HINT = "give the folder of a run of gluonlab.run"
+FINISHED_RUN_HINT = f"give the folder of a finished run, with {CONFIG} and {PARAMETERS}"
+# fields of TrainConfig -> the used setting that replaces them
+RESOLVED_SETTINGS = {
     "gpus": "devices", "require_gpu": "devices", "threads": "threads_per_device",
     "image_size": "image_shape", "batch_size": "global_batch_size", "lr": "learning_rate",
     "scale_lr": "learning_rate", "warmup_epochs": "warmup_steps",
     "lr_decay_epochs": "lr_decay_steps",
 }  # fmt: skip
-OLD_BACKENDS = {"parameter-server": "dist_sync"}  # as settings called them -> as they do now
-# Fields that decide only what a run shows and writes.
-PRODUCTS = ("memory", "checkpoint_every", "keep", "confusion", "export", "out")
-MOST_CONFIG_BYTES = 2**24  # of config.json, which has some kilobytes
-DEEPEST = 4  # lists within lists; a run writes less, and Python follows some hundreds only
+OLD_BACKENDS = {"parameter-server": "dist_sync"}  # old name -> new name
+# fields that affect only the output of a run
+OUTPUT_FIELDS = ("memory", "checkpoint_every", "keep", "confusion", "export", "out")
+MAX_CONFIG_BYTES = 2**24  # of config.json, which has some kilobytes
+MAX_DEPTH = 4  # of nested lists, more than a run writes; Python's recursion is limited
 
 
 @dataclass(frozen=True)
-class Description:
-    """What a folder's config.json says.
+class RunDescription:
+    """The content of a run's config.json.
 
-    ``asked``: the fields of TrainConfig; ``used``: `gluonlab.training.plan.Plan.settings`; both as
-    their gluonlab had them. A comparison uses nothing itself. ``classes``: what
-    `gluonlab.data.sets.classes.noted` wrote, or anything; older runs have none.
+    ``requested``: the fields of TrainConfig. ``used``: the settings that the run used, from
+    `gluonlab.training.plan.Plan.settings`; empty for a comparison. Both are as their version of
+    gluonlab wrote them. ``classes``: the record of `gluonlab.data.sets.data_fingerprint.noted`;
+    None in older runs.
     """
 
     folder: Path
-    asked: Dict[str, Any]
+    requested: Dict[str, Any]
     used: Dict[str, Any] = field(default_factory=dict)
     version: str = ""
     classes: Any = None
@@ -69,96 +70,105 @@ class Description:
 
     @property
     def file(self) -> Path:
-        """The file that says all this."""
+        """The path of config.json."""
         return self.folder / CONFIG
 
     @property
-    def parameters(self) -> Path:
-        """Those of the last finished epoch."""
+    def parameters_file(self) -> Path:
+        """The path of the network's parameters."""
         return self.folder / PARAMETERS
 
     @property
     def settings(self) -> Dict[str, Any]:
-        """All that decides how the run goes: what it uses, and what else was asked for."""
-        done = {*self.used, *PRODUCTS}
-        beyond = {k: v for k, v in self.asked.items() if RESOLVED.get(k, k) not in done}
-        return {**self.used, **beyond}
+        """All settings that affect the run: those that it used, and the other requested ones."""
+        covered = {*self.used, *OUTPUT_FIELDS}
+        others = {
+            k: v for k, v in self.requested.items() if RESOLVED_SETTINGS.get(k, k) not in covered
+        }
+        return {**self.used, **others}
 
 
-def read_finished(folder: Path) -> Description:
-    """The description of a run that has parameters. Raises DataError for any other folder."""
-    found = read_description(folder, FINISHED)
-    if found.is_comparison:
+def read_finished_run(folder: Path) -> RunDescription:
+    """Read the description of a run that has parameters. Raises DataError for any other folder."""
+    description = read_description(folder, FINISHED_RUN_HINT)
+    if description.is_comparison:
         raise DataError(f"{folder} is a comparison: give the folder of one of the runs in it")
-    if not isinstance(found.used.get("model"), str):
-        raise DataError(f"{found.file} is not what a run writes: {FINISHED}")
-    if not found.parameters.is_file():
-        raise DataError(f"{folder} holds no {PARAMETERS}, as no epoch was finished: {FINISHED}")
-    return found
+    if not isinstance(description.used.get("model"), str):
+        raise DataError(f"{description.file} is not what a run writes: {FINISHED_RUN_HINT}")
+    if not description.parameters_file.is_file():
+        raise DataError(
+            f"{folder} holds no {PARAMETERS}, as no epoch was finished: {FINISHED_RUN_HINT}"
+        )
+    return description
 
 
-def read_description(folder: Path, remedy: str = REMEDY) -> Description:
-    """What the config.json in this folder says.
+def read_description(folder: Path, hint: str = RUNS_HINT) -> RunDescription:
+    """Read the config.json in this folder.
 
-    Raises DataError, which ends in the remedy, for a folder that is none, and for a file that is
-    missing, damaged, foreign or of a later format.
+    Raises DataError, with ``hint`` at its end, for a path that is not a folder, and for a file that
+    is missing, damaged, not written by gluonlab, or of a later format.
     """
     file = folder / CONFIG
     try:
         if not folder.is_dir():
-            raise DataError(f"{folder} is no folder: {remedy}")
+            raise DataError(f"{folder} is no folder: {hint}")
         if not file.exists():
-            raise DataError(f"{folder} holds no {CONFIG}: {remedy}")
-        text = read_bounded(file, MOST_CONFIG_BYTES)
+            raise DataError(f"{folder} holds no {CONFIG}: {hint}")
+        text = read_bounded(file, MAX_CONFIG_BYTES)
     except OSError as error:
-        raise DataError(f"{file} cannot be read ({error.strerror}): {remedy}") from None
+        raise DataError(f"{file} cannot be read ({error.strerror}): {hint}") from None
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
-        raise DataError(f"{file} cannot be read (it is no JSON): {remedy}") from None
-    return description(folder, content, str(file), remedy)
+        raise DataError(f"{file} cannot be read (it is no JSON): {hint}") from None
+    return parse_description(folder, content, str(file), hint)
 
 
-def description(folder: Path, content: Any, where: str, remedy: str = REMEDY) -> Description:
-    """What the content of a config.json says. ``where`` it stands. Raises DataError, as above."""
+def parse_description(
+    folder: Path, content: Any, source: str, hint: str = RUNS_HINT
+) -> RunDescription:
+    """Check the content of a config.json from ``source``.
+
+    Raises DataError as `read_description`.
+    """
     content = content if isinstance(content, dict) else {}
     format, version = content.get("format", 1), content.get("gluonlab")
-    asked, used = (_settings(content.get(name)) for name in ("config", "settings"))
-    if type(format) is not int or asked is None:
-        raise DataError(f"{where} is not what a run writes: {remedy}")
+    requested, used = (_plain_settings(content.get(name)) for name in ("config", "settings"))
+    if type(format) is not int or requested is None:
+        raise DataError(f"{source} is not what a run writes: {hint}")
     if format > FORMAT:
         raise DataError(
-            f"{where} has format {format}, and this gluonlab reads formats up to {FORMAT}: "
+            f"{source} has format {format}, and this gluonlab reads formats up to {FORMAT}: "
             "use the gluonlab that wrote it, or a later one"
         )
     if "compare" in content:
-        return Description(folder, asked, is_comparison=True)
+        return RunDescription(folder, requested, is_comparison=True)
     if used is None or not isinstance(version, str):
-        raise DataError(f"{where} is not what a run writes: {remedy}")
+        raise DataError(f"{source} is not what a run writes: {hint}")
     if isinstance(used.get("backend"), str):
         used["backend"] = OLD_BACKENDS.get(used["backend"], used["backend"])
-    return Description(folder, asked, used, version, content.get("classes"), format=format)
+    return RunDescription(folder, requested, used, version, content.get("classes"), format=format)
 
 
-def _settings(value: Any) -> Optional[Dict[str, Any]]:
-    """A dictionary of plain values and of lists and dictionaries that are not too deep, or None."""
-    return value if isinstance(value, dict) and _depth_up_to(value, DEEPEST) else None
+def _plain_settings(value: Any) -> Optional[Dict[str, Any]]:
+    """Return ``value`` if it is a dictionary that is not nested too deeply, else None."""
+    return value if isinstance(value, dict) and _is_at_most_deep(value, MAX_DEPTH) else None
 
 
-def _depth_up_to(value: Any, levels: int) -> bool:
+def _is_at_most_deep(value: Any, levels: int) -> bool:
     if isinstance(value, (list, dict)):
-        inner = value.values() if isinstance(value, dict) else value
-        return levels > 0 and all(_depth_up_to(each, levels - 1) for each in inner)
+        items = value.values() if isinstance(value, dict) else value
+        return levels > 0 and all(_is_at_most_deep(item, levels - 1) for item in items)
     return True
 
 
-MOST_PICTURE_BYTES = 2**23
-MOST_METRICS_BYTES = 2**30  # of metrics.jsonl: ten million steps
+MAX_PICTURE_BYTES = 2**23
+MAX_METRICS_BYTES = 2**30  # of metrics.jsonl: ten million steps
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run: its settings (`Description.settings`), and the lines that it wrote."""
+class RunRecord:
+    """A run with its settings (`RunDescription.settings`) and the lines of its metrics.jsonl."""
 
     name: str
     path: Path
@@ -168,93 +178,93 @@ class Run:
 
     @property
     def steps(self) -> List[Step]:
-        """Those whose losses are known."""
+        """The steps whose losses are known."""
         return [line for line in self.lines if isinstance(line, Step)]
 
     @property
     def epochs(self) -> List[Epoch]:
-        """Those that were finished."""
+        """The finished epochs."""
         return [line for line in self.lines if isinstance(line, Epoch)]
 
     @property
     def devices(self) -> int:
-        """How many devices it trained on, of all processes; 0 where that is not known."""
+        """The number of devices of all processes; 0 if unknown."""
         return device_count(self.settings)
 
     @property
     def accuracy(self) -> Optional[float]:
-        """Of the last epoch that was finished."""
+        """The accuracy of the last finished epoch."""
         return self.epochs[-1].accuracy if self.epochs else None
 
     @property
     def best_accuracy(self) -> Optional[float]:
-        """Of the best epoch."""
+        """The accuracy of the best epoch."""
         return max((epoch.accuracy for epoch in self.epochs), default=None)
 
     @property
     def seconds(self) -> float:
-        """Of training, without evaluation."""
+        """The training time without evaluation."""
         return float(sum(epoch.training_seconds for epoch in self.epochs))
 
     @property
     def images_per_second(self) -> Optional[float]:
-        """Over all epochs."""
+        """The mean training throughput of all epochs."""
         return sum(epoch.images for epoch in self.epochs) / self.seconds if self.epochs else None
 
     @property
     def staleness(self) -> List[int]:
-        """Over all epochs, pushes by how many updates of others they met; empty if all waited."""
-        told = [line.pushes for line in self.lines if isinstance(line, StalenessEvent)]
-        return [sum(of_epochs) for of_epochs in zip_longest(*told, fillvalue=0)]
+        """Element i is the number of pushes stale by i updates; empty if all processes waited."""
+        pushes = [line.pushes for line in self.lines if isinstance(line, StalenessEvent)]
+        return [sum(counts) for counts in zip_longest(*pushes, fillvalue=0)]
 
-    def timeline(self) -> Optional[str]:
-        """The picture of --profile, in base64; None where there is none.
+    def timeline_picture(self) -> Optional[str]:
+        """Return the SVG of --profile in base64, or None without a file.
 
-        An image shows what it holds, and runs nothing. Raises DataError for one that is too large.
+        Embedded as an image, it cannot run scripts. Raises DataError for a file that is too large.
         """
-        return self._picture(TIMELINE)
+        return self._read_picture(TIMELINE)
 
-    def confusion(self) -> Optional[str]:
-        """The picture of --confusion, likewise."""
-        return self._picture(CONFUSION)
+    def confusion_picture(self) -> Optional[str]:
+        """Return the picture of --confusion in base64, or None."""
+        return self._read_picture(CONFUSION)
 
-    def wrong(self) -> Optional[str]:
-        """The picture of gluonlab.predict --wrong, where it was put into the folder, likewise."""
-        return self._picture(WRONG)
+    def wrong_picture(self) -> Optional[str]:
+        """Return the picture of gluonlab.predict --wrong in base64, if it is in the folder."""
+        return self._read_picture(WRONG_IMAGES)
 
-    def _picture(self, name: str) -> Optional[str]:
+    def _read_picture(self, name: str) -> Optional[str]:
         try:
-            picture = read_bounded(self.path / name, MOST_PICTURE_BYTES)
+            picture = read_bounded(self.path / name, MAX_PICTURE_BYTES)
         except OSError:
             return None
         return base64.b64encode(picture).decode()
 
     @property
-    def unfinished(self) -> str:
-        """``3 of 10 epochs``, or nothing when all were finished."""
-        wanted, done = self.settings.get("epochs"), len(self.epochs)
-        return f"{done} of {wanted} epochs" if isinstance(wanted, int) and done < wanted else ""
+    def unfinished_text(self) -> str:
+        """``3 of 10 epochs``, or an empty string for a finished run."""
+        planned, done = self.settings.get("epochs"), len(self.epochs)
+        return f"{done} of {planned} epochs" if isinstance(planned, int) and done < planned else ""
 
     def summary(self) -> Dict[str, Any]:
-        """The results as plain values."""
+        """Return the results as plain values."""
         names = ("devices", "accuracy", "best_accuracy", "images_per_second", "seconds")
         results = {name: getattr(self, name) for name in names}
         return {"run": str(self.path), "epochs": len(self.epochs), **results}
 
 
 def device_count(settings: Mapping[str, Any]) -> int:
-    """How many devices a run had, of all processes; 0 where its settings do not say that."""
+    """Return the number of devices of a run, of all processes; 0 if unknown."""
     devices, copies = settings.get("devices"), settings.get("copies", 0)
     if not isinstance(devices, list):
         return 0
-    of_each = len(devices) // copies if is_count(copies) else 1  # copy of the network
-    return copy_count(settings) * max(1, int(of_each))
+    devices_per_copy = len(devices) // copies if is_count(copies) else 1  # copy of the network
+    return copy_count(settings) * max(1, int(devices_per_copy))
 
 
 def copy_count(settings: Mapping[str, Any]) -> int:
-    """How many copies of the network shared each batch; 0 where the settings do not say that.
+    """Return the number of copies of the network that shared each batch; 0 if unknown.
 
-    Each device has one, unless several share one.
+    Each device has a copy, unless several devices share one.
     """
     devices, copies = settings.get("devices"), settings.get("copies", 0)
     counts, processes = settings.get("device_counts"), settings.get("processes", 1)
@@ -265,100 +275,104 @@ def copy_count(settings: Mapping[str, Any]) -> int:
     return int((copies if is_count(copies) else len(devices)) * processes)
 
 
-def read_runs(paths: Sequence[Path]) -> List[Run]:
-    """All of the runs, each with a name of its own: the end of its path, as short as may be.
+def read_runs(paths: Sequence[Path]) -> List[RunRecord]:
+    """Read all of the runs, each with the shortest unique end of its path as its name.
 
-    The folder of a comparison stands for the runs in it, and so does a folder that is no run's but
-    holds some, as runs/ does. Raises DataError for a folder that is no
-    run's, or whose files are damaged, and for a run that is given twice.
+    A comparison is replaced by its runs, and so is a folder that contains runs, such as runs/.
+    Raises DataError for a folder that is not a run, for damaged files, and for duplicate runs.
     """
-    described = [found for path in paths for inner in _within(path) for found in _described(inner)]
-    places = [found.folder.resolve() for found in described]
-    for found, place in zip(described, places):
-        if places.count(place) > 1:
-            raise DataError(f"{found.folder} is given twice: give each run once")
+    descriptions = [
+        description
+        for path in paths
+        for folder_in_path in _run_folders(path)
+        for description in _read_descriptions(folder_in_path)
+    ]
+    folders = [description.folder.resolve() for description in descriptions]
+    for description, folder in zip(descriptions, folders):
+        if folders.count(folder) > 1:
+            raise DataError(f"{description.folder} is given twice: give each run once")
     return [
-        Run(
+        RunRecord(
             name,
-            found.folder,
-            found.version,
-            found.settings,
-            read_lines(found.folder, found.format),
+            description.folder,
+            description.version,
+            description.settings,
+            read_lines(description.folder, description.format),
         )
-        for found, name in zip(described, _short_names(places))
+        for description, name in zip(descriptions, _short_names(folders))
     ]
 
 
 def _short_names(paths: Sequence[Path]) -> List[str]:
-    """The shortest ends of the paths that are all different."""
+    """Return the shortest ends of the paths that are all different."""
     depth = 1
     while True:
         names = ["/".join(path.parts[-depth:]) for path in paths]
         if len(set(names)) == len(names):
-            # a folder's may be any bytes
+            # a folder's name may not be valid UTF-8
             return [printable(name.encode("utf-8", "replace").decode()) for name in names]
         depth += 1
 
 
-def _within(path: Path) -> List[Path]:
-    """The folders of runs and comparisons in a folder that is no run's itself; else it alone."""
+def _run_folders(path: Path) -> List[Path]:
+    """Return the runs and comparisons in a folder; if it is a run itself, only the folder."""
     try:
         if path.is_dir() and not (path / CONFIG).exists():
-            inside = [folder for folder in path.iterdir() if (folder / CONFIG).exists()]
-            return sorted(inside, key=_by_number) or [path]
-    except OSError:  # who reads it next says what it is
+            folders = [folder for folder in path.iterdir() if (folder / CONFIG).exists()]
+            return sorted(folders, key=_natural_order) or [path]
+    except OSError:  # read_description raises the error
         pass
     return [path]
 
 
-def _described(path: Path) -> List[Description]:
-    """The description of a run; for a comparison those of its runs, by numbers of devices."""
-    found = read_description(path)
-    if not found.is_comparison:
-        return [found]
+def _read_descriptions(path: Path) -> List[RunDescription]:
+    """Read the description of a run, or those of a comparison's runs, by number of devices."""
+    description = read_description(path)
+    if not description.is_comparison:
+        return [description]
     try:
-        inside = (folder for folder in path.iterdir() if (folder / CONFIG).exists())
-        folders = sorted(inside, key=_by_number)
+        subfolders = (folder for folder in path.iterdir() if (folder / CONFIG).exists())
+        folders = sorted(subfolders, key=_natural_order)
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}): {REMEDY}") from None
+        raise DataError(f"{path} cannot be read ({error.strerror}): {RUNS_HINT}") from None
     if not folders:
         raise DataError(f"{path} is a comparison in which no run has begun: leave it out")
     runs = [read_description(folder) for folder in folders]
-    for inner in runs:
-        if inner.is_comparison:
-            raise DataError(f"{inner.folder} is a comparison within another: give it by itself")
+    for run in runs:
+        if run.is_comparison:
+            raise DataError(f"{run.folder} is a comparison within another: give it by itself")
     return runs
 
 
-def _by_number(folder: Path) -> List[Any]:
-    """2-devices comes before 10-devices."""
+def _natural_order(folder: Path) -> List[Any]:
+    """Return a sorting key that puts 2-devices before 10-devices."""
     return [
-        int(part) if place % 2 else part
-        for place, part in enumerate(re.split("([0-9]+)", folder.name))
+        int(part) if index % 2 else part
+        for index, part in enumerate(re.split("([0-9]+)", folder.name))
     ]
 
 
 def read_lines(folder: Path, format: int = FORMAT) -> List[MetricsLine]:
-    """The lines of a run's metrics.jsonl.
+    """Read the lines of a run's metrics.jsonl.
 
-    A last line that a kill cut off, and lines of unknown kinds, are left out. Raises DataError,
-    naming the line, for one that is damaged, and for a file that is missing or cannot be read.
+    A last line that was cut off, and lines of unknown kinds, are skipped. Raises DataError, with
+    the number of the line, for a damaged line, and for a file that is missing or unreadable.
     """
     file = folder / METRICS
     if not file.is_file():
-        raise DataError(f"{folder} holds no {METRICS}: {REMEDY}")
+        raise DataError(f"{folder} holds no {METRICS}: {RUNS_HINT}")
     try:
-        content = read_bounded(file, MOST_METRICS_BYTES).decode("utf-8", "replace")
+        content = read_bounded(file, MAX_METRICS_BYTES).decode("utf-8", "replace")
     except OSError as error:
         raise DataError(
             f"{file} cannot be read ({error.strerror}): make it readable, or leave this run out"
         ) from None
     texts = content.split("\n")[:-1]
-    lines = (_line(file, number, text, format) for number, text in enumerate(texts, start=1))
+    lines = (_parse_line(file, number, text, format) for number, text in enumerate(texts, start=1))
     return [line for line in lines if line is not None]
 
 
-def _line(file: Path, number: int, text: str, format: int) -> Optional[MetricsLine]:
+def _parse_line(file: Path, number: int, text: str, format: int) -> Optional[MetricsLine]:
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
@@ -366,26 +380,26 @@ def _line(file: Path, number: int, text: str, format: int) -> Optional[MetricsLi
     if not isinstance(values, dict) or "kind" not in values:
         raise DataError(f"{file}, line {number}: {text[:40]!r} is no line of a run's metrics")
     kind = next((kind for kind in LINES if kind.tag.items() <= values.items()), None)
-    return None if kind is None else _checked(kind, values, f"{file}, line {number}", format)
+    return None if kind is None else _build_line(kind, values, f"{file}, line {number}", format)
 
 
-def _checked(
-    kind: Type[MetricsLine], values: Dict[str, Any], where: str, format: int
+def _build_line(
+    kind: Type[MetricsLine], values: Dict[str, Any], location: str, format: int
 ) -> MetricsLine:
-    """A line of this kind. Raises DataError for a value that is missing or cannot be."""
-    known, wrong = {}, []
-    for each in fields(kind):
-        formerly = each.metadata.get("formerly")
-        key = each.name if format > 1 or formerly is None else formerly
+    """Create a line of this kind. Raises DataError for a value that is missing or impossible."""
+    values_by_field, invalid = {}, []
+    for line_field in fields(kind):
+        old_key = line_field.metadata.get("formerly")
+        key = line_field.name if format > 1 or old_key is None else old_key
         value = values.get(key)
-        if value is None and each.default is not MISSING:
+        if value is None and line_field.default is not MISSING:
             continue
-        if not each.metadata["check"](value):
-            wrong.append(key)
-        known[each.name] = value
-    if wrong:
+        if not line_field.metadata["check"](value):
+            invalid.append(key)
+        values_by_field[line_field.name] = value
+    if invalid:
         raise DataError(
-            f"{where}: a line of kind {values['kind']!r} has no possible number for "
-            f"{', '.join(wrong)}: leave this run out"
+            f"{location}: a line of kind {values['kind']!r} has no possible number for "
+            f"{', '.join(invalid)}: leave this run out"
         )
-    return kind(**known)
+    return kind(**values_by_field)

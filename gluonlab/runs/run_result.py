@@ -1,4 +1,4 @@
-"""What a run gives: numbers for each epoch, the trained network, and the folder that holds them."""
+"""The result of a run: metrics of each epoch, the trained network, and the run's folder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from gluonlab.errors import ConfigError
-from gluonlab.runs.data_frame import EPOCHS, frame_of_run
+from gluonlab.runs.data_frame import EPOCHS, run_frame
 from gluonlab.runs.run_schema import Epoch
 
 if TYPE_CHECKING:
@@ -16,22 +16,28 @@ if TYPE_CHECKING:
 
 
 def usual_speed(epochs: Sequence[Any]) -> float:
-    """The median of the epochs' images per second, but for the first of several: it warms up."""
+    """Return the median of the epochs' images per second, without the first one, which warms up."""
     rates: List[float] = [epoch.images_per_second for epoch in epochs]
     return statistics.median(rates[1:] or rates)
 
 
 @dataclass
 class Result:
-    """What a run gave.
+    """The result of a training run.
 
-    ``net``, a HybridBlock, holds the trained parameters on the devices of ``plan``, a
-    `gluonlab.training.plan.Plan`.
-    ``run_dir`` is None in a process of a group that is not rank 0, which alone writes.
-    ``confusion``: if asked for, that of the network (`gluonlab.training.evaluate.Confusion`).
-    ``stopped``: by which callback, and why, training ended before its last epoch. ``best_epoch``:
-    the one whose parameters the network has, where --patience keeps the best.
-    ``onnx``: how nearly an exported ONNX model agrees (`gluonlab.export.onnx_graph.Agreement`).
+    Attributes:
+        plan: the settings that the run used, a `gluonlab.training.plan.Plan`.
+        net: the trained network, a HybridBlock with its parameters on the devices of ``plan``.
+        run_dir: the run's folder. None in processes other than rank 0, which writes it.
+        first_step_seconds: the time until the first step was done, in seconds.
+        seconds: the time of the whole run, in seconds.
+        history: the metrics of each epoch.
+        confusion: the confusion matrix (classes, classes) of the network, if requested. Entry
+            [i, j] counts test images of class i that were classified as class j.
+        stopped: the callback that stopped the training before its last epoch, with its reason.
+        best_epoch: with --patience, the best epoch, from 1, whose parameters the network has.
+        onnx: the agreement of an exported ONNX model with MXNet, a
+            `gluonlab.export.onnx_graph.Agreement`.
     """
 
     plan: Any
@@ -47,36 +53,40 @@ class Result:
 
     @property
     def kept(self) -> Epoch:
-        """The epoch whose parameters the network has: the last one, or with --patience the best."""
+        """The epoch whose parameters the network has: the last, or the best with --patience."""
         return self.history[-1 if self.best_epoch is None else self.best_epoch - 1]
 
     @property
     def accuracy(self) -> float:
-        """The fraction of test images that the network gets right."""
+        """The fraction of test images that are classified correctly."""
         return self.kept.accuracy
 
     @property
     def images_per_second(self) -> float:
-        """That of `usual_speed`."""
+        """The usual training throughput, in images per second."""
         return usual_speed(self.history)
 
     @property
     def waiting(self) -> float:
-        """The fraction of the epochs' training time in which the loop waited for batches."""
+        """The fraction of the training time in which the loop waited for batches."""
         waited = sum(epoch.waiting * epoch.training_seconds for epoch in self.history)
         return waited / sum(epoch.training_seconds for epoch in self.history)
 
     def frame(self, of: str = EPOCHS) -> "DataFrame":
-        """Its epochs or steps (``of``), a row each, as a pandas frame, see `gluonlab.frame`.
+        """Return the epochs or steps as a pandas frame, with a row for each; see `gluonlab.frame`.
 
-        Raises ConfigError without pandas, and where another process has the folder.
+        Args:
+            of: ``"epochs"`` or ``"steps"``.
+
+        Raises:
+            ConfigError: pandas is not installed, or another process has the folder.
         """
         if self.run_dir is None:
             raise ConfigError("this process has no folder of the run: ask for frames at rank 0")
-        return frame_of_run(self.run_dir, of)
+        return run_frame(self.run_dir, of)
 
     def summary(self) -> Dict[str, Any]:
-        """The numbers as plain values."""
+        """Return the result as plain values."""
         return {
             **self.plan.settings(),
             "accuracy": self.accuracy,

@@ -1,7 +1,7 @@
 """The format of a run's folder: its files, and the fields of each line of metrics.jsonl.
 
-docs/run-folder.md describes it for people; a test compares that page with this module.
-Does not import MXNet.
+docs/run-folder.md describes the format for users, and a test compares that page with this module.
+This module does not import MXNet.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, ClassVar, Dict, Mapping, Optional, Sequence, Tuple, Type
 
-FORMAT = 2  # what config.json calls "format"; the first one had no such number
+FORMAT = 2  # "format" in config.json, which the first format did not have
 
 CONFIG, METRICS, PARAMETERS = "config.json", "metrics.jsonl", "parameters.params"
-WRONG = "wrong.png"  # what gluonlab.predict --wrong draws
+WRONG_IMAGES = "wrong.png"  # drawn by gluonlab.predict --wrong
 CURVES, CONFUSION, EXPORT, COMPARISON = "curves.png", "confusion.png", "export", "compare.json"
 TRACE, TIMELINE = "trace.json", "timeline.svg"
 CHECKPOINTS = "checkpoints"  # a folder, see gluonlab.runs.checkpoint
@@ -23,13 +23,13 @@ FILES = (CONFIG, METRICS, PARAMETERS, CURVES, CONFUSION, COMPARISON, TRACE, TIME
 
 Check = Callable[[Any], bool]
 
-# The JSON text of a line, and of a file. ValueError for NaN and infinity, which JSON has not.
+# The JSON text of a line, and of a file. They raise ValueError for NaN and infinity.
 line_text = json.JSONEncoder(allow_nan=False).encode
 file_text = json.JSONEncoder(allow_nan=False, indent=2).encode
 
 
-def between(least: float, most: float) -> Check:
-    """Whether a value is a number in this range; a whole one where ``least`` is."""
+def number_between(least: float, most: float) -> Check:
+    """Return a check for a number in this range; for a whole number if ``least`` is an int."""
     kinds = int if isinstance(least, int) else (int, float)
 
     def check(value: Any) -> bool:  # False for NaN
@@ -38,63 +38,69 @@ def between(least: float, most: float) -> Check:
     return check
 
 
-LARGEST = 1e39  # beyond float32, so that no run writes it; and sums of such numbers are finite
-number, positive, not_negative = (between(least, LARGEST) for least in (-LARGEST, 1e-9, 0.0))
-share, count, count_or_none = between(0.0, 1.0), between(1, 2**53), between(0, 2**53)
+LARGEST = 1e39  # more than a float32 can be; sums of such numbers are still finite in float64
+is_number, is_positive, is_not_negative = (
+    number_between(least, LARGEST) for least in (-LARGEST, 1e-9, 0.0)
+)
+is_share, is_count, is_count_or_zero = (
+    number_between(0.0, 1.0),
+    number_between(1, 2**53),
+    number_between(0, 2**53),
+)
 
 
-def text(value: Any) -> bool:
-    """Whether a value is text."""
+def is_text(value: Any) -> bool:
+    """Return True for text."""
     return isinstance(value, str)
 
 
-def digest(value: Any) -> bool:
-    """Whether a value is a SHA-256."""
+def is_digest(value: Any) -> bool:
+    """Return True for a SHA-256 in hexadecimal."""
     return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
 
 
-def or_none(check: Check) -> Check:
-    """A check for nothing, or for what passes ``check``."""
+def optional(check: Check) -> Check:
+    """Return a check that also accepts None."""
     return lambda value: value is None or check(value)
 
 
 def list_of(check: Check) -> Check:
-    """A check for lists of what passes ``check``."""
+    """Return a check for a list of values that pass ``check``."""
     return lambda value: isinstance(value, list) and all(map(check, value))
 
 
 def dict_of(check: Check) -> Check:
-    """A check for dictionaries of what passes ``check``."""
+    """Return a check for a dictionary of values that pass ``check``."""
     return lambda value: isinstance(value, dict) and all(map(check, value.values()))
 
 
-def numbers_by_name(value: Any) -> bool:
-    """Whether a value is a dictionary of numbers, some of which may be missing."""
-    return dict_of(or_none(number))(value) and "" not in value
+def is_numbers_by_name(value: Any) -> bool:
+    """Return True for a dictionary of numbers, some of which may be None."""
+    return dict_of(optional(is_number))(value) and "" not in value
 
 
 def _field(meaning: str, check: Check, unit: str = "", **more: Any) -> Any:
-    """A field of a line.
+    """Return a field of a line.
 
-    ``default``: its value where older versions did not write it. ``formerly``: its name in format
-    1, empty where it had none.
+    ``default``: the value for older versions, which did not write the field. ``formerly``: its name
+    in format 1, or an empty string if it did not exist.
     """
     default = {"default": more.pop("default")} if "default" in more else {}
     return field(**default, metadata={"meaning": meaning, "check": check, "unit": unit, **more})
 
 
 def _since_start(**more: Any) -> Any:
-    return _field("time since the run began", not_negative, "s", default=None, **more)
+    return _field("time since the run began", is_not_negative, "s", default=None, **more)
 
 
 @dataclass(frozen=True)
 class MetricsLine:
-    """A line of metrics.jsonl. ``tag``: what tells its kind from the others."""
+    """A line of metrics.jsonl. ``tag``: the values that identify its kind."""
 
     tag: ClassVar[Dict[str, str]]
 
     def to_dict(self) -> Dict[str, Any]:
-        """The line's JSON object."""
+        """Return the line's JSON object."""
         return {**self.tag, **vars(self)}
 
 
@@ -103,11 +109,11 @@ class Step(MetricsLine):
     """A training step, written when its loss is known, some steps later."""
 
     tag = {"kind": "step"}
-    step: int = _field("number of the step in the run, from 1", count)
-    loss: float = _field("mean training loss of the batch's images", number)
-    lr: float = _field("learning rate", not_negative)
-    epoch: Optional[int] = _field("number of the epoch, from 1", count, default=None)
-    images: Optional[int] = _field("images of the batch", count, default=None)
+    step: int = _field("number of the step in the run, from 1", is_count)
+    loss: float = _field("mean training loss of the batch's images", is_number)
+    lr: float = _field("learning rate", is_not_negative)
+    epoch: Optional[int] = _field("number of the epoch, from 1", is_count, default=None)
+    images: Optional[int] = _field("images of the batch", is_count, default=None)
     seconds: Optional[float] = _since_start()
 
 
@@ -124,36 +130,38 @@ class Epoch(MetricsLine):
     """A pass over the training images, and the evaluation after it."""
 
     tag = {"kind": "epoch"}
-    epoch: int = _field("number of the epoch, from 1", count)
-    step: int = _field("number of its last step in the run", count)
-    images: int = _field("images that it trained on", count)
+    epoch: int = _field("number of the epoch, from 1", is_count)
+    step: int = _field("number of its last step in the run", is_count)
+    images: int = _field("images that it trained on", is_count)
     training_seconds: float = _field(
-        "time of its training, without the evaluation", positive, "s", formerly="seconds"
+        "time of its training, without the evaluation", is_positive, "s", formerly="seconds"
     )
-    loss: float = _field("mean training loss of its images", number)
-    accuracy: float = _field("share of the test images that the network gets right", share)
-    validation_loss: Optional[float] = _field("mean loss of the test images", number, default=None)
-    top5_accuracy: Optional[float] = _field(TOP5, share, default=None)
+    loss: float = _field("mean training loss of its images", is_number)
+    accuracy: float = _field("share of the test images that the network gets right", is_share)
+    validation_loss: Optional[float] = _field(
+        "mean loss of the test images", is_number, default=None
+    )
+    top5_accuracy: Optional[float] = _field(TOP5, is_share, default=None)
     metrics: Optional[Mapping[str, Optional[float]]] = _field(
         "the user's own metrics of the test images, by name; null where one is not defined",
-        numbers_by_name, default=None,
+        is_numbers_by_name, default=None,
     )  # fmt: skip
-    waiting: float = _field(WAITING, not_negative, default=0.0)
-    lr: Optional[float] = _field("learning rate of its last step", not_negative, default=None)
+    waiting: float = _field(WAITING, is_not_negative, default=0.0)
+    lr: Optional[float] = _field("learning rate of its last step", is_not_negative, default=None)
     seconds: Optional[float] = _since_start(formerly="")
 
     @property
     def images_per_second(self) -> float:
-        """Training images per second."""
+        """The training throughput."""
         return self.images / self.training_seconds
 
 
 @dataclass(frozen=True)
 class DivergedEvent(MetricsLine):
-    """The end of a run whose loss or parameters are beyond recovery, or whose replicas differ."""
+    """The end of a run whose loss or parameters diverged, or whose replicas differ."""
 
     tag = {"kind": "event", "event": "diverged"}
-    message: str = _field("which number or parameter went wrong, how, and at which step", text)
+    message: str = _field("which number or parameter went wrong, how, and at which step", is_text)
 
 
 @dataclass(frozen=True)
@@ -161,66 +169,70 @@ class LossScaleEvent(MetricsLine):
     """The dynamic loss scale after an epoch, with float16."""
 
     tag = {"kind": "event", "event": "loss_scale"}
-    epoch: int = _field("number of the epoch, from 1", count)
-    step: int = _field("number of its last step in the run", count)
-    loss_scale: float = _field("factor by which losses are multiplied", positive)
-    skipped: int = _field("steps skipped so far because gradients overflowed", count_or_none)
+    epoch: int = _field("number of the epoch, from 1", is_count)
+    step: int = _field("number of its last step in the run", is_count)
+    loss_scale: float = _field("factor by which losses are multiplied", is_positive)
+    skipped: int = _field("steps skipped so far because gradients overflowed", is_count_or_zero)
 
 
 @dataclass(frozen=True)
 class StalenessEvent(MetricsLine):
-    """How stale gradients were in an epoch of processes that do not wait for each other."""
+    """The staleness of gradients in an epoch of asynchronous processes."""
 
     tag = {"kind": "event", "event": "staleness"}
-    epoch: int = _field("number of the epoch, from 1", count)
-    step: int = _field("number of rank 0's last step in the run", count)
-    pushes: Sequence[int] = _field(STALENESS, list_of(count_or_none), "pushes")
+    epoch: int = _field("number of the epoch, from 1", is_count)
+    step: int = _field("number of rank 0's last step in the run", is_count)
+    pushes: Sequence[int] = _field(STALENESS, list_of(is_count_or_zero), "pushes")
 
     def in_words(self) -> str:
-        """``0.95 updates of others on average, at most 2; 24 + 82 + 14 pushes met 0, 1, ...``."""
-        told = sum(self.pushes)
-        if not told:
+        """Return ``0.95 updates of others on average, at most 2; pushes by it 0: 24, ...``."""
+        total = sum(self.pushes)
+        if not total:
             return "no push"
-        mean = sum(met * times for met, times in enumerate(self.pushes)) / told
-        most = max(met for met, times in enumerate(self.pushes) if times)
-        shares = ", ".join(f"{met}: {times}" for met, times in enumerate(self.pushes) if times)
-        return f"{mean:.2f} updates of others on average, at most {most}; pushes by it {shares}"
+        counts = {updates: pushes for updates, pushes in enumerate(self.pushes) if pushes}
+        mean = sum(updates * pushes for updates, pushes in counts.items()) / total
+        counts_text = ", ".join(f"{updates}: {pushes}" for updates, pushes in counts.items())
+        return (
+            f"{mean:.2f} updates of others on average, at most {max(counts)}; "
+            f"pushes by it {counts_text}"
+        )
 
 
 @dataclass(frozen=True)
 class ProfileEvent(MetricsLine):
-    """Where the time of some steps went, with --profile."""
+    """The profile of some steps, with --profile."""
 
     tag = {"kind": "event", "event": "profile"}
-    step: int = _field("number of the first step that was recorded", count)
-    steps: int = _field("how many were", count)
-    step_seconds: float = _field("time of one of them, the mean", positive, "s")
+    step: int = _field("number of the first step that was recorded", is_count)
+    steps: int = _field("how many were", is_count)
+    step_seconds: float = _field("time of one of them, the mean", is_positive, "s")
     shares: Mapping[str, Mapping[str, float]] = _field(
-        "for each device the share of that time in each phase, and waiting", dict_of(dict_of(share))
+        "for each device the share of that time in each phase, and waiting",
+        dict_of(dict_of(is_share)),
     )
     overlap: Optional[float] = _field(
         "share of the time of sums and copies in which some device computed backward; null where "
         "there are none",
-        or_none(share),
+        optional(is_share),
     )
 
 
 @dataclass(frozen=True)
 class ResumedEvent(MetricsLine):
-    """A run goes on from a checkpoint."""
+    """The resumption of a run from a checkpoint."""
 
     tag = {"kind": "event", "event": "resumed"}
-    step: int = _field("number of the last step before the checkpoint", count)
-    message: str = _field("what differs from the run before, if anything does", text)
+    step: int = _field("number of the last step before the checkpoint", is_count)
+    message: str = _field("what differs from the run before, if anything does", is_text)
 
 
 @dataclass(frozen=True)
 class StoppedEvent(MetricsLine):
-    """A callback, such as --patience, has ended the training before its last epoch."""
+    """The end of training before the last epoch by a callback, such as --patience."""
 
     tag = {"kind": "event", "event": "stopped"}
-    step: int = _field("number of the last step", count)
-    message: str = _field("the callback, and why it stopped", text)
+    step: int = _field("number of the last step", is_count)
+    message: str = _field("the callback, and why it stopped", is_text)
 
 
 @dataclass(frozen=True)
@@ -230,33 +242,33 @@ class ConfusionEvent(MetricsLine):
     tag = {"kind": "event", "event": "confusion"}
     matrix: Sequence[Sequence[int]] = _field(
         "row i, column j: test images of class i that were taken for class j",
-        list_of(list_of(count_or_none)),
+        list_of(list_of(is_count_or_zero)),
         "images",
     )
 
 
 @dataclass(frozen=True)
-class UnheardEvent(MetricsLine):
-    """From here on nobody read what the run printed, or would print; it went on all the same."""
+class OutputClosedEvent(MetricsLine):
+    """The failure of standard output, after which the run continued without printing."""
 
     tag = {"kind": "event", "event": "unheard"}
-    message: str = _field("what the system said of it", text)
+    message: str = _field("what the system said of it", is_text)
 
 
 @dataclass(frozen=True)
 class EndedEvent(MetricsLine):
-    """The run has ended, and its files are written."""
+    """The end of a run whose files are complete."""
 
     tag = {"kind": "event", "event": "ended"}
-    step: int = _field("number of its last step", count)
+    step: int = _field("number of its last step", is_count)
     files: Mapping[str, str] = _field(
         "SHA-256 of each file that it leaves, but those that grow or are drawn again",
-        dict_of(digest),
+        dict_of(is_digest),
     )
     seconds: Optional[float] = _since_start()
 
 
 LINES: Tuple[Type[MetricsLine], ...] = (
     Step, Epoch, DivergedEvent, LossScaleEvent, StalenessEvent, ProfileEvent, ResumedEvent,
-    StoppedEvent, ConfusionEvent, UnheardEvent, EndedEvent,
+    StoppedEvent, ConfusionEvent, OutputClosedEvent, EndedEvent,
 )  # fmt: skip

@@ -1,8 +1,7 @@
-"""The folder of a run: config.json, metrics.jsonl, curves.png and the parameters.
+"""Writing of a run's folder: config.json, metrics.jsonl, curves.png and the parameters.
 
-Files that are written whole appear whole: they are written beside their place and moved there.
-metrics.jsonl grows by whole lines. The folder belongs to one process at a time; a file in it says
-to which. What an earlier run has left makes room for another one.
+Files are written atomically, and metrics.jsonl grows by whole lines. The folder is locked for one
+process at a time, which a file in it names. An earlier run in the folder can be archived.
 """
 
 from __future__ import annotations
@@ -39,116 +38,118 @@ from gluonlab.runs import run_schema
 from gluonlab.runs.run_reader import read_description, read_lines
 from gluonlab.runs.run_schema import EndedEvent, Epoch, MetricsLine, Step
 
-RUNS = Path("runs")
+RUNS_FOLDER = Path("runs")
 LOCK = ".in-use"
-NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # what disks without locks say
-PENDING = 2**13  # characters of lines that wait for their way to the disk
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # errors of file systems without locks
+MAX_PENDING = 2**13  # characters of buffered lines
 
 
 class RunDirectory:
-    """Makes the folder of a run and writes into it. Raises OutputError when that is impossible.
+    """The folder of a run, into which this process writes until `close`. Raises OutputError."""
 
-    Until `close` the folder is locked: it belongs to this process.
-    """
-
-    def __init__(self, path: Path, made: Sequence[Path] = ()) -> None:
-        """``path`` is there. ``made``: the folders that were made for it, the innermost first."""
-        self.path, self._made = path, made
-        self.about: Dict[str, Any] = {}  # what config.json says
+    def __init__(self, path: Path, created: Sequence[Path] = ()) -> None:
+        """Lock the existing folder ``path``; ``created``: new folders, the innermost first."""
+        self.path, self._created = path, created
+        self.config_content: Dict[str, Any] = {}  # of config.json
         self._lock = FolderLock(path)
         self._pending: List[str] = []  # lines of metrics.jsonl
-        self._bytes, self._digest = 0, hashlib.sha256()  # of those that are written
+        self._bytes, self._digest = 0, hashlib.sha256()  # of the written lines
         self._metrics: Optional[int] = None
         try:
-            how = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            self._metrics = os.open(path / run_schema.METRICS, how, 0o666)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            self._metrics = os.open(path / run_schema.METRICS, flags, 0o666)
         finally:
             if self._metrics is None:
                 self._lock.release()
 
     @classmethod
     def create(cls, out: Optional[str], name: str) -> "RunDirectory":
-        """The folder ``out``, new or empty; without it a new one in runs/, by time and ``name``."""
+        """Create the folder ``out``, or a new folder in runs/ with the time and ``name``.
+
+        ``out`` must be new or empty.
+        """
         cls.check(out)
-        path = Path(out) if out is not None else RUNS / folder_name(name)
-        made: List[Path] = []
+        path = Path(out) if out is not None else RUNS_FOLDER / folder_name(name)
+        created: List[Path] = []
         try:
-            made = missing_folders(path if out is not None else path.parent)
+            created = missing_folders(path if out is not None else path.parent)
             if out is None:
                 path = make_unused(path)
-                made = [path, *made]
-                remove_left_behind(RUNS.glob("*"), run_schema.FILES)
+                created = [path, *created]
+                remove_left_behind(RUNS_FOLDER.glob("*"), run_schema.FILES)
             path.mkdir(parents=True, exist_ok=True)
-            run = cls(path, made)
+            run = cls(path, created)
         except OSError as error:
-            remove_empty(made)
+            remove_empty(created)
             if isinstance(error, OutputError):
                 raise
-            raise _unwritable(out, path, error.strerror) from None
-        if _holds_more(path, LOCK, run_schema.METRICS):
-            run.close()  # another process was faster, and has ended
-            raise _not_empty(path)
+            raise _unwritable_error(out, path, error.strerror) from None
+        if _has_other_files(path, LOCK, run_schema.METRICS):
+            run.close()  # another process has used the folder in the meantime
+            raise _not_empty_error(path)
         return run
 
     @classmethod
-    def reopen(cls, path: Path, mark: Mapping[str, Any]) -> "RunDirectory":
-        """The folder of a run that goes on from where its lines were at a `mark`.
+    def reopen(cls, path: Path, position: Mapping[str, Any]) -> "RunDirectory":
+        """Open the folder of a run that is resumed, and cut metrics.jsonl at ``position``.
 
-        Later ones are cut off. Raises DataError when earlier ones have changed.
+        Raises DataError if the lines before have changed.
         """
         run, file = cls(path), path / run_schema.METRICS
         with on_disk(file, "make it writable"):
             assert run._metrics is not None
-            run._note(file.read_bytes()[: mark["bytes"]])
-            if run.mark() != mark:
+            run._count_bytes(file.read_bytes()[: position["bytes"]])
+            if run.metrics_position() != position:
                 run.close()
                 raise DataError(
-                    f"{file} is not what the checkpoint goes on from: its first {mark['bytes']:,} "
-                    "bytes have changed: put it back as it was"
+                    f"{file} is not what the checkpoint goes on from: its first "
+                    f"{position['bytes']:,} bytes have changed: put it back as it was"
                 )
-            os.truncate(run._metrics, mark["bytes"])
+            os.truncate(run._metrics, position["bytes"])
         return run
 
-    def mark(self) -> Dict[str, Any]:
-        """How far metrics.jsonl has come, which is on its way to the disk then."""
+    def metrics_position(self) -> Dict[str, Any]:
+        """Write pending lines, and return the size and digest of metrics.jsonl."""
         self._flush()
         return {"bytes": self._bytes, "sha256": self._digest.hexdigest()}
 
     @staticmethod
     def check(out: Optional[str], empty: bool = True) -> None:
-        """Raise OutputError for an ``out`` that `create` would refuse; nothing is made.
+        """Raise OutputError if `create` would refuse ``out``. Nothing is created.
 
-        ``empty``: whether it would refuse a folder for what is in it.
+        ``empty``: whether the folder must be empty.
         """
-        path = Path(out) if out is not None else RUNS
+        path = Path(out) if out is not None else RUNS_FOLDER
         check_name("--out", path)
         try:
             if out is not None and path.exists() and not path.is_dir():
                 raise OutputError(f"--out {path} is a file: give a folder that is new or empty")
             if out is not None and path.exists():
-                check_free(path)
-                if empty and _holds_more(path, LOCK):
-                    raise _not_empty(path)
-            above = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-            if not above.is_dir():
-                raise _unwritable(out, path, os.strerror(errno.ENOTDIR))
-            if not os.access(above, os.W_OK | os.X_OK):
-                raise _unwritable(out, path, os.strerror(errno.EACCES))
+                check_not_in_use(path)
+                if empty and _has_other_files(path, LOCK):
+                    raise _not_empty_error(path)
+            existing = next(
+                folder for folder in (path, *path.absolute().parents) if folder.exists()
+            )
+            if not existing.is_dir():
+                raise _unwritable_error(out, path, os.strerror(errno.ENOTDIR))
+            if not os.access(existing, os.W_OK | os.X_OK):
+                raise _unwritable_error(out, path, os.strerror(errno.EACCES))
         except OutputError:
             raise
         except OSError as error:
-            raise _unwritable(out, path, error.strerror) from None
+            raise _unwritable_error(out, path, error.strerror) from None
 
-    def describe(self, config: Dict[str, Any], **more: Any) -> None:
+    def write_config(self, config: Dict[str, Any], **entries: Any) -> None:
         """Write config.json: the fields of a TrainConfig, ``settings`` and ``classes``.
 
-        A comparison has instead the numbers of devices that are compared (``compare``).
+        A comparison has the numbers of devices (``compare``) instead.
         """
-        about = {"format": run_schema.FORMAT, "gluonlab": gluonlab.__version__}
-        self.about = {**about, **more, "config": config}
-        self._write(run_schema.CONFIG, self.about)
+        header = {"format": run_schema.FORMAT, "gluonlab": gluonlab.__version__}
+        self.config_content = {**header, **entries, "config": config}
+        self._write(run_schema.CONFIG, self.config_content)
 
-    def compared(self, rows: Sequence[Dict[str, Any]]) -> None:
+    def write_comparison(self, rows: Sequence[Dict[str, Any]]) -> None:
         """Write compare.json: the table of a comparison."""
         self._write(run_schema.COMPARISON, rows)
 
@@ -156,13 +157,13 @@ class RunDirectory:
         write_text(self.path / name, run_schema.file_text(content) + "\n")
 
     def write(self, *lines: MetricsLine) -> None:
-        """Add lines to metrics.jsonl. They are on disk from the next one on that is no step's."""
+        """Add lines to metrics.jsonl. Steps are buffered until another kind of line."""
         self._pending += [run_schema.line_text(line.to_dict()) + "\n" for line in lines]
         steps = all(isinstance(line, Step) for line in lines)
-        if not steps or sum(map(len, self._pending)) >= PENDING:
+        if not steps or sum(map(len, self._pending)) >= MAX_PENDING:
             self._flush()
 
-    def _note(self, text: bytes) -> None:
+    def _count_bytes(self, text: bytes) -> None:
         self._bytes += len(text)
         self._digest.update(text)
 
@@ -171,14 +172,14 @@ class RunDirectory:
             with on_disk(self.path / run_schema.METRICS):
                 text = "".join(self._pending).encode()
                 append_whole(self._metrics, text)
-            self._note(text)
+            self._count_bytes(text)
             self._pending = []
 
-    def parameters(self, net: Any) -> None:
-        """Write the network's parameters; ``net.load_parameters(file, ctx)`` reads them.
+    def write_parameters(self, net: Any) -> None:
+        """Write the network's parameters, for ``net.load_parameters(file, ctx)``.
 
-        They are those of one replica: ``net.save_parameters`` would write the average of all, which
-        for three equal numbers is not always that number.
+        They are those of one replica. ``net.save_parameters`` would write the mean of all replicas,
+        which for three equal numbers is not always that number.
         """
         params = net._collect_params_with_prefix()
         arrays = {name: param.list_data()[0] for name, param in params.items()}
@@ -186,18 +187,18 @@ class RunDirectory:
 
         save_arrays(self.path / run_schema.PARAMETERS, arrays)
 
-    def curves(self) -> None:
+    def draw_curves(self) -> None:
         """Draw curves.png from metrics.jsonl."""
-        from gluonlab.runs.plot_curves import draw
+        from gluonlab.runs.plot_curves import draw_curves
 
         self._flush()
         with on_disk(self.path / run_schema.CURVES), atomic_path(
             self.path / run_schema.CURVES
         ) as temporary:
-            draw(read_lines(self.path), temporary)
+            draw_curves(read_lines(self.path), temporary)
 
     def close(self) -> None:
-        """Nothing more will be written, and the folder is free."""
+        """Write pending lines, and unlock the folder."""
         if self._metrics is None:
             return
         try:
@@ -208,8 +209,8 @@ class RunDirectory:
             self._lock.release()
 
     def discard(self) -> None:
-        """Take away what was written and made, unless something else is in the folder."""
-        own = (
+        """Remove the files and folders of this run, unless the folder contains other files."""
+        file_names = (
             run_schema.CONFIG,
             run_schema.METRICS,
             run_schema.CURVES,
@@ -218,50 +219,50 @@ class RunDirectory:
         )
         with suppress(OSError):
             entries = list(self.path.iterdir())
-            if all(entry.name in (*own, run_schema.TENSORBOARD) for entry in entries):
+            if all(entry.name in (*file_names, run_schema.TENSORBOARD) for entry in entries):
                 for entry in entries:
                     remove(entry)
-                remove_empty(self._made)
+                remove_empty(self._created)
 
 
 class NoRunDirectory:
-    """What a process of a group writes to that has no folder, as rank 0 alone has one."""
+    """A stand-in without a folder for processes other than rank 0, which ignores all writes."""
 
     path = None
-    about: Dict[str, Any] = {}
+    config_content: Dict[str, Any] = {}
 
-    def _nothing(self, *args: Any, **more: Any) -> None:
-        """Nothing is written."""
+    def _do_nothing(self, *args: Any, **more: Any) -> None:
+        """Ignore the call."""
 
-    describe = write = parameters = curves = close = discard = _nothing
+    write_config = write = write_parameters = draw_curves = close = discard = _do_nothing
 
-    def mark(self) -> Dict[str, Any]:
-        """There are no lines."""
+    def metrics_position(self) -> Dict[str, Any]:
+        """Return an empty position."""
         return {}
 
 
-def _unwritable(out: Optional[str], path: Path, reason: Optional[str]) -> OutputError:
-    asked = f"--out {path}" if out is not None else str(path)
-    return OutputError(f"{asked} cannot be written ({reason}): choose another place with --out")
+def _unwritable_error(out: Optional[str], path: Path, reason: Optional[str]) -> OutputError:
+    target = f"--out {path}" if out is not None else str(path)
+    return OutputError(f"{target} cannot be written ({reason}): choose another place with --out")
 
 
 def folder_name(name: str) -> str:
-    """``20240131-235959-NAME``, where a ``name`` from a file or a program leads nowhere else."""
+    """Return ``20240131-235959-NAME``, with characters of ``name`` that are safe in a path."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{plain_name(name, 'run')}"
 
 
-def _holds_more(path: Path, *than: str) -> bool:
-    return any(entry.name not in than and not is_marker(entry.name) for entry in path.iterdir())
+def _has_other_files(path: Path, *expected: str) -> bool:
+    return any(entry.name not in expected and not is_marker(entry.name) for entry in path.iterdir())
 
 
-def _not_empty(path: Path) -> OutputError:
+def _not_empty_error(path: Path) -> OutputError:
     return OutputError(
         f"--out {path} is not empty: give a new folder, so that no earlier run is lost"
     )
 
 
 def make_unused(path: Path) -> Path:
-    """Make the folder ``path``, or ``path``-2, -3, ...: the first that is not there yet."""
+    """Create the folder ``path``, or the first of ``path``-2, -3, ... that does not exist."""
     candidate, number = path, 2
     while True:
         try:
@@ -271,89 +272,96 @@ def make_unused(path: Path) -> Path:
             candidate, number = path.with_name(f"{path.name}-{number}"), number + 1
 
 
-# --- what an earlier run has left
+# --- earlier runs in the folder
 
 ALL_FILES = (*run_schema.FILES, run_schema.CHECKPOINTS, run_schema.EXPORT, run_schema.TENSORBOARD)
 
 
 def has_run(out: str) -> bool:
-    """Whether a run has begun in the folder ``out``; False for one that is new or empty.
+    """Return True if the folder ``out`` contains a run; False if it is new or empty.
 
-    Raises OutputError, as `RunDirectory.check` does, for a folder that is in use, and for one with
-    files that no run writes.
+    Raises OutputError as `RunDirectory.check` for a folder in use, or with files of other programs.
     """
     RunDirectory.check(out, empty=False)
-    names = _names(Path(out))
+    names = _file_names(Path(out))
     if not names <= {*ALL_FILES}:
         RunDirectory.check(out)
     return bool(names)
 
 
-def make_room(folder: Path) -> str:
-    """Leave a run's folder to a new run; what was done, in words.
+def archive_existing_run(folder: Path) -> str:
+    """Clear a run's folder for a new run, and return a line about it. Raises OutputError.
 
-    The steps of a run that has not finished an epoch, nor written a checkpoint, are removed: they
-    come again. Any other one keeps its files, in a new folder beside. Raises OutputError.
+    A run without a finished epoch or checkpoint is removed, because it can be repeated. Other runs
+    are moved to a new folder next to it.
     """
     lock = FolderLock(folder)
     try:
         with on_disk(folder):
             remove_left_behind([folder], ALL_FILES)
-            if _comes_again(folder):
+            if _is_discardable(folder):
                 (folder / run_schema.CONFIG).unlink(missing_ok=True)
                 (folder / run_schema.METRICS).unlink(missing_ok=True)
                 for name in (run_schema.CHECKPOINTS, run_schema.TENSORBOARD):
                     shutil.rmtree(folder / name, ignore_errors=True)
                 return "it had finished no epoch"
-            aside = make_unused(folder.with_name(f"{folder.name}-earlier"))
+            archive = make_unused(folder.with_name(f"{folder.name}-earlier"))
             for entry in list(folder.iterdir()):  # not the folder itself: it may be a mount point
                 if entry.name != LOCK:
-                    shutil.move(str(entry), str(aside / entry.name))
-            return f"what it has left is in {aside}"
+                    shutil.move(str(entry), str(archive / entry.name))
+            return f"what it has left is in {archive}"
     finally:
         lock.release()
 
 
-def _names(folder: Path) -> Set[str]:
-    """The files of a folder, but for the lock, markers, and what killed processes leave."""
+def _file_names(folder: Path) -> Set[str]:
+    """Return the names in a folder, without the lock, markers, and files of killed processes."""
     with suppress(FileNotFoundError):
         names = {entry.name for entry in folder.iterdir() if not is_marker(entry.name)}
         return {name for name in names - {LOCK} if not is_temporary(name, ALL_FILES)}
     return set()
 
 
-def _comes_again(folder: Path) -> bool:
-    from gluonlab.runs.checkpoint import checkpoints  # which loads MXNet
+def _is_discardable(folder: Path) -> bool:
+    """Return True for a readable run without a finished epoch or checkpoint."""
+    from gluonlab.runs.checkpoint import list_checkpoints  # which loads MXNet
 
     try:
         if (folder / run_schema.CONFIG).exists():
             read_description(folder)
         lines = read_lines(folder) if (folder / run_schema.METRICS).exists() else []
-    except DataError:  # whose it is cannot be told
+    except DataError:  # it may not be a run
         return False
-    begun = {run_schema.CONFIG, run_schema.METRICS, run_schema.CHECKPOINTS, run_schema.TENSORBOARD}
-    finished = any(isinstance(line, Epoch) for line in lines)
-    return _names(folder) <= begun and not finished and not checkpoints(folder)
+    unfinished_files = {
+        run_schema.CONFIG,
+        run_schema.METRICS,
+        run_schema.CHECKPOINTS,
+        run_schema.TENSORBOARD,
+    }
+    has_epochs = any(isinstance(line, Epoch) for line in lines)
+    return (
+        _file_names(folder) <= unfinished_files and not has_epochs and not list_checkpoints(folder)
+    )
 
 
-def ended(folder: Path, step: int, seconds: float) -> EndedEvent:
-    """The last line of a run that has written all its files."""
-    return EndedEvent(step, _digests(folder), seconds)
+def make_end_event(folder: Path, step: int, seconds: float) -> EndedEvent:
+    """Return the last line of a run whose files are complete."""
+    return EndedEvent(step, _file_digests(folder), seconds)
 
 
 def has_ended(folder: Path) -> bool:
-    """Whether the run has ended, and left its files as they are there.
+    """Return True if the run has ended, and its files are unchanged.
 
-    Some are not, where a store of files has put back what it had: of different ages, or a part.
+    A file store may have restored only some files, or files of different ages.
     """
     with suppress(DataError, OSError):
         lines: Sequence[MetricsLine] = read_lines(folder)
-        last = lines[-1] if lines else None
-        return isinstance(last, EndedEvent) and last.files == _digests(folder)
+        last_line = lines[-1] if lines else None
+        return isinstance(last_line, EndedEvent) and last_line.files == _file_digests(folder)
     return False
 
 
-def _digests(folder: Path) -> Dict[str, str]:
+def _file_digests(folder: Path) -> Dict[str, str]:
     files: List[Path] = [folder / run_schema.PARAMETERS, folder / run_schema.CONFUSION]
     with suppress(FileNotFoundError):
         files += sorted((folder / run_schema.EXPORT).iterdir())
@@ -364,15 +372,15 @@ def _digests(folder: Path) -> Dict[str, str]:
     }
 
 
-# --- whose folder it is
+# --- lock of the folder
 
 
 class FolderLock:
-    """Takes the folder for this process, until `release`. Raises OutputError where another has it.
+    """A lock of a folder for this process, until `release`. Raises OutputError if it is in use.
 
-    The system's lock on the file decides, and ends with its process however that ends, so what
-    killed processes leave is taken over. Where the disk knows no locks, the file's content does:
-    process, host, and when the process began, since numbers of processes are given out again.
+    The system's lock on a file decides. It ends with the process, also if that is killed. On file
+    systems without locks, the content of the file decides: process ID, host, and start time of the
+    process, because process IDs are reused.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -380,14 +388,14 @@ class FolderLock:
         self._file: Optional[int] = None
         with on_disk(self.path):
             while self._file is None:
-                self._file = self._taken()
+                self._file = self._try_acquire()
 
-    def _taken(self) -> Optional[int]:
-        """The locked file; None if it has just been removed by the process that had it."""
+    def _try_acquire(self) -> Optional[int]:
+        """Return the locked file; None if its previous owner has just removed it."""
         file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             _check_not_held(file, self.path.parent)
-            if not _is_at(file, self.path):
+            if not _is_same_file(file, self.path):
                 os.close(file)
                 return None
             self._write(file)
@@ -399,24 +407,28 @@ class FolderLock:
     def _write(self, file: int) -> None:
         try:
             os.ftruncate(file, 0)
-            owner = {"pid": os.getpid(), "host": socket.gethostname(), "began": _began(os.getpid())}
+            owner = {
+                "pid": os.getpid(),
+                "host": socket.gethostname(),
+                "began": _process_start_time(os.getpid()),
+            }
             os.pwrite(file, json.dumps(owner).encode(), 0)
         except BaseException:  # the disk is full
             self.path.unlink()
             raise
 
     def release(self) -> None:
-        """Remove the file, unless another process has made a new one. May be called again."""
+        """Remove the file, unless another process has created a new one. May be called again."""
         if self._file is not None:
             with suppress(OSError):
-                if _is_at(self._file, self.path):
+                if _is_same_file(self._file, self.path):
                     self.path.unlink()
             os.close(self._file)
             self._file = None
 
 
-def check_free(folder: Path) -> None:
-    """Raise OutputError for a folder that another process has, without taking it."""
+def check_not_in_use(folder: Path) -> None:
+    """Raise OutputError if another process has locked the folder."""
     with suppress(FileNotFoundError):
         file = os.open(folder / LOCK, os.O_RDONLY)
         try:
@@ -426,17 +438,17 @@ def check_free(folder: Path) -> None:
 
 
 def _check_not_held(file: int, folder: Path) -> None:
-    """Lock the file. Raises OutputError if another process has the folder."""
-    has_locks, owner = _lock(file), _owner(file)
-    if has_locks is False or (has_locks is None and _may_live(owner)):
-        who = f"process {owner['pid']} on {owner['host']}" if owner else "another process"
+    """Lock the file. Raises OutputError if another process has locked the folder."""
+    has_locks, owner = _try_lock(file), _read_owner(file)
+    if has_locks is False or (has_locks is None and _may_be_alive(owner)):
+        owner_text = f"process {owner['pid']} on {owner['host']}" if owner else "another process"
         raise OutputError(
-            f"{folder} is in use by {who}: give another folder, or wait until that has ended"
+            f"{folder} is in use by {owner_text}: give another folder, or wait until that has ended"
         )
 
 
-def _lock(file: int) -> Optional[bool]:
-    """Whether it could be locked; None where the disk knows no locks."""
+def _try_lock(file: int) -> Optional[bool]:
+    """Return True if the file could be locked; None on file systems without locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
@@ -448,30 +460,30 @@ def _lock(file: int) -> Optional[bool]:
         raise
 
 
-def _is_at(file: int, path: Path) -> bool:
+def _is_same_file(file: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
         return False
 
 
-def _owner(file: int) -> Dict[str, Any]:
-    """Empty while the other process has not written it, and for what no process of ours writes."""
+def _read_owner(file: int) -> Dict[str, Any]:
+    """Return the owner of a lock; an empty dictionary if the file is empty or invalid."""
     with suppress(ValueError, TypeError):
         owner = json.loads(os.pread(file, 4096, 0))
         return {"pid": int(owner["pid"]), "host": str(owner["host"]), "began": owner["began"]}
     return {}
 
 
-def _may_live(owner: Dict[str, Any]) -> bool:
-    """Whether the process may be there: on this host that can be seen."""
+def _may_be_alive(owner: Dict[str, Any]) -> bool:
+    """Return True unless the owner is known to have ended, which is visible only on its host."""
     if not owner or owner["host"] != socket.gethostname():
         return bool(owner)
-    return owner["began"] is not None and _began(owner["pid"]) == owner["began"]
+    return owner["began"] is not None and _process_start_time(owner["pid"]) == owner["began"]
 
 
-def _began(pid: int) -> Optional[int]:
-    """When a process began, in the system's ticks; None for one that is not there."""
+def _process_start_time(pid: int) -> Optional[int]:
+    """Return the start time of a process, in clock ticks since boot; None if it does not exist."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,8 +1,8 @@
-"""An event file, as TensorBoard reads it, by tensorboardX.
+"""A TensorBoard event file, written with tensorboardX.
 
-Its SummaryWriter hands events to a thread that ends without a word where the disk is full, and then
-waits for it for ever. Here they are written by who has them, at some 50 microseconds each.
-Does not import MXNet.
+SummaryWriter of tensorboardX passes events to a thread. If the disk is full, that thread ends
+without an error, and the program waits for it forever. This module writes each event in the calling
+thread, in some 50 microseconds. It does not import MXNet.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from gluonlab.engine.mxnet_installation import pip_install
 from gluonlab.errors import ConfigError
 from gluonlab.files.atomic_files import on_disk
 
-FILES = "*.tfevents.*"
-FLUSHED_EVERY = 10.0  # seconds, for those who look on
+EVENT_FILES = "*.tfevents.*"
+FLUSH_INTERVAL_S = 10.0  # for readers during the run
 
 
 def check_tensorboard() -> None:
-    """Raise ConfigError, with the command that cures it, where tensorboardX is missing."""
+    """Raise ConfigError, with the command that installs it, if tensorboardX is missing."""
     try:
         import tensorboardX
         import tensorboardX.event_file_writer  # noqa: F401
-    except Exception as error:  # of others' packages that do not go together, too
-        missing = isinstance(error, ModuleNotFoundError) and error.name == "tensorboardX"
-        why = "not installed" if missing else f"broken here ({' '.join(str(error).split())})"
+    except Exception as error:  # also of incompatible packages
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name == "tensorboardX"
+        reason = "not installed" if is_missing else f"broken here ({' '.join(str(error).split())})"
         raise ConfigError(
-            f"--tensorboard needs tensorboardX, which is {why}: "
+            f"--tensorboard needs tensorboardX, which is {reason}: "
             f"{pip_install('tensorboard')}, or leave --tensorboard out"
         ) from None
 
 
 def has_events(folder: Path) -> bool:
-    """Whether event files are in the folder."""
-    return any(folder.glob(FILES))
+    """Return True if the folder contains event files."""
+    return any(folder.glob(EVENT_FILES))
 
 
 class EventFile:
-    """A new event file in ``folder``, which is made. Its methods raise OutputError.
+    """A new event file in ``folder``, which is created. Its methods raise OutputError.
 
-    ``purge_step``: of the files that are there already, readers leave events out from this step on.
+    ``purge_step``: readers drop events of existing files from this step on.
     """
 
     def __init__(self, folder: Path, purge_step: int) -> None:
@@ -50,18 +50,22 @@ class EventFile:
         from tensorboardX.proto import event_pb2, summary_pb2
 
         self._event, self._summary, self._folder = event_pb2.Event, summary_pb2.Summary, folder
-        self._flushed = time.monotonic()
+        self._flush_time = time.monotonic()
         with on_disk(folder):
             folder.mkdir(exist_ok=True)
-            there = len(list(folder.glob(FILES)))
-            # within a second the names of two files would be the same
-            self._writer = EventsWriter(str(folder / "events"), f".{there:04}")
-        if there:
-            begun = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            self._write(self._event(step=purge_step, wall_time=time.time(), session_log=begun))
+            file_count = len(list(folder.glob(EVENT_FILES)))
+            # the suffix makes the names of two files in one second different
+            self._writer = EventsWriter(str(folder / "events"), f".{file_count:04}")
+        if file_count:
+            session_start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            self._write(
+                self._event(step=purge_step, wall_time=time.time(), session_log=session_start)
+            )
 
-    def scalars(self, step: int, wall_time: float, values: Mapping[str, Optional[float]]) -> None:
-        """Numbers by their tags, which TensorBoard keeps as float32; those that are None are not.
+    def write_scalars(
+        self, step: int, wall_time: float, values: Mapping[str, Optional[float]]
+    ) -> None:
+        """Write numbers by their tags, without those that are None. TensorBoard stores float32.
 
         ``wall_time``: in seconds since 1970.
         """
@@ -74,37 +78,41 @@ class EventFile:
             summary = self._summary(value=numbers)
             self._write(self._event(step=step, wall_time=wall_time, summary=summary))
 
-    def settings(self, step: int, settings: Mapping[str, Any], metrics: Sequence[str]) -> None:
-        """Settings as a table among the texts, and among the hyperparameters.
+    def write_settings(
+        self, step: int, settings: Mapping[str, Any], metrics: Sequence[str]
+    ) -> None:
+        """Write settings as a table of text, and as hyperparameters.
 
         ``metrics``: the tags by which runs are compared.
         """
         from tensorboardX import summary
 
-        plain = {name: _plain(value) for name, value in settings.items() if value is not None}
+        plain = {
+            name: _as_hyperparameter(value) for name, value in settings.items() if value is not None
+        }
         cells = [(name, str(value).replace("|", "\\|")) for name, value in plain.items()]
         table = "\n".join(
             f"| {name} | {value} |" for name, value in [("setting", "value"), ("---",) * 2, *cells]
         )
-        experiment, session, self._end = summary.hparams(plain, dict.fromkeys(metrics))
-        for each in (summary.text("settings", table), experiment, session):
-            self._write(self._event(step=step, wall_time=time.time(), summary=each))
+        experiment, session, self._session_end = summary.hparams(plain, dict.fromkeys(metrics))
+        for part in (summary.text("settings", table), experiment, session):
+            self._write(self._event(step=step, wall_time=time.time(), summary=part))
 
     def flush(self) -> None:
-        """Have all of it on disk."""
+        """Write all events to disk."""
         with on_disk(self._folder):
             self._writer.flush()
-        self._flushed = time.monotonic()
+        self._flush_time = time.monotonic()
 
     def flush_for_readers(self) -> None:
-        """Have it on disk once in a while."""
-        if time.monotonic() - self._flushed > FLUSHED_EVERY:
+        """Write all events to disk, if the last time is more than FLUSH_INTERVAL_S ago."""
+        if time.monotonic() - self._flush_time > FLUSH_INTERVAL_S:
             self.flush()
 
     def close(self, finished: bool) -> None:
-        """Nothing more will be written. ``finished``: whether what was planned has been done."""
+        """Close the file. ``finished``: True if the run has completed as planned."""
         if finished:
-            self._write(self._event(wall_time=time.time(), summary=self._end))
+            self._write(self._event(wall_time=time.time(), summary=self._session_end))
         with on_disk(self._folder):
             self._writer.close()
 
@@ -113,6 +121,6 @@ class EventFile:
             self._writer.write_event(event)
 
 
-def _plain(value: Any) -> Any:
-    """What a hyperparameter can be: text, a number, true or false."""
+def _as_hyperparameter(value: Any) -> Any:
+    """Convert a value to text, a number or a Boolean."""
     return value if isinstance(value, (str, int, float)) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""A plan's network on some devices."""
+"""Creation of a plan's network on its devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from gluonlab.models import get_model
 from gluonlab.models.infer_shapes import complete
 from gluonlab.training.config_checks import check_network
 from gluonlab.training.plan import Plan
-from gluonlab.training.user_components import check_names, check_params, check_scores, initialise
+from gluonlab.training.user_components import (
+    check_distinct_names,
+    check_trainable,
+    check_user_network,
+    initialize_parameters,
+)
 
 NO_DECAY = r".*(bias|gamma|beta)$"
 
@@ -23,38 +28,38 @@ def make_net(
     ctxs: Optional[List[mx.Context]] = None,
     start: Optional[List[mx.Context]] = None,
 ) -> gluon.HybridBlock:
-    """The plan's network with the same parameters on each of ``ctxs``, all shapes known.
+    """Create the plan's network with equal parameters on each of ``ctxs``, and all shapes known.
 
-    By default ``ctxs`` are the plan's devices. ``start``: where the parameters are instead. They
-    depend on the plan's seed alone; a block of the user's own may have some already. GPUs compute
-    as the plan says from here on. Raises ModelError if the network does not fit the images, and
-    ConfigError when GPUs have computed otherwise in this process.
+    By default ``ctxs`` are the plan's devices. ``start``: devices for the initial parameters
+    instead. They depend only on the plan's seed, except for a block of the user that has
+    parameters. From here on, GPUs use the plan's arithmetic. Raises ModelError if the network does
+    not fit the images, and ConfigError if GPUs have used another arithmetic in this process.
     """
     ctxs = plan.ctxs if ctxs is None else ctxs
     use_arithmetic(plan.arithmetic, ctxs)
     mx.random.seed(plan.seed)
-    classes, own = len(plan.dataset.classes), plan.own
-    is_own = own.net is not None
-    net = own.make_net(classes) if is_own else get_model(plan.model, classes, ctxs)
-    if not is_own and is_np_users():
-        compute_in(net, numpy_like=False)  # it is the user's after the run
-    if is_own:
-        check_scores(net, plan.model, plan.dataset.image_shape, classes)
+    classes, components = len(plan.dataset.classes), plan.user_components
+    is_users = components.net is not None
+    net = components.make_net(classes) if is_users else get_model(plan.model, classes, ctxs)
+    if not is_users and is_np_users():
+        compute_in(net, numpy_like=False)  # although the user's default is mx.np
+    if is_users:
+        check_user_network(net, plan.model, plan.dataset.image_shape, classes)
     check_network(plan, net)
-    initialise(net, start or ctxs)
-    if own.loss is not None:
-        check_names(own.loss, net)
-        initialise(own.loss, plan.ctxs)
+    initialize_parameters(net, start or ctxs)
+    if components.loss is not None:
+        check_distinct_names(components.loss, net)
+        initialize_parameters(components.loss, plan.ctxs)
     complete(net, plan.model, plan.dataset.image_shape, classes)
-    if is_own:
-        check_params(net, plan.model)
+    if is_users:
+        check_trainable(net, plan.model)
     if plan.no_bias_decay:
-        spare_biases(net)  # before a trainer puts parameters of equal multipliers side by side
+        disable_bias_and_norm_decay(net)  # before a trainer builds buckets of equal multipliers
     return net
 
 
-def spare_biases(net: gluon.Block) -> None:
-    """No weight decay for biases, nor for the scale and shift of normalisations.
+def disable_bias_and_norm_decay(net: gluon.Block) -> None:
+    """Disable weight decay of biases and of the scale and shift of normalizations.
 
     He et al., "Bag of tricks for image classification with convolutional neural networks", 2019,
     section 3.1.

@@ -1,8 +1,8 @@
-"""Callbacks: code of the user's own that is told how a run goes, and may end it.
+"""Callbacks: user code that follows the progress of a run, and may stop it.
 
-They are told what the run knows anyway, so that no step waits for them: the loss of a step is told
-LATE steps after it, or at the end of its epoch. That is as late as a loss can become known; so a
-run that goes on from a checkpoint tells the same at the same steps as an undisturbed one.
+Callbacks never make a step wait for the devices. They get the loss of a step LOSS_DELAY steps
+later, or at the end of its epoch. This is the longest time that a loss can take to be read, so a
+resumed run calls them at the same steps as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from gluonlab.errors import CallbackError, ConfigError, OutputError, kind_and_wo
 from gluonlab.runs.run_result import Result
 from gluonlab.runs.run_schema import Epoch, Step
 from gluonlab.training.evaluate import Score
-from gluonlab.training.loss_meter import STRIDE
+from gluonlab.training.loss_meter import READ_EVERY
 from gluonlab.training.plan import Plan
-from gluonlab.training.stop_consensus import Consensus
+from gluonlab.training.stop_consensus import StopCoordinator
 
-LATE = 2 * STRIDE  # steps; see `gluonlab.training.loss_meter`
+LOSS_DELAY = 2 * READ_EVERY  # steps; see `gluonlab.training.loss_meter`
 FINISHED, STOPPED, FAILED, INTERRUPTED = "finished", "stopped", "failed", "interrupted"
 
 
 class RunEnd(NamedTuple):
-    """How a run has ended: ``how`` is finished, stopped, failed or interrupted.
+    """The end of a run: ``how`` is finished, stopped, failed or interrupted.
 
-    ``message``: by whom and why it was stopped, or what failed; empty where it has finished.
-    ``step`` and ``epoch``: the last of each.
+    ``message``: the callback that stopped the run, with its reason, or the error. It is empty for a
+    finished run. ``step``, ``epoch``: the last ones, from 1.
     """
 
     how: str
@@ -49,262 +49,276 @@ class RunEnd(NamedTuple):
 
 
 class RunView:
-    """A run as its callbacks see it.
+    """The view of a run that callbacks get.
 
-    ``path``: its folder. ``settings``: what it uses, as config.json has it. ``net``: the network,
-    on the devices. ``epochs`` and ``steps_per_epoch``: how many there are to be. ``step``: the
-    last one that has been queued, from 1. ``history``: the finished epochs, also those from before
-    the run went on.
+    Attributes:
+        path: the run's folder.
+        settings: the settings that the run uses, as in config.json.
+        net: the network, on the devices.
+        epochs: the planned number of epochs.
+        steps_per_epoch: the number of steps of an epoch.
+        step: the last step that has been queued, from 1.
+        history: the finished epochs, including those before the run was resumed.
+        stopped: the callback that stopped the run, with its reason, or None.
     """
 
-    def __init__(self, plan: Plan, result: Result, consensus: Consensus) -> None:
+    def __init__(self, plan: Plan, result: Result, coordinator: StopCoordinator) -> None:
         self.path, self.net, self.history = result.run_dir, result.net, result.history
         self.settings: Mapping[str, Any] = plan.settings()
         self.epochs, self.steps_per_epoch = plan.epochs, plan.steps_per_epoch
         self.step = 0
-        self.stopped: Optional[str] = None  # by whom, and why
+        self.stopped: Optional[str] = None
         self._scale, self._waits = plan.loss_scale, plan.group.waits
-        self._consensus, self._speaker = consensus, ""
+        self._coordinator, self._current_callback = coordinator, ""
 
     @property
     def loss_scale(self) -> Optional[float]:
-        """The dynamic loss scale by now; None without one."""
+        """The current dynamic loss scale, or None without one."""
         return None if self._scale is None else self._scale.value
 
     @property
     def is_last_step(self) -> bool:
-        """Whether training ends after the step that has been queued last."""
-        stops = self._waits and self._consensus.stops_after(self.step)
-        return stops or self.step == self.epochs * self.steps_per_epoch
+        """True if training ends after the step that was queued last."""
+        is_stopped = self._waits and self._coordinator.stops_after(self.step)
+        return is_stopped or self.step == self.epochs * self.steps_per_epoch
 
     def stop(self, why: str = "") -> None:
-        """End the training, which is no error; at least one step is trained.
+        """Stop the training without an error. At least one step is trained.
 
-        A process alone ends after this step, or after this epoch if its last step is done; several
-        end after the same step, within WITHIN of `gluonlab.training.stop_consensus`, or with the
-        epoch.
-        An epoch that is cut short is evaluated, and noted with the images that it had. ``why`` is
-        recorded; the first call counts.
+        A single process stops after this step, or after this epoch if all its steps are done.
+        Several processes stop after the same step, at most 9 steps later, or at the end of the
+        epoch. A partial epoch is evaluated, and recorded with the number of its images.
+
+        Args:
+            why: the reason, which the run records. Later calls do not change it.
         """
         if self.stopped is None:
-            self.stopped = f"{self._speaker}: {why}" if why else self._speaker
-            self._consensus.ask_to_stop(self.step)
+            self.stopped = f"{self._current_callback}: {why}" if why else self._current_callback
+            self._coordinator.request_stop(self.step)
 
 
 class Callback:
-    """A callback; any object, or class, that has some of these methods is one, too.
+    """The base class of callbacks. Any object or class with some of these methods also works.
 
-    ``on_`` methods are called in the process of rank 0 alone, as are the files written there, in
-    the order in which the callbacks were given. A class is made anew for each run. What a method
-    raises ends the run with a CallbackError.
+    Only rank 0 calls the ``on_`` methods, in the order of the list of callbacks. If a callback is a
+    class, each run creates a new instance of it. An exception in a method ends the run with a
+    CallbackError.
     """
 
     def on_run_start(self, run: RunView) -> None:
-        """The first epoch is about to begin, or to go on."""
+        """Run before the first epoch, also of a resumed run."""
 
     def on_epoch_start(self, run: RunView, epoch: int) -> None:
-        """An epoch, from 1, begins; one that goes on has begun before."""
+        """Run before an epoch, counted from 1, but not when an epoch is resumed in the middle."""
 
     def on_step_end(self, run: RunView, step: int) -> None:
-        """A step has been queued; its loss is not known yet."""
+        """Run after a step, counted from 1, has been queued. Its loss is not known yet."""
 
     def on_step(self, run: RunView, step: Step) -> None:
-        """A step's loss is known: a line of metrics.jsonl. ``run.step`` is up to LATE steps on."""
+        """Run when the loss of a step is known, up to 8 steps later.
+
+        Args:
+            run: the run. ``run.step`` is the last step that was queued.
+            step: the step as a line of metrics.jsonl.
+        """
 
     def on_evaluation(self, run: RunView, score: Score) -> None:
-        """The test images have been evaluated after an epoch; nothing of it is written yet."""
+        """Run after the evaluation of an epoch, before any of its results are written."""
 
     def on_epoch_end(self, run: RunView, epoch: Epoch) -> None:
-        """An epoch has been noted: a line of metrics.jsonl."""
+        """Run after an epoch has been recorded as a line of metrics.jsonl."""
 
     def on_run_end(self, run: RunView, end: RunEnd) -> None:
-        """The run ends, in whatever way."""
+        """Run at the end of the run, also after an error."""
 
     def state_dict(self) -> Dict[str, Any]:
-        """What a checkpoint is to keep, as JSON has it."""
+        """Return the state to save in a checkpoint, as values that JSON can represent."""
         return {}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """The run goes on from a checkpoint with this state, before `on_run_start`."""
+        """Restore the state of a checkpoint, before `on_run_start` of a resumed run."""
 
 
 class BuiltInCallback:
-    """A callback of gluonlab's own: it computes with mx.nd, and its errors are the run's."""
+    """The base class of gluonlab's callbacks, which use mx.nd and raise the run's own errors."""
 
 
-STATE = ("state_dict", "load_state_dict")
-METHODS = tuple(name for name in vars(Callback) if name.startswith("on_"))
+STATE_METHODS = ("state_dict", "load_state_dict")
+EVENT_METHODS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 
-def made(callbacks: Sequence[Any]) -> List[Any]:
-    """The callbacks of a run, classes made. Raises ConfigError for what is no callback."""
+def make_callbacks(callbacks: Sequence[Any]) -> List[Any]:
+    """Check the callbacks of a run, and create instances of classes. Raises ConfigError."""
     if isinstance(callbacks, type) or not isinstance(callbacks, Iterable):
         raise ConfigError(f"callbacks {callbacks!r} is no list: put it into one, callbacks=[...]")
-    return [_made(each) for each in callbacks]
+    return [_make_callback(callback) for callback in callbacks]
 
 
-def _made(given: Any) -> Any:
+def _make_callback(callback_or_class: Any) -> Any:
     try:
-        callback = given() if isinstance(given, type) else given
+        callback = callback_or_class() if isinstance(callback_or_class, type) else callback_or_class
     except Exception as error:
         raise ConfigError(
-            f"callback {given.__name__} cannot be made: {kind_and_words(error)}"
+            f"callback {callback_or_class.__name__} cannot be made: {kind_and_words(error)}"
         ) from error
-    name, has = name_of(callback), [each for each in dir(callback) if each.startswith("on_")]
-    for each in has:
-        if each not in METHODS:
-            raise ConfigError(unknown(f"method of callback {name}", each, METHODS))
-    if not has:
+    name, methods = callback_name(callback), [m for m in dir(callback) if m.startswith("on_")]
+    for method in methods:
+        if method not in EVENT_METHODS:
+            raise ConfigError(unknown(f"method of callback {name}", method, EVENT_METHODS))
+    if not methods:
         raise ConfigError(
             f"callback {name} has no method that could be called: "
-            f"give it one of {', '.join(METHODS)}"
+            f"give it one of {', '.join(EVENT_METHODS)}"
         )
-    lacking = [each for each in STATE if not hasattr(callback, each)]
-    if len(lacking) == 1:
-        raise ConfigError(
-            f"callback {name} has no {lacking[0]}: give it both of {' and '.join(STATE)}, or none"
-        )
+    missing = [method for method in STATE_METHODS if not hasattr(callback, method)]
+    if len(missing) == 1:
+        both = " and ".join(STATE_METHODS)
+        raise ConfigError(f"callback {name} has no {missing[0]}: give it both of {both}, or none")
     return callback
 
 
-def name_of(callback: Any) -> str:
-    """The name of its class."""
+def callback_name(callback: Any) -> str:
+    """Return the name of a callback's class."""
     return type(callback).__name__
 
 
 class Callbacks:
-    """The callbacks of one run, and what they have not been told yet."""
+    """The callbacks of one run, and the steps whose losses have not been passed to them yet."""
 
-    def __init__(self, callbacks: Sequence[Any], run: RunView, consensus: Consensus) -> None:
-        self._callbacks, self._run, self._consensus = list(callbacks), run, consensus
-        self._untold: List[Step] = []
-        self._over = False
+    def __init__(
+        self, callbacks: Sequence[Any], run: RunView, coordinator: StopCoordinator
+    ) -> None:
+        self._callbacks, self._run, self._coordinator = list(callbacks), run, coordinator
+        self._pending_steps: List[Step] = []
+        self._has_ended = False
 
     @property
-    def stopped(self) -> Optional[str]:
-        """By whom, and why training was stopped."""
+    def stop_message(self) -> Optional[str]:
+        """The callback that stopped the training, with its reason, or None."""
         return self._run.stopped
 
-    def run_starts(self, step: int) -> None:
-        """From here on they are told."""
+    def start_run(self, step: int) -> None:
+        """Call ``on_run_start``; ``step``: the last step of the run so far."""
         self._run.step = step
-        self._tell("on_run_start")
+        self._call_all("on_run_start")
 
-    def epoch_starts(self, epoch: int) -> None:
-        """An epoch begins."""
-        self._tell("on_epoch_start", epoch)
+    def start_epoch(self, epoch: int) -> None:
+        """Call ``on_epoch_start``."""
+        self._call_all("on_epoch_start", epoch)
 
-    def known(self, steps: Sequence[Step]) -> None:
-        """The losses of these steps are known."""
-        self._untold += steps
+    def add_step_losses(self, steps: Sequence[Step]) -> None:
+        """Add steps whose losses are known. The callbacks get them later."""
+        self._pending_steps += steps
 
     def after_step(self, step: int) -> None:
-        """A step is queued: tell of it, and of those that are LATE steps older."""
+        """Call ``on_step_end`` for a step, and ``on_step`` for the step LOSS_DELAY before it."""
         self._run.step = step
-        self._tell_until(step - LATE)
-        self._tell("on_step_end", step)
+        self._report_losses_until(step - LOSS_DELAY)
+        self._call_all("on_step_end", step)
 
-    def epoch_trained(self) -> None:
-        """All steps of an epoch are done: tell all of them."""
-        self._tell_until(self._run.step)
+    def report_remaining_steps(self) -> None:
+        """Call ``on_step`` for all remaining steps of an epoch."""
+        self._report_losses_until(self._run.step)
 
-    def evaluated(self, score: Score) -> None:
-        """An epoch has been evaluated."""
-        self._tell("on_evaluation", score)
+    def after_evaluation(self, score: Score) -> None:
+        """Call ``on_evaluation``."""
+        self._call_all("on_evaluation", score)
 
-    def epoch_ends(self, epoch: Epoch) -> None:
-        """An epoch has been noted."""
-        self._tell("on_epoch_end", epoch)
+    def end_epoch(self, epoch: Epoch) -> None:
+        """Call ``on_epoch_end``."""
+        self._call_all("on_epoch_end", epoch)
 
-    def run_ends(self, stopped: Optional[str]) -> None:
-        """Training is over, as it should be; ``stopped``: by whom and why, if before its end."""
-        self._over = True
-        how = FINISHED if stopped is None else STOPPED
-        self._tell("on_run_end", self._end(how, stopped or ""))
+    def end_run(self, stop_message: Optional[str]) -> None:
+        """Call ``on_run_end`` after training without an error."""
+        self._has_ended = True
+        how = FINISHED if stop_message is None else STOPPED
+        self._call_all("on_run_end", self._run_end(how, stop_message or ""))
 
     @contextmanager
-    def told_of_failures(self) -> Iterator[None]:
-        """Tell them that the run ends, too, if the block ends by an exception."""
+    def notify_on_failure(self) -> Iterator[None]:
+        """Call ``on_run_end`` if the block raises an exception."""
         try:
             yield
         except BaseException as error:
-            if not self._over:
-                self._over = True
+            if not self._has_ended:
+                self._has_ended = True
                 how = FAILED if isinstance(error, Exception) else INTERRUPTED
-                end = self._end(how, str(error) or type(error).__name__)
-                for each in self._callbacks:
+                end = self._run_end(how, str(error) or type(error).__name__)
+                for callback in self._callbacks:
                     try:
                         with users_semantics():
-                            getattr(each, "on_run_end", lambda run, end: None)(self._run, end)
+                            getattr(callback, "on_run_end", lambda run, end: None)(self._run, end)
                     except Exception:
-                        pass  # nothing may hide why the run ends
+                        pass  # a further error must not replace the first one
             raise
 
     def state(self) -> Dict[str, Any]:
-        """What a checkpoint keeps of them. Raises CallbackError for what JSON cannot hold."""
+        """Return the state to save in a checkpoint. Raises CallbackError for non-JSON values."""
         states: List[Tuple[str, Any]] = []
-        for each in self._callbacks:
-            if hasattr(each, "state_dict"):
-                state = self._call(each, "state_dict")
+        for callback in self._callbacks:
+            if hasattr(callback, "state_dict"):
+                name, state = callback_name(callback), self._call(callback, "state_dict")
                 try:
                     state = json.loads(json.dumps(state, allow_nan=False))
                 except (TypeError, ValueError, RecursionError) as error:
                     raise CallbackError(
-                        f"callback {name_of(each)}: its state_dict holds what JSON cannot: {error}"
+                        f"callback {name}: its state_dict holds what JSON cannot: {error}"
                     ) from None
-                states.append((name_of(each), state))
-        untold = [vars(step) for step in self._untold]
-        stop = {"message": self._run.stopped, "after": self._consensus.asked_to_stop}
+                states.append((name, state))
+        untold = [vars(step) for step in self._pending_steps]
+        stop = {"message": self._run.stopped, "after": self._coordinator.stop_step_of_rank_0}
         return {"states": states, "untold": untold, **({"stop": stop} if stop["message"] else {})}
 
-    def restore(self, state: Mapping[str, Any], stop: bool) -> List[str]:
-        """Go on from a `state`; lines about callbacks that are not those of before.
+    def restore(self, state: Mapping[str, Any], keeps_stop: bool) -> List[str]:
+        """Restore a `state`, and return lines about callbacks that have been added or removed.
 
-        ``stop``: whether a stop that was asked for there still counts.
+        ``keeps_stop``: also restore a callback's request to stop.
         """
-        self._untold = [Step(**step) for step in state.get("untold", [])]
-        left = [(str(name), found) for name, found in state.get("states", [])]
+        self._pending_steps = [Step(**step) for step in state.get("untold", [])]
+        saved_states = [(str(name), saved) for name, saved in state.get("states", [])]
         lines = []
-        for each in self._callbacks:
-            name = name_of(each)
-            if not hasattr(each, "load_state_dict"):
+        for callback in self._callbacks:
+            name = callback_name(callback)
+            if not hasattr(callback, "load_state_dict"):
                 continue
-            place = next((n for n, (other, _) in enumerate(left) if other == name), None)
-            if place is None:
+            index = next((i for i, (other, _) in enumerate(saved_states) if other == name), None)
+            if index is None:
                 lines.append(f"callback {name} is new: it begins without a state")
             else:
-                self._call(each, "load_state_dict", left.pop(place)[1])
-        if self._consensus.rank == 0:
-            lines += [f"callback {name}, which the run had, is not there" for name, _ in left]
-        asked = state.get("stop")
-        if asked and stop:
-            self._run.stopped = asked["message"]
-            self._consensus.asked_to_stop = asked["after"]
+                self._call(callback, "load_state_dict", saved_states.pop(index)[1])
+        if self._coordinator.rank == 0:
+            lines += [
+                f"callback {name}, which the run had, is not there" for name, _ in saved_states
+            ]
+        stop = state.get("stop")
+        if stop and keeps_stop:
+            self._run.stopped = stop["message"]
+            self._coordinator.stop_step_of_rank_0 = stop["after"]
         return lines
 
-    def _end(self, how: str, message: str) -> RunEnd:
+    def _run_end(self, how: str, message: str) -> RunEnd:
         return RunEnd(how, message, self._run.step, len(self._run.history))
 
-    def _tell_until(self, step: int) -> None:
-        while self._untold and self._untold[0].step <= step:
-            self._tell("on_step", self._untold.pop(0))
+    def _report_losses_until(self, step: int) -> None:
+        while self._pending_steps and self._pending_steps[0].step <= step:
+            self._call_all("on_step", self._pending_steps.pop(0))
 
-    def _tell(self, method: str, *facts: Any) -> None:
-        for each in self._callbacks:
-            if hasattr(each, method):
-                self._run._speaker = name_of(each)
-                self._call(each, method, self._run, *facts)
+    def _call_all(self, method: str, *arguments: Any) -> None:
+        for callback in self._callbacks:
+            if hasattr(callback, method):
+                self._run._current_callback = callback_name(callback)
+                self._call(callback, method, self._run, *arguments)
 
-    def _call(self, callback: Any, method: str, *given: Any) -> Any:
+    def _call(self, callback: Any, method: str, *arguments: Any) -> Any:
         if isinstance(callback, BuiltInCallback):
-            return getattr(callback, method)(*given)
+            return getattr(callback, method)(*arguments)
         try:
             with users_semantics():
-                return getattr(callback, method)(*given)
-        except (MemoryError, OutputError):  # which says itself what cannot be written, and why
+                return getattr(callback, method)(*arguments)
+        except (MemoryError, OutputError):  # their messages need no name of a callback
             raise
         except Exception as error:
+            name, step = callback_name(callback), self._run.step
             raise CallbackError(
-                f"callback {name_of(callback)} failed in {method} after step {self._run.step}: "
-                f"{kind_and_words(error)}"
+                f"callback {name} failed in {method} after step {step}: {kind_and_words(error)}"
             ) from error

@@ -1,9 +1,8 @@
-"""When a run writes checkpoints, and the thread that writes them.
+"""Checkpoint writing during training, in a separate thread.
 
-Of several processes one writes them, and all decide alike, since each has a part of what they hold.
-
-What a checkpoint holds is copied on the devices, in their queues; the thread waits for the copies
-and writes them, while training goes on.
+All processes decide together when a checkpoint is due, because each has a part of its content. One
+process writes it. The content is copied on the devices, in their queues. The thread waits for the
+copies and writes them, while training continues.
 """
 
 from __future__ import annotations
@@ -26,176 +25,188 @@ from gluonlab.kvstores.process_groups import Group
 from gluonlab.runs import checkpoint
 from gluonlab.runs.checkpoint import Arrays, Checkpoint
 
-LOOK_S = 0.1  # how late a second Ctrl-C may end a wait
+POLL_S = 0.1  # the longest delay of a second Ctrl-C
 
 
-class _Last(NamedTuple):
-    """The steps, finished epochs and time of the last checkpoint, or of the beginning."""
+class _LastCheckpoint(NamedTuple):
+    """The step, finished epochs and time of the last checkpoint, or of the start."""
 
     step: int
     epoch: int
-    moment: float
+    seconds: float
 
 
-class _GivenUp(Exception):
-    """Ends the writing of a checkpoint, of which nothing is left then."""
+class _WritingCanceled(Exception):
+    """Cancels the writing of a checkpoint. Its temporary files are removed."""
 
 
-class Checkpoints:
-    """Writes checkpoints below the folder ``run``; None: another process writes them.
+class CheckpointWriter:
+    """Writer of a run's checkpoints, at the requested period and after the best epochs.
 
-    ``every``: how often; None: never by itself. ``make(score)`` takes one of where the run
-    stands, without waiting for devices; ``score`` is that of an epoch that has just ended, the
-    larger the better. None:
-    none is ever taken. ``keep``: how many are kept, besides the best. ``clock``: seconds, by which
-    minutes are measured.
+    ``run_dir``: the run's folder; None if another process writes the checkpoints. ``period``: None
+    without periodic checkpoints. ``keep``: the number of checkpoints to keep, besides the best.
+    ``make_checkpoint(score)`` makes a checkpoint of the current state without waiting for devices;
+    ``score`` is that of an epoch that has just ended, the larger the better. If it is None, no
+    checkpoints are written. ``clock`` returns seconds.
     """
 
     def __init__(
         self,
-        run: Optional[Path],
-        every: Optional[Period],
+        run_dir: Optional[Path],
+        period: Optional[Period],
         keep: int,
-        make: Optional[Callable[[Optional[float]], Checkpoint]],
+        make_checkpoint: Optional[Callable[[Optional[float]], Checkpoint]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._run, self._every, self._keep, self._make = run, every, keep, make
+        self._run_dir, self._period, self._keep, self._make_checkpoint = (
+            run_dir,
+            period,
+            keep,
+            make_checkpoint,
+        )
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, "gluonlab-checkpoint")
         self._writing: "Optional[Future[Path]]" = None
-        self._given_up = False
-        self._last = _Last(0, 0, clock())
-        self._best = -math.inf
+        self._is_canceled = False
+        self._last = _LastCheckpoint(0, 0, clock())
+        self._best_score = -math.inf
 
-    def begin(self, step: int, epoch: int, best: float) -> None:
-        """The run begins, or goes on, after so many steps and epochs; ``best``: score so far."""
-        self._last, self._best = _Last(step, epoch, self._clock()), best
+    def start_from(self, step: int, epoch: int, best_score: float) -> None:
+        """Set the step, finished epochs and best score from which the run starts or resumes."""
+        self._last, self._best_score = _LastCheckpoint(step, epoch, self._clock()), best_score
 
     def after_step(self, step: int, epoch: int) -> None:
-        """Write a checkpoint if one is due; ``epoch``: how many are finished.
+        """Start writing a checkpoint if one is due; ``epoch``: the number of finished epochs.
 
-        Raises OutputError when one could not be written.
+        Raises OutputError if the previous one could not be written.
         """
         if self._writing is not None and self._writing.done():
             self.wait()
-        if self._every is not None and self._due(self._every, step, epoch):
-            self._write(step, epoch)
+        if self._period is not None and self._is_due(self._period, step, epoch):
+            self._start_writing(step, epoch)
 
     def after_epoch(self, step: int, epoch: int, score: float) -> None:
-        """The same when an epoch has ended, and one if it is the best so far."""
-        best, self._best = score > self._best, max(score, self._best)
-        if self._every is not None and (best or self._due(self._every, step, epoch)):
-            self._write(step, epoch, score)
+        """Start writing a checkpoint if one is due, or if the epoch is the best so far."""
+        is_best, self._best_score = score > self._best_score, max(score, self._best_score)
+        if self._period is not None and (is_best or self._is_due(self._period, step, epoch)):
+            self._start_writing(step, epoch, score)
 
-    def now(self, step: int, epoch: int) -> Optional[Path]:
-        """Write one, wait until it is on disk, and return its place.
+    def write_now(self, step: int, epoch: int) -> Optional[Path]:
+        """Write a checkpoint, wait until it is on disk, and return its path.
 
-        None without a folder, and where nothing has been trained.
+        Return None if there is no folder, or if no step has been trained.
         """
         if step > self._last.step:
-            self._write(step, epoch)
+            self._start_writing(step, epoch)
         self.wait()
-        places = checkpoint.checkpoints(self._run) if self._run is not None and step else []
-        return places[0] if places else None
+        paths = (
+            checkpoint.list_checkpoints(self._run_dir) if self._run_dir is not None and step else []
+        )
+        return paths[0] if paths else None
 
-    def give_up(self) -> None:
-        """Wait for nothing any more. What is not written yet never will be."""
-        self._given_up, self._writing = True, None
+    def cancel(self) -> None:
+        """Cancel the checkpoint that is being written, without waiting."""
+        self._is_canceled, self._writing = True, None
 
     def close(self) -> None:
-        """Wait for what is being written. Raises OutputError when it could not be."""
+        """Wait for the checkpoint that is being written. Raises OutputError if it fails."""
         try:
             self.wait()
         finally:
             self._thread.shutdown(wait=False)
 
-    def _due(self, every: Period, step: int, epoch: int) -> bool:
-        now = _Last(step, epoch, self._clock())
+    def _is_due(self, period: Period, step: int, epoch: int) -> bool:
+        now = _LastCheckpoint(step, epoch, self._clock())
         passed = {
             "steps": now.step - self._last.step,
             "epochs": now.epoch - self._last.epoch,
-            "minutes": (now.moment - self._last.moment) / 60,
+            "minutes": (now.seconds - self._last.seconds) / 60,
         }
-        return step > self._last.step and passed[every.unit] >= every.number
+        return step > self._last.step and passed[period.unit] >= period.number
 
-    def _write(self, step: int, epoch: int, score: Optional[float] = None) -> None:
-        if self._make is None:
+    def _start_writing(self, step: int, epoch: int, score: Optional[float] = None) -> None:
+        if self._make_checkpoint is None:
             return
-        self.wait()  # one at a time: each has a copy of all parameters
-        self._last = _Last(step, epoch, self._clock())
-        made = self._make(score)
-        if self._run is not None:
-            self._writing = self._thread.submit(self._on_disk, self._run, made)
+        self.wait()  # only one at a time, because each has a copy of all parameters
+        self._last = _LastCheckpoint(step, epoch, self._clock())
+        checkpoint_content = self._make_checkpoint(score)
+        if self._run_dir is not None:
+            self._writing = self._thread.submit(
+                self._write_files, self._run_dir, checkpoint_content
+            )
 
-    def _on_disk(self, run: Path, made: Checkpoint) -> Path:
-        place = checkpoint.write(run, made, self._go_on)
-        checkpoint.remove_others(run, self._keep)
-        return place
+    def _write_files(self, run_dir: Path, checkpoint_content: Checkpoint) -> Path:
+        path = checkpoint.write_checkpoint(run_dir, checkpoint_content, self._check_canceled)
+        checkpoint.remove_old_checkpoints(run_dir, self._keep)
+        return path
 
-    def _go_on(self) -> None:
-        """End the thread's writing between two files, when nobody waits for it any more."""
-        if self._given_up:
-            raise _GivenUp
+    def _check_canceled(self) -> None:
+        """Stop writing between two files after `cancel`."""
+        if self._is_canceled:
+            raise _WritingCanceled
 
     def wait(self) -> None:
-        """Wait until nothing is being written. Raises OutputError when that could not be."""
+        """Wait until no checkpoint is being written. Raises OutputError if writing failed."""
         writing, self._writing = self._writing, None
         if writing is not None:
-            # where another thread gets the signal, a wait of the main thread does not end of it
+            # A wait without a timeout would not notice a signal that another thread receives.
             while not writing.done():
-                wait([writing], LOOK_S)
+                wait([writing], POLL_S)
             writing.result()
 
 
 class GatheredState(NamedTuple):
-    """Arrays on the CPU, which may still be computed, and plain values, of all processes."""
+    """The state of all processes: arrays on the CPU, maybe still computed, and plain values."""
 
     arrays: Arrays
     counts: Mapping[str, Any]
 
 
 class CheckpointGather:
-    """Unites what each process's devices have of their own, under different names.
+    """Gathers the state of each process's devices, under different names, for one checkpoint.
 
-    The hosts wait for each other, and not for the devices: arrays travel as a sum, queued behind
-    what computes them, to which each process gives zeros where others have theirs.
+    The processes wait for each other, but not for the devices. Arrays travel as an allreduce that
+    is queued after the operators that compute them. Each process contributes zeros for the arrays
+    of the others.
     """
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._flat: Dict[int, nd.NDArray] = {}  # by size: a group keeps the arrays that it sums
+        self._buffers: Dict[
+            int, nd.NDArray
+        ] = {}  # by size; reused, because a group keeps the arrays that it sums
 
     def __call__(self, arrays: Arrays, counts: Mapping[str, Any]) -> GatheredState:
-        """``arrays``: float32, on the CPU. Every process gets all of them."""
+        """Return the arrays (float32, on the CPU) and plain values of all processes."""
         if self._group.size == 1:
             return GatheredState(arrays, counts)
         shapes = {name: array.shape for name, array in arrays.items()}
-        told = json.dumps({"shapes": shapes, "counts": dict(counts)}).encode()
-        everyones = [json.loads(each) for each in self._group.everyones_bytes(told)]
-        all_shapes = {name: shape for each in everyones for name, shape in each["shapes"].items()}
-        together = self._summed(arrays, all_shapes)
-        return GatheredState(
-            together, {k: v for each in everyones for k, v in each["counts"].items()}
-        )
+        encoded = json.dumps({"shapes": shapes, "counts": dict(counts)}).encode()
+        gathered = [json.loads(values) for values in self._group.everyones_bytes(encoded)]
+        all_shapes = {name: shape for rank in gathered for name, shape in rank["shapes"].items()}
+        all_counts = {name: count for rank in gathered for name, count in rank["counts"].items()}
+        return GatheredState(self._sum_over_processes(arrays, all_shapes), all_counts)
 
-    def _summed(self, own: Arrays, shapes: Mapping[str, Any]) -> Dict[str, nd.NDArray]:
-        flat = self._zeros(sum(map(math.prod, shapes.values())))
-        for name, part in _parts(flat, shapes).items():
-            if name in own:
-                CopyInto(part).copy(own[name])
+    def _sum_over_processes(
+        self, arrays: Arrays, shapes: Mapping[str, Any]
+    ) -> Dict[str, nd.NDArray]:
+        flat = self._zero_buffer(sum(map(math.prod, shapes.values())))
+        for name, view in _views_by_name(flat, shapes).items():
+            if name in arrays:
+                CopyInto(view).copy(arrays[name])
         self._group.allreduce([flat])
-        return _parts(flat.copyto(mx.cpu()), shapes)  # the next one overwrites the sum
+        return _views_by_name(flat.copyto(mx.cpu()), shapes)  # the buffer is reused
 
-    def _zeros(self, size: int) -> nd.NDArray:
-        size = 2 ** max(8, (size - 1).bit_length())  # few different ones
-        if size not in self._flat:
-            self._flat[size] = nd.empty((size,), mx.cpu())
-        self._flat[size][:] = 0
-        return self._flat[size]
+    def _zero_buffer(self, size: int) -> nd.NDArray:
+        size = 2 ** max(8, (size - 1).bit_length())  # powers of two, so that there are few sizes
+        if size not in self._buffers:
+            self._buffers[size] = nd.empty((size,), mx.cpu())
+        self._buffers[size][:] = 0
+        return self._buffers[size]
 
 
-def _parts(flat: nd.NDArray, shapes: Mapping[str, Any]) -> Dict[str, nd.NDArray]:
-    """Views of one array, by name."""
+def _views_by_name(flat: nd.NDArray, shapes: Mapping[str, Any]) -> Dict[str, nd.NDArray]:
+    """Return views into a flat array, by name."""
     parts, begin = {}, 0
     for name, shape in shapes.items():
         end = begin + math.prod(shape)
@@ -203,18 +214,18 @@ def _parts(flat: nd.NDArray, shapes: Mapping[str, Any]) -> Dict[str, nd.NDArray]
     return parts
 
 
-def checkpoint_of_first(checkpoint: Optional[Checkpoint], group: Group) -> Checkpoint:
-    """The checkpoint that rank 0 has, in every process."""
+def broadcast_checkpoint(checkpoint: Optional[Checkpoint], group: Group) -> Checkpoint:
+    """Return rank 0's checkpoint in every process."""
     if group.size == 1 and checkpoint is not None:
         return checkpoint
-    own = Checkpoint({}, {}, {}, {}) if checkpoint is None else checkpoint
-    parameters, optimizer, devices = (arrays_of_first(arrays, group) for arrays in own[:3])
-    state = json.loads(group.bytes_of_first(json.dumps(own.state).encode()))
+    local = Checkpoint({}, {}, {}, {}) if checkpoint is None else checkpoint
+    parameters, optimizer, devices = (broadcast_arrays(arrays, group) for arrays in local[:3])
+    state = json.loads(group.bytes_of_first(json.dumps(local.state).encode()))
     return Checkpoint(parameters, optimizer, devices, state)
 
 
-def arrays_of_first(arrays: Arrays, group: Group) -> Arrays:
-    """The arrays that rank 0 gives, in every process, on the CPU."""
+def broadcast_arrays(arrays: Arrays, group: Group) -> Arrays:
+    """Return rank 0's arrays in every process, on the CPU."""
     if group.size == 1:
         return arrays
     file = io.BytesIO()

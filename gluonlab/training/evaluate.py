@@ -1,6 +1,6 @@
-"""Exact accuracy, loss and confusion matrix of a split, computed by all devices.
+"""Accuracy, loss and confusion matrix of a split, computed exactly by all devices.
 
-The host reads once, at the end.
+The devices count, and the host reads their counts once, at the end.
 """
 
 from __future__ import annotations
@@ -34,27 +34,39 @@ from gluonlab.finite_numbers import check_parameters, check_validation_loss
 from gluonlab.kvstores.process_groups import ALONE, Group
 from gluonlab.parallel.strategy import Scored, Strategy
 from gluonlab.plain_text import printable
-from gluonlab.training.parallel_options import weights_of
+from gluonlab.training.parallel_options import parse_device_weights
 from gluonlab.training.plan import Plan
-from gluonlab.training.user_metrics import GatheredScores, Metric, Part, Values, measured
+from gluonlab.training.user_metrics import (
+    DeviceScores,
+    GatheredScores,
+    Metric,
+    MetricValues,
+    compute_metrics,
+)
 
 # numpy's (classes, classes) int64: [i, j] counts the images of class i classified as class j
 Confusion = Any
 
 
-AHEAD = 4  # batches that may wait for the devices: each holds its images
-# the label is looked for among this many best scores, where there are more classes than that
-TOP = 5
+BATCHES_AHEAD = 4  # that may wait for the devices, each with its images in memory
+TOP = 5  # best scores that in_top5 considers
 
 
 class Score(NamedTuple):
-    """The result of an evaluation; ``loss`` is the mean over the images.
+    """The result of an evaluation.
 
-    Only a finite score can be right. An image whose best score is not finite, or with NaN among its
-    scores, is classified as no class. ``in_top5``: the images whose label is among the five best
-    scores; None for five classes or fewer. ``confusion``: the confusion matrix, if asked for; its
-    diagonal adds up to ``correct``, and all of it to the images that were classified. ``metrics``:
-    the numbers of the user's own metrics.
+    An image whose best score is not finite, or that has NaN among its scores, counts as wrong and
+    is assigned to no class.
+
+    Attributes:
+        images: the number of images.
+        correct: the number of images whose label has the best score.
+        loss: the mean over the images.
+        in_top5: the number of images whose label is among the five best scores. None for five
+            classes or fewer.
+        confusion: the confusion matrix (classes, classes), if requested. Its diagonal adds up to
+            ``correct``, and all of it to the images that were assigned to a class.
+        metrics: the values of the user's metrics, by name.
     """
 
     images: int
@@ -62,21 +74,21 @@ class Score(NamedTuple):
     loss: float
     in_top5: Optional[int] = None
     confusion: Optional[Confusion] = None
-    metrics: Optional[Values] = None
+    metrics: Optional[MetricValues] = None
 
     @property
     def accuracy(self) -> float:
-        """The fraction of images that the network gets right."""
+        """The fraction of images that are classified correctly."""
         return self.correct / self.images
 
     @property
     def top5_accuracy(self) -> Optional[float]:
-        """The fraction of images whose label is among the five best scores, of more classes."""
+        """The fraction of images whose label is among the five best scores, or None."""
         return None if self.in_top5 is None else self.in_top5 / self.images
 
 
 def evaluation_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:
-    """The plan's test images for these devices, in order."""
+    """Return the loader of the plan's test images, in order."""
     return Loader(
         plan.dataset.test,
         ctxs,
@@ -88,205 +100,205 @@ def evaluation_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:
         prefetch=plan.prefetch,
         resident_bytes=plan.resident_bytes,
         device_counts=plan.device_counts,
-        weights=weights_of(plan.device_weights),
+        weights=parse_device_weights(plan.device_weights),
     )
 
 
-class Scoring(Protocol):
-    """What an evaluation needs of a `gluonlab.parallel.strategy.Strategy`."""
+class Scorer(Protocol):
+    """The part of `gluonlab.parallel.strategy.Strategy` that an evaluation needs."""
 
     @property
     def outputs(self) -> List[mx.Context]:
         """The devices on which scores appear."""
 
     def score(self, batch: Batch) -> Iterable[Scored]:
-        """The scores of the batch's parts."""
+        """Compute the scores of the batch's shards."""
 
 
 def validate(strategy: Strategy, batches: Iterable[Batch], plan: Plan, step: int) -> Score:
-    """`evaluate` a network after training up to this step.
+    """Evaluate the network on the test images during training, after this step.
 
-    Raises DivergedError when its parameters are not finite, or its loss is beyond recovery.
+    Raises DivergedError if parameters are not finite, or if the loss is too large to recover.
     """
     when = f"after step {step}"
     strategy.settle_statistics()
     check_parameters(strategy.net, when)
     classes = len(plan.dataset.classes)
-    score = evaluate(strategy, batches, classes, plan.confusion, plan.group, plan.own.metrics)
+    score = evaluate(
+        strategy, batches, classes, plan.confusion, plan.group, plan.user_components.metrics
+    )
     check_validation_loss(score.loss, when, strategy.has_statistics)
     return score
 
 
 def evaluate(
-    strategy: Scoring,
+    strategy: Scorer,
     batches: Iterable[Batch],
     classes: int,
     confusion: bool = False,
     group: Group = ALONE,
     metrics: Optional[Mapping[str, Metric]] = None,
 ) -> Score:
-    """One pass over a split's batches, of which each process of a group scores its part."""
+    """Evaluate a network on the batches of a split. Each process of a group scores its shards."""
     gathered = GatheredScores()
-    tallies = [_Tally(ctx, classes, confusion) for ctx in strategy.outputs]
+    tallies = [_DeviceTally(ctx, classes, confusion) for ctx in strategy.outputs]
     images = 0
-    queued: Deque[List[nd.NDArray]] = deque()
-    kept: Deque[List[Part]] = deque()  # of the same batches
+    queued_losses: Deque[List[nd.NDArray]] = deque()
+    queued_scores: Deque[List[DeviceScores]] = deque()  # of the same batches
     for batch in batches:
         images += batch.size
-        queued.append([])
-        kept.append([])
+        queued_losses.append([])
+        queued_scores.append([])
         for device, loss, scores, labels in strategy.score(batch):
-            queued[-1].append(loss.copy())  # ready when this part is
+            queued_losses[-1].append(loss.copy())  # ready when this part is
             tallies[device].add(loss, scores, labels)
             if metrics:
-                kept[-1].append((device, scores.copy(), labels.copy()))
-        if len(queued) > AHEAD:
-            for done in queued.popleft():
-                done.wait_to_read()
-            gathered.add(kept.popleft())
-    for parts in kept:
-        gathered.add(parts)
+                queued_scores[-1].append((device, scores.copy(), labels.copy()))
+        if len(queued_losses) > BATCHES_AHEAD:
+            for loss in queued_losses.popleft():
+                loss.wait_to_read()
+            gathered.add(queued_scores.popleft())
+    for shards in queued_scores:
+        gathered.add(shards)
     counts = np.array([sum(values) for values in zip(*[tally.read() for tally in tallies])])
     losses, correct, in_top5 = group.total(counts)  # float64: whole up to 2**53
     matrix = None
     if confusion:
-        counted = sum(tally.confusion.asnumpy().astype("int64") for tally in tallies)
-        matrix = group.total(counted).astype("int64")
-        matrix = matrix.astype("int64")
+        confusion_counts = sum(tally.confusion.asnumpy().astype("int64") for tally in tallies)
+        matrix = group.total(confusion_counts).astype("int64")
     top5 = int(in_top5) if classes > TOP else None
-    own = measured(metrics, *gathered.whole(group)) if metrics else None
-    return Score(images, int(correct), float(losses) / images, top5, matrix, own)
+    metric_values = compute_metrics(metrics, *gathered.gather(group)) if metrics else None
+    return Score(images, int(correct), float(losses) / images, top5, matrix, metric_values)
 
 
-class _Tally:
-    """What one device has counted.
+class _DeviceTally:
+    """The counts of one device.
 
-    As integers: float32 would lose single images beyond 2**24 of them.
+    They are integers, because float32 cannot count beyond 2**24.
     """
 
     def __init__(self, ctx: mx.Context, classes: int, confusion: bool) -> None:
         self.classes = classes
         self.loss = nd.zeros((1,), ctx=ctx)
-        # right, and right among the first five
+        # correct, and in the top five
         self.counts = nd.zeros((2,), ctx=ctx, dtype="int32")
-        self.places = nd.array([1, min(TOP, classes)], ctx=ctx).reshape((2, 1))
-        self.order = nd.arange(classes, ctx=ctx).reshape((1, classes))
+        self._top_counts = nd.array([1, min(TOP, classes)], ctx=ctx).reshape((2, 1))
+        self._class_indices = nd.arange(classes, ctx=ctx).reshape((1, classes))
         self.confusion = nd.zeros(
             (classes, classes) if confusion else (1, 1), ctx=ctx, dtype="int32"
         )
-        self.wants_confusion = confusion
+        self._has_confusion = confusion
 
     def add(self, loss: nd.NDArray, scores: nd.NDArray, labels: nd.NDArray) -> None:
         """Count a shard: sum of losses (1,), scores (n, classes), labels (n,)."""
         scores, labels = scores.astype("float32"), labels.astype("float32")
-        own = scores.pick(labels, keepdims=True)  # (n, 1)
-        # neither NaN nor +inf is below inf: such a row has no best score, nor has one of nothing
-        # but -inf, and it is no class's
+        label_scores = scores.pick(labels, keepdims=True)  # (n, 1)
+        # A row with NaN or +inf has no best score, nor has a row of only -inf. NaN < inf is false.
         lowest = -math.inf
-        decided = (scores < math.inf).min(axis=1) * (scores > lowest).max(axis=1)  # (n,), 1 or 0
-        can_be_right = decided * (own > lowest).reshape((-1,))
-        # of equal scores the first class counts as the better one, as in argmax: so there are no
-        # ties, whatever the device
-        # (n, classes)
-        earlier = nd.broadcast_lesser(self.order, labels.expand_dims(1))
-        before = (scores > own) + (scores == own) * earlier
+        has_best = (scores < math.inf).min(axis=1) * (scores > lowest).max(axis=1)  # (n,), 1 or 0
+        can_be_right = has_best * (label_scores > lowest).reshape((-1,))
+        # Of equal scores, the first class is the better one, as in argmax. This breaks ties in the
+        # same way on all devices. Shape (n, classes).
+        is_earlier = nd.broadcast_lesser(self._class_indices, labels.expand_dims(1))
+        better = (scores > label_scores) + (scores == label_scores) * is_earlier
         # (1, n), from 0
-        rank = (before.sum(axis=1) + self.classes * (1 - can_be_right)).expand_dims(0)
+        rank = (better.sum(axis=1) + self.classes * (1 - can_be_right)).expand_dims(0)
         self.loss += loss.astype("float32")
         # (2, n) -> (2,)
-        self.counts += nd.broadcast_lesser(rank, self.places).sum(axis=1).astype("int32")
-        if self.wants_confusion:
-            true = labels.one_hot(self.classes) * decided.expand_dims(1)  # (n, classes)
-            taken = scores.argmax(axis=1).one_hot(self.classes)
-            self.confusion += nd.dot(true, taken, transpose_a=True).astype("int32")
+        self.counts += nd.broadcast_lesser(rank, self._top_counts).sum(axis=1).astype("int32")
+        if self._has_confusion:
+            true = labels.one_hot(self.classes) * has_best.expand_dims(1)  # (n, classes)
+            predicted = scores.argmax(axis=1).one_hot(self.classes)
+            self.confusion += nd.dot(true, predicted, transpose_a=True).astype("int32")
 
     def read(self) -> Tuple[float, int, int]:
-        """Wait; the sum of losses, and the two counts."""
+        """Wait, and return the sum of losses, the correct images, and those in the top five."""
         correct, in_top5 = self.counts.asnumpy()
         return float(self.loss.asscalar()), int(correct), int(in_top5)
 
 
 COLUMNS = 80  # of a terminal
-NAME = 12  # the letters of a class that a row begins with
-LONG = 21  # those that a sentence has room for, in 80 columns
-LISTED = 10  # the confusions that are named where the matrix does not fit
-WRITTEN = 20  # classes up to which the picture has numbers in it
+NAME_LENGTH = 12  # of a class, at the start of a row
+LONG_NAME_LENGTH = 21  # of a class, in the list of confusions
+MAX_LISTED = 10  # confusions, if the matrix does not fit
+MAX_ANNOTATED_CLASSES = 20  # for numbers in the picture
 
 
-def table(matrix: Confusion, classes: Sequence[str]) -> str:
-    """The matrix in 80 columns; if it does not fit, the most frequent confusions."""
+def format_confusion(matrix: Confusion, classes: Sequence[str]) -> str:
+    """Format the matrix in 80 columns, or list the most frequent confusions if it does not fit."""
     classes = list(map(printable, classes))
-    labels = _labels(classes)
-    row = max(map(len, labels))
-    cell = max(len(str(matrix.max())), len(str(len(classes) - 1)), 3) + 1
-    if row + cell * len(classes) + len("   right") > COLUMNS:
-        return _most_frequent(matrix, classes)
-    heads = [str(label) for label in range(len(classes))]
+    labels = _row_labels(classes)
+    label_width = max(map(len, labels))
+    cell_width = max(len(str(matrix.max())), len(str(len(classes) - 1)), 3) + 1
+    if label_width + cell_width * len(classes) + len("   right") > COLUMNS:
+        return _list_confusions(matrix, classes)
+    column_labels = [str(label) for label in range(len(classes))]
     lines = ["rows: true classes; columns: predicted classes"]
-    lines.append(" " * row + "".join(f"{head:>{cell}}" for head in heads) + "   right")
-    for label, counts, right in zip(labels, matrix, _right(matrix)):
+    lines.append(
+        " " * label_width + "".join(f"{head:>{cell_width}}" for head in column_labels) + "   right"
+    )
+    for label, counts, accuracy in zip(labels, matrix, _class_accuracies(matrix)):
         lines.append(
-            f"{label:<{row}}"
-            + "".join(f"{count or '.':>{cell}}" for count in counts)
-            + f"{right:>8}"
+            f"{label:<{label_width}}"
+            + "".join(f"{count or '.':>{cell_width}}" for count in counts)
+            + f"{accuracy:>8}"
         )
     return "\n".join(lines)
 
 
-def _labels(classes: Sequence[str]) -> List[str]:
-    """``3 dress``; names that are their numbers stand alone."""
+def _row_labels(classes: Sequence[str]) -> List[str]:
+    """Return labels such as ``3 dress``, or only the number for classes without names."""
     width = len(str(len(classes) - 1))
     if list(classes) == [str(label) for label in range(len(classes))]:
         return list(classes)
-    return [f"{label:>{width}} {name[:NAME]}" for label, name in enumerate(classes)]
+    return [f"{label:>{width}} {name[:NAME_LENGTH]}" for label, name in enumerate(classes)]
 
 
-def _right(matrix: Confusion) -> List[str]:
-    """For each class the percentage of images that were recognised; a dash for none."""
+def _class_accuracies(matrix: Confusion) -> List[str]:
+    """Return the percentage of correct images of each class, or a dash for no images."""
     return [
         f"{counts[label] / counts.sum():.1%}" if counts.sum() else "-"
         for label, counts in enumerate(matrix)
     ]
 
 
-def _most_frequent(matrix: Confusion, classes: Sequence[str]) -> str:
-    wrong = [(int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j]
+def _list_confusions(matrix: Confusion, classes: Sequence[str]) -> str:
+    # the most frequent first, then by class
+    confusions = sorted((-int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j)
+    names = [_shorten(name, LONG_NAME_LENGTH) for name in classes]
     lines = [
-        f"{_short(classes[i])} taken for {_short(classes[j])}: {count:,} of {matrix[i].sum():,}"
-        for count, i, j in sorted(wrong, key=_order)
+        f"{names[i]} taken for {names[j]}: {-negated:,} of {matrix[i].sum():,}"
+        for negated, i, j in confusions
     ]
     if not lines:
         return "no image was taken for another class"
-    return "\n".join(["the most frequent confusions", *(f"  {line}" for line in lines[:LISTED])])
+    return "\n".join(
+        ["the most frequent confusions", *(f"  {line}" for line in lines[:MAX_LISTED])]
+    )
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= LONG else f"{name[: LONG - 1]}…"
+def _shorten(name: str, length: int) -> str:
+    return name if len(name) <= length else f"{name[: length - 1]}…"
 
 
-def _order(entry: "tuple[int, int, int]") -> "tuple[int, int, int]":
-    count, true, taken = entry
-    return -count, true, taken
-
-
-def write_picture(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
-    """Draw the matrix: colours by the share of the row, numbers where there is room for them.
+def write_confusion_picture(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
+    """Draw the matrix: colors by the share of the row, with numbers for few classes.
 
     Raises OutputError.
     """
     with on_disk(path), atomic_path(path) as temporary:
-        _draw(matrix, classes, temporary)
+        _draw_confusion(matrix, classes, temporary)
 
 
-def _draw(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
+def _draw_confusion(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
     count = len(classes)
-    side = min(12.0, 2.6 + 0.42 * max(count, 4)) if count <= WRITTEN else 9.0
+    side = min(12.0, 2.6 + 0.42 * max(count, 4)) if count <= MAX_ANNOTATED_CLASSES else 9.0
     figure = new_figure(side, side, layout="constrained")
     from matplotlib.colors import PowerNorm
 
     axes = figure.subplots()
     shares = matrix / matrix.sum(axis=1, keepdims=True).clip(min=1)
-    # the root of the share: a few per cent are to be seen, too
+    # the square root makes a few percent visible
     axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0, 1))
     axes.set_title(
         f"{matrix.trace():,} of {matrix.sum():,} images correct, "
@@ -295,23 +307,29 @@ def _draw(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
     )
     axes.set_xlabel("predicted class", fontsize=9)
     axes.set_ylabel("true class", fontsize=9)
-    if count <= WRITTEN:
-        short = [
-            name if len(name) <= NAME else f"{name[: NAME - 1]}…"
-            for name in map(printable, classes)
-        ]
-        # else what stands between two $ were a formula
-        as_written: Dict[str, Any] = dict(fontsize=8, parse_math=False)
+    if count <= MAX_ANNOTATED_CLASSES:
+        short_names = [_shorten(printable(name), NAME_LENGTH) for name in classes]
+        # without parse_math=False, text between two $ would become a formula
+        text_options: Dict[str, Any] = dict(fontsize=8, parse_math=False)
         axes.set_xticks(
-            range(count), short, rotation=90 if max(map(len, short)) > 2 else 0, **as_written
+            range(count),
+            short_names,
+            rotation=90 if max(map(len, short_names)) > 2 else 0,
+            **text_options,
         )
-        axes.set_yticks(range(count), short, **as_written)
+        axes.set_yticks(range(count), short_names, **text_options)
         for i in range(count):
             for j in range(count):
                 if matrix[i, j]:
-                    colour = "white" if shares[i, j] > 0.3 else "black"
+                    text_color = "white" if shares[i, j] > 0.3 else "black"
                     axes.text(
-                        j, i, f"{matrix[i, j]}", ha="center", va="center", fontsize=7, color=colour
+                        j,
+                        i,
+                        f"{matrix[i, j]}",
+                        ha="center",
+                        va="center",
+                        fontsize=7,
+                        color=text_color,
                     )
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)

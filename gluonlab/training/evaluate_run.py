@@ -1,4 +1,4 @@
-"""A finished run, read from its folder and evaluated on the test images, on any devices."""
+"""Evaluation of a finished run on its test images, on any devices."""
 
 from __future__ import annotations
 
@@ -30,25 +30,30 @@ from gluonlab.parallel import strategy_class
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.parallel.training_loss import make_loss
 from gluonlab.plain_text import named
-from gluonlab.runs.run_reader import Description, copy_count
+from gluonlab.runs.run_reader import RunDescription, copy_count
 from gluonlab.runs.run_schema import CONFUSION, EXPORT
 from gluonlab.training.build_network import make_net
 from gluonlab.training.config_checks import check_exportable
 from gluonlab.training.evaluate import Score, evaluate, evaluation_loader
-from gluonlab.training.evaluated import check_given, evaluated
-from gluonlab.training.image_options import with_resizer
-from gluonlab.training.loop import write_extras
+from gluonlab.training.evaluated import check_evaluation_options, read_evaluated_run
+from gluonlab.training.image_options import keep_recorded_resizer
+from gluonlab.training.loop import write_exports
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.recipes import QUICK
-from gluonlab.training.user_components import NOTHING, UserComponents, check_same_own, make_own
+from gluonlab.training.user_components import (
+    NO_USER_COMPONENTS,
+    UserComponents,
+    check_same_user_components,
+    make_user_components,
+)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What the test images of a finished run gave; ``seconds`` include compiling.
+    """The result of evaluating a finished run; ``seconds`` include compilation.
 
-    ``written``: the folder of the export and the picture of the confusion matrix, where they were
-    asked for. ``onnx``: how nearly the ONNX model that was exported agrees, where there is one.
+    ``written``: the paths of the export and of the confusion matrix, if requested. ``onnx``: the
+    agreement of the exported ONNX model with MXNet.
     """
 
     run_dir: Path
@@ -59,8 +64,8 @@ class Evaluation:
     onnx: Optional[Agreement] = None
 
     def summary(self) -> Dict[str, Any]:
-        """The numbers as plain values."""
-        found = {
+        """Return the result as plain values."""
+        values = {
             "run_dir": str(self.run_dir),
             "model": self.plan.model,
             "dataset": self.plan.dataset.name,
@@ -73,12 +78,12 @@ class Evaluation:
             **({"metrics": self.score.metrics} if self.score.metrics else {}),
         }
         if self.score.confusion is not None:
-            found["confusion"] = self.score.confusion.tolist()
+            values["confusion"] = self.score.confusion.tolist()
         if self.written:
-            found["written"] = [str(path) for path in self.written]
+            values["written"] = [str(path) for path in self.written]
         if self.onnx is not None:
-            found["onnx_difference"] = self.onnx.difference
-        return found
+            values["onnx_difference"] = self.onnx.difference
+        return values
 
 
 @ends_if_stuck()
@@ -89,77 +94,76 @@ def evaluate_run(
     loss: Optional[gluon.HybridBlock] = None,
     metrics: Any = None,
     data: Any = None,
-    **given: Any,
+    **options: Any,
 ) -> Evaluation:
-    """Evaluate the run in this folder; ``given``: settings named in GIVEN, such as devices.
+    """Evaluate the run in this folder; ``options``: settings in EVALUATION_OPTIONS.
 
-    ``net``, ``loss``, ``metrics``, ``data``: what `train` got of the user's own, the last one as
-    ``dataset``; of a run that had its own, its own again.
+    ``net``, ``loss``, ``metrics``, ``data``: the user's components that `train` got; ``data`` is
+    its ``dataset``. A run with such a component must get it again.
 
-    Files asked for (confusion, export) go into the run's folder, or into ``out``. Raises
-    ConfigError for a folder that is not a run's, for settings that the run determines, and for
-    images or classes other than the run's; ModelError for parameters of another network;
-    OutputError; and RunError when the loss is beyond recovery, or parameters are not finite.
+    Requested files (confusion, export) are written to the run's folder, or to ``out``. Raises
+    ConfigError for a folder without a finished run, for settings that the run determines, and for
+    other images or classes; ModelError for parameters of another network; OutputError; and RunError
+    if the loss or the parameters diverged.
     """
     dataset = resolve_dataset(data)
-    check_given(given)
+    check_evaluation_options(options)
     with nd_semantics():
-        return _evaluate(Path(run_dir), make_own(net, loss, metrics), dataset, given)
+        return _evaluate(Path(run_dir), make_user_components(net, loss, metrics), dataset, options)
 
 
 def _evaluate(
-    folder: Path, own: UserComponents, data: Optional[Dataset], given: Dict[str, Any]
+    folder: Path, components: UserComponents, data: Optional[Dataset], options: Dict[str, Any]
 ) -> Evaluation:
-    found = evaluated(folder)
-    config = config_of(found, given)
-    _check_own(found, own, data, folder)
-    place = _place(config, folder)
-    # what cannot be written is found before anything is computed
-    with folder_for(place) if place is not None else nullcontext():
-        plan = plan_of(found, config, data, own)
-        strategy = strategy_of(found, plan, own.loss)
+    description = read_evaluated_run(folder)
+    config = evaluation_config(description, options)
+    _check_same_components(description, components, data, folder)
+    output_folder = _output_folder(config, folder)
+    # check that the folder can be written before computing anything
+    with folder_for(output_folder) if output_folder is not None else nullcontext():
+        plan = make_evaluation_plan(description, config, data, components)
+        strategy = load_trained(description, plan, components.loss)
         check_exportable(plan, strategy.net)
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         loader = evaluation_loader(plan, strategy.inputs)
         classes = len(plan.dataset.classes)
-        score = evaluate(strategy, loader, classes, config.confusion, metrics=own.metrics)
-        seconds = time.perf_counter() - began
+        score = evaluate(strategy, loader, classes, config.confusion, metrics=components.metrics)
+        seconds = time.perf_counter() - start_time
         if not is_healthy(score.loss) and not may_be_early(score.loss, strategy.has_statistics):
-            raise RunError(f"the loss of {folder} on its test images is {score.loss}: {GONE_WRONG}")
-        check_finite(found, strategy)
+            raise RunError(
+                f"the loss of {folder} on its test images is {score.loss}: {DIVERGED_HINT}"
+            )
+        check_finite_parameters(description, strategy)
         onnx: Optional[Agreement] = None
         written: List[Path] = []
-        if place is not None:
-            onnx = write_extras(place, plan, strategy.net, score.confusion)
+        if output_folder is not None:
+            onnx = write_exports(output_folder, plan, strategy.net, score.confusion)
             names = {EXPORT: config.export is not None, CONFUSION: config.confusion}
-            written = [place / name for name, asked in names.items() if asked]
+            written = [output_folder / name for name, is_requested in names.items() if is_requested]
     give_back(strategy.net)
     return Evaluation(folder, plan, score, seconds, tuple(written), onnx)
 
 
-def plan_evaluation(folder: Path, given: Dict[str, Any]) -> Plan:
-    """The run's plan, as far as an evaluation needs one, on the devices that are given now.
-
-    Raises a UsageError.
-    """
-    found = evaluated(folder)
-    _check_own(found, NOTHING, None, folder)
-    return plan_of(found, config_of(found, given))
+def plan_evaluation(folder: Path, options: Dict[str, Any]) -> Plan:
+    """Return the plan of an evaluation, on the devices of ``options``. Raises a UsageError."""
+    description = read_evaluated_run(folder)
+    _check_same_components(description, NO_USER_COMPONENTS, None, folder)
+    return make_evaluation_plan(description, evaluation_config(description, options))
 
 
-def _check_own(
-    found: Description, own: UserComponents, data: Optional[Dataset], folder: Path
+def _check_same_components(
+    description: RunDescription, components: UserComponents, data: Optional[Dataset], folder: Path
 ) -> None:
-    how = "to gluonlab.training.evaluate_run.evaluate_run"
-    check_same_own(str(folder), how, found.used, own.settings(data))
+    usage = "to gluonlab.training.evaluate_run.evaluate_run"
+    check_same_user_components(str(folder), usage, description.used, components.settings(data))
 
 
-def _place(config: TrainConfig, folder: Path) -> Optional[Path]:
-    """The folder for what is asked for, if there is any. Raises ConfigError, and OutputError."""
-    wanted = config.confusion or config.export
+def _output_folder(config: TrainConfig, folder: Path) -> Optional[Path]:
+    """Return the folder for requested files, or None. Raises ConfigError and OutputError."""
+    is_needed = config.confusion or config.export
     if config.out is None:
-        return folder if wanted else None
-    if not wanted:
+        return folder if is_needed else None
+    if not is_needed:
         raise ConfigError(
             f"--out {config.out} has no effect with --evaluate alone: "
             "add --confusion or --export, or leave it out"
@@ -169,132 +173,145 @@ def _place(config: TrainConfig, folder: Path) -> Optional[Path]:
     return Path(config.out)
 
 
-# The run's settings that an evaluation looks at. What only training needs, or names the run's
-# devices, is none of them: a run on eight GPUs can be evaluated on a laptop.
-KEPT = (
+# The run's settings that affect an evaluation. The run's devices are not among them, because a run
+# on eight GPUs can be evaluated on a laptop.
+EVAL_FIELDS = (
     "model", "dataset", "data_dir", "image_size", "decoders", "skip_bad", "val_share", "batch_size",
     "global_batch_size", "microbatches", "microbatch_size", "seed", "prefetch", "resident_bytes",
     "deterministic", "tf32",
 )  # fmt: skip
-# Images are seen as they are.
-UNCHANGED = {"random_resized_crop": False, "crop_padding": 0, "flip": False, "mixup": 0.0}
-SMALLEST_SIZE = 8  # that --image-size takes; smaller images have their own size by default
-# What makes the run's own choice of these void.
-BATCH_SIZES, PARTS = ("batch_size", "global_batch_size"), ("microbatches", "microbatch_size")
-GONE_WRONG = "its training diverged: train again with a smaller --lr"
+# test images are not augmented
+NO_AUGMENTATION = {"random_resized_crop": False, "crop_padding": 0, "flip": False, "mixup": 0.0}
+SMALLEST_SIZE = 8  # of --image-size; smaller images keep their size by default
+# an option of one of these groups replaces the run's settings of the group
+BATCH_SIZES, MICROBATCH_OPTIONS = (
+    ("batch_size", "global_batch_size"),
+    ("microbatches", "microbatch_size"),
+)
+DIVERGED_HINT = "its training diverged: train again with a smaller --lr"
 
 
-def config_of(found: Description, given: Dict[str, Any]) -> TrainConfig:
-    """The run's settings, as far as they matter to an evaluation, and those that are given now."""
+def evaluation_config(description: RunDescription, options: Dict[str, Any]) -> TrainConfig:
+    """Return the run's settings that affect an evaluation, updated with ``options``."""
     fields = {field.name: field for field in dataclasses.fields(TrainConfig)}
-    strange = [name for name in found.asked if name not in fields]
-    if strange:
+    unknown_names = [name for name in description.requested if name not in fields]
+    if unknown_names:
         raise ConfigError(
-            f"{found.file} has settings that this gluonlab does not know: "
-            f"{', '.join(sorted(strange))}"
+            f"{description.file} has settings that this gluonlab does not know: "
+            f"{', '.join(sorted(unknown_names))}"
         )
-    settings = {name: value for name, value in found.asked.items() if name in KEPT}
-    # Any number of devices can keep to the size of the parts, and needs no more memory for one than
-    # the run did.
-    count, share = settings.pop("microbatches", None), _largest_share(found)
-    if isinstance(count, int) and share and count > 0:
-        settings["microbatch_size"] = -(-share // count)
-    if set(given) & {*BATCH_SIZES, *PARTS}:
-        settings.update(dict.fromkeys(PARTS))
-    if set(given) & set(BATCH_SIZES):
+    settings = {name: value for name, value in description.requested.items() if name in EVAL_FIELDS}
+    # A fixed size of microbatches works for any number of devices, and needs no more memory on one
+    # than the run did.
+    count, shard = settings.pop("microbatches", None), _largest_shard(description)
+    if isinstance(count, int) and shard and count > 0:
+        settings["microbatch_size"] = -(-shard // count)
+    if set(options) & {*BATCH_SIZES, *MICROBATCH_OPTIONS}:
+        settings.update(dict.fromkeys(MICROBATCH_OPTIONS))
+    if set(options) & set(BATCH_SIZES):
         settings.update(dict.fromkeys(BATCH_SIZES))
-    shape = image_shape(found)
+    shape = recorded_image_shape(description)
     if (
         shape is not None
         and shape[-1] >= SMALLEST_SIZE
         and settings.get("image_size") is None
         and takes(str(settings.get("dataset")), "image_size")
     ):
-        settings["image_size"] = shape[-1]  # the default follows the images that are there now
-    # which normalises nothing of itself: that is the run's, or of old its data set's
+        settings["image_size"] = shape[-1]  # the default size would depend on the current files
+    # the quick recipe does not set normalise, so that the run's value is used
     settings["recipe"] = QUICK
-    settings["normalise"] = found.used.get("normalise")
+    settings["normalise"] = description.used.get("normalise")
     try:
         TrainConfig(**settings)
     except ConfigError as error:
-        raise ConfigError(f"{found.file} is damaged: {error}") from None
-    config = TrainConfig(**{**settings, **UNCHANGED, "model": found.used["model"], **given})
-    config = with_resizer(config, found.used)
+        raise ConfigError(f"{description.file} is damaged: {error}") from None
+    config = TrainConfig(
+        **{**settings, **NO_AUGMENTATION, "model": description.used["model"], **options}
+    )
+    config = keep_recorded_resizer(config, description.used)
     if config.resizer == CYKOOZ != usual_resizer():
         warn(
-            f"the images of {found.folder} were resized by cykooz.resizer, which is not installed: "
-            "Pillow is used, which rounds a few pixels to the next value"
+            f"the images of {description.folder} were resized by cykooz.resizer, which is not "
+            "installed: Pillow is used, which rounds a few pixels to the next value"
         )
         config = config.replace(resizer=PILLOW)
     return config
 
 
-def _largest_share(found: Description) -> Optional[int]:
-    """How many images of a batch one copy of the network had; None when that is not known."""
-    copies, size = copy_count(found.used), found.used.get("global_batch_size")
+def _largest_shard(description: RunDescription) -> Optional[int]:
+    """Return the largest shard that a copy of the network got; None if unknown."""
+    copies, size = copy_count(description.used), description.used.get("global_batch_size")
     return -(-size // copies) if copies and isinstance(size, int) else None
 
 
-def image_shape(found: Description) -> Optional[Tuple[int, int, int]]:
-    """(channels, height, width) of the run's images; None where a run did not note them."""
-    shape = found.used.get("image_shape")
+def recorded_image_shape(description: RunDescription) -> Optional[Tuple[int, int, int]]:
+    """Return (channels, height, width) of the run's images; None if it did not record them."""
+    shape = description.used.get("image_shape")
     if shape is not None and not (
         isinstance(shape, list) and len(shape) == 3 and all(type(side) is int for side in shape)
     ):
-        raise ConfigError(f"{found.file} is damaged: image_shape {shape} is not a shape")
+        raise ConfigError(f"{description.file} is damaged: image_shape {shape} is not a shape")
     return None if shape is None else (shape[0], shape[1], shape[2])
 
 
-def plan_of(
-    found: Description,
+def make_evaluation_plan(
+    description: RunDescription,
     config: TrainConfig,
-    given: Optional[Dataset] = None,
-    own: UserComponents = NOTHING,
+    dataset: Optional[Dataset] = None,
+    components: UserComponents = NO_USER_COMPONENTS,
 ) -> Plan:
-    """The plan of an evaluation on the run's data, or on those ``given``. Raises a UsageError."""
-    plan = make_plan(config if own.net is None else config.replace(model=None), given, own=own)
-    check_same_images(found, plan.dataset)
+    """Return the plan of an evaluation, on the run's data or on ``dataset``.
+
+    Raises a UsageError.
+    """
+    plan = make_plan(
+        config if components.net is None else config.replace(model=None),
+        dataset,
+        components=components,
+    )
+    check_same_images(description, plan.dataset)
     return plan
 
 
-def check_same_images(found: Description, data: Dataset) -> None:
+def check_same_images(description: RunDescription, dataset: Dataset) -> None:
     """Raise ConfigError for images or classes other than the run's."""
-    folder, shape = found.folder, image_shape(found)
-    if shape not in (None, data.image_shape):
-        was, now = ("x".join(map(str, each)) for each in (shape, data.image_shape))
+    folder, shape = description.folder, recorded_image_shape(description)
+    if shape not in (None, dataset.image_shape):
+        recorded, actual = ("x".join(map(str, sides)) for sides in (shape, dataset.image_shape))
         raise ConfigError(
-            f"{data.name} has images of {now}, but {folder} was trained on {was}: "
+            f"{dataset.name} has images of {actual}, but {folder} was trained on {recorded}: "
             "evaluate it on images of that shape"
         )
-    differs = what_differs(found.classes, data.classes)
-    if differs:
+    difference = what_differs(description.classes, dataset.classes)
+    if difference:
         raise ConfigError(
-            f"{data.name} is not what {folder} was trained on ({differs}): "
+            f"{dataset.name} is not what {folder} was trained on ({difference}): "
             "evaluate it on the same classes in the same order"
         )
 
 
-def strategy_of(
-    found: Description, plan: Plan, loss: Optional[gluon.HybridBlock] = None
+def load_trained(
+    description: RunDescription, plan: Plan, loss: Optional[gluon.HybridBlock] = None
 ) -> Strategy:
-    """The run's network with its parameters, on the plan's devices; ``loss``: the user's own.
+    """Return a strategy with the run's network and parameters; ``loss``: the user's.
 
     Raises ModelError for parameters of another network.
     """
-    classes, file = len(plan.dataset.classes), found.parameters
+    classes, file = len(plan.dataset.classes), description.parameters_file
 
-    def trained(
+    def make_trained_net(
         ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None
     ) -> gluon.HybridBlock:
         net = make_net(plan, ctxs, start)
         load_parameters(net, file, str(file), classes)
         return net
 
-    return strategy_class(plan.split.way)(trained, make_loss(own=loss), plan, ALONE)
+    return strategy_class(plan.split.way)(make_trained_net, make_loss(own=loss), plan, ALONE)
 
 
-def check_finite(found: Description, strategy: Strategy) -> None:
-    """Raise RunError where parameters are not finite, which ReLU may hide from the loss."""
+def check_finite_parameters(description: RunDescription, strategy: Strategy) -> None:
+    """Raise RunError for parameters that are not finite, which ReLU may hide from the loss."""
     broken = broken_parameters(strategy.net)
     if broken:
-        raise RunError(f"{found.parameters} holds NaN or infinity in {named(broken)}: {GONE_WRONG}")
+        file, names = description.parameters_file, named(broken)
+        raise RunError(f"{file} holds NaN or infinity in {names}: {DIVERGED_HINT}")

@@ -1,4 +1,4 @@
-"""Checks of the settings and the run of an evaluation, before anything is loaded."""
+"""Checks of the options and the run of an evaluation, without loading MXNet."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Iterable
 
 from gluonlab.config import option_name
 from gluonlab.errors import ConfigError, DataError
-from gluonlab.runs.run_reader import Description, read_finished
+from gluonlab.runs.run_reader import RunDescription, read_finished_run
 
 # The settings that an evaluation accepts on the command line.
-GIVEN = (
+EVALUATION_OPTIONS = (
     "gpus", "devices", "require_gpu", "threads", "split", "stages", "cut", "balance",
     "pipeline_schedule", "stages_per_device", "ways", "channels", "data_dir",
     "decoders", "skip_bad", "batch_size",
@@ -19,22 +19,22 @@ GIVEN = (
 )  # fmt: skip
 
 
-def check_given(given: Iterable[str]) -> None:
+def check_evaluation_options(given: Iterable[str]) -> None:
     """Raise ConfigError for a setting that the run determines."""
     for name in given:
-        if name not in GIVEN:
+        if name not in EVALUATION_OPTIONS:
             raise ConfigError(
                 f"{option_name(name)} has no effect with --evaluate, "
                 "which takes it from the run: leave it out"
             )
 
 
-def evaluated(folder: Path) -> Description:
+def read_evaluated_run(folder: Path) -> RunDescription:
     """Read the description of the finished run in this folder.
 
     Raises ConfigError if the folder does not contain a finished run.
     """
     try:
-        return read_finished(folder)
+        return read_finished_run(folder)
     except DataError as error:
         raise ConfigError(f"--evaluate {error}") from None

@@ -1,4 +1,4 @@
-"""What a config says of image files; without MXNet, which packing them does not need."""
+"""Options of image files, without loading MXNet, which packing them does not need."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gluonlab.data.sets.dataset_registry import all_of_image_files, is_cut_alrea
 from gluonlab.errors import ConfigError, DataError
 
 
-def file_options(config: TrainConfig) -> Dict[str, Any]:
-    """The options of the data set's loader besides its folder, where it reads image files.
+def image_file_options(config: TrainConfig) -> Dict[str, Any]:
+    """Return the options of a loader of image files, except for its folder.
 
     Raises ConfigError for a setting that has no effect on other data sets.
     """
@@ -30,22 +30,23 @@ def file_options(config: TrainConfig) -> Dict[str, Any]:
     return {}
 
 
-def resizer_of(config: TrainConfig) -> Optional[str]:
+def choose_resizer(config: TrainConfig) -> Optional[str]:
     """Return the library that will resize the images of a config; None if none is resized."""
-    return config.resizer or (usual_resizer() if _resizes(config) else None)
+    return config.resizer or (usual_resizer() if _resizes_images(config) else None)
 
 
-def with_resizer(config: TrainConfig, before: Mapping[str, Any]) -> TrainConfig:
-    """Return the config with the resizer that a run had, unless the config names one.
+def keep_recorded_resizer(config: TrainConfig, recorded: Mapping[str, Any]) -> TrainConfig:
+    """Return the config with the resizer of an earlier run, unless the config names one.
 
-    ``before``: the settings in the run's config.json. Runs of older versions resized with Pillow.
+    ``recorded``: the settings in the run's config.json. Older versions resized with Pillow and did
+    not record it.
     """
-    if config.resizer is not None or not _resizes(config):
+    if config.resizer is not None or not _resizes_images(config):
         return config
-    return config.replace(resizer=before.get("resizer", PILLOW))
+    return config.replace(resizer=recorded.get("resizer", PILLOW))
 
 
-def _resizes(config: TrainConfig) -> bool:
+def _resizes_images(config: TrainConfig) -> bool:
     with suppress(DataError):  # of files that are not there
         return of_image_files(config.dataset) and not is_cut_already(
             config.dataset, config.data_dir

@@ -1,7 +1,7 @@
-"""The learning rate of every step: --lr-schedule, a warm-up before it, and their checks.
+"""Learning rate schedules (--lr-schedule) with warm-up, and checks of their options.
 
-MXNet's own schedulers keep a state. So they cannot be asked again for an earlier step, whose loss
-becomes known only now, nor start in the middle of a run. `Rates` needs only a step's number.
+MXNet's schedulers have a state. They cannot be called for an earlier step, whose loss has just been
+read, or start in the middle of a run. `LearningRates` needs only the number of a step.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ SMALLEST_RATE = 1e-37  # MXNet refuses a float32 below 1.2e-38 that is not 0
 
 
 @dataclass(frozen=True)
-class Rates:
-    """``rates(step)`` is the learning rate of a step, from 1 to ``steps``: an ``lr_scheduler``.
+class LearningRates:
+    """The learning rate of each step, from 1 to ``steps``, as an ``lr_scheduler`` of MXNet.
 
-    During the ``warmup_steps`` it grows evenly, to ``base_lr`` in the last of them (Goyal et al.,
-    "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017, section 2.2). After
-    ``milestones`` steps each it is multiplied by ``decay``. It ends where one step more would have
-    ``final_lr``: so no step is wasted on a rate of 0.
+    During ``warmup_steps`` it grows linearly to ``base_lr`` (Goyal et al., "Accurate, large
+    minibatch SGD: training ImageNet in 1 hour", 2017, section 2.2). With schedule ``step`` it is
+    multiplied by ``decay`` after each of the ``milestones``. Other schedules reach ``final_lr`` one
+    step after the end, so that no step is wasted on a rate of 0.
     """
 
     base_lr: float
@@ -43,65 +43,65 @@ class Rates:
         return rate if rate >= SMALLEST_RATE else 0.0
 
     def progress(self, step: int) -> float:
-        """The share of the run after the warm-up before this step: 0 at first, below 1 at last."""
-        done, wanted = step - 1 - self.warmup_steps, self.steps - self.warmup_steps
-        return min(1.0, max(0, done) / max(1, wanted))
+        """Return the fraction of the run after the warm-up that is done before this step."""
+        done, total = step - 1 - self.warmup_steps, self.steps - self.warmup_steps
+        return min(1.0, max(0, done) / max(1, total))
 
-    def between(self, share: float) -> float:
-        """``base_lr`` for a share of 1, ``final_lr`` for 0."""
-        # rounding may lead an ulp above it
-        return min(self.base_lr, self.final_lr + (self.base_lr - self.final_lr) * share)
+    def interpolate(self, fraction: float) -> float:
+        """Return a value between ``final_lr`` (fraction 0) and ``base_lr`` (fraction 1)."""
+        # rounding may exceed base_lr by an ulp
+        return min(self.base_lr, self.final_lr + (self.base_lr - self.final_lr) * fraction)
 
     def settings(self) -> Dict[str, Any]:
-        """What this schedule uses, as plain values for config.json."""
-        used: Dict[str, Any] = {"lr_schedule": self.schedule, "warmup_steps": self.warmup_steps}
+        """Return the used settings of the schedule, for config.json."""
+        settings: Dict[str, Any] = {"lr_schedule": self.schedule, "warmup_steps": self.warmup_steps}
         if self.schedule == "step":
-            used.update(lr_decay=self.decay, lr_decay_steps=list(self.milestones))
+            settings.update(lr_decay=self.decay, lr_decay_steps=list(self.milestones))
         elif self.schedule != "constant":
-            used.update(final_lr=self.final_lr)
-        return used
+            settings.update(final_lr=self.final_lr)
+        return settings
 
     def in_words(self) -> str:
-        """``cosine to 0, warm-up in 46 steps``."""
+        """Return a description such as ``cosine to 0, warm-up in 46 steps``."""
         if self.schedule == "step":
             *most, last = (f"{milestone:,}" for milestone in self.milestones)
-            after = f"{', '.join(most)} and {last}" if most else last
-            words = f"times {self.decay:g} after {after} steps"
+            milestones = f"{', '.join(most)} and {last}" if most else last
+            text = f"times {self.decay:g} after {milestones} steps"
         else:
-            words = self.schedule + f" to {self.final_lr:g}" * (self.schedule != "constant")
+            text = self.schedule + f" to {self.final_lr:g}" * (self.schedule != "constant")
         steps = f"{self.warmup_steps:,} step{'s' * (self.warmup_steps > 1)}"
-        return words + f", warm-up in {steps}" * (self.warmup_steps > 0)
+        return text + f", warm-up in {steps}" * (self.warmup_steps > 0)
 
 
-def _constant(rates: Rates, step: int) -> float:
+def _constant_rate(rates: LearningRates, step: int) -> float:
     return rates.base_lr
 
 
-def _step(rates: Rates, step: int) -> float:
+def _step_rate(rates: LearningRates, step: int) -> float:
     return rates.base_lr * rates.decay ** sum(milestone < step for milestone in rates.milestones)
 
 
-def _cosine(rates: Rates, step: int) -> float:
-    """Loshchilov, Hutter, "SGDR", 2017, equation 5, without restarts."""
-    return rates.between((1 + math.cos(math.pi * rates.progress(step))) / 2)
+def _cosine_rate(rates: LearningRates, step: int) -> float:
+    """Return the rate of Loshchilov, Hutter, "SGDR", 2017, equation 5, without restarts."""
+    return rates.interpolate((1 + math.cos(math.pi * rates.progress(step))) / 2)
 
 
-def _linear(rates: Rates, step: int) -> float:
-    return rates.between(1 - rates.progress(step))
+def _linear_rate(rates: LearningRates, step: int) -> float:
+    return rates.interpolate(1 - rates.progress(step))
 
 
-LR_SCHEDULES: Dict[str, Callable[[Rates, int], float]] = {
-    "constant": _constant,
-    "step": _step,
-    "cosine": _cosine,
-    "linear": _linear,
+LR_SCHEDULES: Dict[str, Callable[[LearningRates, int], float]] = {
+    "constant": _constant_rate,
+    "step": _step_rate,
+    "cosine": _cosine_rate,
+    "linear": _linear_rate,
 }
 
-CONSTANT, DECAY = "constant", 0.1
+CONSTANT, DEFAULT_DECAY = "constant", 0.1
 # where He et al., "Deep residual learning", 2016, section 4.2, divide the rate by 10
 HALF_AND_THREE_QUARTERS = (Fraction(1, 2), Fraction(3, 4))
-# the schedules that each of these options belongs to
-OF_SCHEDULES = {
+# option -> the schedules that use it
+SCHEDULES_BY_OPTION = {
     "lr_decay": ("step",),
     "lr_decay_epochs": ("step",),
     "final_lr": ("cosine", "linear"),
@@ -109,11 +109,11 @@ OF_SCHEDULES = {
 
 
 def check_schedule(config: TrainConfig) -> None:
-    """Raise ConfigError for an unknown schedule, and for an option of another one."""
+    """Raise ConfigError for an unknown schedule, or an option of another one."""
     schedule = config.lr_schedule or CONSTANT
     if schedule not in LR_SCHEDULES:
         raise ConfigError(unknown("--lr-schedule", schedule, LR_SCHEDULES))
-    for name, schedules in OF_SCHEDULES.items():
+    for name, schedules in SCHEDULES_BY_OPTION.items():
         value = getattr(config, name)
         if value is not None and schedule not in schedules:
             raise ConfigError(
@@ -122,8 +122,8 @@ def check_schedule(config: TrainConfig) -> None:
             )
 
 
-def check_epochs(config: TrainConfig) -> None:
-    """Raise ConfigError for a warm-up or a change of the rate beyond the run's epochs."""
+def check_schedule_epochs(config: TrainConfig) -> None:
+    """Raise ConfigError for a warm-up or a milestone beyond the run's epochs."""
     warmup, epochs = config.warmup_epochs or 0.0, config.epochs or 1
     if warmup >= epochs:
         raise ConfigError(
@@ -145,8 +145,8 @@ def check_epochs(config: TrainConfig) -> None:
         )
 
 
-def check_final_rate(config: TrainConfig, rates: Rates, scale: float) -> None:
-    """Raise ConfigError when ``rates``, which ``scale`` has multiplied, end above their begin."""
+def check_final_rate(config: TrainConfig, rates: LearningRates, scale: float) -> None:
+    """Raise ConfigError if the final rate exceeds the initial one; ``scale``: their factor."""
     if rates.final_lr > rates.base_lr:
         raise ConfigError(
             f"--final-lr {config.final_lr:g} is above the initial {rates.base_lr / scale:g}: "
@@ -154,19 +154,19 @@ def check_final_rate(config: TrainConfig, rates: Rates, scale: float) -> None:
         )
 
 
-def make_rates(
+def make_learning_rates(
     config: TrainConfig,
     base_lr: float,
     epochs: int,
     steps_per_epoch: int,
     scale: float = 1.0,
     decay_shares: Sequence[Fraction] = (),
-) -> Rates:
-    """The learning rate of every step.
+) -> LearningRates:
+    """Return the learning rates of all steps.
 
-    ``base_lr`` is scaled already; ``scale`` is what --final-lr must be multiplied by.
-    ``decay_shares``: where --lr-schedule step steps without --lr-decay-epochs, as shares of what
-    follows the warm-up; HALF_AND_THREE_QUARTERS where there are none.
+    ``base_lr`` is already scaled by ``scale``, and --final-lr is not. ``decay_shares``: the
+    milestones of --lr-schedule step without --lr-decay-epochs, as fractions of the run after the
+    warm-up. The default is HALF_AND_THREE_QUARTERS.
     """
     schedule, decay = config.lr_schedule or CONSTANT, config.lr_decay
     steps = epochs * steps_per_epoch
@@ -177,13 +177,13 @@ def make_rates(
             warmup_steps + math.ceil((steps - warmup_steps) * share)
             for share in decay_shares or HALF_AND_THREE_QUARTERS
         ]
-    return Rates(
+    return LearningRates(
         base_lr,
         steps,
         schedule,
         warmup_steps,
         (config.final_lr or 0.0) * scale,
-        DECAY if decay is None else decay,
+        DEFAULT_DECAY if decay is None else decay,
         tuple(milestones),
     )
 

@@ -1,4 +1,4 @@
-"""LivePlot: a notebook's picture of a run that grows while it trains."""
+"""LivePlot: a plot in a notebook that grows during training."""
 
 from __future__ import annotations
 
@@ -11,158 +11,167 @@ from typing import Iterator, Optional
 from gluonlab.drawing.matplotlib_figures import CellDisplay, as_png, in_notebook, new_figure
 from gluonlab.errors import ConfigError
 from gluonlab.plain_text import decimals
-from gluonlab.runs.plot_curves import Growing, draw_accuracy, draw_loss
+from gluonlab.runs.plot_curves import CurveDownsampler, draw_accuracy, draw_loss
 from gluonlab.runs.run_reader import read_lines
 from gluonlab.runs.run_result import usual_speed
 from gluonlab.runs.run_schema import CURVES, Epoch, Step
 from gluonlab.training.callbacks import FINISHED, Callback, RunEnd, RunView
 
-EVERY = 1.0  # seconds between two pictures, at least
-SHARE = 0.05  # of the time that goes into pictures, at most
+MIN_INTERVAL_S = 1.0  # between two plots
+MAX_DRAWING_SHARE = 0.05  # of the time may be spent on drawing
 WIDTH, HEIGHT, COLUMNS = 9, 3.2, 100
 
 
 class LivePlot(Callback):
-    """Training loss and test accuracy, with images/s and the time to go, in a cell's output.
+    """A callback that plots training loss and test accuracy in the output of a notebook cell.
 
-    At the end a picture without these stays there. It is drawn again once in a while, never for
-    each step, and where it cannot be drawn the run goes on. Outside a notebook it says where the
-    curves will be. ``every``: seconds between two pictures, at least; ConfigError for what is no
-    number from 0 up.
+    The plot shows images/s and the remaining time, and is drawn at intervals, not in each step.
+    The last plot stays in the cell. If drawing fails, the run continues without it. Outside a
+    notebook, a line tells where the curves will be.
+
+    Args:
+        every: the shortest time between two plots, in seconds.
+
+    Raises:
+        ConfigError: ``every`` is not a number from 0 up.
     """
 
-    def __init__(self, every: float = EVERY) -> None:
+    def __init__(self, every: float = MIN_INTERVAL_S) -> None:
         is_number = isinstance(every, (int, float)) and not isinstance(every, bool)
         if not is_number or not 0 <= every < math.inf:
             raise ConfigError(f"LivePlot(every={every!r}): give seconds, a number from 0 up")
         self.every = every
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
-        self._shown: Optional[CellDisplay] = None
-        self._due = 0.0
-        self._losses = Growing()
+    def _reset(self) -> None:
+        self._display: Optional[CellDisplay] = None
+        self._next_draw_time = 0.0
+        self._losses = CurveDownsampler()
         self._last: Optional[Step] = None
-        self._first: Optional[Step] = None  # since the run began, or goes on
-        self._of_epoch: Optional[Step] = None  # the first that is known
-        self._images = 0  # of those after that one
+        self._first: Optional[Step] = None  # since the run started or was resumed
+        self._first_of_epoch: Optional[Step] = None  # the first step with a known loss
+        self._images = 0  # of the steps after that one
 
     def on_run_start(self, run: RunView) -> None:
-        """Begin a picture, with what a run that goes on has had before."""
-        self._begin()
+        """Create the plot, with the earlier steps of a resumed run."""
+        self._reset()
         if not in_notebook():
-            _say(f"only a notebook shows it; {run.path}/{CURVES} will have the curves")
+            _print_line(f"only a notebook shows it; {run.path}/{CURVES} will have the curves")
             return
-        self._shown = CellDisplay()
+        self._display = CellDisplay()
         if run.step:
-            with self._harmless():
+            with self._stop_plot_on_error():
                 assert run.path is not None  # callbacks are rank 0's
                 for line in read_lines(run.path):
                     if isinstance(line, Step):
                         self._add(run, line)
         self._draw(run, f"{run.epochs} epochs")
-        self._due = time.monotonic() + self.every  # matplotlib has been loaded, too
+        self._next_draw_time = time.monotonic() + self.every  # after loading matplotlib
 
     def on_epoch_start(self, run: RunView, epoch: int) -> None:
-        """Measure the speed anew."""
-        self._of_epoch = None
+        """Restart the measurement of images/s."""
+        self._first_of_epoch = None
 
     def on_step(self, run: RunView, step: Step) -> None:
-        """One more point of the loss."""
-        if self._shown is None or (self._last is not None and step.step <= self._last.step):
+        """Add the loss of a step."""
+        if self._display is None or (self._last is not None and step.step <= self._last.step):
             return
         self._add(run, step)
         if self._first is None:
             self._first = step
-        if self._of_epoch is None:
-            self._of_epoch, self._images = step, 0
-        elif (step.seconds or 0) > (self._of_epoch.seconds or 0):  # several are told at once
+        if self._first_of_epoch is None:
+            self._first_of_epoch, self._images = step, 0
+        elif (step.seconds or 0) > (
+            self._first_of_epoch.seconds or 0
+        ):  # else several are read at once
             self._images += step.images or 0
         self._draw_if_due(run)
 
     def on_epoch_end(self, run: RunView, epoch: Epoch) -> None:
-        """One more point of the means and the accuracy."""
+        """Draw the results of the epoch, if a plot is due."""
         self._draw_if_due(run)
 
     def on_run_end(self, run: RunView, end: RunEnd) -> None:
-        """The picture that stays."""
-        done = len(run.history)
-        words = f"{done} of {run.epochs} epochs"
+        """Draw the final plot."""
+        epochs_done = len(run.history)
+        title = f"{epochs_done} of {run.epochs} epochs"
         if run.history:
             last = run.history[-1]
             speed = f"{usual_speed(run.history):,.0f} images/s"
-            words = f"{words} in {_clock(last.seconds or 0)}   {speed}"
-            words = f"{words}   test accuracy {last.accuracy:.4f}"
+            title = f"{title} in {_format_duration(last.seconds or 0)}   {speed}"
+            title = f"{title}   test accuracy {last.accuracy:.4f}"
         if end.how != FINISHED:
-            words += f"\n{textwrap.shorten(f'{end.how}: {end.message}', COLUMNS)}"
-        self._draw(run, words, ends=max(1, done))
+            title += f"\n{textwrap.shorten(f'{end.how}: {end.message}', COLUMNS)}"
+        self._draw(run, title, last_epoch=max(1, epochs_done))
 
     def _add(self, run: RunView, step: Step) -> None:
         self._losses.add(step.step / run.steps_per_epoch, step.loss)
         self._last = step
 
     def _draw_if_due(self, run: RunView) -> None:
-        if self._shown is not None and time.monotonic() >= self._due:
-            self._draw(run, self._under_way(run))
+        if self._display is not None and time.monotonic() >= self._next_draw_time:
+            self._draw(run, self._progress_text(run))
 
-    def _under_way(self, run: RunView) -> str:
-        """``epoch 3 of 10   loss 0.123   5,123 images/s   0:42 to go``."""
+    def _progress_text(self, run: RunView) -> str:
+        """Return ``epoch 3 of 10   loss 0.123   5,123 images/s   0:42 to go``."""
         last, first = self._last, self._first
-        words = [f"epoch {min(len(run.history) + 1, run.epochs)} of {run.epochs}"]
+        parts = [f"epoch {min(len(run.history) + 1, run.epochs)} of {run.epochs}"]
         if last is not None:
-            words.append(f"loss {decimals(last.loss, 3)}")
-        speed = self._speed(run)
+            parts.append(f"loss {decimals(last.loss, 3)}")
+        speed = self._images_per_second(run)
         if speed:
-            words.append(f"{speed:,.0f} images/s")
+            parts.append(f"{speed:,.0f} images/s")
         if last is not None and first is not None and last.step > first.step:
-            pace = ((last.seconds or 0) - (first.seconds or 0)) / (last.step - first.step)
-            left = run.epochs * run.steps_per_epoch - last.step
-            words.append(f"{_clock(math.ceil(pace * left))} to go")
-        return "   ".join(words)
+            seconds_per_step = ((last.seconds or 0) - (first.seconds or 0)) / (
+                last.step - first.step
+            )
+            steps_left = run.epochs * run.steps_per_epoch - last.step
+            parts.append(f"{_format_duration(math.ceil(seconds_per_step * steps_left))} to go")
+        return "   ".join(parts)
 
-    def _speed(self, run: RunView) -> float:
-        """Images per second: of this epoch so far, or of the last one."""
-        last, first = self._last, self._of_epoch
+    def _images_per_second(self, run: RunView) -> float:
+        """Return the throughput of this epoch so far, or of the last one."""
+        last, first = self._last, self._first_of_epoch
         if last is not None and first is not None:
             seconds = (last.seconds or 0) - (first.seconds or 0)
             if self._images and seconds > 0:
                 return self._images / seconds
         return run.history[-1].images_per_second if run.history else 0.0
 
-    def _draw(self, run: RunView, words: str, ends: Optional[int] = None) -> None:
-        """``words``: above the curves. ``ends``: the epoch with which the axes end."""
-        if self._shown is None:
+    def _draw(self, run: RunView, title: str, last_epoch: Optional[int] = None) -> None:
+        """Draw ``title`` and curves; ``last_epoch``: the end of the axes."""
+        if self._display is None:
             return
-        began = time.monotonic()
-        with self._harmless():
+        start_time = time.monotonic()
+        with self._stop_plot_on_error():
             figure = new_figure(WIDTH, HEIGHT)
             loss, accuracy = figure.subplots(1, 2)
             figure.subplots_adjust(left=0.07, right=0.98, bottom=0.16, top=0.78, wspace=0.18)
-            figure.text(0.07, 0.97, words, fontsize=10, va="top")
+            figure.text(0.07, 0.97, title, fontsize=10, va="top")
             draw_loss(loss, self._losses.curve, run.history)
             draw_accuracy(accuracy, run.history)
             for axes in (loss, accuracy):
-                axes.set_xlim(0, ends or run.epochs)
-            self._shown.show(as_png(figure))
+                axes.set_xlim(0, last_epoch or run.epochs)
+            self._display.show(as_png(figure))
         now = time.monotonic()
-        self._due = now + max(self.every, (now - began) / SHARE)
+        self._next_draw_time = now + max(self.every, (now - start_time) / MAX_DRAWING_SHARE)
 
     @contextmanager
-    def _harmless(self) -> Iterator[None]:
-        """What fails in the block is said, and no more is drawn."""
+    def _stop_plot_on_error(self) -> Iterator[None]:
+        """Print an error of the block, and stop plotting."""
         try:
             yield
         except Exception as error:
-            self._shown = None
-            _say(f"ends here, the run goes on: {type(error).__name__}: {error}")
+            self._display = None
+            _print_line(f"ends here, the run goes on: {type(error).__name__}: {error}")
 
 
-def _clock(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def _say(line: str) -> None:
-    with suppress(OSError, ValueError):  # nobody reads it
+def _print_line(line: str) -> None:
+    with suppress(OSError, ValueError):  # output is closed
         print(f"{'live plot':<11}{line}")

@@ -1,6 +1,6 @@
-"""train(TrainConfig(...)): a whole run, from the plan to the folder with its results.
+"""The training of a run, from its TrainConfig to the run's folder with the results.
 
-`train` makes the plan, `train_plan` carries it out, and `TrainingLoop` is its epochs and batches.
+`train` makes the plan, `train_plan` executes it, and `TrainingLoop` runs its epochs and batches.
 """
 
 from __future__ import annotations
@@ -30,133 +30,174 @@ from gluonlab.kvstores.gradient_compression import FP16
 from gluonlab.kvstores.process_groups import ALONE, Group
 from gluonlab.parallel.strategy import MakeStrategy, Strategy
 from gluonlab.runs import run_schema
-from gluonlab.runs.checkpoint import checkpoints, with_parameters
+from gluonlab.runs.checkpoint import find_parameters_file, list_checkpoints
 from gluonlab.runs.run_result import Result
 from gluonlab.runs.run_schema import CONFUSION, EXPORT, PARAMETERS, DivergedEvent
-from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory, ended
+from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory, make_end_event
 from gluonlab.training.builtin_callbacks import (
     EarlyStopping,
     FirstStepTimer,
-    LossScaleNotes,
+    LossScaleRecorder,
+    OutputErrorRecorder,
     ReplicaCheck,
-    StalenessNotes,
+    StalenessRecorder,
     TensorBoard,
-    UnheardNotes,
-    goodness,
+    epoch_score,
 )
-from gluonlab.training.callbacks import Callbacks, RunView, made
-from gluonlab.training.checkpoint_writer import arrays_of_first
-from gluonlab.training.evaluate import Confusion, Score, evaluation_loader, validate, write_picture
+from gluonlab.training.callbacks import Callbacks, RunView, make_callbacks
+from gluonlab.training.checkpoint_writer import broadcast_arrays
+from gluonlab.training.evaluate import (
+    Confusion,
+    Score,
+    evaluation_loader,
+    validate,
+    write_confusion_picture,
+)
 from gluonlab.training.plan import Plan
-from gluonlab.training.reporter import ConsoleReporter, Reporter, epoch_in_words
+from gluonlab.training.reporter import ConsoleReporter, Reporter, format_epoch
 from gluonlab.training.resume import (
-    Begun,
-    Interrupted,
-    anew,
-    as_begun,
-    asked,
-    begun,
-    differences,
-    going_on,
-    interrupted,
-    result_of,
-    run_directory,
-    with_checkpoints,
+    ExistingRun,
+    ResumePoint,
+    adapt_to_resumed_run,
+    archive_and_restart,
+    describe_differences,
+    enable_checkpoints,
+    find_existing_run,
+    open_run_directory,
+    read_finished_result,
+    read_resume_point,
+    resumed_config,
+    with_recorded_settings,
 )
-from gluonlab.training.stop_consensus import Consensus
+from gluonlab.training.stop_consensus import StopCoordinator
 from gluonlab.training.train_state import TrainState, put_parameters
 from gluonlab.training.training_setup import (
-    measured_memory,
+    measure_memory_line,
     plan_together,
     prepare,
-    read_together,
-    remarks_after,
+    read_dataset_together,
+    warnings_after_training,
 )
-from gluonlab.training.user_components import answers_others, check_kind, check_same_own, make_own
-from gluonlab.training.user_metrics import in_words
+from gluonlab.training.user_components import (
+    check_argument,
+    check_same_user_components,
+    explain_unknown_arguments,
+    make_user_components,
+)
+from gluonlab.training.user_metrics import format_metrics
 
 if TYPE_CHECKING:
     from gluonlab.export.onnx_graph import Agreement
 
 
-@answers_others
+@explain_unknown_arguments
 def train(
     config: "TrainConfig | None" = None,
     strategy: Optional[MakeStrategy] = None,
     reporter: Optional[Reporter] = None,
     dataset: Any = None,
     group: Group = ALONE,
-    resume: "str | Path | Interrupted | None" = None,
+    resume: "str | Path | ResumePoint | None" = None,
     autoresume: bool = False,
     callbacks: Sequence[Any] = (),
     net: Any = None,
     loss: Optional[gluon.HybridBlock] = None,
     metrics: Any = None,
 ) -> Result:
-    """Train as ``config`` says, on the devices it names, and write the run's folder.
+    """Train a network on the devices of a config, and write the run's folder.
 
-    ``strategy``: how network and batches lie on the devices, in place of what ``split`` says. Its
-    attribute ``devices_per_copy`` (default 1) says how many devices share a copy of the network.
-    ``dataset``: the one that the config names, where it has been read already, or one of the user's
-    own, as `gluonlab.data.from_arrays` makes it; or two of Gluon, (train, test), as for
-    `gluonlab.data.from_datasets`. ``group``: the processes that train together, each of which calls
-    this. ``resume``: the folder, which rank 0 reads, of a run that goes on from its last
-    checkpoint, or what `gluonlab.training.resume.interrupted` found there; as it was asked for,
-    without a ``config``, or as one made by `gluonlab.training.resume.asked`. ``autoresume``: begin
-    a run in the folder ``config.out``, or go on with the one there; of a run that has ended the
-    result is given again. ``callbacks``: see `gluonlab.training.callbacks.Callback`; those of
-    rank 0 are told. ``net``,
-    ``loss``: the user's own, in place of the config's, see
-    `gluonlab.training.user_components.UserComponents`.
-    ``metrics``: more numbers of the test images, see `gluonlab.training.user_metrics`.
+    The run computes with mx.nd. After ``npx.set_np()`` the trained network is an mx.np network.
+    After an error or Ctrl-C the folder contains everything up to the last complete epoch. A
+    UsageError in the first epoch, such as for an image that cannot be decoded, removes the folder.
 
-    Raises a UsageError before anything is written when the config cannot be carried out,
-    NoMemoryError when memory, descriptors or threads are used up, and DivergedError when the loss
-    is no longer a number, or beyond recovery, or the parameters are not finite after an epoch;
-    DriftError, where ``check_replicas`` finds that replicas differ; CallbackError where a callback
-    fails. The run computes with mx.nd;
-    its network is of the user's kind, mx.np after ``npx.set_np()``. After an error or Ctrl-C the
-    folder holds everything up to the last whole epoch; a UsageError before that one, such as for an
-    image that cannot be decoded, takes it away again. Ctrl-C, SIGTERM and SIGHUP let the step or
-    the batch of an evaluation end that is under way, if this is the main thread; a second Ctrl-C
-    does not, and where MXNet never comes back, it ends the process. What comes to one process of a
-    group ends all of them after the same step, within eight.
+    In the main thread, Ctrl-C, SIGTERM and SIGHUP let the current step or evaluation batch finish.
+    A second Ctrl-C does not wait for it, and ends the process if MXNet never returns. A signal to
+    one process of a group stops all processes after the same step, at most eight steps later.
+
+    Args:
+        config: the settings of the run. The default is ``TrainConfig()``, or the recorded settings
+            of the run that is resumed.
+        strategy: a function that makes the parallelism strategy, in place of ``config.split``. Its
+            attribute ``devices_per_copy`` (default 1) is the number of devices that share a copy of
+            the network.
+        reporter: prints the progress. The default prints lines and a progress bar.
+        dataset: a data set from `gluonlab.data.from_arrays` or `gluonlab.data.load_dataset`, or a
+            pair of Gluon data sets (train, test), as for `gluonlab.data.from_datasets`. The default
+            is the data set that the config names.
+        group: the processes that train together. Each of them calls `train`.
+        resume: a run to resume from its last checkpoint: its folder, which rank 0 reads, or a
+            `gluonlab.training.resume.ResumePoint`.
+        autoresume: start a run in the folder ``config.out``, or resume the run in it. If that run
+            is complete, return its result.
+        callbacks: `gluonlab.training.callbacks.Callback` objects or classes. Only rank 0 calls
+            them.
+        net: a HybridBlock, or a function that makes one, in place of ``config.model``. It maps
+            images (n, C, H, W) to scores (n, classes).
+        loss: a HybridBlock of scores (n, classes) and labels (n,), with one value for each image.
+        metrics: more metrics of the test images, see `gluonlab.training.user_metrics`.
+
+    Returns:
+        The `gluonlab.runs.run_result.Result`: the metrics of each epoch, and the trained network.
+
+    Raises:
+        UsageError: the config cannot be used. Nothing has been written.
+        NoMemoryError: memory, file descriptors or threads are exhausted.
+        DivergedError: the loss or a parameter is not finite, or the loss is too large to recover.
+        DriftError: with ``check_replicas``, the replicas differ.
+        CallbackError: a callback raised an exception.
     """
     config = None if config is None else TrainConfig.required("train", config)
-    check_kind("strategy", strategy, callable(strategy), "TrainConfig(split=...) names one")
-    check_kind("reporter", reporter, isinstance(reporter, Reporter), "give a Reporter")
-    check_kind("group", group, hasattr(group, "rank"), "gluonlab launch makes one")
-    known = isinstance(resume, (str, Path, Interrupted))
-    check_kind("resume", resume, known, "give a run's folder")
-    before = resume
-    if isinstance(before, (str, Path)):
-        before = interrupted(before, group)
-    if before is not None:
-        config = asked(before, group) if config is None else going_on(config, before)
+    check_argument("strategy", strategy, callable(strategy), "TrainConfig(split=...) names one")
+    check_argument("reporter", reporter, isinstance(reporter, Reporter), "give a Reporter")
+    check_argument("group", group, hasattr(group, "rank"), "gluonlab launch makes one")
+    is_resumable = isinstance(resume, (str, Path, ResumePoint))
+    check_argument("resume", resume, is_resumable, "give a run's folder")
+    resume_point = read_resume_point(resume, group) if isinstance(resume, (str, Path)) else resume
+    if resume_point is not None:
+        config = (
+            resumed_config(resume_point, group)
+            if config is None
+            else adapt_to_resumed_run(config, resume_point)
+        )
     config = config or TrainConfig()
-    earlier = None
+    existing_run = None
     if autoresume:
-        config = with_checkpoints(config, before, group)
-        earlier = begun(config, group)
-        config = config if earlier is None else as_begun(config, earlier, group)
-    listeners, own = made(callbacks), make_own(net, loss, metrics)
-    with limits_explained():  # not yet under mx.nd's semantics: data sets give the user's arrays
-        data = read_together(dataset, config, own, group)
-    with nd_semantics(), limits_explained():
+        config = enable_checkpoints(config, resume_point, group)
+        existing_run = find_existing_run(config, group)
+        if existing_run is not None:
+            config = with_recorded_settings(config, existing_run, group)
+    user_callbacks = make_callbacks(callbacks)
+    components = make_user_components(net, loss, metrics)
+    # outside nd_semantics: a data set of the user's yields arrays of the user's kind
+    with explain_resource_limits():
+        loaded_data = read_dataset_together(dataset, config, components, group)
+    with nd_semantics(), explain_resource_limits():
+        devices_per_copy = getattr(strategy, "devices_per_copy", 1)
         plan = plan_together(
-            config, data, group, earlier is not None, own, getattr(strategy, "devices_per_copy", 1)
+            config, loaded_data, group, existing_run is not None, components, devices_per_copy
         )
-        begun_before = [earlier.ended, earlier.run and earlier.run.found] if earlier else []
-        for found in [before and before.found, *begun_before]:
-            if found is not None:  # else it would be another network that does not fit
-                check_same_own(str(found.folder), "to train", found.used, plan.own_settings)
+        recorded = [resume_point and resume_point.description]
+        if existing_run is not None:
+            continued = existing_run.resume_point
+            recorded += [existing_run.finished, continued and continued.description]
+        for description in filter(None, recorded):
+            # checked before the parameters, whose error would only name a shape that does not fit
+            check_same_user_components(
+                str(description.folder), "to train", description.used, plan.component_settings
+            )
         warn_of_loaders(dataset, plan.dataset, plan.global_batch_size, plan.drop_last)
-        taken = measured_memory(plan, strategy)
+        memory_line = measure_memory_line(plan, strategy)
         result = train_plan(
-            plan, strategy, reporter or ConsoleReporter(), taken, before, earlier, listeners
+            plan,
+            strategy,
+            reporter or ConsoleReporter(),
+            memory_line,
+            resume_point,
+            existing_run,
+            user_callbacks,
         )
-    for each in filter(None, (result.net, own.loss)):
-        give_back(each)
+    for block in filter(None, (result.net, components.loss)):
+        give_back(block)
     return result
 
 
@@ -165,57 +206,59 @@ def train_plan(
     make_strategy: Optional[MakeStrategy],
     reporter: Reporter,
     memory_line: Optional[str] = None,
-    before: Optional[Interrupted] = None,
-    earlier: Optional[Begun] = None,
+    resume_point: Optional[ResumePoint] = None,
+    existing_run: Optional[ExistingRun] = None,
     callbacks: Sequence[Any] = (),
 ) -> Result:
-    """Carry out a plan, as `train` does.
+    """Execute a plan, and write the run's folder.
 
-    ``memory_line``: says how much memory such a run takes. ``before``: the run that is resumed.
-    ``earlier``: the run in the plan's folder, where it decides how this one begins. ``callbacks``:
-    the user's, as `gluonlab.training.callbacks.made` returns them.
+    ``memory_line``: the line of --memory about the measured memory. ``resume_point``: the run of
+    ``resume``. ``existing_run``: with ``autoresume``, the run in the plan's folder.
+    ``callbacks``: the user's, from `gluonlab.training.callbacks.make_callbacks`.
     """
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     plan, strategy, header = prepare(plan, make_strategy)
-    if earlier is not None:
-        ended, before = result_of(earlier, plan, strategy), earlier.run
-        if ended is not None:
-            how = "was stopped" if ended.stopped else f"has finished its {plan.epochs} epochs"
-            reporter.say(f"{'ended':<11}{earlier.folder} {how}")
-            return ended
-        if before is None:
-            header.append(f"{'begins':<11}{anew(earlier, plan.group)}")
-    run = run_directory(plan, strategy, before)
+    if existing_run is not None:
+        finished_result = read_finished_result(existing_run, plan, strategy)
+        if finished_result is not None:
+            stopped = finished_result.stopped
+            how = "was stopped" if stopped else f"has finished its {plan.epochs} epochs"
+            reporter.say(f"{'ended':<11}{existing_run.folder} {how}")
+            return finished_result
+        resume_point = existing_run.resume_point
+        if resume_point is None:
+            header.append(f"{'begins':<11}{archive_and_restart(existing_run, plan.group)}")
+    run = open_run_directory(plan, strategy, resume_point)
     result = Result(plan, strategy.net, run.path)
-    request = EndRequest(partial(what_is_left, result))
-    with request, recorded(run, result, request), plan.pieces():
-        run.describe(**plan.description(strategy.settings()))
+    request = EndRequest(partial(describe_unfinished_run, result))
+    with request, finalize_run(run, result, request), plan.overlap_context():
+        run.write_config(**plan.config_content(strategy.settings()))
         for line in filter(None, [*header, memory_line]):
             reporter.say(line)
-        loop = TrainingLoop(plan, strategy, run, result, reporter, request, began, callbacks)
-        with loop.callbacks.told_of_failures():
+        loop = TrainingLoop(plan, strategy, run, result, reporter, request, start_time, callbacks)
+        with loop.callbacks.notify_on_failure():
             plan.group.begin_together()
-            if before is not None:
-                loop.resume(before)
+            if resume_point is not None:
+                loop.resume(resume_point)
             loop.train()
-            plan.group.end_together()  # what is left is rank 0's alone
+            plan.group.end_together()  # the rest concerns only rank 0
             if result.confusion is not None:
                 run.write(run_schema.ConfusionEvent(result.confusion.tolist()))
             if run.path is not None:
-                result.onnx = write_extras(run.path, plan, strategy.net, result.confusion)
+                result.onnx = write_exports(run.path, plan, strategy.net, result.confusion)
                 if result.onnx is not None:
                     reporter.say(f"{'export':<11}{result.onnx.in_words()}")
-            loop.callbacks.run_ends(result.stopped)
-            write_end(run, loop.log.step, time.perf_counter() - loop.state.began)
-    result.seconds = time.perf_counter() - began
+            loop.callbacks.end_run(result.stopped)
+            record_end(run, loop.loss_meter.step, time.perf_counter() - loop.state.start_time)
+    result.seconds = time.perf_counter() - start_time
     return result
 
 
 class TrainingLoop:
-    """The epochs of a run: training and evaluation in turns, until the last epoch or a stop.
+    """The loop over the epochs of a run: each is trained, evaluated and recorded.
 
-    What a run does besides is done by callbacks (`gluonlab.training.builtin_callbacks`). Those of
-    the user are called by rank 0 alone, which has the run's folder.
+    Callbacks do everything else (`gluonlab.training.builtin_callbacks`). Only rank 0 calls the
+    user's callbacks, because only rank 0 has the run's folder.
     """
 
     def __init__(
@@ -226,310 +269,326 @@ class TrainingLoop:
         result: Result,
         reporter: Reporter,
         request: EndRequest,
-        began: float,
+        start_time: float,
         callbacks: Sequence[Any] = (),
     ) -> None:
-        """``began``: when the run did, by ``time.perf_counter``; ``request``: signals to end."""
+        """Set up the parts of the loop.
+
+        ``request``: the signals that end the run. ``start_time``: of the run, by
+        ``time.perf_counter``.
+        """
         self.plan, self.strategy, self.run = plan, strategy, run
         self.result, self.reporter = result, reporter
-        self.stopper = Consensus(plan.group, request)
-        early = EarlyStopping(plan.stopping) if plan.stopping is not None else None
+        self.stopper = StopCoordinator(plan.group, request)
+        self.early_stopping = None
+        if plan.early_stopping is not None:
+            self.early_stopping = EarlyStopping(plan.early_stopping)
         self.callbacks = Callbacks(
             [
-                FirstStepTimer(result, reporter, began),
-                LossScaleNotes(plan.loss_scale, run, reporter),
-                StalenessNotes(plan.group, run, reporter),
-                *([early] if early is not None else []),
+                FirstStepTimer(result, reporter, start_time),
+                LossScaleRecorder(plan.loss_scale, run, reporter),
+                StalenessRecorder(plan.group, run, reporter),
+                *([self.early_stopping] if self.early_stopping is not None else []),
                 *([TensorBoard()] if plan.tensorboard and plan.group.rank == 0 else []),
                 *(callbacks if plan.group.rank == 0 else ()),
-                UnheardNotes(run, reporter),
-                *([ReplicaCheck.of(plan, strategy)] if plan.check_replicas is not None else []),
+                OutputErrorRecorder(run, reporter),
+                *(
+                    [ReplicaCheck.for_plan(plan, strategy)]
+                    if plan.check_replicas is not None
+                    else []
+                ),
             ],
             RunView(plan, result, self.stopper),
             self.stopper,
         )
-        self.state = TrainState(plan, strategy, run, began, self.stopper, self.callbacks)
-        self.log = self.state.log
+        self.state = TrainState(plan, strategy, run, start_time, self.stopper, self.callbacks)
+        self.loss_meter = self.state.loss_meter
         self.profiler = None
         if plan.profile is not None:
-            from gluonlab.training.profile_steps import ProfiledTraining
+            from gluonlab.training.profile_steps import StepProfiler
 
-            self.profiler = ProfiledTraining(
+            self.profiler = StepProfiler(
                 strategy, plan.profile, plan.steps_per_epoch, plan.ctxs, run, reporter.say
             )
-        self.early = early
-        self.weights = BestWeights(run, strategy, plan.group, early)
+        self.best_weights = BestWeights(run, strategy, plan.group, self.early_stopping)
         self.test_batches = evaluation_loader(plan, strategy.inputs)
 
-    def resume(self, before: Interrupted) -> None:
-        """Continue where the run's last checkpoint was taken."""
-        self.result.history += before.epochs(self.plan.group)
-        best = max(map(self._goodness, self.result.history), default=-np.inf)
-        known = self.state.go_on(before.checkpoint, best)
-        states = before.checkpoint.state.get("callbacks", {})
+    def resume(self, resume_point: ResumePoint) -> None:
+        """Restore the state of the run's last checkpoint, and record what differs from then."""
+        self.result.history += resume_point.read_history(self.plan.group)
+        best_score = max(map(self._epoch_score, self.result.history), default=-np.inf)
+        step_losses = self.state.restore(resume_point.checkpoint, best_score)
+        callback_states = resume_point.checkpoint.state.get("callbacks", {})
+        draws = self.state.draws_random_numbers
         lines = [
-            f"goes on from step {self.log.step:,}",
-            *self.callbacks.restore(states, before.stays_stopped),
-            *differences(before, self.plan, self.strategy, self.state.draws),
+            f"goes on from step {self.loss_meter.step:,}",
+            *self.callbacks.restore(callback_states, resume_point.keeps_stop),
+            *describe_differences(resume_point, self.plan, self.strategy, draws),
         ]
-        if self.state.other_chance:
+        if self.state.loses_random_state:
             lines.append(
                 "Dropout draws other numbers than it would have: cuDNN cannot be seeded again"
             )
-        if not self.weights.restore_best():
+        if not self.best_weights.restore():
             lines.append("the parameters of the best epoch are gone: those of a later one stay")
-        self.state.note(self.state.loader.epoch + 1, known)
-        self.run.write(run_schema.ResumedEvent(self.log.step, "; ".join(lines)))
+        self.state.record_steps(self.state.loader.epoch + 1, step_losses)
+        self.run.write(run_schema.ResumedEvent(self.loss_meter.step, "; ".join(lines)))
         for line in lines:
             self.reporter.say(f"{'resumed':<11}{line}")
 
     def train(self) -> None:
         """Train until the last epoch, or until a callback stops it."""
-        self.callbacks.run_starts(self.log.step)
-        self.stopper.meet()
+        self.callbacks.start_run(self.loss_meter.step)
+        self.stopper.synchronize()
         finished, last = self.state.finished, self.plan.epochs
-        if finished and self.stopper.stops and not self.state.images:
+        if finished and self.stopper.is_stopping and not self.state.images_done:
             last = finished
-        if finished == last:  # its results have been noted, but may not have been written
-            self.weights.save(last)
-            if self.plan.confusion and self.early is None:
+        if finished == last:  # a checkpoint has its results, but its files may be missing
+            self.best_weights.save(last)
+            if self.plan.confusion and self.early_stopping is None:
                 self.result.confusion = self._evaluate().confusion
         try:
             for epoch in range(finished + 1, last + 1):
                 self._run_epoch(epoch)
-                if self.stopper.stops:
+                if self.stopper.is_stopping:
                     break
         except KeyboardInterrupt:
-            if self.stopper.came:  # its checkpoint is written, or it came twice
-                self.state.checkpoints.give_up()
+            # Either the checkpoint for this signal is complete, or the user pressed Ctrl-C twice
+            # and does not want to wait for it.
+            if self.stopper.signal_received:
+                self.state.checkpoints.cancel()
             raise
         finally:
             if self.profiler is not None:
                 self.profiler.close()
             self.state.checkpoints.close()
-        self.weights.load_best()
-        if self.early is not None:
-            self.result.best_epoch = self.early.best_epoch
-            if self.plan.confusion and self.result.confusion is None:  # it was before a resume
+        self.best_weights.load()
+        if self.early_stopping is not None:
+            self.result.best_epoch = self.early_stopping.best_epoch
+            # the best epoch may have been trained before the run was resumed
+            if self.plan.confusion and self.result.confusion is None:
                 self.result.confusion = self._evaluate().confusion
-        if self.stopper.stops and self.state.finished < self.plan.epochs:
-            self._note_stop()
-        for line in remarks_after(self.result):
+        if self.stopper.is_stopping and self.state.finished < self.plan.epochs:
+            self._record_stop()
+        for line in warnings_after_training(self.result):
             self.reporter.say(f"{'remark':<11}{line}")
 
     def _run_epoch(self, epoch: int) -> None:
         """Train an epoch, evaluate it, and write its results."""
         line = ""
-        images, images_before = self.plan.images_per_epoch, self.state.images
+        images, resumed_images = self.plan.images_per_epoch, self.state.images_done
         self.reporter.epoch_begins(epoch, self.plan.epochs, images)
-        if images_before:
-            self.reporter.step_done(images_before, [])
+        if resumed_images:
+            self.reporter.step_done(resumed_images, [])
         else:
-            self.callbacks.epoch_starts(epoch)
+            self.callbacks.start_epoch(epoch)
         try:
-            if not (self.state.within_epoch and self.stopper.stops_after(self.log.step)):
+            if not (self.state.within_epoch and self.stopper.stops_after(self.loss_meter.step)):
                 self._train_batches(epoch)
-            self.state.note(epoch, self.log.flush())
-            if not self.plan.group.waits and self.stopper.signal is not None:
-                self._end_by_signal()
-            nd.waitall()  # the last updates, too, belong to the time of this epoch
-            seconds = time.perf_counter() - self.state.epoch_began
-            self.callbacks.epoch_trained()
+            self.state.record_steps(epoch, self.loss_meter.flush())
+            if not self.plan.group.waits and self.stopper.agreed_signal is not None:
+                self._exit_on_signal()
+            nd.waitall()  # the time of this epoch includes its last updates
+            training_seconds = time.perf_counter() - self.state.epoch_start_time
+            self.callbacks.report_remaining_steps()
             score = self._evaluate()
             if score.metrics:
-                self.reporter.say(f"{'metrics':<11}{in_words(score.metrics)}")
-            self.callbacks.evaluated(score)
-            if self.early is None or self.early.best_epoch == epoch:
+                self.reporter.say(f"{'metrics':<11}{format_metrics(score.metrics)}")
+            self.callbacks.after_evaluation(score)
+            if self.early_stopping is None or self.early_stopping.best_epoch == epoch:
                 self.result.confusion = score.confusion
-            summary = self._summary(epoch, seconds, score)
-            self.weights.save(epoch)
-            self.run.write(summary)
-            self.result.history.append(summary)
-            line = epoch_in_words(summary, self.plan.epochs)  # printed when it is true
+            record = self._epoch_record(epoch, training_seconds, score)
+            self.best_weights.save(epoch)
+            self.run.write(record)
+            self.result.history.append(record)
+            line = format_epoch(record, self.plan.epochs)  # print only what has been written
         finally:
-            if self.log.rest:  # the loss has diverged
-                self.state.note(epoch, self.log.rest)
+            if self.loss_meter.steps_before_divergence:
+                self.state.record_steps(epoch, self.loss_meter.steps_before_divergence)
             self.reporter.epoch_ends(line)
-        self.callbacks.epoch_ends(summary)
+        self.callbacks.end_epoch(record)
         if not self.state.within_epoch:
-            self.state.epoch_done(self._goodness(summary))
-        self.stopper.meet()
+            self.state.after_epoch(self._epoch_score(record))
+        self.stopper.synchronize()
 
     def _train_batches(self, epoch: int) -> None:
-        """Train on the batches of an epoch that are left, or until a stop."""
-        with self.state.epoch() as batches:
+        """Train on the remaining batches of an epoch, or until a stop."""
+        with self.state.epoch_batches() as batches:
             for batch in batches:
                 losses = (
                     self.strategy.step(batch)
                     if self.profiler is None
-                    else self.profiler.step(batch, self.log.step + 1)
+                    else self.profiler.step(batch, self.loss_meter.step + 1)
                 )
-                # processes that do not wait for each other count their own images
+                # asynchronous processes count only their own images
                 images = batch.size if self.plan.group.waits else batch.here
-                known = self.log.append(losses, images)
-                self.state.note(epoch, known)
-                self.reporter.step_done(batch.size, known)
-                self.callbacks.after_step(self.log.step)
-                # where processes do not wait for each other, the end of an epoch is soon enough
-                stops = self.plan.group.waits and self.stopper.stops_after(self.log.step)
-                if not stops:
-                    self.state.step_done()
-                if self.stopper.signal is not None:
-                    self._end_by_signal()
-                if stops and self.state.within_epoch:
+                step_losses = self.loss_meter.append(losses, images)
+                self.state.record_steps(epoch, step_losses)
+                self.reporter.step_done(batch.size, step_losses)
+                self.callbacks.after_step(self.loss_meter.step)
+                # asynchronous processes agree only at the end of an epoch
+                is_last = self.plan.group.waits and self.stopper.stops_after(self.loss_meter.step)
+                if not is_last:
+                    self.state.after_step()
+                if self.stopper.agreed_signal is not None:
+                    self._exit_on_signal()
+                if is_last and self.state.within_epoch:
                     if self.plan.checkpoint_period is not None:
-                        self.state.leave()  # this epoch could be resumed
+                        self.state.save_before_exit()  # so that this epoch can be resumed
                     break
-                if self.log.cut_short:
+                if self.loss_meter.must_synchronize:
                     break
 
     def _evaluate(self) -> Score:
-        """Evaluate the test images, all processes together."""
-        batches = self.stopper.between(self.test_batches, self._end_by_signal)
-        return validate(self.strategy, batches, self.plan, self.log.step)
+        """Evaluate the network on the test images, which all processes share."""
+        batches = self.stopper.poll_between(self.test_batches, self._exit_on_signal)
+        return validate(self.strategy, batches, self.plan, self.loss_meter.step)
 
-    def _summary(self, epoch: int, seconds: float, score: Score) -> run_schema.Epoch:
-        """The numbers of an epoch; ``seconds``: its training took so long."""
-        cut_short = self.state.within_epoch
+    def _epoch_record(self, epoch: int, training_seconds: float, score: Score) -> run_schema.Epoch:
+        """Return the line of metrics.jsonl for an epoch."""
+        is_partial = self.state.within_epoch
         return run_schema.Epoch(
             epoch=epoch,
-            step=self.log.step,
-            images=self.state.images if cut_short else self.plan.images_per_epoch,
-            training_seconds=seconds,
-            loss=self.log.mean(epoch),
+            step=self.loss_meter.step,
+            images=self.state.images_done if is_partial else self.plan.images_per_epoch,
+            training_seconds=training_seconds,
+            loss=self.loss_meter.mean_loss(epoch),
             accuracy=score.accuracy,
             validation_loss=score.loss,
             top5_accuracy=score.top5_accuracy,
             metrics=score.metrics,
-            waiting=self.state.waited / seconds,
-            lr=self.plan.rates(self.log.step),
-            seconds=time.perf_counter() - self.state.began,
+            waiting=self.state.waiting_seconds / training_seconds,
+            lr=self.plan.rates(self.loss_meter.step),
+            seconds=time.perf_counter() - self.state.start_time,
         )
 
-    def _goodness(self, epoch: run_schema.Epoch) -> float:
-        return goodness(self.plan.stopping, epoch.accuracy, epoch.validation_loss)
+    def _epoch_score(self, epoch: run_schema.Epoch) -> float:
+        return epoch_score(self.plan.early_stopping, epoch.accuracy, epoch.validation_loss)
 
-    def _note_stop(self) -> None:
-        """Record who has stopped the training, which rank 0 knows."""
-        said = (self.callbacks.stopped or "").encode()
-        self.result.stopped = message = self.plan.group.bytes_of_first(said).decode()
-        self.run.write(run_schema.StoppedEvent(self.log.step, message))
+    def _record_stop(self) -> None:
+        """Record which callback stopped the training. Only rank 0 knows the message."""
+        encoded = (self.callbacks.stop_message or "").encode()
+        self.result.stopped = message = self.plan.group.bytes_of_first(encoded).decode()
+        self.run.write(run_schema.StoppedEvent(self.loss_meter.step, message))
         self.reporter.say(f"{'stopped':<11}{message}")
 
-    def _end_by_signal(self) -> None:
-        """Write a checkpoint and raise what the signal raises, between two batches of all."""
+    def _exit_on_signal(self) -> None:
+        """Write a checkpoint, and raise the exception of the signal, in all processes at once."""
         try:
-            self.state.leave()
-        except Exception:  # a second Ctrl-C ends this process, whatever becomes of the others
+            self.state.save_before_exit()
+        except Exception:  # the other processes must not wait for this one
             self.plan.group.end_together()
             raise
         self.plan.group.end_together()
-        self.stopper.answer()
+        self.stopper.raise_signal()
 
 
 class BestWeights:
-    """The run's file of parameters: the last epoch's, or the best one's, which ``early`` knows."""
+    """The run's file of parameters: those of the last epoch, or of the best with early stopping."""
 
     def __init__(
         self,
         run: "RunDirectory | NoRunDirectory",
         strategy: Strategy,
         group: Group,
-        early: Optional[EarlyStopping],
+        early_stopping: Optional[EarlyStopping],
     ) -> None:
-        self._run, self._strategy, self._group, self._early = run, strategy, group, early
+        self._run, self._strategy, self._group = run, strategy, group
+        self._early_stopping = early_stopping
 
     def save(self, epoch: int) -> None:
-        """Write the parameters after this epoch, unless an earlier one was better."""
-        early, folder = self._early, self._run.path
-        if early is None or early.best_epoch in (None, epoch):
-            self._run.parameters(self._strategy.net)
-            if early is not None and folder is not None:
-                early.digest = _digest(folder)
+        """Write the parameters after this epoch, unless an earlier epoch was better."""
+        early_stopping, folder = self._early_stopping, self._run.path
+        if early_stopping is None or early_stopping.best_epoch in (None, epoch):
+            self._run.write_parameters(self._strategy.net)
+            if early_stopping is not None and folder is not None:
+                early_stopping.digest = _parameters_digest(folder)
 
-    def restore_best(self) -> bool:
-        """Make the file the best epoch's again, from a checkpoint if need be; False if it is gone.
+    def restore(self) -> bool:
+        """Restore the file of the best epoch from a checkpoint, if a later epoch replaced it.
 
-        It is a later one's, where the run had come further than its last checkpoint. All processes
-        forget the best where it is gone.
+        A run that was killed may have got further than its last checkpoint. Return False if no
+        checkpoint has these parameters. All processes then forget the best epoch.
         """
-        early, folder, there = self._early, self._run.path, True
-        if early is None:
+        early_stopping, folder, is_available = self._early_stopping, self._run.path, True
+        if early_stopping is None:
             return True
-        if folder is not None and early.digest and _digest(folder) != early.digest:
-            file = with_parameters(folder, early.digest)
-            there = file is not None
+        digest = early_stopping.digest
+        if folder is not None and digest and _parameters_digest(folder) != digest:
+            file = find_parameters_file(folder, digest)
+            is_available = file is not None
             if file is not None:
                 save_arrays(folder / PARAMETERS, read_arrays(file))
-        there = bool(self._group.everyones(np.array(there))[0])
-        if not there:
-            early.forget()
-        return there
+        is_available = bool(self._group.everyones(np.array(is_available))[0])
+        if not is_available:
+            early_stopping.forget_best()
+        return is_available
 
-    def load_best(self) -> None:
-        """Give the network the parameters of the best epoch; every process calls this."""
-        if self._early is None:
+    def load(self) -> None:
+        """Load the parameters of the best epoch into the network, in every process."""
+        if self._early_stopping is None:
             return
         arrays: Dict[str, Any] = {}
         if self._run.path is not None:
             arrays = read_arrays(self._run.path / PARAMETERS)
-        put_parameters(self._strategy, arrays_of_first(arrays, self._group))
+        put_parameters(self._strategy, broadcast_arrays(arrays, self._group))
 
 
-def _digest(folder: Path) -> str:
-    """The SHA-256 of the run's parameters; empty where there are none."""
+def _parameters_digest(folder: Path) -> str:
+    """Return the SHA-256 of the run's parameters, or an empty string if there is no file."""
     with suppress(FileNotFoundError):
         return hashlib.sha256((folder / PARAMETERS).read_bytes()).hexdigest()
     return ""
 
 
-OVERFLOWS = f"or leave --compress {FP16} out, where gradients beyond 65504 become infinite"
+FP16_HINT = f"or leave --compress {FP16} out, where gradients beyond 65504 become infinite"
 
 
 @contextmanager
-def recorded(
+def finalize_run(
     run: "RunDirectory | NoRunDirectory", result: Result, request: EndRequest
 ) -> Iterator[None]:
-    """Complete the run's folder when the block ends, in whatever way.
+    """Complete the run's folder when the block exits, also by an exception.
 
-    The folder then has the curves of all finished epochs, and the reason of an early end. A
-    KeyboardInterrupt gets a message that says what is left of the run. What fails on the way to an
-    end that a signal has asked for becomes a part of that message. After a UsageError without any
-    finished epoch there is no folder.
+    The folder then contains the curves of all finished epochs, and the reason of a divergence. A
+    KeyboardInterrupt gets a message that describes the unfinished run. If the exit after a signal
+    fails, the message includes that error. A UsageError before the first finished epoch removes
+    the folder.
     """
     try:
         yield
-        _draw(run, result)
+        _draw_curves(run, result)
         request.answer()
         run.close()
     except BaseException as error:
         if isinstance(error, DivergedError) and result.plan.compress == FP16:
-            error.args = (f"{error}; {OVERFLOWS}",)
-        for last in (partial(_note, run, error), partial(_draw, run, result), run.close):
-            # none of it may hide why the run ends, nor a second Ctrl-C
+            error.args = (f"{error}; {FP16_HINT}",)
+        events = [DivergedEvent(str(error))] if isinstance(error, DivergedError) else []
+        for finish in (partial(run.write, *events), partial(_draw_curves, run, result), run.close):
+            # a further error, or a second Ctrl-C, must not replace the first error
             with suppress(Exception, KeyboardInterrupt):
-                last()
+                finish()
         if isinstance(error, Exception) and request.number is not None:
-            said = f"{what_is_left(result)}; {used_up(error) or error}"
-            raise RAISED[request.number](said) from error
+            message = f"{describe_unfinished_run(result)}; {used_up(error) or error}"
+            raise RAISED[request.number](message) from error
         if isinstance(error, UsageError) and not result.history:
             run.discard()
         if isinstance(error, KeyboardInterrupt):
-            error.args = (what_is_left(result),)
+            error.args = (describe_unfinished_run(result),)
         elif isinstance(error, DivergedError) and result.history:
-            error.args = (f"{error}{_later(result)}",)
+            error.args = (f"{error}{_evaluate_hint(result)}",)
         raise
 
 
-MOST_ERRORS = 100
+MAX_ENGINE_ERRORS = 100
 
 
 @contextmanager
-def limits_explained() -> Iterator[None]:
-    """Make NoMemoryError of what Python, MXNet and the system raise when a limit is reached.
+def explain_resource_limits() -> Iterator[None]:
+    """Convert errors of Python, MXNet and the system about exhausted resources to NoMemoryError.
 
-    At the end free memory goes back to the system, so that a hundred trainings in one process take
-    no more than the largest.
+    On exit, free memory is returned to the system. Otherwise a hundred trainings in one process
+    would need more memory than the largest of them.
     """
     try:
         yield
@@ -539,82 +598,80 @@ def limits_explained() -> Iterator[None]:
         explained = used_up(error)
         if explained is None:
             raise
-        if memory_limit() is None:  # under one a worker may be missing, for which all would wait
-            _wait_for_what_is_queued()
+        # With a memory limit, a worker thread of the engine may have failed to start. Waiting for
+        # its operators would then never end.
+        if memory_limit() is None:
+            _discard_engine_errors()
         raise explained from error
     finally:
         give_back_memory()
 
 
-def _wait_for_what_is_queued() -> None:
-    """Take note of its errors, which MXNet would raise at Python's end."""
-    for _ in range(MOST_ERRORS):
+def _discard_engine_errors() -> None:
+    """Wait for all queued operators, and discard their errors, which MXNet would raise at exit."""
+    for _ in range(MAX_ENGINE_ERRORS):
         with suppress(MXNetError):
             nd.waitall()
             break
 
 
-def write_extras(
+def write_exports(
     folder: Path, plan: Plan, net: gluon.HybridBlock, confusion: Optional[Confusion]
 ) -> "Optional[Agreement]":
-    """Write the picture of the confusion matrix, if given, and the export that the plan asks for.
+    """Write the export of the plan and the picture of the confusion matrix, if requested.
 
-    How nearly the ONNX model agrees with MXNet is returned, where there is one. Raises OutputError,
-    and what `export` raises.
+    Return the agreement of an ONNX model with MXNet. Raises OutputError, and errors of `export`.
     """
     agreement = None
     if plan.export is not None:
         from gluonlab.export.export_network import export
 
-        plain = net if plan.own.net is not None else None
-        agreement = export(net, plan.model, plan.dataset, folder / EXPORT, plain, plan.export)
-    if confusion is not None:  # last: nothing is lost if it cannot be drawn
-        write_picture(confusion, plan.dataset.classes, folder / CONFUSION)
+        user_net = net if plan.user_components.net is not None else None
+        agreement = export(net, plan.model, plan.dataset, folder / EXPORT, user_net, plan.export)
+    if confusion is not None:  # last, so that an error in drawing loses nothing else
+        write_confusion_picture(confusion, plan.dataset.classes, folder / CONFUSION)
     return agreement
 
 
-def write_end(run: "RunDirectory | NoRunDirectory", step: int, seconds: float) -> None:
-    """Note that all files of the run, whose last step this was, are written. Raises OutputError."""
+def record_end(run: "RunDirectory | NoRunDirectory", step: int, seconds: float) -> None:
+    """Record in metrics.jsonl that all files of the run are complete. Raises OutputError."""
     if run.path is not None:
-        run.write(ended(run.path, step, seconds))
+        run.write(make_end_event(run.path, step, seconds))
 
 
-def _note(run: "RunDirectory | NoRunDirectory", error: BaseException) -> None:
-    if isinstance(error, DivergedError):
-        run.write(DivergedEvent(str(error)))
-
-
-def _draw(run: "RunDirectory | NoRunDirectory", result: Result) -> None:
+def _draw_curves(run: "RunDirectory | NoRunDirectory", result: Result) -> None:
     if result.history:
-        run.curves()
+        run.draw_curves()
 
 
-def what_is_left(result: Result) -> str:
+def describe_unfinished_run(result: Result) -> str:
     """Describe what the folder of an unfinished run contains, and how to resume."""
-    if result.run_dir is None:
+    folder = result.run_dir
+    if folder is None:
         return "rank 0 has written the finished epochs"
+    hint = _resume_hint(result)
     if not result.history:
-        return f"no epoch was finished; {result.run_dir} holds the steps of the first{_on(result)}"
+        return f"no epoch was finished; {folder} holds the steps of the first{hint}"
     epochs = f"{len(result.history)} of {result.plan.epochs}"
-    holds = f"{result.run_dir} holds every epoch that was finished, {epochs}"
-    return f"{holds}{_later(result)}{_on(result)}"
+    finished = f"{folder} holds every epoch that was finished, {epochs}"
+    return f"{finished}{_evaluate_hint(result)}{hint}"
 
 
-def _on(result: Result) -> str:
-    """The command that goes on from the last checkpoint, if there is one."""
-    if result.run_dir is None or not checkpoints(result.run_dir):
+def _resume_hint(result: Result) -> str:
+    """Return the command that resumes the run from its last checkpoint, if there is one."""
+    if result.run_dir is None or not list_checkpoints(result.run_dir):
         return ""
     command = result.plan.group.command
     return f"; to go on: {command} --resume {shlex.quote(str(result.run_dir))}"
 
 
-def _later(result: Result) -> str:
-    """The command that makes the confusion matrix and export from the last finished epoch."""
+def _evaluate_hint(result: Result) -> str:
+    """Return the command that makes the requested files from the last finished epoch."""
     plan = result.plan
     with_onnx = f" {ONNX}" if plan.export == ONNX else ""
-    wanted = {"--confusion": plan.confusion, f"--export{with_onnx}": plan.export}
-    asked = [option for option in wanted if wanted[option]]
-    if not asked or result.run_dir is None:
+    outputs = {"--confusion": plan.confusion, f"--export{with_onnx}": plan.export}
+    options = [option for option, is_requested in outputs.items() if is_requested]
+    if not options or result.run_dir is None:
         return ""
     evaluate = f"python -m gluonlab.run --evaluate {shlex.quote(str(result.run_dir))}"
-    return f"; for {' and '.join(asked)}: {evaluate} {' '.join(asked)}"
+    return f"; for {' and '.join(options)}: {evaluate} {' '.join(options)}"

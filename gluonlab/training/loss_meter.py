@@ -1,8 +1,8 @@
-"""The losses of the running steps, read late enough that no step waits for them.
+"""Asynchronous reading of losses: late enough that no step waits for the devices.
 
-Each device notes its shard's loss in a row of a small array; a block of STRIDE steps is read when
-it is STRIDE steps old. So a loss is known at most 2 * STRIDE = 8 steps late, and the devices are
-never more than that many steps behind the host.
+Each device copies the loss of its shard into a small array. A block of READ_EVERY steps is read
+when it is READ_EVERY steps old. So a loss is known at most 2 * READ_EVERY = 8 steps late, and the
+host is never more than that many steps ahead of the devices.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from gluonlab.engine.fast_invoke import CopyInto
 from gluonlab.errors import DivergedError
 from gluonlab.finite_numbers import diverged, is_healthy, never_healthy
 from gluonlab.kvstores.process_groups import ALONE, Group
-from gluonlab.training.stop_consensus import Consensus
+from gluonlab.training.stop_consensus import StopCoordinator
 
-STRIDE = 4
+READ_EVERY = 4
 
 
 class StepLoss(NamedTuple):
-    """A finished step: its number in the run (from 1), its images, and the mean loss of these."""
+    """The mean loss of a finished step over its images; ``step``: counted from 1 in the run."""
 
     step: int
     images: int
     loss: float
 
 
-class LossLog:
-    """The losses of a run: ``append`` a step's, and get the steps whose losses are known by now.
+class AsyncLossMeter:
+    """The losses of a run, read with a delay: `append` returns earlier steps.
 
-    A loss that is not finite, or larger than LARGEST_LOSS, raises DivergedError, which names the
-    step where that began; ``rest`` are then the known steps before it. Where a loss
-    ``may_overflow``, as in float16, a step without a finite one is left out instead. Each process
-    of a group appends the losses of its own shards, and gets those of the whole batches; what
-    brings about ``consensus`` between them travels along.
+    A loss that is not finite, or larger than LARGEST_LOSS, raises DivergedError with the first such
+    step; ``steps_before_divergence`` then contains the known steps before it. If a loss
+    ``may_overflow``, as in float16, a step with a loss that is not finite is left out instead. Each
+    process of a group appends the losses of its shards, and gets those of the whole batches. The
+    values of ``coordinator`` travel with them.
 
-    Where the processes do not wait for each other, each appends its own ``images``, and gets the
-    losses of these. It is to stop when it is `cut_short`, and all meet in `flush`, which raises in
-    all of them, brings about the consensus, and has the mean of all images.
+    Asynchronous processes, which do not wait for each other, append their own ``images`` and get
+    their own losses. They stop the epoch when they `must_synchronize`, and exchange their losses in
+    `flush`.
     """
 
     def __init__(
@@ -50,56 +50,60 @@ class LossLog:
         ctxs: Sequence[mx.Context],
         may_overflow: bool = False,
         group: Group = ALONE,
-        consensus: Optional[Consensus] = None,
+        coordinator: Optional[StopCoordinator] = None,
     ) -> None:
         self.step = 0  # steps appended so far, in the whole run
-        self.rest: List[StepLoss] = []
+        self.steps_before_divergence: List[StepLoss] = []
         self._may_overflow, self._rank = may_overflow, group.rank
-        self._group, self._consensus = group, consensus or Consensus()
-        self._wrong: Optional[StepLoss] = None  # where nobody waits: of this process
-        # one is filled while the other grows old
-        self._blocks = [_Block(ctxs, group, self._consensus) for _ in range(2)]
-        self._sum, self._images = 0.0, 0  # of the steps returned since the last `mean`
+        self._group, self._coordinator = group, coordinator or StopCoordinator()
+        self._diverged_step: Optional[StepLoss] = None  # of an asynchronous process
+        # one block is filled while the other one waits until it is old enough
+        self._blocks = [_LossBlock(ctxs, group, self._coordinator) for _ in range(2)]
+        self._sum, self._images = 0.0, 0  # of the steps returned since the last `mean_loss`
 
     def append(self, losses: Sequence[nd.NDArray], images: int) -> List[StepLoss]:
-        """Note the next step: its losses on each device, and its number of ``images``."""
+        """Add a step: its losses (1,) on each device, and its number of ``images``."""
         self.step += 1
         known: List[StepLoss] = []
-        if self._blocks[0].full:
+        if self._blocks[0].is_full:
             known = self._blocks[1].read()
             self._blocks.reverse()
-        self._blocks[0].note(self.step, losses, images)
-        return self._checked(known)
+        self._blocks[0].append(self.step, losses, images)
+        return self._check_losses(known)
 
     def flush(self) -> List[StepLoss]:
-        """Wait for all steps, and return those not returned yet."""
-        known = self._checked(self._blocks[1].read() + self._blocks[0].read())
+        """Wait for all steps, and return those that have not been returned yet."""
+        known = self._check_losses(self._blocks[1].read() + self._blocks[0].read())
         if not self._group.waits:
-            self._meet(known)
+            self._exchange_losses(known)
         return known
 
     @property
-    def cut_short(self) -> bool:
-        """Whether this process, which does not wait for the others, has to stop and meet them."""
-        return not self._group.waits and (self._wrong is not None or self._consensus.came)
+    def must_synchronize(self) -> bool:
+        """True if an asynchronous process must stop its epoch to inform the others."""
+        return not self._group.waits and (
+            self._diverged_step is not None or self._coordinator.signal_received
+        )
 
-    def _meet(self, known: List[StepLoss]) -> None:
-        """Have all processes know what each knows."""
-        wrong, loss = (0, 0.0) if self._wrong is None else (self._wrong.step, self._wrong.loss)
-        told = np.concatenate([[wrong, loss, self._sum, self._images], self._consensus.numbers()])
-        table = self._group.everyones(told)
-        for rank, row in enumerate(table):
+    def _exchange_losses(self, known: List[StepLoss]) -> None:
+        """Exchange losses and flags of asynchronous processes. Raises DivergedError in all."""
+        first = self._diverged_step
+        step, loss = (0, 0.0) if first is None else (first.step, first.loss)
+        flags = self._coordinator.local_flags()
+        # one row per rank: step and loss of a divergence, sum of losses, images, flags
+        rows = self._group.everyones(np.concatenate([[step, loss, self._sum, self._images], flags]))
+        for rank, row in enumerate(rows):
             if row[0]:
-                self.rest = known
+                self.steps_before_divergence = known
                 where = f"of rank {rank} at its step {int(row[0])}"
                 raise DivergedError(diverged("the loss", float(row[1]), where))
-        self._consensus.hear(table[:, 4:].sum(axis=0))
-        self._sum, self._images = float(table[:, 2].sum()), int(table[:, 3].sum())
+        self._coordinator.update_from_all(rows[:, 4:].sum(axis=0))
+        self._sum, self._images = float(rows[:, 2].sum()), int(rows[:, 3].sum())
 
-    def mean(self, epoch: int) -> float:
-        """The mean loss over the images of the steps returned since the last call, an epoch's.
+    def mean_loss(self, epoch: int) -> float:
+        """Return the mean loss per image since the last call, which is that of an epoch.
 
-        Raises DivergedError when float16 overflowed in all of them.
+        Raises DivergedError if float16 overflowed in all steps.
         """
         total, images, self._sum, self._images = self._sum, self._images, 0.0, 0
         if not images:
@@ -110,41 +114,44 @@ class LossLog:
         return total / images
 
     def state(self) -> "Tuple[Dict[str, Any], Dict[str, nd.NDArray]]":
-        """Where it stands, and copies on the CPU of this process's losses that are not read yet.
+        """Return the state for a checkpoint, and copies on the CPU of the unread losses.
 
-        Nothing waits.
+        The copies are queued, so that nothing waits.
         """
-        waiting = [block for block in reversed(self._blocks) if block.steps]
+        unread_blocks = [block for block in reversed(self._blocks) if block.steps]
         rows = {
-            f"losses/{place}/{self._rank}/{device}": row.copyto(mx.cpu())
-            for place, block in enumerate(waiting)
-            for device, row in enumerate(block.rows)
+            f"losses/{index}/{self._rank}/{device}": values.copyto(mx.cpu())
+            for index, block in enumerate(unread_blocks)
+            for device, values in enumerate(block.rows)
         }
         counts = {"step": self.step, "sum": self._sum, "images": self._images}
-        blocks = [{"steps": list(each.steps), "images": list(each.images)} for each in waiting]
+        blocks = [
+            {"steps": list(block.steps), "images": list(block.images)} for block in unread_blocks
+        ]
         return {**counts, "blocks": blocks}, rows
 
     def restore(self, counts: Mapping[str, Any], rows: Mapping[str, nd.NDArray]) -> List[StepLoss]:
-        """Go on from a `state`, of any devices; the steps whose losses it had not returned.
+        """Restore a `state` on any devices, and return the steps whose losses it had not returned.
 
-        ``rows``: those of all processes.
+        ``rows``: the losses of all processes.
         """
         self.step, self._sum, self._images = counts["step"], counts["sum"], counts["images"]
         known: List[StepLoss] = []
-        for place, block in enumerate(counts["blocks"]):
-            known += _losses(block["steps"], block["images"], _everyones_total(rows, place))
-        return self._checked(known)
+        for index, block in enumerate(counts["blocks"]):
+            known += _mean_losses(block["steps"], block["images"], _sum_over_ranks(rows, index))
+        return self._check_losses(known)
 
-    def _checked(self, known: List[StepLoss]) -> List[StepLoss]:
+    def _check_losses(self, known: List[StepLoss]) -> List[StepLoss]:
+        """Add up known losses, and return them. Raises DivergedError."""
         if self._may_overflow:
             known = [step for step in known if math.isfinite(step.loss)]
-        for place, step in enumerate(known):
+        for index, step in enumerate(known):
             if not is_healthy(step.loss) and not self._group.waits:
-                self._wrong = self._wrong or step
-            if self._wrong is not None:
-                return known[:place]
+                self._diverged_step = self._diverged_step or step
+            if self._diverged_step is not None:
+                return known[:index]
             if not is_healthy(step.loss):
-                self.rest = known[:place]
+                self.steps_before_divergence = known[:index]
                 if step.step == 1:
                     raise DivergedError(never_healthy(step.loss))
                 raise DivergedError(diverged("the loss", step.loss, f"at step {step.step}"))
@@ -153,62 +160,68 @@ class LossLog:
         return known
 
 
-class _Block:
-    """The losses of STRIDE consecutive steps: one row of STRIDE values on each device."""
+class _LossBlock:
+    """The losses of READ_EVERY consecutive steps: one row (READ_EVERY,) on each device."""
 
-    def __init__(self, ctxs: Sequence[mx.Context], group: Group, consensus: Consensus) -> None:
-        self.group, self.consensus = group, consensus
-        self.rows = [nd.zeros((STRIDE,), ctx=ctx) for ctx in ctxs]
-        self.cells = [[CopyInto(row[i : i + 1]) for i in range(STRIDE)] for row in self.rows]
-        self.zeros = [nd.zeros((1,), ctx=ctx) for ctx in ctxs]
+    def __init__(
+        self, ctxs: Sequence[mx.Context], group: Group, coordinator: StopCoordinator
+    ) -> None:
+        self.group, self.coordinator = group, coordinator
+        self.rows = [nd.zeros((READ_EVERY,), ctx=ctx) for ctx in ctxs]
+        self._cells = [[CopyInto(row[i : i + 1]) for i in range(READ_EVERY)] for row in self.rows]
+        self._zeros = [nd.zeros((1,), ctx=ctx) for ctx in ctxs]
         self.steps: List[int] = []
         self.images: List[int] = []
 
     @property
-    def full(self) -> bool:
-        return len(self.steps) == STRIDE
+    def is_full(self) -> bool:
+        return len(self.steps) == READ_EVERY
 
-    def note(self, step: int, losses: Sequence[nd.NDArray], images: int) -> None:
-        place = len(self.steps)
-        for loss, cells in zip(losses, self.cells):
-            cells[place].copy(loss)
-        # devices that had no shard
-        for zero, cells in zip(self.zeros[len(losses) :], self.cells[len(losses) :]):
-            cells[place].copy(zero)
+    def append(self, step: int, losses: Sequence[nd.NDArray], images: int) -> None:
+        index = len(self.steps)
+        for loss, cells in zip(losses, self._cells):
+            cells[index].copy(loss)
+        # devices without a shard of this batch
+        for zero, cells in zip(self._zeros[len(losses) :], self._cells[len(losses) :]):
+            cells[index].copy(zero)
         self.steps.append(step)
         self.images.append(images)
 
     def read(self) -> List[StepLoss]:
-        """Wait for the block's steps and return them; the block is empty then."""
+        """Wait for the steps of the block, return them, and empty the block."""
         if not self.steps:
             return []
-        own = _total(self.rows)
+        sums = _sum_over_devices(self.rows)
         if not self.group.waits:
-            known = [each for each in _losses(self.steps, self.images, own) if each.images]
+            known = [
+                step_loss
+                for step_loss in _mean_losses(self.steps, self.images, sums)
+                if step_loss.images
+            ]
             self.steps, self.images = [], []
             return known
-        totals = self.group.total(np.concatenate([own, self.consensus.numbers()]))
-        self.consensus.hear(totals[len(own) :])
-        known = _losses(self.steps, self.images, totals)
+        totals = self.group.total(np.concatenate([sums, self.coordinator.local_flags()]))
+        self.coordinator.update_from_all(totals[len(sums) :])
+        known = _mean_losses(self.steps, self.images, totals)
         self.steps, self.images = [], []
         return known
 
 
-def _total(rows: Sequence[nd.NDArray]) -> Any:
-    """The sums over the devices, one for each step of a block."""
+def _sum_over_devices(rows: Sequence[nd.NDArray]) -> Any:
+    """Return the sums over the devices, one for each step of a block."""
     return sum(row.asnumpy().astype("float64") for row in rows)
 
 
-def _everyones_total(rows: Mapping[str, nd.NDArray], place: int) -> Any:
-    """The sums over all processes' devices, added in the order in which a group adds them."""
-    of_ranks: Dict[str, List[nd.NDArray]] = {}
+def _sum_over_ranks(rows: Mapping[str, nd.NDArray], block_index: int) -> Any:
+    """Return the sums over all processes' devices, in the same order of additions as a group."""
+    rows_by_rank: Dict[str, List[nd.NDArray]] = {}
     for name, row in rows.items():
-        if name.startswith(f"losses/{place}/"):
-            of_ranks.setdefault(name.split("/")[2], []).append(row)
-    return np.sum([_total(own) for own in of_ranks.values()], axis=0)
+        if name.startswith(f"losses/{block_index}/"):
+            rows_by_rank.setdefault(name.split("/")[2], []).append(row)
+    return np.sum([_sum_over_devices(device_rows) for device_rows in rows_by_rank.values()], axis=0)
 
 
-def _losses(steps: Sequence[int], images: Sequence[int], sums: Any) -> List[StepLoss]:
+def _mean_losses(steps: Sequence[int], images: Sequence[int], sums: Any) -> List[StepLoss]:
     return [
         StepLoss(step, count, float(total) / max(1, count))
         for step, count, total in zip(steps, images, sums)

@@ -1,9 +1,8 @@
-"""The child of `gluonlab.training.run_memory`: a run cut down to what decides its memory.
+"""The child process of `gluonlab.training.run_memory`: a short run with the memory of a full one.
 
-It is the run itself, by `train_plan`, from the data set to the curves: two epochs with all sizes of
-batches that occur, and with as many batches waiting as may wait. Only what would repeat is left
-out: after the first steps of a size the others are not computed, and of a data set that is streamed
-no more is read than that takes.
+`train_plan` executes the run from the data set to the curves. It has two epochs, batches of all
+sizes, and as many queued batches as a full run. Only repetitions are left out: further steps with
+the same size of batch, and images of a streamed data set that these steps do not need.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ from gluonlab.host.resources import children, peak_bytes
 from gluonlab.kvstores.process_groups import Group
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.strategy import Around, MakeNet, Scored, Strategy, StrategyPlan
-from gluonlab.training.evaluate import AHEAD
+from gluonlab.training.evaluate import BATCHES_AHEAD
 from gluonlab.training.loop import train_plan
-from gluonlab.training.loss_meter import STRIDE
+from gluonlab.training.loss_meter import READ_EVERY
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.reporter import Reporter
-from gluonlab.training.run_memory import DeviceMemory, about
+from gluonlab.training.run_memory import GpuMemoryUse, dataset_sizes
 
-EPOCHS = 2  # in the second all graphs are bound
-WAITING = 2 * STRIDE  # steps that may be queued; each holds its batch
-SMALL_RATE = 1e-30  # nothing diverges
+EPOCHS = 2  # in the second epoch all graphs have been bound
+MAX_QUEUED_STEPS = 2 * READ_EVERY  # steps that may be queued; each holds its batch
+SMALL_RATE = 1e-30  # so that nothing diverges
 
 
-class _Part:
-    """The first images of a split that is streamed."""
+class _TruncatedSplit:
+    """The first images of a streamed split."""
 
     def __init__(self, split: Split, images: int) -> None:
         self.split, self.images = split, images
@@ -57,63 +56,71 @@ class _Part:
         return self.split.batch(indices)
 
 
-class _ReadAheadPart(_Part):
+class _TruncatedReadAheadSplit(_TruncatedSplit):
     split: ReadAheadSplit
 
     def begin(self, indices: Any, seeds: Any = None) -> Reading:
         return self.split.begin(indices, seeds)
 
 
-def cut(split: Split, batch_size: int, resident_bytes: int) -> Split:
-    """A split without the batches that would only repeat what others do.
+def truncate_split(split: Split, batch_size: int, resident_bytes: int) -> Split:
+    """Return a streamed split without the batches that would only repeat others.
 
-    Only what is read batch by batch is cut.
+    Splits on devices or in host memory stay whole.
     """
-    images = min(len(split), (WAITING + AHEAD) * batch_size + len(split) % batch_size)
+    images = min(
+        len(split), (MAX_QUEUED_STEPS + BATCHES_AHEAD) * batch_size + len(split) % batch_size
+    )
     if stays_on_devices(split, resident_bytes) or images == len(split):
         return split
-    return (_ReadAheadPart if isinstance(split, ReadAheadSplit) else _Part)(split, images)
+    return (_TruncatedReadAheadSplit if isinstance(split, ReadAheadSplit) else _TruncatedSplit)(
+        split, images
+    )
 
 
-def cut_plan(plan: Plan) -> Plan:
-    """The plan of a run that takes as much memory, in less time, and whose losses stay finite."""
+def reduce_plan(plan: Plan) -> Plan:
+    """Return a plan that needs as much memory in less time, and whose losses stay finite."""
     dataset, size, resident = plan.dataset, plan.global_batch_size, plan.resident_bytes
-    train, test = cut(dataset.train, size, resident), cut(dataset.test, size, resident)
-    part = dataclasses.replace(dataset, train=train, test=test)
+    train, test = (
+        truncate_split(dataset.train, size, resident),
+        truncate_split(dataset.test, size, resident),
+    )
+    truncated = dataclasses.replace(dataset, train=train, test=test)
     rates = dataclasses.replace(plan.rates, base_lr=SMALL_RATE, final_lr=0.0)
     params = {**plan.optimizer_params, "learning_rate": SMALL_RATE}
     epochs = min(plan.epochs, EPOCHS)
     return dataclasses.replace(
-        plan, dataset=part, epochs=epochs, rates=rates, optimizer_params=params
+        plan, dataset=truncated, epochs=epochs, rates=rates, optimizer_params=params
     )
 
 
-class _Few(Reporter):
-    """Makes a strategy that computes the first batches of each size, and keeps a queue's.
+class _ReducedRun(Reporter):
+    """Reporter and strategy of a run that computes only the first batches of each size.
 
-    In the second epoch it is the first size alone: all that other sizes leave behind is there then.
+    It keeps as many batches as a full run has in its queue. In the second epoch it computes only
+    the first size, because everything that other sizes allocate exists by then.
     """
 
     def __init__(self) -> None:
         # of each size, from its last step
         self._losses: Dict[Tuple[int, ...], List[nd.NDArray]] = {}
         self._scored: Set[Tuple[int, ...]] = set()
-        self._waiting: Deque[Batch] = deque(maxlen=WAITING)
+        self._waiting: Deque[Batch] = deque(maxlen=MAX_QUEUED_STEPS)
         self._first = self._first_score = False  # of an epoch
 
     def strategy(
         self, make_net: MakeNet, loss: gluon.HybridBlock, plan: StrategyPlan, group: Group
     ) -> Strategy:
-        few = self
+        run = self
 
-        class OfFewBatches(strategy_class(plan.split.way)):  # type: ignore[misc]
+        class ReducedStrategy(strategy_class(plan.split.way)):  # type: ignore[misc]
             def step(self, batch: Batch, around: Optional[Around] = None) -> List[nd.NDArray]:
-                return few.step(partial(super().step, batch, around), batch)
+                return run.step(partial(super().step, batch, around), batch)
 
             def score(self, batch: Batch) -> Iterator[Scored]:
-                return few.score(super().score, batch)
+                return run.score(super().score, batch)
 
-        return OfFewBatches(make_net, loss, plan, group)
+        return ReducedStrategy(make_net, loss, plan, group)
 
     def epoch_begins(self, epoch: int, epochs: int, images: int) -> None:
         self._first = self._first_score = True
@@ -121,12 +128,12 @@ class _Few(Reporter):
     def epoch_ends(self, line: str) -> None:
         self._waiting.clear()
 
-    def step(self, train: Callable[[], List[nd.NDArray]], batch: Batch) -> List[nd.NDArray]:
+    def step(self, train_batch: Callable[[], List[nd.NDArray]], batch: Batch) -> List[nd.NDArray]:
         sizes = tuple(map(len, batch.xs))
         self._waiting.append(batch)
         if self._first or sizes not in self._losses:
-            # copies: what a graph leaves behind is lost when one of another size runs
-            self._losses[sizes] = [loss.copy() for loss in train()]
+            # copies, because a graph of another size overwrites the outputs
+            self._losses[sizes] = [loss.copy() for loss in train_batch()]
         self._first = False
         return self._losses[sizes]
 
@@ -140,38 +147,38 @@ class _Few(Reporter):
         self._first_score = False
 
 
-def main(words: Sequence[str]) -> None:
-    """Print one line of JSON about a run of ``words``: settings, and what `about` said of the data.
+def main(arguments: Sequence[str]) -> None:
+    """Print a line of JSON about the memory of a run.
 
-    Both are JSON.
+    ``arguments``: the settings, and the `dataset_sizes` or null, both as JSON.
     """
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    settings, expected = map(json.loads, words)
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    settings, expected_sizes = map(json.loads, arguments)
     try:
         plan = make_plan(TrainConfig(**settings))
-        if expected is not None and about(plan.dataset) != expected:
-            _tell(other=True)
+        if expected_sizes is not None and dataset_sizes(plan.dataset) != expected_sizes:
+            _print_answer(other=True)
             return
-        memory = DeviceMemory(plan.ctxs)
-        few = _Few()
-        train_plan(cut_plan(plan), few.strategy, few)
-        _tell(bytes=memory.taken() if memory.on_gpus else _peak())
+        memory = GpuMemoryUse(plan.ctxs)
+        reduced = _ReducedRun()
+        train_plan(reduce_plan(plan), reduced.strategy, reduced)
+        _print_answer(bytes=memory.used_bytes() if memory.on_gpus else _peak_process_bytes())
     except GluonlabError as error:
-        _tell(error=str(error), raised=type(error).__name__)
+        _print_answer(error=str(error), raised=type(error).__name__)
 
 
-def _peak() -> int:
-    """Of this process, and of those that decode images for it."""
+def _peak_process_bytes() -> int:
+    """Return the peak memory of this process and of its decoder processes."""
     return sum(map(peak_bytes, [os.getpid(), *children(os.getpid())]))
 
 
-def _tell(**answer: Any) -> None:
+def _print_answer(**answer: Any) -> None:
     print(json.dumps(answer), flush=True)
 
 
-def _end_with_parent() -> None:
-    """The parent's end of standard input closes with it, however it ends."""
-    # not by sys.stdin, whose lock Python would want at its end
+def _exit_with_parent() -> None:
+    """Exit when the parent process does, which closes standard input."""
+    # os.read, because a thread in sys.stdin.read holds a lock that Python's exit needs
     while os.read(sys.stdin.fileno(), 4096):
         pass
     os._exit(1)

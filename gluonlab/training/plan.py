@@ -1,8 +1,9 @@
-"""From a TrainConfig to a plan: every setting of a run, checked, with a value.
+"""Checked and complete settings of a run: `make_plan` turns a TrainConfig into a `Plan`.
 
-`make_plan` goes from the settings to the devices, to the data, and to the frozen `Plan`. Each part
-is checked before the next one is made. Everything that can be wrong with a run is found here or in
-`gluonlab.training.training_setup`, before anything is computed or written.
+`resolve_config` fills unset settings from a recipe, `set_up_devices` finds the devices, and
+`plan_run` loads the data. Each part is checked before the next one is made. All mistakes of the
+user are found here or in `gluonlab.training.training_setup`, before anything is computed or
+written.
 """
 
 from __future__ import annotations
@@ -81,44 +82,49 @@ from gluonlab.parallel.strategy import CHANNELS, PIPELINE, Parallelism
 from gluonlab.parallel.training_loss import make_loss
 from gluonlab.runs.tensorboard_file import check_tensorboard
 from gluonlab.training import config_checks, learning_rate_schedule
-from gluonlab.training.image_options import file_options
-from gluonlab.training.learning_rate_schedule import Rates
+from gluonlab.training.image_options import image_file_options
+from gluonlab.training.learning_rate_schedule import LearningRates
 from gluonlab.training.parallel_options import (
-    batch_in_words,
-    check_count,
-    check_shares,
-    check_split,
-    fewest,
-    largest_share,
+    check_shard_sizes,
+    check_split_options,
+    check_weight_count,
+    default_microbatches,
+    format_batch_sizes,
+    largest_shard_size,
     make_split,
-    usual_microbatches,
-    weights_of,
+    parse_device_weights,
+    smallest_shard_size,
 )
 from gluonlab.training.recipes import (
-    CHANGES,
+    IMAGE_AND_LABEL_CHANGES,
     QUICK,
     TrainingRecipe,
-    choose,
-    fitting,
-    named,
-    network,
+    choose_model,
+    choose_recipe,
+    enabled_settings,
+    find_recipes,
 )
-from gluonlab.training.user_components import NOTHING, UserComponents, check_loss, check_own
+from gluonlab.training.user_components import (
+    NO_USER_COMPONENTS,
+    UserComponents,
+    check_loss,
+    check_user_components,
+)
 from gluonlab.training.user_metrics import check_metrics
 
-OPTIONS_WIDTH = 69  # beside their title, in 80 columns
-# They differ in where the gradient is taken; rates and momenta are given for one and used for both.
-WITH_MOMENTUM = ("sgd", "nag")
+OPTIONS_WIDTH = 69  # 80 columns, less a title of 11
+# Recipes for one of these are also used for the other, with the same learning rate and momentum.
+MOMENTUM_OPTIMIZERS = ("sgd", "nag")
 
 
 class ResolvedConfig(NamedTuple):
-    """The settings of a run: as given (``asked``), and with the recipe's values (``config``).
+    """The settings of a run: as ``requested`` by the user, and ``config`` with the recipe's values.
 
-    What stays None in ``config`` has no value: the other batch size, options of another schedule,
-    and the rate and momentum of an optimizer for which the recipe has none.
+    A setting that is None in ``config`` is not used: the other batch size, options of another
+    schedule, and the learning rate and momentum of an optimizer for which the recipe has none.
     """
 
-    asked: TrainConfig
+    requested: TrainConfig
     config: TrainConfig
     recipe: TrainingRecipe
     alternatives: Tuple[TrainingRecipe, ...]
@@ -127,147 +133,153 @@ class ResolvedConfig(NamedTuple):
     @property
     def model(self) -> str:
         """The network's name."""
-        return str(self.config.model)  # which is no gap any more
+        return str(self.config.model)
 
     @property
-    def is_recipes_rate(self) -> bool:
-        """Whether the learning rate is the recipe's."""
-        return self.asked.lr is None and self.config.lr is not None
+    def uses_recipe_lr(self) -> bool:
+        """True if the learning rate comes from the recipe."""
+        return self.requested.lr is None and self.config.lr is not None
 
     @property
-    def rate_batch(self) -> int:
-        """The images of a step for which the learning rate is made, before --scale-lr.
+    def lr_batch_size(self) -> int:
+        """The batch size that the learning rate is meant for, before --scale-lr.
 
-        For the recipe's rate that is the recipe's batch; for a rate of the user's own, the batch of
-        one device: --batch-size, or its default.
+        A recipe's learning rate is meant for the recipe's batch. A learning rate of the user is
+        meant for the batch of one device: --batch-size, or its default.
         """
-        if self.is_recipes_rate:
-            return self.recipe.rate_batch
-        return self.asked.batch_size or self.recipe.usual_batch
+        if self.uses_recipe_lr:
+            return self.recipe.lr_batch_size
+        return self.requested.batch_size or self.recipe.default_batch_size
 
     @property
-    def scales(self) -> bool:
-        """Whether the learning rate is scaled with the batch."""
+    def scales_lr(self) -> bool:
+        """True if the learning rate is scaled with the batch size."""
         by_images = self.recipe.lr_per_images is not None
-        return self.config.scale_lr or (self.is_recipes_rate and by_images)
+        return self.config.scale_lr or (self.uses_recipe_lr and by_images)
 
     def in_words(self) -> Iterator[Tuple[str, str]]:
-        """(title, text) of the lines in which a run names its recipe, where there is a choice."""
+        """Yield (title, text) of the lines that describe the recipe, if several recipes fit."""
         if not self.alternatives:
             return
         names = ", ".join(
-            f"--recipe {each.name}: {self._network_of(each)}{each.epochs}"
-            for each in self.alternatives
+            f"--recipe {recipe.name}: {self._model_if_different(recipe)}{recipe.epochs}"
+            for recipe in self.alternatives
         )
-        figure, epochs = self.recipe.figure(self.model), self.config.epochs or 0
-        where = self.recipe.reported.partition(";")[0] or "there"
-        reached = f", {figure:g} % {where}" if figure is not None else ""
-        said = [
-            f"{self.recipe.name}: {self.recipe.source}{reached}",
+        accuracy, epochs = self.recipe.reported_accuracy(self.model), self.config.epochs or 0
+        source = self.recipe.reported.partition(";")[0] or "there"
+        accuracy_text = f", {accuracy:g} % {source}" if accuracy is not None else ""
+        texts = [
+            f"{self.recipe.name}: {self.recipe.source}{accuracy_text}",
             f"{epochs} epoch{'s' * (epochs > 1)} ({names})",
         ]
-        left_out = self.recipe.random_resized_crop and not self.config.random_resized_crop
-        if left_out and self.asked.random_resized_crop is None:
-            said.append("without its random resized crops: the images are cropped already")
+        has_no_crops = self.recipe.random_resized_crop and not self.config.random_resized_crop
+        if has_no_crops and self.requested.random_resized_crop is None:
+            texts.append("without its random resized crops: the images are cropped already")
         wrap = textwrap.TextWrapper(OPTIONS_WIDTH, break_on_hyphens=False).wrap
-        lines = [line for text in said for line in wrap(text)]
+        lines = [line for text in texts for line in wrap(text)]
         yield from zip(["recipe", *[""] * len(lines)], lines)
 
-    def _network_of(self, recipe: TrainingRecipe) -> str:
-        """``lenet, `` where that recipe would choose another network than this one."""
-        model = network(self.asked.replace(recipe=recipe.name), self.defaults)
+    def _model_if_different(self, recipe: TrainingRecipe) -> str:
+        """Return ``lenet, `` if that recipe would choose another network than this config."""
+        model = choose_model(self.requested.replace(recipe=recipe.name), self.defaults)
         return f"{model}, " if model != self.model else ""
 
 
 def resolve_config(
-    asked: TrainConfig,
+    requested: TrainConfig,
     dataset: Optional[Dataset] = None,
     group: Group = ALONE,
-    own: UserComponents = NOTHING,
+    components: UserComponents = NO_USER_COMPONENTS,
 ) -> ResolvedConfig:
-    """Fill the gaps in ``asked``, and check all that needs neither devices nor images.
+    """Fill unset settings, and check everything that needs neither devices nor images.
 
-    Raises a UsageError for the first setting that is wrong. Arguments as in `make_plan`.
+    Raises a UsageError for the first wrong setting. The arguments are those of `make_plan`.
     """
-    config_checks.check_group(asked, group)
-    check_kvstore(asked.kvstore)
-    config_checks.check_topology_option(asked)
-    check_split(asked)
-    check_own(own, asked)
-    check_dataset(asked.dataset)
-    resolved = fill_gaps(asked, dataset, own)
+    config_checks.check_single_process_options(requested, group)
+    check_kvstore(requested.kvstore)
+    config_checks.check_topology_option(requested)
+    check_split_options(requested)
+    check_user_components(components, requested)
+    check_dataset(requested.dataset)
+    resolved = apply_recipe(requested, dataset, components)
     config = resolved.config
-    config_checks.check_on_servers(config, group)
+    config_checks.check_server_update_options(config, group)
     learning_rate_schedule.check_schedule(config)
-    learning_rate_schedule.check_epochs(config)
-    check_dtype(asked.dtype)
-    config_checks.check_on_nan_option(asked)
-    check_compression(asked.compress, asked.kvstore, asked.dtype, group)
-    config_checks.check_checkpoints(asked)
-    if own.net is None:
+    learning_rate_schedule.check_schedule_epochs(config)
+    check_dtype(requested.dtype)
+    config_checks.check_on_nan_option(requested)
+    check_compression(requested.compress, requested.kvstore, requested.dtype, group)
+    config_checks.check_checkpoints(requested)
+    if components.net is None:
         check_model(str(config.model))
     if config.normalise is not None:
         find_colours(config.normalise)
-    file_options(asked)
-    config_checks.check_optimizer(str(config.optimizer), asked)
-    config_checks.check_momentum(config, asked)
-    config_checks.check_decay(config)
+    image_file_options(requested)
+    config_checks.check_optimizer(str(config.optimizer), requested)
+    config_checks.check_momentum(config, requested)
+    config_checks.check_weight_decay(config)
     if config.pretrained is not None:
         check_pretrained(config.pretrained)
-    config_checks.check_export(asked)
-    if asked.tensorboard and group.rank == 0:  # the only rank that writes
+    config_checks.check_export(requested)
+    if requested.tensorboard and group.rank == 0:  # the only rank that writes
         check_tensorboard()
     return resolved
 
 
-def fill_gaps(
-    asked: TrainConfig, dataset: Optional[Dataset] = None, own: UserComponents = NOTHING
+def apply_recipe(
+    requested: TrainConfig,
+    dataset: Optional[Dataset] = None,
+    components: UserComponents = NO_USER_COMPONENTS,
 ) -> ResolvedConfig:
-    """Give settings that are None the values of the recipe that fits.
+    """Replace settings that are None by the values of a recipe for the data set and network.
 
     Raises ConfigError for a recipe that does not fit, and DataError for a folder that cannot be
     read.
     """
-    defaults = (dataset or find_kind(asked.dataset)[0]).defaults
-    config = asked
-    if own.net is not None:  # no recipe has been published for it
-        config = asked.replace(recipe=asked.recipe or QUICK)
-    recipe = choose(config, defaults)
-    others = {each.name: each for each in fitting(config, defaults) if each.name != recipe.name}
-    values = _values(config, recipe, defaults)
-    gaps = {name: value for name, value in values.items() if getattr(config, name) is None}
-    if gaps.get("random_resized_crop") and not _can_crop(config, dataset):
-        gaps["random_resized_crop"] = False
-    config = config.replace(**{**gaps, **own.values()})
-    return ResolvedConfig(asked, config, recipe, tuple(others.values()), defaults)
+    defaults = (dataset or find_kind(requested.dataset)[0]).defaults
+    config = requested
+    if components.net is not None:  # no recipe has been published for it
+        config = requested.replace(recipe=requested.recipe or QUICK)
+    recipe = choose_recipe(config, defaults)
+    alternatives = {
+        other.name: other for other in find_recipes(config, defaults) if other.name != recipe.name
+    }
+    values = _recipe_values(config, recipe, defaults)
+    unset = {name: value for name, value in values.items() if getattr(config, name) is None}
+    if unset.get("random_resized_crop") and not _can_random_crop(config, dataset):
+        unset["random_resized_crop"] = False
+    config = config.replace(**{**unset, **components.implied_settings()})
+    return ResolvedConfig(requested, config, recipe, tuple(alternatives.values()), defaults)
 
 
-def _can_crop(config: TrainConfig, dataset: Optional[Dataset]) -> bool:
-    """Whether the images are not cropped already, as those of a packed folder are."""
+def _can_random_crop(config: TrainConfig, dataset: Optional[Dataset]) -> bool:
+    """Return False if the images are already cropped, as in a packed folder."""
     if dataset is not None:
         return isinstance(dataset.train, ReadAheadSplit)
     return not is_cut_already(config.dataset, config.data_dir)
 
 
-def _values(config: TrainConfig, recipe: TrainingRecipe, defaults: Defaults) -> Dict[str, Any]:
-    """What each gap takes."""
+def _recipe_values(
+    config: TrainConfig, recipe: TrainingRecipe, defaults: Defaults
+) -> Dict[str, Any]:
+    """Return the recipe's values for settings that the config does not set."""
     epochs = config.epochs or recipe.epochs
     optimizer = (config.optimizer or recipe.optimizer).lower()
-    suits = _suits(optimizer, recipe)
+    suits_optimizer = _recipe_suits_optimizer(optimizer, recipe)
     schedule = config.lr_schedule or recipe.lr_schedule
-    steps = schedule == "step" and recipe.lr_schedule == "step"
+    keeps_decay = schedule == "step" and recipe.lr_schedule == "step"
     wd = recipe.wd if config.wd is None else config.wd
-    # a short run has no less of the rest
+    # only the warm-up gets shorter in a run with fewer epochs
     warmup = recipe.warmup_epochs * min(1.0, epochs / recipe.epochs)
-    given_batch = config.batch_size or config.global_batch_size
-    taken = ["optimizer", "wd", "label_smoothing", "crop_padding", "flip", "mixup", "normalise"]
-    taken += [] if given_batch else ["batch_size", "global_batch_size"]
-    taken += ["lr", "momentum", "momentum_rule"] if suits else []
-    taken += ["lr_decay"] if steps else []
+    has_batch_size = config.batch_size or config.global_batch_size
+    names = ["optimizer", "wd", "label_smoothing", "crop_padding", "flip", "mixup", "normalise"]
+    names += [] if has_batch_size else ["batch_size", "global_batch_size"]
+    names += ["lr", "momentum", "momentum_rule"] if suits_optimizer else []
+    names += ["lr_decay"] if keeps_decay else []
     return {
-        **{name: getattr(recipe, name) for name in taken},
+        **{name: getattr(recipe, name) for name in names},
         "recipe": recipe.name,
-        "model": network(config, defaults),
+        "model": choose_model(config, defaults),
         "epochs": epochs,
         "no_bias_decay": recipe.no_bias_decay and wd > 0,
         "lr_schedule": schedule,
@@ -276,15 +288,19 @@ def _values(config: TrainConfig, recipe: TrainingRecipe, defaults: Defaults) -> 
     }
 
 
-def _suits(optimizer: str, recipe: TrainingRecipe) -> bool:
-    """Whether the recipe's rate and momentum are made for this optimizer."""
-    made_for = recipe.optimizer
-    alike = optimizer in WITH_MOMENTUM and made_for in WITH_MOMENTUM and recipe.momentum is not None
-    return optimizer == made_for or alike
+def _recipe_suits_optimizer(optimizer: str, recipe: TrainingRecipe) -> bool:
+    """Return True if the recipe's learning rate and momentum are meant for this optimizer."""
+    recipe_optimizer = recipe.optimizer
+    both_use_momentum = (
+        optimizer in MOMENTUM_OPTIMIZERS
+        and recipe_optimizer in MOMENTUM_OPTIMIZERS
+        and recipe.momentum is not None
+    )
+    return optimizer == recipe_optimizer or both_use_momentum
 
 
 class DeviceSetup(NamedTuple):
-    """The devices of this process, how they share the network, and the kvstore that sums."""
+    """The devices of this process, their division into copies of the network, and the kvstore."""
 
     ctxs: List[mx.Context]
     split: Parallelism
@@ -294,40 +310,43 @@ class DeviceSetup(NamedTuple):
 def set_up_devices(
     resolved: ResolvedConfig, group: Group = ALONE, devices_per_copy: int = 1
 ) -> DeviceSetup:
-    """Find the devices, and check all that depends on them. Raises a UsageError.
+    """Find the devices, and check everything that depends on them. Raises a UsageError.
 
-    ``devices_per_copy``: for a strategy of the user's own, see `make_plan`.
+    ``devices_per_copy``: for a custom strategy, the devices that share a copy of the network.
     """
-    asked, config = resolved.asked, resolved.config
-    ctxs = find_devices(asked, group)
-    check_dtype_on(asked.dtype, ctxs)
+    requested, config = resolved.requested, resolved.config
+    ctxs = find_devices(requested, group)
+    check_dtype_on(requested.dtype, ctxs)
     check_arithmetic(arithmetic(config.deterministic, config.tf32), ctxs)
-    split = make_split(config, ctxs, devices_per_copy)
-    copies = len(split.copies)
-    check_count(asked.device_weights, copies)
-    config_checks.check_sharding(str(config.optimizer), asked.kvstore, copies)
-    config_checks.check_channels(str(config.optimizer), asked.split)
-    store = make_kvstore(config.kvstore, [copy[0] for copy in split.copies], config.topology)
-    return DeviceSetup(ctxs, split, compressing(store, config.compress, copies, group))
+    parallelism = make_split(config, ctxs, devices_per_copy)
+    copies = len(parallelism.copies)
+    check_weight_count(requested.device_weights, copies)
+    config_checks.check_sharding(str(config.optimizer), requested.kvstore, copies)
+    config_checks.check_channel_split(str(config.optimizer), requested.split)
+    kvstore = make_kvstore(
+        config.kvstore, [copy[0] for copy in parallelism.copies], config.topology
+    )
+    return DeviceSetup(ctxs, parallelism, compressing(kvstore, config.compress, copies, group))
 
 
 def load_data(
     resolved: ResolvedConfig, copy_count: int, dataset: Optional[Dataset] = None
 ) -> Dataset:
-    """The data set, with class weights and the colors by which the run normalizes.
+    """Load the data set, with its class weights and the normalization of the run.
 
-    ``copy_count``: the copies of the network in all processes. ``dataset``: the data set, if it has
-    been read already. Raises DataError.
+    ``copy_count``: the copies of the network in all processes. ``dataset``: a data set that has
+    already been loaded. Raises DataError.
     """
     config = resolved.config
     if dataset is None:
-        options = file_options(resolved.asked)  # a recipe's are for image files only
+        # the requested options, because other data sets refuse a recipe's options of image files
+        options = image_file_options(resolved.requested)
         if config.random_resized_crop:
             options["random_resized_crop"] = True
-        # a made-up data set has as many images as a batch
+        # the synthetic data set has at least as many images as a batch
         images = config.global_batch_size or (config.batch_size or 0) * copy_count
         if images > SYNTHETIC_SAMPLES and takes(config.dataset, "samples"):
-            config_checks.check_elements(images, images * math.prod(SYNTHETIC_SHAPE))
+            config_checks.check_array_size(images, images * math.prod(SYNTHETIC_SHAPE))
             options["samples"] = images
         dataset = load_dataset(config.dataset, config.data_dir, **options)
     if config.class_weights is not None:
@@ -339,37 +358,37 @@ def load_data(
 
 
 def learning_rate_factor(resolved: ResolvedConfig, step_images: int, images: int) -> float:
-    """The factor of linear scaling: a step's images over those that the rate is made for.
+    """Return the linear scaling factor of the learning rate: images of a step / reference images.
 
     ``images``: all training images. Goyal et al., "Accurate, large minibatch SGD: training ImageNet
     in 1 hour", 2017, section 2.1.
     """
-    if not resolved.scales:
+    if not resolved.scales_lr:
         return 1.0
-    if resolved.is_recipes_rate:
-        return step_images / resolved.rate_batch
-    return step_images / min(resolved.rate_batch, images)
+    if resolved.uses_recipe_lr:
+        return step_images / resolved.lr_batch_size
+    return step_images / min(resolved.lr_batch_size, images)
 
 
 def find_devices(config: TrainConfig, group: Group = ALONE) -> List[mx.Context]:
-    """The devices that ``config`` asks for, for this process of ``group``. Raises DeviceError."""
-    required = on_paid_gpus() if config.require_gpu is None else config.require_gpu
-    given = "" if config.devices is None else str(config.devices).strip()
-    if required and (not given or given.isdigit()) and not gpu_count():
-        count = int(given) if given else config.gpus or 1
+    """Return the devices of this process that ``config`` requests. Raises DeviceError."""
+    is_required = on_paid_gpus() if config.require_gpu is None else config.require_gpu
+    device_spec = "" if config.devices is None else str(config.devices).strip()
+    if is_required and (not device_spec or device_spec.isdigit()) and not gpu_count():
+        count = int(device_spec) if device_spec else config.gpus or 1
         return gpus(count, emulate=False, threads=config.threads)
-    named = group.own_devices(config.gpus) if config.devices is None else config.devices
-    if named is None and config.gpus is not None:
-        return gpus(config.gpus, emulate=not required, threads=config.threads)
+    device_names = group.own_devices(config.gpus) if config.devices is None else config.devices
+    if device_names is None and config.gpus is not None:
+        return gpus(config.gpus, emulate=not is_required, threads=config.threads)
     try:
-        return devices(named, threads=config.threads)
+        return devices(device_names, threads=config.threads)
     except NoCode:
         raise
     except DeviceError as error:
         raise DeviceError(f"--devices {error}") from None
 
 
-# What changes a run's numbers and is used as it is given, or as the recipe has it.
+# settings that affect results and are recorded as the config or the recipe has them
 AS_GIVEN = (
     "patience", "no_bias_decay", "label_smoothing", "random_resized_crop", "crop_padding", "flip",
     "mixup", "clip_norm", "on_nan", "dtype", "pretrained", "data_dir", "skip_bad", "topology",
@@ -378,21 +397,21 @@ AS_GIVEN = (
 
 @dataclass(frozen=True)
 class Plan:
-    """A run in which nothing is open any more, made by `make_plan`.
+    """The final settings of a run, made by `make_plan`.
 
-    ``config`` is what was asked. Fields with the names of its settings hold what the run uses: the
-    recipe's value where none was given, neither ``sync_bn`` nor gradients in 2 bits on one device,
-    and no ``check_replicas`` of a single replica. The colours of ``dataset`` are those by which the
-    run normalises. ``momentum_rule`` is None without a momentum that a rate could be part of.
-    ``on_servers``: whether servers update the weights, as they do where processes do not wait.
-    ``group``: the processes that share each batch; ``device_counts``: how many shards each takes,
-    one for a device, or for the devices that share a copy of the network; ``device_weights``: in
-    which proportion the devices of each process share a batch.
+    ``config`` contains the user's settings. A field with the same name as a setting contains the
+    value that the run uses: the recipe's value for an unset one, False or None for one without
+    effect, such as ``sync_bn`` on one device. ``dataset`` includes the normalization of the run.
+
+    ``device_counts``: the number of shards of each process, one for each copy of the network.
+    ``device_weights``: the proportion in which the devices of a process share a batch.
+    ``momentum_rule``: None without momentum. ``on_servers``: True if parameter servers update the
+    weights.
     """
 
     config: TrainConfig
     resolved: ResolvedConfig
-    own: UserComponents
+    user_components: UserComponents
     ctxs: List[mx.Context]
     device_counts: Tuple[int, ...]
     device_weights: Optional[str]
@@ -407,7 +426,7 @@ class Plan:
     optimizer: str
     optimizer_params: Dict[str, float]
     kvstore: Any
-    rates: Rates
+    rates: LearningRates
     postprocess: Postprocess
     momentum_rule: Optional[str]
     group: Group
@@ -445,20 +464,20 @@ class Plan:
 
     @property
     def loss_scale(self) -> Optional[LossScale]:
-        """What the loss is multiplied by; None: 1."""
+        """The dynamic loss scale; None if the loss is not scaled."""
         return self.postprocess.loss_scale
 
     @property
     def arithmetic(self) -> Arithmetic:
-        """How its GPUs compute, if it has any."""
+        """The arithmetic of the GPUs: deterministic or not, with or without TF32."""
         return arithmetic(self.deterministic, self.tf32)
 
-    def pieces(self) -> ContextManager[None]:
-        """In this block graphs are bound such that sums of gradients begin as early as asked."""
+    def overlap_context(self) -> ContextManager[None]:
+        """Return a context in which graphs are bound for the requested overlap with allreduce."""
         return overlapping(self.overlap)
 
     def make_optimizer(self) -> mx.optimizer.Optimizer:
-        """A new one, which follows the schedule of the learning rate."""
+        """Create an optimizer that follows the learning rate schedule."""
         return make_optimizer(
             self.optimizer,
             {**self.optimizer_params, "lr_scheduler": self.rates},
@@ -466,123 +485,126 @@ class Plan:
         )
 
     def new_kvstore(self, ctxs: List[mx.Context]) -> Any:
-        """Another one of the same kind, for these devices."""
-        used = self.resolved.config
-        return make_kvstore(used.kvstore, ctxs, used.topology)
+        """Create another kvstore of the same kind for these devices."""
+        config = self.resolved.config
+        return make_kvstore(config.kvstore, ctxs, config.topology)
 
     def make_loss(self) -> gluon.HybridBlock:
-        """A value for each image."""
+        """Create the loss, which returns one value for each image."""
         return make_loss(
-            self.label_smoothing, bool(self.mixup), self.own.loss, self.weights is not None
+            self.label_smoothing,
+            bool(self.mixup),
+            self.user_components.loss,
+            self.weights is not None,
         )
 
     @property
     def weights(self) -> Any:
-        """The weights (N,) of the training images in the loss; None where all count the same."""
+        """The weights (N,) of the training images in the loss; None if all are equal."""
         return getattr(self.dataset.train, "weights", None)
 
     @property
     def preprocess(self) -> Callable[[Any, Any], Any]:
-        """``preprocess(F, images)`` makes the network's input of a batch's bytes."""
+        """The function ``preprocess(F, images)`` from a batch's bytes to the network's input."""
         return make_input(self.dataset.colours)
 
     @property
     def conversion(self) -> Conversion:
-        """What --dtype does to the network's graph."""
+        """The conversion of the network's graph for --dtype."""
         return conversion(self.dtype, self.sync_bn)
 
     @property
     def checkpoint_period(self) -> Optional[Period]:
-        """How often a checkpoint is written; None: never by itself."""
+        """The interval between checkpoints; None without periodic checkpoints."""
         return None if self.checkpoint_every is None else read_period(self.checkpoint_every)
 
     @property
     def lr(self) -> float:
-        """The learning rate, for the whole batch, before a schedule changes it."""
+        """The learning rate for the whole batch, before a schedule changes it."""
         return self.optimizer_params["learning_rate"]
 
     @property
-    def largest_batch(self) -> int:
-        """The most images of a batch: it is no larger than the split that it comes from."""
+    def largest_batch_size(self) -> int:
+        """The largest number of images in a batch, which cannot exceed the size of its split."""
         return min(self.global_batch_size, max(len(self.dataset.train), len(self.dataset.test)))
 
     @property
-    def largest_share(self) -> int:
-        """The most images of a batch that a copy of the network gets, if each gets a shard."""
-        weights = weights_of(self.device_weights, self.group.size)
-        return largest_share(self.largest_batch, weights, sum(self.device_counts))
+    def largest_shard_size(self) -> int:
+        """The largest number of images in a shard, if each copy of the network gets one."""
+        weights = parse_device_weights(self.device_weights, self.group.size)
+        return largest_shard_size(self.largest_batch_size, weights, sum(self.device_counts))
 
     @property
-    def first_device(self) -> int:
-        """Where this process's devices begin among those of all processes."""
+    def first_device_index(self) -> int:
+        """The index of this process's first device among those of all processes."""
         return sum(self.device_counts[: self.group.rank])
 
     @property
-    def stopping(self) -> Optional[Patience]:
-        """When training ends before its last epoch; None: never by itself."""
+    def early_stopping(self) -> Optional[Patience]:
+        """The patience of early stopping; None without it."""
         return None if self.patience is None else read_patience(self.patience)
 
     @property
     def images_per_epoch(self) -> int:
-        """How many images an epoch trains on."""
+        """The number of images that an epoch trains on."""
         return min(len(self.dataset.train), self.steps_per_epoch * self.global_batch_size)
 
     @property
     def steps_per_epoch(self) -> int:
-        """How many batches the training images make."""
+        """The number of batches in an epoch."""
         return batch_count(len(self.dataset.train), self.global_batch_size, self.drop_last)
 
-    def batch_in_words(self, copies: int) -> str:
-        """``32 per device, 64 in all``, for this number of copies of the network."""
+    def describe_batch(self, copies: int) -> str:
+        """Return ``32 per device, 64 in all`` for this number of copies of the network."""
         images, has_copy = self.global_batch_size, self.split.has_copy
-        each = batch_in_words(images, copies, has_copy, self.device_weights, self.group.size)
-        return f"{each}, {images:,} in all{self.microbatches.in_words()}"
+        shards = format_batch_sizes(images, copies, has_copy, self.device_weights, self.group.size)
+        return f"{shards}, {images:,} in all{self.microbatches.in_words()}"
 
     @property
     def placement(self) -> Optional[Placement]:
-        """Which device plays which rank in the kvstore's schedule; None where none was placed."""
+        """The assignment of devices to ranks of the kvstore's schedule; None for a fixed order."""
         return placement_of(self.kvstore, self.ctxs, self.split.copies)
 
-    def placed_in_words(self) -> str:
-        """``, order gpu(0) gpu(3) ..., by the links that NVML reports``, where they were placed.
+    def describe_placement(self) -> str:
+        """Return ``, order gpu(0) gpu(3) ..., by the links that NVML reports``, or nothing.
 
-        Of a store that is made for links its schedules by size instead of the order.
+        A topology-aware kvstore shows its schedules by size instead of the order.
         """
         return f", {self.placement.in_words(self.ctxs)}" if self.placement is not None else ""
 
-    def options_in_words(self) -> Iterator[Tuple[str, str]]:
-        """(title, text) of the optimization, where it is not the usual.
+    def option_lines(self) -> Iterator[Tuple[str, str]]:
+        """Yield (title, text) of lines about optimization settings that are not the default.
 
-        A line without a title goes on with the one before.
+        A line without a title continues the previous one.
         """
         if self.rates.schedule != "constant" or self.rates.warmup_steps:
             yield "schedule", self.rates.in_words()
         options = [
             f"{self.dtype} with a dynamic loss scale" if self.dtype != "float32" else "",
-            *named(self.postprocess, "clip_norm"),
-            *named(self, *CHANGES),
+            *enabled_settings(self.postprocess, "clip_norm"),
+            *enabled_settings(self, *IMAGE_AND_LABEL_CHANGES),
             "sync-bn" if self.sync_bn else "",
-            *named(self, "no_bias_decay", "compress"),
-            self._weights_in_words(),
+            *enabled_settings(self, "no_bias_decay", "compress"),
+            self._describe_loss_weights(),
         ]
         text = ", ".join(filter(None, options))
         lines = textwrap.wrap(text, OPTIONS_WIDTH, break_on_hyphens=False)
         yield from zip(["options", *[""] * len(lines)], lines)
 
-    def _weights_in_words(self) -> str:
-        """``loss weighted by 0.5 to 2.25``, or nothing without weights."""
+    def _describe_loss_weights(self) -> str:
+        """Return ``loss weighted by 0.5 to 2.25``, or an empty string without weights."""
         weights = self.weights
         return "" if weights is None else f"loss weighted by {weights.min():g} to {weights.max():g}"
 
     @property
-    def own_settings(self) -> Dict[str, Any]:
-        """The names of the user's own network, loss and data."""
+    def component_settings(self) -> Dict[str, Any]:
+        """The names of the user's network, loss and data set."""
         of_files = ":" in self.config.dataset  # named after them
-        return self.own.settings(None if of_files else self.dataset)
+        return self.user_components.settings(None if of_files else self.dataset)
 
     def settings(self) -> Dict[str, Any]:
-        """What the run uses, as plain values for config.json: all that changes its numbers."""
-        used, placed = self.resolved.config, self.placement
+        """Return the used settings that affect results, as plain values for config.json."""
+        config, placement = self.resolved.config, self.placement
         return {
             "devices": [str(ctx) for ctx in self.ctxs],
             "threads_per_device": self.threads,
@@ -593,45 +615,45 @@ class Plan:
             "backend": self.group.name,
             "recipe": self.resolved.recipe.name,
             "model": self.model,
-            **self.own_settings,
+            **self.component_settings,
             "dataset": self.dataset.name,
             "image_shape": list(self.dataset.image_shape),
             **({"resizer": self.dataset.resizer} if self.dataset.resizer else {}),
             "epochs": self.epochs,
             "global_batch_size": self.global_batch_size,
             **({"drop_last": True} if self.drop_last else {}),
-            **({"val_share": used.val_share} if used.val_share is not None else {}),
+            **({"val_share": config.val_share} if config.val_share is not None else {}),
             "optimizer": self.optimizer,
             **self.optimizer_params,
             **({"momentum_rule": self.momentum_rule} if self.momentum_rule else {}),
             **self.rates.settings(),
-            **{name: getattr(used, name) for name in AS_GIVEN},
+            **{name: getattr(config, name) for name in AS_GIVEN},
             **({"class_weights": self.class_weights} if self.class_weights else {}),
             **({"weighted_loss": True} if self.weights is not None else {}),
             "microbatches": self.microbatches.count,
             "microbatch_size": self.microbatches.size,
             "normalise": in_text(self.dataset.colours),
             "sync_bn": self.sync_bn,
-            "kvstore": used.kvstore,
+            "kvstore": config.kvstore,
             "bucket_bytes": (
                 usual_bucket_bytes(self.ctxs) if self.bucket_bytes is None else self.bucket_bytes
             ),
             "compress": self.compress,
             **({"update_on_servers": True} if self.on_servers else {}),
-            **(placed.settings(self.ctxs) if placed is not None else {}),
+            **(placement.settings(self.ctxs) if placement is not None else {}),
             "seed": self.seed,
             **(self.arithmetic._asdict() if self.ctxs[0].device_type == "gpu" else {}),
         }
 
-    def description(self, decided: Mapping[str, Any]) -> Dict[str, Any]:
-        """What config.json says of the run: what was asked, what is used, and of which classes.
+    def config_content(self, strategy_settings: Mapping[str, Any]) -> Dict[str, Any]:
+        """Return the content of config.json: requested settings, used settings, and classes.
 
-        ``decided``: what the strategy has decided itself.
+        ``strategy_settings``: settings that the strategy has determined.
         """
         classes = noted(self.dataset.classes)
         return {
             "config": self.config.to_dict(),
-            "settings": {**self.settings(), **decided},
+            "settings": {**self.settings(), **strategy_settings},
             "classes": classes,
         }
 
@@ -640,18 +662,18 @@ def make_plan(
     config: TrainConfig,
     dataset: Optional[Dataset] = None,
     group: Group = ALONE,
-    own: UserComponents = NOTHING,
+    components: UserComponents = NO_USER_COMPONENTS,
 ) -> Plan:
-    """Check every name and value of ``config`` against this machine.
+    """Check every setting of ``config`` against this machine, and load the data.
 
-    Raises a UsageError for the first that is wrong.
-    ``dataset``: the one that the config names, where it has been read already. ``group``: the
-    processes that train together, each with as many devices as this one. ``own``: the user's.
+    Raises a UsageError for the first wrong setting. ``dataset``: the data set of the config, if it
+    has already been loaded. ``group``: the processes that train together, each with as many devices
+    as this one. ``components``: the user's network, loss and metrics.
     """
-    resolved = resolve_config(config, dataset, group, own)
+    resolved = resolve_config(config, dataset, group, components)
     devices = set_up_devices(resolved, group)
     counts = (len(devices.split.copies),) * group.size
-    return plan_run(resolved, devices, counts, dataset, group, own)
+    return plan_run(resolved, devices, counts, dataset, group, components)
 
 
 def plan_run(
@@ -660,34 +682,40 @@ def plan_run(
     device_counts: Tuple[int, ...],
     dataset: Optional[Dataset] = None,
     group: Group = ALONE,
-    own: UserComponents = NOTHING,
+    components: UserComponents = NO_USER_COMPONENTS,
 ) -> Plan:
-    """Load the data, check all that depends on them, and fill the plan.
+    """Load the data, check everything that depends on it, and fill the plan.
 
-    ``device_counts``: how many shards of a batch each process takes. Otherwise as `make_plan`.
+    ``device_counts``: the number of shards of each process. The other arguments are those of
+    `make_plan`.
     """
-    asked, config = resolved.asked, resolved.config
+    requested, config = resolved.requested, resolved.config
     ctxs, split, kvstore = devices
     copy_count = sum(device_counts)
 
+    # data set, and the user's components that depend on it
     dataset = load_data(resolved, copy_count, dataset)
     images, classes = len(dataset.train), len(dataset.classes)
-    if own.loss is not None:
-        check_loss(own.loss, classes)
-    check_metrics(own.metrics, dataset.test, classes)
+    if components.loss is not None:
+        check_loss(components.loss, classes)
+    check_metrics(components.metrics, dataset.test, classes)
 
+    # batch, and its division into shards and microbatches
     global_batch_size = config.global_batch_size or (config.batch_size or 1) * copy_count
     steps_per_epoch = batch_count(images, global_batch_size, config.drop_last)
     config_checks.check_last_batch(steps_per_epoch, global_batch_size, dataset)
     step_images = min(global_batch_size, images)  # no batch is larger than the data set
-    check_shares(asked.device_weights, step_images, ctxs, group.size)
-    fewest_images = fewest(step_images, weights_of(asked.device_weights, group.size), copy_count)
+    check_shard_sizes(requested.device_weights, step_images, ctxs, group.size)
+    fewest_images = smallest_shard_size(
+        step_images, parse_device_weights(requested.device_weights, group.size), copy_count
+    )
     microbatches = Microbatches(config.microbatches, config.microbatch_size)
     if microbatches == WHOLE and split.way == PIPELINE:
-        microbatches = Microbatches(min(usual_microbatches(split), max(1, fewest_images)))
+        microbatches = Microbatches(min(default_microbatches(split), max(1, fewest_images)))
     microbatches.check(step_images, copy_count, split.has_copy, fewest_images)
-    config_checks.check_profile(asked.profile, steps_per_epoch)
+    config_checks.check_profile(requested.profile, steps_per_epoch)
 
+    # optimizer and learning rates
     optimizer = str(config.optimizer).lower()
     kind = optimizer_kind(optimizer)
     lr_factor = learning_rate_factor(resolved, step_images, images)
@@ -696,7 +724,7 @@ def plan_run(
     if config.momentum is not None:
         optimizer_params["momentum"] = config.momentum
     has_momentum_rules = bool(config.momentum) and kind.by_mxnets_rule is not None
-    rates = learning_rate_schedule.make_rates(
+    rates = learning_rate_schedule.make_learning_rates(
         config,
         optimizer_params["learning_rate"],
         config.epochs or 1,
@@ -707,11 +735,11 @@ def plan_run(
     learning_rate_schedule.check_final_rate(config, rates, lr_factor)
 
     return Plan(
-        config=asked,
+        config=requested,
         resolved=resolved,
-        own=own,
+        user_components=components,
         group=group,
-        # devices, and what lies on each
+        # devices, and their parts of the network
         ctxs=ctxs,
         device_counts=device_counts,
         device_weights=config.device_weights,
@@ -723,7 +751,7 @@ def plan_run(
         ),
         kvstore=kvstore,
         compress=in_use(config.compress, len(ctxs), group),
-        on_servers=config_checks.on_servers(config, group),
+        on_servers=config_checks.updates_on_servers(config, group),
         bucket_bytes=config.bucket_bytes,
         overlap=config.overlap,
         # split channels always leave some parameters on several devices
@@ -760,7 +788,7 @@ def plan_run(
         seed=config.seed,
         deterministic=config.deterministic,
         tf32=config.tf32,
-        # how long, and what is written
+        # duration and output
         epochs=config.epochs or 1,
         patience=config.patience,
         checkpoint_every=config.checkpoint_every,
@@ -774,6 +802,6 @@ def plan_run(
     )
 
 
-def digests(plan: Plan) -> Dict[str, str]:
-    """Which images both splits of the plan have."""
+def dataset_digests(plan: Plan) -> Dict[str, str]:
+    """Return the digests of the images of both splits."""
     return {split: digest(getattr(plan.dataset, split)) for split in ("train", "test")}

@@ -1,4 +1,4 @@
-"""--profile: where the time of some steps of a run goes, as a trace, a picture and numbers."""
+"""The profile of some steps of a run (--profile), as a trace, a timeline and numbers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gluonlab.timeline.recorder import Recorder
 from gluonlab.timeline.timeline import write_trace
 from gluonlab.timeline.timeline_svg import as_svg, in_words
 
-WARM_UP = 10  # steps before the first that is recorded, where an epoch has so many
+WARM_UP = 10  # steps before recording, if an epoch has enough steps
 
 
-class ProfiledTraining:
-    """``step(batch, number)`` trains on a batch, the one of step ``number`` of the run, from 1.
+class StepProfiler:
+    """A wrapper around `Strategy.step` that records ``steps`` steps within one epoch.
 
-    Where the run has a folder, the first window of so many ``steps`` that lies in one epoch is
-    recorded, on the devices ``ctxs``, and ``say`` gets lines about it. `close` it in the end.
+    It records the devices ``ctxs``, passes lines about the profile to ``say``, and needs the run's
+    folder. Call `close` at the end of the run.
     """
 
     def __init__(
@@ -38,19 +38,25 @@ class ProfiledTraining:
     ) -> None:
         self._strategy, self._run, self._say = strategy, run, say
         self._steps_per_epoch, self._ctxs = steps_per_epoch, ctxs
-        self._wanted = 0 if run.path is None else steps  # that are still to be recorded
-        self._made = 0
+        self._steps_to_record = 0 if run.path is None else steps
+        self._steps_done = 0
         self._recorder: Optional[Recorder] = None
 
     def step(self, batch: Batch, number: int) -> List[nd.NDArray]:
-        """The sum of losses (1,) of each shard, as `Strategy.step` gives them."""
-        if not self._wanted:
+        """Train on a batch, and return the sum of losses (1,) of each shard.
+
+        ``number``: of the step in the run, from 1.
+        """
+        if not self._steps_to_record:
             return self._strategy.step(batch)
-        self._made += 1
+        self._steps_done += 1
         if self._recorder is not None:
-            return self._recorded(batch, self._recorder)
-        left = self._steps_per_epoch - (number - 1) % self._steps_per_epoch
-        if left <= self._wanted or (self._made < WARM_UP and left > self._wanted + 1):
+            return self._record_step(batch, self._recorder)
+        # one more step than is recorded, from which the recorder learns the operators
+        steps_left_in_epoch = self._steps_per_epoch - (number - 1) % self._steps_per_epoch
+        if steps_left_in_epoch <= self._steps_to_record or (
+            self._steps_done < WARM_UP and steps_left_in_epoch > self._steps_to_record + 1
+        ):
             return self._strategy.step(batch)
         self._recorder = Recorder(self._ctxs, number + 1)
         losses: List[nd.NDArray] = self._recorder.learn(
@@ -58,16 +64,16 @@ class ProfiledTraining:
         )
         return losses
 
-    def _recorded(self, batch: Batch, recorder: Recorder) -> List[nd.NDArray]:
+    def _record_step(self, batch: Batch, recorder: Recorder) -> List[nd.NDArray]:
         losses: List[nd.NDArray] = recorder.record(
             lambda around: self._strategy.step(batch, around)
         )
-        self._wanted -= 1
-        if not self._wanted:
-            self._finish(recorder)
+        self._steps_to_record -= 1
+        if not self._steps_to_record:
+            self._write_profile(recorder)
         return losses
 
-    def _finish(self, recorder: Recorder) -> None:
+    def _write_profile(self, recorder: Recorder) -> None:
         folder = self._run.path
         assert folder is not None
         timeline = recorder.end()
@@ -93,6 +99,6 @@ class ProfiledTraining:
         self.close()
 
     def close(self) -> None:
-        """Record no more, though a window may be unfinished."""
+        """Stop recording, even if it is incomplete."""
         if self._recorder is not None:
             mxnet_profiler.stop()

@@ -1,7 +1,7 @@
-"""The recipes: published settings for a data set and networks, with the accuracy they reached.
+"""Published recipes: settings for a data set and its networks, with the accuracy that they reached.
 
-They hold what gluonlab can do. Where the source's training has more, ``reported`` says so. The
-recipe ``quick``, the lab's own for a first try, is made of each data set's
+A recipe contains only what gluonlab supports. ``reported`` names differences to its source. The
+recipe ``quick``, for a first try, consists of each data set's
 `gluonlab.data.sets.dataset.Defaults`.
 """
 
@@ -19,23 +19,23 @@ from gluonlab.models.gluoncv_zoo import PREFIX
 from gluonlab.optimizers.sgd import MXNET
 from gluonlab.plain_text import JOINED, entry
 
-PHOTOGRAPHS = "photographs"  # in place of a data set's name: all that are read from image files
-# Networks that gluonlab and gluoncv both have, under two names.
-SAME = {
+PHOTOGRAPHS = "photographs"  # stands for all data sets of image files
+# gluonlab's name of a network -> gluoncv's name of the same network
+GLUONCV_NAMES = {
     "cifar_resnet20": f"{PREFIX}cifar_resnet20_v1",
     "resnet18": f"{PREFIX}resnet18_v1",
     "resnet50": f"{PREFIX}resnet50_v1",
 }
 
 
-# Settings that change images and labels, as a run and --list name them.
-CHANGES = (
+# settings that change images and labels, in the order in which they are listed
+IMAGE_AND_LABEL_CHANGES = (
     "label_smoothing", "random_resized_crop", "crop_padding", "flip", "mixup", "normalise",
 )  # fmt: skip
 
 
-def named(settings: Any, *names: str) -> Iterator[str]:
-    """``crop padding 4``, ``flip``, ...: those of the attributes that are turned on."""
+def enabled_settings(settings: Any, *names: str) -> Iterator[str]:
+    """Yield the enabled settings as text: ``crop padding 4``, ``flip``, ..."""
     for name in names:
         value = getattr(settings, name)
         if value:
@@ -45,16 +45,16 @@ def named(settings: Any, *names: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class TrainingRecipe:
-    """Values for the settings of TrainConfig that are not given, under the same names.
+    """Values for settings of TrainConfig that are not given. Fields have the names of settings.
 
-    ``data``: a data set, or PHOTOGRAPHS. ``figures``: the accuracy that the source reports, in
-    percent, by network; a recipe without any is for all networks. ``reported``: a remark on the
-    figures. ``pretrained``: it is for networks that begin with parameters of a file. Either
-    ``batch_size``, per device, or ``global_batch_size``. ``lr`` is for that batch, or for
-    ``lr_per_images`` images, and is then always scaled with the batch. The rate steps after
-    ``decay_epochs`` of the recipe's ``epochs``, and after the same shares of a run that is shorter
-    or longer. ``momentum_rule``: MXNet's for what was tuned with it; None is the rule of papers and
-    PyTorch.
+    ``data``: a data set, or PHOTOGRAPHS. ``figures``: the reported accuracy in percent, by network;
+    a recipe without figures is for all networks. ``reported``: a remark on the figures.
+    ``pretrained``: True for networks that start with the parameters of a file. A recipe has either
+    ``batch_size``, per device, or ``global_batch_size``. ``lr`` is meant for that batch. With
+    ``lr_per_images`` it is meant for that number of images, and always scaled with the batch. The
+    learning rate changes after ``decay_epochs`` of the recipe's ``epochs``, and after the same
+    fractions of a shorter or longer run. ``momentum_rule``: MXNet's for recipes that were tuned
+    with it; None is the rule of papers and PyTorch.
     """
 
     name: str
@@ -86,38 +86,40 @@ class TrainingRecipe:
     normalise: Optional[str] = None
 
     @property
-    def rate_batch(self) -> int:
-        """The images of a step for which ``lr`` is made."""
-        return self.lr_per_images or self.usual_batch
+    def lr_batch_size(self) -> int:
+        """The number of images that ``lr`` is meant for."""
+        return self.lr_per_images or self.default_batch_size
 
     @property
-    def usual_batch(self) -> int:
-        """The images of a step: those of one device, or all."""
+    def default_batch_size(self) -> int:
+        """The batch size: of one device, or of all."""
         return self.global_batch_size or self.batch_size or 1
 
     @property
     def decay_shares(self) -> Tuple[Fraction, ...]:
-        """``decay_epochs`` as shares of the run."""
+        """The ``decay_epochs`` as fractions of the run."""
         return tuple(Fraction(epoch, self.epochs) for epoch in self.decay_epochs)
 
-    def figure(self, model: str) -> Optional[float]:
-        """The accuracy that the source reports for this network, in percent."""
-        return self.figures.get(SAME.get(model, model))
+    def reported_accuracy(self, model: str) -> Optional[float]:
+        """Return the accuracy that the source reports for this network, in percent."""
+        return self.figures.get(GLUONCV_NAMES.get(model, model))
 
-    def suits(self, dataset: str, model: str, pretrained: bool) -> bool:
-        """Whether it is for this data set and network."""
+    def is_for(self, dataset: str, model: str, pretrained: bool) -> bool:
+        """Return True if the recipe is for this data set and network."""
         if self.pretrained and not pretrained:
             return False
         if dataset != self.data and not (self.data == PHOTOGRAPHS and of_image_files(dataset)):
             return False
-        return not self.figures or self.figure(model) is not None
+        return not self.figures or self.reported_accuracy(model) is not None
 
     def in_words(self) -> str:
-        """``nag, rate 0.1 for 128 images, times 0.1 after 100 and 150 epochs, ...``"""
-        *most, last = [*map(str, self.decay_epochs)] or [""]
-        after = f"{', '.join(most)} and {last}" if most else last
-        schedule = f"times {self.lr_decay:g} after {after} epochs" if after else self.lr_schedule
-        said = [
+        """Return ``nag, rate 0.1 for 128 images, times 0.1 after 100 and 150 epochs, ...``."""
+        *earlier, last_epoch = [*map(str, self.decay_epochs)] or [""]
+        decay_text = f"{', '.join(earlier)} and {last_epoch}" if earlier else last_epoch
+        schedule = (
+            f"times {self.lr_decay:g} after {decay_text} epochs" if decay_text else self.lr_schedule
+        )
+        parts = [
             self.optimizer,
             f"{self.batch_size:,} images per device"
             if self.batch_size
@@ -126,30 +128,34 @@ class TrainingRecipe:
             + (f" per {self.lr_per_images:,} images" if self.lr_per_images else ""),
             schedule if schedule != "constant" else "",
             f"warm-up {self.warmup_epochs:g} epochs" if self.warmup_epochs else "",
-            *named(self, "momentum", "momentum_rule", "wd", "no_bias_decay", *CHANGES),
+            *enabled_settings(
+                self, "momentum", "momentum_rule", "wd", "no_bias_decay", *IMAGE_AND_LABEL_CHANGES
+            ),
         ]
-        return ", ".join(filter(None, said))
+        return ", ".join(filter(None, parts))
 
-    def described(self) -> List[str]:
-        """Lines for --list."""
-        own = {theirs: ours for ours, theirs in SAME.items()}
-        named = (f"{own.get(name, name)} {figure:g} %" for name, figure in self.figures.items())
-        figures = ", ".join(each.replace(" ", JOINED) for each in named)
+    def description_lines(self) -> List[str]:
+        """Return the lines of --list about the recipe."""
+        own_names = {gluoncv_name: own_name for own_name, gluoncv_name in GLUONCV_NAMES.items()}
+        figure_texts = (
+            f"{own_names.get(name, name)} {figure:g} %" for name, figure in self.figures.items()
+        )
+        figures = ", ".join(text.replace(" ", JOINED) for text in figure_texts)
         pretrained = "with --pretrained, " if self.pretrained else ""
-        first = f"{self.data}, {pretrained}{self.epochs} epochs: {self.source}"
-        return entry(self.name, first, self.in_words(), figures, self.reported, self.url)
+        summary = f"{self.data}, {pretrained}{self.epochs} epochs: {self.source}"
+        return entry(self.name, summary, self.in_words(), figures, self.reported, self.url)
 
 
 QUICK, PUBLISHED, IMAGENET, FINETUNE = "quick", "published", "imagenet", "finetune"
 _LOGS = "https://github.com/dmlc/web-data (gluoncv/logs/classification/{})"
 
 
-# Of both of gluon-cv's scripts, by their defaults or in the commands that it has published.
+# the optimizer of both scripts of gluon-cv, by default or in its published commands
 _NAG: Dict[str, Any] = {"optimizer": "nag", "momentum": 0.9, "momentum_rule": MXNET, "wd": 1e-4}
 
 
-def _gluoncv(**figures: float) -> Dict[str, float]:
-    """``mobilenet0p5=65.2`` -> ``{"gluoncv:mobilenet0.5": 65.2}``"""
+def _gluoncv_figures(**figures: float) -> Dict[str, float]:
+    """Convert names: ``mobilenet0p5=65.2`` -> ``{"gluoncv:mobilenet0.5": 65.2}``."""
     return {
         PREFIX + (name.replace("p", ".") if name.startswith("mobilenet") else name): figure
         for name, figure in figures.items()
@@ -160,7 +166,7 @@ _CIFAR = TrainingRecipe(
     PUBLISHED, "cifar10", "gluon-cv, train_cifar10.py", epochs=200, global_batch_size=128, lr=0.1,
     lr_schedule="step", lr_decay=0.1, decay_epochs=(100, 150), **_NAG, crop_padding=4, flip=True,
     normalise="cifar10", url=_LOGS.format("cifar"),
-    figures=_gluoncv(
+    figures=_gluoncv_figures(
         cifar_resnet20_v1=92.1, cifar_resnet56_v1=93.6, cifar_resnet110_v1=93.0,
         cifar_resnet20_v2=92.1, cifar_resnet56_v2=93.7, cifar_resnet110_v2=94.3,
     ),
@@ -170,7 +176,7 @@ _PHOTOGRAPHS = TrainingRecipe(
     batch_size=64,  # theirs are 32 to 256
     lr=0.1, lr_per_images=256,  # as He et al., 2019, section 3.1; they have 1,024 images and 0.4
     lr_schedule="cosine", warmup_epochs=5, **_NAG, random_resized_crop=True, flip=True,
-    figures=_gluoncv(
+    figures=_gluoncv_figures(
         resnet18_v1=70.93, resnet34_v1=74.37, resnet101_v1=78.34, resnet18_v2=71.00,
         resnet34_v2=74.40, resnet50_v2=77.11, resnet101_v2=78.53,
     ),
@@ -186,18 +192,18 @@ RECIPES: Tuple[TrainingRecipe, ...] = (
     _CIFAR,
     replace(
         _CIFAR, lr_decay=0.2, decay_epochs=(60, 120, 160), wd=5e-4,
-        figures=_gluoncv(
+        figures=_gluoncv_figures(
             cifar_wideresnet16_10=95.1, cifar_wideresnet28_10=95.6, cifar_wideresnet40_8=95.9
         ),
     ),
     replace(
         _CIFAR, epochs=300, decay_epochs=(150, 225), wd=5e-4,
-        figures=_gluoncv(cifar_resnext29_16x64d=96.3),
+        figures=_gluoncv_figures(cifar_resnext29_16x64d=96.3),
     ),
     replace(
         _CIFAR, data="fashion-mnist", source="Zhong et al., Random erasing, 2020: the baseline",
         epochs=300, decay_epochs=(150, 225), optimizer="sgd", momentum_rule=None, wd=5e-4,
-        normalise="mnist", figures=_gluoncv(cifar_resnet20_v1=95.61),
+        normalise="mnist", figures=_gluoncv_figures(cifar_resnet20_v1=95.61),
         url="https://github.com/zhunzhong07/Random-Erasing",
     ),
     TrainingRecipe(
@@ -212,7 +218,7 @@ RECIPES: Tuple[TrainingRecipe, ...] = (
     _PHOTOGRAPHS,
     replace(
         _TRICKS,
-        figures=_gluoncv(
+        figures=_gluoncv_figures(
             resnet50_v1=77.36, resnet50_v1b=77.67, resnet50_v1c=78.03, resnet101_v1b=79.20,
             resnet101_v1c=79.60, resnet152_v1=79.22, resnet152_v1b=79.69, resnet152_v1c=80.01,
             mobilenet0p25=52.91, mobilenet0p5=65.20, mobilenet0p75=70.25,
@@ -220,7 +226,7 @@ RECIPES: Tuple[TrainingRecipe, ...] = (
     ),
     replace(
         _TRICKS, epochs=200, mixup=0.2,
-        figures=_gluoncv(
+        figures=_gluoncv_figures(
             resnet50_v1d=79.15, resnet101_v1d=80.51, resnet152_v1d=80.61, resnext50_32x4d=79.32,
             resnext101_32x4d=80.37, resnext101_64x4d=80.69, se_resnext50_32x4d=79.95,
             se_resnext101_32x4d=80.91, se_resnext101_64x4d=81.01, darknet53=78.56,
@@ -229,94 +235,96 @@ RECIPES: Tuple[TrainingRecipe, ...] = (
     ),
     replace(
         _TRICKS, epochs=150, lr=0.05, wd=4e-5, reported=_PHOTOGRAPHS.reported,
-        figures=_gluoncv(
+        figures=_gluoncv_figures(
             mobilenetv2_0p25=51.76, mobilenetv2_0p5=64.43, mobilenetv2_0p75=69.36,
             mobilenetv2_1p0=72.04,
         ),
     ),
     replace(
         _PHOTOGRAPHS, epochs=100, lr=0.01, lr_schedule="step", lr_decay=0.1, decay_epochs=(50, 80),
-        warmup_epochs=0, figures=_gluoncv(vgg16=73.23, vgg19=74.11, vgg16_bn=73.10, vgg19_bn=74.33),
+        warmup_epochs=0,
+        figures=_gluoncv_figures(vgg16=73.23, vgg19=74.11, vgg16_bn=73.10, vgg19_bn=74.33),
     ),
 )  # fmt: skip
 
 
-def quick(dataset: str, defaults: Defaults) -> TrainingRecipe:
-    """The lab's own recipe for this data set: short, and for any network."""
+def quick_recipe(dataset: str, defaults: Defaults) -> TrainingRecipe:
+    """Return the short recipe for this data set and any network."""
     names = ("epochs", "batch_size", "lr", "optimizer", "momentum", "wd")
     values = {name: getattr(defaults, name) for name in names}
     return TrainingRecipe(QUICK, dataset, "the lab's own", **values)
 
 
-def network(config: TrainConfig, defaults: Defaults) -> str:
-    """The network's name: the config's, else the data set's, a quick or a published one."""
+def choose_model(config: TrainConfig, defaults: Defaults) -> str:
+    """Return the network's name: from the config, else the default of the data set and recipe."""
     if config.model is not None:
         return config.model
     published = defaults.published_model if config.recipe != QUICK else None
     return published or defaults.model
 
 
-def fitting(config: TrainConfig, defaults: Defaults) -> List[TrainingRecipe]:
-    """The recipes for the config's data set and network; the first is the one without --recipe.
+def find_recipes(config: TrainConfig, defaults: Defaults) -> List[TrainingRecipe]:
+    """Return the recipes for the config's data set and network. The first one is the default.
 
-    The network of a first try keeps the quick one.
+    The default network of a data set uses the quick recipe.
     """
-    model, pretrained = network(config, defaults), config.pretrained is not None
-    found = [recipe for recipe in RECIPES if recipe.suits(config.dataset, model, pretrained)]
-    short = quick(config.dataset, defaults)
-    if found and (model != defaults.model or found[0].pretrained):
-        return [*found, short]
-    return [short, *found]
+    model, pretrained = choose_model(config, defaults), config.pretrained is not None
+    published = [recipe for recipe in RECIPES if recipe.is_for(config.dataset, model, pretrained)]
+    quick = quick_recipe(config.dataset, defaults)
+    if published and (model != defaults.model or published[0].pretrained):
+        return [*published, quick]
+    return [quick, *published]
 
 
-def choose(config: TrainConfig, defaults: Defaults) -> TrainingRecipe:
-    """The recipe that ``config`` names, or the first that fits.
+def choose_recipe(config: TrainConfig, defaults: Defaults) -> TrainingRecipe:
+    """Return the recipe that ``config`` names, or the first that fits.
 
     Raises ConfigError, with the choices.
     """
-    recipes = fitting(config, defaults)
+    recipes = find_recipes(config, defaults)
     if config.recipe is None:
         return recipes[0]
     names = list(dict.fromkeys([QUICK, *(recipe.name for recipe in RECIPES)]))
     if config.recipe not in names:
         raise ConfigError(unknown("--recipe", config.recipe, names))
-    found = next((recipe for recipe in recipes if recipe.name == config.recipe), None)
-    if found is None:
-        model = network(config, defaults)
-        suits = any(
-            each.name == config.recipe and each.suits(config.dataset, model, pretrained=True)
-            for each in RECIPES
+    recipe = next((recipe for recipe in recipes if recipe.name == config.recipe), None)
+    if recipe is None:
+        model = choose_model(config, defaults)
+        needs_pretrained = any(
+            candidate.name == config.recipe
+            and candidate.is_for(config.dataset, model, pretrained=True)
+            for candidate in RECIPES
         )
-        begin = " without --pretrained" if suits else ""
+        hint = " without --pretrained" if needs_pretrained else ""
         choices = " or ".join(recipe.name for recipe in recipes)
         raise ConfigError(
-            f"--recipe {config.recipe} is not for {model} on {config.dataset}{begin}: "
+            f"--recipe {config.recipe} is not for {model} on {config.dataset}{hint}: "
             f"choose {choices}, or leave it out (--list says what each is for)"
         )
-    return found
+    return recipe
 
 
-def described() -> List[str]:
-    """Lines for --list: every recipe with its source and what was reported."""
-    epochs = [kind.defaults.epochs for kind in DATASETS.values()]
-    first = f"every data set and network, {min(epochs)} to {max(epochs)} epochs: the lab's own"
-    lines = (line for recipe in RECIPES for line in recipe.described())
-    return [*entry(QUICK, first, _networks()), *lines]
+def format_recipes() -> List[str]:
+    """Return the lines of --list about all recipes."""
+    epochs = [dataset_entry.defaults.epochs for dataset_entry in DATASETS.values()]
+    summary = f"every data set and network, {min(epochs)} to {max(epochs)} epochs: the lab's own"
+    lines = (line for recipe in RECIPES for line in recipe.description_lines())
+    return [*entry(QUICK, summary, _default_models_text()), *lines]
 
 
-def _networks() -> str:
-    """The networks of data sets in words.
+def _default_models_text() -> str:
+    """Return the default networks of data sets as text.
 
     ``without --model: lenet for digits, cifar10 (cifar_resnet20 without --recipe quick); resnet18
     for ...``
     """
-    data: Dict[str, Dict[str, None]] = {}
-    for name, kind in DATASETS.items():
-        other = kind.defaults.published_model
-        without = f" ({other} without --recipe {QUICK})" if other else ""
-        data.setdefault(kind.defaults.model, {})[
-            (PHOTOGRAPHS if of_image_files(name) else name) + without
+    datasets_by_model: Dict[str, Dict[str, None]] = {}
+    for name, dataset_entry in DATASETS.items():
+        published_model = dataset_entry.defaults.published_model
+        note = f" ({published_model} without --recipe {QUICK})" if published_model else ""
+        datasets_by_model.setdefault(dataset_entry.defaults.model, {})[
+            (PHOTOGRAPHS if of_image_files(name) else name) + note
         ] = None
     return "without --model: " + "; ".join(
-        f"{model} for {', '.join(names)}" for model, names in data.items()
+        f"{model} for {', '.join(names)}" for model, names in datasets_by_model.items()
     )

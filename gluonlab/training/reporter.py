@@ -1,4 +1,4 @@
-"""What a run prints for its user while it goes on."""
+"""Printed progress of a run."""
 
 from __future__ import annotations
 
@@ -15,47 +15,50 @@ CLOSED = "it was closed from the start"  # standard output, as with >&-
 
 
 class Reporter:
-    """Says nothing; the base of those that do.
+    """A silent reporter, and the base class of others.
 
-    ``unheard``: why nobody hears it any more, if so. The run goes on, and notes it in its folder.
+    ``output_error``: the reason if output has failed. The run continues, and records it.
     """
 
-    unheard: Optional[str] = None
+    output_error: Optional[str] = None
 
     def say(self, line: str) -> None:
-        """A line about the run."""
+        """Print a line about the run."""
 
     def epoch_begins(self, epoch: int, epochs: int, images: int) -> None:
-        """A pass over ``images`` images begins."""
+        """Start the progress of an epoch over ``images`` images."""
 
     def step_done(self, images: int, known: List[StepLoss]) -> None:
-        """A step is under way; the losses of some earlier ones have become known."""
+        """Advance by the images of a queued step. The losses of some earlier steps may be known."""
 
     def epoch_ends(self, line: str) -> None:
-        """The pass is over: `epoch_in_words`, or, if it was broken off, an empty line."""
+        """End the progress of an epoch, and print its line from `format_epoch`.
+
+        The line is empty if the epoch was aborted.
+        """
 
 
 class ConsoleReporter(Reporter):
-    """Lines on ``stream``, and a progress bar on standard error.
+    """A reporter that prints lines on ``stream`` and a progress bar on standard error.
 
-    The bar has images/s and the loss. In a notebook the bar is a widget; where standard error is no
-    terminal there is none.
+    The bar shows images/s and the loss. In a notebook it is a widget. By default there is no bar if
+    standard error is not a terminal.
     """
 
     def __init__(self, stream: Optional[TextIO] = None, bar: Optional[bool] = None) -> None:
         self.stream = stream or sys.stdout
         if self.stream is None:
-            self.unheard = CLOSED
+            self.output_error = CLOSED
         self.bar_wanted = bar
         self._bar: Any = None
 
     def say(self, line: str) -> None:
-        if self.unheard is None:
+        if self.output_error is None:
             try:
                 tqdm.write(line, file=self.stream)  # above the bar, if there is one
                 self.stream.flush()
-            except (OSError, ValueError) as error:  # a reader that is gone, a stream that is closed
-                self.unheard = getattr(error, "strerror", None) or str(error)
+            except (OSError, ValueError) as error:  # a closed pipe or stream
+                self.output_error = getattr(error, "strerror", None) or str(error)
 
     def epoch_begins(self, epoch: int, epochs: int, images: int) -> None:
         # None: only on a terminal
@@ -77,11 +80,11 @@ class ConsoleReporter(Reporter):
             self.say(line)
 
 
-def epoch_in_words(epoch: run_schema.Epoch, epochs: int) -> str:
-    """The line of a finished epoch.
+def format_epoch(epoch: run_schema.Epoch, epochs: int) -> str:
+    """Return the line of a finished epoch.
 
-    Programs read it, such as SageMaker by the regular expressions of sagemaker/training: so numbers
-    are without thousands separators.
+    Numbers have no thousands separators, because programs parse the line, such as SageMaker by the
+    regular expressions of sagemaker/training.
     """
     number = f"epoch {epoch.epoch:{len(str(epochs))}}/{epochs}"
     speed = f"{epoch.training_seconds:6.2f} s  {epoch.images_per_second:6.0f} images/s"

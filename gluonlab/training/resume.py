@@ -1,8 +1,8 @@
-"""A run that goes on: from its last checkpoint (--resume), or as it is found (--autoresume).
+"""Resuming a run: from its last checkpoint (--resume), or as found in a folder (--autoresume).
 
-What it is asked for now, and what must be as it was. Services that start a command again where it
-was ended (spot instances, queues, supervisors) need a run that begins, goes on or has ended, with
-the same command each time. What they put back of its folder may be a part, of different ages.
+The checks here decide which settings may differ from those of the interrupted run. --autoresume is
+for services that start the same command again, such as spot instances, queues and supervisors. The
+folder that such a service restores may be incomplete, with files of different ages.
 """
 
 from __future__ import annotations
@@ -22,328 +22,359 @@ from gluonlab.files.array_files import read_arrays
 from gluonlab.kvstores.gradient_compression import keeps_rest
 from gluonlab.kvstores.process_groups import ALONE, Group
 from gluonlab.parallel.strategy import Strategy
-from gluonlab.runs.checkpoint import Checkpoint, checkpoints, newest, remove_later
+from gluonlab.runs.checkpoint import (
+    Checkpoint,
+    list_checkpoints,
+    read_newest_checkpoint,
+    remove_later_checkpoints,
+)
 from gluonlab.runs.run_reader import (
-    RESUMED,
-    Description,
+    RUN_HINT,
+    RunDescription,
     copy_count,
-    description,
+    parse_description,
     read_description,
     read_lines,
 )
 from gluonlab.runs.run_result import Result
 from gluonlab.runs.run_schema import PARAMETERS, ConfusionEvent, Epoch, StoppedEvent
-from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory, has_ended, has_run, make_room
-from gluonlab.training.builtin_callbacks import best_epoch
-from gluonlab.training.checkpoint_writer import arrays_of_first, checkpoint_of_first
-from gluonlab.training.config_checks import check_going_on
-from gluonlab.training.image_options import with_resizer
-from gluonlab.training.parallel_options import OF_WAYS
-from gluonlab.training.plan import Plan, digests
-from gluonlab.training.stop_consensus import all_or_none
+from gluonlab.runs.run_writer import (
+    NoRunDirectory,
+    RunDirectory,
+    archive_existing_run,
+    has_ended,
+    has_run,
+)
+from gluonlab.training.builtin_callbacks import find_best_epoch
+from gluonlab.training.checkpoint_writer import broadcast_arrays, broadcast_checkpoint
+from gluonlab.training.config_checks import check_can_resume
+from gluonlab.training.image_options import keep_recorded_resizer
+from gluonlab.training.parallel_options import WAYS_BY_OPTION
+from gluonlab.training.plan import Plan, dataset_digests
+from gluonlab.training.stop_consensus import run_on_all_ranks
 from gluonlab.training.train_state import put_parameters
 
-# Settings that may differ from those of the run so far: the sums are the same but for their order.
-SPLITTING = ("split", *OF_WAYS)
-OF_STAGES = ("cut", "balance", "stages", "stages_per_device", "pipeline_schedule")
-PLACES = (
-    "devices",
-    "processes",
-    "device_counts",
-    "copies",
-    *SPLITTING,
-)  # which device computes what
+# A resumed run may change these settings. Results then differ only by the order of sums.
+SPLIT_OPTIONS = ("split", *WAYS_BY_OPTION)
+STAGE_OPTIONS = ("cut", "balance", "stages", "stages_per_device", "pipeline_schedule")
+# which device computes what
+PLACEMENT_SETTINGS = ("devices", "processes", "device_counts", "copies", *SPLIT_OPTIONS)
 MAY_DIFFER = (
-    *PLACES, "threads_per_device", "backend", "kvstore", "topology", "order", "placed",
+    *PLACEMENT_SETTINGS, "threads_per_device", "backend", "kvstore", "topology", "order", "placed",
     "schedules", "bucket_bytes", "microbatches", "microbatch_size", "data_dir", "deterministic",
     "tf32", "patience",
 )  # fmt: skip
-CUTTING = ("device_weights", "microbatches", "microbatch_size")
-OF_EPOCHS = ("epochs", "lr_decay_steps")
+BATCH_PART_SETTINGS = ("device_weights", "microbatches", "microbatch_size")
+EPOCH_SETTINGS = ("epochs", "lr_decay_steps")
 BATCH_SIZES = ("batch_size", "global_batch_size")
 
 
-class Interrupted(NamedTuple):
-    """A run that goes on: its folder, what its config.json says, and its last whole checkpoint.
+class ResumePoint(NamedTuple):
+    """A run to resume: its folder, its recorded config, and its last complete checkpoint.
 
-    ``damaged``: a line about each later one that is not whole. ``mends``: whether a run that has
-    finished all epochs may go on, with what it had still to write. ``stopped``: whether a callback
-    had stopped it.
+    ``damaged``: a line about each later checkpoint that is damaged. ``stopped``: True if a callback
+    had stopped the run. ``by_autoresume``: True for --autoresume, which also resumes a run that has
+    finished all epochs, to write its remaining files.
     """
 
     folder: Path
-    found: Description
+    description: RunDescription
     checkpoint: Checkpoint
     damaged: List[str]
     stopped: bool = False
-    mends: bool = False
+    by_autoresume: bool = False
 
     @property
-    def named(self) -> str:
-        """The option and the folder."""
-        return f"{'--autoresume:' if self.mends else '--resume'} {self.folder}"
+    def option_text(self) -> str:
+        """The option and the folder, for messages."""
+        return f"{'--autoresume:' if self.by_autoresume else '--resume'} {self.folder}"
 
     @property
-    def stays_stopped(self) -> bool:
-        """Whether a stop that a callback had asked for still counts.
+    def keeps_stop(self) -> bool:
+        """True if a callback's request to stop remains valid.
 
-        Who has a run go on that was stopped wants it to.
+        A user who resumes a stopped run with --resume wants to continue it.
         """
-        return self.mends or not self.stopped
+        return self.by_autoresume or not self.stopped
 
-    def epochs(self, group: Group) -> List[Epoch]:
-        """Those that are finished at the checkpoint, after `run_directory`; rank 0 reads them."""
-        own = read_lines(self.folder) if group.rank == 0 else []
-        told = json.dumps([vars(line) for line in own if isinstance(line, Epoch)]).encode()
-        return [Epoch(**each) for each in json.loads(group.bytes_of_first(told))]
+    def read_history(self, group: Group) -> List[Epoch]:
+        """Return the epochs finished at the checkpoint. Rank 0 reads them.
+
+        Call it after `open_run_directory`, which removes the lines of later epochs.
+        """
+        lines = read_lines(self.folder) if group.rank == 0 else []
+        encoded = json.dumps([vars(line) for line in lines if isinstance(line, Epoch)]).encode()
+        return [Epoch(**values) for values in json.loads(group.bytes_of_first(encoded))]
 
 
-def interrupted(folder: "str | Path", group: Group = ALONE) -> Interrupted:
-    """The run in this folder, which rank 0 reads, and tells the others.
+def read_resume_point(folder: "str | Path", group: Group = ALONE) -> ResumePoint:
+    """Read the run to resume from a folder, at rank 0, and send it to all processes.
 
-    Where config.json is missing or damaged, the checkpoint knows what it said. Raises DataError for
-    a folder that has nothing to go on from, and RunError in the others then.
+    If config.json is missing or damaged, the copy in the checkpoint is used. Raises DataError for a
+    folder without a usable checkpoint, and RunError in the other processes.
     """
     path = Path(folder)
-    found = all_or_none(group, lambda: _read(path) if group.rank == 0 else None)
-    return interrupted_of_first(path, found, group)
+    resume_point = run_on_all_ranks(
+        group, lambda: _read_resume_point(path) if group.rank == 0 else None
+    )
+    return broadcast_resume_point(path, resume_point, group)
 
 
-def interrupted_of_first(path: Path, own: Optional[Interrupted], group: Group) -> Interrupted:
-    """The run in this folder as rank 0 has read it, in every process."""
-    found = description_of_first(path, own and own.found, group)
-    about = [] if own is None else [own.damaged, own.stopped, own.mends]
-    damaged, stopped, mends = json.loads(group.bytes_of_first(json.dumps(about).encode()))
-    checkpoint = checkpoint_of_first(own and own.checkpoint, group)
-    return Interrupted(path, found, checkpoint, damaged, stopped, mends)
+def broadcast_resume_point(path: Path, local: Optional[ResumePoint], group: Group) -> ResumePoint:
+    """Return the `ResumePoint` that rank 0 has read, in every process."""
+    description = broadcast_description(path, local and local.description, group)
+    flags = [] if local is None else [local.damaged, local.stopped, local.by_autoresume]
+    damaged, stopped, by_autoresume = json.loads(group.bytes_of_first(json.dumps(flags).encode()))
+    checkpoint = broadcast_checkpoint(local and local.checkpoint, group)
+    return ResumePoint(path, description, checkpoint, damaged, stopped, by_autoresume)
 
 
-def description_of_first(path: Path, own: Optional[Description], group: Group) -> Description:
-    """What rank 0 has read of a run's folder, in every process."""
-    about = {} if own is None else {**vars(own), "folder": ""}
-    told = json.loads(group.bytes_of_first(json.dumps(about).encode()))
-    return Description(**{**told, "folder": path})
+def broadcast_description(
+    path: Path, local: Optional[RunDescription], group: Group
+) -> RunDescription:
+    """Return the description of a run that rank 0 has read, in every process."""
+    fields = {} if local is None else {**vars(local), "folder": ""}
+    received = json.loads(group.bytes_of_first(json.dumps(fields).encode()))
+    return RunDescription(**{**received, "folder": path})
 
 
-def _read(path: Path) -> Interrupted:
+def _read_resume_point(path: Path) -> ResumePoint:
     try:
-        found = read_description(path, RESUMED)
+        description = read_description(path, RUN_HINT)
     except DataError as error:
-        last = newest(path) if checkpoints(path) else None
-        about = None if last is None else last.checkpoint.state.get("run")
-        if last is None or about is None:
+        latest = read_newest_checkpoint(path) if list_checkpoints(path) else None
+        config_content = None if latest is None else latest.checkpoint.state.get("run")
+        if latest is None or config_content is None:
             raise DataError(f"--resume {error}") from None
-        where = f"the checkpoint of step {last.checkpoint.step} in {path}"
-        return Interrupted(path, description(path, about, where, RESUMED), *last, _stopped(path))
-    if found.is_comparison:
+        source = f"the checkpoint of step {latest.checkpoint.step} in {path}"
+        return ResumePoint(
+            path,
+            parse_description(path, config_content, source, RUN_HINT),
+            *latest,
+            _was_stopped(path),
+        )
+    if description.is_comparison:
         raise DataError(f"--resume {path} is a comparison: give the folder of one of its runs")
-    return Interrupted(path, found, *newest(path), _stopped(path))
+    return ResumePoint(path, description, *read_newest_checkpoint(path), _was_stopped(path))
 
 
-def _stopped(path: Path) -> bool:
+def _was_stopped(path: Path) -> bool:
     return any(isinstance(line, StoppedEvent) for line in read_lines(path))
 
 
-def asked(run: Interrupted, group: Group = ALONE, **given: Any) -> TrainConfig:
-    """What the run was asked for, with what is ``given`` now. Raises ConfigError.
+def resumed_config(resume_point: ResumePoint, group: Group = ALONE, **given: Any) -> TrainConfig:
+    """Return the config of the interrupted run, updated with the ``given`` settings.
 
-    Other devices, or another number of processes, share batches of the size that the run had.
+    If the devices or the number of processes change, the size of the whole batch stays the same.
+    Raises ConfigError.
     """
-    fields = {field.name for field in dataclasses.fields(TrainConfig)}
-    strange = sorted(set(run.found.asked) - fields)
-    if strange:
+    description = resume_point.description
+    requested, used = description.requested, description.used
+    unknown_names = sorted(set(requested) - {f.name for f in dataclasses.fields(TrainConfig)})
+    if unknown_names:
         raise ConfigError(
-            f"{run.found.file} has settings that this gluonlab does not know: {', '.join(strange)}"
+            f"{description.file} has settings that this gluonlab does not know: "
+            f"{', '.join(unknown_names)}"
         )
     if given.get("out") is not None:
-        raise _other_folder(given["out"], run)
-    before = {name: value for name, value in run.found.asked.items() if name != "out"}
-    used = run.found.used
+        raise _other_folder_error(given["out"], resume_point)
+    settings = {name: value for name, value in requested.items() if name != "out"}
     if "split" in given:
-        before.update(dict.fromkeys(OF_WAYS))
-    elif any(name in given for name in OF_STAGES):
-        before.update(cut=None)
-    elif used.get("cut") is not None:  # measured again, it may be another one
-        before.update(cut=used["cut"], balance=None)
+        settings.update(dict.fromkeys(WAYS_BY_OPTION))
+    elif any(name in given for name in STAGE_OPTIONS):
+        settings.update(cut=None)
+    elif used.get("cut") is not None:  # a new measurement could choose another cut
+        settings.update(cut=used["cut"], balance=None)
     if any(name in given for name in ("gpus", "devices")):
-        before.update(gpus=None, devices=None, threads=None, require_gpu=None, device_weights=None)
-    others = used.get("processes", 1) != group.size
-    if others or any(name in given for name in ("gpus", "devices", *SPLITTING)):
-        before.update(batch_size=None, global_batch_size=used.get("global_batch_size"))
+        settings.update(
+            gpus=None, devices=None, threads=None, require_gpu=None, device_weights=None
+        )
+    other_processes = used.get("processes", 1) != group.size
+    if other_processes or any(name in given for name in ("gpus", "devices", *SPLIT_OPTIONS)):
+        settings.update(batch_size=None, global_batch_size=used.get("global_batch_size"))
     if set(given) & set(BATCH_SIZES):
-        before.update(dict.fromkeys(BATCH_SIZES))
+        settings.update(dict.fromkeys(BATCH_SIZES))
     try:
-        TrainConfig(**before)
+        TrainConfig(**settings)
     except ConfigError as error:
-        raise ConfigError(f"{run.found.file} is damaged: {error}") from None
-    return with_resizer(TrainConfig(**{**before, **given}), used)
+        raise ConfigError(f"{description.file} is damaged: {error}") from None
+    return keep_recorded_resizer(TrainConfig(**{**settings, **given}), used)
 
 
-def going_on(config: TrainConfig, run: Interrupted) -> TrainConfig:
-    """Adapt the user's config to a run that is resumed in its folder. Raises ConfigError."""
+def adapt_to_resumed_run(config: TrainConfig, resume_point: ResumePoint) -> TrainConfig:
+    """Adapt the user's config to the run that is resumed in its folder. Raises ConfigError."""
     if config.out is not None:
-        if Path(config.out).resolve() != run.folder.resolve():
-            raise _other_folder(config.out, run)
+        if Path(config.out).resolve() != resume_point.folder.resolve():
+            raise _other_folder_error(config.out, resume_point)
         config = config.replace(out=None)
-    return with_cut(with_resizer(config, run.found.used), run.found)
+    description = resume_point.description
+    return keep_recorded_cut(keep_recorded_resizer(config, description.used), description)
 
 
-def _other_folder(out: str, run: Interrupted) -> ConfigError:
+def _other_folder_error(out: str, resume_point: ResumePoint) -> ConfigError:
     return ConfigError(
-        f"--out {out} and --resume {run.folder} contradict each other: "
+        f"--out {out} and --resume {resume_point.folder} contradict each other: "
         "a run goes on in its own folder: leave --out out"
     )
 
 
-def with_cut(config: TrainConfig, found: Description) -> TrainConfig:
-    """Return the config with the cut of the resumed run, if it asks for the same stages.
+def keep_recorded_cut(config: TrainConfig, description: RunDescription) -> TrainConfig:
+    """Return the config with the recorded cut into stages, if it requests the same stages.
 
-    A cut that was measured could differ if it were measured again.
+    A cut that was chosen by measurement could differ if it were measured again.
     """
-    was, now, cut = found.asked, config.to_dict(), found.used.get("cut")
+    recorded, current, cut = description.requested, config.to_dict(), description.used.get("cut")
     same = ("split", "stages", "stages_per_device", "pipeline_schedule")
-    if cut is None or config.cut is not None or any(was.get(each) != now[each] for each in same):
+    if cut is None or config.cut is not None:
         return config
-    if config.balance not in (None, was.get("balance"), found.used.get("balance")):
+    if any(recorded.get(name) != current[name] for name in same):
+        return config
+    if config.balance not in (None, recorded.get("balance"), description.used.get("balance")):
         return config
     return config.replace(cut=cut, balance=None)
 
 
-def run_directory(
-    plan: Plan, strategy: Strategy, before: Optional[Interrupted] = None
+def open_run_directory(
+    plan: Plan, strategy: Strategy, resume_point: Optional[ResumePoint] = None
 ) -> "RunDirectory | NoRunDirectory":
-    """The plan's folder: a new one, or that of the run ``before``, as its checkpoint left it.
+    """Create the run's folder, or reopen that of the run to resume. Only rank 0 has a folder.
 
-    It is rank 0's. Raises OutputError, and what `check_same` raises; RunError where another process
-    does.
+    Lines and checkpoints after the resumed checkpoint are removed. Raises OutputError, ConfigError
+    as `check_same_training`, and RunError if another process fails.
     """
-    if before is not None:
-        all_or_none(plan.group, lambda: check_same(before, plan, strategy))
+    if resume_point is not None:
+        run_on_all_ranks(plan.group, lambda: check_same_training(resume_point, plan, strategy))
 
-    def opened() -> "RunDirectory | NoRunDirectory":
+    def open_directory() -> "RunDirectory | NoRunDirectory":
         if plan.group.rank > 0:
             return NoRunDirectory()
-        if before is None:
+        if resume_point is None:
             return RunDirectory.create(plan.out, f"{plan.model}-{plan.dataset.name}")
-        run = RunDirectory.reopen(before.folder, before.checkpoint.state["metrics"])
-        remove_later(before.folder, before.checkpoint.step)
+        run = RunDirectory.reopen(resume_point.folder, resume_point.checkpoint.state["metrics"])
+        remove_later_checkpoints(resume_point.folder, resume_point.checkpoint.step)
         return run
 
-    return all_or_none(plan.group, opened)
+    return run_on_all_ranks(plan.group, open_directory)
 
 
-def check_same(run: Interrupted, plan: Plan, strategy: Strategy) -> None:
-    """Raise ConfigError where the run would go on with other numbers than it has begun with."""
-    check_going_on(run.named, plan.config, plan.group)
-    check_settings(run.named, run.found.used, plan)
-    for split, was in run.checkpoint.state["data"].items():
-        is_now = digests(plan)[split]
-        if was != is_now:
+def check_same_training(resume_point: ResumePoint, plan: Plan, strategy: Strategy) -> None:
+    """Raise ConfigError if settings or data changed in a way that changes the results."""
+    option_text, state = resume_point.option_text, resume_point.checkpoint.state
+    check_can_resume(option_text, plan.config, plan.group)
+    check_same_settings(option_text, resume_point.description.used, plan)
+    for split, recorded_digest in state["data"].items():
+        digest = dataset_digests(plan)[split]
+        if recorded_digest != digest:
             raise ConfigError(
-                f"{run.named}: {plan.dataset.name} has changed: its {split} split had "
-                f"{was[:40]}..., and has {is_now[:40]}...: give it the data it began with"
+                f"{option_text}: {plan.dataset.name} has changed: its {split} split had "
+                f"{recorded_digest[:40]}..., and has {digest[:40]}...: "
+                "give it the data it began with"
             )
     if strategy.has_statistics and not plan.sync_bn:
-        _check_parts(run, plan.settings())
-    loader = run.checkpoint.state["loader"]
-    done, at_end = loader["epoch"], (loader["epoch"], loader["step"]) == (plan.epochs, 0)
-    if done >= plan.epochs and not (run.mends and at_end):
+        _check_same_batch_parts(resume_point, plan.settings())
+    epochs_done = state["loader"]["epoch"]
+    is_complete = epochs_done == plan.epochs and state["loader"]["step"] == 0
+    if epochs_done >= plan.epochs and not (resume_point.by_autoresume and is_complete):
         raise ConfigError(
-            f"{run.named}: {done} of {plan.epochs} epochs are finished: "
-            f"give more --epochs, or evaluate it with --evaluate {run.folder}"
+            f"{option_text}: {epochs_done} of {plan.epochs} epochs are finished: "
+            f"give more --epochs, or evaluate it with --evaluate {resume_point.folder}"
         )
 
 
-def check_settings(named: str, before: Mapping[str, Any], plan: Plan) -> None:
-    """Raise ConfigError for a setting of the plan that was another one, and changes numbers."""
-    now = plan.settings()
-    if "resizer" in now:  # which older versions did not note
-        before = {"resizer": PILLOW, **before}
-    longer = plan.epochs != before.get("epochs")
-    may_differ = {*MAY_DIFFER, *(OF_EPOCHS if longer else ())}
-    for name in [name for name in {**before, **now} if name not in may_differ]:
-        if before.get(name) != now.get(name):
+def check_same_settings(option_text: str, recorded: Mapping[str, Any], plan: Plan) -> None:
+    """Raise ConfigError for a changed setting that changes the results."""
+    current = plan.settings()
+    if "resizer" in current:  # older versions did not record it
+        recorded = {"resizer": PILLOW, **recorded}
+    changes_epochs = plan.epochs != recorded.get("epochs")
+    may_differ = {*MAY_DIFFER, *(EPOCH_SETTINGS if changes_epochs else ())}
+    for name in [name for name in {**recorded, **current} if name not in may_differ]:
+        if recorded.get(name) != current.get(name):
             raise ConfigError(
-                f"{named}: {option_name(name)} was {before.get(name)}, and would be "
-                f"{now.get(name)}: leave it as it was, or begin a new run"
+                f"{option_text}: {option_name(name)} was {recorded.get(name)}, and would be "
+                f"{current.get(name)}: leave it as it was, or begin a new run"
             )
 
 
-def _check_parts(run: Interrupted, now: Dict[str, Any]) -> None:
-    """Raise ConfigError unless batches are cut into the same parts, which BatchNorm looks at."""
-    was, would = _parts(run.found.used), _parts(now)
-    for name, value in was.items():
-        if value != would[name]:
+def _check_same_batch_parts(resume_point: ResumePoint, settings: Dict[str, Any]) -> None:
+    """Raise ConfigError unless batches are cut into the same parts, which BatchNorm normalizes."""
+    recorded_parts, new_parts = _batch_parts(resume_point.description.used), _batch_parts(settings)
+    for name, value in recorded_parts.items():
+        if value != new_parts[name]:
             raise ConfigError(
-                f"{run.named}: {name} was {value}, and would be {would[name]}; "
+                f"{resume_point.option_text}: {name} was {value}, and would be {new_parts[name]}; "
                 "BatchNorm looks at each part of a batch by itself, so that the network would be "
                 "another one: leave it as it was"
             )
 
 
-def _parts(settings: Dict[str, Any]) -> Dict[str, Any]:
-    """What says into which parts a batch is cut, and who normalises them."""
+def _batch_parts(settings: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the settings that determine the parts of a batch that BatchNorm normalizes."""
     devices = settings.get("devices")
-    first = str(devices[0]) if isinstance(devices, list) and devices else ""
+    device_name = str(devices[0]) if isinstance(devices, list) and devices else ""
     return {
         "the number of copies of the network": copy_count(settings),
-        **{option_name(name): settings.get(name) for name in CUTTING},
-        "the kind of device": first.partition("(")[0],
+        **{option_name(name): settings.get(name) for name in BATCH_PART_SETTINGS},
+        "the kind of device": device_name.partition("(")[0],
     }
 
 
-def differences(run: Interrupted, plan: Plan, strategy: Strategy, draws: bool) -> Iterator[str]:
-    """What is not as it was, and what that means for the results.
+def describe_differences(
+    resume_point: ResumePoint, plan: Plan, strategy: Strategy, draws: bool
+) -> Iterator[str]:
+    """Yield lines about what differs from the interrupted run, and how it affects the results.
 
-    ``draws``: whether the network draws random numbers while it trains.
+    ``draws``: True if the network draws random numbers in training.
     """
-    yield from (f"{line}: going on from the one before" for line in run.damaged)
-    before, now = run.found.used, {**plan.settings(), **strategy.settings()}
-    said = [name for name in MAY_DIFFER if name not in ("balance", "data_dir", "patience")]
-    others = [name for name in said if before.get(name) != now.get(name)]
-    if others:
-        means = "sums are added in another order, so results differ in their last digits"
-        if draws and set(others) & {*PLACES, *CUTTING}:
-            means = "Dropout draws other numbers, so results differ as with another seed"
-        yield f"other {', '.join(name.replace('_', ' ') for name in others)} than before: {means}"
-    if plan.patience != before.get("patience"):
-        yield f"patience {plan.patience} instead of {before.get('patience')}"
-    if run.stopped and not run.stays_stopped:
+    yield from (f"{line}: going on from the one before" for line in resume_point.damaged)
+    recorded, current = resume_point.description.used, {**plan.settings(), **strategy.settings()}
+    reported = [name for name in MAY_DIFFER if name not in ("balance", "data_dir", "patience")]
+    changed = [name for name in reported if recorded.get(name) != current.get(name)]
+    if changed:
+        consequence = "sums are added in another order, so results differ in their last digits"
+        if draws and set(changed) & {*PLACEMENT_SETTINGS, *BATCH_PART_SETTINGS}:
+            consequence = "Dropout draws other numbers, so results differ as with another seed"
+        names = ", ".join(name.replace("_", " ") for name in changed)
+        yield f"other {names} than before: {consequence}"
+    if plan.patience != recorded.get("patience"):
+        yield f"patience {plan.patience} instead of {recorded.get('patience')}"
+    if resume_point.stopped and not resume_point.keeps_stop:
         yield "a callback had stopped it, and may do so again"
-    if plan.epochs != before.get("epochs"):
+    if plan.epochs != recorded.get("epochs"):
         rate = ""
         if plan.rates.schedule != "constant":
             rate = (
                 f"; the rate follows the {plan.rates.schedule} schedule of {plan.epochs} from here"
             )
-        yield f"{plan.epochs} epochs instead of {before.get('epochs')}{rate}"
+        yield f"{plan.epochs} epochs instead of {recorded.get('epochs')}{rate}"
 
 
-PERIOD = "1 epoch"  # between checkpoints, where nothing else is asked for
+AUTORESUME_PERIOD = "1 epoch"  # between checkpoints, without --checkpoint-every
 
 
-class Begun(NamedTuple):
-    """A run that has begun in a folder.
+class ExistingRun(NamedTuple):
+    """A run that --autoresume has found in its folder.
 
-    ``run``: what it goes on from; None without a whole checkpoint. ``ended``: what config.json says
-    of a run that has ended, and whose files are all there.
+    ``resume_point``: None without a usable checkpoint. ``finished``: the description of a run that
+    is complete, with all its files; else None.
     """
 
     folder: Path
-    run: Optional[Interrupted]
-    ended: Optional[Description]
+    resume_point: Optional[ResumePoint]
+    finished: Optional[RunDescription]
 
 
-def with_checkpoints(
-    config: TrainConfig, before: Optional[Interrupted] = None, group: Group = ALONE
+def enable_checkpoints(
+    config: TrainConfig, resume_point: Optional[ResumePoint] = None, group: Group = ALONE
 ) -> TrainConfig:
-    """The config of a run that can be gone on with. Raises ConfigError where that cannot be.
+    """Return the config with periodic checkpoints, as --autoresume needs them. Raises ConfigError.
 
-    ``before``: the run that --resume names.
+    ``resume_point``: the run of --resume, which excludes --autoresume.
     """
-    if before is not None:
+    if resume_point is not None:
         raise ConfigError(
-            f"--resume {before.folder} and --autoresume contradict each other: give one of them"
+            f"--resume {resume_point.folder} and --autoresume contradict each other: "
+            "give one of them"
         )
     if config.out is None:
         raise ConfigError(
@@ -354,106 +385,114 @@ def with_checkpoints(
             f"--autoresume and --compress {config.compress} contradict each other: "
             "what 2 bits have left over is in no checkpoint: leave one of them out"
         )
-    check_going_on("--autoresume", config, group)
-    return config.replace(checkpoint_every=config.checkpoint_every or PERIOD)
+    check_can_resume("--autoresume", config, group)
+    return config.replace(checkpoint_every=config.checkpoint_every or AUTORESUME_PERIOD)
 
 
-def begun(config: TrainConfig, group: Group = ALONE) -> Optional[Begun]:
-    """The run in the folder ``config.out``; None where that is new or empty.
+def find_existing_run(config: TrainConfig, group: Group = ALONE) -> Optional[ExistingRun]:
+    """Return the run in the folder ``config.out``; None if the folder is new or empty.
 
-    Rank 0 reads it, and tells the others. Raises OutputError for a folder that is in use, or holds
-    what no run writes; RunError in the others then.
+    Rank 0 reads it, and sends it to all processes. Raises OutputError for a folder that is in use,
+    or that contains files of other programs, and RunError in the other processes.
     """
-    own = all_or_none(group, lambda: _begun(config) if group.rank == 0 else None)
-    _, own_run, own_ended = own or (None, None, None)
-    has = np.array([own is not None, own_run is not None, own_ended is not None])
-    has_begun, goes_on, has_finished = group.everyones(has)[0]
-    if not has_begun:
+    local = run_on_all_ranks(group, lambda: _read_existing_run(config) if group.rank == 0 else None)
+    _, local_resume_point, local_finished = local or (None, None, None)
+    parts = (local, local_resume_point, local_finished)
+    flags = np.array([part is not None for part in parts])
+    is_found, is_resumable, is_finished = group.everyones(flags)[0]
+    if not is_found:
         return None
-    folder = Path(str(config.out))
-    run = interrupted_of_first(folder, own_run, group) if goes_on else None
-    return Begun(
-        folder, run, description_of_first(folder, own_ended, group) if has_finished else None
-    )
+    folder, resume_point, finished = Path(str(config.out)), None, None
+    if is_resumable:
+        resume_point = broadcast_resume_point(folder, local_resume_point, group)
+    if is_finished:
+        finished = broadcast_description(folder, local_finished, group)
+    return ExistingRun(folder, resume_point, finished)
 
 
-def _begun(config: TrainConfig) -> Optional[Begun]:
+def _read_existing_run(config: TrainConfig) -> Optional[ExistingRun]:
     assert config.out is not None
     if not has_run(config.out):
         return None
-    folder, run, ended = Path(config.out), None, None
+    folder, resume_point, finished = Path(config.out), None, None
     with suppress(DataError):
-        ended = read_description(folder) if has_ended(folder) else None
+        finished = read_description(folder) if has_ended(folder) else None
     with suppress(DataError):
-        run = interrupted(folder)._replace(mends=True)
-    return Begun(folder, run, ended)
+        resume_point = read_resume_point(folder)._replace(by_autoresume=True)
+    return ExistingRun(folder, resume_point, finished)
 
 
-def as_begun(config: TrainConfig, earlier: Begun, group: Group = ALONE) -> TrainConfig:
-    """The config with what the run has settled.
+def with_recorded_settings(
+    config: TrainConfig, existing_run: ExistingRun, group: Group = ALONE
+) -> TrainConfig:
+    """Return the config with settings that the existing run has determined.
 
-    That is its cut into stages. Another number of processes shares batches of the size that the run
-    had.
+    These are the cut into stages and, for another number of processes, the size of the whole batch.
     """
-    if earlier.run is None:
+    if existing_run.resume_point is None:
         return config
-    config, used = with_cut(config, earlier.run.found), earlier.run.found.used
-    if used.get("processes", group.size) != group.size:
-        size = used.get("global_batch_size")
+    description = existing_run.resume_point.description
+    config = keep_recorded_cut(config, description)
+    if description.used.get("processes", group.size) != group.size:
+        size = description.used.get("global_batch_size")
         config = config.replace(batch_size=None, global_batch_size=size)
     return config
 
 
-def result_of(earlier: Begun, plan: Plan, strategy: Strategy) -> Optional[Result]:
-    """The result of a run that has ended; None for one that goes on, or begins anew.
+def read_finished_result(
+    existing_run: ExistingRun, plan: Plan, strategy: Strategy
+) -> Optional[Result]:
+    """Return the result of a complete run; None for a run that is resumed or restarted.
 
-    Raises ConfigError where the plan would have given another result.
+    Raises ConfigError if the plan has other settings than the run.
     """
-    folder, ended = earlier.folder, earlier.ended
-    finished = ended.used.get("epochs") if ended is not None else None
-    if ended is None or not isinstance(finished, int) or finished < plan.epochs:
+    folder, description = existing_run.folder, existing_run.finished
+    epochs_done = description.used.get("epochs") if description is not None else None
+    if description is None or not isinstance(epochs_done, int) or epochs_done < plan.epochs:
         return None
-    if finished > plan.epochs:
+    if epochs_done > plan.epochs:
         raise ConfigError(
-            f"--autoresume: the run in {folder} has finished {finished} epochs, and "
-            f"{plan.epochs} are asked for: give --epochs {finished} or more, or another --out"
+            f"--autoresume: the run in {folder} has finished {epochs_done} epochs, and "
+            f"{plan.epochs} are asked for: give --epochs {epochs_done} or more, or another --out"
         )
-    check_settings(f"--autoresume: {folder}", ended.used, plan)
-    reads, group = plan.group.rank == 0, plan.group
-    lines: List[Any] = all_or_none(group, lambda: read_lines(folder) if reads else [])
-    arrays = all_or_none(group, lambda: read_arrays(folder / PARAMETERS) if reads else {})
-    put_parameters(strategy, arrays_of_first(arrays, group))
+    check_same_settings(f"--autoresume: {folder}", description.used, plan)
+    is_rank_0, group = plan.group.rank == 0, plan.group
+    lines: List[Any] = run_on_all_ranks(group, lambda: read_lines(folder) if is_rank_0 else [])
+    arrays = run_on_all_ranks(group, lambda: read_arrays(folder / PARAMETERS) if is_rank_0 else {})
+    put_parameters(strategy, broadcast_arrays(arrays, group))
     matrices = [line.matrix for line in lines if isinstance(line, ConfusionEvent)]
     stops = [line.message for line in lines if isinstance(line, StoppedEvent)]
-    told = [
+    values = [
         lines[-1].seconds if lines else None,
         [vars(line) for line in lines if isinstance(line, Epoch)],
         matrices[-1] if matrices else None,
         stops[-1] if stops else None,
     ]
-    seconds, epochs, matrix, stopped = json.loads(group.bytes_of_first(json.dumps(told).encode()))
-    history = [Epoch(**each) for each in epochs]
+    seconds, epochs, matrix, stopped = json.loads(group.bytes_of_first(json.dumps(values).encode()))
+    history = [Epoch(**epoch) for epoch in epochs]
     return Result(
         plan,
         strategy.net,
-        folder if reads else None,
+        folder if is_rank_0 else None,
         stopped=stopped,
-        best_epoch=best_epoch(plan.stopping, history),
+        best_epoch=find_best_epoch(plan.early_stopping, history),
         seconds=seconds or 0.0,
         history=history,
         confusion=None if matrix is None else np.array(matrix),
     )
 
 
-def anew(earlier: Begun, group: Group = ALONE) -> str:
-    """Make room for a run that begins anew; what there was, in words. Raises OutputError.
+def archive_and_restart(existing_run: ExistingRun, group: Group = ALONE) -> str:
+    """Move the files of a run without a checkpoint aside, at rank 0, and return a line about it.
 
-    Rank 0 has the folder, and the words.
+    Raises OutputError.
     """
-    return all_or_none(group, lambda: _anew(earlier) if group.rank == 0 else "")
+    return run_on_all_ranks(
+        group, lambda: _archive_existing_run(existing_run) if group.rank == 0 else ""
+    )
 
 
-def _anew(earlier: Begun) -> str:
-    lacks = "whole checkpoint" if checkpoints(earlier.folder) else "checkpoint"
-    done = make_room(earlier.folder)
-    return f"anew: the run in {earlier.folder} had no {lacks} to go on from; {done}"
+def _archive_existing_run(existing_run: ExistingRun) -> str:
+    missing = "whole checkpoint" if list_checkpoints(existing_run.folder) else "checkpoint"
+    message = archive_existing_run(existing_run.folder)
+    return f"anew: the run in {existing_run.folder} had no {missing} to go on from; {message}"

@@ -1,22 +1,18 @@
-"""The memory of a run: estimated for each device, or measured on a run that is cut down.
+"""Memory of a run: estimated for each device, or measured with a shortened run.
 
-A strategy tells by MXNet's own plan what its graphs and parameters take (`taken`); what the data
-take is added here. Not counted are the scratch memory of single operators, the buffers in which a
-kvstore sums, and on the host the whole parameters of split channels. On the CPU that makes the
-figures 1 to 12 % too small for LeNet, and 20 to 40 % where its channels are padded for oneDNN,
-which then rearranges them there; with --sync-bn 21 to 32 % for resnet8 and cifar_resnet20. The plan
-counts four bytes for every number: with float16, of which most have two, the figures are an upper
-bound.
+The estimate adds the data to the memory of a strategy's graphs and parameters, which MXNet's memory
+plan gives (`taken`). It does not include scratch memory of operators, buffers of kvstores, and the
+complete parameters of tensor parallelism on the host. On the CPU the estimates are therefore 1 to
+12 % too small for LeNet, and 20 to 40 % if its channels are padded for oneDNN, which reorders them.
+With --sync-bn they are 21 to 32 % too small for resnet8 and cifar_resnet20. MXNet's plan counts
+four bytes for every number, so with float16 the estimates are an upper bound.
 
-No plan knows oneDNN's scratch memory and rearranged copies, buffers of kvstores, what Python and
-its libraries take, or how the allocator rounds. So `measure` runs `gluonlab.training.memory_trial`
-in a process of its own. It measures
-
-- on CPU devices, which share one memory: the peak of the resident memory of the whole process, with
-  all devices, Python, MXNet and the data set, and of the processes that decode images for it; that
-  is what counts for the limit of a container;
-- on GPUs: the memory that the device with the least left has lost by the end, before which MXNet
-  gives nothing back. CUDA's own context is not included.
+`measure_run_memory` also includes what no plan knows: oneDNN's scratch memory, buffers of kvstores,
+Python and its libraries, and the rounding of the allocator. It runs
+`gluonlab.training.memory_trial` in a child process. On CPU devices it measures the peak resident
+memory of that process and its decoder processes, which is what the memory limit of a container
+applies to. On GPUs it measures how much free memory the GPU with the largest decrease has lost at
+the end, when MXNet has not released any. CUDA's context is not included.
 """
 
 from __future__ import annotations
@@ -55,18 +51,18 @@ from gluonlab.parallel.strategy import DATA, Parallelism
 from gluonlab.parallel.training_loss import label_columns
 from gluonlab.training.build_network import make_net
 from gluonlab.training.config_checks import ArrayLimit
-from gluonlab.training.parallel_options import largest_part, weights_of
+from gluonlab.training.parallel_options import largest_batch_fraction, parse_device_weights
 from gluonlab.training.plan import Plan
 
-Takes = Callable[[ShardSizes], List[Taken]]  # `Strategy.taken`
+EstimateParts = Callable[[ShardSizes], List[Taken]]  # `Strategy.taken`
 LABEL_BYTES = 4  # and as many for a weight
-COLUMNS = {  # of the table of several devices, whose titles have 11: 80 in all
+COLUMN_WIDTHS = {  # of the table of several devices: 80 columns, with two titles of 11
     "parameters": 11, "gradients": 10, "states": 8, "activations": 12, "data": 8, "total": 9,
 }  # fmt: skip
 
 
-class Memory(NamedTuple):
-    """What one device needs for batches of ``images`` images of its own, in bytes."""
+class MemoryEstimate(NamedTuple):
+    """The memory of one device for batches of ``images`` images on it, in bytes."""
 
     images: int
     parameters: int
@@ -77,11 +73,11 @@ class Memory(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all parts."""
         return sum(self[1:])
 
     def lines(self) -> List[str]:
-        """A table for people, in MiB."""
+        """Return a table in MiB."""
         names = (*self._fields[1:], "total")
         rows = [(name.replace("_", " "), getattr(self, name)) for name in names]
         images = f"{self.images:,} image{'s' * (self.images != 1)}"
@@ -89,33 +85,35 @@ class Memory(NamedTuple):
         return [head, *(f"{'':<11}{name:<16}{size / MIB:10,.1f} MiB" for name, size in rows)]
 
 
-Row = Tuple[str, Memory]  # and the device, or that which all take
+MemoryRow = Tuple[str, MemoryEstimate]  # and the device, or that which all take
 
 
-def table(rows: Sequence[Row]) -> List[str]:
-    """Lines for people, in MiB: of several devices a row for each."""
+def format_memory_table(rows: Sequence[MemoryRow]) -> List[str]:
+    """Return the lines of a table in MiB, with a row for each of several devices."""
     if len(rows) == 1:
         return rows[0][1].lines()
-    of = f"{rows[0][1].images} image{'s' * (rows[0][1].images != 1)}"
-    lines = [f"{'memory':<11}MiB per device, for {of} of a batch per copy of the network"]
-    lines.append(" " * 22 + "".join(f"{name:>{width}}" for name, width in COLUMNS.items()))
+    images_text = f"{rows[0][1].images} image{'s' * (rows[0][1].images != 1)}"
+    lines = [f"{'memory':<11}MiB per device, for {images_text} of a batch per copy of the network"]
+    lines.append(" " * 22 + "".join(f"{name:>{width}}" for name, width in COLUMN_WIDTHS.items()))
     for name, memory in rows:
         sizes = (*memory[1:], memory.total)
-        cells = (f"{size / MIB:{width},.1f}" for size, width in zip(sizes, COLUMNS.values()))
+        cells = (f"{size / MIB:{width},.1f}" for size, width in zip(sizes, COLUMN_WIDTHS.values()))
         lines.append(f"{'':<11}{name:<11}" + "".join(cells))
     return lines
 
 
-class Needs:
-    """Estimates the Memory of any batch size for a plan, without allocating it."""
+class MemoryEstimator:
+    """Estimates the memory of a plan for any batch size, without allocating it."""
 
-    def __init__(self, plan: Plan, net: gluon.HybridBlock, takes: Optional[Takes] = None) -> None:
-        """``takes``: the `taken` of the plan's strategy; by default, of data parallelism."""
+    def __init__(
+        self, plan: Plan, net: gluon.HybridBlock, estimate_parts: Optional[EstimateParts] = None
+    ) -> None:
+        """Prepare the estimates; ``estimate_parts``: of the strategy, or data parallelism."""
         self.plan = plan
         loss = plan.make_loss()
-        self._takes = takes or ReplicaMemory(net, loss, plan).taken
+        self._estimate_parts = estimate_parts or ReplicaMemory(net, loss, plan).taken
         self._copies = len(plan.split.copies)
-        self._part = largest_part(weights_of(plan.device_weights), self._copies)
+        self._part = largest_batch_fraction(parse_device_weights(plan.device_weights), self._copies)
         self._mixed, self._columns = bool(plan.mixup), label_columns(loss)
         self._weighted = plan.weights is not None
         graph = loss_graph(net, loss, plan.preprocess, plan.conversion)
@@ -123,34 +121,37 @@ class Needs:
             graph, net, plan.dataset.image_shape, 1 / self._part, plan.microbatches, self._columns
         )
 
-    def memory(self, images: int) -> Memory:
-        """What the device needs that needs most, for ``images`` images of a batch in its copy.
+    def memory(self, images: int) -> MemoryEstimate:
+        """Return the estimate of the device that needs most, for ``images`` images per copy.
 
-        Raises ConfigError for a batch that takes larger arrays than MXNet has.
+        Raises ConfigError for a batch that needs larger arrays than MXNet allows.
         """
         return max((memory for _, memory in self.rows(images)), key=lambda memory: memory.total)
 
-    def rows(self, images: int) -> List[Row]:
-        """What each device of a copy of the network needs; ConfigError as in `memory`.
+    def rows(self, images: int) -> List[MemoryRow]:
+        """Return the estimate of each device of a copy of the network.
 
-        It is the first one that has the data.
+        Only the first device has the data. Raises ConfigError as `memory`.
         """
         self.limit.check(images)
         data = self._data_bytes(images)
         return [
-            (_name(ctxs), Memory(images, *taken[:4], taken.inputs + data * (number == 0)))
-            for number, (ctxs, taken) in enumerate(
-                zip(zip(*self.plan.split.copies), self._takes(self._shards(images)))
+            (
+                _device_label(ctxs),
+                MemoryEstimate(images, *parts[:4], parts.inputs + data * (index == 0)),
+            )
+            for index, (ctxs, parts) in enumerate(
+                zip(zip(*self.plan.split.copies), self._estimate_parts(self._shards(images)))
             )
         ]
 
     def _shards(self, images: int) -> ShardSizes:
-        """A copy's images of whole batches, of an epoch's last, and of those of the test images."""
-        total, tested = len(self.plan.dataset.train), len(self.plan.dataset.test)
+        """Return the shard sizes of a copy: for whole batches, the last batch, and test batches."""
+        total, test_images = len(self.plan.dataset.train), len(self.plan.dataset.test)
         batch = int(images / self._part)
-        ragged = total > batch and not self.plan.drop_last
-        last = math.ceil(total % batch * self._part) if ragged else 0
-        return ShardSizes((images, last), (min(images, math.ceil(tested * self._part)),))
+        has_partial_batch = total > batch and not self.plan.drop_last
+        last_shard = math.ceil(total % batch * self._part) if has_partial_batch else 0
+        return ShardSizes((images, last_shard), (min(images, math.ceil(test_images * self._part)),))
 
     @property
     def _image_bytes(self) -> int:
@@ -160,46 +161,56 @@ class Needs:
 
     @property
     def _input_bytes(self) -> int:
-        """Of an image and its labels when they go into the network."""
+        """The bytes of an image and its labels as inputs of the network."""
         split = self.plan.split
         kinds = input_kinds(1, split.image_shape, self._columns, split.image_dtype)
         return sum(map(bytes_of, kinds.values()))
 
     def _data_bytes(self, images: int) -> int:
-        """Resident splits, their share of this epoch in order, and batches that are made ahead.
+        """Return the bytes of resident splits, their order in this epoch, and prefetched batches.
 
-        One batch is in use, and one in the making. With mixup the partners of the share, or of the
-        batch in the making, are as many.
+        One batch is in use, and another one is being made. Mixup doubles the images of the epoch's
+        order, or of the batch that is being made, by their partners.
         """
         plan, dataset = self.plan, self.plan.dataset
         splits = (dataset.train, dataset.test)
         resident = [split for split in splits if stays_on_devices(split, plan.resident_bytes)]
-        changed = bool(self._mixed or plan.crop_padding or plan.flip)
-        streamed = dataset.train not in resident
-        unchanged = changed * images if streamed else math.ceil(len(dataset.train) * self._part)
-        ready = (plan.prefetch + 2) * images if streamed or changed else 0
-        stored = sum(len(split) for split in resident) + (1 + self._mixed) * unchanged
-        return stored * self._image_bytes + ready * self._input_bytes
+        is_augmented = bool(self._mixed or plan.crop_padding or plan.flip)
+        is_streamed = dataset.train not in resident
+        ordered = (
+            is_augmented * images if is_streamed else math.ceil(len(dataset.train) * self._part)
+        )
+        prefetched = (plan.prefetch + 2) * images if is_streamed or is_augmented else 0
+        resident_images = sum(len(split) for split in resident) + (1 + self._mixed) * ordered
+        return resident_images * self._image_bytes + prefetched * self._input_bytes
 
 
-def needs_of(plan: Plan) -> Needs:
-    """The Needs of the strategy that the plan's options choose, which is made for that."""
+Needs = MemoryEstimator  # the name in notebooks of earlier versions
+
+
+def make_memory_estimator(plan: Plan) -> MemoryEstimator:
+    """Create the strategy of the plan's options, and the estimator of its memory."""
     make = strategy_class(plan.split.way)
     strategy = make(partial(make_net, plan), plan.make_loss(), plan, plan.group)
-    return Needs(plan, strategy.net, strategy.taken)
+    return MemoryEstimator(plan, strategy.net, strategy.taken)
 
 
-def told(plan: Plan, net: gluon.HybridBlock, takes: Takes) -> List[str]:
-    """What --memory prints of a plan and its strategy: of a split, beside data parallelism."""
-    rows = Needs(plan, net, takes).rows(plan.largest_share)
+def memory_report(plan: Plan, net: gluon.HybridBlock, estimate_parts: EstimateParts) -> List[str]:
+    """Return the lines of --memory, compared with data parallelism if the network is split."""
+    rows = MemoryEstimator(plan, net, estimate_parts).rows(plan.largest_shard_size)
     if plan.split.way != DATA:
-        other = as_data(plan)
-        rows.append(("split data", Needs(other, net).memory(other.largest_share)))
-    return table(rows)
+        data_parallel = as_data_parallel(plan)
+        rows.append(
+            (
+                "split data",
+                MemoryEstimator(data_parallel, net).memory(data_parallel.largest_shard_size),
+            )
+        )
+    return format_memory_table(rows)
 
 
-def as_data(plan: Plan) -> Plan:
-    """The plan of data parallelism on the same devices, for the same batch."""
+def as_data_parallel(plan: Plan) -> Plan:
+    """Return the plan of data parallelism on the same devices with the same batch size."""
     ctxs, used = plan.ctxs, plan.resolved.config
     split = Parallelism(DATA, [[ctx] for ctx in ctxs], plan.split.model, 0, plan.split.image_shape)
     return dataclasses.replace(
@@ -208,32 +219,32 @@ def as_data(plan: Plan) -> Plan:
     )  # fmt: skip
 
 
-def _name(ctxs: Sequence[object]) -> str:
-    """A device, and how many others do the same in their copies of the network."""
+def _device_label(ctxs: Sequence[object]) -> str:
+    """Return a device's name, with the number of devices that do the same in other copies."""
     return f"{ctxs[0]}" + f" +{len(ctxs) - 1}" * (len(ctxs) > 1)
 
 
-LOOK_S = 0.02  # a process that takes too much is ended after so long
+POLL_S = 0.02  # between two checks of the child's memory
 
 
-class TooMuch(Exception):
-    """The process took more than it should, or than there is."""
+class MemoryLimitExceeded(Exception):
+    """The error of a process that needs more memory than allowed, or than available."""
 
 
-class OtherData(Exception):
-    """The data set of that name is not the one that was meant."""
+class OtherDatasetError(Exception):
+    """The error of a config that names another data set than the expected one."""
 
 
-class DeviceMemory:
-    """What a GPU loses of its free memory from now on; nothing on CPUs."""
+class GpuMemoryUse:
+    """The decrease of the free memory of GPUs since the object was created."""
 
     def __init__(self, ctxs: Sequence[mx.Context]) -> None:
         self._gpus = [ctx.device_id for ctx in ctxs if ctx.device_type == "gpu"]
         self.on_gpus = bool(self._gpus)
         self._before = self._free()
 
-    def taken(self) -> int:
-        """Bytes, of the GPU that lost most."""
+    def used_bytes(self) -> int:
+        """Wait for all operators, and return the bytes of the GPU with the largest decrease."""
         mx.nd.waitall()
         return max((before - now for before, now in zip(self._before, self._free())), default=0)
 
@@ -241,19 +252,19 @@ class DeviceMemory:
         return [int(mx.context.gpu_memory_info(gpu)[0]) for gpu in self._gpus]
 
 
-def about(dataset: Dataset) -> List[Any]:
-    """The sizes of a data set that decide its memory, as plain values."""
+def dataset_sizes(dataset: Dataset) -> List[Any]:
+    """Return the sizes of a data set that determine its memory, as plain values."""
     return [len(dataset.train), len(dataset.test), list(dataset.image_shape), len(dataset.classes)]
 
 
-def measure(
-    config: TrainConfig, dataset: Optional[Dataset] = None, ceiling: Optional[int] = None
+def measure_run_memory(
+    config: TrainConfig, dataset: Optional[Dataset] = None, limit_bytes: Optional[int] = None
 ) -> int:
-    """The bytes that a run of ``config`` takes at its peak, see above; its folder is not made.
+    """Return the peak memory of a run of ``config`` in bytes, measured in a child process.
 
-    Raises TooMuch once the process has more than ``ceiling`` bytes resident, or gets none any more,
-    OtherData where the config names another data set than ``dataset``, if that is given, and what
-    the run itself would raise.
+    Raises MemoryLimitExceeded if the process has more than ``limit_bytes`` resident, or cannot
+    allocate memory; OtherDatasetError if the config names another data set than ``dataset``; and
+    the errors of the run. The run's folder is not created.
     """
     with temporary_folder("trial") as folder:
         settings = config.replace(
@@ -261,72 +272,72 @@ def measure(
         ).to_dict()
         package = str(Path(gluonlab.__file__).resolve().parent.parent)
         path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-        said, complaints = Path(folder, "said"), Path(folder, "complaints")
-        words = [json.dumps(settings), json.dumps(dataset and about(dataset))]
+        output_file, error_file = Path(folder, "said"), Path(folder, "complaints")
+        words = [json.dumps(settings), json.dumps(dataset and dataset_sizes(dataset))]
         command = [sys.executable, "-m", "gluonlab.training.memory_trial", *words]
-        with said.open("wb") as out, complaints.open("wb") as err:
+        with output_file.open("wb") as output, error_file.open("wb") as errors_output:
             child = subprocess.Popen(
                 command,
-                stdin=subprocess.PIPE,  # it ends when this is closed, however this process ends
-                stdout=out,
-                stderr=err,
+                stdin=subprocess.PIPE,  # the child exits when this is closed
+                stdout=output,
+                stderr=errors_output,
                 env={**os.environ, "PYTHONPATH": path},
                 start_new_session=True,  # Ctrl-C is for the parent
             )
         try:
-            _watch(child, ceiling)
+            _wait_for_child(child, limit_bytes)
         finally:
-            _end(child)
-        answer = _answer(said)
+            _kill_child(child)
+        answer = _read_answer(output_file)
         if answer is None:
-            _explain(child.returncode, complaints.read_text(errors="replace"))
-        return _taken(answer or {}, ceiling)
+            _raise_child_error(child.returncode, error_file.read_text(errors="replace"))
+        return _peak_bytes(answer or {}, limit_bytes)
 
 
-def in_words(config: TrainConfig, dataset: Dataset, ctxs: Sequence[mx.Context]) -> str:
-    """A line that says what `measure` found.
+def format_memory_probe(config: TrainConfig, dataset: Dataset, ctxs: Sequence[mx.Context]) -> str:
+    """Measure the memory of a run, and return a line about it.
 
-    Raises RunError where there is not enough, and what the run would raise.
+    Raises RunError if there is not enough memory, and the errors of the run.
     """
-    whose = "each GPU" if ctxs[0].device_type == "gpu" else "process"
+    owner = "each GPU" if ctxs[0].device_type == "gpu" else "process"
     try:
-        mebibytes = measure(config, dataset) / 2**20
-    except OtherData:
-        why = f"the data set is not the one that {config.dataset} names"
-        return f"{'':<11}{whose:<16}not measured: {why}"
-    except TooMuch:
+        mebibytes = measure_run_memory(config, dataset) / 2**20
+    except OtherDatasetError:
+        reason = f"the data set is not the one that {config.dataset} names"
+        return f"{'':<11}{owner:<16}not measured: {reason}"
+    except MemoryLimitExceeded:
         raise RunError(
             "such batches need more memory than there is: "
             "choose a smaller --batch-size, or --microbatches"
         ) from None
-    of_what = "" if whose == "each GPU" else ": all devices, Python, data"
-    return f"{'':<11}{whose:<16}{mebibytes:10,.1f} MiB at its peak, measured{of_what}"
+    note = "" if owner == "each GPU" else ": all devices, Python, data"
+    return f"{'':<11}{owner:<16}{mebibytes:10,.1f} MiB at its peak, measured{note}"
 
 
-def _watch(child: "subprocess.Popen[bytes]", ceiling: Optional[int]) -> None:
-    """Wait for its end, or until it has too much."""
+def _wait_for_child(child: "subprocess.Popen[bytes]", limit_bytes: Optional[int]) -> None:
+    """Wait until the process exits or exceeds the limit."""
     while True:
         try:
-            child.wait(LOOK_S)
+            child.wait(POLL_S)
             return
         except subprocess.TimeoutExpired:
-            if ceiling is not None and peak_bytes(child.pid) > ceiling:
-                raise TooMuch from None
+            if limit_bytes is not None and peak_bytes(child.pid) > limit_bytes:
+                raise MemoryLimitExceeded from None
 
 
-def _end(child: "subprocess.Popen[bytes]") -> None:
+def _kill_child(child: "subprocess.Popen[bytes]") -> None:
     try:
         os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:  # by itself, meanwhile
+    except ProcessLookupError:  # it has exited
         pass
     child.wait()
     assert child.stdin is not None
     child.stdin.close()
 
 
-def _answer(said: Path) -> Optional[Dict[str, Any]]:
-    """The last line that is a JSON object; libraries may have printed others."""
-    for line in reversed(said.read_text(errors="replace").split("\n")):
+def _read_answer(output_file: Path) -> Optional[Dict[str, Any]]:
+    """Return the last line that is a JSON object. Libraries may print other lines."""
+    for line in reversed(output_file.read_text(errors="replace").split("\n")):
         try:
             answer = json.loads(line)
         except ValueError:
@@ -336,25 +347,25 @@ def _answer(said: Path) -> Optional[Dict[str, Any]]:
     return None
 
 
-def _explain(status: int, complaints: str) -> None:
-    if status == -signal.SIGKILL or any(words in complaints for words in OUT_OF_MEMORY):
-        raise TooMuch
-    last = next(
-        (line.strip() for line in reversed(complaints.split("\n")) if line.strip()),
+def _raise_child_error(status: int, error_output: str) -> None:
+    if status == -signal.SIGKILL or any(text in error_output for text in OUT_OF_MEMORY):
+        raise MemoryLimitExceeded
+    last_line = next(
+        (line.strip() for line in reversed(error_output.split("\n")) if line.strip()),
         "no message",
     )
     raise RunError(
-        f"the process that measures memory ended with status {status}: {last}; "
+        f"the process that measures memory ended with status {status}: {last_line}; "
         "try to train with these settings"
     )
 
 
-def _taken(answer: Dict[str, Any], ceiling: Optional[int]) -> int:
+def _peak_bytes(answer: Dict[str, Any], limit_bytes: Optional[int]) -> int:
     if "other" in answer:
-        raise OtherData
+        raise OtherDatasetError
     if "error" in answer:
         raise getattr(errors, answer["raised"])(answer["error"])
-    taken = int(answer["bytes"])
-    if ceiling is not None and taken > ceiling:
-        raise TooMuch
-    return taken
+    peak = int(answer["bytes"])
+    if limit_bytes is not None and peak > limit_bytes:
+        raise MemoryLimitExceeded
+    return peak

@@ -1,7 +1,7 @@
-"""What all processes of a group see after the same step: the time, and what asks to end.
+"""Agreement between the processes of a group about the time, signals, and when to stop.
 
-Only so can they act together, although a signal comes to one of them, callbacks are called in one,
-and no two clocks agree.
+A signal reaches one process, callbacks run in one process, and clocks differ. All processes must
+still write checkpoints and stop after the same step.
 """
 
 from __future__ import annotations
@@ -20,112 +20,119 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-EVERY = 4  # batches of an evaluation
-# Steps after which all know what one has told: losses are exchanged every 4 steps, for the first
-# time in an epoch in its 9th (`gluonlab.training.loss_meter`).
-WITHIN = 9
+POLL_EVERY = 4  # batches of an evaluation
+# Steps until all processes know of a request to stop. Losses are exchanged every 4 steps, for the
+# first time in the 9th step of an epoch (`gluonlab.training.loss_meter`).
+STOP_DELAY = 9
 
 
-class Consensus:
-    """The time and the signal by which every process of ``group`` decides.
+class StopCoordinator:
+    """The time, the signal and the last step on which all processes of ``group`` agree.
 
-    A process alone sees its own at once. Several tell each other: rank 0 its clock, each what
-    signal ``request`` has got. That travels with the losses (`numbers`, `hear`), which they
-    exchange every few steps anyway, so that no step waits for it.
+    Rank 0 sends its clock and its request to stop, and each process sends the signal of its
+    ``request``. They travel with the losses, which the processes exchange every few steps anyway,
+    so that no step waits for them (`local_flags`, `update_from_all`). A single process uses its
+    local values at once.
     """
 
     def __init__(self, group: Group = ALONE, request: Optional[EndRequest] = None) -> None:
         self._group, self._request = group, request or EndRequest()
-        self._began, self._told_moment = time.monotonic(), 0.0
-        self._told_signal: Optional[int] = None
-        self._told_stop: Optional[int] = None
-        self.asked_to_stop: Optional[int] = None  # the step after which rank 0 wants to stop
+        self._start_time, self._shared_time = time.monotonic(), 0.0
+        self._shared_signal: Optional[int] = None
+        self._shared_stop_step: Optional[int] = None
+        self.stop_step_of_rank_0: Optional[int] = None  # the step after which rank 0 wants to stop
 
     @property
     def rank(self) -> int:
-        """This process's place."""
+        """The rank of this process."""
         return self._group.rank
 
-    def numbers(self) -> "NDArray[Any]":
-        """What this process tells: if it is rank 0, the time and a stop; a one for its signal."""
-        moment, stop = 0.0, 0
+    def local_flags(self) -> "NDArray[Any]":
+        """Return this process's values: time, a one for its signal, and the step to stop after.
+
+        Time and step are 0 except at rank 0, so that the sum over all processes is rank 0's value.
+        """
+        time_s, stop_step = 0.0, 0
         if self._group.rank == 0:
-            moment = self._own_moment()
-            stop = 0 if self.asked_to_stop is None else 1 + self.asked_to_stop
+            time_s = self._local_time()
+            stop_step = 0 if self.stop_step_of_rank_0 is None else 1 + self.stop_step_of_rank_0
         signals = [self._request.number == number for number in RAISED]
-        return np.array([moment, *signals, stop], float)
+        return np.array([time_s, *signals, stop_step], float)
 
-    def hear(self, totals: "NDArray[Any]") -> None:
-        """Take in the sums of all processes' `numbers`; of several signals, the first in RAISED."""
-        self._told_moment = float(totals[0])
-        came = [number for number, times in zip(RAISED, totals[1:]) if times]
-        self._told_signal = came[0] if came else None
-        stop = int(totals[1 + len(RAISED)])
-        self._told_stop = stop - 1 if stop else None
+    def update_from_all(self, totals: "NDArray[Any]") -> None:
+        """Set the agreed values from the sum of all processes' `local_flags`."""
+        self._shared_time = float(totals[0])
+        received = [number for number, times in zip(RAISED, totals[1:]) if times]
+        self._shared_signal = received[0] if received else None
+        stop_step = int(totals[1 + len(RAISED)])
+        self._shared_stop_step = stop_step - 1 if stop_step else None
 
-    def moment(self) -> float:
-        """Seconds since rank 0 began, as of the last exchange."""
-        return self._own_moment() if self._group.size == 1 else self._told_moment
+    def shared_time(self) -> float:
+        """Return the seconds since rank 0 started, as of the last exchange."""
+        return self._local_time() if self._group.size == 1 else self._shared_time
 
     @property
-    def came(self) -> bool:
-        """Whether a signal has come to this process, or has been taken from the others."""
+    def signal_received(self) -> bool:
+        """True if this process has received a signal, or has taken over the agreed one."""
         return self._request.number is not None
 
     @property
-    def signal(self) -> Optional[int]:
-        """The signal that all processes end by, if one has come."""
-        return self._request.number if self._group.size == 1 else self._told_signal
+    def agreed_signal(self) -> Optional[int]:
+        """The signal that all processes act on, or None."""
+        return self._request.number if self._group.size == 1 else self._shared_signal
 
-    def ask_to_stop(self, step: int) -> None:
-        """Rank 0 asks, after this step, that training stops, where all processes know it."""
-        self.asked_to_stop = step if self._group.size == 1 else step + WITHIN
+    def request_stop(self, step: int) -> None:
+        """Request, at rank 0 after ``step``, that training stops as soon as all processes know."""
+        self.stop_step_of_rank_0 = step if self._group.size == 1 else step + STOP_DELAY
 
-    def meet(self) -> None:
-        """Have all processes know by now what each tells; every one calls this at once."""
+    def synchronize(self) -> None:
+        """Exchange the values now. All processes must call this together."""
         if self._group.size > 1:
-            self.hear(self._group.total(self.numbers()))
+            self.update_from_all(self._group.total(self.local_flags()))
 
     @property
-    def stops(self) -> bool:
-        """Whether training stops, at the latest when this epoch ends."""
-        return self._stop is not None
+    def is_stopping(self) -> bool:
+        """True if training stops, at the latest at the end of this epoch."""
+        return self._stop_step is not None
 
     def stops_after(self, step: int) -> bool:
-        """Whether training stops after this step, in all processes."""
-        return self._stop is not None and step >= self._stop
+        """Return True if training stops after this step, in all processes."""
+        return self._stop_step is not None and step >= self._stop_step
 
     @property
-    def _stop(self) -> Optional[int]:
-        return self.asked_to_stop if self._group.size == 1 else self._told_stop
+    def _stop_step(self) -> Optional[int]:
+        return self.stop_step_of_rank_0 if self._group.size == 1 else self._shared_stop_step
 
-    def between(self, items: "Iterable[T]", answer: Callable[[], None]) -> "Iterator[T]":
-        """``items``, as many in every process; ``answer`` is called after one, if a signal came."""
-        for place, item in enumerate(items, start=1):
+    def poll_between(self, items: "Iterable[T]", on_signal: Callable[[], None]) -> "Iterator[T]":
+        """Yield ``items``, and call ``on_signal`` after an item if there is an agreed signal.
+
+        All processes must have the same number of items.
+        """
+        for count, item in enumerate(items, start=1):
             yield item
-            if place % EVERY == 0:
-                self.meet()
-            if self.signal is not None:
-                answer()
+            if count % POLL_EVERY == 0:
+                self.synchronize()
+            if self.agreed_signal is not None:
+                on_signal()
 
-    def answer(self) -> None:
-        """Raise what the signal raises, which may have come to another process only."""
-        if self.signal is not None:
-            self._request.take(self.signal)
+    def raise_signal(self) -> None:
+        """Raise the exception of the agreed signal, which another process may have received."""
+        if self.agreed_signal is not None:
+            self._request.take(self.agreed_signal)
             self._request.answer()
 
-    def _own_moment(self) -> float:
-        return time.monotonic() - self._began
+    def _local_time(self) -> float:
+        return time.monotonic() - self._start_time
 
 
-def all_or_none(group: Group, work: Callable[[], T]) -> T:
-    """What ``work()`` gives, once all processes have done theirs.
+def run_on_all_ranks(group: Group, work: Callable[[], T]) -> T:
+    """Return ``work()`` when all processes have done theirs, or fail in all of them together.
 
-    Raises what it raises here, and RunError where another process's has raised: no process goes on
-    then. What is done needs no other process.
+    Raises the exception of ``work()`` in this process, or RunError if another process failed.
+    ``work`` must not communicate with other processes.
     """
     try:
-        done = work()
+        result = work()
     except BaseException:
         group.everyones(np.array(1))
         group.end_together()
@@ -133,4 +140,4 @@ def all_or_none(group: Group, work: Callable[[], T]) -> T:
     if group.everyones(np.array(0)).any():
         group.end_together()
         raise RunError("another process of this training cannot begin: its own message says why")
-    return done
+    return result

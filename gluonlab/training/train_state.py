@@ -1,4 +1,4 @@
-"""Where a run stands between two steps: what a checkpoint takes, and what it gives back."""
+"""Training state between two steps, which checkpoints save and restore."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from gluonlab.runs.checkpoint import Checkpoint
 from gluonlab.runs.run_schema import Step
 from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory
 from gluonlab.training.callbacks import Callbacks
-from gluonlab.training.checkpoint_writer import CheckpointGather, Checkpoints
-from gluonlab.training.loss_meter import LossLog, StepLoss
-from gluonlab.training.plan import Plan, digests
-from gluonlab.training.stop_consensus import Consensus
+from gluonlab.training.checkpoint_writer import CheckpointGather, CheckpointWriter
+from gluonlab.training.loss_meter import AsyncLossMeter, StepLoss
+from gluonlab.training.plan import Plan, dataset_digests
+from gluonlab.training.stop_consensus import StopCoordinator
 from gluonlab.training.training_setup import train_loader
 
 
 def put_parameters(strategy: Strategy, parameters: Mapping[str, nd.NDArray]) -> None:
-    """Give the devices these parameters. Raises DataError for another network's."""
+    """Load parameters into all devices. Raises DataError for parameters of another network."""
     nd.waitall()  # running statistics are written without the engine's knowledge
     params = strategy.net._collect_params_with_prefix()
     shapes = {name: param.shape for name, param in params.items()}
@@ -39,8 +39,8 @@ def put_parameters(strategy: Strategy, parameters: Mapping[str, nd.NDArray]) -> 
     strategy.put_parameters(parameters)
 
 
-class Waiting:
-    """Iterates over ``items``; ``seconds``: how long somebody has waited for them so far."""
+class TimedIterator:
+    """Iterator over ``items`` that adds up the time spent waiting for them in ``seconds``."""
 
     def __init__(self, items: Iterator[Any]) -> None:
         self._items, self.seconds = items, 0.0
@@ -49,19 +49,18 @@ class Waiting:
         return self
 
     def __next__(self) -> Any:
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         try:
             return next(self._items)
         finally:
-            self.seconds += time.perf_counter() - began
+            self.seconds += time.perf_counter() - start_time
 
 
 class TrainState:
-    """The parts of a run that change from step to step, together.
+    """All parts of a run that change from step to step.
 
-    ``began``: when the run did, by ``time.perf_counter``; of a run that goes on, as if it had never
-    stopped. ``consensus``: by what the processes of a group decide together. ``callbacks``: who is
-    told.
+    ``start_time``: of the run, by ``time.perf_counter``. A resumed run has the start time that an
+    uninterrupted run would have.
     """
 
     def __init__(
@@ -69,166 +68,181 @@ class TrainState:
         plan: Plan,
         strategy: Strategy,
         run: "RunDirectory | NoRunDirectory",
-        began: float,
-        consensus: Consensus,
+        start_time: float,
+        coordinator: StopCoordinator,
         callbacks: Callbacks,
     ) -> None:
         self.plan, self.strategy, self.run = plan, strategy, run
         self.callbacks = callbacks
         overflows = plan.loss_scale is not None
-        self.log = LossLog(strategy.outputs, overflows, plan.group, consensus)
+        self.loss_meter = AsyncLossMeter(strategy.outputs, overflows, plan.group, coordinator)
         self.loader = train_loader(plan, strategy.inputs)
-        self.began = self.epoch_began = began
-        self._waited = 0.0  # for batches, in this epoch before the run went on
-        self._waiting = Waiting(iter(()))
+        self.start_time = self.epoch_start_time = start_time
+        self._waited_before_resume = 0.0  # seconds of this epoch
+        self._timed_batches = TimedIterator(iter(()))
         self._gather = CheckpointGather(plan.group)
-        # what compressed gradients have left over stays where they are summed, and servers' states
-        take = None if keeps_rest(plan.compress) or plan.on_servers else self.take
-        self.checkpoints = Checkpoints(
-            run.path, plan.checkpoint_period, plan.keep, take, consensus.moment
+        # no checkpoint can contain the residuals of compressed gradients, nor the servers' states
+        has_hidden_state = keeps_rest(plan.compress) or plan.on_servers
+        self.checkpoints = CheckpointWriter(
+            run.path,
+            plan.checkpoint_period,
+            plan.keep,
+            None if has_hidden_state else self.make_checkpoint,
+            coordinator.shared_time,
         )
-        self._chance = DeviceRng(strategy, plan.seed, plan.first_device)
+        self._device_rng = DeviceRng(strategy, plan.seed, plan.first_device_index)
         self.finished = 0  # epochs
-        self._again: Optional[Checkpoint] = None  # that the next epoch begins from
+        self._resumed_from: Optional[Checkpoint] = None  # until the next epoch starts
 
     @property
-    def images(self) -> int:
-        """How many this epoch has trained on."""
-        return min(self._step * self.plan.global_batch_size, self.plan.images_per_epoch)
+    def images_done(self) -> int:
+        """The number of images that this epoch has trained on."""
+        return min(self._steps_done * self.plan.global_batch_size, self.plan.images_per_epoch)
 
     @property
     def within_epoch(self) -> bool:
-        """Whether some steps of an epoch are done, and others are not."""
-        return 0 < self._step < len(self.loader)
+        """True between the first and the last step of an epoch."""
+        return 0 < self._steps_done < len(self.loader)
 
     @property
-    def _step(self) -> int:
-        """How many steps of this epoch are done; some of them may be made again to go on."""
-        return int(self._again.state["loader"]["step"]) if self._again else self.loader.step
+    def _steps_done(self) -> int:
+        """The number of steps of this epoch, including those that a resumed run must replay."""
+        if self._resumed_from is not None:
+            return int(self._resumed_from.state["loader"]["step"])
+        return self.loader.step
 
-    def step_done(self) -> None:
-        """Write a checkpoint if one is due; at the end of an epoch, after its evaluation."""
-        if self.within_epoch:
-            self.checkpoints.after_step(self.log.step, self.finished)
+    def after_step(self) -> None:
+        """Write a checkpoint if one is due, except at the end of an epoch."""
+        if self.within_epoch:  # else after_epoch, when the epoch has been evaluated
+            self.checkpoints.after_step(self.loss_meter.step, self.finished)
 
-    def epoch_done(self, score: float) -> None:
-        """An epoch is evaluated and noted: write a checkpoint if one is due, or it is the best.
+    def after_epoch(self, score: float) -> None:
+        """Write a checkpoint if one is due, or if the epoch is the best so far.
 
-        ``score``: how good it is, the larger the better.
+        ``score``: of the epoch, the larger the better.
         """
         self.finished = self.loader.epoch
-        self.checkpoints.after_epoch(self.log.step, self.finished, score)
+        self.checkpoints.after_epoch(self.loss_meter.step, self.finished, score)
 
-    def leave(self) -> None:
-        """The run ends here, for now: write a checkpoint, and wait until it is on disk."""
-        self.checkpoints.now(self.log.step, self.finished)
+    def save_before_exit(self) -> None:
+        """Write a checkpoint, and wait until it is on disk."""
+        self.checkpoints.write_now(self.loss_meter.step, self.finished)
 
-    def _place(self) -> Dict[str, int]:
-        """Where the loader stands; before an epoch is evaluated, at its end."""
-        place = self.loader.state()
+    def _loader_position(self) -> Dict[str, int]:
+        """Return the position of the loader, which is the end of an epoch until its evaluation."""
+        position = self.loader.state()
         if self.loader.epoch > self.finished:
-            place.update(epoch=self.finished, step=len(self.loader))
-        return place
+            position.update(epoch=self.finished, step=len(self.loader))
+        return position
 
     @property
-    def waited(self) -> float:
-        """Seconds that this epoch has waited for batches."""
-        return self._waited + self._waiting.seconds
+    def waiting_seconds(self) -> float:
+        """The time that this epoch has waited for batches."""
+        return self._waited_before_resume + self._timed_batches.seconds
 
-    def epoch(self) -> "ContextManager[Generator[Batch, None, None]]":
-        """The batches of the epoch, or those that are left of it.
+    def epoch_batches(self) -> "ContextManager[Generator[Batch, None, None]]":
+        """Return a context manager of the remaining batches of the epoch.
 
-        The thread that makes them ends with the block.
+        On exit, the loader's thread ends.
         """
-        return closing(self._batches())
+        return closing(self._iterate_batches())
 
-    def _batches(self) -> "Generator[Batch, None, None]":
-        if self._again is None:
-            self.epoch_began, self._waited = time.perf_counter(), 0.0
-        with closing(iter(self.loader)) as loaded:
-            self._catch_up(loaded)
-            self._waiting = Waiting(loaded)
-            for batch in self._waiting:
-                self._chance.before_step(self.loader.epoch, self.loader.step - 1)
+    def _iterate_batches(self) -> "Generator[Batch, None, None]":
+        if self._resumed_from is None:
+            self.epoch_start_time, self._waited_before_resume = time.perf_counter(), 0.0
+        with closing(iter(self.loader)) as batches:
+            self._replay_steps(batches)
+            self._timed_batches = TimedIterator(batches)
+            for batch in self._timed_batches:
+                self._device_rng.seed_before_step(self.loader.epoch, self.loader.step - 1)
                 yield batch
 
-    def _catch_up(self, loaded: "Generator[Batch, None, None]") -> None:
-        """Have the devices' random numbers, and all else, where they were at the checkpoint."""
-        again, self._again = self._again, None
-        if again is None:
+    def _replay_steps(self, batches: "Generator[Batch, None, None]") -> None:
+        """Train the steps between the last seeding and the checkpoint, then restore its state.
+
+        The steps advance the random number generators of the devices, which cannot be set.
+        """
+        checkpoint, self._resumed_from = self._resumed_from, None
+        if checkpoint is None:
             return
-        while self.loader.step < again.state["loader"]["step"]:
-            batch = next(loaded)
-            self._chance.before_step(self.loader.epoch, self.loader.step - 1)
+        while self.loader.step < checkpoint.state["loader"]["step"]:
+            batch = next(batches)
+            self._device_rng.seed_before_step(self.loader.epoch, self.loader.step - 1)
             self.strategy.step(batch)
-        self._put(again)
+        self._restore_devices(checkpoint)
 
     @property
-    def draws(self) -> bool:
-        """Whether the network draws random numbers while it trains."""
-        return self._chance.draws
+    def draws_random_numbers(self) -> bool:
+        """True if the network draws random numbers in training."""
+        return self._device_rng.draws_random_numbers
 
     @property
-    def other_chance(self) -> bool:
-        """Whether a run that goes on draws other random numbers than it would have."""
-        return self._chance.out_of_reach
+    def loses_random_state(self) -> bool:
+        """True if a resumed run draws other random numbers than an uninterrupted run."""
+        return self._device_rng.cannot_be_seeded
 
-    def note(self, epoch: int, known: Sequence[StepLoss]) -> None:
-        """Record finished steps."""
-        since, rates = time.perf_counter() - self.began, self.plan.rates
-        lines = [Step(n, loss, rates(n), epoch, x, since) for n, x, loss in known]
+    def record_steps(self, epoch: int, step_losses: Sequence[StepLoss]) -> None:
+        """Write finished steps to metrics.jsonl, and pass them to the callbacks."""
+        seconds, rates = time.perf_counter() - self.start_time, self.plan.rates
+        lines = [
+            Step(step, loss, rates(step), epoch, images, seconds)
+            for step, images, loss in step_losses
+        ]
         self.run.write(*lines)
-        self.callbacks.known(lines)
+        self.callbacks.add_step_losses(lines)
 
     @cached_property
-    def _data(self) -> Dict[str, str]:
-        return digests(self.plan)
+    def _data_digests(self) -> Dict[str, str]:
+        return dataset_digests(self.plan)
 
-    def take(self, score: Optional[float] = None) -> Checkpoint:
-        """A checkpoint of this moment; nothing waits for the devices.
+    def make_checkpoint(self, score: Optional[float] = None) -> Checkpoint:
+        """Make a checkpoint of this moment, without waiting for the devices.
 
-        All processes of a group take one at once. ``score``: of the epoch that has just ended.
+        All processes of a group call this after the same step. ``score``: of the epoch that has
+        just ended.
         """
-        own = self.strategy.state()
-        losses, rows = self.log.state()
-        devices, counts = self._gather({**own.devices, **rows}, own.counts)
+        local = self.strategy.state()
+        losses, loss_rows = self.loss_meter.state()
+        devices, counts = self._gather({**local.devices, **loss_rows}, local.counts)
         now = time.perf_counter()
         state = {
-            "step": self.log.step,
+            "step": self.loss_meter.step,
             "score": score,
-            "loader": self._place(),
+            "loader": self._loader_position(),
             "losses": losses,
-            "loss_scale": dict(own.loss_scale),
+            "loss_scale": dict(local.loss_scale),
             "counts": dict(counts),
-            "seconds": now - self.began,
-            "epoch_seconds": now - self.epoch_began,
-            "waited": self.waited,
-            "metrics": self.run.mark(),
+            "seconds": now - self.start_time,
+            "epoch_seconds": now - self.epoch_start_time,
+            "waited": self.waiting_seconds,
+            "metrics": self.run.metrics_position(),
             "callbacks": self.callbacks.state(),
-            "data": self._data,
-            "run": self.run.about,
+            "data": self._data_digests,
+            "run": self.run.config_content,
         }
-        return Checkpoint(self.strategy.parameters(), to_arrays(own.optimizer), devices, state)
+        return Checkpoint(self.strategy.parameters(), to_arrays(local.optimizer), devices, state)
 
-    def go_on(self, checkpoint: Checkpoint, best: float) -> List[StepLoss]:
-        """Stand where the checkpoint was taken; the steps whose losses were not known there.
+    def restore(self, checkpoint: Checkpoint, best_score: float) -> List[StepLoss]:
+        """Restore the state of a checkpoint, and return the losses that were still unread there.
 
-        ``best``: the best score so far.
+        ``best_score``: of the epochs so far.
         """
         state, now = checkpoint.state, time.perf_counter()
-        known = self.log.restore(state["losses"], checkpoint.devices)
-        self.began -= state["seconds"]
-        self.epoch_began, self._waited = now - state["epoch_seconds"], state["waited"]
+        step_losses = self.loss_meter.restore(state["losses"], checkpoint.devices)
+        self.start_time -= state["seconds"]
+        self.epoch_start_time = now - state["epoch_seconds"]
+        self._waited_before_resume = state["waited"]
         step = state["loader"]["step"]
-        self.loader.restore({**state["loader"], "step": step - self._chance.replayed(step)})
+        replayed = self._device_rng.steps_to_replay(step)
+        self.loader.restore({**state["loader"], "step": step - replayed})
         self.finished = state["loader"]["epoch"]
-        self._put(checkpoint)
-        self._again = checkpoint if step else None
-        self.checkpoints.begin(checkpoint.step, self.loader.epoch, best)
-        return known
+        self._restore_devices(checkpoint)
+        self._resumed_from = checkpoint if step else None
+        self.checkpoints.start_from(checkpoint.step, self.loader.epoch, best_score)
+        return step_losses
 
-    def _put(self, checkpoint: Checkpoint) -> None:
-        """Give the devices what the checkpoint holds. Raises DataError for another network's."""
+    def _restore_devices(self, checkpoint: Checkpoint) -> None:
+        """Copy a checkpoint's arrays to the devices. Raises DataError for another network."""
         put_parameters(self.strategy, checkpoint.parameters)
         state: Dict[str, Any] = checkpoint.state
         self.strategy.restore(
@@ -241,14 +255,14 @@ class TrainState:
         )
 
 
-# MXNet's generators can be seeded, but not asked where they stand. So they are seeded anew every
-# STEPS steps of an epoch, from seed, epoch and step; a run that goes on from a step between trains
-# those before it once more, and then takes the checkpoint's state. Seeding takes a CPU device some
-# 13 ms (1,024 Mersenne Twisters, on an AMD EPYC), so it is not done in every step. All CPU devices
-# of a process draw from one generator, in the order in which their work is queued, and the last of
-# them seeds it. On GPUs cuDNN's Dropout has a generator of its own, which nothing seeds again.
-STEPS = 64
-DRAWS = re.compile(
+# The state of MXNet's random number generators can be seeded, but not read. So they are seeded
+# every SEED_EVERY steps of an epoch, from seed, epoch and step. A run that is resumed between two
+# seedings trains the steps since the last one again, and then restores the checkpoint's state.
+# Seeding a CPU device takes some 13 ms (1,024 Mersenne Twisters, on an AMD EPYC), too long for
+# every step. All CPU devices of a process share one generator, which the last of them seeds. On
+# GPUs, cuDNN's Dropout has its own generator, which cannot be seeded again.
+SEED_EVERY = 64
+RANDOM_OPERATORS = re.compile(
     "dropout|rnn|random|sample|shuffle|uniform|normal(_n)?$|"
     "_npi_(bernoulli|choice|exponential|gamma|gumbel|logistic|multinomial|pareto|powerd|rayleigh)",
     re.IGNORECASE,
@@ -256,56 +270,56 @@ DRAWS = re.compile(
 
 
 class DeviceRng:
-    """Seeds the devices of a strategy whose network draws random numbers while it trains.
+    """Seeding of the devices' random number generators, if the network draws random numbers.
 
-    ``first``: where they begin among the devices of all processes, each of which draws numbers of
-    its own.
+    ``first_index``: the index of this process's first device among those of all processes. Each
+    device draws different numbers.
     """
 
-    def __init__(self, strategy: Strategy, seed: int, first: int = 0) -> None:
-        self._seed, self._first = seed, first
-        self._ctxs = _ctxs(strategy) if _draws(strategy) else []
+    def __init__(self, strategy: Strategy, seed: int, first_index: int = 0) -> None:
+        self._seed, self._first = seed, first_index
+        self._ctxs = _all_devices(strategy) if _draws_random_numbers(strategy) else []
 
     @property
-    def draws(self) -> bool:
-        """Whether random numbers are drawn."""
+    def draws_random_numbers(self) -> bool:
+        """True if the network draws random numbers."""
         return bool(self._ctxs)
 
     @property
-    def out_of_reach(self) -> bool:
-        """Whether random numbers are drawn where nothing can seed them: by cuDNN."""
+    def cannot_be_seeded(self) -> bool:
+        """True if cuDNN draws random numbers, whose generator cannot be seeded again."""
         return any(ctx.device_type == "gpu" for ctx in self._ctxs)
 
-    def before_step(self, epoch: int, step: int) -> None:
-        """Seed the devices if it is time.
+    def seed_before_step(self, epoch: int, step: int) -> None:
+        """Seed the devices before every SEED_EVERY-th step of an epoch, without waiting for them.
 
-        ``step``: of the ``epoch``, both from 0. Nothing waits.
+        ``epoch``, ``step`` of the epoch: from 0.
         """
-        if self._ctxs and step % STEPS == 0:
+        if self._ctxs and step % SEED_EVERY == 0:
             for device, ctx in enumerate(self._ctxs, start=self._first):
-                of_device = [self._seed, epoch, step, device]
-                [seed] = np.random.SeedSequence(of_device).generate_state(1)
+                entropy = [self._seed, epoch, step, device]
+                [seed] = np.random.SeedSequence(entropy).generate_state(1)
                 mx.random.seed(int(seed) >> 1, ctx=ctx)
 
-    def replayed(self, step: int) -> int:
-        """How many steps before this one are to be trained again to go on from here."""
-        return step % STEPS if self._ctxs else 0
+    def steps_to_replay(self, step: int) -> int:
+        """Return the number of steps before this one that a resumed run must train again."""
+        return step % SEED_EVERY if self._ctxs else 0
 
 
-def _draws(strategy: Strategy) -> bool:
-    """Whether an operator of the network may draw random numbers."""
+def _draws_random_numbers(strategy: Strategy) -> bool:
+    """Return True if an operator of the network may draw random numbers."""
     nodes = parsed(strategy.net(mx.sym.var("data")))["nodes"]
     return any(
-        DRAWS.search(node["op"]) or node.get("attrs", {}).get("act_type") == "rrelu"
+        RANDOM_OPERATORS.search(node["op"]) or node.get("attrs", {}).get("act_type") == "rrelu"
         for node in nodes
     )
 
 
-def _ctxs(strategy: Strategy) -> List[mx.Context]:
-    """All devices that hold a part of the network, in an order that is always the same."""
+def _all_devices(strategy: Strategy) -> List[mx.Context]:
+    """Return all devices that have a part of the network, in a fixed order."""
     ctxs = [
         *strategy.inputs,
         *strategy.outputs,
-        *(ctx for each in strategy.replicated() for ctx in each.list_ctx()),
+        *(ctx for param in strategy.replicated() for ctx in param.list_ctx()),
     ]
     return list(dict.fromkeys(ctxs))

@@ -1,4 +1,4 @@
-"""What a run takes from the user's own code: a network, a loss, metrics; and what must be true."""
+"""The user's network, loss and metrics, and checks that a run can train with them."""
 
 from __future__ import annotations
 
@@ -27,43 +27,44 @@ from gluonlab.models.symbol_graph import one_array
 from gluonlab.models.wrong_gradients import check_gradients, nodes_in_backward
 from gluonlab.training.user_metrics import Metric, metrics_by_name
 
-# arguments that `train` does not have, and settings among them, are answered with what is meant
-answers_others = named_arguments(
+# adds a hint to the error for an unknown argument of `train`, such as a setting of TrainConfig
+explain_unknown_arguments = named_arguments(
     "train",
     {
         **{
             theirs: f"give the setting, train(TrainConfig({ours}=...))"
-            for ours in (each.name for each in fields(TrainConfig))
+            for ours in (field.name for field in fields(TrainConfig))
             for theirs in (ours, *theirs_for(ours))
-            if ours != "dataset"  # which is an argument, too
+            if ours != "dataset"  # also an argument of `train`
         },
         "network": "give net, a HybridBlock or a function that makes one",
     },
 )
 
 
-def check_kind(name: str, given: Any, fits: bool, instead: str) -> None:
-    """Raise ConfigError for an argument of `train` that is given and does not fit."""
-    if given is not None and not fits:
-        raise ConfigError(f"train({name}=...) is a {type(given).__name__}: {instead}")
+def check_argument(name: str, value: Any, fits: bool, hint: str) -> None:
+    """Raise ConfigError for an argument of `train` that is given and has the wrong type."""
+    if value is not None and not fits:
+        raise ConfigError(f"train({name}=...) is a {type(value).__name__}: {hint}")
 
 
 # operators that ignore their output gradient, such as the weight of an image in a loss
-HEADLESS = {
+HEADLESS_OPERATORS = {
     "make_loss", "MakeLoss", "SoftmaxOutput", "LinearRegressionOutput", "LogisticRegressionOutput",
     "MAERegressionOutput", "SVMOutput",
 }  # fmt: skip
-DENSE = ("default", "default")
-PARTS = {"net": "network", "loss": "loss", "data": "data set"}  # of a run's settings: own
+DENSE_STORAGE = ("default", "default")
+COMPONENT_NAMES = {"net": "network", "loss": "loss", "data": "data set"}  # of a run's settings: own
 
 
 @dataclass(frozen=True)
 class UserComponents:
-    """``net``: a HybridBlock, or what makes one, of the number of classes if it takes a number.
+    """The user's network, loss and metrics.
 
-    It maps images (n, C, H, W) to scores (n, classes). A block that has parameters already begins
-    with them. ``loss``: a HybridBlock of scores and labels (n,), a value for each image.
-    ``metrics``: see `gluonlab.training.user_metrics`.
+    ``net``: a HybridBlock, or a function that makes one, with the number of classes as argument if
+    it takes one. It maps images (n, C, H, W) to scores (n, classes). A block that has parameters
+    keeps them. ``loss``: a HybridBlock of scores (n, classes) and labels (n,), with a value for
+    each image. ``metrics``: see `gluonlab.training.user_metrics`.
     """
 
     net: Any = None
@@ -72,33 +73,33 @@ class UserComponents:
 
     @property
     def net_name(self) -> str:
-        """The name of the network's class, or of the function that makes it."""
+        """The name of the network's class, or of the function that makes the network."""
         return str(getattr(self.net, "__name__", type(self.net).__name__))
 
-    def values(self) -> Dict[str, Any]:
-        """The settings of TrainConfig that these components decide."""
+    def implied_settings(self) -> Dict[str, Any]:
+        """Return the settings of TrainConfig that these components determine."""
         values: Dict[str, Any] = {} if self.net is None else {"model": self.net_name}
         return values if self.loss is None else {**values, "label_smoothing": 0.0}
 
     def settings(self, dataset: Optional[Dataset]) -> Dict[str, Any]:
-        """The names of what is the user's own, for config.json.
+        """Return the names of the components, for config.json.
 
-        ``dataset``: the run's, unless its config names a folder.
+        ``dataset``: the run's data set, unless its config names a folder.
         """
-        found = {}
+        names = {}
         if self.net is not None:
-            found["net"] = self.net_name
+            names["net"] = self.net_name
         if self.loss is not None:
-            found["loss"] = type(self.loss).__name__
-        if dataset is not None and not _is_known(dataset.name):
-            found["data"] = dataset.name
-        return {"own": found} if found else {}
+            names["loss"] = type(self.loss).__name__
+        if dataset is not None and not _is_dataset_name(dataset.name):
+            names["data"] = dataset.name
+        return {"own": names} if names else {}
 
     def make_net(self, classes: int) -> gluon.HybridBlock:
-        """The network, not initialised unless it was. Raises ModelError for what is none."""
+        """Return the network, maybe uninitialized. Raises ModelError unless it is a HybridBlock."""
         net, name = self.net, self.net_name
         if not isinstance(net, gluon.Block):
-            # parameters are saved by name, so names count from 0 whatever was made before
+            # parameters are saved by name, so the numbers in names must start at 0 again
             with mx.name.NameManager(), users_semantics():
                 net = net(classes) if _takes_classes(net) else net()
         if not isinstance(net, gluon.HybridBlock):
@@ -110,22 +111,22 @@ class UserComponents:
         return net
 
 
-NOTHING = UserComponents()
+NO_USER_COMPONENTS = UserComponents()
 
 
-def make_own(
+def make_user_components(
     net: Any = None, loss: Optional[gluon.HybridBlock] = None, metrics: Any = None
 ) -> UserComponents:
-    """Raises ConfigError or ModelError for what is no network, loss or metric."""
+    """Check and collect the user's components. Raises ConfigError or ModelError."""
     if net is not None and not callable(net):
         raise ModelError(
             f"net {net!r}: give a gluon.HybridBlock, or a function that makes one, such as "
             "lambda classes: nn.Dense(classes)"
         )
     if loss is not None and not isinstance(loss, gluon.HybridBlock):
-        shown = " ".join(repr(loss).split())  # a Block's has several lines
+        loss_text = " ".join(repr(loss).split())  # a Block's has several lines
         raise ConfigError(
-            f"loss {shown}: give a gluon.HybridBlock of scores and labels, such as "
+            f"loss {loss_text}: give a gluon.HybridBlock of scores and labels, such as "
             "gluon.loss.SoftmaxCrossEntropyLoss()"
         )
     if loss is not None:
@@ -137,68 +138,80 @@ def _check_constants(loss: gluon.HybridBlock) -> None:
     """Raise ConfigError for parameters of a loss that need training or have no shape."""
     params, name = loss.collect_params(), type(loss).__name__
     note_shapes(params.values())
-    trained = [each.name for each in params.values() if each.grad_req != "null"]
+    trained = ", ".join(param.name for param in params.values() if param.grad_req != "null")
     if trained:
         raise ConfigError(
-            f"loss {name} has parameters ({', '.join(trained)}), which are not trained: put them "
-            "into the network, or make constants of them, self.params.get_constant(name, value)"
+            f"loss {name} has parameters ({trained}), which are not trained: put them into the "
+            "network, or make constants of them, self.params.get_constant(name, value)"
         )
-    for each in params.values():
-        if not each.shape or min(each.shape) < 1:
+    for param in params.values():
+        if not param.shape or min(param.shape) < 1:
             raise ConfigError(
-                f"loss {name} has {each.name} of shape {each.shape}: give its whole shape, or "
+                f"loss {name} has {param.name} of shape {param.shape}: give its whole shape, or "
                 "make a constant of it, self.params.get_constant(name, value)"
             )
 
 
-def check_own(own: UserComponents, asked: TrainConfig) -> None:
-    """Raise ConfigError where the TrainConfig ``asked`` contradicts what is the user's own."""
-    if own.net is not None and asked.model is not None:
+def check_user_components(own: UserComponents, requested: TrainConfig) -> None:
+    """Raise ConfigError if a requested setting contradicts the user's components."""
+    if own.net is not None and requested.model is not None:
         raise ConfigError(
-            f"--model {asked.model} and the network {own.net_name} contradict each other: "
+            f"--model {requested.model} and the network {own.net_name} contradict each other: "
             "give one of them"
         )
-    if own.loss is not None and asked.label_smoothing:
+    if own.loss is not None and requested.label_smoothing:
         raise ConfigError(
-            f"--label-smoothing {asked.label_smoothing:g} is of gluonlab's own loss, not of "
+            f"--label-smoothing {requested.label_smoothing:g} is of gluonlab's own loss, not of "
             f"{type(own.loss).__name__}: leave it out"
         )
-    if asked.memory and (own.net is not None or own.loss is not None):
+    if requested.memory and (own.net is not None or own.loss is not None):
         raise ConfigError(
             "--memory measures in another process, which has no network or loss of your own: "
             "leave it out"
         )
 
 
-def check_same_own(named: str, how: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise ConfigError unless the own network, loss and data of a run are given again.
+def check_same_user_components(
+    folder: str, usage: str, recorded: Mapping[str, Any], current: Mapping[str, Any]
+) -> None:
+    """Raise ConfigError unless a resumed or evaluated run gets the same components again.
 
-    ``named``: its folder. ``before``, ``now``: settings of the run, and of what goes on with it.
-    ``how``: what takes them.
+    ``folder``: of the run. ``usage``: what takes the components. ``recorded``, ``current``:
+    settings of the run, and of its continuation.
     """
-    was, is_now = (dict(settings.get("own") or {}) for settings in (before, now))
-    for part, name in PARTS.items():
-        if was.get(part) == is_now.get(part):
+    recorded_names, current_names = (
+        dict(settings.get("own") or {}) for settings in (recorded, current)
+    )
+    for part, name in COMPONENT_NAMES.items():
+        if recorded_names.get(part) == current_names.get(part):
             continue
-        had = f"had the {name} {was[part]}" if part in was else f"had no {name} of your own"
-        gets = f"gets {is_now[part]}" if part in is_now else "gets none"
-        raise ConfigError(f"{named} {had}, and now {gets}: give the same, in Python, {how}")
+        expected = (
+            f"had the {name} {recorded_names[part]}"
+            if part in recorded_names
+            else f"had no {name} of your own"
+        )
+        actual = f"gets {current_names[part]}" if part in current_names else "gets none"
+        raise ConfigError(
+            f"{folder} {expected}, and now {actual}: give the same, in Python, {usage}"
+        )
 
 
 def check_loss(loss: gluon.HybridBlock, classes: int) -> None:
     """Raise ConfigError unless ``loss`` has a value for each image, for labels (n,)."""
-    _in_its_kind(loss, partial(_check_loss, loss, classes))
+    _check_in_array_kind(loss, partial(_check_loss_outputs, loss, classes))
 
 
-def check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int) -> None:
-    """Raise ModelError unless the user's own network can be compiled, and gives scores."""
-    _in_its_kind(net, partial(_check_scores, net, name, shape, classes))
+def check_user_network(
+    net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int
+) -> None:
+    """Raise ModelError unless the user's network can be compiled, and returns scores."""
+    _check_in_array_kind(net, partial(_check_network_outputs, net, name, shape, classes))
 
 
-def _in_its_kind(block: gluon.HybridBlock, check: Callable[[], None]) -> None:
-    """Check a block; after ``npx.set_np()`` as written for mx.nd or mx.np, and have it compute so.
+def _check_in_array_kind(block: gluon.HybridBlock, check: Callable[[], None]) -> None:
+    """Check a block, after ``npx.set_np()`` as written for mx.nd or mx.np, and set its kind.
 
-    Its check tells which it is: there is no other sign of it.
+    The check is the only way to find out which of both a block is written for.
     """
     if not is_np_users():
         check()
@@ -212,36 +225,37 @@ def _in_its_kind(block: gluon.HybridBlock, check: Callable[[], None]) -> None:
             return
         except UsageError as error:
             errors.append(error)
-    # the other complains of operators of the kind that it is written for
+    # show the error of the kind that the block is written for: if the attempt as mx.np rejects
+    # legacy operators, the block is written for mx.nd
     raise errors["legacy operator" not in str(errors[1])]
 
 
-def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
+def _check_loss_outputs(loss: gluon.HybridBlock, classes: int) -> None:
     name, images = type(loss).__name__, 3
     shapes = {"scores": (images, classes), "labels": (images,)}
     values: Any = None
     try:
         values = loss(*map(mx.sym.var, shapes))
-        unused = _unused(values, shapes)
-        headless = _headless(values, ["scores"])
+        unused = _unused_inputs(values, shapes)
+        headless = _find_headless_operator(values, ["scores"])
         if not (unused or headless):
             # unlike infer_shape it prints nothing
             outputs = values.infer_shape_partial(**shapes)[1]
             values.infer_type_partial(scores=np.float32, labels=np.int32)
-    except Exception as error:  # whatever code of the user's own raises
-        if _wants_targets(values, shapes):
+    except Exception as error:  # the user's code may raise anything
+        if _is_regression_loss(values, shapes):
             raise ConfigError(
                 f"loss {name} compares scores with targets of the same shape, as for a regression, "
                 f"and a run has scores (n, {classes}) and the number of a class for each image: "
                 "give a loss of classes, such as gluon.loss.SoftmaxCrossEntropyLoss(), or "
                 "write your own loop (docs/own-loop.md)"
             ) from None
-        cast = (
+        cast_hint = (
             "; F.cast(labels, 'float32') makes floats of them" if "got int32" in str(error) else ""
         )
         raise ConfigError(
             f"loss {name} cannot be compiled for scores (n, {classes}) and labels (n,) of whole "
-            f"numbers: {said_by(error) or type(error).__name__}{cast}"
+            f"numbers: {said_by(error) or type(error).__name__}{cast_hint}"
         ) from None
     if unused:
         raise ConfigError(
@@ -255,32 +269,39 @@ def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
         )
     check_gradients(values, f"loss {name}", ["scores"])
     if outputs != [(images,)]:
-        told = ", ".join(map(str, outputs))
+        shapes_text = ", ".join(map(str, outputs))
         raise ConfigError(
-            f"loss {name} gives {told} for {images} images: give a value for each, shape (n,), "
-            "so that they can be shared by devices"
+            f"loss {name} gives {shapes_text} for {images} images: give a value for each, "
+            "shape (n,), so that they can be shared by devices"
         )
 
 
-def _check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int) -> None:
+def _check_network_outputs(
+    net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int
+) -> None:
     images, outputs = 1, []
     try:
         _check_parameters(net, name)
         scores = one_array(net(mx.sym.var("data")), name)
-        trained = [each.name for each in net.collect_params().values() if each.grad_req != "null"]
-        unused, headless = _unused(scores, ["data"]), _headless(scores, trained)
-        # of several images, too: a graph may have a number of images in it
+        trained = [
+            param.name for param in net.collect_params().values() if param.grad_req != "null"
+        ]
+        unused, headless = (
+            _unused_inputs(scores, ["data"]),
+            _find_headless_operator(scores, trained),
+        )
+        # also for several images, because a graph may contain a fixed number of images
         for images in () if unused or headless else (1, 3):
             outputs = scores.infer_shape_partial(data=(images, *shape))[1]
             if outputs and outputs[0] and outputs != [(images, classes)]:
                 break
-        kinds = [] if unused or headless else scores.infer_type_partial(data=np.float32)[1]
+        types = [] if unused or headless else scores.infer_type_partial(data=np.float32)[1]
     except ModelError:
         raise
-    except Exception as error:  # whatever code of the user's own raises
-        several = "" if images == 1 else f"{images} "
+    except Exception as error:  # the user's code may raise anything
+        count_text = "" if images == 1 else f"{images} "
         raise ModelError(
-            f"{name} cannot be compiled for {several}images {tuple(shape)}: "
+            f"{name} cannot be compiled for {count_text}images {tuple(shape)}: "
             f"{said_by(error) or type(error).__name__}; its hybrid_forward may use F and its "
             "arguments only, and must take any number of images"
         ) from None
@@ -293,16 +314,16 @@ def _check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], class
         raise ModelError(f"{name} takes no account of the images: compute its scores from them")
     check_gradients(scores, name, trained)
     if outputs and outputs[0] and outputs != [(images, classes)]:
-        told = ", ".join(map(str, outputs))
-        given = "an image" if images == 1 else f"{images} images"
+        shapes_text = ", ".join(map(str, outputs))
+        image_text = "an image" if images == 1 else f"{images} images"
         raise ModelError(
-            f"{name} gives {told} for {given}, and the data has {classes} classes: "
+            f"{name} gives {shapes_text} for {image_text}, and the data has {classes} classes: "
             f"let it give (n, {classes})"
         )
-    if kinds and kinds[0] not in (None, np.float32):
-        kind = np.dtype(kinds[0])
+    if types and types[0] not in (None, np.float32):
+        dtype = np.dtype(types[0])
         raise ModelError(
-            f"{name} returns scores of type {kind}, but a loss needs float32: leave {kind} out"
+            f"{name} returns scores of type {dtype}, but a loss needs float32: leave {dtype} out"
         )
 
 
@@ -315,22 +336,22 @@ def _check_parameters(net: gluon.HybridBlock, name: str) -> None:
             f"{name}: {said_by(error)}: parameters are saved by name, so give each layer a "
             "different prefix, or none"
         ) from None
-    for each in params:
-        kind = np.dtype(each.dtype or np.float32)
-        if each.grad_req == "add":
+    for param in params:
+        dtype = np.dtype(param.dtype or np.float32)
+        if param.grad_req == "add":
             raise ModelError(
-                f"{each.name} of {name} has grad_req 'add', so its gradients would grow from step "
+                f"{param.name} of {name} has grad_req 'add', so its gradients would grow from step "
                 "to step: use 'write'; --microbatches N adds the gradients of N parts of a batch"
             )
-        if each.grad_req != "null" and kind != np.float32:
+        if param.grad_req != "null" and dtype != np.float32:
             raise ModelError(
-                f"{each.name} of {name} is {kind}: leave cast({str(kind)!r}) out, since a run "
+                f"{param.name} of {name} is {dtype}: leave cast({str(dtype)!r}) out, since a run "
                 "computes in float32, or on GPUs with --dtype float16 in both"
             )
 
 
 class Xavier(mx.init.Xavier):
-    """Xavier, or Gluon's default for parameters with fewer than two axes."""
+    """Xavier initialization, or Gluon's default for parameters with fewer than two axes."""
 
     def _init_weight(self, desc: Any, array: Any) -> None:
         if len(array.shape) > 1:
@@ -339,26 +360,29 @@ class Xavier(mx.init.Xavier):
             mx.init.Uniform()._init_weight(desc, array)
 
 
-def check_names(loss: gluon.HybridBlock, net: gluon.HybridBlock) -> None:
+def check_distinct_names(loss: gluon.HybridBlock, net: gluon.HybridBlock) -> None:
     """Raise ConfigError if a loss and the network have parameters with the same name."""
-    both = [name for name in loss.collect_params() if name in net.collect_params()]
-    if both:
+    shared_names = [name for name in loss.collect_params() if name in net.collect_params()]
+    if shared_names:
+        name = type(loss).__name__
         raise ConfigError(
-            f"loss {type(loss).__name__} and the network both have {both[0]}: give the loss a "
-            f"prefix, as in {type(loss).__name__}(prefix='loss_')"
+            f"loss {name} and the network both have {shared_names[0]}: give the loss a prefix, "
+            f"as in {name}(prefix='loss_')"
         )
 
 
-def check_params(net: gluon.HybridBlock, name: str) -> None:
-    """Raise ModelError for parameters that cannot be trained: all that are used have shapes."""
+def check_trainable(net: gluon.HybridBlock, name: str) -> None:
+    """Raise ModelError for parameters that cannot be trained: sparse, or of unknown shape."""
     params = net.collect_params()
-    sparse = [each for each in params.values() if (each._stype, each._grad_stype) != DENSE]
+    sparse = [
+        param for param in params.values() if (param._stype, param._grad_stype) != DENSE_STORAGE
+    ]
     if sparse:
         raise ModelError(
             f"{name}: {sparse[0].name} has sparse values or gradients, which train does not sum: "
             "make them dense, such as by sparse_grad=False in nn.Embedding"
         )
-    unknown = [each.name for each in params.values() if each._data is None]
+    unknown = [param.name for param in params.values() if param._data is None]
     if unknown:
         raise ModelError(
             f"{name} does not use {', '.join(unknown)} for its scores, so the shape stays "
@@ -366,25 +390,27 @@ def check_params(net: gluon.HybridBlock, name: str) -> None:
         )
 
 
-def initialise(net: gluon.HybridBlock, ctxs: List[mx.Context]) -> None:
-    """Have the parameters on these devices: those that are there, and else new ones."""
+def initialize_parameters(net: gluon.HybridBlock, ctxs: List[mx.Context]) -> None:
+    """Initialize new parameters on these devices, and move existing ones there."""
     params = net.collect_params()
-    there = [each for each in params.values() if each._data is not None or each._deferred_init]
-    for each in there:
-        each.reset_ctx(ctxs)
-    note_shapes(there)
-    names = {each.name for each in there}
-    for name, each in params.items():
-        if name in names:
+    existing = [
+        param for param in params.values() if param._data is not None or param._deferred_init
+    ]
+    for param in existing:
+        param.reset_ctx(ctxs)
+    note_shapes(existing)
+    existing_names = {param.name for param in existing}
+    for name, param in params.items():
+        if name in existing_names:
             continue
-        if isinstance(each, gluon.Constant):  # its initializer copies a value that may be mx.np's
-            each._load_init(each.value.as_nd_ndarray(), ctxs)
+        if isinstance(param, gluon.Constant):  # its initializer copies a value that may be mx.np's
+            param._load_init(param.value.as_nd_ndarray(), ctxs)
         else:
-            each.initialize(ctx=ctxs, default_init=Xavier())
+            param.initialize(ctx=ctxs, default_init=Xavier())
 
 
-def _wants_targets(values: Any, shapes: Mapping[str, Any]) -> bool:
-    """Whether a loss's graph can be computed for labels of the scores' shape."""
+def _is_regression_loss(values: Any, shapes: Mapping[str, Any]) -> bool:
+    """Return True if a loss's graph can be computed for labels of the scores' shape."""
     try:
         outputs = values.infer_shape_partial(scores=shapes["scores"], labels=shapes["scores"])[1]
     except (AttributeError, mx.MXNetError):  # it has no graph, or not for such labels, either
@@ -392,21 +418,21 @@ def _wants_targets(values: Any, shapes: Mapping[str, Any]) -> bool:
     return bool(outputs)
 
 
-def _unused(outcome: Any, inputs: Iterable[str]) -> List[str]:
-    """Which inputs the graph of an own network or loss does not have. Raises TypeError for none."""
-    if not isinstance(outcome, mx.sym.Symbol):
-        raise TypeError(f"it gives a {type(outcome).__name__}, not one array")
-    has = outcome.list_inputs()
-    return [name for name in inputs if name not in has]
+def _unused_inputs(graph: Any, inputs: Iterable[str]) -> List[str]:
+    """Return the inputs that a graph does not use. Raises TypeError if it is not a graph."""
+    if not isinstance(graph, mx.sym.Symbol):
+        raise TypeError(f"it gives a {type(graph).__name__}, not one array")
+    graph_inputs = graph.list_inputs()
+    return [name for name in inputs if name not in graph_inputs]
 
 
-def _headless(graph: mx.sym.Symbol, learned: Collection[str]) -> Optional[str]:
+def _find_headless_operator(graph: mx.sym.Symbol, learned: Collection[str]) -> Optional[str]:
     """Return the first operator in a graph's backward that ignores its output gradient."""
     operators = (node["op"] for node, _ in nodes_in_backward(graph, learned))
-    return next((name for name in operators if name in HEADLESS), None)
+    return next((name for name in operators if name in HEADLESS_OPERATORS), None)
 
 
-def _is_known(dataset: str) -> bool:
+def _is_dataset_name(dataset: str) -> bool:
     try:
         find_kind(dataset)
     except DataError:
@@ -415,12 +441,14 @@ def _is_known(dataset: str) -> bool:
 
 
 def _takes_classes(make: Any) -> bool:
-    # Python 3.8 would look at __new__, which says nothing of a Block's arguments.
+    # Python 3.8 would inspect __new__, which does not have a Block's arguments
     is_class = isinstance(make, type)
-    called = partial(make.__init__, None) if is_class else make
+    function = partial(make.__init__, None) if is_class else make
     try:
-        parameters = inspect.signature(called).parameters.values()
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return False
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(each.kind in kinds and each.default is each.empty for each in parameters)
+    return any(
+        parameter.kind in kinds and parameter.default is parameter.empty for parameter in parameters
+    )

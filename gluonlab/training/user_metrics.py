@@ -1,7 +1,7 @@
-"""Metrics of the user's own: numbers of all scores and labels of the test images.
+"""Metrics of the user, computed from all scores and labels of the test images.
 
-A metric sees the whole split at once, in order, wherever its parts were computed. So it is the same
-for any number of devices and processes, also where it is no mean over images, as F1 is none.
+A metric gets the whole split at once, in order, wherever its parts were computed. So its value does
+not depend on the number of devices and processes, even if it is not a mean over images, such as F1.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gluonlab.data.sets.dataset import Split
 from gluonlab.engine.np_compatibility import nd_semantics, users_semantics
 from gluonlab.errors import CallbackError, ConfigError, kind_and_words
 from gluonlab.kvstores.process_groups import Group
-from gluonlab.runs.run_schema import number
+from gluonlab.runs.run_schema import is_number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 # (n, classes) float32 and (n,) int32, numpy arrays -> a number; NaN where it is not defined
 Metric = Callable[[Any, Any], float]
-Part = Tuple[int, nd.NDArray, nd.NDArray]  # the place of a device, scores and labels
-Values = Dict[str, Optional[float]]
+DeviceScores = Tuple[int, nd.NDArray, nd.NDArray]  # the place of a device, scores and labels
+MetricValues = Dict[str, Optional[float]]
 
 
-# What a metric takes: the network's scores, their softmax, or one number for each label.
+# inputs of a metric: the network's scores, their softmax, or one number for each label
 SCORES, PROBABILITIES, VALUES = "scores", "probabilities", "values"
-# By the definitions of mx.metric; all others go by the order of the scores.
-TAKES = (
+# from the definitions in mx.metric; all other metrics of MXNet compare the order of scores
+METRIC_INPUTS = (
     (
         PROBABILITIES,
         (mx.metric.Perplexity, mx.metric.CrossEntropy, mx.metric.NegativeLogLikelihood),
@@ -42,41 +42,46 @@ TAKES = (
 
 
 def metrics_by_name(given: Any) -> Dict[str, Metric]:
-    """``given``: a function, an mx.metric.EvalMetric or its class; several in a list or by name.
+    """Return checked metrics by name, as functions of scores (n, classes) and labels (n,).
 
-    A CompositeEvalMetric stands for its parts. An attribute ``takes`` of a metric says what it gets
-    for scores: SCORES, or PROBABILITIES. Without, MXNet's own get what their definitions ask for,
-    and all others scores. Raises ConfigError for what is no metric, and for a name that stands for
-    two.
+    ``given``: a function, an mx.metric.EvalMetric or its class, or several in a list or dictionary.
+    A CompositeEvalMetric is replaced by its parts. An attribute ``takes`` of a metric selects its
+    input: SCORES or PROBABILITIES. By default, MXNet's metrics get the input of their definitions,
+    and all others get scores. Raises ConfigError for an object that is not a metric, and for a
+    duplicate name.
     """
     if given is None:
         return {}
     if isinstance(given, Mapping):
-        named = [(str(name), metric) for name, metric in given.items()]
+        given_by_name = [(str(name), metric) for name, metric in given.items()]
     else:
-        named = [("", each) for each in (given if isinstance(given, (list, tuple)) else [given])]
+        given_by_name = [
+            ("", candidate)
+            for candidate in (given if isinstance(given, (list, tuple)) else [given])
+        ]
     pairs = []
-    for name, each in named:
-        parts = list(_parts(_made(each)))
-        for part in parts:
-            own = _name(part)
-            whole = not isinstance(given, Mapping) or len(parts) > 1
-            pairs.append((f"{name} {own}".strip() if whole else name, part))
+    for name, candidate in given_by_name:
+        components = list(_split_composite(_make_metric(candidate)))
+        for component in components:
+            own_name = _metric_name(component)
+            needs_name = not isinstance(given, Mapping) or len(components) > 1
+            pairs.append((f"{name} {own_name}".strip() if needs_name else name, component))
     names = [name for name, _ in pairs]
     for name in names:
         if not name:
             raise ConfigError("a metric has an empty name: give it one, as {'name': metric}")
         if names.count(name) > 1:
             raise ConfigError(f"two metrics are called {name!r}: give them as {{'name': metric}}")
-    return {name: _of_split(name, metric) for name, metric in pairs}
+    return {name: _as_function(name, metric) for name, metric in pairs}
 
 
 def check_metrics(metrics: Mapping[str, Metric], test: Split, classes: int) -> None:
     """Raise ConfigError for a metric that fails on random scores of a test split.
 
-    Else it would fail after the first epoch, whose training would be lost. It sees as many scores
-    as after an epoch, and the true labels where they are in memory: a metric may fail for fewer.
-    The scores are probabilities, which some metrics insist on where a network ends in softmax.
+    Otherwise it would fail after the first epoch, whose training would be lost. The number of
+    scores is that of the split, because a metric may fail for fewer. Labels are the true ones if
+    they are in memory. Scores are probabilities, because a metric for a network that ends in
+    softmax may need them.
     """
     if not metrics:
         return
@@ -89,7 +94,7 @@ def check_metrics(metrics: Mapping[str, Metric], test: Split, classes: int) -> N
         with nd_semantics():
             if classes > 1:
                 scores = nd.softmax(nd.array(scores)).asnumpy()
-            measured(metrics, scores, np.asarray(labels))
+            compute_metrics(metrics, scores, np.asarray(labels))
     except CallbackError as error:
         raise ConfigError(
             f"{error}; tried on random scores {shape} before training: correct it, choose another, "
@@ -97,87 +102,93 @@ def check_metrics(metrics: Mapping[str, Metric], test: Split, classes: int) -> N
         ) from error.__cause__
 
 
-def _made(given: Any) -> Any:
+def _make_metric(metric_or_class: Any) -> Any:
     try:
-        metric = given() if isinstance(given, type) else given
-    except Exception as error:  # whatever code of the user's own raises
+        metric = metric_or_class() if isinstance(metric_or_class, type) else metric_or_class
+    except Exception as error:  # the user's code may raise anything
+        name = metric_or_class.__name__
         raise ConfigError(
-            f"metric {given.__name__} cannot be created without arguments ({kind_and_words(error)})"
-            f": give an object, {given.__name__}(...)"
+            f"metric {name} cannot be created without arguments ({kind_and_words(error)})"
+            f": give an object, {name}(...)"
         ) from error
     if not callable(metric) and not isinstance(metric, mx.metric.EvalMetric):
         raise ConfigError(
-            f"metric {given!r}: give a function of scores (n, classes) and labels (n,), "
+            f"metric {metric_or_class!r}: give a function of scores (n, classes) and labels (n,), "
             "or an mx.metric.EvalMetric"
         )
     return metric
 
 
-def _parts(metric: Any) -> Iterator[Any]:
-    """The metrics of a composite one, each of which may take something else."""
+def _split_composite(metric: Any) -> Iterator[Any]:
+    """Yield the metrics of a composite metric, which may take different inputs."""
     if type(metric) is not mx.metric.CompositeEvalMetric:
         yield metric
         return
     for part in metric.metrics:
-        yield from _parts(part)
+        yield from _split_composite(part)
 
 
-def _name(metric: Any) -> str:
-    own = getattr(metric, "name", None) or getattr(metric, "__name__", type(metric).__name__)
-    return str(own)
+def _metric_name(metric: Any) -> str:
+    metric_name = getattr(metric, "name", None) or getattr(
+        metric, "__name__", type(metric).__name__
+    )
+    return str(metric_name)
 
 
-def _takes(name: str, metric: Any) -> str:
-    """What the metric gets for scores. Raises ConfigError."""
-    own = getattr(metric, "takes", None)
-    if own is not None:
-        if own in (SCORES, PROBABILITIES):
-            return str(own)
+def _metric_input(name: str, metric: Any) -> str:
+    """Return the kind of input that the metric takes. Raises ConfigError."""
+    attribute = getattr(metric, "takes", None)
+    if attribute is not None:
+        if attribute in (SCORES, PROBABILITIES):
+            return str(attribute)
         raise ConfigError(
-            f"metric {name}: its attribute takes is {own!r}: give {SCORES!r} or {PROBABILITIES!r}"
+            f"metric {name}: its attribute takes is {attribute!r}: "
+            f"give {SCORES!r} or {PROBABILITIES!r}"
         )
     if isinstance(metric, mx.metric.Loss) and type(metric).update is mx.metric.Loss.update:
         raise ConfigError(
             f"metric {name} averages losses, but metrics get scores and labels: leave it out, and "
             "use validation_loss, the test loss of each epoch"
         )
-    return next((takes for takes, kinds in TAKES if isinstance(metric, kinds)), SCORES)
+    return next((takes for takes, kinds in METRIC_INPUTS if isinstance(metric, kinds)), SCORES)
 
 
-def _of_split(name: str, metric: Any) -> Metric:
-    takes = _takes(name, metric)
+def _as_function(name: str, metric: Any) -> Metric:
+    input_kind = _metric_input(name, metric)
 
-    def prepare(scores: "Array", labels: "Array") -> "Array":
-        if takes == PROBABILITIES:
+    def prepare_scores(scores: "Array", labels: "Array") -> "Array":
+        if input_kind == PROBABILITIES:
             return nd.softmax(nd.array(scores)).asnumpy()  # type: ignore[no-any-return]
-        if takes == VALUES:
+        if input_kind == VALUES:
             if scores.size != labels.size:
-                each = scores.shape[1]
-                raise ValueError(f"it compares one number with each label, not {each} scores")
+                score_count = scores.shape[1]
+                raise ValueError(
+                    f"it compares one number with each label, not {score_count} scores"
+                )
             return scores.reshape(labels.shape)
         return scores
 
-    def value(scores: "Array", labels: "Array") -> float:
+    def compute_metric(scores: "Array", labels: "Array") -> float:
         with nd_semantics():
-            given = prepare(scores, labels)
+            metric_scores = prepare_scores(scores, labels)
         if not isinstance(metric, mx.metric.EvalMetric):
-            return metric(given, labels)  # type: ignore[no-any-return]
+            return metric(metric_scores, labels)  # type: ignore[no-any-return]
         with nd_semantics():
             metric.reset()
-            metric.update([nd.array(labels, dtype=labels.dtype)], [nd.array(given)])
+            metric.update([nd.array(labels, dtype=labels.dtype)], [nd.array(metric_scores)])
             return metric.get()[1]  # type: ignore[no-any-return]
 
-    return value
+    return compute_metric
 
 
 class GatheredScores:
-    """The scores and labels of the parts of batches, as a group's processes compute them."""
+    """Scores and labels of the shards of batches, gathered from all processes of a group."""
 
     def __init__(self) -> None:
         self._batches: List[List[Tuple[Array, Array]]] = []
 
-    def add(self, parts: List[Part]) -> None:
-        """The parts of this process's next batch."""
+    def add(self, parts: List[DeviceScores]) -> None:
+        """Add the shards of this process's next batch."""
         ordered = sorted(parts, key=lambda part: part[0])  # the parts of one device are in order
         self._batches.append(
             [
@@ -186,33 +197,35 @@ class GatheredScores:
             ]
         )
 
-    def whole(self, group: Group) -> "Tuple[Array, Array]":
-        """All scores (n, classes) and labels (n,) of all processes, in order; waits for them."""
+    def gather(self, group: Group) -> "Tuple[Array, Array]":
+        """Return the scores (n, classes) and labels (n,) of all processes, in image order."""
         counts, scores, labels = [], [], []
         for batch in self._batches:
-            counts.append(sum(len(each) for _, each in batch))
-            scores += [each for each, _ in batch]
-            labels += [each for _, each in batch]
-        # a process has no part of small batches, and perhaps none of any
-        flat = np.concatenate([each.ravel() for each in scores] or [np.zeros(0, "float32")])
-        named = np.concatenate([*labels, np.zeros(0)]).astype("<i4")
-        everyones = [
-            [np.frombuffer(each, kind) for each in group.everyones_bytes(own.tobytes())]
-            for own, kind in (
+            counts.append(sum(len(array) for _, array in batch))
+            scores += [array for array, _ in batch]
+            labels += [array for _, array in batch]
+        # a process may have no shard of a small batch, or of any batch
+        flat = np.concatenate([array.ravel() for array in scores] or [np.zeros(0, "float32")])
+        all_labels = np.concatenate([*labels, np.zeros(0)]).astype("<i4")
+        gathered = [
+            [np.frombuffer(array, dtype) for array in group.everyones_bytes(array_values.tobytes())]
+            for array_values, dtype in (
                 (np.array(counts, "<i8"), "<i8"),
                 (flat.astype("<f4"), "<f4"),
-                (named, "<i4"),
+                (all_labels, "<i4"),
             )
         ]
-        order = _order(np.array(everyones[0]))
-        of_all = np.concatenate(everyones[2])
-        return np.concatenate(everyones[1]).reshape(len(of_all), -1)[order], of_all[order]
+        order = _image_order(np.array(gathered[0]))
+        gathered_labels = np.concatenate(gathered[2])
+        return np.concatenate(gathered[1]).reshape(len(gathered_labels), -1)[
+            order
+        ], gathered_labels[order]
 
 
-def _order(counts: "Array") -> "Array":
-    """Where the images of each batch are among those of all processes, one behind the other.
+def _image_order(counts: "Array") -> "Array":
+    """Return the indices that sort the images of all processes by batch.
 
-    ``counts`` (processes, batches): how many images of each batch a process has.
+    ``counts`` (processes, batches): the images of each batch in each process.
     """
     ends = np.cumsum(counts.ravel()).reshape(counts.shape)
     begins = ends - counts
@@ -224,41 +237,43 @@ def _order(counts: "Array") -> "Array":
     return np.concatenate(parts)
 
 
-def measured(metrics: Mapping[str, Metric], scores: Any, labels: Any) -> Values:
-    """Each metric's number; None for NaN and beyond 1e39, which no file holds.
+def compute_metrics(metrics: Mapping[str, Metric], scores: Any, labels: Any) -> MetricValues:
+    """Return each metric's value; None for NaN and values beyond 1e39, which no file contains.
 
-    Raises CallbackError, naming the metric, for what it raises, and for what is no number.
+    Raises CallbackError, with the metric's name, if it raises an exception or returns no number.
     """
-    values: Values = {}
+    values: MetricValues = {}
     for name, metric in metrics.items():
         try:
             with users_semantics():
-                given = metric(scores.copy(), labels.copy())
+                value = metric(scores.copy(), labels.copy())
         except MemoryError:
             raise
         except Exception as error:
             raise CallbackError(f"metric {name} failed: {kind_and_words(error)}") from error
-        value = _number(name, given)
-        values[name] = value if number(value) else None
+        number_value = _as_number(name, value)
+        values[name] = number_value if is_number(number_value) else None
     return values
 
 
-def _number(name: str, given: Any) -> float:
-    """What a metric gives as a float. Raises CallbackError if it is no number."""
-    if isinstance(given, (nd.NDArray, mx.np.ndarray)):
-        given = given.asnumpy()
-    shape = getattr(given, "shape", ())
-    if getattr(given, "size", 1) == 1 and not isinstance(given, (str, bytes)):
+def _as_number(name: str, value: Any) -> float:
+    """Convert a metric's value to a float. Raises CallbackError if it is not a number."""
+    if isinstance(value, (nd.NDArray, mx.np.ndarray)):
+        value = value.asnumpy()
+    shape = getattr(value, "shape", ())
+    if getattr(value, "size", 1) == 1 and not isinstance(value, (str, bytes)):
         try:
-            return float(given.item() if shape else given)
+            return float(value.item() if shape else value)
         except (TypeError, ValueError, OverflowError):
             pass
-    what = f"an array of shape {shape}" if shape else given if given is None else repr(given)[:80]
-    raise CallbackError(f"metric {name} gave {what}: let it give one number")
+    description = (
+        f"an array of shape {shape}" if shape else value if value is None else repr(value)[:80]
+    )
+    raise CallbackError(f"metric {name} gave {description}: let it give one number")
 
 
-def in_words(values: Values) -> str:
-    """``f1 0.9312, kappa 0.8``; a dash where there is no number."""
+def format_metrics(values: MetricValues) -> str:
+    """Return ``f1 0.9312, kappa 0.8000``, with a dash for None."""
     return ", ".join(
         f"{name} {'-' if value is None else f'{value:.4f}'}" for name, value in values.items()
     )

@@ -7,7 +7,7 @@ from support.browser import opening, start, wanted
 from support.legible import ACROSS, TEXTS, as_seen, faint
 from support.made_up_runs import lines, make_run
 
-from gluonlab.report.report_page import MANY, as_page
+from gluonlab.report.report_page import MANY_RUNS, make_page
 from gluonlab.runs.run_reader import read_runs
 
 wanted()
@@ -27,10 +27,10 @@ def page(driver, tmp_path):
     made = [
         make_run(tmp_path / "runs" / f"run-{number}", lines() if number != 2 else [],
                  devices=["cpu(0)"] * (number + 1), kvstore=f"store-{number}")
-        for number in range(MANY)
+        for number in range(MANY_RUNS)
     ]  # fmt: skip
     with opening(driver, tmp_path) as show:
-        yield show(as_page(read_runs(made)))
+        yield show(make_page(read_runs(made)))
 
 
 def column(page, number):
@@ -43,20 +43,20 @@ def click(page, heading):
     page.driver.find_element("xpath", f"//table[@id='results']//button[.='{heading}']").click()
 
 
-def test_columns_sort_by_numbers_both_ways_and_what_is_not_known_stays_below(page):
-    assert column(page, 1) == [str(n + 1) for n in range(MANY)]
+def test_columns_sort_numerically_both_ways_with_missing_values_last(page):
+    assert column(page, 1) == [str(n + 1) for n in range(MANY_RUNS)]
     click(page, "devices")
-    assert column(page, 1) == [str(n + 1) for n in reversed(range(MANY))]
+    assert column(page, 1) == [str(n + 1) for n in reversed(range(MANY_RUNS))]
     click(page, "run")
-    assert column(page, 0) == [f"run-{n}" for n in range(MANY)]
+    assert column(page, 0) == [f"run-{n}" for n in range(MANY_RUNS)]
     for _ in range(2):
         click(page, "accuracy")
-        assert column(page, 2) == ["0.8000"] * (MANY - 1) + ["-"]
+        assert column(page, 2) == ["0.8000"] * (MANY_RUNS - 1) + ["-"]
     script = "return document.querySelectorAll('#results th[aria-sort]').length"
     assert page.driver.execute_script(script) == 1
 
 
-def test_the_filter_leaves_what_is_of_the_runs_that_it_names(page):
+def test_the_filter_shows_only_the_runs_that_it_names(page):
     page.find("filter").send_keys("RUN-3")
     assert column(page, 0) == ["run-3"]
     script = """const all = [...document.querySelectorAll('[data-run]')];
@@ -67,7 +67,7 @@ def test_the_filter_leaves_what_is_of_the_runs_that_it_names(page):
     assert page.driver.execute_script(script) == [["3"], ["3"]]
     page.find("filter").clear()
     page.find("filter").send_keys("r")
-    assert len(column(page, 0)) == MANY
+    assert len(column(page, 0)) == MANY_RUNS
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -13,8 +13,8 @@ from support.made_up_runs import PLAIN, Page, lines, make_comparison, make_run
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DataError
 from gluonlab.report.__main__ import main
-from gluonlab.report.report_page import as_page
-from gluonlab.report.run_tables import as_text
+from gluonlab.report.report_page import make_page
+from gluonlab.report.run_tables import format_results
 from gluonlab.runs.run_reader import read_runs
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
@@ -44,7 +44,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_line_and_writes_nothing(mistake, empty_cwd, ended):
+def test_a_user_error_prints_one_line_and_writes_nothing(mistake, empty_cwd, ended):
     arguments, message = MISTAKES[mistake]
     make_run(empty_cwd / "good")
     make_run(empty_cwd / "unmeasured").joinpath("metrics.jsonl").unlink()
@@ -112,7 +112,7 @@ def damaged(config, metrics):
 
 @settings(max_examples=20)
 @given(st.data())
-def test_damaged_files_are_data_errors_or_pages(real, tmp_path_factory, data):
+def test_damaged_files_raise_a_data_error_or_give_a_page(real, tmp_path_factory, data):
     config, metrics = data.draw(damaged(*real))
     folder = tmp_path_factory.mktemp("run")
     (folder / "config.json").write_bytes(config)
@@ -122,8 +122,8 @@ def test_damaged_files_are_data_errors_or_pages(real, tmp_path_factory, data):
     except DataError as error:
         assert "\n" not in str(error)
         return
-    as_text(runs)
-    Page(as_page(runs))
+    format_results(runs)
+    Page(make_page(runs))
 
 
 def spoilt(change, kind="epoch"):
@@ -144,7 +144,7 @@ def spoilt(change, kind="epoch"):
         *[({"lr": value}, "step") for value in (-1, float("nan"), "0.1")],
     ],
 )
-def test_a_number_that_cannot_be_is_named(tmp_path, change, kind, ended):
+def test_an_impossible_number_is_named_in_the_error(tmp_path, change, kind, ended):
     run = make_run(tmp_path / "a", spoilt(change, kind))
     status, out, err = ended(main, str(run), "--out", str(tmp_path / "page.html"))
     assert (status, out, err.count("\n")) == (2, "", 1)
@@ -152,7 +152,7 @@ def test_a_number_that_cannot_be_is_named(tmp_path, change, kind, ended):
     assert said in err
 
 
-def test_texts_that_are_no_utf8_are_shown_as_far_as_they_are(tmp_path, ended):
+def test_invalid_utf8_is_shown_as_far_as_possible(tmp_path, ended):
     made = [
         make_run(tmp_path / os.fsdecode(name), model="\ud800net") for name in (b"a\xff", b"a\xfe")
     ]

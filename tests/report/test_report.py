@@ -16,11 +16,16 @@ from support.made_up_runs import PLAIN, SETTINGS, Page, lines, make_run
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DataError
 from gluonlab.report.__main__ import main
-from gluonlab.report.report_page import as_page, charts, colour, dash
-from gluonlab.report.run_tables import as_text, differences, in_common, in_words
+from gluonlab.report.report_page import draw_charts, make_page
+from gluonlab.report.run_tables import (
+    format_results,
+    format_setting,
+    setting_differences,
+    shared_settings,
+)
 from gluonlab.runs import run_reader
-from gluonlab.runs.plot_curves import MOST_POINTS, thinned
-from gluonlab.runs.run_reader import Description, read_runs
+from gluonlab.runs.plot_curves import MAX_POINTS, downsample
+from gluonlab.runs.run_reader import RunDescription, read_runs
 from gluonlab.runs.run_schema import PARAMETERS
 from gluonlab.study.compare_devices import compare
 from gluonlab.training.loop import train
@@ -31,12 +36,12 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def test_the_page_holds_the_results_and_what_differs(tmp_path):
+def test_the_page_contains_results_and_setting_differences(tmp_path):
     paths = [
         make_run(tmp_path / "a"),
         make_run(tmp_path / "b", lines(epochs=2), kvstore="ring", devices=["cpu(0)"]),
     ]
-    page = Page(as_page(read_runs(paths)))
+    page = Page(make_page(read_runs(paths)))
     assert page.tables["results"][1:] == [
         ["a", "2", "0.8000", "0.9000", "100", "50", "3.0", ""],
         ["b", "1", "0.9000", "0.9000", "133", "133", "1.5", "2 of 3 epochs"],
@@ -52,7 +57,7 @@ def test_the_page_holds_the_results_and_what_differs(tmp_path):
 
 
 def test_the_page_needs_no_other_file(tmp_path):
-    text = as_page(read_runs([make_run(tmp_path / "a")]))
+    text = make_page(read_runs([make_run(tmp_path / "a")]))
     assert set(Page(text).fetched) == {"data:,"}
     assert "default-src 'none'" in text and not re.search(r"url\((?!#)", text)
 
@@ -63,7 +68,7 @@ def test_a_folder_may_have_any_name(tmp_path):
         "x" * 200,
     ]  # fmt: skip
     made = [make_run(tmp_path / name.replace("/", "_"), model=f"<b>{name}</b>") for name in odd]
-    page = Page(as_page(read_runs([*made, make_run(tmp_path / "other")])))
+    page = Page(make_page(read_runs([*made, make_run(tmp_path / "other")])))
     assert [row[0] for row in page.tables["results"][1:-1]] == [each.name for each in made]
     assert page.tables["differences"][1] == ["model", *[f"<b>{name}</b>" for name in odd], "lenet"]
 
@@ -76,7 +81,9 @@ def tree_of(svg):
 
 
 def test_charts_have_a_curve_per_run_and_a_point_per_epoch(tmp_path):
-    drawn = charts(read_runs([make_run(tmp_path / "a"), make_run(tmp_path / "b", lines(epochs=2))]))
+    drawn = draw_charts(
+        read_runs([make_run(tmp_path / "a"), make_run(tmp_path / "b", lines(epochs=2))])
+    )
     assert list(drawn) == [
         "Training loss", "Test loss", "Test accuracy, %", "Test accuracy, %, against time",
         "Images per second", "Learning rate",
@@ -106,7 +113,7 @@ def xs(svg, gid):
 
 
 def test_means_lie_in_the_middle_of_their_epoch_and_evaluations_at_its_end(tmp_path):
-    drawn = charts(read_runs([make_run(tmp_path / "a")]))
+    drawn = draw_charts(read_runs([make_run(tmp_path / "a")]))
     for title, expected in {
         "Training loss": [1 / 6, 3 / 6, 5 / 6], "Images per second": [1 / 6, 3 / 6, 5 / 6],
         "Test loss": [1 / 3, 2 / 3, 1], "Test accuracy, %": [1 / 3, 2 / 3, 1],
@@ -117,15 +124,15 @@ def test_means_lie_in_the_middle_of_their_epoch_and_evaluations_at_its_end(tmp_p
 def test_the_best_epoch_is_marked(tmp_path):
     """Of 0.5, 0.9 and 0.8: in the table, and by a ring of its own in the charts."""
     runs = read_runs([make_run(tmp_path / "a"), make_run(tmp_path / "b", [])])
-    rows = re.findall(r'<tr( class="best")?><td>(\d)</td>', as_page(runs))
+    rows = re.findall(r'<tr( class="best")?><td>(\d)</td>', make_page(runs))
     assert rows == [("", "1"), (' class="best"', "2"), ("", "3")]
     for title in ("Test accuracy, %", "Test accuracy, %, against time"):
-        assert re.findall(r'<g id="(best-run-\d+)"', charts(runs)[title]) == ["best-run-0"]
+        assert re.findall(r'<g id="(best-run-\d+)"', draw_charts(runs)[title]) == ["best-run-0"]
 
 
 def test_epochs_are_counted_from_0_in_whole_numbers(tmp_path):
     for count in (1, 3):
-        drawn = charts(read_runs([make_run(tmp_path / str(count), lines(epochs=count))]))
+        drawn = draw_charts(read_runs([make_run(tmp_path / str(count), lines(epochs=count))]))
         for title in ("Training loss", "Test accuracy, %", "Images per second"):
             shown = ticks(drawn[title], axis=1)
             assert shown[0] == 0 and count in shown and all(tick == int(tick) for tick in shown)
@@ -134,35 +141,35 @@ def test_epochs_are_counted_from_0_in_whole_numbers(tmp_path):
 @pytest.mark.parametrize(
     "accuracies", [[1.0], [0.0], [0.99, 1.0], [0.0, 1.0], [0.9999, 1.0], [0.9, 0.8]], ids=str
 )
-def test_nobody_is_better_than_100_percent_nor_worse_than_0(tmp_path, accuracies):
+def test_the_accuracy_axis_stays_between_0_and_100_percent(tmp_path, accuracies):
     epochs = [line for line in lines() if line["kind"] == "epoch"]
     made = [{**line, "accuracy": accuracy} for line, accuracy in zip(epochs, accuracies)]
-    drawn = charts(read_runs([make_run(tmp_path / "a", made)]))
+    drawn = draw_charts(read_runs([make_run(tmp_path / "a", made)]))
     for title in ("Test accuracy, %", "Test accuracy, %, against time"):
         assert 0 <= min(ticks(drawn[title])) < max(ticks(drawn[title])) <= 100
 
 
 def test_a_constant_learning_rate_has_no_chart(tmp_path):
     metrics = [{**line, "lr": 0.1} for line in lines()]
-    assert "Learning rate" not in charts(read_runs([make_run(tmp_path / "a", metrics)]))
+    assert "Learning rate" not in draw_charts(read_runs([make_run(tmp_path / "a", metrics)]))
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=3000))
-def test_thinned_curves_keep_their_mean_and_order(values):
-    xs, ys = thinned([float(i) for i in range(len(values))], values)
-    assert len(xs) == len(ys) <= MOST_POINTS and xs == sorted(xs)
+def test_downsampled_curves_keep_their_mean_and_order(values):
+    xs, ys = downsample([float(i) for i in range(len(values))], values)
+    assert len(xs) == len(ys) <= MAX_POINTS and xs == sorted(xs)
     assert min(values) - 1e-6 <= min(ys) and max(ys) <= max(values) + 1e-6
     if len(values) % len(ys) == 0:
         assert sum(ys) / len(ys) == pytest.approx(sum(values) / len(values), abs=1e-6)
 
 
-def test_a_run_that_has_only_begun_is_shown_too(tmp_path):
+def test_an_unfinished_run_is_shown(tmp_path):
     unfinished = [line for line in lines() if line["kind"] == "step"][:3]
     runs = read_runs([make_run(tmp_path / "a", unfinished), make_run(tmp_path / "b", [])])
-    page = Page(as_page(runs))
+    page = Page(make_page(runs))
     # none without a point
-    assert list(charts(runs)) == ["Training loss"] and charts(runs[1:]) == {}
-    assert "<figure" not in as_page(runs[1:])
+    assert list(draw_charts(runs)) == ["Training loss"] and draw_charts(runs[1:]) == {}
+    assert "<figure" not in make_page(runs[1:])
     assert [row[2:] for row in page.tables["results"][1:]] == [
         ["-", "-", "-", "-", "0.0", "0 of 3 epochs"]
     ] * 2
@@ -180,7 +187,7 @@ def test_settings_of_real_runs_that_differ_are_shown_and_no_others(tmp_path):
     pretrained = str(first.run_dir / PARAMETERS)
     asked = {**PLAIN, **MORE, "pretrained": pretrained, "confusion": True}
     train(TrainConfig(**asked, out=str(tmp_path / "b")), reporter=Reporter())
-    page = Page(as_page(read_runs([tmp_path / "a", tmp_path / "b"])))
+    page = Page(make_page(read_runs([tmp_path / "a", tmp_path / "b"])))
     assert sorted(page.tables["differences"][1:]) == sorted(
         [
             ["wd", "0", "0.0001"], ["label_smoothing", "0", "0.1"], ["clip_norm", "-", "1"],
@@ -190,24 +197,24 @@ def test_settings_of_real_runs_that_differ_are_shown_and_no_others(tmp_path):
             ["pretrained", "-", pretrained],
         ]
     )  # fmt: skip
-    shared = dict(in_common(read_runs([tmp_path / "a", tmp_path / "b"])))
+    shared = dict(shared_settings(read_runs([tmp_path / "a", tmp_path / "b"])))
     assert (shared["image_shape"], shared["sync_bn"]) == ("1 28 28", "no")
     assert "compress" not in shared
     # said under other names, or products
     assert not {"gpus", "threads", "batch_size", "lr", "out", "confusion"} & set(shared)
 
 
-def test_settings_are_what_a_run_uses_and_what_else_was_asked_for(tmp_path):
+def test_settings_are_the_used_ones_and_other_requested_ones(tmp_path):
     """Those of other versions, too, but not what is only made of a run, nor what has come to
     something else.
     """
     asked = {"gpus": 2, "lr": 3, "later": 1, "compress": None, "kvstore": "x", "out": "y"}
-    described = Description(tmp_path, asked, {**SETTINGS, "earlier": 2})
+    described = RunDescription(tmp_path, asked, {**SETTINGS, "earlier": 2})
     more = {"earlier": 2, "later": 1, "compress": None}
     assert described.settings == {**SETTINGS, **more}
 
 
-def test_a_comparison_stands_for_its_runs(tmp_path, ended):
+def test_a_comparison_is_replaced_by_its_runs(tmp_path, ended):
     """As gluonlab.run writes them, beside other runs, by numbers of devices."""
     rows = compare(
         TrainConfig(model="mlp", epochs=1, out=str(tmp_path / "cmp")), [2, 1], Reporter()
@@ -224,7 +231,7 @@ def test_a_comparison_stands_for_its_runs(tmp_path, ended):
     assert [run.name for run in read_runs(folders)] == names
 
 
-def test_the_folder_of_runs_stands_for_them_in_order(tmp_path):
+def test_a_folder_of_runs_is_replaced_by_them_in_natural_order(tmp_path):
     for name in ("run-10", "run-9", "run-1"):
         make_run(tmp_path / "runs" / name)
     (tmp_path / "runs" / "notes").mkdir()
@@ -243,37 +250,33 @@ HOSTILE = '<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></sv
         ("timeline.svg", "svg+xml", "Where the time went"),
     ],
 )
-def test_a_picture_is_shown_where_there_is_one_and_runs_nothing(
+def test_a_picture_is_embedded_without_running_its_scripts(
     tmp_path, monkeypatch, name, kind, title
 ):
     made, other = make_run(tmp_path / "a"), make_run(tmp_path / "b")
     picture = re.compile(rf'src="data:image/{re.escape(kind)};base64,([^"]*)"')
     (made / name).mkdir()
-    assert picture.findall(as_page(read_runs([made, other]))) == []
+    assert picture.findall(make_page(read_runs([made, other]))) == []
     (made / name).rmdir()
     (made / name).write_text(HOSTILE)
-    text = as_page(read_runs([made, other]))
+    text = make_page(read_runs([made, other]))
     assert [base64.b64decode(found).decode() for found in picture.findall(text)] == [HOSTILE]
     assert f"{title}: a" in text and text.count("<script") == 1  # our own
-    monkeypatch.setattr(run_reader, "MOST_PICTURE_BYTES", 10)
+    monkeypatch.setattr(run_reader, "MAX_PICTURE_BYTES", 10)
     with pytest.raises(DataError, match=f"{re.escape(name)} has more than the 10 bytes"):
-        as_page(read_runs([made]))
+        make_page(read_runs([made]))
 
 
-def test_runs_have_the_shortest_names_that_tell_them_apart(tmp_path):
+def test_runs_have_the_shortest_unique_names(tmp_path):
     paths = [make_run(tmp_path / name) for name in ("x/run", "y/run", "y/other")]
     assert [run.name for run in read_runs(paths)] == ["x/run", "y/run", "y/other"]
     assert [run.name for run in read_runs(paths[1:])] == ["run", "other"]
 
 
-def test_every_run_of_many_looks_different():
-    assert len({(colour(number), dash(number)) for number in range(28)}) == 28
-
-
-def test_settings_are_either_in_common_or_different(tmp_path):
+def test_settings_are_either_shared_or_different(tmp_path):
     runs = read_runs([make_run(tmp_path / "a", momentum=0.9), make_run(tmp_path / "b", seed=3)])
-    assert differences(runs) == [("momentum", "0.9", "-"), ("seed", "-", "3")]
-    assert [name for name, _ in in_common(runs)] == list(SETTINGS)
+    assert setting_differences(runs) == [("momentum", "0.9", "-"), ("seed", "-", "3")]
+    assert [name for name, _ in shared_settings(runs)] == list(SETTINGS)
     values = {
         "-": None,
         "yes": True,
@@ -281,12 +284,14 @@ def test_settings_are_either_in_common_or_different(tmp_path):
         "1e-05": 1e-05,
         "gpu(0) gpu(1)": ["gpu(0)", "gpu(1)"],
     }
-    assert {said: in_words(value) for said, value in values.items()} == dict(zip(values, values))
+    assert {said: format_setting(value) for said, value in values.items()} == dict(
+        zip(values, values)
+    )
 
 
 def test_the_text_fits_a_terminal(tmp_path):
     long, short = make_run(tmp_path / ("long-" * 30)), make_run(tmp_path / "b", lines(epochs=1))
-    text = as_text(read_runs([long, short]))
+    text = format_results(read_runs([long, short]))
     assert max(map(len, text.split("\n"))) <= 80
     assert "\n...ong-  " in text and "1 of 3 epochs" in text
 
@@ -295,7 +300,7 @@ def test_the_command_writes_a_page(tmp_path, ended):
     made = make_run(tmp_path / "a")
     status, out, _ = ended(main, str(made), "--out", str(tmp_path / "page.html"))
     assert status == 0 and out.endswith(f"written to {tmp_path / 'page.html'}\n")
-    assert (tmp_path / "page.html").read_text(encoding="utf-8") == as_page(read_runs([made]))
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == make_page(read_runs([made]))
     status, out, _ = ended(main, str(made), "--json", "--out", str(tmp_path / "other.html"))
     assert json.loads(out)["runs"] == [
         {"run": str(made), "devices": 2, "epochs": 3, "accuracy": 0.8, "best_accuracy": 0.9,
@@ -303,13 +308,13 @@ def test_the_command_writes_a_page(tmp_path, ended):
     ]  # fmt: skip
 
 
-def test_a_report_is_overwritten_and_nothing_else_is(tmp_path, ended):
+def test_only_an_earlier_report_is_overwritten(tmp_path, ended):
     """Nor what a link of that name leads to, if that is no report."""
     one, two = make_run(tmp_path / "a"), make_run(tmp_path / "b")
     page = tmp_path / "page.html"
     for run in (one, two):
         assert ended(main, str(run), "--out", str(page))[0] == 0
-        assert page.read_text(encoding="utf-8") == as_page(read_runs([run]))
+        assert page.read_text(encoding="utf-8") == make_page(read_runs([run]))
     for name, content in {"notes.html": "mine", "long.html": "x" * 10**6}.items():
         (tmp_path / name).write_text(content)
         status, _, err = ended(main, str(one), "--out", str(tmp_path / name))

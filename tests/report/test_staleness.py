@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from support.made_up_runs import Page, lines, make_run
 
 from gluonlab.optimizers import server_optimizer
-from gluonlab.report.report_page import as_page, charts
-from gluonlab.report.run_tables import MOST_STALE, _staleness
+from gluonlab.report.report_page import draw_charts, make_page
+from gluonlab.report.run_tables import MAX_STALENESS, _staleness_row
 from gluonlab.runs.run_reader import read_runs
 
 CHART = "Staleness: pushes, %, by updates of others"
@@ -25,8 +25,8 @@ def of_epochs(*pushes):
 
 
 def test_the_counts_of_all_epochs_are_summed_run_by_run(tmp_path):
-    assert server_optimizer.MOST == MOST_STALE
-    above = [0] * MOST_STALE + [1]
+    assert server_optimizer.MOST == MAX_STALENESS
+    above = [0] * MAX_STALENESS + [1]
     runs = read_runs(
         [
             make_run(tmp_path / "waits"),
@@ -35,7 +35,7 @@ def test_the_counts_of_all_epochs_are_summed_run_by_run(tmp_path):
             make_run(tmp_path / "none", of_epochs([0, 0])),
         ]
     )
-    page = Page(as_page(runs))
+    page = Page(make_page(runs))
     assert page.tables["staleness"] == [
         ["run", "pushes", "mean", "median", "largest"],
         ["two", "1,048", "0.05", "0", "3"],  # (39 + 2 * 3 + 3 * 2) / 1048
@@ -45,7 +45,7 @@ def test_the_counts_of_all_epochs_are_summed_run_by_run(tmp_path):
 
 def test_a_chart_has_the_shares_of_each_run(tmp_path):
     runs = read_runs([make_run(tmp_path / "two", of_epochs([1, 2], [1, 0, 4]))])
-    svg = charts(runs)[CHART]
+    svg = draw_charts(runs)[CHART]
     [points] = re.findall(r'<path d="(M[^"]+)"[^>]*stroke-width: 1.6', svg)
     heights = [float(y) for y in re.findall(r"[ML] [0-9.]+ ([0-9.]+)", points)]
     assert len(heights) == 3
@@ -53,15 +53,15 @@ def test_a_chart_has_the_shares_of_each_run(tmp_path):
     assert heights[0] == heights[1] > heights[2]
 
 
-def test_runs_whose_processes_wait_have_neither(tmp_path):
+def test_synchronous_runs_have_no_staleness(tmp_path):
     runs = read_runs([make_run(tmp_path / "waits")])
-    assert CHART not in charts(runs) and "staleness" not in Page(as_page(runs)).tables
+    assert CHART not in draw_charts(runs) and "staleness" not in Page(make_page(runs)).tables
 
 
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=MOST_STALE).filter(any))
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=MAX_STALENESS).filter(any))
 def test_the_numbers_are_those_of_all_pushes_one_by_one(pushes):
     each = [met for met, times in enumerate(pushes) for _ in range(times)]
-    assert _staleness(pushes) == (
+    assert _staleness_row(pushes) == (
         str(len(each)), f"{statistics.mean(each):.2f}", str(statistics.median_low(each)),
         str(max(each)),
     )  # fmt: skip

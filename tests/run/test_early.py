@@ -46,7 +46,7 @@ print(json.dumps(found))
 """
 
 
-def test_mistakes_are_found_without_mxnet(tmp_path):
+def test_user_errors_are_found_without_loading_mxnet(tmp_path):
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "of-mine").touch()
     (tmp_path / "file").touch()

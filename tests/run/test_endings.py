@@ -23,7 +23,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data import DATASETS
 from gluonlab.errors import DivergedError
 from gluonlab.models import get_model
-from gluonlab.runs.checkpoint import newest
+from gluonlab.runs.checkpoint import read_newest_checkpoint
 from gluonlab.runs.run_schema import PARAMETERS
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
@@ -31,7 +31,7 @@ from gluonlab.training.reporter import Reporter
 pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
 
 
-def test_a_full_disk_is_one_line_that_names_the_file_and_leaves_nothing_behind(run, empty_cwd):
+def test_a_full_disk_prints_one_line_with_the_file_and_leaves_nothing(run, empty_cwd):
     with full_at(2048):
         status, out, err = run("--model", "mlp", "--epochs", "1", "--quiet", "--out", "new/run")
     assert (status, out) == (2, "")
@@ -43,7 +43,7 @@ def test_a_full_disk_is_one_line_that_names_the_file_and_leaves_nothing_behind(r
 
 
 @pytest.mark.parametrize("room", [0, 100, 2048, 30000])
-def test_a_comparison_on_a_full_disk_does_not_stand_in_the_way_of_the_next(run, empty_cwd, room):
+def test_a_comparison_on_a_full_disk_does_not_block_the_next_one(run, empty_cwd, room):
     words = ["--compare", "1,2", "--model", "mlp", "--epochs", "1", "--quiet", "--out", "both"]
     with full_at(room):
         status, out, err = run(*words)
@@ -144,7 +144,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_checkpoint_of_the_first(reported,
     said = f"interrupted: run holds every epoch that was finished, 1 of 4; {GO_ON}"
     assert err.splitlines()[-1] == said
     assert names(Path("run/checkpoints"))[-1:] == ["step-000000023"]
-    assert newest(Path("run")).checkpoint.step == 23
+    assert read_newest_checkpoint(Path("run")).checkpoint.step == 23
 
 
 MAKE_UP = "for --confusion and --export: python -m gluonlab.run --evaluate run --confusion --export"
@@ -161,7 +161,7 @@ LEFT = {  # steps, of 23 in an epoch; more options -> what an interrupted run sa
 
 
 @pytest.mark.parametrize(("steps", "more"), LEFT, ids=str)
-def test_an_interrupted_run_says_what_is_left_of_it(run, reported, steps, more):
+def test_an_interrupted_run_describes_its_folder(run, reported, steps, more):
     words = f"--gpus 2 --model mlp --epochs 4 --quiet --out run {more}"
     status, err = reported(Breaks(steps, raising(KeyboardInterrupt)), *words.split())
     assert (status, err.splitlines()[-1]) == (130, f"interrupted: {LEFT[steps, more]}")
@@ -195,7 +195,7 @@ def test_an_interruption_before_there_is_a_folder_says_that_nothing_was_written(
     assert names(empty_cwd) == []
 
 
-def test_a_run_that_diverges_late_says_how_to_get_what_was_asked_for(empty_cwd):
+def test_a_run_that_diverges_late_prints_the_command_for_requested_files(empty_cwd):
     reporter = Breaks(30, raising(DivergedError("the loss became nan")))
     with pytest.raises(DivergedError, match=re.escape(f"the loss became nan; {MAKE_UP}")):
         train(
@@ -274,7 +274,7 @@ def test_ctrl_c_and_sigterm_end_a_run_and_leave_whole_files(tmp_path, sign, epoc
 def assert_whole(run):
     """Its checkpoint, lines and configuration can be read to their ends."""
     [checkpoint] = (run / "checkpoints").iterdir()
-    assert newest(run).checkpoint.step == int(checkpoint.name[5:])
+    assert read_newest_checkpoint(run).checkpoint.step == int(checkpoint.name[5:])
     metrics = (run / "metrics.jsonl").read_text()
     assert all(
         json.loads(line)["kind"] in ("step", "epoch", "event") and line.endswith("\n")
@@ -283,12 +283,12 @@ def assert_whole(run):
     json.loads((run / "config.json").read_text())
 
 
-def test_ctrl_c_that_is_held_down_changes_nothing_of_what_the_second_one_does(tmp_path):
+def test_more_than_two_ctrl_c_act_as_two(tmp_path):
     words = ["--threads", "1", "--epochs", "1000", "--checkpoint-every", "5steps"]
     with real_process(tmp_path, *words, until="epoch +2/") as process:
         process.send_signal(signal.SIGSTOP)  # its files stay as they are meanwhile
         os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-        before = newest(tmp_path / "run").checkpoint.step
+        before = read_newest_checkpoint(tmp_path / "run").checkpoint.step
         process.send_signal(signal.SIGCONT)
         while process.poll() is None:
             process.send_signal(signal.SIGINT)
@@ -297,7 +297,7 @@ def test_ctrl_c_that_is_held_down_changes_nothing_of_what_the_second_one_does(tm
     # one that comes when Python has given its handlers back is the system's own end by it
     assert process.returncode in (130, -signal.SIGINT)
     assert_says_what_is_there(err, "interrupted")
-    assert newest(tmp_path / "run").checkpoint.step >= before >= 40
+    assert read_newest_checkpoint(tmp_path / "run").checkpoint.step >= before >= 40
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
@@ -318,5 +318,5 @@ def test_a_signal_before_the_end_of_the_first_step_ends_the_run_after_it(reporte
     assert (status, reporter.sent, reporter.left) == (128 + sign, True, -1)
     said = f"{WORDS[sign]}: no epoch was finished; run holds the steps of the first; {GO_ON}"
     assert err.splitlines()[-1] == said
-    assert newest(Path("run")).checkpoint.step == 1
+    assert read_newest_checkpoint(Path("run")).checkpoint.step == 1
     assert_whole(Path("run"))

@@ -109,7 +109,7 @@ def test_another_number_of_classes_is_refused(run, animals, empty_cwd):
     assert "(4 classes, not 3)" in run("--evaluate", "run")[2]
 
 
-def test_images_are_made_as_large_as_those_of_the_run(run, animals, empty_cwd):
+def test_images_are_resized_to_the_size_of_the_run(run, animals, empty_cwd):
     """Larger ones would be resized to another size by default."""
     larger = write_folder(animals.parent / "larger", train=4, val=2, size=40)
     shutil.rmtree(animals)
@@ -119,12 +119,12 @@ def test_images_are_made_as_large_as_those_of_the_run(run, animals, empty_cwd):
     assert json.loads(out)["images"] == 6
 
 
-def test_images_too_small_to_be_asked_for_are_evaluated(run, tmp_path):
+def test_images_smaller_than_the_least_image_size_are_evaluated(run, tmp_path):
     train_on_animals(tmp_path, 6)
     assert run("--evaluate", str(tmp_path / "run"))[0] == 0
 
 
-def test_of_many_classes_the_digest_is_noted():
+def test_many_classes_are_recorded_as_a_digest():
     many = [str(number) for number in range(MOST_NAMES + 1)]
     assert "names" not in noted(many) and noted(many[1:])["names"] == many[1:]
     assert what_differs(noted(many), many) == ""

@@ -61,7 +61,7 @@ def test_a_finished_run_gives_the_same_accuracy_on_any_devices(run, finished, de
     assert names(finished.run_dir) == sorted([*RUN_FILES, "confusion.png", "export"])
 
 
-def test_it_is_said_in_two_lines_and_the_files_go_where_they_are_asked_for(run, empty_cwd, copy):
+def test_the_result_is_two_lines_and_files_go_to_the_requested_folder(run, empty_cwd, copy):
     (copy / "confusion.png").unlink()
     shutil.rmtree(copy / "export")
     again = ["--evaluate", str(copy), "--threads", "1"]
@@ -104,7 +104,7 @@ def test_a_picture_that_cannot_be_written_does_not_cost_the_export(run, empty_cw
     assert names(empty_cwd / "out" / "export") == sorted([SYMBOL, WEIGHTS, DESCRIPTION])
 
 
-def test_images_from_files_are_found_again_or_elsewhere(run, tmp_path):
+def test_image_files_are_read_from_the_recorded_or_another_folder(run, tmp_path):
     data, moved = tmp_path / "data", tmp_path / "moved"
 
     def accuracy(words):
@@ -127,7 +127,7 @@ def test_images_of_another_shape_are_refused(run, copy, empty_cwd):
     assert f"digits has images of 1x28x28, but {copy} was trained on 3x32x32" in line
 
 
-def test_a_run_that_noted_no_classes_and_no_shape_is_evaluated(run, copy):
+def test_a_run_without_recorded_classes_and_shape_is_evaluated(run, copy):
     config(lambda content: (content.pop("classes"), content["settings"].pop("image_shape")))(copy)
     assert run("--evaluate", str(copy), "--threads", "1")[0] == 0
 
@@ -144,7 +144,7 @@ def config(change):
 
 
 @given(st.data())
-def test_a_damaged_config_is_a_mistake_or_a_plan(finished, tmp_path_factory, data):
+def test_a_damaged_config_raises_a_usage_error_or_gives_a_plan(finished, tmp_path_factory, data):
     content = json.loads((finished.run_dir / "config.json").read_text())
     folder = tmp_path_factory.mktemp("run")
     (folder / "parameters.params").touch()
@@ -218,7 +218,7 @@ SPOILED = {
 
 
 @pytest.mark.parametrize("kind", SPOILED)
-def test_what_is_no_finished_run_is_one_line_and_status_2(run, empty_cwd, copy, kind):
+def test_an_unfinished_run_prints_one_line_and_exits_with_2(run, empty_cwd, copy, kind):
     spoil, said = SPOILED[kind]
     spoil(copy)
     before = names(copy)
@@ -231,25 +231,25 @@ def test_what_is_no_finished_run_is_one_line_and_status_2(run, empty_cwd, copy, 
 @pytest.mark.parametrize(
     "setting", ["--model=mlp", "--epochs=3", "--lr=0.1", "--kvstore=ring", "--seed=1", "--scale-lr"]
 )
-def test_settings_that_the_run_brings_along_are_refused(run, empty_cwd, finished, setting):
+def test_settings_that_the_run_determines_are_refused(run, empty_cwd, finished, setting):
     line = the_error(run("--evaluate", str(finished.run_dir), setting), empty_cwd)
     assert f"{setting.split('=')[0]} has no effect with --evaluate" in line
 
 
-def test_a_place_that_is_a_file_is_refused(run, finished, empty_cwd):
+def test_a_file_as_output_folder_is_refused(run, finished, empty_cwd):
     (empty_cwd / "file").write_text("mine")
     status, out, err = run("--evaluate", str(finished.run_dir), "--export", "--out", "file")
     assert (status, out, (empty_cwd / "file").read_text()) == (2, "", "mine")
     assert "--out file is a file" in err
 
 
-def test_a_place_for_nothing_is_refused(run, finished, empty_cwd):
+def test_an_output_folder_without_requested_files_is_refused(run, finished, empty_cwd):
     line = the_error(run("--evaluate", str(finished.run_dir), "--out", "new"), empty_cwd)
     said = "--out new has no effect with --evaluate alone"
     assert f"{said}: add --confusion or --export, or leave it out" in line
 
 
-def test_what_cannot_be_written_is_found_before_anything_is_read(run, copy, empty_cwd):
+def test_an_unwritable_folder_is_found_before_anything_is_read(run, copy, empty_cwd):
     (copy / "parameters.params").write_text("damaged")
     line = the_error(run("--evaluate", str(copy), "--export", "--out", "/proc/gluonlab"), empty_cwd)
     assert "cannot write /proc/gluonlab: " in line
@@ -258,7 +258,7 @@ def test_what_cannot_be_written_is_found_before_anything_is_read(run, copy, empt
     )
 
 
-def test_parameters_that_are_no_numbers_fail(copy):
+def test_parameters_that_are_not_finite_fail(copy):
     arrays = nd.load(str(copy / "parameters.params"))
     nd.save(
         str(copy / "parameters.params"),

@@ -21,7 +21,7 @@ from support.processes import clean_environment
 from support.run_files import read_metrics
 
 from gluonlab.host.resources import children
-from gluonlab.runs.checkpoint import checkpoints
+from gluonlab.runs.checkpoint import list_checkpoints
 from gluonlab.training.reporter import Reporter
 
 IMAGES = ["--dataset", "folder:data", "--image-size", "16", "--resident-bytes", "0", "--decoders",
@@ -116,7 +116,7 @@ def test_a_run_whose_folder_or_file_is_removed_ends_when_it_writes(broken, empty
     assert "epoch" not in line
 
 
-def test_clocks_that_jump_disturb_neither_periods_nor_seconds(run, monkeypatch):
+def test_clock_jumps_change_neither_periods_nor_seconds(run, monkeypatch):
     jumps, clock = itertools.cycle([5 * 3600, -9 * 3600, 0, 86400]), time.time
     monkeypatch.setattr("time.time", lambda: clock() + next(jumps))
     monkeypatch.setattr("time.time_ns", lambda: int(1e9 * (clock() + next(jumps))))
@@ -133,7 +133,7 @@ def test_clocks_that_jump_disturb_neither_periods_nor_seconds(run, monkeypatch):
 
 
 @pytest.mark.parametrize("gone", ["no folder can be made", "no file can be made"])
-def test_checkpoints_that_find_no_place_end_the_run_in_one_line(broken, empty_cwd, gone):
+def test_a_full_disk_for_checkpoints_ends_the_run_with_one_line(broken, empty_cwd, gone):
     def fault():
         if gone == "no folder can be made":
             put_a_file_in_its_place(Path("run/checkpoints"), empty_cwd / "away")
@@ -271,7 +271,7 @@ def one_line_or_whole(folder, limit_mib, *arguments):
 
 @pytest.mark.cpu_only("GPUs reserve addresses as they like")
 @pytest.mark.parametrize("limit_mib", [300, 820])
-def test_where_addresses_end_before_the_first_step_one_line_says_so(tmp_path, limit_mib):
+def test_too_little_address_space_before_the_first_step_gives_one_line(tmp_path, limit_mib):
     assert one_line_or_whole(tmp_path, limit_mib, "--model", "lenet", "--out", "run") != 0
 
 
@@ -279,7 +279,7 @@ def test_where_addresses_end_before_the_first_step_one_line_says_so(tmp_path, li
 @pytest.mark.cpu_only("GPUs reserve addresses as they like")
 @settings(max_examples=15, deadline=None, phases=[Phase.generate])  # an example takes seconds
 @given(limit_mib=st.integers(40, 2700), devices=st.sampled_from([1, 2]))
-def test_wherever_addresses_end_one_line_says_so_and_the_run_goes_on(
+def test_too_little_address_space_gives_one_line_and_the_run_can_resume(
     tmp_path_factory, limit_mib, devices
 ):
     folder = tmp_path_factory.mktemp("limited")
@@ -290,7 +290,7 @@ def test_wherever_addresses_end_one_line_says_so_and_the_run_goes_on(
     ]  # fmt: skip
     status = one_line_or_whole(folder, limit_mib, *words)
     event(f"ends with {status}, {limit_mib // 300 * 300} MiB and more")
-    if status and checkpoints(folder / "run"):
+    if status and list_checkpoints(folder / "run"):
         if len(of_kind("epoch", folder / "run")) < 2:  # all else may have ended in its last picture
             assert ended_with(2**20, folder, "--resume", "run") == (0, [], [])
         steps = [line["step"] for line in of_kind("step", folder / "run")]
@@ -315,7 +315,7 @@ main("--model lenet --global-batch-size 1437 --threads 1 --quiet --out run".spli
 
 @pytest.mark.long
 @pytest.mark.cpu_only("GPUs reserve addresses as they like")
-def test_too_little_memory_names_it_and_what_takes_less(python, tmp_path):
+def test_too_little_memory_is_reported_with_options_that_need_less(python, tmp_path):
     ended = python("-c", SHORT)
     assert (ended.returncode, ended.stdout) == (1, "")
     start, end = "error: there is not enough memory: this process may have ", " (ulimit -v)"

@@ -16,7 +16,7 @@ from gluonlab.data import DATASETS, load_dataset
 from gluonlab.data.images.image_locations import NAMES
 from gluonlab.data.sets.packed_folder import pack
 from gluonlab.inference.loaded_network import load_run
-from gluonlab.training.train_state import Waiting
+from gluonlab.training.train_state import TimedIterator
 
 pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
 STREAMED = ["--resident-bytes", "0", "--decoders", "2"]
@@ -121,10 +121,10 @@ def test_the_share_of_waiting_is_printed_and_recorded(run, small, empty_cwd):
     assert f", {share:.1%} waiting for images\n" in out
 
 
-def test_waiting_is_what_the_source_takes(monkeypatch):
+def test_waiting_time_is_that_of_the_data_source(monkeypatch):
     clock = iter([10.0, 10.5, 20.0, 20.25, 30.0, 31.0])
     monkeypatch.setattr("gluonlab.training.train_state.time.perf_counter", lambda: next(clock))
-    waiting = Waiting(iter("ab"))
+    waiting = TimedIterator(iter("ab"))
     assert list(waiting) == ["a", "b"]
     assert waiting.seconds == 1.75
 
@@ -173,7 +173,7 @@ def assert_mistake(run, empty_cwd, words, said):
 
 
 @pytest.mark.parametrize("words", MISTAKES)
-def test_a_mistake_is_one_line_and_nothing_is_written(run, tmp_path, empty_cwd, words):
+def test_a_user_error_prints_one_line_and_writes_nothing(run, tmp_path, empty_cwd, words):
     root = write_folder(tmp_path / "animals", train=2, val=2)
     given = f"--dataset folder:{root} --model mlp {words.format(root)}"
     assert_mistake(run, empty_cwd, given, MISTAKES[words])
@@ -210,7 +210,7 @@ CPU_ONLY = pytest.mark.cpu_only("threads are of CPU devices")
 @pytest.mark.parametrize(
     "words", [pytest.param(words, marks=[CPU_ONLY] * ("--threads" in words)) for words in CHEAP]
 )
-def test_what_is_cheap_to_find_is_found_before_any_image_is_read(run, tmp_path, empty_cwd, words):
+def test_cheap_checks_run_before_any_image_is_read(run, tmp_path, empty_cwd, words):
     (empty_cwd / "file").write_text("no parameters")
     data = f"--dataset folder:{spoiled(tmp_path / 'animals')} --model mlp"
     status, _, err = run(*data.split(), *words.split())
@@ -236,9 +236,7 @@ def test_a_comparison_reads_its_images_once(run, small, monkeypatch):
 @pytest.mark.parametrize(
     "devices", [[], ["--out", "a/run"], ["--compare", "1,2"]], ids=["run", "out", "compare"]
 )
-def test_a_bad_image_that_is_met_on_the_way_ends_the_run_with_its_name(
-    run, tmp_path, empty_cwd, devices
-):
+def test_a_bad_image_during_training_ends_the_run_with_its_name(run, tmp_path, empty_cwd, devices):
     root = spoiled(tmp_path / "animals")
     words = f"--dataset folder:{root} --model mlp --quiet"
     status, _, err = run(*words.split(), *devices, *STREAMED)

@@ -164,7 +164,7 @@ MISTAKES = {
 
 @pytest.mark.cpu_only("mistakes as a machine without GPUs names them")
 @pytest.mark.parametrize("words", MISTAKES)
-def test_a_mistake_is_one_line_with_value_and_remedy(run, empty_cwd, words):
+def test_a_user_error_is_one_line_with_value_and_fix(run, empty_cwd, words):
     line = the_error(run(*shlex.split(words)), empty_cwd)
     assert [part for part in MISTAKES[words].split(" | ") if part not in line] == [], line
 
@@ -212,7 +212,7 @@ def in_words(done):
     return done.returncode, done.stdout, done.stderr
 
 
-def test_a_mistake_in_a_real_process_leaves_no_traceback_and_nothing_behind(python, tmp_path):
+def test_a_user_error_in_a_process_leaves_no_traceback_and_no_files(python, tmp_path):
     the_error(in_words(python("-m", "gluonlab.run", "--kvstore", "rign")), tmp_path)
 
 
@@ -246,7 +246,7 @@ def test_help_tells_every_default(ended):
     ]
 
 
-def test_a_bug_is_one_line_and_status_1(run, monkeypatch):
+def test_an_unexpected_exception_is_one_line_and_status_1(run, monkeypatch):
     """Whatever else goes wrong: no traceback unless it is asked for."""
 
     def broken(*args, **kwargs):

@@ -18,7 +18,12 @@ from support.full_disk import full_at
 
 from gluonlab.errors import DataError, OutputError
 from gluonlab.runs import checkpoint
-from gluonlab.runs.checkpoint import Checkpoint, checkpoints, newest, write
+from gluonlab.runs.checkpoint import (
+    Checkpoint,
+    list_checkpoints,
+    read_newest_checkpoint,
+    write_checkpoint,
+)
 
 pytestmark = pytest.mark.cpu_only("files, whose arrays lie on the CPU")
 
@@ -49,24 +54,27 @@ def run_of_two(tmp_path_factory):
     run = tmp_path_factory.mktemp("run")
     (run / "metrics.jsonl").touch()
     for step in (4, 8):
-        write(run, made(step))
+        write_checkpoint(run, made(step))
     return run
 
 
-def test_what_was_written_is_read(run_of_two):
-    found = newest(run_of_two)
+def test_a_written_checkpoint_is_read_unchanged(run_of_two):
+    found = read_newest_checkpoint(run_of_two)
     assert content(found.checkpoint) == content(made(8))
     assert not found.damaged
-    assert [place.name for place in checkpoints(run_of_two)] == ["step-000000008", "step-000000004"]
+    assert [place.name for place in list_checkpoints(run_of_two)] == [
+        "step-000000008",
+        "step-000000004",
+    ]
 
 
 @settings(max_examples=60)
 @given(st.data())
-def test_damage_is_noticed_wherever_it_is(run_of_two, tmp_path_factory, data):
+def test_any_damage_is_detected(run_of_two, tmp_path_factory, data):
     """Bits flipped, bytes cut or added, files removed, swapped, added, or made links."""
     run = tmp_path_factory.mktemp("runs") / "run"
     shutil.copytree(run_of_two, run)
-    place = checkpoints(run)[0]
+    place = list_checkpoints(run)[0]
     files = sorted(place.iterdir())
     file = data.draw(st.sampled_from(files))
     before = file.read_bytes()
@@ -89,41 +97,44 @@ def test_damage_is_noticed_wherever_it_is(run_of_two, tmp_path_factory, data):
     else:
         file.rename(run / "elsewhere")
         file.symlink_to(run / "elsewhere")
-    found = newest(run)
+    found = read_newest_checkpoint(run)
     assert content(found.checkpoint) == content(made(4))
     [line] = found.damaged
     assert str(place) in line and "\n" not in line
 
 
-def test_a_checkpoint_under_another_ones_name_is_noticed(run_of_two, tmp_path):
+def test_a_renamed_checkpoint_is_detected(run_of_two, tmp_path):
     shutil.copytree(run_of_two, tmp_path / "run")
-    places = checkpoints(tmp_path / "run")
+    places = list_checkpoints(tmp_path / "run")
     places[0].rename(places[0].with_name("step-000000016"))
-    found = newest(tmp_path / "run")
+    found = read_newest_checkpoint(tmp_path / "run")
     assert found.checkpoint.step == 4 and "it is that of step 8" in found.damaged[0]
 
 
-def test_what_is_left_of_others_is_removed_and_markers_are_no_damage(run_of_two, tmp_path):
+def test_remains_are_removed_and_markers_are_ignored(run_of_two, tmp_path):
     """SageMaker writes markers while checkpoints are written and removed."""
     run = tmp_path / "run"
     shutil.copytree(run_of_two, run)
     left = run / "checkpoints" / ".step-000000002-0123abcd.part"
     left.mkdir()
-    for place in (left, *checkpoints(run)):
+    for place in (left, *list_checkpoints(run)):
         for name in ("state.json.sagemaker-uploading", "state.json.sagemaker-uploaded"):
             (place / name).touch()
-    found = newest(run)
+    found = read_newest_checkpoint(run)
     assert found.checkpoint.step == 8 and not found.damaged
-    checkpoint.remove_later(run, 4)
+    checkpoint.remove_later_checkpoints(run, 4)
     assert [each.name for each in (run / "checkpoints").iterdir()] == ["step-000000004"]
 
 
 def sealed(run, name, text):
     """Replace a file of the newest checkpoint, and have the manifest agree."""
-    place = checkpoints(run)[0]
+    place = list_checkpoints(run)[0]
     (place / name).write_bytes(text)
-    files = {each: checkpoint._about(place / each) for each in (*checkpoint.ARRAYS, "state.json")}
-    (place / "manifest.json").write_text(checkpoint._manifest(files, "1"))
+    files = {
+        each: checkpoint._size_and_digest(place / each)
+        for each in (*checkpoint.ARRAYS, "state.json")
+    }
+    (place / "manifest.json").write_text(checkpoint._manifest_text(files, "1"))
 
 
 class Evil:
@@ -150,7 +161,7 @@ def test_hostile_content_is_refused_at_once(run_of_two, tmp_path, attack, empty_
     sealed(tmp_path / "run", *HOSTILE[attack])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.process_time()  # however busy the machine is
-    found = newest(tmp_path / "run")
+    found = read_newest_checkpoint(tmp_path / "run")
     assert time.process_time() - began < 1
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 100 * 1024
     assert found.checkpoint.step == 4 and len(found.damaged) == 1
@@ -159,18 +170,18 @@ def test_hostile_content_is_refused_at_once(run_of_two, tmp_path, attack, empty_
 
 def test_a_path_out_of_the_folder_is_refused(run_of_two, tmp_path):
     shutil.copytree(run_of_two, tmp_path / "run")
-    place = checkpoints(tmp_path / "run")[0]
+    place = list_checkpoints(tmp_path / "run")[0]
     text = (place / "manifest.json").read_text().replace("devices.params", "../../devices.params")
     (place / "manifest.json").write_text(text)
-    assert "names other files" in newest(tmp_path / "run").damaged[0]
+    assert "names other files" in read_newest_checkpoint(tmp_path / "run").damaged[0]
 
 
-def test_without_a_whole_one_the_message_says_what_to_give(run_of_two, tmp_path):
+def test_without_a_complete_checkpoint_the_error_says_what_to_give(run_of_two, tmp_path):
     shutil.copytree(run_of_two, tmp_path / "run")
-    for place in checkpoints(tmp_path / "run"):
+    for place in list_checkpoints(tmp_path / "run"):
         (place / "state.json").unlink()
     with pytest.raises(DataError, match=r"has no whole checkpoint to go on from: .* is damaged"):
-        newest(tmp_path / "run")
+        read_newest_checkpoint(tmp_path / "run")
 
 
 class Failing:
@@ -196,16 +207,16 @@ def attempt(run, fail_at):
     """Write a checkpoint; how many calls that took."""
     with pytest.MonkeyPatch.context() as patch:
         failing = Failing(patch, fail_at)
-        write(run, made(12))
+        write_checkpoint(run, made(12))
         return failing.count
 
 
 def one_is_whole(run, written):
     """The newest is the new one, or the one before; then the new one is taken away again."""
-    found = newest(run)
+    found = read_newest_checkpoint(run)
     assert found.checkpoint.step in ((12,) if written else (8, 12)) and not found.damaged
     if found.checkpoint.step == 12:
-        shutil.rmtree(checkpoints(run)[0])
+        shutil.rmtree(list_checkpoints(run)[0])
 
 
 def test_whatever_call_fails_a_whole_checkpoint_is_the_newest(run_of_two, tmp_path):
@@ -223,7 +234,7 @@ def test_whatever_call_fails_a_whole_checkpoint_is_the_newest(run_of_two, tmp_pa
             written, failed = False, failed + 1
         one_is_whole(run, written)
     assert failed > 15  # the others tidy up
-    write(run, made(12))
+    write_checkpoint(run, made(12))
     inside = sorted(each.name for each in (run / "checkpoints").iterdir())
     assert inside == ["step-000000004", "step-000000008", "step-000000012"]
 
@@ -231,10 +242,10 @@ def test_whatever_call_fails_a_whole_checkpoint_is_the_newest(run_of_two, tmp_pa
 def test_at_whatever_byte_the_disk_is_full_a_whole_checkpoint_is_the_newest(run_of_two, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(run_of_two, run)
-    largest = max(file.stat().st_size for file in checkpoints(run)[0].iterdir())
+    largest = max(file.stat().st_size for file in list_checkpoints(run)[0].iterdir())
     for size in range(0, largest, 7):
         with full_at(size), pytest.raises(OutputError, match="File too large; free space there"):
-            write(run, made(12))
+            write_checkpoint(run, made(12))
         one_is_whole(run, written=False)
 
 
@@ -244,11 +255,11 @@ def test_the_newest_and_the_best_are_kept(tmp_path_factory, accuracies, keep):
     run = tmp_path_factory.mktemp("run")
     (run / "metrics.jsonl").touch()
     for step, accuracy in enumerate(accuracies, start=1):
-        write(run, made(step, accuracy))
-        checkpoint.remove_others(run, keep)
+        write_checkpoint(run, made(step, accuracy))
+        checkpoint.remove_old_checkpoints(run, keep)
         steps = {
             found.state["step"]: found.state["accuracy"]
-            for found in map(checkpoint._read, checkpoints(run))
+            for found in map(checkpoint._read_checkpoint, list_checkpoints(run))
         }
         newest_ones = set(range(max(1, step - keep + 1), step + 1))
         assert newest_ones <= set(steps) and len(steps) <= keep + 1
@@ -256,7 +267,9 @@ def test_the_newest_and_the_best_are_kept(tmp_path_factory, accuracies, keep):
         assert not so_far or max(so_far) in steps.values()
 
 
-@pytest.mark.parametrize("remove", [checkpoint.remove_others, checkpoint.remove_later])
+@pytest.mark.parametrize(
+    "remove", [checkpoint.remove_old_checkpoints, checkpoint.remove_later_checkpoints]
+)
 def test_a_file_in_place_of_the_folder_is_left_to_the_next_checkpoint(remove, tmp_path):
     """Somebody may put it there between a checkpoint and the removal of those before it."""
     (tmp_path / "checkpoints").write_text("somebody's")

@@ -49,7 +49,7 @@ def config(folder, **more):
     )
 
 
-def test_a_run_on_two_devices_that_went_on_has_every_step_and_epoch_once(tmp_path):
+def test_a_resumed_run_has_every_step_and_epoch_once(tmp_path):
     asked = config(tmp_path / "run", devices=named(2), checkpoint_every="3 steps")
     own = {"half": lambda scores, labels: 0.5, "no": lambda scores, labels: math.nan}
     with pytest.raises(Stopped):
@@ -102,7 +102,7 @@ def test_a_run_of_format_1_has_no_epochs_of_steps(tmp_path):
     assert gluonlab.frame(tmp_path / "a").empty
 
 
-def test_mistakes_are_told_in_one_line(tmp_path, monkeypatch, capsys):
+def test_user_errors_are_one_line(tmp_path, monkeypatch, capsys):
     folder = make_run(tmp_path / "a")
     for call, error, said in (
         (lambda: gluonlab.frame(), ConfigError, "no folder of a run"),

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.runs.plot_curves import MOST_POINTS, Growing, middles, positions
+from gluonlab.runs.plot_curves import MAX_POINTS, CurveDownsampler, epoch_middles, step_positions
 from gluonlab.runs.run_schema import Epoch, Step
 
 
@@ -13,21 +13,21 @@ from gluonlab.runs.run_schema import Epoch, Step
 def test_an_epochs_mean_lies_among_its_steps(epochs, per_epoch):
     steps = [Step(n, 1.0, 0.1) for n in range(1, epochs * per_epoch + 1)]
     ended = [Epoch(n, n * per_epoch, 10, 1.0, 1.0, 0.5) for n in range(1, epochs + 1)]
-    at = np.array(positions(steps, ended)).reshape(epochs, per_epoch)
+    at = np.array(step_positions(steps, ended)).reshape(epochs, per_epoch)
     half_a_step = 0.5 / per_epoch
-    assert at.mean(axis=1) - half_a_step == pytest.approx(middles(ended))
+    assert at.mean(axis=1) - half_a_step == pytest.approx(epoch_middles(ended))
 
 
-@given(count=st.integers(0, 9 * MOST_POINTS), seed=st.integers(0, 9))
+@given(count=st.integers(0, 9 * MAX_POINTS), seed=st.integers(0, 9))
 def test_a_growing_curve_has_means_over_equal_stretches(count, seed):
-    ys, growing = np.random.RandomState(seed).normal(size=count), Growing()
+    ys, growing = np.random.RandomState(seed).normal(size=count), CurveDownsampler()
     for x, y in enumerate(ys):
         growing.add(x, y)
     found = growing.curve
     size = 1
-    while count // size >= 2 * MOST_POINTS:
+    while count // size >= 2 * MAX_POINTS:
         size *= 2
     whole = count // size * size
-    assert len(found[0]) == count // size < 2 * MOST_POINTS
+    assert len(found[0]) == count // size < 2 * MAX_POINTS
     assert found[0] == pytest.approx(np.arange(count)[:whole].reshape(-1, size).mean(axis=1))
     assert found[1] == pytest.approx(ys[:whole].reshape(-1, size).mean(axis=1))

@@ -15,8 +15,8 @@ from support.made_up_runs import make_run
 from support.run_files import read_metrics
 
 from gluonlab.errors import DataError
-from gluonlab.report.run_tables import results
-from gluonlab.runs.run_reader import read_description, read_finished, read_runs
+from gluonlab.report.run_tables import result_rows
+from gluonlab.runs.run_reader import read_description, read_finished_run, read_runs
 from gluonlab.runs.run_schema import FORMAT, DivergedEvent, Epoch, Step
 from gluonlab.training.evaluate_run import evaluate_run
 
@@ -53,7 +53,7 @@ def test_the_report_shows_old_runs_and_comparisons():
     assert [(run.devices, run.accuracy) for run in runs[2:]] == [
         (row["devices"], row["accuracy"]) for row in table
     ]
-    shown = results(runs)
+    shown = result_rows(runs)
     epoch = read_metrics(OLD / "finished")[-2]
     assert shown[0][:3] == ("finished", "2", f"{epoch['accuracy']:.4f}")
     assert (shown[1][0], shown[1][2], shown[1][-1]) == ("diverged", "-", "0 of 3 epochs")
@@ -92,7 +92,7 @@ def test_a_run_of_a_later_format_is_refused(tmp_path):
         (None, "is not what a run writes"),
     ):
         (made / "config.json").write_text(json.dumps({**content, "format": format}))
-        for read in (lambda: read_runs([made]), lambda: read_finished(made)):
+        for read in (lambda: read_runs([made]), lambda: read_finished_run(made)):
             with pytest.raises(DataError, match=said):
                 read()
 

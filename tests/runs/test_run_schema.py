@@ -31,7 +31,7 @@ from gluonlab.runs.run_schema import (
     TENSORBOARD,
     TIMELINE,
     TRACE,
-    WRONG,
+    WRONG_IMAGES,
     ConfusionEvent,
     DivergedEvent,
     Epoch,
@@ -40,7 +40,7 @@ from gluonlab.runs.run_schema import (
 )  # fmt: skip
 from gluonlab.runs.run_writer import RunDirectory
 from gluonlab.training.plan import make_plan
-from gluonlab.training.user_components import make_own
+from gluonlab.training.user_components import make_user_components
 
 LINEAR = {"optimizer": "adam", "lr_schedule": "linear"}
 DOCS = (Path(__file__).parents[2] / "docs" / "run-folder.md").read_text(encoding="utf-8")
@@ -69,7 +69,7 @@ def test_the_docs_describe_every_kind_and_the_files_and_their_format():
     files, _ = section("The folder of a run")
     assert {row[0].strip("`/") for row in files} | {COMPARISON} == {
         CHECKPOINTS, CONFIG, METRICS, PARAMETERS, CURVES, CONFUSION, EXPORT, COMPARISON,
-        TIMELINE, TRACE, TENSORBOARD, WRONG,
+        TIMELINE, TRACE, TENSORBOARD, WRONG_IMAGES,
     }  # fmt: skip
     assert f"`{COMPARISON}`" in DOCS and f"format, number {FORMAT}." in DOCS
 
@@ -83,7 +83,11 @@ def test_the_docs_name_every_setting(tmp_path):
     )  # fmt: skip
     plans = [make_plan(TrainConfig(**{**base, **more})) for more in kinds]
     plans.append(make_plan(TrainConfig(**base), group=ThreadGroup(Meeting(2), 0)))
-    plans.append(make_plan(TrainConfig(**base, drop_last=True), own=make_own(nn.Dense(10))))
+    plans.append(
+        make_plan(
+            TrainConfig(**base, drop_last=True), components=make_user_components(nn.Dense(10))
+        )
+    )
     plans.append(make_plan(TrainConfig(devices=named(2), device_weights="2,1")))
     plans.append(make_plan(TrainConfig(**base, class_weights="balanced")))
     write_folder(tmp_path)
@@ -135,20 +139,20 @@ def test_what_is_written_is_read_again(tmp_path_factory, lines):
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_no_line_holds_what_json_has_no_number_for(tmp_path, number):
+def test_no_line_contains_nan_or_infinity(tmp_path, number):
     run = RunDirectory.create(str(tmp_path / "run"), "name")
     for line in (Step(1, number, 0.1), LossScaleEvent(1, 1, number, 0)):
         with pytest.raises(ValueError, match="not JSON compliant"):
             run.write(Step(1, 1.0, 0.1), line)
     with pytest.raises(ValueError, match="not JSON compliant"):
-        run.describe({}, settings={"lr": number})
+        run.write_config({}, settings={"lr": number})
     run.close()
     assert (run.path / METRICS).read_text() == "" and not (run.path / CONFIG).exists()
 
 
 @settings(max_examples=25)
 @given(some_line(), st.data())
-def test_a_value_that_cannot_be_is_named_with_its_line(tmp_path_factory, line, data):
+def test_an_impossible_value_is_named_with_its_line(tmp_path_factory, line, data):
     folder = tmp_path_factory.mktemp("run")
     field = data.draw(st.sampled_from(dataclasses.fields(line)))
     impossible = [True, math.nan, -1e40, 10**400, {"": 1}, [[0.5]], "1", [-1]]
@@ -163,7 +167,7 @@ def test_a_value_that_cannot_be_is_named_with_its_line(tmp_path_factory, line, d
         read_lines(folder)
 
 
-def test_lines_of_kinds_that_are_not_known_here_are_left_out(tmp_path):
+def test_lines_of_unknown_kinds_are_skipped(tmp_path):
     known = [Step(1, 1.0, 0.1), Epoch(1, 1, 9, 1.0, 1.0, 0.5), DivergedEvent("x")]
     known.append(ConfusionEvent([[1]]))
     lines = [{"kind": "later", "loss": "x"}, *(line.to_dict() for line in known)]

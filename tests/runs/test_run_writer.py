@@ -23,12 +23,12 @@ import gluonlab
 from gluonlab.errors import DivergedError, OutputError
 from gluonlab.host.signals import EndRequest
 from gluonlab.models import get_model
-from gluonlab.runs.plot_curves import draw, make_figure
+from gluonlab.runs.plot_curves import draw_curves, make_figure
 from gluonlab.runs.run_reader import read_lines
 from gluonlab.runs.run_result import Result
 from gluonlab.runs.run_schema import FORMAT, PARAMETERS, DivergedEvent, Epoch, Step
-from gluonlab.runs.run_writer import LOCK, FolderLock, RunDirectory, check_free
-from gluonlab.training.loop import recorded
+from gluonlab.runs.run_writer import LOCK, FolderLock, RunDirectory, check_not_in_use
+from gluonlab.training.loop import finalize_run
 
 STEPS = [
     Step(1, 2.5, 0.5, 1, 64, 3.0),
@@ -47,11 +47,6 @@ def test_a_new_folder_is_made_with_those_above_it(tmp_path):
     run.close()
     assert run.path == tmp_path / "a" / "b"
     assert names(run.path) == ["metrics.jsonl"]
-
-
-def test_an_empty_folder_is_accepted(tmp_path):
-    (tmp_path / "empty").mkdir()
-    RunDirectory.create(str(tmp_path / "empty"), "name").close()
 
 
 def test_a_folder_with_anything_in_it_is_refused_and_left_as_it_was(tmp_path):
@@ -73,7 +68,7 @@ def test_a_file_in_the_folders_place_is_refused(tmp_path):
         RunDirectory.create(str(tmp_path / "file" / "below"), "name")
 
 
-def test_a_place_that_nobody_may_write_is_refused():
+def test_an_unwritable_folder_is_refused():
     """/proc takes no folders, not even root's."""
     with pytest.raises(
         OutputError,
@@ -165,7 +160,7 @@ def test_a_last_line_that_a_kill_cut_off_is_left_out(tmp_path_factory, cut):
 
 def test_config_is_written_whole(tmp_path):
     run = RunDirectory.create(str(tmp_path / "run"), "name")
-    run.describe({"gpus": 2}, settings={"lr": 0.5}, classes=None)
+    run.write_config({"gpus": 2}, settings={"lr": 0.5}, classes=None)
     run.close()
     assert json.loads((tmp_path / "run" / "config.json").read_text()) == {
         "format": FORMAT, "gluonlab": gluonlab.__version__, "settings": {"lr": 0.5},
@@ -183,29 +178,29 @@ def test_parameters_are_whole_or_those_of_the_epoch_before(tmp_path):
     net = get_model("mlp", 10)
     net.initialize()
     net(mx.nd.zeros((1, 1, 28, 28)))
-    run.parameters(net)
+    run.write_parameters(net)
     whole = (run.path / PARAMETERS).read_bytes()
     for param in net.collect_params().values():
         param.set_data(param.data() + 1)
     with full_at(len(whole) - 1), pytest.raises(
         OutputError, match=rf"^cannot write .*/{PARAMETERS}: File too large; choose "
     ):
-        run.parameters(net)
+        run.write_parameters(net)
     run.close()
     assert names(run.path) == ["metrics.jsonl", PARAMETERS]
     assert (run.path / PARAMETERS).read_bytes() == whole
 
 
-def test_metrics_for_which_there_is_no_room_are_an_error_that_names_them(tmp_path):
+def test_a_full_disk_raises_an_error_that_names_metrics_jsonl(tmp_path):
     said = r"^cannot write .*/metrics.jsonl: File too large; choose another place with --out$"
     run = RunDirectory.create(str(tmp_path / "run"), "name")
     with full_at(100):
-        for write in (lambda: run.write(DivergedEvent("x" * 200)), run.curves, run.close):
+        for write in (lambda: run.write(DivergedEvent("x" * 200)), run.draw_curves, run.close):
             with pytest.raises(OutputError, match=said):
                 write()
 
 
-def test_lines_for_which_there_is_no_room_leave_no_part_of_them(tmp_path):
+def test_a_full_disk_leaves_no_partial_line(tmp_path):
     run = RunDirectory.create(str(tmp_path / "run"), "name")
     whole = []
     for number in range(40):
@@ -223,7 +218,7 @@ def test_lines_for_which_there_is_no_room_leave_no_part_of_them(tmp_path):
     assert said == [*whole, "x" * (len(whole) + 1)]
 
 
-def test_metrics_that_are_removed_under_way_are_noticed(tmp_path):
+def test_removed_metrics_are_detected(tmp_path):
     run = RunDirectory.create(str(tmp_path / "run"), "name")
     (run.path / "metrics.jsonl").unlink()
     with pytest.raises(OutputError, match=r"metrics\.jsonl: it has been removed while it was writ"):
@@ -235,11 +230,11 @@ def test_metrics_that_are_removed_under_way_are_noticed(tmp_path):
     [DivergedError("the loss became nan"), OutputError("no room"), KeyboardInterrupt()],
     ids=repr,
 )
-def test_what_fails_at_the_end_does_not_hide_why_the_run_ends(tmp_path, first):
+def test_an_error_at_the_end_does_not_hide_the_first_error(tmp_path, first):
     run = RunDirectory.create(str(tmp_path / "run"), "name")
     run.write(*STEPS)
     plan = SimpleNamespace(confusion=False, export=False, epochs=3, compress=None)
-    with full_at(100), pytest.raises(type(first)) as raised, recorded(
+    with full_at(100), pytest.raises(type(first)) as raised, finalize_run(
         run, Result(plan, None, run.path, history=[None]), EndRequest()
     ):
         raise first
@@ -250,14 +245,14 @@ def test_a_second_ctrl_c_while_the_curves_are_drawn_changes_nothing(tmp_path, mo
     def interrupted(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gluonlab.runs.plot_curves.draw", interrupted)
+    monkeypatch.setattr("gluonlab.runs.plot_curves.draw_curves", interrupted)
     run = RunDirectory.create(str(tmp_path / "run"), "name")
     plan = SimpleNamespace(confusion=False, export=False, epochs=3, compress=None)
     said, result = (
         "run holds every epoch that was finished, 1 of 3$",
         Result(plan, None, run.path, history=[None]),
     )
-    with pytest.raises(KeyboardInterrupt, match=said), recorded(run, result, EndRequest()):
+    with pytest.raises(KeyboardInterrupt, match=said), finalize_run(run, result, EndRequest()):
         raise KeyboardInterrupt
     assert run._metrics is None
     assert names(run.path) == ["metrics.jsonl"]
@@ -267,7 +262,7 @@ def test_a_folder_is_taken_away_again_with_those_above_it_unless_something_else_
     (tmp_path / "there").mkdir()
     for place in ("a/b/run", "there", "full"):
         run = RunDirectory.create(str(tmp_path / place), "name")
-        run.describe({})
+        run.write_config({})
         run.close()
         if place == "full":
             (run.path / "mine").write_text("mine")
@@ -326,7 +321,7 @@ def test_no_accuracy_is_drawn_above_100_percent(accuracies):
 
 
 def test_curves_can_be_drawn_of_a_run_that_has_only_begun(tmp_path):
-    draw([Step(step=1, loss=2.0, lr=0.1)], tmp_path / "curves.png")
+    draw_curves([Step(step=1, loss=2.0, lr=0.1)], tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -344,7 +339,7 @@ def test_a_picture_does_not_depend_on_those_that_were_drawn_before(tmp_path):
         make_figure(run).savefig(tmp_path / "new.png", format="png", dpi=110)
         fresh.append((tmp_path / "new.png").read_bytes())
     for number in [3, 0, 1, 2, 3, 1, 0, 2]:
-        draw(runs[number], tmp_path / "again.png")
+        draw_curves(runs[number], tmp_path / "again.png")
         assert (tmp_path / "again.png").read_bytes() == fresh[number], number
 
 
@@ -358,7 +353,7 @@ def epoch_line(number, accuracy, images=100):
 @pytest.mark.parametrize(
     "name", ["lenet-../../../outside", "/outside", "a\0b", "a\x1b[2J\n", "x" * 300]
 )
-def test_a_name_leads_nowhere_but_below_runs(name, empty_cwd):
+def test_a_folder_name_stays_in_runs(name, empty_cwd):
     run = RunDirectory.create(None, name)
     run.close()
     assert run.path.resolve().parent == empty_cwd / "runs"
@@ -442,7 +437,7 @@ def test_the_folder_of_a_killed_process_is_free_and_its_files_go_when_the_next_r
     assert all(left.fullmatch(name) for name in names(killed))
     RunDirectory.create(None, "next").close()
     assert names(killed) == [LOCK, ".mine-0123abcd"]
-    check_free(killed)
+    check_not_in_use(killed)
     FolderLock(killed).release()
     assert names(killed) == [".mine-0123abcd"]
 
@@ -472,13 +467,13 @@ def test_on_a_disk_without_locks_the_process_that_is_named_decides(
 
 
 @pytest.mark.parametrize("content", ["", "null", "[1]", '{"pid": "x"}', "\0" * 50, "9" * 5000])
-def test_whatever_stands_in_a_lock_file_that_nobody_holds(tmp_path, content):
+def test_any_content_of_an_unlocked_lock_file_is_accepted(tmp_path, content):
     (tmp_path / LOCK).write_text(content)
-    check_free(tmp_path)
+    check_not_in_use(tmp_path)
     FolderLock(tmp_path).release()
 
 
-def test_no_room_for_the_lock_leaves_nothing(tmp_path):
+def test_a_full_disk_leaves_no_lock(tmp_path):
     with full_at(0), pytest.raises(OutputError, match="File too large"):
         RunDirectory.create(str(tmp_path / "a" / "run"), "name")
     assert names(tmp_path) == []

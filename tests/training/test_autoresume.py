@@ -124,7 +124,7 @@ def synced(draw, moments):
 @examples(8, 100)
 @given(st.data())
 @pytest.mark.long
-def test_whatever_a_store_puts_back_the_run_ends_with_the_same_bits(
+def test_any_restored_part_of_a_folder_gives_the_same_final_bits(
     undisturbed, tmp_path_factory, data
 ):
     whole, moments, _ = undisturbed
@@ -178,7 +178,7 @@ def test_a_run_that_was_broken_off_goes_on(undisturbed, stopped_once, tmp_path):
     assert_alike(tmp_path / "run", undisturbed[0])
 
 
-def test_a_run_without_a_checkpoint_begins_anew_in_its_place(undisturbed, tmp_path):
+def test_a_run_without_a_checkpoint_restarts_in_its_folder(undisturbed, tmp_path):
     assert stopped(tmp_path / "run", 2)
     _, said = again(tmp_path / "run", **NO_PICTURE)
     assert said == [
@@ -190,9 +190,7 @@ def test_a_run_without_a_checkpoint_begins_anew_in_its_place(undisturbed, tmp_pa
 
 
 @pytest.mark.parametrize("left", ["parameters.params", "checkpoints/step-000000008/state.json"])
-def test_what_may_be_of_value_stays_beside_a_run_that_begins_anew(
-    undisturbed, stopped_once, tmp_path, left
-):
+def test_valuable_files_are_archived_when_a_run_restarts(undisturbed, stopped_once, tmp_path, left):
     folder, aside = tmp_path / "run", tmp_path / "run-earlier"
     shutil.copytree(stopped_once, folder)
     before = content(folder)
@@ -208,9 +206,7 @@ def test_what_may_be_of_value_stays_beside_a_run_that_begins_anew(
 
 
 @pytest.mark.parametrize("lost", ["checkpoints", "checkpoints/step-000000016", "config.json"])
-def test_an_ended_run_has_ended_whatever_becomes_of_what_it_needs_no_more(
-    undisturbed, tmp_path, lost
-):
+def test_a_complete_run_stays_complete_without_its_checkpoints(undisturbed, tmp_path, lost):
     shutil.copytree(undisturbed[0], tmp_path / "run")
     (tmp_path / "run" / lost).rename(tmp_path / "lost")
     result, _ = again(tmp_path / "run")
@@ -292,7 +288,7 @@ def test_a_folder_that_another_process_has_is_refused(stopped_once, tmp_path):
     ],
     ids=str,
 )
-def test_what_cannot_be_is_said(tmp_path, given, said):
+def test_impossible_options_are_refused(tmp_path, given, said):
     config = TrainConfig(**{**SETTINGS, "out": str(tmp_path / "run"), **given})
     with pytest.raises(ConfigError, match=said):
         train(config, reporter=Reporter(), dataset=few_digits(), autoresume=True)
@@ -304,7 +300,7 @@ def test_a_run_is_not_named_twice(stopped_once):
         train(reporter=Reporter(), resume=stopped_once, autoresume=True)
 
 
-def test_an_export_that_is_not_there_whole_is_made_again(tmp_path):
+def test_an_incomplete_export_is_written_again(tmp_path):
     given = {"export": True, "epochs": 1, **NO_PICTURE}
     again(tmp_path / "run", **given)
     before = content(tmp_path / "run")

@@ -16,7 +16,7 @@ from gluonlab.errors import CallbackError, ConfigError
 from gluonlab.runs.run_reader import read_lines
 from gluonlab.runs.run_schema import Epoch, Step
 from gluonlab.training import stop_consensus
-from gluonlab.training.callbacks import LATE, METHODS, Callback
+from gluonlab.training.callbacks import EVENT_METHODS, LOSS_DELAY, Callback
 from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
@@ -68,7 +68,7 @@ class Listening(Callback):
         self.told.append(("run_end", run.step, end))
 
 
-def test_callbacks_are_told_the_lines_of_the_run_late_and_in_order(tmp_path):
+def test_callbacks_get_the_lines_of_the_run_with_a_delay_and_in_order(tmp_path):
     listening = Listening()
     result = run(tmp_path / "run", [listening])
     written = read_lines(tmp_path / "run")
@@ -79,7 +79,7 @@ def test_callbacks_are_told_the_lines_of_the_run_late_and_in_order(tmp_path):
     assert told == [line for line in written if isinstance(line, (Step, Epoch))]
     for _, queued, step in (each for each in listening.told if each[0] == "step"):
         end_of_epoch = -(-step.step // STEPS) * STEPS
-        assert queued == min(step.step + LATE, end_of_epoch)
+        assert queued == min(step.step + LOSS_DELAY, end_of_epoch)
     scored = [each[2:] for each in listening.told if each[0] == "evaluation"]
     assert scored == [(epoch.accuracy, epoch.validation_loss) for epoch in result.history]
     end = listening.told[-1][2]
@@ -219,7 +219,7 @@ def test_processes_stop_after_the_same_step_by_a_callback_that_one_has_heard(
         end_of_epoch = -(-max(1, wished[0]) // STEPS) * STEPS
         boundary = kind in ("evaluation", "epoch_end")
         assert last <= (
-            wished[0] if boundary else max(wished[0] + stop_consensus.WITHIN, end_of_epoch)
+            wished[0] if boundary else max(wished[0] + stop_consensus.STOP_DELAY, end_of_epoch)
         )
 
 
@@ -236,7 +236,7 @@ class Fails:
     "method",
     [
         pytest.param(each, marks=[] if each in ("on_step", "on_run_end") else pytest.mark.long)
-        for each in METHODS
+        for each in EVENT_METHODS
     ],
 )
 def test_a_callback_that_fails_ends_the_run_in_one_line_and_leaves_its_folder(tmp_path, method):
@@ -256,7 +256,7 @@ def evaluate_run_works(folder):
     return (folder / "parameters.params").exists() and bool(evaluate_run(str(folder)).score)
 
 
-def test_an_interrupted_run_tells_so(tmp_path):
+def test_an_interrupted_run_calls_on_run_end(tmp_path):
     listening = Listening()
     with pytest.raises(Stopped):
         run(tmp_path / "run", [listening], PullsThePlug(3))
@@ -276,9 +276,7 @@ def test_an_interrupted_run_tells_so(tmp_path):
         (type("C", (), {"__init__": lambda self, a: None}), "callback C cannot be made: TypeError"),
     ],
 )
-def test_what_is_no_callback_is_refused_in_one_line_before_anything_is_written(
-    tmp_path, wrong, said
-):
+def test_an_invalid_callback_is_refused_before_anything_is_written(tmp_path, wrong, said):
     with pytest.raises(ConfigError, match=said):
         run(tmp_path / "run", [wrong])
     assert not (tmp_path / "run").exists()
@@ -295,7 +293,7 @@ def test_a_state_that_json_cannot_hold_is_refused(tmp_path, state):
 
 
 @pytest.mark.long
-def test_callbacks_that_have_changed_are_said_when_a_run_goes_on(tmp_path):
+def test_changed_callbacks_are_reported_when_a_run_is_resumed(tmp_path):
     class Other(StopsAt):
         pass
 

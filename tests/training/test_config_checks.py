@@ -18,9 +18,13 @@ from gluonlab.gpu import math_modes
 from gluonlab.kvstores.process_groups import SummingGroup
 from gluonlab.models import get_model
 from gluonlab.training import plan as plans
-from gluonlab.training.config_checks import check_batch, check_exportable, check_network
+from gluonlab.training.config_checks import check_batch_size, check_exportable, check_network
 from gluonlab.training.plan import make_plan, resolve_config, set_up_devices
-from gluonlab.training.user_components import NOTHING, UserComponents, make_own
+from gluonlab.training.user_components import (
+    NO_USER_COMPONENTS,
+    UserComponents,
+    make_user_components,
+)
 
 CONFIG, DEVICES, DATA, NETWORK, BATCH = "config", "devices", "data", "network", "batch"
 # What makes a check fail, and its message, in the order of the checks.
@@ -108,7 +112,7 @@ KEYS = list(WRONG)
 OWN = {
     (CONFIG, "own"): UserComponents(net=nn.Dense(10)),
     (DATA, "loss"): UserComponents(loss=gluon.loss.L2Loss()),
-    (DATA, "metrics"): make_own(metrics=mx.metric.F1()),
+    (DATA, "metrics"): make_user_components(metrics=mx.metric.F1()),
 }  # fmt: skip
 # GPUs, more processes, or fewer packages, or what stands for them
 NEED_MORE = [
@@ -138,10 +142,10 @@ class Erf(nn.HybridBlock):
         return self.scores(F.erf(x))
 
 
-def plan_of(settings, own=NOTHING):
+def plan_of(settings, own=NO_USER_COMPONENTS):
     split = Endless() if "global_batch_size" in settings else load_dataset("digits").train
     dataset = Dataset("digits", split, split, tuple("0123456789"), Defaults())
-    return make_plan(TrainConfig(**{"devices": named(2), **settings}), dataset, own=own)
+    return make_plan(TrainConfig(**{"devices": named(2), **settings}), dataset, components=own)
 
 
 @pytest.mark.parametrize(
@@ -152,10 +156,13 @@ def plan_of(settings, own=NOTHING):
         if key not in NEED_MORE
     ],
 )
-def test_a_check_fires_in_one_line(key):
+def test_each_check_raises_a_one_line_error(key):
     settings, said = WRONG[key]
     with pytest.raises(UsageError) as raised:
-        make_plan(TrainConfig(**{"devices": named(2), **settings}), own=OWN.get(key, NOTHING))
+        make_plan(
+            TrainConfig(**{"devices": named(2), **settings}),
+            components=OWN.get(key, NO_USER_COMPONENTS),
+        )
     assert said in str(raised.value) and "\n" not in str(raised.value)
 
 
@@ -174,7 +181,7 @@ def test_without_tensorboardx_nothing_is_trained(monkeypatch):
 
 
 @pytest.mark.cpu_only("GPUs have float16")
-def test_of_two_mistakes_the_first_of_the_list_is_told():
+def test_of_two_errors_the_first_of_the_list_is_raised():
     """All pairs of which each setting is wrong by itself."""
     tried, about_kvstores = 0, (
         "kvstore", "topology", "compression", "checkpoints", "sharding",
@@ -205,7 +212,7 @@ def test_of_two_mistakes_the_first_of_the_list_is_told():
     ],
     ids=str,
 )
-def test_what_one_process_can_do_alone_is_refused_to_several(setting, said):
+def test_single_process_options_are_refused_with_several_processes(setting, said):
     config = TrainConfig(**setting)
     resolve_config(config, group=SummingGroup(0, 1))
     with pytest.raises(UsageError, match=f"^{said} the devices of one process, and 2 .*: "):
@@ -276,7 +283,7 @@ def test_one_process_over_horovod_is_told_that_nothing_is_compressed():
     assert plan.compress == plan.settings()["compress"] == "fp16"
 
 
-def test_gpus_that_have_computed_otherwise_are_noticed(monkeypatch):
+def test_gpus_that_used_another_arithmetic_are_refused(monkeypatch):
     monkeypatch.setattr(math_modes, "_in_use", math_modes.Arithmetic(False, False))
     settings, said = WRONG[DEVICES, "arithmetic"]
     # as if it were here: nothing is computed
@@ -286,7 +293,7 @@ def test_gpus_that_have_computed_otherwise_are_noticed(monkeypatch):
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if key not in BEFORE_THE_NETWORK])
-def test_a_check_of_the_network_fires_alone(key):
+def test_each_network_check_raises_its_own_error(key):
     settings, said = WRONG[key]
     plan, net = plan_of(settings), get_model("lenet", 10)
     if key == (NETWORK, "deterministic"):
@@ -303,6 +310,6 @@ def test_a_check_of_the_network_fires_alone(key):
         if key[0] == NETWORK:
             check_network(plan, net)
         else:
-            check_batch(plan, net, 2)
+            check_batch_size(plan, net, 2)
             check_exportable(plan, net)
     assert said in str(raised.value)

@@ -40,7 +40,7 @@ from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.study.compare_devices import compare
 from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
-from gluonlab.training.parallel_options import weights_of
+from gluonlab.training.parallel_options import parse_device_weights
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
 
@@ -63,7 +63,7 @@ WEIGHTS = st.lists(
 def test_any_shares_make_the_update_of_one_device(
     chain, weights, sizes, store, cut, scale, optimizer, clip_norm
 ):
-    weights = weights_of(weights)
+    weights = parse_device_weights(weights)
     ctxs, batches = contexts(len(weights)), batches_of(sizes)
     plan = plan_for(
         split_of("data", ctxs, 1), optimizer, cut, store, compress=None, clip_norm=clip_norm,
@@ -101,8 +101,8 @@ def test_runs_of_any_shares_end_as_that_of_one_device(
     tmp_path_factory, weights, processes, images, batch, options
 ):
     folder = tmp_path_factory.mktemp("runs")
-    devices, read = len(weights_of(weights)), few_digits(images)
-    fewest = min(in_proportion(batch, weights_of(weights, processes)))
+    devices, read = len(parse_device_weights(weights)), few_digits(images)
+    fewest = min(in_proportion(batch, parse_device_weights(weights, processes)))
     assume(fewest >= (2 if options["microbatches"] else 1))
     same = {**options, "global_batch_size": batch}
     with network_of(["convolution"]):
@@ -132,7 +132,7 @@ def test_runs_of_any_shares_end_as_that_of_one_device(
 )  # fmt: skip
 def test_every_image_is_on_one_device_once(weights, workers, batch, mixed, resident):
     """And batch by batch in the order in which one device has them."""
-    each, split = weights_of(weights), few_digits(60).train
+    each, split = parse_device_weights(weights), few_digits(60).train
     ctxs = contexts(len(each))
     parts = [
         [
@@ -219,7 +219,7 @@ def test_a_run_is_evaluated_on_any_devices(tmp_path):
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused_in_one_line(settings, said):
+def test_impossible_weights_are_refused_in_one_line(settings, said):
     with pytest.raises(UsageError) as raised:
         make_plan(TrainConfig(**{"devices": named(2), "model": "mlp", **settings}))
     assert said in str(raised.value) and "\n" not in str(raised.value)

@@ -81,7 +81,7 @@ def test_schedules_count_its_steps_and_a_run_goes_on(tmp_path_factory, plug, sch
     assert lines(folder / "run") == lines(folder / "whole")
 
 
-def test_it_is_recorded_said_and_kept_when_a_run_goes_on(tmp_path, capsys):
+def test_drop_last_is_recorded_printed_and_kept_on_resume(tmp_path, capsys):
     read = few_digits()
     more = {"checkpoint_every": "1 epoch"}
     train(config(tmp_path / "run", 20, **more), reporter=ConsoleReporter(bar=False), dataset=read)

@@ -17,13 +17,13 @@ from support.run_files import read_metrics
 from gluonlab.config import TrainConfig
 from gluonlab.config.option_types import Patience
 from gluonlab.errors import ConfigError
-from gluonlab.runs.checkpoint import checkpoints, with_parameters
+from gluonlab.runs.checkpoint import find_parameters_file, list_checkpoints
 from gluonlab.runs.run_schema import Epoch
 from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory
-from gluonlab.training.builtin_callbacks import EarlyStopping, best_epoch
+from gluonlab.training.builtin_callbacks import EarlyStopping, find_best_epoch
 from gluonlab.training.loop import BestWeights, train
 from gluonlab.training.reporter import Reporter
-from gluonlab.training.resume import asked, interrupted
+from gluonlab.training.resume import read_resume_point, resumed_config
 
 EPOCHS = 12
 # a rate at which accuracy goes up and down, soon
@@ -58,7 +58,7 @@ def undisturbed(tmp_path_factory):
 
 @settings(max_examples=3)
 @given(seed=st.integers(0, 1), patience=st.integers(1, 4), by_loss=st.booleans())
-def test_it_ends_where_the_textbook_does_and_keeps_the_best(
+def test_it_stops_as_the_reference_and_keeps_the_best(
     tmp_path_factory, undisturbed, seed, patience, by_loss
 ):
     folder = tmp_path_factory.mktemp("run") / "run"
@@ -77,7 +77,7 @@ def test_it_ends_where_the_textbook_does_and_keeps_the_best(
 @pytest.mark.long
 @settings(max_examples=5)
 @given(seed=st.integers(0, 2), plug=st.integers(4, 30), every=st.sampled_from(["2", "1 epoch"]))
-def test_a_run_that_goes_on_counts_on(tmp_path_factory, seed, plug, every):
+def test_a_resumed_run_continues_counting(tmp_path_factory, seed, plug, every):
     folder = tmp_path_factory.mktemp("runs")
     more = {"seed": seed, "patience": 2, "checkpoint_every": every, "keep": 1, "confusion": True}
     whole = run(folder / "whole", **more)
@@ -115,7 +115,7 @@ def stopped(tmp_path_factory):
 
 def a_later_epochs_are_there(folder):
     (folder / "parameters.params").write_bytes(
-        (checkpoints(folder)[0] / "parameters.params").read_bytes()
+        (list_checkpoints(folder)[0] / "parameters.params").read_bytes()
     )
 
 
@@ -125,7 +125,7 @@ def test_the_best_parameters_are_taken_from_a_checkpoint_where_a_later_epochs_ar
     """A run that had come further than its last checkpoint, and then goes on otherwise."""
     folder = shutil.copytree(stopped.run_dir, tmp_path / "run")
     best = parameters(folder)
-    assert with_parameters(folder, hashlib.sha256(best).hexdigest()) is not None
+    assert find_parameters_file(folder, hashlib.sha256(best).hexdigest()) is not None
     a_later_epochs_are_there(folder)
     assert parameters(folder) != best
     again = train(resume=folder, reporter=Reporter(), dataset=few_digits())
@@ -145,12 +145,12 @@ def test_all_processes_forget_the_best_epoch_where_its_parameters_are_nowhere_an
     if not in_place:
         a_later_epochs_are_there(folder)
     if not in_checkpoint:
-        shutil.rmtree(with_parameters(folder, digest).parent)
+        shutil.rmtree(find_parameters_file(folder, digest).parent)
 
     def work(group):
         early = EarlyStopping(Patience(3, "accuracy"))
         early.best_epoch, early.digest = stopped.best_epoch, digest if group.rank == 0 else ""
-        return BestWeights(runs[group.rank], None, group, early).restore_best(), early.best_epoch
+        return BestWeights(runs[group.rank], None, group, early).restore(), early.best_epoch
 
     with closing(RunDirectory(folder)) as of_first:
         runs = [of_first, NoRunDirectory()]
@@ -172,16 +172,16 @@ def test_the_best_epoch_of_a_finished_run_is_the_textbooks(seen, by_loss):
     ]
     patience = Patience(1, "loss" if by_loss else "accuracy")
     scores = [-loss if by_loss else right for right, loss in seen]
-    assert best_epoch(patience, history) == textbook(scores, len(scores))[1]
-    assert best_epoch(None, history) is None
+    assert find_best_epoch(patience, history) == textbook(scores, len(scores))[1]
+    assert find_best_epoch(None, history) is None
 
 
 @pytest.mark.long
 def test_more_patience_has_a_stopped_run_go_on(tmp_path):
     run(tmp_path / "run", patience=1, checkpoint_every="1 epoch")
     whole = run(tmp_path / "whole", patience=4)
-    before = interrupted(tmp_path / "run")
-    more = asked(before, patience=4)
+    before = read_resume_point(tmp_path / "run")
+    more = resumed_config(before, patience=4)
     again = train(more, reporter=Reporter(), dataset=few_digits(), resume=before)
     assert (len(again.history), again.best_epoch) == (len(whole.history), whole.best_epoch)
     assert parameters(tmp_path / "run") == parameters(tmp_path / "whole")

@@ -16,7 +16,13 @@ from support.devices import contexts
 from gluonlab.data import ArraySplit, Loader
 from gluonlab.engine.cpu_threads import EngineCallback, push
 from gluonlab.parallel.strategy import Scored
-from gluonlab.training.evaluate import AHEAD, COLUMNS, evaluate, table, write_picture
+from gluonlab.training.evaluate import (
+    BATCHES_AHEAD,
+    COLUMNS,
+    evaluate,
+    format_confusion,
+    write_confusion_picture,
+)
 
 HANGS_S = 60  # bounds a wait for batches that never come
 
@@ -126,18 +132,14 @@ def test_few_batches_wait_for_a_slow_network_whatever_the_size_of_the_split():
     def batches():
         for batch in Loader(split_of(labels), contexts(1), 1, raw=True):
             handed_out.append(batch)
-            if len(handed_out) == AHEAD + 1:
+            if len(handed_out) == BATCHES_AHEAD + 1:
                 some_wait.set()
             yield batch
 
     network = SimpleNamespace(score=score, outputs=contexts(1))
     assert evaluate(network, batches(), 10).correct == 40
     assert len(ahead) == 40
-    assert max(ahead) == AHEAD + 1
-
-
-def test_a_confusion_matrix_is_counted_only_on_request():
-    assert evaluated(np.eye(7), np.arange(7), 1, confusion=False).confusion is None
+    assert max(ahead) == BATCHES_AHEAD + 1
 
 
 # --- the table and the picture
@@ -148,7 +150,7 @@ def test_a_confusion_matrix_is_counted_only_on_request():
 def test_a_table_fits_a_terminal_and_holds_every_number(classes, largest, named, seed):
     matrix = np.random.RandomState(seed).randint(0, largest + 1, (classes, classes))
     names = [("class with a long name %d" if named else "%d") % label for label in range(classes)]
-    lines = table(matrix, names).splitlines()
+    lines = format_confusion(matrix, names).splitlines()
     assert max(map(len, lines)) <= COLUMNS
     if lines[0].startswith("rows: "):  # their numbers end at one place, and all cells
         assert not named or len({line.index(" class ") for line in lines[2:]}) == 1
@@ -162,7 +164,7 @@ def test_a_table_fits_a_terminal_and_holds_every_number(classes, largest, named,
 
 def test_a_table_reads_like_this():
     matrix = np.array([[8, 2, 0], [0, 10, 0], [0, 0, 0]])
-    assert table(matrix, ("cat", "dog", "a very long name")).splitlines() == [
+    assert format_confusion(matrix, ("cat", "dog", "a very long name")).splitlines() == [
         "rows: true classes; columns: predicted classes",
         "                 0   1   2   right",
         "0 cat            8   2   .   80.0%",
@@ -174,10 +176,11 @@ def test_a_table_reads_like_this():
 def test_of_many_classes_the_most_frequent_confusions_are_told():
     matrix = np.eye(40, dtype=int) * 9
     assert (
-        table(matrix, [str(label) for label in range(40)]) == "no image was taken for another class"
+        format_confusion(matrix, [str(label) for label in range(40)])
+        == "no image was taken for another class"
     )
     matrix[3, 5], matrix[7, 1] = 1, 4
-    assert table(matrix, [f"c{label}" for label in range(40)]).splitlines() == [
+    assert format_confusion(matrix, [f"c{label}" for label in range(40)]).splitlines() == [
         "the most frequent confusions",
         "  c7 taken for c1: 4 of 13",
         "  c3 taken for c5: 1 of 10",
@@ -189,7 +192,7 @@ def test_the_picture_is_a_png_whose_diagonal_is_dark(tmp_path, classes):
     from matplotlib.image import imread
 
     names = [f"name {label}" for label in range(classes)]
-    write_picture(np.eye(classes, dtype=int) * 7, names, tmp_path / "confusion.png")
+    write_confusion_picture(np.eye(classes, dtype=int) * 7, names, tmp_path / "confusion.png")
     picture = imread(tmp_path / "confusion.png")[..., :3]
     dark = (picture[..., 0] < 0.2) & (picture[..., 2] > 0.3)  # the darkest of the blues
     rows, columns = np.nonzero(dark)
@@ -205,7 +208,7 @@ def test_nothing_is_left_of_a_picture_that_cannot_be_written(tmp_path):
     from gluonlab.errors import OutputError
 
     with pytest.raises(OutputError, match="cannot write"):
-        write_picture(np.eye(2, dtype=int), "ab", tmp_path / "missing" / "confusion.png")
+        write_confusion_picture(np.eye(2, dtype=int), "ab", tmp_path / "missing" / "confusion.png")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -214,14 +217,14 @@ STRANGE = ("costs $5", "$5 to $9 $", r"$\frac{$", "two\nlines", "no text \udcff"
 
 def test_classes_of_any_name_are_shown_as_they_are_written(tmp_path):
     matrix = np.eye(len(STRANGE), dtype=int) * 7
-    write_picture(matrix, STRANGE, tmp_path / "confusion.png")
+    write_confusion_picture(matrix, STRANGE, tmp_path / "confusion.png")
     assert (tmp_path / "confusion.png").read_bytes().startswith(b"\x89PNG")
-    shown = table(matrix, STRANGE)
+    shown = format_confusion(matrix, STRANGE)
     assert [line[2:14].rstrip() for line in shown.splitlines()[2:]] == [
         "costs $5", "$5 to $9 $", r"$\frac{$", r"two\nlines", r"no text \udc", r"tab\there"
     ]  # fmt: skip
     many = [*STRANGE, *map(str, range(40))]
-    shown = table(np.roll(np.eye(len(many), dtype=int), 1, axis=1), many)
+    shown = format_confusion(np.roll(np.eye(len(many), dtype=int), 1, axis=1), many)
     assert r"  two\nlines taken for no text \udcff: 1 of 1" in shown.splitlines()
     assert shown.encode()
 

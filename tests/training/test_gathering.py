@@ -10,7 +10,7 @@ from support.process_group import in_processes
 
 from gluonlab.kvstores.process_groups import ALONE
 from gluonlab.runs.checkpoint import Checkpoint
-from gluonlab.training.checkpoint_writer import CheckpointGather, checkpoint_of_first
+from gluonlab.training.checkpoint_writer import CheckpointGather, broadcast_checkpoint
 
 SHAPES = st.lists(
     st.lists(st.integers(1, 7), min_size=1, max_size=3).map(tuple), max_size=4
@@ -53,7 +53,7 @@ def test_every_process_gets_the_arrays_and_values_of_all(shapes):
             assert counts == {f"seen/{rank}": rank + round_ for rank in range(len(shapes))}
 
 
-def test_a_process_alone_has_all():
+def test_a_single_process_gathers_its_own_state():
     arrays, counts = {"a": nd.ones((2,))}, {"seen/0": 3}
     assert CheckpointGather(ALONE)(arrays, counts) == (arrays, counts)
 
@@ -66,7 +66,7 @@ def test_all_get_the_checkpoint_of_rank_0(dtype):
     def work(group):
         array = nd.array(values, dtype=dtype)
         read = Checkpoint({"w": array}, {"optimizer/sgd": array[0]}, {}, state)
-        return checkpoint_of_first(read if group.rank == 0 else None, group)
+        return broadcast_checkpoint(read if group.rank == 0 else None, group)
 
     for parameters, optimizer, devices, found in in_processes(3, work):
         assert found == state and not devices

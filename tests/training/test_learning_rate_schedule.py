@@ -22,7 +22,11 @@ from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers.optimizer_registry import OPTIMIZERS as OFFERED
 from gluonlab.optimizers.optimizer_registry import make_optimizer
 from gluonlab.training.build_network import make_net
-from gluonlab.training.learning_rate_schedule import LR_SCHEDULES, Rates, make_rates
+from gluonlab.training.learning_rate_schedule import (
+    LR_SCHEDULES,
+    LearningRates,
+    make_learning_rates,
+)
 from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
@@ -31,7 +35,7 @@ BASE, FINAL = 0.4, 0.02
 
 
 def rates(schedule, steps=100, warmup_steps=0, milestones=(), **more):
-    return Rates(BASE, steps, schedule, warmup_steps, FINAL, 0.3, milestones, **more)
+    return LearningRates(BASE, steps, schedule, warmup_steps, FINAL, 0.3, milestones, **more)
 
 
 # --- closed forms
@@ -90,7 +94,7 @@ def test_the_rates_are_those_of_mxnets_own_schedulers(schedule, warmup_steps):
 
 
 RATES = st.builds(
-    Rates,
+    LearningRates,
     base_lr=st.floats(0.01, 10),
     steps=st.integers(1, 60),
     schedule=st.sampled_from(sorted(LR_SCHEDULES)),
@@ -103,7 +107,9 @@ RATES = st.builds(
 
 @examples(40)
 @given(RATES)
-@example(Rates(0.224, 1, "cosine", final_lr=0.007154205656813448))  # whose sum is rounded upwards
+@example(
+    LearningRates(0.224, 1, "cosine", final_lr=0.007154205656813448)
+)  # whose sum is rounded upwards
 def test_a_rate_grows_in_the_warm_up_and_falls_after_it(rates):
     found = [rates(step) for step in range(1, rates.steps + 1)]
     up, down = found[: rates.warmup_steps], found[rates.warmup_steps :]
@@ -117,7 +123,7 @@ def test_a_rate_grows_in_the_warm_up_and_falls_after_it(rates):
 def test_a_rate_that_float32_does_not_know_is_0():
     net = small_net(contexts(1))
     before = values(net)
-    tiny = Rates(1.0, 5, "step", decay=1e-20, milestones=(1, 2, 3))
+    tiny = LearningRates(1.0, 5, "step", decay=1e-20, milestones=(1, 2, 3))
     trainer = BucketedTrainer(
         net.collect_params(), "sgd", {"learning_rate": 1.0, "lr_scheduler": tiny}
     )
@@ -128,42 +134,32 @@ def test_a_rate_that_float32_does_not_know_is_0():
     assert all_equal(values(net), before)
 
 
-def test_words_and_settings_say_what_is_used():
-    assert rates("cosine", warmup_steps=46).in_words() == "cosine to 0.02, warm-up in 46 steps"
-    assert rates("step", milestones=(20, 45)).in_words() == "times 0.3 after 20 and 45 steps"
-    assert rates("step", milestones=(20,)).settings() == {
-        "lr_schedule": "step", "warmup_steps": 0, "lr_decay": 0.3, "lr_decay_steps": [20]
-    }  # fmt: skip
-    assert rates("linear", warmup_steps=1).settings() == {
-        "lr_schedule": "linear",
-        "warmup_steps": 1,
-        "final_lr": FINAL,
-    }
-
-
 # --- from the settings of a run
 
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"lr_decay_epochs": "3,5"}, Rates(0.4, 80, "step", milestones=(30, 50))),
+        ({"lr_decay_epochs": "3,5"}, LearningRates(0.4, 80, "step", milestones=(30, 50))),
         (
             {"lr_decay_epochs": [3], "lr_decay": 0.5},
-            Rates(0.4, 80, "step", decay=0.5, milestones=(30,)),
+            LearningRates(0.4, 80, "step", decay=0.5, milestones=(30,)),
         ),
-        ({}, Rates(0.4, 80, "step", milestones=(40, 60))),
-        ({"warmup_epochs": 2}, Rates(0.4, 80, "step", warmup_steps=20, milestones=(50, 65))),
+        ({}, LearningRates(0.4, 80, "step", milestones=(40, 60))),
+        (
+            {"warmup_epochs": 2},
+            LearningRates(0.4, 80, "step", warmup_steps=20, milestones=(50, 65)),
+        ),
         (
             {"lr_schedule": "linear", "warmup_epochs": 0.25},
-            Rates(0.4, 80, "linear", warmup_steps=2),
+            LearningRates(0.4, 80, "linear", warmup_steps=2),
         ),
     ],
     ids=str,
 )
 def test_epochs_become_steps(settings, expected):
     assert (
-        make_rates(
+        make_learning_rates(
             TrainConfig(**{"lr_schedule": "step", **settings}), 0.4, epochs=8, steps_per_epoch=10
         )
         == expected
@@ -173,7 +169,9 @@ def test_epochs_become_steps(settings, expected):
 def test_a_run_of_a_single_step_is_made_with_the_full_rate():
     for schedule in LR_SCHEDULES:
         assert (
-            make_rates(TrainConfig(lr_schedule=schedule), 0.4, epochs=1, steps_per_epoch=1)(1)
+            make_learning_rates(
+                TrainConfig(lr_schedule=schedule), 0.4, epochs=1, steps_per_epoch=1
+            )(1)
             == 0.4
         )
 
@@ -208,7 +206,7 @@ def parameters_with_rates_by_hand(optimizer, rates):
 @pairwise(k=[1, 3], store=["device", "ring", "sharded-optimizer"], optimizer=list(OPTIMIZERS))
 def test_every_step_is_made_with_its_rate(k, store, optimizer):
     """The reference is told each rate by hand, so nothing depends on how it counts updates."""
-    schedule = Rates(0.3, len(BATCHES), "cosine", warmup_steps=2)
+    schedule = LearningRates(0.3, len(BATCHES), "cosine", warmup_steps=2)
     by_hand = (
         0.15,
         0.3,
@@ -235,7 +233,7 @@ def test_every_step_is_made_with_its_rate(k, store, optimizer):
 @pytest.mark.parametrize("optimizer", OFFERED)
 def test_every_optimizer_follows_a_schedule(optimizer):
     """To the bit, on one device."""
-    schedule = Rates(0.1, len(BATCHES), "linear", warmup_steps=2)
+    schedule = LearningRates(0.1, len(BATCHES), "linear", warmup_steps=2)
     expected, net = small_net(contexts(1)), small_net(contexts(1))
     trainer = gluon.Trainer(
         expected.collect_params(), make_optimizer(optimizer, {"learning_rate": 0.1}), kvstore=None

@@ -91,7 +91,7 @@ class View:
 def test_images_per_second_and_the_time_to_go_are_those_of_the_steps(shown):
     view, plot = View(), LivePlot(every=0)
     view.trained(plot, 40)
-    plot._due = 0  # whatever the last picture has cost
+    plot._next_draw_time = 0  # whatever the last picture has cost
     plot.on_step(view, Step(41, 0.25, 0.1, 1, 50, 4.1))
     assert words(shown[-1]) == "epoch 1 of 10   loss 0.250   500 images/s   1:36 to go"
     view.history = [Epoch(1, 100, 5000, 20.0, 1.0, 0.75, seconds=3700.0)]
@@ -116,7 +116,7 @@ def test_pictures_take_a_small_share_of_the_time(shown, monkeypatch):
     for n in range(1, 1001):
         now[0] += 0.1
         plot.on_step(view, Step(n, 2.0, 0.1, 1, 50, now[0]))
-    assert 2 <= len(shown) <= 1 + 100 * live_plot.SHARE + 1
+    assert 2 <= len(shown) <= 1 + 100 * live_plot.MAX_DRAWING_SHARE + 1
 
 
 def test_a_picture_that_cannot_be_drawn_does_not_end_the_run(tmp_path, shown, monkeypatch, capsys):
@@ -142,7 +142,7 @@ def test_outside_a_notebook_it_says_where_the_curves_are(capsys):
 
 
 @pytest.mark.parametrize("every", ["x", None, -1, float("nan"), float("inf"), True])
-def test_seconds_that_are_none_are_one_line(every):
+def test_an_invalid_interval_is_refused(every):
     with pytest.raises(
         ConfigError, match=r"LivePlot\(every=.*\): give seconds, a number from 0 up"
     ):

@@ -10,7 +10,7 @@ from mxnet import nd
 from support import quick_runs
 from support.devices import on_gpus
 from support.drawn_runs import few_digits
-from support.reference import all_equal, values
+from support.reference import values
 from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
@@ -21,7 +21,6 @@ from gluonlab.models import get_model
 from gluonlab.optimizers.optimizer_registry import NOT_OFFERED
 from gluonlab.study.compare_devices import ComparisonRow, compare, table
 from gluonlab.training import loop
-from gluonlab.training.loss_meter import StepLoss
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 
 pytestmark = pytest.mark.filterwarnings(
@@ -70,13 +69,6 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path, set
     assert [epoch.accuracy for epoch in runs[0].history] == [
         epoch.accuracy for epoch in runs[1].history
     ]
-
-
-def test_streaming_and_resident_runs_end_with_the_same_bits(tmp_path):
-    few = {"dataset": few_digits(), "batch_size": 8}
-    streamed = quick(tmp_path, "a", **few, resident_bytes=0)
-    resident = quick(tmp_path, "b", **few)
-    assert all_equal(values(streamed.net), values(resident.net))
 
 
 def test_the_folder_of_a_run_holds_everything(tmp_path):
@@ -242,15 +234,6 @@ def test_the_console_says_what_matters(tmp_path, capsys):
         assert piece in output.out
     assert all(len(line) <= 80 for line in output.out.splitlines())
     assert "epoch 1/1:   0%" in output.err  # the bar
-
-
-def test_the_bar_shows_images_and_the_last_loss_that_is_known():
-    reporter = ConsoleReporter(bar=True)
-    reporter.epoch_begins(1, 2, 100)
-    reporter.step_done(50, [StepLoss(1, 50, 1.25)])
-    assert "50.0/100" in str(reporter._bar)
-    assert "loss 1.250" in str(reporter._bar)
-    reporter.epoch_ends("")
 
 
 def test_compare_trains_with_each_number_of_devices(tmp_path):

@@ -11,14 +11,14 @@ from support.devices import contexts
 
 from gluonlab.errors import DivergedError
 from gluonlab.finite_numbers import LARGEST_LOSS
-from gluonlab.training.loss_meter import LossLog
+from gluonlab.training.loss_meter import AsyncLossMeter
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 50)), max_size=40), st.integers(0, 40))
 def test_every_step_is_reported_once_in_order_and_at_most_8_steps_late(steps, flush_after):
     """Each step: how many of the 3 devices had a shard, and the images in all."""
-    log, known = LossLog(contexts(3)), []
+    log, known = AsyncLossMeter(contexts(3)), []
     for number, (busy, images) in enumerate(steps, start=1):
         known += log.append(
             [
@@ -41,8 +41,8 @@ def test_every_step_is_reported_once_in_order_and_at_most_8_steps_late(steps, fl
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("begins", [1, 4, 5, 11])
-def test_a_loss_that_is_no_number_stops_within_8_steps_and_names_its_step(bad, begins):
-    log = LossLog(contexts(2))
+def test_a_loss_that_is_not_finite_stops_within_8_steps_and_names_its_step(bad, begins):
+    log = AsyncLossMeter(contexts(2))
     said = "at step 1, before any update: look for" if begins == 1 else rf"at step {begins}\b.*--lr"
     with pytest.raises(DivergedError, match=said):
         for number in range(1, begins + 9):
@@ -56,7 +56,7 @@ def test_a_loss_that_is_no_number_stops_within_8_steps_and_names_its_step(bad, b
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.sampled_from([1.0, math.inf, math.nan]), max_size=30))
 def test_where_losses_may_overflow_their_steps_are_left_out(losses):
-    log, known = LossLog(contexts(2), may_overflow=True), []
+    log, known = AsyncLossMeter(contexts(2), may_overflow=True), []
     for loss in losses:
         known += log.append(
             [nd.ones((1,), ctx=contexts(2)[0]), nd.full((1,), loss, ctx=contexts(2)[1])], 2
@@ -70,7 +70,7 @@ def test_where_losses_may_overflow_their_steps_are_left_out(losses):
 
 
 def test_arrays_that_are_overwritten_afterwards_are_noted_as_they_were():
-    log, loss, known = LossLog(contexts(1)), nd.zeros((1,)), []
+    log, loss, known = AsyncLossMeter(contexts(1)), nd.zeros((1,)), []
     for number in range(10):
         loss[:] = number
         known += log.append([loss], 1)
@@ -79,7 +79,7 @@ def test_arrays_that_are_overwritten_afterwards_are_noted_as_they_were():
 
 def test_a_device_without_a_shard_adds_nothing_of_what_it_had_before():
     """In every place of both blocks, each of which has held another number there."""
-    log, known = LossLog(contexts(3)), []
+    log, known = AsyncLossMeter(contexts(3)), []
     for busy in [3] * 8 + [1] * 8 + [2] * 8:
         known += log.append(
             [nd.full((1,), 10.0**device, ctx=ctx) for device, ctx in enumerate(contexts(busy))], 1
@@ -88,15 +88,15 @@ def test_a_device_without_a_shard_adds_nothing_of_what_it_had_before():
 
 
 @pytest.mark.parametrize("may_overflow", [False, True])
-def test_a_large_loss_that_training_recovers_from_is_no_end(may_overflow):
-    log = LossLog(contexts(1), may_overflow)
+def test_a_large_loss_that_can_recover_does_not_stop_the_run(may_overflow):
+    log = AsyncLossMeter(contexts(1), may_overflow)
     log.append([nd.array([LARGEST_LOSS / 2])], 1)
     assert [step.loss for step in log.flush()] == [LARGEST_LOSS / 2]
 
 
 def test_the_devices_sums_are_added_in_more_digits_than_they_have():
     """2**24 + 1 is no float32."""
-    log = LossLog(contexts(2))
+    log = AsyncLossMeter(contexts(2))
     log.append(
         [nd.full((1,), 2.0**24, ctx=contexts(2)[0]), nd.ones((1,), ctx=contexts(2)[1])], 1024
     )

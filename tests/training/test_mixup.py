@@ -25,7 +25,7 @@ from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.training_loss import make_loss
 from gluonlab.training.build_network import make_net
 from gluonlab.training.plan import make_plan
-from gluonlab.training.run_memory import Needs
+from gluonlab.training.run_memory import MemoryEstimator
 
 CLASSES, SHAPE, ALPHA, SEED = 6, (2, 6, 6), 0.7, 4
 RANDOM = np.random.RandomState(1)
@@ -219,7 +219,7 @@ def test_memory_counts_partners_and_mixtures():
         plan = make_plan(
             TrainConfig(**{"devices": named(2), "model": "mlp", "mixup": 0.2, **settings})
         )
-        return Needs(plan, make_net(plan)).memory(10)
+        return MemoryEstimator(plan, make_net(plan)).memory(10)
 
     image, mixture = 28 * 28 + 4, 4 * (28 * 28 + 3)
     # images and partners; two batches made ahead, one in use, one in the making, and the graph's

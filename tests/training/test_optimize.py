@@ -22,7 +22,7 @@ from gluonlab.errors import GluonlabWarning
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.gradient_compression import compressing
 from gluonlab.kvstores.process_groups import ALONE
-from gluonlab.training.build_network import make_net, spare_biases
+from gluonlab.training.build_network import disable_bias_and_norm_decay, make_net
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import ConsoleReporter
 
@@ -52,7 +52,7 @@ def test_without_gradients_only_weights_decay(store):
     ctxs = contexts(2)
     net = normalising_net(ctxs)
     before = {name: param.data(ctxs[0]).asnumpy() for name, param in net.collect_params().items()}
-    spare_biases(net)
+    disable_bias_and_norm_decay(net)
     trainer = BucketedTrainer(
         net.collect_params(), "sgd", {"learning_rate": 0.5, "wd": 0.1}, make_kvstore(store)
     )
@@ -192,7 +192,7 @@ def test_a_run_names_every_option_that_changes_its_training_in_80_columns():
     )  # fmt: skip
     plan = make_plan(TrainConfig(devices=named(2), **everything))
     plan = dataclasses.replace(plan, random_resized_crop=True)  # of image files
-    titles, texts = zip(*plan.options_in_words())
+    titles, texts = zip(*plan.option_lines())
     assert titles == ("options", *[""] * (len(texts) - 1))
     assert all(len(text) <= 80 - 11 for text in texts)
     named_all = (
@@ -200,7 +200,7 @@ def test_a_run_names_every_option_that_changes_its_training_in_80_columns():
         "mixup 0.2, sync-bn, no bias decay"
     )
     assert " ".join(texts) == f"{named_all}, compress 2bit:0.1"
-    assert list(make_plan(TrainConfig(devices=named(2))).options_in_words()) == []
+    assert list(make_plan(TrainConfig(devices=named(2))).option_lines()) == []
 
 
 def test_one_device_neither_shares_statistics_nor_compresses():
@@ -208,7 +208,7 @@ def test_one_device_neither_shares_statistics_nor_compresses():
     with pytest.warns(GluonlabWarning, match=said):
         plan = make_plan(TrainConfig(devices=named(1), sync_bn=True, compress="2bit"))
     assert (plan.sync_bn, plan.compress) == (False, None)
-    assert list(plan.options_in_words()) == []
+    assert list(plan.option_lines()) == []
 
 
 def test_smoothing_is_in_the_training_loss_and_not_in_that_of_validation(tmp_path):

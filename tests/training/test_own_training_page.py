@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gluonlab.training.callbacks import LATE, METHODS
-from gluonlab.training.stop_consensus import WITHIN
+from gluonlab.training.callbacks import EVENT_METHODS, LOSS_DELAY
+from gluonlab.training.stop_consensus import STOP_DELAY
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own-training.md").read_text(encoding="utf-8")
 
@@ -35,5 +35,5 @@ def test_every_block_runs(tmp_path, monkeypatch, capsys):
 
 def test_the_table_names_all_methods_and_the_delays_are_those_of_the_code():
     rows = re.findall(r"^\| `(on_\w+)`", PAGE, re.M)
-    assert tuple(rows) == METHODS
-    assert f"{LATE} steps after a step" in PAGE and f"at most {WITHIN} later" in PAGE
+    assert tuple(rows) == EVENT_METHODS
+    assert f"{LOSS_DELAY} steps after a step" in PAGE and f"at most {STOP_DELAY} later" in PAGE

@@ -24,8 +24,8 @@ from gluonlab.kvstores.process_groups import SummingGroup
 from gluonlab.models import check_model
 from gluonlab.training.evaluate_run import evaluate_run, plan_evaluation
 from gluonlab.training.loop import train
-from gluonlab.training.plan import fill_gaps, make_plan
-from gluonlab.training.recipes import PHOTOGRAPHS, QUICK, RECIPES, SAME
+from gluonlab.training.plan import apply_recipe, make_plan
+from gluonlab.training.recipes import GLUONCV_NAMES, PHOTOGRAPHS, QUICK, RECIPES
 from gluonlab.training.reporter import Reporter
 
 pytestmark = pytest.mark.filterwarnings(
@@ -68,7 +68,7 @@ def dataset_for(recipe_or_name):
 
 def names_of(model):
     """gluonlab's own name of a network of gluoncv."""
-    return {theirs: ours for ours, theirs in SAME.items()}.get(model, model)
+    return {theirs: ours for ours, theirs in GLUONCV_NAMES.items()}.get(model, model)
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +104,10 @@ def test_a_network_with_a_published_figure_is_trained_as_it_was_there(recipe, mo
             dataset=dataset.name, model=name, pretrained=pretrained, devices=named(1)
         )
         if name == dataset.defaults.model and not recipe.pretrained:
-            assert fill_gaps(config).recipe.name == QUICK
+            assert apply_recipe(config).recipe.name == QUICK
             config = config.replace(recipe=recipe.name)
         files = ImageFiles(dataset.train.images, dataset.train.labels)
-        settled = fill_gaps(config, dataclasses.replace(dataset, train=files))
+        settled = apply_recipe(config, dataclasses.replace(dataset, train=files))
         assert settled.recipe is recipe
         for field in dataclasses.fields(recipe):
             if field.name not in OWN_NAMES:
@@ -116,9 +116,9 @@ def test_a_network_with_a_published_figure_is_trained_as_it_was_there(recipe, mo
                 )
         plan = make_plan(config, dataset)
         assert plan.lr == recipe.lr * (
-            recipe.usual_batch / (recipe.lr_per_images or recipe.usual_batch)
+            recipe.default_batch_size / (recipe.lr_per_images or recipe.default_batch_size)
         )
-        assert plan.rates.steps == recipe.epochs * IMAGES // recipe.usual_batch
+        assert plan.rates.steps == recipe.epochs * IMAGES // recipe.default_batch_size
         assert plan.dataset.colours == (COLOURS[recipe.normalise] if recipe.normalise else None)
 
 
@@ -176,7 +176,7 @@ TRIED = [each for each in EVERY if not each[0].pretrained][:: len(EVERY) // 8]
 
 @settings(max_examples=60)
 @given(st.sampled_from(TRIED), GIVEN, st.integers(1, 3))
-def test_what_is_given_wins_and_the_rest_is_the_recipes(which, given, devices):
+def test_given_settings_override_the_recipe(which, given, devices):
     """Every plan can be run: nothing of a recipe contradicts what is given, however short or
     different the run is.
     """
@@ -220,7 +220,7 @@ def test_what_is_given_wins_and_the_rest_is_the_recipes(which, given, devices):
         assert used["lr_decay"] == recipe.lr_decay
 
 
-def test_lenet_on_the_digits_is_trained_as_ever():
+def test_lenet_on_the_digits_keeps_its_defaults():
     """With all that was its default before there were recipes."""
     every = dict(
         model="lenet", batch_size=32, epochs=10, optimizer="adam", lr=0.002, wd=0, flip=False,
@@ -235,7 +235,7 @@ def test_lenet_on_the_digits_is_trained_as_ever():
         "learning_rate": 0.002,
         "wd": 0,
     }
-    assert plain.resolved.config.replace(recipe=None, normalise="none") == full.resolved.asked
+    assert plain.resolved.config.replace(recipe=None, normalise="none") == full.resolved.requested
 
 
 def test_a_first_try_is_short_by_name_and_mostly_without():
@@ -244,10 +244,10 @@ def test_a_first_try_is_short_by_name_and_mostly_without():
     """
     for name, kind in DATASETS.items():
         config = TrainConfig(dataset=name.replace("PATH", "somewhere"))
-        assert fill_gaps(config).recipe.name == ("published" if name == "cifar10" else QUICK)
-        assert fill_gaps(config.replace(recipe=QUICK)).model == kind.defaults.model
+        assert apply_recipe(config).recipe.name == ("published" if name == "cifar10" else QUICK)
+        assert apply_recipe(config.replace(recipe=QUICK)).model == kind.defaults.model
         for model in ("cifar_resnet20", "resnet50", "mlp"):
-            quick = fill_gaps(config.replace(model=model, recipe=QUICK)).config
+            quick = apply_recipe(config.replace(model=model, recipe=QUICK)).config
             assert (quick.epochs, quick.lr, quick.batch_size) == (
                 kind.defaults.epochs,
                 kind.defaults.lr,
@@ -266,31 +266,6 @@ def test_cifar10_is_trained_by_a_published_recipe_with_its_network(asked):
     assert (plan.settings()["recipe"], plan.dataset.colours) == ("published", COLOURS["cifar10"])
     said = " ".join(line for _, line in plan.resolved.in_words())
     assert f"92.1 % there {plan.epochs} epochs (--recipe quick: lenet, 10)" in said
-
-
-def test_cifar10s_first_try_is_the_labs():
-    """LeNet, which it also is where somebody asks for it, or for another network with the lab's
-    settings.
-    """
-    dataset = dataset_for("cifar10")
-    short, lenet, own = (
-        make_plan(TrainConfig(dataset="cifar10", devices=named(2), **asked), dataset).settings()
-        for asked in (
-            {"recipe": QUICK},
-            {"model": "lenet"},
-            {"recipe": QUICK, "model": "cifar_resnet20"},
-        )
-    )
-    lab = {
-        "model": "lenet",
-        "epochs": 10,
-        "optimizer": "adam",
-        "learning_rate": 0.001,
-        "normalise": "none",
-        "recipe": QUICK,
-    }
-    assert short == lenet and lab.items() <= short.items()
-    assert own == {**short, "model": "cifar_resnet20"}
 
 
 @pytest.mark.parametrize(

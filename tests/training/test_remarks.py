@@ -54,7 +54,7 @@ def remarks_on(tmp_path, dataset=None, **settings):
     return heard.remarks
 
 
-def test_a_run_that_learns_is_not_remarked_on(tmp_path):
+def test_a_run_that_learns_has_no_warning(tmp_path):
     assert remarks_on(tmp_path, epochs=2) == []
 
 
@@ -77,7 +77,7 @@ def test_images_of_one_class(tmp_path):
         ({"lr": "1e-9"}, CHANCE),
     ],
 )
-def test_a_network_that_learned_nothing_has_one_remark(tmp_path, settings, start):
+def test_a_network_that_learned_nothing_has_one_warning(tmp_path, settings, start):
     [remark] = remarks_on(tmp_path, **settings)
     assert re.match(start, remark)
     assert "--lr; --find-lr 100 finds one" in remark
@@ -88,13 +88,15 @@ def test_a_network_that_learned_nothing_has_one_remark(tmp_path, settings, start
     st.integers(0, 200),
     st.floats(0.01, 1e20),
 )
-def test_an_accuracy_that_guessing_explains_is_remarked_on(labels, right, loss):
+def test_an_accuracy_of_chance_has_a_warning(labels, right, loss):
     """Beside the binomial distribution itself: the better guess is right with one class."""
     dataset = data_set([0], labels, classes=5)
     accuracy = min(right, len(labels)) / len(labels)
     last = SimpleNamespace(accuracy=accuracy, loss=loss)
-    result = SimpleNamespace(plan=SimpleNamespace(dataset=dataset, own=UserComponents()), kept=last)
-    said = list(training_setup._learned_nothing(result))
+    result = SimpleNamespace(
+        plan=SimpleNamespace(dataset=dataset, user_components=UserComponents()), kept=last
+    )
+    said = list(training_setup._warn_of_failed_training(result))
     most = max(labels.count(label) for label in labels)
     share = most / len(labels)
     by_chance = accuracy <= share + 2 * math.sqrt(share * (1 - share) / len(labels))

@@ -58,14 +58,14 @@ def on_four():
 def test_a_drift_of_one_bit_is_named_wherever_it_is(on_four, place, request):
     random, ctxs = np.random.RandomState(place), contexts(4)
     check = ReplicaCheck(on_four)
-    check.after(3)
+    check.compare_replicas(3)
     param, ctx = random.choice(trained(on_four)), ctxs[random.randint(4)]
     bit = (param, ctx, random.randint(np.prod(param.shape)), random.randint(32))
     flip_a_bit(*bit)
     request.addfinalizer(lambda: flip_a_bit(*bit))  # as it was
     others = ", ".join(str(other) for other in ctxs if other != ctx)
     with pytest.raises(DriftError) as caught:
-        check.after(6)
+        check.compare_replicas(6)
     assert (
         f"{param.name} on {ctx} differs from {others} after step 6, not yet after step 3;"
         in str(caught.value)
@@ -80,7 +80,7 @@ def test_of_two_replicas_both_are_named():
         DriftError,
         match=re.escape(f"{trained(net)[1].name} differs between {first}, {second} after step 1;"),
     ):
-        ReplicaCheck(net).after(1)
+        ReplicaCheck(net).compare_replicas(1)
 
 
 def test_a_drift_is_named_in_every_process_of_a_group():
@@ -90,11 +90,11 @@ def test_a_drift_is_named_in_every_process_of_a_group():
         ctxs = contexts(1 + group.rank)
         net = network(ctxs)
         check = ReplicaCheck(net, group=group)
-        check.after(1)
+        check.compare_replicas(1)
         if group.rank == 1:
             flip_a_bit(trained(net)[2], ctxs[1], 3, 0)
         with pytest.raises(DriftError) as caught:
-            check.after(2)
+            check.compare_replicas(2)
         return str(caught.value)
 
     first, second = in_processes(2, work)
@@ -110,9 +110,9 @@ def test_running_statistics_may_differ_until_they_are_averaged():
     net = network(contexts(2))
     states = [param for param in net.collect_params().values() if param.grad_req == "null"]
     flip_a_bit(states[0], contexts(2)[1], 0, 5)
-    ReplicaCheck(net).after(1)
+    ReplicaCheck(net).compare_replicas(1)
     with pytest.raises(DriftError, match=states[0].name):
-        ReplicaCheck(net, statistics=True).after(1)
+        ReplicaCheck(net, statistics=True).compare_replicas(1)
 
 
 def test_a_frozen_weight_is_no_running_statistic():
@@ -121,7 +121,7 @@ def test_a_frozen_weight_is_no_running_statistic():
     net.weight.grad_req = "null"
     flip_a_bit(net.weight, contexts(2)[0], 1, 9)
     with pytest.raises(DriftError, match=net.weight.name):
-        ReplicaCheck(net).after(1)
+        ReplicaCheck(net).compare_replicas(1)
 
 
 @pytest.mark.parametrize(("kept", "drifted"), [(0, 1), (1, 0), (0, 7), (7, 0), (1, 7), (7, 1)])
@@ -135,11 +135,11 @@ def test_a_replica_whose_checksum_is_zero_or_one_is_compared_as_any_other(kept, 
     net.initialize(ctx=ctxs)
     net.weight.set_data(nd.array(bits[kept]))
     check = ReplicaCheck(net)
-    check.after(1)
+    check.compare_replicas(1)
     net.weight.data(ctxs[1])[:] = nd.array(bits[drifted], ctx=ctxs[1])
     said = f"on {ctxs[1]} differs from {ctxs[0]}, {ctxs[2]} after step 2"
     with pytest.raises(DriftError, match=re.escape(said)):
-        check.after(2)
+        check.compare_replicas(2)
 
 
 class Drifting(DataParallel):
@@ -170,16 +170,16 @@ def test_a_drift_of_one_bit_is_found_in_whatever_devices_of_a_split_hold_alike(w
     strategy = strategy_class(way)(make, softmax(), plan, ALONE)
     check = ReplicaCheck(strategy.net, replicated=strategy.replicated())
     train_on(strategy, batches_of([7, 1]))
-    check.after(1)
+    check.compare_replicas(1)
     several = [param for param in strategy.replicated() if len(param.list_ctx()) > 1]
     assert several
     for param in several:
         ctx = param.list_ctx()[-1]
         flip_a_bit(param, ctx, 0, 3)
         with pytest.raises(DriftError, match=param.name):
-            check.after(2)
+            check.compare_replicas(2)
         flip_a_bit(param, ctx, 0, 3)
-    check.after(3)
+    check.compare_replicas(3)
 
 
 def test_a_run_ends_at_the_first_check_after_the_drift(tmp_path):
@@ -226,5 +226,5 @@ def test_replicas_that_are_alike_train_on_with_the_same_bits(tmp_path, store, de
     assert all_equal(values(plain.net), values(checked.net))
 
 
-def test_one_replica_is_not_compared(tmp_path):
+def test_a_single_replica_is_not_compared(tmp_path):
     assert quick(tmp_path, devices=named(1), check_replicas=1).plan.check_replicas is None

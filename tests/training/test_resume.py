@@ -36,8 +36,8 @@ from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
-from gluonlab.training.resume import asked, interrupted
-from gluonlab.training.train_state import STEPS
+from gluonlab.training.resume import read_resume_point, resumed_config
+from gluonlab.training.train_state import SEED_EVERY
 
 BY_CUDNN = pytest.mark.cpu_only("cuDNN's Dropout cannot be seeded again")
 
@@ -56,15 +56,15 @@ def test_a_run_placed_by_a_file_goes_on_from_another_folder(tmp_path, monkeypatc
     order = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]["order"]
     assert order != [str(device(number)) for number in range(8)]
     monkeypatch.chdir(there)
-    before = interrupted(tmp_path / "run")
-    assert asked(before).topology == str(here / "m.json")
+    before = read_resume_point(tmp_path / "run")
+    assert resumed_config(before).topology == str(here / "m.json")
     resume(tmp_path / "run", read)
     score = evaluate_run(str(tmp_path / "run")).score
     (here / "m.json").rename(there / "m.json")
     assert evaluate_run(str(tmp_path / "run")).score == score
     with pytest.raises(UsageError, match=r"here/m.json cannot be read"):
-        make_plan(asked(before))
-    moved = make_plan(asked(before, topology="m.json"))
+        make_plan(resumed_config(before))
+    moved = make_plan(resumed_config(before, topology="m.json"))
     assert moved.settings()["order"] == order
 
 
@@ -97,7 +97,7 @@ DRAWN = {
     steps=st.integers(2, STEPS_OF_TWO_EPOCHS),
     every=st.integers(1, 5),
 )
-def test_a_run_that_goes_on_ends_with_the_bits_of_the_undisturbed_one(
+def test_a_resumed_run_is_bit_identical_to_an_uninterrupted_one(
     tmp_path_factory, layers, sync_bn, options, steps, every
 ):
     assume(steps > every)
@@ -113,8 +113,8 @@ def test_a_run_that_goes_on_ends_with_the_bits_of_the_undisturbed_one(
 def test_dropout_draws_the_same_beyond_the_steps_at_which_it_is_seeded(tmp_path, with_layers):
     with_layers(["dropout"])
     options = settings_of(2, global_batch_size=2, epochs=1)
-    assert STEPS + 7 < IMAGES / 2
-    assert_ends_alike(tmp_path, STEPS + 9, f"{STEPS + 7} steps", **options)
+    assert SEED_EVERY + 7 < IMAGES / 2
+    assert_ends_alike(tmp_path, SEED_EVERY + 9, f"{SEED_EVERY + 7} steps", **options)
 
 
 def test_images_from_files_go_on_in_mid_epoch(tmp_path):
@@ -162,7 +162,7 @@ def test_a_run_keeps_the_library_that_resizes_its_images(tmp_path, of_files, wit
     noted = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]["resizer"]
     assert noted == "cykooz"
     with pytest.raises(ConfigError, match="--resizer was cykooz, and would be pillow"):
-        other = asked(interrupted(tmp_path / "run"), resizer="pillow")
+        other = resumed_config(read_resume_point(tmp_path / "run"), resizer="pillow")
         train(other, resume=tmp_path / "run", reporter=Reporter())
     without_cykooz()
     with pytest.raises(DataError, match="--resizer cykooz needs the package"):
@@ -230,7 +230,7 @@ def undisturbed(tmp_path_factory):
     ],
     ids=str,
 )
-def test_on_other_devices_it_goes_on_with_the_same_sums(broken_off, undisturbed, given):
+def test_on_other_devices_a_resumed_run_has_the_same_sums(broken_off, undisturbed, given):
     result = resume(broken_off, **given)
     for one, other in zip(
         undisturbed.net.collect_params().values(), result.net.collect_params().values()
@@ -258,7 +258,7 @@ def test_on_other_devices_it_goes_on_with_the_same_sums(broken_off, undisturbed,
     ],
     ids=str,
 )
-def test_what_changes_numbers_is_refused_with_the_difference(broken_off, given, said):
+def test_settings_that_change_results_are_refused_with_the_difference(broken_off, given, said):
     before = {path: path.read_bytes() for path in broken_off.rglob("*") if path.is_file()}
     with pytest.raises(ConfigError) as raised:
         resume(broken_off, **given)
@@ -290,7 +290,7 @@ def test_epochs_may_grow(broken_off, tmp_path):
     train(config, reporter=Reporter(), dataset=few_digits())
     assert parameters(broken_off) == parameters(tmp_path / "whole")
     assert [epoch.epoch for epoch in result.history] == [1, 2, 3]
-    finished = interrupted(broken_off)
+    finished = read_resume_point(broken_off)
     with pytest.raises(ConfigError, match="3 of 3 epochs are finished"):
         train(resume=broken_off, reporter=Reporter(), dataset=few_digits())
     assert finished.checkpoint.step == 24
@@ -323,7 +323,7 @@ def test_a_run_without_a_checkpoint_is_refused(tmp_path, with_layers):
     with pytest.raises(DataError, match="has no checkpoint to go on from: give the folder"):
         resume(tmp_path / "run")
     with pytest.raises(DataError, match=r"--resume .*nowhere is no folder"):
-        interrupted(tmp_path / "nowhere")
+        read_resume_point(tmp_path / "nowhere")
 
 
 @given(st.text(max_size=12) | st.integers() | st.booleans() | st.none() | st.floats())

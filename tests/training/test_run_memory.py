@@ -24,7 +24,7 @@ from gluonlab.training.build_network import make_net
 from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import ConsoleReporter
-from gluonlab.training.run_memory import Needs
+from gluonlab.training.run_memory import MemoryEstimator
 from gluonlab.training.training_setup import prepare
 
 IMAGE_BYTES = 28 * 28 + 4  # a digit, and its label
@@ -33,7 +33,7 @@ WEIGHTS = 28 * 28 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10  # of the MLP on di
 
 def needs(**settings):
     plan = make_plan(TrainConfig(**{"devices": named(2), "model": "mlp", **settings}))
-    return Needs(plan, make_net(plan))
+    return MemoryEstimator(plan, make_net(plan))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_the_state_is_what_the_optimizer_really_makes(name):
     )
 
 
-def test_telling_allocates_no_state(monkeypatch):
+def test_estimating_allocates_no_state(monkeypatch):
     """The optimizer is asked for that of one number."""
     asked, create_state = [], mx.optimizer.Adam.create_state
     monkeypatch.setattr(
@@ -104,8 +104,8 @@ def enormous(tmp_path_factory):
 def test_a_batch_of_more_elements_than_mxnet_has_fits_no_memory(enormous, count, batch):
     table = needs(dataset=enormous, devices=named(count))
     assert 174_762 == (2**31 - 2) // (3 * 64 * 64)
-    assert table.limit.largest(180_000) == table.limit.largest(2**31) == batch
-    assert table.limit.largest(1000) == 1000
+    assert table.limit.largest_images(180_000) == table.limit.largest_images(2**31) == batch
+    assert table.limit.largest_images(1000) == 1000
     with pytest.raises(
         ConfigError,
         match=r"make an array of 2,147,\d+,\d+ elements, and MXNet allows fewer than 2,147,483,647",
@@ -115,9 +115,9 @@ def test_a_batch_of_more_elements_than_mxnet_has_fits_no_memory(enormous, count,
 
 def test_arrays_inside_of_a_network_count_too(enormous):
     """LeNet's first convolution makes 20 x 62 x 62 numbers of 3 x 64 x 64."""
-    assert needs(dataset=enormous, model="lenet", devices=named(1)).limit.largest(180_000) <= (
-        2**31 - 2
-    ) // (20 * 60 * 60)
+    assert needs(dataset=enormous, model="lenet", devices=named(1)).limit.largest_images(
+        180_000
+    ) <= (2**31 - 2) // (20 * 60 * 60)
 
 
 @pytest.mark.parametrize("more", [{}, {"mixup": 0.2}, {"devices": named(2)}], ids=str)
@@ -224,7 +224,7 @@ SPLITS = {
 def test_of_a_split_memory_is_told_for_each_device_beside_data_parallelism(settings):
     plan = make_plan(TrainConfig(model="mlp", memory=True, batch_size=500, **settings))
     ready = prepare(plan)
-    lines = ready.introduction
+    lines = ready.header
     begin = next(i for i, line in enumerate(lines) if line.startswith("memory "))
     assert all(len(line) <= 80 for line in lines[begin:])
     assert "for 500 images of a batch per copy of the network" in lines[begin]
@@ -265,7 +265,7 @@ def test_a_pipeline_keeps_as_many_activations_as_its_schedule_has_slots():
     ("batch_size", "images"),  # 719: half of 1437 training images
     [(500, 500), pytest.param(4_000_000_000, 719, marks=pytest.mark.long)],
 )
-def test_memory_is_told_before_training(tmp_path, capsys, batch_size, images):
+def test_memory_is_printed_before_training(tmp_path, capsys, batch_size, images):
     config = TrainConfig(
         devices=named(2),
         model="mlp",

@@ -107,7 +107,7 @@ def test_every_field_that_can_change_numbers_shows(empty_cwd):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [*filter(of_folder, CHANGES)])
-def test_so_does_what_changes_images_from_files(name, empty_cwd):
+def test_every_option_that_changes_image_files_shows(name, empty_cwd):
     write_folder(empty_cwd / "pictures", train=1, val=1)
     write_folder(empty_cwd / "unsplit", train=4, val=0)
     shutil.rmtree(empty_cwd / "unsplit" / "val")

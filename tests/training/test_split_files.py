@@ -13,7 +13,7 @@ from support.examples import examples
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
-from gluonlab.report.report_page import as_page
+from gluonlab.report.report_page import make_page
 from gluonlab.runs.run_reader import read_runs
 from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
@@ -71,4 +71,4 @@ def test_every_split_scores_with_what_another_leaves(tmp_path_factory, way, othe
         expected.score.accuracy, abs=1 / 360
     )
     [run] = read_runs([folder])
-    assert WAYS[way][1]["split"] in as_page([run])
+    assert WAYS[way][1]["split"] in make_page([run])

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from support.process_group import in_processes
 
 from gluonlab.host.signals import RAISED, EndRequest
-from gluonlab.training.stop_consensus import EVERY, Consensus
+from gluonlab.training.stop_consensus import POLL_EVERY, StopCoordinator
 
 EXCHANGES = 6
 
 
 def exchange(group, consensus):
     """What the losses bring about, every few steps."""
-    consensus.hear(group.total(consensus.numbers()))
+    consensus.update_from_all(group.total(consensus.local_flags()))
 
 
 @settings(max_examples=20)
@@ -33,14 +33,14 @@ def test_all_see_a_signal_after_the_same_exchange(of_ranks):
 
     def work(group):
         request = EndRequest()
-        consensus, seen = Consensus(group, request), []
+        consensus, seen = StopCoordinator(group, request), []
         for number in range(EXCHANGES):
-            before, own = consensus.signal, of_ranks[group.rank]
+            before, own = consensus.agreed_signal, of_ranks[group.rank]
             if own is not None and own[0] == number:
                 request.take(own[1])
-            assert consensus.signal == before
+            assert consensus.agreed_signal == before
             exchange(group, consensus)
-            seen.append((consensus.signal, consensus.moment()))
+            seen.append((consensus.agreed_signal, consensus.shared_time()))
         return seen
 
     everyones = in_processes(len(of_ranks), work)
@@ -57,16 +57,16 @@ def test_the_time_is_that_of_rank_0():
         before = time.monotonic()
         if group.rank:
             group.total(np.zeros(1))  # rank 0 has begun
-        consensus, begun = Consensus(group), time.monotonic()
+        consensus, begun = StopCoordinator(group), time.monotonic()
         if group.rank == 0:
             group.total(np.zeros(1))
-        assert consensus.moment() == 0
+        assert consensus.shared_time() == 0
         asked = time.monotonic()
         exchange(group, consensus)
-        told, answered = consensus.moment(), time.monotonic()
+        told, answered = consensus.shared_time(), time.monotonic()
         while time.monotonic() == answered:
             pass
-        assert consensus.moment() == told
+        assert consensus.shared_time() == told
         return told, asked - begun, answered - before
 
     (first, least, most), (second, *_) = in_processes(2, work)
@@ -77,7 +77,7 @@ def test_the_time_is_that_of_rank_0():
 def test_an_evaluation_of_a_group_ends_after_the_same_batch():
     def work(group):
         request, done = EndRequest(), []
-        consensus = Consensus(group, request)
+        consensus = StopCoordinator(group, request)
 
         class Enough(Exception):
             pass
@@ -86,21 +86,21 @@ def test_an_evaluation_of_a_group_ends_after_the_same_batch():
             raise Enough
 
         with pytest.raises(Enough):
-            for batch in consensus.between(range(50), answer):
+            for batch in consensus.poll_between(range(50), answer):
                 done.append(batch)
                 if (group.rank, batch) == (1, 9):
                     request.take(signal.SIGTERM)
         with pytest.raises(RAISED[signal.SIGTERM]):
-            consensus.answer()
+            consensus.raise_signal()
         return done
 
-    assert in_processes(2, work) == [list(range(3 * EVERY))] * 2
+    assert in_processes(2, work) == [list(range(3 * POLL_EVERY))] * 2
 
 
-def test_a_process_alone_sees_its_own_signal_at_once():
+def test_a_single_process_sees_its_own_signal_at_once():
     with pytest.raises(KeyboardInterrupt), EndRequest() as request:
-        consensus = Consensus(request=request)
-        assert consensus.signal is None and not consensus.numbers()[1:].any()
+        consensus = StopCoordinator(request=request)
+        assert consensus.agreed_signal is None and not consensus.local_flags()[1:].any()
         os.kill(os.getpid(), signal.SIGINT)
-        assert consensus.signal == signal.SIGINT
-        consensus.answer()
+        assert consensus.agreed_signal == signal.SIGINT
+        consensus.raise_signal()

@@ -26,7 +26,7 @@ from gluonlab.runs.run_reader import read_lines
 from gluonlab.runs.run_schema import Epoch, LossScaleEvent, Step
 from gluonlab.runs.tensorboard_file import check_tensorboard
 from gluonlab.study.compare_devices import compare
-from gluonlab.training.builtin_callbacks import OF_EPOCHS, OF_STEPS, TensorBoard
+from gluonlab.training.builtin_callbacks import EPOCH_FIELDS, STEP_FIELDS, TensorBoard
 from gluonlab.training.callbacks import FAILED, Callback, RunEnd
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
@@ -49,7 +49,7 @@ def run(folder, reporter=None, **more):
 def of_folder(folder):
     """What the event files are to say, from metrics.jsonl."""
     lines, found = read_lines(folder), {}
-    kinds = (("step", Step, OF_STEPS), ("epoch", Epoch, OF_EPOCHS))
+    kinds = (("step", Step, STEP_FIELDS), ("epoch", Epoch, EPOCH_FIELDS))
     for prefix, kind, names in (*kinds, ("epoch", LossScaleEvent, ["loss_scale"])):
         for line in [line for line in lines if isinstance(line, kind)]:
             for name in names:

@@ -18,9 +18,14 @@ from gluonlab.errors import ModelError
 from gluonlab.host.resources import children
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.memory_estimate import MIB
-from gluonlab.training.memory_trial import _Few, cut_plan
+from gluonlab.training.memory_trial import _ReducedRun, reduce_plan
 from gluonlab.training.plan import make_plan
-from gluonlab.training.run_memory import DeviceMemory, OtherData, TooMuch, measure
+from gluonlab.training.run_memory import (
+    GpuMemoryUse,
+    MemoryLimitExceeded,
+    OtherDatasetError,
+    measure_run_memory,
+)
 from gluonlab.training.training_setup import prepare
 
 RUNS = {
@@ -46,7 +51,7 @@ RUN_TO_RUN = 0.97  # of two runs of one config
 
 @pytest.mark.long
 @pytest.mark.parametrize("settings", RUNS.values(), ids=list(RUNS))
-def test_a_run_takes_what_was_measured(python, settings):
+def test_a_run_needs_the_measured_memory(python, settings):
     """Ten epochs of the command: what grows from one to the next would show."""
     settings = {"devices": named(2), "epochs": 10, **settings}
     words = [
@@ -56,7 +61,7 @@ def test_a_run_takes_what_was_measured(python, settings):
         if word != "True"
     ]
     taken = peak_of_a_run(python, *words)
-    measured = measure(TrainConfig(**settings))
+    measured = measure_run_memory(TrainConfig(**settings))
     assert RUN_TO_RUN * taken - 4 * MIB < measured < 1.15 * taken
 
 
@@ -64,7 +69,7 @@ def test_a_run_takes_what_was_measured(python, settings):
 def test_processes_that_decode_images_count(tmp_path):
     write_folder(tmp_path / "images", train=40, size=32)
     one, three = (
-        measure(
+        measure_run_memory(
             TrainConfig(
                 dataset=f"folder:{tmp_path / 'images'}",
                 devices=named(1),
@@ -88,8 +93,8 @@ def test_losses_that_are_taken_again_are_those_of_their_own_step(model, split):
     """
     settings = {"dataset": "synthetic", "model": model, "batch_size": 12, "split": split}
     plan = make_plan(TrainConfig(devices=named(2), **settings))
-    few = _Few()
-    strategy = prepare(cut_plan(plan), few.strategy).strategy
+    few = _ReducedRun()
+    strategy = prepare(reduce_plan(plan), few.strategy).strategy
     assert isinstance(strategy, strategy_class(split))  # it is the split's memory that is measured
     random, ctxs = np.random.RandomState(0), strategy.inputs
     batches = {
@@ -113,28 +118,28 @@ def test_losses_that_are_taken_again_are_those_of_their_own_step(model, split):
     } == first
 
 
-def test_who_takes_too_much_is_ended_at_once():
+def test_a_process_over_the_memory_limit_is_killed_at_once():
     before = set(children(os.getpid()))
-    with pytest.raises(TooMuch):
-        measure(TrainConfig(devices=named(2), model="mlp"), ceiling=60 * MIB)
+    with pytest.raises(MemoryLimitExceeded):
+        measure_run_memory(TrainConfig(devices=named(2), model="mlp"), limit_bytes=60 * MIB)
     assert set(children(os.getpid())) <= before
 
 
 @pytest.mark.long
-def test_it_is_told_what_the_run_would_be_told():
+def test_the_probe_raises_the_errors_of_the_run():
     with pytest.raises(ModelError, match="the smallest square ones that it takes are 1x63x63"):
-        measure(TrainConfig(devices=named(1), model="gluoncv:alexnet"))
-    with pytest.raises(OtherData):
-        measure(
+        measure_run_memory(TrainConfig(devices=named(1), model="gluoncv:alexnet"))
+    with pytest.raises(OtherDatasetError):
+        measure_run_memory(
             TrainConfig(devices=named(1), dataset="synthetic"),
             load_dataset("synthetic", samples=64),
         )
 
 
-def test_on_gpus_it_is_what_the_one_that_lost_most_has_no_longer_free(monkeypatch):
+def test_on_gpus_it_is_the_largest_decrease_of_free_memory(monkeypatch):
     """No GPU is here: CUDA's answers are made up."""
     free = {0: 9000, 1: 8000}
     monkeypatch.setattr(mx.context, "gpu_memory_info", lambda device_id: (free[device_id], 10000))
-    memory = DeviceMemory([mx.gpu(0), mx.gpu(1)])
+    memory = GpuMemoryUse([mx.gpu(0), mx.gpu(1)])
     free.update({0: 8500, 1: 7000})
-    assert (memory.on_gpus, memory.taken()) == (True, 1000)
+    assert (memory.on_gpus, memory.used_bytes()) == (True, 1000)

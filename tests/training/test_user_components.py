@@ -319,7 +319,7 @@ def test_floats_train_as_the_plain_loop_gets_them(tmp_path, resident):
 
 @settings(max_examples=2)
 @given(plug=st.integers(1, 8), every=st.integers(1, 3), mixup=st.sampled_from([0.0, 0.3]))
-def test_a_run_that_goes_on_ends_with_the_bits_of_the_undisturbed_one(
+def test_a_resumed_run_is_bit_identical_to_an_uninterrupted_one(
     tmp_path_factory, plug, every, mixup
 ):
     folder, more = tmp_path_factory.mktemp("runs"), {"mixup": mixup}
@@ -423,7 +423,7 @@ def test_the_folder_names_what_is_own_and_is_evaluated_with_it_alone(tmp_path):
     assert np.allclose(exported(images).asnumpy(), scores_of(result.net), atol=1e-5)
 
 
-def test_a_run_goes_on_with_its_own_only(tmp_path):
+def test_a_run_resumes_only_with_its_own_components(tmp_path):
     run(tmp_path / "run", checkpoint_every="1 epoch", epochs=1)
     with pytest.raises(ConfigError, match="had the network make_net, and now gets none"):
         train(
@@ -586,7 +586,7 @@ WEIGHTED = {"net": nn.Dense(CLASSES, prefix="w_"), "loss": Weighted(prefix="w_")
         (ConfigError, {"metrics": {"x": lambda s: 0}}, "metric x failed: TypeError"),
     ],
 )
-def test_a_mistake_gets_one_line(tmp_path, capfd, error, own, said):
+def test_a_user_error_is_one_line(tmp_path, capfd, error, own, said):
     more = {"model": None if "net" in own else "mlp"}
     more.update((name, own[name]) for name in own if name not in ("net", "loss", "metrics"))
     own = {name: own[name] for name in own if name in ("net", "loss", "metrics")}
@@ -624,7 +624,7 @@ X, Y = ARRAYS[0], ARRAYS[1]
         ((X, Y, X, Y, ["a", "b"]), "a label is 3, but there are only 2 classes"),
     ],
 )
-def test_arrays_that_are_no_data_set_get_one_line(arrays, said):
+def test_invalid_arrays_give_a_one_line_error(arrays, said):
     with pytest.raises(DataError, match=said):
         from_arrays(*arrays)
 

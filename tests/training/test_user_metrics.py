@@ -17,7 +17,7 @@ from gluonlab.errors import CallbackError, ConfigError
 from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
-from gluonlab.training.user_metrics import check_metrics, measured, metrics_by_name
+from gluonlab.training.user_metrics import check_metrics, compute_metrics, metrics_by_name
 
 M = mx.metric
 
@@ -73,7 +73,7 @@ def draw_scores(seed, count, classes):
 
 
 def value_of(metric, scores, labels):
-    [found] = measured(metrics_by_name(metric), scores, labels).values()
+    [found] = compute_metrics(metrics_by_name(metric), scores, labels).values()
     return found
 
 
@@ -151,8 +151,8 @@ def test_each_part_of_a_composite_metric_gets_its_own():
         )
     }  # fmt: skip
     whole = M.CompositeEvalMetric(parts)
-    assert measured(metrics_by_name(whole), scores, labels) == expected
-    named_too = measured(metrics_by_name({"all": whole}), scores, labels)
+    assert compute_metrics(metrics_by_name(whole), scores, labels) == expected
+    named_too = compute_metrics(metrics_by_name({"all": whole}), scores, labels)
     assert named_too == {f"all {name}": value for name, value in expected.items()}
 
 
