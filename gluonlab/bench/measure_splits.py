@@ -68,22 +68,22 @@ from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.data.sets.dataset_registry import load_dataset
 from gluonlab.errors import DeviceError, UsageError
-from gluonlab.parallel.compiled_graph import bytes_of
+from gluonlab.parallel.compiled_graph import array_bytes
 from gluonlab.parallel.data.strategy import DataParallel
-from gluonlab.parallel.memory_estimate import ShardSizes, Taken
+from gluonlab.parallel.memory_estimate import MemoryEstimate, ShardSizes
 from gluonlab.parallel.pipeline.pipeline_cost import Costs
 from gluonlab.parallel.pipeline.pipeline_cost import price as price_pipeline
-from gluonlab.parallel.pipeline.pipeline_executor import Program
+from gluonlab.parallel.pipeline.pipeline_executor import StepProgram
 from gluonlab.parallel.pipeline.pipeline_schedule import (
     SEND_BACKWARD,
     SEND_FORWARD,
     UPDATE,
     Instruction,
 )
-from gluonlab.parallel.pipeline.strategy import StagedParallel
+from gluonlab.parallel.pipeline.strategy import PipelineParallel
 from gluonlab.parallel.strategy import Strategy
-from gluonlab.parallel.tensor.replica import ChannelReplica
-from gluonlab.parallel.tensor.strategy import ChannelParallel
+from gluonlab.parallel.tensor.replica import TensorReplica
+from gluonlab.parallel.tensor.strategy import TensorParallel
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.training_setup import prepare
 
@@ -106,9 +106,9 @@ class Way:
     reason: Optional[str] = None
 
     @property
-    def staged(self) -> Optional[StagedParallel]:
+    def staged(self) -> Optional[PipelineParallel]:
         """The strategy, if it is one of stages."""
-        return self.strategy if isinstance(self.strategy, StagedParallel) else None
+        return self.strategy if isinstance(self.strategy, PipelineParallel) else None
 
     @property
     def cuts(self) -> str:
@@ -120,7 +120,7 @@ class Way:
         assert self.strategy is not None and self.batch is not None
         self.strategy.step(self.batch)
 
-    def program(self) -> Program:
+    def program(self) -> StepProgram:
         """What a step of stages queues."""
         assert self.staged is not None and self.batch is not None
         [program] = self.staged.programs(self.batch)
@@ -219,10 +219,10 @@ def moves(way: Way) -> Moves:
     devices = len(way.plan.ctxs)
     if way.staged is not None:
         return Moves(devices, list(_of_stages(way, devices)), [])
-    if isinstance(way.strategy, ChannelParallel):
+    if isinstance(way.strategy, TensorParallel):
         [replica] = way.strategy.replicas
-        assert isinstance(replica, ChannelReplica)
-        inputs, sums = replica.moved()
+        assert isinstance(replica, TensorReplica)
+        inputs, sums = replica.traffic()
         each = inputs // (devices - 1)
         return Moves(devices, [Message(0, other, each) for other in range(1, devices)], sums)
     assert isinstance(way.strategy, DataParallel)
@@ -230,10 +230,10 @@ def moves(way: Way) -> Moves:
     return Moves(devices, [], [_bytes(bucket) for bucket in buckets])
 
 
-def taken(way: Way) -> List[Taken]:
+def taken(way: Way) -> List[MemoryEstimate]:
     """What each device takes, as --memory plans it."""
     assert way.plan is not None and way.strategy is not None
-    of_copy = way.strategy.taken(ShardSizes((way.plan.largest_share,)))
+    of_copy = way.strategy.estimate_memory(ShardSizes((way.plan.largest_share,)))
     return of_copy * len(way.plan.split.copies)
 
 
@@ -249,18 +249,18 @@ def _of_stages(way: Way, devices: int) -> Iterator[Message]:
     yield Message(0, devices - 1, _bytes(way.batch.ys[0]))
 
 
-def _message(program: Program, send: Instruction) -> Message:
+def _message(program: StepProgram, send: Instruction) -> Message:
     to = send.stage + (1 if send.op == SEND_FORWARD else -1)
     device = program.schedule.device
     return Message(device(send.stage), device(to), program.message_bytes(send))
 
 
 def _bytes(array: nd.NDArray) -> int:
-    return bytes_of((array.shape, array.dtype))
+    return array_bytes((array.shape, array.dtype))
 
 
 def costs(
-    program: Program,
+    program: StepProgram,
     forward_s: Sequence[float],
     backward_s: Sequence[float],
     update_s: Sequence[float],
@@ -338,7 +338,7 @@ def _calls(ways: Mapping[str, Way]) -> Iterator[Tuple[str, Call]]:
             yield from _apart(ways[name])
     if ONE_F_ONE_B in ways:
         program = ways[ONE_F_ONE_B].program()
-        stages = [program.passes(stage) for stage in range(program.schedule.stages)]
+        stages = [program.stage_passes(stage) for stage in range(program.schedule.stages)]
         in_turns = chain.from_iterable(zip_longest(*stages))
         yield "at once", _all([call for call in in_turns if call is not None])
 
@@ -348,8 +348,8 @@ def _apart(way: Way) -> Iterator[Tuple[str, Call]]:
     assert way.staged is not None and way.batch is not None and way.plan is not None
     program = way.program()
     for stage in range(program.schedule.stages):
-        yield f"alone {way.name} {stage}", _all(program.passes(stage))
-        yield f"forward {way.name} {stage}", _all(program.passes(stage, backward=False))
+        yield f"alone {way.name} {stage}", _all(program.stage_passes(stage))
+        yield f"forward {way.name} {stage}", _all(program.stage_passes(stage, backward=False))
     for trainer in way.staged.updates.trainers:
         device = way.plan.ctxs.index(trainer._contexts[0])
         yield f"update {way.name} {device}", partial(_update, trainer, way.batch.size)

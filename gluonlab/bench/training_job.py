@@ -73,7 +73,7 @@ def make(
     )
     dataset = load_dataset("synthetic", samples=work.samples, shape=work.shape, classes=CLASSES)
     plan = dataclasses.replace(make_plan(config), dataset=dataset)
-    make_strategy = strategy_class(plan.split.way)
+    make_strategy = strategy_class(plan.split.mode)
     strategy = make_strategy(partial(make_net, plan), make_loss(), plan, group)
     loader = Loader(
         plan.dataset.train,

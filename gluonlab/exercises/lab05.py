@@ -29,7 +29,7 @@ from gluonlab.exercises.counterexamples import (
     wrong,
 )
 from gluonlab.exercises.guesses import a_number, each_of, guess
-from gluonlab.parallel.pipeline.network_stages import least_largest
+from gluonlab.parallel.pipeline.network_stages import minimize_largest_stage
 from gluonlab.parallel.pipeline.pipeline_cost import Costs, price
 from gluonlab.parallel.pipeline.pipeline_schedule import (
     BACKWARD,
@@ -271,7 +271,9 @@ def _largest(costs: LayerCosts, cuts: Sequence[int]) -> float:
 
 def _best(costs: LayerCosts, stages: int) -> List[int]:
     totals = [0.0, *itertools.accumulate(costs)]
-    return least_largest(lambda _, begin, end: totals[end] - totals[begin], len(costs), stages)
+    return minimize_largest_stage(
+        lambda _, begin, end: totals[end] - totals[begin], len(costs), stages
+    )
 
 
 def _equal_numbers(costs: LayerCosts, stages: int) -> List[int]:

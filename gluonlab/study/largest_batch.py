@@ -119,8 +119,8 @@ class _Search:
     def __init__(self, plan: Plan, budget: int, smallest: int, tell: Tell) -> None:
         self.plan, self.budget, self.smallest, self.tell = plan, budget, smallest, tell
         self.grows = takes(plan.config.dataset, "samples")
-        split = plan.split.way != DATA
-        self.per = plan.split.has_copy
+        split = plan.split.mode != DATA
+        self.per = plan.split.shard_owner
         # a share of a pipeline has as many microbatches as usual only if it has as many images
         self.few = (8 * smallest, 72 * smallest) if split else (smallest, 9 * smallest)
         self.needs = self._needs(self.few[1]) if split else needs_of(plan)
@@ -183,7 +183,7 @@ class _Search:
 
     def _planned(self, images: int) -> List[Row]:
         """The plan's figures; a made-up data set has grown with the batch, and cuts have moved."""
-        same = self.plan.split.way == DATA and not self.grows
+        same = self.plan.split.mode == DATA and not self.grows
         return (self.needs if same else self._needs(images)).rows(images)
 
     def _needs(self, images: int) -> Needs:

@@ -19,7 +19,7 @@ from gluonlab.errors import DivergedError, warn
 from gluonlab.files.atomic_files import temporary_folder
 from gluonlab.kvstores.process_groups import ALONE, Group
 from gluonlab.parallel.data.strategy import DataParallel
-from gluonlab.parallel.strategy import Around, MakeNet
+from gluonlab.parallel.strategy import MakeNet, PhaseHook
 from gluonlab.training.evaluate import Score, evaluate, evaluation_loader
 from gluonlab.training.loop import train
 from gluonlab.training.plan import Plan
@@ -100,14 +100,14 @@ class _Watched(DataParallel):
         super().__init__(make_net, loss, plan, group)
         self._watch, self._run_plan = watch, plan
 
-    def step(self, batch: Batch, around: Optional[Around] = None) -> List[nd.NDArray]:
+    def step(self, batch: Batch, around: Optional[PhaseHook] = None) -> List[nd.NDArray]:
         """As `DataParallel.step`, after which the watch looks."""
         losses = super().step(batch, around)
         self._watch.after_step(self._score)
         return losses
 
     def _score(self, of_training: bool) -> Score:
-        self.settle_statistics()
+        self.sync_running_statistics()
         plan: Plan = self._run_plan
         dataset = plan.dataset
         if of_training:

@@ -20,8 +20,8 @@ from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.config.option_types import LOSS, Patience
 from gluonlab.errors import DriftError
 from gluonlab.kvstores.process_groups import ALONE, Group
-from gluonlab.parallel.data.running_statistics import graph_with_states
-from gluonlab.parallel.strategy import Replicated, Strategy
+from gluonlab.parallel.data.running_statistics import stateful_graph
+from gluonlab.parallel.strategy import ReplicatedArray, Strategy
 from gluonlab.runs.run_reader import read_lines
 from gluonlab.runs.run_result import Result
 from gluonlab.runs.run_schema import (
@@ -298,11 +298,11 @@ class ReplicaCheck(BuiltInCallback):
         net: gluon.HybridBlock,
         statistics: bool = False,
         group: Group = ALONE,
-        replicated: Optional[Sequence[Replicated]] = None,
+        replicated: Optional[Sequence[ReplicatedArray]] = None,
         every: Optional[int] = None,
     ) -> None:
         self._every = every
-        graph = None if statistics else graph_with_states(net)
+        graph = None if statistics else stateful_graph(net)
         left_out = set() if graph is None else set(graph.list_auxiliary_states())
         params = list(net.collect_params().values()) if replicated is None else replicated
         self._params = [param for param in params if param.name not in left_out]

@@ -40,7 +40,7 @@ from gluonlab.optimizers.sgd import MOMENTUM_RULES
 from gluonlab.parallel.data import sync_bn
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
-from gluonlab.parallel.strategy import CHANNELS
+from gluonlab.parallel.strategy import TENSOR
 from gluonlab.parallel.training_loss import label_columns
 from gluonlab.training.parallel_options import (
     largest_part,
@@ -334,7 +334,7 @@ def check_sharding(name: str, kvstore: str, device_count: int) -> None:
 
 def check_channels(name: str, way: str) -> None:
     """Raise ConfigError for an optimizer that looks at whole parameters, where nobody has them."""
-    if way == CHANNELS and not is_element_wise(optimizer_kind(name).cls):
+    if way == TENSOR and not is_element_wise(optimizer_kind(name).cls):
         raise ConfigError(
             f"--split {way} gives each device a part of a parameter, and {name} looks at whole "
             f"ones: choose one of {_element_wise_ones()}, or another --split"
@@ -383,7 +383,7 @@ class ArrayLimit:
     def check(self, images: int) -> None:
         """Raise ConfigError when batches of ``images`` images per device need too large arrays."""
         self.check_host(images)
-        part = self.microbatches.largest(images)
+        part = self.microbatches.largest_part(images)
         shapes = {name: param.shape for name, param in self.net.collect_params().items()}
         shapes[IMAGES] = (part, *self.image_shape)
         shapes[LABELS] = (part, *[self.columns] * bool(self.columns))

@@ -32,7 +32,7 @@ from gluonlab.drawing.matplotlib_figures import new_figure
 from gluonlab.files.atomic_files import atomic_path, on_disk
 from gluonlab.finite_numbers import check_parameters, check_validation_loss
 from gluonlab.kvstores.process_groups import ALONE, Group
-from gluonlab.parallel.strategy import Scored, Strategy
+from gluonlab.parallel.strategy import ScoredImages, Strategy
 from gluonlab.plain_text import printable
 from gluonlab.training.parallel_options import weights_of
 from gluonlab.training.plan import Plan
@@ -99,7 +99,7 @@ class Scoring(Protocol):
     def outputs(self) -> List[mx.Context]:
         """The devices on which scores appear."""
 
-    def score(self, batch: Batch) -> Iterable[Scored]:
+    def score(self, batch: Batch) -> Iterable[ScoredImages]:
         """The scores of the batch's parts."""
 
 
@@ -109,11 +109,11 @@ def validate(strategy: Strategy, batches: Iterable[Batch], plan: Plan, step: int
     Raises DivergedError when its parameters are not finite, or its loss is beyond recovery.
     """
     when = f"after step {step}"
-    strategy.settle_statistics()
+    strategy.sync_running_statistics()
     check_parameters(strategy.net, when)
     classes = len(plan.dataset.classes)
     score = evaluate(strategy, batches, classes, plan.confusion, plan.group, plan.own.metrics)
-    check_validation_loss(score.loss, when, strategy.has_statistics)
+    check_validation_loss(score.loss, when, strategy.has_running_statistics)
     return score
 
 

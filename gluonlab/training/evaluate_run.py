@@ -124,7 +124,9 @@ def _evaluate(
         classes = len(plan.dataset.classes)
         score = evaluate(strategy, loader, classes, config.confusion, metrics=own.metrics)
         seconds = time.perf_counter() - began
-        if not is_healthy(score.loss) and not may_be_early(score.loss, strategy.has_statistics):
+        if not is_healthy(score.loss) and not may_be_early(
+            score.loss, strategy.has_running_statistics
+        ):
             raise RunError(f"the loss of {folder} on its test images is {score.loss}: {GONE_WRONG}")
         check_finite(found, strategy)
         onnx: Optional[Agreement] = None
@@ -290,7 +292,7 @@ def strategy_of(
         load_parameters(net, file, str(file), classes)
         return net
 
-    return strategy_class(plan.split.way)(trained, make_loss(own=loss), plan, ALONE)
+    return strategy_class(plan.split.mode)(trained, make_loss(custom_loss=loss), plan, ALONE)
 
 
 def check_finite(found: Description, strategy: Strategy) -> None:

@@ -27,7 +27,7 @@ from gluonlab.errors import GluonlabError
 from gluonlab.host.resources import children, peak_bytes
 from gluonlab.kvstores.process_groups import Group
 from gluonlab.parallel import strategy_class
-from gluonlab.parallel.strategy import Around, MakeNet, Scored, Strategy, StrategyPlan
+from gluonlab.parallel.strategy import MakeNet, PhaseHook, ScoredImages, Strategy, StrategyPlan
 from gluonlab.training.evaluate import AHEAD
 from gluonlab.training.loop import train_plan
 from gluonlab.training.loss_meter import STRIDE
@@ -106,11 +106,11 @@ class _Few(Reporter):
     ) -> Strategy:
         few = self
 
-        class OfFewBatches(strategy_class(plan.split.way)):  # type: ignore[misc]
-            def step(self, batch: Batch, around: Optional[Around] = None) -> List[nd.NDArray]:
+        class OfFewBatches(strategy_class(plan.split.mode)):  # type: ignore[misc]
+            def step(self, batch: Batch, around: Optional[PhaseHook] = None) -> List[nd.NDArray]:
                 return few.step(partial(super().step, batch, around), batch)
 
-            def score(self, batch: Batch) -> Iterator[Scored]:
+            def score(self, batch: Batch) -> Iterator[ScoredImages]:
                 return few.score(super().score, batch)
 
         return OfFewBatches(make_net, loss, plan, group)
@@ -131,8 +131,8 @@ class _Few(Reporter):
         return self._losses[sizes]
 
     def score(
-        self, evaluate: Callable[[Batch], Iterator[Scored]], batch: Batch
-    ) -> Iterator[Scored]:
+        self, evaluate: Callable[[Batch], Iterator[ScoredImages]], batch: Batch
+    ) -> Iterator[ScoredImages]:
         sizes = tuple(map(len, batch.xs))
         if self._first_score or sizes not in self._scored:
             self._scored.add(sizes)

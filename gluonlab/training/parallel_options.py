@@ -18,7 +18,7 @@ from gluonlab.data.loading.split_batch import in_proportion, shard_sizes
 from gluonlab.errors import ConfigError, DeviceError, unknown
 from gluonlab.kvstores.allreduce_store import SHARDED
 from gluonlab.kvstores.gradient_compression import keeps_rest
-from gluonlab.parallel.strategy import CHANNELS, DATA, LAYERS, PIPELINE, WAYS, Parallelism
+from gluonlab.parallel.strategy import DATA, LAYERS, PIPELINE, SPLIT_MODES, TENSOR, Parallelism
 
 OF_WAYS = {
     "device_weights": (DATA,),
@@ -27,8 +27,8 @@ OF_WAYS = {
     "balance": (LAYERS, PIPELINE),
     "pipeline_schedule": (PIPELINE,),
     "stages_per_device": (PIPELINE,),
-    "ways": (CHANNELS,),
-    "channels": (CHANNELS,),
+    "ways": (TENSOR,),
+    "channels": (TENSOR,),
 }
 BALANCES = ("time", "memory")
 MICROBATCHES_PER_STAGE = 4  # GPipe's: the bubble is below a fifth then (section 2.3)
@@ -37,8 +37,8 @@ MICROBATCHES_PER_STAGE = 4  # GPipe's: the bubble is below a fifth then (section
 def check_split(config: TrainConfig) -> None:
     """Raise ConfigError for an unknown way, and for options that are another one's."""
     way = config.split
-    if way not in WAYS:
-        raise ConfigError(unknown("--split", way, WAYS))
+    if way not in SPLIT_MODES:
+        raise ConfigError(unknown("--split", way, SPLIT_MODES))
     for name, ways in OF_WAYS.items():
         if getattr(config, name) is not None and way not in ways:
             raise ConfigError(
@@ -47,7 +47,7 @@ def check_split(config: TrainConfig) -> None:
             )
     _check_name("--balance", config.balance, BALANCES)
     if config.channels is not None:
-        from gluonlab.parallel.tensor.layout import CHANNELS as CHANNEL_WAYS
+        from gluonlab.parallel.tensor.layout import TENSOR_MODES as CHANNEL_WAYS
 
         _check_name("--channels", config.channels, CHANNEL_WAYS)
     if config.pipeline_schedule is not None:
@@ -114,7 +114,7 @@ def _check_alone(config: TrainConfig) -> None:
             f"--compress {config.compress} is for --split data, and this is "
             f"--split {config.split}: leave it out"
         )
-    if config.kvstore == SHARDED and config.split == CHANNELS:
+    if config.kvstore == SHARDED and config.split == TENSOR:
         raise ConfigError(
             f"--kvstore {SHARDED} and --split channels contradict each other: each device has its "
             "own part of the parameters already: choose another kvstore"
@@ -136,8 +136,8 @@ def _size(
 ) -> int:
     """How many devices a copy of the network has."""
     way = config.split
-    asked = config.ways if way == CHANNELS else config.stages
-    subject = f"{option_name('ways' if way == CHANNELS else 'stages')} {asked}"
+    asked = config.ways if way == TENSOR else config.stages
+    subject = f"{option_name('ways' if way == TENSOR else 'stages')} {asked}"
     if devices == 1:
         raise DeviceError(
             f"--split {way} spreads a network over several devices, and there is one: "

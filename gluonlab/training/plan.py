@@ -75,9 +75,14 @@ from gluonlab.models import check_model
 from gluonlab.models.pretrained import check_pretrained
 from gluonlab.optimizers.optimizer_registry import make_optimizer, optimizer_kind
 from gluonlab.optimizers.sgd import CORRECTED
-from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
-from gluonlab.parallel.mixed_precision import Conversion, check_dtype, check_dtype_on, conversion
-from gluonlab.parallel.strategy import CHANNELS, PIPELINE, Parallelism
+from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
+from gluonlab.parallel.mixed_precision import (
+    Conversion,
+    check_dtype,
+    check_dtype_on,
+    graph_conversion,
+)
+from gluonlab.parallel.strategy import PIPELINE, TENSOR, Parallelism
 from gluonlab.parallel.training_loss import make_loss
 from gluonlab.runs.tensorboard_file import check_tensorboard
 from gluonlab.training import config_checks, learning_rate_schedule
@@ -489,7 +494,7 @@ class Plan:
     @property
     def conversion(self) -> Conversion:
         """What --dtype does to the network's graph."""
-        return conversion(self.dtype, self.sync_bn)
+        return graph_conversion(self.dtype, self.sync_bn)
 
     @property
     def checkpoint_period(self) -> Optional[Period]:
@@ -534,9 +539,9 @@ class Plan:
 
     def batch_in_words(self, copies: int) -> str:
         """``32 per device, 64 in all``, for this number of copies of the network."""
-        images, has_copy = self.global_batch_size, self.split.has_copy
+        images, has_copy = self.global_batch_size, self.split.shard_owner
         each = batch_in_words(images, copies, has_copy, self.device_weights, self.group.size)
-        return f"{each}, {images:,} in all{self.microbatches.in_words()}"
+        return f"{each}, {images:,} in all{self.microbatches.describe()}"
 
     @property
     def placement(self) -> Optional[Placement]:
@@ -683,9 +688,9 @@ def plan_run(
     check_shares(asked.device_weights, step_images, ctxs, group.size)
     fewest_images = fewest(step_images, weights_of(asked.device_weights, group.size), copy_count)
     microbatches = Microbatches(config.microbatches, config.microbatch_size)
-    if microbatches == WHOLE and split.way == PIPELINE:
+    if microbatches == WHOLE_SHARDS and split.mode == PIPELINE:
         microbatches = Microbatches(min(usual_microbatches(split), max(1, fewest_images)))
-    microbatches.check(step_images, copy_count, split.has_copy, fewest_images)
+    microbatches.check(step_images, copy_count, split.shard_owner, fewest_images)
     config_checks.check_profile(asked.profile, steps_per_epoch)
 
     optimizer = str(config.optimizer).lower()
@@ -717,7 +722,7 @@ def plan_run(
         device_weights=config.device_weights,
         threads=set_threads(ctxs, config.threads),
         split=split._replace(
-            share=math.ceil(step_images / copy_count),
+            max_shard_images=math.ceil(step_images / copy_count),
             image_shape=tuple(dataset.image_shape),
             image_dtype=image_dtype(dataset.train),
         ),
@@ -727,7 +732,7 @@ def plan_run(
         bucket_bytes=config.bucket_bytes,
         overlap=config.overlap,
         # split channels always leave some parameters on several devices
-        check_replicas=(config.check_replicas if copy_count > 1 or split.way == CHANNELS else None),
+        check_replicas=(config.check_replicas if copy_count > 1 or split.mode == TENSOR else None),
         # data
         dataset=dataset,
         global_batch_size=global_batch_size,

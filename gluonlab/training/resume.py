@@ -243,7 +243,7 @@ def check_same(run: Interrupted, plan: Plan, strategy: Strategy) -> None:
                 f"{run.named}: {plan.dataset.name} has changed: its {split} split had "
                 f"{was[:40]}..., and has {is_now[:40]}...: give it the data it began with"
             )
-    if strategy.has_statistics and not plan.sync_bn:
+    if strategy.has_running_statistics and not plan.sync_bn:
         _check_parts(run, plan.settings())
     loader = run.checkpoint.state["loader"]
     done, at_end = loader["epoch"], (loader["epoch"], loader["step"]) == (plan.epochs, 0)

@@ -46,11 +46,11 @@ from gluonlab.files.atomic_files import temporary_folder
 from gluonlab.host.out_of_memory import OUT_OF_MEMORY
 from gluonlab.host.resources import peak_bytes
 from gluonlab.parallel import strategy_class
-from gluonlab.parallel.compiled_graph import bytes_of
+from gluonlab.parallel.compiled_graph import array_bytes
 from gluonlab.parallel.data.memory import ReplicaMemory
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import loss_graph
-from gluonlab.parallel.memory_estimate import MIB, ShardSizes, Taken, input_kinds
+from gluonlab.parallel.memory_estimate import MIB, MemoryEstimate, ShardSizes, input_specs
 from gluonlab.parallel.strategy import DATA, Parallelism
 from gluonlab.parallel.training_loss import label_columns
 from gluonlab.training.build_network import make_net
@@ -58,7 +58,7 @@ from gluonlab.training.config_checks import ArrayLimit
 from gluonlab.training.parallel_options import largest_part, weights_of
 from gluonlab.training.plan import Plan
 
-Takes = Callable[[ShardSizes], List[Taken]]  # `Strategy.taken`
+Takes = Callable[[ShardSizes], List[MemoryEstimate]]  # `Strategy.estimate_memory`
 LABEL_BYTES = 4  # and as many for a weight
 COLUMNS = {  # of the table of several devices, whose titles have 11: 80 in all
     "parameters": 11, "gradients": 10, "states": 8, "activations": 12, "data": 8, "total": 9,
@@ -113,7 +113,7 @@ class Needs:
         """``takes``: the `taken` of the plan's strategy; by default, of data parallelism."""
         self.plan = plan
         loss = plan.make_loss()
-        self._takes = takes or ReplicaMemory(net, loss, plan).taken
+        self._takes = takes or ReplicaMemory(net, loss, plan).estimate_memory
         self._copies = len(plan.split.copies)
         self._part = largest_part(weights_of(plan.device_weights), self._copies)
         self._mixed, self._columns = bool(plan.mixup), label_columns(loss)
@@ -162,8 +162,8 @@ class Needs:
     def _input_bytes(self) -> int:
         """Of an image and its labels when they go into the network."""
         split = self.plan.split
-        kinds = input_kinds(1, split.image_shape, self._columns, split.image_dtype)
-        return sum(map(bytes_of, kinds.values()))
+        kinds = input_specs(1, split.image_shape, self._columns, split.image_dtype)
+        return sum(map(array_bytes, kinds.values()))
 
     def _data_bytes(self, images: int) -> int:
         """Resident splits, their share of this epoch in order, and batches that are made ahead.
@@ -184,15 +184,15 @@ class Needs:
 
 def needs_of(plan: Plan) -> Needs:
     """The Needs of the strategy that the plan's options choose, which is made for that."""
-    make = strategy_class(plan.split.way)
+    make = strategy_class(plan.split.mode)
     strategy = make(partial(make_net, plan), plan.make_loss(), plan, plan.group)
-    return Needs(plan, strategy.net, strategy.taken)
+    return Needs(plan, strategy.net, strategy.estimate_memory)
 
 
 def told(plan: Plan, net: gluon.HybridBlock, takes: Takes) -> List[str]:
     """What --memory prints of a plan and its strategy: of a split, beside data parallelism."""
     rows = Needs(plan, net, takes).rows(plan.largest_share)
-    if plan.split.way != DATA:
+    if plan.split.mode != DATA:
         other = as_data(plan)
         rows.append(("split data", Needs(other, net).memory(other.largest_share)))
     return table(rows)

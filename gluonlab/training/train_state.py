@@ -17,7 +17,7 @@ from gluonlab.errors import DataError
 from gluonlab.kvstores.gradient_compression import keeps_rest
 from gluonlab.models.symbol_graph import parsed
 from gluonlab.optimizers.optimizer_states import from_arrays, to_arrays
-from gluonlab.parallel.strategy import State, Strategy
+from gluonlab.parallel.strategy import Strategy, StrategyState
 from gluonlab.runs.checkpoint import Checkpoint
 from gluonlab.runs.run_schema import Step
 from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory
@@ -36,7 +36,7 @@ def put_parameters(strategy: Strategy, parameters: Mapping[str, nd.NDArray]) -> 
     shapes = {name: param.shape for name, param in params.items()}
     if shapes != {name: array.shape for name, array in parameters.items()}:
         raise DataError("the parameters are those of another network: begin a new run")
-    strategy.put_parameters(parameters)
+    strategy.set_parameters(parameters)
 
 
 class Waiting:
@@ -232,7 +232,7 @@ class TrainState:
         put_parameters(self.strategy, checkpoint.parameters)
         state: Dict[str, Any] = checkpoint.state
         self.strategy.restore(
-            State(
+            StrategyState(
                 from_arrays(checkpoint.optimizer, "the checkpoint's states"),
                 state["loss_scale"],
                 checkpoint.devices,

@@ -30,8 +30,8 @@ from gluonlab.models.pretrained import load_pretrained
 from gluonlab.optimizers.sgd import MXNET
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.data.replica import loss_graph
-from gluonlab.parallel.data.sync_bn import check_waits
-from gluonlab.parallel.strategy import CHANNELS, MakeStrategy, Strategy
+from gluonlab.parallel.data.sync_bn import check_native_sync_bn
+from gluonlab.parallel.strategy import TENSOR, MakeStrategy, Strategy
 from gluonlab.runs.run_result import Result
 from gluonlab.runs.run_writer import RunDirectory
 from gluonlab.training.build_network import make_net
@@ -106,7 +106,7 @@ def plan_together(
     resolved, devices = all_or_none(group, resolve)
     sizes = _everyones(group, devices.split.size)
     if len(set(sizes)) > 1:
-        option = option_name("ways" if config.split == CHANNELS else "stages")
+        option = option_name("ways" if config.split == TENSOR else "stages")
         raise ConfigError(
             f"--split {config.split}: the processes spread the network over "
             f"{', '.join(map(str, sizes))} devices: give {option}, or as many devices to each"
@@ -146,13 +146,13 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Ready:
         net = make_net(plan, ctxs, start)
         if plan.own.net is not None or plan.own.loss is not None:
             graph = loss_graph(net, plan.make_loss(), plan.preprocess)
-            check_waits(graph, plan.model, len(plan.split.copies))
+            check_native_sync_bn(graph, plan.model, len(plan.split.copies))
         if plan.pretrained is not None:
             loaded = load_pretrained(net, plan.pretrained, len(plan.dataset.classes))
             lines.append(f"pretrained {loaded}")
         return net
 
-    make_strategy = make_strategy or strategy_class(plan.split.way)
+    make_strategy = make_strategy or strategy_class(plan.split.mode)
     strategy = make_strategy(make, plan.make_loss(), plan, plan.group)
     if len(strategy.inputs) != len(plan.split.copies):
         raise ConfigError(
@@ -167,7 +167,7 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Ready:
     if plan.memory:
         from gluonlab.training.run_memory import told
 
-        lines += told(plan, strategy.net, strategy.taken)
+        lines += told(plan, strategy.net, strategy.estimate_memory)
     return Ready(plan, strategy, lines)
 
 
@@ -239,7 +239,7 @@ def introduction(plan: Plan, strategy: Strategy) -> Iterator[str]:
             "data",
             f"{data.name}: {len(data.train):,} training, {len(data.test):,} test images, {place}",
         ),
-        *strategy.lines(),
+        *strategy.describe(),
         *plan.resolved.in_words(),
         (
             "batch",

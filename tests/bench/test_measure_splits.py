@@ -92,7 +92,7 @@ def test_stages_alone_and_at_once_compute_the_gradients_of_the_step():
     [pipeline] = way.staged.pipelines
     _, forward_and_backward = next(way.staged.phases(way.batch))
     forward_and_backward()
-    grads = [part.grads for part in pipeline.parts]
+    grads = [part.grads for part in pipeline.compiled_stages]
     expected = [{name: grad.asnumpy() for name, grad in own.items()} for own in grads]
     assert len(grads) == 2 and all(expected)
 
@@ -107,7 +107,7 @@ def test_stages_alone_and_at_once_compute_the_gradients_of_the_step():
                 assert (grad.asnumpy() == expected[stage][name]).all()
 
     for stage in range(2):
-        are_computed_by(way.program().passes(stage), [stage])
+        are_computed_by(way.program().stage_passes(stage), [stage])
     timed = dict(_calls({ONE_F_ONE_B: way}))  # what is timed of the pipeline of this name
     are_computed_by([timed["at once"]], [0, 1])
     for stage in range(2):

@@ -24,7 +24,11 @@ from gluonlab.models.channel_padding import Padding, padding_for
 from gluonlab.models.networks import LeNet
 from gluonlab.models.symbol_graph import with_replaced
 from gluonlab.parallel.data.strategy import DataParallelStep
-from gluonlab.parallel.mixed_precision import as_it_is, for_sync_bn, mixed_precision
+from gluonlab.parallel.mixed_precision import (
+    keep_float32,
+    mixed_precision,
+    mixed_precision_for_sync_bn,
+)
 from gluonlab.parallel.training_loss import make_loss
 
 RATE, SCALE = 0.1, 2.0**8
@@ -79,7 +83,7 @@ def on_gpus(network, k, batches, convert, sync_bn):
     ctxs = [mx.gpu(device) for device in range(k)]
     net = network.made(ctxs)
     store = make_kvstore("device", ctxs) if k > 1 else None
-    scale = None if convert is as_it_is else LossScale(SCALE)
+    scale = None if convert is keep_float32 else LossScale(SCALE)
     trainer = BucketedTrainer(
         net.collect_params(), "sgd", {"learning_rate": RATE}, store, loss_scale=scale
     )
@@ -160,7 +164,7 @@ def test_k_gpus_train_as_one_cpu_that_rounds_what_goes_into_products_and_comes_o
     Three digits, but where rounding takes ReLU past its kink.
     """
     sync_bn = network.layers[0].norm and k > 1
-    convert = for_sync_bn if sync_bn else mixed_precision
+    convert = mixed_precision_for_sync_bn if sync_bn else mixed_precision
     batches = random_batches(sizes, shape=(network.colours, 8, 8))
     start = trained(network.made([mx.cpu()]))
     devices, losses = on_gpus(network, k, batches, convert, sync_bn)
@@ -242,5 +246,5 @@ def test_channels_are_left_as_they_are_because_the_libraries_take_any_to_tensor_
     }
     for name, count in products.items():
         assert plain.names[name] == plain.names[f"{name} on tensor cores"] == count
-    exact = step_of(LeNet(10), as_it_is)
+    exact = step_of(LeNet(10), keep_float32)
     assert not any("on tensor cores" in name for name in exact.names)

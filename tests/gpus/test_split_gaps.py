@@ -23,7 +23,7 @@ def test_what_lies_between_gradients_changes_nothing(way, more, looks):
     for beyond in (0.0, np.nan):  # as it may be
         ctxs = [mx.gpu(device) for device in range(4)]
         settings = {name: each() if callable(each) else each for name, each in looks.items()}
-        plan = plan_for(split_of(way, ctxs, 2, share=4, **more), **settings)
+        plan = plan_for(split_of(way, ctxs, 2, max_shard_images=4, **more), **settings)
         make = lambda ctxs, start=None: make_chain(NETWORK, start or ctxs)  # noqa: E731
         strategy = strategy_class(way)(make, softmax(), plan, ALONE)
         buckets = [each for trainer in strategy.updates.trainers for each in trainer.buckets]

@@ -56,7 +56,10 @@ def test_memory_of_splits_is_what_is_allocated_on_each_gpu(settings):
     plan = make_plan(config.replace(batch_size=images))
     plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=images))
     taken, strategy = taken_by(plan)
-    told = [memory.total for _, memory in Needs(plan, strategy.net, strategy.taken).rows(images)]
+    told = [
+        memory.total
+        for _, memory in Needs(plan, strategy.net, strategy.estimate_memory).rows(images)
+    ]
     assert told == pytest.approx(taken, rel=0.2)
 
 
@@ -66,7 +69,7 @@ def taken_by(plan):
     for ctx in plan.ctxs:
         ctx.empty_cache()
     before = [bytes_in_use(ctx.device_id) for ctx in plan.ctxs]
-    make = strategy_class(plan.split.way)
+    make = strategy_class(plan.split.mode)
     strategy = make(partial(make_net, plan), make_loss(), plan, ALONE)
     for batch in Loader(plan.dataset.train, strategy.inputs, plan.global_batch_size, raw=True):
         strategy.step(batch)

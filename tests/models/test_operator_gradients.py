@@ -21,7 +21,7 @@ from gluonlab.data.loading.augmentation import to_float
 from gluonlab.errors import ModelError
 from gluonlab.models.symbol_graph import new_node
 from gluonlab.models.wrong_gradients import REFUSED, REWRITTEN, TOGETHER, check_gradients
-from gluonlab.parallel.data.replica import replicas
+from gluonlab.parallel.data.replica import make_replicas
 from gluonlab.training.user_components import check_scores
 
 # By differences of float64, and of float32, whose sums are rounded; and by another way of MXNet.
@@ -195,11 +195,11 @@ def test_a_replica_has_the_gradients_of_the_plain_network(add):
         if name.endswith("alpha"):
             param.set_data(nd.array(random.uniform(0.1, 0.6, param.shape)))
     right = right_gradients(net, images, labels)
-    [replica] = replicas(net, gluon.loss.SoftmaxCrossEntropyLoss(), to_float, [mx.cpu()])
+    [replica] = make_replicas(net, gluon.loss.SoftmaxCrossEntropyLoss(), to_float, [mx.cpu()])
     if add:
         for param in net.collect_params().values():
             param.grad()[:] = 1.5
-    replica.forward(images, labels, add=add)
+    replica.forward(images, labels, accumulate=add)
     replica.backward()
     found = [param.grad().asnumpy() - 1.5 * add for param in net.collect_params().values()]
     assert error(found, right) < 1e-5

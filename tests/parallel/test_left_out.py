@@ -69,7 +69,7 @@ def test_one_image_that_is_not_finite_leaves_no_trace(
     images[bad[0], 0, 2, 2] = bad[1]
     ctxs, scale = contexts(size * copies), make_scale()
     plan = plan_for(
-        split_of(name, ctxs, size, share=7, **more), microbatches=Microbatches(parts),
+        split_of(name, ctxs, size, max_shard_images=7, **more), microbatches=Microbatches(parts),
         clip_norm=clip_norm, loss_scale=scale,
     )  # fmt: skip
     strategy = strategy_class(name)(make, softmax(), plan, ALONE)

@@ -34,7 +34,7 @@ def evaluated_in_parts(config, given):
         )
         Path(folder, "parameters.params").touch()
         plan = plan_evaluation(Path(folder), given)
-    return plan.microbatches.largest(360)
+    return plan.microbatches.largest_part(360)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from mxnet.base import _LIB, OpHandle, c_str, check_call, py_str
 
 from gluonlab.models.rewrite_network import rewrite
 from gluonlab.models.symbol_graph import new_node, to_symbol
-from gluonlab.parallel.compiled_graph import adding_rightly
+from gluonlab.parallel.compiled_graph import fix_gradient_accumulation
 
 ROLES = ("inner", "direct", "shared")
 EPSILON = {"float64": 1e-6, "float32": 1e-2}
@@ -179,7 +179,7 @@ class Drawn:
             if ours:
                 graph = rewrite(graph, mx.cpu(), kinds, asked)
                 if request == "add":
-                    graph = adding_rightly(graph, asked)
+                    graph = fix_gradient_accumulation(graph, asked)
             gradients = {name: nd.full(given[name].shape, 3.0, dtype=given[name].dtype)
                          for name in asked}  # fmt: skip
             names = graph.list_arguments()

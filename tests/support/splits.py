@@ -12,8 +12,8 @@ from gluonlab.bucketed_trainer.gradient_postprocessing import Postprocess
 from gluonlab.data.loading.split_batch import shard, whole
 from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers.optimizer_registry import make_optimizer
-from gluonlab.parallel.data.microbatches import WHOLE
-from gluonlab.parallel.mixed_precision import as_it_is
+from gluonlab.parallel.data.microbatches import WHOLE_SHARDS
+from gluonlab.parallel.mixed_precision import keep_float32
 from gluonlab.parallel.strategy import Parallelism
 from support.reference import as_is
 
@@ -87,7 +87,8 @@ def make_chain(drawn, ctx=None):
 
 
 def plan_for(
-    split, optimizer="sgd", microbatches=WHOLE, kvstore="device", clip_norm=None, loss_scale=None,
+    split, optimizer="sgd", microbatches=WHOLE_SHARDS, kvstore="device",
+    clip_norm=None, loss_scale=None,
     **more,
 ):  # fmt: skip
     """What a strategy reads of a plan."""
@@ -99,7 +100,7 @@ def plan_for(
             "new_kvstore": lambda ctxs: make_kvstore(kvstore, ctxs),
             "postprocess": Postprocess(clip_norm, loss_scale), "microbatches": microbatches,
             "sync_bn": False, "on_servers": False,
-            "conversion": as_it_is, "preprocess": as_is,
+            "conversion": keep_float32, "preprocess": as_is,
             "make_optimizer": lambda: make_optimizer(optimizer, OPTIMIZERS[optimizer]), **more,
         }
     )  # fmt: skip

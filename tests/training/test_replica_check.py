@@ -164,7 +164,7 @@ class Drifting(DataParallel):
     ],
 )
 def test_a_drift_of_one_bit_is_found_in_whatever_devices_of_a_split_hold_alike(way, copies, more):
-    plan = plan_for(split_of(way, contexts(2 * copies), 2, share=4, **more))
+    plan = plan_for(split_of(way, contexts(2 * copies), 2, max_shard_images=4, **more))
     chain = ([("conv", 4)], [("dense", 5), ("sigmoid", 1)], False, True)
     make = lambda ctxs, start=None: make_chain(chain, start or ctxs)  # noqa: E731
     strategy = strategy_class(way)(make, softmax(), plan, ALONE)

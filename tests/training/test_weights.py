@@ -21,7 +21,7 @@ from gluonlab.data.sets.array_dataset import balanced_weights, weigh_classes
 from gluonlab.data.sets.dataset import PixelSplit
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.kvstores import make_kvstore
-from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
+from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.training_loss import make_loss
 from gluonlab.training.loop import train
@@ -94,7 +94,7 @@ def test_any_devices_microbatches_and_mixtures_make_gluons_update(k, mixup):
     weights = OF_IMAGES * np.array(OF_CLASSES)[LABELS]
     split = weigh_classes(data(OF_IMAGES), OF_CLASSES).train
     for resident_bytes, cut, sync_bn in (
-        (2**20, WHOLE, False), (0, Microbatches(2), False), (0, WHOLE, True),
+        (2**20, WHOLE_SHARDS, False), (0, Microbatches(2), False), (0, WHOLE_SHARDS, True),
     ):  # fmt: skip
         ctxs = contexts(k)
         net = network(ctxs, sync_bn)

@@ -27,7 +27,7 @@ from gluonlab.engine.local_processes import own_cores
 from gluonlab.errors import ConfigError
 from gluonlab.host.resources import room
 from gluonlab.parallel.data.strategy import DataParallel
-from gluonlab.parallel.strategy import DATA, Around, MakeStrategy
+from gluonlab.parallel.strategy import DATA, MakeStrategy, PhaseHook
 from gluonlab.study.speedup import step_breakdown as windows
 from gluonlab.study.speedup.step_breakdown import StepParts, parts
 from gluonlab.timeline.recorder import Recorder
@@ -394,8 +394,10 @@ class MeasuredTraining:
         replica = self.strategy.replicas[device]
         part = Batch([self.batch.xs[device]], [self.batch.ys[device]], len(self.batch.xs[device]))
         with self.plan.pieces():
-            for number, [(_, images, labels)] in enumerate(self.plan.microbatches.rounds(part)):
-                replica.forward(images, labels, add=number > 0)
+            for number, [(_, images, labels)] in enumerate(
+                self.plan.microbatches.split_into_rounds(part)
+            ):
+                replica.forward(images, labels, accumulate=number > 0)
                 replica.backward()
 
     def record(self, steps: int) -> Timeline:
@@ -414,7 +416,7 @@ class MeasuredTraining:
     def _noted(self, batch: Batch) -> None:
         self._log.append(self._step(batch), batch.size)
 
-    def _step(self, batch: Batch, around: Optional[Around] = None) -> List[nd.NDArray]:
+    def _step(self, batch: Batch, around: Optional[PhaseHook] = None) -> List[nd.NDArray]:
         with self.plan.pieces():
             return self.strategy.step(batch, around)
 

@@ -93,7 +93,7 @@ class TakesStates:
         self.rests, self.states = rests, []
 
     def __call__(self, make_net, loss, plan, group):
-        strategy = strategy_class(plan.split.way)(make_net, loss, plan, group)
+        strategy = strategy_class(plan.split.mode)(make_net, loss, plan, group)
         strategy.step = ThenCalls(strategy.step, lambda: self.take(strategy))
         return strategy
 

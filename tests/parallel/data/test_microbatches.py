@@ -115,12 +115,12 @@ def test_parts_cover_a_shard_in_order_and_differ_by_at_most_one_image(images, cu
     sizes = [end - begin for begin, end in bounds]
     assert [i for begin, end in bounds for i in range(begin, end)] == list(range(images))
     assert not sizes or max(sizes) - min(sizes) <= 1 <= min(sizes)
-    assert cut.largest(images) == max(sizes, default=0)
+    assert cut.largest_part(images) == max(sizes, default=0)
     if cut.count is not None:
         assert len(sizes) == min(cut.count, images)
     else:
         assert len(sizes) == -(-images // cut.size)
-        assert cut.largest(images) <= cut.size
+        assert cut.largest_part(images) <= cut.size
 
 
 @examples(40)
@@ -128,7 +128,7 @@ def test_parts_cover_a_shard_in_order_and_differ_by_at_most_one_image(images, cu
 def test_rounds_give_every_image_once_and_each_device_one_part_at_a_time(sizes, count):
     """Also for shards that the loader would not make, such as a small one before a large one."""
     xs = [nd.arange(100 * device, 100 * device + size) for device, size in enumerate(sizes)]
-    rounds = Microbatches(count).rounds(Batch(xs, xs, sum(sizes)))
+    rounds = Microbatches(count).split_into_rounds(Batch(xs, xs, sum(sizes)))
     for parts in rounds:
         assert len({part.device for part in parts}) == len(parts) > 0
         assert all(np.array_equal(part.images.asnumpy(), part.labels.asnumpy()) for part in parts)

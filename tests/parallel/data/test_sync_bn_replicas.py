@@ -31,10 +31,10 @@ from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
 from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.kvstores.process_groups import ALONE
-from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
+from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.strategy import data_parallel
-from gluonlab.parallel.data.sync_bn import cut as cut_graph
+from gluonlab.parallel.data.sync_bn import split_at_batch_norm as cut_graph
 from gluonlab.parallel.memory_estimate import MIB
 from gluonlab.training.build_network import make_net
 from gluonlab.training.plan import make_plan
@@ -331,10 +331,10 @@ def test_the_scale_of_the_loss_changes_no_bit_of_the_gradients():
     found = []
     for scale in (1.0, 256.0):
         net, step = staged(Residual, ctxs)
-        [parts] = WHOLE.rounds(shards(batch, ctxs))
+        [parts] = WHOLE_SHARDS.split_into_rounds(shards(batch, ctxs))
         for _ in range(2):
-            step.staged.forward(parts)
-            step.staged.backward(scale)
+            step.sync_bn_replicas.forward(parts)
+            step.sync_bn_replicas.backward(scale)
         trained = [param for param in net.collect_params().values() if param.grad_req != "null"]
         found.append([param.grad(ctx).asnumpy() / scale for param in trained for ctx in ctxs])
     assert all(np.array_equal(one, other) for one, other in zip(*found))
@@ -352,7 +352,7 @@ def test_stages_together_have_the_nodes_of_the_network():
     for stage in stages:
         taken = set(stage.graph.list_arguments()) - set(net.collect_params()) - {IMAGES, LABELS}
         assert {name for name in taken if re.search(r"\.\d+$", name)} <= given
-        given |= set(stage.gives)
+        given |= set(stage.boundary_names)
     operators = [
         name
         for stage in stages
@@ -377,15 +377,17 @@ def test_memory_is_told_as_the_stages_take_it(microbatches):
         step(batch)
     for batch in Loader(plan.dataset.test, plan.ctxs, plan.global_batch_size, raw=True):
         list(step.score(batch))
-    bound = list(step.staged._bound.values())
+    bound = list(step.sync_bn_replicas._bound.values())
     # the last batch, and what adds, have their own
     assert len(bound) == (2 if microbatches is None else 5)
-    towers = [each.towers[0] for each in bound]
+    towers = [each.executors[0] for each in bound]
     stages = [max(map(allocated, runs)) for runs in zip(*(tower.runs for tower in towers))]
     # MXNet's, of what is given to it
     copies = [array for tower in towers for run in tower.runs for array in (run.heads or ())]
     evaluating = max(allocated(each.bound) for each in step.replicas[0]._bound.values())
-    arrays = sum(array.size * 4 for array in copies) + step.staged._memory[0].gradients.bytes
+    arrays = (
+        sum(array.size * 4 for array in copies) + step.sync_bn_replicas._memory[0].gradients.bytes
+    )
     told = Needs(plan, make_net(plan)).memory(32).activations
     # MXNet leaves fractions of a MiB out
     assert abs(told - sum(stages) - arrays - evaluating) <= (len(stages) + 1) * MIB

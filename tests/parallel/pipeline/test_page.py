@@ -9,11 +9,11 @@ from support.browser import opening, start, wanted
 from support.drawn_pages import english_words
 from support.legible import controls_outside
 
-from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE, Costs, equal_shares, price
+from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE_OPS, Costs, equal_shares, price
 from gluonlab.parallel.pipeline.pipeline_schedule import make_pipeline
 from gluonlab.parallel.pipeline.render import as_page, draw
 from gluonlab.parallel.pipeline.render.pipeline_pictures import clock, gaps, most_kept, ticks
-from gluonlab.parallel.pipeline.verify_pipeline import in_order
+from gluonlab.parallel.pipeline.verify_pipeline import execution_order
 
 pytestmark = pytest.mark.browser
 wanted()
@@ -75,15 +75,15 @@ def shown_events(timeline, ops):
     return {
         (*event.instruction, unit.shown(event.begin_s), unit.shown(event.end_s))
         for event in timeline.events
-        if event.instruction.op in ops and (ops != COMPUTE or event.end_s > event.begin_s)
+        if event.instruction.op in ops and (ops != COMPUTE_OPS or event.end_s > event.begin_s)
     }
 
 
 def assert_shows(page, schedule, timeline):
     """The whole schedule, and every step on the way to it."""
-    unit, work = clock(timeline), shown_events(timeline, COMPUTE)
+    unit, work = clock(timeline), shown_events(timeline, COMPUTE_OPS)
     sends = shown_events(timeline, ("send_forward", "send_backward"))
-    order = [i for _, i in in_order(schedule) if i.op in ("forward", "backward")]
+    order = [i for _, i in execution_order(schedule) if i.op in ("forward", "backward")]
     times = [unit.shown(time) for time in ticks(timeline)]
     steps = page.driver.execute_script(READ_STEPS)
     assert len(steps) == len(times)

@@ -9,7 +9,7 @@ from support.examples import examples
 from support.pipeline_reference import NAMES, end_times, made
 
 from gluonlab.errors import ScheduleError
-from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE, Costs, ideal_bubble, price
+from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE_OPS, Costs, ideal_bubble, price
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
 from gluonlab.parallel.pipeline.verify_pipeline import peaks
 
@@ -51,7 +51,9 @@ def test_a_device_does_one_thing_at_a_time_and_is_idle_else(drawn):
     for device in range(schedule.devices):
         own = [event for event in timeline.events if event.device == device]
         busy = sorted(
-            (e.begin_s, e.end_s) for e in own if e.instruction.op in COMPUTE and e.end_s > e.begin_s
+            (e.begin_s, e.end_s)
+            for e in own
+            if e.instruction.op in COMPUTE_OPS and e.end_s > e.begin_s
         )
         assert all(end <= begin for (_, end), (begin, _) in zip(busy, busy[1:]))
         worked = sum(end - begin for begin, end in busy)

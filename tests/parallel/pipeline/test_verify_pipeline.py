@@ -15,7 +15,7 @@ from gluonlab.parallel.pipeline.pipeline_schedule import (
     Instruction,
     PipelineSchedule,
 )
-from gluonlab.parallel.pipeline.verify_pipeline import check, in_order, peaks
+from gluonlab.parallel.pipeline.verify_pipeline import check, execution_order, peaks
 
 MUTATIONS = ("remove", "duplicate", "swap", "move", "op", "stage", "microbatch", "device")
 
@@ -147,7 +147,7 @@ def assert_deadlock_is_named(schedule, queue, error):
 @settings(max_examples=100)
 @given(schedules(5, 9))
 def test_in_order_is_an_order_in_which_all_comes_after_what_it_needs(schedule):
-    order = in_order(schedule)
+    order = execution_order(schedule)
     for device, program in enumerate(schedule.programs):
         assert [i for on, i in order if on == device] == list(program)
     place = {i: n for n, (_, i) in enumerate(order)}
@@ -156,7 +156,7 @@ def test_in_order_is_an_order_in_which_all_comes_after_what_it_needs(schedule):
 
 
 def test_in_order_gives_devices_their_turns():
-    order = in_order(SCHEDULES["gpipe"](3, 4))
+    order = execution_order(SCHEDULES["gpipe"](3, 4))
     forwards = [f"{device}:{i.microbatch}" for device, i in order if i.op == "forward"]
     assert forwards[:6] == ["0:0", "0:1", "1:0", "0:2", "1:1", "2:0"]
 

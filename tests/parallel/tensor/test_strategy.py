@@ -28,8 +28,8 @@ from gluonlab.kvstores.process_groups import ALONE
 from gluonlab.models.networks import alexnet_2towers
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
-from gluonlab.parallel.tensor.layout_planner import split
-from gluonlab.parallel.tensor.strategy import channel_parallel
+from gluonlab.parallel.tensor.layout_planner import plan_layout
+from gluonlab.parallel.tensor.strategy import tensor_parallel
 
 TOLERANCE = 1e-5
 TOWERS = ((8, 3, 1, 1, False, True), (8, 3, 1, 1, True, False), (12, 3, 1, 1, False, False),
@@ -115,12 +115,14 @@ cases = st.fixed_dictionaries(
 def strategy_of(make, case):
     ctxs = contexts(case["ways"] * case["copies"])
     share = max(case["sizes"])
-    layout = split_of("channels", ctxs, case["ways"], channels=case["channels"], share=share)
+    layout = split_of(
+        "channels", ctxs, case["ways"], channels=case["channels"], max_shard_images=share
+    )
     plan = plan_for(
         layout, case["optimizer"], Microbatches(case["microbatches"]), case["kvstore"],
         clip_norm=case["clip_norm"],
     )  # fmt: skip
-    return channel_parallel(make, softmax(), plan, ALONE)
+    return tensor_parallel(make, softmax(), plan, ALONE)
 
 
 def check_trains_as_one(make, case):
@@ -173,7 +175,7 @@ def test_batchnorm_sees_its_channels_of_the_whole_batch(channels):
     }  # fmt: skip
     strategy = strategy_of(named("normalised"), case)
     losses, _ = trained(strategy, batches_of(case["sizes"]))
-    strategy.settle_statistics()
+    strategy.sync_running_statistics()
     params = {name: array.asnumpy() for name, array in strategy.parameters().items()}
     reference = named("normalised")([mx.cpu()])  # cuDNN's running variance is of n - 1 values
     expected_losses, expected = trained_on_one_device(reference, batches_of(case["sizes"]), case)
@@ -189,7 +191,7 @@ def layout_of(make, ways, channels="both"):
     net = make(contexts(1))
     shapes = {IMAGES: (4, *IMAGE), LABELS: (4,)}
     graph = loss_graph(net, softmax(), lambda F, images: images)
-    return split(graph, shapes, set(net.collect_params()), ways, channels)
+    return plan_layout(graph, shapes, set(net.collect_params()), ways, channels)
 
 
 def test_towers_meet_in_front_of_the_third_convolution_and_of_dense_layers():
@@ -197,14 +199,14 @@ def test_towers_meet_in_front_of_the_third_convolution_and_of_dense_layers():
     assert list(layout.layers.values()) == [
         "column", "local", "row", "local", "row", "column", "row"
     ]  # fmt: skip
-    assert layout.sums == 3
+    assert layout.allreduce_count == 3
 
 
 def test_a_column_and_a_row_need_one_sum():
     layout = layout_of(named("residual"), 2)
     ways = list(layout.layers.values())
     assert ways == ["column", "row"] * 3
-    assert layout.sums == 3
+    assert layout.allreduce_count == 3
 
 
 @pytest.mark.parametrize("name", ["towers", "residual", "depthwise"])

@@ -8,7 +8,7 @@ from gluonlab.drawing.page_template import render
 from gluonlab.drawing.translations import in_language
 from gluonlab.errors import ScheduleError
 from gluonlab.parallel.pipeline.pipeline_cost import (
-    COMPUTE,
+    COMPUTE_OPS,
     Costs,
     Event,
     PipelineTimeline,
@@ -138,7 +138,7 @@ def _is_shown(event: Event) -> bool:
     op = event.instruction.op
     takes_time = event.end_s > event.begin_s
     return op in (SEND_FORWARD, SEND_BACKWARD) or (
-        takes_time and op in (*COMPUTE, RECV_FORWARD, RECV_BACKWARD)
+        takes_time and op in (*COMPUTE_OPS, RECV_FORWARD, RECV_BACKWARD)
     )
 
 

@@ -16,7 +16,12 @@ from xml.etree.ElementTree import Element, SubElement
 from gluonlab.drawing.svg_parts import document, finished, group, text
 from gluonlab.drawing.translations import plural, read_words
 from gluonlab.errors import ScheduleError
-from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE, Event, Kept, PipelineTimeline
+from gluonlab.parallel.pipeline.pipeline_cost import (
+    COMPUTE_OPS,
+    Event,
+    PipelineTimeline,
+    StashedActivations,
+)
 from gluonlab.parallel.pipeline.pipeline_schedule import (
     BACKWARD,
     FORWARD,
@@ -76,7 +81,7 @@ def clock(timeline: PipelineTimeline) -> Clock:
 
 def computed(timeline: PipelineTimeline, device: int) -> List[Event]:
     """What the device computes, in its order; what takes no time is left out."""
-    own = (e for e in timeline.events if e.device == device and e.instruction.op in COMPUTE)
+    own = (e for e in timeline.events if e.device == device and e.instruction.op in COMPUTE_OPS)
     return [event for event in own if event.end_s > event.begin_s]
 
 
@@ -103,7 +108,7 @@ def ticks(timeline: PipelineTimeline) -> List[float]:
     wanted = [
         length
         for length, event in zip(lengths, timeline.events)
-        if event.instruction.op in COMPUTE[:2] and length > 0
+        if event.instruction.op in COMPUTE_OPS[:2] and length > 0
     ]
     count = timeline.seconds / min(wanted) if wanted else 0.0
     steps = max(1, math.ceil(min(count, MOST_STEPS) - 1e-6))
@@ -120,11 +125,11 @@ def most_kept(timeline: PipelineTimeline, device: int) -> int:
     return max(kept.microbatches for kept in timeline.kept[device])
 
 
-def levels(timeline: PipelineTimeline, device: int) -> List[Kept]:
+def levels(timeline: PipelineTimeline, device: int) -> List[StashedActivations]:
     """How many microbatches the device keeps from when on, without what lasts no time."""
     kept, moment = timeline.kept[device], timeline.seconds * _NEGLIGIBLE
     lasting = [now for now, then in zip(kept, kept[1:]) if then.at_s - now.at_s > moment]
-    changes: List[Kept] = []
+    changes: List[StashedActivations] = []
     for now in [*lasting, kept[-1]]:
         if not changes or changes[-1].microbatches != now.microbatches:
             changes.append(now)
