@@ -66,10 +66,10 @@ PRODUCTS = {"Convolution", "FullyConnected"}
 EXACT = {"log_softmax", "pick", "sum", "mean", "_image_normalize"}
 # which CPUs can compute
 HALVES = partial(
-    mixed_precision, half=("tanh", "Pooling"), full=(*FLOAT32_OPERATORS, *FLOAT16_OPERATORS)
+    mixed_precision, float16_operators=("tanh", "Pooling"), float32_operators=(*FLOAT32_OPERATORS, *FLOAT16_OPERATORS)
 )
 GPU = mx.gpu(0)
-NOWHERE = partial(mixed_precision, half=(), full=(*FLOAT32_OPERATORS, *FLOAT16_OPERATORS))
+NOWHERE = partial(mixed_precision, float16_operators=(), float32_operators=(*FLOAT32_OPERATORS, *FLOAT16_OPERATORS))
 
 
 @functools.lru_cache(maxsize=None)
@@ -237,7 +237,7 @@ def test_synchronised_batchnorm_is_float32_in_all_stages():
     kinds.update({name: (param.shape, param.dtype) for name, param in net.collect_params().items()})
     stages = split_at_batch_norm(graph)
     for layer in (layer for stage in stages for layer in stage.layers):
-        kinds.update((name, kinds[layer.beta]) for name in layer.told)
+        kinds.update((name, kinds[layer.beta]) for name in layer.input_names)
     between, products = infer_boundary_specs(stages, kinds), 0
     for stage in stages:
         inputs = {name: between[name][1] for name in stage.graph.list_arguments()}

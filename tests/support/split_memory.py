@@ -137,7 +137,7 @@ def _planned_in_vain(plan, stages, shards):
             shape = IMAGE
             if ACTIVATION in stage.inputs:
                 memory = PipelineMemory(stages, softmax(), plan)
-                shape = memory._activation(number, 1)[0]
+                shape = memory._activation_spec(number, 1)[0]
             unused = 4 * images * int(np.prod(shape))
             extra[number % plan.split.size] += slots[number] * unused
     return extra

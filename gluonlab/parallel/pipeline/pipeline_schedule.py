@@ -178,7 +178,7 @@ def gpipe(devices: int, microbatches: int, stages_per_device: int) -> Iterator[O
 def one_forward_one_backward(
     devices: int, microbatches: int, stages_per_device: int
 ) -> Iterator[Order]:
-    """After some forwards, forwards and backwards alternate: GPipe's time in less memory.
+    """After a few forwards, one forward and one backward in turns: GPipe's time in less memory.
 
     A stage keeps as many microbatches as there are stages from it to the last, however many there
     are. PipeDream-flush: Narayanan et al., "Memory-efficient pipeline-parallel DNN training"
@@ -193,7 +193,7 @@ def one_forward_one_backward(
 
 @_schedule_maker("interleaved", several_stages=True)
 def interleaved(devices: int, microbatches: int, stages_per_device: int) -> Iterator[Order]:
-    """1F1B with v stages on each device, so that the bubble is v times shorter.
+    """1F1B with several stages on each device, v of them, so that the bubble is v times shorter.
 
     Microbatches go through a device's first stage in groups, as many as there are devices; then the
     same group goes through its second stage, and so on. Narayanan et al., "Efficient large-scale

@@ -140,7 +140,7 @@ def test_a_layer_that_is_called_twice_sees_each_time_as_many_values_as_it_gets()
             (1, 1, 3, 3)
         ),
     )
-    passes = CudnnVarianceCorrection(graph, twice.collect_params(), mx.cpu())._passes(
+    passes = CudnnVarianceCorrection(graph, twice.collect_params(), mx.cpu())._passes_by_variance(
         (4, CHANNELS, 3, 3)
     )
     assert [one.values for one in passes["twice_running_var"]] == [4 * 9, 4]

@@ -148,7 +148,7 @@ def test_the_search_finds_the_least_largest_of_any_costs(numbers, layers, stages
         tried.append((stage, begin, end))
         return 30 * (end - begin) + numbers[begin][end] + 10 * stage
 
-    found = minimize_largest_stage(cost, layers, stages, spare=lambda stage, begin, end: 50)
+    found = minimize_largest_stage(cost, layers, stages, savings=lambda stage, begin, end: 50)
     assert len(tried) == len(set(tried))
 
     def largest(cut):
