@@ -23,7 +23,7 @@ from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Transf
 from gluonlab.collectives.synthesis import precomputed_schedules
 from gluonlab.collectives.synthesis.flow_network import Lanes, lanes_or_none, onward_of
 from gluonlab.collectives.topology import Pair, Topology
-from gluonlab.drawing.translations import plural
+from gluonlab.drawing.translations import pluralize
 from gluonlab.errors import ScheduleError, unknown
 from gluonlab.plain_text import in_words
 
@@ -39,7 +39,7 @@ class From(NamedTuple):
 
     def __str__(self) -> str:
         steps, chunks = len(self.schedule.steps), self.schedule.chunks
-        cut = f"{plural(steps, 'step')}, {plural(chunks, 'chunk')}"
+        cut = f"{pluralize(steps, 'step')}, {pluralize(chunks, 'chunk')}"
         return f"from {in_words(self.size_bytes)} {self.schedule.name} ({cut})"
 
 

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from gluonlab.bench.harness.machine_info import about
 from gluonlab.doctor.findings import FAULT, Finding, ok, one_line, plural
 from gluonlab.doctor.trials import TRIALS
-from gluonlab.drawing.page_template import environment
+from gluonlab.drawing.page_template import template_environment
 from gluonlab.errors import DeviceError
 from gluonlab.files.atomic_files import check_new, write_text
 from gluonlab.gpu import nvml
@@ -166,7 +166,7 @@ def describe(driver: nvml.Driver) -> Dict[str, Any]:
 def as_page(proof: Dict[str, Any]) -> str:
     """An HTML page about the object that `proof.as_object` makes."""
     # the page's frame and style are the report's
-    templates = environment("gluonlab.doctor", "gluonlab.report", trim_blocks=True)
+    templates = template_environment("gluonlab.doctor", "gluonlab.report", trim_blocks=True)
     templates.filters["number"] = number
     return templates.get_template("proof.html").render(
         proof=proof,

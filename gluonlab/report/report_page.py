@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Sequence, Tuple
 from markupsafe import Markup
 
 from gluonlab.drawing.matplotlib_figures import as_svg, new_figure, reused_figure
-from gluonlab.drawing.page_template import environment
+from gluonlab.drawing.page_template import template_environment
 from gluonlab.report.run_tables import (
     EPOCH_HEADINGS,
     HEADINGS,
@@ -42,7 +42,7 @@ PERCENT = (0.0, 100.0)
 
 def as_page(runs: Sequence[Run]) -> str:
     """An HTML page about ``runs``, in their order."""
-    templates = environment("gluonlab.report", trim_blocks=True)
+    templates = template_environment("gluonlab.report", trim_blocks=True)
     keys = [
         {"name": run.name, "colour": colour(number), "stroke": _STROKES[dash(number)]}
         for number, run in enumerate(runs)

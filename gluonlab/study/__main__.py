@@ -17,7 +17,7 @@ from gluonlab.cli.config_file import config_file
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import config_options, given
 from gluonlab.config.option_types import whole
-from gluonlab.drawing.translations import in_language
+from gluonlab.drawing.translations import select_language
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.plain_text import json_text
 from gluonlab.study import batch_size, learning_rate, scaling, splits
@@ -52,7 +52,7 @@ def _command(study: Study, most_used: str, help: str, *own: Option) -> click.Com
         as_json: bool,
         **own: Optional[str],
     ) -> None:
-        in_language(dict.fromkeys(LANGUAGES), language)
+        select_language(dict.fromkeys(LANGUAGES), language)
         if resume is None:
             options = study.choose(quick, **own)
         else:

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 from gluonlab.bench.harness.confidence_interval import bootstrap
 from gluonlab.bench.harness.machine_info import cpu_model
 from gluonlab.config.option_types import real, whole
-from gluonlab.drawing.svg_chart import Axis, Chart, Curve, Region, number
+from gluonlab.drawing.svg_chart import Axis, Chart, Curve, Region, format_number
 from gluonlab.errors import ConfigError, DataError, unknown
 from gluonlab.study.study import (
     Findings,
@@ -607,8 +607,8 @@ class _PanelReport:
         told = [
             self.said["between"].format(
                 regime=self.said["regimes"][part.regime],
-                left=number(part.left),
-                right=number(part.right),
+                left=format_number(part.left),
+                right=format_number(part.right),
             )
             for part in self.found.regimes
         ]
@@ -616,8 +616,8 @@ class _PanelReport:
         lines = [self.said["all"].format(parts=comma.join(told), **self.fill)]
         for which, at in (("perfect", self.found.perfect), ("stagnant", self.found.stagnant)):
             if at is not None:
-                ends = at.interval(self.said, number)
-                lines.append(self.said[which].format(size=number(at.value), ends=ends))
+                ends = at.interval(self.said, format_number)
+                lines.append(self.said[which].format(size=format_number(at.value), ends=ends))
         return lines
 
     def sentences(self) -> List[str]:
@@ -627,8 +627,9 @@ class _PanelReport:
         if few is not None and few is not self.reached[-1]:
             last = self.reached[-1]
             lines.append(self.said["cost"].format(
-                few=number(_value(few.epochs)), small=number(few.size), large=number(last.size),
-                many=number(_value(last.epochs)),
+                few=format_number(_value(few.epochs)), small=format_number(few.size),
+                large=format_number(last.size),
+                many=format_number(_value(last.epochs)),
                 times=f"{_value(last.epochs) / _value(few.epochs):.1f}",
             ))  # fmt: skip
         first, last = self.found.rows[0], self.found.rows[-1]
@@ -637,7 +638,7 @@ class _PanelReport:
             tested = [100 * each[1].value for each in ends if each is not None]
             lines.append(self.said["equal"].format(
                 step_high=tested[0], step_low=tested[1], epoch_low=tested[2], epoch_high=tested[3],
-                small=number(first.size), large=number(last.size), **self.fill,
+                small=format_number(first.size), large=format_number(last.size), **self.fill,
             ))  # fmt: skip
         return [*lines, *self.missed()]
 
@@ -645,8 +646,8 @@ class _PanelReport:
         """A line for each batch size with which a seed did not reach the target."""
         return [
             self.said["missed"].format(
-                size=number(row.size), reached=row.reached, seeds=row.seeds, limit=row.limit,
-                rate=number(row.rate), best=f"{row.best:.1%}".replace("%", " %"),
+                size=format_number(row.size), reached=row.reached, seeds=row.seeds, limit=row.limit,
+                rate=format_number(row.rate), best=f"{row.best:.1%}".replace("%", " %"),
                 target=self.fill["target"],
             )
             for row in self.found.rows
@@ -661,11 +662,11 @@ class _PanelReport:
     def _row(self, row: SizeRow) -> List[str]:
         never = self.said["never"] if row.steps is None else ""
         return [
-            number(row.size),
-            number(row.rate),
-            never or number(_value(row.steps)),
+            format_number(row.size),
+            format_number(row.rate),
+            never or format_number(_value(row.steps)),
             _range(row.steps),
-            "" if never else number(_value(row.epochs)),
+            "" if never else format_number(_value(row.epochs)),
             "" if never else f"{_value(row.seconds):.2f}",
             _range(row.seconds),
             *(_shares(row.errors[which]) for which in (STEPS, EPOCHS)),
@@ -694,7 +695,7 @@ def _curve(
 
 
 def _range(value: Optional[IntervalEstimate]) -> str:
-    return "" if value is None else value.range(number)
+    return "" if value is None else value.range(format_number)
 
 
 def _shares(pair: Optional[Tuple[IntervalEstimate, IntervalEstimate]]) -> str:

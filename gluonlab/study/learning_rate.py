@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from gluonlab.bench.harness.machine_info import cpu_model
 from gluonlab.config.option_types import whole
-from gluonlab.drawing.svg_chart import KINDS, Axis, Chart, Curve, number
+from gluonlab.drawing.svg_chart import CURVE_KINDS, Axis, Chart, Curve, format_number
 from gluonlab.errors import ConfigError
 from gluonlab.study.study import (
     Findings,
@@ -263,9 +263,9 @@ def _chart(
         shares = [share.scaled(100) for share in each.shares]
         points = [(rate, share.value) for rate, share in zip(found.rates, shares)]
         name = said["devices"]["one" if each.devices == 1 else "several"].format(
-            count=each.devices, batch=number(each.devices * options.batch_size)
+            count=each.devices, batch=format_number(each.devices * options.batch_size)
         )
-        kind = options.devices.index(each.devices) % KINDS
+        kind = options.devices.index(each.devices) % CURVE_KINDS
         curves.append(Curve(name, points, kind, [share.ends for share in shares]))
     return Chart(
         said["chart"].format(way=said["ways"][way]),
@@ -282,7 +282,7 @@ def _devices(count: int, said: Dict[str, Any]) -> str:
 
 def _best(way: str, found: RateFindings, said: Dict[str, Any]) -> str:
     rates = said["and"].join(
-        said["rate"].format(rate=number(each.best), devices=_devices(each.devices, said))
+        said["rate"].format(rate=format_number(each.best), devices=_devices(each.devices, said))
         for each in _of_way(way, found)
     )
     return str(said["best"].format(way=said["ways"][way], rates=rates))
@@ -291,7 +291,7 @@ def _best(way: str, found: RateFindings, said: Dict[str, Any]) -> str:
 def _effect(effect: Effect, said: Dict[str, Any]) -> str:
     gain = effect.gain.scaled(100)
     return str(said["effect"].format(
-        devices=_devices(effect.devices, said), rate=number(effect.rate),
+        devices=_devices(effect.devices, said), rate=format_number(effect.rate),
         of=said["ways"][effect.of], beside=said["ways"][effect.beside],
         gain=gain.value, ends=gain.interval(said, float),
     ))  # fmt: skip
@@ -304,11 +304,11 @@ def _table(found: RateFindings, options: LearningRateOptions, said: Dict[str, An
         rows.append([
             said["ways"][each.way],
             str(each.devices),
-            number(each.devices * options.batch_size),
-            number(each.best),
+            format_number(each.devices * options.batch_size),
+            format_number(each.best),
             f"{best.value:.1f} %",
             best.range("{:.1f}".format),
-            number(each.largest),
+            format_number(each.largest),
         ])  # fmt: skip
     return Table(said["title"], said["heads"], rows, said["note"])
 

@@ -39,7 +39,7 @@ from gluonlab.bench.splits import (
 from gluonlab.bench.workloads import TASKS
 from gluonlab.config.command_line import given
 from gluonlab.config.option_types import whole
-from gluonlab.drawing.svg_chart import KINDS, Axis, Chart, Curve, number
+from gluonlab.drawing.svg_chart import CURVE_KINDS, Axis, Chart, Curve, format_number
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.host import resources
 from gluonlab.study.study import (
@@ -261,7 +261,12 @@ class _ScalingReport:
             points = [(float(count), speed.value) for count, speed in own]
             if points:
                 curves.append(
-                    Curve(self._named(how), points, place % KINDS, [each.ends for _, each in own])
+                    Curve(
+                        self._named(how),
+                        points,
+                        place % CURVE_KINDS,
+                        [each.ends for _, each in own],
+                    )
                 )
         curves.append(Curve(self.said["ideal"], [(n, n) for n in devices], None, dashed=True))
         return Chart(
@@ -322,7 +327,7 @@ class _ScalingReport:
         starts = [
             [
                 self._named(case.how),
-                number(case.way.devices),
+                format_number(case.way.devices),
                 f"{start.value:.2f}",
                 start.range("{:.2f}".format),
             ]
@@ -344,7 +349,8 @@ class _ScalingReport:
                 f"{speed.value / way.devices:.0%}",
             ]
         return [
-            self._named(case.how), case.kind, number(way.devices), number(way.global_batch_size),
+            self._named(case.how), case.kind, format_number(way.devices),
+            format_number(way.global_batch_size),
             f"{median(self._values(case)):,.0f}", *shown,
         ]  # fmt: skip
 

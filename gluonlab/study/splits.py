@@ -17,7 +17,7 @@ from gluonlab.bench.splits import MB, SplitRow, in_megabytes, make_rows
 from gluonlab.bench.workloads import Task
 from gluonlab.config.command_line import given
 from gluonlab.config.option_types import whole
-from gluonlab.drawing.svg_chart import KINDS, Axis, Chart, Curve, number
+from gluonlab.drawing.svg_chart import CURVE_KINDS, Axis, Chart, Curve, format_number
 from gluonlab.study.study import (
     Findings,
     IntervalEstimate,
@@ -148,7 +148,7 @@ def _charts(rows: Sequence[SplitRow], rounds: int, said: Dict[str, Any]) -> Dict
     memory = [
         Curve(said["device"].format(number=device),
               [(n, row.memory[device] / MB) for n, row in enumerate(rows)
-               if device < len(row.memory)], device % KINDS, joined=False)
+               if device < len(row.memory)], device % CURVE_KINDS, joined=False)
         for device in range(most)
     ]  # fmt: skip
     of = {"time": ("ms", [time]), "moved": ("MB", [moved]), "memory": ("MB", memory)}
@@ -168,16 +168,17 @@ def _sentences(
         fast = min(several, key=lambda row: median(row.seconds))
         time = _milliseconds(fast)
         lines.append(said["fastest"].format(
-            way=said["ways"][fast.name], ms=number(time.value), ends=time.interval(said, number),
+            way=said["ways"][fast.name], ms=format_number(time.value),
+            ends=time.interval(said, format_number),
             times=f"{fast.speed or 0:.2f}"))  # fmt: skip
         small = min(several, key=lambda row: max(row.memory))
         lines.append(said["least"].format(
-            way=said["ways"][small.name], mb=number(max(small.memory) / MB),
-            one=number(max(one.memory) / MB)))  # fmt: skip
+            way=said["ways"][small.name], mb=format_number(max(small.memory) / MB),
+            one=format_number(max(one.memory) / MB)))  # fmt: skip
         most, least = (pick(several, key=lambda row: row.moved) for pick in (max, min))
         lines.append(said["moves"].format(
-            most=said["ways"][most.name], mb=number(most.moved / MB),
-            least=said["ways"][least.name], few=number(least.moved / MB)))  # fmt: skip
+            most=said["ways"][most.name], mb=format_number(most.moved / MB),
+            least=said["ways"][least.name], few=format_number(least.moved / MB)))  # fmt: skip
     lines += [
         said["missing"].format(way=said["ways"][row.name], reason=row.reason)
         for row in rows

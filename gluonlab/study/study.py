@@ -31,9 +31,9 @@ import gluonlab
 from gluonlab.bench.harness.confidence_interval import bootstrap
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.harness.table_format import WIDTH
-from gluonlab.drawing.page_template import environment
+from gluonlab.drawing.page_template import template_environment
 from gluonlab.drawing.svg_chart import Chart, as_svg
-from gluonlab.drawing.translations import in_language, load_words
+from gluonlab.drawing.translations import load_words, select_language
 from gluonlab.study.sweep import InMemory, StudyFolder
 
 PAGE = "study.html"
@@ -91,7 +91,7 @@ class StudyReport(NamedTuple):
 
 def read_words(name: str, language: str) -> Dict[str, Any]:
     """The words of a study. Raises ConfigError, with the choices, for another language."""
-    return dict(in_language(load_words(WORDS / f"{name}.json"), language))
+    return dict(select_language(load_words(WORDS / f"{name}.json"), language))
 
 
 def in_terminal(sentences: Sequence[str]) -> str:
@@ -118,7 +118,7 @@ def as_page(report: StudyReport, pictures: Sequence[str]) -> str:
         for picture, chart in zip(pictures, report.charts.values())
     ]
     text = (
-        environment("gluonlab.study")
+        template_environment("gluonlab.study")
         .get_template("study.html")
         .render(
             report=report,

@@ -66,10 +66,16 @@ PRODUCTS = {"Convolution", "FullyConnected"}
 EXACT = {"log_softmax", "pick", "sum", "mean", "_image_normalize"}
 # which CPUs can compute
 HALVES = partial(
-    mixed_precision, float16_operators=("tanh", "Pooling"), float32_operators=(*FLOAT32_OPERATORS, *FLOAT16_OPERATORS)
+    mixed_precision,
+    float16_operators=("tanh", "Pooling"),
+    float32_operators=(*FLOAT32_OPERATORS, *FLOAT16_OPERATORS),
 )
 GPU = mx.gpu(0)
-NOWHERE = partial(mixed_precision, float16_operators=(), float32_operators=(*FLOAT32_OPERATORS, *FLOAT16_OPERATORS))
+NOWHERE = partial(
+    mixed_precision,
+    float16_operators=(),
+    float32_operators=(*FLOAT32_OPERATORS, *FLOAT16_OPERATORS),
+)
 
 
 @functools.lru_cache(maxsize=None)

@@ -71,7 +71,7 @@ def test_what_it_waits_is_what_its_own_clock_lacks():
         while lacking() < begun + WAITED_S:
             pass
         least = lacking() - begun
-        found = waits.micros()
+        found = waits.wait_micros()
         measured.append((least, found, lacking() - before))
 
     def is_core_alone():
@@ -94,7 +94,7 @@ def test_a_thread_that_has_nothing_to_do_does_not_wait():
     while sum(found.values()) >= 20_000 and time.monotonic() < hangs:
         waits.begin()
         time.sleep(0.1)
-        found = waits.micros()
+        found = waits.wait_micros()
     assert set(found) == {"cpu(0)", "cpu(1)"} and sum(found.values()) < 20_000
 
 
@@ -102,4 +102,4 @@ def test_where_the_system_says_nothing_neither_does_it(monkeypatch):
     monkeypatch.setattr(recorder, "SCHEDSTAT", "/nowhere/{}")
     waits = CoreWaits([mx.cpu(0)])
     waits.begin()
-    assert waits.micros() == {}
+    assert waits.wait_micros() == {}

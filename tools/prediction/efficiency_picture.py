@@ -7,7 +7,7 @@ import textwrap
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from xml.etree.ElementTree import Element, SubElement
 
-from gluonlab.drawing.svg_parts import document, finished, group, text
+from gluonlab.drawing.svg_parts import add_group, add_text, document_text, new_document
 from prediction.efficiency import WAYS, Prediction, Step, host_in_words, of_way
 
 # All lengths are px.
@@ -67,24 +67,24 @@ def as_svg(steps: Mapping[str, Step], rows: Rows, assumed: Sequence[str]) -> str
     """
     most_hosts = max(row.hosts for of in rows.values() for row in of)
     title = f"Training on up to {most_hosts} hosts: predicted efficiency, not measured"
-    root = document(title, [_in_words(rows), *assumed], STYLE)
-    text(root, MARGIN, 44, title, "name")
-    _legend(group(root, MARGIN, 70))
+    root = new_document(title, [_in_words(rows), *assumed], STYLE)
+    add_text(root, MARGIN, 44, title, "name")
+    _legend(add_group(root, MARGIN, 70))
     lowest = min(row.alone for of in rows.values() for row in of)
     pitch = (WIDTH - 2 * MARGIN) / ACROSS
     plot = _Plot(pitch - AXIS - BESIDE, most_hosts, min(0.9, math.floor(lowest * 10) / 10))
     y, panel = 128, ABOVE + HEIGHT + BELOW
     for place, name in enumerate(rows):
         below, beside = divmod(place, ACROSS)
-        at = group(root, MARGIN + beside * pitch, y + below * panel)
+        at = add_group(root, MARGIN + beside * pitch, y + below * panel)
         _panel(at, plot, name, host_in_words(name, steps[name]), rows[name])
     y += math.ceil(len(rows) / ACROSS) * panel + 10
     for sentence in assumed:
         for line in textwrap.wrap(sentence, COLUMNS):
-            text(root, MARGIN, y, line, "quiet")
+            add_text(root, MARGIN, y, line, "quiet")
             y += LINE
         y += 5
-    return finished(root, WIDTH, y + 4)
+    return document_text(root, WIDTH, y + 4)
 
 
 def _in_words(rows: Rows) -> str:
@@ -103,7 +103,7 @@ def _legend(parent: Element) -> None:
     for number, way in enumerate(WAYS):
         _curve(parent, [(x, 0), (x + 28, 0)], f"line{number}")
         _mark(parent, number, x + 14, 0)
-        text(parent, x + 36, 4.5, way)
+        add_text(parent, x + 36, 4.5, way)
         x += 62 + 7 * len(way)
     x = 0
     for words, kind in (
@@ -111,15 +111,15 @@ def _legend(parent: Element) -> None:
         ("it hides behind all of backward", "sample behind"),
     ):
         _curve(parent, [(x, 26), (x + 28, 26)], kind)
-        text(parent, x + 36, 30.5, words)
+        add_text(parent, x + 36, 30.5, words)
         x += 62 + 7 * len(words)
 
 
 def _panel(
     parent: Element, plot: _Plot, name: str, described: str, rows: Sequence[Prediction]
 ) -> None:
-    text(parent, AXIS, 14, name, "panel")
-    text(parent, AXIS, 34, described, "quiet")
+    add_text(parent, AXIS, 14, name, "panel")
+    add_text(parent, AXIS, 34, described, "quiet")
     _axes(parent, plot)
     _hidden(parent, plot, rows)
     ends: Dict[int, float] = {}
@@ -133,7 +133,7 @@ def _panel(
     places = _spread([plot.y(ends[number]) for number in wanted])
     for number, y in zip(wanted, places):
         words = f"{ends[number]:.2f}"
-        text(parent, AXIS + plot.width + 9, y + 4.5, words, f"value value{number}")
+        add_text(parent, AXIS + plot.width + 9, y + 4.5, words, f"value value{number}")
 
 
 def _hidden(parent: Element, plot: _Plot, rows: Sequence[Prediction]) -> None:
@@ -152,11 +152,11 @@ def _axes(parent: Element, plot: _Plot) -> None:
         y = plot.y(tenth / 10)
         across = {"x1": f"{AXIS}", "x2": f"{AXIS + plot.width:g}", "y1": f"{y:g}", "y2": f"{y:g}"}
         SubElement(parent, "line", {"class": "grid", **across})
-        text(parent, AXIS - 8, y + 4.5, f"{tenth / 10:.1f}", "quiet end")
+        add_text(parent, AXIS - 8, y + 4.5, f"{tenth / 10:.1f}", "quiet end")
     step = 1 if plot.most_hosts <= 8 else 3
     for hosts in range(1, plot.most_hosts + 1, step):
-        text(parent, plot.x(hosts), ABOVE + HEIGHT + 20, f"{hosts}", "quiet middle")
-    text(parent, AXIS + plot.width / 2, ABOVE + HEIGHT + 40, "hosts", "quiet middle")
+        add_text(parent, plot.x(hosts), ABOVE + HEIGHT + 20, f"{hosts}", "quiet middle")
+    add_text(parent, AXIS + plot.width / 2, ABOVE + HEIGHT + 40, "hosts", "quiet middle")
 
 
 def _spread(places: Sequence[float]) -> List[float]:

@@ -20,8 +20,8 @@ from gluonlab.collectives.render.schedule_scene import (
 )
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.verify_schedule import Contributions, states
-from gluonlab.drawing.page_template import render
-from gluonlab.drawing.translations import in_language
+from gluonlab.drawing.page_template import render_page
+from gluonlab.drawing.translations import select_language
 from gluonlab.errors import ScheduleError
 
 WORLD_SIZES = range(1, 9)
@@ -39,7 +39,7 @@ def as_page(
     ScheduleError for a schedule that is too large to draw, for two of one name and world size, and
     for a ``start`` that is not there; ConfigError for a ``language`` that is not in `words.WORDS`.
     """
-    words = in_language(WORDS, language)
+    words = select_language(WORDS, language)
     chosen = list(schedules)
     places = [(schedule.name, schedule.world_size) for schedule in chosen]
     for place, schedule in zip(places, chosen):
@@ -53,7 +53,7 @@ def as_page(
         choices = f"choose {names}" if names else "there is none"
         raise ScheduleError(f"no schedule is {start[0]} for {start[1]} ranks: {choices}")
     data = [_as_data(schedule, words) for schedule in chosen]
-    return render(_SCENE, _CHOICES, data, places.index(start), words, language)
+    return render_page(_SCENE, _CHOICES, data, places.index(start), words, language)
 
 
 def draw(

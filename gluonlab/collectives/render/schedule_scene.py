@@ -9,7 +9,7 @@ from typing import Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.schedule import ADD, ALL_GATHER, Schedule, Step
 from gluonlab.collectives.verify_schedule import Contributions, states
-from gluonlab.drawing.translations import plural, read_words
+from gluonlab.drawing.translations import pluralize, read_scene_words
 from gluonlab.errors import ScheduleError
 
 SIGNS = {True: "+", False: "="}  # added; copied over
@@ -44,7 +44,9 @@ _DESCRIPTIONS = {
 }
 WORDS: Dict[str, ScheduleTexts] = {
     language: ScheduleTexts(**{"descriptions": _DESCRIPTIONS, **words})
-    for language, words in read_words(Path(__file__).parent / "template" / "words.json").items()
+    for language, words in read_scene_words(
+        Path(__file__).parent / "template" / "words.json"
+    ).items()
 }
 ENGLISH, JAPANESE = WORDS["en"], WORDS["ja"]
 
@@ -188,7 +190,7 @@ def description(schedule: Schedule, words: ScheduleTexts = ENGLISH) -> str:
 def drawable(schedule: Schedule) -> None:
     """Raises ScheduleError for a schedule that is too large for a picture."""
     if schedule.world_size > MOST_RANKS or schedule.chunks > MOST_CHUNKS:
-        ranks, chunks = plural(schedule.world_size, "rank"), plural(schedule.chunks, "chunk")
+        ranks, chunks = pluralize(schedule.world_size, "rank"), pluralize(schedule.chunks, "chunk")
         raise ScheduleError(
             f"{schedule.name} with {ranks} and {chunks} is too large to draw: "
             f"choose up to {MOST_RANKS} ranks and {MOST_CHUNKS} chunks, or print it as text"
@@ -220,7 +222,7 @@ def as_text(schedule: Schedule, width: int = 80) -> str:
     lines.append(f"+ is added, = is copied over. {legend}")
     text = [part for line in lines for part in textwrap.wrap(line, width) or [""]]
     for number, (step, grid) in enumerate(zip(schedule.steps, grids[1:]), 1):
-        title = f"step {number} of {len(schedule.steps)}: {plural(len(step), 'transfer')}"
+        title = f"step {number} of {len(schedule.steps)}: {pluralize(len(step), 'transfer')}"
         text += ["", *textwrap.wrap(title, width), *_columns(sends(step), width), *grid]
     if not schedule.steps:
         text += ["", "Nothing is sent.", *grids[0]]

@@ -22,7 +22,7 @@ from gluonlab.collectives.render.schedule_scene import (
 )
 from gluonlab.collectives.schedule import Schedule, Step
 from gluonlab.collectives.verify_schedule import Contributions, states
-from gluonlab.drawing.svg_parts import document, finished, group, text
+from gluonlab.drawing.svg_parts import add_group, add_text, document_text, new_document
 
 # All lengths are px. As many panels stand side by side as fit into WIDTH, at least one.
 WIDTH, NARROWEST, MARGIN, BETWEEN = 1440, 720, 32, 44
@@ -95,15 +95,15 @@ def as_svg(schedule: Schedule) -> str:
     across = max(1, min(len(after), (WIDTH - 2 * MARGIN + BETWEEN) // (frame.width + BETWEEN)))
     width = max(2 * MARGIN + across * (frame.width + BETWEEN) - BETWEEN, NARROWEST)
     described = [description(schedule), _HOW_TO_READ]
-    root = document(f"{schedule.name}: {size(schedule)}", described, STYLE)
+    root = new_document(f"{schedule.name}: {size(schedule)}", described, STYLE)
     y = _heading(root, schedule, width)
     for number, now in enumerate(after):
         x = MARGIN + number % across * (frame.width + BETWEEN)
-        panel = group(root, x, y + number // across * (frame.height + BETWEEN))
+        panel = add_group(root, x, y + number // across * (frame.height + BETWEEN))
         title, step = (f"step {number}", schedule.steps[number - 1]) if number else ("start", ())
         _panel(panel, frame, schedule, step, title, (after[max(number - 1, 0)], now))
     height = y + math.ceil(len(after) / across) * (frame.height + BETWEEN) - BETWEEN + MARGIN
-    return finished(root, width, height)
+    return document_text(root, width, height)
 
 
 _HOW_TO_READ = (
@@ -115,12 +115,12 @@ _HOW_TO_READ = (
 
 def _heading(root: Element, schedule: Schedule, width: int) -> int:
     """Name, size, description and legend; returns where the panels begin."""
-    text(root, MARGIN, 46, schedule.name, "name")
+    add_text(root, MARGIN, 46, schedule.name, "name")
     y = 70
     for line in [size(schedule), *textwrap.wrap(description(schedule), (width - 2 * MARGIN) // 7)]:
-        text(root, MARGIN, y, line, "quiet")
+        add_text(root, MARGIN, y, line, "quiet")
         y += 19
-    _legend(group(root, MARGIN, y))
+    _legend(add_group(root, MARGIN, y))
     return y + CELL + BETWEEN
 
 
@@ -130,12 +130,12 @@ def _legend(parent: Element) -> None:
     for label, before, kind in kinds:
         _box(parent, kind, x, 0, 24)
         _segments(parent, x, 0, (16, 0), [before], [1])
-        text(parent, x + 32, 15, label)
+        add_text(parent, x + 32, 15, label)
         x += 54 + 7 * len(label)
     for label, add in (("+ added", True), ("= copied over", False)):
         way = f"M{x} 14V7Q{x} 2 {x + 5} 2H{x + 27}Q{x + 32} 2 {x + 32} 7V12"
         _lines(parent, [way], [(x + 32, 18)], add)
-        text(parent, x + 44, 15, label)
+        add_text(parent, x + 44, 15, label)
         x += 66 + 7 * len(label)
 
 
@@ -148,15 +148,15 @@ def _panel(
     states: Tuple[State, State],
 ) -> None:
     """``states``: before and after the step; ``title``: of the panel."""
-    text(parent, 0, 14, title, "panel")
+    add_text(parent, 0, 14, title, "panel")
     ops = sorted({transfer.op for transfer in step})
-    text(parent, frame.width, 14, " and ".join(ops), "quiet end")
-    text(parent, LABELS - 10, 40, "rank", "quiet end")
+    add_text(parent, frame.width, 14, " and ".join(ops), "quiet end")
+    add_text(parent, LABELS - 10, 40, "rank", "quiet end")
     for rank in range(schedule.world_size):
-        text(parent, frame.middle(rank), 40, str(rank), "middle")
+        add_text(parent, frame.middle(rank), 40, str(rank), "middle")
     written = {(transfer.dst, transfer.chunk) for transfer in step}
     for chunk in range(schedule.chunks):
-        text(parent, LABELS - 10, frame.top(chunk) + 15, f"chunk {chunk}", "quiet end")
+        add_text(parent, LABELS - 10, frame.top(chunk) + 15, f"chunk {chunk}", "quiet end")
         for rank in range(schedule.world_size):
             before, now = (state[rank][chunk] for state in states)
             kind = "written" if (rank, chunk) in written else ""

@@ -47,7 +47,13 @@ from gluonlab.study.speedup.measure_step import (
     on_one,
 )
 from gluonlab.study.speedup.step_breakdown import PARTS, PASSES, TOGETHER, StepParts, parts, singly
-from gluonlab.timeline.exposed_time import HOST_TIME, STORE, Categories, categories, exposed
+from gluonlab.timeline.exposed_time import (
+    HOST_TIME,
+    STORE,
+    Categories,
+    exposed_seconds,
+    time_categories,
+)
 from gluonlab.timeline.timeline import BACKWARD, COPY, FORWARD, INPUT, OTHER, SUM, UPDATE, Timeline
 
 # Causes: where the time of a step goes that is no work on its images.
@@ -608,7 +614,7 @@ def _images(found: Estimate) -> Estimate:
 
 def by_trace(timeline: Timeline, apart: bool = True) -> ByTrace:
     """What the trace says of the same parts; ``apart``: forward and backward are two."""
-    found = exposed(timeline)
+    found = exposed_seconds(timeline)
     step = timeline.step_s
     seconds = {
         "input": found[INPUT],
@@ -625,7 +631,7 @@ def by_trace(timeline: Timeline, apart: bool = True) -> ByTrace:
     return ByTrace(
         step,
         {name: seconds[name] / step for name in _names(apart)},
-        {row: categories(timeline, row) for row in rows},
+        {row: time_categories(timeline, row) for row in rows},
         [row for row in timeline.rows if row not in seen],
     )
 

@@ -16,8 +16,8 @@ import gluonlab
 from gluonlab.bench.harness.confidence_interval import Estimate
 from gluonlab.bench.harness.machine_info import BUSY_CORES
 from gluonlab.bench.harness.table_format import WIDTH
-from gluonlab.drawing.page_template import environment
-from gluonlab.drawing.translations import in_language, load_words
+from gluonlab.drawing.page_template import template_environment
+from gluonlab.drawing.translations import load_words, select_language
 from gluonlab.errors import ConfigError
 from gluonlab.files.atomic_files import check_new, new_file
 from gluonlab.study.speedup.diagnosis import (
@@ -42,7 +42,7 @@ EFFICIENT = 0.8  # of as many times one device: what nobody asks about
 def check_page(out: Optional[str], language: Optional[str]) -> None:
     """Raise ConfigError or OutputError for a page that cannot be written."""
     if language is not None:
-        in_language(WORDS, language)
+        select_language(WORDS, language)
     if out is None:
         return
     if Path(out).suffix.lower() not in (".html", ".htm"):
@@ -52,7 +52,7 @@ def check_page(out: Optional[str], language: Optional[str]) -> None:
 
 def sentences(verdict: Diagnosis, language: str = ENGLISH) -> List[str]:
     """What the verdict says, most important first."""
-    return list(_sentences(verdict, in_language(WORDS, language)))
+    return list(_sentences(verdict, select_language(WORDS, language)))
 
 
 def _sentences(verdict: Diagnosis, words: Mapping[str, Any]) -> Iterator[str]:
@@ -263,8 +263,8 @@ def write_page(verdict: Diagnosis, path: Path, language: str) -> None:
 
 def as_page(verdict: Diagnosis, language: str) -> str:
     """HTML that needs no other file and no network."""
-    words = in_language(WORDS, language)
-    templates = environment("gluonlab.study", trim_blocks=True)
+    words = select_language(WORDS, language)
+    templates = template_environment("gluonlab.study", trim_blocks=True)
     count = len(verdict.devices)
     devices = words["device"][count != 1].format(count=count)
     return templates.get_template("verdict.html").render(

@@ -12,7 +12,12 @@ from support.legible import controls_outside
 from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE_OPS, Costs, equal_shares, price
 from gluonlab.parallel.pipeline.pipeline_schedule import make_pipeline
 from gluonlab.parallel.pipeline.render import as_page, draw
-from gluonlab.parallel.pipeline.render.pipeline_pictures import clock, gaps, most_kept, ticks
+from gluonlab.parallel.pipeline.render.pipeline_pictures import (
+    idle_gaps,
+    most_kept,
+    page_times,
+    time_unit,
+)
 from gluonlab.parallel.pipeline.verify_pipeline import execution_order
 
 pytestmark = pytest.mark.browser
@@ -71,7 +76,7 @@ def read(page):
 
 
 def shown_events(timeline, ops):
-    unit = clock(timeline)
+    unit = time_unit(timeline)
     return {
         (*event.instruction, unit.shown(event.begin_s), unit.shown(event.end_s))
         for event in timeline.events
@@ -81,10 +86,10 @@ def shown_events(timeline, ops):
 
 def assert_shows(page, schedule, timeline):
     """The whole schedule, and every step on the way to it."""
-    unit, work = clock(timeline), shown_events(timeline, COMPUTE_OPS)
+    unit, work = time_unit(timeline), shown_events(timeline, COMPUTE_OPS)
     sends = shown_events(timeline, ("send_forward", "send_backward"))
     order = [i for _, i in execution_order(schedule) if i.op in ("forward", "backward")]
-    times = [unit.shown(time) for time in ticks(timeline)]
+    times = [unit.shown(time) for time in page_times(timeline)]
     steps = page.driver.execute_script(READ_STEPS)
     assert len(steps) == len(times)
     on_their_way = set()
@@ -108,7 +113,7 @@ def assert_shows(page, schedule, timeline):
     assert len(set(rows)) == schedule.devices and sorted(set(rows)) == sorted(
         set(rows), key=lambda row: row[1]
     )
-    count = sum(len(list(gaps(timeline, device))) for device in range(schedule.devices))
+    count = sum(len(list(idle_gaps(timeline, device))) for device in range(schedule.devices))
     assert len(last["idle"]) == count
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
-from gluonlab.drawing.page_template import render
-from gluonlab.drawing.translations import in_language
+from gluonlab.drawing.page_template import render_page
+from gluonlab.drawing.translations import select_language
 from gluonlab.errors import ScheduleError
 from gluonlab.parallel.pipeline.pipeline_cost import (
     COMPUTE_OPS,
@@ -28,19 +28,19 @@ from gluonlab.parallel.pipeline.pipeline_schedule import (
 from gluonlab.parallel.pipeline.render.pipeline_pictures import (
     MOST_COMPUTED,
     WORDS,
-    Clock,
     PipelineTexts,
-    axis,
-    clock,
-    computations,
-    description,
-    drawable,
-    gaps,
-    levels,
+    TimeUnit,
+    axis_ticks,
+    check_drawable,
+    count_passes,
+    format_size,
+    idle_gaps,
     most_kept,
+    page_times,
     percent,
-    size,
-    ticks,
+    schedule_description,
+    stashed_levels,
+    time_unit,
 )
 
 _SCENE = "gluonlab.parallel.pipeline.render"
@@ -66,13 +66,13 @@ def as_page(priced: Iterable[Priced], start: int = 0, *, language: str = "en") -
     ScheduleError for a schedule that is too large to draw, and where there is none of that number;
     ConfigError for a ``language`` that is not in WORDS.
     """
-    words, chosen = in_language(WORDS, language), list(priced)
+    words, chosen = select_language(WORDS, language), list(priced)
     if not 0 <= start < len(chosen):
         raise ScheduleError(f"the page cannot begin with number {start} of {len(chosen)} schedules")
     for schedule, _ in chosen:
-        drawable(schedule)
-    data = [_as_data(schedule, timeline, words) for schedule, timeline in chosen]
-    return render(_SCENE, _CHOICES, data, start, words, language)
+        check_drawable(schedule)
+    data = [_scene_data(schedule, timeline, words) for schedule, timeline in chosen]
+    return render_page(_SCENE, _CHOICES, data, start, words, language)
 
 
 def draw(asked: PipelineSchedule, costs: CostsOf = equal_shares, *, language: str = "en") -> str:
@@ -81,53 +81,55 @@ def draw(asked: PipelineSchedule, costs: CostsOf = equal_shares, *, language: st
     ``costs`` gives those of a schedule, or None for one that it has none for, which is left out.
     Raises ScheduleError for more than can be drawn; ConfigError for an unknown language.
     """
-    in_language(WORDS, language)
-    drawable(asked)
-    schedules = [asked, *(other for other in _others(asked) if other != asked)]
-    known = [(schedule, costs(schedule)) for schedule in sorted(schedules, key=_place)]
+    select_language(WORDS, language)
+    check_drawable(asked)
+    schedules = [asked, *(other for other in _selectable_schedules(asked) if other != asked)]
+    known = [(schedule, costs(schedule)) for schedule in sorted(schedules, key=_sort_key)]
     priced = [(schedule, price(schedule, its)) for schedule, its in known if its is not None]
     start = [schedule for schedule, _ in priced].index(asked)
     return as_page(priced, start, language=language)
 
 
-def _others(asked: PipelineSchedule) -> List[PipelineSchedule]:
+def _selectable_schedules(asked: PipelineSchedule) -> List[PipelineSchedule]:
     """What a person may choose: small ones, and those of the size that was asked for."""
     each, size = asked.stages // asked.devices, (asked.devices, asked.microbatches)
     sizes = {size, *((devices, many) for devices in DEVICES for many in MICROBATCHES)}
     several = {(name, *of, SEVERAL.get(name, 1)) for name in SCHEDULES for of in sizes}
     several |= {(name, *size, each) for name in SEVERAL if each > 1}
     made = (make_pipeline(*one) for one in several)
-    return [schedule for schedule in made if computations(schedule) <= MOST_COMPUTED]
+    return [schedule for schedule in made if count_passes(schedule) <= MOST_COMPUTED]
 
 
-def _place(schedule: PipelineSchedule) -> Tuple[int, int, int, int]:
+def _sort_key(schedule: PipelineSchedule) -> Tuple[int, int, int, int]:
     names = [*SCHEDULES]
     name = names.index(schedule.name) if schedule.name in names else len(names)
     return name, schedule.devices, schedule.microbatches, schedule.stages
 
 
-def _as_data(
+def _scene_data(
     schedule: PipelineSchedule, timeline: PipelineTimeline, words: PipelineTexts
 ) -> Dict[str, Any]:
     """What template/scene.js draws; all times in the clock's unit."""
-    unit, devices = clock(timeline), range(schedule.devices)
+    unit, devices = time_unit(timeline), range(schedule.devices)
     return {
         "name": schedule.name,
         "devices": schedule.devices,
         "microbatches": schedule.microbatches,
         "stages_per_device": schedule.stages // schedule.devices,
         "stages": schedule.stages,
-        "size": size(schedule, timeline, words),
-        "description": description(schedule, words),
+        "size": format_size(schedule, timeline, words),
+        "description": schedule_description(schedule, words),
         "unit": unit.unit,
-        "ticks": [unit.shown(time_s) for time_s in ticks(timeline)],
-        "axis": [axis(timeline, most) for most in (16, 6)],
-        "events": [_shown(event, unit) for event in timeline.events if _is_shown(event)],
+        "ticks": [unit.shown(time_s) for time_s in page_times(timeline)],
+        "axis": [axis_ticks(timeline, most) for most in (16, 6)],
+        "events": [_event_data(event, unit) for event in timeline.events if _is_shown(event)],
         "idle": [
-            [[unit.shown(begin), unit.shown(end)] for begin, end in gaps(timeline, device)]
+            [[unit.shown(begin), unit.shown(end)] for begin, end in idle_gaps(timeline, device)]
             for device in devices
         ],
-        "kept": [[[unit.shown(at), many] for at, many in levels(timeline, d)] for d in devices],
+        "kept": [
+            [[unit.shown(at), many] for at, many in stashed_levels(timeline, d)] for d in devices
+        ],
         "most": [most_kept(timeline, device) for device in devices],
         "bubbles": [percent(bubble) for bubble in timeline.bubbles],
     }
@@ -142,7 +144,7 @@ def _is_shown(event: Event) -> bool:
     )
 
 
-def _shown(event: Event, unit: Clock) -> Tuple[int, int, int, float, float]:
+def _event_data(event: Event, unit: TimeUnit) -> Tuple[int, int, int, float, float]:
     """(op's number, stage, microbatch, begin, end)"""
     op, stage, microbatch = event.instruction
     begin, end = unit.shown(event.begin_s), unit.shown(event.end_s)

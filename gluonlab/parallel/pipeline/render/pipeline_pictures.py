@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 from xml.etree.ElementTree import Element, SubElement
 
-from gluonlab.drawing.svg_parts import document, finished, group, text
-from gluonlab.drawing.translations import plural, read_words
+from gluonlab.drawing.svg_parts import add_group, add_text, document_text, new_document
+from gluonlab.drawing.translations import pluralize, read_scene_words
 from gluonlab.errors import ScheduleError
 from gluonlab.parallel.pipeline.pipeline_cost import (
     COMPUTE_OPS,
@@ -51,7 +51,9 @@ _DESCRIPTIONS = {
 }
 WORDS: Dict[str, PipelineTexts] = {
     language: PipelineTexts(**{"descriptions": _DESCRIPTIONS, **words})
-    for language, words in read_words(Path(__file__).parent / "template" / "words.json").items()
+    for language, words in read_scene_words(
+        Path(__file__).parent / "template" / "words.json"
+    ).items()
 }
 ENGLISH, JAPANESE = WORDS["en"], WORDS["ja"]
 
@@ -62,7 +64,7 @@ SHADES = 3  # in which stages of one device differ
 _NEGLIGIBLE = 1e-9  # of the whole time: the rounding of sums
 
 
-class Clock(NamedTuple):
+class TimeUnit(NamedTuple):
     """The unit in which all times of a drawing are shown, and how many of it a second has."""
 
     unit: str
@@ -73,22 +75,22 @@ class Clock(NamedTuple):
         return float(f"{seconds * self.per_second:.6g}")
 
 
-def clock(timeline: PipelineTimeline) -> Clock:
+def time_unit(timeline: PipelineTimeline) -> TimeUnit:
     """The largest unit of which the whole is one or more."""
-    units = (Clock("s", 1), Clock("ms", 1e3), Clock("\N{MICRO SIGN}s", 1e6))
+    units = (TimeUnit("s", 1), TimeUnit("ms", 1e3), TimeUnit("\N{MICRO SIGN}s", 1e6))
     return next((c for c in units if timeline.seconds * c.per_second >= 0.9995), units[-1])
 
 
-def computed(timeline: PipelineTimeline, device: int) -> List[Event]:
+def computing_events(timeline: PipelineTimeline, device: int) -> List[Event]:
     """What the device computes, in its order; what takes no time is left out."""
     own = (e for e in timeline.events if e.device == device and e.instruction.op in COMPUTE_OPS)
     return [event for event in own if event.end_s > event.begin_s]
 
 
-def gaps(timeline: PipelineTimeline, device: int) -> Iterator[Tuple[float, float]]:
+def idle_gaps(timeline: PipelineTimeline, device: int) -> Iterator[Tuple[float, float]]:
     """(from, to): when the device is idle, in seconds."""
     free = 0.0
-    for event in computed(timeline, device):
+    for event in computing_events(timeline, device):
         yield from _gap(timeline, free, event.begin_s)
         free = event.end_s
     yield from _gap(timeline, free, timeline.seconds)
@@ -99,7 +101,7 @@ def _gap(timeline: PipelineTimeline, begin: float, end: float) -> Iterator[Tuple
         yield begin, end
 
 
-def ticks(timeline: PipelineTimeline) -> List[float]:
+def page_times(timeline: PipelineTimeline) -> List[float]:
     """The times through which a page goes: as far apart as its shortest forward or backward takes.
 
     They are as far apart all the way, so that a page plays at the speed of the real thing.
@@ -115,7 +117,7 @@ def ticks(timeline: PipelineTimeline) -> List[float]:
     return [timeline.seconds * step / steps for step in range(steps + 1)]
 
 
-def shade(schedule: PipelineSchedule, stage: int) -> int:
+def stage_shade(schedule: PipelineSchedule, stage: int) -> int:
     """How pale a stage is drawn: 0 for the first of its device, and so on."""
     return stage // schedule.devices % SHADES
 
@@ -125,7 +127,7 @@ def most_kept(timeline: PipelineTimeline, device: int) -> int:
     return max(kept.microbatches for kept in timeline.kept[device])
 
 
-def levels(timeline: PipelineTimeline, device: int) -> List[StashedActivations]:
+def stashed_levels(timeline: PipelineTimeline, device: int) -> List[StashedActivations]:
     """How many microbatches the device keeps from when on, without what lasts no time."""
     kept, moment = timeline.kept[device], timeline.seconds * _NEGLIGIBLE
     lasting = [now for now, then in zip(kept, kept[1:]) if then.at_s - now.at_s > moment]
@@ -141,25 +143,25 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f}"
 
 
-def size(
+def format_size(
     schedule: PipelineSchedule, timeline: PipelineTimeline, words: PipelineTexts = ENGLISH
 ) -> str:
     """``4 devices, 4 stages, 8 microbatches, 33 ms, bubble 27%``"""
     counts = (schedule.devices, schedule.stages, schedule.microbatches)
     sizes = [forms[count != 1].format(count) for forms, count in zip(words.sizes, counts)]
-    unit = clock(timeline)
+    unit = time_unit(timeline)
     time = f"{unit.shown(timeline.seconds):g} {unit.unit}"
     return words.comma.join([*sizes, time, words.bubble.format(percent(timeline.bubble))])
 
 
-def description(schedule: PipelineSchedule, words: PipelineTexts = ENGLISH) -> str:
+def schedule_description(schedule: PipelineSchedule, words: PipelineTexts = ENGLISH) -> str:
     """What the schedule of this name does; nothing for one that has none."""
     return words.descriptions.get(schedule.name, "")
 
 
-def axis(timeline: PipelineTimeline, most: int) -> Sequence[float]:
+def axis_ticks(timeline: PipelineTimeline, most: int) -> Sequence[float]:
     """Round times, in the clock's unit, at most so many steps apart, for a drawing's axis."""
-    whole = clock(timeline).shown(timeline.seconds)
+    whole = time_unit(timeline).shown(timeline.seconds)
     if not whole:
         return [0.0]
     rough = whole / most
@@ -168,17 +170,17 @@ def axis(timeline: PipelineTimeline, most: int) -> Sequence[float]:
     return [float(f"{number * step:.6g}") for number in range(int(whole / step + 1e-6) + 1)]
 
 
-def computations(schedule: PipelineSchedule) -> int:
+def count_passes(schedule: PipelineSchedule) -> int:
     """How many forwards and backwards there are."""
     return 2 * schedule.stages * schedule.microbatches
 
 
-def drawable(schedule: PipelineSchedule) -> None:
+def check_drawable(schedule: PipelineSchedule) -> None:
     """Raises ScheduleError for a schedule that is too large for a picture."""
-    if schedule.devices > MOST_DEVICES or computations(schedule) > MOST_COMPUTED:
+    if schedule.devices > MOST_DEVICES or count_passes(schedule) > MOST_COMPUTED:
         raise ScheduleError(
-            f"{schedule.name} with {plural(schedule.devices, 'device')}, "
-            f"{plural(schedule.stages, 'stage')} and {schedule.microbatches} microbatches is too "
+            f"{schedule.name} with {pluralize(schedule.devices, 'device')}, "
+            f"{pluralize(schedule.stages, 'stage')} and {schedule.microbatches} microbatches is too "
             f"large to draw: choose up to {MOST_DEVICES} devices and {MOST_COMPUTED // 2} stages x "
             "microbatches"
         )
@@ -202,13 +204,17 @@ def as_text(schedule: PipelineSchedule, timeline: PipelineTimeline, width: int =
     """
     if width < NARROWEST:
         raise ScheduleError(f"a pipeline in {width} columns: give it at least {NARROWEST}")
-    heads = [f"{schedule.name}: {size(schedule, timeline)}", description(schedule), ""]
+    heads = [
+        f"{schedule.name}: {format_size(schedule, timeline)}",
+        schedule_description(schedule),
+        "",
+    ]
     text = [*heads, _legend(schedule, timeline)]
     lines = [part for line in text for part in textwrap.wrap(line, width) or [""]]
     label = len(f"device {schedule.devices - 1}")
-    devices, unit = range(schedule.devices), clock(timeline)
-    scale, room = _scale(schedule, timeline, width - label - 2)
-    rows = [_line(schedule, timeline, device, scale) for device in devices]
+    devices, unit = range(schedule.devices), time_unit(timeline)
+    scale, room = _text_scale(schedule, timeline, width - label - 2)
+    rows = [_device_line(schedule, timeline, device, scale) for device in devices]
     for begin in range(0, len(rows[0]), room):
         end = min(begin + room, len(rows[0]))
         times = [f"{unit.shown(min(c / scale, timeline.seconds)):.4g}" for c in (begin, end)]
@@ -217,7 +223,7 @@ def as_text(schedule: PipelineSchedule, timeline: PipelineTimeline, width: int =
         for device in devices:
             kept = _kept_line(timeline, device, scale, range(begin, end))
             lines.append(f"{f'keeps {device}':<{label}}  {kept}".rstrip())
-    return "\n".join([*lines, "", *_table(schedule, timeline)])
+    return "\n".join([*lines, "", *_summary_table(schedule, timeline)])
 
 
 def _legend(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
@@ -225,14 +231,16 @@ def _legend(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
     ops = {
         event.instruction.op
         for device in range(schedule.devices)
-        for event in computed(timeline, device)
+        for event in computing_events(timeline, device)
     }
     marks += ["uu update"] * (UPDATE in ops)
     several = schedule.stages > schedule.devices
     return f"{', '.join(marks)}." + " a, b: the device's first and second stage." * several
 
 
-def _scale(schedule: PipelineSchedule, timeline: PipelineTimeline, room: int) -> Tuple[float, int]:
+def _text_scale(
+    schedule: PipelineSchedule, timeline: PipelineTimeline, room: int
+) -> Tuple[float, int]:
     """Columns for a second, and how many columns a block has.
 
     All fits into one block, if the shortest forward or backward then has room for its number.
@@ -241,7 +249,7 @@ def _scale(schedule: PipelineSchedule, timeline: PipelineTimeline, room: int) ->
     lengths = [
         event.end_s - event.begin_s
         for device in range(schedule.devices)
-        for event in computed(timeline, device)
+        for event in computing_events(timeline, device)
         if event.instruction.op != UPDATE
     ]
     if not lengths:
@@ -254,16 +262,18 @@ def _scale(schedule: PipelineSchedule, timeline: PipelineTimeline, room: int) ->
     return scale, room if _column(whole, scale) <= room else max(room - room % columns, 1)
 
 
-def _line(schedule: PipelineSchedule, timeline: PipelineTimeline, device: int, scale: float) -> str:
+def _device_line(
+    schedule: PipelineSchedule, timeline: PipelineTimeline, device: int, scale: float
+) -> str:
     """What the device does in each column."""
     line = [IDLE] * _column(timeline.seconds, scale)
-    for event in computed(timeline, device):
+    for event in computing_events(timeline, device):
         begin, end = _column(event.begin_s, scale), _column(event.end_s, scale)
-        line[begin:end] = _box(schedule, event, end - begin)
+        line[begin:end] = _pass_text(schedule, event, end - begin)
     return "".join(line)
 
 
-def _box(schedule: PipelineSchedule, event: Event, columns: int) -> str:
+def _pass_text(schedule: PipelineSchedule, event: Event, columns: int) -> str:
     op, stage, microbatch = event.instruction
     fill = FILLS.get(op, "-")
     several = schedule.stages > schedule.devices
@@ -274,7 +284,7 @@ def _box(schedule: PipelineSchedule, event: Event, columns: int) -> str:
 
 def _kept_line(timeline: PipelineTimeline, device: int, scale: float, columns: range) -> str:
     """How many microbatches the device keeps: at the block's begin, and where that changes."""
-    changes = [(_column(at_s, scale), many) for at_s, many in levels(timeline, device)]
+    changes = [(_column(at_s, scale), many) for at_s, many in stashed_levels(timeline, device)]
     before = [many for column, many in changes if column <= columns.start][-1]
     later = [(column, many) for column, many in changes if column in columns[1:]]
     line, free = [" "] * len(columns), 0
@@ -290,7 +300,7 @@ def _column(seconds: float, scale: float) -> int:
     return int(seconds * scale + 0.5)
 
 
-def _table(schedule: PipelineSchedule, timeline: PipelineTimeline) -> Iterator[str]:
+def _summary_table(schedule: PipelineSchedule, timeline: PipelineTimeline) -> Iterator[str]:
     heads = ("device", "stages", "bubble", "keeps at most")
     rows: List[Iterable[str]] = [heads]
     for device, bubble in enumerate(timeline.bubbles):
@@ -343,7 +353,7 @@ class _PipelineLayout:
         lengths = [
             event.end_s - event.begin_s
             for device in range(schedule.devices)
-            for event in computed(timeline, device)
+            for event in computing_events(timeline, device)
             if event.instruction.op != UPDATE
         ]
         digits = len(str(schedule.microbatches - 1))
@@ -370,43 +380,43 @@ def as_svg(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
 
     Raises ScheduleError for more than can be told apart.
     """
-    drawable(schedule)
+    check_drawable(schedule)
     frame = _PipelineLayout(schedule, timeline)
     width = 2 * MARGIN + LABELS + frame.whole + RIGHT
-    title = f"{schedule.name}: {size(schedule, timeline)}"
-    root = document(title, [description(schedule), _HOW_TO_READ], STYLE)
+    title = f"{schedule.name}: {format_size(schedule, timeline)}"
+    root = new_document(title, [schedule_description(schedule), _HOW_TO_READ], STYLE)
     stripes = {"width": "6", "height": "6", "patternUnits": "userSpaceOnUse"}
     hatch = SubElement(SubElement(root, "defs"), "pattern", {"id": "hatch", **stripes})
     SubElement(hatch, "path", {"class": "stripe", "d": "M-1 7L7 -1M-1 1L1 -1M5 7L7 5"})
     y = _heading(root, schedule, timeline, width)
-    picture = group(root, MARGIN, y)
+    picture = add_group(root, MARGIN, y)
     _draw_axis(picture, frame, schedule, timeline)
     for row in range(schedule.devices):
         _draw_row(picture, frame, schedule, timeline, row)
         _draw_kept(picture, frame, timeline, row)
-    text(picture, LABELS, frame.below - 10, "microbatches kept", "quiet small")
-    text(picture, LABELS + frame.whole + RIGHT, frame.below - 10, "most", "quiet small end")
-    return finished(root, round(width), y + frame.height + MARGIN - GAP)
+    add_text(picture, LABELS, frame.below - 10, "microbatches kept", "quiet small")
+    add_text(picture, LABELS + frame.whole + RIGHT, frame.below - 10, "most", "quiet small end")
+    return document_text(root, round(width), y + frame.height + MARGIN - GAP)
 
 
 def _heading(
     root: Element, schedule: PipelineSchedule, timeline: PipelineTimeline, width: float
 ) -> int:
     """Name, size, description and legend; returns where the picture begins."""
-    text(root, MARGIN, 46, schedule.name, "name")
-    wrapped = textwrap.wrap(description(schedule), int((width - 2 * MARGIN) // 7))
+    add_text(root, MARGIN, 46, schedule.name, "name")
+    wrapped = textwrap.wrap(schedule_description(schedule), int((width - 2 * MARGIN) // 7))
     y = 70
-    for line in [size(schedule, timeline), *wrapped]:
-        text(root, MARGIN, y, line, "quiet")
+    for line in [format_size(schedule, timeline), *wrapped]:
+        add_text(root, MARGIN, y, line, "quiet")
         y += 19
-    legend, x = group(root, MARGIN, y - 4), 0
+    legend, x = add_group(root, MARGIN, y - 4), 0
     several = schedule.stages > schedule.devices
     kinds = [("forward shade-0", "forward"), ("backward shade-0", "backward")]
     kinds += [("forward shade-1", "paler: a device's later stages")] * several
     for kind, label in [*kinds, ("idle", "idle, the bubble")]:
         place = {"x": str(x), "y": "0", "width": "28", "height": "18", "rx": "3"}
         SubElement(legend, "rect", {"class": kind, **place})
-        text(legend, x + 36, 14, label)
+        add_text(legend, x + 36, 14, label)
         x += 58 + int(6.5 * len(label))
     return y + 28
 
@@ -414,12 +424,12 @@ def _heading(
 def _draw_axis(
     parent: Element, frame: _PipelineLayout, schedule: PipelineSchedule, timeline: PipelineTimeline
 ) -> None:
-    unit, bottom = clock(timeline), frame.top(schedule.devices) - GAP
-    text(parent, LABELS - 12, 18, unit.unit, "quiet small end")
-    for time in axis(timeline, 16):
+    unit, bottom = time_unit(timeline), frame.top(schedule.devices) - GAP
+    add_text(parent, LABELS - 12, 18, unit.unit, "quiet small end")
+    for time in axis_ticks(timeline, 16):
         x = frame.x(time / unit.per_second)
         SubElement(parent, "path", {"class": "scale", "d": f"M{x:g} {AXIS - 4}V{bottom + 3}"})
-        text(parent, x, 18, f"{time:g}", "quiet small middle")
+        add_text(parent, x, 18, f"{time:g}", "quiet small middle")
 
 
 def _draw_row(
@@ -432,32 +442,32 @@ def _draw_row(
     """What the device does."""
     stages, middle = [str(stage) for stage in schedule.stages_of(row)], frame.top(row) + TALL / 2
     named = f"stage{'s' * (len(stages) > 1)} {', '.join(stages)}"
-    text(parent, LABELS - 8, middle - 2, f"device {row}", "end")
-    text(parent, LABELS - 8, middle + 12, named, "quiet small end")
-    for begin, end in gaps(timeline, row):
-        place = _box_at(frame, row, (begin, end))
+    add_text(parent, LABELS - 8, middle - 2, f"device {row}", "end")
+    add_text(parent, LABELS - 8, middle + 12, named, "quiet small end")
+    for begin, end in idle_gaps(timeline, row):
+        place = _box_attributes(frame, row, (begin, end))
         SubElement(parent, "rect", {"class": "idle", **place})
-    for event in computed(timeline, row):
-        _work(parent, frame, schedule, event)
+    for event in computing_events(timeline, row):
+        _draw_pass(parent, frame, schedule, event)
 
 
-def _work(
+def _draw_pass(
     parent: Element, frame: _PipelineLayout, schedule: PipelineSchedule, event: Event
 ) -> None:
     op, stage, microbatch = event.instruction
-    pale = shade(schedule, stage)
+    pale = stage_shade(schedule, stage)
     box = SubElement(parent, "g")
     SubElement(box, "title").text = f"device {event.device}: {event.instruction}"
     kind = f"{op} shade-{pale}" if op in (FORWARD, BACKWARD) else op
-    place = _box_at(frame, event.device, (event.begin_s, event.end_s), air=1)
+    place = _box_attributes(frame, event.device, (event.begin_s, event.end_s), air=1)
     SubElement(box, "rect", {"class": kind, "rx": "3", **place})
     begin, end = frame.x(event.begin_s), frame.x(event.end_s)
     if op != UPDATE and end - begin >= len(str(microbatch)) * DIGIT:
         y = frame.top(event.device) + TALL / 2 + 4
-        text(box, (begin + end) / 2, y, str(microbatch), f"number on-{pale}")
+        add_text(box, (begin + end) / 2, y, str(microbatch), f"number on-{pale}")
 
 
-def _box_at(
+def _box_attributes(
     frame: _PipelineLayout, row: int, span: Tuple[float, float], air: float = 0.0
 ) -> Dict[str, str]:
     """Attributes of a box in the device's row; ``span``: from, to, in seconds."""
@@ -477,11 +487,11 @@ def _draw_kept(
     rows = range(len(timeline.kept))
     most = max(1, *(most_kept(timeline, device) for device in rows))
     base, line = frame.base(row), f"M{frame.x(0):g} {frame.base(row)}"
-    for at_s, microbatches in levels(timeline, row):
+    for at_s, microbatches in stashed_levels(timeline, row):
         line += f"H{frame.x(at_s):g}V{base - microbatches / most * LOW:g}"
     line += f"H{frame.x(timeline.seconds):g}"
     SubElement(parent, "path", {"class": "kept", "d": f"{line}V{base}z"})
     SubElement(parent, "path", {"class": "level", "d": line})
-    text(parent, LABELS - 8, base - 4, f"device {row}", "quiet small end")
+    add_text(parent, LABELS - 8, base - 4, f"device {row}", "quiet small end")
     right = LABELS + frame.whole + RIGHT
-    text(parent, right, base - 4, str(most_kept(timeline, row)), "small end")
+    add_text(parent, right, base - 4, str(most_kept(timeline, row)), "small end")
