@@ -116,10 +116,11 @@ def as_svg(chart: Chart) -> str:
                 weight=600, color=INK)  # fmt: skip
     if named_curves:
         handles = [Line2D([], [], **_curve_style(curve)) for curve in named_curves]
-        # matplotlib takes widest letters to be narrower than they are
+        # matplotlib underestimates the width of wide letters
         wide_letters = max(sum(ord(each) > 0x2E80 for each in curve.name) for curve in named_curves)
         figure.legend(
-            handles, [escape_dollars(curve.name) for curve in named_curves], loc="upper left", ncol=columns,
+            handles, [escape_dollars(curve.name) for curve in named_curves],
+            loc="upper left", ncol=columns,
             bbox_to_anchor=((MARGIN - 5) / WIDTH, 1 - 50 / height), frameon=False, fontsize=SIZE,
             labelcolor=INK, columnspacing=2 + 0.45 * wide_letters, handlelength=2.2, borderpad=0,
             borderaxespad=0, labelspacing=0.4,
@@ -152,7 +153,8 @@ def _describe_curve(curve: Curve) -> str:
     """Return the values of a curve as text, for screen readers."""
     if not curve.name:
         return ""
-    return f"{curve.name}: {', '.join(f'{format_number(x)}: {format_number(y)}' for x, y in curve.points)}."
+    points = ", ".join(f"{format_number(x)}: {format_number(y)}" for x, y in curve.points)
+    return f"{curve.name}: {points}."
 
 
 def _text_width(words: str) -> float:

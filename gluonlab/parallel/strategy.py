@@ -215,7 +215,7 @@ class Strategy(Protocol):
         """Yield the scores of the batch's microbatches. Each overwrites the previous one."""
 
     def sync_running_statistics(self) -> None:
-        """Give all replicas the same running statistics, before an evaluation or a checkpoint."""
+        """Synchronize the running statistics of all replicas, for evaluation or a checkpoint."""
 
     def state(self) -> StrategyState:
         """Return copies on the CPU of the training state."""

@@ -76,10 +76,10 @@ class Recorder:
 
         def run_and_wait(name: str, queue: Callable[[], None]) -> None:
             nd.waitall()
-            start = _now()
+            start = _now_us()
             queue()
             nd.waitall()
-            self._windows.append(PhaseWindow(name, start, _now()))
+            self._windows.append(PhaseWindow(name, start, _now_us()))
 
         result = train(run_and_wait)
         nd.waitall()
@@ -107,12 +107,12 @@ class Recorder:
     def _begin_step(self) -> None:
         if not self._starts:
             self._core_waits.begin()
-        self._starts.append(_now())
+        self._starts.append(_now_us())
 
     def _time_phase(self, phase: str, queue: Callable[[], Any]) -> None:
-        start, cpu_start = _now(), time.thread_time()
+        start, cpu_start = _now_us(), time.thread_time()
         queue()
-        span = Span(HOST, phase, start, _now())
+        span = Span(HOST, phase, start, _now_us())
         self._host.append(span)
         computing = (time.thread_time() - cpu_start) * 1e6
         self._idle[phase] = self._idle.get(phase, 0.0) + span.end - span.begin - computing
@@ -120,7 +120,7 @@ class Recorder:
     def end(self) -> Timeline:
         """Wait for the steps; return their timeline."""
         nd.waitall()
-        end, core_waits = _now(), self._core_waits.wait_micros()
+        end, core_waits = _now_us(), self._core_waits.wait_micros()
         events = mxnet_profiler.take_events()
         spans, begin = operator_spans(events), self._starts[0]
         learned = [span for span in spans if span.begin < begin]
@@ -135,7 +135,7 @@ class Recorder:
         )  # fmt: skip
 
 
-def _now() -> float:
+def _now_us() -> float:
     """Return microseconds since 1970, as in MXNet's trace."""
     return time.time_ns() / 1000
 

@@ -17,7 +17,7 @@ PICTURES = f"""
 import os, sys
 from pathlib import Path
 from gluonlab.drawing.matplotlib_figures import LiveChart
-from gluonlab.runs import curves
+from gluonlab.runs import plot_curves as curves
 
 assert not any("matplotlib" in name for name in sys.modules)
 curves.draw([], Path("curves.png"))

@@ -12,10 +12,10 @@ mx.profiler.dump(finished=False)
 """
 OURS = """
 import gluonlab, mxnet as mx
-from gluonlab.timeline import profiler
+from gluonlab.timeline import mxnet_profiler as profiler
 profiler.start()
 mx.nd.ones((3,)).wait_to_read()
-events = profiler.events()
+events = profiler.take_events()
 print(sorted((e["pid"], e["args"]["name"]) for e in events if e["ph"] == "M"
              and e["args"]["name"].split("/")[0] in ("cpu", "gpu")))
 print(any(e["ph"] == "B" for e in events))
@@ -37,7 +37,7 @@ try:
 except mx.base.MXNetError:
     profiler.start()
     try:
-        profiler.events()
+        profiler.take_events()
     except gluonlab.errors.EngineError as error:
         print(error)
 """
@@ -53,7 +53,7 @@ def test_who_configures_it_after_a_recording_is_told_so_at_the_next(python):
 
 BESIDE = """
 import gluonlab, mxnet as mx, threading
-from gluonlab.timeline import profiler
+from gluonlab.timeline import mxnet_profiler as profiler
 stopping = threading.Event()
 
 def call():
@@ -71,7 +71,7 @@ for _ in range(200):
 stopping.set()
 for thread in threads:
     thread.join()
-print(any(event["ph"] == "B" for event in profiler.events()))
+print(any(event["ph"] == "B" for event in profiler.take_events()))
 """
 
 

@@ -259,7 +259,7 @@ class _StageBuilder:
             inputs = [self.input_entry(source, output) for source, output, _ in node["inputs"]]
             new = {**node, "inputs": inputs}
         else:
-            inputs = [self._variable(name) for name in (layer.data, *layer.input_names)]
+            inputs = [self._get_variable(name) for name in (layer.data, *layer.input_names)]
             new = new_node(
                 "BatchNorm", node["name"], inputs, use_global_stats=True, fix_gamma=False, eps=0.0
             )
@@ -270,8 +270,8 @@ class _StageBuilder:
         if source in self._new_index:
             return [self._new_index[source], output, 0]
         if self._old[source]["op"] == "null":
-            return self._variable(self._old[source]["name"], self._old[source])
-        return self._variable(self._crossing[source, output])
+            return self._get_variable(self._old[source]["name"], self._old[source])
+        return self._get_variable(self._crossing[source, output])
 
     def boundary_entry(self, source: int, output: int) -> Entry:
         """Return the entry of an output that goes to later stages."""
@@ -282,7 +282,7 @@ class _StageBuilder:
             self._new_index[source] = entry[0]
         return entry
 
-    def _variable(self, name: str, node: "Node | None" = None) -> Entry:
+    def _get_variable(self, name: str, node: "Node | None" = None) -> Entry:
         if name not in self._variables:
             new = node or {"op": "null", "name": name, "inputs": []}
             self._variables[name] = self._append(new)[0]

@@ -52,7 +52,7 @@ class DeviceLayer(NamedTuple):
 
 
 class SyncBatchNormLayer:
-    """One layer on all devices: queues its ``forward`` and ``backward``; the first device sums."""
+    """Queue of a layer's ``forward`` and ``backward`` on all devices; the first device sums."""
 
     def __init__(
         self, devices: Sequence[DeviceLayer], shares: Sequence[float], gamma: nd.NDArray
@@ -156,7 +156,7 @@ def _combine_statistics(
 
 
 class _GradientCorrection:
-    """On one device: gradient -= (factors[0] * (data - mean) * inv + factors[1]) / pixels."""
+    """Call for gradient -= (factors[0] * (data - mean) * inv + factors[1]) / pixels."""
 
     def __init__(self, device: DeviceLayer, factors: nd.NDArray, pixels: int) -> None:
         ctx = device.data.context

@@ -97,7 +97,7 @@ class Event(NamedTuple):
 
 
 class StashedActivations(NamedTuple):
-    """From ``at_s`` on, a device keeps the activations of so many microbatches of its stages."""
+    """Number of microbatches whose activations a device keeps from ``at_s`` on."""
 
     at_s: float
     microbatches: int

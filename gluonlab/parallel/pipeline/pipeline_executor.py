@@ -29,7 +29,7 @@ MakeSchedule = Callable[[int], PipelineSchedule]  # for a number of microbatches
 
 
 class Pipeline:
-    """One copy of a network, with stage i on ``ctxs[i % len(ctxs)]``."""
+    """A copy of a network, with stage i on ``ctxs[i % len(ctxs)]``."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class StepProgram:
         """Add the forward pass of a stage."""
         bound, compiled = self._bound[microbatch][stage], self._pipeline.compiled_stages[stage]
         if stage == 0:
-            self._stash(stage)
+            self._count_stashed(stage)
             self.calls.append(partial(self._copy_images, bound, microbatch))
         elif not self.schedule.crosses_devices(stage - 1):
             self.recv_forward(device, stage, microbatch)
@@ -186,7 +186,7 @@ class StepProgram:
 
     def recv_forward(self, device: int, stage: int, microbatch: int) -> None:
         """Copy the previous stage's activation into a slot of this stage."""
-        self._stash(stage)
+        self._count_stashed(stage)
         previous, bound = self._bound[microbatch][stage - 1 : stage + 1]
         self.calls.append(partial(bound.inputs[ACTIVATION].copy, previous.outputs[0]))
 
@@ -217,7 +217,7 @@ class StepProgram:
     def update(self, device: int, stage: int, microbatch: int) -> None:
         """Add no call: the strategy sums the gradients and updates after all stages."""
 
-    def _stash(self, stage: int) -> None:
+    def _count_stashed(self, stage: int) -> None:
         """Count one more microbatch whose activations the stage keeps until its backward pass."""
         self._stashed[stage] += 1
         assert self._stashed[stage] <= self._slots[stage], "more activations than slots"

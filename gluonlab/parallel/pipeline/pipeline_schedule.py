@@ -27,7 +27,7 @@ NO_MICROBATCH = -1  # of an update, which is for all microbatches
 
 
 class Instruction(NamedTuple):
-    """One instruction of a device: ``op``, for a stage and one microbatch.
+    """Instruction of a device: ``op``, for a stage and one microbatch.
 
     ``send_forward`` of stage s sends the activation to ``recv_forward`` of stage s+1.
     ``send_backward`` sends the activation's gradient to stage s-1. The microbatch of ``update`` is
@@ -147,7 +147,7 @@ def _add_messages(schedule: PipelineSchedule, device: int, order: Order) -> Iter
 
 @_schedule_maker("sequential", several_stages=True)
 def sequential(devices: int, microbatches: int, stages_per_device: int) -> Iterator[Order]:
-    """One microbatch at a time goes forward and backward: one device works, the others wait.
+    """One microbatch at a time goes forward and backward: one device works, and the others wait.
 
     This is a network on several devices without a pipeline, the naive model parallelism of Huang et
     al., "GPipe" (2019), figure 2b.

@@ -197,7 +197,7 @@ class _SegmentBuilder:
 
     def add_input(self, edge: SegmentEdge) -> None:
         """Add a value of the previous segment."""
-        self._entries[edge.result] = self._variable(edge.name)
+        self._entries[edge.result] = self._get_variable(edge.name)
 
     def add_alias(self, number: int, source: Key) -> None:
         """Use the value ``source`` as the result of operation ``number``."""
@@ -231,9 +231,11 @@ class _SegmentBuilder:
         return entry
 
     def _entry(self, source: "SplitValue | str") -> Entry:
-        return self._variable(source) if isinstance(source, str) else self._entries[_key(source)]
+        return (
+            self._get_variable(source) if isinstance(source, str) else self._entries[_key(source)]
+        )
 
-    def _variable(self, name: str) -> Entry:
+    def _get_variable(self, name: str) -> Entry:
         if name not in self._variables:
             self._variables[name] = self._append({"op": "null", "name": name, "inputs": []})
         return self._variables[name]
@@ -246,14 +248,16 @@ class _SegmentBuilder:
         """Pad the device's channels with zeros for those of the other devices."""
         assert operation.bounds is not None
         begin, end = operation.bounds[self._device]
-        parts = [*self._zeros(number, entry, end - begin, begin), entry,
-                 *self._zeros(number, entry, end - begin, operation.channels - end)]  # fmt: skip
+        width = end - begin
+        before = self._append_zeros(number, entry, width, begin)
+        after = self._append_zeros(number, entry, width, operation.channels - end)
+        parts = [*before, entry, *after]
         if len(parts) == 1:
             return entry
         name = f"pad_{number}"
         return self._append(new_node("Concat", name, parts, num_args=len(parts), dim=1))
 
-    def _zeros(self, number: int, like: Entry, width: int, channels: int) -> List[Entry]:
+    def _append_zeros(self, number: int, like: Entry, width: int, channels: int) -> List[Entry]:
         """Return zeros of so many channels, zeros from an array with ``width`` channels."""
         zeros = []
         for begin in range(0, channels, width):

@@ -114,7 +114,7 @@ class _Planner:
         elif op in ELEMENTWISE:
             value = self._split_elementwise(index, node)
         else:
-            value = self._replicate(index, node)
+            value = self._replicate_node(index, node)
         outputs = self.graph_info.output_count(index)
         if outputs > 1:
             self.operations.set_output_count(value.operation, outputs)
@@ -135,7 +135,7 @@ class _Planner:
         if groups > 1:
             bounds = self._split_bounds(groups, outputs)
             if bounds is None:
-                return self._replicate(index, node)
+                return self._replicate_node(index, node)
             return self._split_groups(index, node, data, groups, width, bounds)
         column = self._split_bounds(outputs, outputs)
         row = (
@@ -150,7 +150,7 @@ class _Planner:
         if by_row and row is not None:
             return self._split_rows(index, node, data, row)
         if column is None or self._mode == ROW:
-            return self._replicate(index, node)
+            return self._replicate_node(index, node)
         return self._split_columns(index, node, data, column)
 
     def _flatten_input(self, node: Node, data: SplitValue) -> Tuple[SplitValue, int]:
@@ -227,7 +227,7 @@ class _Planner:
             for entry in node["inputs"][1:]
         )
         if data.bounds is None or not has_own_parameters:
-            return self._replicate(index, node)
+            return self._replicate_node(index, node)
         for name in names:
             self.slices[name] = Slice(0, data.bounds)
         return self.operations.add_node(node, (data,), data.bounds)
@@ -261,7 +261,7 @@ class _Planner:
         if bounds is not None:
             bounds = _scale_bounds(bounds, self.graph_info.channel_count(index, 0))
             if bounds is None:
-                return self._replicate(index, node)
+                return self._replicate_node(index, node)
         return self.operations.add_node(node, (data,), bounds)
 
     def _split_elementwise(self, index: int, node: Node) -> SplitValue:
@@ -272,14 +272,14 @@ class _Planner:
         ]
         same = len({self.graph_info.shapes[entry[0], entry[1]] for entry in node["inputs"]}) == 1
         if not all_bounds or not same or not all(isinstance(value, SplitValue) for value in values):
-            return self._replicate(index, node)
+            return self._replicate_node(index, node)
         return self.operations.add_node(
             node,
             tuple(self.operations.scatter(value, all_bounds[0]) for value in values),
             all_bounds[0],
         )
 
-    def _replicate(self, index: int, node: Node) -> SplitValue:
+    def _replicate_node(self, index: int, node: Node) -> SplitValue:
         """Run a node on whole values, on every device."""
         _check_not_random(node)
         inputs = tuple(

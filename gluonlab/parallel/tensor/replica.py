@@ -1,4 +1,4 @@
-"""One copy of a network with tensor parallelism: the graphs of each segment, and collectives."""
+"""Tensor parallelism of one copy of a network: the graphs of each segment, and collectives."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class TensorReplica:
             for graph, bound in zip(graphs, bounds):
                 graph.forward(bound, train)
             for call in collectives:
-                _communicate(call, hook)
+                _queue_collective(call, hook)
         loss, scores, *others = calls.outputs
         return (loss if train or not others else others[0]), scores
 
@@ -171,7 +171,7 @@ class TensorReplica:
             heads.fill(scale)
         for is_collective, call in self._last.backward:
             if is_collective:
-                _communicate(call, hook)
+                _queue_collective(call, hook)
             else:
                 call()
 
@@ -256,7 +256,7 @@ class TensorReplica:
         return calls, losses
 
 
-def _communicate(call: Call, hook: Optional[PhaseHook]) -> None:
+def _queue_collective(call: Call, hook: Optional[PhaseHook]) -> None:
     """Queue a collective; ``hook``, if given, makes the call."""
     if hook is None:
         call()

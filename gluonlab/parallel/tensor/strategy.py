@@ -71,7 +71,7 @@ class TensorParallel(ReplicaStep):
             shard_parameters(self._params, layout.slices, device, by_device[device])
             for device in self._devices
         ]
-        trainers = [self._trainers(params, plan, group) for params in self.device_params]
+        trainers = [self._make_trainers(params, plan, group) for params in self.device_params]
         self._sharded_trainers = [sliced for sliced, _ in trainers]
         self._replicated_trainers = [
             params_by_path for _, params_by_path in trainers if params_by_path is not None
@@ -199,7 +199,7 @@ class TensorParallel(ReplicaStep):
         trained = {name for name, each in self._params.items() if each.grad_req != "null"}
         return plan_layout(graph, shapes, trained, plan.split.size, plan.split.channels)
 
-    def _trainers(
+    def _make_trainers(
         self, params: Mapping[str, gluon.Parameter], plan: StrategyPlan, group: Group
     ) -> "Tuple[BucketedTrainer, Optional[BucketedTrainer]]":
         """Create the trainers of a device's shards and of its unsharded parameters, if any."""

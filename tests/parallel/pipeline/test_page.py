@@ -78,7 +78,7 @@ def read(page):
 def shown_events(timeline, ops):
     unit = time_unit(timeline)
     return {
-        (*event.instruction, unit.shown(event.begin_s), unit.shown(event.end_s))
+        (*event.instruction, unit.convert(event.begin_s), unit.shown(event.end_s))
         for event in timeline.events
         if event.instruction.op in ops and (ops != COMPUTE_OPS or event.end_s > event.begin_s)
     }
@@ -89,7 +89,7 @@ def assert_shows(page, schedule, timeline):
     unit, work = time_unit(timeline), shown_events(timeline, COMPUTE_OPS)
     sends = shown_events(timeline, ("send_forward", "send_backward"))
     order = [i for _, i in execution_order(schedule) if i.op in ("forward", "backward")]
-    times = [unit.shown(time) for time in page_times(timeline)]
+    times = [unit.convert(time) for time in page_times(timeline)]
     steps = page.driver.execute_script(READ_STEPS)
     assert len(steps) == len(times)
     on_their_way = set()

@@ -139,7 +139,7 @@ def test_a_long_schedule_has_a_limited_number_of_steps():
 def test_times_are_shown_in_the_largest_unit_of_which_there_is_one(seconds, unit, shown):
     timeline = price(SCHEDULES["gpipe"](1, 3), Costs((seconds,), (seconds,), (), (0,)))
     of = time_unit(timeline)
-    assert (of.unit, of.shown(timeline.seconds)) == (unit, shown)
+    assert (of.unit, of.convert(timeline.seconds)) == (unit, shown)
 
 
 @given(priced(), st.integers(4, 20))
@@ -149,7 +149,7 @@ def test_the_axis_has_round_times_and_not_too_many(case, most):
     times = axis_ticks(timeline, most)
     step = times[1] - times[0] if len(times) > 1 else 1
     assert times[0] == 0 and len(times) <= most + 1
-    assert f"{step:.0e}"[0] in "125" and times[-1] <= time_unit(timeline).shown(timeline.seconds)
+    assert f"{step:.0e}"[0] in "125" and times[-1] <= time_unit(timeline).convert(timeline.seconds)
 
 
 def test_nothing_that_takes_no_time_is_too_little_to_draw():

@@ -1,4 +1,4 @@
-"""Pipeline schedules as one HTML page that plays them; its scene is in template/."""
+"""An HTML page that plays pipeline schedules; its scene is in template/."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _CHOICES = {
     "microbatches": "microbatches",
     "stages-per-device": "stages_per_device",
 }
-# What a person can choose beside what was asked for.
+# Numbers that the page offers in addition to the requested ones.
 DEVICES, MICROBATCHES = (2, 4, 8), (4, 8, 16)
 SEVERAL = {"interleaved": 2}  # stages on each device
 
@@ -59,12 +59,14 @@ CostsOf = Callable[[PipelineSchedule], Optional[Costs]]
 
 
 def as_page(priced: Iterable[Priced], start: int = 0, *, language: str = "en") -> str:
-    """An HTML page that plays schedules, beginning with number ``start`` of them.
+    """Return an HTML page that plays schedules, starting with number ``start`` of them.
 
     Every forward, backward and update that takes time is drawn, with ``data-op``, ``data-stage``,
-    ``data-microbatch``, ``data-begin`` and ``data-end``, as `price` computed them. Raises
-    ScheduleError for a schedule that is too large to draw, and where there is none of that number;
-    ConfigError for a ``language`` that is not in WORDS.
+    ``data-microbatch``, ``data-begin`` and ``data-end`` as computed by `price`.
+
+    Raises:
+        ScheduleError: A schedule is too large to draw, or there is no number ``start``.
+        ConfigError: ``language`` is not in WORDS.
     """
     words, chosen = select_language(WORDS, language), list(priced)
     if not 0 <= start < len(chosen):
@@ -76,10 +78,10 @@ def as_page(priced: Iterable[Priced], start: int = 0, *, language: str = "en") -
 
 
 def draw(asked: PipelineSchedule, costs: CostsOf = equal_shares, *, language: str = "en") -> str:
-    """The page of all schedules for some numbers of devices, which begins with the one asked for.
+    """Return the page of all schedules for several numbers of devices, starting with ``asked``.
 
-    ``costs`` gives those of a schedule, or None for one that it has none for, which is left out.
-    Raises ScheduleError for more than can be drawn; ConfigError for an unknown language.
+    ``costs`` returns the costs of a schedule, or None to leave the schedule out. Raises
+    ScheduleError for schedules that are too large to draw, and ConfigError for an unknown language.
     """
     select_language(WORDS, language)
     check_drawable(asked)
@@ -91,7 +93,7 @@ def draw(asked: PipelineSchedule, costs: CostsOf = equal_shares, *, language: st
 
 
 def _selectable_schedules(asked: PipelineSchedule) -> List[PipelineSchedule]:
-    """What a person may choose: small ones, and those of the size that was asked for."""
+    """Return the schedules that the page offers: small ones, and those of the requested size."""
     each, size = asked.stages // asked.devices, (asked.devices, asked.microbatches)
     sizes = {size, *((devices, many) for devices in DEVICES for many in MICROBATCHES)}
     several = {(name, *of, SEVERAL.get(name, 1)) for name in SCHEDULES for of in sizes}
@@ -101,6 +103,7 @@ def _selectable_schedules(asked: PipelineSchedule) -> List[PipelineSchedule]:
 
 
 def _sort_key(schedule: PipelineSchedule) -> Tuple[int, int, int, int]:
+    """Return the position of a schedule on the page."""
     names = [*SCHEDULES]
     name = names.index(schedule.name) if schedule.name in names else len(names)
     return name, schedule.devices, schedule.microbatches, schedule.stages
@@ -109,7 +112,7 @@ def _sort_key(schedule: PipelineSchedule) -> Tuple[int, int, int, int]:
 def _scene_data(
     schedule: PipelineSchedule, timeline: PipelineTimeline, words: PipelineTexts
 ) -> Dict[str, Any]:
-    """What template/scene.js draws; all times in the clock's unit."""
+    """Return the data for template/scene.js; all times in the unit of `time_unit`."""
     unit, devices = time_unit(timeline), range(schedule.devices)
     return {
         "name": schedule.name,
@@ -120,15 +123,15 @@ def _scene_data(
         "size": format_size(schedule, timeline, words),
         "description": schedule_description(schedule, words),
         "unit": unit.unit,
-        "ticks": [unit.shown(time_s) for time_s in page_times(timeline)],
+        "ticks": [unit.convert(time_s) for time_s in page_times(timeline)],
         "axis": [axis_ticks(timeline, most) for most in (16, 6)],
         "events": [_event_data(event, unit) for event in timeline.events if _is_shown(event)],
         "idle": [
-            [[unit.shown(begin), unit.shown(end)] for begin, end in idle_gaps(timeline, device)]
+            [[unit.convert(begin), unit.convert(end)] for begin, end in idle_gaps(timeline, device)]
             for device in devices
         ],
         "kept": [
-            [[unit.shown(at), many] for at, many in stashed_levels(timeline, d)] for d in devices
+            [[unit.convert(at), many] for at, many in stashed_levels(timeline, d)] for d in devices
         ],
         "most": [most_kept(timeline, device) for device in devices],
         "bubbles": [percent(bubble) for bubble in timeline.bubbles],
@@ -136,7 +139,7 @@ def _scene_data(
 
 
 def _is_shown(event: Event) -> bool:
-    """Work, and waiting, that takes time; and every message."""
+    """Return True for work and waiting that takes time, and for every message."""
     op = event.instruction.op
     takes_time = event.end_s > event.begin_s
     return op in (SEND_FORWARD, SEND_BACKWARD) or (
@@ -145,7 +148,7 @@ def _is_shown(event: Event) -> bool:
 
 
 def _event_data(event: Event, unit: TimeUnit) -> Tuple[int, int, int, float, float]:
-    """(op's number, stage, microbatch, begin, end)"""
+    """Return (number of the op, stage, microbatch, begin, end)."""
     op, stage, microbatch = event.instruction
-    begin, end = unit.shown(event.begin_s), unit.shown(event.end_s)
+    begin, end = unit.convert(event.begin_s), unit.convert(event.end_s)
     return OPS.index(op), stage, microbatch, begin, end

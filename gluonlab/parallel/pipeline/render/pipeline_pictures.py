@@ -1,8 +1,8 @@
-"""A priced pipeline schedule as text for a terminal, and as one SVG picture; and its words.
+"""Pictures of a priced pipeline schedule: text for a terminal, and SVG; and their texts.
 
-In the text a line is a device, time goes to the right. In the picture rows are devices; below, how
-many microbatches every device keeps. Both, and the page (`page.py`), show the same times, idle
-devices and words.
+In the text a line is a device, and time goes to the right. In the picture a row is a device; below,
+it shows how many microbatches each device keeps. Both, and the page (`pipeline_page.py`), show the
+same times, idle devices and texts.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from gluonlab.parallel.pipeline.pipeline_schedule import (
     PipelineSchedule,
 )
 
-Forms = Sequence[str]  # for one thing, and for any other number of them
+Forms = Sequence[str]  # singular and plural
 
 
 class PipelineTexts(NamedTuple):
-    """All words of one language."""
+    """All texts of one language."""
 
     page: Mapping[str, str]
     shown: Mapping[str, str]
-    # what `scene` makes of a schedule
+    # for `_scene_data`
     comma: str
     sizes: Sequence[Forms]  # devices, stages, microbatches
     bubble: str
     descriptions: Mapping[str, str]  # of the schedules
 
 
-# in English the first line of each schedule's docstring
+# The English descriptions are the first lines of the schedules' docstrings.
 _DESCRIPTIONS = {
     name: (make.__doc__ or "").strip().partition("\n")[0] for name, make in SCHEDULES.items()
 }
@@ -58,77 +58,79 @@ WORDS: Dict[str, PipelineTexts] = {
 ENGLISH, JAPANESE = WORDS["en"], WORDS["ja"]
 
 
-MOST_DEVICES, MOST_COMPUTED = 16, 4096  # what an eye, and a browser, can follow
-MOST_STEPS = 200  # of a page
-SHADES = 3  # in which stages of one device differ
-_NEGLIGIBLE = 1e-9  # of the whole time: the rounding of sums
+MOST_DEVICES, MOST_COMPUTED = 16, 4096  # limits of eyes and browsers
+MOST_STEPS = 200  # steps of a page
+SHADES = 3  # for the stages of one device
+_NEGLIGIBLE = 1e-9  # share of the whole time that rounding may cause
 
 
 class TimeUnit(NamedTuple):
-    """The unit in which all times of a drawing are shown, and how many of it a second has."""
+    """The unit of all times of a drawing."""
 
     unit: str
     per_second: float
 
-    def shown(self, seconds: float) -> float:
-        """The time in this unit, without the rounding of sums."""
+    def convert(self, seconds: float) -> float:
+        """Convert seconds to this unit, rounded to 6 digits to hide rounding errors of sums."""
         return float(f"{seconds * self.per_second:.6g}")
 
 
 def time_unit(timeline: PipelineTimeline) -> TimeUnit:
-    """The largest unit of which the whole is one or more."""
+    """Return the largest unit in which the time of the step is at least 1."""
     units = (TimeUnit("s", 1), TimeUnit("ms", 1e3), TimeUnit("\N{MICRO SIGN}s", 1e6))
     return next((c for c in units if timeline.seconds * c.per_second >= 0.9995), units[-1])
 
 
 def computing_events(timeline: PipelineTimeline, device: int) -> List[Event]:
-    """What the device computes, in its order; what takes no time is left out."""
+    """Return the forwards, backwards and updates of a device that take time, in order."""
     own = (e for e in timeline.events if e.device == device and e.instruction.op in COMPUTE_OPS)
     return [event for event in own if event.end_s > event.begin_s]
 
 
 def idle_gaps(timeline: PipelineTimeline, device: int) -> Iterator[Tuple[float, float]]:
-    """(from, to): when the device is idle, in seconds."""
+    """Yield (begin, end), in seconds, of the times in which a device is idle."""
     free = 0.0
     for event in computing_events(timeline, device):
-        yield from _gap(timeline, free, event.begin_s)
+        yield from _gap_if_visible(timeline, free, event.begin_s)
         free = event.end_s
-    yield from _gap(timeline, free, timeline.seconds)
+    yield from _gap_if_visible(timeline, free, timeline.seconds)
 
 
-def _gap(timeline: PipelineTimeline, begin: float, end: float) -> Iterator[Tuple[float, float]]:
+def _gap_if_visible(
+    timeline: PipelineTimeline, begin: float, end: float
+) -> Iterator[Tuple[float, float]]:
     if end - begin > timeline.seconds * _NEGLIGIBLE:
         yield begin, end
 
 
 def page_times(timeline: PipelineTimeline) -> List[float]:
-    """The times through which a page goes: as far apart as its shortest forward or backward takes.
+    """Return the times that a page steps through, in steps of the shortest forward or backward.
 
-    They are as far apart all the way, so that a page plays at the speed of the real thing.
+    All steps are equally long, so that the page plays at a constant speed.
     """
     lengths = [event.end_s - event.begin_s for event in timeline.events]
-    wanted = [
+    pass_lengths = [
         length
         for length, event in zip(lengths, timeline.events)
         if event.instruction.op in COMPUTE_OPS[:2] and length > 0
     ]
-    count = timeline.seconds / min(wanted) if wanted else 0.0
+    count = timeline.seconds / min(pass_lengths) if pass_lengths else 0.0
     steps = max(1, math.ceil(min(count, MOST_STEPS) - 1e-6))
     return [timeline.seconds * step / steps for step in range(steps + 1)]
 
 
 def stage_shade(schedule: PipelineSchedule, stage: int) -> int:
-    """How pale a stage is drawn: 0 for the first of its device, and so on."""
+    """Return the shade of a stage: 0 for the first of its device, and so on."""
     return stage // schedule.devices % SHADES
 
 
 def most_kept(timeline: PipelineTimeline, device: int) -> int:
-    """The most microbatches that the device keeps at once, over its stages."""
+    """Return the largest number of microbatches that a device keeps at once."""
     return max(kept.microbatches for kept in timeline.kept[device])
 
 
 def stashed_levels(timeline: PipelineTimeline, device: int) -> List[StashedActivations]:
-    """How many microbatches the device keeps from when on, without what lasts no time."""
+    """Return the microbatches that a device keeps over time, without levels of no duration."""
     kept, moment = timeline.kept[device], timeline.seconds * _NEGLIGIBLE
     lasting = [now for now, then in zip(kept, kept[1:]) if then.at_s - now.at_s > moment]
     changes: List[StashedActivations] = []
@@ -139,29 +141,29 @@ def stashed_levels(timeline: PipelineTimeline, device: int) -> List[StashedActiv
 
 
 def percent(share: float) -> str:
-    """``27``"""
+    """Return a share in percent, such as "27"."""
     return f"{100 * share:.0f}"
 
 
 def format_size(
     schedule: PipelineSchedule, timeline: PipelineTimeline, words: PipelineTexts = ENGLISH
 ) -> str:
-    """``4 devices, 4 stages, 8 microbatches, 33 ms, bubble 27%``"""
+    """Return numbers, time and bubble: "4 devices, 4 stages, 8 microbatches, 33 ms, bubble 27%"."""
     counts = (schedule.devices, schedule.stages, schedule.microbatches)
     sizes = [forms[count != 1].format(count) for forms, count in zip(words.sizes, counts)]
     unit = time_unit(timeline)
-    time = f"{unit.shown(timeline.seconds):g} {unit.unit}"
+    time = f"{unit.convert(timeline.seconds):g} {unit.unit}"
     return words.comma.join([*sizes, time, words.bubble.format(percent(timeline.bubble))])
 
 
 def schedule_description(schedule: PipelineSchedule, words: PipelineTexts = ENGLISH) -> str:
-    """What the schedule of this name does; nothing for one that has none."""
+    """Return the description of a schedule; "" for an unknown name."""
     return words.descriptions.get(schedule.name, "")
 
 
 def axis_ticks(timeline: PipelineTimeline, most: int) -> Sequence[float]:
-    """Round times, in the clock's unit, at most so many steps apart, for a drawing's axis."""
-    whole = time_unit(timeline).shown(timeline.seconds)
+    """Return round times for an axis, in the drawing's unit, at most ``most`` steps."""
+    whole = time_unit(timeline).convert(timeline.seconds)
     if not whole:
         return [0.0]
     rough = whole / most
@@ -171,36 +173,36 @@ def axis_ticks(timeline: PipelineTimeline, most: int) -> Sequence[float]:
 
 
 def count_passes(schedule: PipelineSchedule) -> int:
-    """How many forwards and backwards there are."""
+    """Return the number of forwards and backwards."""
     return 2 * schedule.stages * schedule.microbatches
 
 
 def check_drawable(schedule: PipelineSchedule) -> None:
-    """Raises ScheduleError for a schedule that is too large for a picture."""
+    """Raise ScheduleError if a schedule is too large to draw."""
     if schedule.devices > MOST_DEVICES or count_passes(schedule) > MOST_COMPUTED:
         raise ScheduleError(
             f"{schedule.name} with {pluralize(schedule.devices, 'device')}, "
-            f"{pluralize(schedule.stages, 'stage')} and {schedule.microbatches} microbatches is too "
-            f"large to draw: choose up to {MOST_DEVICES} devices and {MOST_COMPUTED // 2} stages x "
-            "microbatches"
+            f"{pluralize(schedule.stages, 'stage')} and {schedule.microbatches} microbatches is "
+            f"too large to draw: choose up to {MOST_DEVICES} devices and {MOST_COMPUTED // 2} stages "
+            "x microbatches"
         )
 
 
 # As text
 
 NARROWEST = 40
-MOST_COLUMNS = 2000  # of all blocks together
-STAGE_LETTERS = "abcdefghijklmnopqrstuvwxyz"  # of one device, in its boxes
+MOST_COLUMNS = 2000  # columns of all blocks
+STAGE_LETTERS = "abcdefghijklmnopqrstuvwxyz"  # for the stages of one device
 
-FILLS = {BACKWARD: "=", UPDATE: "u"}  # and a forward's "-"
+FILLS = {BACKWARD: "=", UPDATE: "u"}  # forward: "-"
 IDLE = "."
 
 
 def as_text(schedule: PipelineSchedule, timeline: PipelineTimeline, width: int = 80) -> str:
-    """What every device does when, and how many microbatches it keeps, in lines of ``width``.
+    """Return what each device does and keeps over time, in lines of ``width``.
 
-    As many blocks stand below each other as time needs, so that the numbers of microbatches can be
-    read where that takes no more than 2000 columns. Raises ScheduleError for a width below 40.
+    Long times are split into blocks below each other, so that the numbers of microbatches are
+    readable if 2000 columns suffice for that. Raises ScheduleError for a width below 40.
     """
     if width < NARROWEST:
         raise ScheduleError(f"a pipeline in {width} columns: give it at least {NARROWEST}")
@@ -209,7 +211,7 @@ def as_text(schedule: PipelineSchedule, timeline: PipelineTimeline, width: int =
         schedule_description(schedule),
         "",
     ]
-    text = [*heads, _legend(schedule, timeline)]
+    text = [*heads, _text_legend(schedule, timeline)]
     lines = [part for line in text for part in textwrap.wrap(line, width) or [""]]
     label = len(f"device {schedule.devices - 1}")
     devices, unit = range(schedule.devices), time_unit(timeline)
@@ -217,7 +219,7 @@ def as_text(schedule: PipelineSchedule, timeline: PipelineTimeline, width: int =
     rows = [_device_line(schedule, timeline, device, scale) for device in devices]
     for begin in range(0, len(rows[0]), room):
         end = min(begin + room, len(rows[0]))
-        times = [f"{unit.shown(min(c / scale, timeline.seconds)):.4g}" for c in (begin, end)]
+        times = [f"{unit.convert(min(c / scale, timeline.seconds)):.4g}" for c in (begin, end)]
         lines += ["", f"from {times[0]} to {times[1]} {unit.unit}"]
         lines += [f"{f'device {device}':<{label}}  {rows[device][begin:end]}" for device in devices]
         for device in devices:
@@ -226,7 +228,7 @@ def as_text(schedule: PipelineSchedule, timeline: PipelineTimeline, width: int =
     return "\n".join([*lines, "", *_summary_table(schedule, timeline)])
 
 
-def _legend(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
+def _text_legend(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
     marks = ["0-- microbatch 0 goes forward", "0== backward", ".. idle"]
     ops = {
         event.instruction.op
@@ -241,9 +243,9 @@ def _legend(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
 def _text_scale(
     schedule: PipelineSchedule, timeline: PipelineTimeline, room: int
 ) -> Tuple[float, int]:
-    """Columns for a second, and how many columns a block has.
+    """Return columns per second, and the columns of a block.
 
-    All fits into one block, if the shortest forward or backward then has room for its number.
+    There is only one block if the shortest forward or backward then has room for its number.
     """
     whole = timeline.seconds
     lengths = [
@@ -256,7 +258,8 @@ def _text_scale(
         return 1.0 / (whole or 1.0), room
     letters = len(str(schedule.microbatches - 1)) + (schedule.stages > schedule.devices)
     shortest = min(lengths)
-    # whole columns for the shortest, so that equal boxes are equally wide, and no block cuts one
+    # The shortest pass gets whole columns, so that equal boxes are equally wide and no block cuts
+    # one.
     columns = max(letters + 1, int(room / whole * shortest))
     scale = min(columns / shortest, MOST_COLUMNS / whole)
     return scale, room if _column(whole, scale) <= room else max(room - room % columns, 1)
@@ -265,7 +268,7 @@ def _text_scale(
 def _device_line(
     schedule: PipelineSchedule, timeline: PipelineTimeline, device: int, scale: float
 ) -> str:
-    """What the device does in each column."""
+    """Return the line of a device, with one letter per column."""
     line = [IDLE] * _column(timeline.seconds, scale)
     for event in computing_events(timeline, device):
         begin, end = _column(event.begin_s, scale), _column(event.end_s, scale)
@@ -274,6 +277,7 @@ def _device_line(
 
 
 def _pass_text(schedule: PipelineSchedule, event: Event, columns: int) -> str:
+    """Return the box of a forward, backward or update."""
     op, stage, microbatch = event.instruction
     fill = FILLS.get(op, "-")
     several = schedule.stages > schedule.devices
@@ -283,16 +287,16 @@ def _pass_text(schedule: PipelineSchedule, event: Event, columns: int) -> str:
 
 
 def _kept_line(timeline: PipelineTimeline, device: int, scale: float, columns: range) -> str:
-    """How many microbatches the device keeps: at the block's begin, and where that changes."""
+    """Return the microbatches that a device keeps: at the start of a block and at each change."""
     changes = [(_column(at_s, scale), many) for at_s, many in stashed_levels(timeline, device)]
-    before = [many for column, many in changes if column <= columns.start][-1]
-    later = [(column, many) for column, many in changes if column in columns[1:]]
+    initial = [many for column, many in changes if column <= columns.start][-1]
+    changes_inside = [(column, many) for column, many in changes if column in columns[1:]]
     line, free = [" "] * len(columns), 0
-    for column, many in [(columns.start, before), *later]:
-        place, number = column - columns.start, str(many)
-        if place >= free and place + len(number) <= len(line):
-            line[place : place + len(number)] = number
-            free = place + len(number) + 1
+    for column, many in [(columns.start, initial), *changes_inside]:
+        offset, number = column - columns.start, str(many)
+        if offset >= free and offset + len(number) <= len(line):
+            line[offset : offset + len(number)] = number
+            free = offset + len(number) + 1
     return "".join(line)
 
 
@@ -318,8 +322,8 @@ def _summary_table(schedule: PipelineSchedule, timeline: PipelineTimeline) -> It
 WIDTH, WIDEST, MARGIN, LABELS, RIGHT = 1200, 6000, 32, 96, 30
 AXIS, TALL, GAP, LOW, BETWEEN, DIGIT = 30, 36, 12, 30, 40, 7.6
 
-# On white, what carries meaning has a contrast of at least 3 and differs in shape as well as in
-# colour; numbers have 4.5.
+# On white, meaningful parts have a contrast of at least 3 and differ in shape as well as in color;
+# numbers have a contrast of 4.5.
 STYLE = """
 text { font-family: system-ui, "Segoe UI", "Helvetica Neue", Arial, sans-serif; font-size: 13px;
   fill: #1c2430 }
@@ -346,7 +350,7 @@ _HOW_TO_READ = (
 
 
 class _PipelineLayout:
-    """Where things are: time shares the width, but the numbers of microbatches can be read."""
+    """Positions of all parts. Time fills the width, but numbers of microbatches stay readable."""
 
     def __init__(self, schedule: PipelineSchedule, timeline: PipelineTimeline) -> None:
         whole = timeline.seconds or 1.0
@@ -371,14 +375,14 @@ class _PipelineLayout:
         return AXIS + row * (TALL + GAP)
 
     def base(self, row: int) -> int:
-        """Of what the device keeps."""
+        """Return the y position of the base of a device's stashed activations."""
         return self.below + row * (LOW + GAP) + LOW
 
 
 def as_svg(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
-    """The schedule with its price as an SVG document, complete in itself.
+    """Return the schedule with its times as SVG that needs no other file.
 
-    Raises ScheduleError for more than can be told apart.
+    Raises ScheduleError for a schedule that is too large to draw.
     """
     check_drawable(schedule)
     frame = _PipelineLayout(schedule, timeline)
@@ -388,7 +392,7 @@ def as_svg(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
     stripes = {"width": "6", "height": "6", "patternUnits": "userSpaceOnUse"}
     hatch = SubElement(SubElement(root, "defs"), "pattern", {"id": "hatch", **stripes})
     SubElement(hatch, "path", {"class": "stripe", "d": "M-1 7L7 -1M-1 1L1 -1M5 7L7 5"})
-    y = _heading(root, schedule, timeline, width)
+    y = _draw_heading(root, schedule, timeline, width)
     picture = add_group(root, MARGIN, y)
     _draw_axis(picture, frame, schedule, timeline)
     for row in range(schedule.devices):
@@ -399,10 +403,10 @@ def as_svg(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
     return document_text(root, round(width), y + frame.height + MARGIN - GAP)
 
 
-def _heading(
+def _draw_heading(
     root: Element, schedule: PipelineSchedule, timeline: PipelineTimeline, width: float
 ) -> int:
-    """Name, size, description and legend; returns where the picture begins."""
+    """Draw name, size, description and legend; return the y position below."""
     add_text(root, MARGIN, 46, schedule.name, "name")
     wrapped = textwrap.wrap(schedule_description(schedule), int((width - 2 * MARGIN) // 7))
     y = 70
@@ -439,7 +443,7 @@ def _draw_row(
     timeline: PipelineTimeline,
     row: int,
 ) -> None:
-    """What the device does."""
+    """Draw what a device does."""
     stages, middle = [str(stage) for stage in schedule.stages_of(row)], frame.top(row) + TALL / 2
     named = f"stage{'s' * (len(stages) > 1)} {', '.join(stages)}"
     add_text(parent, LABELS - 8, middle - 2, f"device {row}", "end")
@@ -454,6 +458,7 @@ def _draw_row(
 def _draw_pass(
     parent: Element, frame: _PipelineLayout, schedule: PipelineSchedule, event: Event
 ) -> None:
+    """Draw a forward, backward or update."""
     op, stage, microbatch = event.instruction
     pale = stage_shade(schedule, stage)
     box = SubElement(parent, "g")
@@ -470,7 +475,7 @@ def _draw_pass(
 def _box_attributes(
     frame: _PipelineLayout, row: int, span: Tuple[float, float], air: float = 0.0
 ) -> Dict[str, str]:
-    """Attributes of a box in the device's row; ``span``: from, to, in seconds."""
+    """Return the attributes of a box in a device's row; ``span``: (begin, end) in seconds."""
     begin, end = map(frame.x, span)
     return {
         "x": f"{begin + air / 2:g}",
@@ -483,7 +488,7 @@ def _box_attributes(
 def _draw_kept(
     parent: Element, frame: _PipelineLayout, timeline: PipelineTimeline, row: int
 ) -> None:
-    """How many microbatches the device keeps; the same scale for all."""
+    """Draw how many microbatches a device keeps, with the same scale for all devices."""
     rows = range(len(timeline.kept))
     most = max(1, *(most_kept(timeline, device) for device in rows))
     base, line = frame.base(row), f"M{frame.x(0):g} {frame.base(row)}"
