@@ -91,7 +91,7 @@ def test_each_kind_of_curve_has_a_mark_and_colours_for_light_and_dark():
     assert f'[style*="fill: {COLORS[3]}"] {{ fill: {DARK[COLORS[3]]} !important }}' in dark
 
 
-def test_dollars_are_dollars():
+def test_dollar_signs_are_not_mathematics():
     tree = drawn([Curve("$a$ and $b", [(1, 2)])], notes=["$x^2$ $"])
     assert {"$a$ and $b", "$x^2$ $"} <= set(texts(tree))
 
@@ -112,7 +112,7 @@ def notes_of(tree):
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from("漢字カ、。」)aB1 "), min_size=1, max_size=9), st.integers(0, 60))
-def test_japanese_notes_are_broken_where_the_picture_ends_but_not_before_what_closes(words, times):
+def test_japanese_notes_wrap_at_the_picture_width_but_not_before_closing_marks(words, times):
     note = "注" + "".join(words) * times
     tree = drawn([Curve("", [(1, 2)])], notes=[note])
     room = float(tree.get("viewBox").split()[2]) - 2 * 24

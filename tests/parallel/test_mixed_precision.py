@@ -150,7 +150,7 @@ def test_products_are_float16_and_all_that_adds_up_or_is_kept_is_float32(name, l
     assert found["exact"] >= 5
 
 
-def test_the_images_reach_the_network_as_they_did():
+def test_images_are_normalized_in_float32():
     """Nothing before the first product is cast: bytes to float32, and normalised there."""
     first = list(
         types_in(graph_of("resnet8", mixed_precision)[0], **{IMAGES: np.uint8, LABELS: np.int32})
@@ -190,7 +190,7 @@ STEPS = st.lists(
         ("sum", 4, 5),
     ]
 )
-def test_whatever_reads_an_array_beside_a_product_gets_types_that_fit(steps):
+def test_readers_of_a_cast_array_get_matching_types(steps):
     """A copy in float16 is for the product alone."""
     values = [mx.sym.var("data")]
     for name, one, other in steps:
@@ -225,7 +225,7 @@ def bound(graph, shapes, types):
 
 
 @pytest.mark.parametrize("name", ["lenet", "resnet8", "cifar_resnet20"])
-def test_backward_has_types_that_fit(name):
+def test_backward_has_matching_types(name):
     """Bound with gradients in float32, to which microbatches add; the executor refuses types that
     do not fit.
     """

@@ -160,7 +160,7 @@ def test_any_network_in_two_halves_trains_as_on_one_device(
     assert_alike(halves, whole, 1e-4)  # some arrays are small beside what they are computed of
 
 
-def test_it_trains_as_on_one_device_and_its_folder_evaluates_reports_and_exports(tmp_path):
+def test_a_custom_strategy_trains_as_on_one_device_evaluates_reports_and_exports(tmp_path):
     make, size = network(("convolution", "norm"), ("dense",)), {"global_batch_size": 500}
     halves = run(tmp_path / "run", named(2), make, export=True, confusion=True, **size)
     whole = run(tmp_path / "whole", named(1), make, data_parallel, **size)
@@ -195,7 +195,7 @@ def test_a_broken_parameter_of_either_half_ends_the_run(tmp_path, where):
         run(tmp_path / "run", named(2), network((), ("dense",)), Breaking, global_batch_size=500)
 
 
-def test_a_strategy_whose_memory_is_not_known_is_not_asked_for_it(tmp_path):
+def test_a_strategy_without_memory_estimate_trains(tmp_path):
     with pytest.raises(ConfigError, match="--memory counts what the ways of --split take"):
         run(tmp_path / "run", named(2), network((), ("dense",)), memory=True)
     assert not (tmp_path / "run").exists()

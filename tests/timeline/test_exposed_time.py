@@ -42,7 +42,7 @@ AHEAD = (1, "forward", 9, 200, 350)  # of a later step, as of a loader that is a
         ([AHEAD, (1, "backward", 0, 355, 390)], 0.1),  # it came first in that device's queue
     ],
 )
-def test_a_hole_is_for_a_kernel_as_long_as_another_device_is_waited_for(others, kernel):
+def test_a_gap_counts_as_kernel_while_it_waits_for_another_device(others, kernel):
     found = time_categories(timeline(*around_the_hole(), *others), ROWS[0])
     assert (found.kernel, found.unknown) == pytest.approx((kernel, 0.1 - kernel))
     assert found.computing == pytest.approx(0.9) and sum(found) == pytest.approx(1)
@@ -50,7 +50,7 @@ def test_a_hole_is_for_a_kernel_as_long_as_another_device_is_waited_for(others, 
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("step", [0, 1, 2, 3])
-def test_of_another_step_only_what_the_operator_can_depend_on_counts(phase, step):
+def test_only_possible_dependencies_of_another_step_count(phase, step):
     """It is of step 2, so its weights come from earlier ones; sums and copies are for anybody."""
     ran = *around_the_hole(2, 2), (1, phase, step, 300, 400)
     found = time_categories(timeline(*ran, steps=4), ROWS[0])
@@ -58,7 +58,7 @@ def test_of_another_step_only_what_the_operator_can_depend_on_counts(phase, step
     assert (found.kernel, found.unknown) == pytest.approx((0.1, 0) if depends else (0, 0.1))
 
 
-def test_it_is_the_hosts_until_what_ends_it_is_queued():
+def test_a_gap_counts_as_host_until_its_next_operator_is_queued():
     spans = around_the_hole()
     times = {"forward": 0, "backward": 0, "update": 370}
     made = timeline(*spans)._replace(
@@ -76,7 +76,7 @@ def test_waiting_for_a_core_explains_no_more_than_was_waited(waited):
 
 
 @pytest.mark.parametrize("counted", [1, 5])
-def test_an_operator_is_of_no_step_that_the_host_had_not_begun(counted):
+def test_an_operator_belongs_to_no_step_that_the_host_had_not_started(counted):
     """It ran at 400, in the second step, whose sum was queued at 390, however often it was seen."""
     host = [
         Span("host", "sum", 10, 20),
@@ -90,7 +90,7 @@ def test_an_operator_is_of_no_step_that_the_host_had_not_begun(counted):
 
 
 @pytest.mark.parametrize(("shared", "late"), [(True, 0.08), (False, 0.0)])
-def test_what_several_phases_queue_may_have_been_queued_by_any(shared, late):
+def test_an_operator_of_several_phases_may_be_queued_by_any(shared, late):
     """It is taken for an operator of the update; the host went on queueing the sum until 380."""
     made = timeline(*around_the_hole())
     spans = [

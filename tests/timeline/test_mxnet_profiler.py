@@ -23,7 +23,7 @@ print(any(e["ph"] == "B" for e in events))
 
 
 @pytest.mark.long
-def test_rows_have_their_names_where_a_trace_was_written_before(python, tmp_path):
+def test_rows_keep_their_names_in_later_traces(python, tmp_path):
     first = python("-c", OURS)
     assert first.returncode == 0, first.stderr
     after = python("-c", BEFORE + OURS, str(tmp_path / "memory.json"))
@@ -43,7 +43,7 @@ except mx.base.MXNetError:
 """
 
 
-def test_who_configures_it_after_a_recording_is_told_so_at_the_next(python):
+def test_configuring_the_profiler_after_a_recording_is_an_error_in_the_next(python):
     done = python("-c", OURS + AGAIN)
     assert done.stdout.splitlines()[2:] == [
         "MXNet's profiler is configured once in a process, and somebody else has done it: record "

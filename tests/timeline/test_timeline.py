@@ -13,7 +13,7 @@ def moments(intervals):
 
 
 @given(INTERVALS, INTERVALS)
-def test_they_are_the_same_moments(one, other):
+def test_interval_operations_equal_sets_of_moments(one, other):
     ours, theirs = merge_intervals(one), merge_intervals(other)
     assert moments(ours) == moments(one)
     assert moments(intersect_intervals(ours, theirs)) == moments(one) & moments(other)

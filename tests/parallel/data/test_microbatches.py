@@ -68,7 +68,7 @@ def whole(start):
     ],
     ids=str,
 )
-def test_any_cut_makes_the_update_of_the_whole_batch(k, cut, start, whole):
+def test_any_number_of_microbatches_makes_the_update_of_the_whole_batch(k, cut, start, whole):
     ctxs = devices(k, threads=1)
     net = lenet(ctxs)
     set_values(net, start)
@@ -80,7 +80,7 @@ def test_any_cut_makes_the_update_of_the_whole_batch(k, cut, start, whole):
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
-def test_losses_and_answers_of_the_parts_add_up_in_training_and_in_evaluation(cut, start):
+def test_losses_and_scores_of_microbatches_add_up(cut, start):
     ctxs = devices(3, threads=1)
     net = lenet(ctxs)
     set_values(net, start)
@@ -163,7 +163,7 @@ def test_batchnorm_sees_microbatches_and_not_the_batch():
         assert run(step, [(images, labels)], ctxs) == [[pytest.approx(expected, rel=1e-4)]]
 
 
-def test_more_parts_than_images_are_a_mistake():
+def test_more_microbatches_than_images_are_refused():
     Microbatches(32).check(64, 2)
     Microbatches(1).check(1, 3)
     Microbatches(size=100).check(64, 2)
@@ -243,7 +243,7 @@ WAYS = {
 
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize("way", WAYS)
-def test_gradients_of_what_parameters_make_add_up(way, sync):
+def test_gradients_accumulate_through_operators_on_parameters(way, sync):
     """Where a parameter goes straight into `+` or an average, MXNet adds wrongly to the gradient
     that is there.
     """

@@ -139,7 +139,7 @@ def test_averaged_means_are_those_of_the_whole_batch_and_variances_not_larger(k,
         )
 
 
-def test_what_is_no_statistic_is_not_touched():
+def test_averaging_leaves_other_arrays_unchanged():
     net = nn.HybridSequential()
     net.add(nn.Dense(3, in_units=2), nn.BatchNorm(in_channels=3))
     net.initialize(ctx=contexts(2))
@@ -257,7 +257,7 @@ def test_resnet8_learns_in_a_few_steps(tmp_path, striped):
     assert result.accuracy > 0.9
 
 
-def test_dropout_rests_when_the_network_is_evaluated():
+def test_dropout_is_off_in_evaluation():
     """Two evaluations agree to the bit, two training steps do not."""
     ctxs = devices(2)
     net = nn.HybridSequential()
@@ -292,7 +292,7 @@ def test_gluons_own_loop_keeps_the_statistics_of_a_network_that_get_model_has_co
     assert [distance(one, found[0]) <= 1e-4 for one in found[1:]] == [True] * 3
 
 
-def test_images_count_in_one_average_only():
+def test_each_image_counts_in_only_one_average():
     """What a device saw before the last average says nothing of what its statistics have become
     since.
     """

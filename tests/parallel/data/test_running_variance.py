@@ -100,7 +100,7 @@ def test_cudnns_variances_become_those_of_cpu_devices(momenta, pixels, epochs):
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_parts_of_a_step_count_as_the_batches_that_they_are(steps):
+def test_variance_correction_counts_microbatches_as_batches(steps):
     """Exact for parts of one size; a part of one value, whose variance is 0, changes nothing but
     the share of what was there.
     """
@@ -117,7 +117,7 @@ def test_parts_of_a_step_count_as_the_batches_that_they_are(steps):
     np.testing.assert_allclose(layer.param.data().asnumpy(), layer.mxnets, rtol=2e-5)
 
 
-def test_settling_twice_or_without_a_step_changes_nothing():
+def test_correcting_variances_twice_or_without_a_step_changes_nothing():
     net = two_layers((0.9, 0.9), 1)
     variances = CudnnVarianceCorrection(net(mx.sym.var("data")), net.collect_params(), mx.cpu())
     variances.correct_variances()

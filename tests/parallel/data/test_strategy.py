@@ -142,7 +142,7 @@ def test_a_process_without_an_image_alone_divides_by_the_whole_batch():
 
 @pytest.mark.parametrize("cut", [WHOLE_SHARDS, Microbatches(3)])
 @pytest.mark.parametrize("sync_bn", [False, True])
-def test_the_phases_of_a_step_are_the_step(cut, sync_bn):
+def test_running_the_phases_one_by_one_equals_a_step(cut, sync_bn):
     ctxs = devices(2, threads=1)
     batches = [sharded(batch, ctxs) for batch in random_batches((8, 5, 1), shape=SHAPE, classes=5)]
     one, other = (made(ctxs, microbatches=cut, sync_bn=sync_bn) for _ in range(2))
@@ -168,7 +168,7 @@ def test_the_phases_of_a_step_are_the_step(cut, sync_bn):
     scaled=st.booleans(),
     steps=st.integers(0, 4),
 )
-def test_what_is_restored_goes_on_with_the_same_bits(k, store, optimizer, scaled, steps):
+def test_a_restored_strategy_trains_bit_identically(k, store, optimizer, scaled, steps):
     ctxs = devices(k, threads=1)
     batches = random_batches([7] * (steps + 3), shape=SHAPE, classes=5)
 

@@ -136,7 +136,7 @@ def staged(make, ctxs, batches=(), **settings):
 )
 @example(name="twice", k=3, sizes=[7, 3, 7], mean=0.0, store="ring")
 @example(name="residual", k=2, sizes=[12, 1, 12], mean=30.0, store="device")
-def test_it_is_batchnorm_of_the_whole_batch(name, k, sizes, mean, store):
+def test_sync_bn_equals_batchnorm_of_the_whole_batch(name, k, sizes, mean, store):
     """Weights and running statistics, on all devices, also idle ones; in float32, whose digits
     images with a mean cost.
     """
@@ -231,7 +231,7 @@ WAYS = {
 @examples(4, 5)
 @given(ways=st.lists(st.sampled_from(sorted(WAYS)), min_size=2, max_size=5), k=st.integers(1, 3))
 @example(ways=["added"] * 9, k=2)
-def test_what_several_stages_take_has_the_gradients_of_all(ways, k):
+def test_a_value_of_several_stages_gets_the_gradients_of_all(ways, k):
     batches = random_batches([7], shape=SHAPE)
     net, _ = staged(lambda: Crossing(ways), contexts(k), batches, learning_rate=0.1)
     assert distance(values(net), precise(lambda: Crossing(ways), batches, 0.1)) <= 5e-4
@@ -340,7 +340,7 @@ def test_the_scale_of_the_loss_changes_no_bit_of_the_gradients():
     assert all(np.array_equal(one, other) for one, other in zip(*found))
 
 
-def test_stages_together_have_the_nodes_of_the_network():
+def test_stages_contain_all_nodes_of_the_network():
     """Each operator lies in one stage, and what crosses is given by one stage and taken by later
     ones only.
     """
@@ -364,7 +364,7 @@ def test_stages_together_have_the_nodes_of_the_network():
 
 
 @pytest.mark.parametrize("microbatches", [None, pytest.param(3, marks=pytest.mark.long)])
-def test_memory_is_told_as_the_stages_take_it(microbatches):
+def test_estimated_memory_equals_the_allocated_memory_of_stages(microbatches):
     """By the account that MXNet gives of each graph which is bound for an epoch, and the arrays
     that are there besides.
     """

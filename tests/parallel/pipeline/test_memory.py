@@ -58,7 +58,7 @@ def cases(draw):
 @pytest.mark.cpu_only("MXNet counts what CPUs have allocated")
 @given(cases())
 @examples(9, 15)
-def test_what_stages_take_is_what_mxnet_allocates_for_them(case):
+def test_estimated_memory_of_stages_is_what_mxnet_allocates(case):
     if mx.runtime.Features().is_enabled("CUDA"):
         return  # with that build, tests/gpus/test_stage_memory.py counts what GPUs have
     planned, in_vain, allocated = count_elsewhere(count_stages, case)
@@ -113,7 +113,7 @@ def test_cuts_by_memory_have_the_least_largest_stage_of_all_cuts(case, share, mi
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_no_stage_is_cheaper_with_more_layers_by_more_than_is_spared(schedule):
+def test_more_layers_save_no_more_memory_than_the_savings_bound(schedule):
     """Which is what it gives on: twice for each microbatch that it has, and for each slot."""
     per_device = 2 if schedule == "interleaved" else 1
     plan = staged_plan(
@@ -139,7 +139,7 @@ def test_no_stage_is_cheaper_with_more_layers_by_more_than_is_spared(schedule):
     st.integers(2, 8),
     st.integers(1, 4),
 )
-def test_the_search_finds_the_least_largest_of_any_costs(numbers, layers, stages):
+def test_the_search_minimizes_the_largest_stage_for_any_costs(numbers, layers, stages):
     """Of costs that fall with more layers, too, by at most 50, and depend on the stage."""
     assume(stages <= layers)
     tried = []
@@ -160,7 +160,7 @@ def test_the_search_finds_the_least_largest_of_any_costs(numbers, layers, stages
     assert largest(found) == min(map(largest, combinations(range(1, layers), stages - 1)))
 
 
-def test_a_stage_says_its_share_of_what_it_was_cut_by():
+def test_a_stage_reports_its_share_of_time_or_memory():
     chain = ([("conv", 4), ("average", 1)], [("dense", 4)], False, True)
     for balance in ("memory", "time"):
         plan = staged_plan(contexts(4), 2, 2, schedule="1f1b", balance=balance, max_shard_images=8)

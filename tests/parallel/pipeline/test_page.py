@@ -78,7 +78,7 @@ def read(page):
 def shown_events(timeline, ops):
     unit = time_unit(timeline)
     return {
-        (*event.instruction, unit.convert(event.begin_s), unit.shown(event.end_s))
+        (*event.instruction, unit.convert(event.begin_s), unit.convert(event.end_s))
         for event in timeline.events
         if event.instruction.op in ops and (ops != COMPUTE_OPS or event.end_s > event.begin_s)
     }
@@ -150,7 +150,7 @@ def test_it_opens_with_the_whole_schedule_and_plays_from_the_start(opened, every
     assert page.text("play") == "Play"
 
 
-def test_keys_step_through_it(opened, everything):
+def test_keys_step_through_the_schedule(opened, everything):
     from selenium.webdriver.common.keys import Keys
 
     page = opened(everything)
@@ -169,7 +169,7 @@ def test_other_sizes_stay_when_the_schedule_changes(opened, everything):
     assert not page.find("stages-per-device").is_enabled()  # there is one choice
 
 
-def test_the_step_is_told(opened, everything):
+def test_the_page_announces_the_step(opened, everything):
     page = opened(everything)
     page.slide(11)
     assert page.text("told-title") == "From 10 to 11 ms"
@@ -192,7 +192,7 @@ def test_the_step_is_told(opened, everything):
     assert rows[4] == ["3", "3", "3 forward, 2 backward", "1", "1", "27%"]
 
 
-def test_what_is_pointed_at_is_read(opened, everything):
+def test_a_pointed_at_pass_is_described(opened, everything):
     from selenium.webdriver.common.action_chains import ActionChains
 
     page = opened(everything)
@@ -205,7 +205,7 @@ def test_what_is_pointed_at_is_read(opened, everything):
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_nothing_sticks_out_on_a_phone_or_a_desktop(opened, width):
+def test_the_page_fits_on_a_phone_and_a_desktop(opened, width):
     page = opened(draw(make_pipeline("interleaved", 8, 16, 3)))
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
 
@@ -256,7 +256,7 @@ def test_numbers_of_microbatches_fit_into_their_boxes(opened, everything):
     assert (too_wide, count) == (0, 2 * 8 * 16)
 
 
-def test_it_speaks_japanese_at_every_step(opened):
+def test_the_japanese_page_is_japanese_at_every_step(opened):
     page = opened(draw(make_pipeline("interleaved", 2, 4, 2), language="ja"))
     page.find("as-table").find_element("tag name", "summary").click()
     page.wait(lambda: "最大の保持数" in page.text("as-table"))

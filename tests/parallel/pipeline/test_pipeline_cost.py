@@ -64,7 +64,7 @@ def test_a_device_does_one_thing_at_a_time_and_is_idle_else(drawn):
 
 @examples(40)
 @given(priced())
-def test_what_is_kept_is_counted_over_time(drawn):
+def test_stashed_activations_are_counted_over_time(drawn):
     schedule, costs = drawn
     timeline = price(schedule, costs)
     for device, kept in enumerate(timeline.kept):
@@ -137,7 +137,7 @@ def test_a_transfer_delays_the_receiver_and_not_the_sender():
         ({"backward_s": (float("nan"), 1.0)}, r"backward_s \(nan, 1.0\): a time is a number"),
     ],
 )
-def test_costs_that_do_not_fit_are_refused(change, words):
+def test_costs_for_another_number_of_stages_are_refused(change, words):
     costs = Costs(**{**vars(Costs.equal(2)), **change})
     with pytest.raises(ScheduleError, match=words):
         price(SCHEDULES["gpipe"](2, 3), costs)

@@ -241,7 +241,7 @@ def test_no_line_of_the_text_is_wider_than_asked(case, width):
         (as_svg, (8, 257), "choose up to 16 devices and 2048 stages x microb"),
     ],
 )
-def test_what_finds_no_room_is_refused(draw, sizes, said):
+def test_drawings_that_are_too_large_are_refused(draw, sizes, said):
     with pytest.raises(ScheduleError, match=said):
         draw(*price_of("gpipe", *sizes))
 

@@ -90,7 +90,7 @@ def test_any_cut_schedule_and_batch_trains_as_one_device(case):
 @pytest.mark.long
 @given(cases())
 @settings(max_examples=150, deadline=None)
-def test_so_do_many_more(case):
+def test_many_more_cases_train_as_one_device(case):
     test_any_cut_schedule_and_batch_trains_as_one_device.hypothesis.inner_test(case)
 
 
@@ -193,7 +193,7 @@ class Sum(nn.HybridBlock):
         ((1, 2, 3, 3), "a chain of 4 layers, which cannot be cut into 5"),
     ],
 )
-def test_cuts_that_cannot_be_are_refused(cuts, said):
+def test_impossible_cuts_are_refused(cuts, said):
     layers = chain_layers(make_chain(([], [("dense", 2), ("dense", 2)], False, True)))
     with pytest.raises(ModelError) as raised:
         check_cuts("chain", layers, cuts)

@@ -142,7 +142,7 @@ def test_any_layout_and_batch_trains_as_one_device(name, case):
 
 @given(chains, cases)
 @settings(max_examples=4, deadline=None)
-def test_so_does_a_drawn_chain(chain, case):
+def test_a_random_chain_trains_as_one_device(chain, case):
     make = lambda ctxs, start=None: make_chain(chain, start or ctxs)  # noqa: E731
     try:
         strategy_of(make, case)
@@ -155,15 +155,15 @@ def test_so_does_a_drawn_chain(chain, case):
 @pytest.mark.long
 @given(st.sampled_from(["towers", "residual", "depthwise"]), cases)
 @settings(max_examples=100, deadline=None)
-def test_so_do_many_more(name, case):
+def test_many_more_cases_train_as_one_device(name, case):
     check_trains_as_one(named(name), case)
 
 
 @pytest.mark.long
 @given(chains, cases)
 @settings(max_examples=100, deadline=None)
-def test_so_do_many_drawn_chains(chain, case):
-    test_so_does_a_drawn_chain.hypothesis.inner_test(chain, case)
+def test_many_random_chains_train_as_one_device(chain, case):
+    test_a_random_chain_trains_as_one_device.hypothesis.inner_test(chain, case)
 
 
 @pytest.mark.parametrize("channels", ["both", "column", "row"])
@@ -194,7 +194,7 @@ def layout_of(make, ways, channels="both"):
     return plan_layout(graph, shapes, set(net.collect_params()), ways, channels)
 
 
-def test_towers_meet_in_front_of_the_third_convolution_and_of_dense_layers():
+def test_towers_exchange_values_before_the_third_convolution_and_dense_layers():
     layout = layout_of(named("towers"), 2)
     assert list(layout.layers.values()) == [
         "column", "local", "row", "local", "row", "column", "row"
@@ -257,7 +257,7 @@ def test_what_cannot_be_split_is_refused():
 
 
 @pytest.mark.parametrize("axes", [(), (2, 3), (0,), (1,), (1, 2)], ids=str)
-def test_devices_draw_for_their_own_channels_alone(axes):
+def test_devices_draw_random_numbers_for_their_own_channels(axes):
     """So that a Dropout that draws once for all channels is refused."""
 
     def dropping(ctxs=None, start=None):

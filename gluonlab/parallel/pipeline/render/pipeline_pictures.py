@@ -183,8 +183,8 @@ def check_drawable(schedule: PipelineSchedule) -> None:
         raise ScheduleError(
             f"{schedule.name} with {pluralize(schedule.devices, 'device')}, "
             f"{pluralize(schedule.stages, 'stage')} and {schedule.microbatches} microbatches is "
-            f"too large to draw: choose up to {MOST_DEVICES} devices and {MOST_COMPUTED // 2} stages "
-            "x microbatches"
+            f"too large to draw: choose up to {MOST_DEVICES} devices and "
+            f"{MOST_COMPUTED // 2} stages x microbatches"
         )
 
 
