@@ -142,10 +142,10 @@ class _OtherDevices:
         for each in sorted(_phased_spans(timeline), key=lambda known: known[0].end):
             if each[0].row != row:
                 self._rows.setdefault(each[0].row, []).append(each)
-        self._ends = {name: [span.end for span, *_ in own] for name, own in self._rows.items()}
+        self._ends = {name: [span.end for span, *_ in spans] for name, spans in self._rows.items()}
         self._busy = {
-            name: merge_intervals((span.begin, span.end) for span, *_ in own)
-            for name, own in self._rows.items()
+            name: merge_intervals((span.begin, span.end) for span, *_ in spans)
+            for name, spans in self._rows.items()
         }
 
     def explain(self, gap: Interval, step: Optional[int]) -> List[Interval]:

@@ -82,8 +82,8 @@ def as_svg(timeline: Timeline, title: str, language: str = "en") -> str:
     figure = new_figure(WIDTH / 72, height / 72)
 
     def put(x: float, y: float, text: str, color: str = INK, size: int = 13, **look: Any) -> None:
-        place = x / WIDTH, 1 - y / height
-        figure.text(*place, escape_dollars(text), size=size, color=color, **look)
+        position = x / WIDTH, 1 - y / height
+        figure.text(*position, escape_dollars(text), size=size, color=color, **look)
 
     put(MARGIN, 44, title, size=22, weight=600)
     which = words.steps[count > 1].format(

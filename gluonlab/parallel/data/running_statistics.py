@@ -286,7 +286,7 @@ class CudnnVarianceCorrection:
             passes: Dict[str, List[_Pass]] = {name: [] for name in self._names}
             for node, name in zip(self._layers, self._names):
                 output_name, attrs = f"{node['name']}_output", node.get("attrs", {})
-                output_shape = next(made for output, made in outputs if output == output_name)
+                output_shape = next(shape for output, shape in outputs if output == output_name)
                 values = math.prod(output_shape) // output_shape[int(attrs.get("axis", 1))]
                 passes[name].append(_Pass(float(attrs.get("momentum", 0.9)), values))
             self._pass_cache[shape] = passes

@@ -190,8 +190,8 @@ class StagedExecutor:
         for layer in self._layers:
             self._add_layer_arrays(layer, statistics[layer.number])
         self._required = RequiredGradients(stages, self._layers, params)
-        given = {name: (value.shape, value.dtype) for name, value in self.values.items()}
-        specs = infer_boundary_specs(stages, given)
+        known = {name: (value.shape, value.dtype) for name, value in self.values.items()}
+        specs = infer_boundary_specs(stages, known)
         self._gradients = GradientPool(stages, self._required, specs, memory.gradients)
         self._requests: List[Dict[str, str]] = [{} for _ in stages]
         self._gradient_arrays: List[Dict[str, nd.NDArray]] = [{} for _ in stages]

@@ -65,9 +65,9 @@ def check_stage_count(
         return
     layer_count, reason = len(layers), ""
     if len(possible) < layer_count - 1:
-        places = ", ".join(map(str, possible)) or "none"
+        numbers = ", ".join(map(str, possible)) or "none"
         reason = (
-            f" (it can be cut in front of these layers: {places}; at the others parameters are "
+            f" (it can be cut in front of these layers: {numbers}; at the others parameters are "
             "used on both sides, or several arrays go over the cut)"
         )
     fewer = "fewer stages, " if len(possible) else ""

@@ -181,14 +181,14 @@ def _check_costs(schedule: PipelineSchedule, costs: Costs) -> None:
         "update_s": (costs.update_s, stages),
         "transfer_s": ([s for both in costs.transfer_s for s in both], 2 * (stages - 1)),
     }
-    for name, (given, count) in counts.items():
-        if len(given) != count:
-            what = "boundaries" if name == "transfer_s" else "stages"
+    for name, (times, count) in counts.items():
+        if len(times) != count:
+            parts = "boundaries" if name == "transfer_s" else "stages"
             raise ScheduleError(
                 f"{schedule.name} has {stages} stages, {name} is {getattr(costs, name)}: "
-                f"give one for each of the {what}"
+                f"give one for each of the {parts}"
             )
-        if not all(0 <= seconds < math.inf for seconds in given):
+        if not all(0 <= seconds < math.inf for seconds in times):
             raise ScheduleError(
                 f"{name} {getattr(costs, name)}: a time is a number of seconds from 0 up"
             )

@@ -103,19 +103,19 @@ def _check_shape(schedule: PipelineSchedule, queue: int) -> None:
 def _check_program(schedule: PipelineSchedule, device: int) -> None:
     """Check the program of a device, apart from its messages."""
     done: DoneCounts = Counter()
-    for place, instruction in enumerate(schedule.programs[device]):
+    for index, instruction in enumerate(schedule.programs[device]):
         fault = _find_fault(schedule, device, done, instruction)
         if fault:
-            raise _instruction_error(schedule, device, place, instruction, fault)
+            raise _instruction_error(schedule, device, index, instruction, fault)
         done[instruction.op, instruction.stage] += 1
     for stage in schedule.stages_of(device):
         for op in _stage_ops(schedule, stage):
             count = done[op, stage]
             if count < (1 if op == UPDATE else schedule.microbatches):
                 missing = Instruction(op, stage, NO_MICROBATCH if op == UPDATE else count)
-                place = len(schedule.programs[device])
+                index = len(schedule.programs[device])
                 raise _instruction_error(
-                    schedule, device, place, missing, "the program ends without it"
+                    schedule, device, index, missing, "the program ends without it"
                 )
 
 
@@ -255,7 +255,7 @@ def _deadlock_error(schedule: PipelineSchedule, next_index: List[int], queue: in
 
 
 def _instruction_error(
-    schedule: PipelineSchedule, device: int, place: int, instruction: Instruction, fault: str
+    schedule: PipelineSchedule, device: int, index: int, instruction: Instruction, fault: str
 ) -> ScheduleError:
-    where = f"{schedule.name}, device {device}, instruction {place} ({instruction})"
-    return ScheduleError(f"{where}: {fault}", device=device, place=place)
+    where = f"{schedule.name}, device {device}, instruction {index} ({instruction})"
+    return ScheduleError(f"{where}: {fault}", device=device, place=index)

@@ -210,17 +210,17 @@ class _SegmentBuilder:
             assert operation.node is not None
             attrs = dict(operation.node.get("attrs", {}))
             attrs.update(operation.attrs[self._device] if operation.attrs else {})
-            made = self._append({**operation.node, "inputs": inputs, "attrs": attrs})
+            entry = self._append({**operation.node, "inputs": inputs, "attrs": attrs})
         elif operation.kind == SLICE:
             assert operation.bounds is not None
             begin, end = operation.bounds[self._device]
-            made = self._slice(number, inputs[0], begin, end)
+            entry = self._slice(number, inputs[0], begin, end)
         elif operation.kind == PAD:
-            made = self._pad(number, operation, inputs[0])
+            entry = self._pad(number, operation, inputs[0])
         else:
             return
         for output in range(operation.outputs):
-            self._entries[number, output] = [made[0], output, 0]
+            self._entries[number, output] = [entry[0], output, 0]
 
     def output_entry(self, key: Key, separate: bool) -> Entry:
         """Return the entry of an output; ``separate``: of a copy that is no other output."""

@@ -367,9 +367,9 @@ class GraphInfo:
     def has_own_parameters(self, node: Node) -> bool:
         """Return True if no other layer uses the parameters, and channels are axis 1."""
         attrs = node.get("attrs", {})
-        own = [entry[0] for entry in node["inputs"][1:]]
+        parameters = [entry[0] for entry in node["inputs"][1:]]
         return (
-            all(self.nodes[i]["op"] == "null" and self.uses[i] == 1 for i in own)
+            all(self.nodes[i]["op"] == "null" and self.uses[i] == 1 for i in parameters)
             and attrs.get("layout", "NCHW") in ("NCW", "NCHW", "NCDHW", "None")
             and attrs.get("flatten", "True") == "True"
         )
@@ -444,10 +444,10 @@ class OperationList:
         attrs: Tuple[Dict[str, str], ...] = (),
         complete: bool = False,
     ) -> SplitValue:
-        """Add an operator on these values and, unless they are ``complete``, its own parameters."""
+        """Add an operator on these values and, unless ``complete``, its own parameters."""
         if not complete:
-            own = node["inputs"][len(inputs) :]
-            inputs += tuple(self._nodes[entry[0]]["name"] for entry in own)
+            params = node["inputs"][len(inputs) :]
+            inputs += tuple(self._nodes[entry[0]]["name"] for entry in params)
         segment = max((each.segment for each in inputs if isinstance(each, SplitValue)), default=0)
         needs_gradient = any(
             each.needs_gradient if isinstance(each, SplitValue) else each in self._trained

@@ -171,11 +171,11 @@ class TensorParallel(ReplicaStep):
         """Resume from a `state` of any parallel mode."""
         whole = [self._params[name] for name in sorted(self._params)]
         optimizer, what = self._sharded_trainers[0]._optimizer, "this state"
-        fit = fitted(optimizer, state.optimizer, own_of(whole), what)
+        states = fitted(optimizer, state.optimizer, own_of(whole), what)
         for trainers in (self._sharded_trainers, self._replicated_trainers):
             for device, trainer in enumerate(trainers):
-                own = {param.name: param for param in trainer._params}
-                restore(trainer, shard_states(fit, self.layout.slices, device, own), what)
+                params = {param.name: param for param in trainer._params}
+                restore(trainer, shard_states(states, self.layout.slices, device, params), what)
         self.statistics.restore(state.devices, state.counts)
         if self.updates.loss_scale is not None:
             self.updates.loss_scale.restore(state.loss_scale)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from gluonlab.drawing.page_template import render_page
@@ -92,14 +93,16 @@ def draw(asked: PipelineSchedule, costs: CostsOf = equal_shares, *, language: st
     return as_page(priced, start, language=language)
 
 
-def _selectable_schedules(asked: PipelineSchedule) -> List[PipelineSchedule]:
+def _selectable_schedules(requested: PipelineSchedule) -> List[PipelineSchedule]:
     """Return the schedules that the page offers: small ones, and those of the requested size."""
-    each, size = asked.stages // asked.devices, (asked.devices, asked.microbatches)
-    sizes = {size, *((devices, many) for devices in DEVICES for many in MICROBATCHES)}
-    several = {(name, *of, SEVERAL.get(name, 1)) for name in SCHEDULES for of in sizes}
-    several |= {(name, *size, each) for name in SEVERAL if each > 1}
-    made = (make_pipeline(*one) for one in several)
-    return [schedule for schedule in made if count_passes(schedule) <= MOST_COMPUTED]
+    stages_per_device = requested.stages // requested.devices
+    requested_size = requested.devices, requested.microbatches
+    sizes = {requested_size, *itertools.product(DEVICES, MICROBATCHES)}
+    choices = {(name, *size, SEVERAL.get(name, 1)) for name in SCHEDULES for size in sizes}
+    if stages_per_device > 1:
+        choices |= {(name, *requested_size, stages_per_device) for name in SEVERAL}
+    schedules = (make_pipeline(*choice) for choice in choices)
+    return [schedule for schedule in schedules if count_passes(schedule) <= MOST_COMPUTED]
 
 
 def _sort_key(schedule: PipelineSchedule) -> Tuple[int, int, int, int]:

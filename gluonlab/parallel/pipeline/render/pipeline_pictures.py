@@ -83,8 +83,9 @@ def time_unit(timeline: PipelineTimeline) -> TimeUnit:
 
 def computing_events(timeline: PipelineTimeline, device: int) -> List[Event]:
     """Return the forwards, backwards and updates of a device that take time, in order."""
-    own = (e for e in timeline.events if e.device == device and e.instruction.op in COMPUTE_OPS)
-    return [event for event in own if event.end_s > event.begin_s]
+    events = (event for event in timeline.events if event.device == device)
+    computing = (event for event in events if event.instruction.op in COMPUTE_OPS)
+    return [event for event in computing if event.end_s > event.begin_s]
 
 
 def idle_gaps(timeline: PipelineTimeline, device: int) -> Iterator[Tuple[float, float]]:
@@ -418,8 +419,8 @@ def _draw_heading(
     kinds = [("forward shade-0", "forward"), ("backward shade-0", "backward")]
     kinds += [("forward shade-1", "paler: a device's later stages")] * several
     for kind, label in [*kinds, ("idle", "idle, the bubble")]:
-        place = {"x": str(x), "y": "0", "width": "28", "height": "18", "rx": "3"}
-        SubElement(legend, "rect", {"class": kind, **place})
+        box = {"x": str(x), "y": "0", "width": "28", "height": "18", "rx": "3"}
+        SubElement(legend, "rect", {"class": kind, **box})
         add_text(legend, x + 36, 14, label)
         x += 58 + int(6.5 * len(label))
     return y + 28
@@ -449,8 +450,8 @@ def _draw_row(
     add_text(parent, LABELS - 8, middle - 2, f"device {row}", "end")
     add_text(parent, LABELS - 8, middle + 12, named, "quiet small end")
     for begin, end in idle_gaps(timeline, row):
-        place = _box_attributes(frame, row, (begin, end))
-        SubElement(parent, "rect", {"class": "idle", **place})
+        box = _box_attributes(frame, row, (begin, end))
+        SubElement(parent, "rect", {"class": "idle", **box})
     for event in computing_events(timeline, row):
         _draw_pass(parent, frame, schedule, event)
 
@@ -464,8 +465,8 @@ def _draw_pass(
     box = SubElement(parent, "g")
     SubElement(box, "title").text = f"device {event.device}: {event.instruction}"
     kind = f"{op} shade-{pale}" if op in (FORWARD, BACKWARD) else op
-    place = _box_attributes(frame, event.device, (event.begin_s, event.end_s), air=1)
-    SubElement(box, "rect", {"class": kind, "rx": "3", **place})
+    attributes = _box_attributes(frame, event.device, (event.begin_s, event.end_s), air=1)
+    SubElement(box, "rect", {"class": kind, "rx": "3", **attributes})
     begin, end = frame.x(event.begin_s), frame.x(event.end_s)
     if op != UPDATE and end - begin >= len(str(microbatch)) * DIGIT:
         y = frame.top(event.device) + TALL / 2 + 4
