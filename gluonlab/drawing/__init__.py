@@ -1,1 +1,1 @@
-"""What drawings of schedules share: a page that plays them, parts of pictures, words."""
+"""Drawing: SVG charts, parts of SVG pictures, frames of HTML pages, and texts in two languages."""

@@ -1,7 +1,7 @@
-"""Figures of matplotlib, without pyplot and windows; pictures that grow in a notebook.
+"""matplotlib figures without pyplot and windows, and charts that grow in a notebook.
 
-A notebook's picture is one output, replaced in place, and the last one stays in the saved notebook.
-It is PNG on white, which can be read whatever the notebook's theme.
+A picture in a notebook is one output that is replaced in place. The saved notebook keeps the last
+one. It is PNG on white, which is readable in any theme of the notebook.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from xml.sax.saxutils import escape
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BACKEND = "MPLBACKEND"  # by which matplotlib chooses where windows or notebooks show figures
-COLOURS = ("#0969da", "#bc4c00", "#1a7f37", "#8250df")
+BACKEND = "MPLBACKEND"  # environment variable for matplotlib's backend
+COLORS = ("#0969da", "#bc4c00", "#1a7f37", "#8250df")
 DPI = 110
-_SPARE: "Dict[Callable[[], Figure], List[Figure]]" = {}  # emptied, by what made them
+_SPARE: "Dict[Callable[[], Figure], List[Figure]]" = {}  # emptied figures, by their maker
 
 
 def in_notebook() -> bool:
-    """Whether a notebook would show pictures here; a terminal's IPython prints their names."""
+    """Return True in a notebook, which shows pictures; a terminal's IPython prints their names."""
     try:
         from IPython import get_ipython
     except ImportError:
@@ -35,29 +35,30 @@ def in_notebook() -> bool:
 
 
 def import_matplotlib() -> Any:
-    """matplotlib, whatever backend the environment names: pictures in files need none.
+    """Import matplotlib, whatever backend the environment names: pictures in files need none.
 
-    A notebook's kernel names its own to all processes that it starts, and in another environment
-    matplotlib refuses that name as soon as it is imported. A name that it accepts stays, for
-    figures of the user's own.
+    A notebook's kernel sets its backend for all child processes. In another environment matplotlib
+    fails to import because it does not know that backend. A backend that it knows is kept, for the
+    user's own figures.
     """
     if "matplotlib" not in sys.modules:
-        named = os.environ.pop(BACKEND, None)
+        backend = os.environ.pop(BACKEND, None)
         try:
             import matplotlib
         finally:
-            if named is not None:
-                os.environ[BACKEND] = named
-        if named:
+            if backend is not None:
+                os.environ[BACKEND] = backend
+        if backend:
             with suppress(ValueError):
-                matplotlib.rcParams["backend"] = named
+                matplotlib.rcParams["backend"] = backend
     return importlib.import_module("matplotlib")
 
 
 def new_figure(width: float, height: float, layout: Optional[Any] = None) -> "Figure":
-    """An empty figure of so many inches; ``layout`` as matplotlib's.
+    """Create an empty figure of so many inches; ``layout`` as in matplotlib.
 
-    It is a figure alone, without pyplot: no display, no global state, whatever the backend.
+    The figure does not use pyplot, so it needs no display and no global state, whatever the
+    backend.
     """
     import_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -70,10 +71,10 @@ def new_figure(width: float, height: float, layout: Optional[Any] = None) -> "Fi
 
 @contextmanager
 def reused_figure(make: "Callable[[], Figure]") -> "Iterator[Figure]":
-    """Yield a figure of ``make``: a new one, or one that an earlier call has given back.
+    """Yield a figure of ``make``: a new one, or one that an earlier call has returned.
 
-    matplotlib takes as long to make axes and ticks as to draw curves. At the end lines and bars are
-    removed, and each axis scales itself again; titles and labels stay until they are set again.
+    matplotlib takes as long to create axes and ticks as to draw curves. At the end, lines and bars
+    are removed, and autoscaling is restored. Titles and labels stay until they are set again.
     """
     spare = _SPARE.setdefault(make, [])
     figure = spare.pop() if spare else make()
@@ -90,10 +91,10 @@ def reused_figure(make: "Callable[[], Figure]") -> "Iterator[Figure]":
 
 
 def as_png(figure: "Figure") -> bytes:
-    """The figure as a picture."""
-    made = io.BytesIO()
-    figure.savefig(made, format="png", dpi=DPI)
-    return made.getvalue()
+    """Return the figure as PNG."""
+    output = io.BytesIO()
+    figure.savefig(output, format="png", dpi=DPI)
+    return output.getvalue()
 
 
 def as_svg(
@@ -102,26 +103,29 @@ def as_svg(
     description: str = "",
     dark: Optional[Mapping[str, str]] = None,
 ) -> str:
-    """The figure as SVG, complete in itself, of as many px as it has points; texts stay texts.
+    """Return the figure as SVG that needs no other file, with 1 px per point; text stays text.
 
-    ``dark``: what each colour is on a dark page; without it the ground is transparent. ``title``
-    and ``description``: for those who do not see it.
+    Args:
+        figure: The figure.
+        title: Title for screen readers.
+        description: Description for screen readers.
+        dark: Color on a dark page for each color. Without it the background is transparent.
     """
     matplotlib = import_matplotlib()
-    made = io.StringIO()
-    # with a salt, the same figure is the same text
+    output = io.StringIO()
+    # A fixed salt makes the SVG reproducible.
     settings = {"svg.fonttype": "none", "svg.hashsalt": "gluonlab"}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
-        # a browser has the letters that matplotlib's font lacks
+        # The browser has the glyphs that matplotlib's font lacks.
         warnings.filterwarnings("ignore", "Glyph .* missing from")
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(made, format="svg", transparent=dark is None, metadata=nothing)
-    # its first lines are for files
-    head, _, drawn = made.getvalue().partition("<svg")[2].partition(">")
+        no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(output, format="svg", transparent=dark is None, metadata=no_metadata)
+    # Drop the XML header, so that the SVG can be embedded in HTML.
+    head, _, body = output.getvalue().partition("<svg")[2].partition(">")
     head = re.sub('(width|height)="([0-9.]+)pt"', r'\1="\2"', head)
     if title:
         head += ' role="img"'
-        drawn = f"<title>{escape(title)}</title><desc>{escape(description)}</desc>{drawn}"
+        body = f"<title>{escape(title)}</title><desc>{escape(description)}</desc>{body}"
     if dark:
         rules = "".join(
             f'[style*="{what}:{space}{light}"] {{ {what}: {other} !important }} '
@@ -129,23 +133,23 @@ def as_svg(
             for what in ("fill", "stroke")
             for space in (" ", "")  # by the version of matplotlib
         )
-        drawn = f"<style>@media (prefers-color-scheme: dark) {{ {rules}}}</style>{drawn}"
-    return f"<svg{head}>{drawn}"
+        body = f"<style>@media (prefers-color-scheme: dark) {{ {rules}}}</style>{body}"
+    return f"<svg{head}>{body}"
 
 
-def as_written(text: str) -> str:
-    """For matplotlib, which reads what stands between two dollars as mathematics."""
+def escape_dollars(text: str) -> str:
+    """Escape dollar signs, since matplotlib parses text between two of them as mathematics."""
     return text.replace("$", r"\$")
 
 
 class CellDisplay:
-    """A place in the output of a cell, for one picture."""
+    """A place for one picture in the output of a notebook cell."""
 
     def __init__(self) -> None:
         self._handle: Any = None
 
     def show(self, png: bytes) -> None:
-        """Put the picture there, in place of the one before."""
+        """Show the picture, in place of the previous one."""
         from IPython.display import Image, display
 
         image = Image(png, format="png")  # type: ignore[no-untyped-call]
@@ -156,10 +160,14 @@ class CellDisplay:
 
 
 class LiveChart:
-    """Curves over a common x axis, for a loop of one's own; each `add` draws them again.
+    """Curves over a common x axis for a custom training loop; each `add` redraws them.
 
-    ``x_limits``: where the x axis begins and ends, if that is known in advance. Outside a notebook
-    nothing is shown.
+    Outside a notebook nothing is shown.
+
+    Args:
+        x_label: Label of the x axis.
+        y_label: Label of the y axis.
+        x_limits: Start and end of the x axis, if known in advance.
     """
 
     def __init__(
@@ -170,23 +178,23 @@ class LiveChart:
         self._shown = CellDisplay()
 
     def add(self, x: float, values: Dict[str, float]) -> None:
-        """One more point of each curve that is named: ``add(1, {"1 device": 0.8})``."""
+        """Add a point to each named curve: ``add(1, {"1 device": 0.8})``."""
         for name, y in values.items():
             self.curves.setdefault(name, []).append((x, y))
         if in_notebook():
             self._shown.show(self.png())
 
     def png(self) -> bytes:
-        """The chart as it is now."""
+        """Return the current chart as PNG."""
         figure = new_figure(5.6, 3.2)
         axes: Any = figure.subplots()
         for index, (name, points) in enumerate(self.curves.items()):
             style: Dict[str, Any] = {
-                "color": COLOURS[index % len(COLOURS)],
+                "color": COLORS[index % len(COLORS)],
                 "marker": "os^D"[index % 4],
                 "ls": ("-", "--")[index % 2],
             }
-            # at the edges of the axes markers are whole
+            # Without clipping, markers at the edges of the axes are whole.
             axes.plot(*zip(*points), label=name, ms=4, clip_on=False, zorder=3, **style)
         axes.set_xlabel(self.x_label)
         axes.set_ylabel(self.y_label)

@@ -1,7 +1,7 @@
-"""Pages that need no other file and no network, and the frame of those that play schedules.
+"""HTML pages that need no other file and no network, and the frame of pages that play schedules.
 
 A kind of scene is a package with a folder ``template``: scene.html (the legend), scene.css,
-scene.js (the picture; page.js says what it must offer) and words.json.
+scene.js (the picture, with the interface that page.js describes) and words.json.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Mapping, Sequence
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-HERE = "gluonlab.drawing"  # has head.html
+HERE = "gluonlab.drawing"  # contains head.html
 
 
-def environment(*packages: str, trim_blocks: bool = False) -> "Environment":
-    """Templates of these packages, the first that has one of a name; text is escaped.
+def template_environment(*packages: str, trim_blocks: bool = False) -> "Environment":
+    """Return the Jinja environment for templates of these packages, in this order, with escaping.
 
-    A page begins with ``head.html``, which says that it loads nothing. It has two switches:
-    ``scripts``, whether its own run, and ``scheme``, ``light dark`` if it has a dark form.
+    A page starts with ``head.html``, which forbids loading anything. Its switches: ``scripts``,
+    whether the page's own scripts run, and ``scheme``, ``light dark`` if it has a dark variant.
     """
     from jinja2 import ChoiceLoader, Environment, PackageLoader  # not for --help
 
@@ -26,7 +26,7 @@ def environment(*packages: str, trim_blocks: bool = False) -> "Environment":
     return Environment(loader=ChoiceLoader(loaders), autoescape=True, trim_blocks=trim_blocks)
 
 
-def render(
+def render_page(
     scene: str,
     choices: Mapping[str, str],
     schedules: Sequence[Mapping[str, Any]],
@@ -34,15 +34,20 @@ def render(
     words: Any,
     language: str,
 ) -> str:
-    """The page of ``schedules``, which begins with number ``start`` of them.
+    """Render the page of ``schedules``, which starts with number ``start`` of them.
 
-    ``scene``: the package's name. ``choices``: the id of each field in which a person chooses, and
-    the key of a schedule whose value is chosen there; the first key is ``name``. A schedule also
-    has ``size`` and ``description``, in words; the rest is for scene.js. ``words``: its attributes
-    ``page`` and ``shown`` are those of `gluonlab.drawing.translations.read_words`.
+    Args:
+        scene: Name of the scene's package.
+        choices: By id of each selection field, the key of a schedule whose value is selected there;
+            the first key is ``name``.
+        schedules: Data for scene.js, with ``size`` and ``description`` as text.
+        start: Index of the schedule that is shown first.
+        words: Texts, whose attributes ``page`` and ``shown`` are those of
+            `gluonlab.drawing.translations.read_scene_words`.
+        language: The language.
     """
-    templates = environment(HERE, scene)
-    # Small, in whatever script; the filter tojson also escapes <, >, & and '.
+    templates = template_environment(HERE, scene)
+    # Compact JSON in any script; the filter tojson also escapes <, >, & and '.
     templates.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False}
     return templates.get_template("page.html").render(
         start=schedules[start],

@@ -1,4 +1,4 @@
-"""Parts of SVG pictures; all lengths are px."""
+"""Building blocks of SVG pictures. All lengths are px."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from typing import Iterable
 from xml.etree.ElementTree import Element, SubElement
 
 
-def document(title: str, described: Iterable[str], style: str) -> Element:
-    """An empty picture on paper, complete in itself; ``described``: sentences about it."""
+def new_document(title: str, sentences: Iterable[str], style: str) -> Element:
+    """Create an empty picture on paper; ``sentences``: sentences for screen readers."""
     root = Element("svg", xmlns="http://www.w3.org/2000/svg", role="img")
     root.set("aria-labelledby", "title desc")
     SubElement(root, "title", id="title").text = title
-    SubElement(root, "desc", id="desc").text = " ".join(filter(None, described))
+    SubElement(root, "desc", id="desc").text = " ".join(filter(None, sentences))
     SubElement(root, "style").text = " ".join(style.split())
     SubElement(root, "rect", {"class": "paper", "width": "100%", "height": "100%"})
     return root
 
 
-def finished(root: Element, width: float, height: float) -> str:
-    """The picture, of this size, as text."""
+def document_text(root: Element, width: float, height: float) -> str:
+    """Return the picture, of this size, as text."""
     size = {"width": f"{width:g}", "height": f"{height:g}"}
     root.attrib.update(viewBox=f"0 0 {width:g} {height:g}", **size)
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def text(parent: Element, x: float, y: float, words: str, kind: str = "") -> None:
-    """Words at a place, if there are any; ``kind``: their class."""
+def add_text(parent: Element, x: float, y: float, words: str, kind: str = "") -> None:
+    """Add text, unless it is empty; ``kind``: its class."""
     if words:
-        shown = SubElement(parent, "text", x=f"{x:g}", y=f"{y:g}")
-        shown.text = words
+        element = SubElement(parent, "text", x=f"{x:g}", y=f"{y:g}")
+        element.text = words
         if kind:
-            shown.set("class", kind)
+            element.set("class", kind)
 
 
-def group(parent: Element, x: float, y: float) -> Element:
-    """A group whose origin is there."""
+def add_group(parent: Element, x: float, y: float) -> Element:
+    """Add a group with this origin."""
     return SubElement(parent, "g", transform=f"translate({x:g} {y:g})")

@@ -1,6 +1,6 @@
-"""The words of drawings in each language, from files of JSON.
+"""Texts of drawings in each language, from JSON files.
 
-What is in {braces} is filled in by the page's script, by its template, or by the scene.
+The page's script, the template or the scene fills in whatever is in {braces}.
 """
 
 from __future__ import annotations
@@ -16,31 +16,34 @@ _T = TypeVar("_T")
 
 
 def load_words(path: Path) -> Dict[str, Any]:
-    """{language: words} from a file."""
+    """Read {language: texts} from a file."""
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
-def read_words(scene: Path) -> Dict[str, Dict[str, Any]]:
-    """{language: words} from a scene's file, with those of the page's frame.
+def read_scene_words(scene: Path) -> Dict[str, Dict[str, Any]]:
+    """Read {language: texts} from a scene's file, together with those of the page's frame.
 
-    ``page``: what the template shows; ``keyboard`` is HTML. ``shown``: what the script writes into
-    the page, step by step. Whatever else there is belongs to the scene.
+    ``page``: texts for the template; ``keyboard`` is HTML. ``shown``: texts that the script writes
+    into the page step by step. Everything else is for the scene.
     """
-    frame, own = load_words(FRAME), load_words(scene)
-    both = ("page", "shown")
+    frame, scene_words = load_words(FRAME), load_words(scene)
+    shared_parts = ("page", "shown")
     return {
-        language: {**words, **{part: {**frame[language][part], **words[part]} for part in both}}
-        for language, words in own.items()
+        language: {
+            **words,
+            **{part: {**frame[language][part], **words[part]} for part in shared_parts},
+        }
+        for language, words in scene_words.items()
     }
 
 
-def in_language(words: Mapping[str, _T], language: str) -> _T:
-    """Raises ConfigError, with the choices, for a language that the drawings do not speak."""
+def select_language(words: Mapping[str, _T], language: str) -> _T:
+    """Return the texts of a language. Raises ConfigError, with the choices, for an unknown one."""
     if language not in words:
         raise ConfigError(unknown("language", language, words))
     return words[language]
 
 
-def plural(count: int, noun: str) -> str:
-    """``1 step``, ``2 steps``."""
+def pluralize(count: int, noun: str) -> str:
+    """Return count and noun: "1 step", "2 steps"."""
     return f"{count} {noun}{'s' * (count != 1)}"

@@ -8,16 +8,16 @@ if TYPE_CHECKING:
     from gluonlab.parallel.strategy import MakeStrategy
 
 
-def strategy_class(way: str) -> MakeStrategy:
-    """The strategy of a way to split (`gluonlab.parallel.strategy.WAYS`); no other is imported."""
-    if way == "data":
+def strategy_class(mode: str) -> MakeStrategy:
+    """Import and return the strategy class of a mode of ``strategy.SPLIT_MODES``."""
+    if mode == "data":
         from gluonlab.parallel.data.strategy import DataParallel
 
         return DataParallel
-    if way == "channels":
-        from gluonlab.parallel.tensor.strategy import ChannelParallel
+    if mode == "channels":
+        from gluonlab.parallel.tensor.strategy import TensorParallel
 
-        return ChannelParallel
-    from gluonlab.parallel.pipeline.strategy import StagedParallel
+        return TensorParallel
+    from gluonlab.parallel.pipeline.strategy import PipelineParallel
 
-    return StagedParallel
+    return PipelineParallel

@@ -1,7 +1,8 @@
-"""What a network's parts take on a device, told before anything is allocated.
+"""Estimates of the memory of a network's graphs and parameters, before anything is allocated.
 
-Activations are taken from MXNet's own plan: graphs are bound to arrays that have shapes but no
-memory, as training binds them, and tell how much they would allocate."""
+Activations follow MXNet's own memory plan: graphs are bound to arrays with shapes but without
+memory, as training binds them, and MXNet reports how much it would allocate.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +19,26 @@ from gluonlab.engine.fast_invoke import ARRAY_LIMIT
 from gluonlab.kvstores.allreduce_store import is_sharded
 from gluonlab.models.rewrite_network import rewrite
 from gluonlab.optimizers.optimizer_step import flat
-from gluonlab.parallel.compiled_graph import Kind, Kinds, bytes_of
+from gluonlab.parallel.compiled_graph import ArraySpec, ArraySpecs, array_bytes
 from gluonlab.parallel.data.replica import IMAGES, LABELS
 
 MIB = 2**20
-PRECISE_MIB = 256  # MXNet tells whole MiB: of a plan as large as this they are precise enough
+PRECISE_MIB = 256  # MXNet reports whole MiB, which are precise enough for plans of this size
 
 
 class ShardSizes(NamedTuple):
-    """How many images a copy of the network gets at once: of batches to train on, and to score.
+    """Numbers of images that a copy of the network gets at once.
 
-    ``trained``: of a whole batch first, then of an epoch's last one, if that is smaller.
+    ``train_sizes``: for training, of a whole batch first, then of an epoch's last one if that is
+    smaller. ``score_sizes``: for evaluation.
     """
 
-    trained: Tuple[int, ...]
-    scored: Tuple[int, ...] = ()
+    train_sizes: Tuple[int, ...]
+    score_sizes: Tuple[int, ...] = ()
 
 
-class Taken(NamedTuple):
-    """What one device takes, in bytes. ``inputs``: where graphs have their images and labels."""
+class MemoryEstimate(NamedTuple):
+    """Bytes on one device. ``inputs``: the arrays of the graphs for images and labels."""
 
     parameters: int
     gradients: int
@@ -45,13 +47,13 @@ class Taken(NamedTuple):
     inputs: int
 
 
-def input_kinds(
+def input_specs(
     images: int, image_shape: Sequence[int], columns: int, dtype: str = "uint8"
-) -> Kinds:
-    """Shapes and types of images and labels as they go into the network; mixtures are floats.
+) -> ArraySpecs:
+    """Return shapes and types of the network's images and labels; mixtures of images are floats.
 
-    ``columns``: `gluonlab.parallel.training_loss.label_columns` of the loss; mixtures have 3 or
-    more.
+    ``columns``: `gluonlab.parallel.training_loss.label_columns` of the loss; 3 or more for
+    mixtures.
     """
     shape = (images, *image_shape)
     pixels = np.dtype(np.float32 if columns >= 3 else dtype)
@@ -61,138 +63,147 @@ def input_kinds(
 
 
 def allocated_mib(executor: Any) -> int:
-    """What MXNet says that a graph's plan allocates; it leaves fractions of a MiB out."""
+    """Return the MiB that MXNet plans for an executor, rounded down to a whole number."""
     [mebibytes] = re.findall(r"Total (\d+) MB allocated", executor.debug_str())
     return int(mebibytes)
 
 
-def of_parameters(
+def parameter_bytes(
     params: Iterable[gluon.Parameter], optimizer: mx.optimizer.Optimizer, kvstore: Any, copies: int
 ) -> Tuple[int, int, int]:
-    """Bytes of such parameters, of their gradients, and of the optimizer's states for them.
+    """Return the bytes of the parameters, of their gradients and of their optimizer states.
 
-    ``copies``: how many devices have them; of ``sharded-optimizer`` each keeps its part of states.
+    ``copies``: number of devices with these parameters. ``sharded-optimizer`` divides the states
+    between them.
     """
-    every = list(params)
-    trained = [param for param in every if param.grad_req != "null"]
+    all_params = list(params)
+    trained = [param for param in all_params if param.grad_req != "null"]
     states = {
-        kind: _states_of_one(optimizer, *kind)
-        for kind in {(len(param.shape), np.dtype(param.dtype)) for param in trained}
+        key: _state_sizes(optimizer, *key)
+        for key in {(len(param.shape), np.dtype(param.dtype)) for param in trained}
     }
-    state = sum(
-        count * bytes_of((param.shape, dtype))
+    state_bytes = sum(
+        count * array_bytes((param.shape, dtype))
         for param in trained
         for count, dtype in states[len(param.shape), np.dtype(param.dtype)]
     )
     if is_sharded(kvstore):
-        state //= copies
+        state_bytes //= copies
     parameters, gradients = (
-        sum(bytes_of((param.shape, param.dtype)) for param in some) for some in (every, trained)
+        sum(array_bytes((param.shape, param.dtype)) for param in group)
+        for group in (all_params, trained)
     )
-    return parameters, gradients, state
+    return parameters, gradients, state_bytes
 
 
-class Graph(NamedTuple):
-    """A graph as in `gluonlab.parallel.compiled_graph.CompiledGraph`, of parameters that may lie
-    anywhere.
-    """
+class UnboundGraph(NamedTuple):
+    """A graph as in `gluonlab.parallel.compiled_graph`, with parameters on any device."""
 
     symbol: mx.sym.Symbol
     params: Mapping[str, gluon.Parameter]
-    wants: Sequence[str] = ()
+    gradient_inputs: Sequence[str] = ()
 
-    def outputs(self, inputs: Kinds) -> List[Kind]:
-        """Shapes and types of what it gives for these inputs."""
-        kinds = self._arguments(inputs)
-        _, shapes, _ = self.symbol.infer_shape(**{name: kind[0] for name, kind in kinds.items()})
-        _, types, _ = self.symbol.infer_type(**{name: kind[1] for name, kind in kinds.items()})
+    def output_specs(self, inputs: ArraySpecs) -> List[ArraySpec]:
+        """Return shapes and types of the outputs for these inputs."""
+        specs = self._argument_specs(inputs)
+        _, shapes, _ = self.symbol.infer_shape(**{name: kind[0] for name, kind in specs.items()})
+        _, types, _ = self.symbol.infer_type(**{name: kind[1] for name, kind in specs.items()})
         return list(zip(shapes, types))
 
-    def activations(self, inputs: Kinds) -> int:
-        """Bytes of the memory that MXNet plans, which graphs of a slot share.
+    def activation_bytes(self, inputs: ArraySpecs) -> int:
+        """Return the bytes that MXNet plans for activations, which all graphs of a slot share.
 
-        Where MiB are too coarse to tell it, those for many times as many images, divided.
+        If whole MiB are too coarse, the plan is made for many times as many images and then
+        divided.
         """
-        kinds = self._arguments(inputs)
-        learned = set(filter(self._has_gradient, kinds))
-        fit = self._replace(symbol=rewrite(self.symbol, mx.cpu(), kinds, learned))
-        times = self._times(inputs)
+        specs = self._argument_specs(inputs)
+        trained = set(filter(self._has_gradient, specs))
+        rewritten = self._replace(symbol=rewrite(self.symbol, mx.cpu(), specs, trained))
+        factor = self._initial_factor(inputs)
         while True:
-            mebibytes = allocated_mib(fit._bind(_multiplied(inputs, times)))
-            if mebibytes >= PRECISE_MIB or self._largest(_multiplied(inputs, 4 * times)) == 0:
-                return math.ceil(mebibytes * MIB / times)
-            times *= 4
+            mebibytes = allocated_mib(rewritten._bind(_multiply_images(inputs, factor)))
+            too_large = self._largest_array_size(_multiply_images(inputs, 4 * factor)) == 0
+            if mebibytes >= PRECISE_MIB or too_large:
+                return math.ceil(mebibytes * MIB / factor)
+            factor *= 4
 
-    def own(self, inputs: Kinds) -> int:
-        """Bytes of what each binding has to itself, besides its inputs.
+    def bytes_per_binding(self, inputs: ArraySpecs) -> int:
+        """Return the bytes that each binding of the graph needs besides activations and inputs.
 
-        These are the gradients of the inputs that are wanted, and those of the outputs, with which
-        backward begins: twice, since MXNet copies them to arrays of its own.
+        These are the gradients of ``gradient_inputs``, and the head gradients twice, since MXNet
+        copies them to arrays of its own.
         """
-        wanted = sum(bytes_of(inputs[name]) for name in self.wants)
-        return wanted + (1 + self.learns) * sum(map(bytes_of, self.outputs(inputs)))
+        gradients = sum(array_bytes(inputs[name]) for name in self.gradient_inputs)
+        return gradients + (1 + self.needs_backward) * sum(
+            map(array_bytes, self.output_specs(inputs))
+        )
 
     @property
-    def learns(self) -> bool:
-        """Whether backward has anything to do."""
+    def needs_backward(self) -> bool:
+        """True if backward computes any gradient."""
         return any(map(self._has_gradient, self.symbol.list_arguments()))
 
-    def _arguments(self, inputs: Kinds) -> Kinds:
-        own = {name: (param.shape, param.dtype) for name, param in self.params.items()}
-        kinds = {**own, **inputs}
-        return {name: kinds[name] for name in self.symbol.list_arguments()}
+    def _argument_specs(self, inputs: ArraySpecs) -> ArraySpecs:
+        params = {name: (param.shape, param.dtype) for name, param in self.params.items()}
+        specs = {**params, **inputs}
+        return {name: specs[name] for name in self.symbol.list_arguments()}
 
-    def _largest(self, inputs: Kinds) -> int:
-        """The elements of the largest array in the graph; 0 if that is more than there can be."""
-        shapes = {name: kind[0] for name, kind in self._arguments(inputs).items()}
-        sizes = map(math.prod, self.symbol.get_internals().infer_shape(**shapes)[1])
-        largest = max(sizes)
+    def _largest_array_size(self, inputs: ArraySpecs) -> int:
+        """Return the elements of the graph's largest array; 0 if MXNet allows no array so large."""
+        shapes = {name: kind[0] for name, kind in self._argument_specs(inputs).items()}
+        largest = max(map(math.prod, self.symbol.get_internals().infer_shape(**shapes)[1]))
         return largest if largest < ARRAY_LIMIT else 0
 
-    def _times(self, inputs: Kinds) -> int:
-        """About how many times as many images make a plan that is precise, to begin with."""
-        largest, times = self._largest(inputs), 1
-        while 0 < 4 * largest * times < PRECISE_MIB * MIB / 4:
-            times *= 4
-        return times
+    def _initial_factor(self, inputs: ArraySpecs) -> int:
+        """Return about how many times as many images give a plan of PRECISE_MIB."""
+        largest, factor = self._largest_array_size(inputs), 1
+        while 0 < 4 * largest * factor < PRECISE_MIB * MIB / 4:
+            factor *= 4
+        return factor
 
-    def _bind(self, inputs: Kinds) -> Any:
-        kinds = self._arguments(inputs)
-        arrays = {name: without_memory(*kind) for name, kind in kinds.items()}
-        asked = {name: array for name, array in arrays.items() if self._has_gradient(name)}
-        requests = {name: "write" if name in asked else "null" for name in arrays}
-        of_states = self.symbol.infer_shape(**{name: kind[0] for name, kind in kinds.items()})[2]
+    def _bind(self, inputs: ArraySpecs) -> Any:
+        specs = self._argument_specs(inputs)
+        arrays = {name: unallocated_array(*kind) for name, kind in specs.items()}
+        gradients = {name: array for name, array in arrays.items() if self._has_gradient(name)}
+        requests = {name: "write" if name in gradients else "null" for name in arrays}
+        state_shapes = self.symbol.infer_shape(**{name: kind[0] for name, kind in specs.items()})[2]
         names = self.symbol.list_auxiliary_states()
-        states = {name: without_memory(shape) for name, shape in zip(names, of_states)}
-        return self.symbol.bind(mx.cpu(), arrays, asked, requests, states)
+        states = {name: unallocated_array(shape) for name, shape in zip(names, state_shapes)}
+        return self.symbol.bind(mx.cpu(), arrays, gradients, requests, states)
 
     def _has_gradient(self, name: str) -> bool:
         if name in self.params:
             return bool(self.params[name].grad_req != "null")
-        return name in self.wants
+        return name in self.gradient_inputs
 
 
-def without_memory(shape: Tuple[int, ...], dtype: Any = np.float32) -> nd.NDArray:
-    """An array that takes its memory when it is first used."""
+def unallocated_array(shape: Tuple[int, ...], dtype: Any = np.float32) -> nd.NDArray:
+    """Return an array that allocates its memory only when it is first used."""
     return nd.NDArray(_new_alloc_handle(shape, mx.cpu(), True, dtype))
 
 
-def divided(precise_mib: float, told: Callable[[int], float]) -> int:
-    """Bytes of what ``told(times)`` gives in MiB, so many times that it is precise."""
-    times = 1
-    while (mebibytes := told(times)) < precise_mib:
-        times *= 4
-    return math.ceil(mebibytes * MIB / times)
+def measure_scaled_bytes(precise_mib: float, plan_mib: Callable[[int], float]) -> int:
+    """Return the bytes of a plan, measured for so many times its images that MiB are precise.
+
+    ``plan_mib(factor)`` returns the MiB of the plan for ``factor`` times as many images.
+    """
+    factor = 1
+    while (mebibytes := plan_mib(factor)) < precise_mib:
+        factor *= 4
+    return math.ceil(mebibytes * MIB / factor)
 
 
-def _multiplied(inputs: Kinds, times: int) -> Kinds:
-    return {name: ((times * shape[0], *shape[1:]), kind) for name, (shape, kind) in inputs.items()}
+def _multiply_images(inputs: ArraySpecs, factor: int) -> ArraySpecs:
+    return {
+        name: ((factor * shape[0], *shape[1:]), dtype) for name, (shape, dtype) in inputs.items()
+    }
 
 
-def _states_of_one(
-    optimizer: mx.optimizer.Optimizer, axes: int, dtype: Any
-) -> List[Tuple[int, Any]]:
-    """Number and type of the states of each number of a weight: they are as large as the weight."""
+def _state_sizes(optimizer: mx.optimizer.Optimizer, axes: int, dtype: Any) -> List[Tuple[int, Any]]:
+    """Return (elements per element of the weight, type) of each state of an optimizer.
+
+    All states are as large as the weight, so that the states of a weight of one element tell it.
+    """
     one = nd.zeros([1] * axes, ctx=mx.cpu(), dtype=dtype)
     arrays = flat(optimizer.create_state_multi_precision(0, one))
     return [(int(array.size), array.dtype) for array in arrays]

@@ -1,10 +1,10 @@
 """Mixed precision: matrix products and convolutions in float16, all sums in float32.
 
-Parameters, their gradients, the optimizer's states, running statistics, scores and the loss stay
-float32; so kvstores, files and exports are the same as ever (Micikevicius et al., "Mixed precision
-training", 2018, section 3.1). The network's graph gets operators that cast, by MXNet's own lists of
-what gains from float16 and of what would suffer. mxnet.contrib.amp.init would do that to every
-network of the process, by replacing MXNet's functions; converting one graph changes nothing else.
+Parameters, gradients, optimizer states, running statistics, scores and losses stay float32, so that
+kvstores, files and exports do not change (Micikevicius et al., "Mixed precision training", 2018,
+section 3.1). The graph gets cast operators, according to MXNet's lists of operators that gain from
+float16 and that need float32. mxnet.contrib.amp.init would do that to every network of the process
+by replacing MXNet's functions. Converting one graph changes nothing else.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Conversion = Callable[[mx.sym.Symbol], mx.sym.Symbol]
 
 DTYPES = ("float32", "float16")
 
-HALF = tuple(amp.list_lp16_ops("float16"))  # Convolution, FullyConnected, ...
-# exponents, powers, sums, norms, ...; what is in neither list follows its inputs
-FULL = tuple(amp.list_fp32_ops("float16"))
-# by an attribute
-SOMETIMES_FULL = tuple(op for op, _, _ in amp.list_conditional_fp32_ops("float16"))
-# concat, sums of several: all inputs as the widest of them
-WIDEST = tuple(amp.list_widest_type_cast("float16"))
-OWN = "gluonlab_own_"  # begins the name of a copy that only the conversion sees
+FLOAT16_OPERATORS = tuple(amp.list_lp16_ops("float16"))  # Convolution, FullyConnected, ...
+# exponents, powers, sums, norms, ...; operators in neither list have the type of their inputs
+FLOAT32_OPERATORS = tuple(amp.list_fp32_ops("float16"))
+# float32 only for some values of an attribute
+CONDITIONAL_FLOAT32_OPERATORS = tuple(op for op, _, _ in amp.list_conditional_fp32_ops("float16"))
+# concat, sums of several arrays: all inputs are cast to the widest type among them
+WIDEST_TYPE_OPERATORS = tuple(amp.list_widest_type_cast("float16"))
+COPY_PREFIX = "gluonlab_own_"  # begins the name of a copy that only the conversion sees
 
 
 def check_dtype(dtype: str) -> None:
@@ -38,94 +38,100 @@ def check_dtype(dtype: str) -> None:
 
 
 def check_dtype_on(dtype: str, ctxs: Sequence[mx.Context]) -> None:
-    """Raise ConfigError when these devices cannot compute in a type of DTYPES."""
+    """Raise ConfigError if these devices cannot compute in ``dtype``."""
     if dtype == "float16" and any(ctx.device_type != "gpu" for ctx in ctxs):
-        shown = " ".join(map(str, ctxs))
+        names = " ".join(map(str, ctxs))
         raise ConfigError(
-            f"--dtype float16 is for GPUs, and MXNet has no float16 matrix products on {shown}: "
+            f"--dtype float16 is for GPUs, and MXNet has no float16 matrix products on {names}: "
             "leave --dtype out, or name GPUs with --devices"
         )
 
 
-def as_it_is(graph: mx.sym.Symbol) -> mx.sym.Symbol:
-    """The same graph: everything is float32."""
+def keep_float32(graph: mx.sym.Symbol) -> mx.sym.Symbol:
+    """Return the same graph: all operators compute in float32."""
     return graph
 
 
 def mixed_precision(
-    graph: mx.sym.Symbol, half: Iterable[str] = HALF, full: Iterable[str] = FULL
+    graph: mx.sym.Symbol,
+    float16_operators: Iterable[str] = FLOAT16_OPERATORS,
+    float32_operators: Iterable[str] = FLOAT32_OPERATORS,
 ) -> mx.sym.Symbol:
-    """The same graph with the operators ``half`` in float16 and those in ``full`` in float32.
+    """Convert a graph to float16 for some operators and float32 for others.
 
-    Inputs and outputs are float32, with the same names of inputs. BatchNorm takes float16 images,
-    and computes statistics and keeps parameters in float32.
+    Inputs and outputs stay float32 and keep their names. BatchNorm takes float16 images, but
+    computes statistics and keeps parameters in float32.
     """
-    half, full = list(half), list(full)
-    apart = _with_own_inputs(graph, half, {*full, *SOMETIMES_FULL})
-    converted = amp.convert_symbol(apart, "float16", target_dtype_ops=half, fp32_ops=full)
-    return converted if apart is graph else _without_own_inputs(converted)
+    float16_operators, float32_operators = list(float16_operators), list(float32_operators)
+    with_copies = _copy_shared_inputs(
+        graph, float16_operators, {*float32_operators, *CONDITIONAL_FLOAT32_OPERATORS}
+    )
+    converted = amp.convert_symbol(
+        with_copies, "float16", target_dtype_ops=float16_operators, fp32_ops=float32_operators
+    )
+    return converted if with_copies is graph else _remove_input_copies(converted)
 
 
-def _with_own_inputs(
-    graph: mx.sym.Symbol, half: Collection[str], full: Collection[str]
+def _copy_shared_inputs(
+    graph: mx.sym.Symbol, float16_operators: Collection[str], float32_operators: Collection[str]
 ) -> mx.sym.Symbol:
-    """``graph`` with copies of arrays that some operators get cast and others as they are.
+    """Insert copies of arrays that some operators get cast and others get as they are.
 
-    The conversion believes that an array of which it has made a float16 copy, for a convolution,
-    say, is float16 itself, and so is ReLU of it: what then follows gets two types, and fails
-    ("Non-uniform data type in Concat").
+    amp.convert_symbol assumes that an array with a float16 copy, for a convolution, is float16
+    itself, and also its ReLU. An operator behind both then gets two types and fails with
+    "Non-uniform data type in Concat".
     """
-    whole = parsed(graph)
-    old: List[Node] = whole["nodes"]
-    followers = {"null", *half, *full, *WIDEST}
-    followed: Set[Tuple[int, int]] = {
+    json_graph = parsed(graph)
+    old_nodes: List[Node] = json_graph["nodes"]
+    cast_operators = {"null", *float16_operators, *float32_operators, *WIDEST_TYPE_OPERATORS}
+    uncast_inputs: Set[Tuple[int, int]] = {
         (node["inputs"][0][0], node["inputs"][0][1])
-        for node in old
-        if node["op"] not in followers and node["inputs"]
+        for node in old_nodes
+        if node["op"] not in cast_operators and node["inputs"]
     }
+    listed = {*float16_operators, *float32_operators}
     nodes: List[Node] = []
-    places: List[int] = []
+    new_index: List[int] = []
     copies: Dict[Tuple[int, int, bool], Entry] = {}
-    for node in old:
-        entries = [[places[entry[0]], *entry[1:]] for entry in node["inputs"]]
-        for position, (number, output, *_) in enumerate(node["inputs"]):
-            if (number, output) in followed and node["op"] in (*half, *full):
-                key = (number, output, node["op"] in half)
+    for node in old_nodes:
+        entries = [[new_index[entry[0]], *entry[1:]] for entry in node["inputs"]]
+        for position, (source, output, *_) in enumerate(node["inputs"]):
+            if (source, output) in uncast_inputs and node["op"] in listed:
+                key = (source, output, node["op"] in float16_operators)
                 if key not in copies:
-                    nodes.append(new_node("_copy", f"{OWN}{len(copies)}", [entries[position]]))
+                    nodes.append(
+                        new_node("_copy", f"{COPY_PREFIX}{len(copies)}", [entries[position]])
+                    )
                     copies[key] = [len(nodes) - 1, 0, 0]
                 entries[position] = copies[key]
         nodes.append({**node, "inputs": entries})
-        places.append(len(nodes) - 1)
-    return (
-        to_symbol(nodes, [[places[i], *rest] for i, *rest in whole["heads"]], whole["attrs"])
-        if copies
-        else graph
-    )
+        new_index.append(len(nodes) - 1)
+    heads = [[new_index[i], *rest] for i, *rest in json_graph["heads"]]
+    return to_symbol(nodes, heads, json_graph["attrs"]) if copies else graph
 
 
-def _without_own_inputs(graph: mx.sym.Symbol) -> mx.sym.Symbol:
-    """Whoever reads such a copy reads what it is a copy of."""
-    whole = parsed(graph)
-    nodes: List[Node] = whole["nodes"]
+def _remove_input_copies(graph: mx.sym.Symbol) -> mx.sym.Symbol:
+    """Replace reads of a copied array by reads of the original."""
+    json_graph = parsed(graph)
+    nodes: List[Node] = json_graph["nodes"]
     for node in nodes:
-        for position, (number, *_) in enumerate(node["inputs"]):
-            if nodes[number]["name"].startswith(OWN) and nodes[number]["op"] == "_copy":
-                node["inputs"][position] = nodes[number]["inputs"][0]
-    return to_symbol(nodes, whole["heads"], whole["attrs"])
+        for position, (source, *_) in enumerate(node["inputs"]):
+            if nodes[source]["name"].startswith(COPY_PREFIX) and nodes[source]["op"] == "_copy":
+                node["inputs"][position] = nodes[source]["inputs"][0]
+    return to_symbol(nodes, json_graph["heads"], json_graph["attrs"])
 
 
-def for_sync_bn(graph: mx.sym.Symbol) -> mx.sym.Symbol:
-    """`mixed_precision` with float32 images for BatchNorm.
+def mixed_precision_for_sync_bn(graph: mx.sym.Symbol) -> mx.sym.Symbol:
+    """Convert a graph as `mixed_precision` does, but with float32 images for BatchNorm.
 
-    `gluonlab.parallel.data.sync_bn_statistics` completes their gradients by sums over all devices,
-    for which float16 is too small.
+    `gluonlab.parallel.data.sync_bn_statistics` completes the gradients of these images by sums over
+    all devices, for which float16 has too few bits.
     """
-    return mixed_precision(graph, full=(*FULL, "BatchNorm"))
+    return mixed_precision(graph, float32_operators=(*FLOAT32_OPERATORS, "BatchNorm"))
 
 
-def conversion(dtype: str, sync_bn: bool) -> Conversion:
-    """What a type of DTYPES does to a network's graph, whose BatchNorm layers may be shared."""
+def graph_conversion(dtype: str, sync_bn: bool) -> Conversion:
+    """Return the conversion of a network's graph to a type of DTYPES."""
     if dtype == "float32":
-        return as_it_is
-    return for_sync_bn if sync_bn else mixed_precision
+        return keep_float32
+    return mixed_precision_for_sync_bn if sync_bn else mixed_precision

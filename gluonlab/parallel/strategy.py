@@ -1,4 +1,4 @@
-"""What the training loop asks of a way to spread a network over devices, and gives to it."""
+"""The interface between the training loop and parallel strategies (data, tensor, pipeline)."""
 
 from __future__ import annotations
 
@@ -26,40 +26,51 @@ from gluonlab.engine.fast_invoke import between_passes
 from gluonlab.kvstores.process_groups import Group
 from gluonlab.optimizers.optimizer_states import States
 from gluonlab.parallel.data.microbatches import Microbatches
-from gluonlab.parallel.memory_estimate import ShardSizes, Taken
+from gluonlab.parallel.memory_estimate import MemoryEstimate, ShardSizes
 from gluonlab.parallel.mixed_precision import Conversion
 
-DATA, LAYERS, CHANNELS, PIPELINE = WAYS = ("data", "layers", "channels", "pipeline")
+DATA, LAYERS, TENSOR, PIPELINE = SPLIT_MODES = ("data", "layers", "channels", "pipeline")
 # A named part of a step, and the call that queues it.
 Phase = Tuple[str, Callable[[], None]]
-Around = Callable[[str, Callable[[], None]], None]
+PhaseHook = Callable[[str, Callable[[], None]], None]
 
 
-def queue_all(phases: Iterator[Phase], around: Optional[Around] = None) -> None:
-    """Queue all parts of a step in order; ``around``, if given, calls each in its place."""
+def queue_phases(phases: Iterator[Phase], hook: Optional[PhaseHook] = None) -> None:
+    """Queue all phases of a step in order.
+
+    Args:
+        phases: The (name, call) pairs.
+        hook: A function that gets each pair and makes the call itself, for example to time it.
+    """
     for name, queue in phases:
-        if around is None:
+        if hook is None:
             queue()
         else:
-            around(name, queue)
+            hook(name, queue)
 
 
 class Parallelism(NamedTuple):
-    """``copies[i]``: the devices of copy i of the network, which trains on shard i of each batch.
+    """The parallel mode, and the devices of each copy of the network.
 
-    ``way``: one of WAYS; with data alone each copy has one device. ``cut``: the layers with which
-    stages begin, but the first; None where ``balance`` (time or memory) chooses them.
-    ``schedule``: of `gluonlab.parallel.pipeline.pipeline_schedule.SCHEDULES`. ``channels``: how
-    layers are
-    split over a copy's devices (both, column or row). ``share``: the most images of a batch for a
-    copy, ``image_shape`` (C, H, W) and ``image_dtype`` theirs. ``model``: the network's name, for
-    messages.
+    Attributes:
+        mode: One of SPLIT_MODES.
+        copies: ``copies[i]`` are the devices of copy i, which trains on shard i of each batch.
+            With mode "data" each copy has one device.
+        model: Name of the network, for messages.
+        max_shard_images: Largest number of images of a batch that a copy gets.
+        image_shape: (C, H, W).
+        image_dtype: Type of the images.
+        schedule: Name in `gluonlab.parallel.pipeline.pipeline_schedule.SCHEDULES`.
+        stages_per_device: Number of pipeline stages on each device.
+        cut: Number of the first layer of stages 1, 2, ... None: ``balance`` determines it.
+        balance: What the stages should have in equal parts, "time" or "memory".
+        channels: How layers are split over the devices of a copy: "both", "column" or "row".
     """
 
-    way: str
+    mode: str
     copies: List[List[mx.Context]]
     model: str = ""
-    share: int = 1
+    max_shard_images: int = 1
     image_shape: Tuple[int, ...] = ()
     image_dtype: str = "uint8"
     schedule: str = ""
@@ -70,36 +81,40 @@ class Parallelism(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many devices a copy has."""
+        """Number of devices of each copy."""
         return len(self.copies[0])
 
     @property
-    def has_copy(self) -> str:
-        """What has a copy of the network to itself."""
+    def shard_owner(self) -> str:
+        """The words for the unit that trains on one shard, for messages."""
         return "device" if self.size == 1 else "copy of the network"
 
     def settings(self) -> Dict[str, Any]:
-        """What a run's config.json says of it; of data alone nothing."""
-        if self.way == DATA:
+        """Return the entries for a run's config.json; none for mode "data"."""
+        if self.mode == DATA:
             return {}
-        settings: Dict[str, Any] = {"split": self.way, "copies": len(self.copies)}
-        if self.way == CHANNELS:
+        settings: Dict[str, Any] = {"split": self.mode, "copies": len(self.copies)}
+        if self.mode == TENSOR:
             return {**settings, "ways": self.size, "channels": self.channels}
         settings["stages"] = self.size
         if self.cut is None:
             settings["balance"] = self.balance
         else:
             settings["cut"] = ",".join(map(str, self.cut))
-        if self.way == PIPELINE:
+        if self.mode == PIPELINE:
             settings["pipeline_schedule"] = self.schedule
             settings["stages_per_device"] = self.stages_per_device
         return settings
 
 
-class Scored(NamedTuple):
-    """The scores of some images on a device: sum of losses (1,), scores (n, classes), labels (n,).
+class ScoredImages(NamedTuple):
+    """Scores of n images on one device.
 
-    ``device`` is a position among the strategy's ``outputs``.
+    Attributes:
+        device: Index in the strategy's ``outputs``.
+        loss: Sum of the losses, (1,).
+        scores: (n, classes).
+        labels: (n,).
     """
 
     device: int
@@ -108,11 +123,15 @@ class Scored(NamedTuple):
     labels: nd.NDArray
 
 
-class State(NamedTuple):
-    """What goes on with the same bits needs, besides the parameters.
+class StrategyState(NamedTuple):
+    """Training state besides the parameters, which makes a resumed run bit-identical.
 
-    ``devices``: arrays that are not the same on all devices, such as running statistics, by names
-    of the strategy's own. ``counts``: plain values.
+    Attributes:
+        optimizer: Optimizer states by parameter name.
+        loss_scale: State of the loss scale.
+        devices: Arrays that differ between devices, such as running statistics. Each strategy
+            chooses their names.
+        counts: Plain values.
     """
 
     optimizer: States
@@ -121,26 +140,29 @@ class State(NamedTuple):
     counts: Mapping[str, Any] = {}
 
 
-class Replicated(Protocol):
-    """Arrays on several devices that hold the same bits, such as a `gluon.Parameter`'s."""
+class ReplicatedArray(Protocol):
+    """Arrays with the same bits on several devices, such as those of a `gluon.Parameter`."""
 
     @property
     def name(self) -> str:
-        """The parameter's."""
+        """Name of the parameter."""
 
     def list_ctx(self) -> List[mx.Context]:
-        """The devices."""
+        """Return the devices."""
 
     def data(self, ctx: mx.Context) -> nd.NDArray:
-        """The array on one of them."""
+        """Return the array on one device."""
 
 
 class Strategy(Protocol):
-    """A network on some devices, which trains on batches and scores them."""
+    """A network on some devices, which trains on batches and scores them.
+
+    No method waits for the devices.
+    """
 
     @property
     def net(self) -> gluon.HybridBlock:
-        """The whole network, each parameter on the devices that hold it."""
+        """The network, each parameter on the devices that hold it."""
 
     @property
     def inputs(self) -> List[mx.Context]:
@@ -148,152 +170,157 @@ class Strategy(Protocol):
 
     @property
     def outputs(self) -> List[mx.Context]:
-        """The devices on which losses and scores appear, in the order of the inputs."""
+        """The devices on which losses and scores appear, in the order of ``inputs``."""
 
     @property
-    def has_statistics(self) -> bool:
-        """Whether layers such as BatchNorm keep running statistics."""
+    def has_running_statistics(self) -> bool:
+        """True if layers such as BatchNorm keep running statistics."""
 
     def settings(self) -> Mapping[str, Any]:
-        """What it has decided itself, such as where to cut, as plain values for config.json."""
+        """Return the strategy's own decisions, such as where to cut, for config.json."""
 
-    def lines(self) -> "Iterator[Tuple[str, str]]":
-        """(title, text) of what a run says of that before it begins."""
+    def describe(self) -> "Iterator[Tuple[str, str]]":
+        """Yield (title, text) of each line that a run prints about the strategy."""
 
-    def taken(self, shards: ShardSizes) -> List[Taken]:
-        """What each device of a copy of the network takes, planned; nothing is allocated for it.
+    def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
+        """Estimate the memory of each device of a copy, without allocating it.
 
-        All copies are alike. On CPU devices it is a lower bound: oneDNN rearranges arrays.
+        On CPU devices the estimate is a lower bound, because oneDNN rearranges arrays.
         """
 
     def parameters(self) -> Mapping[str, nd.NDArray]:
-        """Copies on the CPU of the whole network's parameters, by their places in its blocks.
+        """Return copies on the CPU of all parameters, by structural name ("features.0.weight")."""
 
-        Nothing waits for them.
-        """
+    def set_parameters(self, parameters: Mapping[str, nd.NDArray]) -> None:
+        """Copy parameters from `parameters` to all devices, which must be idle."""
 
-    def put_parameters(self, parameters: Mapping[str, nd.NDArray]) -> None:
-        """Give such parameters to all devices, which are idle, and wait for nothing."""
+    def replicated(self) -> "Sequence[ReplicatedArray]":
+        """Return every parameter with all devices that hold a copy of it."""
 
-    def replicated(self) -> "Sequence[Replicated]":
-        """What devices hold alike: every parameter, wherever a copy of it is."""
+    def step(self, batch: Batch, hook: Optional[PhaseHook] = None) -> List[nd.NDArray]:
+        """Queue one training step.
 
-    def step(self, batch: Batch, around: Optional[Around] = None) -> List[nd.NDArray]:
-        """Queue the training on a batch, and return the sum of losses (1,) of each shard.
+        Args:
+            batch: The shards of a batch, one for each copy of the network.
+            hook: See `queue_phases`.
 
-        Nothing waits; the next step overwrites the losses. ``around``: see `queue_all`.
+        Returns:
+            The sum of losses (1,) of each shard. The next step overwrites these arrays.
         """
 
     def phases(self, batch: Batch) -> Iterator[Phase]:
-        """The parts of `step` in order: call each before taking the next."""
+        """Yield the phases of `step` in order. Call each phase before the next is requested."""
 
-    def score(self, batch: Batch) -> Iterator[Scored]:
-        """The scores of the batch's parts, without training; taking the next overwrites one."""
+    def score(self, batch: Batch) -> Iterator[ScoredImages]:
+        """Yield the scores of the batch's microbatches. Each overwrites the previous one."""
 
-    def settle_statistics(self) -> None:
-        """Give all replicas the same running statistics, before evaluating and saving."""
+    def sync_running_statistics(self) -> None:
+        """Synchronize the running statistics of all replicas, for evaluation or a checkpoint."""
 
-    def state(self) -> State:
-        """Copies on the CPU of what the strategy goes by; nothing waits for them."""
+    def state(self) -> StrategyState:
+        """Return copies on the CPU of the training state."""
 
-    def restore(self, state: State) -> None:
-        """Go on from a `state`, of any devices, with the parameters that were there then.
+    def restore(self, state: StrategyState) -> None:
+        """Resume from a `state`, which may come from other devices.
 
-        Raises KVStoreError for that of another network.
+        Raises:
+            KVStoreError: The state is that of another network.
         """
 
 
 class StrategyPlan(Protocol):
-    """What a strategy reads of a plan (`gluonlab.training.plan.Plan`)."""
+    """The fields of `gluonlab.training.plan.Plan` that strategies read."""
 
     @property
     def ctxs(self) -> List[mx.Context]:
-        """This process's devices."""
+        """Devices of this process."""
 
     @property
     def split(self) -> Parallelism:
-        """Which of them share a copy of the network, and how."""
+        """Parallel mode, and the copies of the network."""
 
     @property
     def kvstore(self) -> Any:
-        """What sums gradients over them."""
+        """Store that sums the gradients over ``ctxs``."""
 
     def new_kvstore(self, ctxs: List[mx.Context]) -> Any:
-        """Another one of the same kind, for these devices: a trainer has its own."""
+        """Create another store of the same kind, since each trainer needs one."""
 
     @property
     def on_servers(self) -> bool:
-        """Whether the group's servers update the weights."""
+        """True if parameter servers update the weights."""
 
     @property
     def compress(self) -> Optional[str]:
-        """How gradients are compressed; of several processes, what they send each other."""
+        """Compression of the gradients between devices, or between processes if there are any."""
 
     @property
     def bucket_bytes(self) -> Optional[int]:
-        """How much a bucket of gradients holds; None: the default for such devices."""
+        """Bytes of a gradient bucket. None: the default for these devices."""
 
     @property
     def postprocess(self) -> Postprocess:
-        """What happens to summed gradients before the update."""
+        """Unscaling and clipping of the summed gradients."""
 
     @property
     def microbatches(self) -> Microbatches:
-        """How a device's share of a batch is cut."""
+        """Number or size of the microbatches of a shard."""
 
     @property
     def sync_bn(self) -> bool:
-        """Whether BatchNorm layers look at the whole batch."""
+        """True if BatchNorm uses the statistics of the whole batch."""
 
     @property
     def conversion(self) -> Conversion:
-        """How the network computes."""
+        """Conversion of the network's graph to the compute type."""
 
     @property
     def preprocess(self) -> Callable[[Any, Any], Any]:
-        """``f(F, images)``: bytes as the network's input."""
+        """``f(F, images)``, which converts bytes to the input of the network."""
 
     def make_optimizer(self) -> mx.optimizer.Optimizer:
-        """A new one, which follows the schedule of the learning rate."""
+        """Create an optimizer that follows the learning rate schedule."""
 
 
 class MakeNet(Protocol):
-    """Makes the plan's network."""
+    """Function that creates the plan's network."""
 
     def __call__(
         self, ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None
     ) -> gluon.HybridBlock:
-        """The network for these devices, with the same parameters on each, all shapes known.
+        """Create the network with the same initial parameters on each device and known shapes.
 
-        ``start``: where the parameters are instead, until they are placed (`reset_ctx`).
+        Args:
+            ctxs: Devices of the network.
+            start: Devices of the parameters until the strategy calls `reset_ctx`.
         """
 
 
 MakeStrategy = Callable[[MakeNet, gluon.HybridBlock, StrategyPlan, Group], Strategy]
 
 
-def statistics_of(params: Iterable[gluon.Parameter]) -> List[nd.NDArray]:
-    """On the first device of each, the parameters that nothing trains, running statistics too."""
+def untrained_arrays(params: Iterable[gluon.Parameter]) -> List[nd.NDArray]:
+    """Return the first array of each parameter without gradient, such as running statistics."""
     return [param.list_data()[0] for param in params if param.grad_req == "null"]
 
 
-class WholeParameters:
-    """What `Strategy` says of parameters, where ``net`` has each of them whole."""
+class UnshardedParameters:
+    """Mixin: the parameter methods of `Strategy` for a ``net`` with unsharded parameters."""
 
     net: gluon.HybridBlock
 
     def parameters(self) -> Mapping[str, nd.NDArray]:
-        """As `Strategy` says."""
+        """Implement `Strategy.parameters`."""
         params = self.net._collect_params_with_prefix()
-        with between_passes(statistics_of(params.values())):
+        with between_passes(untrained_arrays(params.values())):
             return {name: param.list_data()[0].copyto(mx.cpu()) for name, param in params.items()}
 
-    def replicated(self) -> "Sequence[Replicated]":
-        """As `Strategy` says."""
+    def replicated(self) -> "Sequence[ReplicatedArray]":
+        """Implement `Strategy.replicated`."""
         return list(self.net.collect_params().values())
 
-    def put_parameters(self, parameters: Mapping[str, nd.NDArray]) -> None:
-        """As `Strategy` says."""
+    def set_parameters(self, parameters: Mapping[str, nd.NDArray]) -> None:
+        """Implement `Strategy.set_parameters`."""
         for name, param in self.net._collect_params_with_prefix().items():
             for array in param.list_data():
                 parameters[name].copyto(array)

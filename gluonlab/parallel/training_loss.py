@@ -1,4 +1,4 @@
-"""What training minimises: cross entropy, with smoothed, mixed or weighted labels on request."""
+"""Training losses: cross entropy, optionally with smoothed, mixed or weighted labels."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from mxnet import gluon
 
 
 class SmoothedCrossEntropy(gluon.HybridBlock):
-    """Cross entropy in which each of K classes has ``smoothing`` / K of a label's weight.
+    """Cross entropy in which each of the K classes gets ``smoothing`` / K of the label's weight.
 
-    The right class has the rest, too.
-    ``scores`` (n, K), ``labels`` (n,) of whole numbers -> (n,). Szegedy et al., "Rethinking the
-    inception architecture for computer vision", 2016, section 7; the same as PyTorch's
-    ``CrossEntropyLoss(label_smoothing=...)``. Where nothing is learned, ``unsmoothed`` is the loss,
-    so that runs with and without smoothing can be compared.
+    The right class gets the rest as well. ``scores`` (n, K), ``labels`` (n,) of whole numbers ->
+    (n,). See Szegedy et al., "Rethinking the inception architecture for computer vision", 2016,
+    section 7. PyTorch's ``CrossEntropyLoss(label_smoothing=...)`` is the same. Evaluation uses
+    ``unsmoothed``, so that runs with and without smoothing can be compared.
     """
 
     def __init__(self, smoothing: float) -> None:
@@ -25,15 +24,17 @@ class SmoothedCrossEntropy(gluon.HybridBlock):
     def hybrid_forward(self, F: Any, scores: Any, labels: Any) -> Any:
         """(n, K), (n,) -> (n,)"""
         log_probabilities = F.log_softmax(scores, axis=-1)
-        right = F.pick(log_probabilities, labels, axis=-1)
-        return -(1 - self.smoothing) * right - self.smoothing * log_probabilities.mean(axis=-1)
+        label_log_probability = F.pick(log_probabilities, labels, axis=-1)
+        return -(
+            1 - self.smoothing
+        ) * label_log_probability - self.smoothing * log_probabilities.mean(axis=-1)
 
 
 class WeightedLoss(gluon.HybridBlock):
-    """A loss in which each image has a weight, as Gluon's ``sample_weight``.
+    """A loss with a weight for each image, as Gluon's ``sample_weight``.
 
-    ``scores`` (n, K), ``labels`` (n, 2): a label and its weight, as a split with weights gives them
-    (`gluonlab.data.sets.dataset.LabelledSplit`) -> (n,).
+    ``scores`` (n, K), ``labels`` (n, 2) -> (n,). The columns of ``labels`` are the label and its
+    weight, as in a data set with weights (`gluonlab.data.sets.dataset.LabelledSplit`).
     """
 
     def __init__(self, loss: gluon.HybridBlock) -> None:
@@ -48,18 +49,18 @@ class WeightedLoss(gluon.HybridBlock):
 
 
 class MixedLoss(gluon.HybridBlock):
-    """A loss for mixtures of two images: that with the label of each, in the shares that they have.
+    """A loss for mixtures of two images: the weighted mean of the losses for both labels.
 
-    ``scores`` (n, K), ``labels`` (n, 3) as `gluonlab.data.loading.augmentation.Mixup` makes them:
-    two labels, and the share of the first -> (n,). Cross entropy, smoothed or not, is linear in the
-    label's certainties: this is the one with mixed one-hot labels. Of a WeightedLoss each label has
-    its weight behind it: (n, 5).
+    ``scores`` (n, K), ``labels`` (n, 3) -> (n,). The columns of ``labels`` are two labels and the
+    share of the first, as in `gluonlab.data.loading.augmentation.Mixup`. Cross entropy is linear in
+    the label's probabilities, so that this is the cross entropy with mixed one-hot labels. For a
+    WeightedLoss each label is followed by its weight: (n, 5).
     """
 
     def __init__(self, loss: gluon.HybridBlock) -> None:
         super().__init__()
         self.loss = loss
-        self.columns = label_columns(loss)  # of each of the two labels
+        self.columns = label_columns(loss)  # for each of the two labels
 
     def hybrid_forward(self, F: Any, scores: Any, labels: Any) -> Any:
         """(n, K), (n, 3 or 5) -> (n,)"""
@@ -75,7 +76,7 @@ class MixedLoss(gluon.HybridBlock):
 
 
 def label_columns(loss: gluon.HybridBlock) -> int:
-    """How many float32 numbers the loss takes for an image; 0: a whole number, labels (n,)."""
+    """Return how many float32 values a label has for the loss; 0 for whole numbers, labels (n,)."""
     if isinstance(loss, MixedLoss):
         return 2 * (loss.columns or 1) + 1
     return 2 if isinstance(loss, WeightedLoss) else 0
@@ -84,15 +85,18 @@ def label_columns(loss: gluon.HybridBlock) -> int:
 def make_loss(
     label_smoothing: float = 0.0,
     mixed: bool = False,
-    own: Optional[gluon.HybridBlock] = None,
+    custom_loss: Optional[gluon.HybridBlock] = None,
     weighted: bool = False,
 ) -> gluon.HybridBlock:
-    """The loss of a run, one value per image; Gluon's own where smoothing would change nothing.
+    """Create the loss of a run, which returns one value per image.
 
-    ``mixed``: a MixedLoss of it. ``own``: the user's, in place of cross entropy. ``weighted``: a
-    WeightedLoss of it.
+    Args:
+        label_smoothing: Share of a label's weight that all classes divide equally.
+        mixed: Whether images are mixed (`MixedLoss`).
+        custom_loss: The user's loss, instead of cross entropy.
+        weighted: Whether labels have weights (`WeightedLoss`).
     """
-    loss = own
+    loss = custom_loss
     if loss is None:
         loss = (
             SmoothedCrossEntropy(label_smoothing)
@@ -104,13 +108,13 @@ def make_loss(
     return MixedLoss(loss) if mixed else loss
 
 
-def constants_of(loss: gluon.HybridBlock) -> Dict[str, gluon.Parameter]:
-    """The arrays that a loss keeps, such as class weights, by name; nothing trains them."""
+def loss_parameters(loss: gluon.HybridBlock) -> Dict[str, gluon.Parameter]:
+    """Return the arrays of a loss, such as class weights, by name. They are not trained."""
     return dict(loss.collect_params().items())
 
 
 def scoring_loss(loss: gluon.HybridBlock) -> gluon.HybridBlock:
-    """What a loss is where nothing is learned, and labels are whole numbers (n,)."""
+    """Return the loss for evaluation, whose labels are whole numbers (n,)."""
     while isinstance(loss, (MixedLoss, WeightedLoss)):
         loss = loss.loss
     return loss.unsmoothed if isinstance(loss, SmoothedCrossEntropy) else loss

@@ -1,1 +1,1 @@
-"""Where the time of some steps went: MXNet's trace, its operators named by the phase they serve."""
+"""Timelines of recorded steps: MXNet's trace, with the phase of each operator."""

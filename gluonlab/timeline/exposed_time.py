@@ -1,9 +1,9 @@
-"""Where a step's time goes when what several devices do at once counts once.
+"""Exposed time: the part of each phase's time that no other phase of a step hides.
 
-A moment belongs to the first of ORDER that any device does then: a sum beside another device's
-backward costs nothing. In a moment in which no device does anything, the next operator to begin
-says why: the host had not queued it yet, or it had, and the operator's own phase took its time to
-begin.
+A moment counts for the first phase of ORDER that any device runs then. So a sum during another
+device's backward costs nothing. In a moment in which no device runs anything, the next operator
+determines the category. Either the host had not queued it yet, or its own phase took that time to
+start.
 """
 
 from __future__ import annotations
@@ -24,59 +24,65 @@ from gluonlab.timeline.timeline import (
     WAITING,
     Interval,
     Timeline,
-    common,
-    length,
-    merged,
+    intersect_intervals,
+    merge_intervals,
+    total_length,
 )
 
-HOST_TIME, STORE = "host", "store"  # the host computes; it does not, within a sum
-# Microseconds: so long may an operator take to begin once it is queued and what it reads is there.
-# Of 600 tiny operators in a row on a CPU device, or on two in turns, 99 % began within 9 us.
+HOST_TIME, STORE = "host", "store"  # idle devices: the host computes, or waits within a sum
+# Longest time from when an operator is ready and queued to its start. Of 600 tiny operators in a
+# row on a CPU device, or alternately on two, 99 % started within 9 us.
 LAUNCH_US = 20.0
-CLOCK_US = 1.0  # MXNet's counts whole microseconds
+CLOCK_US = 1.0  # resolution of MXNet's clock
 ORDER = (FORWARD, BACKWARD, UPDATE, SUM, COPY, OTHER)
 
 
-def exposed(timeline: Timeline) -> Dict[str, float]:
-    """Seconds of a step: of each of ORDER, `INPUT`, HOST_TIME and STORE; they add up to a step."""
+def exposed_seconds(timeline: Timeline) -> Dict[str, float]:
+    """Return exposed seconds per step of ORDER, `INPUT`, HOST_TIME and STORE (sum: a step)."""
     busy: List[Interval] = []
-    found: Dict[str, float] = {}
+    exposed: Dict[str, float] = {}
     for phase in ORDER:
-        now = merged(
-            [*busy, *(each for row in timeline.rows for each in timeline.moments(row, phase))]
+        covered = merge_intervals(
+            [*busy, *(each for row in timeline.rows for each in timeline.intervals(row, phase))]
         )
-        found[phase] = length(now) - length(busy)
-        busy = now
-    spans = [(span, phase, step) for span, phase, step in _by_begin(timeline)]
+        exposed[phase] = total_length(covered) - total_length(busy)
+        busy = covered
+    spans = [(span, phase, step) for span, phase, step in _phased_spans(timeline)]
     queued = QueueTimes(timeline)
     idle: List[Interval] = []
-    for (begin, end), (span, phase, step) in _gaps(timeline, busy, spans):
-        until = min(end, max(begin, queued.when(phase, step)))
+    for (begin, end), (span, phase, step) in _idle_gaps(timeline, busy, spans):
+        until = min(end, max(begin, queued.latest_queue_time(phase, step)))
         if phase == OTHER:
-            until = queued.perhaps(span.name, phase, end)
-        found[phase] += end - until
+            until = queued.latest_possible_queue_time(span.name, phase, end)
+        exposed[phase] += end - until
         idle.append((begin, until))
-    after = busy[-1][1] if busy else timeline.begin
-    idle = merged([*idle, (after, timeline.end)])
-    found[INPUT] = length(common(idle, queued.moments(INPUT)))
-    summing = length(common(idle, queued.moments(SUM)))
-    found[STORE] = summing * queued.idle_share(SUM)
-    found[HOST_TIME] = length(idle) - found[INPUT] - found[STORE]
-    return {name: micros / 1e6 / len(timeline.starts) for name, micros in found.items()}
+    last = busy[-1][1] if busy else timeline.begin
+    idle = merge_intervals([*idle, (last, timeline.end)])
+    exposed[INPUT] = total_length(intersect_intervals(idle, queued.intervals(INPUT)))
+    summing = total_length(intersect_intervals(idle, queued.intervals(SUM)))
+    exposed[STORE] = summing * queued.idle_share(SUM)
+    exposed[HOST_TIME] = total_length(idle) - exposed[INPUT] - exposed[STORE]
+    return {name: micros / 1e6 / len(timeline.starts) for name, micros in exposed.items()}
 
 
 class Categories(NamedTuple):
-    """Shares of a window that a device spent, as Holistic Trace Analysis divides it.
+    """Shares of a window that a device spent, divided as in Holistic Trace Analysis.
 
-    ``computing``: forward, backward and update; ``communicating``: sums, and copies between
-    devices; ``memory``: images on their way in, losses on their way out. Idle: until the ``host``
-    had queued what the device did next; then for a ``kernel``, which is a gap of at most LAUNCH_US,
-    or moments in which another device ran what that had to wait for (`_Others`); of the rest, at
-    most, for a ``core``, as long as the system says that threads of the devices waited for one
-    (`gluonlab.timeline.recorder`), another device's too, since this one can depend on it; or for
-    a reason that is ``unknown``. Source: Meta's Holistic Trace Analysis, "Temporal breakdown" and
-    "Idle time breakdown" of its documentation, whose limit for kernels of a GPU's stream is 30 ns,
-    and which knows no waiting for cores.
+    Source: Meta's Holistic Trace Analysis, "Temporal breakdown" and "Idle time breakdown" of its
+    documentation. Its limit for kernels of a GPU's stream is 30 ns, and it has no waiting for
+    cores.
+
+    Attributes:
+        computing: Forward, backward and update.
+        communicating: Sums, and copies between devices.
+        memory: Images on their way in, losses on their way out.
+        host: Idle until the host had queued the device's next operator.
+        kernel: Idle for at most LAUNCH_US, or while another device ran something that the next
+            operator had to wait for (`_OtherDevices`).
+        core: Of the rest, at most as long as threads of devices waited for a core, according to the
+            system (`gluonlab.timeline.recorder`). Threads of other devices count, since this device
+            can depend on them.
+        unknown: The remaining idle time.
     """
 
     computing: float
@@ -88,85 +94,94 @@ class Categories(NamedTuple):
     unknown: float
 
 
-def categories(timeline: Timeline, row: str) -> Categories:
-    """Those of a device; they add up to 1."""
+def time_categories(timeline: Timeline, row: str) -> Categories:
+    """Return the categories of a device; they sum to 1."""
     shares = timeline.shares(row)
-    own = [each for each in _by_begin(timeline) if each[0].row == row]
-    queued, others = QueueTimes(timeline), _Others(timeline, row)
+    device_spans = [each for each in _phased_spans(timeline) if each[0].row == row]
+    queued, others = QueueTimes(timeline), _OtherDevices(timeline, row)
     host = kernel = 0.0
-    busy = merged((span.begin, span.end) for span, _, _ in own)
-    for (begin, end), (span, phase, step) in _gaps(timeline, busy, own):
-        until = min(end, max(begin, queued.when(phase, step)))
+    busy = merge_intervals((span.begin, span.end) for span, _, _ in device_spans)
+    for (begin, end), (span, phase, step) in _idle_gaps(timeline, busy, device_spans):
+        until = min(end, max(begin, queued.latest_queue_time(phase, step)))
         waits = others.explain((until, end), step)
-        late = queued.perhaps(span.name, phase, end)  # of what nothing else explains, at most
-        by_host = length(merged([*waits, (until, late)])) - length(waits) if late > until else 0.0
-        host, kernel = host + until - begin + by_host, kernel + length(waits)
+        latest = queued.latest_possible_queue_time(
+            span.name, phase, end
+        )  # only for time without another explanation
+        by_host = (
+            total_length(merge_intervals([*waits, (until, latest)])) - total_length(waits)
+            if latest > until
+            else 0.0
+        )
+        host, kernel = host + until - begin + by_host, kernel + total_length(waits)
     last = max(busy[-1][1], timeline.begin) if busy else timeline.begin
-    kernel += length(others.explain((last, timeline.end), None))
-    whole = timeline.end - timeline.begin
-    unknown = max(0.0, shares[WAITING] - (host + kernel) / whole)
-    core = min(unknown, sum(timeline.core_waits.values()) / whole)
+    kernel += total_length(others.explain((last, timeline.end), None))
+    total = timeline.end - timeline.begin
+    unknown = max(0.0, shares[WAITING] - (host + kernel) / total)
+    core = min(unknown, sum(timeline.core_waits.values()) / total)
     return Categories(
         computing=shares[FORWARD] + shares[BACKWARD] + shares[UPDATE],
         communicating=shares[SUM] + shares[COPY],
         memory=shares[OTHER],
-        host=host / whole,
-        kernel=kernel / whole,
+        host=host / total,
+        kernel=kernel / total,
         core=core,
         unknown=unknown - core,
     )
 
 
-class _Others:
-    """What the other devices did that an operator of this one had to wait for.
+class _OtherDevices:
+    """Work of the other devices that an operator of this device had to wait for.
 
-    In synchronous training an operator can depend on sums and copies, and on whatever is of its own
-    step or of an earlier one, from which its weights come. It did so at most if that had ended when
-    it began; and all that such a device ran until then came first in its queue.
+    In synchronous training an operator can depend on sums and copies, and on any operator of the
+    same or an earlier step, from which its weights come. It can depend only on operators that had
+    ended when it started, and on everything that such a device ran before them.
     """
 
     def __init__(self, timeline: Timeline, row: str) -> None:
-        self._rows: Dict[str, List[Known]] = {}
-        for each in sorted(_by_begin(timeline), key=lambda known: known[0].end):
+        self._rows: Dict[str, List[PhasedSpan]] = {}
+        for each in sorted(_phased_spans(timeline), key=lambda known: known[0].end):
             if each[0].row != row:
                 self._rows.setdefault(each[0].row, []).append(each)
-        self._ends = {name: [span.end for span, *_ in own] for name, own in self._rows.items()}
+        self._ends = {name: [span.end for span, *_ in spans] for name, spans in self._rows.items()}
         self._busy = {
-            name: merged((span.begin, span.end) for span, *_ in own)
-            for name, own in self._rows.items()
+            name: merge_intervals((span.begin, span.end) for span, *_ in spans)
+            for name, spans in self._rows.items()
         }
 
     def explain(self, gap: Interval, step: Optional[int]) -> List[Interval]:
-        """The moments of a gap that are for a kernel.
+        """Return the moments of a gap that are waiting for a kernel.
 
-        ``step``: of the operator that ends it; None where there is none, and all are waited for.
+        ``step``: step of the operator after the gap; None after the last one, which waits for
+        everything.
         """
         if gap[0] >= gap[1]:
             return []
-        ran = merged(
+        ran = merge_intervals(
             moment
             for name in self._rows
-            for moment in common(self._busy[name], [(gap[0], self._until(name, gap, step))])
+            for moment in intersect_intervals(
+                self._busy[name], [(gap[0], self._last_dependency_end(name, gap, step))]
+            )
         )
         ends = [gap[0], *(end for moment in ran for end in moment), gap[1]]
-        silent = zip(ends[::2], ends[1::2])
-        return merged([*ran, *(each for each in silent if each[1] - each[0] <= LAUNCH_US)])
+        pauses = zip(ends[::2], ends[1::2])
+        return merge_intervals([*ran, *(each for each in pauses if each[1] - each[0] <= LAUNCH_US)])
 
-    def _until(self, name: str, gap: Interval, step: Optional[int]) -> float:
-        """When a device ended the last operator in a gap on which that of this step can depend."""
+    def _last_dependency_end(self, name: str, gap: Interval, step: Optional[int]) -> float:
+        """Return when a device ended its last operator in a gap that this step can depend on."""
         if step is None:
             return gap[1]
-        own, place = self._rows[name], bisect_right(self._ends[name], gap[1] + CLOCK_US)
-        while place and own[place - 1][0].end > gap[0]:
-            place -= 1
-            span, phase, other = own[place]
+        spans, i = self._rows[name], bisect_right(self._ends[name], gap[1] + CLOCK_US)
+        while i and spans[i - 1][0].end > gap[0]:
+            i -= 1
+            span, phase, other = spans[i]
             if phase in (SUM, COPY) or other <= step:
                 return min(span.end, gap[1])
         return gap[0]
 
 
 class QueueTimes:
-    """When the host queued what."""
+    """The times at which the host queued the operators."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._spans, self._idle = timeline.host, timeline.host_idle
@@ -180,44 +195,45 @@ class QueueTimes:
             self._phases.setdefault(operator.name, set()).add(phase)
         self._all_ends = sorted(span.end for span in timeline.host)
 
-    def perhaps(self, name: str, phase: str, begin: float) -> float:
-        """The latest moment before ``begin`` at which an operator may have been queued, whatever it
-        is for: of one that several phases queue, such as a copy, the phase is a guess by turns.
+    def latest_possible_queue_time(self, name: str, phase: str, begin: float) -> float:
+        """Return the latest time before ``begin`` at which the host may have queued an operator.
 
-        Of OTHER no moment is too late: the loader queues images whenever it has them, from a thread
-        of its own, and they wait for nothing that another device does.
+        The phase of an operator that several phases queue, such as a copy, is a guess, so that any
+        phase may have queued it. An operator of OTHER may have been queued at any time: the loader
+        queues images from a thread of its own as soon as it has them, and they wait for no other
+        device.
         """
         if phase == OTHER:
             return begin
-        place = bisect_right(self._all_ends, begin) if len(self._phases.get(name, ())) > 1 else 0
-        return self._all_ends[place - 1] if place else self._starts[0]
+        i = bisect_right(self._all_ends, begin) if len(self._phases.get(name, ())) > 1 else 0
+        return self._all_ends[i - 1] if i else self._starts[0]
 
-    def when(self, phase: str, step: int) -> float:
-        """The latest moment at which a phase's operators of a step may have been queued."""
+    def latest_queue_time(self, phase: str, step: int) -> float:
+        """Return the latest time at which a phase's operators of a step may have been queued."""
         names = {OTHER: (INPUT,), COPY: (SUM, STAGES)}.get(phase, (phase, SUM, STAGES))
         for name in names:
             if (name, step) in self._ends:
                 return self._ends[name, step]
         return self._starts[min(step, len(self._starts) - 1)]
 
-    def moments(self, phase: str) -> List[Interval]:
-        """When it queued that."""
-        return merged((span.begin, span.end) for span in self._spans if span.name == phase)
+    def intervals(self, phase: str) -> List[Interval]:
+        """Return the intervals in which the host queued a phase."""
+        return merge_intervals((span.begin, span.end) for span in self._spans if span.name == phase)
 
     def idle_share(self, phase: str) -> float:
-        """The share of these moments in which it did not compute."""
-        whole = sum(span.end - span.begin for span in self._spans if span.name == phase)
-        return min(1.0, max(0.0, self._idle.get(phase, 0.0) / whole)) if whole else 0.0
+        """Return the share of a phase's time on the host in which the host did not compute."""
+        total = sum(span.end - span.begin for span in self._spans if span.name == phase)
+        return min(1.0, max(0.0, self._idle.get(phase, 0.0) / total)) if total else 0.0
 
 
-Known = Tuple[Span, str, int]
+PhasedSpan = Tuple[Span, str, int]
 
 
-def _by_begin(timeline: Timeline) -> List[Known]:
-    """All spans; none is of a step that the host had not begun when it ran.
+def _phased_spans(timeline: Timeline) -> List[PhasedSpan]:
+    """Return all spans with phase and step; no step is later than the host's step at that time.
 
-    Steps are counted by the names of operators, of which copies and the end of variables are not as
-    many in each step.
+    Steps are counted by operator names. The numbers of copies and of deleted variables vary from
+    step to step.
     """
     return [
         (span, phase, min(step, max(0, bisect_right(timeline.starts, span.begin) - 1)))
@@ -225,16 +241,16 @@ def _by_begin(timeline: Timeline) -> List[Known]:
     ]
 
 
-def _gaps(
-    timeline: Timeline, busy: List[Interval], spans: List[Known]
-) -> Iterator[Tuple[Interval, Known]]:
-    """The moments between ``busy`` ones, with the operator that ends them."""
+def _idle_gaps(
+    timeline: Timeline, busy: List[Interval], spans: List[PhasedSpan]
+) -> Iterator[Tuple[Interval, PhasedSpan]]:
+    """Yield the gaps between ``busy`` intervals, each with the operator that ends it."""
     begins = [span.begin for span, _, _ in spans]
-    before = timeline.begin
+    previous_end = timeline.begin
     for begin, end in busy:
-        if begin > before:
-            place = next(
+        if begin > previous_end:
+            index = next(
                 i for i in range(bisect_right(begins, begin) - 1, -1, -1) if begins[i] <= begin
             )
-            yield (before, begin), spans[place]
-        before = max(before, end)
+            yield (previous_end, begin), spans[index]
+        previous_end = max(previous_end, end)

@@ -1,9 +1,9 @@
-"""MXNet's own profiler, used again and again in one process, and the operators of its trace.
+"""MXNet's profiler, made reusable within a process, and the operators of its trace.
 
-MXNet 1.9.1 takes a configuration once. It writes each trace behind the one before, into a file that
-begins anew when somebody has removed it, but then without the beginning: brackets, and the names of
-the rows. Where it also records calls of its C API, which is its default, a thread that is within
-such a call when recording begins ends the process: it pops a call that was never pushed.
+MXNet 1.9.1 accepts a configuration only once. It appends each trace to the previous one in the same
+file. If the file has been removed, the new one lacks the beginning: brackets, and the names of the
+rows. With calls of the C API, which MXNet records by default, the process crashes if a thread is
+within such a call when recording starts: MXNet pops a call that was never pushed.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from gluonlab.files.atomic_files import temporary_folder
 Event = Dict[str, Any]
 
 MEMORY_OF_GPUS = ("cpu pinned/", "cpu shared/")
-ANOTHER = (
+ALREADY_CONFIGURED = (
     "MXNet's profiler is configured once in a process, and somebody else has done it: "
     "record in a new process, or do not configure it"
 )
-_file: Optional[Path] = None  # where MXNet writes, in a folder of this process
-_names: List[Event] = []  # of the rows, as the first trace had them
+_file: Optional[Path] = None  # MXNet's output, in a folder of this process
+_names: List[Event] = []  # names of the rows, from the first trace
 
 
 def start() -> None:
-    """Record from now on. Raises EngineError where somebody else has configured the profiler."""
+    """Start recording. Raises EngineError if other code has configured the profiler."""
     global _file
     if _file is None:
         stack = ExitStack()
@@ -46,54 +46,54 @@ def start() -> None:
                 profile_memory=False, filename=str(file),
             )  # fmt: skip
         except mx.base.MXNetError:
-            raise EngineError(ANOTHER) from None
+            raise EngineError(ALREADY_CONFIGURED) from None
         _file = file
     profiler.set_state("run")
 
 
 def stop() -> None:
-    """Record no more. Does nothing where nothing is recorded."""
+    """Stop recording, if it is on."""
     profiler.set_state("stop")
 
 
-def events() -> List[Event]:
-    """Stop, and take what has been recorded, in the form of Chrome's traces.
+def take_events() -> List[Event]:
+    """Stop recording; return and delete the events so far, in Chrome's trace format.
 
-    Raises EngineError where MXNet has written it to another file.
+    Raises EngineError if MXNet has written them to another file.
     """
     assert _file is not None
     stop()
     profiler.dump()
     if not _file.exists():
-        raise EngineError(ANOTHER)
+        raise EngineError(ALREADY_CONFIGURED)
     text = _file.read_text(encoding="utf-8").strip()
     _file.unlink()
     if not text.startswith(","):
-        found: List[Event] = json.loads(text)["traceEvents"]
-        found = [_of_cpu_device(event) for event in found]
-        _names.extend(event for event in found if event["ph"] == "M")
-        return found
-    # the beginning went into another file before, ours or somebody else's
-    _names.extend([] if _names else _rows())
+        events: List[Event] = json.loads(text)["traceEvents"]
+        events = [_rename_cpu_row(event) for event in events]
+        _names.extend(event for event in events if event["ph"] == "M")
+        return events
+    # The beginning was written to an earlier file.
+    _names.extend([] if _names else _row_names())
     return [*_names, *json.loads('{"traceEvents": [' + text.lstrip(","))["traceEvents"]]
 
 
-def _of_cpu_device(event: Event) -> Event:
-    """Rename two rows that MXNet fills with other events than their names say, without GPUs.
+def _rename_cpu_row(event: Event) -> Event:
+    """Rename two rows that contain other events than their names say, if there are no GPUs.
 
-    It has a row for each core, then two for memory that only GPUs use. The events of further CPU
-    devices land in these.
+    MXNet has a row for each core, then two for memory that only GPUs use. The events of further CPU
+    devices are written to these.
     """
-    meant_for_gpus = event["ph"] == "M" and event["args"].get("name") in MEMORY_OF_GPUS
-    if not meant_for_gpus or mx.context.num_gpus():
+    is_gpu_memory = event["ph"] == "M" and event["args"].get("name") in MEMORY_OF_GPUS
+    if not is_gpu_memory or mx.context.num_gpus():
         return event
     return {**event, "args": {"name": f"cpu/{event['pid']}"}}
 
 
-def _rows() -> Iterator[Event]:
-    """The rows as MXNet numbers and names them (src/profiler/profiler.cc): CPU devices, GPUs."""
+def _row_names() -> Iterator[Event]:
+    """Yield the names of rows as MXNet numbers them (src/profiler/profiler.cc)."""
     gpus = mx.context.num_gpus()
-    # Without GPUs, the two rows for their memory serve two more CPU devices (_of_cpu_device).
+    # Without GPUs, the two rows for their memory serve two more CPU devices (_rename_cpu_row).
     cpu_rows = len(os.sched_getaffinity(0)) + (0 if gpus else len(MEMORY_OF_GPUS))
     devices = [f"cpu/{number}" for number in range(cpu_rows)]
     devices += [f"gpu/{number}" for number in range(gpus)]
@@ -101,11 +101,11 @@ def _rows() -> Iterator[Event]:
         yield {"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}}
 
 
-DEVICE = re.compile(r"(cpu|gpu)/([0-9]+)")  # of a row's name; others are memory that copies use
+DEVICE = re.compile(r"(cpu|gpu)/([0-9]+)")  # row names; other rows are memory for copies
 
 
 class Span(NamedTuple):
-    """Something that ran in a row, such as ``cpu(0)``; microseconds since 1970."""
+    """The run of an operator in a row, such as ``cpu(0)``; in microseconds since 1970."""
 
     row: str
     name: str
@@ -113,21 +113,21 @@ class Span(NamedTuple):
     end: float
 
 
-def spans_of(events: Sequence[Event]) -> List[Span]:
-    """All operators on devices, in the order of their beginnings."""
+def operator_spans(events: Sequence[Event]) -> List[Span]:
+    """Return all operators on devices, sorted by start."""
     rows = {}
     for event in events:
         device = DEVICE.fullmatch(event["args"]["name"]) if event["ph"] == "M" else None
         if device:
             rows[event["pid"]] = f"{device[1]}({device[2]})"
-    begun: Dict[Tuple[Any, ...], List[float]] = {}
-    found = []
+    starts: Dict[Tuple[Any, ...], List[float]] = {}
+    spans = []
     for event in events:
         if event["ph"] not in ("B", "E") or event["pid"] not in rows:
             continue
         key = (event["pid"], event["tid"], event["name"])
         if event["ph"] == "B":
-            begun.setdefault(key, []).append(event["ts"])
-        elif begun.get(key):
-            found.append(Span(rows[event["pid"]], event["name"], begun[key].pop(), event["ts"]))
-    return sorted(found, key=lambda span: (span.begin, span.end))
+            starts.setdefault(key, []).append(event["ts"])
+        elif starts.get(key):
+            spans.append(Span(rows[event["pid"]], event["name"], starts[key].pop(), event["ts"]))
+    return sorted(spans, key=lambda span: (span.begin, span.end))

@@ -1,8 +1,8 @@
-"""Records some steps of a training: MXNet's trace of the devices, and when the host queued what.
+"""Recorder of some training steps: MXNet's trace of the devices, and the host's queue times.
 
-MXNet's trace has operators, and a step is made of phases: which operators a phase queues is
-learned from one step that is made phase by phase, each of which the host waits for. The steps after
-it queue the same operators, in whatever order they run.
+MXNet's trace consists of operators, but a step consists of phases. One step is run phase by phase,
+with the host waiting after each, to learn which operators each phase queues. Later steps queue the
+same operators, in any order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.cpu_threads import EngineContext
 from gluonlab.timeline import mxnet_profiler
-from gluonlab.timeline.mxnet_profiler import Span, spans_of
+from gluonlab.timeline.mxnet_profiler import Span, operator_spans
 from gluonlab.timeline.timeline import (
     BACKWARD,
     COPY,
@@ -34,169 +34,176 @@ from gluonlab.timeline.timeline import (
     Timeline,
 )
 
-Around = Callable[[str, Callable[[], None]], None]
-Step = Callable[[Around], Any]
-_OF_STRATEGY = {"allreduce": SUM}  # what a strategy's own phases are called here, if otherwise
+PhaseHook = Callable[[str, Callable[[], None]], None]
+Step = Callable[[PhaseHook], Any]
+_OF_STRATEGY = {"allreduce": SUM}  # phase of a strategy -> phase of a timeline, if different
 FROM_HOST, TO_HOST = "CPU2GPU", "GPU2CPU"  # ends of the names of copies
-Key = Tuple[str, str]  # a row and an operator's name
+Key = Tuple[str, str]  # (row, operator name)
 _ON_WORKER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 SCHEDSTAT = "/proc/self/task/{}/schedstat"
 NAME = b"gluonlab.CoreWaits"
 
 
 class Recorder:
-    """`learn` from a step, `record` those after it, and `end`.
+    """Recorder of some steps: `learn` from one step, `record` the next ones, then `end`.
 
-    A step is a ``train(around)`` that queues it, and hands each of its phases to
-    ``around(name, queue)``, which calls ``queue``. ``rows``: the devices; ``first_step``: the
-    number of the first step that is recorded.
+    A step is a function ``train(hook)`` that queues it and passes each phase to ``hook(name,
+    queue)``, which calls ``queue``.
+
+    Args:
+        rows: The devices.
+        first_step: Number of the first recorded step.
     """
 
     def __init__(self, rows: Sequence[mx.Context], first_step: int) -> None:
         self._rows, self._first_step = [str(ctx) for ctx in rows], first_step
-        self._windows: List[Window] = []
+        self._windows: List[PhaseWindow] = []
         self._host: List[Span] = []
         self._starts: List[float] = []
-        self._fetched = False  # the batch of the next step, with which that has begun
-        self._idle: Dict[str, float] = {}  # microseconds in which the host did not compute
+        self._fetched = False  # whether the next step has started, by fetching its batch
+        self._idle: Dict[
+            str, float
+        ] = {}  # by phase, microseconds in which the host did not compute
         self._core_waits = CoreWaits(rows)
 
     def learn(self, train: Step) -> Any:
-        """A step, each phase of which the host waits for; what ``train`` gives.
+        """Run a step and wait after each phase; return the result of ``train``.
 
-        Raises EngineError where MXNet's profiler is another's.
+        Raises EngineError if other code has configured MXNet's profiler.
         """
         nd.waitall()
         mxnet_profiler.start()
 
-        def waited_for(name: str, queue: Callable[[], None]) -> None:
+        def run_and_wait(name: str, queue: Callable[[], None]) -> None:
             nd.waitall()
-            began = _now()
+            start = _now_us()
             queue()
             nd.waitall()
-            self._windows.append(Window(name, began, _now()))
+            self._windows.append(PhaseWindow(name, start, _now_us()))
 
-        done = train(waited_for)
+        result = train(run_and_wait)
         nd.waitall()
-        return done
+        return result
 
     def record(self, train: Step) -> Any:
-        """A step as it always is; what ``train`` gives."""
+        """Run a step without waiting, and record it; return the result of ``train``."""
         if not self._fetched:
             self._begin_step()
         self._fetched = False
 
         def timed(name: str, queue: Callable[[], None]) -> None:
-            self._timed(called(name), queue)
+            self._time_phase(timeline_phase(name), queue)
 
         return train(timed)
 
     def fetch(self, get: Callable[[], Any]) -> Any:
-        """What ``get`` gives: the batch of the step that is recorded next, noted as `INPUT`."""
-        got: List[Any] = []
+        """Call ``get``, which returns the next step's batch, and record it as `INPUT`."""
+        batches: List[Any] = []
         self._fetched = True
         self._begin_step()
-        self._timed(INPUT, lambda: got.append(get()))
-        return got[0]
+        self._time_phase(INPUT, lambda: batches.append(get()))
+        return batches[0]
 
     def _begin_step(self) -> None:
         if not self._starts:
             self._core_waits.begin()
-        self._starts.append(_now())
+        self._starts.append(_now_us())
 
-    def _timed(self, phase: str, queue: Callable[[], Any]) -> None:
-        began, computed = _now(), time.thread_time()
+    def _time_phase(self, phase: str, queue: Callable[[], Any]) -> None:
+        start, cpu_start = _now_us(), time.thread_time()
         queue()
-        span = Span(HOST, phase, began, _now())
+        span = Span(HOST, phase, start, _now_us())
         self._host.append(span)
-        computing = (time.thread_time() - computed) * 1e6
+        computing = (time.thread_time() - cpu_start) * 1e6
         self._idle[phase] = self._idle.get(phase, 0.0) + span.end - span.begin - computing
 
     def end(self) -> Timeline:
-        """Wait for the steps, and look at what MXNet has seen of them."""
+        """Wait for the steps; return their timeline."""
         nd.waitall()
-        end, core_waits = _now(), self._core_waits.micros()
-        events = mxnet_profiler.events()
-        spans, begin = spans_of(events), self._starts[0]
-        before = [span for span in spans if span.begin < begin]
-        after = [span for span in spans if begin <= span.begin < end]
-        self._host.sort(key=lambda span: span.begin)  # a sum within a pass after that pass
-        learned = Phases(before, self._windows)
+        end, core_waits = _now_us(), self._core_waits.wait_micros()
+        events = mxnet_profiler.take_events()
+        spans, begin = operator_spans(events), self._starts[0]
+        learned = [span for span in spans if span.begin < begin]
+        recorded = [span for span in spans if begin <= span.begin < end]
+        # A sum within a pass ends before the pass does, and so was appended before it.
+        self._host.sort(key=lambda span: span.begin)
+        phase_map = PhaseMap(learned, self._windows)
         return Timeline(
-            self._first_step, self._starts, end, self._rows, after, learned.of(after), self._host,
-            events, learned.steps(after), self._idle, core_waits,
+            self._first_step, self._starts, end, self._rows, recorded,
+            phase_map.find_phases(recorded), self._host, events,
+            phase_map.number_steps(recorded), self._idle, core_waits,
         )  # fmt: skip
 
 
-def _now() -> float:
-    """Microseconds since 1970, as MXNet's trace has them."""
+def _now_us() -> float:
+    """Return microseconds since 1970, as in MXNet's trace."""
     return time.time_ns() / 1000
 
 
 # --- the phase of each operator
 
 
-def called(phase: str) -> str:
-    """What a phase of a strategy is called here."""
+def timeline_phase(phase: str) -> str:
+    """Return the phase of a timeline for a phase of a strategy."""
     return _OF_STRATEGY.get(phase, phase)
 
 
-class Window(NamedTuple):
-    """The time, in microseconds, in which nothing but this phase of a strategy ran."""
+class PhaseWindow(NamedTuple):
+    """A time, in microseconds, in which only this phase of a strategy ran."""
 
     phase: str
     begin: float
     end: float
 
 
-class Phases:
-    """``phases.of(spans)``: the phase of each, as learned from a step with these windows."""
+class PhaseMap:
+    """The phases of operators, learned from a step with these windows."""
 
-    def __init__(self, spans: Sequence[Span], windows: Sequence[Window]) -> None:
+    def __init__(self, spans: Sequence[Span], windows: Sequence[PhaseWindow]) -> None:
         self._learned: Dict[Key, List[str]] = {}
-        # Nothing comes back from the host that has not gone there before: else these are images of
-        # a batch to come, which the loader copies whenever it has them.
-        there = [span for span in spans if span.name.endswith(TO_HOST)]
+        # A phase copies from the host only what it has copied there. Other copies from the host are
+        # images of a later batch, which the loader copies as soon as it has them.
+        to_host = [span for span in spans if span.name.endswith(TO_HOST)]
         through_host = [
-            window for window in windows if any(_ran_in(each, window) for each in there)
+            window for window in windows if any(_ran_in(span, window) for span in to_host)
         ]
         for span in spans:
-            key, among = (span.row, span.name), windows
+            key, candidates = (span.row, span.name), windows
             if span.name.endswith(FROM_HOST):
-                among = through_host
-            self._learned.setdefault(key, []).append(_phase_in(span, among))
+                candidates = through_host
+            self._learned.setdefault(key, []).append(_phase_in(span, candidates))
 
-    def of(self, spans: Sequence[Span]) -> List[str]:
-        """The phases of all spans of whole steps, which are in the order of their beginnings.
+    def find_phases(self, spans: Sequence[Span]) -> List[str]:
+        """Return the phase of each span of whole steps; spans are sorted by start.
 
-        An operator that several phases queue is theirs in turns, as in the step that was learned;
-        one that was not seen there is of the phase in which other rows have it. What no phase
-        queues is ``other``: images on their way in, losses on their way out.
+        If several phases queue an operator, its spans get these phases in turn, as in the learned
+        step. An operator that the learned step lacks in this row gets the phase of other rows.
+        Operators of no phase are ``other``: images on their way in, losses on their way out.
         """
-        seen: "Counter[Key]" = Counter()
-        found = []
+        count: "Counter[Key]" = Counter()
+        phases = []
         for span in spans:
             key = (span.row, span.name)
-            learned = self._learned.get(key) or self._elsewhere(span.name)
-            found.append(learned[seen[key] % len(learned)])
-            seen[key] += 1
-        return found
+            learned = self._learned.get(key) or self._phase_in_other_rows(span.name)
+            phases.append(learned[count[key] % len(learned)])
+            count[key] += 1
+        return phases
 
-    def steps(self, spans: Sequence[Span]) -> List[int]:
-        """The number of the step, from 0, that each span belongs to; of spans as `of` takes them.
+    def number_steps(self, spans: Sequence[Span]) -> List[int]:
+        """Return the step, from 0, of each span of whole steps; spans are sorted by start.
 
-        A step queues as many operators of a name as the one that was learned.
+        Each step has as many operators of a name as the learned step.
         """
-        seen: "Counter[Key]" = Counter()
-        found = []
+        count: "Counter[Key]" = Counter()
+        numbers = []
         for span in spans:
             key = (span.row, span.name)
-            found.append(seen[key] // len(self._learned.get(key, (OTHER,))))
-            seen[key] += 1
-        return found
+            numbers.append(count[key] // len(self._learned.get(key, (OTHER,))))
+            count[key] += 1
+        return numbers
 
-    def _elsewhere(self, name: str) -> List[str]:
-        """The phase in which other rows have an operator of this name."""
+    def _phase_in_other_rows(self, name: str) -> List[str]:
+        """Return the phase in which other rows have an operator of this name."""
         of_others = Counter(
             phase
             for (_, other), phases in self._learned.items()
@@ -206,20 +213,20 @@ class Phases:
         return [of_others.most_common(1)[0][0]] if of_others else [OTHER]
 
 
-def _ran_in(span: Span, window: Window) -> bool:
-    # MXNet's clock counts whole microseconds
+def _ran_in(span: Span, window: PhaseWindow) -> bool:
+    # MXNet's clock has a resolution of 1 us.
     return window.begin - 1 <= span.begin and span.end <= window.end + 1
 
 
-def _phase_in(span: Span, windows: Sequence[Window]) -> str:
+def _phase_in(span: Span, windows: Sequence[PhaseWindow]) -> str:
     for window in windows:
         if _ran_in(span, window):
-            return _refined(called(window.phase), span.name)
+            return _refine_phase(timeline_phase(window.phase), span.name)
     return OTHER
 
 
-def _refined(phase: str, name: str) -> str:
-    """What an operator of a phase is for: some of a strategy's phases do several things."""
+def _refine_phase(phase: str, name: str) -> str:
+    """Return the phase of an operator within a strategy's phase that does several things."""
     if phase in (SUM, STAGES) and name.startswith(("Copy", "_copyto")):
         return COPY
     if phase == STAGES:
@@ -232,45 +239,47 @@ def _refined(phase: str, name: str) -> str:
 
 
 class CoreWaits:
-    """``begin()``, and later ``micros()``: how long each device's thread has waited for a core.
+    """Time that the devices' threads wait for a core, from ``begin()`` to ``wait_micros()``.
 
-    A device with more threads on its host than cores stands still although all that it needs is
-    there, and MXNet's trace does not say why. Linux does: /proc/self/task/ID/schedstat counts, for
-    a thread, the nanoseconds in which it ran, and in which it waited for a core (its
-    sched-stats.rst). MXNet has one thread for a CPU device, and others for some sums, whose waiting
-    is not counted here.
+    A device whose host has more threads than cores can stand still although all its inputs exist,
+    and MXNet's trace does not show why. Linux does: /proc/self/task/ID/schedstat counts the
+    nanoseconds in which a thread ran, and in which it waited for a core (sched-stats.rst). MXNet
+    has one thread for each CPU device. Its other threads, for some sums, are not counted here.
     """
 
     def __init__(self, ctxs: Sequence[mx.Context]) -> None:
-        """Waits for the devices, whose threads say which they are."""
+        """Find the threads, which waits for the devices."""
         self._threads = {str(ctx): _thread_of(ctx) for ctx in ctxs if ctx.device_type == "cpu"}
         self._before: Dict[str, float] = {}
 
     def begin(self) -> None:
-        """Count from now on."""
-        self._before = self._now()
+        """Start counting."""
+        self._before = self._read_waits()
 
-    def micros(self) -> Dict[str, float]:
-        """Microseconds by device; without those of which the system says nothing."""
+    def wait_micros(self) -> Dict[str, float]:
+        """Return microseconds by device, without devices for which the system reports nothing."""
         return {
-            row: now - self._before[row] for row, now in self._now().items() if row in self._before
+            row: now - self._before[row]
+            for row, now in self._read_waits().items()
+            if row in self._before
         }
 
-    def _now(self) -> Dict[str, float]:
-        found = {}
+    def _read_waits(self) -> Dict[str, float]:
+        """Return the microseconds that each thread has waited since its start."""
+        waits = {}
         for row, thread in self._threads.items():
             try:
                 _, waited, *_ = Path(SCHEDSTAT.format(thread)).read_text().split()
-                found[row] = int(waited) / 1000
+                waits[row] = int(waited) / 1000
             except (OSError, ValueError):  # not Linux, or the thread has ended
                 pass
-        return found
+        return waits
 
 
 def _thread_of(ctx: mx.Context) -> int:
-    """The system's number of the thread that computes for a CPU device."""
-    found: List[int] = []
-    callback = _ON_WORKER(lambda *_: found.append(threading.get_native_id()))
+    """Return the system's number of the thread that computes for a CPU device."""
+    thread_ids: List[int] = []
+    callback = _ON_WORKER(lambda *_: thread_ids.append(threading.get_native_id()))
     array = nd.zeros((1,), ctx=ctx)
     where = ctypes.byref(EngineContext(ctx.device_typeid, ctx.device_id))
     handle = ctypes.byref(array.handle)
@@ -278,4 +287,4 @@ def _thread_of(ctx: mx.Context) -> int:
         _LIB.MXEnginePushSyncND(callback, None, None, where, None, 0, handle, 1, None, 0, NAME)
     )
     array.wait_to_read()
-    return found[0]
+    return thread_ids[0]

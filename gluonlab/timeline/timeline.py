@@ -1,6 +1,6 @@
-"""What the devices and the host did in some steps: phases, their shares of the time, the overlap.
+"""The timeline of some steps: phases of the devices and the host, their shares, and the overlap.
 
-A set of moments is a sorted list of intervals (begin, end) that neither touch nor overlap.
+A set of times is a sorted list of intervals (begin, end) that neither touch nor overlap.
 """
 
 from __future__ import annotations
@@ -15,52 +15,59 @@ from gluonlab.timeline.mxnet_profiler import Event, Span
 FORWARD, BACKWARD, SUM, COPY = "forward", "backward", "sum", "copy"
 UPDATE, OTHER = "update", "other"
 PHASES = (FORWARD, BACKWARD, SUM, COPY, UPDATE, OTHER)
-STAGES = "stages"  # forward and backward of all stages, which the names of operators tell apart
-INPUT = "input"  # what the host does to get a batch
+STAGES = "stages"  # forward and backward of all stages, distinguished by operator names
+INPUT = "input"  # the host fetches a batch
 WAITING = "waiting"
 HOST = "host"  # the row of the host's thread
 Interval = Tuple[float, float]
 FIRST_ROW = 1_000_000  # of ours in a trace: MXNet numbers its own from 0, and gives one a hash
 
 
-def merged(intervals: Iterable[Interval]) -> List[Interval]:
-    """The moments that lie in any of them."""
-    found: List[Interval] = []
+def merge_intervals(intervals: Iterable[Interval]) -> List[Interval]:
+    """Return the union of intervals."""
+    merged: List[Interval] = []
     for begin, end in sorted(each for each in intervals if each[0] < each[1]):
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
-            found.append((begin, end))
-    return found
+            merged.append((begin, end))
+    return merged
 
 
-def common(one: List[Interval], other: List[Interval]) -> List[Interval]:
-    """The moments that lie in both."""
-    found, i, j = [], 0, 0
+def intersect_intervals(one: List[Interval], other: List[Interval]) -> List[Interval]:
+    """Return the intersection of two sets of times."""
+    intersection, i, j = [], 0, 0
     while i < len(one) and j < len(other):
         begin, end = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
         if begin < end:
-            found.append((begin, end))
+            intersection.append((begin, end))
         if one[i][1] < other[j][1]:
             i += 1
         else:
             j += 1
-    return found
+    return intersection
 
 
-def length(moments: List[Interval]) -> float:
-    """How long they last together."""
+def total_length(moments: List[Interval]) -> float:
+    """Return the total length of the intervals."""
     return sum(end - begin for begin, end in moments)
 
 
 class Timeline(NamedTuple):
-    """Some steps, whose time is from ``begin`` to ``end`` (microseconds).
+    """Some steps, from ``begin`` to ``end``. All times are in microseconds.
 
-    ``rows``: the devices; ``spans`` and ``phases``: what ran on them, and which phase each serves;
-    ``host``: what the host's thread did, by phase; ``starts``: when it began each step;
-    ``events``: MXNet's own trace, in the form of Chrome's; ``steps``: the number, from 0, of the
-    step of each span; ``host_idle``: the microseconds of each of the host's phases in which it did
-    not compute; ``core_waits``: of each device whose thread was ready and waited for a core.
+    Attributes:
+        first_step: Number of the first step.
+        starts: Start of each step on the host.
+        end: End of the last step.
+        rows: The devices.
+        spans: Operators on the devices.
+        phases: Phase of each span.
+        host: Phases of the host's thread.
+        events: MXNet's own trace, in Chrome's format.
+        steps: Step of each span, from 0.
+        host_idle: By phase of the host, the time in which the host did not compute.
+        core_waits: By device, the time in which its thread was ready and waited for a core.
     """
 
     first_step: int
@@ -77,75 +84,80 @@ class Timeline(NamedTuple):
 
     @property
     def begin(self) -> float:
-        """When the first step began."""
+        """Start of the first step."""
         return self.starts[0]
 
     @property
     def step_s(self) -> float:
-        """Seconds of a step, the mean."""
+        """Mean seconds of a step."""
         return (self.end - self.begin) / 1e6 / len(self.starts)
 
-    def moments(self, row: str, *phases: str) -> List[Interval]:
-        """When this device did any of these."""
-        return merged(
+    def intervals(self, row: str, *phases: str) -> List[Interval]:
+        """Return the intervals in which a device ran any of these phases."""
+        return merge_intervals(
             (max(self.begin, span.begin), min(self.end, span.end))
             for span, phase in zip(self.spans, self.phases)
             if span.row == row and phase in phases
         )
 
     def shares(self, row: str) -> Dict[str, float]:
-        """The share of the time that a device spent in each phase, and waiting; they add up to 1.
+        """Return the shares of a device's time in each phase and in WAITING; they sum to 1.
 
         A moment in which several operators ran counts for the first of their phases.
         """
-        whole, busy, found = self.end - self.begin, 0.0, {}
+        total, busy, shares = self.end - self.begin, 0.0, {}
         for number, phase in enumerate(PHASES):
-            so_far = length(self.moments(row, *PHASES[: number + 1]))
-            found[phase] = (so_far - busy) / whole
+            so_far = total_length(self.intervals(row, *PHASES[: number + 1]))
+            shares[phase] = (so_far - busy) / total
             busy = so_far
-        return {**found, WAITING: 1 - busy / whole}
+        return {**shares, WAITING: 1 - busy / total}
 
     def overlap(self) -> Optional[float]:
-        """The share of the time of sums and copies in which some device computed backward.
+        """Return the share of the time of sums and copies in which some device computed backward.
 
-        None where there are none.
+        None if there are no sums and copies.
         """
-        summing = merged(each for row in self.rows for each in self.moments(row, SUM, COPY))
-        backward = merged(each for row in self.rows for each in self.moments(row, BACKWARD))
+        summing = merge_intervals(
+            each for row in self.rows for each in self.intervals(row, SUM, COPY)
+        )
+        backward = merge_intervals(
+            each for row in self.rows for each in self.intervals(row, BACKWARD)
+        )
         if not summing:
             return None
-        return length(common(summing, backward)) / length(summing)
+        return total_length(intersect_intervals(summing, backward)) / total_length(summing)
 
 
 def write_trace(timeline: Timeline, file: Path) -> None:
-    """Write MXNet's events and our rows: phases of each device, steps and phases of the host.
+    """Write MXNet's events, and rows with the phases of devices and host, and the steps.
 
     Raises OutputError.
     """
-    events = [*timeline.events, *_events(timeline)]
+    events = [*timeline.events, *_trace_events(timeline)]
     write_text(file, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
 
 
-def _events(timeline: Timeline) -> Iterator[Event]:
+def _trace_events(timeline: Timeline) -> Iterator[Event]:
+    """Yield the rows and events of phases and steps, in Chrome's trace format."""
     for number, row in enumerate([*timeline.rows, HOST]):
         pid, name = FIRST_ROW + number, f"gluonlab: {row}"
         yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
         yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": -1}}
-        for phase, (begin, end) in phases_of(timeline, row):
-            yield _event(phase, pid, begin, end)
+        for phase, (begin, end) in phase_intervals(timeline, row):
+            yield _trace_event(phase, pid, begin, end)
     ends = [*timeline.starts[1:], timeline.end]
     for step, (begin, end) in enumerate(zip(timeline.starts, ends), start=timeline.first_step):
-        yield {**_event(f"step {step}", FIRST_ROW + len(timeline.rows), begin, end), "tid": 1}
+        yield {**_trace_event(f"step {step}", FIRST_ROW + len(timeline.rows), begin, end), "tid": 1}
 
 
-def phases_of(timeline: Timeline, row: str) -> List[Tuple[str, Interval]]:
-    """What a device, or the host, did when, in order of time."""
+def phase_intervals(timeline: Timeline, row: str) -> List[Tuple[str, Interval]]:
+    """Return (phase, interval) of a device or of the host, sorted by time."""
     if row == HOST:
         return [(span.name, (span.begin, span.end)) for span in timeline.host]
-    found = [(phase, each) for phase in PHASES for each in timeline.moments(row, phase)]
-    return sorted(found, key=lambda one: one[1])
+    intervals = [(phase, each) for phase in PHASES for each in timeline.intervals(row, phase)]
+    return sorted(intervals, key=lambda one: one[1])
 
 
-def _event(name: str, pid: int, begin: float, end: float) -> Event:
+def _trace_event(name: str, pid: int, begin: float, end: float) -> Event:
     return {"ph": "X", "name": name, "cat": "phase", "pid": pid, "tid": 0,
             "ts": begin, "dur": end - begin}  # fmt: skip

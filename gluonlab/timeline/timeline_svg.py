@@ -1,4 +1,4 @@
-"""A timeline as one SVG picture: a row for each device and one for the host, by phase."""
+"""SVG picture of a timeline: a row of phases for each device, and one for the host."""
 
 from __future__ import annotations
 
@@ -7,19 +7,27 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from gluonlab.drawing.matplotlib_figures import as_svg as figure_as_svg
-from gluonlab.drawing.matplotlib_figures import as_written, import_matplotlib, new_figure
-from gluonlab.drawing.translations import in_language, load_words
-from gluonlab.timeline.timeline import HOST, INPUT, PHASES, WAITING, Interval, Timeline, phases_of
+from gluonlab.drawing.matplotlib_figures import escape_dollars, import_matplotlib, new_figure
+from gluonlab.drawing.translations import load_words, select_language
+from gluonlab.timeline.timeline import (
+    HOST,
+    INPUT,
+    PHASES,
+    WAITING,
+    Interval,
+    Timeline,
+    phase_intervals,
+)
 
 # All lengths are px.
 WIDTH, MARGIN, LABELS = 960, 28, 74
 TOP, ROW, APART, LINE = 118, 30, 8, 19
-STEPS = 4  # as long as so many takes is drawn; more would be too narrow to see
-LEAST = 0.25  # of a bar that is drawn; what is shorter would only make the file large
+STEPS = 4  # steps that are drawn; more would be too narrow to see
+MIN_BAR_WIDTH = 0.25  # shorter gaps are closed, which would only make the file large
 
-# The colours differ in lightness, too; nobody has to tell red from green.
+# The colors also differ in lightness, so that no one has to distinguish red from green.
 INK, QUIET, PAPER, EMPTY, TICK = "#1c2430", "#566072", "#ffffff", "#eef1f5", "#9aa4b2"
-COLOURS = {
+COLORS = {
     "forward": "#2c66c9", "backward": "#8fb8f6", "sum": "#c2410c", "copy": "#f0a878",
     "update": "#6b3fa0", "other": "#8b95a5", "stages": "#5b8fe0", INPUT: "#2f7d5b", WAITING: EMPTY,
 }  # fmt: skip
@@ -31,12 +39,12 @@ DARK = {
 
 
 class TimelineTexts(NamedTuple):
-    """All words of one language.
+    """All texts of one language.
 
-    ``columns``: of the sentences; ``letter``: px, so many as a letter of a name takes.
+    ``columns``: line length of sentences. ``letter``: px of a letter of a name.
     """
 
-    steps: Sequence[str]  # of one step, and of several
+    steps: Sequence[str]  # singular and plural
     drawn: str
     host_only: str
     host: str
@@ -55,18 +63,18 @@ WORDS: Dict[str, TimelineTexts] = {
 
 
 def as_svg(timeline: Timeline, title: str, language: str = "en") -> str:
-    """The first milliseconds; shares and the overlap, printed below, are of all that was recorded.
+    """Return a picture of the first milliseconds; shares and overlap are of all recorded steps.
 
-    The picture is complete in itself, and has a dark form. Raises ConfigError for a ``language``
-    that it does not speak.
+    The SVG needs no other file and has a dark variant. Raises ConfigError for an unknown
+    ``language``.
     """
     import_matplotlib()
     from matplotlib.patches import Rectangle
 
-    words = in_language(WORDS, language)
+    words = select_language(WORDS, language)
     begin, count, first = timeline.begin, len(timeline.starts), timeline.first_step
     end = begin + (timeline.end - begin) * min(1, STEPS / count)
-    sentences = in_words(timeline, language)
+    sentences = describe_timeline(timeline, language)
     lines = [line for each in sentences for line in textwrap.wrap(each, words.columns)]
     rows = [*timeline.rows, HOST]
     plot_height = len(rows) * (ROW + APART)
@@ -74,8 +82,8 @@ def as_svg(timeline: Timeline, title: str, language: str = "en") -> str:
     figure = new_figure(WIDTH / 72, height / 72)
 
     def put(x: float, y: float, text: str, color: str = INK, size: int = 13, **look: Any) -> None:
-        place = x / WIDTH, 1 - y / height
-        figure.text(*place, as_written(text), size=size, color=color, **look)
+        position = x / WIDTH, 1 - y / height
+        figure.text(*position, escape_dollars(text), size=size, color=color, **look)
 
     put(MARGIN, 44, title, size=22, weight=600)
     which = words.steps[count > 1].format(
@@ -86,7 +94,7 @@ def as_svg(timeline: Timeline, title: str, language: str = "en") -> str:
     x: float = MARGIN
     for name in (*PHASES, INPUT, WAITING):
         corner = x / WIDTH, 1 - 98 / height
-        figure.add_artist(Rectangle(corner, 14 / WIDTH, 14 / height, color=COLOURS[name], lw=0))
+        figure.add_artist(Rectangle(corner, 14 / WIDTH, 14 / height, color=COLORS[name], lw=0))
         put(x + 20, 96, words.names[name])
         x += 52 + words.letter * len(words.names[name])
     width = WIDTH - 2 * MARGIN - LABELS
@@ -104,22 +112,22 @@ def as_svg(timeline: Timeline, title: str, language: str = "en") -> str:
     starts = [(start - begin) / 1e3 for start in timeline.starts if start < end]
     axes.vlines(starts, plot_height - ROW - APART, plot_height, color=QUIET, lw=1,
                 linestyles=(0, (3, 3)), gid="steps")  # fmt: skip
-    _scale(axes)
+    _format_axis(axes)
     for number, line in enumerate(lines):
         put(MARGIN, TOP + plot_height + 56 + LINE * number, line, QUIET)
     return figure_as_svg(figure, title, " ".join(sentences), DARK)
 
 
-def in_words(timeline: Timeline, language: str = "en") -> List[str]:
-    """What each device did, and how much of the sums lies beside backward: a sentence each."""
-    words = in_language(WORDS, language)
+def describe_timeline(timeline: Timeline, language: str = "en") -> List[str]:
+    """Return a sentence with the shares of each device, and one with the overlap of the sums."""
+    words = select_language(WORDS, language)
     lines = []
     for row in timeline.rows:
         shares = timeline.shares(row)
-        told = words.comma.join(
+        shares_text = words.comma.join(
             f"{words.names[name]} {share:.0%}" for name, share in shares.items() if share >= 0.005
         )
-        lines.append(f"{row}{words.colon}{told}")
+        lines.append(f"{row}{words.colon}{shares_text}")
     overlap = timeline.overlap()
     if overlap is not None:
         lines.append(words.beside.format(overlap=overlap))
@@ -129,12 +137,14 @@ def in_words(timeline: Timeline, language: str = "en") -> List[str]:
 def _draw_bars(
     axes: Any, timeline: Timeline, row: str, drawn: Interval, top: float, micros_per_px: float
 ) -> None:
-    """One path of rectangles for each phase, whose id is ``row:phase``."""
+    """Draw a path of rectangles for each phase, whose id is ``row:phase``."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Outline
 
     bars: Dict[str, List[List[Tuple[float, float]]]] = {}
-    for phase, (since, until) in _joined(phases_of(timeline, row), LEAST * micros_per_px):
+    for phase, (since, until) in _join_neighbors(
+        phase_intervals(timeline, row), MIN_BAR_WIDTH * micros_per_px
+    ):
         since, until = max(since, drawn[0]), min(until, drawn[1])
         if since < until:
             left, right = ((each - drawn[0]) / 1e3 for each in (since, until))
@@ -143,22 +153,22 @@ def _draw_bars(
     for phase, outlines in bars.items():
         outline = Outline.make_compound_path(*(Outline([*each, each[0]], closed=True)
                                                for each in outlines))  # fmt: skip
-        axes.add_patch(PathPatch(outline, color=COLOURS[phase], lw=0, gid=f"{row}:{phase}"))
+        axes.add_patch(PathPatch(outline, color=COLORS[phase], lw=0, gid=f"{row}:{phase}"))
 
 
-def _joined(bars: Sequence[Tuple[str, Interval]], gap: float) -> List[Tuple[str, Interval]]:
-    """Neighbours of one phase with less than ``gap`` between them as one."""
-    found: List[Tuple[str, Interval]] = []
+def _join_neighbors(bars: Sequence[Tuple[str, Interval]], gap: float) -> List[Tuple[str, Interval]]:
+    """Join neighboring bars of one phase if the gap between them is less than ``gap``."""
+    joined: List[Tuple[str, Interval]] = []
     for phase, (begin, end) in bars:
-        if found and found[-1][0] == phase and begin - found[-1][1][1] < gap:
-            found[-1] = (phase, (found[-1][1][0], max(end, found[-1][1][1])))
+        if joined and joined[-1][0] == phase and begin - joined[-1][1][1] < gap:
+            joined[-1] = (phase, (joined[-1][1][0], max(end, joined[-1][1][1])))
         else:
-            found.append((phase, (begin, end)))
-    return found
+            joined.append((phase, (begin, end)))
+    return joined
 
 
-def _scale(axes: Any) -> None:
-    """Milliseconds, at round numbers."""
+def _format_axis(axes: Any) -> None:
+    """Set the ticks to round milliseconds."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 5, 10]))

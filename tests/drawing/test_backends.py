@@ -17,9 +17,9 @@ PICTURES = f"""
 import os, sys
 from pathlib import Path
 from gluonlab.drawing.matplotlib_figures import LiveChart
-from gluonlab.runs import curves
+from gluonlab.runs import plot_curves as curves
 
-assert not any("matplotlib" in name for name in sys.modules)
+assert not any(name.split(".")[0] == "matplotlib" for name in sys.modules)
 curves.draw([], Path("curves.png"))
 chart = LiveChart("x", "y")
 chart.add(1, {{"one": 1.0}})
@@ -43,7 +43,7 @@ def in_environment(backend, *arguments, folder="."):
     return done.stdout
 
 
-def test_every_picture_is_drawn_though_matplotlib_refuses_the_backend(tmp_path):
+def test_pictures_are_drawn_with_a_backend_that_matplotlib_rejects(tmp_path):
     in_environment(REFUSED, "-c", PICTURES, REFUSED, folder=tmp_path)
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
@@ -59,7 +59,7 @@ def test_one_function_loads_matplotlib():
 
 
 @pytest.mark.long
-def test_a_backend_that_there_is_remains_for_figures_of_the_users_own():
+def test_an_available_backend_stays_set_for_the_users_figures():
     own = (
         "from gluonlab.drawing.matplotlib_figures import new_figure; new_figure(1, 1); "
         "import matplotlib; print(matplotlib.get_backend())"
@@ -69,7 +69,7 @@ def test_a_backend_that_there_is_remains_for_figures_of_the_users_own():
 
 @pytest.mark.long
 @pytest.mark.parametrize("backend", [REFUSED, ABSENT])
-def test_every_command_that_draws_does(tmp_path, backend):
+def test_every_drawing_command_writes_its_picture(tmp_path, backend):
     for arguments, picture in (
         ("run --gpus 2 --epochs 1 --confusion --out run", "run/curves.png"),
         ("run --compare 1,2 --epochs 1 --out both", "both/2-devices/curves.png"),

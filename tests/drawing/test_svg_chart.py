@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from support.drawn_charts import SVG, marks, texts, ticks, tree_of, values, with_id
 
 from gluonlab.drawing.svg_chart import (
-    COLOURS,
+    COLORS,
+    CURVE_KINDS,
     DARK,
-    KINDS,
     LETTER,
     MARKS,
     WIDE_LETTER,
@@ -19,7 +19,7 @@ from gluonlab.drawing.svg_chart import (
     Curve,
     Region,
     as_svg,
-    number,
+    format_number,
 )
 
 VALUES = st.floats(1e-6, 1e7)
@@ -85,13 +85,13 @@ def test_a_single_point_and_nothing_at_all_can_be_drawn():
 
 
 def test_each_kind_of_curve_has_a_mark_and_colours_for_light_and_dark():
-    assert len(set(MARKS)) == len(set(COLOURS)) == KINDS and set(COLOURS) <= set(DARK)
+    assert len(set(MARKS)) == len(set(COLORS)) == CURVE_KINDS and set(COLORS) <= set(DARK)
     svg = as_svg(Chart("it", Axis("x"), Axis("y"), [Curve("one", [(1, 2)], 3)]))
     dark = svg[svg.index("(prefers-color-scheme: dark)") : svg.index("</style>")]
-    assert f'[style*="fill: {COLOURS[3]}"] {{ fill: {DARK[COLOURS[3]]} !important }}' in dark
+    assert f'[style*="fill: {COLORS[3]}"] {{ fill: {DARK[COLORS[3]]} !important }}' in dark
 
 
-def test_dollars_are_dollars():
+def test_dollar_signs_are_not_mathematics():
     tree = drawn([Curve("$a$ and $b", [(1, 2)])], notes=["$x^2$ $"])
     assert {"$a$ and $b", "$x^2$ $"} <= set(texts(tree))
 
@@ -101,7 +101,7 @@ def test_dollars_are_dollars():
     [(1024, "1,024"), (0.25, "0.25"), (1e-5, "1e-05"), (0.0, "0"), (12.34, "12.3")],
 )
 def test_numbers_are_short(value, said):
-    assert number(value) == said
+    assert format_number(value) == said
 
 
 def notes_of(tree):
@@ -112,7 +112,7 @@ def notes_of(tree):
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from("漢字カ、。」)aB1 "), min_size=1, max_size=9), st.integers(0, 60))
-def test_japanese_notes_are_broken_where_the_picture_ends_but_not_before_what_closes(words, times):
+def test_japanese_notes_wrap_at_the_picture_width_but_not_before_closing_marks(words, times):
     note = "注" + "".join(words) * times
     tree = drawn([Curve("", [(1, 2)])], notes=[note])
     room = float(tree.get("viewBox").split()[2]) - 2 * 24

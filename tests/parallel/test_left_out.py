@@ -60,7 +60,7 @@ def make(ctxs, start=None):
     bad=st.tuples(st.integers(0, 5), st.sampled_from([np.inf, np.nan])),
     make_scale=st.sampled_from([SkipNotFinite, LossScale]),
 )
-def test_one_image_that_is_not_finite_leaves_no_trace(
+def test_a_skipped_batch_with_a_non_finite_image_changes_nothing(
     way, copies, parts, clip_norm, bad, make_scale
 ):
     name, size, more = way
@@ -69,7 +69,7 @@ def test_one_image_that_is_not_finite_leaves_no_trace(
     images[bad[0], 0, 2, 2] = bad[1]
     ctxs, scale = contexts(size * copies), make_scale()
     plan = plan_for(
-        split_of(name, ctxs, size, share=7, **more), microbatches=Microbatches(parts),
+        split_of(name, ctxs, size, max_shard_images=7, **more), microbatches=Microbatches(parts),
         clip_norm=clip_norm, loss_scale=scale,
     )  # fmt: skip
     strategy = strategy_class(name)(make, softmax(), plan, ALONE)

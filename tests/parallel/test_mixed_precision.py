@@ -37,16 +37,16 @@ from gluonlab.models.infer_shapes import complete
 from gluonlab.models.networks import LeNet
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.strategy import DataParallel, DataParallelStep, data_parallel
-from gluonlab.parallel.data.sync_bn import cut
-from gluonlab.parallel.data.sync_bn_replicas import kinds_between
+from gluonlab.parallel.data.sync_bn import split_at_batch_norm
+from gluonlab.parallel.data.sync_bn_replicas import infer_boundary_specs
 from gluonlab.parallel.mixed_precision import (
-    FULL,
-    HALF,
-    as_it_is,
+    FLOAT16_OPERATORS,
+    FLOAT32_OPERATORS,
     check_dtype_on,
-    conversion,
-    for_sync_bn,
+    graph_conversion,
+    keep_float32,
     mixed_precision,
+    mixed_precision_for_sync_bn,
 )
 from gluonlab.parallel.training_loss import make_loss
 from gluonlab.training import loop, plan
@@ -65,9 +65,17 @@ COLOURS = ((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
 PRODUCTS = {"Convolution", "FullyConnected"}
 EXACT = {"log_softmax", "pick", "sum", "mean", "_image_normalize"}
 # which CPUs can compute
-HALVES = partial(mixed_precision, half=("tanh", "Pooling"), full=(*FULL, *HALF))
+HALVES = partial(
+    mixed_precision,
+    float16_operators=("tanh", "Pooling"),
+    float32_operators=(*FLOAT32_OPERATORS, *FLOAT16_OPERATORS),
+)
 GPU = mx.gpu(0)
-NOWHERE = partial(mixed_precision, half=(), full=(*FULL, *HALF))
+NOWHERE = partial(
+    mixed_precision,
+    float16_operators=(),
+    float32_operators=(*FLOAT32_OPERATORS, *FLOAT16_OPERATORS),
+)
 
 
 @functools.lru_cache(maxsize=None)
@@ -117,7 +125,7 @@ def check_types(graph, net, **inputs):
 )
 def test_products_are_float16_and_all_that_adds_up_or_is_kept_is_float32(name, lanes_as):
     graph, net = graph_of(name, mixed_precision, lanes_as)
-    plain = graph_of(name, as_it_is, lanes_as)[0]
+    plain = graph_of(name, keep_float32, lanes_as)[0]
     inputs = {IMAGES: np.uint8, LABELS: np.int32}
     check_types(graph, net, **inputs)
     assert len(graph.list_arguments()) == len(plain.list_arguments())
@@ -142,7 +150,7 @@ def test_products_are_float16_and_all_that_adds_up_or_is_kept_is_float32(name, l
     assert found["exact"] >= 5
 
 
-def test_the_images_reach_the_network_as_they_did():
+def test_images_are_normalized_in_float32():
     """Nothing before the first product is cast: bytes to float32, and normalised there."""
     first = list(
         types_in(graph_of("resnet8", mixed_precision)[0], **{IMAGES: np.uint8, LABELS: np.int32})
@@ -182,7 +190,7 @@ STEPS = st.lists(
         ("sum", 4, 5),
     ]
 )
-def test_whatever_reads_an_array_beside_a_product_gets_types_that_fit(steps):
+def test_readers_of_a_cast_array_get_matching_types(steps):
     """A copy in float16 is for the product alone."""
     values = [mx.sym.var("data")]
     for name, one, other in steps:
@@ -217,7 +225,7 @@ def bound(graph, shapes, types):
 
 
 @pytest.mark.parametrize("name", ["lenet", "resnet8", "cifar_resnet20"])
-def test_backward_has_types_that_fit(name):
+def test_backward_has_matching_types(name):
     """Bound with gradients in float32, to which microbatches add; the executor refuses types that
     do not fit.
     """
@@ -230,13 +238,13 @@ def test_backward_has_types_that_fit(name):
 
 
 def test_synchronised_batchnorm_is_float32_in_all_stages():
-    graph, net = graph_of("resnet8", for_sync_bn)
+    graph, net = graph_of("resnet8", mixed_precision_for_sync_bn)
     kinds = {IMAGES: ((4, 3, 32, 32), np.uint8), LABELS: ((4,), np.int32)}
     kinds.update({name: (param.shape, param.dtype) for name, param in net.collect_params().items()})
-    stages = cut(graph)
+    stages = split_at_batch_norm(graph)
     for layer in (layer for stage in stages for layer in stage.layers):
-        kinds.update((name, kinds[layer.beta]) for name in layer.told)
-    between, products = kinds_between(stages, kinds), 0
+        kinds.update((name, kinds[layer.beta]) for name in layer.input_names)
+    between, products = infer_boundary_specs(stages, kinds), 0
     for stage in stages:
         inputs = {name: between[name][1] for name in stage.graph.list_arguments()}
         for operator, of_inputs, _ in types_in(stage.graph, **inputs):
@@ -306,11 +314,11 @@ def trained(convert, loss_scale=None, make_net=lenet, shape=(1, 16, 16)):
 
 
 def test_a_conversion_that_leaves_everything_float32_changes_no_bit():
-    assert all(np.array_equal(a, b) for a, b in zip(trained(NOWHERE), trained(as_it_is)))
+    assert all(np.array_equal(a, b) for a, b in zip(trained(NOWHERE), trained(keep_float32)))
 
 
 def test_a_network_with_real_float16_pooling_trains_like_float32():
-    plain, mixed = trained(as_it_is, None, smooth), trained(HALVES, LossScale(2.0**8), smooth)
+    plain, mixed = trained(keep_float32, None, smooth), trained(HALVES, LossScale(2.0**8), smooth)
     assert 1e-6 < distance(mixed, plain) < 5e-3  # float16 has three digits
 
 
@@ -347,7 +355,7 @@ def first_weights(convert, loss_scale=None, steps=1):
 
 
 def test_gradients_that_vanish_in_float16_are_saved_by_the_scale():
-    expected = first_weights(as_it_is)
+    expected = first_weights(keep_float32)
     assert np.abs(expected).max() > 1e-6
     assert (first_weights(HALVES) == 0).all()
     assert distance([first_weights(HALVES, LossScale(2.0**24))], [expected]) < 2e-3
@@ -357,27 +365,27 @@ def test_a_scale_that_is_too_large_overflows_float16_and_comes_down():
     scale = LossScale(2.0**60, largest=2.0**60)
     moved = first_weights(HALVES, scale, steps=60)
     assert 5 < scale.skipped == math.log2(2.0**60 / scale.value)
-    assert distance([moved], [first_weights(as_it_is)]) < 2e-3
+    assert distance([moved], [first_weights(keep_float32)]) < 2e-3
 
 
 class Lines(Reporter):
     def __init__(self):
-        self.lines = []
+        self.describe = []
 
     def say(self, line):
-        self.lines.append(line)
+        self.describe.append(line)
 
 
 def whole_run(out, monkeypatch, loss_scale, strategy=data_parallel):
     """A run as on GPUs, with the operators in float16 that a CPU has."""
     monkeypatch.setattr(plan, "make_loss_scale", lambda *asked: loss_scale)
-    monkeypatch.setattr(plan, "conversion", lambda dtype, sync_bn: HALVES)
+    monkeypatch.setattr(plan, "graph_conversion", lambda dtype, sync_bn: HALVES)
     reporter = Lines()
     config = TrainConfig(
         devices=named(2), model="lenet", lr=0.05, epochs=1, batch_size=8, out=str(out)
     )
     found = loop.train(config, strategy, reporter, dataset=few_digits(6 * 2 * 8))
-    return found, reporter.lines
+    return found, reporter.describe
 
 
 class BrightBatches(DataParallel):
@@ -485,7 +493,7 @@ def test_settings_that_make_no_sense_are_refused(settings, message):
 
 
 def test_what_each_setting_does_to_the_graph():
-    assert conversion("float32", sync_bn=False) is as_it_is
-    assert conversion("float32", sync_bn=True) is as_it_is
-    assert conversion("float16", sync_bn=False) is mixed_precision
-    assert conversion("float16", sync_bn=True) is for_sync_bn
+    assert graph_conversion("float32", sync_bn=False) is keep_float32
+    assert graph_conversion("float32", sync_bn=True) is keep_float32
+    assert graph_conversion("float16", sync_bn=False) is mixed_precision
+    assert graph_conversion("float16", sync_bn=True) is mixed_precision_for_sync_bn

@@ -13,7 +13,7 @@ from support.reference import as_is, cpus, distance, values
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.data.loading.split_batch import shard, whole
 from gluonlab.kvstores import make_kvstore
-from gluonlab.parallel.data.replica import replicas
+from gluonlab.parallel.data.replica import make_replicas
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.training_loss import SmoothedCrossEntropy, make_loss
 
@@ -66,7 +66,7 @@ def test_without_smoothing_the_loss_is_gluons_own():
 def test_training_is_smoothed_and_evaluation_is_not():
     images, labels = BATCHES[0]
     net = small_net(contexts(1))
-    (replica,) = replicas(net, make_loss(0.2), as_is, contexts(1))
+    (replica,) = make_replicas(net, make_loss(0.2), as_is, contexts(1))
     x, y = nd.array(images, ctx=device()), nd.array(labels, ctx=device(), dtype="int32")
     scores = net(x).asnumpy()
     trained, first = (array.asnumpy() for array in replica.forward(x, y))

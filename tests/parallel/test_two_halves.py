@@ -20,7 +20,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError, DivergedError
 from gluonlab.models import MODELS, ModelKind
 from gluonlab.parallel.data.strategy import data_parallel
-from gluonlab.parallel.strategy import Scored, State, WholeParameters
+from gluonlab.parallel.strategy import ScoredImages, StrategyState, UnshardedParameters
 from gluonlab.parallel.training_loss import make_loss
 from gluonlab.report.report_page import as_page
 from gluonlab.runs.run_reader import read_runs
@@ -29,11 +29,11 @@ from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 
 
-class TwoHalves(WholeParameters):
+class TwoHalves(UnshardedParameters):
     """The first half of a network's layers lies on one device, the second on another one."""
 
     devices_per_copy = 2
-    has_statistics = True  # there may be BatchNorm layers, each with its one replica
+    has_running_statistics = True  # there may be BatchNorm layers, each with its one replica
 
     def __init__(self, make_net, loss, plan, group):
         first, second = plan.ctxs
@@ -78,21 +78,21 @@ class TwoHalves(WholeParameters):
     def settings(self):
         return {}
 
-    def lines(self):
+    def describe(self):
         return iter(())
 
     def score(self, batch):
         for x, y in zip(*batch):
             scores, labels = self.scores(x), self.moved(y)
-            yield Scored(0, self.true_loss(scores, labels).sum(), scores, labels)
+            yield ScoredImages(0, self.true_loss(scores, labels).sum(), scores, labels)
 
-    def settle_statistics(self):
+    def sync_running_statistics(self):
         """There is one replica."""
 
     def state(self):
         first, *others = map(states_of, self.trainers)
         parameters = sum((states.parameters for states in others), first.parameters)
-        return State(first._replace(parameters=parameters), {})
+        return StrategyState(first._replace(parameters=parameters), {})
 
     def restore(self, state):
         for trainer in self.trainers:
@@ -160,7 +160,7 @@ def test_any_network_in_two_halves_trains_as_on_one_device(
     assert_alike(halves, whole, 1e-4)  # some arrays are small beside what they are computed of
 
 
-def test_it_trains_as_on_one_device_and_its_folder_evaluates_reports_and_exports(tmp_path):
+def test_a_custom_strategy_trains_as_on_one_device_evaluates_reports_and_exports(tmp_path):
     make, size = network(("convolution", "norm"), ("dense",)), {"global_batch_size": 500}
     halves = run(tmp_path / "run", named(2), make, export=True, confusion=True, **size)
     whole = run(tmp_path / "whole", named(1), make, data_parallel, **size)
@@ -187,7 +187,7 @@ def test_it_trains_as_on_one_device_and_its_folder_evaluates_reports_and_exports
 @pytest.mark.parametrize("where", ["first", "last"])
 def test_a_broken_parameter_of_either_half_ends_the_run(tmp_path, where):
     class Breaking(TwoHalves):
-        def settle_statistics(self):
+        def sync_running_statistics(self):
             param = list(self.net.collect_params().values())[0 if where == "first" else -1]
             param.list_data()[0][:] = np.nan
 
@@ -195,7 +195,7 @@ def test_a_broken_parameter_of_either_half_ends_the_run(tmp_path, where):
         run(tmp_path / "run", named(2), network((), ("dense",)), Breaking, global_batch_size=500)
 
 
-def test_a_strategy_whose_memory_is_not_known_is_not_asked_for_it(tmp_path):
+def test_a_strategy_without_memory_estimate_trains(tmp_path):
     with pytest.raises(ConfigError, match="--memory counts what the ways of --split take"):
         run(tmp_path / "run", named(2), network((), ("dense",)), memory=True)
     assert not (tmp_path / "run").exists()

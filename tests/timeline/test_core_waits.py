@@ -58,7 +58,7 @@ def lacking():
     return time.perf_counter() - time.thread_time()
 
 
-def test_what_it_waits_is_what_its_own_clock_lacks():
+def test_core_waits_equal_the_time_missing_from_the_threads_clock():
     """It may be taken off its core at any moment, also between two looks at clocks; and it may
     lack more than its core, if another thread has Python's lock or the machine itself is stopped.
     """
@@ -71,7 +71,7 @@ def test_what_it_waits_is_what_its_own_clock_lacks():
         while lacking() < begun + WAITED_S:
             pass
         least = lacking() - begun
-        found = waits.micros()
+        found = waits.wait_micros()
         measured.append((least, found, lacking() - before))
 
     def is_core_alone():
@@ -94,12 +94,12 @@ def test_a_thread_that_has_nothing_to_do_does_not_wait():
     while sum(found.values()) >= 20_000 and time.monotonic() < hangs:
         waits.begin()
         time.sleep(0.1)
-        found = waits.micros()
+        found = waits.wait_micros()
     assert set(found) == {"cpu(0)", "cpu(1)"} and sum(found.values()) < 20_000
 
 
-def test_where_the_system_says_nothing_neither_does_it(monkeypatch):
+def test_core_waits_are_empty_without_schedstat(monkeypatch):
     monkeypatch.setattr(recorder, "SCHEDSTAT", "/nowhere/{}")
     waits = CoreWaits([mx.cpu(0)])
     waits.begin()
-    assert waits.micros() == {}
+    assert waits.wait_micros() == {}

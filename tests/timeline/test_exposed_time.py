@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.timeline.exposed_time import LAUNCH_US, categories
+from gluonlab.timeline.exposed_time import LAUNCH_US, time_categories
 from gluonlab.timeline.mxnet_profiler import Span
 from gluonlab.timeline.timeline import PHASES, Timeline
 
@@ -42,41 +42,41 @@ AHEAD = (1, "forward", 9, 200, 350)  # of a later step, as of a loader that is a
         ([AHEAD, (1, "backward", 0, 355, 390)], 0.1),  # it came first in that device's queue
     ],
 )
-def test_a_hole_is_for_a_kernel_as_long_as_another_device_is_waited_for(others, kernel):
-    found = categories(timeline(*around_the_hole(), *others), ROWS[0])
+def test_a_gap_counts_as_kernel_while_it_waits_for_another_device(others, kernel):
+    found = time_categories(timeline(*around_the_hole(), *others), ROWS[0])
     assert (found.kernel, found.unknown) == pytest.approx((kernel, 0.1 - kernel))
     assert found.computing == pytest.approx(0.9) and sum(found) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("step", [0, 1, 2, 3])
-def test_of_another_step_only_what_the_operator_can_depend_on_counts(phase, step):
+def test_only_possible_dependencies_of_another_step_count(phase, step):
     """It is of step 2, so its weights come from earlier ones; sums and copies are for anybody."""
     ran = *around_the_hole(2, 2), (1, phase, step, 300, 400)
-    found = categories(timeline(*ran, steps=4), ROWS[0])
+    found = time_categories(timeline(*ran, steps=4), ROWS[0])
     depends = step <= 2 or phase in ("sum", "copy")
     assert (found.kernel, found.unknown) == pytest.approx((0.1, 0) if depends else (0, 0.1))
 
 
-def test_it_is_the_hosts_until_what_ends_it_is_queued():
+def test_a_gap_counts_as_host_until_its_next_operator_is_queued():
     spans = around_the_hole()
     times = {"forward": 0, "backward": 0, "update": 370}
     made = timeline(*spans)._replace(
         host=[Span("host", name, at, at) for name, at in times.items()], starts=[0.0]
     )
-    found = categories(made, ROWS[0])
+    found = time_categories(made, ROWS[0])
     assert found.host == pytest.approx(0.07) and found.unknown == pytest.approx(0.03)
 
 
 @pytest.mark.parametrize("waited", [(0.0, 0.0), (60.0, 0.0), (0.0, 60.0), (500.0, 500.0)])
 def test_waiting_for_a_core_explains_no_more_than_was_waited(waited):
-    found = categories(timeline(*around_the_hole(), core_waits=waited), ROWS[0])
+    found = time_categories(timeline(*around_the_hole(), core_waits=waited), ROWS[0])
     assert found.core == pytest.approx(min(0.1, sum(waited) / 1000))
     assert found.core + found.unknown == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("counted", [1, 5])
-def test_an_operator_is_of_no_step_that_the_host_had_not_begun(counted):
+def test_an_operator_belongs_to_no_step_that_the_host_had_not_started(counted):
     """It ran at 400, in the second step, whose sum was queued at 390, however often it was seen."""
     host = [
         Span("host", "sum", 10, 20),
@@ -85,12 +85,12 @@ def test_an_operator_is_of_no_step_that_the_host_had_not_begun(counted):
     ]
     spans = (0, "backward", 0, 0, 300), (0, "copy", counted, 400, 1000)
     made = timeline(*spans)._replace(host=host, starts=[0.0, 350.0, 800.0])
-    found = categories(made, ROWS[0])
+    found = time_categories(made, ROWS[0])
     assert found.host == pytest.approx(0.09) and found.unknown == 0
 
 
 @pytest.mark.parametrize(("shared", "late"), [(True, 0.08), (False, 0.0)])
-def test_what_several_phases_queue_may_have_been_queued_by_any(shared, late):
+def test_an_operator_of_several_phases_may_be_queued_by_any(shared, late):
     """It is taken for an operator of the update; the host went on queueing the sum until 380."""
     made = timeline(*around_the_hole())
     spans = [
@@ -98,7 +98,7 @@ def test_what_several_phases_queue_may_have_been_queued_by_any(shared, late):
         for span, phase in zip(made.spans, made.phases)
     ]
     host = [Span("host", "update", 0, 0), Span("host", "sum", 310, 380)]
-    found = categories(made._replace(spans=spans, host=host, starts=[0.0]), ROWS[0])
+    found = time_categories(made._replace(spans=spans, host=host, starts=[0.0]), ROWS[0])
     assert found.host == pytest.approx(late) and found.unknown == pytest.approx(0.1 - late)
 
 
@@ -141,7 +141,7 @@ def test_all_categories_are_those_of_moments_counted_one_by_one(ran, row):
         of_host += silent if silent > LAUNCH_US and ended_by[moment - 1] == "other" else 0
         silent = 0
         kernel += moment < 1000 and not busy[moment]
-    found = categories(made, ROWS[row])
+    found = time_categories(made, ROWS[row])
     assert sum(found) == pytest.approx(1)
     # which of those that begin at once ends a gap is not said
     if len({begin for begin, _, _ in own}) == len(own):

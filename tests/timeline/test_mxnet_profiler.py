@@ -15,7 +15,7 @@ import gluonlab, mxnet as mx
 from gluonlab.timeline import mxnet_profiler as profiler
 profiler.start()
 mx.nd.ones((3,)).wait_to_read()
-events = profiler.events()
+events = profiler.take_events()
 print(sorted((e["pid"], e["args"]["name"]) for e in events if e["ph"] == "M"
              and e["args"]["name"].split("/")[0] in ("cpu", "gpu")))
 print(any(e["ph"] == "B" for e in events))
@@ -23,7 +23,7 @@ print(any(e["ph"] == "B" for e in events))
 
 
 @pytest.mark.long
-def test_rows_have_their_names_where_a_trace_was_written_before(python, tmp_path):
+def test_rows_keep_their_names_in_later_traces(python, tmp_path):
     first = python("-c", OURS)
     assert first.returncode == 0, first.stderr
     after = python("-c", BEFORE + OURS, str(tmp_path / "memory.json"))
@@ -37,13 +37,13 @@ try:
 except mx.base.MXNetError:
     profiler.start()
     try:
-        profiler.events()
+        profiler.take_events()
     except gluonlab.errors.EngineError as error:
         print(error)
 """
 
 
-def test_who_configures_it_after_a_recording_is_told_so_at_the_next(python):
+def test_configuring_the_profiler_after_a_recording_is_an_error_in_the_next(python):
     done = python("-c", OURS + AGAIN)
     assert done.stdout.splitlines()[2:] == [
         "MXNet's profiler is configured once in a process, and somebody else has done it: record "
@@ -71,7 +71,7 @@ for _ in range(200):
 stopping.set()
 for thread in threads:
     thread.join()
-print(any(event["ph"] == "B" for event in profiler.events()))
+print(any(event["ph"] == "B" for event in profiler.take_events()))
 """
 
 

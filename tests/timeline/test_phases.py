@@ -10,7 +10,7 @@ from support.devices import named
 
 from gluonlab.config import TrainConfig
 from gluonlab.timeline.mxnet_profiler import Span
-from gluonlab.timeline.recorder import Phases, Recorder, Window
+from gluonlab.timeline.recorder import PhaseMap, PhaseWindow, Recorder
 from gluonlab.timeline.timeline import PHASES, WAITING, Timeline
 from gluonlab.training.plan import make_plan
 from gluonlab.training.training_setup import prepare, train_loader
@@ -35,7 +35,7 @@ def waited_for(windows):
         began = time.time_ns() / 1000
         queue()
         nd.waitall()
-        windows.append(Window(name, began, time.time_ns() / 1000))
+        windows.append(PhaseWindow(name, began, time.time_ns() / 1000))
 
     return around
 
@@ -52,7 +52,7 @@ def test_the_steps_after_the_first_are_named_as_if_each_phase_had_been_waited_fo
     recorder.learn(lambda around: strategy.step(second, around))
     recorder.record(lambda _: strategy.step(third, waited_for(windows)))
     timeline = recorder.end()
-    by_clock = Phases(timeline.spans, windows).of(timeline.spans)
+    by_clock = PhaseMap(timeline.spans, windows).find_phases(timeline.spans)
     assert list(timeline.phases) == by_clock
     assert {"forward", "backward", "update"} <= set(by_clock) <= set(PHASES)
     assert ("sum" in by_clock) == (way not in ("one device", "pipeline"))
@@ -69,12 +69,12 @@ def test_what_the_loader_copies_beside_a_sum_belongs_to_the_sum_only_if_that_is_
     through_host,
 ):
     """A batch to come is copied whenever the loader has it, also in the step that is learned."""
-    windows = [Window("backward", 0, 10), Window("allreduce", 10, 40)]
+    windows = [PhaseWindow("backward", 0, 10), PhaseWindow("allreduce", 10, 40)]
     spans = [Span("gpu(0)", "_backward_FullyConnected", 0, 9)]
     if through_host:
         spans.append(Span("gpu(0)", "CopyGPU2CPU", 11, 15))
     spans += [Span("gpu(0)", "CopyCPU2GPU", 20, 25), Span("gpu(0)", "CopyGPU2GPU", 26, 30)]
-    found = dict(zip([span.name for span in spans], Phases(spans, windows).of(spans)))
+    found = dict(zip([span.name for span in spans], PhaseMap(spans, windows).find_phases(spans)))
     assert found["CopyCPU2GPU"] == ("copy" if through_host else "other")
     assert found["CopyGPU2GPU"] == "copy" and found["_backward_FullyConnected"] == "backward"
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.timeline.timeline import common, length, merged
+from gluonlab.timeline.timeline import intersect_intervals, merge_intervals, total_length
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=8)
 
@@ -13,10 +13,10 @@ def moments(intervals):
 
 
 @given(INTERVALS, INTERVALS)
-def test_they_are_the_same_moments(one, other):
-    ours, theirs = merged(one), merged(other)
+def test_interval_operations_equal_sets_of_moments(one, other):
+    ours, theirs = merge_intervals(one), merge_intervals(other)
     assert moments(ours) == moments(one)
-    assert moments(common(ours, theirs)) == moments(one) & moments(other)
-    assert length(ours) == len(moments(one))
+    assert moments(intersect_intervals(ours, theirs)) == moments(one) & moments(other)
+    assert total_length(ours) == len(moments(one))
     ends = [edge for each in ours for edge in each]
     assert ends == sorted(set(ends))

@@ -7,7 +7,7 @@ from support.drawn_charts import SVG, texts, ticks, tree_of, values, with_id
 
 from gluonlab.timeline.mxnet_profiler import Span
 from gluonlab.timeline.timeline import Timeline
-from gluonlab.timeline.timeline_svg import LABELS, LEAST, MARGIN, STEPS, WIDTH, as_svg
+from gluonlab.timeline.timeline_svg import LABELS, MARGIN, MIN_BAR_WIDTH, STEPS, WIDTH, as_svg
 
 BEGAN, FIRST = 4e9, 7  # microseconds, and the number of the first step
 # what each row does in a step: from which share of it until which
@@ -85,7 +85,7 @@ def test_the_words_and_the_axis_tell_the_time_that_is_drawn(steps, each_ms, lang
 )
 def test_operators_of_one_phase_are_one_bar_where_no_gap_could_be_seen(other, apart, count):
     """Every second one is of the ``other`` phase; gaps are ``apart`` times the least bar."""
-    gap = 1000.0 * apart * LEAST / (WIDTH - 2 * MARGIN - LABELS)
+    gap = 1000.0 * apart * MIN_BAR_WIDTH / (WIDTH - 2 * MARGIN - LABELS)
     spans = [Span("cpu(0)", "any", (50 + gap) * n, (50 + gap) * n + 50) for n in range(10)]
     timeline = Timeline(FIRST, [0.0], 1000.0, ["cpu(0)"], spans, ["forward", other] * 5, [])
     tree = tree_of(as_svg(timeline, "a run"))

@@ -1,4 +1,4 @@
-"""What data parallelism takes on each device, planned."""
+"""Memory estimate of data parallelism, for each device."""
 
 from __future__ import annotations
 
@@ -8,93 +8,96 @@ import mxnet as mx
 from mxnet import gluon
 
 from gluonlab.models.rewrite_network import rewrite
-from gluonlab.parallel.compiled_graph import Kinds, bytes_of
+from gluonlab.parallel.compiled_graph import ArraySpecs, array_bytes
 from gluonlab.parallel.data.replica import loss_graph
 from gluonlab.parallel.memory_estimate import (
-    Graph,
+    MemoryEstimate,
     ShardSizes,
-    Taken,
-    divided,
-    input_kinds,
-    of_parameters,
-    without_memory,
+    UnboundGraph,
+    input_specs,
+    measure_scaled_bytes,
+    parameter_bytes,
+    unallocated_array,
 )
 from gluonlab.parallel.strategy import StrategyPlan
-from gluonlab.parallel.training_loss import constants_of, label_columns
+from gluonlab.parallel.training_loss import label_columns, loss_parameters
 
-PRECISE_MIB_OF_STAGES = 4096  # where MXNet tells whole MiB of each of some 20 to 60 stages
+# MXNet rounds each of some 20 to 60 stages down to whole MiB.
+PRECISE_MIB_OF_STAGES = 4096
 
 
 class ReplicaMemory:
-    """Tells what each device takes that has all of ``net``, wherever its parameters are now."""
+    """Memory estimator of a device that holds a whole replica of ``net``."""
 
     def __init__(self, net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: StrategyPlan) -> None:
         self.graph = loss_graph(net, loss, plan.preprocess, plan.conversion)
         self._plan, self._columns = plan, label_columns(loss)
-        own = dict(net.collect_params().items())
-        self._params = {**own, **constants_of(loss)}
-        self._always = of_parameters(
-            own.values(), plan.make_optimizer(), plan.kvstore, len(plan.ctxs)
+        params = dict(net.collect_params().items())
+        self._params = {**params, **loss_parameters(loss)}
+        self._parameter_bytes = parameter_bytes(
+            params.values(), plan.make_optimizer(), plan.kvstore, len(plan.ctxs)
         )
         self._activations: Dict[Tuple[int, ...], int] = {}
 
-    def taken(self, shards: ShardSizes) -> List[Taken]:
-        """As `gluonlab.parallel.strategy.Strategy` says."""
-        images = shards.trained[0]
-        part = self._plan.microbatches.largest(images)
-        # of two or more parts, the first and the others have graphs with inputs of their own
+    def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
+        """Implement `gluonlab.parallel.strategy.Strategy.estimate_memory`."""
+        images = shards.train_sizes[0]
+        part = self._plan.microbatches.largest_part(images)
+        # The first microbatch overwrites gradients, later ones accumulate: two graphs, two inputs.
         copies = 2 if part < images else 1
-        inputs = copies * sum(map(bytes_of, self._inputs(part).values()))
-        return [Taken(*self._always, self._activation_bytes(shards), inputs)]
+        inputs = copies * sum(map(array_bytes, self._input_specs(part).values()))
+        return [MemoryEstimate(*self._parameter_bytes, self._activation_bytes(shards), inputs)]
 
     def _activation_bytes(self, shards: ShardSizes) -> int:
-        """The bytes of activations on a device.
+        """Return the bytes of activations on a device.
 
-        Its own graphs, `GraphReplica`'s, share the memory of the largest. With --sync-bn they only
-        evaluate, and training has others, `StagedReplicas`'.
+        The graphs of `GraphReplica` share the memory of the largest. With --sync-bn they only
+        evaluate, and training uses those of `SyncBatchNormReplicas` in addition.
         """
-        largest = self._plan.microbatches.largest
+        largest_part = self._plan.microbatches.largest_part
         if not self._plan.sync_bn:
-            return self._planned(largest(shards.trained[0]))
-        evaluated = max(map(largest, shards.scored), default=0)
-        return self._planned(evaluated) + self._planned_in_stages(*self._parts(shards))
+            return self._plan_activations(largest_part(shards.train_sizes[0]))
+        scoring = self._plan_activations(max(map(largest_part, shards.score_sizes), default=0))
+        return scoring + self._plan_staged_activations(*self._train_graph_sizes(shards))
 
-    def _parts(self, shards: ShardSizes) -> List[int]:
-        """The images of each graph that training binds.
+    def _train_graph_sizes(self, shards: ShardSizes) -> List[int]:
+        """Return the images of each graph that training binds, in descending order.
 
-        Where gradients add to those of parts before, it is a graph of its own.
+        A graph that accumulates gradients is separate from one that overwrites them.
         """
-        cuts = (enumerate(self._plan.microbatches.bounds(share)) for share in shards.trained)
+        cuts = (enumerate(self._plan.microbatches.bounds(share)) for share in shards.train_sizes)
         bound = {(end - begin, number > 0) for cut in cuts for number, (begin, end) in cut}
-        return sorted((part for part, _ in bound), reverse=True)
+        return sorted((images for images, _ in bound), reverse=True)
 
-    def _planned(self, images: int) -> int:
-        """MXNet's plan of one graph, in bytes."""
+    def _plan_activations(self, images: int) -> int:
+        """Return the bytes that MXNet plans for one graph."""
         if (images,) not in self._activations:
-            graph = Graph(self.graph, self._params)
-            self._activations[images,] = graph.activations(self._inputs(images))
+            graph = UnboundGraph(self.graph, self._params)
+            self._activations[images,] = graph.activation_bytes(self._input_specs(images))
         return self._activations[images,]
 
-    def _planned_in_stages(self, *parts: int) -> int:
-        """The same for all graphs of `StagedReplicas`, each of many stages."""
-        from gluonlab.parallel.data.sync_bn_replicas import planned_mib
+    def _plan_staged_activations(self, *parts: int) -> int:
+        """Return the bytes that MXNet plans for all graphs of `SyncBatchNormReplicas`."""
+        from gluonlab.parallel.data.sync_bn_replicas import estimate_stages_mib
 
-        def told(times: int) -> float:
-            fit = [self._fitted(part * times) for part in parts]
-            return planned_mib(fit, self._params, without_memory)
+        def plan_mib(factor: int) -> float:
+            graphs = [self._rewritten_graph(part * factor) for part in parts]
+            return estimate_stages_mib(graphs, self._params, unallocated_array)
 
         key = (0, *parts)
         if key not in self._activations:
-            self._activations[key] = divided(PRECISE_MIB_OF_STAGES, told)
+            self._activations[key] = measure_scaled_bytes(PRECISE_MIB_OF_STAGES, plan_mib)
         return self._activations[key]
 
-    def _inputs(self, images: int) -> Kinds:
+    def _input_specs(self, images: int) -> ArraySpecs:
         split = self._plan.split
-        return input_kinds(images, split.image_shape, self._columns, split.image_dtype)
+        return input_specs(images, split.image_shape, self._columns, split.image_dtype)
 
-    def _fitted(self, images: int) -> Tuple[mx.sym.Symbol, Kinds]:
-        """The graph for ``images`` images, and the shapes and types of its arguments."""
-        kinds: Kinds = {name: (param.shape, param.dtype) for name, param in self._params.items()}
-        kinds.update(self._inputs(images))
-        learned = {name for name, param in self._params.items() if param.grad_req != "null"}
-        return rewrite(self.graph, mx.cpu(), kinds, learned, pad=False), kinds
+    def _rewritten_graph(self, images: int) -> Tuple[mx.sym.Symbol, ArraySpecs]:
+        """Return the graph for ``images`` images, and the shapes and types of its arguments."""
+        specs: ArraySpecs = {
+            name: (param.shape, param.dtype) for name, param in self._params.items()
+        }
+        specs.update(self._input_specs(images))
+        trained = {name for name, param in self._params.items() if param.grad_req != "null"}
+        return rewrite(self.graph, mx.cpu(), specs, trained, pad=False), specs

@@ -1,8 +1,8 @@
-"""Microbatches: a shard goes through the network in parts, whose gradients add up.
+"""Microbatches: parts of a shard that run one after the other and whose gradients are summed.
 
-Only one part's activations need memory at a time. The update is the big batch's: losses are added
-up, not averaged, so it does not matter how a shard is cut. What looks across the images of a batch
-sees a part only: BatchNorm normalises each microbatch by its own mean and variance, and moves its
+Only one part's activations need memory at a time. Losses are summed, not averaged, so that the
+update does not depend on the number of parts. But layers that combine the images of a batch see one
+part only: BatchNorm normalizes each microbatch by its own mean and variance, and updates its
 running statistics once per microbatch.
 """
 
@@ -21,10 +21,7 @@ from gluonlab.errors import ConfigError
 
 
 class Microbatch(NamedTuple):
-    """Some images (n, C, H, W) and labels (n,) of one device's shard.
-
-    ``device``: its position.
-    """
+    """Images (n, C, H, W) and labels (n,) of the shard of device number ``device``."""
 
     device: int
     images: nd.NDArray
@@ -33,53 +30,52 @@ class Microbatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Microbatches:
-    """How every shard is cut: into ``count`` parts, or into parts of at most ``size`` images.
+    """The division of every shard: into ``count`` parts, or into parts of at most ``size`` images.
 
-    Neither: it stays whole.
+    If both are None, shards stay whole.
     """
 
     count: Optional[int] = None
     size: Optional[int] = None
 
     def bounds(self, images: int) -> List[Tuple[int, int]]:
-        """The (begin, end) of each part of a shard, as even as they can be.
+        """Return the (begin, end) of each part of a shard, as even as possible, larger parts first.
 
-        No part is empty, and the larger ones come first. A shard with fewer images than ``count``
-        is cut into single images.
+        No part is empty: a shard with fewer images than ``count`` is divided into single images.
         """
         parts = self.count or (math.ceil(images / self.size) if self.size else 1)
         return shard_bounds(images, max(parts, 1))
 
-    def largest(self, images: int) -> int:
-        """How many images the largest part of a shard has."""
+    def largest_part(self, images: int) -> int:
+        """Return the number of images of the largest part of a shard."""
         return max((end - begin for begin, end in self.bounds(images)), default=0)
 
-    def rounds(self, batch: Batch) -> List[List[Microbatch]]:
-        """The parts of all shards, in rounds: in each, one part of every shard that has any left.
-
-        None without shards.
-        """
+    def split_into_rounds(self, batch: Batch) -> List[List[Microbatch]]:
+        """Split all shards into rounds, each with one part of every shard that has any left."""
         xs, ys = batch.xs, batch.ys
         if self.count is None and self.size is None:
             return [[Microbatch(i, x, y) for i, (x, y) in enumerate(zip(xs, ys))]] if xs else []
-        cuts = [self.bounds(len(x)) for x in xs]
+        bounds = [self.bounds(len(x)) for x in xs]
         return [
             [
-                # views: nothing is copied before the graph's own input
+                # Views: the first copy is the one into the input of the graph.
                 Microbatch(device, rows(x, begin, end), rows(y, begin, end))
-                for device, (x, y, cut) in enumerate(zip(xs, ys, cuts))
-                for begin, end in cut[number : number + 1]
+                for device, (x, y, of_device) in enumerate(zip(xs, ys, bounds))
+                for begin, end in of_device[number : number + 1]
             ]
-            for number in range(max(map(len, cuts), default=0))
+            for number in range(max(map(len, bounds), default=0))
         ]
 
     def check(
         self, global_batch_size: int, copies: int, on: str = "device", fewest: Optional[int] = None
     ) -> None:
-        """Raise ConfigError when a copy of the network has fewer images of a batch than parts.
+        """Raise ConfigError if a copy of the network gets fewer images of a batch than ``count``.
 
-        ``on``: what has one, "device" or "copy of the network". ``fewest``: how many images one
-        may have, where the batch is not shared evenly.
+        Args:
+            global_batch_size: Images of a batch.
+            copies: Number of copies of the network.
+            on: The words for the unit with a copy: "device" or "copy of the network".
+            fewest: Fewest images that a copy gets, if the batch is divided unevenly.
         """
         share = global_batch_size // copies if fewest is None else fewest
         if self.count is not None and self.count > max(share, 1):
@@ -90,28 +86,28 @@ class Microbatches:
                 f"give 1 to {max(share, 1)}, or a larger batch"
             )
 
-    def in_words(self) -> str:
-        """How the shards are cut, to be said after the batch size; empty when they stay whole."""
+    def describe(self) -> str:
+        """Return the words that follow the batch size in a run's output; "" for whole shards."""
         if self.count is not None:
             return f", in {self.count} microbatch{'es' * (self.count > 1)}"
         return f", in microbatches of at most {self.size}" if self.size is not None else ""
 
 
-WHOLE = Microbatches()
+WHOLE_SHARDS = Microbatches()
 
 
-class LossSums:
-    """On each device the sum of the losses (1,) of its shard's parts."""
+class LossAccumulator:
+    """Sums of the losses (1,) of a shard's microbatches, one on each device."""
 
     def __init__(self, ctxs: Sequence[mx.Context]) -> None:
         self.totals = [nd.zeros((1,), ctx=ctx) for ctx in ctxs]
-        self._begin = [CopyInto(total) for total in self.totals]
+        self._start = [CopyInto(total) for total in self.totals]
         self._add = [AddInto(total) for total in self.totals]
 
     def add(self, device: int, loss: nd.NDArray, first: bool) -> nd.NDArray:
-        """Add a part's loss, or begin with it; the sum so far, which the next call changes."""
+        """Add a loss, or start a new sum. Return the sum, which later calls overwrite."""
         if first:
-            self._begin[device].copy(loss)
+            self._start[device].copy(loss)
         else:
             self._add[device].add(loss)
         return self.totals[device]

@@ -1,4 +1,4 @@
-"""One device's copy of a network and its loss, compiled (`gluonlab.parallel.compiled_graph`)."""
+"""The compiled graph of a network and its loss on one device."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mxnet import gluon, nd
 from gluonlab.engine.fast_invoke import CopyInto, KindReader
 from gluonlab.models.symbol_graph import one_array
 from gluonlab.parallel.compiled_graph import BoundGraph, CompiledGraph
-from gluonlab.parallel.mixed_precision import Conversion, as_it_is
+from gluonlab.parallel.mixed_precision import Conversion, keep_float32
 from gluonlab.parallel.training_loss import (
     SmoothedCrossEntropy,
-    constants_of,
     label_columns,
+    loss_parameters,
     scoring_loss,
 )
 
@@ -25,19 +25,19 @@ def loss_graph(
     net: gluon.HybridBlock,
     loss: gluon.HybridBlock,
     preprocess: Callable[[Any, Any], Any],
-    convert: Conversion = as_it_is,
+    convert: Conversion = keep_float32,
 ) -> mx.sym.Symbol:
-    """Images and labels -> the sum of their losses (1,), and the network's scores (n, classes).
+    """Return the graph from images and labels to the sum of losses (1,) and scores (n, classes).
 
-    If ``loss`` is another one without its smoothing, then the sum of those (1,), too. ``convert``
-    may change how the network computes; its scores are float32, and so is all that is made of them.
+    If ``loss`` is smoothed, the sum of the unsmoothed losses (1,) is a third output. ``convert``
+    may change the types in which the network computes; scores and losses are float32.
     """
     scores = net(preprocess(mx.sym, mx.sym.var(IMAGES)))
-    return with_loss(convert(one_array(scores, type(net).__name__)), loss)
+    return append_loss(convert(one_array(scores, type(net).__name__)), loss)
 
 
-def with_loss(scores: mx.sym.Symbol, loss: gluon.HybridBlock) -> mx.sym.Symbol:
-    """Scores (n, classes) -> what a `loss_graph` gives."""
+def append_loss(scores: mx.sym.Symbol, loss: gluon.HybridBlock) -> mx.sym.Symbol:
+    """Append the loss to the scores (n, classes), for the outputs of a `loss_graph`."""
     labels = mx.sym.var(LABELS)
     outputs = [loss(scores, labels).sum(), mx.sym.BlockGrad(scores)]
     if isinstance(loss, SmoothedCrossEntropy):
@@ -46,7 +46,7 @@ def with_loss(scores: mx.sym.Symbol, loss: gluon.HybridBlock) -> mx.sym.Symbol:
 
 
 class _BoundReplica(NamedTuple):
-    """A bound graph of images and labels."""
+    """A graph bound to images and labels."""
 
     bound: BoundGraph
     images: CopyInto
@@ -57,9 +57,9 @@ class _BoundReplica(NamedTuple):
 
 
 class GraphReplica:
-    """Runs a `loss_graph` on one device, where ``params`` are already initialised.
+    """Runner of a `loss_graph` on one device, where ``params`` are already initialized.
 
-    ``scoring``: another one for labels (n,), where those of ``graph`` are of another kind.
+    ``scoring``: the graph for labels (n,), if those of ``graph`` have another shape.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class GraphReplica:
         ctx: mx.Context,
         scoring: Optional[mx.sym.Symbol] = None,
     ) -> None:
-        self.graph, self.scoring, self.ctx = graph, graph if scoring is None else scoring, ctx
-        self._part = CompiledGraph(graph, params, ctx, losses=[0])
+        self.graph, self.scoring_graph, self.ctx = graph, graph if scoring is None else scoring, ctx
+        self._compiled = CompiledGraph(graph, params, ctx, losses=[0])
         self._bound: Dict[Tuple[Any, ...], _BoundReplica] = {}
         self._last: "_BoundReplica | None" = None
         self._kinds = KindReader()
@@ -80,55 +80,65 @@ class GraphReplica:
         images: nd.NDArray,
         labels: nd.NDArray,
         train: bool = True,
-        add: bool = False,
-        around: Any = None,
+        accumulate: bool = False,
+        hook: Any = None,
     ) -> Tuple[nd.NDArray, nd.NDArray]:
-        """The sum of losses (1,) and the scores (n, classes), until the next call.
+        """Queue a forward pass; return the sum of losses (1,) and the scores (n, classes).
 
-        ``train``: as in autograd.record(train_mode=...), for layers that differ, such as Dropout.
-        Labels are not smoothed without. ``add``: `backward` will add to the gradients that are
-        there, instead of replacing them. ``around``: no sum is part of this pass, which it could be
-        shown.
+        The next call overwrites both arrays.
+
+        Args:
+            images: Images of a microbatch.
+            labels: Their labels.
+            train: Mode for layers such as Dropout, as in autograd.record(train_mode=...). If
+                False, the loss is unsmoothed.
+            accumulate: Whether `backward` adds to the gradients instead of overwriting them.
+            hook: Unused, since a pass on one device contains no allreduce.
         """
-        last = self._last = self._for(images, labels, add)
+        last = self._last = self._get_bound(images, labels, accumulate)
         last.images.copy(images)
         last.labels.copy(labels)
-        self._part.forward(last.bound, train)
+        self._compiled.forward(last.bound, train)
         return last.loss if train else last.unsmoothed, last.scores
 
-    def backward(self, scale: float = 1.0, around: Any = None) -> None:
-        """Write the gradients of the last forward's loss, times ``scale``, for the parameters."""
+    def backward(self, scale: float = 1.0, hook: Any = None) -> None:
+        """Queue the backward pass of the last forward's loss times ``scale``."""
         assert self._last is not None, "forward comes first"
         bound = self._last.bound
         bound.heads.fill(scale)
-        self._part.backward(bound)
+        self._compiled.backward(bound)
 
-    def _for(self, images: nd.NDArray, labels: nd.NDArray, add: bool) -> _BoundReplica:
+    def _get_bound(self, images: nd.NDArray, labels: nd.NDArray, accumulate: bool) -> _BoundReplica:
         kinds = self._kinds
-        key = (kinds.shape(images), kinds.type_number(images), kinds.type_number(labels), add)
+        key = (
+            kinds.shape(images),
+            kinds.type_number(images),
+            kinds.type_number(labels),
+            accumulate,
+        )
         bound = self._bound.get(key)
         if bound is None:
-            bound = self._bound[key] = self._bind(images, labels, add)
+            bound = self._bound[key] = self._bind(images, labels, accumulate)
         return bound
 
-    def _bind(self, images: nd.NDArray, labels: nd.NDArray, add: bool) -> _BoundReplica:
-        graph = self.scoring if len(labels.shape) == 1 else self.graph
-        bound = self._part.bind({IMAGES: images, LABELS: labels}, add, graph=graph)
+    def _bind(self, images: nd.NDArray, labels: nd.NDArray, accumulate: bool) -> _BoundReplica:
+        graph = self.scoring_graph if len(labels.shape) == 1 else self.graph
+        bound = self._compiled.bind({IMAGES: images, LABELS: labels}, accumulate, graph=graph)
         loss, scores, *others = bound.outputs
         copies = bound.inputs[IMAGES], bound.inputs[LABELS]
         return _BoundReplica(bound, *copies, loss, scores, others[0] if others else loss)
 
 
-def replicas(
+def make_replicas(
     net: gluon.HybridBlock,
     loss: gluon.HybridBlock,
     preprocess: Callable[[Any, Any], Any],
     ctxs: List[mx.Context],
-    convert: Conversion = as_it_is,
+    convert: Conversion = keep_float32,
 ) -> List[GraphReplica]:
-    """One compiled copy of ``net`` for each device."""
+    """Create one compiled replica of ``net`` on each device."""
     graph = scoring = loss_graph(net, loss, preprocess, convert)
     if label_columns(loss):
         scoring = loss_graph(net, scoring_loss(loss), preprocess, convert)
-    params = {**net.collect_params(), **constants_of(loss)}
+    params = {**net.collect_params(), **loss_parameters(loss)}
     return [GraphReplica(graph, params, ctx, scoring) for ctx in ctxs]

@@ -1,9 +1,9 @@
 """Data parallelism: every device holds the whole network and trains on its shard of each batch.
 
-One step: the shards go forward and backward, a microbatch at a time; the kvstore sums the
-gradients; every replica is updated. The losses of a batch are added up, not averaged, and the
-update divides by the size of the whole batch; so it does not matter how the batch was cut, and any
-batch size gives on k devices the update that one device would make.
+A step runs the shards forward and backward, one microbatch at a time; then the kvstore sums the
+gradients, and every replica is updated. Losses are summed, not averaged, and the update divides by
+the size of the whole batch. So k devices make the update of one device for any batch size, however
+the batch was divided.
 """
 
 from __future__ import annotations
@@ -20,28 +20,33 @@ from gluonlab.data.loading.split_batch import Batch
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.kvstores.process_groups import ALONE, Group
-from gluonlab.parallel.data.microbatches import WHOLE, LossSums, Microbatch, Microbatches
-from gluonlab.parallel.data.replica import replicas
+from gluonlab.parallel.data.microbatches import (
+    WHOLE_SHARDS,
+    LossAccumulator,
+    Microbatch,
+    Microbatches,
+)
+from gluonlab.parallel.data.replica import make_replicas
 from gluonlab.parallel.data.running_statistics import RunningStatistics
-from gluonlab.parallel.data.sync_bn import check_waits
-from gluonlab.parallel.memory_estimate import ShardSizes, Taken
-from gluonlab.parallel.mixed_precision import Conversion, as_it_is
+from gluonlab.parallel.data.sync_bn import check_native_sync_bn
+from gluonlab.parallel.memory_estimate import MemoryEstimate, ShardSizes
+from gluonlab.parallel.mixed_precision import Conversion, keep_float32
 from gluonlab.parallel.strategy import (
-    Around,
     MakeNet,
     MakeStrategy,
     Phase,
-    Scored,
-    State,
+    PhaseHook,
+    ScoredImages,
     StrategyPlan,
-    WholeParameters,
-    queue_all,
+    StrategyState,
+    UnshardedParameters,
+    queue_phases,
 )
-from gluonlab.parallel.training_loss import constants_of
+from gluonlab.parallel.training_loss import loss_parameters
 
 
 class ReplicaStep:
-    """`step` trains copies of a network on a batch; `score` only runs them."""
+    """A training step of several replicas of a network; `score` runs them without training."""
 
     def __init__(
         self,
@@ -49,95 +54,96 @@ class ReplicaStep:
         updates: Any,
         microbatches: Microbatches,
         statistics: Any,
-        staged: Any = None,
+        sync_bn_replicas: Any = None,
     ) -> None:
-        """``replicas[i]``, a `GraphReplica` or something like it, trains on shard i.
+        """Store the parts of a step.
 
-        ``updates`` sums and updates: a `BucketedTrainer`, or a `TrainerGroup`. ``statistics``: the
-        copies' `RunningStatistics`. ``staged``: a
-        `gluonlab.parallel.data.sync_bn_replicas.StagedReplicas`
-        that trains in place of the replicas.
+        Args:
+            replicas: ``replicas[i]`` trains on shard i, such as a `GraphReplica`.
+            updates: A `BucketedTrainer` or `TrainerGroup`, which sums the gradients and updates.
+            microbatches: Division of the shards.
+            statistics: The `RunningStatistics` of the replicas.
+            sync_bn_replicas: A `SyncBatchNormReplicas` that trains instead of ``replicas``.
         """
         self.replicas, self.microbatches = list(replicas), microbatches
-        self.statistics, self.updates, self.staged = statistics, updates, staged
-        self._sums = LossSums([replica.ctx for replica in replicas])
+        self.statistics, self.updates, self.sync_bn_replicas = statistics, updates, sync_bn_replicas
+        self._sums = LossAccumulator([replica.ctx for replica in replicas])
         self._losses: List[nd.NDArray] = []
 
-    def step(self, batch: Batch, around: Optional[Around] = None) -> List[nd.NDArray]:
-        """Queue the training on a batch; the sum of losses (1,) of each shard.
+    def step(self, batch: Batch, hook: Optional[PhaseHook] = None) -> List[nd.NDArray]:
+        """Queue the training on a batch; return the sum of losses (1,) of each shard.
 
-        Nothing waits, and the next step overwrites the losses. ``around``: see `queue_all`.
+        Nothing waits, and the next step overwrites the losses. ``hook``: see `queue_phases`.
         """
         if autograd.is_recording():
-            with autograd.pause():  # which costs some microseconds
-                return self.step(batch, around)
-        queue_all(self.phases(batch, around), around)
+            # Executors do not record. `pause` costs some microseconds, so only if necessary.
+            with autograd.pause():
+                return self.step(batch, hook)
+        queue_phases(self.phases(batch, hook), hook)
         return self._losses
 
     __call__ = step
 
-    def phases(self, batch: Batch, around: Optional[Around] = None) -> Iterator[Phase]:
-        """``forward`` and ``backward`` of each microbatch, ``allreduce``, ``update``.
+    def phases(self, batch: Batch, hook: Optional[PhaseHook] = None) -> Iterator[Phase]:
+        """Yield ``forward`` and ``backward`` of each microbatch, then ``allreduce`` and ``update``.
 
-        Call each before taking the next. ``around`` is shown the sums that are part of a pass.
+        Call each phase before the next is requested. ``hook`` gets the allreduces within a pass.
         """
         self._losses = []
-        self.statistics.saw(batch.xs)
-        rounds = self.microbatches.rounds(batch)
+        self.statistics.record_batch(batch.xs)
+        rounds = self.microbatches.split_into_rounds(batch)
         for number, parts in enumerate(rounds):
-            yield "forward", partial(self._forward, parts, number, len(rounds) > 1, around)
-            yield "backward", partial(self._backward, parts, around)
-        if len(batch.xs) < len(self.replicas):  # idle devices: their last gradients must not count
+            yield "forward", partial(self._forward, parts, number, len(rounds) > 1, hook)
+            yield "backward", partial(self._backward, parts, hook)
+        if len(batch.xs) < len(self.replicas):
+            # Idle devices still have the gradients of an earlier step, which would be added.
             self.updates.zero_grad(range(len(batch.xs), len(self.replicas)))
-        yield from self.updates.phases(batch.size)  # executors set no flags of freshness
+        yield from self.updates.phases(batch.size)
 
-    def score(self, batch: Batch) -> Iterator[Scored]:
-        """The scores of all shards, part by part, without training.
-
-        Each is overwritten when the next is asked for.
-        """
-        for parts in self.microbatches.rounds(batch):
+    def score(self, batch: Batch) -> Iterator[ScoredImages]:
+        """Yield the scores of all microbatches, untrained. Each overwrites the previous one."""
+        for parts in self.microbatches.split_into_rounds(batch):
             for part in parts:
                 replica = self.replicas[part.device]
                 loss, scores = replica.forward(part.images, part.labels, train=False)
-                yield Scored(part.device, loss, scores, part.labels)
+                yield ScoredImages(part.device, loss, scores, part.labels)
 
     @property
-    def has_statistics(self) -> bool:
-        """As `Strategy` says."""
+    def has_running_statistics(self) -> bool:
+        """True if layers such as BatchNorm keep running statistics."""
         return bool(self.statistics.exist)
 
     def _forward(
-        self, parts: Sequence[Microbatch], number: int, several: bool, around: Optional[Around]
+        self, parts: Sequence[Microbatch], number: int, several: bool, hook: Optional[PhaseHook]
     ) -> None:
-        """Round ``number`` of the batch, which may have ``several``."""
-        add = number > 0  # to the gradients of the rounds before
-        if self.staged is not None:
-            losses = self.staged.forward(parts, add)
+        """Queue round ``number`` of the batch, which has ``several`` or one."""
+        accumulate = number > 0
+        if self.sync_bn_replicas is not None:
+            losses = self.sync_bn_replicas.forward(parts, accumulate)
         else:
             losses = [
-                self.replicas[device].forward(images, labels, add=add, around=around)[0]
+                self.replicas[device].forward(images, labels, accumulate=accumulate, hook=hook)[0]
                 for device, images, labels in parts
             ]
         if several:
             losses = [
-                self._sums.add(part.device, loss, first=not add)
+                self._sums.add(part.device, loss, first=not accumulate)
                 for part, loss in zip(parts, losses)
             ]
         self._losses = self._losses or losses
 
-    def _backward(self, parts: Sequence[Microbatch], around: Optional[Around]) -> None:
+    def _backward(self, parts: Sequence[Microbatch], hook: Optional[PhaseHook]) -> None:
         loss_scale = self.updates.loss_scale
         scale = 1.0 if loss_scale is None else loss_scale.value
-        if self.staged is not None:
-            self.staged.backward(scale)
+        if self.sync_bn_replicas is not None:
+            self.sync_bn_replicas.backward(scale)
         else:
             for device, _, _ in parts:
-                self.replicas[device].backward(scale, around)
+                self.replicas[device].backward(scale, hook)
 
 
 class DataParallelStep(ReplicaStep):
-    """`ReplicaStep` of replicas that each have a device: ``DataParallelStep(...)(batch)``."""
+    """A `ReplicaStep` with one device for each replica; ``DataParallelStep(...)(batch)`` trains."""
 
     def __init__(
         self,
@@ -146,37 +152,44 @@ class DataParallelStep(ReplicaStep):
         trainer: BucketedTrainer,
         ctxs: Sequence[mx.Context],
         preprocess: Callable[[Any, Any], Any],
-        microbatches: Microbatches = WHOLE,
+        microbatches: Microbatches = WHOLE_SHARDS,
         sync_bn: bool = False,
-        convert: Conversion = as_it_is,
+        convert: Conversion = keep_float32,
         group: Group = ALONE,
     ) -> None:
-        """``net`` is initialised on ``ctxs``, and ``preprocess(F, images)`` makes its input.
+        """Compile the replicas.
 
-        All its shapes are known.
-        ``sync_bn``: BatchNorm takes mean and variance of the images of all devices; without it, of
-        each device's own. ``convert``: how the network computes
-        (`gluonlab.parallel.mixed_precision`).
-        The trainer's ``loss_scale`` is what the loss is multiplied by. ``group``: the processes
-        whose running statistics are averaged; the trainer's kvstore sums over them.
+        Args:
+            net: A network that is initialized on ``ctxs`` and whose shapes are known.
+            loss: The loss, which returns one value per image.
+            trainer: The trainer of ``net``. Its ``loss_scale`` multiplies the loss.
+            ctxs: The devices, one for each replica.
+            preprocess: ``preprocess(F, images)``, which returns the input of ``net``.
+            microbatches: Division of the shards.
+            sync_bn: Whether BatchNorm uses mean and variance of the images of all devices,
+                instead of each device's own.
+            convert: Conversion of the graph (`gluonlab.parallel.mixed_precision`).
+            group: The processes whose running statistics are averaged. The trainer's kvstore sums
+                their gradients.
         """
         enable_peer_access(ctxs)
-        trainer.prepare()  # before the graphs are bound: it moves the parameters into buckets
-        made = replicas(net, loss, preprocess, list(ctxs), convert)
-        check_waits(made[0].graph, type(net).__name__, len(ctxs))
-        staged = None
+        # Graphs are bound to the arrays of the parameters, which `prepare` moves into buckets.
+        trainer.prepare()
+        replicas = make_replicas(net, loss, preprocess, list(ctxs), convert)
+        check_native_sync_bn(replicas[0].graph, type(net).__name__, len(ctxs))
+        sync_bn_replicas = None
         if sync_bn:
-            from gluonlab.parallel.data.sync_bn_replicas import StagedReplicas
+            from gluonlab.parallel.data.sync_bn_replicas import SyncBatchNormReplicas
 
-            params = {**net.collect_params(), **constants_of(loss)}
-            staged = StagedReplicas(made[0].graph, params, ctxs)
+            params = {**net.collect_params(), **loss_parameters(loss)}
+            sync_bn_replicas = SyncBatchNormReplicas(replicas[0].graph, params, ctxs)
         statistics = RunningStatistics(net, microbatches, sync_bn, group)
-        super().__init__(made, trainer, microbatches, statistics, staged)
+        super().__init__(replicas, trainer, microbatches, statistics, sync_bn_replicas)
         self.trainer = trainer
 
 
-class DataParallel(DataParallelStep, WholeParameters):
-    """The `Strategy` of replicas on ``plan.ctxs``."""
+class DataParallel(DataParallelStep, UnshardedParameters):
+    """The `Strategy` with one replica on each of ``plan.ctxs``."""
 
     def __init__(
         self,
@@ -200,39 +213,39 @@ class DataParallel(DataParallelStep, WholeParameters):
         )  # fmt: skip
         self._loss, self._plan, self._memory = loss, plan, None  # type: Any, StrategyPlan, Any
 
-    def taken(self, shards: ShardSizes) -> List[Taken]:
-        """As `Strategy` says."""
+    def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
+        """Implement `Strategy.estimate_memory`."""
         if self._memory is None:
             from gluonlab.parallel.data.memory import ReplicaMemory
 
             self._memory = ReplicaMemory(self.net, self._loss, self._plan)
-        memory: List[Taken] = self._memory.taken(shards)
+        memory: List[MemoryEstimate] = self._memory.estimate_memory(shards)
         return memory
 
-    def settle_statistics(self) -> None:
-        """As `Strategy` says; where the servers update, all processes get the same weights, too."""
+    def sync_running_statistics(self) -> None:
+        """Average the running statistics; with parameter servers, also fetch the weights."""
         self.trainer.meet()
         self.statistics.average()
 
     def settings(self) -> Dict[str, Any]:
-        """Nothing is decided here."""
+        """Return nothing, since data parallelism makes no decisions."""
         return {}
 
-    def lines(self) -> "Iterator[Tuple[str, str]]":
-        """Nothing is to be said."""
+    def describe(self) -> "Iterator[Tuple[str, str]]":
+        """Yield nothing."""
         return iter(())
 
-    def state(self) -> State:
-        """Optimizer states, by parameter name, loss scale, and each device's running statistics."""
+    def state(self) -> StrategyState:
+        """Return optimizer states by parameter name, loss scale and running statistics."""
         scale = self.trainer.loss_scale
-        return State(
+        return StrategyState(
             states_of(self.trainer),
             {} if scale is None else scale.state(),
             *self.statistics.state(),
         )
 
-    def restore(self, state: State) -> None:
-        """Go on from a `state`, of any kvstore, and of any devices but for running statistics."""
+    def restore(self, state: StrategyState) -> None:
+        """Resume from a `state`, which may come from another kvstore or other devices."""
         restore(self.trainer, state.optimizer, "this state")
         self.statistics.restore(state.devices, state.counts)
         if self.trainer.loss_scale is not None:

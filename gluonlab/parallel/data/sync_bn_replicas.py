@@ -1,10 +1,10 @@
-"""Replicas whose BatchNorm layers look at the whole batch, in stages between which devices meet.
+"""Replicas with sync BatchNorm: each graph runs in stages, between which devices sum statistics.
 
-A layer takes one operation that finds a device's own statistics, one that normalises, one that goes
-back, and two that complete the gradient; what the devices share is small
-(`gluonlab.parallel.data.sync_bn_statistics`). `StagedReplicas` trains; each device has a `Tower` of
-stages; `Wishes` and `GradientPool` say who wants the gradients of what goes from stage to stage,
-and in which arrays they lie; `planned_mib` tells what all of it takes.
+Each layer needs one operation for a device's own statistics, one to normalize, one for backward,
+and two to complete the gradient. The devices exchange only small arrays
+(`gluonlab.parallel.data.sync_bn_statistics`). `SyncBatchNormReplicas` trains. Each device has a
+`StagedExecutor`. `RequiredGradients` determines which gradients stages compute, and `GradientPool`
+in which arrays. `estimate_stages_mib` estimates the memory.
 """
 
 from __future__ import annotations
@@ -21,26 +21,35 @@ from mxnet.base import _LIB, check_call
 from gluonlab.engine.fast_invoke import AddInto, CopyInto
 from gluonlab.engine.mxnet_setup import backward_pieces
 from gluonlab.models.rewrite_network import rewrite
-from gluonlab.parallel.compiled_graph import Kind, Kinds, adding_rightly, bytes_of
+from gluonlab.parallel.compiled_graph import (
+    ArraySpec,
+    ArraySpecs,
+    array_bytes,
+    fix_gradient_accumulation,
+)
 from gluonlab.parallel.data.microbatches import Microbatch
 from gluonlab.parallel.data.replica import IMAGES, LABELS
-from gluonlab.parallel.data.sync_bn import GraphStage, Layer, check_graph, cut
+from gluonlab.parallel.data.sync_bn import (
+    BatchNormLayer,
+    GraphStage,
+    check_graph,
+    split_at_batch_norm,
+)
 from gluonlab.parallel.data.sync_bn_statistics import (
-    OnDevice,
+    DeviceLayer,
     RunningMoments,
-    SharedStatistics,
-    moved,
+    SyncBatchNormLayer,
+    moving_layers,
 )
 from gluonlab.parallel.memory_estimate import MIB, allocated_mib
 
 
-class StagedReplicas:
-    """Trains on microbatches of several devices at once.
+class SyncBatchNormReplicas:
+    """Trainer of replicas on microbatches of several devices at once, with sync BatchNorm.
 
-    ``params`` are initialised on all of ``ctxs``.
-    Running statistics move on every device alike, also on those that have no part. Evaluation needs
-    no more than them: `GraphReplica`. Raises ModelError for a graph with a BatchNorm whose
-    statistics cannot be shared.
+    ``params`` are initialized on all of ``ctxs``. Running statistics are the same on every device,
+    even on devices without a microbatch. So evaluation needs no other statistics and uses
+    `GraphReplica`. Raises ModelError for a BatchNorm whose statistics cannot be synchronized.
     """
 
     def __init__(
@@ -49,100 +58,104 @@ class StagedReplicas:
         check_graph(graph)
         self.graph, self.params, self.ctxs = graph, params, list(ctxs)
         self._bound: Dict[Any, _BoundStages] = {}
-        self._memory = [SharedWorkspace(ctx) for ctx in ctxs]
+        self._memory = [DeviceWorkspace(ctx) for ctx in ctxs]
         self._running: "RunningMoments | None" = None
         self._last: "_BoundStages | None" = None
 
-    def forward(self, parts: Sequence[Microbatch], add: bool = False) -> List[nd.NDArray]:
-        """For each part the sum of losses (1,), until the next call overwrites it.
+    def forward(self, parts: Sequence[Microbatch], accumulate: bool = False) -> List[nd.NDArray]:
+        """Queue the forward pass; return each microbatch's sum of losses (1,), until the next call.
 
-        ``add``: `backward` will add to the gradients that are there, instead of replacing them.
+        ``accumulate``: whether `backward` adds to the gradients instead of overwriting them.
         """
-        kinds = [(x.shape, x.dtype, y.dtype) for _, x, y in parts]
-        key = (tuple(part.device for part in parts), *kinds, add)
+        specs = [(x.shape, x.dtype, y.dtype) for _, x, y in parts]
+        key = (tuple(part.device for part in parts), *specs, accumulate)
         if key not in self._bound:
-            self._bound[key] = self._bind(parts, add)
+            self._bound[key] = self._bind(parts, accumulate)
         bound = self._last = self._bound[key]
-        for part, tower in zip(parts, bound.towers):
-            tower.images.copy(part.images)
-            tower.labels.copy(part.labels)
+        for part, executor in zip(parts, bound.executors):
+            executor.images.copy(part.images)
+            executor.labels.copy(part.labels)
         for number, layers in enumerate(bound.layers):
-            for tower in bound.towers:
-                check_call(_LIB.MXExecutorForward(tower.runs[number].executor.handle, 1))
+            for executor in bound.executors:
+                check_call(_LIB.MXExecutorForward(executor.runs[number].executor.handle, 1))
             with autograd.pause(train_mode=True):
                 for layer in layers:
                     layer.forward()
         assert self._running is not None
         self._running.move([part.device for part in parts])
-        return [tower.loss for tower in bound.towers]
+        return [executor.loss for executor in bound.executors]
 
     def backward(self, scale: float = 1.0) -> None:
-        """Write the gradients of the last forward's losses, times ``scale``, on each device."""
+        """Queue the backward pass of the last forward's losses times ``scale``."""
         assert self._last is not None, "forward comes first"
-        for tower in self._last.towers:
-            tower.begin_with(scale)
+        for executor in self._last.executors:
+            executor.set_loss_scale(scale)
         for number in range(len(self._last.layers) - 1, -1, -1):
             for layer in self._last.layers[number]:
-                layer.backward()  # the stage behind it has run, and this one not yet
-            for tower in self._last.towers:
-                tower.backward(number)
+                layer.backward()  # between the backward of the stage behind it and of its own
+            for executor in self._last.executors:
+                executor.backward(number)
 
-    def _bind(self, parts: Sequence[Microbatch], add: bool) -> "_BoundStages":
+    def _bind(self, parts: Sequence[Microbatch], accumulate: bool) -> "_BoundStages":
         images = sum(len(part.images) for part in parts)
         device, first_images, first_labels = parts[0]
         arrays = {IMAGES: first_images, LABELS: first_labels, **self.params}
-        kinds = {name: (each.shape, each.dtype) for name, each in arrays.items()}
+        specs = {name: (array.shape, array.dtype) for name, array in arrays.items()}
         trained = {name for name, param in self.params.items() if param.grad_req != "null"}
-        graph = rewrite(self.graph, self.ctxs[device], kinds, trained, pad=False)
-        graph = adding_rightly(graph, trained)  # several stages may have the same parameter
-        stages = cut(graph)
+        graph = rewrite(self.graph, self.ctxs[device], specs, trained, pad=False)
+        graph = fix_gradient_accumulation(
+            graph, trained
+        )  # several stages may have the same parameter
+        stages = split_at_batch_norm(graph)
         layers = sorted(layer for stage in stages for layer in stage.layers)
         if self._running is None:
             inputs = {IMAGES: first_images[:1], LABELS: first_labels[:1]}
-            moving = moved(graph, self.params, inputs, self.ctxs[device])
+            moving = moving_layers(graph, self.params, inputs, self.ctxs[device])
             self._running = RunningMoments(layers, self.params, self.ctxs, moving)
         of_devices = list(zip(self.ctxs, self._running.statistics, self._memory))
-        towers = [Tower(stages, self.params, part, add, *of_devices[part.device]) for part in parts]
+        executors = [
+            StagedExecutor(stages, self.params, part, accumulate, *of_devices[part.device])
+            for part in parts
+        ]
         shares = [len(part.images) / images for part in parts]
 
-        def shared(layer: Layer) -> SharedStatistics:
-            gamma = towers[0].values[layer.told[0]]
-            return SharedStatistics([tower.sides[layer.number] for tower in towers], shares, gamma)
+        def sync_layer(layer: BatchNormLayer) -> SyncBatchNormLayer:
+            gamma = executors[0].values[layer.input_names[0]]
+            return SyncBatchNormLayer(
+                [executor.device_layers[layer.number] for executor in executors], shares, gamma
+            )
 
-        return _BoundStages(towers, [list(map(shared, stage.layers)) for stage in stages])
+        return _BoundStages(executors, [list(map(sync_layer, stage.layers)) for stage in stages])
 
 
 class _BoundStages(NamedTuple):
-    """``layers[i]``: those between stage i and the next."""
+    """The executors of all devices; ``layers[i]`` are the layers between stage i and the next."""
 
-    towers: List[Tower]
-    layers: List[List[SharedStatistics]]
+    executors: List[StagedExecutor]
+    layers: List[List[SyncBatchNormLayer]]
 
 
 class _BoundStage(NamedTuple):
-    """A stage, bound.
-
-    ``heads``: what its backward begins with; None where nobody wants gradients.
-    """
+    """A bound stage. ``heads``: head gradients; None if the stage computes no gradients."""
 
     executor: Any
     heads: Optional[List[nd.NDArray]]
     handles: Any
-    loss: Optional[int]  # which of them is that of the losses
+    loss: Optional[int]  # index of the loss in ``heads``
 
 
-class SharedWorkspace:
-    """What a device's towers share: they run one by one, as a `GraphReplica`'s graphs do."""
+class DeviceWorkspace:
+    """Memory that a device's executors share, since they run one after the other."""
 
     def __init__(self, ctx: mx.Context) -> None:
-        self.executors: Dict[int, Any] = {}  # of each stage the first, in whose memory others run
-        self.gradients = Arrays(partial(nd.empty, ctx=ctx))
+        self.executors: Dict[int, Any] = {}  # by stage; the first executor owns the memory
+        self.gradients = ArrayPool(partial(nd.empty, ctx=ctx))
 
 
-class Tower:
-    """All stages on one device, for parts of one size.
+class StagedExecutor:
+    """All stages of a graph on one device, for microbatches of one size.
 
-    ``sides``: the device's side of each layer.
+    ``device_layers``: the device's arrays of each BatchNorm layer.
     """
 
     def __init__(
@@ -150,14 +163,21 @@ class Tower:
         stages: Sequence[GraphStage],
         params: Dict[str, gluon.Parameter],
         part: Microbatch,
-        add: bool,
+        accumulate: bool,
         ctx: mx.Context,
         statistics: Sequence[nd.NDArray],
-        memory: "SharedWorkspace",
+        memory: "DeviceWorkspace",
     ) -> None:
-        """``statistics``: see `OnDevice`.
+        """Bind all stages.
 
-        ``add``: to the gradients of parameters that are there, instead of replacing them.
+        Args:
+            stages: The stages of the graph.
+            params: Parameters of the network.
+            part: A microbatch of the right size.
+            accumulate: Whether backward adds to the gradients instead of overwriting them.
+            ctx: The device.
+            statistics: Statistics of each layer, see `DeviceLayer`.
+            memory: Memory of the device.
         """
         self.ctx, self._stages, self._params, self._statistics = ctx, stages, params, statistics
         images, labels = (nd.empty(x.shape, ctx, x.dtype) for x in (part.images, part.labels))
@@ -165,114 +185,121 @@ class Tower:
         self.values: Dict[str, nd.NDArray] = {IMAGES: images, LABELS: labels}
         self.values.update({name: param.data(ctx) for name, param in params.items()})
         self.runs: List[_BoundStage] = []
-        self.sides: Dict[int, OnDevice] = {}
+        self.device_layers: Dict[int, DeviceLayer] = {}
         self._layers = [layer for stage in stages for layer in stage.layers]
         for layer in self._layers:
-            self._give(layer, statistics[layer.number])
-        self._wishes = Wishes(stages, self._layers, params)
-        given = {name: (value.shape, value.dtype) for name, value in self.values.items()}
-        kinds = kinds_between(stages, given)
-        self._gradients = GradientPool(stages, self._wishes, kinds, memory.gradients)
+            self._add_layer_arrays(layer, statistics[layer.number])
+        self._required = RequiredGradients(stages, self._layers, params)
+        known = {name: (value.shape, value.dtype) for name, value in self.values.items()}
+        specs = infer_boundary_specs(stages, known)
+        self._gradients = GradientPool(stages, self._required, specs, memory.gradients)
         self._requests: List[Dict[str, str]] = [{} for _ in stages]
-        self._targets: List[Dict[str, nd.NDArray]] = [{} for _ in stages]
-        self._after: List[List[Tuple[Any, nd.NDArray]]] = [[] for _ in stages]
+        self._gradient_arrays: List[Dict[str, nd.NDArray]] = [{} for _ in stages]
+        self._accumulations: List[List[Tuple[Any, nd.NDArray]]] = [[] for _ in stages]
         self._sums: Dict[int, List[nd.NDArray]] = {}
-        self._ask(add)
+        self._request_gradients(accumulate)
         self._scale = 1.0
         for number, stage in enumerate(stages):
             self._bind(number, stage, memory.executors.get(number))
             memory.executors.setdefault(number, self.runs[-1].executor)
 
     def backward(self, number: int) -> None:
-        """That of one stage, and what it leaves for parameters that several stages use."""
+        """Queue a stage's backward pass, and add its parts of shared parameters' gradients."""
         run = self.runs[number]
         if run.heads is None:
             return
         check_call(_LIB.MXExecutorBackwardEx(run.executor.handle, len(run.heads), run.handles, 1))
-        for into, array in self._after[number]:
-            into(array)
+        for accumulate, array in self._accumulations[number]:
+            accumulate(array)
 
-    def begin_with(self, scale: float) -> None:
-        """Let backward begin with this number from now on."""
-        run = self._ending
+    def set_loss_scale(self, scale: float) -> None:
+        """Set the head gradient of the loss for later backward passes."""
+        run = self._loss_stage
         if scale != self._scale and run.heads is not None and run.loss is not None:
             run.heads[run.loss][:] = scale
             self._scale = scale
 
-    def _give(self, layer: Layer, statistics: nd.NDArray) -> None:
-        """The arrays of a layer's variables."""
+    def _add_layer_arrays(self, layer: BatchNormLayer, statistics: nd.NDArray) -> None:
+        """Add the arrays of a layer's variables to ``values``."""
         channels = self._params[layer.beta].shape
         gamma = nd.ones(channels, self.ctx) if layer.gamma is None else self.values[layer.gamma]
         arrays = gamma, self.values[layer.beta], statistics[0], statistics[1]
-        self.values.update(zip(layer.told, arrays))
+        self.values.update(zip(layer.input_names, arrays))
 
-    def _ask(self, add: bool) -> None:
-        """Which gradients each stage makes, and whether it adds them to those of stages behind it.
+    def _request_gradients(self, accumulate: bool) -> None:
+        """Choose which gradients each stage computes, and which it adds to those of later stages.
 
-        The sums of a layer are its own, before they become the gradients of its gamma and beta.
+        A layer has two sums of its own, from which the gradients of its gamma and beta are
+        computed.
         """
-        begun = {name for name, param in self._params.items() if add or param.grad_req == "add"}
+        written = {
+            name
+            for name, param in self._params.items()
+            if accumulate or param.grad_req == "accumulate"
+        }
         for number in range(len(self._stages) - 1, -1, -1):
             for name in self._stages[number].graph.list_arguments():
                 param = self._params.get(name)
                 if param is not None and param.grad_req != "null":
-                    self._request(number, name, param.grad(self.ctx), add=name in begun)
-                    begun.add(name)
-                elif name in self._wishes.wanted:
-                    self._ask_between(number, name)
-            # added when the stage has run
+                    self._request(number, name, param.grad(self.ctx), add=name in written)
+                    written.add(name)
+                elif name in self._required.boundary_values:
+                    self._request_boundary_gradient(number, name)
             for layer in self._stages[number - 1].layers if number else []:
                 self._sums[layer.number] = [
-                    self._ask_sum(number, variable, name, begun)
-                    for variable, name in zip(layer.told, (layer.gamma, layer.beta))
+                    self._request_layer_sum(number, variable, name, written)
+                    for variable, name in zip(layer.input_names, (layer.gamma, layer.beta))
                 ]
 
-    def _ask_between(self, number: int, name: str) -> None:
-        """The gradient of what comes from an earlier stage. Later ones have begun it, perhaps.
+    def _request_boundary_gradient(self, number: int, name: str) -> None:
+        """Request the gradient of an earlier stage's value, to which later stages may contribute.
 
-        It is added as an operation of its own: many of MXNet's operators add wrongly to what is
-        there (grad_req "add"), even `+`.
+        A separate operation adds it, since many of MXNet's operators add incorrectly with grad_req
+        "add", even `+`.
         """
-        part, whole = self._gradients.added[number].get(name), self._gradients.of[name]
-        if part is not None:
-            self._after[number].append((AddInto(whole).add, part))
-        self._request(number, name, whole if part is None else part, add=False)
+        partial_gradient = self._gradients.partial_gradients[number].get(name)
+        total = self._gradients.gradients[name]
+        if partial_gradient is not None:
+            self._accumulations[number].append((AddInto(total).add, partial_gradient))
+        target = total if partial_gradient is None else partial_gradient
+        self._request(number, name, target, add=False)
 
-    def _ask_sum(
-        self, number: int, variable: str, name: Optional[str], begun: Set[str]
+    def _request_layer_sum(
+        self, number: int, variable: str, name: Optional[str], written: Set[str]
     ) -> nd.NDArray:
-        """One of a layer's sums: the gradient of the parameter ``name``, or a part of it."""
+        """Request one of a layer's sums: the gradient of the parameter ``name``, or a part."""
         param = self._params.get(name or "")
         if param is None or param.grad_req == "null":
             array = nd.zeros(self.values[variable].shape, self.ctx)
         else:
-            array = whole = param.grad(self.ctx)
-            if name in begun or self._wishes.uses[param.name] > 1:
+            array = total = param.grad(self.ctx)
+            if name in written or self._required.uses[param.name] > 1:
                 array = nd.zeros(param.shape, self.ctx)
-                into: Any = AddInto(whole).add if name in begun else CopyInto(whole).copy
-                self._after[number].append((into, array))
-            begun.add(str(name))
+                accumulate: Any = AddInto(total).add if name in written else CopyInto(total).copy
+                self._accumulations[number].append((accumulate, array))
+            written.add(str(name))
         self._request(number, variable, array, add=False)
         return array
 
-    def _never_written(self, args: Dict[str, nd.NDArray]) -> Dict[str, nd.NDArray]:
-        """A gradient for a stage that nobody wants any of, and whose backward never runs.
+    def _unused_gradient(self, args: Dict[str, nd.NDArray]) -> Dict[str, nd.NDArray]:
+        """Return a gradient for a stage that needs none and whose backward never runs.
 
-        Without one MXNet would fuse the stage for oneDNN, and go on with copies of its weights
-        after these have changed. That of the last parameter takes the least memory.
+        Without a gradient MXNet would apply its oneDNN fusion to the stage, which keeps a copy of
+        the weights and ignores later updates. The gradient of the last parameter takes the least
+        memory.
         """
         last = [name for name in args if name in self._params][-1:]
         return {name: nd.empty(args[name].shape, self.ctx, args[name].dtype) for name in last}
 
     def _request(self, number: int, name: str, gradient: nd.NDArray, add: bool) -> None:
         self._requests[number][name] = "add" if add else "write"
-        self._targets[number][name] = gradient
+        self._gradient_arrays[number][name] = gradient
 
     def _bind(self, number: int, stage: GraphStage, memory: Any) -> None:
         args = {name: self.values[name] for name in stage.graph.list_arguments()}
         states = {name: self.values[name] for name in stage.graph.list_auxiliary_states()}
-        learns = self._wishes.learns[number]
-        targets = self._targets[number] if learns else self._never_written(args)
+        has_backward = self._required.has_backward[number]
+        targets = self._gradient_arrays[number] if has_backward else self._unused_gradient(args)
         requests = dict.fromkeys(args, "null")
         requests.update({name: self._requests[number].get(name, "write") for name in targets})
         with backward_pieces(self.ctx.device_type):
@@ -280,57 +307,63 @@ class Tower:
                 self.ctx, args, args_grad=targets, grad_req=requests, aux_states=states,
                 shared_exec=memory,
             )  # fmt: skip
-        outputs, given = executor.outputs, len(stage.gives)
-        self.values.update(zip(stage.gives, outputs))
+        outputs, boundary_count = executor.outputs, len(stage.boundary_names)
+        self.values.update(zip(stage.boundary_names, outputs))
         for layer in stage.layers:
-            own, data = layer.number, self.values[layer.data]
-            gradient, scratch = self._gradients.of.get(layer.data), self._gradients.scratch[own]
-            of_all, sums = self._statistics[own], self._sums[own]
-            self.sides[own] = OnDevice(data, layer.epsilon, of_all, sums, gradient, scratch)
-        loss = given + stage.heads.index(0) if 0 in stage.heads else None
+            i = layer.number
+            self.device_layers[i] = DeviceLayer(
+                self.values[layer.data], layer.epsilon, self._statistics[i], self._sums[i],
+                self._gradients.gradients.get(layer.data), self._gradients.scratch[i],
+            )  # fmt: skip
+        loss = boundary_count + stage.heads.index(0) if 0 in stage.heads else None
         if loss is not None:
             self.loss = outputs[loss]
         heads = handles = None
-        if learns:
-            heads = [nd.zeros(output.shape, self.ctx, output.dtype) for output in outputs[given:]]
-            heads = [self._gradients.of[name] for name in stage.gives] + heads
+        if has_backward:
+            heads = [
+                nd.zeros(output.shape, self.ctx, output.dtype)
+                for output in outputs[boundary_count:]
+            ]
+            heads = [self._gradients.gradients[name] for name in stage.boundary_names] + heads
             if loss is not None:
                 heads[loss][:] = 1.0
             handles = (ctypes.c_void_p * len(heads))(*[head.handle for head in heads])
         self.runs.append(_BoundStage(executor, heads, handles, loss))
         if loss is not None:
-            self._ending = self.runs[-1]
+            self._loss_stage = self.runs[-1]
 
 
-def kinds_between(stages: Sequence[GraphStage], kinds: Kinds) -> Kinds:
-    """Shape and type of what goes from stage to stage, and ``kinds``: of all that stages take."""
-    found = dict(kinds)
+def infer_boundary_specs(stages: Sequence[GraphStage], specs: ArraySpecs) -> ArraySpecs:
+    """Return shapes and types of all inputs of stages: ``specs``, and the values between stages."""
+    known = dict(specs)
     for stage in stages:
         names = stage.graph.list_arguments()
-        _, shapes, _ = stage.graph.infer_shape(**{name: found[name][0] for name in names})
-        _, types, _ = stage.graph.infer_type(**{name: found[name][1] for name in names})
-        found.update(zip(stage.gives, zip(shapes, types)))
-    return found
+        _, shapes, _ = stage.graph.infer_shape(**{name: known[name][0] for name in names})
+        _, types, _ = stage.graph.infer_type(**{name: known[name][1] for name in names})
+        known.update(zip(stage.boundary_names, zip(shapes, types)))
+    return known
 
 
-class Wishes:
-    """Who wants which gradients.
+class RequiredGradients:
+    """The gradients that each stage must compute.
 
-    ``learns[i]``: whether stage i has any to make. ``wanted``: values between stages whose
-    gradients are, and ``latest`` the last stage that takes each, the first to make it. ``uses``:
-    how many stages or layers have a gradient for each parameter.
+    Attributes:
+        has_backward: ``has_backward[i]``: whether stage i computes any gradient.
+        boundary_values: Values between stages whose gradients are needed.
+        latest: The last stage that uses each value, which is the first to compute its gradient.
+        uses: By parameter, the number of stages or layers that compute a gradient for it.
     """
 
     def __init__(
         self,
         stages: Sequence[GraphStage],
-        layers: Sequence[Layer],
+        layers: Sequence[BatchNormLayer],
         params: Dict[str, gluon.Parameter],
     ) -> None:
         trained = {name for name, param in params.items() if param.grad_req != "null"}
-        self.wanted: Set[str] = set()
+        self.boundary_values: Set[str] = set()
         self.latest: Dict[str, int] = {}
-        self.learns: List[bool] = []
+        self.has_backward: List[bool] = []
         self.uses: Dict[str, int] = {}
         for layer in layers:
             for name in (layer.gamma, layer.beta):
@@ -338,139 +371,146 @@ class Wishes:
                     self.uses[name] = self.uses.get(name, 0) + 1
         for number, stage in enumerate(stages):
             names = stage.graph.list_arguments()
-            begins = stages[number - 1].layers if number else []
-            takes = {*names, *(name for each in begins for name in (each.gamma, each.beta))}
-            self.learns.append(bool(takes & (trained | self.wanted)))
+            own_layers = stages[number - 1].layers if number else []
+            inputs = {*names, *(name for layer in own_layers for name in (layer.gamma, layer.beta))}
+            self.has_backward.append(bool(inputs & (trained | self.boundary_values)))
             for name in names:
                 self.latest[name] = number
                 if name in trained:
                     self.uses[name] = self.uses.get(name, 0) + 1
-            if self.learns[-1]:
-                self.wanted.update(stage.gives)
+            if self.has_backward[-1]:
+                self.boundary_values.update(stage.boundary_names)
 
 
-class Arrays:
-    """A device's arrays that graphs use one after the other: each takes them by shape and type."""
+class ArrayPool:
+    """Arrays on a device that graphs share, because they run one after the other."""
 
     def __init__(self, make: Callable[..., nd.NDArray]) -> None:
-        """``make(shape, dtype=...)`` gives an array."""
+        """Create an empty pool; ``make(shape, dtype=...)`` creates an array."""
         self.bytes = 0
         self._make = make
-        self._made: Dict[Any, List[nd.NDArray]] = {}
+        self._arrays: Dict[Any, List[nd.NDArray]] = {}
 
-    def taken_anew(self) -> Callable[[Kind], nd.NDArray]:
-        """What gives one graph arrays, no array twice."""
+    def new_allocator(self) -> Callable[[ArraySpec], nd.NDArray]:
+        """Return a function that returns arrays of the pool to one graph, each array once."""
         counts: Dict[Any, int] = {}
 
-        def take(kind: Kind) -> nd.NDArray:
-            key = (kind[0], np.dtype(kind[1]))
-            made, number = self._made.setdefault(key, []), counts.get(key, 0)
+        def allocate(spec: ArraySpec) -> nd.NDArray:
+            key = (spec[0], np.dtype(spec[1]))
+            arrays, number = self._arrays.setdefault(key, []), counts.get(key, 0)
             counts[key] = number + 1
-            if number == len(made):
-                made.append(self._make(kind[0], dtype=kind[1]))
-                self.bytes += bytes_of(kind)
-            return made[number]
+            if number == len(arrays):
+                arrays.append(self._make(spec[0], dtype=spec[1]))
+                self.bytes += array_bytes(spec)
+            return arrays[number]
 
-        return take
+        return allocate
 
 
 class GradientPool:
-    """Arrays for gradients of what goes from stage to stage, used again when they are free.
+    """Arrays for the gradients of values between stages, reused as soon as they are free.
 
-    ``of``: by the name of the value. ``added[stage]``: by the name, what this stage makes of it, to
-    be added to that, where a later stage takes the value, too. ``scratch``: by the number of a
-    layer, an array like its data.
+    Attributes:
+        gradients: Gradient of each value, by name.
+        partial_gradients: ``partial_gradients[i]``: by name, what stage i adds to the gradient of a
+            value that a later stage uses as well.
+        scratch: An array like its input for each layer, by number.
     """
 
     def __init__(
-        self, stages: Sequence[GraphStage], wishes: Wishes, kinds: Kinds, arrays: Arrays
+        self,
+        stages: Sequence[GraphStage],
+        required: RequiredGradients,
+        specs: ArraySpecs,
+        arrays: ArrayPool,
     ) -> None:
-        self.of: Dict[str, nd.NDArray] = {}
-        self.added: List[Dict[str, nd.NDArray]] = [{} for _ in stages]
+        self.gradients: Dict[str, nd.NDArray] = {}
+        self.partial_gradients: List[Dict[str, nd.NDArray]] = [{} for _ in stages]
         self.scratch: Dict[int, nd.NDArray] = {}
-        self._new, self._free = arrays.taken_anew(), {}  # type: Any, Dict[Any, List[nd.NDArray]]
+        self._new_array, self._free = arrays.new_allocator(), {}  # type: Any, Dict[Any, List[nd.NDArray]]
         for number in range(len(stages) - 1, -1, -1):
-            names = wishes.wanted.intersection(stages[number].graph.list_arguments())
-            for name in sorted(name for name in names if wishes.latest[name] == number):
-                self.of[name] = self._take(kinds[name])
-            for name in sorted(name for name in names if wishes.latest[name] != number):
-                self.added[number][name] = self._take(kinds[name])
-            for array in self.added[number].values():
+            names = required.boundary_values.intersection(stages[number].graph.list_arguments())
+            for name in sorted(name for name in names if required.latest[name] == number):
+                self.gradients[name] = self._allocate(specs[name])
+            for name in sorted(name for name in names if required.latest[name] != number):
+                self.partial_gradients[number][name] = self._allocate(specs[name])
+            for array in self.partial_gradients[number].values():
                 self._release(array)
             for layer in stages[number - 1].layers if number else []:
-                array = self.scratch[layer.number] = self._take(kinds[layer.data])
+                array = self.scratch[layer.number] = self._allocate(specs[layer.data])
                 self._release(array)
-            for name in stages[number].gives:
-                if name in self.of:
-                    self._release(self.of[name])
+            for name in stages[number].boundary_names:
+                if name in self.gradients:
+                    self._release(self.gradients[name])
 
-    def _take(self, kind: Kind) -> nd.NDArray:
-        shape, dtype = kind
+    def _allocate(self, spec: ArraySpec) -> nd.NDArray:
+        shape, dtype = spec
         free = self._free.setdefault((shape, np.dtype(dtype)), [])
         if free:
             return free.pop()
-        array: nd.NDArray = self._new(kind)
+        array: nd.NDArray = self._new_array(spec)
         return array
 
     def _release(self, array: nd.NDArray) -> None:
         self._free[array.shape, np.dtype(array.dtype)].append(array)
 
 
-def planned_mib(
-    graphs: Sequence[Tuple[mx.sym.Symbol, Kinds]],
+def estimate_stages_mib(
+    graphs: Sequence[Tuple[mx.sym.Symbol, ArraySpecs]],
     params: Dict[str, gluon.Parameter],
-    without_memory: Callable[..., nd.NDArray],
+    new_array: Callable[..., nd.NDArray],
 ) -> float:
-    """What one device needs to train by all of these graphs, one after the other.
+    """Estimate the MiB that one device needs to train by these graphs, one after the other.
 
-    Each graph comes with shapes and types of all its arguments and states. ``without_memory(shape,
-    dtype=...)``: an array that has none. As in `SharedWorkspace`, stages of the same
-    place lie in the memory of the largest, and gradients between stages in arrays that all
-    graphs of a size use. But MXNet makes a copy of the gradients that a stage's backward begins
-    with, for each graph, and its plan does not tell of them.
+    As in `DeviceWorkspace`, stages with the same number share the memory of the largest, and graphs
+    share arrays for gradients between stages. MXNet also copies the head gradients of each stage
+    and graph, which its plan does not include.
+
+    Args:
+        graphs: Graphs, with shapes and types of all arguments and states.
+        params: Parameters of the network.
+        new_array: Function (shape, dtype=...) that returns an array without memory.
     """
-    arrays, copies = Arrays(without_memory), 0
-    told: List[List[float]] = []  # MiB of each stage of each graph
-    for graph, kinds in graphs:
-        stages = cut(graph)
+    pool, copied_bytes = ArrayPool(new_array), 0
+    mib_by_graph: List[List[float]] = []  # of each stage
+    for graph, specs in graphs:
+        stages = split_at_batch_norm(graph)
         layers = [layer for stage in stages for layer in stage.layers]
-        given = {**kinds, **{name: kinds[layer.beta] for layer in layers for name in layer.told}}
-        between, wishes = kinds_between(stages, given), Wishes(stages, layers, params)
-        GradientPool(stages, wishes, between, arrays)
-        copies += sum(bytes_of(between[name]) for name in wishes.wanted)
-        wanted = {*wishes.wanted, *(name for layer in layers for name in layer.told[:2])}
-        wanted.update(name for name, param in params.items() if param.grad_req != "null")
+        layer_specs = {name: specs[layer.beta] for layer in layers for name in layer.input_names}
+        known = infer_boundary_specs(stages, {**specs, **layer_specs})
+        required = RequiredGradients(stages, layers, params)
+        GradientPool(stages, required, known, pool)
+        copied_bytes += sum(array_bytes(known[name]) for name in required.boundary_values)
+        with_gradient = {name for name, param in params.items() if param.grad_req != "null"}
+        with_gradient.update(required.boundary_values)
+        with_gradient.update(name for layer in layers for name in layer.input_names[:2])
         mebibytes = []
-        for stage, learns in zip(stages, wishes.learns):
-            asked = _asked(stage, learns, wanted, params)
-            mebibytes.append(_stage_mib(stage, asked, between, given, without_memory))
-        told.append(mebibytes)
-    largest: List[float] = [max(of_one_place) for of_one_place in zip(*told)]
-    return float(sum(largest) + (arrays.bytes + copies) / MIB)
-
-
-def _asked(
-    stage: GraphStage, learns: bool, wanted: Set[str], params: Dict[str, gluon.Parameter]
-) -> List[str]:
-    """The arguments for which `Tower` binds a stage with gradients."""
-    names = stage.graph.list_arguments()
-    if learns:
-        return [name for name in names if name in wanted]
-    return [name for name in names if name in params][-1:]
+        for stage, has_backward in zip(stages, required.has_backward):
+            names = stage.graph.list_arguments()
+            # As in `StagedExecutor`, a stage without backward has one unused gradient.
+            gradients = (
+                [name for name in names if name in with_gradient]
+                if has_backward
+                else [name for name in names if name in params][-1:]
+            )
+            mebibytes.append(_stage_mib(stage, gradients, known, new_array))
+        mib_by_graph.append(mebibytes)
+    largest: List[float] = [max(of_stage) for of_stage in zip(*mib_by_graph)]
+    return float(sum(largest) + (pool.bytes + copied_bytes) / MIB)
 
 
 def _stage_mib(
     stage: GraphStage,
-    asked: List[str],
-    between: Kinds,
-    given: Kinds,
-    without_memory: Callable[..., nd.NDArray],
+    gradient_names: List[str],
+    specs: ArraySpecs,
+    new_array: Callable[..., nd.NDArray],
 ) -> float:
-    kinds = {name: between[name] for name in stage.graph.list_arguments()}
-    arrays = {name: without_memory(shape, dtype=dtype) for name, (shape, dtype) in kinds.items()}
-    states = {name: without_memory(given[name][0]) for name in stage.graph.list_auxiliary_states()}
-    requests = {name: "write" if name in asked else "null" for name in arrays}
+    """Return the MiB that MXNet plans for a stage with gradients of these arguments."""
+    names = stage.graph.list_arguments()
+    arrays = {name: new_array(specs[name][0], dtype=specs[name][1]) for name in names}
+    states = {name: new_array(specs[name][0]) for name in stage.graph.list_auxiliary_states()}
+    requests = {name: "write" if name in gradient_names else "null" for name in arrays}
     ctx = next(iter(arrays.values())).context
-    gradients = {name: arrays[name] for name in asked}
+    gradients = {name: arrays[name] for name in gradient_names}
     executor = stage.graph.bind(ctx, arrays, gradients, requests, states)
-    return allocated_mib(executor) + 0.5  # of a fraction that is left out half, on average
+    return allocated_mib(executor) + 0.5  # MXNet drops a fraction, which is 0.5 on average

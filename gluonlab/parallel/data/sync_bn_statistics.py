@@ -1,25 +1,27 @@
-"""Mean and variance of a BatchNorm layer over several devices, and their gradient.
+"""Sync BatchNorm's statistics over several devices, and the gradient of BatchNorm through them.
 
-Each device finds the mean and the variance of its own images. The mean of all is that of the
-devices' means, weighted by their shares of the images; the variance of all is the weighted mean of
-variances and squared distances of the means to that mean (Chan, Golub, LeVeque, "Algorithms for
-computing the sample variance", 1983), which loses no digits where the mean is large.
+Each device computes the mean and the variance of its own images. The mean of the batch is the mean
+of the devices' means, weighted by their numbers of images. The variance of the batch is the
+weighted mean of the variances and of the squared distances between the devices' means and the
+batch's mean (Chan, Golub, LeVeque, "Algorithms for computing the sample variance", 1983). That
+loses no digits if the mean is large.
 
-With these as given numbers a layer's backward is gamma * inv * dy. As mean and variance depend on
-the images, all devices then subtract gamma * inv / n * (B + (x - mean) * inv * G), where inv is 1 /
-sqrt(variance), n the number of pixels of a channel on all devices, and B and G the sums of dy and
-of dy * (x - mean) * inv over these (Ioffe, Szegedy, "Batch Normalization", 2015, section 3). B and
-G are the gradients of beta and gamma, which the layers' backward has left on each device.
+If these statistics are constants, a layer's backward is gamma * inv * dy. But mean and variance
+depend on the images. So all devices then subtract gamma * inv / n * (B + (x - mean) * inv * G).
+Here inv is 1 / sqrt(variance), n the number of pixels of a channel on all devices, B the sum of dy,
+and G the sum of dy * (x - mean) * inv (Ioffe, Szegedy, "Batch Normalization", 2015, section 3). B
+and G are the gradients of beta and gamma, which the layers' backward has computed on each device.
 
-That is as exact as BatchNorm on one device, and no more: the mean is rounded, so that of normalised
+That is as exact as BatchNorm on one device. The mean is rounded, so that the mean of normalized
 images is not 0 but r, and the gradients of images sum to -gamma * inv * r * G. The weights in front
-multiply that by the mean of what they see. Of a parameter's change, where images have a mean of
-1,000 and deviations of 1, plain BatchNorm on one CPU loses 0.015 (medians of 12 draws, at worst
-among the parameters), this 0.011, 0.013 and 0.004 on 2, 4 and 8; where the mean is 100, both lose
-0.0001. With B less r * G instead of B it would be 0.0005 to 0.0008. But to find r each layer would
-take a sum over its images once more, on each device; that part of it which joining the devices'
-means adds costs no such sum, and without it 0.011, 0.005 and 0.002 are left. Images are
-standardised, and no layer in a network has such means: neither is done."""
+multiply that by the mean of their inputs. For images with mean 1,000 and deviation 1, plain
+BatchNorm on one CPU loses 0.015 of a parameter's change (medians of 12 draws, worst parameter);
+this loses 0.011, 0.013 and 0.004 on 2, 4 and 8 devices. For mean 100, both lose 0.0001. With B - r
+* G instead of B it would be 0.0005 to 0.0008. But r needs one more sum over the images of each
+layer on each device. A correction for only the part of r that joining the devices' means adds needs
+no such sum; it would lose 0.011, 0.005 and 0.002. Images are standardized, and no layer in a
+network has such means, so neither is done.
+"""
 
 from __future__ import annotations
 
@@ -31,77 +33,83 @@ from mxnet import gluon, nd
 
 from gluonlab.engine.fast_invoke import NO_ATTRIBUTES, Attributes, Call, CopyInto, OperatorCall
 from gluonlab.models.symbol_graph import parsed, to_symbol
-from gluonlab.parallel.data.sync_bn import Layer, is_batch_norm
+from gluonlab.parallel.data.sync_bn import BatchNormLayer, is_batch_norm
 
-TOLD = Attributes({"use_global_stats": True, "fix_gamma": False, "eps": 0.0})
-OVER_DEVICES = Attributes({"axis": 0})
-ALONG_DEVICES = Attributes({"axis": 1})
+GIVEN_STATISTICS = Attributes({"use_global_stats": True, "fix_gamma": False, "eps": 0.0})
+FIRST_AXIS = Attributes({"axis": 0})
+SECOND_AXIS = Attributes({"axis": 1})
 
 
-class OnDevice(NamedTuple):
-    """A layer on one device."""
+class DeviceLayer(NamedTuple):
+    """A BatchNorm layer on one device."""
 
     data: nd.NDArray  # (n, C, ...)
-    epsilon: float  # that is added to the variance
-    statistics: nd.NDArray  # (2, C), to be written: mean and variance, with epsilon, of all images
-    sums: Sequence[nd.NDArray]  # of backward: gradients of gamma and beta, (C,)
-    gradient: "nd.NDArray | None"  # of data, to be completed; None where nobody wants it
-    scratch: nd.NDArray  # of the shape of data
+    epsilon: float  # added to the variance
+    statistics: nd.NDArray  # (2, C), output: mean and variance + epsilon of all images
+    sums: Sequence[nd.NDArray]  # gradients of gamma and beta, (C,), from backward
+    gradient: "nd.NDArray | None"  # gradient of data to complete; None if not needed
+    scratch: nd.NDArray  # shape of data
 
 
-class SharedStatistics:
-    """``forward`` and ``backward`` of one layer, queued on all devices; the first one adds up."""
+class SyncBatchNormLayer:
+    """Queue of a layer's ``forward`` and ``backward`` on all devices; the first device sums."""
 
     def __init__(
-        self, devices: Sequence[OnDevice], shares: Sequence[float], gamma: nd.NDArray
+        self, devices: Sequence[DeviceLayer], shares: Sequence[float], gamma: nd.NDArray
     ) -> None:
-        """``shares``: of the batch's images, by device; ``gamma`` (C,): the first device's."""
+        """Prepare all calls.
+
+        Args:
+            devices: The layer on each device.
+            shares: Shares of the batch's images, by device.
+            gamma: (C,), on the first device.
+        """
         ctx, channels = gamma.context, gamma.size
-        own = nd.empty((2, len(devices), channels), ctx)
-        self._look: List[Call] = []
+        gathered = nd.empty((2, len(devices), channels), ctx)
+        self._compute_local: List[Call] = []
         self._gather: List[Call] = []
         for number, device in enumerate(devices):
             moments = [nd.empty((channels,), device.data.context) for _ in range(2)]
-            self._look.append(_look(device, *moments))
-            self._gather += [_copy(moments[of], own[of][number]) for of in (0, 1)]
-        self._combine = _combination(own, shares, devices[0].statistics)
+            self._compute_local.append(_local_statistics(device, *moments))
+            self._gather += [_copy(moments[i], gathered[i][number]) for i in (0, 1)]
+        self._combine = _combine_statistics(gathered, shares, devices[0].statistics)
         first = devices[0].statistics
-        self._spread = [_copy(first, device.statistics) for device in devices[1:]]
+        self._broadcast = [_copy(first, device.statistics) for device in devices[1:]]
         completed = [device for device in devices if device.gradient is not None]
         sums = nd.empty((len(devices), 2, channels), ctx)
         self._gather_sums = [
-            _copy(device.sums[of], sums[number][of])
+            _copy(device.sums[i], sums[number][i])
             for number, device in enumerate(devices if completed else ())
-            for of in (0, 1)
+            for i in (0, 1)
         ]
         total, scale = nd.empty((2, channels), ctx), nd.empty((1, channels), ctx)
         one, zero, mean = (make((channels,), ctx) for make in (nd.ones, nd.zeros, nd.zeros))
-        # gamma * inv as backward has it, to the bit: where a layer sees one pixel, nothing is left
-        # of dy
+        # BatchNorm itself computes gamma * inv, so that it has the bits of backward's gamma * inv.
+        # For a layer with one pixel the gradient then becomes exactly 0.
         inputs = [gamma.reshape((1, -1)), one, zero, mean, first[1]]
         self._factors = [
-            _call("sum", [sums], total, OVER_DEVICES),
-            _call("BatchNorm", inputs, scale, TOLD),
+            _call("sum", [sums], total, FIRST_AXIS),
+            _call("BatchNorm", inputs, scale, GIVEN_STATISTICS),
             _call("broadcast_mul", [total, scale], total),
         ]
         pixels = sum(device.data.size for device in devices) // channels
-        self._complete = [_Completion(device, total, pixels) for device in completed]
+        self._complete = [_GradientCorrection(device, total, pixels) for device in completed]
 
     def forward(self) -> None:
-        """Find mean and variance of all, from the devices' own; in autograd's train mode."""
-        for call in self._look:
+        """Queue the computation of the batch's mean and variance, in autograd's train mode."""
+        for call in self._compute_local:
             call()
         for copy in self._gather:
             copy()
-        # one operation to the engine, which waits once for the GPU
+        # With bulk the engine waits for the GPU once, not after each call.
         with mx.engine.bulk(len(self._combine)):
             for call in self._combine:
                 call()
-        for copy in self._spread:
+        for copy in self._broadcast:
             copy()
 
     def backward(self) -> None:
-        """Complete the gradients of data, once the sums are there."""
+        """Queue the completion of the gradients of data, after the stage's backward."""
         for copy in self._gather_sums if self._complete else ():
             copy()
         with mx.engine.bulk(len(self._factors)):
@@ -111,47 +119,54 @@ class SharedStatistics:
             completion.run()
 
 
-def _look(device: OnDevice, mean: nd.NDArray, inverse: nd.NDArray) -> Call:
-    """Find a device's own mean and 1 / sqrt(variance + epsilon), by what else is training."""
+def _local_statistics(device: DeviceLayer, mean: nd.NDArray, inverse: nd.NDArray) -> Call:
+    """Return the call that computes a device's mean and 1 / sqrt(variance + epsilon).
+
+    It is BatchNorm itself, in training mode, so that one kernel reads the images.
+    """
     ctx, shape = mean.context, mean.shape
     gamma, variance = nd.ones(shape, ctx), nd.ones(shape, ctx)
     inputs = [device.data, gamma, nd.zeros(shape, ctx), nd.zeros(shape, ctx), variance]
-    own = dict(fix_gamma=False, eps=device.epsilon, momentum=1.0, output_mean_var=True)
-    return _call("BatchNorm", inputs, (device.scratch, mean, inverse), Attributes(own))
+    attributes = dict(fix_gamma=False, eps=device.epsilon, momentum=1.0, output_mean_var=True)
+    return _call("BatchNorm", inputs, (device.scratch, mean, inverse), Attributes(attributes))
 
 
-def _combination(own: nd.NDArray, shares: Sequence[float], found: nd.NDArray) -> List[Call]:
-    """From means and 1 / sqrt(variances) (2, devices, C) to mean and variance (2, C)."""
-    ctx, count = own.context, len(shares)
-    of_all, of_one = (nd.array(shares, ctx).reshape(shape) for shape in ((1, count, 1), (count, 1)))
-    means, variances = own[0], own[1]  # (devices, C)
-    weighted, distances = nd.empty(own.shape, ctx), nd.empty(means.shape, ctx)
-    between = nd.empty((own.shape[2],), ctx)
-    mean, variance = found[0:1], found[1]
+def _combine_statistics(
+    gathered: nd.NDArray, shares: Sequence[float], result: nd.NDArray
+) -> List[Call]:
+    """Return the calls from means and 1 / sqrt(variances) (2, devices, C) to the batch's (2, C)."""
+    ctx, count = gathered.context, len(shares)
+    shares_3d, shares_2d = (
+        nd.array(shares, ctx).reshape(shape) for shape in ((1, count, 1), (count, 1))
+    )
+    means, variances = gathered[0], gathered[1]  # (devices, C)
+    weighted, distances = nd.empty(gathered.shape, ctx), nd.empty(means.shape, ctx)
+    between = nd.empty((gathered.shape[2],), ctx)
+    mean, variance = result[0:1], result[1]
     return [
         _call("_power_scalar", [variances], variances, Attributes({"scalar": -2.0})),
-        _call("broadcast_mul", [own, of_all], weighted),
-        _call("sum", [weighted], found, ALONG_DEVICES),
+        _call("broadcast_mul", [gathered, shares_3d], weighted),
+        _call("sum", [weighted], result, SECOND_AXIS),
         _call("broadcast_sub", [means, mean], distances),
         _call("square", [distances], distances),
-        _call("broadcast_mul", [distances, of_one], distances),
-        _call("sum", [distances], between, OVER_DEVICES),
+        _call("broadcast_mul", [distances, shares_2d], distances),
+        _call("sum", [distances], between, FIRST_AXIS),
         _call("broadcast_add", [variance, between], variance),
     ]
 
 
-class _Completion:
-    """On one device: gradient -= (factors[0] * (data - mean) * inv + factors[1]) / pixels."""
+class _GradientCorrection:
+    """Call for gradient -= (factors[0] * (data - mean) * inv + factors[1]) / pixels."""
 
-    def __init__(self, device: OnDevice, factors: nd.NDArray, pixels: int) -> None:
+    def __init__(self, device: DeviceLayer, factors: nd.NDArray, pixels: int) -> None:
         ctx = device.data.context
-        here = factors if ctx == factors.context else nd.empty(factors.shape, ctx)
-        self._fetch = None if here is factors else _copy(factors, here)
-        statistics = [here[0], here[1], device.statistics[0], device.statistics[1]]  # views
-        # the update of SGD: weight -= lr * gradient
+        local = factors if ctx == factors.context else nd.empty(factors.shape, ctx)
+        self._fetch = None if local is factors else _copy(factors, local)
+        statistics = [local[0], local[1], device.statistics[0], device.statistics[1]]  # views
+        # SGD's update: weight -= lr * gradient
         step = Attributes({"lr": 1 / pixels, "wd": 0.0})
         self._calls = [
-            _call("BatchNorm", [device.data, *statistics], device.scratch, TOLD),
+            _call("BatchNorm", [device.data, *statistics], device.scratch, GIVEN_STATISTICS),
             _call("sgd_update", [device.gradient, device.scratch], device.gradient, step),
         ]
 
@@ -174,95 +189,104 @@ def _copy(source: nd.NDArray, destination: nd.NDArray) -> Call:
     return partial(CopyInto(destination).copy, source)
 
 
-MOST_ARRAYS = 60  # that multi_sgd_update takes
-# A layer's statistics have variance + epsilon, rounded several times; what is left of the variance
-# 0 must not be less.
-CERTAIN = 1 - 2.0**-20
+MAX_ARRAYS = 60  # limit of multi_sgd_update
+# variance + epsilon is rounded several times. Without this factor, a variance of 0 could become
+# negative when epsilon is subtracted again.
+EPSILON_FACTOR = 1 - 2.0**-20
 
 
-def moved(
+def moving_layers(
     graph: mx.sym.Symbol,
     params: Dict[str, gluon.Parameter],
     inputs: Dict[str, nd.NDArray],
     ctx: mx.Context,
 ) -> List[int]:
-    """The numbers of the BatchNorm layers of ``graph`` whose running statistics training moves.
+    """Return the numbers of the BatchNorm layers whose running statistics training updates.
 
-    That is what MXNet's BatchNorm does on such a device. On a CPU its backward moves them, so those
-    of a layer stay whose backward nobody needs: neither its gamma and beta are trained, nor
-    anything in front of it. On a GPU its forward in training moves them all.
+    That depends on the device. On a CPU MXNet updates them in backward, so not for a layer whose
+    backward is not needed: neither its gamma and beta nor anything in front of it is trained. On a
+    GPU MXNet updates all of them in forward.
 
-    They are in the order in which it moves them, which counts where layers have the same ones.
-    ``inputs``: what the graph takes besides ``params``.
+    The numbers are in MXNet's order, which matters if layers share statistics. ``inputs``: the
+    arrays of the graph besides ``params``.
     """
-    whole = parsed(graph)
-    nodes = whole["nodes"]
+    json_graph = parsed(graph)
+    nodes = json_graph["nodes"]
     layers = list(filter(is_batch_norm, nodes))
     trained = {name for name, param in params.items() if param.grad_req != "null"}
-    own = [{nodes[entry[0]]["name"] for entry in layer["inputs"][1:3]} for layer in layers]
-    certain = {number for number, names in enumerate(own) if names & trained}
-    apart = len({layer["inputs"][3][0] for layer in layers}) == len(layers)
-    if ctx.device_type == "gpu" or (apart and len(certain) == len(layers)):
+    gammas_betas = [{nodes[entry[0]]["name"] for entry in layer["inputs"][1:3]} for layer in layers]
+    with_backward = {number for number, names in enumerate(gammas_betas) if names & trained}
+    all_distinct = len({layer["inputs"][3][0] for layer in layers}) == len(layers)
+    if ctx.device_type == "gpu" or (all_distinct and len(with_backward) == len(layers)):
         return list(range(len(layers)))
     for number, layer in enumerate(layers):
-        layer["name"] = f"layer{number}"  # two may have the same
-    numbered = to_symbol(nodes, whole["heads"], whole["attrs"])
+        layer["name"] = f"layer{number}"  # names may repeat in the graph
+    numbered = to_symbol(nodes, json_graph["heads"], json_graph["attrs"])
     arrays = {**{name: param.data(ctx) for name, param in params.items()}, **inputs}
     args = {name: arrays[name] for name in numbered.list_arguments()}
     gradients = {name: params[name].grad(ctx) for name in trained & set(args)}
     requests = {name: "write" if name in gradients else "null" for name in args}
     states = {name: arrays[name] for name in numbered.list_auxiliary_states()}
-    told = numbered.bind(ctx, args, gradients, requests, states).debug_str()
-    # as they are executed: of a chain the last comes first
-    places = {n: told.find(f"Name=layer{n}_backward\n") for n in range(len(layers))}
-    return sorted((n for n in places if places[n] >= 0 or n in certain), key=places.__getitem__)
+    plan = numbered.bind(ctx, args, gradients, requests, states).debug_str()
+    # The plan is in the order of execution: backward runs the last layer of a chain first.
+    position = {n: plan.find(f"Name=layer{n}_backward\n") for n in range(len(layers))}
+    moving = (n for n in position if position[n] >= 0 or n in with_backward)
+    return sorted(moving, key=position.__getitem__)
 
 
 class RunningMoments:
-    """``statistics[device][layer.number]``: mean and variance, with epsilon, of a layer, (2, C).
+    """Mean and variance of all sync BatchNorm layers, and the update of the running statistics.
 
-    Those of all layers lie side by side, so that one operation on each device serves many layers.
+    ``statistics[device][layer.number]`` is (2, C): mean, and variance + epsilon. The arrays of all
+    layers are views of one array, so that one operation on each device updates many layers.
     """
 
     def __init__(
         self,
-        layers: Sequence[Layer],
+        layers: Sequence[BatchNormLayer],
         params: Dict[str, gluon.Parameter],
         ctxs: Sequence[mx.Context],
         moving: Sequence[int],
     ) -> None:
-        """``moving``: the numbers of the layers that are `moved`, in order."""
+        """Allocate the statistics; ``moving``: the result of `moving_layers`."""
         self._devices = [_DeviceStatistics(layers, params, ctx, moving) for ctx in ctxs]
         self.statistics = [device.statistics for device in self._devices]
 
     def move(self, busy: Sequence[int]) -> None:
-        """running = momentum * running + (1 - momentum) * statistics, those of ``busy`` devices."""
-        with_them: Set[int] = set(busy)
+        """Compute running = momentum * running + (1 - momentum) * statistics on every device.
+
+        ``busy``: numbers of the devices with images; the others copy the first one's statistics.
+        """
+        with_images: Set[int] = set(busy)
         for number, device in enumerate(self._devices):
-            if number not in with_them:
-                device.learn_from(self._devices[busy[0]])
+            if number not in with_images:
+                device.copy_from(self._devices[busy[0]])
             device.move()
 
 
 class _DeviceStatistics:
     def __init__(
         self,
-        layers: Sequence[Layer],
+        layers: Sequence[BatchNormLayer],
         params: Dict[str, gluon.Parameter],
         ctx: mx.Context,
         moving: Sequence[int],
     ) -> None:
         channels = [params[layer.beta].shape[0] for layer in layers]
-        self._all, self._pure, epsilons = (nd.zeros((2 * sum(channels),), ctx) for _ in range(3))
-        self.statistics: List[nd.NDArray] = _views(self._all, channels)
-        for layer, epsilon in zip(layers, _views(epsilons, channels)):
-            epsilon[1] = layer.epsilon * CERTAIN
-        self._learn = CopyInto(self._all)
-        self._subtract = OperatorCall("broadcast_sub", [self._all, epsilons], self._pure)
-        self._updates: List[_Update] = []
+        self._with_epsilon, self._without_epsilon, epsilons = (
+            nd.zeros((2 * sum(channels),), ctx) for _ in range(3)
+        )
+        self.statistics: List[nd.NDArray] = _layer_views(self._with_epsilon, channels)
+        for layer, epsilon in zip(layers, _layer_views(epsilons, channels)):
+            epsilon[1] = layer.epsilon * EPSILON_FACTOR
+        self._copy_into = CopyInto(self._with_epsilon)
+        self._subtract = OperatorCall(
+            "broadcast_sub", [self._with_epsilon, epsilons], self._without_epsilon
+        )
+        self._updates: List[_RunningUpdate] = []
         by_number = {
             layer.number: (layer, moments)
-            for layer, moments in zip(layers, _views(self._pure, channels))
+            for layer, moments in zip(layers, _layer_views(self._without_epsilon, channels))
         }
         for number in moving:
             layer, moments = by_number[number]
@@ -270,12 +294,12 @@ class _DeviceStatistics:
                 self._append(params[running].data(ctx), moment, 1 - layer.running.momentum)
 
     def _append(self, running: nd.NDArray, moment: nd.NDArray, rate: float) -> None:
-        if not self._updates or not self._updates[-1].takes(running):
-            self._updates.append(_Update())
+        if not self._updates or not self._updates[-1].can_append(running):
+            self._updates.append(_RunningUpdate())
         self._updates[-1].append(running, moment, rate)
 
-    def learn_from(self, other: "_DeviceStatistics") -> None:
-        self._learn.copy(other._all)
+    def copy_from(self, other: "_DeviceStatistics") -> None:
+        self._copy_into.copy(other._with_epsilon)
 
     def move(self) -> None:
         self._subtract(NO_ATTRIBUTES)
@@ -283,8 +307,8 @@ class _DeviceStatistics:
             update.run()
 
 
-class _Update:
-    """Running statistics moved by one update of SGD: weight -= lr * (weight - gradient)."""
+class _RunningUpdate:
+    """Update of several running statistics by SGD's update: weight -= lr * (weight - gradient)."""
 
     def __init__(self) -> None:
         self._running: List[nd.NDArray] = []
@@ -292,10 +316,10 @@ class _Update:
         self._rates: List[float] = []
         self._call: "OperatorCall | None" = None
 
-    def takes(self, running: nd.NDArray) -> bool:
-        """A layer that is used twice moves twice, one time after the other."""
+    def can_append(self, running: nd.NDArray) -> bool:
+        """Return False if full, or if ``running`` is there: a layer used twice updates it twice."""
         is_new = all(running is not other for other in self._running)
-        return is_new and len(self._running) < MOST_ARRAYS
+        return is_new and len(self._running) < MAX_ARRAYS
 
     def append(self, running: nd.NDArray, moment: nd.NDArray, rate: float) -> None:
         self._running.append(running)
@@ -311,8 +335,8 @@ class _Update:
         self._call(self._attributes)
 
 
-def _views(flat: nd.NDArray, channels: Sequence[int]) -> List[nd.NDArray]:
-    """Parts (2, C) of one array."""
+def _layer_views(flat: nd.NDArray, channels: Sequence[int]) -> List[nd.NDArray]:
+    """Return views (2, C) of a flat array, one for each layer."""
     views, begin = [], 0
     for count in channels:
         views.append(flat[begin : begin + 2 * count].reshape((2, count)))

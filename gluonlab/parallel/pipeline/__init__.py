@@ -1,1 +1,1 @@
-"""Pipelines as data: schedules of microbatches over stages, checked, priced, drawn and run."""
+"""Pipeline parallelism: stages of a network on several devices, and schedules of microbatches."""

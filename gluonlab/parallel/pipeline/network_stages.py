@@ -1,10 +1,9 @@
-"""A network as a chain of layers, cut into stages: what a stage is, what it takes, where to cut.
+"""Stages of a network: its chain of layers, the memory of a stage, and the choice of cuts.
 
-Each layer of a chain takes what the one before gives. Where a block is nothing but its children,
-one after the other, its layers are theirs: those of a HybridSequential, and of gluoncv's networks,
-which are `features` and then `output`. A block that does more than that, such as a residual one, is
-one layer. Which is the case is not believed but seen: the graph of the children in a row must be
-that of the block.
+Each layer of a chain takes the output of the previous one. If a block only calls its children one
+after the other, its layers are theirs. That holds for HybridSequential, and for gluoncv's networks,
+which are `features` and then `output`. A block that does more, such as a residual block, is one
+layer. To decide, the graph of the children in a row is compared with that of the block.
 """
 
 from __future__ import annotations
@@ -24,105 +23,111 @@ from gluonlab.errors import ModelError
 from gluonlab.kvstores.process_groups import Group
 from gluonlab.models.rewrite_network import rewrite
 from gluonlab.models.symbol_graph import parsed
-from gluonlab.parallel.compiled_graph import Kind, Kinds, bytes_of
+from gluonlab.parallel.compiled_graph import ArraySpec, ArraySpecs, array_bytes
 from gluonlab.parallel.data.microbatches import Microbatches
-from gluonlab.parallel.data.replica import IMAGES, LABELS, with_loss
-from gluonlab.parallel.memory_estimate import Graph, ShardSizes, Taken, input_kinds, of_parameters
+from gluonlab.parallel.data.replica import IMAGES, LABELS, append_loss
+from gluonlab.parallel.memory_estimate import (
+    MemoryEstimate,
+    ShardSizes,
+    UnboundGraph,
+    input_specs,
+    parameter_bytes,
+)
 from gluonlab.parallel.mixed_precision import Conversion
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES, PipelineSchedule
 from gluonlab.parallel.pipeline.verify_pipeline import peaks
 from gluonlab.parallel.strategy import Parallelism, StrategyPlan
-from gluonlab.parallel.training_loss import constants_of, label_columns, make_loss, scoring_loss
+from gluonlab.parallel.training_loss import label_columns, loss_parameters, make_loss, scoring_loss
 
-INPUT = "gluonlab_chain"
+CHAIN_INPUT = "gluonlab_chain"
 
 
-def layers_of(net: gluon.HybridBlock) -> List[gluon.HybridBlock]:
-    """The layers of a network's chain; the network itself where it is none."""
+def chain_layers(net: gluon.HybridBlock) -> List[gluon.HybridBlock]:
+    """Return the layers of a network's chain, or the network itself if it is not a chain."""
     children = list(net._children.values())
     if not children or not _is_chain(net, children):
         return [net]
-    return [layer for child in children for layer in layers_of(child)]
+    return [layer for child in children for layer in chain_layers(child)]
 
 
 def run_layers(layers: Sequence[gluon.HybridBlock], value: Any) -> Any:
-    """What the layers make of a value, a symbol or an array, one after the other."""
+    """Apply layers one after the other to a symbol or an array."""
     for layer in layers:
         value = layer(value)
     return value
 
 
-def check_count(
+def check_stage_count(
     model: str, layers: Sequence[gluon.HybridBlock], possible: Sequence[int], stages: int
 ) -> None:
-    """Raise ModelError unless `possible_cuts` are enough for so many stages."""
+    """Raise ModelError unless `possible_cuts` suffice for so layer_count stages."""
     if len(possible) >= stages - 1:
         return
-    many, why = len(layers), ""
-    if len(possible) < many - 1:
-        places = ", ".join(map(str, possible)) or "none"
-        why = (
-            f" (it can be cut in front of these layers: {places}; at the others parameters are "
+    layer_count, reason = len(layers), ""
+    if len(possible) < layer_count - 1:
+        numbers = ", ".join(map(str, possible)) or "none"
+        reason = (
+            f" (it can be cut in front of these layers: {numbers}; at the others parameters are "
             "used on both sides, or several arrays go over the cut)"
         )
     fewer = "fewer stages, " if len(possible) else ""
     raise ModelError(
-        f"{model} is a chain of {many} layer{'s' * (many != 1)}, which cannot be cut into "
-        f"{stages}{why}: choose {fewer}--split data, or another network"
+        f"{model} is a chain of {layer_count} layer{'s' * (layer_count != 1)}, which cannot "
+        f"be cut into {stages}{reason}: choose {fewer}--split data, or another network"
     )
 
 
 def check_cuts(model: str, layers: Sequence[gluon.HybridBlock], cuts: Sequence[int]) -> None:
     """Raise ModelError unless the chain can be cut in front of the layers with these numbers.
 
-    The numbers are in order, from 1 on: a part has one layer at least.
+    The numbers must increase from 1 on, so that each stage has a layer.
     """
     last = len(layers) - 1
-    check_count(model, layers, range(1, len(layers)), len(cuts) + 1)
-    shown = ",".join(map(str, cuts))
+    check_stage_count(model, layers, range(1, len(layers)), len(cuts) + 1)
+    cut_text = ",".join(map(str, cuts))
     if list(cuts) != sorted(set(cuts)) or not all(1 <= cut <= last for cut in cuts):
         raise ModelError(
-            f"--cut {shown}: give numbers from 1 to {last}, each larger than the one before; "
-            f"the layers of {model}: {numbered(layers)}"
+            f"--cut {cut_text}: give numbers from 1 to {last}, each larger than the one before; "
+            f"the layers of {model}: {list_layers(layers)}"
         )
     for cut in cuts:
-        if len(run_layers(layers[:cut], mx.sym.var(INPUT)).list_outputs()) > 1:
+        if len(run_layers(layers[:cut], mx.sym.var(CHAIN_INPUT)).list_outputs()) > 1:
             raise ModelError(
-                f"--cut {shown}: layer {cut} of {model}, {name_of(layers[cut])}, takes several "
-                "arrays, and one is all that goes over a cut: cut elsewhere"
+                f"--cut {cut_text}: layer {cut} of {model}, {layer_name(layers[cut])}, takes "
+                "several arrays, and one is all that goes over a cut: cut elsewhere"
             )
 
 
 def possible_cuts(layers: Sequence[gluon.HybridBlock]) -> List[int]:
-    """The numbers of the layers in front of which a chain can be cut.
+    """Return the numbers of the layers in front of which a chain can be cut.
 
-    One array goes over a cut, and no parameter is used on both sides of it.
+    Only one array may cross a cut, and no parameter may be used on both sides of it.
     """
-    value, bounds = mx.sym.var(INPUT), [0]
+    value, bounds = mx.sym.var(CHAIN_INPUT), [0]
     for number, layer in enumerate(layers[:-1], start=1):
         value = layer(value)
         if len(value.list_outputs()) == 1:
             bounds.append(number)
-    last_user: Dict[str, int] = {}  # the stretch between bounds that is the last to use a parameter
+    last_user: Dict[str, int] = {}  # parameter -> last stretch between bounds that uses it
     stretches = list(zip(bounds, [*bounds[1:], len(layers)]))
     names = [
-        set(run_layers(layers[a:b], mx.sym.var(INPUT)).list_inputs()) - {INPUT}
+        set(run_layers(layers[a:b], mx.sym.var(CHAIN_INPUT)).list_inputs()) - {CHAIN_INPUT}
         for a, b in stretches
     ]
-    for number, own in enumerate(names):
-        last_user.update(dict.fromkeys(own, number))
-    cuts, reaches = [], 0
-    for number, own in enumerate(names):
-        if number > reaches:
+    for number, used in enumerate(names):
+        last_user.update(dict.fromkeys(used, number))
+    cuts, last_needed = [], 0
+    for number, used in enumerate(names):
+        if number > last_needed:
             cuts.append(bounds[number])
-        reaches = max([reaches, *(last_user[name] for name in own)])
+        last_needed = max([last_needed, *(last_user[name] for name in used)])
     return cuts
 
 
-def in_stretches(
+def group_layers(
     layers: Sequence[gluon.HybridBlock], cuts: Sequence[int]
 ) -> List[gluon.HybridBlock]:
-    """The layers between cuts, each stretch as one layer."""
+    """Return the layers between cuts, each stretch as one layer."""
     stretches = []
     for begin, end in zip([0, *cuts], [*cuts, len(layers)]):
         stretch = layers[begin]
@@ -133,28 +138,29 @@ def in_stretches(
     return stretches
 
 
-def numbered(layers: Sequence[gluon.HybridBlock]) -> str:
-    """``0 conv0, 1 pool0, 2 relu0``"""
-    return ", ".join(f"{number} {name_of(layer)}" for number, layer in enumerate(layers))
+def list_layers(layers: Sequence[gluon.HybridBlock]) -> str:
+    """Return numbers and names of layers as text: "0 conv0, 1 pool0, 2 relu0"."""
+    return ", ".join(f"{number} {layer_name(layer)}" for number, layer in enumerate(layers))
 
 
-def name_of(layer: gluon.HybridBlock) -> str:
-    """A layer's name without those of the blocks that it is in."""
+def layer_name(layer: gluon.HybridBlock) -> str:
+    """Return a layer's name without the names of the blocks that contain it."""
     return str(layer.name).rsplit("_", 1)[-1]
 
 
 def _is_chain(net: gluon.HybridBlock, children: Sequence[gluon.HybridBlock]) -> bool:
-    value = mx.sym.var(INPUT)
+    """Return True if a block only calls its children, one after the other."""
+    value = mx.sym.var(CHAIN_INPUT)
     try:
-        return _shape_of(run_layers(children, value)) == _shape_of(net(value))
+        return _graph_structure(run_layers(children, value)) == _graph_structure(net(value))
     except (TypeError, ValueError, AttributeError, AssertionError, mx.base.MXNetError):
-        return False  # a child takes something else than what the one before gives
+        return False  # a child does not accept the output of the previous one
 
 
-def _shape_of(graph: mx.sym.Symbol) -> Tuple[Any, ...]:
-    """A graph without names of operators and versions of entries, which count what was made."""
-    whole = parsed(graph)
-    nodes: List[Dict[str, Any]] = whole["nodes"]
+def _graph_structure(graph: mx.sym.Symbol) -> Tuple[Any, ...]:
+    """Return a graph without operator names and entry versions, which contain counters."""
+    json_graph = parsed(graph)
+    nodes: List[Dict[str, Any]] = json_graph["nodes"]
     return (
         [
             (
@@ -165,7 +171,7 @@ def _shape_of(graph: mx.sym.Symbol) -> Tuple[Any, ...]:
             )
             for node in nodes
         ],
-        [head[:2] for head in whole["heads"]],
+        [head[:2] for head in json_graph["heads"]],
     )
 
 
@@ -173,33 +179,37 @@ ACTIVATION = "gluonlab_activation"
 
 
 class PipelineStage(NamedTuple):
-    """A stretch of the network: ``inputs`` -> its activation, or of the last one loss and scores.
+    """A stage of the network, from its inputs to an activation, or to loss and scores.
 
-    ``params``: those that it has, by name. ``scoring``: the graph for labels (n,), where those of
-    training are of another kind. ``wants``: whether a stage before it learns, and so needs the
-    gradient of this one's input. ``constants``: what its loss keeps, by name.
+    Attributes:
+        graph: The graph for training.
+        scoring: The graph for labels (n,), if those of training have another shape.
+        inputs: Names of the inputs.
+        params: Parameters of the stage, by name.
+        needs_input_gradient: Whether an earlier stage has trained parameters.
+        constants: Arrays of the loss, by name.
     """
 
     graph: mx.sym.Symbol
     scoring: mx.sym.Symbol
     inputs: Sequence[str]
     params: Dict[str, gluon.Parameter]
-    wants: bool
+    needs_input_gradient: bool
     constants: Dict[str, gluon.Parameter]
 
     @property
-    def kept(self) -> Dict[str, gluon.Parameter]:
-        """All arrays that its graphs have, by name."""
+    def all_parameters(self) -> Dict[str, gluon.Parameter]:
+        """All arrays of the stage's graphs, by name."""
         return {**self.params, **self.constants}
 
     @property
     def is_last(self) -> bool:
-        """Whether it ends with the loss."""
+        """True if the stage ends with the loss."""
         return LABELS in self.inputs
 
     @property
-    def learns(self) -> bool:
-        """Whether a parameter of it does."""
+    def has_trained_parameters(self) -> bool:
+        """True if any parameter of the stage is trained."""
         return any(param.grad_req != "null" for param in self.params.values())
 
 
@@ -210,25 +220,26 @@ def make_stages(
     preprocess: Callable[[Any, Any], Any],
     convert: Conversion,
 ) -> List[PipelineStage]:
-    """The stages between ``cuts``, numbers of the layers with which stages begin, but the first.
+    """Create the stages between ``cuts``, the numbers of the first layers of stages 1, 2, ...
 
-    Raises ModelError for a parameter that two of them share: its gradients would have to be summed
-    between devices.
+    Raises:
+        ModelError: Two stages share a parameter, whose gradients would have to be summed between
+            devices.
     """
     bounds = [0, *cuts, len(layers)]
     stages: List[PipelineStage] = []
-    learned = False
-    taken: Set[str] = set()
+    needs_gradient = False
+    used_names: Set[str] = set()
     for begin, end in zip(bounds, bounds[1:]):
-        stage = make_stage(layers, begin, end, loss, preprocess, convert, learned)
-        for name in taken.intersection(stage.params):
+        stage = make_stage(layers, begin, end, loss, preprocess, convert, needs_gradient)
+        for name in used_names.intersection(stage.params):
             raise ModelError(
                 f"{name} is a parameter of layers on both sides of the cut in front of layer "
                 f"{begin}: cut elsewhere, or choose --split data"
             )
         stages.append(stage)
-        learned = learned or stage.learns
-        taken.update(stage.params)
+        needs_gradient = needs_gradient or stage.has_trained_parameters
+        used_names.update(stage.params)
     return stages
 
 
@@ -241,171 +252,188 @@ def make_stage(
     convert: Conversion,
     wants: bool,
 ) -> PipelineStage:
-    """The layers from ``begin`` to ``end`` as a stage."""
+    """Create a stage of the layers from ``begin`` to ``end``."""
     first, last = begin == 0, end == len(layers)
-    of_labels = scoring_loss(loss) if label_columns(loss) else loss
+    plain_loss = scoring_loss(loss) if label_columns(loss) else loss
     data = mx.sym.var(IMAGES if first else ACTIVATION)
-    value = convert(run_layers(layers[begin:end], preprocess(mx.sym, data) if first else data))
-    graph = with_loss(value, loss) if last else value
-    scoring = with_loss(value, of_labels) if last else value
+    scores = convert(run_layers(layers[begin:end], preprocess(mx.sym, data) if first else data))
+    graph = append_loss(scores, loss) if last else scores
+    scoring = append_loss(scores, plain_loss) if last else scores
     # of all layers: one may take a parameter of another
     params = {name: each for layer in layers for name, each in layer.collect_params().items()}
     names = [*graph.list_arguments(), *graph.list_auxiliary_states()]
-    own = {name: params[name] for name in names if name in params}
+    stage_params = {name: params[name] for name in names if name in params}
     inputs = [IMAGES if first else ACTIVATION, *[LABELS] * last]
-    return PipelineStage(graph, scoring, inputs, own, wants, constants_of(loss) if last else {})
+    return PipelineStage(
+        graph, scoring, inputs, stage_params, wants, loss_parameters(loss) if last else {}
+    )
 
 
-# What stages take on each device, planned. A stage's graphs share the memory of their activations
-# slot by slot: as many slots as microbatches are kept there, by
-# `gluonlab.parallel.pipeline.verify_pipeline.peaks`.
+# Memory estimates. The graphs of a stage share the memory of their activations by slot. A stage has
+# as many slots as it keeps microbatches, see `gluonlab.parallel.pipeline.verify_pipeline.peaks`.
 
 MakeSchedule = Callable[[int], PipelineSchedule]  # for a number of microbatches
 
 
-class Binding(NamedTuple):
-    """A graph that the pipeline binds for a stage: for how many images, and in which slot.
+class StageBinding(NamedTuple):
+    """A graph that the pipeline binds for a stage, for so many images and in this slot.
 
-    ``columns``: of their labels, `gluonlab.parallel.training_loss.label_columns`. ``add``: whether
-    it adds to the gradients that are there.
+    ``columns``: label columns (`gluonlab.parallel.training_loss.label_columns`). ``accumulate``:
+    whether the graph adds to the gradients.
     """
 
     images: int
     columns: int
-    add: bool
+    accumulate: bool
     slot: int
 
 
-def schedule_of(split: Parallelism, microbatches: int) -> PipelineSchedule:
-    """The order in which a copy of the network works on so many microbatches."""
+def make_schedule(split: Parallelism, microbatches: int) -> PipelineSchedule:
+    """Create the pipeline schedule of a copy of the network for so many microbatches."""
     return SCHEDULES[split.schedule](split.size, microbatches, split.stages_per_device)
 
 
-def bindings(
+def stage_bindings(
     shards: ShardSizes, microbatches: Microbatches, split: Parallelism, columns: int
-) -> List[Set[Binding]]:
-    """What `gluonlab.parallel.pipeline.pipeline_executor.Pipeline` binds, of each stage."""
-    found: List[Set[Binding]] = [set() for _ in range(split.size * split.stages_per_device)]
-    for share in filter(None, shards.trained):
-        bounds = microbatches.bounds(share)
-        slots = peaks(schedule_of(split, len(bounds)))
+) -> List[Set[StageBinding]]:
+    """Return the graphs that `Pipeline` binds for each stage."""
+    bindings: List[Set[StageBinding]] = [set() for _ in range(split.size * split.stages_per_device)]
+    for images in filter(None, shards.train_sizes):
+        bounds = microbatches.bounds(images)
+        slots = peaks(make_schedule(split, len(bounds)))
         for number, (begin, end) in enumerate(bounds):
-            for own, count in zip(found, slots):
-                own.add(Binding(end - begin, columns, number > 0, number % count))
-    for share in filter(None, shards.scored):
-        for begin, end in microbatches.bounds(share):
-            for own in found:
-                own.add(Binding(end - begin, 0, False, 0))
-    return found
+            for stage, count in zip(bindings, slots):
+                stage.add(StageBinding(end - begin, columns, number > 0, number % count))
+    for images in filter(None, shards.score_sizes):
+        for begin, end in microbatches.bounds(images):
+            for stage in bindings:
+                stage.add(StageBinding(end - begin, 0, False, 0))
+    return bindings
 
 
-class StagedMemory:
-    """Tells what the devices of a copy take, stage i on device ``i % plan.split.size``."""
+class PipelineMemory:
+    """Memory estimator of a copy's devices, with stage i on device ``i % plan.split.size``."""
 
     def __init__(
         self, stages: Sequence[PipelineStage], loss: gluon.HybridBlock, plan: StrategyPlan
     ) -> None:
         self._stages, self._plan, self._columns = stages, plan, label_columns(loss)
-        self._given: Dict[Tuple[int, int], Kind] = {}
-        self._own = [
-            StageMemory(stage, partial(self._activation, number), plan)
+        self._activation_cache: Dict[Tuple[int, int], ArraySpec] = {}
+        self._stage_memory = [
+            StageMemory(stage, partial(self._activation_spec, number), plan)
             for number, stage in enumerate(stages)
         ]
 
-    def taken(self, shards: ShardSizes) -> List[Taken]:
-        """As `gluonlab.parallel.strategy.Strategy` says."""
+    def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
+        """Implement `gluonlab.parallel.strategy.Strategy.estimate_memory`."""
         split = self._plan.split
-        bound = bindings(shards, self._plan.microbatches, split, self._columns)
-        of_stages = [each.taken(graphs) for each, graphs in zip(self._own, bound)]
+        bindings = stage_bindings(shards, self._plan.microbatches, split, self._columns)
+        estimates = [
+            memory.estimate_memory(of_stage)
+            for memory, of_stage in zip(self._stage_memory, bindings)
+        ]
         return [
-            Taken(*map(sum, zip(*of_stages[device :: split.size]))) for device in range(split.size)
+            MemoryEstimate(*map(sum, zip(*estimates[device :: split.size])))
+            for device in range(split.size)
         ]
 
-    def _activation(self, number: int, images: int) -> Kind:
-        """What the stage before gives for so many images."""
+    def _activation_spec(self, number: int, images: int) -> ArraySpec:
+        """Return shape and type of the previous stage's activation for so many images."""
         key = number, images
-        if key not in self._given:
-            before = self._stages[number - 1]
+        if key not in self._activation_cache:
+            previous = self._stages[number - 1]
             split = self._plan.split
-            kinds = input_kinds(images, split.image_shape, self._columns, split.image_dtype)
+            specs = input_specs(images, split.image_shape, self._columns, split.image_dtype)
             if number > 1:
-                kinds[ACTIVATION] = self._activation(number - 1, images)
-            inputs = {name: kinds[name] for name in before.inputs}
-            [self._given[key]] = Graph(before.graph, before.kept).outputs(inputs)
-        return self._given[key]
+                specs[ACTIVATION] = self._activation_spec(number - 1, images)
+            inputs = {name: specs[name] for name in previous.inputs}
+            [self._activation_cache[key]] = UnboundGraph(
+                previous.graph, previous.all_parameters
+            ).output_specs(inputs)
+        return self._activation_cache[key]
 
 
 class StageMemory:
-    """Tells what one stage takes; ``given(images)``: shape and type of what it is given."""
+    """Memory estimator of one stage.
+
+    ``activation_spec(images)``: shape and type of the stage's input.
+    """
 
     def __init__(
-        self, stage: PipelineStage, given: Callable[[int], Kind], plan: StrategyPlan
+        self, stage: PipelineStage, activation_spec: Callable[[int], ArraySpec], plan: StrategyPlan
     ) -> None:
-        self._stage, self._given, self._plan = stage, given, plan
-        self._always = of_parameters(
+        self._stage, self._activation_spec, self._plan = stage, activation_spec, plan
+        self._parameter_bytes = parameter_bytes(
             stage.params.values(), plan.make_optimizer(), plan.kvstore, len(plan.split.copies)
         )
-        self._planned: Dict[Tuple[int, int], int] = {}  # of graphs, by images and columns
-        self._apart: Dict[Tuple[int, int], Tuple[int, int]] = {}
+        self._activation_cache: Dict[Tuple[int, int], int] = {}  # of graphs, by images and columns
+        self._binding_cache: Dict[Tuple[int, int], Tuple[int, int]] = {}
 
-    def taken(self, bound: Set[Binding]) -> Taken:
-        """All together, with these graphs."""
-        apart = [self._own(binding.images, binding.columns) for binding in bound]
-        own, inputs = map(sum, zip(*apart))
+    def estimate_memory(self, bindings: Set[StageBinding]) -> MemoryEstimate:
+        """Estimate the memory of the stage with these graphs."""
+        separate = [
+            self._bytes_per_binding(binding.images, binding.columns) for binding in bindings
+        ]
+        binding_bytes, inputs = map(sum, zip(*separate))
         slots: Dict[int, Tuple[int, int]] = {}  # the largest graph of each
-        for binding in bound:
+        for binding in bindings:
             size = binding.images, binding.columns
             slots[binding.slot] = max(slots.get(binding.slot, size), size)
-        activations = own + sum(self._activations(*size) for size in slots.values())
-        return Taken(*self._always, activations, inputs)
+        activations = binding_bytes + sum(self._activation_bytes(*size) for size in slots.values())
+        return MemoryEstimate(*self._parameter_bytes, activations, inputs)
 
-    def _own(self, images: int, columns: int) -> Tuple[int, int]:
-        """What each binding has to itself: beside what is an input of the network, and that."""
+    def _bytes_per_binding(self, images: int, columns: int) -> Tuple[int, int]:
+        """Return the bytes of each binding: without, and of, the inputs of the network."""
         key = images, columns
-        if key not in self._apart:
-            kinds = self._kinds(images, columns)
-            taken = {name: bytes_of(kind) for name, kind in kinds.items()}
-            given = taken.pop(ACTIVATION, 0)
-            self._apart[key] = given + self._graph(columns).own(kinds), sum(taken.values())
-        return self._apart[key]
+        if key not in self._binding_cache:
+            specs = self._input_specs(images, columns)
+            input_bytes = {name: array_bytes(spec) for name, spec in specs.items()}
+            activation_bytes = input_bytes.pop(ACTIVATION, 0)
+            self._binding_cache[key] = (
+                activation_bytes + self._unbound_graph(columns).bytes_per_binding(specs),
+                sum(input_bytes.values()),
+            )
+        return self._binding_cache[key]
 
-    def _activations(self, images: int, columns: int) -> int:
+    def _activation_bytes(self, images: int, columns: int) -> int:
         key = images, columns
-        if key not in self._planned:
-            self._planned[key] = self._graph(columns).activations(self._kinds(images, columns))
-        return self._planned[key]
+        if key not in self._activation_cache:
+            self._activation_cache[key] = self._unbound_graph(columns).activation_bytes(
+                self._input_specs(images, columns)
+            )
+        return self._activation_cache[key]
 
-    def _graph(self, columns: int) -> Graph:
+    def _unbound_graph(self, columns: int) -> UnboundGraph:
         stage = self._stage
         symbol = stage.graph if columns else stage.scoring
-        return Graph(symbol, stage.kept, [ACTIVATION] * stage.wants)
+        return UnboundGraph(symbol, stage.all_parameters, [ACTIVATION] * stage.needs_input_gradient)
 
-    def _kinds(self, images: int, columns: int) -> Kinds:
+    def _input_specs(self, images: int, columns: int) -> ArraySpecs:
         split = self._plan.split
-        found = input_kinds(images, split.image_shape, columns, split.image_dtype)
+        specs = input_specs(images, split.image_shape, columns, split.image_dtype)
         if ACTIVATION in self._stage.inputs:
-            found[ACTIVATION] = self._given(images)
-        return {name: found[name] for name in self._stage.inputs}
+            specs[ACTIVATION] = self._activation_spec(images)
+        return {name: specs[name] for name in self._stage.inputs}
 
 
-# Where to cut, so that stages are alike in time or in memory.
+# The choice of cuts, so that stages have equal time or memory.
 
-Cost = Callable[[int, int, int], float]  # of a stage, its number, with the layers from begin to end
+Cost = Callable[[int, int, int], float]  # cost(stage, begin, end) of the layers from begin to end
 TIME, MEMORY = "time", "memory"
 REPEATS = 5
 
 
-class Balanced(NamedTuple):
-    """The cuts that were chosen, and each stage's part of all stages' time or memory, ``of``."""
+class BalancedCuts(NamedTuple):
+    """The chosen cuts, and each stage's share of the time or memory (``balance``)."""
 
     cuts: List[int]
     shares: List[float]
-    of: str
+    balance: str
 
-    def of_rank_0(self, group: Group) -> Balanced:
-        """What the group's first process has chosen, for all: times that are measured differ."""
-        cuts, shares = (group.everyones(np.array(each))[0] for each in (self.cuts, self.shares))
-        return Balanced(cuts.astype(int).tolist(), shares.tolist(), self.of)
+    def broadcast_from_rank_0(self, group: Group) -> BalancedCuts:
+        """Return rank 0's cuts on all ranks, since measured times differ between ranks."""
+        cuts, shares = (group.everyones(np.array(values))[0] for values in (self.cuts, self.shares))
+        return BalancedCuts(cuts.astype(int).tolist(), shares.tolist(), self.balance)
 
 
 def choose_cuts(
@@ -413,72 +441,77 @@ def choose_cuts(
     loss: gluon.HybridBlock,
     plan: StrategyPlan,
     ctx: mx.Context,
-) -> Balanced:
-    """The cuts that make the most expensive stage cheapest, by what ``plan.split.balance`` says.
+) -> BalancedCuts:
+    """Choose the cuts that minimize the largest stage's time or memory (``plan.split.balance``).
 
     ``ctx``: the device on which layers are timed. Raises ModelError for a chain that cannot be cut
-    into so many.
+    into so many stages.
     """
     split = plan.split
     stages = split.size * split.stages_per_device
     possible = possible_cuts(layers)
-    check_count(split.model, layers, possible, stages)
-    stretches = in_stretches(layers, possible)  # what is cut as if each were one layer
+    check_stage_count(split.model, layers, possible, stages)
+    stretches = group_layers(layers, possible)  # each is treated as one layer
     if split.balance == TIME:
-        totals = np.cumsum([0.0, *layer_seconds(stretches, plan, ctx)])
+        totals = np.cumsum([0.0, *measure_layer_seconds(stretches, plan, ctx)])
         seconds = lambda stage, begin, end: totals[end] - totals[begin]  # noqa: E731
-        found = _balanced(seconds, lambda *stage: 0.0, len(stretches), stages, TIME)
+        chosen = _balance_stages(seconds, lambda *stage: 0.0, len(stretches), stages, TIME)
     else:
-        costs = stage_bytes(stretches, loss, plan)
-        found = _balanced(*costs, len(stretches), stages, MEMORY)
-    return found._replace(cuts=[possible[cut - 1] for cut in found.cuts])
+        costs = stage_byte_costs(stretches, loss, plan)
+        chosen = _balance_stages(*costs, len(stretches), stages, MEMORY)
+    return chosen._replace(cuts=[possible[cut - 1] for cut in chosen.cuts])
 
 
-def _balanced(cost: Cost, spare: Cost, layers: int, stages: int, of: str) -> Balanced:
-    cuts = least_largest(cost, layers, stages, spare)
+def _balance_stages(
+    cost: Cost, savings: Cost, layers: int, stages: int, balance: str
+) -> BalancedCuts:
+    """Choose cuts by cost, and compute the stages' shares."""
+    cuts = minimize_largest_stage(cost, layers, stages, savings)
     costs = [cost(*stage) for stage in zip(range(stages), [0, *cuts], [*cuts, layers])]
-    return Balanced(cuts, [each / sum(costs) for each in costs], of)
+    return BalancedCuts(cuts, [each / sum(costs) for each in costs], balance)
 
 
-def least_largest(
-    cost: Cost, layers: int, stages: int, spare: Cost = lambda stage, begin, end: 0.0
+def minimize_largest_stage(
+    cost: Cost, layers: int, stages: int, savings: Cost = lambda stage, begin, end: 0.0
 ) -> List[int]:
-    """The cuts of ``layers`` into ``stages`` whose most expensive stage costs least.
+    """Return the cuts of ``layers`` into ``stages`` that minimize the cost of the largest stage.
 
-    Each stage has one layer at least. ``spare``: by how much a stage may become cheaper with more
-    layers. What is cheapest so far is extended first, so that the costs of stages that are much too
-    long are never asked for (Dijkstra's algorithm, with the largest cost in place of the sum).
+    Each stage has at least one layer. ``savings(stage, begin, end)``: upper bound on how much
+    cheaper a stage can become with more layers. The cheapest partial partition is extended first,
+    so that the costs of much too long stages are never computed. (This is Dijkstra's algorithm,
+    with the largest cost instead of the sum.)
     """
-    ways = [_PartialPartition(0.0, stages, (0,), 0.0, True)]
+    queue = [_PartialPartition(0.0, stages, (0,), 0.0, True)]
     extended = set()
     while True:
-        way = heappop(ways)
-        begin, end = ([0, *way.ends])[-2:]
-        if not way.known:
-            stage = stages - way.left - 1
-            own = cost(stage, begin, end)
-            heappush(ways, way._replace(largest=max(way.before, own), known=True))
-            if way.left and layers - end > way.left:
-                floor = max(way.before, own - spare(stage, begin, end))
-                heappush(ways, way._replace(largest=floor, ends=(*way.ends[:-1], end + 1)))
-        elif not way.left:
-            return list(way.ends[1:-1])
-        elif (way.left, end) not in extended:
-            extended.add((way.left, end))
-            first = end + 1 if way.left > 1 else layers
+        current = heappop(queue)
+        begin, end = ([0, *current.ends])[-2:]
+        if not current.known:
+            stage = stages - current.left - 1
+            stage_cost = cost(stage, begin, end)
+            exact = max(current.before, stage_cost)
+            heappush(queue, current._replace(largest=exact, known=True))
+            if current.left and layers - end > current.left:
+                bound = max(current.before, stage_cost - savings(stage, begin, end))
+                longer = (*current.ends[:-1], end + 1)
+                heappush(queue, current._replace(largest=bound, ends=longer))
+        elif not current.left:
+            return list(current.ends[1:-1])
+        elif (current.left, end) not in extended:
+            extended.add((current.left, end))
+            first = end + 1 if current.left > 1 else layers
+            ends = (*current.ends, first)
             heappush(
-                ways,
-                _PartialPartition(
-                    way.largest, way.left - 1, (*way.ends, first), way.largest, False
-                ),
+                queue,
+                _PartialPartition(current.largest, current.left - 1, ends, current.largest, False),
             )
 
 
 class _PartialPartition(NamedTuple):
-    """Stages that end at ``ends``, and how many are ``left``.
+    """Stages that end at ``ends``, with ``left`` stages to follow.
 
-    ``largest``: the cost of the largest, or of what is not ``known`` at least; ``before``: without
-    the last.
+    ``largest``: the largest cost, a lower bound unless ``known``. ``before``: the largest cost
+    without the last stage.
     """
 
     largest: float
@@ -488,74 +521,79 @@ class _PartialPartition(NamedTuple):
     known: bool
 
 
-def stage_bytes(
+def stage_byte_costs(
     layers: Sequence[gluon.HybridBlock], loss: gluon.HybridBlock, plan: StrategyPlan
 ) -> Tuple[Cost, Cost]:
-    """The bytes that a stage takes by MXNet's own plan, with all its slots, for a whole batch.
+    """Return the functions for the bytes of a stage, and for how much more layers can save.
 
-    And by how much more layers can reduce them, where the last one gives a large array.
+    The bytes follow MXNet's memory plan, for all slots and a whole batch. More layers save memory
+    if the last one has a large output.
     """
     split = plan.split
-    bound = bindings(ShardSizes((split.share,)), plan.microbatches, split, label_columns(loss))
-    shapes = _shapes(layers, plan)
-    learned = [any(map(_learns, layers[:begin])) for begin in range(len(layers))]
+    bindings = stage_bindings(
+        ShardSizes((split.max_shard_images,)), plan.microbatches, split, label_columns(loss)
+    )
+    shapes = _layer_shapes(layers, plan)
+    earlier_trained = [
+        any(map(_has_trained_parameters, layers[:begin])) for begin in range(len(layers))
+    ]
 
     @lru_cache(maxsize=None)
-    def of_layers(begin: int, end: int) -> StageMemory:
-        def given(images: int) -> Tuple[Tuple[int, ...], type]:
+    def memory_of(begin: int, end: int) -> StageMemory:
+        def activation_spec(images: int) -> Tuple[Tuple[int, ...], type]:
             return (images, *shapes[begin][1:]), np.float32
 
-        learns = learned[begin]
+        learns = earlier_trained[begin]
         stage = make_stage(layers, begin, end, loss, plan.preprocess, plan.conversion, learns)
-        return StageMemory(stage, given, plan)
+        return StageMemory(stage, activation_spec, plan)
 
     def cost(number: int, begin: int, end: int) -> float:
-        return float(sum(of_layers(begin, end).taken(bound[number])))
+        return float(sum(memory_of(begin, end).estimate_memory(bindings[number])))
 
-    def spare(number: int, begin: int, end: int) -> float:
-        """What is given on, its gradient, and what MXNet copies of it, is one of them no more."""
-        arrays = 2 * len(bound[number]) + 2 * len({binding.slot for binding in bound[number]})
+    def savings(number: int, begin: int, end: int) -> float:
+        # The output, its gradient and MXNet's copies of both would no longer leave the stage.
+        arrays = 2 * len(bindings[number]) + 2 * len({binding.slot for binding in bindings[number]})
         return 4.0 * arrays * math.prod(shapes[end])
 
-    return cost, spare
+    return cost, savings
 
 
-def _learns(layer: gluon.HybridBlock) -> bool:
+def _has_trained_parameters(layer: gluon.HybridBlock) -> bool:
     return any(param.grad_req != "null" for param in layer.collect_params().values())
 
 
-def layer_seconds(
+def measure_layer_seconds(
     layers: Sequence[gluon.HybridBlock], plan: StrategyPlan, ctx: mx.Context
 ) -> List[float]:
-    """How long each layer takes for a microbatch, forward and backward, on the device."""
-    shapes, seconds = _shapes(layers, plan), []
+    """Measure each layer's seconds for a microbatch, forward and backward, on the device."""
+    shapes, seconds = _layer_shapes(layers, plan), []
     for number in range(len(layers)):
-        graph, inputs = _graph(layers, number, number + 1, plan, shapes)
-        seconds.append(_seconds(graph, inputs, ctx))
+        graph, inputs = _layers_graph(layers, number, number + 1, plan, shapes)
+        seconds.append(_measure_seconds(graph, inputs, ctx))
     return seconds
 
 
-def _graph(
+def _layers_graph(
     layers: Sequence[gluon.HybridBlock],
     begin: int,
     end: int,
     plan: StrategyPlan,
     shapes: Sequence[Tuple[int, ...]],
 ) -> Tuple[mx.sym.Symbol, Dict[str, Tuple[int, ...]]]:
-    """Some layers as a graph, with the loss if they are the last, and the shapes of its inputs."""
+    """Return the graph of some layers, with the loss after the last, and its input shapes."""
     name = IMAGES if begin == 0 else ACTIVATION
     value = mx.sym.var(name)
     value = run_layers(layers[begin:end], plan.preprocess(mx.sym, value) if begin == 0 else value)
     inputs = {name: shapes[begin]}
     if end == len(layers):
-        value = with_loss(value, make_loss())
+        value = append_loss(value, make_loss())
         inputs[LABELS] = shapes[0][:1]
     return value, inputs
 
 
-def _shapes(layers: Sequence[gluon.HybridBlock], plan: StrategyPlan) -> List[Tuple[int, ...]]:
-    """What each layer takes of a microbatch, and what the last one gives."""
-    shape = (plan.microbatches.largest(plan.split.share), *plan.split.image_shape)
+def _layer_shapes(layers: Sequence[gluon.HybridBlock], plan: StrategyPlan) -> List[Tuple[int, ...]]:
+    """Return the input shape of each layer for a microbatch, and the last output shape."""
+    shape = (plan.microbatches.largest_part(plan.split.max_shard_images), *plan.split.image_shape)
     shapes = [shape]
     for number in range(len(layers)):
         data = mx.sym.var(IMAGES)
@@ -565,12 +603,15 @@ def _shapes(layers: Sequence[gluon.HybridBlock], plan: StrategyPlan) -> List[Tup
     return shapes
 
 
-def _seconds(graph: mx.sym.Symbol, inputs: Dict[str, Tuple[int, ...]], ctx: mx.Context) -> float:
+def _measure_seconds(
+    graph: mx.sym.Symbol, inputs: Dict[str, Tuple[int, ...]], ctx: mx.Context
+) -> float:
+    """Return the shortest seconds of a forward and backward pass."""
     shapes = graph.infer_shape(**inputs)[0]
     args = {name: nd.ones(shape, ctx) for name, shape in zip(graph.list_arguments(), shapes)}
-    kinds = {name: (each.shape, each.dtype) for name, each in args.items()}
-    graph = rewrite(graph, ctx, kinds, set(args) - {LABELS})
-    states = graph.infer_shape(**{name: kind[0] for name, kind in kinds.items()})[2]
+    specs = {name: (each.shape, each.dtype) for name, each in args.items()}
+    graph = rewrite(graph, ctx, specs, set(args) - {LABELS})
+    states = graph.infer_shape(**{name: spec[0] for name, spec in specs.items()})[2]
     aux = {n: nd.ones(shape, ctx) for n, shape in zip(graph.list_auxiliary_states(), states)}
     grads = {name: nd.zeros_like(array) for name, array in args.items() if name != LABELS}
     executor = graph.bind(ctx, args, args_grad=grads, grad_req=dict.fromkeys(grads, "write"),
@@ -579,9 +620,9 @@ def _seconds(graph: mx.sym.Symbol, inputs: Dict[str, Tuple[int, ...]], ctx: mx.C
     best = float("inf")
     for _ in range(1 + REPEATS):
         nd.waitall()
-        began = time.perf_counter()
+        start = time.perf_counter()
         executor.forward(is_train=True)
         executor.backward(heads)
         nd.waitall()
-        best = min(best, time.perf_counter() - began)
+        best = min(best, time.perf_counter() - start)
     return best

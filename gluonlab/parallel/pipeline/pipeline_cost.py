@@ -1,9 +1,9 @@
-"""What a pipeline schedule costs: when each instruction begins and ends, and who is idle meanwhile.
+"""Cost model of pipeline schedules: start and end of each instruction, and idle time.
 
-A device computes one thing at a time, in its program's order, each as soon as what it needs is
-there. A send costs the device no time: the message is on its way while the device goes on. It takes
-its transfer's time, and messages of one stage the same way come one after the other. A recv waits
-for its message. Queues are as long as need be.
+A device computes one instruction at a time, in the order of its program, each as soon as its inputs
+exist. A send takes no time of the device: the message travels while the device continues. It takes
+the transfer's time, and messages of one stage in one direction travel one after the other. A recv
+waits for its message. Queues are unlimited.
 
 The bubble is the share of the devices' time in which they compute nothing. (Narayanan et al.,
 "Efficient large-scale language model training on GPU clusters using Megatron-LM", 2021, section
@@ -28,17 +28,20 @@ from gluonlab.parallel.pipeline.pipeline_schedule import (
     Instruction,
     PipelineSchedule,
 )
-from gluonlab.parallel.pipeline.verify_pipeline import in_order, keeps
+from gluonlab.parallel.pipeline.verify_pipeline import activation_change, execution_order
 
-COMPUTE = (FORWARD, BACKWARD, UPDATE)  # what keeps a device busy
+COMPUTE_OPS = (FORWARD, BACKWARD, UPDATE)  # operations that keep a device busy
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of everything, for one microbatch.
+    """Seconds per microbatch of all operations.
 
-    ``forward_s``, ``backward_s``, ``update_s``: of each stage. ``transfer_s``: of each boundary
-    between two stages, (activation, gradient).
+    Attributes:
+        forward_s: By stage.
+        backward_s: By stage.
+        transfer_s: By boundary between two stages, (activation, gradient).
+        update_s: By stage.
     """
 
     forward_s: Tuple[float, ...]
@@ -55,7 +58,7 @@ class Costs:
         transfer_s: float = 0.0,
         update_s: float = 0.0,
     ) -> Costs:
-        """The same for all stages, and for activations and their gradients."""
+        """Return costs that are equal for all stages, and for activations and their gradients."""
         return cls(
             (forward_s,) * stages,
             (backward_s,) * stages,
@@ -64,28 +67,28 @@ class Costs:
         )
 
     def seconds(self, instruction: Instruction) -> float:
-        """Of the instruction; a recv takes no time of its own."""
+        """Return the seconds of an instruction; a recv takes no time of its by_op."""
         op, stage, _ = instruction
         if op == SEND_FORWARD:
             return self.transfer_s[stage][0]
         if op == SEND_BACKWARD:
             return self.transfer_s[stage - 1][1]
-        own = {FORWARD: self.forward_s, BACKWARD: self.backward_s, UPDATE: self.update_s}
-        return own[op][stage] if op in own else 0.0
+        by_op = {FORWARD: self.forward_s, BACKWARD: self.backward_s, UPDATE: self.update_s}
+        return by_op[op][stage] if op in by_op else 0.0
 
 
 def equal_shares(schedule: PipelineSchedule) -> Costs:
-    """Costs to compare schedules of one network by, where nothing is known of the real ones.
+    """Return costs to compare schedules of one network, if the real costs are unknown.
 
-    Each device's share, in as many equal stages as there are, goes forward in 1 ms, and backward in
-    2 ms, which computes the gradients of both weights and inputs; transfers take no time.
+    All stages are equal. The forward pass of all stages of a device takes 1 ms, and the backward
+    pass 2 ms, since it computes the gradients of both weights and inputs. Transfers take no time.
     """
     each = schedule.stages / schedule.devices
     return Costs.equal(schedule.stages, 1e-3 / each, 2e-3 / each)
 
 
 class Event(NamedTuple):
-    """An instruction and its time: of a send that of the transfer, of a recv that of the wait."""
+    """An instruction with its start and end: of the transfer for a send, of the wait for a recv."""
 
     device: int
     instruction: Instruction
@@ -93,8 +96,8 @@ class Event(NamedTuple):
     end_s: float
 
 
-class Kept(NamedTuple):
-    """From ``at_s`` on, a device keeps the activations of so many microbatches, over its stages."""
+class StashedActivations(NamedTuple):
+    """Number of microbatches whose activations a device keeps from ``at_s`` on."""
 
     at_s: float
     microbatches: int
@@ -102,63 +105,72 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class PipelineTimeline:
-    """When everything happens; ``events`` by the time at which they begin.
+    """The result of `price`.
 
-    ``kept``: of each device, how many microbatches it keeps at what time; it begins with none.
+    Attributes:
+        events: All instructions, sorted by start time.
+        seconds: Time of the step.
+        bubbles: By device, the share of the time in which it is idle.
+        kept: By device, the number of microbatches whose activations it keeps, over time.
     """
 
     events: Tuple[Event, ...]
     seconds: float
-    bubbles: Tuple[float, ...]  # of each device: the share of the time in which it is idle
-    kept: Tuple[Tuple[Kept, ...], ...]
+    bubbles: Tuple[float, ...]
+    kept: Tuple[Tuple[StashedActivations, ...], ...]
 
     @property
     def bubble(self) -> float:
-        """The share of all devices' time in which they are idle."""
+        """Share of all devices' time in which they are idle."""
         return math.fsum(self.bubbles) / len(self.bubbles)
 
 
 def price(schedule: PipelineSchedule, costs: Costs) -> PipelineTimeline:
-    """When each instruction of a schedule, which `check` has proved, begins and ends.
+    """Compute start and end of each instruction of a schedule that `check` accepts.
 
-    Raises ScheduleError for costs of another number of stages, for times below 0, and where a
-    device waits for ever.
+    Raises:
+        ScheduleError: The costs have another number of stages, a time is negative, or a device
+            waits forever.
     """
     _check_costs(schedule, costs)
-    free = [0.0] * schedule.devices  # when each device has done what came before
+    free_at = [0.0] * schedule.devices  # by device: end of its previous instruction
     ends: Dict[Instruction, float] = {}
     events: List[Event] = []
-    for device, instruction in in_order(schedule, queue=schedule.microbatches):
-        begin, seconds = free[device], costs.seconds(instruction)
+    for device, instruction in execution_order(schedule, queue=schedule.microbatches):
+        begin, seconds = free_at[device], costs.seconds(instruction)
         op, stage, microbatch = instruction
         end = begin + seconds
         if op in (SEND_FORWARD, SEND_BACKWARD):
             begin = max(begin, ends.get(Instruction(op, stage, microbatch - 1), 0.0))
             end = begin + seconds
         elif op == RECV_FORWARD:
-            free[device] = end = max(begin, ends[Instruction(SEND_FORWARD, stage - 1, microbatch)])
+            free_at[device] = end = max(
+                begin, ends[Instruction(SEND_FORWARD, stage - 1, microbatch)]
+            )
         elif op == RECV_BACKWARD:
-            free[device] = end = max(begin, ends[Instruction(SEND_BACKWARD, stage + 1, microbatch)])
+            free_at[device] = end = max(
+                begin, ends[Instruction(SEND_BACKWARD, stage + 1, microbatch)]
+            )
         else:
-            free[device] = end
+            free_at[device] = end
         ends[instruction] = end
         events.append(Event(device, instruction, begin, end))
-    whole = max(free)
-    own: List[List[Event]] = [[] for _ in range(schedule.devices)]
+    total_s = max(free_at)
+    events_by_device: List[List[Event]] = [[] for _ in range(schedule.devices)]
     for event in events:
-        own[event.device].append(event)
-    bubbles = tuple(_idle(of_device, whole) for of_device in own)
-    kept = tuple(_kept(schedule, of_device) for of_device in own)
-    return PipelineTimeline(tuple(sorted(events, key=_when)), whole, bubbles, kept)
+        events_by_device[event.device].append(event)
+    bubbles = tuple(_idle_share(of_device, total_s) for of_device in events_by_device)
+    kept = tuple(_stashed_activations(schedule, of_device) for of_device in events_by_device)
+    return PipelineTimeline(tuple(sorted(events, key=_event_order)), total_s, bubbles, kept)
 
 
 def ideal_bubble(devices: int, microbatches: int, stages_per_device: int = 1) -> float:
-    """(p-1) / (v m + p-1): of equal stages and transfers that take no time, under 1F1B.
+    """Return (p-1) / (v m + p-1): the bubble of 1F1B with equal stages and free transfers.
 
-    p devices, m microbatches, v stages on each device; with v > 1, m is a multiple of p.
+    p devices, m microbatches, v stages per device. If v > 1, m must be a multiple of p.
     """
-    waits = devices - 1
-    return waits / (stages_per_device * microbatches + waits)
+    idle_slots = devices - 1
+    return idle_slots / (stages_per_device * microbatches + idle_slots)
 
 
 def _check_costs(schedule: PipelineSchedule, costs: Costs) -> None:
@@ -169,37 +181,39 @@ def _check_costs(schedule: PipelineSchedule, costs: Costs) -> None:
         "update_s": (costs.update_s, stages),
         "transfer_s": ([s for both in costs.transfer_s for s in both], 2 * (stages - 1)),
     }
-    for name, (given, count) in counts.items():
-        if len(given) != count:
-            what = "boundaries" if name == "transfer_s" else "stages"
+    for name, (times, count) in counts.items():
+        if len(times) != count:
+            parts = "boundaries" if name == "transfer_s" else "stages"
             raise ScheduleError(
                 f"{schedule.name} has {stages} stages, {name} is {getattr(costs, name)}: "
-                f"give one for each of the {what}"
+                f"give one for each of the {parts}"
             )
-        if not all(0 <= seconds < math.inf for seconds in given):
+        if not all(0 <= seconds < math.inf for seconds in times):
             raise ScheduleError(
                 f"{name} {getattr(costs, name)}: a time is a number of seconds from 0 up"
             )
 
 
-def _when(event: Event) -> Tuple[float, float, int]:
+def _event_order(event: Event) -> Tuple[float, float, int]:
     return event.begin_s, event.end_s, event.device
 
 
-def _idle(events: Sequence[Event], whole: float) -> float:
-    """The share of the time in which a device is idle; ``events``: its own."""
-    computing = (event for event in events if event.instruction.op in COMPUTE)
+def _idle_share(events: Sequence[Event], total_s: float) -> float:
+    """Return the share of the time in which a device with these events is idle."""
+    computing = (event for event in events if event.instruction.op in COMPUTE_OPS)
     busy = math.fsum(event.end_s - event.begin_s for event in computing)
-    return 1 - busy / whole if whole else 0.0
+    return 1 - busy / total_s if total_s else 0.0
 
 
-def _kept(schedule: PipelineSchedule, events: Sequence[Event]) -> Tuple[Kept, ...]:
-    """How many microbatches a device keeps; ``events``: its own, in its order."""
-    kept = [Kept(0.0, 0)]
+def _stashed_activations(
+    schedule: PipelineSchedule, events: Sequence[Event]
+) -> Tuple[StashedActivations, ...]:
+    """Return how many microbatches a device with these events keeps, over time."""
+    kept = [StashedActivations(0.0, 0)]
     for event in events:
-        change = keeps(schedule, event.instruction)
+        change = activation_change(schedule, event.instruction)
         if change:
-            # an activation is there when its recv ends, or its forward begins
+            # Memory is needed from the end of a recv, or from the start of a forward.
             at = event.begin_s if event.instruction.op == FORWARD else event.end_s
-            kept.append(Kept(at, kept[-1].microbatches + change))
+            kept.append(StashedActivations(at, kept[-1].microbatches + change))
     return tuple(kept)

@@ -1,36 +1,35 @@
-"""Carries out pipeline schedules: each instruction becomes the calls that MXNet's engine queues.
+"""Executor of pipeline schedules: turns each instruction into calls that MXNet's engine queues.
 
-One thread of the host queues a whole step, in an order in which everything comes after what it
-needs, and waits for nothing. The engine would run whatever is ready first, which need not be what
-the schedule says: so the forward and backward passes of a device take turns, each held back until
-the one before it in the device's program is done. A stage has as many slots for activations as the
-schedule keeps microbatches there, which `gluonlab.parallel.pipeline.verify_pipeline.peaks` proves
-to be enough.
+One host thread queues a whole step, in an order in which everything comes after its prerequisites,
+and waits for nothing. The engine would run whatever is ready first, which need not be the order of
+the schedule. So each forward or backward pass of a device is held back until the previous pass in
+the device's program is done. A stage has as many slots for activations as
+`gluonlab.parallel.pipeline.verify_pipeline.peaks` computes for the schedule.
 """
 
 from __future__ import annotations
 
 from functools import partial
 from itertools import zip_longest
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import nd
 
 from gluonlab.engine.fast_invoke import Fence
-from gluonlab.parallel.compiled_graph import BoundGraph, CompiledGraph, Heads, bytes_of
-from gluonlab.parallel.data.microbatches import LossSums, Microbatch
+from gluonlab.parallel.compiled_graph import BoundGraph, CompiledGraph, HeadGradients, array_bytes
+from gluonlab.parallel.data.microbatches import LossAccumulator, Microbatch
 from gluonlab.parallel.data.replica import IMAGES, LABELS
 from gluonlab.parallel.pipeline.network_stages import ACTIVATION, PipelineStage
 from gluonlab.parallel.pipeline.pipeline_schedule import SEND_FORWARD, Instruction, PipelineSchedule
-from gluonlab.parallel.pipeline.verify_pipeline import in_order, peaks
+from gluonlab.parallel.pipeline.verify_pipeline import execution_order, peaks
 
 Call = Callable[[], object]
 MakeSchedule = Callable[[int], PipelineSchedule]  # for a number of microbatches
 
 
 class Pipeline:
-    """One copy of a network, stage i on ``ctxs[i % len(ctxs)]``: trains on microbatches, scores."""
+    """A copy of a network, with stage i on ``ctxs[i % len(ctxs)]``."""
 
     def __init__(
         self,
@@ -39,82 +38,79 @@ class Pipeline:
         make_schedule: MakeSchedule,
     ) -> None:
         self.stages, self.ctxs, self._make_schedule = stages, list(ctxs), make_schedule
-        self.parts = [
+        self.compiled_stages = [
             CompiledGraph(
-                stage.graph, stage.kept, ctxs[number % len(ctxs)], [0] * stage.is_last,
-                [ACTIVATION] * stage.wants,
+                stage.graph, stage.all_parameters, ctxs[number % len(ctxs)], [0] * stage.is_last,
+                [ACTIVATION] * stage.needs_input_gradient,
             )
             for number, stage in enumerate(stages)
         ]  # fmt: skip
-        self.sums = LossSums([self.parts[-1].ctx])
-        self._programs: Dict[Any, Program] = {}
+        self.sums = LossAccumulator([self.compiled_stages[-1].ctx])
+        self._programs: Dict[Any, StepProgram] = {}
         self._bound: Dict[Any, BoundGraph] = {}
 
-    def program(self, shard: Microbatch, parts: Sequence[Microbatch]) -> "Program":
-        """What is to be queued to train on ``parts``, which shards of a kind are cut into alike."""
-        key = _kind(shard)
+    def get_program(self, shard: Microbatch, parts: Sequence[Microbatch]) -> "StepProgram":
+        """Return the program to train on ``parts``; shards of the same shape share one."""
+        key = _shapes_and_types(shard)
         if key not in self._programs:
-            self._programs[key] = Program(self, self._make_schedule(len(parts)), parts)
+            self._programs[key] = StepProgram(self, self._make_schedule(len(parts)), parts)
         program = self._programs[key]
         program.microbatches = parts
         return program
 
     def score(self, part: Microbatch) -> Tuple[nd.NDArray, nd.NDArray]:
-        """The sum of losses (1,), without smoothing, and the scores (n, classes) of some images.
+        """Queue a scoring pass; return the sum of losses (1,) and the scores (n, classes).
 
-        The next call overwrites them.
+        The losses are unsmoothed. The next call overwrites both arrays.
         """
         outputs: List[nd.NDArray] = []
-        for number, own in enumerate(self.parts):
-            bound = self.bound(number, part, outputs)
-            for name, given in self.given(number, part, outputs).items():
-                bound.inputs[name].copy(given)
-            own.forward(bound, train=False)
+        for number, compiled in enumerate(self.compiled_stages):
+            bound = self.get_bound_graph(number, part, outputs)
+            for name, array in self._stage_inputs(number, part, outputs).items():
+                bound.inputs[name].copy(array)
+            compiled.forward(bound, train=False)
             outputs = bound.outputs
         loss, scores, *others = outputs
         return others[0] if others else loss, scores
 
-    def given(
-        self, number: int, part: Microbatch, before: Sequence[nd.NDArray]
+    def _stage_inputs(
+        self, number: int, part: Microbatch, previous_outputs: Sequence[nd.NDArray]
     ) -> Dict[str, nd.NDArray]:
-        """What a stage takes of a microbatch, and of the outputs of the stage ``before`` it."""
+        """Return a stage's inputs, of the microbatch and of the previous stage's outputs."""
         arrays = {IMAGES: part.images, LABELS: part.labels}
-        arrays.update(zip([ACTIVATION], before))
+        arrays.update(zip([ACTIVATION], previous_outputs))
         return {name: arrays[name] for name in self.stages[number].inputs}
 
-    def bound(
+    def get_bound_graph(
         self,
         number: int,
         part: Microbatch,
-        before: Sequence[nd.NDArray],
-        add: bool = False,
+        previous_outputs: Sequence[nd.NDArray],
+        accumulate: bool = False,
         slot: int = 0,
     ) -> BoundGraph:
-        """The graph of a stage for such a microbatch, in one of the stage's slots."""
-        key = number, _kind(part), add, slot
+        """Return the graph of a stage in one of its slots, for microbatches of this shape."""
+        key = number, _shapes_and_types(part), accumulate, slot
         if key not in self._bound:
             stage = self.stages[number]
-            plain = LABELS in stage.inputs and len(part.labels.shape) == 1
-            self._bound[key] = self.parts[number].bind(
-                self.given(number, part, before), add, slot, stage.scoring if plain else stage.graph
+            unmixed = LABELS in stage.inputs and len(part.labels.shape) == 1
+            self._bound[key] = self.compiled_stages[number].bind(
+                self._stage_inputs(number, part, previous_outputs),
+                accumulate,
+                slot,
+                stage.scoring if unmixed else stage.graph,
             )
         return self._bound[key]
 
 
-def _kind(part: Microbatch) -> Any:
+def _shapes_and_types(part: Microbatch) -> Any:
     return part.images.shape, part.images.dtype, part.labels.shape, part.labels.dtype
 
 
-class _Turn(NamedTuple):
-    """A pass that a device has queued: what shows that it is done."""
+class StepProgram:
+    """The calls of one step of a `Pipeline`. A method for each instruction adds its calls.
 
-    done: Sequence[nd.NDArray]
-
-
-class Program:
-    """The calls of one step of a `Pipeline`: a method for each instruction adds its own.
-
-    ``microbatches``: those of this step; the next one has others of the same shapes.
+    ``microbatches``: those of the next step, all with the same shapes.
     """
 
     def __init__(
@@ -123,119 +119,121 @@ class Program:
         self._pipeline, self.schedule = pipeline, schedule
         self.microbatches = microbatches
         self.calls: List[Call] = []
-        self.heads: List[Heads] = []
+        self.heads: List[HeadGradients] = []
         self._slots = peaks(schedule)
-        self._kept = [0] * schedule.stages
-        self._turns: Dict[int, _Turn] = {}
+        self._stashed = [0] * schedule.stages
+        self._last_writes: Dict[int, Sequence[nd.NDArray]] = {}
         self._bound = [self._bind(number) for number in range(len(microbatches))]
         self.loss = self._bound[0][-1].outputs[0]
-        for device, (op, stage, microbatch) in in_order(schedule):
+        for device, (op, stage, microbatch) in execution_order(schedule):
             getattr(self, op)(device, stage, microbatch)
 
-    def begin_with(self, scale: float) -> None:
-        """Let the backward of the losses begin with this number."""
+    def set_loss_scale(self, scale: float) -> None:
+        """Set the head gradients of the losses to ``scale``."""
         for heads in self.heads:
             heads.fill(scale)
 
-    def passes(self, stage: int, backward: bool = True) -> List[Call]:
-        """Forward and backward of all microbatches through one stage, which waits for no other.
+    def stage_passes(self, stage: int, backward: bool = True) -> List[Call]:
+        """Return the forward and backward passes of all microbatches through one stage.
 
-        It computes with what lies there, so that its time by itself can be measured. Without
-        ``backward``: forward alone.
+        They wait for no other stage and compute with whatever the arrays contain, so that a stage
+        can be timed alone. ``backward=False``: only forward passes.
         """
-        part = self._pipeline.parts[stage]
+        compiled = self._pipeline.compiled_stages[stage]
         calls: List[Call] = []
         for microbatch, bounds in enumerate(self._bound):
             slot = microbatch % self._slots[stage]
-            calls.append(partial(part.forward, bounds[stage], True, slot))
-            if backward and part.learns:
-                calls.append(partial(part.backward, bounds[stage]))
+            calls.append(partial(compiled.forward, bounds[stage], True, slot))
+            if backward and compiled.needs_backward:
+                calls.append(partial(compiled.backward, bounds[stage]))
         return calls
 
     def message_bytes(self, send: Instruction) -> int:
-        """The size of what ``send_forward`` or ``send_backward`` hands over."""
-        own = self._bound[send.microbatch][send.stage]
-        arrays = own.outputs if send.op == SEND_FORWARD else own.gradients.values()
-        return sum(bytes_of((array.shape, array.dtype)) for array in arrays)
+        """Return the bytes that ``send_forward`` or ``send_backward`` sends."""
+        bound = self._bound[send.microbatch][send.stage]
+        arrays = bound.outputs if send.op == SEND_FORWARD else bound.gradients.values()
+        return sum(array_bytes((array.shape, array.dtype)) for array in arrays)
 
     def _bind(self, microbatch: int) -> List[BoundGraph]:
-        """The graphs of all stages for a microbatch."""
+        """Return the graphs of all stages for a microbatch."""
         bounds: List[BoundGraph] = []
         for stage, slots in enumerate(self._slots):
-            before = bounds[-1].outputs if bounds else []
+            previous_outputs = bounds[-1].outputs if bounds else []
             part, slot = self.microbatches[microbatch], microbatch % slots
-            bounds.append(self._pipeline.bound(stage, part, before, microbatch > 0, slot))
+            bounds.append(
+                self._pipeline.get_bound_graph(stage, part, previous_outputs, microbatch > 0, slot)
+            )
         return bounds
 
     def forward(self, device: int, stage: int, microbatch: int) -> None:
-        """Forward of a stage, on what it was given."""
-        own, part = self._bound[microbatch][stage], self._pipeline.parts[stage]
+        """Add the forward pass of a stage."""
+        bound, compiled = self._bound[microbatch][stage], self._pipeline.compiled_stages[stage]
         if stage == 0:
-            self._keep(stage)
-            self.calls.append(partial(self._copy_images, own, microbatch))
-        elif not self.schedule.joined(stage - 1):
+            self._count_stashed(stage)
+            self.calls.append(partial(self._copy_images, bound, microbatch))
+        elif not self.schedule.crosses_devices(stage - 1):
             self.recv_forward(device, stage, microbatch)
         if self._pipeline.stages[stage].is_last:
-            self.calls.append(partial(self._copy_labels, own, microbatch))
-        self._take_turn(device, list(own.arrays.values()), own.outputs[:1])
-        self.calls.append(partial(part.forward, own, True, microbatch % self._slots[stage]))
+            self.calls.append(partial(self._copy_labels, bound, microbatch))
+        self._hold_back(device, list(bound.arrays.values()), bound.outputs[:1])
+        self.calls.append(partial(compiled.forward, bound, True, microbatch % self._slots[stage]))
         if self._pipeline.stages[stage].is_last:
-            self.heads.append(own.heads)
-            self._add_loss(own.outputs[0], microbatch)
+            self.heads.append(bound.heads)
+            self._add_loss(bound.outputs[0], microbatch)
 
     def send_forward(self, device: int, stage: int, microbatch: int) -> None:
-        """The activation stays where it was made, until `recv_forward` takes it."""
+        """Add no call: `recv_forward` copies the activation."""
 
     def recv_forward(self, device: int, stage: int, microbatch: int) -> None:
-        """Copy the activation of the stage before to a slot of this one."""
-        self._keep(stage)
-        before, own = self._bound[microbatch][stage - 1 : stage + 1]
-        self.calls.append(partial(own.inputs[ACTIVATION].copy, before.outputs[0]))
+        """Copy the previous stage's activation into a slot of this stage."""
+        self._count_stashed(stage)
+        previous, bound = self._bound[microbatch][stage - 1 : stage + 1]
+        self.calls.append(partial(bound.inputs[ACTIVATION].copy, previous.outputs[0]))
 
     def backward(self, device: int, stage: int, microbatch: int) -> None:
-        """Backward of a stage, from the loss or what it was given."""
-        own, part = self._bound[microbatch][stage], self._pipeline.parts[stage]
-        self._kept[stage] -= 1
-        if stage + 1 < self.schedule.stages and not self.schedule.joined(stage):
+        """Add the backward pass of a stage."""
+        bound, compiled = self._bound[microbatch][stage], self._pipeline.compiled_stages[stage]
+        self._stashed[stage] -= 1
+        if stage + 1 < self.schedule.stages and not self.schedule.crosses_devices(stage):
             self.send_backward(device, stage + 1, microbatch)
-        if part.learns:
-            done = list(own.gradients.values()) or list(part.grads.values())
-            self._take_turn(device, own.heads.arrays[:1], done)
-            self.calls.append(partial(part.backward, own))
+        if compiled.needs_backward:
+            written = list(bound.gradients.values()) or list(compiled.grads.values())
+            self._hold_back(device, bound.heads.arrays[:1], written)
+            self.calls.append(partial(compiled.backward, bound))
 
     def send_backward(self, device: int, stage: int, microbatch: int) -> None:
-        """Copy the gradient of the activation to where the stage before begins with it.
+        """Copy the gradient of the activation to the head gradient of the previous stage.
 
-        That is free: it belongs to this microbatch until it has gone backward there.
+        That array belongs to this microbatch until its backward pass there.
         """
-        before, own = self._bound[microbatch][stage - 1 : stage + 1]
-        if self._pipeline.stages[stage].wants:
-            copy = before.heads.copies[0].copy
-            self.calls.append(partial(copy, own.gradients[ACTIVATION]))
+        previous, bound = self._bound[microbatch][stage - 1 : stage + 1]
+        if self._pipeline.stages[stage].needs_input_gradient:
+            copy = previous.heads.copies[0].copy
+            self.calls.append(partial(copy, bound.gradients[ACTIVATION]))
 
     def recv_backward(self, device: int, stage: int, microbatch: int) -> None:
-        """The engine has backward wait for what was sent."""
+        """Add no call: the engine makes backward wait for `send_backward`."""
 
     def update(self, device: int, stage: int, microbatch: int) -> None:
-        """All gradients of the stage are queued: `PipelineStep` sums and updates."""
+        """Add no call: the strategy sums the gradients and updates after all stages."""
 
-    def _keep(self, stage: int) -> None:
-        """One more microbatch has activations there, until it has gone backward."""
-        self._kept[stage] += 1
-        assert self._kept[stage] <= self._slots[stage], "more activations than was proved"
+    def _count_stashed(self, stage: int) -> None:
+        """Count one more microbatch whose activations the stage keeps until its backward pass."""
+        self._stashed[stage] += 1
+        assert self._stashed[stage] <= self._slots[stage], "more activations than slots"
 
-    def _take_turn(
-        self, device: int, begins: Sequence[nd.NDArray], done: Sequence[nd.NDArray]
+    def _hold_back(
+        self, device: int, first_read: Sequence[nd.NDArray], written: Sequence[nd.NDArray]
     ) -> None:
-        """Hold a pass back until the one before it on its device is done.
+        """Hold a pass back until the previous pass of its device is done.
 
-        ``begins``: arrays that it reads first. ``done``: arrays that it writes last.
+        ``first_read``: arrays that the pass reads first. ``written``: arrays that it writes last.
         """
-        before = self._turns.get(device)
-        if before is not None:
+        previous_written = self._last_writes.get(device)
+        if previous_written is not None:
             ctx = self._pipeline.ctxs[device]
-            self.calls.append(Fence(ctx, before.done, begins))
-        self._turns[device] = _Turn(done)
+            self.calls.append(Fence(ctx, previous_written, first_read))
+        self._last_writes[device] = written
 
     def _copy_images(self, bound: BoundGraph, microbatch: int) -> None:
         bound.inputs[IMAGES].copy(self.microbatches[microbatch].images)
@@ -250,8 +248,8 @@ class Program:
             self.calls.append(partial(sums.add, 0, loss, microbatch == 0))
 
 
-def queue(programs: Sequence[Program]) -> None:
-    """Queue the steps of several pipelines, call by call, so that all begin at once."""
+def queue_programs(programs: Sequence[StepProgram]) -> None:
+    """Queue the steps of several pipelines alternately, call by call, so that all start at once."""
     for calls in zip_longest(*(program.calls for program in programs)):
         for call in calls:
             if call is not None:

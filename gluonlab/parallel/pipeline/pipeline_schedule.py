@@ -1,13 +1,13 @@
-"""Which device does what with which microbatch, in which order: a pipeline schedule.
+"""Pipeline schedules: which device runs which pass of which microbatch, in which order.
 
 A network is cut into stages, a batch into microbatches. Every microbatch goes forward through all
-stages, and then backward through them. Each device has a program, the list of what it does; what
-the schedule costs and how much memory it takes follows from the programs.
+stages, and then backward through them. Each device has a program, the list of its instructions,
+from which the cost and the memory of the schedule follow.
 
-SCHEDULES is the one list that commands, tests and pages read. Each is ``f(devices, microbatches,
-stages_per_device=1) -> PipelineSchedule``, and raises ScheduleError for what is impossible. A
-definition gives the order of forwards and backwards alone; the messages between them follow:
-received just before they are needed, sent as soon as they are made.
+SCHEDULES is the only list of schedules that commands, tests and pages read. Each entry is
+``f(devices, microbatches, stages_per_device=1) -> PipelineSchedule``, which raises ScheduleError
+for impossible arguments. A definition gives only the order of forwards and backwards. Messages are
+added: each recv just before it is needed, each send as soon as possible.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 SEND_FORWARD, RECV_FORWARD = "send_forward", "recv_forward"
 SEND_BACKWARD, RECV_BACKWARD = "send_backward", "recv_backward"
 OPS = (FORWARD, BACKWARD, SEND_FORWARD, RECV_FORWARD, SEND_BACKWARD, RECV_BACKWARD, UPDATE)
-NO_MICROBATCH = -1  # of an update, which is one for all
+NO_MICROBATCH = -1  # of an update, which is for all microbatches
 
 
 class Instruction(NamedTuple):
-    """One thing that a device does: ``op``, for a stage and one microbatch.
+    """Instruction of a device: ``op``, for a stage and one microbatch.
 
-    ``send_forward`` of stage s hands the activation to stage s+1, which does ``recv_forward``;
-    ``send_backward`` hands the activation's gradient to s-1. ``update``: -1 as the microbatch.
+    ``send_forward`` of stage s sends the activation to ``recv_forward`` of stage s+1.
+    ``send_backward`` sends the activation's gradient to stage s-1. The microbatch of ``update`` is
+    -1.
     """
 
     op: str
@@ -50,9 +51,9 @@ Order = Iterable[Tuple[str, int, int]]  # (FORWARD or BACKWARD, stage, microbatc
 class PipelineSchedule:
     """A pipeline's step on one batch, as data.
 
-    Stage s, a part of the network, lies on device ``s % devices``. Where neighbouring stages lie on
-    one device, nothing is sent between them. ``programs``: what each device does, in its order.
-    What a schedule promises is in `gluonlab.parallel.pipeline.verify_pipeline.check`.
+    Stage s, a part of the network, is on device ``s % devices``. Neighboring stages on one device
+    exchange no messages. ``programs``: the instructions of each device, in order.
+    `gluonlab.parallel.pipeline.verify_pipeline.check` lists what a valid schedule guarantees.
     """
 
     name: str
@@ -62,15 +63,15 @@ class PipelineSchedule:
     programs: Tuple[Program, ...]
 
     def device(self, stage: int) -> int:
-        """The device on which the stage lies."""
+        """Return the device of a stage."""
         return stage % self.devices
 
     def stages_of(self, device: int) -> range:
-        """The stages that lie on the device."""
+        """Return the stages on a device."""
         return range(device, self.stages, self.devices)
 
-    def joined(self, boundary: int) -> bool:
-        """Whether messages cross the boundary between the stages ``boundary`` and the next."""
+    def crosses_devices(self, boundary: int) -> bool:
+        """Return True if stages ``boundary`` and ``boundary`` + 1 exchange messages."""
         return 0 <= boundary < self.stages - 1 and self.devices > 1
 
 
@@ -78,17 +79,17 @@ Definition = Callable[[int, int, int], Iterator[Order]]
 Maker = Callable[..., PipelineSchedule]
 
 
-def _defines(name: str, several_stages: bool) -> Callable[[Definition], Maker]:
-    """A decorator: a function of SCHEDULES from a definition, which yields each device's order.
+def _schedule_maker(name: str, several_stages: bool) -> Callable[[Definition], Maker]:
+    """Return a decorator that turns a definition, which yields each device's order, into a maker.
 
-    ``several_stages``: whether the definition knows what to do with several on a device.
+    ``several_stages``: whether the definition supports several stages per device.
     """
 
     def decorate(definition: Definition) -> Maker:
         @wraps(definition)
         def make(devices: int, microbatches: int, stages_per_device: int = 1) -> PipelineSchedule:
-            asked = {"device": devices, "microbatch": microbatches, "stage": stages_per_device}
-            for noun, count in asked.items():
+            counts = {"device": devices, "microbatch": microbatches, "stage": stages_per_device}
+            for noun, count in counts.items():
                 if not is_count(count):
                     where = " on each device" * (noun == "stage")
                     raise ScheduleError(
@@ -112,40 +113,44 @@ def _defines(name: str, several_stages: bool) -> Callable[[Definition], Maker]:
 def from_orders(
     name: str, orders: Sequence[Order], microbatches: int, stages_per_device: int = 1
 ) -> PipelineSchedule:
-    """The schedule of devices that go forward and backward in these orders, ``orders[d]`` device d.
+    """Create the schedule in which device d runs forwards and backwards in the order ``orders[d]``.
 
-    Messages and updates are added. What an order lacks,
-    `gluonlab.parallel.pipeline.verify_pipeline` tells.
+    Messages and updates are added. `gluonlab.parallel.pipeline.verify_pipeline` reports mistakes.
     """
     devices = len(orders)
     empty = PipelineSchedule(name, devices, devices * stages_per_device, microbatches, ())
-    programs = tuple(tuple(_program(empty, device, order)) for device, order in enumerate(orders))
+    programs = tuple(
+        tuple(_add_messages(empty, device, order)) for device, order in enumerate(orders)
+    )
     return replace(empty, programs=programs)
 
 
-def _program(schedule: PipelineSchedule, device: int, order: Order) -> Iterator[Instruction]:
-    """The order with its messages, and the updates at the end."""
+def _add_messages(schedule: PipelineSchedule, device: int, order: Order) -> Iterator[Instruction]:
+    """Yield an order with its messages, and the updates at the end."""
     for op, stage, microbatch in order:
-        before, after = schedule.joined(stage - 1), schedule.joined(stage)
-        if op == FORWARD and before:
+        receives_activation, sends_activation = (
+            schedule.crosses_devices(stage - 1),
+            schedule.crosses_devices(stage),
+        )
+        if op == FORWARD and receives_activation:
             yield Instruction(RECV_FORWARD, stage, microbatch)
-        if op == BACKWARD and after:
+        if op == BACKWARD and sends_activation:
             yield Instruction(RECV_BACKWARD, stage, microbatch)
         yield Instruction(op, stage, microbatch)
-        if op == FORWARD and after:
+        if op == FORWARD and sends_activation:
             yield Instruction(SEND_FORWARD, stage, microbatch)
-        if op == BACKWARD and before:
+        if op == BACKWARD and receives_activation:
             yield Instruction(SEND_BACKWARD, stage, microbatch)
     for stage in schedule.stages_of(device):
         yield Instruction(UPDATE, stage, NO_MICROBATCH)
 
 
-@_defines("sequential", several_stages=True)
+@_schedule_maker("sequential", several_stages=True)
 def sequential(devices: int, microbatches: int, stages_per_device: int) -> Iterator[Order]:
     """One microbatch at a time goes forward and backward: one device works, and the others wait.
 
-    What cutting a network between its layers gives without a pipeline; the naive model parallelism
-    of Huang et al., "GPipe" (2019), figure 2b.
+    This is a network on several devices without a pipeline, the naive model parallelism of Huang et
+    al., "GPipe" (2019), figure 2b.
     """
     for device in range(devices):
         stages = range(device, devices * stages_per_device, devices)
@@ -157,44 +162,44 @@ def sequential(devices: int, microbatches: int, stages_per_device: int) -> Itera
         ]
 
 
-@_defines("gpipe", several_stages=False)
+@_schedule_maker("gpipe", several_stages=False)
 def gpipe(devices: int, microbatches: int, stages_per_device: int) -> Iterator[Order]:
     """All microbatches go forward, then all go backward; every stage keeps all of them in between.
 
     Huang et al., "GPipe: efficient training of giant neural networks using pipeline parallelism"
-    (2019), figure 2c; backward in the order of forward, as Narayanan et al. (2021) draw it, not in
-    its reverse, so that gradients are added in the same order under every schedule.
+    (2019), figure 2c. Backward has the order of forward, as in Narayanan et al. (2021), not the
+    reverse, so that every schedule adds gradients in the same order.
     """
     for device in range(devices):
         yield [(op, device, m) for op in (FORWARD, BACKWARD) for m in range(microbatches)]
 
 
-@_defines("1f1b", several_stages=False)
+@_schedule_maker("1f1b", several_stages=False)
 def one_forward_one_backward(
     devices: int, microbatches: int, stages_per_device: int
 ) -> Iterator[Order]:
     """After a few forwards, one forward and one backward in turns: GPipe's time in less memory.
 
-    A stage keeps as many microbatches as there are stages from it to the last, however many go
-    through. PipeDream-flush: Narayanan et al., "Memory-efficient pipeline-parallel DNN training"
+    A stage keeps as many microbatches as there are stages from it to the last, however many there
+    are. PipeDream-flush: Narayanan et al., "Memory-efficient pipeline-parallel DNN training"
     (2021), section 3.2; "Efficient large-scale language model training on GPU clusters using
     Megatron-LM" (2021), figure 4, top.
     """
     for device in range(devices):
         forwards = [(FORWARD, device, m) for m in range(microbatches)]
         backwards = [(BACKWARD, device, m) for m in range(microbatches)]
-        yield _in_turns(forwards, backwards, warmup=devices - device - 1)
+        yield _alternate(forwards, backwards, warmup=devices - device - 1)
 
 
-@_defines("interleaved", several_stages=True)
+@_schedule_maker("interleaved", several_stages=True)
 def interleaved(devices: int, microbatches: int, stages_per_device: int) -> Iterator[Order]:
     """1F1B with several stages on each device, v of them, so that the bubble is v times shorter.
 
-    Microbatches go through a device's first stage in groups of as many as there are devices, then
-    the same group through its second, and so on. Narayanan et al., "Efficient large-scale language
-    model training on GPU clusters using Megatron-LM" (2021), section 2.2.2 and figure 4, bottom.
-    That asks for microbatches in whole groups; any other number is the schedule of the next
-    multiple without the microbatches that do not exist. One stage on each device makes it 1f1b.
+    Microbatches go through a device's first stage in groups, as many as there are devices; then the
+    same group goes through its second stage, and so on. Narayanan et al., "Efficient large-scale
+    language model training on GPU clusters using Megatron-LM" (2021), section 2.2.2 and figure 4,
+    bottom. The paper requires whole groups. Any other number is the schedule of the next multiple,
+    without the microbatches that do not exist. With one stage on each device it is 1f1b.
     """
     for device in range(devices):
         stages = range(device, devices * stages_per_device, devices)
@@ -210,13 +215,13 @@ def interleaved(devices: int, microbatches: int, stages_per_device: int) -> Iter
         warmup = devices - device - 1
         if stages_per_device > 1:
             warmup = 2 * warmup + (stages_per_device - 1) * devices
-        yield [step for step in _in_turns(forwards, backwards, warmup) if step[2] < microbatches]
+        yield [step for step in _alternate(forwards, backwards, warmup) if step[2] < microbatches]
 
 
-def _in_turns(
+def _alternate(
     forwards: List[Tuple[str, int, int]], backwards: List[Tuple[str, int, int]], warmup: int
 ) -> Order:
-    """``warmup`` forwards, then one forward and one backward in turns, then what remains."""
+    """Return ``warmup`` forwards, then alternating forwards and backwards, then the rest."""
     ahead = min(warmup, len(forwards))
     steady = zip(forwards[ahead:], backwards)
     done = len(forwards) - ahead
@@ -234,7 +239,17 @@ SCHEDULES: Dict[str, Maker] = {
 def make_pipeline(
     name: str, devices: int, microbatches: int, stages_per_device: int = 1
 ) -> PipelineSchedule:
-    """The schedule of this name. Raises ScheduleError, with the choices, for an unknown one."""
+    """Create the schedule of this name.
+
+    Args:
+        name: One of SCHEDULES.
+        devices: Number of devices.
+        microbatches: Number of microbatches of a batch.
+        stages_per_device: Number of stages on each device.
+
+    Raises:
+        ScheduleError: The name is unknown, or the schedule is impossible for these numbers.
+    """
     if name not in SCHEDULES:
         raise ScheduleError(unknown("pipeline schedule", name, SCHEDULES))
     return SCHEDULES[name](devices, microbatches, stages_per_device)

@@ -1,9 +1,10 @@
-"""Stages of a network on different devices, in one or several copies that share each batch.
+"""Pipeline parallelism, and the split between layers: stages of a network on different devices.
 
-With one microbatch at a time that is the split between layers: devices work one after the other,
-and each needs memory for its own part alone. With several under way it is a pipeline. The losses of
-a batch are added up and the update divides by its size, so that any cut, any schedule and any
-number of copies make the update of the whole batch on one device.
+With one microbatch at a time, devices work one after the other, and each needs memory for its part
+only. That is the split between layers. With several microbatches at a time it is a pipeline. There
+may be several copies of the network, which share each batch. Losses are summed and the update
+divides by the size of the batch. So any cuts, schedule and number of copies make the update of one
+device.
 """
 
 from __future__ import annotations
@@ -23,35 +24,35 @@ from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.kvstores.process_groups import ALONE, Group
 from gluonlab.parallel.data.microbatches import Microbatch
 from gluonlab.parallel.data.running_statistics import RunningStatistics
-from gluonlab.parallel.memory_estimate import ShardSizes, Taken
+from gluonlab.parallel.memory_estimate import MemoryEstimate, ShardSizes
 from gluonlab.parallel.pipeline.network_stages import (
-    Balanced,
-    StagedMemory,
+    BalancedCuts,
+    PipelineMemory,
+    chain_layers,
     check_cuts,
     choose_cuts,
-    layers_of,
+    layer_name,
+    make_schedule,
     make_stages,
-    name_of,
-    schedule_of,
 )
-from gluonlab.parallel.pipeline.pipeline_executor import Pipeline, Program, queue
+from gluonlab.parallel.pipeline.pipeline_executor import Pipeline, StepProgram, queue_programs
 from gluonlab.parallel.strategy import (
-    Around,
     MakeNet,
     MakeStrategy,
     Phase,
-    Scored,
-    State,
+    PhaseHook,
+    ScoredImages,
     StrategyPlan,
-    WholeParameters,
-    queue_all,
+    StrategyState,
+    UnshardedParameters,
+    queue_phases,
 )
 
-WIDTH = 69  # of a line of what a run says first, without its title
+LINE_WIDTH = 69  # of a line at the start of a run, without its title
 
 
-class StagedParallel(WholeParameters):
-    """The `Strategy` of stages, copy i of the network on the devices ``plan.split.copies[i]``."""
+class PipelineParallel(UnshardedParameters):
+    """The `Strategy` of stages; copy i of the network is on ``plan.split.copies[i]``."""
 
     def __init__(
         self,
@@ -64,24 +65,24 @@ class StagedParallel(WholeParameters):
         self._copies, self._split = split.copies, split
         enable_peer_access(plan.ctxs)
         self.net = make_net(plan.ctxs, [mx.cpu()])
-        layers = self._layers = layers_of(self.net)
-        self._balanced: Optional[Balanced] = None
+        layers = self._layers = chain_layers(self.net)
+        self._balanced: Optional[BalancedCuts] = None
         cuts = list(split.cut or ())
         if split.cut is None:
             balanced = choose_cuts(layers, loss, plan, self._copies[0][0])
-            self._balanced = balanced.of_rank_0(group)
+            self._balanced = balanced.broadcast_from_rank_0(group)
             cuts = self._balanced.cuts
         check_cuts(split.model, layers, cuts)
         self.cuts = cuts
         self.stages = make_stages(layers, cuts, loss, plan.preprocess, plan.conversion)
-        self._memory = StagedMemory(self.stages, loss, plan)
-        self._place()
+        self._memory = PipelineMemory(self.stages, loss, plan)
+        self._place_parameters()
         self.updates = TrainerGroup(
-            [self._trainer(device, plan, group) for device in self._devices_with_parameters()],
+            [self._make_trainer(device, plan, group) for device in self._devices_with_parameters()],
             plan.postprocess,
         )
         self.pipelines = [
-            Pipeline(self.stages, ctxs, partial(schedule_of, split)) for ctxs in self._copies
+            Pipeline(self.stages, ctxs, partial(make_schedule, split)) for ctxs in self._copies
         ]
         self.microbatches = plan.microbatches
         self.statistics = RunningStatistics(
@@ -100,114 +101,119 @@ class StagedParallel(WholeParameters):
         return [ctxs[-1] for ctxs in self._copies]
 
     @property
-    def has_statistics(self) -> bool:
-        """As `Strategy` says."""
+    def has_running_statistics(self) -> bool:
+        """True if layers such as BatchNorm keep running statistics."""
         return self.statistics.exist
 
-    def settle_statistics(self) -> None:
-        """As `Strategy` says."""
+    def sync_running_statistics(self) -> None:
+        """Average the running statistics over the copies."""
         self.statistics.average()
 
-    def taken(self, shards: ShardSizes) -> List[Taken]:
-        """As `Strategy` says."""
-        return self._memory.taken(shards)
+    def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
+        """Implement `Strategy.estimate_memory`."""
+        return self._memory.estimate_memory(shards)
 
-    def step(self, batch: Batch, around: Optional[Around] = None) -> List[nd.NDArray]:
-        """Queue the training on a batch; the sum of losses (1,) of each copy's shard.
+    def step(self, batch: Batch, hook: Optional[PhaseHook] = None) -> List[nd.NDArray]:
+        """Queue the training on a batch; return the sum of losses (1,) of each copy's shard.
 
-        ``around``: see `queue_all`.
+        ``hook``: see `queue_phases`.
         """
         if autograd.is_recording():
-            with autograd.pause():  # which costs some microseconds
-                return self.step(batch, around)
-        queue_all(self.phases(batch), around)
+            # Executors do not record. `pause` costs some microseconds, so only if necessary.
+            with autograd.pause():
+                return self.step(batch, hook)
+        queue_phases(self.phases(batch), hook)
         return self._losses
 
     def phases(self, batch: Batch) -> Iterator[Phase]:
-        """``stages``, forward and backward of all; ``allreduce``; ``update``."""
-        yield "stages", partial(self._stages, batch)
+        """Yield ``stages`` (forward and backward), ``allreduce`` and ``update``."""
+        yield "stages", partial(self._queue_stages, batch)
         yield from self.updates.phases(batch.size)
 
-    def score(self, batch: Batch) -> Iterator[Scored]:
-        """The scores of all shards, part by part, without training."""
-        for parts in self.microbatches.rounds(batch):
+    def score(self, batch: Batch) -> Iterator[ScoredImages]:
+        """Yield the scores of all microbatches, without training."""
+        for parts in self.microbatches.split_into_rounds(batch):
             for part in parts:
                 loss, scores = self.pipelines[part.device].score(part)
                 labels = part.labels.as_in_context(loss.context)
-                yield Scored(part.device, loss, scores, labels)
+                yield ScoredImages(part.device, loss, scores, labels)
 
-    def state(self) -> State:
-        """Optimizer states, by parameter name, loss scale, and running statistics of each copy."""
+    def state(self) -> StrategyState:
+        """Return optimizer states by name, loss scale, and each copy's running statistics."""
         scale = self.updates.loss_scale
-        return State(
+        return StrategyState(
             self.updates.states(),
             {} if scale is None else scale.state(),
             *self.statistics.state(),
         )
 
-    def restore(self, state: State) -> None:
-        """Go on from a `state`, of any split."""
+    def restore(self, state: StrategyState) -> None:
+        """Resume from a `state` of any parallel mode."""
         self.updates.restore(state.optimizer, "this state")
         self.statistics.restore(state.devices, state.counts)
         if self.updates.loss_scale is not None:
             self.updates.loss_scale.restore(state.loss_scale)
 
-    def lines(self) -> "Iterator[Tuple[str, str]]":
-        """The stages with their layers, and what part they have of that by which they were cut."""
+    def describe(self) -> "Iterator[Tuple[str, str]]":
+        """Yield the layers of each stage, and its share of the balanced time or memory."""
         bounds = [0, *self.cuts, len(self._layers)]
         for number, (begin, end) in enumerate(zip(bounds, bounds[1:])):
             ctxs = " ".join(map(str, self._ctxs_of(number % self._split.size)))
-            names = [name_of(self._layers[place]) for place in sorted({begin, end - 1})]
-            places = f"layer {begin}" if end - begin == 1 else f"layers {begin} to {end - 1}"
-            text = f"{number} on {ctxs}: {places}, {' to '.join(names)}"
+            names = [layer_name(self._layers[index]) for index in sorted({begin, end - 1})]
+            layer_range = f"layer {begin}" if end - begin == 1 else f"layers {begin} to {end - 1}"
+            text = f"{number} on {ctxs}: {layer_range}, {' to '.join(names)}"
             if self._balanced is not None:
-                text += f", {100 * self._balanced.shares[number]:.0f} % of the {self._balanced.of}"
-            for line in textwrap.wrap(text, WIDTH, subsequent_indent="  "):
+                text += (
+                    f", {100 * self._balanced.shares[number]:.0f} % of the {self._balanced.balance}"
+                )
+            for line in textwrap.wrap(text, LINE_WIDTH, subsequent_indent="  "):
                 yield "stages" * (number == 0 and line[0] != " "), line
 
     def settings(self) -> Dict[str, Any]:
-        """Where the network was cut."""
+        """Return the cuts."""
         return {"cut": ",".join(map(str, self.cuts))}
 
-    def _stages(self, batch: Batch) -> None:
-        self.statistics.saw(batch.xs)
+    def _queue_stages(self, batch: Batch) -> None:
+        self.statistics.record_batch(batch.xs)
         programs = self.programs(batch)
-        queue(programs)
-        if len(programs) < len(self._copies):  # idle ones: their last gradients must not count
+        queue_programs(programs)
+        if len(programs) < len(self._copies):
+            # Idle copies still have the gradients of an earlier step, which would be added.
             self.updates.zero_grad(range(len(programs), len(self._copies)))
         self._losses = [program.loss for program in programs]
 
-    def programs(self, batch: Batch) -> List[Program]:
-        """What each copy of the network that has a shard is to queue for it."""
-        rounds = self.microbatches.rounds(batch)
+    def programs(self, batch: Batch) -> List[StepProgram]:
+        """Return the program of each copy of the network that has a shard."""
+        rounds = self.microbatches.split_into_rounds(batch)
         scale = 1.0 if self.updates.loss_scale is None else self.updates.loss_scale.value
         programs = []
         for copy, (images, labels) in enumerate(zip(batch.xs, batch.ys)):
             parts = [part for each in rounds for part in each if part.device == copy]
             shard = Microbatch(copy, images, labels)
-            programs.append(self.pipelines[copy].program(shard, parts))
-            programs[-1].begin_with(scale)
+            programs.append(self.pipelines[copy].get_program(shard, parts))
+            programs[-1].set_loss_scale(scale)
         return programs
 
-    def _place(self) -> None:
-        """Have each stage's parameters on the stage's devices alone."""
+    def _place_parameters(self) -> None:
+        """Move each stage's parameters to the devices of the stage."""
         for number, stage in enumerate(self.stages):
             ctxs = self._ctxs_of(number % len(self._copies[0]))
             for param in stage.params.values():
                 param.reset_ctx(ctxs)
 
     def _ctxs_of(self, device: int) -> List[mx.Context]:
-        """The devices that play this one in the copies of the network."""
+        """Return the devices with this number in all copies."""
         return [ctxs[device] for ctxs in self._copies]
 
     def _params_of(self, device: int) -> Mapping[str, gluon.Parameter]:
-        own = self.stages[device :: len(self._copies[0])]
-        return {name: param for stage in own for name, param in stage.params.items()}
+        """Return the parameters of the stages of a device."""
+        stages = self.stages[device :: len(self._copies[0])]
+        return {name: param for stage in stages for name, param in stage.params.items()}
 
     def _devices_with_parameters(self) -> Sequence[int]:
         return [device for device in range(len(self._copies[0])) if self._params_of(device)]
 
-    def _trainer(self, device: int, plan: StrategyPlan, group: Group) -> BucketedTrainer:
+    def _make_trainer(self, device: int, plan: StrategyPlan, group: Group) -> BucketedTrainer:
         store = plan.new_kvstore(self._ctxs_of(device))
         store = store if group.size == 1 else GroupKVStore(store, group, compress=plan.compress)
         return BucketedTrainer(
@@ -216,4 +222,4 @@ class StagedParallel(WholeParameters):
         )  # fmt: skip
 
 
-staged_parallel: MakeStrategy = StagedParallel
+pipeline_parallel: MakeStrategy = PipelineParallel

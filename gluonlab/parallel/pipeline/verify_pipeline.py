@@ -1,8 +1,8 @@
-"""The proof that a pipeline schedule is right, by running its programs on symbols.
+"""Verification of pipeline schedules, by symbolic execution of their programs.
 
-`check` goes through the programs twice. First each alone: whether every instruction stands on the
-right device, after all that it needs from this device, and in the order of microbatches. Then all
-together, with queues of bounded length between neighbouring stages: whether anyone waits for ever.
+`check` runs the programs twice. First it runs each alone: every instruction must be on the right
+device, after its prerequisites on this device, and in the order of microbatches. Then it runs all
+together, with bounded queues between neighboring stages: no device may wait forever.
 """
 
 from __future__ import annotations
@@ -27,57 +27,59 @@ from gluonlab.parallel.pipeline.pipeline_schedule import (
     PipelineSchedule,
 )
 
-Done = Counts[Tuple[str, int]]  # of each (op, stage): how many microbatches, from 0 on
-Lying = Counts[Tuple[str, int]]  # messages, of each (send_..., the stage that sent them)
+DoneCounts = Counts[Tuple[str, int]]  # (op, stage) -> number of microbatches that are done
+QueuedMessages = Counts[Tuple[str, int]]  # (send_..., sending stage) -> number of messages
 
 
 def check(schedule: PipelineSchedule, queue: int = 1) -> None:
-    """Prove that ``schedule`` carries every microbatch forward and backward through all stages.
+    """Check that a schedule carries every microbatch forward and backward through all stages.
 
     - Every op of a stage takes the microbatches in the order 0, 1, 2, ..., each once, on the
-      stage's device. So messages, which neither MPI nor NCCL tell apart, reach those for whom they
-      are, and gradients are added up in the same order under every schedule.
-    - Nothing runs before what it needs. A forward needs the activation of the stage before, which
-      is received, or computed on the same device. A backward needs its own forward, and the
-      gradient of the stage after. A stage's update comes once, after all its backwards.
-    - Nothing waits for ever where at most ``queue`` messages lie between two neighbouring stages,
-      each way.
+      stage's device. So messages, which neither MPI nor NCCL label, reach their receivers. And all
+      schedules add gradients in the same order.
+    - Nothing runs before its prerequisites. A forward needs the activation of the previous stage,
+      which is received, or computed on the same device. A backward needs its own forward, and the
+      gradient of the next stage. A stage's update comes once, after all its backwards.
+    - No device waits forever if at most ``queue`` messages are under way between two neighboring
+      stages in each direction.
 
-    Raises ScheduleError, whose ``device`` and ``place`` are those of the first wrong instruction.
+    Raises:
+        ScheduleError: The schedule is wrong. ``device`` and ``place`` of the error are those of the
+            first wrong instruction.
     """
     _check_shape(schedule, queue)
     for device in range(schedule.devices):
         _check_program(schedule, device)
-    for _ in _run(schedule, queue):
+    for _ in _simulate(schedule, queue):
         pass
 
 
-def in_order(schedule: PipelineSchedule, queue: int = 1) -> List[Tuple[int, Instruction]]:
-    """(device, instruction) for all of them, each after all that it needs.
+def execution_order(schedule: PipelineSchedule, queue: int = 1) -> List[Tuple[int, Instruction]]:
+    """Return all (device, instruction) in an order in which prerequisites come first.
 
-    It is what a single host thread queues: devices take turns of one forward or backward each, so
-    that none waits long for its first work. Raises ScheduleError where a device waits for ever.
+    A single host thread queues this order. Devices alternate after each forward or backward, so
+    that none waits long for its first work. Raises ScheduleError if a device waits forever.
     """
-    return list(_run(schedule, queue))
+    return list(_simulate(schedule, queue))
 
 
 def peaks(schedule: PipelineSchedule) -> Tuple[int, ...]:
-    """For each stage: the most microbatches whose activations it keeps at once.
+    """Return for each stage the largest number of microbatches whose activations it keeps at once.
 
-    It keeps one from when it is received, or goes forward, until its backward has ended.
+    A stage keeps an activation from its recv, or from its forward, to the end of its backward.
     """
-    most = [0] * schedule.stages
+    largest = [0] * schedule.stages
     for device, program in enumerate(schedule.programs):
-        kept = dict.fromkeys(schedule.stages_of(device), 0)
+        current = dict.fromkeys(schedule.stages_of(device), 0)
         for instruction in program:
-            kept[instruction.stage] += keeps(schedule, instruction)
-            most[instruction.stage] = max(most[instruction.stage], kept[instruction.stage])
-    return tuple(most)
+            current[instruction.stage] += activation_change(schedule, instruction)
+            largest[instruction.stage] = max(largest[instruction.stage], current[instruction.stage])
+    return tuple(largest)
 
 
-def keeps(schedule: PipelineSchedule, instruction: Instruction) -> int:
-    """By how many the instruction changes the number of microbatches that its stage keeps."""
-    first = RECV_FORWARD if schedule.joined(instruction.stage - 1) else FORWARD
+def activation_change(schedule: PipelineSchedule, instruction: Instruction) -> int:
+    """Return by how many an instruction changes the number of microbatches that its stage keeps."""
+    first = RECV_FORWARD if schedule.crosses_devices(instruction.stage - 1) else FORWARD
     return (instruction.op == first) - (instruction.op == BACKWARD)
 
 
@@ -99,24 +101,28 @@ def _check_shape(schedule: PipelineSchedule, queue: int) -> None:
 
 
 def _check_program(schedule: PipelineSchedule, device: int) -> None:
-    """Check what a device does, as far as it depends on nobody else."""
-    done: Done = Counter()
-    for place, instruction in enumerate(schedule.programs[device]):
-        fault = _fault(schedule, device, done, instruction)
+    """Check the program of a device, apart from its messages."""
+    done: DoneCounts = Counter()
+    for index, instruction in enumerate(schedule.programs[device]):
+        fault = _find_fault(schedule, device, done, instruction)
         if fault:
-            raise _error(schedule, device, place, instruction, fault)
+            raise _instruction_error(schedule, device, index, instruction, fault)
         done[instruction.op, instruction.stage] += 1
     for stage in schedule.stages_of(device):
-        for op in _ops_of(schedule, stage):
+        for op in _stage_ops(schedule, stage):
             count = done[op, stage]
             if count < (1 if op == UPDATE else schedule.microbatches):
                 missing = Instruction(op, stage, NO_MICROBATCH if op == UPDATE else count)
-                place = len(schedule.programs[device])
-                raise _error(schedule, device, place, missing, "the program ends without it")
+                index = len(schedule.programs[device])
+                raise _instruction_error(
+                    schedule, device, index, missing, "the program ends without it"
+                )
 
 
-def _fault(schedule: PipelineSchedule, device: int, done: Done, instruction: Instruction) -> str:
-    """What is wrong with the instruction after those of this device that are done; or nothing."""
+def _find_fault(
+    schedule: PipelineSchedule, device: int, done: DoneCounts, instruction: Instruction
+) -> str:
+    """Return what is wrong with a device's next instruction, or ""."""
     op, stage, microbatch = instruction
     if op not in OPS:
         return f"{op!r} is no instruction: choose {', '.join(OPS)}"
@@ -124,7 +130,7 @@ def _fault(schedule: PipelineSchedule, device: int, done: Done, instruction: Ins
         return f"there are {schedule.stages} stages, counted from 0"
     if schedule.device(stage) != device:
         return f"stage {stage} lies on device {schedule.device(stage)}"
-    if op not in _ops_of(schedule, stage):
+    if op not in _stage_ops(schedule, stage):
         return f"stage {stage} has nobody to exchange this with"
     if op == UPDATE:
         if microbatch != NO_MICROBATCH:
@@ -145,108 +151,111 @@ def _fault(schedule: PipelineSchedule, device: int, done: Done, instruction: Ins
             if due < schedule.microbatches
             else "no microbatch is left"
         )
-    for needed in _needs(schedule, instruction):
+    for needed in _prerequisites(schedule, instruction):
         if done[needed.op, needed.stage] <= needed.microbatch:
             return f"it comes before {needed}, which it needs"
     return ""
 
 
-def _ops_of(schedule: PipelineSchedule, stage: int) -> List[str]:
-    """The ops that a stage has."""
-    before = [RECV_FORWARD, SEND_BACKWARD] * schedule.joined(stage - 1)
-    after = [SEND_FORWARD, RECV_BACKWARD] * schedule.joined(stage)
+def _stage_ops(schedule: PipelineSchedule, stage: int) -> List[str]:
+    """Return the ops of a stage."""
+    before = [RECV_FORWARD, SEND_BACKWARD] * schedule.crosses_devices(stage - 1)
+    after = [SEND_FORWARD, RECV_BACKWARD] * schedule.crosses_devices(stage)
     return [FORWARD, BACKWARD, *before, *after, UPDATE]
 
 
-def _needs(schedule: PipelineSchedule, instruction: Instruction) -> Iterator[Instruction]:
-    """What must have been done on the same device before the instruction."""
+def _prerequisites(schedule: PipelineSchedule, instruction: Instruction) -> Iterator[Instruction]:
+    """Yield the instructions of the same device that must come before an instruction."""
     op, stage, microbatch = instruction
     if op == SEND_FORWARD:
         yield Instruction(FORWARD, stage, microbatch)
     elif op == SEND_BACKWARD:
         yield Instruction(BACKWARD, stage, microbatch)
     elif op == FORWARD and stage > 0:
-        crosses = schedule.joined(stage - 1)
+        crosses = schedule.crosses_devices(stage - 1)
         yield Instruction(*((RECV_FORWARD, stage) if crosses else (FORWARD, stage - 1)), microbatch)
     elif op == BACKWARD:
         yield Instruction(FORWARD, stage, microbatch)
         if stage < schedule.stages - 1:
-            crosses = schedule.joined(stage)
+            crosses = schedule.crosses_devices(stage)
             after = (RECV_BACKWARD, stage) if crosses else (BACKWARD, stage + 1)
             yield Instruction(*after, microbatch)
 
 
-def _run(schedule: PipelineSchedule, queue: int) -> Iterator[Tuple[int, Instruction]]:
-    """Carry out all programs; raise for the first device when nobody can go on."""
-    at = [0] * schedule.devices
-    lying: Lying = Counter()
-    while any(place < len(program) for place, program in zip(at, schedule.programs)):
-        before = list(at)
+def _simulate(schedule: PipelineSchedule, queue: int) -> Iterator[Tuple[int, Instruction]]:
+    """Run all programs, with messages; raise for the first device of a deadlock."""
+    next_index = [0] * schedule.devices
+    queued: QueuedMessages = Counter()
+    while any(index < len(program) for index, program in zip(next_index, schedule.programs)):
+        previous_index = list(next_index)
         for device, program in enumerate(schedule.programs):
-            while at[device] < len(program):
-                instruction = program[at[device]]
-                if _waits(instruction, lying, queue):
+            while next_index[device] < len(program):
+                instruction = program[next_index[device]]
+                if _is_blocked(instruction, queued, queue):
                     break
-                _exchange(instruction, lying)
-                at[device] += 1
+                _update_queue(instruction, queued)
+                next_index[device] += 1
                 yield device, instruction
                 if instruction.op in (FORWARD, BACKWARD):
                     break  # its sends, which cost it no time, come in its next turn
-        if at == before:
-            raise _deadlock(schedule, at, queue)
+        if next_index == previous_index:
+            raise _deadlock_error(schedule, next_index, queue)
 
 
-# Of each recv: the send whose message it takes, and how far from its own stage that comes from.
+# recv -> (matching send, sending stage relative to the receiving one)
 _SENDERS: Dict[str, Tuple[str, int]] = {
     RECV_FORWARD: (SEND_FORWARD, -1),
     RECV_BACKWARD: (SEND_BACKWARD, 1),
 }
-_RECEIVERS = {SEND_FORWARD: 1, SEND_BACKWARD: -1}  # how far from its own stage the message goes
+_RECEIVERS = {
+    SEND_FORWARD: 1,
+    SEND_BACKWARD: -1,
+}  # send -> receiving stage relative to the sending one
 
 
-def _waits(instruction: Instruction, lying: Lying, queue: int) -> bool:
-    """Whether its message is not there yet, or there is no room for another one."""
+def _is_blocked(instruction: Instruction, queued: QueuedMessages, queue: int) -> bool:
+    """Return True if the message has not arrived, or if the queue for it is full."""
     op, stage, _ = instruction
     if op in _SENDERS:
-        send, beside = _SENDERS[op]
-        return not lying[send, stage + beside]
-    return op in _RECEIVERS and lying[op, stage] >= queue
+        send, offset = _SENDERS[op]
+        return not queued[send, stage + offset]
+    return op in _RECEIVERS and queued[op, stage] >= queue
 
 
-def _exchange(instruction: Instruction, lying: Lying) -> None:
-    """Take its message from the queue, or put it there."""
+def _update_queue(instruction: Instruction, queued: QueuedMessages) -> None:
+    """Remove an instruction's message from the queue, or add it."""
     op, stage, _ = instruction
     if op in _SENDERS:
-        send, beside = _SENDERS[op]
-        lying[send, stage + beside] -= 1
+        send, offset = _SENDERS[op]
+        queued[send, stage + offset] -= 1
     elif op in _RECEIVERS:
-        lying[op, stage] += 1
+        queued[op, stage] += 1
 
 
-def _deadlock(schedule: PipelineSchedule, at: List[int], queue: int) -> ScheduleError:
-    """Names the first device of those that wait for each other, all around."""
+def _deadlock_error(schedule: PipelineSchedule, next_index: List[int], queue: int) -> ScheduleError:
+    """Return the error for the first device of a cycle of devices that wait for each other."""
 
     def waits_for(device: int) -> int:
-        op, stage, _ = schedule.programs[device][at[device]]
-        beside = _SENDERS[op][1] if op in _SENDERS else _RECEIVERS[op]
-        return schedule.device(stage + beside)
+        op, stage, _ = schedule.programs[device][next_index[device]]
+        offset = _SENDERS[op][1] if op in _SENDERS else _RECEIVERS[op]
+        return schedule.device(stage + offset)
 
-    device = next(d for d, program in enumerate(schedule.programs) if at[d] < len(program))
-    for _ in range(schedule.devices):  # into the circle
+    device = next(d for d, program in enumerate(schedule.programs) if next_index[d] < len(program))
+    for _ in range(schedule.devices):  # into the cycle
         device = waits_for(device)
-    circle = [device]
-    while waits_for(circle[-1]) != device:
-        circle.append(waits_for(circle[-1]))
-    device = min(circle)
-    instruction = schedule.programs[device][at[device]]
+    cycle = [device]
+    while waits_for(cycle[-1]) != device:
+        cycle.append(waits_for(cycle[-1]))
+    device = min(cycle)
+    instruction = schedule.programs[device][next_index[device]]
     room = f"room among {queue} message{'s' * (queue > 1)}"
     for_what = "its message" if instruction.op in _SENDERS else room
     fault = f"it waits for {for_what} for ever, as device {waits_for(device)} waits, too"
-    return _error(schedule, device, at[device], instruction, fault)
+    return _instruction_error(schedule, device, next_index[device], instruction, fault)
 
 
-def _error(
-    schedule: PipelineSchedule, device: int, place: int, instruction: Instruction, fault: str
+def _instruction_error(
+    schedule: PipelineSchedule, device: int, index: int, instruction: Instruction, fault: str
 ) -> ScheduleError:
-    where = f"{schedule.name}, device {device}, instruction {place} ({instruction})"
-    return ScheduleError(f"{where}: {fault}", device=device, place=place)
+    where = f"{schedule.name}, device {device}, instruction {index} ({instruction})"
+    return ScheduleError(f"{where}: {fault}", device=device, place=index)

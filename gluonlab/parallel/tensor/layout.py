@@ -1,23 +1,24 @@
-"""Which channels of which values a device has, and where devices must meet: a graph, split.
+"""Layout of tensor parallelism: the channels of each device, and the collectives between graphs.
 
-A value is *whole*, the same on all devices, or in *parts* along its channels, axis 1. A layer that
-can be split is
+A value is *whole*, the same on all devices, or *split* along its channels, axis 1. A layer can be
+split in one of these modes:
 
-======  =========================  =============================  ==================
-way     takes                      has of its weight              gives
-======  =========================  =============================  ==================
-column  a whole value              the rows of some outputs       parts
-row     parts                      the columns of some inputs     sums, to be added
-local   parts, in as many groups   the rows of its groups         parts
-======  =========================  =============================  ==================
+======  =========================  =============================  ====================
+mode    input                      weight on each device          output
+======  =========================  =============================  ====================
+column  whole                      rows of some outputs           split
+row     split                      columns of some inputs         summands (allreduce)
+local   split, by groups           rows of some groups            split
+======  =========================  =============================  ====================
 
-What works on each channel alone (ReLU, pooling, BatchNorm, Dropout) takes parts as they come. So
-column and row in turns need one sum for two layers (Shoeybi et al., "Megatron-LM", 2019, section
-3). The rest of a network takes whole values, on every device.
+Operators on single channels (ReLU, pooling, BatchNorm, Dropout) run on split values. So alternating
+column and row needs one allreduce for two layers (Shoeybi et al., "Megatron-LM", 2019, section 3).
+All other operators run on whole values, on every device.
 
-Between the meetings each device has graphs of its own (`graphs`). Level 0 ends where values first
-meet those of other devices; what comes of it is an input of level 1, and so on. A value that a
-later level takes goes through those in between."""
+A *segment* is the part of the graph between two collectives, of which each device has a graph of
+its own (`segment_graphs`). Segment 0 ends with the first collectives; their results are inputs of
+segment 1, and so on. A value that a later segment uses goes through all segments in between.
+"""
 
 from __future__ import annotations
 
@@ -27,35 +28,36 @@ import mxnet as mx
 
 from gluonlab.models.symbol_graph import Entry, Node, new_node, to_symbol
 
-BOTH, COLUMN, ROW = CHANNELS = ("both", "column", "row")
+BOTH, COLUMN, ROW = TENSOR_MODES = ("both", "column", "row")
 NODE, SLICE, PAD, COPY, SUM = "node", "slice", "pad", "copy", "sum"
 
 Bounds = Tuple[Tuple[int, int], ...]  # the (begin, end) of each device's channels
 Shape = Tuple[int, ...]
 
 
-class Value(NamedTuple):
-    """What an `Item` makes: ``bounds`` of its channels on each device, or None where it is whole.
+class SplitValue(NamedTuple):
+    """A result of an `Operation`.
 
-    ``level``: how many meetings come before it. ``learns``: whether its gradient is wanted.
+    ``segment``: number of collectives before it. ``bounds``: its channels on each device; None if
+    it is whole. ``needs_gradient``: whether backward computes its gradient.
     """
 
-    item: int
+    operation: int
     output: int
-    level: int
+    segment: int
     bounds: Optional[Bounds]
-    learns: bool
+    needs_gradient: bool
 
 
-class Item(NamedTuple):
-    """An operation, the same on all devices but for its channels.
+class Operation(NamedTuple):
+    """An operation that all devices run, with the same or with different channels.
 
-    ``inputs``: values, or names of parameters and of images and labels. ``attrs``: those that
-    differ, a value for each device.
+    ``inputs``: values, or names of parameters, images and labels. ``attrs``: attributes that
+    differ, for each device.
     """
 
     kind: str
-    level: int
+    segment: int
     inputs: Tuple[Any, ...]
     node: Optional[Node] = None
     attrs: Tuple[Dict[str, str], ...] = ()
@@ -65,125 +67,127 @@ class Item(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Which part of a parameter each device has: ``bounds`` along ``axis``."""
+    """The shard of a parameter on each device: ``bounds`` along ``axis``."""
 
     axis: int
     bounds: Bounds
 
 
 class Layout(NamedTuple):
-    """A graph, split. ``slices``: of the parameters that are; ``heads``: its outputs, all whole."""
+    """A split graph. ``slices``: the sharded parameters. ``heads``: the outputs, all whole."""
 
-    items: List[Item]
-    heads: List[Value]
+    operations: List[Operation]
+    heads: List[SplitValue]
     slices: Dict[str, Slice]
-    levels: int
+    segment_count: int
     layers: Dict[str, str]  # the split layers, by name: column, row or local
-    attrs: Dict[str, Any]  # the graph's own
+    attrs: Dict[str, Any]  # attributes of the graph
 
     @property
-    def sums(self) -> int:
-        """How many meetings there are, forward."""
-        return sum(item.kind == SUM for item in self.items)
+    def allreduce_count(self) -> int:
+        """Number of allreduces in a forward pass."""
+        return sum(operation.kind == SUM for operation in self.operations)
 
 
 PASS = "pass"
-Key = Tuple[int, int]  # an item, and which of its outputs
+Key = Tuple[int, int]  # (operation, output)
 
 
-class Crossing(NamedTuple):
-    """What goes from a level to the next: the value ``source``, which is ``result`` there.
+class SegmentEdge(NamedTuple):
+    """The edge for a value ``source`` of a segment, which is ``result`` in the next one.
 
-    ``kind``: SUM, COPY or PASS. ``learns``: whether its gradient comes back.
+    ``kind``: SUM, COPY or PASS. ``needs_gradient``: whether backward sends its gradient back.
     """
 
     kind: str
     source: Key
     result: Key
-    learns: bool
+    needs_gradient: bool
 
     @property
     def name(self) -> str:
-        """The input that it is of the next level's graph."""
+        """Name of the input of the next segment's graph."""
         return "value_{}_{}".format(*self.result)
 
 
-def crossings(layout: Layout) -> List[List[Crossing]]:
-    """What goes from each level but the last to the next."""
-    learns, available, needed = _lives(layout)
-    found: List[List[Crossing]] = []
-    for level in range(layout.levels - 1):
-        meet = [
-            Crossing(item.kind, _key(item.inputs[0]), (number, 0), item.inputs[0].learns)
-            for number, item in enumerate(layout.items)
-            if item.kind in (SUM, COPY) and item.level == level
+def segment_edges(layout: Layout) -> List[List[SegmentEdge]]:
+    """Return the edges from each segment but the last to the next one."""
+    needs_gradient, first, last = _value_lifetimes(layout)
+    edges: List[List[SegmentEdge]] = []
+    for segment in range(layout.segment_count - 1):
+        collectives = [
+            SegmentEdge(each.kind, _key(each.inputs[0]), (number, 0), each.inputs[0].needs_gradient)
+            for number, each in enumerate(layout.operations)
+            if each.kind in (SUM, COPY) and each.segment == segment
         ]
-        passing = [
-            Crossing(PASS, key, key, learns[key])
-            for key in sorted(available)
-            if available[key] <= level < needed.get(key, -1)
+        passed = [
+            SegmentEdge(PASS, key, key, needs_gradient[key])
+            for key in sorted(first)
+            if first[key] <= segment < last.get(key, -1)
         ]
-        found.append(meet + passing)
-    return found
+        edges.append(collectives + passed)
+    return edges
 
 
-def _key(value: Value) -> Key:
-    return value.item, value.output
+def _key(value: SplitValue) -> Key:
+    return value.operation, value.output
 
 
-def _lives(layout: Layout) -> "Tuple[Dict[Key, bool], Dict[Key, int], Dict[Key, int]]":
-    """Of each value: whether it learns, the level that makes it, and the last one that takes it."""
-    learns: Dict[Key, bool] = {}
-    available: Dict[Key, int] = {}
-    needed: Dict[Key, int] = {}
-    taken = [(value, item.level) for item in layout.items for value in item.inputs]
-    taken += [(head, layout.levels - 1) for head in layout.heads]
-    for value, level in taken:
-        if isinstance(value, Value):
+def _value_lifetimes(layout: Layout) -> "Tuple[Dict[Key, bool], Dict[Key, int], Dict[Key, int]]":
+    """Return for each value whether it needs a gradient, and its first and last segment."""
+    needs_gradient: Dict[Key, bool] = {}
+    first: Dict[Key, int] = {}
+    last: Dict[Key, int] = {}
+    uses = [
+        (value, operation.segment) for operation in layout.operations for value in operation.inputs
+    ]
+    uses += [(head, layout.segment_count - 1) for head in layout.heads]
+    for value, segment in uses:
+        if isinstance(value, SplitValue):
             key = _key(value)
-            learns[key], available[key] = value.learns, value.level
-            needed[key] = max(level, needed.get(key, -1))
-    return learns, available, needed
+            needs_gradient[key], first[key] = value.needs_gradient, value.segment
+            last[key] = max(segment, last.get(key, -1))
+    return needs_gradient, first, last
 
 
-def graphs(layout: Layout, device: int) -> List[mx.sym.Symbol]:
-    """The graph of each level on one device.
+def segment_graphs(layout: Layout, device: int) -> List[mx.sym.Symbol]:
+    """Return the graph of each segment on one device.
 
-    Its outputs are what crosses to the next level, in order, and at last the layout's heads.
+    The outputs are the values of the edges to the next segment, in order, or the layout's heads.
     """
-    between = crossings(layout)
-    made = []
-    for level in range(layout.levels):
-        builder = _LevelBuilder(device)
-        for crossing in between[level - 1] if level else ():
-            builder.input(crossing)
-        for number, item in enumerate(layout.items):
-            if item.level == level:
-                builder.take(number, item)
-        last = level == layout.levels - 1
-        sources = map(_key, layout.heads) if last else (each.source for each in between[level])
-        heads = [builder.output(source, own=not last) for source in sources]
-        made.append(to_symbol(builder.nodes, heads, layout.attrs))
-    return made
+    edges = segment_edges(layout)
+    graphs = []
+    for segment in range(layout.segment_count):
+        builder = _SegmentBuilder(device)
+        for edge in edges[segment - 1] if segment else ():
+            builder.add_input(edge)
+        for number, operation in enumerate(layout.operations):
+            if operation.segment == segment:
+                builder.add_operation(number, operation)
+        is_last = segment == layout.segment_count - 1
+        sources = map(_key, layout.heads) if is_last else (each.source for each in edges[segment])
+        heads = [builder.output_entry(source, separate=not is_last) for source in sources]
+        graphs.append(to_symbol(builder.nodes, heads, layout.attrs))
+    return graphs
 
 
-def flat_graph(layout: Layout, device: int) -> mx.sym.Symbol:
-    """All levels up to the scores as one graph, in which nobody meets.
+def unsegmented_graph(layout: Layout, device: int) -> mx.sym.Symbol:
+    """Return all segments up to the scores as one graph without collectives.
 
-    Its shapes are those of the levels.
+    Only its shapes are right, which are those of the segments.
     """
-    builder = _LevelBuilder(device)
-    for number, item in enumerate(layout.items):
-        if item.kind in (SUM, COPY):
-            builder.alias(number, _key(item.inputs[0]))
+    builder = _SegmentBuilder(device)
+    for number, operation in enumerate(layout.operations):
+        if operation.kind in (SUM, COPY):
+            builder.add_alias(number, _key(operation.inputs[0]))
         else:
-            builder.take(number, item)
-    scores = builder.output(_key(layout.heads[1]), own=False)
+            builder.add_operation(number, operation)
+    scores = builder.output_entry(_key(layout.heads[1]), separate=False)
     return to_symbol(builder.nodes, [scores], layout.attrs)
 
 
-class _LevelBuilder:
-    """The nodes of one level on one device."""
+class _SegmentBuilder:
+    """Builder of the graph of one segment on one device."""
 
     def __init__(self, device: int) -> None:
         self._device = device
@@ -191,45 +195,47 @@ class _LevelBuilder:
         self._entries: Dict[Key, Entry] = {}
         self._variables: Dict[str, Entry] = {}
 
-    def input(self, crossing: Crossing) -> None:
-        """A value of the level before."""
-        self._entries[crossing.result] = self._variable(crossing.name)
+    def add_input(self, edge: SegmentEdge) -> None:
+        """Add a value of the previous segment."""
+        self._entries[edge.result] = self._get_variable(edge.name)
 
-    def alias(self, number: int, source: Key) -> None:
-        """An item that gives what it takes."""
+    def add_alias(self, number: int, source: Key) -> None:
+        """Use the value ``source`` as the result of operation ``number``."""
         self._entries[number, 0] = self._entries[source]
 
-    def take(self, number: int, item: Item) -> None:
-        """An item of this level."""
-        inputs = [self._entry(each) for each in item.inputs]
-        if item.kind == NODE:
-            assert item.node is not None
-            attrs = dict(item.node.get("attrs", {}))
-            attrs.update(item.attrs[self._device] if item.attrs else {})
-            made = self._append({**item.node, "inputs": inputs, "attrs": attrs})
-        elif item.kind == SLICE:
-            assert item.bounds is not None
-            begin, end = item.bounds[self._device]
-            made = self._slice(number, inputs[0], begin, end)
-        elif item.kind == PAD:
-            made = self._padded(number, item, inputs[0])
+    def add_operation(self, number: int, operation: Operation) -> None:
+        """Append the nodes of an operation of this segment."""
+        inputs = [self._entry(each) for each in operation.inputs]
+        if operation.kind == NODE:
+            assert operation.node is not None
+            attrs = dict(operation.node.get("attrs", {}))
+            attrs.update(operation.attrs[self._device] if operation.attrs else {})
+            entry = self._append({**operation.node, "inputs": inputs, "attrs": attrs})
+        elif operation.kind == SLICE:
+            assert operation.bounds is not None
+            begin, end = operation.bounds[self._device]
+            entry = self._slice(number, inputs[0], begin, end)
+        elif operation.kind == PAD:
+            entry = self._pad(number, operation, inputs[0])
         else:
             return
-        for output in range(item.outputs):
-            self._entries[number, output] = [made[0], output, 0]
+        for output in range(operation.outputs):
+            self._entries[number, output] = [entry[0], output, 0]
 
-    def output(self, key: Key, own: bool) -> Entry:
-        """A value that leaves; ``own``: as an output of its own, whatever else it is."""
+    def output_entry(self, key: Key, separate: bool) -> Entry:
+        """Return the entry of an output; ``separate``: of a copy that is no other output."""
         entry = self._entries[key]
-        if own or self.nodes[entry[0]]["op"] == "null":
+        if separate or self.nodes[entry[0]]["op"] == "null":
             name = "gives_{}_{}_{}".format(*key, len(self.nodes))
             return self._append(new_node("_copy", name, [entry]))
         return entry
 
-    def _entry(self, given: "Value | str") -> Entry:
-        return self._variable(given) if isinstance(given, str) else self._entries[_key(given)]
+    def _entry(self, source: "SplitValue | str") -> Entry:
+        return (
+            self._get_variable(source) if isinstance(source, str) else self._entries[_key(source)]
+        )
 
-    def _variable(self, name: str) -> Entry:
+    def _get_variable(self, name: str) -> Entry:
         if name not in self._variables:
             self._variables[name] = self._append({"op": "null", "name": name, "inputs": []})
         return self._variables[name]
@@ -238,31 +244,33 @@ class _LevelBuilder:
         name = f"slice_{number}_{begin}_{len(self.nodes)}"
         return self._append(new_node("slice_axis", name, [entry], axis=1, begin=begin, end=end))
 
-    def _padded(self, number: int, item: Item, entry: Entry) -> Entry:
-        """The own channels between zeros, as many as the others have."""
-        assert item.bounds is not None
-        begin, end = item.bounds[self._device]
-        parts = [*self._zeros(number, entry, end - begin, begin), entry,
-                 *self._zeros(number, entry, end - begin, item.channels - end)]  # fmt: skip
+    def _pad(self, number: int, operation: Operation, entry: Entry) -> Entry:
+        """Pad the device's channels with zeros for those of the other devices."""
+        assert operation.bounds is not None
+        begin, end = operation.bounds[self._device]
+        width = end - begin
+        before = self._append_zeros(number, entry, width, begin)
+        after = self._append_zeros(number, entry, width, operation.channels - end)
+        parts = [*before, entry, *after]
         if len(parts) == 1:
             return entry
         name = f"pad_{number}"
         return self._append(new_node("Concat", name, parts, num_args=len(parts), dim=1))
 
-    def _zeros(self, number: int, like: Entry, width: int, channels: int) -> List[Entry]:
-        """Zeros of so many channels, made of an array that has ``width``."""
-        made = []
+    def _append_zeros(self, number: int, like: Entry, width: int, channels: int) -> List[Entry]:
+        """Return zeros of so many channels, zeros from an array with ``width`` channels."""
+        zeros = []
         for begin in range(0, channels, width):
             part = self._slice(number, like, 0, min(width, channels - begin))
             name = f"zeros_{number}_{len(self.nodes)}"
-            made.append(self._append(new_node("zeros_like", name, [part])))
-        return made
+            zeros.append(self._append(new_node("zeros_like", name, [part])))
+        return zeros
 
     def _append(self, node: Node) -> Entry:
         self.nodes.append(node)
         return [len(self.nodes) - 1, 0, 0]
 
 
-def wanted(crossing: Sequence[Crossing]) -> List[str]:
-    """The inputs of the next level whose gradients come back."""
-    return [each.name for each in crossing if each.learns]
+def gradient_inputs(edges: Sequence[SegmentEdge]) -> List[str]:
+    """Return the names of the next segment's inputs whose gradients are sent back."""
+    return [edge.name for edge in edges if edge.needs_gradient]

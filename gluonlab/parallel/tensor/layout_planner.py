@@ -1,4 +1,4 @@
-"""Decides for each operator of a graph how its channels are split: makes a `Layout`."""
+"""Planner of tensor parallelism: decides how the channels of each operator are split."""
 
 from __future__ import annotations
 
@@ -21,285 +21,326 @@ from gluonlab.parallel.tensor.layout import (
     SLICE,
     SUM,
     Bounds,
-    Item,
     Layout,
+    Operation,
     Shape,
     Slice,
-    Value,
+    SplitValue,
 )
 
-BY_CHANNEL = {
+CHANNELWISE = {
     "Activation", "BlockGrad", "Cast", "Dropout", "Flatten", "Pooling", "_copy", "_div_scalar",
     "_maximum_scalar", "_minus_scalar", "_mul_scalar", "_plus_scalar", "_power_scalar", "abs",
     "amp_cast", "clip", "erf", "exp", "flatten", "hard_sigmoid", "identity", "log", "negative",
     "relu", "sigmoid", "softsign", "sqrt", "square", "tanh",
 }  # fmt: skip
-PLAIN_LEAKY = {"leaky", "elu", "selu", "gelu"}  # of LeakyReLU: neither weights nor random numbers
-LAYERS = {"Convolution": "num_filter", "FullyConnected": "num_hidden"}
-TOGETHER = {"elemwise_add", "elemwise_sub", "elemwise_mul", "_plus", "_Plus", "broadcast_add",
+# Modes of LeakyReLU without weights and random numbers.
+CHANNELWISE_LEAKY = {"leaky", "elu", "selu", "gelu"}
+SIZE_ATTRIBUTES = {"Convolution": "num_filter", "FullyConnected": "num_hidden"}
+ELEMENTWISE = {"elemwise_add", "elemwise_sub", "elemwise_mul", "_plus", "_Plus", "broadcast_add",
             "add_n", "broadcast_mul", "broadcast_sub"}  # fmt: skip
 
 
-def split(
+def plan_layout(
     graph: mx.sym.Symbol,
     inputs: Dict[str, Shape],
     trained: Set[str],
-    ways: int,
-    channels: str = BOTH,
+    device_count: int,
+    mode: str = BOTH,
 ) -> Layout:
-    """Split a graph over ``ways`` devices.
+    """Plan the layout of a graph over ``device_count`` devices.
 
-    ``inputs``: shapes from which all others follow, of a batch of any size. ``trained``: parameters
-    with gradients. ``channels``: BOTH ways of splitting in turns, or one of them for all layers.
-    Raises ModelError for a graph in which nothing can be split, or that draws random numbers where
-    all devices need the same.
+    Args:
+        graph: Graph from images and labels to losses and scores.
+        inputs: Shapes from which all others follow, for a batch of any size.
+        trained: Names of the parameters with gradients.
+        device_count: Number of devices of a copy.
+        mode: COLUMN or ROW for all layers, or BOTH to alternate.
+
+    Raises:
+        ModelError: No layer can be split, or the graph draws random numbers of which all devices
+            would need the same.
     """
-    planner = _Planner(graph, inputs, trained, ways, channels)
-    for place in range(len(planner.nodes)):
-        planner.take(place)
+    planner = _Planner(graph, inputs, trained, device_count, mode)
+    for index in range(len(planner.nodes)):
+        planner.plan_node(index)
     if not planner.slices:
         raise ModelError(
-            f"--split channels: no layer has channels for {ways} devices: "
+            f"--split channels: no layer has channels for {device_count} devices: "
             "choose another network, or another --split"
         )
-    facts, items = planner.facts, planner.items
-    heads = [items.whole(planner.values[place, output]) for place, output, _ in facts.heads]
-    levels = 1 + max(item.level + (item.kind in (SUM, COPY)) for item in items.made)
-    return Layout(items.made, heads, planner.slices, levels, planner.layers, facts.attrs)
+    graph_info, operations = planner.graph_info, planner.operations
+    heads = [
+        operations.gather(planner.values[index, output]) for index, output, _ in graph_info.heads
+    ]
+    made = operations.operations
+    segment_count = 1 + max(each.segment + (each.kind in (SUM, COPY)) for each in made)
+    return Layout(made, heads, planner.slices, segment_count, planner.layers, graph_info.attrs)
 
 
 class _Planner:
-    """Goes through the nodes of a graph in order."""
+    """Planner that visits the nodes of a graph in order."""
 
     def __init__(
         self,
         graph: mx.sym.Symbol,
         inputs: Dict[str, Shape],
         trained: Set[str],
-        ways: int,
-        channels: str,
+        device_count: int,
+        mode: str,
     ) -> None:
-        self.facts = GraphInfo(graph, inputs)
-        self.nodes = self.facts.nodes
-        self._trained, self._ways, self._channels = trained, ways, channels
-        self.items = Items(self.nodes, trained)
-        self.values: Dict[Tuple[int, int], Value] = {}
+        self.graph_info = GraphInfo(graph, inputs)
+        self.nodes = self.graph_info.nodes
+        self._trained, self._device_count, self._mode = trained, device_count, mode
+        self.operations = OperationList(self.nodes, trained)
+        self.values: Dict[Tuple[int, int], SplitValue] = {}
         self.slices: Dict[str, Slice] = {}
         self.layers: Dict[str, str] = {}
 
-    def take(self, place: int) -> None:
-        """Split one node."""
-        node = self.nodes[place]
+    def plan_node(self, index: int) -> None:
+        """Decide how to split one node."""
+        node = self.nodes[index]
         op = node["op"]
         if op == "null":
             return
-        if op in LAYERS and self.facts.is_plain(node):
-            made = self._layer(place, node)
+        if op in SIZE_ATTRIBUTES and self.graph_info.has_own_parameters(node):
+            value = self._split_layer(index, node)
         elif op == "BatchNorm" and node.get("attrs", {}).get("axis", "1") == "1":
-            made = self._batch_norm(place, node)
+            value = self._split_batch_norm(index, node)
         elif op == "Dropout":
-            made = self._dropout(place, node)
-        elif self.facts.is_by_channel(node):
-            made = self._by_channel(place, node)
-        elif op in TOGETHER:
-            made = self._together(place, node)
+            value = self._split_dropout(index, node)
+        elif self.graph_info.is_channelwise(node):
+            value = self._split_channelwise(index, node)
+        elif op in ELEMENTWISE:
+            value = self._split_elementwise(index, node)
         else:
-            made = self._whole(place, node)
-        outputs = self.facts.outputs(place)
+            value = self._replicate_node(index, node)
+        outputs = self.graph_info.output_count(index)
         if outputs > 1:
-            self.items.give(made.item, outputs)
+            self.operations.set_output_count(value.operation, outputs)
         for output in range(outputs):
-            self.values[place, output] = made._replace(output=output)
+            self.values[index, output] = value._replace(output=output)
 
     # Layers with weights
 
-    def _layer(self, place: int, node: Node) -> Value:
-        data, width = self._value(node["inputs"][0]), self.facts.channels_of(*node["inputs"][0][:2])
+    def _split_layer(self, index: int, node: Node) -> SplitValue:
+        data, width = (
+            self._input_as_value(node["inputs"][0]),
+            self.graph_info.channel_count(*node["inputs"][0][:2]),
+        )
         if node["op"] == "FullyConnected":
-            data, width = self._flattened(node, data)
+            data, width = self._flatten_input(node, data)
         groups = int(node.get("attrs", {}).get("num_group", 1))
-        outputs = self.facts.channels_of(place, 0)
+        outputs = self.graph_info.channel_count(index, 0)
         if groups > 1:
-            bounds = self._bounds(groups, outputs)
+            bounds = self._split_bounds(groups, outputs)
             if bounds is None:
-                return self._whole(place, node)
-            return self._local(place, node, data, groups, width, bounds)
-        column = self._bounds(outputs, outputs)
-        row = self._bounds(width, width) if data.bounds is None else _scaled(data.bounds, width)
-        by_row = self._channels == ROW or (
-            self._channels == BOTH
-            and (data.bounds is not None or place in self.facts.last_layers or column is None)
+                return self._replicate_node(index, node)
+            return self._split_groups(index, node, data, groups, width, bounds)
+        column = self._split_bounds(outputs, outputs)
+        row = (
+            self._split_bounds(width, width)
+            if data.bounds is None
+            else _scale_bounds(data.bounds, width)
+        )
+        by_row = self._mode == ROW or (
+            self._mode == BOTH
+            and (data.bounds is not None or index in self.graph_info.last_layers or column is None)
         )
         if by_row and row is not None:
-            return self._row(place, node, data, row)
-        if column is None or self._channels == ROW:
-            return self._whole(place, node)
-        return self._column(place, node, data, column)
+            return self._split_rows(index, node, data, row)
+        if column is None or self._mode == ROW:
+            return self._replicate_node(index, node)
+        return self._split_columns(index, node, data, column)
 
-    def _flattened(self, node: Node, data: Value) -> Tuple[Value, int]:
-        """The vectors that a dense layer takes, which flattens images itself; and their width."""
-        place, output = node["inputs"][0][:2]
-        shape = self.facts.shapes[place, output]
+    def _flatten_input(self, node: Node, data: SplitValue) -> Tuple[SplitValue, int]:
+        """Return the vectors and their width for a dense layer, which itself flattens images."""
+        index, output = node["inputs"][0][:2]
+        shape = self.graph_info.shapes[index, output]
         width = math.prod(shape[1:])
         if len(shape) == 2:
             return data, width
-        bounds = None if data.bounds is None else _scaled(data.bounds, width)
+        bounds = None if data.bounds is None else _scale_bounds(data.bounds, width)
         flatten = {"op": "Flatten", "name": f"{node['name']}_flattened", "attrs": {}}
-        return self.items.node(flatten, (data,), bounds, complete=True), width
+        return self.operations.add_node(flatten, (data,), bounds, complete=True), width
 
-    def _column(self, place: int, node: Node, data: Value, bounds: Bounds) -> Value:
-        copied = self.items.copy(self.items.whole(data))
+    def _split_columns(
+        self, index: int, node: Node, data: SplitValue, bounds: Bounds
+    ) -> SplitValue:
+        """Split a layer by outputs: every device computes some of them from the whole input."""
+        copied = self.operations.add_copy(self.operations.gather(data))
         self._slice_params(node, bounds, bias=True)
         self.layers[node["name"]] = COLUMN
-        return self.items.node(node, (copied,), bounds, _sizes(node, bounds))
+        return self.operations.add_node(node, (copied,), bounds, _size_attributes(node, bounds))
 
-    def _local(
-        self, place: int, node: Node, data: Value, groups: int, width: int, bounds: Bounds
-    ) -> Value:
-        wanted = self._bounds(groups, width)
-        assert wanted is not None
+    def _split_groups(
+        self, index: int, node: Node, data: SplitValue, groups: int, width: int, bounds: Bounds
+    ) -> SplitValue:
+        """Split a layer with groups: every device computes some groups."""
+        input_bounds = self._split_bounds(groups, width)
+        assert input_bounds is not None
         self._slice_params(node, bounds, bias=True)
         self.layers[node["name"]] = "local"
         outputs = bounds[-1][1]
         attrs = tuple(
             {**size, "num_group": str((end - begin) * groups // outputs)}
-            for size, (begin, end) in zip(_sizes(node, bounds), bounds)
+            for size, (begin, end) in zip(_size_attributes(node, bounds), bounds)
         )
-        return self.items.node(node, (self.items.parts(data, wanted),), bounds, attrs)
+        return self.operations.add_node(
+            node, (self.operations.scatter(data, input_bounds),), bounds, attrs
+        )
 
-    def _row(self, place: int, node: Node, data: Value, bounds: Bounds) -> Value:
-        data = data if data.bounds is not None else self.items.parts(data, bounds)
-        weight, bias = self.facts.params(node)
+    def _split_rows(self, index: int, node: Node, data: SplitValue, bounds: Bounds) -> SplitValue:
+        """Split a layer by inputs: every device computes summands of all outputs.
+
+        The bias is added once, after the allreduce.
+        """
+        data = data if data.bounds is not None else self.operations.scatter(data, bounds)
+        weight, bias = self.graph_info.parameter_names(node)
         self.slices[weight] = Slice(1, bounds)
         self.layers[node["name"]] = ROW
-        bare = {**node, "attrs": {**node["attrs"], "no_bias": "True"}}
-        partial = self.items.add(NODE, data.level, (data, weight), bare, learns=True)
-        summed = self.items.sum(partial)
+        without_bias = {**node, "attrs": {**node["attrs"], "no_bias": "True"}}
+        summands = self.operations.add(
+            NODE, data.segment, (data, weight), without_bias, needs_gradient=True
+        )
+        total = self.operations.add_sum(summands)
         if bias is None:
-            return summed
-        axes = len(self.facts.shapes[place, 0])
+            return total
+        axes = len(self.graph_info.shapes[index, 0])
         shape = (1, -1) + (1,) * (axes - 2)
         name = node["name"]
-        row = {"op": "reshape", "name": f"{name}_bias_row", "attrs": {"shape": str(shape)}}
+        reshape = {"op": "reshape", "name": f"{name}_bias_row", "attrs": {"shape": str(shape)}}
         add = {"op": "broadcast_add", "name": f"{name}_with_bias", "attrs": {}}
-        shaped = self.items.add(NODE, summed.level, (bias,), row, learns=bias in self._trained)
-        return self.items.add(NODE, summed.level, (summed, shaped), add, learns=True)
+        bias_row = self.operations.add(
+            NODE, total.segment, (bias,), reshape, needs_gradient=bias in self._trained
+        )
+        return self.operations.add(NODE, total.segment, (total, bias_row), add, needs_gradient=True)
 
     # What has no weights, or one for each channel
 
-    def _batch_norm(self, place: int, node: Node) -> Value:
-        data = self._value(node["inputs"][0])
+    def _split_batch_norm(self, index: int, node: Node) -> SplitValue:
+        """Split a BatchNorm, if its input is split and no other layer uses its parameters."""
+        data = self._input_as_value(node["inputs"][0])
         names = [self.nodes[entry[0]]["name"] for entry in node["inputs"][1:]]
-        plain = all(
-            self.nodes[entry[0]]["op"] == "null" and self.facts.uses[entry[0]] == 1
+        has_own_parameters = all(
+            self.nodes[entry[0]]["op"] == "null" and self.graph_info.uses[entry[0]] == 1
             for entry in node["inputs"][1:]
         )
-        if data.bounds is None or not plain:
-            return self._whole(place, node)
+        if data.bounds is None or not has_own_parameters:
+            return self._replicate_node(index, node)
         for name in names:
             self.slices[name] = Slice(0, data.bounds)
-        return self.items.node(node, (data,), data.bounds)
+        return self.operations.add_node(node, (data,), data.bounds)
 
-    def _dropout(self, place: int, node: Node) -> Value:
-        """On parts: of a whole value, all devices would need the same random numbers."""
-        data, attrs = self._value(node["inputs"][0]), node.get("attrs", {})
+    def _split_dropout(self, index: int, node: Node) -> SplitValue:
+        """Split a Dropout. On a whole value all devices would need the same random numbers."""
+        data, attrs = self._input_as_value(node["inputs"][0]), node.get("attrs", {})
         if float(attrs.get("p", 0.5)) == 0:
-            return self._by_channel(place, node)
+            return self._split_channelwise(index, node)
         if "1" in re.findall(r"\d+", attrs.get("axes", "")):
             raise ModelError(
                 f"--split channels: {node['name']} is a Dropout of all channels at once, for which "
                 "devices would need the same random numbers: choose another --split"
             )
         if data.bounds is None:
-            width = self.facts.channels_of(place, 0)
-            bounds = self._bounds(width, width)
+            width = self.graph_info.channel_count(index, 0)
+            bounds = self._split_bounds(width, width)
             if bounds is None:
                 raise ModelError(
                     f"--split channels: {node['name']} is a Dropout of {width} channels, which "
-                    f"{self._ways} devices cannot share: choose fewer --ways, or another network"
+                    f"{self._device_count} devices cannot share: choose fewer --ways, "
+                    "or another network"
                 )
-            data = self.items.parts(data, bounds)
-        return self.items.node(node, (data,), data.bounds)
+            data = self.operations.scatter(data, bounds)
+        return self.operations.add_node(node, (data,), data.bounds)
 
-    def _by_channel(self, place: int, node: Node) -> Value:
-        data = self._value(node["inputs"][0])
+    def _split_channelwise(self, index: int, node: Node) -> SplitValue:
+        """Run an operator on single channels of its input, split or whole."""
+        data = self._input_as_value(node["inputs"][0])
         bounds = data.bounds
         if bounds is not None:
-            bounds = _scaled(bounds, self.facts.channels_of(place, 0))
+            bounds = _scale_bounds(bounds, self.graph_info.channel_count(index, 0))
             if bounds is None:
-                return self._whole(place, node)
-        return self.items.node(node, (data,), bounds)
+                return self._replicate_node(index, node)
+        return self.operations.add_node(node, (data,), bounds)
 
-    def _together(self, place: int, node: Node) -> Value:
-        """Of values with the same channels: in parts, if one of them is."""
-        values = [self._input(entry) for entry in node["inputs"]]
-        found = [value.bounds for value in values if isinstance(value, Value) and value.bounds]
-        same = len({self.facts.shapes[entry[0], entry[1]] for entry in node["inputs"]}) == 1
-        if not found or not same or not all(isinstance(value, Value) for value in values):
-            return self._whole(place, node)
-        return self.items.node(
-            node, tuple(self.items.parts(value, found[0]) for value in values), found[0]
+    def _split_elementwise(self, index: int, node: Node) -> SplitValue:
+        """Split an operator on several values of the same shape, if one of them is split."""
+        values = [self._input_value(entry) for entry in node["inputs"]]
+        all_bounds = [
+            value.bounds for value in values if isinstance(value, SplitValue) and value.bounds
+        ]
+        same = len({self.graph_info.shapes[entry[0], entry[1]] for entry in node["inputs"]}) == 1
+        if not all_bounds or not same or not all(isinstance(value, SplitValue) for value in values):
+            return self._replicate_node(index, node)
+        return self.operations.add_node(
+            node,
+            tuple(self.operations.scatter(value, all_bounds[0]) for value in values),
+            all_bounds[0],
         )
 
-    def _whole(self, place: int, node: Node) -> Value:
-        _refuse_random(node)
+    def _replicate_node(self, index: int, node: Node) -> SplitValue:
+        """Run a node on whole values, on every device."""
+        _check_not_random(node)
         inputs = tuple(
-            self.items.whole(value) if isinstance(value, Value) else value
-            for value in map(self._input, node["inputs"])
+            self.operations.gather(value) if isinstance(value, SplitValue) else value
+            for value in map(self._input_value, node["inputs"])
         )
         for entry in node["inputs"]:
             source = self.nodes[entry[0]]
             if (
                 source["op"] == "null"
                 and source["name"] in self._trained
-                and (self.facts.uses[entry[0]] > 1)
+                and (self.graph_info.uses[entry[0]] > 1)
             ):
                 raise ModelError(
                     f"--split channels: {source['name']} is a parameter of several layers: "
                     "choose another --split"
                 )
-        return self.items.node({**node}, inputs, None, complete=True)
+        return self.operations.add_node({**node}, inputs, None, complete=True)
 
     # The graph
 
-    def _input(self, entry: Sequence[int]) -> Any:
-        place, output = entry[:2]
-        if self.nodes[place]["op"] == "null":
-            return self.nodes[place]["name"]
-        return self.values[place, output]
+    def _input_value(self, entry: Sequence[int]) -> Any:
+        """Return an input: a value, or the name of a variable."""
+        index, output = entry[:2]
+        if self.nodes[index]["op"] == "null":
+            return self.nodes[index]["name"]
+        return self.values[index, output]
 
-    def _value(self, entry: Sequence[int]) -> Value:
-        """The input as a value: images are one, which nobody has a gradient of."""
-        found = self._input(entry)
-        if isinstance(found, Value):
-            return found
-        copy = {"op": "identity", "name": f"{found}_taken", "attrs": {}}
-        return self.items.add(NODE, 0, (found,), copy, learns=found in self._trained)
+    def _input_as_value(self, entry: Sequence[int]) -> SplitValue:
+        """Return an input as a value; images become one by an identity operation."""
+        value = self._input_value(entry)
+        if isinstance(value, SplitValue):
+            return value
+        copy = {"op": "identity", "name": f"{value}_taken", "attrs": {}}
+        return self.operations.add(NODE, 0, (value,), copy, needs_gradient=value in self._trained)
 
     def _slice_params(self, node: Node, bounds: Bounds, bias: bool) -> None:
-        weight, own_bias = self.facts.params(node)
+        weight, own_bias = self.graph_info.parameter_names(node)
         self.slices[weight] = Slice(0, bounds)
         if own_bias is not None:
             self.slices[own_bias] = Slice(0, bounds)
 
-    def _bounds(self, units: int, channels: int) -> Optional[Bounds]:
-        """The channels of each device, cut between ``units``; None for too few of them."""
-        if units < self._ways:
+    def _split_bounds(self, units: int, channels: int) -> Optional[Bounds]:
+        """Return each device's channels, divided between whole ``units``; None if too few."""
+        if units < self._device_count:
             return None
-        return _scaled(tuple(split_evenly(units, self._ways)), channels)
+        return _scale_bounds(tuple(split_evenly(units, self._device_count)), channels)
 
 
-def _scaled(bounds: Bounds, channels: int) -> Optional[Bounds]:
-    """Bounds of as many channels as there are now: after Flatten each channel is many."""
+def _scale_bounds(bounds: Bounds, channels: int) -> Optional[Bounds]:
+    """Scale bounds to another number of channels; after Flatten, each channel is many."""
     times, rest = divmod(channels, bounds[-1][1])
     return None if rest else tuple((begin * times, end * times) for begin, end in bounds)
 
 
-def _sizes(node: Node, bounds: Bounds) -> Tuple[Dict[str, str], ...]:
-    return tuple({LAYERS[node["op"]]: str(end - begin)} for begin, end in bounds)
+def _size_attributes(node: Node, bounds: Bounds) -> Tuple[Dict[str, str], ...]:
+    return tuple({SIZE_ATTRIBUTES[node["op"]]: str(end - begin)} for begin, end in bounds)
 
 
-def _refuse_random(node: Node) -> None:
+def _check_not_random(node: Node) -> None:
+    """Raise ModelError for an operator that draws random numbers."""
     attrs = node.get("attrs", {})
     if "random" in node["op"] or "sample" in node["op"] or attrs.get("act_type") == "rrelu":
         raise ModelError(
@@ -309,52 +350,53 @@ def _refuse_random(node: Node) -> None:
 
 
 class GraphInfo:
-    """The ``nodes`` of a graph, their ``shapes`` by node and output, and how often each is used.
+    """Analysis of a graph: its nodes, shapes by (node, output), and number of uses of each node.
 
-    ``inputs``: shapes from which all others follow. ``last_layers``: behind them comes no other.
+    ``inputs``: shapes from which all others follow. ``last_layers``: layers without a layer behind
+    them.
     """
 
     def __init__(self, graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> None:
-        whole = parsed(graph)
-        self.nodes: List[Node] = whole["nodes"]
-        self.heads, self.attrs = whole["heads"], whole["attrs"]
-        self.shapes = _shapes(graph, inputs)
-        self.uses = _uses(self.nodes)
+        json_graph = parsed(graph)
+        self.nodes: List[Node] = json_graph["nodes"]
+        self.heads, self.attrs = json_graph["heads"], json_graph["attrs"]
+        self.shapes = _infer_shapes(graph, inputs)
+        self.uses = _count_uses(self.nodes)
         self.last_layers = _last_layers(self.nodes)
 
-    def is_plain(self, node: Node) -> bool:
-        """Whether a layer's weights are parameters of its own, and its channels in axis 1."""
+    def has_own_parameters(self, node: Node) -> bool:
+        """Return True if no other layer uses the parameters, and channels are axis 1."""
         attrs = node.get("attrs", {})
-        own = [entry[0] for entry in node["inputs"][1:]]
+        parameters = [entry[0] for entry in node["inputs"][1:]]
         return (
-            all(self.nodes[i]["op"] == "null" and self.uses[i] == 1 for i in own)
+            all(self.nodes[i]["op"] == "null" and self.uses[i] == 1 for i in parameters)
             and attrs.get("layout", "NCHW") in ("NCW", "NCHW", "NCDHW", "None")
             and attrs.get("flatten", "True") == "True"
         )
 
-    def is_by_channel(self, node: Node) -> bool:
-        """Whether a node without parameters works on each channel by itself."""
+    def is_channelwise(self, node: Node) -> bool:
+        """Return True for an operator without parameters that works on single channels."""
         attrs = node.get("attrs", {})
         if node["op"] == "LeakyReLU":
-            return attrs.get("act_type", "leaky") in PLAIN_LEAKY
-        return node["op"] in BY_CHANNEL and len(node["inputs"]) == 1
+            return attrs.get("act_type", "leaky") in CHANNELWISE_LEAKY
+        return node["op"] in CHANNELWISE and len(node["inputs"]) == 1
 
-    def params(self, node: Node) -> Tuple[str, Optional[str]]:
-        """The names of a layer's weight, and of its bias if it has one."""
+    def parameter_names(self, node: Node) -> Tuple[str, Optional[str]]:
+        """Return the names of a layer's weight, and of its bias if it has one."""
         names = [self.nodes[entry[0]]["name"] for entry in node["inputs"][1:]]
         return names[0], names[1] if len(names) > 1 else None
 
-    def channels_of(self, place: int, output: int) -> int:
-        """How many there are along axis 1."""
-        shape = self.shapes[place, output]
+    def channel_count(self, index: int, output: int) -> int:
+        """Return the size of axis 1, or 0."""
+        shape = self.shapes[index, output]
         return shape[1] if len(shape) > 1 else 0
 
-    def outputs(self, place: int) -> int:
-        """How many outputs a node has."""
-        return max(output for source, output in self.shapes if source == place) + 1
+    def output_count(self, index: int) -> int:
+        """Return the number of outputs of a node."""
+        return max(output for source, output in self.shapes if source == index) + 1
 
 
-def _uses(nodes: Sequence[Node]) -> List[int]:
+def _count_uses(nodes: Sequence[Node]) -> List[int]:
     uses = [0] * len(nodes)
     for node in nodes:
         for entry in node["inputs"]:
@@ -363,104 +405,111 @@ def _uses(nodes: Sequence[Node]) -> List[int]:
 
 
 def _last_layers(nodes: Sequence[Node]) -> Set[int]:
-    """The layers behind which there is no other."""
-    before = [False] * len(nodes)  # whether a layer comes after the node
-    for place in range(len(nodes) - 1, -1, -1):
-        for entry in nodes[place]["inputs"]:
-            before[entry[0]] |= before[place] or nodes[place]["op"] in LAYERS
-    return {i for i, node in enumerate(nodes) if node["op"] in LAYERS and not before[i]}
+    """Return the indices of the layers without a layer behind them."""
+    leads_to_layer = [False] * len(nodes)  # whether a layer comes after the node
+    for index in range(len(nodes) - 1, -1, -1):
+        for entry in nodes[index]["inputs"]:
+            leads_to_layer[entry[0]] |= (
+                leads_to_layer[index] or nodes[index]["op"] in SIZE_ATTRIBUTES
+            )
+    return {
+        i for i, node in enumerate(nodes) if node["op"] in SIZE_ATTRIBUTES and not leads_to_layer[i]
+    }
 
 
-def _shapes(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Dict[Tuple[int, int], Shape]:
-    """The shape of every output of every node."""
+def _infer_shapes(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Dict[Tuple[int, int], Shape]:
+    """Return the shape of every output of every node."""
     internals = graph.get_internals()
     _, shapes, _ = internals.infer_shape(**inputs)
-    found: Dict[Tuple[int, int], Shape] = {}
+    shape_by_output: Dict[Tuple[int, int], Shape] = {}
     heads = parsed(internals)["heads"]
-    for (place, output, *_), shape in zip(heads, shapes):
-        found[place, output] = tuple(shape)
-    return found
+    for (index, output, *_), shape in zip(heads, shapes):
+        shape_by_output[index, output] = tuple(shape)
+    return shape_by_output
 
 
-class Items:
-    """The items ``made`` so far of a graph's ``nodes``; ``trained``: parameters with gradients."""
+class OperationList:
+    """The operations planned so far. ``trained``: names of the parameters with gradients."""
 
     def __init__(self, nodes: Sequence[Node], trained: Set[str]) -> None:
         self._nodes, self._trained = nodes, trained
-        self.made: List[Item] = []
-        self._known: Dict[Any, Value] = {}  # copies and slices that several nodes take
+        self.operations: List[Operation] = []
+        self._known: Dict[Any, SplitValue] = {}  # copies, slices and sums that several nodes use
 
-    def node(
+    def add_node(
         self,
         node: Node,
         inputs: Tuple[Any, ...],
         bounds: Optional[Bounds],
         attrs: Tuple[Dict[str, str], ...] = (),
         complete: bool = False,
-    ) -> Value:
-        """An operator on these values and, unless they are ``complete``, its own parameters."""
+    ) -> SplitValue:
+        """Add an operator on these values and, unless ``complete``, its own parameters."""
         if not complete:
-            own = node["inputs"][len(inputs) :]
-            inputs += tuple(self._nodes[entry[0]]["name"] for entry in own)
-        level = max((each.level for each in inputs if isinstance(each, Value)), default=0)
-        learns = any(
-            each.learns if isinstance(each, Value) else each in self._trained for each in inputs
+            params = node["inputs"][len(inputs) :]
+            inputs += tuple(self._nodes[entry[0]]["name"] for entry in params)
+        segment = max((each.segment for each in inputs if isinstance(each, SplitValue)), default=0)
+        needs_gradient = any(
+            each.needs_gradient if isinstance(each, SplitValue) else each in self._trained
+            for each in inputs
         )
-        return self.add(NODE, level, inputs, node, attrs, bounds, learns=learns)
+        return self.add(NODE, segment, inputs, node, attrs, bounds, needs_gradient=needs_gradient)
 
-    def copy(self, value: Value) -> Value:
-        """The same value; backward adds up the gradients of all devices."""
-        if not value.learns:
+    def add_copy(self, value: SplitValue) -> SplitValue:
+        """Add a copy, whose backward sums the gradients of all devices."""
+        if not value.needs_gradient:
             return value
         if ("copy", value) not in self._known:
-            made = self.add(COPY, value.level, (value,), learns=True)
-            self._known["copy", value] = made._replace(level=value.level + 1)
+            copy = self.add(COPY, value.segment, (value,), needs_gradient=True)
+            self._known["copy", value] = copy._replace(segment=value.segment + 1)
         return self._known["copy", value]
 
-    def sum(self, value: Value) -> Value:
-        """The sum of what the devices have, on all of them."""
-        made = self.add(SUM, value.level, (value,), learns=value.learns)
-        return made._replace(level=value.level + 1)
+    def add_sum(self, value: SplitValue) -> SplitValue:
+        """Add the sum of the devices' summands, on all devices."""
+        total = self.add(SUM, value.segment, (value,), needs_gradient=value.needs_gradient)
+        return total._replace(segment=value.segment + 1)
 
-    def parts(self, value: Value, bounds: Bounds) -> Value:
-        """The value in these parts, whatever it is."""
+    def scatter(self, value: SplitValue, bounds: Bounds) -> SplitValue:
+        """Return the value split by ``bounds``, from a whole value or one with other bounds."""
         if value.bounds == bounds:
             return value
         if ("parts", value, bounds) not in self._known:
-            copied = self.copy(self.whole(value))
+            copied = self.add_copy(self.gather(value))
             self._known["parts", value, bounds] = self.add(
-                SLICE, copied.level, (copied,), bounds=bounds, learns=value.learns
+                SLICE, copied.segment, (copied,), bounds=bounds, needs_gradient=value.needs_gradient
             )
         return self._known["parts", value, bounds]
 
     def add(
         self,
         kind: str,
-        level: int,
+        segment: int,
         inputs: Tuple[Any, ...],
         node: Optional[Node] = None,
         attrs: Tuple[Dict[str, str], ...] = (),
         bounds: Optional[Bounds] = None,
         channels: int = 0,
-        learns: Optional[bool] = None,
-    ) -> Value:
-        """A new item's first output."""
-        self.made.append(Item(kind, level, inputs, node, attrs, bounds, channels))
-        if learns is None:
-            learns = any(each.learns for each in inputs if isinstance(each, Value))
-        return Value(len(self.made) - 1, 0, level, bounds, learns)
+        needs_gradient: Optional[bool] = None,
+    ) -> SplitValue:
+        """Add an operation; return its first output."""
+        self.operations.append(Operation(kind, segment, inputs, node, attrs, bounds, channels))
+        if needs_gradient is None:
+            needs_gradient = any(
+                each.needs_gradient for each in inputs if isinstance(each, SplitValue)
+            )
+        return SplitValue(len(self.operations) - 1, 0, segment, bounds, needs_gradient)
 
-    def whole(self, value: Value) -> Value:
-        """The whole value: parts among zeros, summed."""
+    def gather(self, value: SplitValue) -> SplitValue:
+        """Return the whole value: the sum of the devices' channels, padded with zeros."""
         if value.bounds is None:
             return value
         key = ("whole", value)
         if key not in self._known:
             width = value.bounds[-1][1]
-            padded = self.add(PAD, value.level, (value,), bounds=value.bounds, channels=width)
-            self._known[key] = self.sum(padded._replace(bounds=None))
+            padded = self.add(PAD, value.segment, (value,), bounds=value.bounds, channels=width)
+            self._known[key] = self.add_sum(padded._replace(bounds=None))
         return self._known[key]
 
-    def give(self, item: int, outputs: int) -> None:
-        """Have the item give so many outputs."""
-        self.made[item] = self.made[item]._replace(outputs=outputs)
+    def set_output_count(self, operation: int, outputs: int) -> None:
+        """Set the number of outputs of an operation."""
+        self.operations[operation] = self.operations[operation]._replace(outputs=outputs)

@@ -1,110 +1,126 @@
-"""What split channels take on each device of a copy of the network, planned.
+"""Memory estimate of tensor parallelism, for each device of a copy of the network.
 
-Every level has graphs and activations of its own. The gradients with which a level's backward
-begins are in one of two memories that levels take in turns; MXNet copies them to arrays of its own.
+Every segment has graphs and activations of its own. The head gradients of a segment lie in one of
+two memories, which segments use alternately. MXNet copies them to arrays of its own.
 """
 
 from __future__ import annotations
 
 from typing import Dict, Iterator, List, NamedTuple, Sequence, Set
 
-from gluonlab.parallel.compiled_graph import Kinds, bytes_of
-from gluonlab.parallel.memory_estimate import Graph, ShardSizes, Taken, input_kinds, of_parameters
+from gluonlab.parallel.compiled_graph import ArraySpecs, array_bytes
+from gluonlab.parallel.memory_estimate import (
+    MemoryEstimate,
+    ShardSizes,
+    UnboundGraph,
+    input_specs,
+    parameter_bytes,
+)
 from gluonlab.parallel.strategy import StrategyPlan
-from gluonlab.parallel.tensor.layout import wanted
-from gluonlab.parallel.tensor.replica import Levels, Params
+from gluonlab.parallel.tensor.layout import gradient_inputs
+from gluonlab.parallel.tensor.replica import Params, Segments
 
 
-class _Binding(NamedTuple):
-    """Graphs for so many images, and columns of labels, that add to gradients or replace them."""
+class _SegmentBinding(NamedTuple):
+    """A set of bound graphs: images, label columns, and whether gradients accumulate."""
 
     images: int
     columns: int
-    add: bool
+    accumulate: bool
 
 
-class _Level(NamedTuple):
-    """A level on a device: ``inputs`` of the network, and what is ``given`` by the level before.
+class _Segment(NamedTuple):
+    """A segment on a device.
 
-    ``own``: bytes of what each of its graphs has to itself, besides inputs. ``place``: the memory
-    in which it leaves ``gradients`` bytes for the level before.
+    Attributes:
+        graph: The segment's graph.
+        inputs: Inputs of the network.
+        edge_inputs: Values of the previous segment.
+        bytes_per_binding: Bytes of each bound graph besides inputs and activations.
+        slot: Memory for the gradients of ``edge_inputs``.
+        gradient_bytes: Bytes of these gradients.
     """
 
-    graph: Graph
-    inputs: Kinds
-    given: Kinds
-    own: int
-    place: int
-    gradients: int
+    graph: UnboundGraph
+    inputs: ArraySpecs
+    edge_inputs: ArraySpecs
+    bytes_per_binding: int
+    slot: int
+    gradient_bytes: int
 
 
-class ChannelMemory:
-    """Tells what the devices of a copy take, device i with the parameters ``params[i]``."""
+class TensorMemory:
+    """Memory estimator of a copy, whose device i has the parameters ``params[i]``."""
 
     def __init__(
         self,
-        levels: Levels,
-        scoring: Levels,
+        segments: Segments,
+        scoring: Segments,
         params: Sequence[Params],
         plan: StrategyPlan,
         columns: int = 0,
     ) -> None:
-        """``scoring``: the levels for plain labels, where those of training have ``columns``."""
-        self._levels = {columns: levels, 0: scoring}
+        """Store the segments. ``scoring``: those for labels (n,), if training has ``columns``."""
+        self._levels = {columns: segments, 0: scoring}
         self._columns = columns
         self._params, self._plan = params, plan
 
-    def taken(self, shards: ShardSizes) -> List[Taken]:
-        """As `gluonlab.parallel.strategy.Strategy` says."""
-        bound = self._bindings(shards)
-        return [self._of_device(device, bound) for device in range(len(self._params))]
+    def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
+        """Implement `gluonlab.parallel.strategy.Strategy.estimate_memory`."""
+        bound = self._segment_bindings(shards)
+        return [self._estimate_device(device, bound) for device in range(len(self._params))]
 
-    def _bindings(self, shards: ShardSizes) -> Set[_Binding]:
-        """What `gluonlab.parallel.tensor.replica.ChannelReplica` binds."""
-        ways = (shards.trained, self._columns, True), (shards.scored, 0, False)
+    def _segment_bindings(self, shards: ShardSizes) -> Set[_SegmentBinding]:
+        """Return what `gluonlab.parallel.tensor.replica.TensorReplica` binds."""
+        kinds = (shards.train_sizes, self._columns, True), (shards.score_sizes, 0, False)
         return {
-            _Binding(end - begin, columns, number > 0 and trains)
-            for shares, columns, trains in ways
+            _SegmentBinding(end - begin, columns, number > 0 and trains)
+            for shares, columns, trains in kinds
             for share in filter(None, shares)
             for number, (begin, end) in enumerate(self._plan.microbatches.bounds(share))
         }
 
-    def _of_device(self, device: int, bound: Set[_Binding]) -> Taken:
+    def _estimate_device(self, device: int, bound: Set[_SegmentBinding]) -> MemoryEstimate:
+        """Estimate the memory of a device with these bound graphs."""
         plan = self._plan
-        own = inputs = pools = 0
-        passed: Dict[int, int] = {}
+        bound_bytes = inputs = activations = 0
+        gradients: Dict[int, int] = {}
         for images, columns, _ in bound:
-            for level in self._walk(device, images, columns):
-                own += level.own
-                inputs += sum(map(bytes_of, level.inputs.values()))
-                passed[level.place] = max(level.gradients, passed.get(level.place, 0))
-        # the levels' graphs share the memory of the largest
+            for segment in self._iterate_segments(device, images, columns):
+                bound_bytes += segment.bytes_per_binding
+                inputs += sum(map(array_bytes, segment.inputs.values()))
+                gradients[segment.slot] = max(
+                    segment.gradient_bytes, gradients.get(segment.slot, 0)
+                )
+        # The graphs of a segment share the memory of the largest.
         largest = {columns: images for images, columns, _ in sorted(bound)}
         for columns, images in largest.items():
-            for level in self._walk(device, images, columns):
-                pools += level.graph.activations({**level.inputs, **level.given})
+            for segment in self._iterate_segments(device, images, columns):
+                activations += segment.graph.activation_bytes(
+                    {**segment.inputs, **segment.edge_inputs}
+                )
         params = self._params[device].values()
         copies = len(plan.split.copies)
-        always = of_parameters(params, plan.make_optimizer(), plan.kvstore, copies)
-        return Taken(*always, own + pools + sum(passed.values()), inputs)
+        fixed = parameter_bytes(params, plan.make_optimizer(), plan.kvstore, copies)
+        return MemoryEstimate(*fixed, bound_bytes + activations + sum(gradients.values()), inputs)
 
-    def _walk(self, device: int, images: int, columns: int) -> Iterator[_Level]:
-        """The levels, with the kinds of arrays that each gets of the one before."""
-        levels = self._levels[columns]
-        given: Kinds = {}
+    def _iterate_segments(self, device: int, images: int, columns: int) -> Iterator[_Segment]:
+        """Yield the segments on a device for so many images and label columns."""
+        segments = self._levels[columns]
+        edge_inputs: ArraySpecs = {}
         split = self._plan.split
-        network = input_kinds(images, split.image_shape, columns, split.image_dtype)
-        for number, parts in enumerate(levels.parts):
-            symbol = parts[device].graph
-            wants = wanted(levels.between[number - 1]) if number else []
-            graph = Graph(symbol, self._params[device], wants)
+        network_inputs = input_specs(images, split.image_shape, columns, split.image_dtype)
+        for number, graphs in enumerate(segments.graphs):
+            symbol = graphs[device].graph
+            wants = gradient_inputs(segments.edges[number - 1]) if number else []
+            graph = UnboundGraph(symbol, self._params[device], wants)
             names = set(symbol.list_arguments())
-            inputs = {name: kind for name, kind in network.items() if name in names}
-            outputs = graph.outputs({**inputs, **given})
-            crossing = levels.between[number] if number < len(levels.between) else []
-            begins = [kind for each, kind in zip(crossing, outputs) if not each.learns]
-            own = sum(map(bytes_of, begins if crossing else outputs))
-            own += graph.learns * sum(map(bytes_of, outputs))
-            gradients = sum(bytes_of(given[name]) for name in wants)
-            yield _Level(graph, inputs, given, own, number % 2, gradients)
-            given = {each.name: kind for each, kind in zip(crossing, outputs)}
+            inputs = {name: spec for name, spec in network_inputs.items() if name in names}
+            outputs = graph.output_specs({**inputs, **edge_inputs})
+            edges = segments.edges[number] if number < len(segments.edges) else []
+            heads = [spec for edge, spec in zip(edges, outputs) if not edge.needs_gradient]
+            per_binding = sum(map(array_bytes, heads if edges else outputs))
+            per_binding += graph.needs_backward * sum(map(array_bytes, outputs))
+            gradients = sum(array_bytes(edge_inputs[name]) for name in wants)
+            yield _Segment(graph, inputs, edge_inputs, per_binding, number % 2, gradients)
+            edge_inputs = {edge.name: spec for edge, spec in zip(edges, outputs)}

@@ -1,4 +1,4 @@
-"""One copy of a network, its channels split over devices: each level's graphs, and the meetings."""
+"""Tensor parallelism of one copy of a network: the graphs of each segment, and collectives."""
 
 from __future__ import annotations
 
@@ -12,79 +12,79 @@ from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.schedule_executor import Executor
 from gluonlab.engine.fast_invoke import CopyInto
 from gluonlab.parallel.compiled_graph import (
+    ArrayMemory,
     BoundGraph,
     CompiledGraph,
-    Heads,
-    SharedArrays,
-    bytes_of,
+    HeadGradients,
+    array_bytes,
 )
 from gluonlab.parallel.data.replica import IMAGES, LABELS
 from gluonlab.parallel.mixed_precision import Conversion
-from gluonlab.parallel.strategy import Around
+from gluonlab.parallel.strategy import PhaseHook
 from gluonlab.parallel.tensor.layout import (
     COPY,
     PASS,
     SUM,
-    Crossing,
     Layout,
-    crossings,
-    graphs,
-    wanted,
+    SegmentEdge,
+    gradient_inputs,
+    segment_edges,
+    segment_graphs,
 )
 
 Call = Callable[[], None]
 Params = Mapping[str, gluon.Parameter]
 
 
-# The operators that join the devices, each of the first two the other's derivative (M. Shoeybi et
-# al., "Megatron-LM: Training multi-billion parameter language models using model parallelism",
-# 2019, section 3, where `CopyOperator` is f and `SumOperator` is g).
+# The first two operators are each other's derivative (M. Shoeybi et al., "Megatron-LM: Training
+# multi-billion parameter language models using model parallelism", 2019, section 3, where
+# `CopyOperator` is f and `SumOperator` is g).
 
 
 class CopyOperator:
-    """Identity forward, allreduce backward: every device computes with the same value."""
+    """Identity in forward, allreduce in backward: all devices compute with the same value."""
 
     def __init__(self, schedule: Schedule, values: Sequence[nd.NDArray]) -> None:
-        """``values``: of each device, all equal."""
+        """Store the values of the devices, all equal."""
         self._schedule, self.results = schedule, list(values)
 
     def forward(self) -> List[Call]:
-        """Nothing is to be done."""
+        """Return no calls."""
         return []
 
     def backward(self, gradients: Sequence[nd.NDArray]) -> List[Call]:
-        """The calls that add up what each device has of the value's gradient, in place."""
+        """Return the calls that sum the devices' gradients of the value, in place."""
         return [Executor(self._schedule, [[gradient] for gradient in gradients]).run]
 
 
 class SumOperator:
-    """Allreduce forward, identity backward: every device has a summand of the same value."""
+    """Allreduce in forward, identity in backward: each device has one summand of a value."""
 
     def __init__(self, schedule: Schedule, values: Sequence[nd.NDArray]) -> None:
-        """``values``: the summand of each device, in whose place the sum appears."""
+        """Store the summands of the devices; the sum overwrites them."""
         self._schedule, self.results = schedule, list(values)
 
     def forward(self) -> List[Call]:
-        """The calls that add up the summands, which nobody else takes, backward neither."""
+        """Return the calls that sum in place. Nothing else reads the summands, nor backward."""
         return [Executor(self._schedule, [[value] for value in self.results]).run]
 
     def backward(self, gradients: Sequence[nd.NDArray]) -> List[Call]:
-        """Nothing is to be done: the gradient of a sum is that of each summand."""
+        """Return no calls: the gradient of a sum is that of each summand."""
         return []
 
 
 class PassOperator:
-    """The value goes on as it is, both ways: all that takes it is the same on every device."""
+    """Identity in both directions, for a value that every device uses in the same way."""
 
     def __init__(self, schedule: Schedule, values: Sequence[nd.NDArray]) -> None:
         self.results = list(values)
 
     def forward(self) -> List[Call]:
-        """Nothing is to be done."""
+        """Return no calls."""
         return []
 
     def backward(self, gradients: Sequence[nd.NDArray]) -> List[Call]:
-        """Nothing is to be done."""
+        """Return no calls."""
         return []
 
 
@@ -94,32 +94,32 @@ OPERATORS: Dict[str, Callable[[Schedule, Sequence[nd.NDArray]], Any]] = {
 
 
 class _Calls(NamedTuple):
-    """What is queued for microbatches of one kind, and what that leaves on the first device."""
+    """The calls for microbatches of one shape, and the outputs on the first device."""
 
     images: List[CopyInto]
     labels: List[CopyInto]
     forward: List[Tuple[List[CompiledGraph], List[BoundGraph], List[Call]]]
-    backward: List[Tuple[bool, Call]]  # whether the devices meet in it
-    heads: List[Heads]
+    backward: List[Tuple[bool, Call]]  # (whether the call is a collective, call)
+    heads: List[HeadGradients]
     outputs: List[nd.NDArray]
-    moved: "MicrobatchTraffic"
+    traffic: "MicrobatchTraffic"
 
 
 class MicrobatchTraffic(NamedTuple):
-    """Bytes that go from device to device for one microbatch.
+    """Bytes that one microbatch sends between devices.
 
-    ``inputs``: of images and labels, to all devices but the first. ``sums``: the size of each array
-    that the devices add up, forward and backward.
+    ``inputs``: images and labels, to all devices but the first. ``sums``: the size of each array of
+    an allreduce, forward and backward.
     """
 
     inputs: int
     sums: List[int]
 
 
-class ChannelReplica:
-    """Trains on microbatches and scores, on ``ctxs``, device i with the parameters ``params[i]``.
+class TensorReplica:
+    """A copy of the network on ``ctxs``; device i has the parameters ``params[i]``.
 
-    ``scoring``: the layout for labels (n,), where those of training are of another kind.
+    ``scoring``: the layout for labels (n,), if those of training have another shape.
     """
 
     def __init__(
@@ -132,10 +132,11 @@ class ChannelReplica:
         convert: Conversion,
     ) -> None:
         self._schedule, self._ctxs, self.ctx = schedule, list(ctxs), ctxs[0]
-        self.levels = Levels(layout, params, ctxs, convert)
-        self.scoring = self.levels if scoring is layout else Levels(scoring, params, ctxs, convert)
-        self._gradients = [SharedArrays(ctx) for ctx in ctxs]
-        self._made: Dict[Any, _Calls] = {}
+        self.segments = self.scoring_segments = Segments(layout, params, ctxs, convert)
+        if scoring is not layout:
+            self.scoring_segments = Segments(scoring, params, ctxs, convert)
+        self._gradients = [ArrayMemory(ctx) for ctx in ctxs]
+        self._calls: Dict[Any, _Calls] = {}
         self._last: "_Calls | None" = None
 
     def forward(
@@ -143,126 +144,128 @@ class ChannelReplica:
         images: nd.NDArray,
         labels: nd.NDArray,
         train: bool = True,
-        add: bool = False,
-        around: Optional[Around] = None,
+        accumulate: bool = False,
+        hook: Optional[PhaseHook] = None,
     ) -> Tuple[nd.NDArray, nd.NDArray]:
-        """As `gluonlab.parallel.data.replica.GraphReplica.forward`; ``around`` sees meetings."""
-        key = (images.shape, images.dtype, labels.shape, labels.dtype, add)
-        if key not in self._made:
-            self._made[key] = self._make(images, labels, add)
-        calls = self._last = self._made[key]
+        """Do as `GraphReplica.forward`; ``hook`` gets the collectives."""
+        key = (images.shape, images.dtype, labels.shape, labels.dtype, accumulate)
+        if key not in self._calls:
+            self._calls[key] = self._bind(images, labels, accumulate)
+        calls = self._last = self._calls[key]
         for copy in calls.images:
             copy.copy(images)
         for copy in calls.labels:
             copy.copy(labels)
-        for parts, bounds, meetings in calls.forward:
-            for part, bound in zip(parts, bounds):
-                part.forward(bound, train)
-            for call in meetings:
-                _meet(call, around)
+        for graphs, bounds, collectives in calls.forward:
+            for graph, bound in zip(graphs, bounds):
+                graph.forward(bound, train)
+            for call in collectives:
+                _queue_collective(call, hook)
         loss, scores, *others = calls.outputs
         return (loss if train or not others else others[0]), scores
 
-    def backward(self, scale: float = 1.0, around: Optional[Around] = None) -> None:
-        """Write the gradients of the last forward's loss, times ``scale``, on all devices."""
+    def backward(self, scale: float = 1.0, hook: Optional[PhaseHook] = None) -> None:
+        """Queue the backward pass of the last forward's loss times ``scale``, on all devices."""
         assert self._last is not None, "forward comes first"
         for heads in self._last.heads:
             heads.fill(scale)
-        for meets, call in self._last.backward:
-            if meets:
-                _meet(call, around)
+        for is_collective, call in self._last.backward:
+            if is_collective:
+                _queue_collective(call, hook)
             else:
                 call()
 
-    def moved(self) -> MicrobatchTraffic:
-        """What the devices told each other for the last microbatch."""
+    def traffic(self) -> MicrobatchTraffic:
+        """Return the bytes that the last microbatch sent between devices."""
         assert self._last is not None, "forward comes first"
-        return self._last.moved
+        return self._last.traffic
 
-    def _make(self, images: nd.NDArray, labels: nd.NDArray, add: bool) -> _Calls:
-        levels = self.scoring if len(labels.shape) == 1 else self.levels
+    def _bind(self, images: nd.NDArray, labels: nd.NDArray, accumulate: bool) -> _Calls:
+        segments = self.scoring_segments if len(labels.shape) == 1 else self.segments
         bounds: List[List[BoundGraph]] = []
         forward: List[Any] = []
-        meetings: List[List[Any]] = []
-        given: List[Dict[str, nd.NDArray]] = [{} for _ in self._ctxs]
-        for level, parts in enumerate(levels.parts):
-            inputs, last = {IMAGES: images, LABELS: labels}, level == len(levels.parts) - 1
+        collectives: List[List[Any]] = []
+        edge_inputs: List[Dict[str, nd.NDArray]] = [{} for _ in self._ctxs]
+        for segment, graphs in enumerate(segments.graphs):
+            inputs = {IMAGES: images, LABELS: labels}
             bounds.append(
                 [
-                    # backward takes a level's gradients before it writes those of the level before
-                    part.bind(
-                        _taken(part, inputs),
-                        add,
-                        given=own,
-                        heads=last,
-                        into=shared.like({name: own[name] for name in part.wants}, level % 2),
+                    # Two alternating memories suffice: backward of a segment reads the gradients
+                    # in one, and writes those for the previous segment into the other.
+                    graph.bind(
+                        _graph_inputs(graph, inputs),
+                        accumulate,
+                        bound_inputs=arrays,
+                        heads=segment == len(segments.graphs) - 1,
+                        gradient_arrays=memory.allocate_like(
+                            {name: arrays[name] for name in graph.gradient_inputs}, segment % 2
+                        ),
                     )
-                    for part, own, shared in zip(parts, given, self._gradients)
+                    for graph, arrays, memory in zip(graphs, edge_inputs, self._gradients)
                 ]
             )
-            between = levels.between[level] if level < len(levels.between) else []
+            edges = segments.edges[segment] if segment < len(segments.edges) else []
             operators = [
-                OPERATORS[crossing.kind](
-                    self._schedule, [bound.outputs[place] for bound in bounds[-1]]
-                )
-                for place, crossing in enumerate(between)
+                OPERATORS[edge.kind](self._schedule, [bound.outputs[i] for bound in bounds[-1]])
+                for i, edge in enumerate(edges)
             ]
-            meetings.append(operators)
-            given = [
-                {each.name: operator.results[device] for each, operator in zip(between, operators)}
+            collectives.append(operators)
+            edge_inputs = [
+                {edge.name: operator.results[device] for edge, operator in zip(edges, operators)}
                 for device in range(len(self._ctxs))
             ]
-            forward.append((parts, bounds[-1], [c for each in operators for c in each.forward()]))
-        backward, heads = self._backward(levels, bounds, meetings)
-        all_bounds = [bound for of_level in bounds for bound in of_level]
+            calls = [call for operator in operators for call in operator.forward()]
+            forward.append((graphs, bounds[-1], calls))
+        backward, heads = self._backward(segments, bounds, collectives)
+        all_bounds = [bound for of_segment in bounds for bound in of_segment]
         return _Calls(
             [bound.inputs[IMAGES] for bound in all_bounds if IMAGES in bound.inputs],
             [bound.inputs[LABELS] for bound in all_bounds if LABELS in bound.inputs],
-            forward, backward, heads, bounds[-1][0].outputs, _moved(levels, bounds),
+            forward, backward, heads, bounds[-1][0].outputs, _microbatch_traffic(segments, bounds),
         )  # fmt: skip
 
     def _backward(
         self,
-        levels: "Levels",
+        segments: "Segments",
         bounds: List[List[BoundGraph]],
-        meetings: List[List[Any]],
-    ) -> Tuple[List[Tuple[bool, Call]], List[Heads]]:
-        """The calls from the last level to the first, and the heads of the losses."""
+        collectives: List[List[Any]],
+    ) -> Tuple[List[Tuple[bool, Call]], List[HeadGradients]]:
+        """Return the backward calls from the last segment to the first, and the losses' heads."""
         calls: List[Tuple[bool, Call]] = []
-        losses: List[Heads] = []
-        for level in range(len(bounds) - 1, -1, -1):
-            for device, part in enumerate(levels.parts[level]):
-                bound = bounds[level][device]
-                if level == len(bounds) - 1:
+        losses: List[HeadGradients] = []
+        for segment in range(len(bounds) - 1, -1, -1):
+            for device, graph in enumerate(segments.graphs[segment]):
+                bound = bounds[segment][device]
+                if segment == len(bounds) - 1:
                     losses.append(bound.heads)
                 else:
-                    after = bounds[level + 1][device].gradients
-                    own = {
-                        place: after[crossing.name]
-                        for place, crossing in enumerate(levels.between[level])
-                        if crossing.learns
+                    gradients = bounds[segment + 1][device].gradients
+                    head_gradients = {
+                        i: gradients[edge.name]
+                        for i, edge in enumerate(segments.edges[segment])
+                        if edge.needs_gradient
                     }
-                    bound = bound._replace(heads=Heads(bound.outputs, (), own))
-                if part.learns:
-                    calls.append((False, partial(part.backward, bound)))
-            if level:
-                for crossing, operator in zip(levels.between[level - 1], meetings[level - 1]):
-                    if crossing.learns:
-                        arrays = [bound.gradients[crossing.name] for bound in bounds[level]]
+                    bound = bound._replace(heads=HeadGradients(bound.outputs, (), head_gradients))
+                if graph.needs_backward:
+                    calls.append((False, partial(graph.backward, bound)))
+            if segment:
+                for edge, operator in zip(segments.edges[segment - 1], collectives[segment - 1]):
+                    if edge.needs_gradient:
+                        arrays = [bound.gradients[edge.name] for bound in bounds[segment]]
                         calls += [(True, call) for call in operator.backward(arrays)]
         return calls, losses
 
 
-def _meet(call: Call, around: Optional[Around]) -> None:
-    """Have the devices meet; ``around``, if given, calls it in its place."""
-    if around is None:
+def _queue_collective(call: Call, hook: Optional[PhaseHook]) -> None:
+    """Queue a collective; ``hook``, if given, makes the call."""
+    if hook is None:
         call()
     else:
-        around("allreduce", call)
+        hook("allreduce", call)
 
 
-class Levels:
-    """``parts[level][device]``, and what crosses ``between`` them."""
+class Segments:
+    """The compiled graphs ``graphs[segment][device]``, and the ``edges`` between segments."""
 
     def __init__(
         self,
@@ -271,38 +274,44 @@ class Levels:
         ctxs: Sequence[mx.Context],
         convert: Conversion,
     ) -> None:
-        self.between: List[List[Crossing]] = crossings(layout)
-        by_device = [graphs(layout, device) for device in range(len(ctxs))]
-        levels = [[own[level] for own in by_device] for level in range(layout.levels)]
-        self.parts = [
+        self.edges: List[List[SegmentEdge]] = segment_edges(layout)
+        by_device = [segment_graphs(layout, device) for device in range(len(ctxs))]
+        segments = [
+            [graph[segment] for graph in by_device] for segment in range(layout.segment_count)
+        ]
+        self.graphs = [
             [
                 CompiledGraph(
-                    convert(own), params[device], ctxs[device],
-                    [0] if level == layout.levels - 1 else [],
-                    wanted(self.between[level - 1]) if level else [],
+                    convert(graph), params[device], ctxs[device],
+                    [0] if segment == layout.segment_count - 1 else [],
+                    gradient_inputs(self.edges[segment - 1]) if segment else [],
                 )
-                for device, own in enumerate(of_level)
+                for device, graph in enumerate(of_segment)
             ]
-            for level, of_level in enumerate(levels)
+            for segment, of_segment in enumerate(segments)
         ]  # fmt: skip
 
 
-def _moved(levels: Levels, bounds: Sequence[Sequence[BoundGraph]]) -> MicrobatchTraffic:
-    """Sums are those that go forward, and of the gradients of what all devices compute with."""
-    inputs = [array for level in bounds for bound in level[1:] for array in bound.arrays.values()]
+def _microbatch_traffic(
+    segments: Segments, bounds: Sequence[Sequence[BoundGraph]]
+) -> MicrobatchTraffic:
+    """Return the traffic; sums are those of forward, and of gradients of copied values."""
+    inputs = [
+        array for segment in bounds for bound in segment[1:] for array in bound.arrays.values()
+    ]
     sums = [
         value
-        for between, (bound, *_) in zip(levels.between, bounds)
-        for value, crossing in zip(bound.outputs, between)
-        if crossing.kind == SUM or (crossing.kind == COPY and crossing.learns)
+        for edges, (bound, *_) in zip(segments.edges, bounds)
+        for value, edge in zip(bound.outputs, edges)
+        if edge.kind == SUM or (edge.kind == COPY and edge.needs_gradient)
     ]
-    return MicrobatchTraffic(sum(map(_bytes, inputs)), list(map(_bytes, sums)))
+    return MicrobatchTraffic(sum(map(_array_bytes, inputs)), list(map(_array_bytes, sums)))
 
 
-def _bytes(array: nd.NDArray) -> int:
-    return bytes_of((array.shape, array.dtype))
+def _array_bytes(array: nd.NDArray) -> int:
+    return array_bytes((array.shape, array.dtype))
 
 
-def _taken(part: CompiledGraph, inputs: Mapping[str, nd.NDArray]) -> Dict[str, nd.NDArray]:
-    names = set(part.graph.list_arguments())
+def _graph_inputs(graph: CompiledGraph, inputs: Mapping[str, nd.NDArray]) -> Dict[str, nd.NDArray]:
+    names = set(graph.graph.list_arguments())
     return {name: array for name, array in inputs.items() if name in names}

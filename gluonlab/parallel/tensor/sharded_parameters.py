@@ -1,4 +1,4 @@
-"""Each device's part of a network's parameters, states and statistics, and the whole of them."""
+"""Shards of parameters, optimizer states and running statistics, and their whole arrays."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gluonlab.optimizers.optimizer_states import ParameterState, States
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES
 from gluonlab.parallel.data.running_statistics import RunningStatistics
-from gluonlab.parallel.tensor.layout import Layout, Slice, flat_graph
+from gluonlab.parallel.tensor.layout import Layout, Slice, unsegmented_graph
 
 Slices = Mapping[str, Slice]
-Parts = Dict[str, gluon.Parameter]
+Parameters = Dict[str, gluon.Parameter]
 
 
-class Everywhere:
+class ReplicatedParameter:
     """A parameter that all devices have whole: ``parts[i]`` on device i of each copy."""
 
     def __init__(self, parts: Sequence[gluon.Parameter]) -> None:
@@ -26,163 +26,173 @@ class Everywhere:
         self._arrays = {ctx: part.data(ctx) for part in parts for ctx in part.list_ctx()}
 
     def list_ctx(self) -> List[mx.Context]:
-        """The devices."""
+        """Return the devices."""
         return list(self._arrays)
 
     def data(self, ctx: mx.Context) -> nd.NDArray:
-        """The array on one of them."""
+        """Return the array on one device."""
         return self._arrays[ctx]
 
 
-def parts_of(
+def shard_parameters(
     params: Mapping[str, gluon.Parameter],
     slices: Slices,
     device: int,
     ctxs: Sequence[mx.Context],
-) -> Parts:
-    """The parameters that a device has, on the devices ``ctxs`` that play it in each copy.
+) -> Parameters:
+    """Create the parameters of a device, on its contexts ``ctxs`` in each copy.
 
-    They have the names, multipliers and values of ``params``, the whole ones.
+    They have the names, multipliers and values of the whole parameters ``params``.
     """
-    made: Parts = {}
+    shards: Parameters = {}
     for name, whole in params.items():
-        value = part(whole.list_data()[0], slices.get(name), device)
-        own = gluon.Parameter(
+        value = slice_shard(whole.list_data()[0], slices.get(name), device)
+        shard = gluon.Parameter(
             name, whole.grad_req, value.shape, whole.dtype, whole.lr_mult, whole.wd_mult,
             differentiable=whole._differentiable,
         )  # fmt: skip
-        own.initialize(mx.init.Constant(0), ctx=list(ctxs))
-        for array in own.list_data():
+        shard.initialize(mx.init.Constant(0), ctx=list(ctxs))
+        for array in shard.list_data():
             value.copyto(array)
-        made[name] = own
-    return made
+        shards[name] = shard
+    return shards
 
 
-def part(whole: nd.NDArray, slice: "Slice | None", device: int) -> nd.NDArray:
-    """A device's part of an array; all of it where it is not sliced."""
+def slice_shard(whole: nd.NDArray, slice: "Slice | None", device: int) -> nd.NDArray:
+    """Return a device's shard of an array; the whole array if it is not sliced."""
     if slice is None:
         return whole
     begin, end = slice.bounds[device]
     return nd.slice_axis(whole, axis=slice.axis, begin=begin, end=end)
 
 
-def joined(parts: Sequence[nd.NDArray], slice: "Slice | None") -> nd.NDArray:
-    """The whole array of the devices' parts, on the CPU; nothing waits."""
+def gather_shards(shards: Sequence[nd.NDArray], slice: "Slice | None") -> nd.NDArray:
+    """Concatenate the devices' shards on the CPU; nothing waits."""
     if slice is None:
-        return parts[0].copyto(mx.cpu())
-    return nd.concat(*[each.copyto(mx.cpu()) for each in parts], dim=slice.axis)
+        return shards[0].copyto(mx.cpu())
+    return nd.concat(*[shard.copyto(mx.cpu()) for shard in shards], dim=slice.axis)
 
 
-def joined_states(of_devices: Sequence[States], slices: Slices) -> States:
-    """The states of whole parameters, sorted by name as one trainer has them."""
+def gather_states(states_by_device: Sequence[States], slices: Slices) -> States:
+    """Return the states of whole parameters, sorted by name as in a single trainer."""
     by_name: Dict[str, List[ParameterState]] = {}
-    for states in of_devices:
+    for states in states_by_device:
         for state in states.parameters:
             by_name.setdefault(state.name, []).append(state)
-    whole = tuple(_joined_state(by_name[name], slices.get(name)) for name in sorted(by_name))
-    return of_devices[0]._replace(parameters=whole)
+    whole = tuple(_gather_state(by_name[name], slices.get(name)) for name in sorted(by_name))
+    return states_by_device[0]._replace(parameters=whole)
 
 
-def _joined_state(parts: Sequence[ParameterState], slice: "Slice | None") -> ParameterState:
-    first = parts[0]
+def _gather_state(shards: Sequence[ParameterState], slice: "Slice | None") -> ParameterState:
+    first = shards[0]
     if slice is None or first.shape is None:
         return first
-    arrays = tuple(joined(arrays, slice) for arrays in zip(*(each.arrays for each in parts)))
+    arrays = tuple(
+        gather_shards(arrays, slice) for arrays in zip(*(shard.arrays for shard in shards))
+    )
     shape = list(first.shape)
     shape[slice.axis] = slice.bounds[-1][1]
     return first._replace(shape=tuple(shape), arrays=arrays)
 
 
-def state_parts(states: States, slices: Slices, device: int, params: Parts) -> States:
-    """What a device has of the states of whole parameters."""
-    own = []
+def shard_states(states: States, slices: Slices, device: int, params: Parameters) -> States:
+    """Return a device's shards of the states of whole parameters."""
+    shards = []
     for state in states.parameters:
         if state.name in params:
-            arrays = tuple(part(array, slices.get(state.name), device) for array in state.arrays)
-            own.append(state._replace(shape=params[state.name].shape, arrays=arrays))
-    return states._replace(parameters=tuple(own))
+            arrays = tuple(
+                slice_shard(array, slices.get(state.name), device) for array in state.arrays
+            )
+            shards.append(state._replace(shape=params[state.name].shape, arrays=arrays))
+    return states._replace(parameters=tuple(shards))
 
 
-class _OnDevice(gluon.HybridBlock):
-    """What a device has of a network, as far as its running statistics want to know it."""
+class _DeviceNetwork(gluon.HybridBlock):
+    """The part of a network on one device, as far as `RunningStatistics` reads it."""
 
     def __init__(
-        self, layout: Layout, device: int, params: Parts, places: Mapping[str, str]
+        self, layout: Layout, device: int, params: Parameters, paths: Mapping[str, str]
     ) -> None:
         super().__init__()
         self._layout, self._device = layout, device
-        self.own, self._places = params, places
+        self._device_params, self._paths = params, paths
 
-    def collect_params(self, select: Any = None) -> Parts:
-        """The device's parameters."""
-        return self.own
+    def collect_params(self, select: Any = None) -> Parameters:
+        """Return the device's parameters."""
+        return self._device_params
 
-    def _collect_params_with_prefix(self, prefix: str = "", select: Any = None) -> Parts:
-        """The device's parameters, by their places in the whole network."""
-        return {place: self.own[name] for name, place in self._places.items()}
+    def _collect_params_with_prefix(self, prefix: str = "", select: Any = None) -> Parameters:
+        """Return the device's parameters, by their paths in the whole network."""
+        return {path: self._device_params[name] for name, path in self._paths.items()}
 
     def __call__(self, images: mx.sym.Symbol) -> mx.sym.Symbol:
-        """Its graph, as if it met no others."""
-        return flat_graph(self._layout, self._device)(**{IMAGES: images})
+        """Return the device's graph without collectives."""
+        return unsegmented_graph(self._layout, self._device)(**{IMAGES: images})
 
 
-class ChannelStatistics:
-    """The running statistics of all devices of all copies, as `RunningStatistics`.
+class ShardedStatistics:
+    """Running statistics of all devices of all copies, with the methods of `RunningStatistics`.
 
-    ``params[i]``: the parameters that device i of each copy has, of which ``copies[j]`` are the
-    devices of copy j. ``places``: of parameters, by name, in the whole network.
+    ``params[i]``: parameters of device i of each copy. ``copies[j]``: devices of copy j.
+    ``paths``: the paths of parameters in the whole network, by name.
     """
 
     def __init__(
         self,
         layout: Layout,
-        params: Sequence[Parts],
+        params: Sequence[Parameters],
         copies: Sequence[Sequence[mx.Context]],
-        places: Mapping[str, str],
-        cut: Microbatches,
+        paths: Mapping[str, str],
+        microbatches: Microbatches,
         group: Group,
     ) -> None:
         self._params = params
         self._slices = {
-            place: layout.slices[name] for name, place in places.items() if name in layout.slices
+            path: layout.slices[name] for name, path in paths.items() if name in layout.slices
         }
-        self._of_devices = [
+        self._by_device = [
             RunningStatistics(
-                _OnDevice(layout, device, own, places), cut, group=group,
+                _DeviceNetwork(layout, device, device_params, paths), microbatches, group=group,
                 copies=[[ctxs[device]] for ctxs in copies],
             )
-            for device, own in enumerate(params)
+            for device, device_params in enumerate(params)
         ]  # fmt: skip
-        self.exist = self._of_devices[0].exist
+        self.exist = self._by_device[0].exist
 
-    def saw(self, shards: Sequence[nd.NDArray]) -> None:
-        """As `RunningStatistics.saw`."""
-        for each in self._of_devices:
-            each.saw(shards)
+    def record_batch(self, shards: Sequence[nd.NDArray]) -> None:
+        """Do as `RunningStatistics.record_batch`."""
+        for statistics in self._by_device:
+            statistics.record_batch(shards)
 
     def average(self) -> None:
-        """As `RunningStatistics.average`."""
-        for each in self._of_devices:
-            each.average()
+        """Do as `RunningStatistics.average`."""
+        for statistics in self._by_device:
+            statistics.average()
 
     def state(self) -> "Tuple[Dict[str, nd.NDArray], Dict[str, Any]]":
-        """As `RunningStatistics.state`, of whole statistics."""
-        states = [each.state() for each in self._of_devices]
+        """Do as `RunningStatistics.state`, for whole statistics."""
+        states = [statistics.state() for statistics in self._by_device]
         first, counts = states[0]
         arrays = {
-            name: joined([own[name] for own, _ in states], self._slice_of(name)) for name in first
+            name: gather_shards(
+                [device_params[name] for device_params, _ in states], self._slice_of(name)
+            )
+            for name in first
         }
         return arrays, counts
 
     def restore(self, arrays: Mapping[str, nd.NDArray], counts: Mapping[str, Any]) -> None:
-        """As `RunningStatistics.restore`."""
-        for device, each in enumerate(self._of_devices):
-            each.restore(
-                {name: part(array, self._slice_of(name), device) for name, array in arrays.items()},
+        """Do as `RunningStatistics.restore`, for whole statistics."""
+        for device, statistics in enumerate(self._by_device):
+            statistics.restore(
+                {
+                    name: slice_shard(array, self._slice_of(name), device)
+                    for name, array in arrays.items()
+                },
                 counts,
             )
 
     def _slice_of(self, name: str) -> Any:
-        """How the devices share the array ``kind/copy/place`` of a state."""
-        kind, *_, own = name.split("/")
-        return self._slices.get(own) if kind in ("running", "start") else None
+        """Return the slices of the array ``kind/copy/path`` of a state; None if it is whole."""
+        kind, *_, device_params = name.split("/")
+        return self._slices.get(device_params) if kind in ("running", "start") else None

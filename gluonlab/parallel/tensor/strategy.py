@@ -1,4 +1,4 @@
-"""The channels of a network's layers on different devices, in one or several copies."""
+"""The strategy of tensor parallelism, for one or several copies of the network."""
 
 from __future__ import annotations
 
@@ -19,38 +19,37 @@ from gluonlab.kvstores.process_groups import ALONE, Group
 from gluonlab.optimizers.optimizer_states import fitted, own_of
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.strategy import ReplicaStep
-from gluonlab.parallel.memory_estimate import ShardSizes, Taken
+from gluonlab.parallel.memory_estimate import MemoryEstimate, ShardSizes
 from gluonlab.parallel.strategy import (
     MakeNet,
     MakeStrategy,
-    Replicated,
-    State,
+    ReplicatedArray,
     StrategyPlan,
-    statistics_of,
+    StrategyState,
+    untrained_arrays,
 )
 from gluonlab.parallel.tensor.layout import Layout
-from gluonlab.parallel.tensor.layout_planner import split
-from gluonlab.parallel.tensor.memory import ChannelMemory
-from gluonlab.parallel.tensor.replica import ChannelReplica
+from gluonlab.parallel.tensor.layout_planner import plan_layout
+from gluonlab.parallel.tensor.memory import TensorMemory
+from gluonlab.parallel.tensor.replica import TensorReplica
 from gluonlab.parallel.tensor.sharded_parameters import (
-    ChannelStatistics,
-    Everywhere,
-    joined,
-    joined_states,
-    part,
-    parts_of,
-    state_parts,
+    ReplicatedParameter,
+    ShardedStatistics,
+    gather_shards,
+    gather_states,
+    shard_parameters,
+    shard_states,
+    slice_shard,
 )
-from gluonlab.parallel.training_loss import constants_of, label_columns, scoring_loss
+from gluonlab.parallel.training_loss import label_columns, loss_parameters, scoring_loss
 
-SUMS = "sharded"  # the allreduce of activations, unless the kvstore names another
+DEFAULT_ALGORITHM = "sharded"  # the allreduce of activations, unless the kvstore names another
 
 
-class ChannelParallel(ReplicaStep):
-    """The `Strategy` of split channels, copy i of the network on ``plan.split.copies[i]``.
+class TensorParallel(ReplicaStep):
+    """The `Strategy` of tensor parallelism: copy i of the network is on ``plan.split.copies[i]``.
 
-    ``net`` has the whole parameters, on the CPU, as they were when the statistics were last
-    settled.
+    ``net`` has the whole parameters on the CPU, as of the last `sync_running_statistics`.
     """
 
     def __init__(
@@ -63,30 +62,40 @@ class ChannelParallel(ReplicaStep):
         self._copies = copies = plan.split.copies
         self._devices = range(plan.split.size)
         enable_peer_access(plan.ctxs)
-        self.net = make_net([mx.cpu()], [mx.cpu()])  # no channels are added for oneDNN
+        self.net = make_net([mx.cpu()], [mx.cpu()])
         self._params = dict(self.net.collect_params().items())
-        layout = self.layout = self._layout(loss, plan)
-        scoring = self._layout(scoring_loss(loss), plan) if label_columns(loss) else layout
+        layout = self.layout = self._plan_layout(loss, plan)
+        scoring = self._plan_layout(scoring_loss(loss), plan) if label_columns(loss) else layout
         by_device = [[ctxs[device] for ctxs in copies] for device in self._devices]
-        self.parts = [
-            parts_of(self._params, layout.slices, device, by_device[device])
+        self.device_params = [
+            shard_parameters(self._params, layout.slices, device, by_device[device])
             for device in self._devices
         ]
-        trainers = [self._trainers(own, plan, group) for own in self.parts]
-        self._of_slices = [sliced for sliced, _ in trainers]
-        self._of_wholes = [whole for _, whole in trainers if whole is not None]
-        updates = TrainerGroup(self._of_slices, plan.postprocess, beside=self._of_wholes)
-        schedule = make_schedule(_algorithm(plan.kvstore), plan.split.size)
-        kept = [{**own, **constants_of(loss)} for own in self.parts]
+        trainers = [self._make_trainers(params, plan, group) for params in self.device_params]
+        self._sharded_trainers = [sliced for sliced, _ in trainers]
+        self._replicated_trainers = [
+            params_by_path for _, params_by_path in trainers if params_by_path is not None
+        ]
+        updates = TrainerGroup(
+            self._sharded_trainers, plan.postprocess, beside=self._replicated_trainers
+        )
+        schedule = make_schedule(_activation_allreduce(plan.kvstore), plan.split.size)
+        constants_and_params = [
+            {**params, **loss_parameters(loss)} for params in self.device_params
+        ]
         replicas = [
-            ChannelReplica(layout, scoring, kept, ctxs, schedule, plan.conversion)
+            TensorReplica(layout, scoring, constants_and_params, ctxs, schedule, plan.conversion)
             for ctxs in copies
         ]
-        levels, scoring_levels = replicas[0].levels, replicas[0].scoring
-        self._memory = ChannelMemory(levels, scoring_levels, kept, plan, label_columns(loss))
-        whole = self.net._collect_params_with_prefix()
-        places = {param.name: place for place, param in whole.items()}
-        statistics = ChannelStatistics(layout, self.parts, copies, places, plan.microbatches, group)
+        segments, scoring_segments = replicas[0].segments, replicas[0].scoring_segments
+        self._memory = TensorMemory(
+            segments, scoring_segments, constants_and_params, plan, label_columns(loss)
+        )
+        params_by_path = self.net._collect_params_with_prefix()
+        paths = {param.name: path for path, param in params_by_path.items()}
+        statistics = ShardedStatistics(
+            layout, self.device_params, copies, paths, plan.microbatches, group
+        )
         super().__init__(replicas, updates, plan.microbatches, statistics)
 
     @property
@@ -96,104 +105,114 @@ class ChannelParallel(ReplicaStep):
 
     outputs = inputs
 
-    def taken(self, shards: ShardSizes) -> List[Taken]:
-        """As `Strategy` says."""
-        return self._memory.taken(shards)
+    def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
+        """Implement `Strategy.estimate_memory`."""
+        return self._memory.estimate_memory(shards)
 
-    def settle_statistics(self) -> None:
-        """Average over the copies, and give ``net`` all parameters as they are now."""
+    def sync_running_statistics(self) -> None:
+        """Average the statistics over the copies, and update all parameters of ``net``."""
         self.statistics.average()
-        places = self.net._collect_params_with_prefix()
+        params = self.net._collect_params_with_prefix()
         for name, array in self.parameters().items():
-            array.copyto(places[name].list_data()[0])
+            array.copyto(params[name].list_data()[0])
 
     def parameters(self) -> Mapping[str, nd.NDArray]:
-        """As `Strategy` says."""
+        """Implement `Strategy.parameters`."""
         slices = self.layout.slices
-        with between_passes(statistics_of(each for own in self.parts for each in own.values())):
+        with between_passes(
+            untrained_arrays(param for params in self.device_params for param in params.values())
+        ):
             return {
-                place: joined(
-                    [own[param.name].list_data()[0] for own in self.parts], slices.get(param.name)
+                path: gather_shards(
+                    [params[param.name].list_data()[0] for params in self.device_params],
+                    slices.get(param.name),
                 )
-                for place, param in self.net._collect_params_with_prefix().items()
+                for path, param in self.net._collect_params_with_prefix().items()
             }
 
-    def put_parameters(self, parameters: Mapping[str, nd.NDArray]) -> None:
-        """As `Strategy` says."""
-        for place, param in self.net._collect_params_with_prefix().items():
-            parameters[place].copyto(param.list_data()[0])
-            for device, own in enumerate(self.parts):
-                value = part(parameters[place], self.layout.slices.get(param.name), device)
-                for array in own[param.name].list_data():
-                    value.copyto(array)
+    def set_parameters(self, parameters: Mapping[str, nd.NDArray]) -> None:
+        """Implement `Strategy.set_parameters`."""
+        for path, param in self.net._collect_params_with_prefix().items():
+            parameters[path].copyto(param.list_data()[0])
+            for device, params in enumerate(self.device_params):
+                shard = slice_shard(parameters[path], self.layout.slices.get(param.name), device)
+                for array in params[param.name].list_data():
+                    shard.copyto(array)
 
-    def replicated(self) -> List[Replicated]:
-        """As `Strategy` says: slices in all copies, and the rest on all devices, too."""
-        slices, first = self.layout.slices, self.parts[0]
-        sliced = [param for own in self.parts for name, param in own.items() if name in slices]
-        wholes = [
-            Everywhere([own[name] for own in self.parts]) for name in first if name not in slices
+    def replicated(self) -> List[ReplicatedArray]:
+        """Return each shard with its copies, and each unsharded parameter with all devices."""
+        slices, first = self.layout.slices, self.device_params[0]
+        sharded = [
+            param
+            for params in self.device_params
+            for name, param in params.items()
+            if name in slices
         ]
-        return [*sliced, *wholes]
+        unsharded = [
+            ReplicatedParameter([params[name] for params in self.device_params])
+            for name in first
+            if name not in slices
+        ]
+        return [*sharded, *unsharded]
 
-    def state(self) -> State:
-        """Optimizer states and running statistics of the whole network, and the loss scale."""
+    def state(self) -> StrategyState:
+        """Return the whole network's optimizer states, loss scale and running statistics."""
         scale = self.updates.loss_scale
-        return State(
-            joined_states(
-                [states_of(each) for each in (*self._of_slices, *self._of_wholes)],
+        return StrategyState(
+            gather_states(
+                [states_of(each) for each in (*self._sharded_trainers, *self._replicated_trainers)],
                 self.layout.slices,
             ),
             {} if scale is None else scale.state(),
             *self.statistics.state(),
         )
 
-    def restore(self, state: State) -> None:
-        """Go on from a `state`, of any split."""
+    def restore(self, state: StrategyState) -> None:
+        """Resume from a `state` of any parallel mode."""
         whole = [self._params[name] for name in sorted(self._params)]
-        optimizer, what = self._of_slices[0]._optimizer, "this state"
-        fit = fitted(optimizer, state.optimizer, own_of(whole), what)
-        for trainers in (self._of_slices, self._of_wholes):
+        optimizer, what = self._sharded_trainers[0]._optimizer, "this state"
+        states = fitted(optimizer, state.optimizer, own_of(whole), what)
+        for trainers in (self._sharded_trainers, self._replicated_trainers):
             for device, trainer in enumerate(trainers):
-                own = {param.name: param for param in trainer._params}
-                restore(trainer, state_parts(fit, self.layout.slices, device, own), what)
+                params = {param.name: param for param in trainer._params}
+                restore(trainer, shard_states(states, self.layout.slices, device, params), what)
         self.statistics.restore(state.devices, state.counts)
         if self.updates.loss_scale is not None:
             self.updates.loss_scale.restore(state.loss_scale)
 
     def settings(self) -> Dict[str, Any]:
-        """Nothing is decided here."""
+        """Return nothing, since tensor parallelism makes no decisions."""
         return {}
 
-    def lines(self) -> "Iterator[Tuple[str, str]]":
-        """How the layers are split, and how often devices meet."""
+    def describe(self) -> "Iterator[Tuple[str, str]]":
+        """Yield how many layers are split in which mode, and the number of allreduces."""
         counts = Counter(self.layout.layers.values())
-        layers = ", ".join(f"{count} by {way}" for way, count in counts.items())
-        sums = self.layout.sums
+        layers = ", ".join(f"{count} by {mode}" for mode, count in counts.items())
+        sums = self.layout.allreduce_count
         yield "channels", f"{layers}; {sums} sum{'s' * (sums != 1)} of activations a pass"
 
-    def _layout(self, loss: gluon.HybridBlock, plan: StrategyPlan) -> Layout:
+    def _plan_layout(self, loss: gluon.HybridBlock, plan: StrategyPlan) -> Layout:
         graph = loss_graph(self.net, loss, plan.preprocess)
-        images = max(1, plan.microbatches.largest(plan.split.share))
+        images = max(1, plan.microbatches.largest_part(plan.split.max_shard_images))
         labels = (images, *[label_columns(loss)] * bool(label_columns(loss)))
         shapes = {IMAGES: (images, *plan.split.image_shape), LABELS: labels}
         trained = {name for name, each in self._params.items() if each.grad_req != "null"}
-        return split(graph, shapes, trained, plan.split.size, plan.split.channels)
+        return plan_layout(graph, shapes, trained, plan.split.size, plan.split.channels)
 
-    def _trainers(
-        self, own: Mapping[str, gluon.Parameter], plan: StrategyPlan, group: Group
+    def _make_trainers(
+        self, params: Mapping[str, gluon.Parameter], plan: StrategyPlan, group: Group
     ) -> "Tuple[BucketedTrainer, Optional[BucketedTrainer]]":
-        """That of a device's slices, and that of the parameters that it has whole, as all have."""
+        """Create the trainers of a device's shards and of its unsharded parameters, if any."""
         slices = self.layout.slices
-        sliced = {name: param for name, param in own.items() if name in slices}
-        whole = {name: param for name, param in own.items() if name not in slices}
+        sharded = {name: param for name, param in params.items() if name in slices}
+        unsharded = {name: param for name, param in params.items() if name not in slices}
         return (
-            _trainer(sliced, plan, group),
-            _trainer(whole, plan, group) if whole else None,
+            _make_trainer(sharded, plan, group),
+            _make_trainer(unsharded, plan, group) if unsharded else None,
         )
 
 
-def _trainer(
+def _make_trainer(
     params: Mapping[str, gluon.Parameter], plan: StrategyPlan, group: Group
 ) -> BucketedTrainer:
     store = plan.new_kvstore(next(iter(params.values())).list_ctx())
@@ -203,10 +222,10 @@ def _trainer(
     )
 
 
-def _algorithm(kvstore: Any) -> str:
-    """The allreduce by which activations are summed: the kvstore's, if it is a schedule."""
+def _activation_allreduce(kvstore: Any) -> str:
+    """Return the allreduce algorithm for activations: the kvstore's, if it is a schedule."""
     name = str(kvstore.type)
-    return name if name in ALGORITHMS else SUMS
+    return name if name in ALGORITHMS else DEFAULT_ALGORITHM
 
 
-channel_parallel: MakeStrategy = ChannelParallel
+tensor_parallel: MakeStrategy = TensorParallel

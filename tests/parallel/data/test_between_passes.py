@@ -56,7 +56,7 @@ def assert_same(copies, expected):
         np.testing.assert_array_equal(copy.asnumpy(), array)
 
 
-def test_what_is_read_has_seen_all_passes_that_were_queued_before():
+def test_parameters_are_read_after_all_passes_queued_before():
     there, here = contexts(2)  # whoever waits for a CPU device waits for the first one's worker
     layer = make_layer(here)
     began = statistics(layer)
@@ -71,7 +71,7 @@ def test_what_is_read_has_seen_all_passes_that_were_queued_before():
     assert not np.array_equal(copies[0].asnumpy(), began[0])
 
 
-def test_and_none_that_is_queued_afterwards():
+def test_parameters_are_read_before_passes_queued_afterwards():
     here, there = contexts(2)
     layer = make_layer(here)
     began = statistics(layer)
@@ -93,7 +93,7 @@ class TakesStates:
         self.rests, self.states = rests, []
 
     def __call__(self, make_net, loss, plan, group):
-        strategy = strategy_class(plan.split.way)(make_net, loss, plan, group)
+        strategy = strategy_class(plan.split.mode)(make_net, loss, plan, group)
         strategy.step = ThenCalls(strategy.step, lambda: self.take(strategy))
         return strategy
 
@@ -128,7 +128,7 @@ def late():
 
 
 @pytest.mark.parametrize("way", ["data", "cut", "channels"])
-def test_what_a_checkpoint_takes_in_passing_is_what_it_takes_at_rest(way):
+def test_a_checkpoint_during_training_equals_one_of_idle_devices(way):
     """Running statistics of all copies, and those among the parameters, after each step."""
     passing, resting = (TakesStates(rests) for rests in (False, True))
     for each in (passing, resting):

@@ -68,7 +68,7 @@ def whole(start):
     ],
     ids=str,
 )
-def test_any_cut_makes_the_update_of_the_whole_batch(k, cut, start, whole):
+def test_any_number_of_microbatches_makes_the_update_of_the_whole_batch(k, cut, start, whole):
     ctxs = devices(k, threads=1)
     net = lenet(ctxs)
     set_values(net, start)
@@ -80,7 +80,7 @@ def test_any_cut_makes_the_update_of_the_whole_batch(k, cut, start, whole):
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
-def test_losses_and_answers_of_the_parts_add_up_in_training_and_in_evaluation(cut, start):
+def test_losses_and_scores_of_microbatches_add_up(cut, start):
     ctxs = devices(3, threads=1)
     net = lenet(ctxs)
     set_values(net, start)
@@ -115,12 +115,12 @@ def test_parts_cover_a_shard_in_order_and_differ_by_at_most_one_image(images, cu
     sizes = [end - begin for begin, end in bounds]
     assert [i for begin, end in bounds for i in range(begin, end)] == list(range(images))
     assert not sizes or max(sizes) - min(sizes) <= 1 <= min(sizes)
-    assert cut.largest(images) == max(sizes, default=0)
+    assert cut.largest_part(images) == max(sizes, default=0)
     if cut.count is not None:
         assert len(sizes) == min(cut.count, images)
     else:
         assert len(sizes) == -(-images // cut.size)
-        assert cut.largest(images) <= cut.size
+        assert cut.largest_part(images) <= cut.size
 
 
 @examples(40)
@@ -128,7 +128,7 @@ def test_parts_cover_a_shard_in_order_and_differ_by_at_most_one_image(images, cu
 def test_rounds_give_every_image_once_and_each_device_one_part_at_a_time(sizes, count):
     """Also for shards that the loader would not make, such as a small one before a large one."""
     xs = [nd.arange(100 * device, 100 * device + size) for device, size in enumerate(sizes)]
-    rounds = Microbatches(count).rounds(Batch(xs, xs, sum(sizes)))
+    rounds = Microbatches(count).split_into_rounds(Batch(xs, xs, sum(sizes)))
     for parts in rounds:
         assert len({part.device for part in parts}) == len(parts) > 0
         assert all(np.array_equal(part.images.asnumpy(), part.labels.asnumpy()) for part in parts)
@@ -163,7 +163,7 @@ def test_batchnorm_sees_microbatches_and_not_the_batch():
         assert run(step, [(images, labels)], ctxs) == [[pytest.approx(expected, rel=1e-4)]]
 
 
-def test_more_parts_than_images_are_a_mistake():
+def test_more_microbatches_than_images_are_refused():
     Microbatches(32).check(64, 2)
     Microbatches(1).check(1, 3)
     Microbatches(size=100).check(64, 2)
@@ -243,7 +243,7 @@ WAYS = {
 
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize("way", WAYS)
-def test_gradients_of_what_parameters_make_add_up(way, sync):
+def test_gradients_accumulate_through_operators_on_parameters(way, sync):
     """Where a parameter goes straight into `+` or an average, MXNet adds wrongly to the gradient
     that is there.
     """

@@ -122,7 +122,7 @@ def test_averaged_means_are_those_of_the_whole_batch_and_variances_not_larger(k,
     net.add(nn.BatchNorm(momentum=momentum, in_channels=2), nn.Dense(4, in_units=18))
     net.initialize(ctx=ctxs)
     statistics = RunningStatistics(net)
-    statistics.saw([nd.array(images[:each], ctx=ctx) for ctx in ctxs])
+    statistics.record_batch([nd.array(images[:each], ctx=ctx) for ctx in ctxs])
     run(make_step(net, ctxs, learning_rate=0.1), [(images, labels)], ctxs)
     statistics.average()
     shards = images.astype("float64").reshape(k, each, 2, 9).transpose(0, 2, 1, 3).reshape(k, 2, -1)
@@ -139,7 +139,7 @@ def test_averaged_means_are_those_of_the_whole_batch_and_variances_not_larger(k,
         )
 
 
-def test_what_is_no_statistic_is_not_touched():
+def test_averaging_leaves_other_arrays_unchanged():
     net = nn.HybridSequential()
     net.add(nn.Dense(3, in_units=2), nn.BatchNorm(in_channels=3))
     net.initialize(ctx=contexts(2))
@@ -148,7 +148,7 @@ def test_what_is_no_statistic_is_not_touched():
         net[0].weight.data(ctx)[:] = device
         net[1].running_mean.data(ctx)[:] = device
     statistics = RunningStatistics(net)
-    statistics.saw([nd.zeros((1, 2), ctx=ctx) for ctx in contexts(2)])
+    statistics.record_batch([nd.zeros((1, 2), ctx=ctx) for ctx in contexts(2)])
     statistics.average()
     for device, ctx in enumerate(contexts(2)):
         assert (net[0].weight.data(ctx).asnumpy() == device).all()
@@ -165,7 +165,9 @@ def test_the_average_is_weighted_by_the_images_that_a_device_saw():
         net.running_mean.data(ctx)[:] = 4.0**device
     statistics = RunningStatistics(net)
     for sizes in ((3, 2), (3,), (1,)):
-        statistics.saw([nd.zeros((size, 1), ctx=ctx) for size, ctx in zip(sizes, contexts(3))])
+        statistics.record_batch(
+            [nd.zeros((size, 1), ctx=ctx) for size, ctx in zip(sizes, contexts(3))]
+        )
     statistics.average()
     assert [net.running_mean.data(ctx).asscalar() for ctx in contexts(3)] == pytest.approx(
         [(7 * 1 + 2 * 4) / 9] * 3
@@ -255,7 +257,7 @@ def test_resnet8_learns_in_a_few_steps(tmp_path, striped):
     assert result.accuracy > 0.9
 
 
-def test_dropout_rests_when_the_network_is_evaluated():
+def test_dropout_is_off_in_evaluation():
     """Two evaluations agree to the bit, two training steps do not."""
     ctxs = devices(2)
     net = nn.HybridSequential()
@@ -290,17 +292,21 @@ def test_gluons_own_loop_keeps_the_statistics_of_a_network_that_get_model_has_co
     assert [distance(one, found[0]) <= 1e-4 for one in found[1:]] == [True] * 3
 
 
-def test_images_count_in_one_average_only():
+def test_each_image_counts_in_only_one_average():
     """What a device saw before the last average says nothing of what its statistics have become
     since.
     """
     net = nn.BatchNorm(in_channels=1)
     net.initialize(ctx=contexts(2))
     statistics = RunningStatistics(net)
-    statistics.saw([nd.zeros((size, 1), ctx=ctx) for size, ctx in zip((9, 1), contexts(2))])
+    statistics.record_batch(
+        [nd.zeros((size, 1), ctx=ctx) for size, ctx in zip((9, 1), contexts(2))]
+    )
     statistics.average()
     for device, ctx in enumerate(contexts(2)):
         net.running_mean.data(ctx)[:] = device
-    statistics.saw([nd.zeros((size, 1), ctx=ctx) for size, ctx in zip((1, 3), contexts(2))])
+    statistics.record_batch(
+        [nd.zeros((size, 1), ctx=ctx) for size, ctx in zip((1, 3), contexts(2))]
+    )
     statistics.average()
     assert [net.running_mean.data(ctx).asscalar() for ctx in contexts(2)] == [0.75, 0.75]

@@ -12,7 +12,7 @@ from mxnet import nd
 from mxnet.gluon import nn
 from support.examples import examples
 
-from gluonlab.parallel.data.running_statistics import CudnnVariances
+from gluonlab.parallel.data.running_statistics import CudnnVarianceCorrection
 
 CHANNELS = 3
 
@@ -82,7 +82,7 @@ def test_cudnns_variances_become_those_of_cpu_devices(momenta, pixels, epochs):
         )
         for layer, positions in enumerate((pixels**2, 1))
     ]
-    variances = CudnnVariances(graph, params, mx.cpu())
+    variances = CudnnVarianceCorrection(graph, params, mx.cpu())
     for epoch in epochs:
         for images, steps in epoch:
             for _ in range(steps):
@@ -90,7 +90,7 @@ def test_cudnns_variances_become_those_of_cpu_devices(momenta, pixels, epochs):
                 for layer in layers:  # where cuDNN would begin: at what is there now
                     layer.cudnns = layer.param.data().asnumpy().astype("float64")
                     layer.see(images, random.uniform(0.1, 3, CHANNELS))
-        variances.settle()
+        variances.correct_variances()
         for layer in layers:
             np.testing.assert_allclose(
                 layer.param.data().asnumpy(), layer.mxnets, rtol=2e-5, atol=1e-6
@@ -100,31 +100,31 @@ def test_cudnns_variances_become_those_of_cpu_devices(momenta, pixels, epochs):
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_parts_of_a_step_count_as_the_batches_that_they_are(steps):
+def test_variance_correction_counts_microbatches_as_batches(steps):
     """Exact for parts of one size; a part of one value, whose variance is 0, changes nothing but
     the share of what was there.
     """
     net = two_layers((0.9, 0.9), 1)
     params = net.collect_params()
     layer = Played(params["net_batchnorm0_running_var"], 0.9, 1, 0.0)
-    variances = CudnnVariances(net(mx.sym.var("data")), params, mx.cpu())
+    variances = CudnnVarianceCorrection(net(mx.sym.var("data")), params, mx.cpu())
     for _ in range(steps):
         variances.before_step([(4, CHANNELS, 1, 1)] * 2 + [(1, CHANNELS, 1, 1)])
         layer.cudnns = layer.param.data().asnumpy().astype("float64")
         for images in (4, 4, 1):
             layer.see(images, np.ones(CHANNELS))
-    variances.settle()
+    variances.correct_variances()
     np.testing.assert_allclose(layer.param.data().asnumpy(), layer.mxnets, rtol=2e-5)
 
 
-def test_settling_twice_or_without_a_step_changes_nothing():
+def test_correcting_variances_twice_or_without_a_step_changes_nothing():
     net = two_layers((0.9, 0.9), 1)
-    variances = CudnnVariances(net(mx.sym.var("data")), net.collect_params(), mx.cpu())
-    variances.settle()
+    variances = CudnnVarianceCorrection(net(mx.sym.var("data")), net.collect_params(), mx.cpu())
+    variances.correct_variances()
     variances.before_step([(2, CHANNELS, 1, 1)])
-    variances.settle()
+    variances.correct_variances()
     after = net.collect_params()["net_batchnorm0_running_var"].data().asnumpy()
-    variances.settle()
+    variances.correct_variances()
     assert np.array_equal(
         net.collect_params()["net_batchnorm0_running_var"].data().asnumpy(), after
     )
@@ -140,5 +140,7 @@ def test_a_layer_that_is_called_twice_sees_each_time_as_many_values_as_it_gets()
             (1, 1, 3, 3)
         ),
     )
-    passes = CudnnVariances(graph, twice.collect_params(), mx.cpu())._passes((4, CHANNELS, 3, 3))
+    passes = CudnnVarianceCorrection(graph, twice.collect_params(), mx.cpu())._passes_by_variance(
+        (4, CHANNELS, 3, 3)
+    )
     assert [one.values for one in passes["twice_running_var"]] == [4 * 9, 4]

@@ -26,7 +26,7 @@ from gluonlab.errors import ModelError
 from gluonlab.models import get_model
 from gluonlab.models.networks import LeNet
 from gluonlab.models.optimize_network import optimize
-from gluonlab.parallel.data.replica import replicas
+from gluonlab.parallel.data.replica import make_replicas
 
 TOLERANCE = 1e-5  # relative, after 5 steps: only the order of summation differs
 SIZES = {
@@ -127,7 +127,7 @@ def test_the_compiled_graph_evaluates_like_gluon_with_batchnorm_and_dropout():
     net = normalising_net()
     ((images, labels),) = random_batches([10], shape=(2, 6, 6), classes=5)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    (replica,) = replicas(net, loss, as_is, contexts(1))
+    (replica,) = make_replicas(net, loss, as_is, contexts(1))
     x, y = nd.array(images, ctx=device()), nd.array(labels, ctx=device(), dtype="int32")
     replica.forward(x, y)  # in training: moves the running statistics
     replica.backward()

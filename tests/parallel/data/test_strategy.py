@@ -20,9 +20,9 @@ from gluonlab.data.loading.split_batch import Batch, shard, whole
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.process_groups import ALONE
 from gluonlab.optimizers.optimizer_registry import make_optimizer
-from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
+from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.data.strategy import data_parallel
-from gluonlab.parallel.mixed_precision import as_it_is
+from gluonlab.parallel.mixed_precision import keep_float32
 from gluonlab.parallel.training_loss import make_loss
 from gluonlab.training.learning_rate_schedule import Rates
 
@@ -58,11 +58,11 @@ def made(
         kvstore=make_kvstore(store, ctxs),
         bucket_bytes=None,
         postprocess=Postprocess(clip_norm, loss_scale),
-        microbatches=WHOLE,
+        microbatches=WHOLE_SHARDS,
         sync_bn=False,
         on_servers=False,
         compress=None,
-        conversion=as_it_is,
+        conversion=keep_float32,
         preprocess=as_is,
     )
     vars(plan).update(settings)
@@ -140,9 +140,9 @@ def test_a_process_without_an_image_alone_divides_by_the_whole_batch():
     assert all(np.array_equal(a, b) for a, b in zip(values(strategy.net), before))
 
 
-@pytest.mark.parametrize("cut", [WHOLE, Microbatches(3)])
+@pytest.mark.parametrize("cut", [WHOLE_SHARDS, Microbatches(3)])
 @pytest.mark.parametrize("sync_bn", [False, True])
-def test_the_phases_of_a_step_are_the_step(cut, sync_bn):
+def test_running_the_phases_one_by_one_equals_a_step(cut, sync_bn):
     ctxs = devices(2, threads=1)
     batches = [sharded(batch, ctxs) for batch in random_batches((8, 5, 1), shape=SHAPE, classes=5)]
     one, other = (made(ctxs, microbatches=cut, sync_bn=sync_bn) for _ in range(2))
@@ -168,7 +168,7 @@ def test_the_phases_of_a_step_are_the_step(cut, sync_bn):
     scaled=st.booleans(),
     steps=st.integers(0, 4),
 )
-def test_what_is_restored_goes_on_with_the_same_bits(k, store, optimizer, scaled, steps):
+def test_a_restored_strategy_trains_bit_identically(k, store, optimizer, scaled, steps):
     ctxs = devices(k, threads=1)
     batches = random_batches([7] * (steps + 3), shape=SHAPE, classes=5)
 
@@ -180,7 +180,7 @@ def test_what_is_restored_goes_on_with_the_same_bits(k, store, optimizer, scaled
     for batch in batches[:steps]:
         first.step(sharded(batch, ctxs))
     nd.waitall()
-    first.settle_statistics()
+    first.sync_running_statistics()
     state = first.state()
     for one, other in zip(
         first.net.collect_params().values(), second.net.collect_params().values()
@@ -191,7 +191,7 @@ def test_what_is_restored_goes_on_with_the_same_bits(k, store, optimizer, scaled
         for batch in batches[steps:]:
             strategy.step(sharded(batch, ctxs))
         nd.waitall()
-        strategy.settle_statistics()
+        strategy.sync_running_statistics()
     for ctx in ctxs:
         assert all(
             np.array_equal(a, b) for a, b in zip(values(first.net, ctx), values(second.net, ctx))

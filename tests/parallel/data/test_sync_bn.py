@@ -80,7 +80,7 @@ def test_many_devices_train_as_one_too(k, start):
     assert_trains_as_one(start, (50, 12), k)
 
 
-def test_it_evaluates_by_the_running_statistics(start):
+def test_sync_bn_evaluates_with_running_statistics(start):
     ctxs = devices(3, threads=1)
     net = make_net(ctxs, start)
     step = make_step(net, ctxs, sync_bn=True, learning_rate=0.1)
@@ -110,7 +110,7 @@ def test_many_steps_without_a_wait_do_not_hang(start):
 
 
 @pytest.mark.cpu_only("nothing is computed")
-def test_networks_that_it_does_not_suit_are_refused():
+def test_networks_without_supported_batchnorm_are_refused():
     def network(*layers):
         net = nn.HybridSequential()
         net.add(*layers)
@@ -167,7 +167,7 @@ REFUSED = {
 
 @pytest.mark.cpu_only("nothing is computed")
 @pytest.mark.parametrize("reason", REFUSED)
-def test_operators_that_it_does_not_suit_are_refused(reason):
+def test_unsupported_batchnorm_operators_are_refused(reason):
     ctxs = contexts(1)
     net = ByOperator(REFUSED[reason])
     net.initialize(ctx=ctxs)
@@ -258,7 +258,7 @@ def waiting_step(ctxs, **settings):
 
 
 @pytest.mark.cpu_only("nothing is computed")
-def test_a_step_of_ones_own_refuses_it_too():
+def test_a_custom_step_refuses_native_sync_batchnorm():
     with pytest.raises(ModelError, match="Waiting has a SyncBatchNorm"):
         waiting_step(contexts(2), num_devices=2)
 
@@ -267,7 +267,7 @@ def test_a_step_of_ones_own_refuses_it_too():
 @pytest.mark.parametrize(
     "count, settings", [(1, {"num_devices": 1}), (2, {"num_devices": 2, "use_global_stats": True})]
 )
-def test_one_that_has_nobody_to_wait_for_trains(count, settings):
+def test_native_sync_batchnorm_trains_on_one_device(count, settings):
     ctxs = devices(count, threads=1)
     net, step = waiting_step(ctxs, **settings)
     before = values(net)
@@ -408,7 +408,7 @@ def test_the_statistics_of_a_layer_in_several_places_follow_its_uses_in_order(br
 
 
 @pytest.mark.long
-def test_a_run_takes_it(tmp_path):
+def test_a_run_trains_with_sync_bn(tmp_path):
     """Two devices with --sync-bn end where one device does."""
 
     def small_net(classes):

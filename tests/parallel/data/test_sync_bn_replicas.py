@@ -31,10 +31,10 @@ from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
 from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.kvstores.process_groups import ALONE
-from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
+from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.strategy import data_parallel
-from gluonlab.parallel.data.sync_bn import cut as cut_graph
+from gluonlab.parallel.data.sync_bn import split_at_batch_norm as cut_graph
 from gluonlab.parallel.memory_estimate import MIB
 from gluonlab.training.build_network import make_net
 from gluonlab.training.plan import make_plan
@@ -136,7 +136,7 @@ def staged(make, ctxs, batches=(), **settings):
 )
 @example(name="twice", k=3, sizes=[7, 3, 7], mean=0.0, store="ring")
 @example(name="residual", k=2, sizes=[12, 1, 12], mean=30.0, store="device")
-def test_it_is_batchnorm_of_the_whole_batch(name, k, sizes, mean, store):
+def test_sync_bn_equals_batchnorm_of_the_whole_batch(name, k, sizes, mean, store):
     """Weights and running statistics, on all devices, also idle ones; in float32, whose digits
     images with a mean cost.
     """
@@ -231,7 +231,7 @@ WAYS = {
 @examples(4, 5)
 @given(ways=st.lists(st.sampled_from(sorted(WAYS)), min_size=2, max_size=5), k=st.integers(1, 3))
 @example(ways=["added"] * 9, k=2)
-def test_what_several_stages_take_has_the_gradients_of_all(ways, k):
+def test_a_value_of_several_stages_gets_the_gradients_of_all(ways, k):
     batches = random_batches([7], shape=SHAPE)
     net, _ = staged(lambda: Crossing(ways), contexts(k), batches, learning_rate=0.1)
     assert distance(values(net), precise(lambda: Crossing(ways), batches, 0.1)) <= 5e-4
@@ -331,16 +331,16 @@ def test_the_scale_of_the_loss_changes_no_bit_of_the_gradients():
     found = []
     for scale in (1.0, 256.0):
         net, step = staged(Residual, ctxs)
-        [parts] = WHOLE.rounds(shards(batch, ctxs))
+        [parts] = WHOLE_SHARDS.split_into_rounds(shards(batch, ctxs))
         for _ in range(2):
-            step.staged.forward(parts)
-            step.staged.backward(scale)
+            step.sync_bn_replicas.forward(parts)
+            step.sync_bn_replicas.backward(scale)
         trained = [param for param in net.collect_params().values() if param.grad_req != "null"]
         found.append([param.grad(ctx).asnumpy() / scale for param in trained for ctx in ctxs])
     assert all(np.array_equal(one, other) for one, other in zip(*found))
 
 
-def test_stages_together_have_the_nodes_of_the_network():
+def test_stages_contain_all_nodes_of_the_network():
     """Each operator lies in one stage, and what crosses is given by one stage and taken by later
     ones only.
     """
@@ -352,7 +352,7 @@ def test_stages_together_have_the_nodes_of_the_network():
     for stage in stages:
         taken = set(stage.graph.list_arguments()) - set(net.collect_params()) - {IMAGES, LABELS}
         assert {name for name in taken if re.search(r"\.\d+$", name)} <= given
-        given |= set(stage.gives)
+        given |= set(stage.boundary_names)
     operators = [
         name
         for stage in stages
@@ -364,7 +364,7 @@ def test_stages_together_have_the_nodes_of_the_network():
 
 
 @pytest.mark.parametrize("microbatches", [None, pytest.param(3, marks=pytest.mark.long)])
-def test_memory_is_told_as_the_stages_take_it(microbatches):
+def test_estimated_memory_equals_the_allocated_memory_of_stages(microbatches):
     """By the account that MXNet gives of each graph which is bound for an epoch, and the arrays
     that are there besides.
     """
@@ -377,15 +377,17 @@ def test_memory_is_told_as_the_stages_take_it(microbatches):
         step(batch)
     for batch in Loader(plan.dataset.test, plan.ctxs, plan.global_batch_size, raw=True):
         list(step.score(batch))
-    bound = list(step.staged._bound.values())
+    bound = list(step.sync_bn_replicas._bound.values())
     # the last batch, and what adds, have their own
     assert len(bound) == (2 if microbatches is None else 5)
-    towers = [each.towers[0] for each in bound]
+    towers = [each.executors[0] for each in bound]
     stages = [max(map(allocated, runs)) for runs in zip(*(tower.runs for tower in towers))]
     # MXNet's, of what is given to it
     copies = [array for tower in towers for run in tower.runs for array in (run.heads or ())]
     evaluating = max(allocated(each.bound) for each in step.replicas[0]._bound.values())
-    arrays = sum(array.size * 4 for array in copies) + step.staged._memory[0].gradients.bytes
+    arrays = (
+        sum(array.size * 4 for array in copies) + step.sync_bn_replicas._memory[0].gradients.bytes
+    )
     told = Needs(plan, make_net(plan)).memory(32).activations
     # MXNet leaves fractions of a MiB out
     assert abs(told - sum(stages) - arrays - evaluating) <= (len(stages) + 1) * MIB

@@ -21,15 +21,15 @@ from support.splits import IMAGE, chains, make_chain, softmax
 from gluonlab.kvstores.process_groups import ALONE
 from gluonlab.parallel.memory_estimate import ShardSizes
 from gluonlab.parallel.pipeline.network_stages import (
-    StagedMemory,
-    bindings,
-    layers_of,
-    least_largest,
+    PipelineMemory,
+    chain_layers,
+    make_schedule,
     make_stages,
-    schedule_of,
-    stage_bytes,
+    minimize_largest_stage,
+    stage_bindings,
+    stage_byte_costs,
 )
-from gluonlab.parallel.pipeline.strategy import staged_parallel
+from gluonlab.parallel.pipeline.strategy import pipeline_parallel
 from gluonlab.parallel.pipeline.verify_pipeline import peaks
 
 WITHIN = 0.05  # of what MXNet has allocated
@@ -41,7 +41,7 @@ SCHEDULES = ["sequential", "gpipe", "1f1b", "interleaved"]
 def cases(draw):
     chain, schedule = draw(chains), draw(st.sampled_from(SCHEDULES))
     per_device = 2 if schedule == "interleaved" else 1
-    layers = len(layers_of(make_chain(chain)))
+    layers = len(chain_layers(make_chain(chain)))
     assume(layers >= 2 * per_device)
     size = draw(st.integers(2, min(layers // per_device, most_counted(3))))
     numbers = st.integers(1, layers - 1)
@@ -58,7 +58,7 @@ def cases(draw):
 @pytest.mark.cpu_only("MXNet counts what CPUs have allocated")
 @given(cases())
 @examples(9, 15)
-def test_what_stages_take_is_what_mxnet_allocates_for_them(case):
+def test_estimated_memory_of_stages_is_what_mxnet_allocates(case):
     if mx.runtime.Features().is_enabled("CUDA"):
         return  # with that build, tests/gpus/test_stage_memory.py counts what GPUs have
     planned, in_vain, allocated = count_elsewhere(count_stages, case)
@@ -76,16 +76,16 @@ def test_a_stage_has_a_graph_in_each_slot_of_its_schedule(schedule, microbatches
     plan = staged_plan(
         contexts(3), 3, microbatches, schedule=schedule, stages_per_device=per_device
     )
-    bound = bindings(ShardSizes((20, 3)), plan.microbatches, plan.split, columns=0)
+    bound = stage_bindings(ShardSizes((20, 3)), plan.microbatches, plan.split, columns=0)
     slots = [len({binding.slot for binding in of_stage}) for of_stage in bound]
-    assert slots == list(peaks(schedule_of(plan.split, microbatches)))
+    assert slots == list(peaks(make_schedule(plan.split, microbatches)))
 
 
 @st.composite
 def small_chains(draw):
     """A chain, how many stages, and by which schedule."""
     chain, schedule = draw(chains), draw(st.sampled_from(["sequential", "gpipe", "1f1b"]))
-    layers = len(layers_of(make_chain(chain)))
+    layers = len(chain_layers(make_chain(chain)))
     assume(layers >= 2)
     return chain, draw(st.integers(2, min(layers, 4))), schedule
 
@@ -98,30 +98,34 @@ def test_cuts_by_memory_have_the_least_largest_stage_of_all_cuts(case, share, mi
     chain, size, schedule = case
     ctxs, more = contexts(size), {"schedule": schedule, "share": share}
     asked = staged_plan(ctxs, size, microbatches, balance="memory", **more)
-    strategy = staged_parallel(make_staged(chain), softmax(), asked, ALONE)
+    strategy = pipeline_parallel(make_staged(chain), softmax(), asked, ALONE)
     layers = strategy._layers
 
     def largest(cut):
         plan = staged_plan(ctxs, size, microbatches, cut=cut, **more)
         stages = make_stages(layers, cut, softmax(), plan.preprocess, plan.conversion)
-        return max(map(sum, StagedMemory(stages, softmax(), plan).taken(ShardSizes((share,)))))
+        return max(
+            map(sum, PipelineMemory(stages, softmax(), plan).estimate_memory(ShardSizes((share,))))
+        )
 
     best = min(map(largest, combinations(range(1, len(layers)), size - 1)))
     assert largest(tuple(strategy.cuts)) == best
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_no_stage_is_cheaper_with_more_layers_by_more_than_is_spared(schedule):
+def test_more_layers_save_no_more_memory_than_the_savings_bound(schedule):
     """Which is what it gives on: twice for each microbatch that it has, and for each slot."""
     per_device = 2 if schedule == "interleaved" else 1
-    plan = staged_plan(contexts(2), 2, 5, schedule=schedule, stages_per_device=per_device, share=40)
+    plan = staged_plan(
+        contexts(2), 2, 5, schedule=schedule, stages_per_device=per_device, max_shard_images=40
+    )
     chain = ([("conv", 4), ("average", 1)], [("dense", 5), ("sigmoid", 1)], False, True)
-    layers = layers_of(make_chain(chain, contexts(1)))
-    given_on = [nd.zeros((plan.microbatches.largest(40), *IMAGE), ctx=contexts(1)[0])]
+    layers = chain_layers(make_chain(chain, contexts(1)))
+    given_on = [nd.zeros((plan.microbatches.largest_part(40), *IMAGE), ctx=contexts(1)[0])]
     for layer in layers:
         given_on.append(layer(given_on[-1]))
-    cost, spare = stage_bytes(layers, softmax(), plan)
-    bound = bindings(ShardSizes((40,)), plan.microbatches, plan.split, columns=0)
+    cost, spare = stage_byte_costs(layers, softmax(), plan)
+    bound = stage_bindings(ShardSizes((40,)), plan.microbatches, plan.split, columns=0)
     for stage, begin in product(range(2 * per_device), range(len(layers) - 1)):
         for end in range(begin + 1, len(layers)):
             costs = [cost(stage, begin, longer) for longer in range(end, len(layers) + 1)]
@@ -135,7 +139,7 @@ def test_no_stage_is_cheaper_with_more_layers_by_more_than_is_spared(schedule):
     st.integers(2, 8),
     st.integers(1, 4),
 )
-def test_the_search_finds_the_least_largest_of_any_costs(numbers, layers, stages):
+def test_the_search_minimizes_the_largest_stage_for_any_costs(numbers, layers, stages):
     """Of costs that fall with more layers, too, by at most 50, and depend on the stage."""
     assume(stages <= layers)
     tried = []
@@ -144,7 +148,7 @@ def test_the_search_finds_the_least_largest_of_any_costs(numbers, layers, stages
         tried.append((stage, begin, end))
         return 30 * (end - begin) + numbers[begin][end] + 10 * stage
 
-    found = least_largest(cost, layers, stages, spare=lambda stage, begin, end: 50)
+    found = minimize_largest_stage(cost, layers, stages, savings=lambda stage, begin, end: 50)
     assert len(tried) == len(set(tried))
 
     def largest(cut):
@@ -156,24 +160,24 @@ def test_the_search_finds_the_least_largest_of_any_costs(numbers, layers, stages
     assert largest(found) == min(map(largest, combinations(range(1, layers), stages - 1)))
 
 
-def test_a_stage_says_its_share_of_what_it_was_cut_by():
+def test_a_stage_reports_its_share_of_time_or_memory():
     chain = ([("conv", 4), ("average", 1)], [("dense", 4)], False, True)
     for balance in ("memory", "time"):
-        plan = staged_plan(contexts(4), 2, 2, schedule="1f1b", balance=balance, share=8)
-        strategy = staged_parallel(make_staged(chain), softmax(), plan, ALONE)
+        plan = staged_plan(contexts(4), 2, 2, schedule="1f1b", balance=balance, max_shard_images=8)
+        strategy = pipeline_parallel(make_staged(chain), softmax(), plan, ALONE)
         assert sum(strategy._balanced.shares) == pytest.approx(1)
-        said = " ".join(line.strip() for _, line in strategy.lines())
+        said = " ".join(line.strip() for _, line in strategy.describe())
         for number, share in enumerate(strategy._balanced.shares):
             assert f"{number} on {contexts(4)[number]} {contexts(4)[number + 2]}: layer" in said
             assert f", {100 * share:.0f} % of the {balance}" in said
     plan = staged_plan(contexts(2), 2, 2, schedule="1f1b", cut=(2,))
-    strategy = staged_parallel(make_staged(chain), softmax(), plan, ALONE)
-    assert not any(" % " in line for _, line in strategy.lines())
+    strategy = pipeline_parallel(make_staged(chain), softmax(), plan, ALONE)
+    assert not any(" % " in line for _, line in strategy.describe())
 
 
 def test_lines_fit_80_columns_however_many_copies_there_are():
     chain = ([("conv", 4), ("average", 1)], [("dense", 4)], False, True)
-    plan = staged_plan(contexts(8), 2, 2, schedule="1f1b", balance="memory", share=8)
-    strategy = staged_parallel(make_staged(chain), softmax(), plan, ALONE)
-    assert all(len(f"{title:<11}{line}") <= 80 for title, line in strategy.lines())
-    assert [title for title, _ in strategy.lines()].count("stages") == 1
+    plan = staged_plan(contexts(8), 2, 2, schedule="1f1b", balance="memory", max_shard_images=8)
+    strategy = pipeline_parallel(make_staged(chain), softmax(), plan, ALONE)
+    assert all(len(f"{title:<11}{line}") <= 80 for title, line in strategy.describe())
+    assert [title for title, _ in strategy.describe()].count("stages") == 1

@@ -9,11 +9,16 @@ from support.browser import opening, start, wanted
 from support.drawn_pages import english_words
 from support.legible import controls_outside
 
-from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE, Costs, equal_shares, price
+from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE_OPS, Costs, equal_shares, price
 from gluonlab.parallel.pipeline.pipeline_schedule import make_pipeline
 from gluonlab.parallel.pipeline.render import as_page, draw
-from gluonlab.parallel.pipeline.render.pipeline_pictures import clock, gaps, most_kept, ticks
-from gluonlab.parallel.pipeline.verify_pipeline import in_order
+from gluonlab.parallel.pipeline.render.pipeline_pictures import (
+    idle_gaps,
+    most_kept,
+    page_times,
+    time_unit,
+)
+from gluonlab.parallel.pipeline.verify_pipeline import execution_order
 
 pytestmark = pytest.mark.browser
 wanted()
@@ -71,20 +76,20 @@ def read(page):
 
 
 def shown_events(timeline, ops):
-    unit = clock(timeline)
+    unit = time_unit(timeline)
     return {
-        (*event.instruction, unit.shown(event.begin_s), unit.shown(event.end_s))
+        (*event.instruction, unit.convert(event.begin_s), unit.convert(event.end_s))
         for event in timeline.events
-        if event.instruction.op in ops and (ops != COMPUTE or event.end_s > event.begin_s)
+        if event.instruction.op in ops and (ops != COMPUTE_OPS or event.end_s > event.begin_s)
     }
 
 
 def assert_shows(page, schedule, timeline):
     """The whole schedule, and every step on the way to it."""
-    unit, work = clock(timeline), shown_events(timeline, COMPUTE)
+    unit, work = time_unit(timeline), shown_events(timeline, COMPUTE_OPS)
     sends = shown_events(timeline, ("send_forward", "send_backward"))
-    order = [i for _, i in in_order(schedule) if i.op in ("forward", "backward")]
-    times = [unit.shown(time) for time in ticks(timeline)]
+    order = [i for _, i in execution_order(schedule) if i.op in ("forward", "backward")]
+    times = [unit.convert(time) for time in page_times(timeline)]
     steps = page.driver.execute_script(READ_STEPS)
     assert len(steps) == len(times)
     on_their_way = set()
@@ -108,7 +113,7 @@ def assert_shows(page, schedule, timeline):
     assert len(set(rows)) == schedule.devices and sorted(set(rows)) == sorted(
         set(rows), key=lambda row: row[1]
     )
-    count = sum(len(list(gaps(timeline, device))) for device in range(schedule.devices))
+    count = sum(len(list(idle_gaps(timeline, device))) for device in range(schedule.devices))
     assert len(last["idle"]) == count
 
 
@@ -145,7 +150,7 @@ def test_it_opens_with_the_whole_schedule_and_plays_from_the_start(opened, every
     assert page.text("play") == "Play"
 
 
-def test_keys_step_through_it(opened, everything):
+def test_keys_step_through_the_schedule(opened, everything):
     from selenium.webdriver.common.keys import Keys
 
     page = opened(everything)
@@ -164,7 +169,7 @@ def test_other_sizes_stay_when_the_schedule_changes(opened, everything):
     assert not page.find("stages-per-device").is_enabled()  # there is one choice
 
 
-def test_the_step_is_told(opened, everything):
+def test_the_page_announces_the_step(opened, everything):
     page = opened(everything)
     page.slide(11)
     assert page.text("told-title") == "From 10 to 11 ms"
@@ -187,7 +192,7 @@ def test_the_step_is_told(opened, everything):
     assert rows[4] == ["3", "3", "3 forward, 2 backward", "1", "1", "27%"]
 
 
-def test_what_is_pointed_at_is_read(opened, everything):
+def test_a_pointed_at_pass_is_described(opened, everything):
     from selenium.webdriver.common.action_chains import ActionChains
 
     page = opened(everything)
@@ -200,7 +205,7 @@ def test_what_is_pointed_at_is_read(opened, everything):
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_nothing_sticks_out_on_a_phone_or_a_desktop(opened, width):
+def test_the_page_fits_on_a_phone_and_a_desktop(opened, width):
     page = opened(draw(make_pipeline("interleaved", 8, 16, 3)))
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
 
@@ -251,7 +256,7 @@ def test_numbers_of_microbatches_fit_into_their_boxes(opened, everything):
     assert (too_wide, count) == (0, 2 * 8 * 16)
 
 
-def test_it_speaks_japanese_at_every_step(opened):
+def test_the_japanese_page_is_japanese_at_every_step(opened):
     page = opened(draw(make_pipeline("interleaved", 2, 4, 2), language="ja"))
     page.find("as-table").find_element("tag name", "summary").click()
     page.wait(lambda: "最大の保持数" in page.text("as-table"))

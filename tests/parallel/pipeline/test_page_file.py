@@ -38,7 +38,7 @@ def test_the_page_is_one_small_file_that_loads_nothing_and_offers_every_schedule
         (("1f1b", 8, 16, 1), set()),
     ],
 )
-def test_what_was_asked_for_is_shown_first(asked, more):
+def test_the_requested_schedule_is_shown_first(asked, more):
     data = embedded(draw(make_pipeline(*asked)))
     assert places(data)[data["start"]] == asked
     assert set(places(data)) == OFFERED | more
@@ -56,7 +56,7 @@ def test_schedules_without_costs_are_left_out():
     assert data["start"] == 1 and data["schedules"][1]["unit"] == "s"
 
 
-def test_a_schedule_of_ones_own_can_be_shown():
+def test_a_custom_schedule_can_be_shown():
     schedule = make_pipeline("1f1b", 2, 3)
     mine = type(schedule)(**{**vars(schedule), "name": "mine"})
     data = embedded(draw(mine))
@@ -76,6 +76,6 @@ ONE = (GPIPE, price(GPIPE, equal_shares(GPIPE)))
         (lambda: as_page([ONE], start=1), "the page cannot begin with number 1 of 1 schedules"),
     ],
 )
-def test_what_cannot_be_shown_is_refused(make, message):
+def test_schedules_that_cannot_be_shown_are_refused(make, message):
     with pytest.raises(ScheduleError, match=message):
         make()

@@ -9,7 +9,7 @@ from support.examples import examples
 from support.pipeline_reference import NAMES, end_times, made
 
 from gluonlab.errors import ScheduleError
-from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE, Costs, ideal_bubble, price
+from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE_OPS, Costs, ideal_bubble, price
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
 from gluonlab.parallel.pipeline.verify_pipeline import peaks
 
@@ -51,7 +51,9 @@ def test_a_device_does_one_thing_at_a_time_and_is_idle_else(drawn):
     for device in range(schedule.devices):
         own = [event for event in timeline.events if event.device == device]
         busy = sorted(
-            (e.begin_s, e.end_s) for e in own if e.instruction.op in COMPUTE and e.end_s > e.begin_s
+            (e.begin_s, e.end_s)
+            for e in own
+            if e.instruction.op in COMPUTE_OPS and e.end_s > e.begin_s
         )
         assert all(end <= begin for (_, end), (begin, _) in zip(busy, busy[1:]))
         worked = sum(end - begin for begin, end in busy)
@@ -62,7 +64,7 @@ def test_a_device_does_one_thing_at_a_time_and_is_idle_else(drawn):
 
 @examples(40)
 @given(priced())
-def test_what_is_kept_is_counted_over_time(drawn):
+def test_stashed_activations_are_counted_over_time(drawn):
     schedule, costs = drawn
     timeline = price(schedule, costs)
     for device, kept in enumerate(timeline.kept):
@@ -135,7 +137,7 @@ def test_a_transfer_delays_the_receiver_and_not_the_sender():
         ({"backward_s": (float("nan"), 1.0)}, r"backward_s \(nan, 1.0\): a time is a number"),
     ],
 )
-def test_costs_that_do_not_fit_are_refused(change, words):
+def test_costs_for_another_number_of_stages_are_refused(change, words):
     costs = Costs(**{**vars(Costs.equal(2)), **change})
     with pytest.raises(ScheduleError, match=words):
         price(SCHEDULES["gpipe"](2, 3), costs)

@@ -86,7 +86,7 @@ def test_every_device_does_its_own_instructions_once(name, devices, stages_per_d
     assert sum(map(len, schedule.programs)) == sum(map(len, wanted(schedule)))
 
 
-def test_orders_of_ones_own_get_messages_and_updates_and_a_wrong_one_is_refused():
+def test_custom_orders_get_messages_and_updates_and_wrong_ones_are_refused():
     first = [("forward", 0, 0), ("backward", 0, 0)]
     last = [("forward", 1, 0), ("backward", 1, 0)]
     own = from_orders("own", [first, last], 1)

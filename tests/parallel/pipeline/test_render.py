@@ -26,11 +26,11 @@ from gluonlab.parallel.pipeline.render.pipeline_pictures import (
     STYLE,
     WIDEST,
     WIDTH,
-    axis,
-    clock,
-    gaps,
-    levels,
-    ticks,
+    axis_ticks,
+    idle_gaps,
+    page_times,
+    stashed_levels,
+    time_unit,
 )
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -95,7 +95,9 @@ def test_a_device_is_idle_where_it_computes_nothing(case):
     schedule, timeline = case
     for device in range(schedule.devices):
         busy = {t for *_, begin, end in computations(timeline, device) for t in range(begin, end)}
-        idle = {t for begin, end in gaps(timeline, device) for t in range(in_ms(begin), in_ms(end))}
+        idle = {
+            t for begin, end in idle_gaps(timeline, device) for t in range(in_ms(begin), in_ms(end))
+        }
         assert idle == set(range(in_ms(timeline.seconds))) - busy
 
 
@@ -107,8 +109,10 @@ def test_levels_are_what_is_kept_at_each_time(case):
         for t in range(in_ms(timeline.seconds)):
             middle = (t + 0.5) * 1e-3
             exact = [many for at, many in timeline.kept[device] if at <= middle][-1]
-            assert [many for at, many in levels(timeline, device) if at <= middle][-1] == exact
-        counts = [many for _, many in levels(timeline, device)]
+            assert [many for at, many in stashed_levels(timeline, device) if at <= middle][
+                -1
+            ] == exact
+        counts = [many for _, many in stashed_levels(timeline, device)]
         assert all(one != other for one, other in zip(counts, counts[1:]))
 
 
@@ -117,7 +121,7 @@ def test_levels_are_what_is_kept_at_each_time(case):
 )
 def test_a_step_is_as_long_as_the_shortest_computation(name, sizes, steps):
     _, timeline = price_of(name, *sizes)
-    times = ticks(timeline)
+    times = page_times(timeline)
     assert len(times) == steps + 1
     assert (times[0], times[-1]) == (0, pytest.approx(timeline.seconds))
 
@@ -125,7 +129,7 @@ def test_a_step_is_as_long_as_the_shortest_computation(name, sizes, steps):
 def test_a_long_schedule_has_a_limited_number_of_steps():
     schedule = SCHEDULES["gpipe"](2, 50)
     fine = Costs((1e-3, 1.0), (1e-3, 1.0), ((0, 0),), (0, 0))
-    assert len(ticks(price(schedule, fine))) == 201
+    assert len(page_times(price(schedule, fine))) == 201
 
 
 @pytest.mark.parametrize(
@@ -134,18 +138,18 @@ def test_a_long_schedule_has_a_limited_number_of_steps():
 )
 def test_times_are_shown_in_the_largest_unit_of_which_there_is_one(seconds, unit, shown):
     timeline = price(SCHEDULES["gpipe"](1, 3), Costs((seconds,), (seconds,), (), (0,)))
-    of = clock(timeline)
-    assert (of.unit, of.shown(timeline.seconds)) == (unit, shown)
+    of = time_unit(timeline)
+    assert (of.unit, of.convert(timeline.seconds)) == (unit, shown)
 
 
 @given(priced(), st.integers(4, 20))
 @few
 def test_the_axis_has_round_times_and_not_too_many(case, most):
     _, timeline = case
-    times = axis(timeline, most)
+    times = axis_ticks(timeline, most)
     step = times[1] - times[0] if len(times) > 1 else 1
     assert times[0] == 0 and len(times) <= most + 1
-    assert f"{step:.0e}"[0] in "125" and times[-1] <= clock(timeline).shown(timeline.seconds)
+    assert f"{step:.0e}"[0] in "125" and times[-1] <= time_unit(timeline).convert(timeline.seconds)
 
 
 def test_nothing_that_takes_no_time_is_too_little_to_draw():
@@ -237,7 +241,7 @@ def test_no_line_of_the_text_is_wider_than_asked(case, width):
         (as_svg, (8, 257), "choose up to 16 devices and 2048 stages x microb"),
     ],
 )
-def test_what_finds_no_room_is_refused(draw, sizes, said):
+def test_drawings_that_are_too_large_are_refused(draw, sizes, said):
     with pytest.raises(ScheduleError, match=said):
         draw(*price_of("gpipe", *sizes))
 
@@ -273,7 +277,7 @@ def test_the_picture_has_every_computation_in_its_time_and_row_and_hatches_what_
             assert float(number.get("x")) == pytest.approx(x + wide / 2, abs=0.1)
             above = float(number.get("y")) - 0.35 * int(digit)
             assert above == pytest.approx(y + high / 2, abs=1)
-    counts = [len(list(gaps(timeline, device))) for device in range(schedule.devices)]
+    counts = [len(list(idle_gaps(timeline, device))) for device in range(schedule.devices)]
     assert len(of_class(root, "rect", "idle")) == sum(counts) + 1  # and the legend's
 
 
@@ -320,7 +324,7 @@ def test_the_picture_tells_the_time_and_how_much_each_device_keeps(name, sizes, 
         re.match(r"M([\d.]+) ", each.get("d"))[1] for each in of_class(root, "path", "scale")
     )
     shown = of_class(root, "text", "quiet small middle")
-    of_unit = a_second / clock(timeline).per_second
+    of_unit = a_second / time_unit(timeline).per_second
     for places in (lines, lengths(each.get("x") for each in shown)):
         wanted = [LABELS + float(each.text) * of_unit for each in shown]
         assert len(wanted) > 3 and places == pytest.approx(wanted, abs=1)
@@ -333,7 +337,7 @@ def test_the_picture_tells_the_time_and_how_much_each_device_keeps(name, sizes, 
             r"M([\d.]+) ([\d.]+)((?:H[\d.]+V[\d.]+)*)H([\d.]+)", level.get("d")
         ).groups()
         at, tops = zip(*(lengths(each) for each in re.findall(r"H([\d.]+)V([\d.]+)", changes)))
-        kept = levels(timeline, device)
+        kept = stashed_levels(timeline, device)
         assert (float(x), float(end)) == pytest.approx(
             (LABELS, LABELS + a_second * timeline.seconds), abs=1
         )

@@ -27,10 +27,10 @@ from gluonlab.data.loading.split_batch import shard, whole
 from gluonlab.errors import ModelError
 from gluonlab.kvstores.process_groups import ALONE
 from gluonlab.parallel.data.microbatches import Microbatches
-from gluonlab.parallel.pipeline.network_stages import check_cuts, layers_of, possible_cuts
-from gluonlab.parallel.pipeline.pipeline_executor import Program
-from gluonlab.parallel.pipeline.strategy import staged_parallel
-from gluonlab.parallel.pipeline.verify_pipeline import in_order, peaks
+from gluonlab.parallel.pipeline.network_stages import chain_layers, check_cuts, possible_cuts
+from gluonlab.parallel.pipeline.pipeline_executor import StepProgram
+from gluonlab.parallel.pipeline.strategy import pipeline_parallel
+from gluonlab.parallel.pipeline.verify_pipeline import execution_order, peaks
 
 TOLERANCE = 1e-5
 SCHEDULES = ["sequential", "gpipe", "1f1b", "interleaved"]
@@ -40,7 +40,7 @@ SCHEDULES = ["sequential", "gpipe", "1f1b", "interleaved"]
 def cases(draw):
     """A chain, where it is cut, and how it is trained."""
     chain = draw(chains)
-    layers = len(layers_of(make_chain(chain)))
+    layers = len(chain_layers(make_chain(chain)))
     schedule = draw(st.sampled_from(SCHEDULES))
     per_device = draw(st.integers(1, 2)) if schedule in ("sequential", "interleaved") else 1
     most = min(layers // per_device, 4)
@@ -70,7 +70,7 @@ def strategy_of(case, **more):
         clip_norm=case["clip_norm"], **more,
     )  # fmt: skip
     make = lambda ctxs, start=None: make_chain(case["chain"], start)  # noqa: E731
-    return staged_parallel(make, softmax(), plan, ALONE)
+    return pipeline_parallel(make, softmax(), plan, ALONE)
 
 
 @given(cases())
@@ -90,7 +90,7 @@ def test_any_cut_schedule_and_batch_trains_as_one_device(case):
 @pytest.mark.long
 @given(cases())
 @settings(max_examples=150, deadline=None)
-def test_so_do_many_more(case):
+def test_many_more_cases_train_as_one_device(case):
     test_any_cut_schedule_and_batch_trains_as_one_device.hypothesis.inner_test(case)
 
 
@@ -135,13 +135,13 @@ def test_the_instructions_that_run_are_those_of_the_schedule(monkeypatch):
     queued = []
     for op in ("forward", "backward", "send_forward", "recv_forward", "send_backward",
                "recv_backward", "update"):  # fmt: skip
-        method = getattr(Program, op)
+        method = getattr(StepProgram, op)
 
         def noted(self, device, stage, microbatch, op=op, method=method):
             queued.append((device, (op, stage, microbatch)))
             method(self, device, stage, microbatch)
 
-        monkeypatch.setattr(Program, op, noted)
+        monkeypatch.setattr(StepProgram, op, noted)
     case = {
         "chain": deep(3), "schedule": "1f1b", "per_device": 1, "size": 3, "cut": (1, 2),
         "copies": 1, "microbatches": 4, "kvstore": "device", "optimizer": "sgd", "clip_norm": None,
@@ -149,7 +149,7 @@ def test_the_instructions_that_run_are_those_of_the_schedule(monkeypatch):
     strategy = strategy_of(case)
     trained(strategy, batches_of([4]))
     [program] = strategy.pipelines[0]._programs.values()
-    assert queued == [(device, tuple(each)) for device, each in in_order(program.schedule)]
+    assert queued == [(device, tuple(each)) for device, each in execution_order(program.schedule)]
 
 
 def test_scores_are_those_of_the_whole_network():
@@ -193,8 +193,8 @@ class Sum(nn.HybridBlock):
         ((1, 2, 3, 3), "a chain of 4 layers, which cannot be cut into 5"),
     ],
 )
-def test_cuts_that_cannot_be_are_refused(cuts, said):
-    layers = layers_of(make_chain(([], [("dense", 2), ("dense", 2)], False, True)))
+def test_impossible_cuts_are_refused(cuts, said):
+    layers = chain_layers(make_chain(([], [("dense", 2), ("dense", 2)], False, True)))
     with pytest.raises(ModelError) as raised:
         check_cuts("chain", layers, cuts)
     assert said in str(raised.value) and "\n" not in str(raised.value)
@@ -245,15 +245,15 @@ def test_stages_are_cut_where_no_parameter_is_on_both_sides(pattern, borrowed, b
     numbers = ["images", *pattern, "scores"]
     allowed = [cut for cut in range(1, len(numbers)) if not set(numbers[:cut]) & set(numbers[cut:])]
     ctxs = contexts(size)
-    split = split_of("pipeline", ctxs, size, schedule="1f1b", balance=balance, share=4)
+    split = split_of("pipeline", ctxs, size, schedule="1f1b", balance=balance, max_shard_images=4)
     as_floats = lambda F, images: F.cast(images, "float32")  # noqa: E731
     plan = plan_for(split, "sgd", Microbatches(2), "device", preprocess=as_floats)
     make = lambda ctxs, start=None: sharing_chain(pattern, borrowed, start)  # noqa: E731
     if len(allowed) < size - 1:
         with pytest.raises(ModelError, match=r"cannot be cut into .* parameters are used on both"):
-            staged_parallel(make, softmax(), plan, ALONE)
+            pipeline_parallel(make, softmax(), plan, ALONE)
         return
-    strategy = staged_parallel(make, softmax(), plan, ALONE)
+    strategy = pipeline_parallel(make, softmax(), plan, ALONE)
     assert set(strategy.cuts) <= set(allowed) and len(strategy.cuts) == size - 1
     batches = batches_of([4])
     _, params = trained(strategy, batches)
@@ -279,4 +279,4 @@ class Joins(nn.HybridBlock):
 def test_a_cut_is_chosen_where_one_array_goes_over_it():
     net = nn.HybridSequential()
     net.add(nn.Dense(4), Splits(), Joins(), nn.Dense(CLASSES))
-    assert possible_cuts(layers_of(net)) == [1, 3]
+    assert possible_cuts(chain_layers(net)) == [1, 3]

@@ -15,7 +15,7 @@ from gluonlab.parallel.pipeline.pipeline_schedule import (
     Instruction,
     PipelineSchedule,
 )
-from gluonlab.parallel.pipeline.verify_pipeline import check, in_order, peaks
+from gluonlab.parallel.pipeline.verify_pipeline import check, execution_order, peaks
 
 MUTATIONS = ("remove", "duplicate", "swap", "move", "op", "stage", "microbatch", "device")
 
@@ -88,14 +88,14 @@ def reordered(draw):
 
 @examples(15, 30)
 @given(schedules())
-def test_every_schedule_holds_where_one_message_lies_between_two_stages(schedule):
+def test_every_schedule_is_valid_with_queues_of_one_message(schedule):
     assert verdict(schedule) is None
     assert waiting(schedule, 1) == set()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
-def test_every_schedule_of_the_grid_holds(name):
+def test_every_schedule_of_the_grid_is_valid(name):
     for devices in range(1, 9):
         for microbatches in range(1, 33):
             for stages_per_device in range(1, 4):
@@ -118,7 +118,7 @@ def test_a_mutant_is_refused_exactly_when_it_is_wrong_and_its_first_fault_is_nam
 
 @examples(40)
 @given(reordered(), st.integers(1, 3))
-def test_whatever_waits_for_ever_is_refused(schedule, queue):
+def test_every_deadlock_is_refused(schedule, queue):
     assert all(first_fault(schedule, device) is None for device in range(schedule.devices))
     assert_deadlock_is_named(schedule, queue, verdict(schedule, queue))
 
@@ -146,8 +146,8 @@ def assert_deadlock_is_named(schedule, queue, error):
 
 @settings(max_examples=100)
 @given(schedules(5, 9))
-def test_in_order_is_an_order_in_which_all_comes_after_what_it_needs(schedule):
-    order = in_order(schedule)
+def test_execution_order_has_prerequisites_first(schedule):
+    order = execution_order(schedule)
     for device, program in enumerate(schedule.programs):
         assert [i for on, i in order if on == device] == list(program)
     place = {i: n for n, (_, i) in enumerate(order)}
@@ -155,8 +155,8 @@ def test_in_order_is_an_order_in_which_all_comes_after_what_it_needs(schedule):
         assert all(place[before] < n for before in needed(schedule, i, queue=1))
 
 
-def test_in_order_gives_devices_their_turns():
-    order = in_order(SCHEDULES["gpipe"](3, 4))
+def test_execution_order_alternates_between_devices():
+    order = execution_order(SCHEDULES["gpipe"](3, 4))
     forwards = [f"{device}:{i.microbatch}" for device, i in order if i.op == "forward"]
     assert forwards[:6] == ["0:0", "0:1", "1:0", "0:2", "1:1", "2:0"]
 
@@ -232,7 +232,7 @@ def test_a_fault_is_named(change, place, words):
     assert str(error).startswith(f"1f1b, device {place[0]}, instruction {place[1]} (")
 
 
-def test_who_waits_for_each_other_is_named():
+def test_devices_of_a_deadlock_are_named():
     """Device 0 wants the gradient before it has sent what device 1 makes it of."""
     error = verdict(changed(lambda a, b: swap(a, 1, 2), "sequential"))
     assert (error.device, error.place) == (0, 1)
@@ -263,7 +263,7 @@ def test_a_queue_that_is_too_short_is_named():
         ({"queue": 0}, "queues of 0 messages: a whole number from 1 up"),
     ],
 )
-def test_what_is_no_schedule_is_refused(change, words):
+def test_malformed_schedules_are_refused(change, words):
     change = dict(change)
     queue = change.pop("queue", 1)
     error = verdict(replace(SCHEDULES["gpipe"](2, 3), **change), queue)

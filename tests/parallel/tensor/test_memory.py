@@ -29,7 +29,7 @@ cases = st.fixed_dictionaries(
 @given(cases)
 @settings(max_examples=12, deadline=None)
 @pytest.mark.long
-def test_what_channels_take_is_what_mxnet_allocates_for_them(case):
+def test_estimated_memory_of_tensor_parallelism_is_what_mxnet_allocates(case):
     if mx.runtime.Features().is_enabled("CUDA"):
         return  # with that build, tests/gpus/test_stage_memory.py counts what GPUs have
     counts = count_elsewhere(count_channels, case)

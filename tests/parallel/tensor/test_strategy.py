@@ -28,8 +28,8 @@ from gluonlab.kvstores.process_groups import ALONE
 from gluonlab.models.networks import alexnet_2towers
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
-from gluonlab.parallel.tensor.layout_planner import split
-from gluonlab.parallel.tensor.strategy import channel_parallel
+from gluonlab.parallel.tensor.layout_planner import plan_layout
+from gluonlab.parallel.tensor.strategy import tensor_parallel
 
 TOLERANCE = 1e-5
 TOWERS = ((8, 3, 1, 1, False, True), (8, 3, 1, 1, True, False), (12, 3, 1, 1, False, False),
@@ -115,12 +115,14 @@ cases = st.fixed_dictionaries(
 def strategy_of(make, case):
     ctxs = contexts(case["ways"] * case["copies"])
     share = max(case["sizes"])
-    layout = split_of("channels", ctxs, case["ways"], channels=case["channels"], share=share)
+    layout = split_of(
+        "channels", ctxs, case["ways"], channels=case["channels"], max_shard_images=share
+    )
     plan = plan_for(
         layout, case["optimizer"], Microbatches(case["microbatches"]), case["kvstore"],
         clip_norm=case["clip_norm"],
     )  # fmt: skip
-    return channel_parallel(make, softmax(), plan, ALONE)
+    return tensor_parallel(make, softmax(), plan, ALONE)
 
 
 def check_trains_as_one(make, case):
@@ -140,7 +142,7 @@ def test_any_layout_and_batch_trains_as_one_device(name, case):
 
 @given(chains, cases)
 @settings(max_examples=4, deadline=None)
-def test_so_does_a_drawn_chain(chain, case):
+def test_a_random_chain_trains_as_one_device(chain, case):
     make = lambda ctxs, start=None: make_chain(chain, start or ctxs)  # noqa: E731
     try:
         strategy_of(make, case)
@@ -153,15 +155,15 @@ def test_so_does_a_drawn_chain(chain, case):
 @pytest.mark.long
 @given(st.sampled_from(["towers", "residual", "depthwise"]), cases)
 @settings(max_examples=100, deadline=None)
-def test_so_do_many_more(name, case):
+def test_many_more_cases_train_as_one_device(name, case):
     check_trains_as_one(named(name), case)
 
 
 @pytest.mark.long
 @given(chains, cases)
 @settings(max_examples=100, deadline=None)
-def test_so_do_many_drawn_chains(chain, case):
-    test_so_does_a_drawn_chain.hypothesis.inner_test(chain, case)
+def test_many_random_chains_train_as_one_device(chain, case):
+    test_a_random_chain_trains_as_one_device.hypothesis.inner_test(chain, case)
 
 
 @pytest.mark.parametrize("channels", ["both", "column", "row"])
@@ -173,7 +175,7 @@ def test_batchnorm_sees_its_channels_of_the_whole_batch(channels):
     }  # fmt: skip
     strategy = strategy_of(named("normalised"), case)
     losses, _ = trained(strategy, batches_of(case["sizes"]))
-    strategy.settle_statistics()
+    strategy.sync_running_statistics()
     params = {name: array.asnumpy() for name, array in strategy.parameters().items()}
     reference = named("normalised")([mx.cpu()])  # cuDNN's running variance is of n - 1 values
     expected_losses, expected = trained_on_one_device(reference, batches_of(case["sizes"]), case)
@@ -189,22 +191,22 @@ def layout_of(make, ways, channels="both"):
     net = make(contexts(1))
     shapes = {IMAGES: (4, *IMAGE), LABELS: (4,)}
     graph = loss_graph(net, softmax(), lambda F, images: images)
-    return split(graph, shapes, set(net.collect_params()), ways, channels)
+    return plan_layout(graph, shapes, set(net.collect_params()), ways, channels)
 
 
-def test_towers_meet_in_front_of_the_third_convolution_and_of_dense_layers():
+def test_towers_exchange_values_before_the_third_convolution_and_dense_layers():
     layout = layout_of(named("towers"), 2)
     assert list(layout.layers.values()) == [
         "column", "local", "row", "local", "row", "column", "row"
     ]  # fmt: skip
-    assert layout.sums == 3
+    assert layout.allreduce_count == 3
 
 
 def test_a_column_and_a_row_need_one_sum():
     layout = layout_of(named("residual"), 2)
     ways = list(layout.layers.values())
     assert ways == ["column", "row"] * 3
-    assert layout.sums == 3
+    assert layout.allreduce_count == 3
 
 
 @pytest.mark.parametrize("name", ["towers", "residual", "depthwise"])
@@ -255,7 +257,7 @@ def test_what_cannot_be_split_is_refused():
 
 
 @pytest.mark.parametrize("axes", [(), (2, 3), (0,), (1,), (1, 2)], ids=str)
-def test_devices_draw_for_their_own_channels_alone(axes):
+def test_devices_draw_random_numbers_for_their_own_channels(axes):
     """So that a Dropout that draws once for all channels is refused."""
 
     def dropping(ctxs=None, start=None):

@@ -1,4 +1,4 @@
-"""A pipeline schedule as text, as an SVG picture, and as an HTML page that plays it."""
+"""Renderings of a pipeline schedule: text, an SVG picture, and an HTML page that plays it."""
 
 from gluonlab.parallel.pipeline.render.pipeline_page import as_page, draw
 from gluonlab.parallel.pipeline.render.pipeline_pictures import as_svg, as_text

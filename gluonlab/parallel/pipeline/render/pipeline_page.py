@@ -1,14 +1,15 @@
-"""Pipeline schedules as one HTML page that plays them; its scene is in template/."""
+"""An HTML page that plays pipeline schedules; its scene is in template/."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
-from gluonlab.drawing.page_template import render
-from gluonlab.drawing.translations import in_language
+from gluonlab.drawing.page_template import render_page
+from gluonlab.drawing.translations import select_language
 from gluonlab.errors import ScheduleError
 from gluonlab.parallel.pipeline.pipeline_cost import (
-    COMPUTE,
+    COMPUTE_OPS,
     Costs,
     Event,
     PipelineTimeline,
@@ -28,19 +29,19 @@ from gluonlab.parallel.pipeline.pipeline_schedule import (
 from gluonlab.parallel.pipeline.render.pipeline_pictures import (
     MOST_COMPUTED,
     WORDS,
-    Clock,
     PipelineTexts,
-    axis,
-    clock,
-    computations,
-    description,
-    drawable,
-    gaps,
-    levels,
+    TimeUnit,
+    axis_ticks,
+    check_drawable,
+    count_passes,
+    format_size,
+    idle_gaps,
     most_kept,
+    page_times,
     percent,
-    size,
-    ticks,
+    schedule_description,
+    stashed_levels,
+    time_unit,
 )
 
 _SCENE = "gluonlab.parallel.pipeline.render"
@@ -50,7 +51,7 @@ _CHOICES = {
     "microbatches": "microbatches",
     "stages-per-device": "stages_per_device",
 }
-# What a person can choose beside what was asked for.
+# Numbers that the page offers in addition to the requested ones.
 DEVICES, MICROBATCHES = (2, 4, 8), (4, 8, 16)
 SEVERAL = {"interleaved": 2}  # stages on each device
 
@@ -59,91 +60,98 @@ CostsOf = Callable[[PipelineSchedule], Optional[Costs]]
 
 
 def as_page(priced: Iterable[Priced], start: int = 0, *, language: str = "en") -> str:
-    """An HTML page that plays schedules, beginning with number ``start`` of them.
+    """Return an HTML page that plays schedules, starting with number ``start`` of them.
 
     Every forward, backward and update that takes time is drawn, with ``data-op``, ``data-stage``,
-    ``data-microbatch``, ``data-begin`` and ``data-end``, as `price` computed them. Raises
-    ScheduleError for a schedule that is too large to draw, and where there is none of that number;
-    ConfigError for a ``language`` that is not in WORDS.
+    ``data-microbatch``, ``data-begin`` and ``data-end`` as computed by `price`.
+
+    Raises:
+        ScheduleError: A schedule is too large to draw, or there is no number ``start``.
+        ConfigError: ``language`` is not in WORDS.
     """
-    words, chosen = in_language(WORDS, language), list(priced)
+    words, chosen = select_language(WORDS, language), list(priced)
     if not 0 <= start < len(chosen):
         raise ScheduleError(f"the page cannot begin with number {start} of {len(chosen)} schedules")
     for schedule, _ in chosen:
-        drawable(schedule)
-    data = [_as_data(schedule, timeline, words) for schedule, timeline in chosen]
-    return render(_SCENE, _CHOICES, data, start, words, language)
+        check_drawable(schedule)
+    data = [_scene_data(schedule, timeline, words) for schedule, timeline in chosen]
+    return render_page(_SCENE, _CHOICES, data, start, words, language)
 
 
 def draw(asked: PipelineSchedule, costs: CostsOf = equal_shares, *, language: str = "en") -> str:
-    """The page of all schedules for some numbers of devices, which begins with the one asked for.
+    """Return the page of all schedules for several numbers of devices, starting with ``asked``.
 
-    ``costs`` gives those of a schedule, or None for one that it has none for, which is left out.
-    Raises ScheduleError for more than can be drawn; ConfigError for an unknown language.
+    ``costs`` returns the costs of a schedule, or None to leave the schedule out. Raises
+    ScheduleError for schedules that are too large to draw, and ConfigError for an unknown language.
     """
-    in_language(WORDS, language)
-    drawable(asked)
-    schedules = [asked, *(other for other in _others(asked) if other != asked)]
-    known = [(schedule, costs(schedule)) for schedule in sorted(schedules, key=_place)]
+    select_language(WORDS, language)
+    check_drawable(asked)
+    schedules = [asked, *(other for other in _selectable_schedules(asked) if other != asked)]
+    known = [(schedule, costs(schedule)) for schedule in sorted(schedules, key=_sort_key)]
     priced = [(schedule, price(schedule, its)) for schedule, its in known if its is not None]
     start = [schedule for schedule, _ in priced].index(asked)
     return as_page(priced, start, language=language)
 
 
-def _others(asked: PipelineSchedule) -> List[PipelineSchedule]:
-    """What a person may choose: small ones, and those of the size that was asked for."""
-    each, size = asked.stages // asked.devices, (asked.devices, asked.microbatches)
-    sizes = {size, *((devices, many) for devices in DEVICES for many in MICROBATCHES)}
-    several = {(name, *of, SEVERAL.get(name, 1)) for name in SCHEDULES for of in sizes}
-    several |= {(name, *size, each) for name in SEVERAL if each > 1}
-    made = (make_pipeline(*one) for one in several)
-    return [schedule for schedule in made if computations(schedule) <= MOST_COMPUTED]
+def _selectable_schedules(requested: PipelineSchedule) -> List[PipelineSchedule]:
+    """Return the schedules that the page offers: small ones, and those of the requested size."""
+    stages_per_device = requested.stages // requested.devices
+    requested_size = requested.devices, requested.microbatches
+    sizes = {requested_size, *itertools.product(DEVICES, MICROBATCHES)}
+    choices = {(name, *size, SEVERAL.get(name, 1)) for name in SCHEDULES for size in sizes}
+    if stages_per_device > 1:
+        choices |= {(name, *requested_size, stages_per_device) for name in SEVERAL}
+    schedules = (make_pipeline(*choice) for choice in choices)
+    return [schedule for schedule in schedules if count_passes(schedule) <= MOST_COMPUTED]
 
 
-def _place(schedule: PipelineSchedule) -> Tuple[int, int, int, int]:
+def _sort_key(schedule: PipelineSchedule) -> Tuple[int, int, int, int]:
+    """Return the position of a schedule on the page."""
     names = [*SCHEDULES]
     name = names.index(schedule.name) if schedule.name in names else len(names)
     return name, schedule.devices, schedule.microbatches, schedule.stages
 
 
-def _as_data(
+def _scene_data(
     schedule: PipelineSchedule, timeline: PipelineTimeline, words: PipelineTexts
 ) -> Dict[str, Any]:
-    """What template/scene.js draws; all times in the clock's unit."""
-    unit, devices = clock(timeline), range(schedule.devices)
+    """Return the data for template/scene.js; all times in the unit of `time_unit`."""
+    unit, devices = time_unit(timeline), range(schedule.devices)
     return {
         "name": schedule.name,
         "devices": schedule.devices,
         "microbatches": schedule.microbatches,
         "stages_per_device": schedule.stages // schedule.devices,
         "stages": schedule.stages,
-        "size": size(schedule, timeline, words),
-        "description": description(schedule, words),
+        "size": format_size(schedule, timeline, words),
+        "description": schedule_description(schedule, words),
         "unit": unit.unit,
-        "ticks": [unit.shown(time_s) for time_s in ticks(timeline)],
-        "axis": [axis(timeline, most) for most in (16, 6)],
-        "events": [_shown(event, unit) for event in timeline.events if _is_shown(event)],
+        "ticks": [unit.convert(time_s) for time_s in page_times(timeline)],
+        "axis": [axis_ticks(timeline, most) for most in (16, 6)],
+        "events": [_event_data(event, unit) for event in timeline.events if _is_shown(event)],
         "idle": [
-            [[unit.shown(begin), unit.shown(end)] for begin, end in gaps(timeline, device)]
+            [[unit.convert(begin), unit.convert(end)] for begin, end in idle_gaps(timeline, device)]
             for device in devices
         ],
-        "kept": [[[unit.shown(at), many] for at, many in levels(timeline, d)] for d in devices],
+        "kept": [
+            [[unit.convert(at), many] for at, many in stashed_levels(timeline, d)] for d in devices
+        ],
         "most": [most_kept(timeline, device) for device in devices],
         "bubbles": [percent(bubble) for bubble in timeline.bubbles],
     }
 
 
 def _is_shown(event: Event) -> bool:
-    """Work, and waiting, that takes time; and every message."""
+    """Return True for work and waiting that takes time, and for every message."""
     op = event.instruction.op
     takes_time = event.end_s > event.begin_s
     return op in (SEND_FORWARD, SEND_BACKWARD) or (
-        takes_time and op in (*COMPUTE, RECV_FORWARD, RECV_BACKWARD)
+        takes_time and op in (*COMPUTE_OPS, RECV_FORWARD, RECV_BACKWARD)
     )
 
 
-def _shown(event: Event, unit: Clock) -> Tuple[int, int, int, float, float]:
-    """(op's number, stage, microbatch, begin, end)"""
+def _event_data(event: Event, unit: TimeUnit) -> Tuple[int, int, int, float, float]:
+    """Return (number of the op, stage, microbatch, begin, end)."""
     op, stage, microbatch = event.instruction
-    begin, end = unit.shown(event.begin_s), unit.shown(event.end_s)
+    begin, end = unit.convert(event.begin_s), unit.convert(event.end_s)
     return OPS.index(op), stage, microbatch, begin, end

@@ -1,8 +1,8 @@
-"""A priced pipeline schedule as text for a terminal, and as one SVG picture; and its words.
+"""Pictures of a priced pipeline schedule: text for a terminal, and SVG; and their texts.
 
-In the text a line is a device, time goes to the right. In the picture rows are devices; below, how
-many microbatches every device keeps. Both, and the page (`page.py`), show the same times, idle
-devices and words.
+In the text a line is a device, and time goes to the right. In the picture a row is a device; below,
+it shows how many microbatches each device keeps. Both, and the page (`pipeline_page.py`), show the
+same times, idle devices and texts.
 """
 
 from __future__ import annotations
@@ -13,10 +13,15 @@ from pathlib import Path
 from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 from xml.etree.ElementTree import Element, SubElement
 
-from gluonlab.drawing.svg_parts import document, finished, group, text
-from gluonlab.drawing.translations import plural, read_words
+from gluonlab.drawing.svg_parts import add_group, add_text, document_text, new_document
+from gluonlab.drawing.translations import pluralize, read_scene_words
 from gluonlab.errors import ScheduleError
-from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE, Event, Kept, PipelineTimeline
+from gluonlab.parallel.pipeline.pipeline_cost import (
+    COMPUTE_OPS,
+    Event,
+    PipelineTimeline,
+    StashedActivations,
+)
 from gluonlab.parallel.pipeline.pipeline_schedule import (
     BACKWARD,
     FORWARD,
@@ -25,106 +30,111 @@ from gluonlab.parallel.pipeline.pipeline_schedule import (
     PipelineSchedule,
 )
 
-Forms = Sequence[str]  # for one thing, and for any other number of them
+Forms = Sequence[str]  # singular and plural
 
 
 class PipelineTexts(NamedTuple):
-    """All words of one language."""
+    """All texts of one language."""
 
     page: Mapping[str, str]
     shown: Mapping[str, str]
-    # what `scene` makes of a schedule
+    # for `_scene_data`
     comma: str
     sizes: Sequence[Forms]  # devices, stages, microbatches
     bubble: str
     descriptions: Mapping[str, str]  # of the schedules
 
 
-# in English the first line of each schedule's docstring
+# The English descriptions are the first lines of the schedules' docstrings.
 _DESCRIPTIONS = {
     name: (make.__doc__ or "").strip().partition("\n")[0] for name, make in SCHEDULES.items()
 }
 WORDS: Dict[str, PipelineTexts] = {
     language: PipelineTexts(**{"descriptions": _DESCRIPTIONS, **words})
-    for language, words in read_words(Path(__file__).parent / "template" / "words.json").items()
+    for language, words in read_scene_words(
+        Path(__file__).parent / "template" / "words.json"
+    ).items()
 }
 ENGLISH, JAPANESE = WORDS["en"], WORDS["ja"]
 
 
-MOST_DEVICES, MOST_COMPUTED = 16, 4096  # what an eye, and a browser, can follow
-MOST_STEPS = 200  # of a page
-SHADES = 3  # in which stages of one device differ
-_NEGLIGIBLE = 1e-9  # of the whole time: the rounding of sums
+MOST_DEVICES, MOST_COMPUTED = 16, 4096  # limits of eyes and browsers
+MOST_STEPS = 200  # steps of a page
+SHADES = 3  # for the stages of one device
+_NEGLIGIBLE = 1e-9  # share of the whole time that rounding may cause
 
 
-class Clock(NamedTuple):
-    """The unit in which all times of a drawing are shown, and how many of it a second has."""
+class TimeUnit(NamedTuple):
+    """The unit of all times of a drawing."""
 
     unit: str
     per_second: float
 
-    def shown(self, seconds: float) -> float:
-        """The time in this unit, without the rounding of sums."""
+    def convert(self, seconds: float) -> float:
+        """Convert seconds to this unit, rounded to 6 digits to hide rounding errors of sums."""
         return float(f"{seconds * self.per_second:.6g}")
 
 
-def clock(timeline: PipelineTimeline) -> Clock:
-    """The largest unit of which the whole is one or more."""
-    units = (Clock("s", 1), Clock("ms", 1e3), Clock("\N{MICRO SIGN}s", 1e6))
+def time_unit(timeline: PipelineTimeline) -> TimeUnit:
+    """Return the largest unit in which the time of the step is at least 1."""
+    units = (TimeUnit("s", 1), TimeUnit("ms", 1e3), TimeUnit("\N{MICRO SIGN}s", 1e6))
     return next((c for c in units if timeline.seconds * c.per_second >= 0.9995), units[-1])
 
 
-def computed(timeline: PipelineTimeline, device: int) -> List[Event]:
-    """What the device computes, in its order; what takes no time is left out."""
-    own = (e for e in timeline.events if e.device == device and e.instruction.op in COMPUTE)
-    return [event for event in own if event.end_s > event.begin_s]
+def computing_events(timeline: PipelineTimeline, device: int) -> List[Event]:
+    """Return the forwards, backwards and updates of a device that take time, in order."""
+    events = (event for event in timeline.events if event.device == device)
+    computing = (event for event in events if event.instruction.op in COMPUTE_OPS)
+    return [event for event in computing if event.end_s > event.begin_s]
 
 
-def gaps(timeline: PipelineTimeline, device: int) -> Iterator[Tuple[float, float]]:
-    """(from, to): when the device is idle, in seconds."""
+def idle_gaps(timeline: PipelineTimeline, device: int) -> Iterator[Tuple[float, float]]:
+    """Yield (begin, end), in seconds, of the times in which a device is idle."""
     free = 0.0
-    for event in computed(timeline, device):
-        yield from _gap(timeline, free, event.begin_s)
+    for event in computing_events(timeline, device):
+        yield from _gap_if_visible(timeline, free, event.begin_s)
         free = event.end_s
-    yield from _gap(timeline, free, timeline.seconds)
+    yield from _gap_if_visible(timeline, free, timeline.seconds)
 
 
-def _gap(timeline: PipelineTimeline, begin: float, end: float) -> Iterator[Tuple[float, float]]:
+def _gap_if_visible(
+    timeline: PipelineTimeline, begin: float, end: float
+) -> Iterator[Tuple[float, float]]:
     if end - begin > timeline.seconds * _NEGLIGIBLE:
         yield begin, end
 
 
-def ticks(timeline: PipelineTimeline) -> List[float]:
-    """The times through which a page goes: as far apart as its shortest forward or backward takes.
+def page_times(timeline: PipelineTimeline) -> List[float]:
+    """Return the times that a page steps through, in steps of the shortest forward or backward.
 
-    They are as far apart all the way, so that a page plays at the speed of the real thing.
+    All steps are equally long, so that the page plays at a constant speed.
     """
     lengths = [event.end_s - event.begin_s for event in timeline.events]
-    wanted = [
+    pass_lengths = [
         length
         for length, event in zip(lengths, timeline.events)
-        if event.instruction.op in COMPUTE[:2] and length > 0
+        if event.instruction.op in COMPUTE_OPS[:2] and length > 0
     ]
-    count = timeline.seconds / min(wanted) if wanted else 0.0
+    count = timeline.seconds / min(pass_lengths) if pass_lengths else 0.0
     steps = max(1, math.ceil(min(count, MOST_STEPS) - 1e-6))
     return [timeline.seconds * step / steps for step in range(steps + 1)]
 
 
-def shade(schedule: PipelineSchedule, stage: int) -> int:
-    """How pale a stage is drawn: 0 for the first of its device, and so on."""
+def stage_shade(schedule: PipelineSchedule, stage: int) -> int:
+    """Return the shade of a stage: 0 for the first of its device, and so on."""
     return stage // schedule.devices % SHADES
 
 
 def most_kept(timeline: PipelineTimeline, device: int) -> int:
-    """The most microbatches that the device keeps at once, over its stages."""
+    """Return the largest number of microbatches that a device keeps at once."""
     return max(kept.microbatches for kept in timeline.kept[device])
 
 
-def levels(timeline: PipelineTimeline, device: int) -> List[Kept]:
-    """How many microbatches the device keeps from when on, without what lasts no time."""
+def stashed_levels(timeline: PipelineTimeline, device: int) -> List[StashedActivations]:
+    """Return the microbatches that a device keeps over time, without levels of no duration."""
     kept, moment = timeline.kept[device], timeline.seconds * _NEGLIGIBLE
     lasting = [now for now, then in zip(kept, kept[1:]) if then.at_s - now.at_s > moment]
-    changes: List[Kept] = []
+    changes: List[StashedActivations] = []
     for now in [*lasting, kept[-1]]:
         if not changes or changes[-1].microbatches != now.microbatches:
             changes.append(now)
@@ -132,29 +142,29 @@ def levels(timeline: PipelineTimeline, device: int) -> List[Kept]:
 
 
 def percent(share: float) -> str:
-    """``27``"""
+    """Return a share in percent, such as "27"."""
     return f"{100 * share:.0f}"
 
 
-def size(
+def format_size(
     schedule: PipelineSchedule, timeline: PipelineTimeline, words: PipelineTexts = ENGLISH
 ) -> str:
-    """``4 devices, 4 stages, 8 microbatches, 33 ms, bubble 27%``"""
+    """Return numbers, time and bubble: "4 devices, 4 stages, 8 microbatches, 33 ms, bubble 27%"."""
     counts = (schedule.devices, schedule.stages, schedule.microbatches)
     sizes = [forms[count != 1].format(count) for forms, count in zip(words.sizes, counts)]
-    unit = clock(timeline)
-    time = f"{unit.shown(timeline.seconds):g} {unit.unit}"
+    unit = time_unit(timeline)
+    time = f"{unit.convert(timeline.seconds):g} {unit.unit}"
     return words.comma.join([*sizes, time, words.bubble.format(percent(timeline.bubble))])
 
 
-def description(schedule: PipelineSchedule, words: PipelineTexts = ENGLISH) -> str:
-    """What the schedule of this name does; nothing for one that has none."""
+def schedule_description(schedule: PipelineSchedule, words: PipelineTexts = ENGLISH) -> str:
+    """Return the description of a schedule; "" for an unknown name."""
     return words.descriptions.get(schedule.name, "")
 
 
-def axis(timeline: PipelineTimeline, most: int) -> Sequence[float]:
-    """Round times, in the clock's unit, at most so many steps apart, for a drawing's axis."""
-    whole = clock(timeline).shown(timeline.seconds)
+def axis_ticks(timeline: PipelineTimeline, most: int) -> Sequence[float]:
+    """Return round times for an axis, in the drawing's unit, at most ``most`` steps."""
+    whole = time_unit(timeline).convert(timeline.seconds)
     if not whole:
         return [0.0]
     rough = whole / most
@@ -163,102 +173,112 @@ def axis(timeline: PipelineTimeline, most: int) -> Sequence[float]:
     return [float(f"{number * step:.6g}") for number in range(int(whole / step + 1e-6) + 1)]
 
 
-def computations(schedule: PipelineSchedule) -> int:
-    """How many forwards and backwards there are."""
+def count_passes(schedule: PipelineSchedule) -> int:
+    """Return the number of forwards and backwards."""
     return 2 * schedule.stages * schedule.microbatches
 
 
-def drawable(schedule: PipelineSchedule) -> None:
-    """Raises ScheduleError for a schedule that is too large for a picture."""
-    if schedule.devices > MOST_DEVICES or computations(schedule) > MOST_COMPUTED:
+def check_drawable(schedule: PipelineSchedule) -> None:
+    """Raise ScheduleError if a schedule is too large to draw."""
+    if schedule.devices > MOST_DEVICES or count_passes(schedule) > MOST_COMPUTED:
         raise ScheduleError(
-            f"{schedule.name} with {plural(schedule.devices, 'device')}, "
-            f"{plural(schedule.stages, 'stage')} and {schedule.microbatches} microbatches is too "
-            f"large to draw: choose up to {MOST_DEVICES} devices and {MOST_COMPUTED // 2} stages x "
-            "microbatches"
+            f"{schedule.name} with {pluralize(schedule.devices, 'device')}, "
+            f"{pluralize(schedule.stages, 'stage')} and {schedule.microbatches} microbatches is "
+            f"too large to draw: choose up to {MOST_DEVICES} devices and "
+            f"{MOST_COMPUTED // 2} stages x microbatches"
         )
 
 
 # As text
 
 NARROWEST = 40
-MOST_COLUMNS = 2000  # of all blocks together
-STAGE_LETTERS = "abcdefghijklmnopqrstuvwxyz"  # of one device, in its boxes
+MOST_COLUMNS = 2000  # columns of all blocks
+STAGE_LETTERS = "abcdefghijklmnopqrstuvwxyz"  # for the stages of one device
 
-FILLS = {BACKWARD: "=", UPDATE: "u"}  # and a forward's "-"
+FILLS = {BACKWARD: "=", UPDATE: "u"}  # forward: "-"
 IDLE = "."
 
 
 def as_text(schedule: PipelineSchedule, timeline: PipelineTimeline, width: int = 80) -> str:
-    """What every device does when, and how many microbatches it keeps, in lines of ``width``.
+    """Return what each device does and keeps over time, in lines of ``width``.
 
-    As many blocks stand below each other as time needs, so that the numbers of microbatches can be
-    read where that takes no more than 2000 columns. Raises ScheduleError for a width below 40.
+    Long times are split into blocks below each other, so that the numbers of microbatches are
+    readable if 2000 columns suffice for that. Raises ScheduleError for a width below 40.
     """
     if width < NARROWEST:
         raise ScheduleError(f"a pipeline in {width} columns: give it at least {NARROWEST}")
-    heads = [f"{schedule.name}: {size(schedule, timeline)}", description(schedule), ""]
-    text = [*heads, _legend(schedule, timeline)]
+    heads = [
+        f"{schedule.name}: {format_size(schedule, timeline)}",
+        schedule_description(schedule),
+        "",
+    ]
+    text = [*heads, _text_legend(schedule, timeline)]
     lines = [part for line in text for part in textwrap.wrap(line, width) or [""]]
     label = len(f"device {schedule.devices - 1}")
-    devices, unit = range(schedule.devices), clock(timeline)
-    scale, room = _scale(schedule, timeline, width - label - 2)
-    rows = [_line(schedule, timeline, device, scale) for device in devices]
+    devices, unit = range(schedule.devices), time_unit(timeline)
+    scale, room = _text_scale(schedule, timeline, width - label - 2)
+    rows = [_device_line(schedule, timeline, device, scale) for device in devices]
     for begin in range(0, len(rows[0]), room):
         end = min(begin + room, len(rows[0]))
-        times = [f"{unit.shown(min(c / scale, timeline.seconds)):.4g}" for c in (begin, end)]
+        times = [f"{unit.convert(min(c / scale, timeline.seconds)):.4g}" for c in (begin, end)]
         lines += ["", f"from {times[0]} to {times[1]} {unit.unit}"]
         lines += [f"{f'device {device}':<{label}}  {rows[device][begin:end]}" for device in devices]
         for device in devices:
             kept = _kept_line(timeline, device, scale, range(begin, end))
             lines.append(f"{f'keeps {device}':<{label}}  {kept}".rstrip())
-    return "\n".join([*lines, "", *_table(schedule, timeline)])
+    return "\n".join([*lines, "", *_summary_table(schedule, timeline)])
 
 
-def _legend(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
+def _text_legend(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
     marks = ["0-- microbatch 0 goes forward", "0== backward", ".. idle"]
     ops = {
         event.instruction.op
         for device in range(schedule.devices)
-        for event in computed(timeline, device)
+        for event in computing_events(timeline, device)
     }
     marks += ["uu update"] * (UPDATE in ops)
     several = schedule.stages > schedule.devices
     return f"{', '.join(marks)}." + " a, b: the device's first and second stage." * several
 
 
-def _scale(schedule: PipelineSchedule, timeline: PipelineTimeline, room: int) -> Tuple[float, int]:
-    """Columns for a second, and how many columns a block has.
+def _text_scale(
+    schedule: PipelineSchedule, timeline: PipelineTimeline, room: int
+) -> Tuple[float, int]:
+    """Return columns per second, and the columns of a block.
 
-    All fits into one block, if the shortest forward or backward then has room for its number.
+    There is only one block if the shortest forward or backward then has room for its number.
     """
     whole = timeline.seconds
     lengths = [
         event.end_s - event.begin_s
         for device in range(schedule.devices)
-        for event in computed(timeline, device)
+        for event in computing_events(timeline, device)
         if event.instruction.op != UPDATE
     ]
     if not lengths:
         return 1.0 / (whole or 1.0), room
     letters = len(str(schedule.microbatches - 1)) + (schedule.stages > schedule.devices)
     shortest = min(lengths)
-    # whole columns for the shortest, so that equal boxes are equally wide, and no block cuts one
+    # The shortest pass gets whole columns, so that equal boxes are equally wide and no block cuts
+    # one.
     columns = max(letters + 1, int(room / whole * shortest))
     scale = min(columns / shortest, MOST_COLUMNS / whole)
     return scale, room if _column(whole, scale) <= room else max(room - room % columns, 1)
 
 
-def _line(schedule: PipelineSchedule, timeline: PipelineTimeline, device: int, scale: float) -> str:
-    """What the device does in each column."""
+def _device_line(
+    schedule: PipelineSchedule, timeline: PipelineTimeline, device: int, scale: float
+) -> str:
+    """Return the line of a device, with one letter per column."""
     line = [IDLE] * _column(timeline.seconds, scale)
-    for event in computed(timeline, device):
+    for event in computing_events(timeline, device):
         begin, end = _column(event.begin_s, scale), _column(event.end_s, scale)
-        line[begin:end] = _box(schedule, event, end - begin)
+        line[begin:end] = _pass_text(schedule, event, end - begin)
     return "".join(line)
 
 
-def _box(schedule: PipelineSchedule, event: Event, columns: int) -> str:
+def _pass_text(schedule: PipelineSchedule, event: Event, columns: int) -> str:
+    """Return the box of a forward, backward or update."""
     op, stage, microbatch = event.instruction
     fill = FILLS.get(op, "-")
     several = schedule.stages > schedule.devices
@@ -268,16 +288,16 @@ def _box(schedule: PipelineSchedule, event: Event, columns: int) -> str:
 
 
 def _kept_line(timeline: PipelineTimeline, device: int, scale: float, columns: range) -> str:
-    """How many microbatches the device keeps: at the block's begin, and where that changes."""
-    changes = [(_column(at_s, scale), many) for at_s, many in levels(timeline, device)]
-    before = [many for column, many in changes if column <= columns.start][-1]
-    later = [(column, many) for column, many in changes if column in columns[1:]]
+    """Return the microbatches that a device keeps: at the start of a block and at each change."""
+    changes = [(_column(at_s, scale), many) for at_s, many in stashed_levels(timeline, device)]
+    initial = [many for column, many in changes if column <= columns.start][-1]
+    changes_inside = [(column, many) for column, many in changes if column in columns[1:]]
     line, free = [" "] * len(columns), 0
-    for column, many in [(columns.start, before), *later]:
-        place, number = column - columns.start, str(many)
-        if place >= free and place + len(number) <= len(line):
-            line[place : place + len(number)] = number
-            free = place + len(number) + 1
+    for column, many in [(columns.start, initial), *changes_inside]:
+        offset, number = column - columns.start, str(many)
+        if offset >= free and offset + len(number) <= len(line):
+            line[offset : offset + len(number)] = number
+            free = offset + len(number) + 1
     return "".join(line)
 
 
@@ -285,7 +305,7 @@ def _column(seconds: float, scale: float) -> int:
     return int(seconds * scale + 0.5)
 
 
-def _table(schedule: PipelineSchedule, timeline: PipelineTimeline) -> Iterator[str]:
+def _summary_table(schedule: PipelineSchedule, timeline: PipelineTimeline) -> Iterator[str]:
     heads = ("device", "stages", "bubble", "keeps at most")
     rows: List[Iterable[str]] = [heads]
     for device, bubble in enumerate(timeline.bubbles):
@@ -303,8 +323,8 @@ def _table(schedule: PipelineSchedule, timeline: PipelineTimeline) -> Iterator[s
 WIDTH, WIDEST, MARGIN, LABELS, RIGHT = 1200, 6000, 32, 96, 30
 AXIS, TALL, GAP, LOW, BETWEEN, DIGIT = 30, 36, 12, 30, 40, 7.6
 
-# On white, what carries meaning has a contrast of at least 3 and differs in shape as well as in
-# colour; numbers have 4.5.
+# On white, meaningful parts have a contrast of at least 3 and differ in shape as well as in color;
+# numbers have a contrast of 4.5.
 STYLE = """
 text { font-family: system-ui, "Segoe UI", "Helvetica Neue", Arial, sans-serif; font-size: 13px;
   fill: #1c2430 }
@@ -331,14 +351,14 @@ _HOW_TO_READ = (
 
 
 class _PipelineLayout:
-    """Where things are: time shares the width, but the numbers of microbatches can be read."""
+    """Positions of all parts. Time fills the width, but numbers of microbatches stay readable."""
 
     def __init__(self, schedule: PipelineSchedule, timeline: PipelineTimeline) -> None:
         whole = timeline.seconds or 1.0
         lengths = [
             event.end_s - event.begin_s
             for device in range(schedule.devices)
-            for event in computed(timeline, device)
+            for event in computing_events(timeline, device)
             if event.instruction.op != UPDATE
         ]
         digits = len(str(schedule.microbatches - 1))
@@ -356,52 +376,52 @@ class _PipelineLayout:
         return AXIS + row * (TALL + GAP)
 
     def base(self, row: int) -> int:
-        """Of what the device keeps."""
+        """Return the y position of the base of a device's stashed activations."""
         return self.below + row * (LOW + GAP) + LOW
 
 
 def as_svg(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
-    """The schedule with its price as an SVG document, complete in itself.
+    """Return the schedule with its times as SVG that needs no other file.
 
-    Raises ScheduleError for more than can be told apart.
+    Raises ScheduleError for a schedule that is too large to draw.
     """
-    drawable(schedule)
+    check_drawable(schedule)
     frame = _PipelineLayout(schedule, timeline)
     width = 2 * MARGIN + LABELS + frame.whole + RIGHT
-    title = f"{schedule.name}: {size(schedule, timeline)}"
-    root = document(title, [description(schedule), _HOW_TO_READ], STYLE)
+    title = f"{schedule.name}: {format_size(schedule, timeline)}"
+    root = new_document(title, [schedule_description(schedule), _HOW_TO_READ], STYLE)
     stripes = {"width": "6", "height": "6", "patternUnits": "userSpaceOnUse"}
     hatch = SubElement(SubElement(root, "defs"), "pattern", {"id": "hatch", **stripes})
     SubElement(hatch, "path", {"class": "stripe", "d": "M-1 7L7 -1M-1 1L1 -1M5 7L7 5"})
-    y = _heading(root, schedule, timeline, width)
-    picture = group(root, MARGIN, y)
+    y = _draw_heading(root, schedule, timeline, width)
+    picture = add_group(root, MARGIN, y)
     _draw_axis(picture, frame, schedule, timeline)
     for row in range(schedule.devices):
         _draw_row(picture, frame, schedule, timeline, row)
         _draw_kept(picture, frame, timeline, row)
-    text(picture, LABELS, frame.below - 10, "microbatches kept", "quiet small")
-    text(picture, LABELS + frame.whole + RIGHT, frame.below - 10, "most", "quiet small end")
-    return finished(root, round(width), y + frame.height + MARGIN - GAP)
+    add_text(picture, LABELS, frame.below - 10, "microbatches kept", "quiet small")
+    add_text(picture, LABELS + frame.whole + RIGHT, frame.below - 10, "most", "quiet small end")
+    return document_text(root, round(width), y + frame.height + MARGIN - GAP)
 
 
-def _heading(
+def _draw_heading(
     root: Element, schedule: PipelineSchedule, timeline: PipelineTimeline, width: float
 ) -> int:
-    """Name, size, description and legend; returns where the picture begins."""
-    text(root, MARGIN, 46, schedule.name, "name")
-    wrapped = textwrap.wrap(description(schedule), int((width - 2 * MARGIN) // 7))
+    """Draw name, size, description and legend; return the y position below."""
+    add_text(root, MARGIN, 46, schedule.name, "name")
+    wrapped = textwrap.wrap(schedule_description(schedule), int((width - 2 * MARGIN) // 7))
     y = 70
-    for line in [size(schedule, timeline), *wrapped]:
-        text(root, MARGIN, y, line, "quiet")
+    for line in [format_size(schedule, timeline), *wrapped]:
+        add_text(root, MARGIN, y, line, "quiet")
         y += 19
-    legend, x = group(root, MARGIN, y - 4), 0
+    legend, x = add_group(root, MARGIN, y - 4), 0
     several = schedule.stages > schedule.devices
     kinds = [("forward shade-0", "forward"), ("backward shade-0", "backward")]
     kinds += [("forward shade-1", "paler: a device's later stages")] * several
     for kind, label in [*kinds, ("idle", "idle, the bubble")]:
-        place = {"x": str(x), "y": "0", "width": "28", "height": "18", "rx": "3"}
-        SubElement(legend, "rect", {"class": kind, **place})
-        text(legend, x + 36, 14, label)
+        box = {"x": str(x), "y": "0", "width": "28", "height": "18", "rx": "3"}
+        SubElement(legend, "rect", {"class": kind, **box})
+        add_text(legend, x + 36, 14, label)
         x += 58 + int(6.5 * len(label))
     return y + 28
 
@@ -409,12 +429,12 @@ def _heading(
 def _draw_axis(
     parent: Element, frame: _PipelineLayout, schedule: PipelineSchedule, timeline: PipelineTimeline
 ) -> None:
-    unit, bottom = clock(timeline), frame.top(schedule.devices) - GAP
-    text(parent, LABELS - 12, 18, unit.unit, "quiet small end")
-    for time in axis(timeline, 16):
+    unit, bottom = time_unit(timeline), frame.top(schedule.devices) - GAP
+    add_text(parent, LABELS - 12, 18, unit.unit, "quiet small end")
+    for time in axis_ticks(timeline, 16):
         x = frame.x(time / unit.per_second)
         SubElement(parent, "path", {"class": "scale", "d": f"M{x:g} {AXIS - 4}V{bottom + 3}"})
-        text(parent, x, 18, f"{time:g}", "quiet small middle")
+        add_text(parent, x, 18, f"{time:g}", "quiet small middle")
 
 
 def _draw_row(
@@ -424,38 +444,39 @@ def _draw_row(
     timeline: PipelineTimeline,
     row: int,
 ) -> None:
-    """What the device does."""
+    """Draw what a device does."""
     stages, middle = [str(stage) for stage in schedule.stages_of(row)], frame.top(row) + TALL / 2
     named = f"stage{'s' * (len(stages) > 1)} {', '.join(stages)}"
-    text(parent, LABELS - 8, middle - 2, f"device {row}", "end")
-    text(parent, LABELS - 8, middle + 12, named, "quiet small end")
-    for begin, end in gaps(timeline, row):
-        place = _box_at(frame, row, (begin, end))
-        SubElement(parent, "rect", {"class": "idle", **place})
-    for event in computed(timeline, row):
-        _work(parent, frame, schedule, event)
+    add_text(parent, LABELS - 8, middle - 2, f"device {row}", "end")
+    add_text(parent, LABELS - 8, middle + 12, named, "quiet small end")
+    for begin, end in idle_gaps(timeline, row):
+        box = _box_attributes(frame, row, (begin, end))
+        SubElement(parent, "rect", {"class": "idle", **box})
+    for event in computing_events(timeline, row):
+        _draw_pass(parent, frame, schedule, event)
 
 
-def _work(
+def _draw_pass(
     parent: Element, frame: _PipelineLayout, schedule: PipelineSchedule, event: Event
 ) -> None:
+    """Draw a forward, backward or update."""
     op, stage, microbatch = event.instruction
-    pale = shade(schedule, stage)
+    pale = stage_shade(schedule, stage)
     box = SubElement(parent, "g")
     SubElement(box, "title").text = f"device {event.device}: {event.instruction}"
     kind = f"{op} shade-{pale}" if op in (FORWARD, BACKWARD) else op
-    place = _box_at(frame, event.device, (event.begin_s, event.end_s), air=1)
-    SubElement(box, "rect", {"class": kind, "rx": "3", **place})
+    attributes = _box_attributes(frame, event.device, (event.begin_s, event.end_s), air=1)
+    SubElement(box, "rect", {"class": kind, "rx": "3", **attributes})
     begin, end = frame.x(event.begin_s), frame.x(event.end_s)
     if op != UPDATE and end - begin >= len(str(microbatch)) * DIGIT:
         y = frame.top(event.device) + TALL / 2 + 4
-        text(box, (begin + end) / 2, y, str(microbatch), f"number on-{pale}")
+        add_text(box, (begin + end) / 2, y, str(microbatch), f"number on-{pale}")
 
 
-def _box_at(
+def _box_attributes(
     frame: _PipelineLayout, row: int, span: Tuple[float, float], air: float = 0.0
 ) -> Dict[str, str]:
-    """Attributes of a box in the device's row; ``span``: from, to, in seconds."""
+    """Return the attributes of a box in a device's row; ``span``: (begin, end) in seconds."""
     begin, end = map(frame.x, span)
     return {
         "x": f"{begin + air / 2:g}",
@@ -468,15 +489,15 @@ def _box_at(
 def _draw_kept(
     parent: Element, frame: _PipelineLayout, timeline: PipelineTimeline, row: int
 ) -> None:
-    """How many microbatches the device keeps; the same scale for all."""
+    """Draw how many microbatches a device keeps, with the same scale for all devices."""
     rows = range(len(timeline.kept))
     most = max(1, *(most_kept(timeline, device) for device in rows))
     base, line = frame.base(row), f"M{frame.x(0):g} {frame.base(row)}"
-    for at_s, microbatches in levels(timeline, row):
+    for at_s, microbatches in stashed_levels(timeline, row):
         line += f"H{frame.x(at_s):g}V{base - microbatches / most * LOW:g}"
     line += f"H{frame.x(timeline.seconds):g}"
     SubElement(parent, "path", {"class": "kept", "d": f"{line}V{base}z"})
     SubElement(parent, "path", {"class": "level", "d": line})
-    text(parent, LABELS - 8, base - 4, f"device {row}", "quiet small end")
+    add_text(parent, LABELS - 8, base - 4, f"device {row}", "quiet small end")
     right = LABELS + frame.whole + RIGHT
-    text(parent, right, base - 4, str(most_kept(timeline, row)), "small end")
+    add_text(parent, right, base - 4, str(most_kept(timeline, row)), "small end")
