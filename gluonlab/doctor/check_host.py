@@ -257,14 +257,16 @@ REASONS = (
 
 def folder() -> List[Finding]:
     """The folder of all data sets, and those that are complete in it."""
-    from gluonlab.data.fetching.data_folders import data_root, folder_of
+    from gluonlab.data.fetching.data_folders import data_root, find_dataset_folder
     from gluonlab.data.fetching.download_sources import SOURCES
 
     try:
         root = data_root()
     except GluonlabError as error:
         return [warning("data", "there is no folder for data sets", str(error), OWN_FOLDER)]
-    here = [name for name, source in SOURCES.items() if folder_of(source, root) is not None]
+    here = [
+        name for name, source in SOURCES.items() if find_dataset_folder(source, root) is not None
+    ]
     held = "only digits, which is built in, is here"
     held = f"here are {', '.join(here)}, and digits" if here else held
     return [place("data", f"data sets ({held})", root, OWN_FOLDER)]

@@ -500,7 +500,7 @@ def training_step(
 
     from gluonlab.bucketed_trainer.trainer import BucketedTrainer
     from gluonlab.data.loading.augmentation import make_input
-    from gluonlab.data.loading.split_batch import whole
+    from gluonlab.data.loading.split_batch import make_local_batch
     from gluonlab.models import get_model
     from gluonlab.models.infer_shapes import complete
     from gluonlab.parallel.data.strategy import DataParallelStep
@@ -514,7 +514,7 @@ def training_step(
     step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None))
     xs = [nd.zeros((images, *shape), ctx=ctx, dtype="uint8") for ctx in ctxs]
     ys = [nd.zeros((images,), ctx=ctx, dtype="int32") for ctx in ctxs]
-    return partial(step, whole(xs, ys))
+    return partial(step, make_local_batch(xs, ys))
 
 
 # Speeds come last, because they are what may be left out.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
 
-from gluonlab.data.fetching.data_folders import data_root, download_command, folder_of
+from gluonlab.data.fetching.data_folders import data_root, download_command, find_dataset_folder
 from gluonlab.data.fetching.download_sources import SOURCES
 from gluonlab.data.sets.dataset_registry import check_dataset
 from gluonlab.devices import describe, gpu_count, gpus
@@ -114,7 +114,7 @@ def _data(on_gpus: bool, wanted: Optional[str]) -> Tuple[str, str]:
         )
     choices = (wanted,) if wanted else REAL
     for name in choices:
-        if name not in SOURCES or folder_of(SOURCES[name], data_root()):
+        if name not in SOURCES or find_dataset_folder(SOURCES[name], data_root()):
             return name, ""
     missing, command = say(en=" or ", ja=" と ").join(choices), download_command(choices[0])
     return "digits", say(

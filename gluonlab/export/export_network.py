@@ -102,13 +102,13 @@ def _some_images(dataset: Dataset) -> Any:
 def _colours(dataset: Dataset) -> Any:
     """By which images are normalised: each channel's mean and deviation; 0 and 1 change nothing."""
     channels = dataset.image_shape[0]
-    return dataset.colours or ((0.0,) * channels, (1.0,) * channels)
+    return dataset.normalization or ((0.0,) * channels, (1.0,) * channels)
 
 
 def _description(model: str, dataset: Dataset) -> Dict[str, Any]:
     floats = image_dtype(dataset.train) != "uint8"
     values = "floats as the run's" if floats else "pixels divided by 255"
-    if dataset.colours is not None:
+    if dataset.normalization is not None:
         values += ", minus mean, divided by std, by channel"
     elif not floats:
         values = f"0 to 1: {values}"

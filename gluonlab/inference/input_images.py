@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from gluonlab.data.fetching.data_folders import readable
-from gluonlab.data.images.decoder_pool import SLOTS, Decoders
+from gluonlab.data.fetching.data_folders import convert_read_errors
+from gluonlab.data.images.decoder_pool import REQUEST_IMAGES, DecoderPool
 from gluonlab.data.images.image_locations import ENDINGS, is_image_name
 from gluonlab.data.sets.dataset import Reading
-from gluonlab.data.sets.image_files import AT_ONCE, MOST_DECODERS, FileSplit
+from gluonlab.data.sets.image_files import CHUNK_IMAGES, MAX_DECODERS, FileSplit
 from gluonlab.data.sets.image_folder import is_hidden
 from gluonlab.engine.local_processes import own_cores
 from gluonlab.errors import DataError
@@ -56,7 +56,7 @@ def find_pictures(asked: Sequence[str]) -> List[Picture]:
                 raise DataError("- is given twice, and standard input has one image: give - once")
             found.append(Picture(STDIN, _standard_input()))
             continue
-        with readable(Path(name), "file or folder"):
+        with convert_read_errors(Path(name), "file or folder"):
             if os.path.isdir(name):
                 found += _in_folder(name)
                 continue
@@ -140,11 +140,11 @@ class GreySplit:
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
         """The images (n, 1, H, W) uint8 and labels (n,) int32 at these n indices."""
-        return self.begin(indices).result()
+        return self.start_reading(indices).result()
 
-    def begin(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> Reading:
+    def start_reading(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> Reading:
         """Have these n images decoded."""
-        return _Grey(self.split.begin(indices, seeds))
+        return _Grey(self.split.start_reading(indices, seeds))
 
 
 class _Grey(NamedTuple):
@@ -183,12 +183,12 @@ def split_of(
             f"the run's images are {'x'.join(map(str, shape))}, and pictures become squares in "
             "grey or three colours: give arrays of that shape, in Python, to load_run(RUN).predict"
         )
-    count = min(decoders or min(own_cores(), MOST_DECODERS), -(-len(pictures) // SLOTS))
-    processes, wrong = Decoders(width, count, resizer), {}
+    count = min(decoders or min(own_cores(), MAX_DECODERS), -(-len(pictures) // REQUEST_IMAGES))
+    processes, wrong = DecoderPool(width, count, resizer), {}
     if skip_bad:
         paths = [picture.path for picture in pictures]
-        for number, (_, bad) in enumerate(processes.in_turns(paths, AT_ONCE)):
-            wrong.update({number * AT_ONCE + place: reason for place, reason in bad.items()})
+        for number, (_, bad) in enumerate(processes.decode_in_chunks(paths, CHUNK_IMAGES)):
+            wrong.update({number * CHUNK_IMAGES + place: reason for place, reason in bad.items()})
     good = [picture for place, picture in enumerate(pictures) if place not in wrong]
     reasons = [_named(reason, pictures) for _, reason in sorted(wrong.items())]
     if not good:

@@ -24,7 +24,7 @@ from typing import (
 import numpy as np
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.data.sets.convert_arrays import CHANNELS_FIRST, to_host, to_pixels
+from gluonlab.data.sets.convert_arrays import CHANNELS_FIRST, to_numpy, to_pixels
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
 from gluonlab.data.sets.gluon_datasets import resolve_dataset
 from gluonlab.engine.np_compatibility import give_back, nd_semantics
@@ -307,13 +307,13 @@ def _listed(images: Any) -> "List[Any] | NDArray[Any]":
     if isinstance(images, (str, bytes, bytearray, os.PathLike)):
         return [images]
     if hasattr(images, "shape"):
-        return to_host(images, "images")
+        return to_numpy(images, "images")
     try:
         given = list(images)
     except TypeError:
         given = [images]
     arrays = given and all(hasattr(each, "shape") for each in given)
-    return to_host(given, "images") if arrays else given
+    return to_numpy(given, "images") if arrays else given
 
 
 def _found(given: Sequence[Any]) -> List[Picture]:

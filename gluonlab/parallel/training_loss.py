@@ -33,7 +33,7 @@ class WeightedLoss(gluon.HybridBlock):
     """A loss in which each image has a weight, as Gluon's ``sample_weight``.
 
     ``scores`` (n, K), ``labels`` (n, 2): a label and its weight, as a split with weights gives them
-    (`gluonlab.data.sets.dataset.LabelledSplit`) -> (n,).
+    (`gluonlab.data.sets.dataset.LabeledSplit`) -> (n,).
     """
 
     def __init__(self, loss: gluon.HybridBlock) -> None:

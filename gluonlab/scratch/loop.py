@@ -13,7 +13,7 @@ from mxnet import nd
 from gluonlab.config.option_types import LARGEST_RATE, real, whole
 from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.data.sets.dataset import Dataset, Split
-from gluonlab.data.sets.gluon_datasets import required_dataset
+from gluonlab.data.sets.gluon_datasets import require_dataset
 from gluonlab.devices import listed
 from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import ModelError
@@ -89,7 +89,7 @@ def train(
     ModelError when the images do not fit LeNet, DeviceError for what is not a list of devices, each
     of them once, and DivergedError when the loss is no longer a number, or beyond recovery.
     """
-    dataset, ctxs = required_dataset(dataset), listed(ctxs)
+    dataset, ctxs = require_dataset(dataset), listed(ctxs)
     whole(1)("global_batch_size", global_batch_size)
     whole(1)("epochs", epochs)
     real(0, LARGEST_RATE, above_minimum=True)("lr", lr)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.sets.dataset_registry import takes
+from gluonlab.data.sets.dataset_registry import accepts_option
 from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import ConfigError
 from gluonlab.host.resources import room
@@ -118,7 +118,7 @@ class _Search:
 
     def __init__(self, plan: Plan, budget: int, smallest: int, tell: Tell) -> None:
         self.plan, self.budget, self.smallest, self.tell = plan, budget, smallest, tell
-        self.grows = takes(plan.config.dataset, "samples")
+        self.grows = accepts_option(plan.config.dataset, "samples")
         split = plan.split.way != DATA
         self.per = plan.split.has_copy
         # a share of a pipeline has as many microbatches as usual only if it has as many images

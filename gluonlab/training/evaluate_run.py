@@ -13,10 +13,10 @@ import mxnet as mx
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.images.resize_image import CYKOOZ, PILLOW, usual_resizer
-from gluonlab.data.sets.data_fingerprint import what_differs
+from gluonlab.data.images.resize_image import CYKOOZ, PILLOW, default_resizer
+from gluonlab.data.sets.data_fingerprint import describe_class_changes
 from gluonlab.data.sets.dataset import Dataset
-from gluonlab.data.sets.dataset_registry import takes
+from gluonlab.data.sets.dataset_registry import accepts_option
 from gluonlab.data.sets.gluon_datasets import resolve_dataset
 from gluonlab.engine.np_compatibility import give_back, nd_semantics
 from gluonlab.errors import ConfigError, OutputError, RunError, warn
@@ -208,7 +208,7 @@ def config_of(found: Description, given: Dict[str, Any]) -> TrainConfig:
         shape is not None
         and shape[-1] >= SMALLEST_SIZE
         and settings.get("image_size") is None
-        and takes(str(settings.get("dataset")), "image_size")
+        and accepts_option(str(settings.get("dataset")), "image_size")
     ):
         settings["image_size"] = shape[-1]  # the default follows the images that are there now
     # which normalises nothing of itself: that is the run's, or of old its data set's
@@ -220,7 +220,7 @@ def config_of(found: Description, given: Dict[str, Any]) -> TrainConfig:
         raise ConfigError(f"{found.file} is damaged: {error}") from None
     config = TrainConfig(**{**settings, **UNCHANGED, "model": found.used["model"], **given})
     config = with_resizer(config, found.used)
-    if config.resizer == CYKOOZ != usual_resizer():
+    if config.resizer == CYKOOZ != default_resizer():
         warn(
             f"the images of {found.folder} were resized by cykooz.resizer, which is not installed: "
             "Pillow is used, which rounds a few pixels to the next value"
@@ -266,7 +266,7 @@ def check_same_images(found: Description, data: Dataset) -> None:
             f"{data.name} has images of {now}, but {folder} was trained on {was}: "
             "evaluate it on images of that shape"
         )
-    differs = what_differs(found.classes, data.classes)
+    differs = describe_class_changes(found.classes, data.classes)
     if differs:
         raise ConfigError(
             f"{data.name} is not what {folder} was trained on ({differs}): "

@@ -365,7 +365,7 @@ class TrainingLoop:
                     else self.profiler.step(batch, self.log.step + 1)
                 )
                 # processes that do not wait for each other count their own images
-                images = batch.size if self.plan.group.waits else batch.here
+                images = batch.size if self.plan.group.waits else batch.local_size
                 known = self.log.append(losses, images)
                 self.state.note(epoch, known)
                 self.reporter.step_done(batch.size, known)

@@ -20,7 +20,7 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequenc
 from mxnet import gluon, nd
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.batch_loader import stays_on_devices
+from gluonlab.data.loading.batch_loader import fits_on_devices
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.data.sets.dataset import ReadAheadSplit, Reading, Split
 from gluonlab.errors import GluonlabError
@@ -60,8 +60,8 @@ class _Part:
 class _ReadAheadPart(_Part):
     split: ReadAheadSplit
 
-    def begin(self, indices: Any, seeds: Any = None) -> Reading:
-        return self.split.begin(indices, seeds)
+    def start_reading(self, indices: Any, seeds: Any = None) -> Reading:
+        return self.split.start_reading(indices, seeds)
 
 
 def cut(split: Split, batch_size: int, resident_bytes: int) -> Split:
@@ -70,7 +70,7 @@ def cut(split: Split, batch_size: int, resident_bytes: int) -> Split:
     Only what is read batch by batch is cut.
     """
     images = min(len(split), (WAITING + AHEAD) * batch_size + len(split) % batch_size)
-    if stays_on_devices(split, resident_bytes) or images == len(split):
+    if fits_on_devices(split, resident_bytes) or images == len(split):
         return split
     return (_ReadAheadPart if isinstance(split, ReadAheadSplit) else _Part)(split, images)
 

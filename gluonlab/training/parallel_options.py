@@ -14,7 +14,7 @@ import mxnet as mx
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.config.option_types import read_weights
-from gluonlab.data.loading.split_batch import in_proportion, shard_sizes
+from gluonlab.data.loading.split_batch import proportional_sizes, shard_sizes
 from gluonlab.errors import ConfigError, DeviceError, unknown
 from gluonlab.kvstores.allreduce_store import SHARDED
 from gluonlab.kvstores.gradient_compression import keeps_rest
@@ -191,7 +191,7 @@ def check_shares(
     weights = weights_of(given, processes)
     if weights is None or images < len(weights):
         return
-    sizes = in_proportion(images, weights)
+    sizes = proportional_sizes(images, weights)
     if 0 in sizes:
         idle = ctxs[sizes.index(0) % len(ctxs)]
         raise ConfigError(

@@ -41,24 +41,24 @@ from gluonlab.config.option_types import (
 )
 from gluonlab.data.loading.augmentation import make_input
 from gluonlab.data.loading.split_batch import batch_count
-from gluonlab.data.sets.array_dataset import weigh_classes
-from gluonlab.data.sets.data_fingerprint import digest, noted
+from gluonlab.data.sets.array_dataset import apply_class_weights
+from gluonlab.data.sets.data_fingerprint import classes_fingerprint, split_fingerprint
 from gluonlab.data.sets.dataset import (
     Dataset,
     Defaults,
     ReadAheadSplit,
-    colours_for,
-    find_colours,
+    format_normalization,
     image_dtype,
-    in_text,
+    parse_normalization,
+    resolve_normalization,
 )
 from gluonlab.data.sets.dataset_registry import (
+    accepts_option,
     check_dataset,
-    find_kind,
-    is_cut_already,
+    find_dataset_kind,
+    has_image_files,
+    is_packed_dataset,
     load_dataset,
-    of_image_files,
-    takes,
 )
 from gluonlab.data.sets.standard_datasets import SYNTHETIC_SAMPLES, SYNTHETIC_SHAPE
 from gluonlab.devices import devices, gpu_count, gpus, on_paid_gpus
@@ -207,7 +207,7 @@ def resolve_config(
     if own.net is None:
         check_model(str(config.model))
     if config.normalise is not None:
-        find_colours(config.normalise)
+        parse_normalization(config.normalise)
     file_options(asked)
     config_checks.check_optimizer(str(config.optimizer), asked)
     config_checks.check_momentum(config, asked)
@@ -228,7 +228,7 @@ def fill_gaps(
     Raises ConfigError for a recipe that does not fit, and DataError for a folder that cannot be
     read.
     """
-    defaults = (dataset or find_kind(asked.dataset)[0]).defaults
+    defaults = (dataset or find_dataset_kind(asked.dataset)[0]).defaults
     config = asked
     if own.net is not None:  # no recipe has been published for it
         config = asked.replace(recipe=asked.recipe or QUICK)
@@ -246,7 +246,7 @@ def _can_crop(config: TrainConfig, dataset: Optional[Dataset]) -> bool:
     """Whether the images are not cropped already, as those of a packed folder are."""
     if dataset is not None:
         return isinstance(dataset.train, ReadAheadSplit)
-    return not is_cut_already(config.dataset, config.data_dir)
+    return not is_packed_dataset(config.dataset, config.data_dir)
 
 
 def _values(config: TrainConfig, recipe: TrainingRecipe, defaults: Defaults) -> Dict[str, Any]:
@@ -272,7 +272,7 @@ def _values(config: TrainConfig, recipe: TrainingRecipe, defaults: Defaults) -> 
         "no_bias_decay": recipe.no_bias_decay and wd > 0,
         "lr_schedule": schedule,
         "warmup_epochs": warmup,
-        "random_resized_crop": recipe.random_resized_crop and of_image_files(config.dataset),
+        "random_resized_crop": recipe.random_resized_crop and has_image_files(config.dataset),
     }
 
 
@@ -326,16 +326,16 @@ def load_data(
             options["random_resized_crop"] = True
         # a made-up data set has as many images as a batch
         images = config.global_batch_size or (config.batch_size or 0) * copy_count
-        if images > SYNTHETIC_SAMPLES and takes(config.dataset, "samples"):
+        if images > SYNTHETIC_SAMPLES and accepts_option(config.dataset, "samples"):
             config_checks.check_elements(images, images * math.prod(SYNTHETIC_SHAPE))
             options["samples"] = images
         dataset = load_dataset(config.dataset, config.data_dir, **options)
     if config.class_weights is not None:
-        dataset = weigh_classes(dataset, read_class_weights(config.class_weights))
+        dataset = apply_class_weights(dataset, read_class_weights(config.class_weights))
     if config.normalise is None:
         return dataset
-    colours = colours_for(config.normalise, dataset.image_shape[0], dataset.name)
-    return dataclasses.replace(dataset, colours=colours)
+    colours = resolve_normalization(config.normalise, dataset.image_shape[0], dataset.name)
+    return dataclasses.replace(dataset, normalization=colours)
 
 
 def learning_rate_factor(resolved: ResolvedConfig, step_images: int, images: int) -> float:
@@ -484,7 +484,7 @@ class Plan:
     @property
     def preprocess(self) -> Callable[[Any, Any], Any]:
         """``preprocess(F, images)`` makes the network's input of a batch's bytes."""
-        return make_input(self.dataset.colours)
+        return make_input(self.dataset.normalization)
 
     @property
     def conversion(self) -> Conversion:
@@ -610,7 +610,7 @@ class Plan:
             **({"weighted_loss": True} if self.weights is not None else {}),
             "microbatches": self.microbatches.count,
             "microbatch_size": self.microbatches.size,
-            "normalise": in_text(self.dataset.colours),
+            "normalise": format_normalization(self.dataset.normalization),
             "sync_bn": self.sync_bn,
             "kvstore": used.kvstore,
             "bucket_bytes": (
@@ -628,7 +628,7 @@ class Plan:
 
         ``decided``: what the strategy has decided itself.
         """
-        classes = noted(self.dataset.classes)
+        classes = classes_fingerprint(self.dataset.classes)
         return {
             "config": self.config.to_dict(),
             "settings": {**self.settings(), **decided},
@@ -776,4 +776,4 @@ def plan_run(
 
 def digests(plan: Plan) -> Dict[str, str]:
     """Which images both splits of the plan have."""
-    return {split: digest(getattr(plan.dataset, split)) for split in ("train", "test")}
+    return {split: split_fingerprint(getattr(plan.dataset, split)) for split in ("train", "test")}

@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Defaults
-from gluonlab.data.sets.dataset_registry import DATASETS, of_image_files
+from gluonlab.data.sets.dataset_registry import DATASETS, has_image_files
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.models.gluoncv_zoo import PREFIX
 from gluonlab.optimizers.sgd import MXNET
@@ -108,7 +108,7 @@ class TrainingRecipe:
         """Whether it is for this data set and network."""
         if self.pretrained and not pretrained:
             return False
-        if dataset != self.data and not (self.data == PHOTOGRAPHS and of_image_files(dataset)):
+        if dataset != self.data and not (self.data == PHOTOGRAPHS and has_image_files(dataset)):
             return False
         return not self.figures or self.figure(model) is not None
 
@@ -315,7 +315,7 @@ def _networks() -> str:
         other = kind.defaults.published_model
         without = f" ({other} without --recipe {QUICK})" if other else ""
         data.setdefault(kind.defaults.model, {})[
-            (PHOTOGRAPHS if of_image_files(name) else name) + without
+            (PHOTOGRAPHS if has_image_files(name) else name) + without
         ] = None
     return "without --model: " + "; ".join(
         f"{model} for {', '.join(names)}" for model, names in data.items()

@@ -39,7 +39,7 @@ from mxnet import gluon
 import gluonlab
 from gluonlab import errors
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.batch_loader import stays_on_devices
+from gluonlab.data.loading.batch_loader import fits_on_devices
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.errors import RunError
 from gluonlab.files.atomic_files import temporary_folder
@@ -173,7 +173,7 @@ class Needs:
         """
         plan, dataset = self.plan, self.plan.dataset
         splits = (dataset.train, dataset.test)
-        resident = [split for split in splits if stays_on_devices(split, plan.resident_bytes)]
+        resident = [split for split in splits if fits_on_devices(split, plan.resident_bytes)]
         changed = bool(self._mixed or plan.crop_padding or plan.flip)
         streamed = dataset.train not in resident
         unchanged = changed * images if streamed else math.ceil(len(dataset.train) * self._part)

@@ -16,7 +16,7 @@ from mxnet import gluon
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.loading.augmentation import Augment, Mixup
-from gluonlab.data.loading.batch_loader import Loader, stays_on_devices
+from gluonlab.data.loading.batch_loader import Loader, fits_on_devices
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
 from gluonlab.data.sets.gluon_datasets import GluonSplit, resolve_dataset
 from gluonlab.data.sets.image_files import FileSplit
@@ -219,7 +219,7 @@ def introduction(plan: Plan, strategy: Strategy) -> Iterator[str]:
     size = sum(param.list_data()[0].size for param in params)
     place = (
         "resident on the devices"
-        if stays_on_devices(data.train, plan.resident_bytes)
+        if fits_on_devices(data.train, plan.resident_bytes)
         else f"streamed, {plan.prefetch} batches ahead"
     )
     steps, group = plan.steps_per_epoch, plan.group

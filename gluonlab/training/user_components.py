@@ -14,7 +14,7 @@ from mxnet import gluon
 from gluonlab.config import TrainConfig
 from gluonlab.config.option_hints import named_arguments, theirs_for
 from gluonlab.data.sets.dataset import Dataset
-from gluonlab.data.sets.dataset_registry import find_kind
+from gluonlab.data.sets.dataset_registry import find_dataset_kind
 from gluonlab.engine.np_compatibility import (
     compute_in,
     convert_parameters,
@@ -408,7 +408,7 @@ def _headless(graph: mx.sym.Symbol, learned: Collection[str]) -> Optional[str]:
 
 def _is_known(dataset: str) -> bool:
     try:
-        find_kind(dataset)
+        find_dataset_kind(dataset)
     except DataError:
         return False
     return True

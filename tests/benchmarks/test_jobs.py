@@ -39,7 +39,7 @@ from gluonlab.bench.training_job import competing
 from gluonlab.bench.workloads import TASKS, Task
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.data.loading.split_batch import whole
+from gluonlab.data.loading.split_batch import make_local_batch
 from gluonlab.devices import devices as find_devices
 from gluonlab.doctor import check_host as processes
 from gluonlab.errors import DriftError, RunError
@@ -90,7 +90,7 @@ def test_the_classic_loop_and_gluonlabs_step_make_the_same_parameters():
     for batch in batches:
         train_batch(batch, ctxs, classic, loss, trainer)
         arrays = (batch.data[0], batch.label[0].astype("int32"))
-        step(whole(*(gluon.utils.split_and_load(array, ctxs) for array in arrays)))
+        step(make_local_batch(*(gluon.utils.split_and_load(array, ctxs) for array in arrays)))
     for theirs, mine in pairs:
         want, got = theirs.data(ctxs[1]).asnumpy(), mine.data(ctxs[1]).asnumpy()
         assert np.linalg.norm(got - want) <= 1e-5 * np.linalg.norm(want)

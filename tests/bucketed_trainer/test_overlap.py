@@ -11,7 +11,7 @@ from support.devices import device, devices
 from support.reference import as_is
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.data.loading.split_batch import whole
+from gluonlab.data.loading.split_batch import make_local_batch
 from gluonlab.engine.fast_invoke import Gate
 from gluonlab.engine.mxnet_setup import overlapping
 from gluonlab.kvstores import make_kvstore
@@ -39,7 +39,7 @@ def updates_behind_a_gate(store, bucket_bytes, limit_s, overlap=None):
     )
     step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is)
     xs = [nd.ones((8, UNITS), ctx=ctx) for ctx in ctxs]
-    batch = whole(xs, [nd.zeros((8,), ctx=ctx) for ctx in ctxs])
+    batch = make_local_batch(xs, [nd.zeros((8,), ctx=ctx) for ctx in ctxs])
     with overlapping(overlap):  # graphs are bound in the first step
         for _ in range(2):
             step(batch)

@@ -35,7 +35,7 @@ from support.waiting import LIMIT_S
 from gluonlab.data import load_dataset
 from gluonlab.data.__main__ import main
 from gluonlab.data.fetching.data_folders import data_root
-from gluonlab.data.fetching.download_sources import SOURCES, Contents
+from gluonlab.data.fetching.download_sources import SOURCES, ArchiveContents
 from gluonlab.run import main as run_main
 
 MNIST = mnist_files()
@@ -55,7 +55,7 @@ def server():
 @pytest.fixture
 def sources(server):
     """The real names, with made-up files."""
-    archive, contents = {"imagenette2-320.tgz": IMAGENETTE}, Contents(10**6)
+    archive, contents = {"imagenette2-320.tgz": IMAGENETTE}, ArchiveContents(10**6)
     made_up = [
         source_of("mnist", MNIST, server.url),
         cifar_source(BATCH_FILES, ARCHIVE, server.url),
@@ -264,14 +264,14 @@ def test_a_set_in_its_own_folder_comes_before_one_that_lies_around_it(tmp_path):
 def test_every_source_is_complete(source):
     assert source.mirrors
     assert all(re.match(r"https?://.*/$", mirror) for mirror in source.mirrors)
-    known = source.files + (source.contents.known if source.contents else ())
+    known = source.files + (source.contents.known_files if source.contents else ())
     assert all(
         len(file.digest) == {"sha256": 64, "sha1": 40}[file.algorithm] and file.size > 4000
         for file in known
     )
     assert len({file.digest for file in known}) == len(known)
-    assert source.contents is None or source.contents.most_bytes > sum(
-        file.size for file in source.contents.known
+    assert source.contents is None or source.contents.max_bytes > sum(
+        file.size for file in source.contents.known_files
     )
 
 

@@ -266,7 +266,7 @@ def test_the_folder_says_what_the_model_is_and_has_no_stale_one(tmp_path):
 def test_what_the_description_says_of_pixels_is_what_the_network_was_trained_with(
     tmp_path, colours
 ):
-    net, data = completed("resnet8", SHAPE), dataset_of(SHAPE, colours=colours)
+    net, data = completed("resnet8", SHAPE), dataset_of(SHAPE, normalization=colours)
     export(net, "resnet8", data, tmp_path, format=ONNX)
     about = json.loads((tmp_path / DESCRIPTION).read_text())["input"]
     pixels = np.random.RandomState(0).randint(0, 256, (3, *SHAPE)).astype("uint8")

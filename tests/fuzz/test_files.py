@@ -21,12 +21,12 @@ from support.records import write_records
 from gluonlab.bench.harness.measurement_record import Record, Series, read_record
 from gluonlab.collectives.named_topologies import p3_8xlarge
 from gluonlab.collectives.topology_file import read_topology, write_topology
-from gluonlab.data.fetching.download_sources import Contents
-from gluonlab.data.fetching.extract_archive import unpack
-from gluonlab.data.images.decode_image import decode
-from gluonlab.data.images.image_locations import opened
+from gluonlab.data.fetching.download_sources import ArchiveContents
+from gluonlab.data.fetching.extract_archive import unpack_archive
+from gluonlab.data.images.decode_image import decode_image
+from gluonlab.data.images.image_locations import open_image_file
 from gluonlab.data.sets import packed_folder
-from gluonlab.data.sets.csv_and_record_files import read_list, read_records
+from gluonlab.data.sets.csv_and_record_files import read_image_list, read_records
 from gluonlab.data.sets.standard_datasets import read_cifar_records, read_idx
 from gluonlab.optimizers import optimizer_states
 from gluonlab.report.run_tables import as_text
@@ -104,7 +104,7 @@ def test_a_record_file_is_read_or_refused(place, data):
     changed.write_bytes(corrupted(data, changed.read_bytes(), junk=JUNK))
     with own_errors("records"):
         found = read_records(path)
-        sizes = [len(opened(each).read()) for each in found.places]
+        sizes = [len(open_image_file(each).read()) for each in found.places]
         assert sizes == [each.size for each in found.places]
         assert all(name.isprintable() for name in found.names.values())
 
@@ -115,7 +115,7 @@ def test_a_list_of_images_is_read_or_refused(place, data):
     image = place(IMAGES["PNG"], ".png").name
     path = place(corrupted(data, f'image,label\n"{image}","a"\n'.encode()), ".csv")
     with own_errors("lists"):
-        found = read_list(path, path.parent)
+        found = read_image_list(path, path.parent)
         assert found.places == [str(path.parent / image)] and found.labels[0].isprintable()
 
 
@@ -124,7 +124,7 @@ def test_a_list_of_images_is_read_or_refused(place, data):
 def test_an_image_is_decoded_or_refused(place, data, format, seed):
     path = place(corrupted(data, IMAGES[format], junk=JUNK))
     with own_errors("images"):
-        assert decode(str(path), 8, seed).shape == (3, 8, 8)
+        assert decode_image(str(path), 8, seed).shape == (3, 8, 8)
 
 
 @fuzzed
@@ -136,7 +136,7 @@ def test_an_archive_is_unpacked_below_its_folder_or_refused(tmp_path, data, comp
     shutil.rmtree(target.parent, ignore_errors=True)
     target.mkdir(parents=True)
     with own_errors("archives"):
-        unpack(tmp_path / "a.tar", target, Contents(10_000, most_files=9))
+        unpack_archive(tmp_path / "a.tar", target, ArchiveContents(10_000, max_files=9))
     assert [path.name for path in target.parent.iterdir()] == ["target"]
     assert not any(path.is_symlink() for path in target.rglob("*"))
     assert {path.name for path in tmp_path.iterdir()} == {"a.tar", "around"}
@@ -203,7 +203,9 @@ def test_a_packed_folder_is_read_or_refused(place, data):
     else:
         changed.write_bytes(corrupted(data, changed.read_bytes()))
     with own_errors("packed folders"):
-        name, train, _, _ = packed_folder.read(folder, None, data.draw(st.sampled_from([0, 2**20])))
+        name, train, _, _ = packed_folder.read_packed(
+            folder, None, data.draw(st.sampled_from([0, 2**20]))
+        )
         assert name.isprintable() and "/" not in name
         train.batch(np.arange(len(train)))
 

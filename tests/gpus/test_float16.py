@@ -18,7 +18,7 @@ from support.reference import as_is, random_batches, values
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.data.loading.augmentation import make_input
-from gluonlab.data.loading.split_batch import shard, whole
+from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models.channel_padding import Padding, padding_for
 from gluonlab.models.networks import LeNet
@@ -88,7 +88,9 @@ def on_gpus(network, k, batches, convert, sync_bn):
     losses = []
     for images, labels in batches:
         found = step(
-            whole(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
+            make_local_batch(
+                shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
+            )
         )
         losses.append(sum(float(loss.asscalar()) for loss in found))
     assert scale is None or scale.skipped == 0
@@ -204,7 +206,7 @@ def test_what_a_fused_operator_writes_beyond_a_gradient_stops_no_step(settings, 
             assert beyond == 0.0 or all(bucket.gaps() for bucket in trainer.buckets)
             for images, labels in batches:
                 step(
-                    whole(
+                    make_local_batch(
                         shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
                     )
                 )
@@ -225,9 +227,9 @@ def step_of(net, convert):
         nd.zeros((2, 1, 28, 28), ctx=ctxs[0], dtype="uint8"),
         nd.zeros((2,), ctx=ctxs[0], dtype="int32"),
     )
-    step(whole([images], [labels]))
+    step(make_local_batch([images], [labels]))
     with counting() as happened:
-        step(whole([images], [labels]))
+        step(make_local_batch([images], [labels]))
     return happened
 
 

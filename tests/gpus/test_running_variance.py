@@ -10,7 +10,7 @@ from mxnet.gluon import nn
 from support.reference import as_is, random_batches
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.data.loading.split_batch import shard, whole
+from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.strategy import DataParallelStep
@@ -49,7 +49,7 @@ def statistics_after(ctxs, sizes, cut=WHOLE, sync_bn=False):
     for _ in range(2):
         for images, labels in random_batches(sizes, shape=SHAPE, classes=3):
             xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)
-            step(whole(xs, ys))
+            step(make_local_batch(xs, ys))
         nd.waitall()  # on the CPU it is backward that moves them, unknown to the engine
         step.statistics.average()
     names = [name for name in net.collect_params() if "running" in name]

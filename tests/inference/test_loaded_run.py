@@ -15,8 +15,8 @@ from support.quick_runs import quick
 from gluonlab import load_run
 from gluonlab.config import TrainConfig
 from gluonlab.data import from_arrays, load_dataset
-from gluonlab.data.images.decode_image import decode
-from gluonlab.data.images.resize_image import usual_resizer
+from gluonlab.data.images.decode_image import decode_image
+from gluonlab.data.images.resize_image import default_resizer
 from gluonlab.errors import ConfigError, DataError, RunError
 from gluonlab.inference.input_images import as_grey
 from gluonlab.inference.predictions import Predictions
@@ -84,7 +84,9 @@ def softmax(scores):
 
 
 def test_probabilities_are_the_softmax_of_the_networks_scores_in_colour(colour, pictures):
-    decoded = np.stack([decode(str(path), 12, resizer=usual_resizer()) for path in pictures])
+    decoded = np.stack(
+        [decode_image(str(path), 12, resizer=default_resizer()) for path in pictures]
+    )
     decoded = decoded.astype("float32") / 255
     mean, deviation = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]]).reshape(2, 3, 1, 1)
     scores = plain_scores(colour, (3, 12, 12), (decoded - mean) / deviation)
@@ -98,7 +100,7 @@ def test_probabilities_are_the_softmax_of_the_networks_scores_in_colour(colour, 
 
 
 def test_probabilities_are_the_softmax_of_the_networks_scores_in_grey(grey, pictures):
-    in_colour = [decode(str(path), 28, resizer=usual_resizer()) for path in pictures]
+    in_colour = [decode_image(str(path), 28, resizer=default_resizer()) for path in pictures]
     decoded = np.stack(
         [np.asarray(Image.fromarray(each.transpose(1, 2, 0)).convert("L")) for each in in_colour]
     ).astype("float32")

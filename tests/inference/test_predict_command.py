@@ -27,8 +27,8 @@ from support.processes import clean_environment
 from support.quick_runs import quick
 
 from gluonlab import load_run
-from gluonlab.data.images.decode_image import decode
-from gluonlab.data.images.resize_image import usual_resizer
+from gluonlab.data.images.decode_image import decode_image
+from gluonlab.data.images.resize_image import default_resizer
 from gluonlab.inference import predictions
 from gluonlab.inference.predictions import Predictions, predictions_as_text
 from gluonlab.predict import main
@@ -169,7 +169,7 @@ def test_a_sheet_shows_each_picture_as_the_network_sees_it(predict, finished, pi
     status, out, _ = predict(*words, "--sheet", "sheet.png")
     assert status == 0 and out.endswith("\n\nwritten to sheet.png\n")
     drawn = np.asarray(Image.open("sheet.png"))
-    pixels = decode(str(pictures / "a.png"), 28, resizer=usual_resizer())
+    pixels = decode_image(str(pictures / "a.png"), 28, resizer=default_resizer())
     seen = Image.fromarray(pixels.transpose(1, 2, 0))
     grey = np.asarray(seen.convert("L"))
     top, left = predictions.MARGIN + 2 * predictions.LINE, predictions.MARGIN

@@ -16,7 +16,7 @@ from support.graphs import assert_alike
 from support.reference import as_is, cpus, distance, random_batches, train_on_one_device, values
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.data.loading.split_batch import shard, whole
+from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.models.rewrite_network import (
@@ -135,7 +135,7 @@ def step_of(net, ctxs, learning_rate, **options):
 
 
 def on_devices(batch, ctxs):
-    return whole(*(shard(nd.array(each, dtype=each.dtype), ctxs) for each in batch))
+    return make_local_batch(*(shard(nd.array(each, dtype=each.dtype), ctxs) for each in batch))
 
 
 @pytest.mark.parametrize("count", [1, 2])

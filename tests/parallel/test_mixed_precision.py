@@ -28,7 +28,7 @@ from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.augmentation import make_input
-from gluonlab.data.loading.split_batch import shard, whole
+from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.engine.mxnet_setup import unfused
 from gluonlab.errors import ConfigError, DivergedError
 from gluonlab.kvstores import make_kvstore
@@ -260,7 +260,11 @@ def make_step(net, ctxs, convert, loss_scale=None, loss=None, **params):
 
 def feed(step, batch, ctxs):
     images, labels = batch
-    return step(whole(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)))
+    return step(
+        make_local_batch(
+            shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
+        )
+    )
 
 
 def lenet(ctxs):
@@ -396,7 +400,7 @@ class BrightBatches(DataParallel):
         self.count += 1
         if self.count not in self.bright:
             return super().step(batch)
-        bright = whole([x.astype("float32") * 1e9 for x in batch.xs], batch.ys)
+        bright = make_local_batch([x.astype("float32") * 1e9 for x in batch.xs], batch.ys)
         return [loss * math.inf for loss in super().step(bright)]
 
 

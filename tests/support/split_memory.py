@@ -23,7 +23,7 @@ import gluonlab  # noqa: F401, before MXNet, which then starts soon
 # isort: split
 import numpy as np
 
-from gluonlab.data.loading.split_batch import whole
+from gluonlab.data.loading.split_batch import make_local_batch
 from gluonlab.errors import ModelError
 from gluonlab.kvstores.process_groups import ALONE
 from gluonlab.models import rewrite_network
@@ -115,7 +115,7 @@ def _batches(shares, ctx):
     batches = []
     for images in shares:
         xs = nd.array(np.zeros((images, *IMAGE)), ctx=ctx, dtype="uint8")
-        batches.append(whole([xs], [nd.zeros((images,), ctx=ctx, dtype="int32")]))
+        batches.append(make_local_batch([xs], [nd.zeros((images,), ctx=ctx, dtype="int32")]))
     return [*batches, batches[0]]
 
 

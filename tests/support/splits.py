@@ -9,7 +9,7 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
 from gluonlab.bucketed_trainer.gradient_postprocessing import Postprocess
-from gluonlab.data.loading.split_batch import shard, whole
+from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers.optimizer_registry import make_optimizer
 from gluonlab.parallel.data.microbatches import WHOLE
@@ -125,7 +125,7 @@ def trained(strategy, batches):
     for images, labels in batches:
         xs = shard(nd.array(images), strategy.inputs)
         ys = shard(nd.array(labels, dtype="int32"), strategy.inputs)
-        losses.append(sum(loss.asscalar() for loss in strategy.step(whole(xs, ys))))
+        losses.append(sum(loss.asscalar() for loss in strategy.step(make_local_batch(xs, ys))))
     nd.waitall()
     return losses, {name: array.asnumpy() for name, array in strategy.parameters().items()}
 

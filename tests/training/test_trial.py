@@ -13,7 +13,7 @@ from support.process_memory import peak_of_a_run
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data import load_dataset
-from gluonlab.data.loading.split_batch import shard, whole
+from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.errors import ModelError
 from gluonlab.host.resources import children
 from gluonlab.parallel import strategy_class
@@ -93,7 +93,7 @@ def test_losses_that_are_taken_again_are_those_of_their_own_step(model, split):
     assert isinstance(strategy, strategy_class(split))  # it is the split's memory that is measured
     random, ctxs = np.random.RandomState(0), strategy.inputs
     batches = {
-        size: whole(
+        size: make_local_batch(
             *(
                 shard(mx.nd.array(array), ctxs)
                 for array in (

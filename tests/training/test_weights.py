@@ -17,7 +17,7 @@ from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.config import TrainConfig
 from gluonlab.data import Loader, from_arrays
 from gluonlab.data.loading.augmentation import Mixup, to_float
-from gluonlab.data.sets.array_dataset import balanced_weights, weigh_classes
+from gluonlab.data.sets.array_dataset import apply_class_weights, balanced_weights
 from gluonlab.data.sets.dataset import PixelSplit
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.kvstores import make_kvstore
@@ -92,7 +92,7 @@ def trained_by_gluon(weights, epochs=1, mixup=0.0, batch_norm=False):
 @pytest.mark.parametrize("k", [1, pytest.param(2, marks=LONG), 3])
 def test_any_devices_microbatches_and_mixtures_make_gluons_update(k, mixup):
     weights = OF_IMAGES * np.array(OF_CLASSES)[LABELS]
-    split = weigh_classes(data(OF_IMAGES), OF_CLASSES).train
+    split = apply_class_weights(data(OF_IMAGES), OF_CLASSES).train
     for resident_bytes, cut, sync_bn in (
         (2**20, WHOLE, False), (0, Microbatches(2), False), (0, WHOLE, True),
     ):  # fmt: skip

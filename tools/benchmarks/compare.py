@@ -47,7 +47,7 @@ class Comparison:
 
     title: str
     rows: List[Row]
-    in_turns: bool
+    decode_in_chunks: bool
     notes: List[str]
 
 

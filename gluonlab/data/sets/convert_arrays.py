@@ -24,22 +24,22 @@ WHITE = 255  # the value of a white pixel, which networks get as 1
 LAYOUTS = CHANNELS_FIRST, CHANNELS_LAST = ("NCHW", "NHWC")
 CHANNELS = (1, 3, 4)  # grayscale, RGB, RGBA
 # Floats this close to a byte value count as that byte; float32 rounding is smaller.
-ROUNDING = 5e-5
-AT_ONCE = 1024  # images that are checked together
-NAMED = 5  # labels that a message lists
-AS_NUMBERS = "np.unique(y, return_inverse=True)[1] numbers them"
+ROUNDING_ERROR = 5e-5
+CHUNK_IMAGES = 1024  # images that are checked together
+MAX_NAMED_LABELS = 5  # labels that a message lists
+NUMBER_CLASSES_HINT = "np.unique(y, return_inverse=True)[1] numbers them"
 NO_REGRESSION = "a run trains classifiers; for a regression, write your own loop (docs/own-loop.md)"
 
 
-def to_host(given: Any, what: str) -> "Array":
+def to_numpy(given: Any, what: str) -> "Array":
     """Convert an array of numpy, MXNet or another library, or a list of them, to a numpy array.
 
     ``what``: its name in a message. Raises DataError if ``given`` is not an array, or is a list of
     parts with different shapes.
     """
     if isinstance(given, (list, tuple)):
-        given = [_part_to_host(part) for part in given]
-        _check_equal(given, what)
+        given = [_part_to_numpy(part) for part in given]
+        _check_equal_shapes(given, what)
     elif hasattr(given, "asnumpy"):
         return np.asarray(given.asnumpy())
     elif not _is_array(given) and not isinstance(given, AnySequence):
@@ -61,13 +61,13 @@ def _is_array(given: Any) -> bool:
     return hasattr(given, "__array__") or hasattr(given, "__array_interface__")
 
 
-def _part_to_host(part: Any) -> Any:
+def _part_to_numpy(part: Any) -> Any:
     if hasattr(part, "asnumpy"):
         return part.asnumpy()
     return np.asarray(part) if _is_array(part) else part
 
 
-def _check_equal(parts: Sequence[Any], what: str) -> None:
+def _check_equal_shapes(parts: Sequence[Any], what: str) -> None:
     shapes = [getattr(part, "shape", None) for part in parts]
     for place, shape in enumerate(shapes):
         if shape != shapes[0]:
@@ -78,7 +78,7 @@ def _check_equal(parts: Sequence[Any], what: str) -> None:
             )
 
 
-def is_shared(array: "Array", given: Any) -> bool:
+def shares_user_memory(array: "Array", given: Any) -> bool:
     """Whether the user could change ``array``, made from ``given``, by writing to memory.
 
     An array that is mapped from a file is never copied, because it may be larger than the memory.
@@ -97,7 +97,7 @@ def check_layout_name(layout: Optional[str]) -> None:
         raise DataError(f"layout {layout!r}: give {' or '.join(LAYOUTS)}, or leave it out")
 
 
-def channels_first(images: "Array", what: str, layout: Optional[str]) -> "Array":
+def to_channels_first(images: "Array", what: str, layout: Optional[str]) -> "Array":
     """Return images with 4 axes as (N, C, H, W).
 
     ``layout``: the present layout, one of LAYOUTS. Raises DataError for any other layout. If it is
@@ -149,18 +149,20 @@ def to_pixels(images: "Array", what: str) -> "Array":
     warn_of_whole_floats(images, what)
     scaled = images.astype(np.float32)
     scaled *= WHITE
-    return as_bytes(scaled)
+    return to_bytes_if_whole(scaled)
 
 
-def as_bytes(images: "Array") -> "Array":
+def to_bytes_if_whole(images: "Array") -> "Array":
     """Convert images to bytes if all values are whole bytes, up to float32 rounding."""
     if images.dtype == np.uint8:
         return images
     found = np.empty(images.shape, np.uint8)
-    for begin in range(0, len(images), AT_ONCE):  # keeps temporary copies of large arrays small
-        part = slice(begin, begin + AT_ONCE)
+    for begin in range(
+        0, len(images), CHUNK_IMAGES
+    ):  # keeps temporary copies of large arrays small
+        part = slice(begin, begin + CHUNK_IMAGES)
         whole = np.clip(np.rint(images[part]), 0, WHITE)
-        if np.abs(images[part] - whole).max() > ROUNDING:
+        if np.abs(images[part] - whole).max() > ROUNDING_ERROR:
             return images
         found[part] = whole
     return found
@@ -177,19 +179,19 @@ def warn_of_whole_floats(images: "Array", what: str) -> None:
         )
 
 
-def read_labels(given: Any, what: str, images: int) -> "NDArray[np.int32]":
+def convert_labels(given: Any, what: str, images: int) -> "NDArray[np.int32]":
     """Read labels (n,), whole numbers from 0, for ``images`` images. Raises DataError.
 
     Floats with whole values and the shape (n, 1) are also accepted.
     """
-    labels = to_host(given, what)
+    labels = to_numpy(given, what)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     kind = f"{what} is {labels.dtype} of shape {labels.shape}"
     if labels.ndim == 2 and len(labels) == images and _is_one_hot(labels):
         raise DataError(f"{kind}, one-hot: give the numbers of the classes, {what}.argmax(axis=1)")
     if labels.dtype.kind in "USO":
-        raise DataError(f"{kind}: give a whole number from 0 for each class; {AS_NUMBERS}")
+        raise DataError(f"{kind}: give a whole number from 0 for each class; {NUMBER_CLASSES_HINT}")
     if labels.shape != (images,) or labels.dtype.kind not in "biuf":
         raise DataError(
             f"{kind}: give the number of its class for each image, integers of shape ({images},)"
@@ -203,7 +205,7 @@ def read_labels(given: Any, what: str, images: int) -> "NDArray[np.int32]":
     if images and (labels.min() < 0 or labels.max() >= 2**31 - 1):
         raise DataError(
             f"{what} goes from {labels.min():.0f} to {labels.max():.0f}: give classes from 0 up; "
-            f"{AS_NUMBERS}"
+            f"{NUMBER_CLASSES_HINT}"
         )
     return labels.astype(np.int32)
 
@@ -214,7 +216,7 @@ def _is_one_hot(labels: "Array") -> bool:
     )
 
 
-def class_names(
+def resolve_class_names(
     train: "Array", test: "Array", classes: Optional[Sequence[str]] = None
 ) -> Tuple[str, ...]:
     """Return the class names: ``classes``, or the numbers up to the largest label.
@@ -239,7 +241,7 @@ def class_names(
         if len(present) < count:
             gaps = (
                 f"{len(present):,} classes occur among the labels from 0 to {count - 1:,} "
-                f"({_some(present)}), so the network would have {count:,} outputs"
+                f"({_list_some(present)}), so the network would have {count:,} outputs"
             )
             cure = "number the classes of train and test together from 0, or name all with classes="
             if not names:
@@ -247,11 +249,11 @@ def class_names(
             warn(f"{gaps}: {cure}")
     untrained = np.setdiff1d(test, train)
     if len(untrained):
-        many = f"the label{'s' * (len(untrained) > 1)} {_some(untrained)}"
+        many = f"the label{'s' * (len(untrained) > 1)} {_list_some(untrained)}"
         warn(f"test images have {many}, but no training image has: the network cannot learn this")
     return names
 
 
-def _some(numbers: "Array") -> str:
-    named: List[str] = [str(number) for number in numbers[:NAMED]]
-    return ", ".join([*named, *(["..."] if len(numbers) > NAMED else [])])
+def _list_some(numbers: "Array") -> str:
+    named: List[str] = [str(number) for number in numbers[:MAX_NAMED_LABELS]]
+    return ", ".join([*named, *(["..."] if len(numbers) > MAX_NAMED_LABELS else [])])

@@ -34,17 +34,23 @@ from typing import (
 import numpy as np
 from tqdm import tqdm
 
-from gluonlab.data.fetching.data_folders import readable
+from gluonlab.data.fetching.data_folders import convert_read_errors
 from gluonlab.data.images.image_locations import (
-    Piece,
-    Place,
-    Stretches,
-    chosen,
+    ByteRange,
+    FileSegments,
+    ImageLocation,
     is_image_name,
-    part_name,
+    record_name,
+    select_locations,
 )
 from gluonlab.data.sets.dataset import Dataset
-from gluonlab.data.sets.image_files import HOLD_OUT, TRAIN, VAL, decoded, held_out
+from gluonlab.data.sets.image_files import (
+    HOLD_OUT_OPTION,
+    TRAIN,
+    VAL,
+    make_image_dataset,
+    select_held_out,
+)
 from gluonlab.errors import DataError, warn
 from gluonlab.plain_text import named, plain_name
 
@@ -62,7 +68,7 @@ class ImageList(NamedTuple):
     """
 
     path: Path
-    places: Sequence[Place]
+    places: Sequence[ImageLocation]
     labels: Sequence[Label]
     keys: Sequence[str]
     names: Mapping[Label, str] = {}
@@ -81,9 +87,9 @@ class ListedImages:
         self, train: ImageList, val: Optional[ImageList], val_share: Optional[float]
     ) -> None:
         place = train.path.absolute()
-        self.name = place.stem if _start(place) != "" else place.parent.name
-        own = _as_numbers(train.labels)
-        theirs = [] if val is None else _as_numbers(val.labels)
+        self.name = place.stem if _name_before_train(place) != "" else place.parent.name
+        own = _to_numbers(train.labels)
+        theirs = [] if val is None else _to_numbers(val.labels)
         if val is not None and _are_numbers(own) != _are_numbers(theirs):
             own, theirs = list(map(str, train.labels)), list(map(str, val.labels))
         self.values = sorted(set(own))  # type: ignore[type-var]
@@ -93,12 +99,12 @@ class ListedImages:
             raise DataError(f"{train.path} has {only}: give at least two classes")
         numbers: Dict[Label, int] = {value: place for place, value in enumerate(self.values)}
         labels = np.array([numbers[value] for value in own], np.int32)
-        self.untested: List[str] = []
+        self.untested_classes: List[str] = []
         if val is None:
             assert val_share is not None
             self._divide(train, labels, val_share)
             return
-        _check_names(train, val)
+        _check_label_names(train, val)
         unknown = next((value for value in theirs if value not in numbers), None)
         if unknown is not None:
             raise DataError(
@@ -109,11 +115,11 @@ class ListedImages:
         self.train, self.val = (train.places, labels), (val.places, tests)
         self._note_untested(tests)
 
-    def remarks(self) -> List[str]:
+    def warnings(self) -> List[str]:
         """Return lines about classes without validation images, and about gaps in the labels."""
         said = []
-        if self.untested:
-            said.append(f"no validation image is of the classes {named(self.untested)}")
+        if self.untested_classes:
+            said.append(f"no validation image is of the classes {named(self.untested_classes)}")
         if _are_numbers(self.values) and self.values != [*range(len(self.values))]:
             said.append(
                 f"labels from {self.values[0]} to {self.values[-1]} are {len(self.values)} "
@@ -128,24 +134,26 @@ class ListedImages:
         tested = np.zeros(len(labels), bool)
         for number, (begin, end) in enumerate(zip(bounds, bounds[1:])):
             places, label = order[begin:end], self.values[number]
-            tested[places] = held_out([f"{label}/{every.keys[place]}" for place in places], share)
+            tested[places] = select_held_out(
+                [f"{label}/{every.keys[place]}" for place in places], share
+            )
         if not tested.any():
             raise DataError(
                 f"every class of {every.path} has a single image: "
                 f"--val-share {share:g} needs two of a class at least"
             )
         self.train, self.val = (
-            (chosen(every.places, np.flatnonzero(mask).tolist()), labels[mask])
+            (select_locations(every.places, np.flatnonzero(mask).tolist()), labels[mask])
             for mask in (~tested, tested)
         )
         self._note_untested(labels[tested])
 
     def _note_untested(self, labels: "Labels") -> None:
         lacking = np.setdiff1d(np.arange(len(self.classes)), labels)
-        self.untested = [self.classes[number] for number in lacking]
+        self.untested_classes = [self.classes[number] for number in lacking]
 
 
-def find_files(
+def find_train_and_val_files(
     given: str, ending: str, kind: str, val_share: Optional[float]
 ) -> Tuple[Path, Optional[Path]]:
     """Find the training and the validation file of ``train.csv``, or of ``train.csv,val.csv``.
@@ -161,14 +169,14 @@ def find_files(
             f"{kind}:{given} names {len(parts)} files: give one, or two as "
             f"{kind}:train{ending},val{ending}"
         )
-    paths = [_file(part, ending, kind) for part in parts]
-    train, val = paths[0], paths[1] if len(paths) > 1 else _find_validation(paths[0])
+    paths = [_check_user_file(part, ending, kind) for part in parts]
+    train, val = paths[0], paths[1] if len(paths) > 1 else _find_validation_file(paths[0])
     if val is None and val_share is None:
-        start = _start(train)
+        start = _name_before_train(train)
         other = f"val{ending}" if start is None else f"{start}{VAL[0]}{train.suffix}"
         raise DataError(
             f"{train} has no validation file in its folder, such as {other}: "
-            f"hold images out with {HOLD_OUT}, or name a second file, {kind}:{train},FILE"
+            f"hold images out with {HOLD_OUT_OPTION}, or name a second file, {kind}:{train},FILE"
         )
     if val is not None and val_share is not None:
         raise DataError(
@@ -178,7 +186,7 @@ def find_files(
     return train, val
 
 
-def _file(name: str, ending: str, kind: str) -> Path:
+def _check_user_file(name: str, ending: str, kind: str) -> Path:
     """Return the path of a file that the user names. Raises DataError."""
     try:
         path = Path(name).expanduser()
@@ -192,16 +200,16 @@ def _file(name: str, ending: str, kind: str) -> Path:
         instead = path.with_suffix(ending)
         hint = f", such as {kind}:{instead}" if os.path.isfile(instead) else ""
         raise DataError(f"{path} is not a {ending} file: give one{hint}")
-    with readable(path, "file"):
+    with convert_read_errors(path, "file"):
         path.stat()
     if not path.is_file():
         raise DataError(f"{path} is not a regular file: give a {ending} file")
     return path
 
 
-def _find_validation(train: Path) -> Optional[Path]:
+def _find_validation_file(train: Path) -> Optional[Path]:
     """Return the validation file that belongs to a training file by its name; None without one."""
-    start = _start(train)
+    start = _name_before_train(train)
     if start is None:
         return None
     spelt = [each for name in VAL for each in (name, name.capitalize(), name.upper())]
@@ -209,7 +217,7 @@ def _find_validation(train: Path) -> Optional[Path]:
     return next((path for path in found if os.path.isfile(path)), None)
 
 
-def _start(train: Path) -> Optional[str]:
+def _name_before_train(train: Path) -> Optional[str]:
     """Return the part of a file's name before ``train``; None if it does not end with that."""
     for name in TRAIN:
         if train.stem.lower().endswith(name):
@@ -221,14 +229,14 @@ def _are_numbers(labels: Sequence[Label]) -> bool:
     return all(isinstance(label, int) for label in labels)
 
 
-def _as_numbers(labels: Sequence[Label]) -> List[Label]:
+def _to_numbers(labels: Sequence[Label]) -> List[Label]:
     """Convert labels to whole numbers if all of them are; else return them unchanged."""
     if all(isinstance(label, int) or _NUMBER.fullmatch(label) for label in labels):
         return [int(label) for label in labels]
     return list(labels)
 
 
-def _check_names(train: ImageList, val: ImageList) -> None:
+def _check_label_names(train: ImageList, val: ImageList) -> None:
     for label, name in val.names.items():
         if train.names.get(label, name) != name:
             raise DataError(
@@ -237,7 +245,7 @@ def _check_names(train: ImageList, val: ImageList) -> None:
             )
 
 
-def checked_label(value: float, where: str) -> int:
+def to_class_number(value: float, where: str) -> int:
     """Convert a label to a class number. Raises DataError that names ``where`` the label is."""
     if not 0 <= value < 2**31 or value != int(value):
         raise DataError(f"{where} has the label {value:g}: give whole numbers from 0, the classes")
@@ -251,8 +259,8 @@ LIST_KIND, LIST_ENDING = "list", ".csv"
 IMAGE_COLUMNS = ("image", "path", "file", "filename", "filepath", "image_path", "image_file", "img")
 LABEL_COLUMNS = ("label", "class", "target", "category", "class_name", "y")
 OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
-FORM = "write image,label in each line"
-QUOTED = 'put a name with a comma into quotes, as "a, b.jpg"'
+FORM_HINT = "write image,label in each line"
+QUOTE_HINT = 'put a name with a comma into quotes, as "a, b.jpg"'
 
 
 class ListColumns(NamedTuple):
@@ -269,27 +277,27 @@ def load_list(
     val_share: Optional[float] = None,
     **options: Any,
 ) -> Dataset:
-    """Load the images that ``path`` lists; ``options``: see `decoded`.
+    """Load the images that ``path`` lists; ``options``: see `make_image_dataset`.
 
     ``path``: ``train.csv``, with val.csv in the same folder or with ``val_share``, or
     ``train.csv,val.csv``. ``root``: the folder of the images; by default the folder of each list.
     Raises DataError.
     """
-    images = find_listed(path, root, val_share)
-    return decoded(images, plain_name(images.name, LIST_KIND), **options)
+    images = find_listed_images(path, root, val_share)
+    return make_image_dataset(images, plain_name(images.name, LIST_KIND), **options)
 
 
-def find_listed(
+def find_listed_images(
     path: str, root: Optional[str] = None, val_share: Optional[float] = None
 ) -> ListedImages:
     """Find the listed images for `load_list`. Raises DataError."""
-    train_file, val_file = find_files(path, LIST_ENDING, LIST_KIND, val_share)
+    train_file, val_file = find_train_and_val_files(path, LIST_ENDING, LIST_KIND, val_share)
     if root is not None and not os.path.isdir(root):
         raise DataError(f"--data-dir {root} is not a folder: give the one with the listed images")
-    train = read_list(train_file, Path(root or train_file.parent))
+    train = read_image_list(train_file, Path(root or train_file.parent))
     if val_file is None:
         return ListedImages(train, None, val_share)
-    val = read_list(val_file, Path(root or val_file.parent))
+    val = read_image_list(val_file, Path(root or val_file.parent))
     common = {*train.places} & {*val.places}
     if common:
         warn(
@@ -299,18 +307,18 @@ def find_listed(
     return ListedImages(train, val, val_share)
 
 
-def read_list(path: Path, folder: Path) -> ImageList:
+def read_image_list(path: Path, folder: Path) -> ImageList:
     """Read a CSV file that lists images in ``folder`` and their labels.
 
     Raises DataError that names the invalid line.
     """
-    inside = _Inside(folder)
+    inside = _ImageRoot(folder)
     lines: Dict[str, int] = {}  # of each image
     labels: List[str] = []
     missing: List[Tuple[int, str]] = []
     bar = tqdm(desc=path.name, unit=" lines", disable=None, leave=False, dynamic_ncols=True)
     with bar:
-        for line, image, label in _entries(path, folder):
+        for line, image, label in _read_entries(path, folder):
             place = inside.place(image, f"{path}, line {line}")
             if place in lines:
                 raise DataError(
@@ -331,36 +339,36 @@ def read_list(path: Path, folder: Path) -> ImageList:
             f"the folder that --data-dir names{slashes}"
         )
     if not lines:
-        raise DataError(f"{path} lists no images: {FORM}")
+        raise DataError(f"{path} lists no images: {FORM_HINT}")
     keys = [os.path.relpath(place, inside.folder) for place in lines]
     return ImageList(path, list(lines), labels, keys)
 
 
-def _entries(path: Path, folder: Path) -> Iterator[Tuple[int, str, str]]:
+def _read_entries(path: Path, folder: Path) -> Iterator[Tuple[int, str, str]]:
     """Yield the number, image and label of each line; skip the header."""
     columns: Optional[ListColumns] = None
-    for line, cells in _rows(path):
+    for line, cells in _read_rows(path):
         where = f"{path}, line {line}"
         if columns is None:
-            columns, is_header = _columns(cells, where, folder)
+            columns, is_header = _detect_columns(cells, where, folder)
             if is_header:
                 continue
         if len(cells) != columns.many:
             raise DataError(
-                f"{where} has {_many(cells)}, but the first line has {columns.many}: {QUOTED}"
+                f"{where} has {_count_columns(cells)}, but the first line has {columns.many}: {QUOTE_HINT}"
             )
         image, label = cells[columns.image], cells[columns.label]
         if not image or "\0" in image:
-            raise DataError(f"{where} names no image: {FORM}")
+            raise DataError(f"{where} names no image: {FORM_HINT}")
         if not label or not label.isprintable():
-            raise DataError(f"{where} has no label for {image}: {FORM}, or remove the line")
+            raise DataError(f"{where} has no label for {image}: {FORM_HINT}, or remove the line")
         yield line, image, unicodedata.normalize("NFC", label)
 
 
-def _rows(path: Path) -> Iterator[Tuple[int, List[str]]]:
+def _read_rows(path: Path) -> Iterator[Tuple[int, List[str]]]:
     """Yield the lines of a CSV file that are not empty, with their numbers from 1."""
     try:
-        with readable(path, "file"), path.open(encoding="utf-8-sig", newline="") as file:
+        with convert_read_errors(path, "file"), path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file, strict=True)
             for cells in rows:
                 cells = [cell.strip() for cell in cells]
@@ -375,11 +383,11 @@ def _rows(path: Path) -> Iterator[Tuple[int, List[str]]]:
         ) from None
 
 
-def _columns(cells: List[str], where: str, folder: Path) -> Tuple[ListColumns, bool]:
+def _detect_columns(cells: List[str], where: str, folder: Path) -> Tuple[ListColumns, bool]:
     """Return the columns of a list by its first line, and whether that is a header."""
     if len(cells) == 1:
         found = next((sign for sign in OTHER_SEPARATORS if sign in cells[0]), None)
-        why = f", separated by {OTHER_SEPARATORS[found]}: use commas" if found else f": {FORM}"
+        why = f", separated by {OTHER_SEPARATORS[found]}: use commas" if found else f": {FORM_HINT}"
         raise DataError(f"{where} has 1 column{why}")
     is_header = not any(is_image_name(cell) for cell in cells)
     if is_header and cells[0] and "\0" not in cells[0]:
@@ -397,18 +405,18 @@ def _columns(cells: List[str], where: str, folder: Path) -> Tuple[ListColumns, b
             )
     if len(cells) != 2:
         raise DataError(
-            f"{where} has {_many(cells)}: {FORM}, or a header that calls one column image and one "
+            f"{where} has {_count_columns(cells)}: {FORM_HINT}, or a header that calls one column image and one "
             "label"
         )
     if not is_header and is_image_name(cells[1]) and not is_image_name(cells[0]):
         raise DataError(
-            f"{where} has the image {cells[1]} in its second column: {FORM}, "
+            f"{where} has the image {cells[1]} in its second column: {FORM_HINT}, "
             "or begin with a header, label,image"
         )
     return ListColumns(2, 0, 1), is_header
 
 
-class _Inside:
+class _ImageRoot:
     """A folder that no listed path may leave."""
 
     def __init__(self, folder: Path) -> None:
@@ -426,17 +434,17 @@ class _Inside:
         return place
 
 
-def _many(cells: Sequence[str]) -> str:
+def _count_columns(cells: Sequence[str]) -> str:
     return f"{len(cells)} column{'s' * (len(cells) != 1)}"
 
 
 # --- record files
 
-RECORD_KIND, RECORD_ENDING, NAMES_ENDING = "record", ".rec", ".lst"
+RECORD_KIND, RECORD_ENDING, LABEL_NAMES_ENDING = "record", ".rec", ".lst"
 FRAME = struct.Struct("<II")  # the magic number, and the length of the data
-LENGTH = 2**29 - 1  # bits of a frame's length; higher bits mark first, middle and last frames
+LENGTH_MASK = 2**29 - 1  # bits of a frame's length; higher bits mark first, middle and last frames
 MAGIC_BYTES = 4
-AGAIN = "make it again with im2rec"
+REMAKE_HINT = "make it again with im2rec"
 
 
 def load_records(
@@ -444,18 +452,18 @@ def load_records(
     val_share: Optional[float] = None,
     **options: Any,
 ) -> Dataset:
-    """Load the records of ``path``; ``options``: see `decoded`.
+    """Load the records of ``path``; ``options``: see `make_image_dataset`.
 
     ``path``: ``train.rec``, with val.rec in the same folder or with ``val_share``, or
     ``train.rec,val.rec``. Raises DataError.
     """
-    images = find_records(path, val_share)
-    return decoded(images, plain_name(images.name, RECORD_KIND), **options)
+    images = find_record_images(path, val_share)
+    return make_image_dataset(images, plain_name(images.name, RECORD_KIND), **options)
 
 
-def find_records(path: str, val_share: Optional[float] = None) -> ListedImages:
+def find_record_images(path: str, val_share: Optional[float] = None) -> ListedImages:
     """Find the images of the records for `load_records`. Raises DataError."""
-    train, val = find_files(path, RECORD_ENDING, RECORD_KIND, val_share)
+    train, val = find_train_and_val_files(path, RECORD_ENDING, RECORD_KIND, val_share)
     records = read_records(train)
     return ListedImages(records, None if val is None else read_records(val), val_share)
 
@@ -465,22 +473,26 @@ def read_records(path: Path) -> ImageList:
 
     Raises DataError that names a record that is damaged or does not have exactly one label.
     """
-    pieces: List[List[Piece]] = []
+    pieces: List[List[ByteRange]] = []
     labels: List[int] = []
     ids: List[int] = []
-    with readable(path, "file"), path.open("rb") as file:
+    with convert_read_errors(path, "file"), path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        for number, record in enumerate(_records(path, size)):
-            name = part_name(str(path), number)
-            header = _header(record.content, name)
+        for number, record in enumerate(_iterate_records(path, size)):
+            name = record_name(str(path), number)
+            header = _unpack_header(record.content, name)
             labels.append(header.label)
             ids.append(header.id)
-            pieces.append(_pieces(file, record, header.size))
+            pieces.append(_content_ranges(file, record, header.size))
     if not labels:
-        raise DataError(f"{path} has no records: {AGAIN}")
+        raise DataError(f"{path} has no records: {REMAKE_HINT}")
     keys = ids if len(set(ids)) == len(ids) else range(len(ids))
     return ImageList(
-        path, Stretches(str(path), pieces), labels, list(map(str, keys)), _names(path, labels)
+        path,
+        FileSegments(str(path), pieces),
+        labels,
+        list(map(str, keys)),
+        _read_label_names(path, labels),
     )
 
 
@@ -488,7 +500,7 @@ class _Record(NamedTuple):
     """A record as MXNet reads it, and its start and end in the file."""
 
     content: bytes
-    begin: int
+    start_reading: int
     end: int
 
 
@@ -498,7 +510,7 @@ class _Header(NamedTuple):
     size: int  # bytes before the image
 
 
-def _records(path: Path, size: int) -> Iterator[_Record]:
+def _iterate_records(path: Path, size: int) -> Iterator[_Record]:
     """Yield the records of a file of ``size`` bytes in order, and show a progress bar."""
     from mxnet.base import MXNetError
     from mxnet.recordio import MXRecordIO
@@ -516,25 +528,25 @@ def _records(path: Path, size: int) -> Iterator[_Record]:
                     content = reader.read()
                     if content is None:
                         break
-                    end = _place(reader)
+                    end = _reader_position(reader)
                     yield _Record(content, begin, end)
                     bar.update(end - begin)
                     begin, count = end, count + 1
             finally:
                 reader.close()
         except (MXNetError, UnicodeError):
-            raise _damaged(path, count, begin, size) from None
+            raise _damaged_records_error(path, count, begin, size) from None
 
 
-def _damaged(path: Path, count: int, begin: int, size: int) -> DataError:
+def _damaged_records_error(path: Path, count: int, begin: int, size: int) -> DataError:
     after = f"after {count:,} record{'s' * (count != 1)}" if count else "from its beginning"
     return DataError(
         f"{path}: truncated, damaged or not a record file {after}, at byte {begin:,} of {size:,}: "
-        f"{AGAIN}"
+        f"{REMAKE_HINT}"
     )
 
 
-def _place(reader: Any) -> int:
+def _reader_position(reader: Any) -> int:
     """Return the position of the next record, which MXNet's Python reader does not expose."""
     from mxnet.base import _LIB, check_call
 
@@ -543,35 +555,35 @@ def _place(reader: Any) -> int:
     return int(place.value)
 
 
-def _header(content: bytes, name: str) -> _Header:
+def _unpack_header(content: bytes, name: str) -> _Header:
     from mxnet.recordio import unpack
 
     try:
         header, image = unpack(content)
     except (struct.error, ValueError):
-        raise DataError(f"{name} is not an image with a label: {AGAIN}") from None
+        raise DataError(f"{name} is not an image with a label: {REMAKE_HINT}") from None
     values = [header.label] if header.flag == 0 else list(map(float, header.label))
     if len(values) != 1:
         raise DataError(
             f"{name} has {len(values)} numbers for a label, as for boxes or several classes: "
             "make the file with one label for each image"
         )
-    return _Header(checked_label(values[0], name), int(header.id), len(content) - len(image))
+    return _Header(to_class_number(values[0], name), int(header.id), len(content) - len(image))
 
 
-def _pieces(file: BinaryIO, record: _Record, skipped: int) -> List[Piece]:
+def _content_ranges(file: BinaryIO, record: _Record, skipped: int) -> List[ByteRange]:
     """Find the positions of a record's bytes in its file, without the first ``skipped`` bytes.
 
     A record that contains the magic number is cut into frames there. The magic number at the start
     of the next frame replaces the one that was cut out.
     """
-    size, left, place = len(record.content), len(record.content), record.begin
+    size, left, place = len(record.content), len(record.content), record.start_reading
     if record.end - place == FRAME.size + size + -size % 4:  # a single frame, the usual case
         return [(place + FRAME.size + skipped, size - skipped)]
     pieces = []
     while left > 0:
         file.seek(place)
-        begin, length = place + FRAME.size, FRAME.unpack(file.read(FRAME.size))[1] & LENGTH
+        begin, length = place + FRAME.size, FRAME.unpack(file.read(FRAME.size))[1] & LENGTH_MASK
         place = begin + length
         if length < left:
             length += MAGIC_BYTES
@@ -582,11 +594,11 @@ def _pieces(file: BinaryIO, record: _Record, skipped: int) -> List[Piece]:
     return pieces
 
 
-def _names(path: Path, labels: Sequence[int]) -> Mapping[Label, str]:
+def _read_label_names(path: Path, labels: Sequence[int]) -> Mapping[Label, str]:
     """Return the folder of each label from the .lst file, if they match one to one."""
     folders: Dict[int, Set[str]] = {}
     try:
-        with path.with_suffix(NAMES_ENDING).open(encoding="utf-8") as lines:
+        with path.with_suffix(LABEL_NAMES_ENDING).open(encoding="utf-8") as lines:
             for line in lines:
                 _, *middle, image = line.rstrip("\n").split("\t")
                 label = float(middle[0])

@@ -18,7 +18,7 @@ from typing import (
 
 import numpy as np
 
-from gluonlab.data.sets.convert_arrays import channels_first, to_host
+from gluonlab.data.sets.convert_arrays import to_channels_first, to_numpy
 from gluonlab.errors import ConfigError, DataError, unknown
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     Weights = NDArray[np.float64]
     Targets = NDArray[Any]
 
-S = TypeVar("S", bound="LabelledSplit")
-Colours = Tuple[Tuple[float, ...], Tuple[float, ...]]
+S = TypeVar("S", bound="LabeledSplit")
+Normalization = Tuple[Tuple[float, ...], Tuple[float, ...]]
 
 
 @runtime_checkable
@@ -65,10 +65,10 @@ class Reading(Protocol):
 class ReadAheadSplit(Split, Protocol):
     """A split that other processes read ahead, and whose images can be cut anew each time."""
 
-    def begin(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> Reading:
+    def start_reading(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> Reading:
         """Begin with a batch.
 
-        ``seeds``: of each image what `gluonlab.data.images.decode_image.random_box` cuts out for
+        ``seeds``: of each image what `gluonlab.data.images.decode_image.random_crop_box` cuts out for
         its own, below 2**32.
         """
 
@@ -78,7 +78,7 @@ def image_dtype(split: Split) -> str:
     return str(getattr(split, "dtype", np.dtype(np.uint8)))
 
 
-class LabelledSplit:
+class LabeledSplit:
     """The labels (N,) int32 of a split, and the weights (N,) of its images in the loss, if any."""
 
     def __init__(self, labels: "Labels", weights: "Optional[Weights]" = None) -> None:
@@ -91,14 +91,14 @@ class LabelledSplit:
         """Labels (N,) for batches; with weights (N, 2) float32, each label and its weight."""
         return self.labels if self.weights is None else self._weighted
 
-    def weighted(self: "S", weights: "Weights") -> "S":
+    def with_weights(self: "S", weights: "Weights") -> "S":
         """Return a split with the same images and labels, and these weights."""
         split = copy.copy(self)
-        LabelledSplit.__init__(split, self.labels, weights)
+        LabeledSplit.__init__(split, self.labels, weights)
         return split
 
 
-class PixelSplit(LabelledSplit):
+class PixelSplit(LabeledSplit):
     """A split whose pixels lie in an array: images (N, C, H, W), labels (N,) int32.
 
     Images are uint8 or float32; in both types 255 is white. They may be mapped from the disk.
@@ -145,13 +145,13 @@ class ArraySplit(PixelSplit):
         layout: Optional[str] = None,
         weights: "Optional[Weights]" = None,
     ) -> None:
-        images, labels = to_host(images, "images"), to_host(labels, "labels")
+        images, labels = to_numpy(images, "images"), to_numpy(labels, "labels")
         if images.ndim != 4 or images.dtype not in (np.uint8, np.float32):
             raise DataError(
                 f"images are {images.dtype} of shape {images.shape}: "
                 "give uint8, or float32 from 0 to 255, of shape (N, C, H, W)"
             )
-        images = channels_first(images, "images", layout)
+        images = to_channels_first(images, "images", layout)
         if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
             raise DataError(
                 f"{len(images)} images have labels of shape {labels.shape}, {labels.dtype}: "
@@ -191,7 +191,7 @@ class Dataset:
     test: Split
     classes: Tuple[str, ...]
     defaults: Defaults
-    colours: Optional[Colours] = None
+    normalization: Optional[Normalization] = None
     resizer: Optional[str] = None
 
     @property
@@ -204,14 +204,14 @@ class Dataset:
 
 NONE = "none"
 # Mean and standard deviation of each channel, as fractions of 255, as they are usually given.
-COLOURS: Dict[str, Colours] = {
+NORMALIZATIONS: Dict[str, Normalization] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),  # gluon-cv's and torchvision's
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),  # gluon-cv's train_cifar10.py
     "mnist": ((0.1307,), (0.3081,)),  # of PyTorch's MNIST example
 }
 
 
-def find_colours(normalise: str) -> Optional[Colours]:
+def parse_normalization(normalise: str) -> Optional[Normalization]:
     """What a value of ``TrainConfig.normalise`` means; None for ``none``. Raises ConfigError.
 
     ``imagenet``, ``cifar10``, ...  one of COLOURS
@@ -224,17 +224,19 @@ def find_colours(normalise: str) -> Optional[Colours]:
     if "/" in normalise:
         mean, deviation = (tuple(map(float, part.split(","))) for part in normalise.split("/"))
         return mean, deviation
-    if normalise not in COLOURS:
-        raise ConfigError(unknown("--normalise", normalise, [*COLOURS, NONE, "MEANS/DEVIATIONS"]))
-    return COLOURS[normalise]
+    if normalise not in NORMALIZATIONS:
+        raise ConfigError(
+            unknown("--normalise", normalise, [*NORMALIZATIONS, NONE, "MEANS/DEVIATIONS"])
+        )
+    return NORMALIZATIONS[normalise]
 
 
-def colours_for(normalise: str, channels: int, dataset: str) -> Optional[Colours]:
-    """`find_colours` for images of ``channels`` channels. Raises ConfigError for other numbers."""
-    colours = find_colours(normalise)
+def resolve_normalization(normalise: str, channels: int, dataset: str) -> Optional[Normalization]:
+    """`parse_normalization` for images of ``channels`` channels. Raises ConfigError for other numbers."""
+    colours = parse_normalization(normalise)
     if colours is None or len(colours[0]) == channels:
         return colours
-    if len(colours[0]) == 1 and normalise not in COLOURS:
+    if len(colours[0]) == 1 and normalise not in NORMALIZATIONS:
         return colours[0] * channels, colours[1] * channels
     count, form = len(colours[0]), f"{','.join('M' * channels)}/{','.join('S' * channels)}"
     raise ConfigError(
@@ -243,6 +245,6 @@ def colours_for(normalise: str, channels: int, dataset: str) -> Optional[Colours
     )
 
 
-def in_text(colours: Optional[Colours]) -> str:
+def format_normalization(colours: Optional[Normalization]) -> str:
     """``M,M,M/S,S,S`` with all digits, which --normalise takes again; ``none`` for None."""
     return NONE if colours is None else "/".join(",".join(map(repr, each)) for each in colours)

@@ -49,7 +49,7 @@ DATASETS: Dict[str, DatasetKind] = {
         partial(
             standard_datasets.load_idx,
             "fashion-mnist",
-            standard_datasets.CLOTHES,
+            standard_datasets.CLOTHING_CLASSES,
             standard_datasets.FASHION_MNIST_DEFAULTS,
         ),
         f"70,000 pieces of clothing from IDX files: {GREY}",
@@ -70,7 +70,7 @@ DATASETS: Dict[str, DatasetKind] = {
         for name in image_folder.IMAGENETTE_NAMES
     },
     "folder:PATH": DatasetKind(
-        image_folder.load,
+        image_folder.load_folder,
         "your own images: PATH/train/CLASS/*, PATH/val/CLASS/*; or PATH/CLASS/*, with --val-share",
         image_files.DEFAULTS,
         Path,
@@ -94,26 +94,29 @@ DATASETS: Dict[str, DatasetKind] = {
     ),
 }
 # what data sets of image files take beside the parameters of their loaders
-DECODING = set(inspect.signature(image_files.decoded).parameters) - {"images", "name"}
+DECODING_OPTIONS = set(inspect.signature(image_files.make_image_dataset).parameters) - {
+    "images",
+    "name",
+}
 # what options of a data set may be
-CHECKS = {
+OPTION_CHECKS = {
     "image_size": IMAGE_SIZE, "decoders": DECODERS, "val_share": SHARE, "samples": whole(1),
     "classes": whole(1),
 }  # fmt: skip
 # what is behind the colon of a name is a path
-OF_PATHS = {name.partition(":")[0]: name for name in DATASETS if ":" in name}
+PATH_DATASETS = {name.partition(":")[0]: name for name in DATASETS if ":" in name}
 
 
-def find_kind(name: str) -> Tuple[DatasetKind, Dict[str, str]]:
+def find_dataset_kind(name: str) -> Tuple[DatasetKind, Dict[str, str]]:
     """How the data set of this name is loaded, and with which options.
 
     Raises DataError, with the choices, when there is none.
     """
     prefix, _, path = str(name).partition(":")
-    if prefix in OF_PATHS and path.strip():
+    if prefix in PATH_DATASETS and path.strip():
         try:
             # no shell does it behind a colon
-            return DATASETS[OF_PATHS[prefix]], {"path": str(Path(path).expanduser())}
+            return DATASETS[PATH_DATASETS[prefix]], {"path": str(Path(path).expanduser())}
         except RuntimeError:
             raise DataError(f"{name} names an unknown home folder: write the full path") from None
     if name not in DATASETS:
@@ -133,36 +136,36 @@ def find_kind(name: str) -> Tuple[DatasetKind, Dict[str, str]]:
 
 def check_dataset(name: str) -> None:
     """Raise DataError, with the choices, when no data set has this name."""
-    find_kind(name)
+    find_dataset_kind(name)
 
 
-def takes(name: str, option: str) -> bool:
+def accepts_option(name: str, option: str) -> bool:
     """Whether the data set's loader knows this option."""
-    return option in _options(find_kind(name)[0])
+    return option in _loader_options(find_dataset_kind(name)[0])
 
 
-def _options(kind: DatasetKind) -> Set[str]:
+def _loader_options(kind: DatasetKind) -> Set[str]:
     own = set(inspect.signature(kind.load).parameters)
-    return own if kind.find is None else (own - {"options"}) | DECODING
+    return own if kind.find is None else (own - {"options"}) | DECODING_OPTIONS
 
 
-def of_image_files(name: str) -> bool:
+def has_image_files(name: str) -> bool:
     """Whether the data set is decoded from files of images, or was."""
-    return find_kind(name)[0].find is not None
+    return find_dataset_kind(name)[0].find is not None
 
 
-def is_cut_already(name: str, root: Optional[str] = None) -> bool:
+def is_packed_dataset(name: str, root: Optional[str] = None) -> bool:
     """Whether the data set's images were packed, so that no other parts can be cut from files.
 
     Raises DataError.
     """
-    kind, named = find_kind(name)
+    kind, named = find_dataset_kind(name)
     return kind.find is not None and is_packed(kind.find(named.get("path", root)))
 
 
-def all_of_image_files() -> List[str]:
+def image_file_datasets() -> List[str]:
     """The names to choose from where image files are needed."""
-    return [name for name in DATASETS if of_image_files(name)]
+    return [name for name in DATASETS if has_image_files(name)]
 
 
 def load_dataset(name: str, root: Optional[str] = None, **options: Any) -> Dataset:
@@ -173,19 +176,19 @@ def load_dataset(name: str, root: Optional[str] = None, **options: Any) -> Datas
     ``shape`` to ``synthetic``. Raises DataError for an unknown name or option, for missing or
     damaged files, and for a ``root`` that would not be used; ConfigError for an impossible value.
     """
-    kind, named = find_kind(name)
-    known = _options(kind) - {"root", *named}
+    kind, named = find_dataset_kind(name)
+    known = _loader_options(kind) - {"root", *named}
     for option, value in options.items():
         if option not in known:
             if not known:
                 raise DataError(f"{name} has no option {option!r}, and no others: leave it out")
             raise DataError(unknown(f"option of {name}", option, known))
-        if option in CHECKS and value is not None:
-            options[option] = CHECKS[option](option, value)
-    if takes(name, "root"):
+        if option in OPTION_CHECKS and value is not None:
+            options[option] = OPTION_CHECKS[option](option, value)
+    if accepts_option(name, "root"):
         options["root"] = root
     elif root is not None:
-        choices = ", ".join(other for other in DATASETS if takes(other, "root"))
+        choices = ", ".join(other for other in DATASETS if accepts_option(other, "root"))
         why = (
             "is read from the path in its name, not" if named else "is built in and reads no files"
         )

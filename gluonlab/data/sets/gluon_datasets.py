@@ -29,16 +29,16 @@ from gluonlab.data.sets.convert_arrays import (
     CHANNELS_FIRST,
     CHANNELS_LAST,
     WHITE,
-    as_bytes,
     check_layout_name,
-    class_names,
+    convert_labels,
     is_channels_last,
-    read_labels,
-    to_host,
+    resolve_class_names,
+    to_bytes_if_whole,
+    to_numpy,
     to_pixels,
     warn_of_whole_floats,
 )
-from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, LabelledSplit, Split
+from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, LabeledSplit, Split
 from gluonlab.engine.np_compatibility import nd_semantics, np_semantics
 from gluonlab.errors import DataError, kind_and_words, warn
 
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Images, Indices, Targets
 
 NAME = "gluon-data"
-MOST_BYTES = 2**31  # of the images of a data set that is read once
+MAX_BYTES_IN_MEMORY = 2**31  # of the images of a data set that is read once
 # Transformations of gluon.data.vision that always give the same image.
-FIXED = (
+FIXED_TRANSFORMS = (
     transforms.Cast, transforms.CenterCrop, transforms.Normalize, transforms.Resize,
     transforms.ToTensor,
 )  # fmt: skip
-BATCHIFY = (dataloader.default_batchify_fn, dataloader.default_mp_batchify_fn)
-PAIR = "give two data sets of samples (image, label), as dataset=(train, test)"
+DEFAULT_BATCHIFY = (dataloader.default_batchify_fn, dataloader.default_mp_batchify_fn)
+PAIR_HINT = "give two data sets of samples (image, label), as dataset=(train, test)"
 
 
 def from_datasets(
@@ -75,17 +75,17 @@ def from_datasets(
     check_layout_name(layout)
     splits = [_make_split(given, of, layout) for given, of in ((train, "train"), (test, "test"))]
     check_same_shape(splits[0].image_shape, splits[1].image_shape, "train", "test")
-    named = classes if classes is not None else _synsets(train)
-    names = class_names(splits[0].labels, splits[1].labels, named)
+    named = classes if classes is not None else _folder_class_names(train)
+    names = resolve_class_names(splits[0].labels, splits[1].labels, named)
     return Dataset(name, splits[0], splits[1], names, Defaults())
 
 
 def resolve_dataset(given: Any) -> Optional[Dataset]:
     """Return the Dataset ``given``, or make one from a pair. Raises DataError for other values."""
-    return None if given is None else required_dataset(given)
+    return None if given is None else require_dataset(given)
 
 
-def required_dataset(given: Any) -> Dataset:
+def require_dataset(given: Any) -> Dataset:
     """Return the same, but raise DataError for None, too."""
     if isinstance(given, Dataset):
         return given
@@ -95,18 +95,22 @@ def required_dataset(given: Any) -> Dataset:
             f"or dataset=gluonlab.load_dataset({given!r})"
         )
     if isinstance(given, (tuple, list)) and len(given) == 2 and all(map(has_samples, given)):
-        return from_datasets(_unwrapped(given[0], "train"), _unwrapped(given[1], "test"))
+        return from_datasets(_unwrap_loader(given[0], "train"), _unwrap_loader(given[1], "test"))
     if isinstance(given, (tuple, list)):
-        what = f"a {type(given).__name__} of {', '.join(_named(each) for each in given[:4])}"
+        what = (
+            f"a {type(given).__name__} of {', '.join(_describe_value(each) for each in given[:4])}"
+        )
         arrays = "dataset=gluonlab.data.from_arrays(x_train, y_train, x_test, y_test) for arrays"
-        raise DataError(f"dataset is {what}: {PAIR}, or {arrays}")
+        raise DataError(f"dataset is {what}: {PAIR_HINT}, or {arrays}")
     if has_samples(given):
-        raise DataError(f"dataset is one data set, {_named(given)}: {PAIR}")
+        raise DataError(f"dataset is one data set, {_describe_value(given)}: {PAIR_HINT}")
     if isinstance(given, Split):
         raise DataError(
-            f"dataset is a split, {_named(given)}: give a gluonlab.data.Dataset, which has two"
+            f"dataset is a split, {_describe_value(given)}: give a gluonlab.data.Dataset, which has two"
         )
-    raise DataError(f"dataset is {_named(given)}: {PAIR}, which can be read at any place")
+    raise DataError(
+        f"dataset is {_describe_value(given)}: {PAIR_HINT}, which can be read at any place"
+    )
 
 
 def resolve_split(given: Any) -> Split:
@@ -117,7 +121,7 @@ def resolve_split(given: Any) -> Split:
         raise DataError("a Loader reads one split: give dataset.train or dataset.test")
     if not has_samples(given):
         raise DataError(
-            f"a Loader cannot read {_named(given)}: give a split, such as dataset.train, "
+            f"a Loader cannot read {_describe_value(given)}: give a split, such as dataset.train, "
             "or a gluon.data.Dataset of samples (image, label)"
         )
     return _make_split(given, "data", None)
@@ -151,7 +155,7 @@ def warn_of_loaders(given: Any, dataset: Dataset, batch_size: int, drop_last: bo
             warn(f"{name} has last_batch={batches._last_batch!r}, but the run uses {last!r}{cure}")
 
 
-def _unwrapped(given: Any, of: str) -> Any:
+def _unwrap_loader(given: Any, of: str) -> Any:
     """Return the data set of a DataLoader, or ``given`` itself.
 
     Raises DataError for a DataLoader with a custom sampler or batchify_fn.
@@ -162,12 +166,12 @@ def _unwrapped(given: Any, of: str) -> Any:
     sampler = getattr(batches, "_sampler", None)
     plain = (gluon.data.SequentialSampler, gluon.data.RandomSampler)
     if type(batches) is not gluon.data.BatchSampler or type(sampler) not in plain:
-        own = _named(batches if sampler is None else sampler)
+        own = _describe_value(batches if sampler is None else sampler)
         raise DataError(
             f"the DataLoader of {of} has a custom sampler, {own}, but a run shuffles all images "
             "itself: give the data set, or the chosen samples as dataset.sample(sampler)"
         )
-    if given._batchify_fn not in BATCHIFY:
+    if given._batchify_fn not in DEFAULT_BATCHIFY:
         raise DataError(
             f"the DataLoader of {of} has a custom batchify_fn, but a run joins samples itself: "
             "give its data set, with samples (image, label) of one shape"
@@ -175,10 +179,10 @@ def _unwrapped(given: Any, of: str) -> Any:
     return given._dataset
 
 
-class GluonSplit(LabelledSplit):
+class GluonSplit(LabeledSplit):
     """A split that reads the samples of its data set each time a batch needs them.
 
-    ``labels`` (n,) int32: the labels that every read must return; `read_labels` fills them. All
+    ``labels`` (n,) int32: the labels that every read must return; `convert_labels` fills them. All
     images have the shape and type of the first image.
     """
 
@@ -241,7 +245,7 @@ class GluonSplit(LabelledSplit):
             if not np.isfinite(image).all():
                 raise DataError(f"image {index} of {self.of} has a number that is not finite")
         what = f"the label of image {index} of {self.of}"
-        return image, int(read_labels(np.reshape(given, (1, -1)), what, 1)[0])
+        return image, int(convert_labels(np.reshape(given, (1, -1)), what, 1)[0])
 
     def read_labels(self) -> None:
         """Read every sample once and keep its label."""
@@ -255,7 +259,7 @@ class GluonSplit(LabelledSplit):
         labels = np.empty(len(self), np.int32)
         for index in _indices_with_progress(len(self), self.of):
             images[index], labels[index] = self.read(index)
-        return ArraySplit(as_bytes(images), labels, CHANNELS_FIRST)
+        return ArraySplit(to_bytes_if_whole(images), labels, CHANNELS_FIRST)
 
     def _sample(self, index: int) -> "Tuple[NDArray[Any], NDArray[Any]]":
         """Read an image and its label, unchanged. Raises DataError if the sample is not a pair."""
@@ -303,31 +307,31 @@ def _make_split(data: Any, of: str, layout: Optional[str]) -> "ArraySplit | Gluo
             "give the DataLoader's data set"
         )
     if not has_samples(data):
-        raise DataError(f"{of} is {_named(data)}: {PAIR}")
+        raise DataError(f"{of} is {_describe_value(data)}: {PAIR_HINT}")
     if not len(data):
         raise DataError(f"{of} has no samples: give some")
-    columns = _columns(data)
+    columns = _array_columns(data)
     if columns is not None:
-        images, labels = to_host(columns[0], f"x_{of}"), columns[1]
+        images, labels = to_numpy(columns[0], f"x_{of}"), columns[1]
         guessed = images.ndim == 4 and is_channels_last(images.shape[1:])
         return make_split(images, labels, of, layout or (CHANNELS_LAST if guessed else None))
     split = GluonSplit(data, of, layout)
     size = len(split) * math.prod(split.image_shape) * split.dtype.itemsize
-    if is_fixed(data) and size <= MOST_BYTES:
+    if has_fixed_samples(data) and size <= MAX_BYTES_IN_MEMORY:
         return split.read_all()
-    labels = _labels_apart(data)
+    labels = _labels_without_images(data)
     if labels is None:
         split.read_labels()
     else:
-        split.labels = read_labels(labels, f"y_{of}", len(split))
+        split.labels = convert_labels(labels, f"y_{of}", len(split))
     return split
 
 
-def _columns(data: Any) -> Optional[Tuple[Any, Any]]:
+def _array_columns(data: Any) -> Optional[Tuple[Any, Any]]:
     """Return images and labels if the samples are rows of two arrays; else None."""
     if type(data) is gluon.data.ArrayDataset and len(data._data) == 2:
         return tuple(data._data) if all(map(_is_rows, data._data)) else None
-    if isinstance(data, _DownloadedDataset) and _is_mxnets(data) and data._transform is None:
+    if isinstance(data, _DownloadedDataset) and _is_mxnet_class(data) and data._transform is None:
         return data._data, data._label
     return None
 
@@ -336,54 +340,54 @@ def _is_rows(column: Any) -> bool:
     return hasattr(column, "shape") or isinstance(column, (list, tuple))
 
 
-def _is_mxnets(data: Any) -> bool:
+def _is_mxnet_class(data: Any) -> bool:
     """Whether the class itself is MXNet's: a class derived from it may behave differently."""
     return type(data).__module__.startswith("mxnet.gluon.data")
 
 
-def is_fixed(data: Any) -> bool:
+def has_fixed_samples(data: Any) -> bool:
     """Whether all parts of a data set are known to give the same samples at each read."""
     if isinstance(data, (list, tuple)) or hasattr(data, "shape"):
         return True
-    if not _is_mxnets(data) or getattr(data, "_transform", None) is not None:
+    if not _is_mxnet_class(data) or getattr(data, "_transform", None) is not None:
         return False
     if isinstance(data, _LazyTransformDataset):
         first = isinstance(data._fn, _TransformFirstClosure)
-        return first and _is_fixed_transform(data._fn._fn) and is_fixed(data._data)
+        return first and _is_fixed_transform(data._fn._fn) and has_fixed_samples(data._data)
     if isinstance(data, (_SampledDataset, _FilteredDataset)):
-        return is_fixed(data._dataset)
+        return has_fixed_samples(data._dataset)
     if isinstance(data, gluon.data.ArrayDataset):
-        return all(map(is_fixed, data._data))
+        return all(map(has_fixed_samples, data._data))
     if isinstance(data, gluon.data.SimpleDataset):
-        return is_fixed(data._data)
+        return has_fixed_samples(data._data)
     return True  # images in files
 
 
 def _is_fixed_transform(transform: Any) -> bool:
     if isinstance(transform, (gluon.nn.Sequential, gluon.nn.HybridSequential)):
         return all(map(_is_fixed_transform, transform._children.values()))
-    return type(transform) in FIXED
+    return type(transform) in FIXED_TRANSFORMS
 
 
-def _labels_apart(data: Any) -> Any:
+def _labels_without_images(data: Any) -> Any:
     """Return the labels of a data set if they are known without its images; else None."""
-    columns = _columns(data)
+    columns = _array_columns(data)
     if columns is not None:
         return columns[1]
-    if not _is_mxnets(data) or getattr(data, "_transform", None) is not None:
+    if not _is_mxnet_class(data) or getattr(data, "_transform", None) is not None:
         return None
     if isinstance(data, _LazyTransformDataset):
         first = isinstance(data._fn, _TransformFirstClosure)
-        return _labels_apart(data._data) if first else None
+        return _labels_without_images(data._data) if first else None
     if isinstance(data, (_SampledDataset, _FilteredDataset)):
-        labels = _labels_apart(data._dataset)
-        return None if labels is None else to_host(labels, "labels")[data._indices]
+        labels = _labels_without_images(data._dataset)
+        return None if labels is None else to_numpy(labels, "labels")[data._indices]
     if isinstance(data, gluon.data.vision.ImageFolderDataset):
         return [label for _, label in data.items]
     return None
 
 
-def _synsets(data: Any) -> Optional[List[str]]:
+def _folder_class_names(data: Any) -> Optional[List[str]]:
     """Return the class names of an ImageFolderDataset, even if it is transformed; else None."""
     while data is not None and not hasattr(data, "synsets"):
         data = getattr(data, "_dataset", None) or getattr(data, "_data", None)
@@ -401,7 +405,7 @@ def has_samples(given: Any) -> bool:
     return not others and hasattr(given, "__len__") and hasattr(given, "__getitem__")
 
 
-def _named(given: Any) -> str:
+def _describe_value(given: Any) -> str:
     if hasattr(given, "shape"):
         return f"an array of shape {tuple(given.shape)}"
     if isinstance(given, type):

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, List, NamedTuple, Optional, Protocol, Sequence
 
 import numpy as np
 
-from gluonlab.data.images.decode_image import CHANNELS, short_side
-from gluonlab.data.images.decoder_pool import Decoders, Decoding
-from gluonlab.data.images.image_locations import Place, chosen, name_of
+from gluonlab.data.images.decode_image import CHANNELS, read_short_side
+from gluonlab.data.images.decoder_pool import DecoderPool, PendingImages
+from gluonlab.data.images.image_locations import ImageLocation, location_name, select_locations
 from gluonlab.data.sets.dataset import (
-    COLOURS,
+    NORMALIZATIONS,
     ArraySplit,
     Dataset,
     Defaults,
-    LabelledSplit,
+    LabeledSplit,
     Split,
 )
 from gluonlab.engine.local_processes import own_cores
@@ -40,35 +40,35 @@ if TYPE_CHECKING:
 # the names of the parts of a data set of image files, of folders and of lists
 TRAIN = ("train", "training")
 VAL = ("val", "valid", "validation", "test", "testing")
-HOLD_OUT = "--val-share 0.2"
-LARGEST_SIDE = 224  # what networks for photographs are made for; smaller images stay as they are
-SAMPLED = 25  # files whose headers tell how large the images are
-AT_ONCE = 1024  # images between two looks at what was found, when all are tried
-MOST_DECODERS = 16
+HOLD_OUT_OPTION = "--val-share 0.2"
+MAX_SIDE = 224  # what networks for photographs are made for; smaller images stay as they are
+SAMPLED_FILES = 25  # files whose headers tell how large the images are
+CHUNK_IMAGES = 1024  # images between two looks at what was found, when all are tried
+MAX_DECODERS = 16
 DEFAULTS = Defaults(model="resnet18", batch_size=64, epochs=10, optimizer="adam", lr=0.001)
-PHOTOGRAPHS = COLOURS["imagenet"]  # what networks for photographs are trained with
+PHOTO_NORMALIZATION = NORMALIZATIONS["imagenet"]  # what networks for photographs are trained with
 
 
 class ImageFiles(Protocol):
     """Files of images, or parts of files, and their labels: those of a folder or of a list."""
 
     @property
-    def train(self) -> "Tuple[Sequence[Place], Labels]":
+    def train(self) -> "Tuple[Sequence[ImageLocation], Labels]":
         """The training images."""
 
     @property
-    def val(self) -> "Tuple[Sequence[Place], Labels]":
+    def val(self) -> "Tuple[Sequence[ImageLocation], Labels]":
         """The images that accuracies are measured on."""
 
     @property
     def classes(self) -> Tuple[str, ...]:
         """The names of the classes, by their labels."""
 
-    def remarks(self) -> List[str]:
+    def warnings(self) -> List[str]:
         """Return a line for each kind of image that is left out."""
 
 
-def decoded(
+def make_image_dataset(
     images: ImageFiles,
     name: str,
     image_size: Optional[int] = None,
@@ -86,36 +86,36 @@ def decoded(
     warning; otherwise the first bad one is an error when it is met. ``memory``: a split of at most
     so many bytes is decoded now, once and for all; the training split is not with
     ``random_resized_crop``, for which it is decoded in every epoch. ``resizer``: the library that
-    resizes, by default `gluonlab.data.images.resize_image.usual_resizer`. Raises DataError.
+    resizes, by default `gluonlab.data.images.resize_image.default_resizer`. Raises DataError.
     """
-    for remark in images.remarks():
+    for remark in images.warnings():
         warn(remark)
-    size = image_size or usual_size(images.train[0])
-    processes = Decoders(size, decoders or min(own_cores(), MOST_DECODERS), resizer)
-    split = partial(_split, decoders=processes, classes=images.classes, skip_bad=skip_bad)
+    size = image_size or median_short_side(images.train[0])
+    processes = DecoderPool(size, decoders or min(own_cores(), MAX_DECODERS), resizer)
+    split = partial(_make_split, decoders=processes, classes=images.classes, skip_bad=skip_bad)
     train = split("training", *images.train, memory=0 if random_resized_crop else memory)
     test = split("test", *images.val, memory=memory)
     resizer = processes.resizer
-    return Dataset(name, train, test, images.classes, DEFAULTS, PHOTOGRAPHS, resizer)
+    return Dataset(name, train, test, images.classes, DEFAULTS, PHOTO_NORMALIZATION, resizer)
 
 
-def usual_size(paths: Sequence[Place]) -> int:
+def median_short_side(paths: Sequence[ImageLocation]) -> int:
     """The median of the readable images' short sides, at most LARGEST_SIDE."""
     sides = []
     with warnings.catch_warnings():
         # Pillow's; who decodes the image says what is wrong with it
         warnings.simplefilter("ignore")
-        for path in paths[:: max(1, len(paths) // SAMPLED)]:
+        for path in paths[:: max(1, len(paths) // SAMPLED_FILES)]:
             with suppress(DataError):
-                sides.append(short_side(path))
-    return min(LARGEST_SIDE, int(statistics.median(sides))) if sides else LARGEST_SIDE
+                sides.append(read_short_side(path))
+    return min(MAX_SIDE, int(statistics.median(sides))) if sides else MAX_SIDE
 
 
-def _split(
+def _make_split(
     kind: str,
-    paths: Sequence[Place],
+    paths: Sequence[ImageLocation],
     labels: "Labels",
-    decoders: Decoders,
+    decoders: DecoderPool,
     classes: Sequence[str],
     skip_bad: bool,
     memory: int,
@@ -124,15 +124,15 @@ def _split(
     if not fits and not skip_bad:
         return FileSplit(paths, labels, decoders)
     kept, bad = [], {}
-    for number, (images, wrong) in enumerate(decoders.in_turns(paths, AT_ONCE)):
-        bad.update({number * AT_ONCE + position: reason for position, reason in wrong.items()})
+    for number, (images, wrong) in enumerate(decoders.decode_in_chunks(paths, CHUNK_IMAGES)):
+        bad.update({number * CHUNK_IMAGES + position: reason for position, reason in wrong.items()})
         if bad and not skip_bad:
             raise DataError(bad[min(bad)])
         good = [position for position in range(len(images)) if position not in wrong]
         kept.append(images[good] if fits else images[:0])
     good = [position for position in range(len(paths)) if position not in bad]
     if bad:
-        files = [name_of(paths[position]) for position in sorted(bad)]
+        files = [location_name(paths[position]) for position in sorted(bad)]
         what = f"{len(bad)} of {len(paths)} {kind} images cannot be decoded and are left out"
         warn(f"{what}: {named(files)}")
     lost = np.setdiff1d(labels, labels[good])
@@ -143,13 +143,15 @@ def _split(
         )
     if fits:
         return ArraySplit(np.concatenate(kept), labels[good])
-    return FileSplit(chosen(paths, good), labels[good], decoders)
+    return FileSplit(select_locations(paths, good), labels[good], decoders)
 
 
-class FileSplit(LabelledSplit):
+class FileSplit(LabeledSplit):
     """A split whose images are decoded when a batch of them is asked for."""
 
-    def __init__(self, paths: Sequence[Place], labels: "Labels", decoders: Decoders) -> None:
+    def __init__(
+        self, paths: Sequence[ImageLocation], labels: "Labels", decoders: DecoderPool
+    ) -> None:
         super().__init__(labels)
         self.paths, self.decoders = paths, decoders
 
@@ -167,21 +169,23 @@ class FileSplit(LabelledSplit):
         If images have weights: each label and its weight, (n, 2) float32. Raises DataError for an
         invalid file.
         """
-        return self.begin(indices).result()
+        return self.start_reading(indices).result()
 
-    def begin(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> "_Files":
+    def start_reading(
+        self, indices: "Indices", seeds: Optional[Sequence[int]] = None
+    ) -> "_PendingBatch":
         """Have these n images decoded.
 
-        ``seeds``: of each what `gluonlab.data.images.decode_image.random_box` cuts out for its own.
+        ``seeds``: of each what `gluonlab.data.images.decode_image.random_crop_box` cuts out for its own.
         """
         paths = [self.paths[index] for index in indices]
-        return _Files(self.decoders.begin(paths, seeds), self.targets[indices])
+        return _PendingBatch(self.decoders.submit(paths, seeds), self.targets[indices])
 
 
-class _Files(NamedTuple):
+class _PendingBatch(NamedTuple):
     """A batch that is being decoded."""
 
-    images: Decoding
+    images: PendingImages
     targets: "Targets"
 
     def result(self) -> "Tuple[Images, Targets]":
@@ -193,7 +197,7 @@ class _Files(NamedTuple):
         self.images.cancel()
 
 
-def held_out(names: Sequence[str], share: float) -> List[bool]:
+def select_held_out(names: Sequence[str], share: float) -> List[bool]:
     """Whether each of a class's images is held out; of two or more, one at least is on each side.
 
     The names of the images alone decide. So the choice is the same for every seed, every number of
@@ -210,10 +214,10 @@ def held_out(names: Sequence[str], share: float) -> List[bool]:
     count = 0
     if len(names) > 1:
         count = min(len(names) - 1, max(1, math.floor(share * len(names) + 0.5)))
-    chosen = set(sorted(range(len(names)), key=lambda place: _rank(names[place]))[:count])
+    chosen = set(sorted(range(len(names)), key=lambda place: _hash_name(names[place]))[:count])
     return [place in chosen for place in range(len(names))]
 
 
-def _rank(name: str) -> bytes:
+def _hash_name(name: str) -> bytes:
     # file systems differ in how they compose letters with accents
     return hashlib.sha256(os.fsencode(unicodedata.normalize("NFC", name))).digest()

@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from gluonlab.data.fetching.data_folders import data_root, download_command, readable
+from gluonlab.data.fetching.data_folders import convert_read_errors, data_root, download_command
 from gluonlab.data.fetching.download_sources import SOURCES
 from gluonlab.data.images.image_locations import ENDINGS, is_image_name
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.image_files import (
     DEFAULTS,
-    HOLD_OUT,
-    PHOTOGRAPHS,
+    HOLD_OUT_OPTION,
+    PHOTO_NORMALIZATION,
     TRAIN,
     VAL,
-    decoded,
-    held_out,
+    make_image_dataset,
+    select_held_out,
 )
-from gluonlab.data.sets.packed_folder import is_packed, read
+from gluonlab.data.sets.packed_folder import is_packed, read_packed
 from gluonlab.errors import DataError
 from gluonlab.plain_text import named, plain_name
 
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
 LAYOUT = "folders train and val (or test), each with a folder of images for every class"
 # what file managers, archives and disks put beside a user's files
-NOBODYS = ("__macosx", "@eadir", "$recycle.bin", "system volume information", "lost+found")
+SYSTEM_FOLDERS = ("__macosx", "@eadir", "$recycle.bin", "system volume information", "lost+found")
 # images that are not read here, which somebody may miss
 CONVERTIBLE = (
     ".heic", ".heif", ".avif", ".jxl", ".jp2", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw",
 )  # fmt: skip
-MOST_KINDS = 4  # endings that are named; the others are counted
+MAX_ENDINGS = 4  # endings that are named; the others are counted
 
 
-def load(
+def load_folder(
     path: "str | os.PathLike[str]",
     val_share: Optional[float] = None,
     name: Optional[str] = None,
@@ -55,13 +55,15 @@ def load(
 ) -> Dataset:
     """The folder ``path``, or what `gluonlab.data.sets.packed_folder` made of one, as a data set.
 
-    ``val_share``: of a folder without val, so much of each class is held out for it (`held_out`).
-    ``options``: see `decoded`. What is no image is left out with one warning. Raises DataError.
+    ``val_share``: of a folder without val, so much of each class is held out for it (`select_held_out`).
+    ``options``: see `make_image_dataset`. What is no image is left out with one warning. Raises DataError.
     """
     if is_packed(Path(path)):
         return _load_packed(path, val_share, name, **options)
     folder = ImageFolder(path, val_share)
-    return decoded(folder, name or plain_name(folder.root.resolve().name, "folder"), **options)
+    return make_image_dataset(
+        folder, name or plain_name(folder.root.resolve().name, "folder"), **options
+    )
 
 
 def _load_packed(
@@ -88,8 +90,8 @@ def _load_packed(
             f"--val-share {val_share:g} is for folders without val, and {path} is packed with "
             "its validation images: leave --val-share out"
         )
-    packed_name, train, test, classes = read(Path(path), image_size, memory)
-    return Dataset(name or packed_name, train, test, classes, DEFAULTS, PHOTOGRAPHS)
+    packed_name, train, test, classes = read_packed(Path(path), image_size, memory)
+    return Dataset(name or packed_name, train, test, classes, DEFAULTS, PHOTO_NORMALIZATION)
 
 
 # --- the classes and files of a folder
@@ -106,49 +108,49 @@ class ImageFolder:
     """
 
     def __init__(self, root: "str | os.PathLike[str]", val_share: Optional[float] = None) -> None:
-        self.root, train, val = find_parts(Path(root), val_share)
+        self.root, train, val = find_train_and_val(Path(root), val_share)
         ours = _class_folders(train)
         self.classes = tuple(ours)
         if len(self.classes) < 2:
-            raise DataError(f"{train} {_too_few(train, self.classes)}")
-        self.others: List[str] = []
-        self.untested: List[str] = []
-        self.outside = loose_images(train)
+            raise DataError(f"{train} {_explain_too_few_classes(train, self.classes)}")
+        self.other_files: List[str] = []
+        self.untested_classes: List[str] = []
+        self.loose_images = list_loose_images(train)
         if val is None:
             assert val_share is not None
             self.train, self.val = self._divided(ours, val_share)
             return
         theirs = _class_folders(val)
-        _check_same(ours, train, theirs, val)
-        self.outside += loose_images(val)
+        _check_same_classes(ours, train, theirs, val)
+        self.loose_images += list_loose_images(val)
         self.train, self.val = self._files(ours), self._files(theirs)
 
-    def remarks(self) -> List[str]:
+    def warnings(self) -> List[str]:
         """What is left out, and which classes nothing tests: a line each."""
         said = []
-        if self.others:
-            converted = to_convert(self.others)
+        if self.other_files:
+            converted = convertible_endings(self.other_files)
             cure = f"; convert {converted} to JPEG or PNG to use them" if converted else ""
             said.append(
-                f"left out {counted(self.others, 'file')} in formats that are not read "
-                f"({kinds(self.others)}), such as {self.others[0]}{cure}"
+                f"left out {format_count(self.other_files, 'file')} in formats that are not read "
+                f"({count_endings(self.other_files)}), such as {self.other_files[0]}{cure}"
             )
-        if self.outside:
+        if self.loose_images:
             said.append(
-                f"left out {counted(self.outside, 'image')} in no class's folder, "
-                f"such as {self.outside[0]}"
+                f"left out {format_count(self.loose_images, 'image')} in no class's folder, "
+                f"such as {self.loose_images[0]}"
             )
-        if self.untested:
+        if self.untested_classes:
             said.append(
                 "no image is held out for validation of classes with a single one: "
-                f"{named(self.untested)}"
+                f"{named(self.untested_classes)}"
             )
         return said
 
     def _files(self, classes: Dict[str, Path]) -> "Tuple[List[str], Labels]":
         """The images of a part, whose folders are in the order of the classes."""
         of_each = [self._images(classes[name]) for name in self.classes]
-        return _labelled(of_each)
+        return _label_paths(of_each)
 
     def _divided(
         self, classes: Dict[str, Path], share: float
@@ -156,25 +158,25 @@ class ImageFolder:
         train, val = [], []
         for name, folder in classes.items():
             paths = self._images(folder)
-            held = held_out([f"{name}/{Path(path).name}" for path in paths], share)
+            held = select_held_out([f"{name}/{Path(path).name}" for path in paths], share)
             train.append([path for path, out in zip(paths, held) if not out])
             val.append([path for path, out in zip(paths, held) if out])
             if not val[-1]:
-                self.untested.append(name)
-        if len(self.untested) == len(classes):
+                self.untested_classes.append(name)
+        if len(self.untested_classes) == len(classes):
             raise DataError(
                 f"every class of {self.root} has a single image: "
                 f"--val-share {share:g} needs two of a class at least"
             )
-        return _labelled(train), _labelled(val)
+        return _label_paths(train), _label_paths(val)
 
     def _images(self, folder: Path) -> List[str]:
-        images, others = class_files(folder)
-        self.others += others
+        images, others = list_class_files(folder)
+        self.other_files += others
         return images
 
 
-def _labelled(of_each: Sequence[List[str]]) -> "Tuple[List[str], Labels]":
+def _label_paths(of_each: Sequence[List[str]]) -> "Tuple[List[str], Labels]":
     numbers = np.arange(len(of_each), dtype=np.int32)
     labels = np.repeat(numbers, [len(paths) for paths in of_each])
     return [path for paths in of_each for path in paths], labels
@@ -183,7 +185,7 @@ def _labelled(of_each: Sequence[List[str]]) -> "Tuple[List[str], Labels]":
 def _class_folders(part: Path) -> Dict[str, Path]:
     """Class -> folder, sorted. Raises DataError for names that are no text, or the same."""
     found: Dict[str, Path] = {}
-    for entry in folders(part):
+    for entry in list_folders(part):
         try:
             entry.name.encode()
         except UnicodeEncodeError:
@@ -201,23 +203,27 @@ def _class_folders(part: Path) -> Dict[str, Path]:
     return dict(sorted(found.items()))
 
 
-def _too_few(part: Path, classes: Sequence[str]) -> str:
+def _explain_too_few_classes(part: Path, classes: Sequence[str]) -> str:
     cure = "give at least two, each with the images of one class"
     if classes:
         return f"has folders for one class, {classes[0]}: {cure}"
-    loose = loose_images(part)
+    loose = list_loose_images(part)
     if loose:
-        return f"has folders for no class, and {counted(loose, 'image')} directly in it: {cure}"
+        return (
+            f"has folders for no class, and {format_count(loose, 'image')} directly in it: {cure}"
+        )
     return f"has folders for no class: {cure}"
 
 
-def _check_same(ours: Dict[str, Path], train: Path, theirs: Dict[str, Path], val: Path) -> None:
+def _check_same_classes(
+    ours: Dict[str, Path], train: Path, theirs: Dict[str, Path], val: Path
+) -> None:
     both = ((ours, theirs, train, val), (theirs, ours, val, train))
     for these, those, has, lacks in both:
         only = min(set(these) - set(those), default=None)
         if only is None:
             continue
-        alike = [name for name in those if _folded(name) == _folded(only)]
+        alike = [name for name in those if _simplify_name(name) == _simplify_name(only)]
         but = f" (it has {alike[0]!r})" if alike else ""
         raise DataError(
             f"{has} has the class {only}, which {lacks} lacks{but}: "
@@ -225,7 +231,7 @@ def _check_same(ours: Dict[str, Path], train: Path, theirs: Dict[str, Path], val
         )
 
 
-def _folded(name: str) -> str:
+def _simplify_name(name: str) -> str:
     """A name without what is easily mistyped."""
     return "".join(letter for letter in name.casefold() if letter.isalnum())
 
@@ -236,24 +242,24 @@ def _folded(name: str) -> str:
 SplitFolders = Tuple[Path, Path, Optional[Path]]
 
 
-def find_parts(root: Path, val_share: Optional[float]) -> SplitFolders:
+def find_train_and_val(root: Path, val_share: Optional[float]) -> SplitFolders:
     """Find the folder with train, train itself, and val, if any: ``root``, or a folder in it.
 
     With ``val_share``, folders of images that are in no train are training images. Raises DataError
     where there is no such place, or where ``val_share`` has nothing to divide.
     """
-    with readable(root, "folder"):
+    with convert_read_errors(root, "folder"):
         if not root.is_dir():
-            raise DataError(f"{root} {_what_else(root)}")
-    place = _place(root)
+            raise DataError(f"{root} {_explain_no_folder(root)}")
+    place = _find_folder_with_train(root)
     if place is None:
-        return _without_train(root, val_share)
-    train, val = _part(place, TRAIN), _part(place, VAL)
+        return _find_classes_without_train(root, val_share)
+    train, val = _find_part(place, TRAIN), _find_part(place, VAL)
     assert train is not None
     if val_share is None and val is None:
         raise DataError(
             f"{place} has no folder val or test: "
-            f"hold images out of train with {HOLD_OUT}, or give one with {LAYOUT}"
+            f"hold images out of train with {HOLD_OUT_OPTION}, or give one with {LAYOUT}"
         )
     if val_share is not None and val is not None:
         raise DataError(
@@ -263,12 +269,12 @@ def find_parts(root: Path, val_share: Optional[float]) -> SplitFolders:
     return place, train, val
 
 
-def _place(root: Path) -> Optional[Path]:
+def _find_folder_with_train(root: Path) -> Optional[Path]:
     """The folder with train: ``root``, or one in it."""
-    if _part(root, TRAIN) is not None:
+    if _find_part(root, TRAIN) is not None:
         return root
-    inside = [Path(each.path) for each in folders(root)]
-    found = [folder for folder in inside if _part(folder, TRAIN) is not None]
+    inside = [Path(each.path) for each in list_folders(root)]
+    found = [folder for folder in inside if _find_part(folder, TRAIN) is not None]
     if len(found) > 1:
         names = ", ".join(folder.name for folder in found[:3])
         raise DataError(
@@ -278,56 +284,58 @@ def _place(root: Path) -> Optional[Path]:
     return found[0] if found else None
 
 
-def _part(folder: Path, names: Sequence[str]) -> Optional[Path]:
+def _find_part(folder: Path, names: Sequence[str]) -> Optional[Path]:
     spelt = [each for name in names for each in (name, name.capitalize(), name.upper())]
     # not Path's, which raises for a folder that may not be looked into
     found = (folder / name for name in spelt if os.path.isdir(folder / name))
     return next(found, None)
 
 
-def _without_train(root: Path, val_share: Optional[float]) -> SplitFolders:
+def _find_classes_without_train(root: Path, val_share: Optional[float]) -> SplitFolders:
     """Folders of images that are in no train, as training images with ``val_share``."""
-    place = root if _of_classes(root) else None
-    inside = [Path(each.path) for each in folders(root)]
-    if len(inside) == 1 and inside[0] != _part(root, VAL) and _of_classes(inside[0]):
+    place = root if _class_folder_names(root) else None
+    inside = [Path(each.path) for each in list_folders(root)]
+    if len(inside) == 1 and inside[0] != _find_part(root, VAL) and _class_folder_names(inside[0]):
         place = inside[0]
     if place is not None and val_share is not None:
         return place, place, None
-    raise DataError(f"{root} {_what_instead(root, place)}")
+    raise DataError(f"{root} {_explain_missing_train(root, place)}")
 
 
-def _of_classes(folder: "str | os.PathLike[str]") -> List[str]:
+def _class_folder_names(folder: "str | os.PathLike[str]") -> List[str]:
     """The names of folders with images in a folder."""
-    return [entry.name for entry in folders(folder) if loose_images(entry.path)]
+    return [entry.name for entry in list_folders(folder) if list_loose_images(entry.path)]
 
 
-def _what_instead(root: Path, place: Optional[Path]) -> str:
+def _explain_missing_train(root: Path, place: Optional[Path]) -> str:
     """What a folder without train has, and what to do."""
     for part in (root, root.parent):
         if part.name.lower() in (*TRAIN, *VAL):
             return f"has no folder train, and is a part of a data set: give folder:{part.parent}"
-    val = _part(root, VAL)
+    val = _find_part(root, VAL)
     if val is not None:
         return f"has {val.name}, and no folder train: give one with {LAYOUT}"
     if place is not None:
         return (
-            f"has no folder train, but folders of images ({', '.join(_of_classes(place)[:3])}): "
-            f"{HOLD_OUT} takes them for classes, and holds images out for validation"
+            f"has no folder train, but folders of images ({', '.join(_class_folder_names(place)[:3])}): "
+            f"{HOLD_OUT_OPTION} takes them for classes, and holds images out for validation"
         )
-    loose = loose_images(root)
+    loose = list_loose_images(root)
     if loose:
         return (
-            f"has no folder train, but {counted(loose, 'image')} of no class: put those of each "
-            f"class into a folder of its own, {root}/CLASS, and train with {HOLD_OUT}"
+            f"has no folder train, but {format_count(loose, 'image')} of no class: put those of each "
+            f"class into a folder of its own, {root}/CLASS, and train with {HOLD_OUT_OPTION}"
         )
-    for inside in folders(root):
-        for deeper in (Path(each.path) for each in folders(inside.path)):
-            if _part(deeper, TRAIN) or len(_of_classes(deeper)) > 1:
+    for inside in list_folders(root):
+        for deeper in (Path(each.path) for each in list_folders(inside.path)):
+            if _find_part(deeper, TRAIN) or len(_class_folder_names(deeper)) > 1:
                 return f"has no folder train, but images further down: give folder:{deeper}"
-    return f"has no folder train: give one with {LAYOUT}, or folders of classes and {HOLD_OUT}"
+    return (
+        f"has no folder train: give one with {LAYOUT}, or folders of classes and {HOLD_OUT_OPTION}"
+    )
 
 
-def _what_else(root: Path) -> str:
+def _explain_no_folder(root: Path) -> str:
     if not root.exists():
         return f"does not exist: give a folder with {LAYOUT}"
     if root.name.lower().endswith(ARCHIVES):
@@ -340,18 +348,18 @@ def _what_else(root: Path) -> str:
 
 def is_hidden(name: str) -> bool:
     """Whether a file or folder of this name is nobody's image."""
-    return name.startswith(".") or name.lower() in NOBODYS
+    return name.startswith(".") or name.lower() in SYSTEM_FOLDERS
 
 
-def entries(folder: "str | os.PathLike[str]") -> "List[os.DirEntry[str]]":
+def list_entries(folder: "str | os.PathLike[str]") -> "List[os.DirEntry[str]]":
     """What is in a folder, sorted by name, without what is hidden. Raises DataError."""
-    with readable(Path(folder), "folder"), os.scandir(folder) as found:
+    with convert_read_errors(Path(folder), "folder"), os.scandir(folder) as found:
         return sorted((each for each in found if not is_hidden(each.name)), key=lambda e: e.name)
 
 
-def folders(folder: "str | os.PathLike[str]") -> "List[os.DirEntry[str]]":
-    """The folders in a folder, as `entries`."""
-    return [entry for entry in entries(folder) if is_folder(entry)]
+def list_folders(folder: "str | os.PathLike[str]") -> "List[os.DirEntry[str]]":
+    """The folders in a folder, as `list_entries`."""
+    return [entry for entry in list_entries(folder) if is_folder(entry)]
 
 
 def is_folder(entry: "os.DirEntry[str]") -> bool:
@@ -362,13 +370,13 @@ def is_folder(entry: "os.DirEntry[str]") -> bool:
         return False
 
 
-def loose_images(folder: "str | os.PathLike[str]") -> List[str]:
+def list_loose_images(folder: "str | os.PathLike[str]") -> List[str]:
     """The paths of images directly in a folder."""
-    found = entries(folder)
+    found = list_entries(folder)
     return [each.path for each in found if is_image_name(each.name) and not is_folder(each)]
 
 
-def class_files(folder: Path) -> Tuple[List[str], List[str]]:
+def list_class_files(folder: Path) -> Tuple[List[str], List[str]]:
     """The paths of a class's images, and of what is left out, each sorted by name.
 
     Those of folders end with a slash.
@@ -377,7 +385,7 @@ def class_files(folder: Path) -> Tuple[List[str], List[str]]:
     folder of images in it.
     """
     images, others = [], []
-    for entry in entries(folder):
+    for entry in list_entries(folder):
         if is_folder(entry):
             if _holds_images(entry.path):
                 raise DataError(
@@ -391,7 +399,7 @@ def class_files(folder: Path) -> Tuple[List[str], List[str]]:
         else:
             others.append(entry.path)
     if not images:
-        only = f", only {kinds(others)}" if others else ""
+        only = f", only {count_endings(others)}" if others else ""
         raise DataError(
             f"{folder} holds no images{only}: give each class images ({ENDINGS}), "
             "or remove its folder"
@@ -399,30 +407,30 @@ def class_files(folder: Path) -> Tuple[List[str], List[str]]:
     return images, others
 
 
-def kinds(paths: Sequence[str]) -> str:
+def count_endings(paths: Sequence[str]) -> str:
     """How many of these paths have which ending.
 
     >>> kinds(["a/Thumbs.db", "a/x.txt", "b/y.TXT", "b/README"])
     '2 .txt, 1 .db, 1 without ending'
     """
-    most = Counter(map(_kind, paths)).most_common(MOST_KINDS)
+    most = Counter(map(_ending, paths)).most_common(MAX_ENDINGS)
     named = [f"{count:,} {kind}" for kind, count in most]
     rest = len(paths) - sum(count for _, count in most)
     return ", ".join([*named, *([f"{rest:,} others"] if rest else [])])
 
 
-def _kind(path: str) -> str:
+def _ending(path: str) -> str:
     if path.endswith(os.sep):
         return "folder without images"
     return Path(path).suffix.lower() or "without ending"
 
 
-def counted(paths: Sequence[str], noun: str) -> str:
+def format_count(paths: Sequence[str], noun: str) -> str:
     """``1 file``, ``1,200 files``."""
     return f"{len(paths):,} {noun}{'' if len(paths) == 1 else 's'}"
 
 
-def to_convert(paths: Sequence[str]) -> str:
+def convertible_endings(paths: Sequence[str]) -> str:
     """The endings of images among these paths that other programs must convert first."""
     found = {Path(path).suffix.lower() for path in paths} & set(CONVERTIBLE)
     return " and ".join(sorted(found))
@@ -483,8 +491,8 @@ def imagenette_summary(name: str) -> str:
 def load_imagenette(
     name: str, root: Optional[str] = None, val_share: Optional[float] = None, **options: Any
 ) -> Dataset:
-    """This one of IMAGENETTE_NAMES, as its archive unpacks; options as for `load`."""
-    dataset = load(find_imagenette(name, root), val_share, name, **options)
+    """This one of IMAGENETTE_NAMES, as its archive unpacks; options as for `load_folder`."""
+    dataset = load_folder(find_imagenette(name, root), val_share, name, **options)
     if set(dataset.classes) == set(IMAGENETTE_CLASSES.values()):  # it was packed under these names
         return dataset
     if dataset.classes != tuple(IMAGENETTE_CLASSES):

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 import numpy as np
 from tqdm import tqdm
 
-from gluonlab.data.fetching.data_folders import readable
+from gluonlab.data.fetching.data_folders import convert_read_errors
 from gluonlab.data.images.decode_image import CHANNELS
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, PixelSplit, Split
 from gluonlab.errors import DataError, OutputError
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 
 INDEX = "pack.json"
 FORMAT = 1
-MOST_BYTES = 2**24  # of pack.json: some hundred thousand names of classes
-AT_ONCE = 256  # images between the decoders and the file
+MAX_INDEX_BYTES = 2**24  # of pack.json: some hundred thousand names of classes
+CHUNK_IMAGES = 256  # images between the decoders and the file
 
 
 def is_packed(path: Path) -> bool:
-    """Whether this is a folder that `pack` has made."""
+    """Whether this is a folder that `pack_dataset` has made."""
     return os.path.isfile(path / INDEX)
 
 
-def pack(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
+def pack_dataset(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
     """Write a data set into the new folder ``out``, whole or not at all; return the bytes written.
 
     Raises OutputError for an ``out`` that exists or cannot be written, and DataError for an image
@@ -61,7 +61,7 @@ def pack(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
     target = check_new_folder(out)
     with on_disk(target), atomic_folder(target) as temporary:
         for kind, split in (("train", dataset.train), ("test", dataset.test)):
-            _write(temporary, kind, split)
+            _write_split(temporary, kind, split)
         name = plain_name(dataset.name, "folder")
         index = dict(format=FORMAT, name=name, classes=dataset.classes)
         index["image_shape"] = dataset.image_shape
@@ -70,7 +70,7 @@ def pack(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
 
 
 def check_new_folder(out: "str | os.PathLike[str]") -> Path:
-    """Raise OutputError for an ``out`` that `pack` would refuse, before anything is read."""
+    """Raise OutputError for an ``out`` that `pack_dataset` would refuse, before anything is read."""
     target = Path(out)
     check_name("--out", target)
     if target.is_symlink() or target.exists():
@@ -78,7 +78,7 @@ def check_new_folder(out: "str | os.PathLike[str]") -> Path:
     return target
 
 
-def _write(folder: Path, kind: str, split: Split) -> None:
+def _write_split(folder: Path, kind: str, split: Split) -> None:
     # numpy.lib.format, version 1.0
     header = {"descr": "|u1", "fortran_order": False, "shape": (len(split), *split.image_shape)}
     labels = np.empty(len(split), np.int32)
@@ -87,8 +87,8 @@ def _write(folder: Path, kind: str, split: Split) -> None:
     with open(folder / f"{kind}-images.npy", "wb") as file, bar:
         bar.set_description(kind)
         np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
-        for begin in range(0, len(split), AT_ONCE):
-            indices = np.arange(begin, min(begin + AT_ONCE, len(split)))
+        for begin in range(0, len(split), CHUNK_IMAGES):
+            indices = np.arange(begin, min(begin + CHUNK_IMAGES, len(split)))
             images, labels[indices] = split.batch(indices)
             if images.dtype != np.uint8:
                 raise DataError(f"images of {images.dtype} cannot be packed: give bytes (uint8)")
@@ -97,16 +97,16 @@ def _write(folder: Path, kind: str, split: Split) -> None:
     np.save(folder / f"{kind}-labels.npy", labels, allow_pickle=False)
 
 
-def read(
+def read_packed(
     path: Path, image_size: Optional[int], memory: int
 ) -> Tuple[str, Split, Split, Tuple[str, ...]]:
-    """Name, training split, test split and classes of what `pack` wrote.
+    """Name, training split, test split and classes of what `pack_dataset` wrote.
 
     Splits of at most ``memory`` bytes are read now. Raises DataError for what is damaged, and for
     another ``image_size`` than the packed one.
     """
-    index = _index(path)
-    splits = [_read(path, kind, index) for kind in ("train", "test")]
+    index = _read_index(path)
+    splits = [_read_split(path, kind, index) for kind in ("train", "test")]
     size = splits[0].image_shape[1]
     if image_size is not None and image_size != size:
         raise DataError(
@@ -122,22 +122,22 @@ def read(
     return index["name"], train, test, tuple(index["classes"])
 
 
-def _index(path: Path) -> Dict[str, Any]:
+def _read_index(path: Path) -> Dict[str, Any]:
     try:
-        index = json.loads(read_bounded(path / INDEX, MOST_BYTES))
+        index = json.loads(read_bounded(path / INDEX, MAX_INDEX_BYTES))
         name, classes, shape = index["name"], index["classes"], index["image_shape"]
         good = index["format"] == FORMAT and len(shape) == 3 and len(classes) >= 2
         good = good and all(isinstance(text, str) for text in (name, *classes))
         good = good and all(type(size) is int for size in shape) and is_plain_name(name)
     except OSError as error:
-        raise _wrong(path / INDEX, f"cannot be read ({error.strerror})") from None
+        raise _packed_error(path / INDEX, f"cannot be read ({error.strerror})") from None
     except (ValueError, LookupError, TypeError, RecursionError):
         good = False
     if not good:
-        raise _wrong(path / INDEX, "is not what gluonlab's pack writes")
+        raise _packed_error(path / INDEX, "is not what gluonlab's pack writes")
     if shape[0] != CHANNELS or shape[1] != shape[2]:
         what = f"has images of {'x'.join(map(str, shape))}"
-        raise _wrong(path / INDEX, f"{what}, expected squares with {CHANNELS} channels")
+        raise _packed_error(path / INDEX, f"{what}, expected squares with {CHANNELS} channels")
     return dict(index)
 
 
@@ -149,7 +149,7 @@ class PackedSplit(PixelSplit):
     def __init__(self, path: Path, images: "Images", labels: "Labels") -> None:
         super().__init__(images, labels)
         self.path = path
-        with readable(path):
+        with convert_read_errors(path):
             self._file = path.open("rb")  # the same file still, when the path leads elsewhere
         self._was = self._now()
 
@@ -162,39 +162,39 @@ class PackedSplit(PixelSplit):
 
     def _check(self) -> None:
         if self._now() != self._was:
-            raise _wrong(self.path, "was changed while it was in use")
+            raise _packed_error(self.path, "was changed while it was in use")
 
     def _now(self) -> Tuple[int, int]:
         about = os.fstat(self._file.fileno())
         return about.st_size, about.st_mtime_ns
 
 
-def _read(path: Path, kind: str, index: Dict[str, Any]) -> PixelSplit:
-    images = _map(path / f"{kind}-images.npy", np.uint8)
-    labels = _map(path / f"{kind}-labels.npy", np.int32)
+def _read_split(path: Path, kind: str, index: Dict[str, Any]) -> PixelSplit:
+    images = _map_array(path / f"{kind}-images.npy", np.uint8)
+    labels = _map_array(path / f"{kind}-labels.npy", np.int32)
     # image_shape has 3 numbers
     fits = images.shape[1:] == tuple(index["image_shape"]) and labels.shape == images.shape[:1]
     if not fits or not len(labels):
         shapes = f"images of shape {images.shape} and labels of shape {labels.shape}"
-        raise _wrong(path, f"{kind} has {shapes}")
+        raise _packed_error(path, f"{kind} has {shapes}")
     least, most, classes = labels.min(), labels.max(), len(index["classes"])
     if not 0 <= least <= most < classes:
         what = f"labels from {least} to {most} for {classes} classes"
-        raise _wrong(path / f"{kind}-labels.npy", what)
+        raise _packed_error(path / f"{kind}-labels.npy", what)
     return PackedSplit(path / f"{kind}-images.npy", images, np.array(labels))
 
 
-def _map(path: Path, dtype: type) -> "np.ndarray[Any, Any]":
+def _map_array(path: Path, dtype: type) -> "np.ndarray[Any, Any]":
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
-        raise _wrong(path, f"cannot be read ({error.strerror or 'truncated'})") from None
+        raise _packed_error(path, f"cannot be read ({error.strerror or 'truncated'})") from None
     except Exception as error:  # numpy's reader of headers raises what the damage leads to
-        raise _wrong(path, f"damaged ({' '.join(str(error).split())})") from None
+        raise _packed_error(path, f"damaged ({' '.join(str(error).split())})") from None
     if not isinstance(array, np.ndarray) or array.dtype != dtype:
-        raise _wrong(path, "holds other values than gluonlab's pack writes")
+        raise _packed_error(path, "holds other values than gluonlab's pack writes")
     return array
 
 
-def _wrong(path: Path, what: str) -> DataError:
+def _packed_error(path: Path, what: str) -> DataError:
     return DataError(f"{path}: {what}: pack the folder again")

@@ -15,7 +15,11 @@ from typing import IO, TYPE_CHECKING, Iterator, Optional, Sequence, Tuple, cast
 
 import numpy as np
 
-from gluonlab.data.fetching.data_folders import damaged, locate, readable
+from gluonlab.data.fetching.data_folders import (
+    convert_read_errors,
+    damaged_file_error,
+    find_data_files,
+)
 from gluonlab.data.fetching.download_sources import SOURCES
 from gluonlab.data.sets.convert_arrays import CHANNELS_FIRST
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
@@ -72,7 +76,7 @@ def load_digits() -> Dataset:
     1998.
     """
     pixels, labels = read_digits()
-    images = as_28x28(pixels)
+    images = to_28x28(pixels)
     order = np.random.RandomState(SPLIT_SEED).permutation(len(images))
     parts = (order[TEST_IMAGES:], order[:TEST_IMAGES])
     train, test = (ArraySplit(images[part], labels[part]) for part in parts)
@@ -103,7 +107,7 @@ def read_digits() -> "Tuple[np.ndarray[tuple[int, int, int], np.dtype[np.float64
     return pixels, labels
 
 
-def as_28x28(images: "np.ndarray[tuple[int, int, int], np.dtype[np.float64]]") -> "Images":
+def to_28x28(images: "np.ndarray[tuple[int, int, int], np.dtype[np.float64]]") -> "Images":
     """(N, 8, 8) grey values 0..16 -> (N, 1, 28, 28) uint8: pixels of 3x3 in a border of 2."""
     grey = np.rint(images * (255 / 16)).astype(np.uint8)
     large = grey.repeat(3, axis=1).repeat(3, axis=2)  # (N, 24, 24)
@@ -122,9 +126,9 @@ FASHION_MNIST_DEFAULTS = Defaults(model="lenet-avg", batch_size=256, epochs=10, 
 UNSIGNED_BYTE = 8
 CHUNK_BYTES = 2**18
 DEFLATE_RATIO = 1032  # no byte of a gzip file inflates to more: 258 bytes for two bits (RFC 1951)
-MOST_INFLATED = 2**30  # of any gzip file; the largest sets in this format have half of that
+MAX_INFLATED_BYTES = 2**30  # of any gzip file; the largest sets in this format have half of that
 DIGIT_CLASSES = tuple(str(digit) for digit in range(10))
-CLOTHES = (
+CLOTHING_CLASSES = (
     "t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag",
     "ankle boot",
 )  # fmt: skip
@@ -136,10 +140,10 @@ def load_idx(
     """MNIST or Fashion-MNIST from its IDX files, which are checked before they are used.
 
     The files lie in ``root``/``name`` or ``root``, plain or .gz; None: the usual folder. Raises
-    what `gluonlab.data.fetching.data_folders.locate` does.
+    what `gluonlab.data.fetching.data_folders.find_data_files` does.
     """
     names = [file for pair in IDX_FILES for file in pair]
-    paths = locate(SOURCES[name], names, root, endings=("", ".gz"))
+    paths = find_data_files(SOURCES[name], names, root, endings=("", ".gz"))
     train, test = (
         read_idx_split(paths[images], paths[labels], len(classes)) for images, labels in IDX_FILES
     )
@@ -154,16 +158,16 @@ def read_idx_split(images_path: Path, labels_path: Path, classes: int) -> ArrayS
     images = read_idx(images_path, dimensions=3)
     if images.shape[1:] != IDX_SHAPE:
         size = f"{images.shape[1]}x{images.shape[2]}"
-        raise damaged(images_path, f"images of {size} pixels, expected 28x28")
+        raise damaged_file_error(images_path, f"images of {size} pixels, expected 28x28")
     labels = read_idx(labels_path, dimensions=1)
     if len(labels) != len(images):
         what = f"{len(labels)} labels for the {len(images)} images of {images_path.name}"
-        raise damaged(labels_path, what)
+        raise damaged_file_error(labels_path, what)
     if not len(labels):
-        raise damaged(images_path, "it holds no images")
+        raise damaged_file_error(images_path, "it holds no images")
     if labels.max() >= classes:
         what = f"label {labels.max()} at position {labels.argmax()}, expected 0 to {classes - 1}"
-        raise damaged(labels_path, what)
+        raise damaged_file_error(labels_path, what)
     return ArraySplit(images[:, None], labels.astype(np.int32))
 
 
@@ -178,29 +182,33 @@ def read_idx(path: "str | os.PathLike[str]", dimensions: int) -> "NDArray[np.uin
     than the header promises, and no more is promised than a file of this size can inflate to.
     """
     path = Path(path)
-    with _opened(path) as (file, most_bytes):
+    with _open_plain_or_gzip(path) as (file, most_bytes):
         header = file.read(4 + 4 * dimensions)
-        wrong = _wrong_header(header, dimensions)
+        wrong = _header_fault(header, dimensions)
         if wrong:
-            raise damaged(path, wrong)
+            raise damaged_file_error(path, wrong)
         shape = struct.unpack(f">{dimensions}I", header[4:])
         expected, promise = len(header) + math.prod(shape), f"its header {shape} promises"
         if expected > most_bytes:
             more = f"more than the {most_bytes} that it can inflate to"
-            raise damaged(path, f"{promise} {expected} bytes, {more}")
-        values = _read(file, expected - len(header))
+            raise damaged_file_error(path, f"{promise} {expected} bytes, {more}")
+        values = _read_bytes(file, expected - len(header))
         count = len(header) + len(values)
         if count < expected:
-            raise damaged(path, f"truncated, {count} bytes where {promise} {expected}")
+            raise damaged_file_error(path, f"truncated, {count} bytes where {promise} {expected}")
         if file.read(1):
-            raise damaged(path, f"too long, more than the {expected} bytes that {promise}")
+            raise damaged_file_error(
+                path, f"too long, more than the {expected} bytes that {promise}"
+            )
     try:
         return np.frombuffer(values, np.uint8).reshape(shape)
     except ValueError:  # no values, in a shape that numpy cannot count
-        raise damaged(path, f"its header promises the impossible shape {shape}") from None
+        raise damaged_file_error(
+            path, f"its header promises the impossible shape {shape}"
+        ) from None
 
 
-def _wrong_header(header: bytes, dimensions: int) -> str:
+def _header_fault(header: bytes, dimensions: int) -> str:
     """What is wrong with a header; empty if nothing is."""
     if len(header) < 4 or header[:2] != b"\0\0":
         begin = header[:4].hex(" ") or "nothing"
@@ -214,7 +222,7 @@ def _wrong_header(header: bytes, dimensions: int) -> str:
     return ""
 
 
-def _read(file: IO[bytes], size: int) -> bytearray:
+def _read_bytes(file: IO[bytes], size: int) -> bytearray:
     """``size`` bytes, or fewer where the file ends; memory grows as they arrive."""
     values = bytearray()
     while len(values) < size:
@@ -226,18 +234,18 @@ def _read(file: IO[bytes], size: int) -> bytearray:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Tuple[IO[bytes], float]]:
+def _open_plain_or_gzip(path: Path) -> Iterator[Tuple[IO[bytes], float]]:
     """The content of a plain or gzipped file, and the most bytes that may be read of it."""
-    with readable(path), path.open("rb") as file:
+    with convert_read_errors(path), path.open("rb") as file:
         if path.suffix != ".gz":
             yield file, math.inf  # it ends by itself
             return
         size = os.fstat(file.fileno()).st_size
         try:
             with gzip.GzipFile(fileobj=file) as content:
-                yield cast(IO[bytes], content), min(DEFLATE_RATIO * size, MOST_INFLATED)
+                yield cast(IO[bytes], content), min(DEFLATE_RATIO * size, MAX_INFLATED_BYTES)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise damaged(path, f"damaged gzip file ({error})") from None
+            raise damaged_file_error(path, f"damaged gzip file ({error})") from None
 
 
 # --- CIFAR-10
@@ -280,7 +288,9 @@ def load_cifar10(root: Optional[str] = None, records: int = CIFAR_RECORDS) -> Da
     them, and for damaged ones.
     """
     source = SOURCES["cifar10"]
-    *train, test = locate(source, [batch.name for batch in source.known], root).values()
+    *train, test = find_data_files(
+        source, [batch.name for batch in source.known_files], root
+    ).values()
     training, tests = read_cifar_split(train, records), read_cifar_split([test], records)
     return Dataset("cifar10", training, tests, CIFAR_CLASSES, CIFAR_DEFAULTS)
 
@@ -306,15 +316,17 @@ def read_cifar_records(
     Raises DataError that names the file and what is wrong with it.
     """
     expected, last = records * RECORD_BYTES, len(CIFAR_CLASSES) - 1
-    with readable(path), path.open("rb") as file:
+    with convert_read_errors(path), path.open("rb") as file:
         content = file.read(expected + 1)  # one more shows that it is too long
     if len(content) != expected:
         long = len(content) > expected
         count = f"too long, more than {expected:,}" if long else f"truncated, {len(content):,}"
-        raise damaged(path, f"{count} bytes where {records:,} images take {expected:,}")
+        raise damaged_file_error(path, f"{count} bytes where {records:,} images take {expected:,}")
     values = np.frombuffer(content, np.uint8).reshape(records, RECORD_BYTES)
     wrong = np.flatnonzero(values[:, 0] > last)
     if len(wrong):
         label = values[wrong[0], 0]
-        raise damaged(path, f"label {label} at position {wrong[0]}, expected 0 to {last}")
+        raise damaged_file_error(
+            path, f"label {label} at position {wrong[0]}, expected 0 to {last}"
+        )
     return values

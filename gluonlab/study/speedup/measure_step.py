@@ -21,7 +21,7 @@ from gluonlab.bench.harness.interleaved_rounds import Timed, time_in_turns
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, ReadAheadSplit
-from gluonlab.data.sets.dataset_registry import takes
+from gluonlab.data.sets.dataset_registry import accepts_option
 from gluonlab.engine.fast_invoke import AddInto, CopyInto, Gate
 from gluonlab.engine.local_processes import own_cores
 from gluonlab.errors import ConfigError
@@ -197,7 +197,7 @@ def _facts(trained: MeasuredTraining) -> TrainingFacts:
     """What a training is like, for the choice of what to try."""
     plan = trained.plan
     used, copies, train = plan.resolved.config, len(plan.split.copies), plan.dataset.train
-    grows = takes(plan.config.dataset, "samples")
+    grows = accepts_option(plan.config.dataset, "samples")
     here = room()
     return TrainingFacts(
         devices=[f"{ctx.device_type}:{ctx.device_id}" for ctx in plan.ctxs],
@@ -422,7 +422,7 @@ class MeasuredTraining:
         """Batches of full size, epoch after epoch."""
         size = self.plan.global_batch_size
         loader = train_loader(self.plan, self.strategy.inputs)
-        works = not loader.resident or loader.augment is not None or loader.mixup is not None
+        works = not loader.is_resident or loader.augment is not None or loader.mixup is not None
         self.ahead = self.plan.prefetch + 1 if works and self.plan.prefetch else 0
         if len(self.plan.dataset.train) < size:
             raise ConfigError(

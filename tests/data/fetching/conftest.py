@@ -33,7 +33,7 @@ def arrives(root):
     def check(*servers, **options):
         told = []
         source = one_file(*(server.url for server in servers))
-        downloads.download(source, root, say=told.append, **options)
+        downloads.download(source, root, log=told.append, **options)
         assert files_below(root) == {"set/file.gz": FILE}
         return told
 

@@ -20,7 +20,7 @@ from support.made_up_sources import (
 
 from gluonlab.data.fetching.data_folders import MANIFEST, is_complete
 from gluonlab.data.fetching.download import download
-from gluonlab.data.fetching.download_sources import Contents
+from gluonlab.data.fetching.download_sources import ArchiveContents
 from gluonlab.errors import DownloadError, OutputError
 
 BATCH_FILES = cifar_batches()
@@ -83,7 +83,7 @@ def test_a_wrong_archive_that_was_put_there_is_told_of_and_left_alone(source, ro
     root.mkdir()
     (root / CIFAR_ARCHIVE).write_bytes(b"<html>")
     told = []
-    download(source, root, say=told.append)
+    download(source, root, log=told.append)
     assert files_below(root) == {**UNPACKED, CIFAR_ARCHIVE: b"<html>"}
     assert re.search(rf"{CIFAR_ARCHIVE}: not a usable archive .*it is kept", told[0])
 
@@ -116,7 +116,10 @@ IMAGENETTE = tar_of([(f"imagenette2-320/{name}", content) for name, content in I
 
 def imagenette(*mirrors, archive=IMAGENETTE, most_bytes=10**6):
     return source_of(
-        "imagenette2-320", {"imagenette2-320.tgz": archive}, *mirrors, contents=Contents(most_bytes)
+        "imagenette2-320",
+        {"imagenette2-320.tgz": archive},
+        *mirrors,
+        contents=ArchiveContents(most_bytes),
     )
 
 

@@ -13,8 +13,8 @@ from support.devices import contexts
 from support.image_folders import encoded, picture, write_folder
 
 from gluonlab.data import Loader, load_dataset
-from gluonlab.data.images.decode_image import decode, middle_box, random_box
-from gluonlab.data.images.decoder_pool import Decoders
+from gluonlab.data.images.decode_image import central_crop_box, decode_image, random_crop_box
+from gluonlab.data.images.decoder_pool import DecoderPool
 from gluonlab.data.loading.augmentation import Augment, Mixup
 from gluonlab.data.sets.image_files import FileSplit
 from gluonlab.errors import DataError
@@ -40,13 +40,13 @@ def test_a_box_lies_in_the_image_and_is_a_part_of_it_as_large_and_as_long_as_it_
     seed, width, height
 ):
     """To half a pixel on each side, as sides are whole pixels."""
-    left, top, right, bottom = random_box(seed, width, height)
+    left, top, right, bottom = random_crop_box(seed, width, height)
     wide, high = right - left, bottom - top
     assert 0 <= left < right <= width and 0 <= top < bottom <= height
     assert (max(wide - 0.5, 0.5) / (high + 0.5)) < 4 / 3 and (wide + 0.5) / max(
         high - 0.5, 0.5
     ) > 3 / 4
-    if (left, top, right, bottom) != middle_box(width, height):
+    if (left, top, right, bottom) != central_crop_box(width, height):
         assert (wide + 0.5) * (high + 0.5) >= 0.08 * width * height
 
 
@@ -55,7 +55,7 @@ def test_areas_ratios_and_places_are_distributed_evenly():
 
     Quarters of 4,000 draws to 10 %.
     """
-    boxes = np.array([random_box(seed, 10000, 10000) for seed in range(8000)])
+    boxes = np.array([random_crop_box(seed, 10000, 10000) for seed in range(8000)])
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]) / 1e8
     assert areas.min() >= 0.08 and areas.max() <= 1
     left, top, right, bottom = boxes[areas < 0.5].T
@@ -77,8 +77,8 @@ def test_areas_ratios_and_places_are_distributed_evenly():
 )
 def test_where_nothing_fits_the_middle_is_taken(width, height, box):
     """In 4000 x 20 pixels 8 % are 6400, of which no rectangle of 3:4 to 4:3 is as low as 20."""
-    assert middle_box(width, height) == box
-    assert all(random_box(seed, width, height) == box for seed in range(50))
+    assert central_crop_box(width, height) == box
+    assert all(random_crop_box(seed, width, height) == box for seed in range(50))
 
 
 # --- pixels
@@ -91,7 +91,8 @@ def test_the_pixels_of_a_box_are_pillows(tmp_path_factory, width, height, size, 
     path = str(folder / "a.png")
     (folder / "a.png").write_bytes(encoded(picture(0, width, height), "PNG"))
     assert np.array_equal(
-        decode(path, size, seed), cut_by_pillow(path, random_box(seed, width, height), size)
+        decode_image(path, size, seed),
+        cut_by_pillow(path, random_crop_box(seed, width, height), size),
     )
 
 
@@ -106,8 +107,8 @@ def test_a_jpeg_is_decoded_at_a_fraction_only_where_the_box_is_large_enough(
     path.write_bytes(encoded(picture(0, width, height), quality=95))
     reduced = 0
     for seed in range(60):
-        left, top, right, bottom = box = random_box(seed, width, height)
-        found, whole = decode(str(path), size, seed), cut_by_pillow(path, box, size)
+        left, top, right, bottom = box = random_crop_box(seed, width, height)
+        found, whole = decode_image(str(path), size, seed), cut_by_pillow(path, box, size)
         if min(right - left, bottom - top) < 2 * size:
             assert np.array_equal(found, whole)
         else:
@@ -126,8 +127,8 @@ def test_a_cut_is_where_it_should_be_at_every_fraction(tmp_path):
     path.write_bytes(encoded(image, quality=100, subsampling=0))
     for size in (16, 60, 130, 260):  # 1/8, 1/4, 1/2 and all of it, for most boxes
         for seed in range(12):
-            left, top, right, bottom = random_box(seed, 1001, 701)
-            red, green, _ = decode(str(path), size, seed).reshape(3, -1).mean(axis=1)
+            left, top, right, bottom = random_crop_box(seed, 1001, 701)
+            red, green, _ = decode_image(str(path), size, seed).reshape(3, -1).mean(axis=1)
             assert red == pytest.approx((left + right) / 2 / 1001 * 255, abs=2)
             assert green == pytest.approx((top + bottom) / 2 / 701 * 255, abs=2)
 
@@ -142,7 +143,7 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pools():
-    made = {count: Decoders(16, count) for count in (1, 3)}
+    made = {count: DecoderPool(16, count) for count in (1, 3)}
     yield made
     for decoders in made.values():
         decoders.close()
@@ -205,7 +206,7 @@ def test_a_batch_is_what_its_seeds_cut_and_every_epoch_cuts_anew(split_of, pools
             0, 2**32, 39, dtype=np.uint32
         )
         assert all(
-            np.array_equal(image, decode(path, 16, int(seed), resizer=pools[1].resizer))
+            np.array_equal(image, decode_image(path, 16, int(seed), resizer=pools[1].resizer))
             for image, path, seed in zip(images, split.paths, seeds)
         )
 

@@ -157,7 +157,7 @@ def test_the_mixtures_are_those_of_the_formula_on_any_number_of_devices(
     split = split_of(n)
     options = dict(raw=raw, prefetch=1, resident_bytes=budget, mixup=Mixup(alpha))
     loader = Loader(split, contexts(k), batch, seed, **options)
-    assert loader.resident == bool(budget)
+    assert loader.is_resident == bool(budget)
     for epoch in range(2):
         order = np.random.RandomState([seed, epoch]).permutation(n)
         batches = list(loader)

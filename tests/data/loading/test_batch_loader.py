@@ -39,7 +39,7 @@ sizes = dict(
 def test_every_image_comes_once_per_epoch_with_its_label(budget, n, batch, k, seed, shuffle):
     options = dict(shuffle=shuffle, raw=True, prefetch=1, resident_bytes=budget)
     loader = Loader(split_of(n), contexts(k), batch, seed, **options)
-    assert loader.resident == bool(budget)
+    assert loader.is_resident == bool(budget)
     for _ in range(2):
         seen = []
         batches = list(loader)
@@ -112,7 +112,7 @@ def test_a_split_that_is_larger_than_any_array_of_mxnet_streams():
     split.labels = np.zeros(14_300, np.int32)
     assert split.images.size > 2**31
     loader = Loader(split, contexts(2), 4, resident_bytes=2**33, raw=True, prefetch=0)
-    assert not loader.resident
+    assert not loader.is_resident
     xs, _ = next(iter(loader))
     assert [x.shape for x in xs] == [(2, 3, 224, 224)] * 2
     assert (xs[1].asnumpy() == 7).all()
@@ -154,7 +154,7 @@ class RecordingSplit(FailingSplit):
     def batch(self, indices):
         raise AssertionError("it is read ahead")
 
-    def begin(self, indices, seeds=None):
+    def start_reading(self, indices, seeds=None):
         split, first = self, indices[0]
         split.noted.append(("begin", first))
 

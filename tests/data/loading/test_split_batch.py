@@ -11,7 +11,7 @@ from support.examples import examples
 
 from gluonlab.data import ArraySplit, Loader
 from gluonlab.data.loading.split_batch import (
-    in_proportion,
+    proportional_sizes,
     shard,
     shard_bounds,
     shard_sizes,
@@ -37,7 +37,7 @@ WEIGHTS = st.lists(st.fractions(Fraction(1, 100), 100), min_size=1, max_size=6)
 @given(st.integers(0, 400), WEIGHTS)
 def test_numbers_in_proportion_are_the_nearest_whole_ones(size, weights):
     """None other that add up are nearer: an image moved from one part to another brings nothing."""
-    sizes = in_proportion(size, weights)
+    sizes = proportional_sizes(size, weights)
     exact = [size * weight / sum(weights) for weight in weights]
     off = [number - quota for number, quota in zip(sizes, exact)]
     assert sum(sizes) == size and min(sizes) >= 0
@@ -49,7 +49,7 @@ def test_numbers_in_proportion_are_the_nearest_whole_ones(size, weights):
 @examples(40)
 @given(st.integers(0, 400), WEIGHTS)
 def test_weighted_shards_are_in_proportion_and_none_is_empty_that_need_not_be(size, weights):
-    sizes, wanted = shard_sizes(size, len(weights), weights), in_proportion(size, weights)
+    sizes, wanted = shard_sizes(size, len(weights), weights), proportional_sizes(size, weights)
     assert sum(sizes) == size and len(sizes) == min(size, len(weights)) and 0 not in sizes
     if 0 not in wanted:
         assert sizes == wanted or size < len(weights)

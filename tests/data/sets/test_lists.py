@@ -10,8 +10,8 @@ from support.image_folders import CLASSES, encoded, picture, write_folder
 from support.records import assert_same_splits, list_of_folder
 
 from gluonlab.data import load_dataset
-from gluonlab.data.sets.csv_and_record_files import ImageList, ListedImages, read_list
-from gluonlab.data.sets.csv_and_record_files import find_listed as find_images
+from gluonlab.data.sets.csv_and_record_files import ImageList, ListedImages, read_image_list
+from gluonlab.data.sets.csv_and_record_files import find_listed_images as find_images
 from gluonlab.errors import DataError, GluonlabWarning
 
 
@@ -73,7 +73,7 @@ def test_names_with_commas_quotes_and_letters_of_any_script(place):
         (place / name).write_bytes(encoded(picture(number)))
     text = '"a, ""b"".jpg",Ä b\n"é.jpg","c,d"\n画像,Ä b\n'
     (place / "own.csv").write_text(text, encoding="utf-8")
-    found = read_list(place / "own.csv", place)
+    found = read_image_list(place / "own.csv", place)
     assert list(found.places) == [str(place / name) for name in images]
     assert list(found.labels) == ["Ä b", "c,d", "Ä b"]
 
@@ -84,7 +84,7 @@ def test_whole_numbers_are_classes_in_their_order(labels):
     values = sorted(set(labels))
     assert data.classes == tuple(map(str, values))
     assert [values[label] for label in data.train[1]] == labels
-    assert any("a network numbers them" in line for line in data.remarks()) is (
+    assert any("a network numbers them" in line for line in data.warnings()) is (
         values != [*range(len(values))]
     )
 
@@ -122,7 +122,7 @@ def test_links_lead_anywhere_and_names_do_not(place, tmp_path):
         with pytest.raises(DataError, match=r"line 2 lists .* outside .*here: .* --data-dir"):
             load("train.csv")
     (place / "train.csv").write_text(lines.replace("pictures/train", f"{tmp_path}/far/train"))
-    assert len(read_list(place / "train.csv", tmp_path).places) == 9
+    assert len(read_image_list(place / "train.csv", tmp_path).places) == 9
     (place / "pictures").symlink_to(tmp_path / "far")
     (place / "train.csv").write_text(lines)
     assert len(find_images("train.csv").train[0]) == 9
@@ -141,7 +141,7 @@ def test_what_is_listed_twice_or_never_is_said(place):
     lines = (place / "val.csv").read_text().splitlines()
     (place / "val.csv").write_text("\n".join([*lines[:3], "pictures/train/bee/0000.jpg,bee"]))
     with pytest.warns(GluonlabWarning, match="1 image is listed for training and for validation"):
-        said = find_images("train.csv").remarks()
+        said = find_images("train.csv").warnings()
     assert said == ["no validation image is of the classes cow"]
 
 

@@ -24,11 +24,11 @@ from gluonlab.data import ArraySplit, load_dataset
 from gluonlab.data.__main__ import main
 from gluonlab.data.sets.dataset_registry import (
     DATASETS,
-    all_of_image_files,
-    is_cut_already,
-    of_image_files,
+    has_image_files,
+    image_file_datasets,
+    is_packed_dataset,
 )
-from gluonlab.data.sets.packed_folder import INDEX, PackedSplit, pack
+from gluonlab.data.sets.packed_folder import INDEX, PackedSplit, pack_dataset
 from gluonlab.errors import DataError, OutputError
 
 
@@ -45,7 +45,7 @@ def dataset(source):
 @pytest.fixture(scope="module")
 def packed_once(dataset, tmp_path_factory):
     folder = tmp_path_factory.mktemp("packed") / "packed"
-    pack(dataset, folder)
+    pack_dataset(dataset, folder)
     return folder
 
 
@@ -74,15 +74,15 @@ def test_every_data_set_of_image_files_is_looked_for_in_its_own_place(
     place = packed if is_packed else source
     animals = DATASETS["folder:PATH"]._replace(find=lambda root: Path(root) / place.name)
     monkeypatch.setitem(DATASETS, "animals", animals)
-    assert of_image_files("animals") and "animals" in all_of_image_files()
-    assert is_cut_already("animals", str(place.parent)) is is_packed
-    assert is_cut_already(f"folder:{place}") is is_packed
+    assert has_image_files("animals") and "animals" in image_file_datasets()
+    assert is_packed_dataset("animals", str(place.parent)) is is_packed
+    assert is_packed_dataset(f"folder:{place}") is is_packed
 
 
 def test_a_place_that_is_taken_is_left_alone(dataset, tmp_path):
     (tmp_path / "taken").mkdir()
     with pytest.raises(OutputError, match="taken exists: give a new folder"):
-        pack(dataset, tmp_path / "taken")
+        pack_dataset(dataset, tmp_path / "taken")
     assert list((tmp_path / "taken").iterdir()) == []
 
 
@@ -99,7 +99,7 @@ def test_an_image_that_cannot_be_decoded_leaves_nothing_behind(tmp_path):
     root = write_folder(tmp_path / "animals")
     (root / "val" / "bee" / "0001.jpg").write_bytes(b"")
     with pytest.raises(DataError, match=r"bee/0001.jpg"):
-        pack(load_dataset(f"folder:{root}", decoders=1), tmp_path / "packed")
+        pack_dataset(load_dataset(f"folder:{root}", decoders=1), tmp_path / "packed")
     assert [path.name for path in tmp_path.iterdir()] == ["animals"]
 
 
@@ -107,7 +107,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing_behind(dataset, tmp_path):
     with full_at(20_000), pytest.raises(
         OutputError, match=r"cannot write .*packed: File too large; choose another place"
     ):
-        pack(dataset, tmp_path / "packed")
+        pack_dataset(dataset, tmp_path / "packed")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -303,5 +303,5 @@ def test_a_mistake_is_one_line_with_value_and_remedy(ended, empty_cwd, arguments
 
 def test_what_a_program_calls_its_images_is_packed_under_a_plain_name(dataset, tmp_path):
     named = dataclasses.replace(dataset, name="../my images")
-    pack(named, tmp_path / "packed")
+    pack_dataset(named, tmp_path / "packed")
     assert load_dataset(f"folder:{tmp_path / 'packed'}").name == "..-my-images"
