@@ -1,4 +1,4 @@
-"""python -m gluonlab.data NAME: options in, files fetched or checked, their names out."""
+"""Command line: python -m gluonlab.data list, download, verify, path and pack."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def _root(data_dir: Optional[str]) -> Path:
     return data_root(None if data_dir is None else text("--data-dir", data_dir))
 
 
-def _find_source_or_raise(name: str, sources: SourceTable) -> Source:
+def _find_source(name: str, sources: SourceTable) -> Source:
     if name not in DATASETS or name in sources:
         return find_source(name, sources)
     if not accepts_option(name, "root"):
         raise DataError(f"{name} needs no download: choose {', '.join(sources)}")
-    # read from files of which no address is known
+    # its files have no known address
     smaller = ", ".join([other for other in sources if other.startswith(f"{name}-")] or sources)
     raise DataError(
         f"{name} cannot be downloaded, as its address and digest are not known: "
@@ -102,7 +102,7 @@ def download(
     What is there and whole is not downloaded again. A download that broke off goes on where it
     ended. Proxies are taken from the environment (HTTPS_PROXY and the like).
     """
-    source, root = _find_source_or_raise(name, sources), _root(data_dir)
+    source, root = _find_source(name, sources), _root(data_dir)
     timeout_s = real(0, LONGEST_TIMEOUT_S, above_minimum=True)("--timeout", timeout)
     folder = _download(source, root, mirror, timeout_s, log=partial(click.echo, err=True))
     click.echo(f"{name} is complete in {folder}")
@@ -118,18 +118,18 @@ def verify(sources: SourceTable, name: str, data_dir: Optional[str], as_json: bo
 
     Of an unpacked archive only the missing and damaged files are printed.
     """
-    source, root = _find_source_or_raise(name, sources), _root(data_dir)
+    source, root = _find_source(name, sources), _root(data_dir)
     findings = _verify(source, root)
-    wrong = [finding for finding in findings if finding.state != OK]
+    failures = [finding for finding in findings if finding.state != OK]
     if as_json:
         rows = [{**finding._asdict(), "path": str(finding.path)} for finding in findings]
         click.echo(json_text(rows))
     else:
-        lines = "\n".join(map(str, wrong if len(findings) > 20 else findings))
+        lines = "\n".join(map(str, failures if len(findings) > 20 else findings))
         click.echo(lines or f"{OK:<8}{len(findings):,} files of {name}")
-    if wrong:
-        damaged = sum(finding.state == DAMAGED for finding in wrong)
-        counts = f"{damaged:,} damaged and {len(wrong) - damaged:,} missing"
+    if failures:
+        damaged = sum(finding.state == DAMAGED for finding in failures)
+        counts = f"{damaged:,} damaged and {len(failures) - damaged:,} missing"
         raise RunError(
             f"{name}: {counts} of {len(findings):,} files: {download_command(name, data_dir)}"
         )
@@ -141,7 +141,7 @@ def verify(sources: SourceTable, name: str, data_dir: Optional[str], as_json: bo
 @click.pass_obj
 def path(sources: SourceTable, name: str, data_dir: Optional[str]) -> None:
     """Print the folder that holds the files of NAME, if all are there."""
-    source, root = _find_source_or_raise(name, sources), _root(data_dir)
+    source, root = _find_source(name, sources), _root(data_dir)
     folder = find_dataset_folder(source, root)
     if folder is None:
         raise DataError(f"{name} is not in {root}: {download_command(name, data_dir)}")
@@ -163,9 +163,9 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     Training then reads pixels: python -m gluonlab.run --dataset folder:DIR
     """
     if name is None or out is None:
-        lacks = "the data set" if name is None else "--out DIR"
+        missing = "the data set" if name is None else "--out DIR"
         raise ConfigError(
-            f"pack needs {lacks}: write python -m gluonlab.data pack folder:PATH --out DIR"
+            f"pack needs {missing}: write python -m gluonlab.data pack folder:PATH --out DIR"
         )
     if not has_image_files(name):
         raise ConfigError(
@@ -189,7 +189,7 @@ COMMANDS = dict(list=list_sources, download=download, verify=verify, path=path, 
 
 
 def main(args: Optional[Sequence[str]] = None, sources: SourceTable = SOURCES) -> None:
-    """Hand the remaining options to the command that is named first."""
+    """Run the subcommand that the first argument names."""
     commands = {
         name: (subcommand.get_short_help_str(100), partial(subcommand, obj=sources))
         for name, subcommand in COMMANDS.items()

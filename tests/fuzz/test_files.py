@@ -104,9 +104,9 @@ def test_a_record_file_is_read_or_refused(place, data):
     changed.write_bytes(corrupted(data, changed.read_bytes(), junk=JUNK))
     with own_errors("records"):
         found = read_records(path)
-        sizes = [len(open_image_file(each).read()) for each in found.places]
-        assert sizes == [each.size for each in found.places]
-        assert all(name.isprintable() for name in found.names.values())
+        sizes = [len(open_image_file(each).read()) for each in found.locations]
+        assert sizes == [each.size for each in found.locations]
+        assert all(name.isprintable() for name in found.label_names.values())
 
 
 @fuzzed
@@ -116,7 +116,7 @@ def test_a_list_of_images_is_read_or_refused(place, data):
     path = place(corrupted(data, f'image,label\n"{image}","a"\n'.encode()), ".csv")
     with own_errors("lists"):
         found = read_image_list(path, path.parent)
-        assert found.places == [str(path.parent / image)] and found.labels[0].isprintable()
+        assert found.locations == [str(path.parent / image)] and found.labels[0].isprintable()
 
 
 @fuzzed

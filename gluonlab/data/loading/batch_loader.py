@@ -121,32 +121,42 @@ _ARGUMENT_HINTS = {
 
 
 class Loader:
-    """Iterates over a split in batches: ``for xs, ys in loader``.
+    """Iterates over a split in batches, with one shard per device: ``for xs, ys in loader``.
 
-    Each `Batch` has one shard for each device that gets one.
+    Every image occurs exactly once per epoch. The last batch is smaller if the sizes do not divide.
+    The order depends only on ``seed`` and the epoch. Augmentation depends only on the seed, the
+    epoch and the position in the batch.
 
-    ``split``: one of a `gluonlab.data.Dataset`, or a ``gluon.data.Dataset`` of samples (image,
-    label). ``xs``: float32 images (n, C, H, W), bytes in 0..1, or when ``raw`` in 0..255, of the
-    split's type; ``ys``: int32 labels (n,), or float32 (n, 2) of a split with weights: each label
-    and its weight in the loss. They are mx.nd arrays, or mx.np ones after ``npx.set_np()``. Every
-    image comes exactly once per epoch: the last batch is smaller when the sizes do not divide.
-    ``drop_last`` leaves that one out: other images each epoch, where they are shuffled. The order
-    depends on ``seed`` and the epoch only. A worker ``rank`` of ``world_size`` takes the shards of
-    its devices, as if all devices were one worker's: ``device_counts`` says how many each worker
-    has; without it, as many as this one.
+    Each `Batch` has images ``xs``, float32 (n, C, H, W) with bytes scaled to 0..1, and labels
+    ``ys``, int32 (n,). For a split with weights, labels are float32 (n, 2): each label and its
+    weight in the loss. Arrays are mx.nd, or mx.np after ``npx.set_np()``.
 
-    ``weights``, one for each of this worker's devices, share a batch in proportion instead of
-    evenly, as `gluonlab.data.loading.split_batch.shard_sizes` says; every worker has the same ones.
+    Args:
+        split: A split of a `gluonlab.data.Dataset`, or a ``gluon.data.Dataset`` of samples
+            (image, label).
+        ctxs: Devices of this worker.
+        global_batch_size: Number of images per batch, on all devices of all workers.
+        seed: Seed of the order and of the augmentation.
+        rank: Rank of this worker.
+        world_size: Number of workers. All workers together divide a batch as if one worker had all
+            devices.
+        shuffle: Whether each epoch has a new order.
+        raw: Whether images keep the type of the split and are not scaled: bytes are 0..255.
+        prefetch: Number of batches that are prepared ahead.
+        resident_bytes: A split of at most this size is copied to every device.
+        random_crops: Whether random crops are cut out of image files when they are decoded.
+        augment: Random crops and flips on the devices.
+        mixup: Mixes pairs of images. Images are then float32, and labels are (n, 3), see
+            `gluonlab.data.loading.augmentation.Mixup`.
+        device_counts: Number of devices of each worker; by default, as many as this one has.
+        drop_last: Whether a smaller last batch is left out.
+        weights: One positive number per device of this worker, which divide a batch in proportion.
+            All workers must have the same weights.
 
-    ``prefetch`` batches are made ahead, where that is any work; a split of at most
-    ``resident_bytes`` lies on every device. ``random_crops`` are cut out of image files when they
-    are decoded, and so are always streamed; ``augment`` changes images on the devices. How depends
-    on seed, epoch and place in the batch only. ``mixup`` then mixes each with another of the batch,
-    and gives float32 images and labels (n, 3), see `gluonlab.data.loading.augmentation.Mixup`.
-
-    Raises DeviceError for what is not a list of devices, and DataError for a batch without images,
-    for weights that are not one positive number for each device, and for ``random_crops`` of a
-    split that is not one of files.
+    Raises:
+        DeviceError: ``ctxs`` is not a list of devices.
+        DataError: A batch without images, invalid ``weights``, or ``random_crops`` for a split that
+            is not read from image files.
     """
 
     @named_arguments("Loader", _ARGUMENT_HINTS)
@@ -198,12 +208,12 @@ class Loader:
 
     @property
     def is_resident(self) -> bool:
-        """Whether the split is on the devices."""
+        """True if the split is on the devices."""
         return isinstance(self._source, _ResidentSource)
 
     @property
     def _needs_host_work(self) -> bool:
-        """Whether a batch needs more of the host than slices on the devices."""
+        """True if a batch needs more of the host than slices on the devices."""
         return not self.is_resident or self.augment is not None or self.mixup is not None
 
     def __len__(self) -> int:
@@ -216,7 +226,7 @@ class Loader:
         finish: Callable[[nd.NDArray], nd.NDArray] = (
             (lambda x: x) if self.raw else (lambda x: to_float(nd, x))
         )
-        loaded = map(self._augment, self._source.load(batches), batches)
+        loaded = map(self._augment_batch, self._source.load(batches), batches)
         use_prefetch = self.prefetch > 0 and self._needs_host_work
         with closing(
             prefetch(loaded, self.prefetch) if use_prefetch else (shards for shards in loaded)
@@ -234,7 +244,7 @@ class Loader:
         """Resume from a `state`."""
         self.epoch, self.step, self.seed = state["epoch"], state["step"], state["seed"]
 
-    def _augment(self, loaded: "Tuple[Shards, ...]", selections: BatchIndices) -> "Shards":
+    def _augment_batch(self, loaded: "Tuple[Shards, ...]", selections: BatchIndices) -> "Shards":
         """Apply ``augment`` and ``mixup`` to a loaded batch."""
         rng_key, size = selections[0].rng_key, selections[0].size
         # a worker without images of a small batch has no shards
@@ -442,7 +452,7 @@ def prefetch(items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None
 
 
 def _fill_queue(items: "Iterator[Item]", ready: "queue.Queue[Any]", stop: threading.Event) -> None:
-    """Put (item, None) for each item, then (None, None); or (None, error) after an exception."""
+    """Compute the items, and put (item, None) for each; at the end (None, None) or (None, error)."""
 
     def put(item: Any) -> bool:
         while not stop.is_set():

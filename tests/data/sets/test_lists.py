@@ -74,7 +74,7 @@ def test_names_with_commas_quotes_and_letters_of_any_script(place):
     text = '"a, ""b"".jpg",Ä b\n"é.jpg","c,d"\n画像,Ä b\n'
     (place / "own.csv").write_text(text, encoding="utf-8")
     found = read_image_list(place / "own.csv", place)
-    assert list(found.places) == [str(place / name) for name in images]
+    assert list(found.locations) == [str(place / name) for name in images]
     assert list(found.labels) == ["Ä b", "c,d", "Ä b"]
 
 
@@ -122,7 +122,7 @@ def test_links_lead_anywhere_and_names_do_not(place, tmp_path):
         with pytest.raises(DataError, match=r"line 2 lists .* outside .*here: .* --data-dir"):
             load("train.csv")
     (place / "train.csv").write_text(lines.replace("pictures/train", f"{tmp_path}/far/train"))
-    assert len(read_image_list(place / "train.csv", tmp_path).places) == 9
+    assert len(read_image_list(place / "train.csv", tmp_path).locations) == 9
     (place / "pictures").symlink_to(tmp_path / "far")
     (place / "train.csv").write_text(lines)
     assert len(find_images("train.csv").train[0]) == 9

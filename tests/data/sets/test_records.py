@@ -54,7 +54,9 @@ def test_the_images_are_those_of_the_folder(written_files, memory):
     assert_same_splits(found, folder)
     if not memory:
         indices, seeds = np.array([3, 1]), [5, 6]
-        ours, theirs = (each.train.start_reading(indices, seeds).result()[0] for each in (found, folder))
+        ours, theirs = (
+            each.train.start_reading(indices, seeds).result()[0] for each in (found, folder)
+        )
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -85,7 +87,7 @@ def test_bytes_are_found_where_mxnet_finds_them(tmp_path_factory, contents):
     path = tmp_path_factory.mktemp("bytes") / "a.rec"
     images = [b"".join(parts) for parts in contents]
     write_records(path, images, [0] * len(images))
-    places = read_records(path).places
+    places = read_records(path).locations
     assert [open_image_file(json.loads(json.dumps(each))).read() for each in places] == images
 
 
@@ -121,7 +123,7 @@ def test_a_digest_tells_other_records_apart(tmp_path):
     for number, images in enumerate((RECORDS, [*RECORDS[:-1], RECORDS[-1] + b"\0" * 4], RECORDS)):
         folder = tmp_path / str(number)
         folder.mkdir()
-        places = read_records(write_records(folder / "a.rec", images, LABELS)).places
+        places = read_records(write_records(folder / "a.rec", images, LABELS)).locations
         decoders = SimpleNamespace(size=16)  # a digest decodes nothing
         texts.add(split_fingerprint(FileSplit(places, np.array(LABELS), decoders)))
     assert len(texts) == 2
