@@ -51,7 +51,7 @@ from gluonlab.errors import ConfigError, RunError
 from gluonlab.kvstores.allreduce_store import is_sharded
 from gluonlab.kvstores.mxnet_stores import new_keys, sums_over_processes
 from gluonlab.kvstores.process_group_store import GroupKVStore
-from gluonlab.models.infer_shapes import note_shapes
+from gluonlab.models.infer_shapes import set_missing_shapes
 from gluonlab.optimizers.optimizer_registry import is_element_wise
 from gluonlab.optimizers.optimizer_states import States, save
 from gluonlab.optimizers.optimizer_step import Rewinding
@@ -150,7 +150,7 @@ class BucketedTrainer(gluon.Trainer):
                 super().__init__(params, optimizer, optimizer_params, kvstore=kvstore)
             check_distinct(self._contexts)
             devices = len(self._contexts)
-            note_shapes(self._params)
+            set_missing_shapes(self._params)
             trainer_arguments.check_dense(self._params)
             self._postprocess.check_parameters(self._params)
             self._store = trainer_arguments.store_for(kvstore, self._contexts)
@@ -398,7 +398,7 @@ class BucketedTrainer(gluon.Trainer):
         """Called before the first step, and after `_reset_kvstore`: the buckets stay, then."""
         trainer_arguments.check_shapes(self._params)
         if not self.buckets:
-            note_shapes(self._params)
+            set_missing_shapes(self._params)
             self._make_buckets()
         if self._sums:
             frozen = self._frozen if self._distributed else ()

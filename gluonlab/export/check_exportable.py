@@ -15,7 +15,7 @@ from gluonlab.engine.mxnet_installation import pip_install
 from gluonlab.errors import ConfigError, ModelError, RunError
 from gluonlab.export.onnx_graph import INPUT, INSTEAD, check_onnx, outputs, to_onnx
 from gluonlab.models import get_model
-from gluonlab.models.symbol_graph import parsed, to_symbol
+from gluonlab.models.symbol_graph import parse_graph, to_symbol
 
 NEEDED = ("onnx", "onnxruntime")
 BATCHES = (1, 2)
@@ -101,7 +101,7 @@ def _settle_statistics(
     graph: mx.sym.Symbol, arrays: Dict[str, nd.NDArray], name: str, images: nd.NDArray
 ) -> None:
     """Give each BatchNorm the mean and variance of its input for these images, while training."""
-    whole = parsed(graph)
+    whole = parse_graph(graph)
     nodes = whole["nodes"]
     for node in nodes:
         if node["op"] == "Dropout":  # which would draw from MXNet's random numbers

@@ -14,8 +14,8 @@ import gluonlab
 from gluonlab.errors import ModelError, RunError
 from gluonlab.export.mx2onnx import IR_VERSION, OPSET, UntranslatableError, onnx_graph
 from gluonlab.host.resources import available_cores
-from gluonlab.models.rewrite_network import plain_where_channels_are_odd
-from gluonlab.models.symbol_graph import Node, Replacement, Shape, with_replaced
+from gluonlab.models.rewrite_network import convert_odd_concatenations
+from gluonlab.models.symbol_graph import Node, Replacement, Shape, replace_nodes
 
 INPUT, OUTPUT = "data", "scores"
 BATCH = "batch"  # what the axis of any length is called
@@ -75,7 +75,7 @@ def _with_plain_reshapes(graph: mx.sym.Symbol, image_shape: Tuple[int, ...]) -> 
             return None
         return lambda add, entries: add("Reshape", "", entries, shape=(-1, *output[1:]))
 
-    return with_replaced(graph, {INPUT: (1, *image_shape)}, choose)
+    return replace_nodes(graph, {INPUT: (1, *image_shape)}, choose)
 
 
 def _tidy(helper: Any, graph: Any, shape: Tuple[Any, ...], classes: int) -> None:
@@ -215,7 +215,7 @@ def outputs(
     ``name``: of the variable that stands for them. ``arrays``: the values of all others, which
     stay what they are; with ``is_train``, layers compute as they do while training.
     """
-    plain = plain_where_channels_are_odd(graph, {name: images.shape})
+    plain = convert_odd_concatenations(graph, {name: images.shape})
     arguments = {each: arrays[each] for each in plain.list_arguments() if each != name}
     states = {each: arrays[each].copy() for each in plain.list_auxiliary_states()}
     last = next(reversed(list(arguments)), name)  # whose gradient takes the least memory

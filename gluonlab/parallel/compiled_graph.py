@@ -18,9 +18,9 @@ from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.fast_invoke import CopyInto
 from gluonlab.engine.mxnet_setup import backward_pieces
-from gluonlab.models.channel_padding import make_room, padding_for, widened
-from gluonlab.models.rewrite_network import rewrite
-from gluonlab.models.symbol_graph import Entry, Node, new_node, parsed, to_symbol
+from gluonlab.models.channel_padding import choose_padding, enlarge_state, padded_state
+from gluonlab.models.rewrite_network import rewrite_graph
+from gluonlab.models.symbol_graph import Entry, Node, make_node, parse_graph, to_symbol
 
 Shape = Tuple[int, ...]
 Kind = Tuple[Tuple[int, ...], Any]  # shape and type
@@ -128,9 +128,9 @@ class CompiledGraph:
         names = [name for name in graph.list_arguments() if name in params]
         self._args = {name: params[name].data(ctx) for name in names}
         self._states = {name: params[name] for name in graph.list_auxiliary_states()}
-        if padding_for(ctx).multiples:
+        if choose_padding(ctx).multiples:
             for state in self._states.values():
-                make_room(state, ctx)
+                enlarge_state(state, ctx)
         self._req = {name: params[name].grad_req for name in names}
         self.grads = {name: params[name].grad(ctx) for name in names if self._req[name] != "null"}
         # The graphs of a slot run one after the other: all lay their activations into the memory
@@ -181,7 +181,7 @@ class CompiledGraph:
         requests.update(dict.fromkeys(gradients, "write"))
         kinds = {name: (each.shape, each.dtype) for name, each in {**self._args, **arrays}.items()}
         learned = {name for name, request in requests.items() if request != "null"}
-        fit = rewrite(self.graph if graph is None else graph, self.ctx, kinds, learned)
+        fit = rewrite_graph(self.graph if graph is None else graph, self.ctx, kinds, learned)
         if "add" in requests.values():
             fit = adding_rightly(fit, self.grads)
         with backward_pieces(self.ctx.device_type):
@@ -199,7 +199,7 @@ class CompiledGraph:
         """The auxiliary states of a graph, which may have more channels than their parameters."""
         shapes = {name: kinds[name][0] for name in graph.list_arguments()}
         states = zip(graph.list_auxiliary_states(), graph.infer_shape(**shapes)[2])
-        return {name: widened(self._states[name], self.ctx, shape) for name, shape in states}
+        return {name: padded_state(self._states[name], self.ctx, shape) for name, shape in states}
 
     def forward(self, bound: BoundGraph, train: bool = True, slot: int = 0) -> None:
         """Run the graph on what was copied into its inputs.
@@ -244,7 +244,7 @@ def adding_rightly(graph: mx.sym.Symbol, params: Container[str]) -> mx.sym.Symbo
     right; so a parameter goes to them by way of a product with 1, which adds rightly. It is the
     same function of the same arguments; ``graph`` itself where nothing is to be changed.
     """
-    old = parsed(graph)
+    old = parse_graph(graph)
     nodes: List[Node] = []
     places: List[int] = []  # node of the old graph -> its node in the new one
     products: Dict[int, Entry] = {}
@@ -252,7 +252,7 @@ def adding_rightly(graph: mx.sym.Symbol, params: Container[str]) -> mx.sym.Symbo
     def by_product(source: int) -> Entry:
         if source not in products:
             name = f"{old['nodes'][source]['name']}@times_1"
-            nodes.append(new_node("_mul_scalar", name, [[places[source], 0, 0]], scalar=1.0))
+            nodes.append(make_node("_mul_scalar", name, [[places[source], 0, 0]], scalar=1.0))
             products[source] = [len(nodes) - 1, 0, 0]
         return products[source]
 

@@ -16,7 +16,7 @@ from mxnet.ndarray.ndarray import _new_alloc_handle
 
 from gluonlab.engine.fast_invoke import ARRAY_LIMIT
 from gluonlab.kvstores.allreduce_store import is_sharded
-from gluonlab.models.rewrite_network import rewrite
+from gluonlab.models.rewrite_network import rewrite_graph
 from gluonlab.optimizers.optimizer_step import flat
 from gluonlab.parallel.compiled_graph import Kind, Kinds, bytes_of
 from gluonlab.parallel.data.replica import IMAGES, LABELS
@@ -115,7 +115,7 @@ class Graph(NamedTuple):
         """
         kinds = self._arguments(inputs)
         learned = set(filter(self._has_gradient, kinds))
-        fit = self._replace(symbol=rewrite(self.symbol, mx.cpu(), kinds, learned))
+        fit = self._replace(symbol=rewrite_graph(self.symbol, mx.cpu(), kinds, learned))
         times = self._times(inputs)
         while True:
             mebibytes = allocated_mib(fit._bind(_multiplied(inputs, times)))

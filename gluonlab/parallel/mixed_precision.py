@@ -15,7 +15,7 @@ import mxnet as mx
 from mxnet.contrib import amp
 
 from gluonlab.errors import ConfigError, unknown
-from gluonlab.models.symbol_graph import Entry, Node, new_node, parsed, to_symbol
+from gluonlab.models.symbol_graph import Entry, Node, make_node, parse_graph, to_symbol
 
 Conversion = Callable[[mx.sym.Symbol], mx.sym.Symbol]
 
@@ -75,7 +75,7 @@ def _with_own_inputs(
     say, is float16 itself, and so is ReLU of it: what then follows gets two types, and fails
     ("Non-uniform data type in Concat").
     """
-    whole = parsed(graph)
+    whole = parse_graph(graph)
     old: List[Node] = whole["nodes"]
     followers = {"null", *half, *full, *WIDEST}
     followed: Set[Tuple[int, int]] = {
@@ -92,7 +92,7 @@ def _with_own_inputs(
             if (number, output) in followed and node["op"] in (*half, *full):
                 key = (number, output, node["op"] in half)
                 if key not in copies:
-                    nodes.append(new_node("_copy", f"{OWN}{len(copies)}", [entries[position]]))
+                    nodes.append(make_node("_copy", f"{OWN}{len(copies)}", [entries[position]]))
                     copies[key] = [len(nodes) - 1, 0, 0]
                 entries[position] = copies[key]
         nodes.append({**node, "inputs": entries})
@@ -106,7 +106,7 @@ def _with_own_inputs(
 
 def _without_own_inputs(graph: mx.sym.Symbol) -> mx.sym.Symbol:
     """Whoever reads such a copy reads what it is a copy of."""
-    whole = parsed(graph)
+    whole = parse_graph(graph)
     nodes: List[Node] = whole["nodes"]
     for node in nodes:
         for position, (number, *_) in enumerate(node["inputs"]):

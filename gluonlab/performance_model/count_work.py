@@ -10,8 +10,8 @@ from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 import mxnet as mx
 
 from gluonlab.models import get_model
-from gluonlab.models.infer_shapes import complete
-from gluonlab.models.symbol_graph import Node, parsed
+from gluonlab.models.infer_shapes import complete_initialization
+from gluonlab.models.symbol_graph import Node, parse_graph
 from gluonlab.performance_model.roofline import (
     CONVOLUTION,
     DENSE,
@@ -40,7 +40,7 @@ HEAVY = {"RNN", "dot", "batch_dot", "_linalg_gemm", "_linalg_gemm2", "Correlatio
 
 def count(scores: mx.sym.Symbol, image_shape: Shape, name: str) -> Work:
     """The work of the graph ``scores`` of the input ``data`` with images (C, H, W)."""
-    whole = parsed(scores)
+    whole = parse_graph(scores)
     nodes: List[Node] = whole["nodes"]
     shapes = _shapes(scores, (1, *image_shape))
     trained = {
@@ -151,7 +151,7 @@ def _pair(attrs: Mapping[str, str], name: str) -> Sequence[int]:
 def _shapes(graph: mx.sym.Symbol, data: Shape) -> Dict[Tuple[int, int], Shape]:
     """The shape of every output of every node."""
     internals = graph.get_internals()
-    heads = parsed(internals)["heads"]
+    heads = parse_graph(internals)["heads"]
     _, shapes, _ = internals.infer_shape(data=data)
     return {(place, output): tuple(shape) for (place, output, *_), shape in zip(heads, shapes)}
 
@@ -162,5 +162,5 @@ def work_of(model: str, classes: int, image_shape: Tuple[int, int, int]) -> Work
     Raises ModelError for an unknown name, and for images that it cannot take.
     """
     net = get_model(model, classes)
-    complete(net, model, image_shape, classes)
+    complete_initialization(net, model, image_shape, classes)
     return of_network(net, image_shape, model)

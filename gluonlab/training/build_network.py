@@ -10,7 +10,7 @@ from mxnet import gluon
 from gluonlab.engine.np_compatibility import compute_in, is_np_users
 from gluonlab.gpu.math_modes import use_arithmetic
 from gluonlab.models import get_model
-from gluonlab.models.infer_shapes import complete
+from gluonlab.models.infer_shapes import complete_initialization
 from gluonlab.training.config_checks import check_network
 from gluonlab.training.plan import Plan
 from gluonlab.training.user_components import check_names, check_params, check_scores, initialise
@@ -45,7 +45,7 @@ def make_net(
     if own.loss is not None:
         check_names(own.loss, net)
         initialise(own.loss, plan.ctxs)
-    complete(net, plan.model, plan.dataset.image_shape, classes)
+    complete_initialization(net, plan.model, plan.dataset.image_shape, classes)
     if is_own:
         check_params(net, plan.model)
     if plan.no_bias_decay:

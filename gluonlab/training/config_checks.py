@@ -34,7 +34,7 @@ from gluonlab.kvstores import check_topology
 from gluonlab.kvstores.allreduce_store import SHARDED
 from gluonlab.kvstores.gradient_compression import keeps_rest
 from gluonlab.kvstores.process_groups import Group
-from gluonlab.models.symbol_graph import parsed
+from gluonlab.models.symbol_graph import parse_graph
 from gluonlab.optimizers.optimizer_registry import OPTIMIZERS, is_element_wise, optimizer_kind
 from gluonlab.optimizers.sgd import MOMENTUM_RULES
 from gluonlab.parallel.data import sync_bn
@@ -263,7 +263,7 @@ UNORDERED: Dict[str, Callable[[Attributes], bool]] = {
 
 def unordered(graph: mx.sym.Symbol) -> "Unordered | None":
     """The first operator of ``graph`` that does not repeat its bits on GPUs, or None."""
-    for node in parsed(graph)["nodes"]:
+    for node in parse_graph(graph)["nodes"]:
         if node["op"] in UNORDERED and UNORDERED[node["op"]](node.get("attrs", {})):
             return Unordered(node["op"], node["name"])
     return None

@@ -15,7 +15,7 @@ from mxnet import nd
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.errors import DataError
 from gluonlab.kvstores.gradient_compression import keeps_rest
-from gluonlab.models.symbol_graph import parsed
+from gluonlab.models.symbol_graph import parse_graph
 from gluonlab.optimizers.optimizer_states import from_arrays, to_arrays
 from gluonlab.parallel.strategy import State, Strategy
 from gluonlab.runs.checkpoint import Checkpoint
@@ -294,7 +294,7 @@ class DeviceRng:
 
 def _draws(strategy: Strategy) -> bool:
     """Whether an operator of the network may draw random numbers."""
-    nodes = parsed(strategy.net(mx.sym.var("data")))["nodes"]
+    nodes = parse_graph(strategy.net(mx.sym.var("data")))["nodes"]
     return any(
         DRAWS.search(node["op"]) or node.get("attrs", {}).get("act_type") == "rrelu"
         for node in nodes

@@ -22,8 +22,8 @@ from gluonlab.engine.np_compatibility import (
     users_semantics,
 )
 from gluonlab.errors import ConfigError, DataError, ModelError, UsageError, said_by
-from gluonlab.models.infer_shapes import note_shapes
-from gluonlab.models.symbol_graph import one_array
+from gluonlab.models.infer_shapes import set_missing_shapes
+from gluonlab.models.symbol_graph import require_single_output
 from gluonlab.models.wrong_gradients import check_gradients, nodes_in_backward
 from gluonlab.training.user_metrics import Metric, metrics_by_name
 
@@ -136,7 +136,7 @@ def make_own(
 def _check_constants(loss: gluon.HybridBlock) -> None:
     """Raise ConfigError for parameters of a loss that need training or have no shape."""
     params, name = loss.collect_params(), type(loss).__name__
-    note_shapes(params.values())
+    set_missing_shapes(params.values())
     trained = [each.name for each in params.values() if each.grad_req != "null"]
     if trained:
         raise ConfigError(
@@ -266,7 +266,7 @@ def _check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], class
     images, outputs = 1, []
     try:
         _check_parameters(net, name)
-        scores = one_array(net(mx.sym.var("data")), name)
+        scores = require_single_output(net(mx.sym.var("data")), name)
         trained = [each.name for each in net.collect_params().values() if each.grad_req != "null"]
         unused, headless = _unused(scores, ["data"]), _headless(scores, trained)
         # of several images, too: a graph may have a number of images in it
@@ -372,7 +372,7 @@ def initialise(net: gluon.HybridBlock, ctxs: List[mx.Context]) -> None:
     there = [each for each in params.values() if each._data is not None or each._deferred_init]
     for each in there:
         each.reset_ctx(ctxs)
-    note_shapes(there)
+    set_missing_shapes(there)
     names = {each.name for each in there}
     for name, each in params.items():
         if name in names:

@@ -23,7 +23,7 @@ from gluonlab.data.loading.augmentation import make_input
 from gluonlab.data.loading.split_batch import make_local_batch
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
-from gluonlab.models.infer_shapes import complete
+from gluonlab.models.infer_shapes import complete_initialization
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.training_loss import make_loss
 
@@ -37,7 +37,7 @@ def network(name, ctxs, shape, classes=10):
     """One of gluonlab's, on these devices."""
     net = get_model(name, classes, ctxs)
     net.initialize(mx.init.Xavier(), ctx=ctxs)
-    complete(net, name, shape, classes)
+    complete_initialization(net, name, shape, classes)
     return net
 
 

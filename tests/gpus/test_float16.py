@@ -20,9 +20,9 @@ from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.data.loading.augmentation import make_input
 from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.kvstores import make_kvstore
-from gluonlab.models.channel_padding import Padding, padding_for
+from gluonlab.models.channel_padding import Padding, choose_padding
 from gluonlab.models.networks import LeNet
-from gluonlab.models.symbol_graph import with_replaced
+from gluonlab.models.symbol_graph import replace_nodes
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.mixed_precision import as_it_is, for_sync_bn, mixed_precision
 from gluonlab.parallel.training_loss import make_loss
@@ -139,7 +139,7 @@ def rounded(graph, shape):
     def choose(node, *_):
         return partial(exactly, node) if node["op"] in PRODUCTS else None
 
-    return with_replaced(graph, {"data": shape}, choose)
+    return replace_nodes(graph, {"data": shape}, choose)
 
 
 def moved_otherwise(found, wanted, start):
@@ -235,7 +235,7 @@ def step_of(net, convert):
 
 def test_channels_are_left_as_they_are_because_the_libraries_take_any_to_tensor_cores():
     """LeNet's 1, 20, 50 and 10: each product of float16 is one that may run there."""
-    assert padding_for(mx.gpu(0)) == Padding()
+    assert choose_padding(mx.gpu(0)) == Padding()
     plain = step_of(LeNet(10), mixed_precision)
     convolutions = {"Forward": 2, "BackwardFilter": 2, "BackwardData": 1}
     products = {

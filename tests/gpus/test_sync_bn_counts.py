@@ -12,7 +12,7 @@ from gluonlab.data.loading.augmentation import make_input
 from gluonlab.data.loading.split_batch import make_local_batch
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
-from gluonlab.models.infer_shapes import complete
+from gluonlab.models.infer_shapes import complete_initialization
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.training_loss import make_loss
 
@@ -24,7 +24,7 @@ def counted(model, sync_bn, count=2):
     ctxs = [mx.gpu(i) for i in range(count)]
     net = get_model(model, 10, ctxs)
     net.initialize(mx.init.Xavier(), ctx=ctxs)
-    complete(net, model, SHAPE, 10)
+    complete_initialization(net, model, SHAPE, 10)
     params = net.collect_params()
     trainer = BucketedTrainer(
         params, "sgd", {"learning_rate": 0.1, "momentum": 0.9}, make_kvstore("device", ctxs)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.graphs import assert_alike, results
 
-from gluonlab.models.channel_padding import Padding, pad_channels, padding_for
-from gluonlab.models.rewrite_network import plain_where_channels_are_odd
+from gluonlab.models.channel_padding import Padding, choose_padding, pad_channels
+from gluonlab.models.rewrite_network import convert_odd_concatenations
 
 CHANNELS = st.integers(1, 20)
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "softrelu", "softsign")
@@ -148,7 +148,7 @@ def test_padding_changes_neither_results_nor_gradients(data, multiple, seed):
     random = np.random.RandomState(seed)
     heads = [random.uniform(-1, 1, shape) for shape in outputs]
     # as in a run: MXNet's backward may end the process where odd channels are joined
-    whole, padded = (plain_where_channels_are_odd(each, shapes) for each in (net.graph, padded))
+    whole, padded = (convert_odd_concatenations(each, shapes) for each in (net.graph, padded))
     exact, plain = (results(whole, args, heads, aux, dtype) for dtype in ("float64", "float32"))
     for name, own in results(padded, args, heads, aux, "float32").items():
         size = max(1.0, np.abs(exact[name]).max(initial=0))
@@ -237,8 +237,8 @@ def test_the_multiple_is_the_one_that_pays(channels, with_norm, larger, expected
 
 
 def test_devices_that_padding_does_not_serve_have_none():
-    assert padding_for(mx.gpu(0)) == Padding()
-    assert padding_for(mx.cpu(3)) == padding_for(mx.cpu(0))
+    assert choose_padding(mx.gpu(0)) == Padding()
+    assert choose_padding(mx.cpu(3)) == choose_padding(mx.cpu(0))
 
 
 def _norm_along(axis):

@@ -19,7 +19,7 @@ from support.reference import distance, random_batches, set_values, values
 from gluonlab.errors import ModelError
 from gluonlab.models import check_model, get_model, infer_shapes
 from gluonlab.models.gluoncv_zoo import gluoncv_names
-from gluonlab.models.infer_shapes import complete
+from gluonlab.models.infer_shapes import complete_initialization
 
 NAMES = gluoncv_names()  # beside PyTorch 2, gluoncv can be imported only as gluonlab does it
 cifarresnet = sys.modules["gluoncv.model_zoo.cifarresnet"]
@@ -198,7 +198,8 @@ def test_the_smallest_images_that_an_error_names_do_fit_and_smaller_ones_do_not(
     channels, side = map(int, re.match(r"(\d+)x(\d+)", text[len(begin) :]).groups())
     graph = get_model(name, 10)(mx.sym.var("data"))
     fits = [
-        infer_shapes._shapes(graph, (channels, s, s), 10) is not None for s in range(1, side + 1)
+        infer_shapes._infer_shapes(graph, (channels, s, s), 10) is not None
+        for s in range(1, side + 1)
     ]
     assert fits == [False] * (side - 1) + [True]
 
@@ -221,5 +222,5 @@ def test_a_completed_network_begins_like_one_that_saw_an_image():
         if net is first:
             net(nd.zeros((1, 1, 28, 28)))
         else:
-            complete(net, "lenet", (1, 28, 28), 10)
+            complete_initialization(net, "lenet", (1, 28, 28), 10)
     assert all(map(np.array_equal, values(first), values(second)))

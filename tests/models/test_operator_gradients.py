@@ -19,8 +19,13 @@ from support.operators import FAMILIES, KINDS_WITHOUT_GRADIENT, NO_GRADIENT, X, 
 
 from gluonlab.data.loading.augmentation import to_float
 from gluonlab.errors import ModelError
-from gluonlab.models.symbol_graph import new_node
-from gluonlab.models.wrong_gradients import REFUSED, REWRITTEN, TOGETHER, check_gradients
+from gluonlab.models.symbol_graph import make_node
+from gluonlab.models.wrong_gradients import (
+    JOINT_GRADIENT_INPUTS,
+    REFUSED,
+    REWRITTEN,
+    check_gradients,
+)
 from gluonlab.parallel.data.replica import replicas
 from gluonlab.training.user_components import check_scores
 
@@ -99,7 +104,9 @@ def _is_loud(case, dtype):
 
 def drawn_cases():
     """Some of each family, and all that are rewritten."""
-    cases = [each for each in all_cases() if each.op not in (*REWRITTEN, *TOGETHER, "RNN")]
+    cases = [
+        each for each in all_cases() if each.op not in (*REWRITTEN, *JOINT_GRADIENT_INPUTS, "RNN")
+    ]
     rewritten = [each for each in all_cases() if is_wrong(each) or is_crash(each)]
     return rewritten[::3] + cases[5::30]
 
@@ -241,7 +248,7 @@ def test_behind_blockgrad_other_operators_may_be():
 
 @pytest.mark.parametrize("op", sorted(set(REFUSED) - {"LeakyReLU", "_npi_norm"}))
 def test_operators_of_mx_np_that_cannot_be_trained_are_refused(op):
-    nodes = [{"op": "null", "name": "x", "inputs": []}, new_node(op, "bad", [[0, 0, 0]])]
+    nodes = [{"op": "null", "name": "x", "inputs": []}, make_node(op, "bad", [[0, 0, 0]])]
     parts = {"nodes": nodes, "heads": [[1, 0, 0]]}
     graph = namedtuple("Graph", "tojson")(lambda **_: json.dumps(parts))
     with pytest.raises(ModelError, match=r"^Mine has (np|contrib)\."):

@@ -33,7 +33,7 @@ from gluonlab.engine.mxnet_setup import unfused
 from gluonlab.errors import ConfigError, DivergedError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
-from gluonlab.models.infer_shapes import complete
+from gluonlab.models.infer_shapes import complete_initialization
 from gluonlab.models.networks import LeNet
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.strategy import DataParallel, DataParallelStep, data_parallel
@@ -75,7 +75,7 @@ def net_of(name, lanes_as):
     """The network, which no test trains."""
     net = get_model(name, 10, [lanes_as])
     net.initialize()
-    complete(net, name, NETWORKS[name], 10)
+    complete_initialization(net, name, NETWORKS[name], 10)
     return net
 
 

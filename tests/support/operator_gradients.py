@@ -8,8 +8,8 @@ import numpy as np
 from mxnet import autograd, nd
 from mxnet.base import _LIB, OpHandle, c_str, check_call, py_str
 
-from gluonlab.models.rewrite_network import rewrite
-from gluonlab.models.symbol_graph import new_node, to_symbol
+from gluonlab.models.rewrite_network import rewrite_graph
+from gluonlab.models.symbol_graph import make_node, to_symbol
 from gluonlab.parallel.compiled_graph import adding_rightly
 
 ROLES = ("inner", "direct", "shared")
@@ -135,7 +135,7 @@ class Drawn:
         nodes = []
 
         def add(op, name, inputs=(), **attrs):
-            nodes.append(new_node(op, name, inputs, **attrs))
+            nodes.append(make_node(op, name, inputs, **attrs))
             if op == "null":
                 nodes[-1]["attrs"] = {}
             return [len(nodes) - 1, 0, 0]
@@ -177,7 +177,7 @@ class Drawn:
             asked = learned if only is None else [learned[only]]
             kinds = {name: (each.shape, each.dtype) for name, each in given.items()}
             if ours:
-                graph = rewrite(graph, mx.cpu(), kinds, asked)
+                graph = rewrite_graph(graph, mx.cpu(), kinds, asked)
                 if request == "add":
                     graph = adding_rightly(graph, asked)
             gradients = {name: nd.full(given[name].shape, 3.0, dtype=given[name].dtype)

@@ -50,7 +50,7 @@ def count_elsewhere(count, case):
 
 
 def _count_without_padding(count, case):
-    rewrite_network.padding_for = lambda ctx: Padding()
+    rewrite_network.choose_padding = lambda ctx: Padding()
     return count(case)
 
 

@@ -20,7 +20,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.errors import DriftError
 from gluonlab.kvstores.process_groups import ALONE
 from gluonlab.models import get_model
-from gluonlab.models.infer_shapes import complete
+from gluonlab.models.infer_shapes import complete_initialization
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.data.strategy import DataParallel
 from gluonlab.training.builtin_callbacks import ReplicaCheck
@@ -38,7 +38,7 @@ def network(ctxs, seed=1):
     random = np.random.RandomState(seed)
     net = get_model("resnet8", 10, ctxs)
     net.initialize(ctx=ctxs)
-    complete(net, "resnet8", (3, 32, 32), 10)
+    complete_initialization(net, "resnet8", (3, 32, 32), 10)
     for param in net.collect_params().values():
         param.set_data(nd.array(random.normal(size=param.shape)))
     return net

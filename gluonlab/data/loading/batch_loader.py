@@ -452,7 +452,9 @@ def prefetch(items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None
 
 
 def _fill_queue(items: "Iterator[Item]", ready: "queue.Queue[Any]", stop: threading.Event) -> None:
-    """Compute the items, and put (item, None) for each; at the end (None, None) or (None, error)."""
+    """Compute items: put (item, None) for each item, then (None, None); or (None, error) after an
+    error.
+    """
 
     def put(item: Any) -> bool:
         while not stop.is_set():

@@ -247,9 +247,7 @@ def _check_label_names(train: ImageList, val: ImageList) -> None:
 
 
 def to_class_number(value: float, position: str) -> int:
-    """Convert a label to a class number. ``position``: of the label, for the message of the
-    DataError.
-    """
+    """Convert a label to a class number. Raises DataError, which names its ``position``."""
     if not 0 <= value < 2**31 or value != int(value):
         raise DataError(
             f"{position} has the label {value:g}: give whole numbers from 0, the classes"
@@ -512,7 +510,7 @@ class _Record(NamedTuple):
     """A record as MXNet reads it, and its start and end in the file."""
 
     content: bytes
-    start_reading: int
+    begin: int
     end: int
 
 
@@ -589,7 +587,7 @@ def _content_ranges(file: BinaryIO, record: _Record, skipped: int) -> List[ByteR
     A record that contains the magic number is cut into frames there. The magic number at the start
     of the next frame replaces the one that was cut out.
     """
-    size, remaining, position = len(record.content), len(record.content), record.start_reading
+    size, remaining, position = len(record.content), len(record.content), record.begin
     if record.end - position == FRAME.size + size + -size % 4:  # a single frame, the usual case
         return [(position + FRAME.size + skipped, size - skipped)]
     ranges = []

@@ -7,7 +7,7 @@ from typing import Dict, List, Tuple
 import mxnet as mx
 from mxnet import gluon
 
-from gluonlab.models.rewrite_network import rewrite
+from gluonlab.models.rewrite_network import rewrite_graph
 from gluonlab.parallel.compiled_graph import Kinds, bytes_of
 from gluonlab.parallel.data.replica import loss_graph
 from gluonlab.parallel.memory_estimate import (
@@ -97,4 +97,4 @@ class ReplicaMemory:
         kinds: Kinds = {name: (param.shape, param.dtype) for name, param in self._params.items()}
         kinds.update(self._inputs(images))
         learned = {name for name, param in self._params.items() if param.grad_req != "null"}
-        return rewrite(self.graph, mx.cpu(), kinds, learned, pad=False), kinds
+        return rewrite_graph(self.graph, mx.cpu(), kinds, learned, pad=False), kinds

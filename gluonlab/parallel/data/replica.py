@@ -8,7 +8,7 @@ import mxnet as mx
 from mxnet import gluon, nd
 
 from gluonlab.engine.fast_invoke import CopyInto, KindReader
-from gluonlab.models.symbol_graph import one_array
+from gluonlab.models.symbol_graph import require_single_output
 from gluonlab.parallel.compiled_graph import BoundGraph, CompiledGraph
 from gluonlab.parallel.mixed_precision import Conversion, as_it_is
 from gluonlab.parallel.training_loss import (
@@ -33,7 +33,7 @@ def loss_graph(
     may change how the network computes; its scores are float32, and so is all that is made of them.
     """
     scores = net(preprocess(mx.sym, mx.sym.var(IMAGES)))
-    return with_loss(convert(one_array(scores, type(net).__name__)), loss)
+    return with_loss(convert(require_single_output(scores, type(net).__name__)), loss)
 
 
 def with_loss(scores: mx.sym.Symbol, loss: gluon.HybridBlock) -> mx.sym.Symbol:

@@ -21,7 +21,7 @@ from mxnet import autograd, gluon, nd
 
 from gluonlab.engine.fast_invoke import between_passes
 from gluonlab.kvstores.process_groups import ALONE, Group
-from gluonlab.models.symbol_graph import Node, outputs_in, parsed
+from gluonlab.models.symbol_graph import Node, iterate_output_shapes, parse_graph
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 
 
@@ -217,7 +217,7 @@ class CudnnVariances:
     def __init__(
         self, graph: mx.sym.Symbol, params: "gluon.ParameterDict", ctx: mx.Context
     ) -> None:
-        nodes = parsed(graph)["nodes"]
+        nodes = parse_graph(graph)["nodes"]
         self._graph = graph
         layers = [(node, nodes[node["inputs"][4][0]]["name"]) for node in nodes if _is_cudnns(node)]
         here = [(node, name) for node, name in layers if ctx in params[name].list_ctx()]
@@ -267,7 +267,7 @@ class CudnnVariances:
     def _passes(self, shape: Tuple[int, ...]) -> Dict[str, List[_Pass]]:
         """For each running variance, the passes through its layers in a part of this shape."""
         if shape not in self._seen:
-            outputs = outputs_in(self._graph, {**self._shapes, _IMAGES: shape})
+            outputs = iterate_output_shapes(self._graph, {**self._shapes, _IMAGES: shape})
             found: Dict[str, List[_Pass]] = {name: [] for name in self._names}
             for node, name in zip(self._layers, self._names):
                 own, attrs = f"{node['name']}_output", node.get("attrs", {})

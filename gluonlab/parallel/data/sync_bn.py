@@ -24,7 +24,7 @@ from mxnet import gluon
 from mxnet.gluon import contrib, nn
 
 from gluonlab.errors import ModelError
-from gluonlab.models.symbol_graph import Entry, Node, new_node, parsed, to_symbol
+from gluonlab.models.symbol_graph import Entry, Node, make_node, parse_graph, to_symbol
 
 # operators of their own, which nothing here shares
 OTHER_KINDS = (nn.BatchNormReLU, contrib.nn.SyncBatchNorm)
@@ -46,7 +46,7 @@ def check_waits(graph: mx.sym.Symbol, name: str, copies: int) -> None:
     Devices are given their work one after the other, and what another one waits for may be behind
     its own waiting. Nothing waits in evaluation.
     """
-    for node in _nodes(parsed(graph)):
+    for node in _nodes(parse_graph(graph)):
         attrs = node.get("attrs", {})
         devices = int(attrs.get("ndev", 1))
         if node["op"] == WAITS and (copies > 1 or devices > 1) and not _by_global(attrs):
@@ -166,7 +166,7 @@ def check_graph(graph: mx.sym.Symbol) -> None:
     `check_network` looks at layers; operators may be called without
     one.
     """
-    whole = parsed(graph)
+    whole = parse_graph(graph)
     nodes = whole["nodes"]
     for node in nodes:
         axis = node.get("attrs", {}).get("axis", "1")
@@ -190,7 +190,7 @@ def check_graph(graph: mx.sym.Symbol) -> None:
 
 def cut(graph: mx.sym.Symbol) -> List[GraphStage]:
     """The stages of a graph, in which BatchNorm layers are given the batch's statistics."""
-    old = parsed(graph)
+    old = parse_graph(graph)
     nodes = old["nodes"]
     stage_of: List[int] = []
     for node in nodes:
@@ -257,7 +257,7 @@ class _StageBuilder:
             new = {**node, "inputs": inputs}
         else:
             inputs = [self._variable(name) for name in (layer.data, *layer.told)]
-            new = new_node(
+            new = make_node(
                 "BatchNorm", node["name"], inputs, use_global_stats=True, fix_gamma=False, eps=0.0
             )
         self._places[i] = self._append(new)[0]
@@ -275,7 +275,7 @@ class _StageBuilder:
         entry = self.entry(source, output)
         if self.nodes[entry[0]]["op"] == "null":  # no stage has a variable among its outputs
             name = f"{_name(self._old, source, output)}_copy"
-            entry = self._append(new_node("_copy", name, [entry]))
+            entry = self._append(make_node("_copy", name, [entry]))
             self._places[source] = entry[0]
         return entry
 

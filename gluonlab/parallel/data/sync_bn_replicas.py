@@ -20,7 +20,7 @@ from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.fast_invoke import AddInto, CopyInto
 from gluonlab.engine.mxnet_setup import backward_pieces
-from gluonlab.models.rewrite_network import rewrite
+from gluonlab.models.rewrite_network import rewrite_graph
 from gluonlab.parallel.compiled_graph import Kind, Kinds, adding_rightly, bytes_of
 from gluonlab.parallel.data.microbatches import Microbatch
 from gluonlab.parallel.data.replica import IMAGES, LABELS
@@ -93,7 +93,7 @@ class StagedReplicas:
         arrays = {IMAGES: first_images, LABELS: first_labels, **self.params}
         kinds = {name: (each.shape, each.dtype) for name, each in arrays.items()}
         trained = {name for name, param in self.params.items() if param.grad_req != "null"}
-        graph = rewrite(self.graph, self.ctxs[device], kinds, trained, pad=False)
+        graph = rewrite_graph(self.graph, self.ctxs[device], kinds, trained, pad=False)
         graph = adding_rightly(graph, trained)  # several stages may have the same parameter
         stages = cut(graph)
         layers = sorted(layer for stage in stages for layer in stage.layers)

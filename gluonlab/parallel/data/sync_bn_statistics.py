@@ -30,7 +30,7 @@ import mxnet as mx
 from mxnet import gluon, nd
 
 from gluonlab.engine.fast_invoke import NO_ATTRIBUTES, Attributes, Call, CopyInto, OperatorCall
-from gluonlab.models.symbol_graph import parsed, to_symbol
+from gluonlab.models.symbol_graph import parse_graph, to_symbol
 from gluonlab.parallel.data.sync_bn import Layer, is_batch_norm
 
 TOLD = Attributes({"use_global_stats": True, "fix_gamma": False, "eps": 0.0})
@@ -195,7 +195,7 @@ def moved(
     They are in the order in which it moves them, which counts where layers have the same ones.
     ``inputs``: what the graph takes besides ``params``.
     """
-    whole = parsed(graph)
+    whole = parse_graph(graph)
     nodes = whole["nodes"]
     layers = list(filter(is_batch_norm, nodes))
     trained = {name for name, param in params.items() if param.grad_req != "null"}

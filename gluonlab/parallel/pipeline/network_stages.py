@@ -22,8 +22,8 @@ from mxnet.gluon import nn
 
 from gluonlab.errors import ModelError
 from gluonlab.kvstores.process_groups import Group
-from gluonlab.models.rewrite_network import rewrite
-from gluonlab.models.symbol_graph import parsed
+from gluonlab.models.rewrite_network import rewrite_graph
+from gluonlab.models.symbol_graph import parse_graph
 from gluonlab.parallel.compiled_graph import Kind, Kinds, bytes_of
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, with_loss
@@ -153,7 +153,7 @@ def _is_chain(net: gluon.HybridBlock, children: Sequence[gluon.HybridBlock]) -> 
 
 def _shape_of(graph: mx.sym.Symbol) -> Tuple[Any, ...]:
     """A graph without names of operators and versions of entries, which count what was made."""
-    whole = parsed(graph)
+    whole = parse_graph(graph)
     nodes: List[Dict[str, Any]] = whole["nodes"]
     return (
         [
@@ -569,7 +569,7 @@ def _seconds(graph: mx.sym.Symbol, inputs: Dict[str, Tuple[int, ...]], ctx: mx.C
     shapes = graph.infer_shape(**inputs)[0]
     args = {name: nd.ones(shape, ctx) for name, shape in zip(graph.list_arguments(), shapes)}
     kinds = {name: (each.shape, each.dtype) for name, each in args.items()}
-    graph = rewrite(graph, ctx, kinds, set(args) - {LABELS})
+    graph = rewrite_graph(graph, ctx, kinds, set(args) - {LABELS})
     states = graph.infer_shape(**{name: kind[0] for name, kind in kinds.items()})[2]
     aux = {n: nd.ones(shape, ctx) for n, shape in zip(graph.list_auxiliary_states(), states)}
     grads = {name: nd.zeros_like(array) for name, array in args.items() if name != LABELS}

@@ -25,7 +25,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 
-from gluonlab.models.symbol_graph import Entry, Node, new_node, to_symbol
+from gluonlab.models.symbol_graph import Entry, Node, make_node, to_symbol
 
 BOTH, COLUMN, ROW = CHANNELS = ("both", "column", "row")
 NODE, SLICE, PAD, COPY, SUM = "node", "slice", "pad", "copy", "sum"
@@ -223,7 +223,7 @@ class _LevelBuilder:
         entry = self._entries[key]
         if own or self.nodes[entry[0]]["op"] == "null":
             name = "gives_{}_{}_{}".format(*key, len(self.nodes))
-            return self._append(new_node("_copy", name, [entry]))
+            return self._append(make_node("_copy", name, [entry]))
         return entry
 
     def _entry(self, given: "Value | str") -> Entry:
@@ -236,7 +236,7 @@ class _LevelBuilder:
 
     def _slice(self, number: int, entry: Entry, begin: int, end: int) -> Entry:
         name = f"slice_{number}_{begin}_{len(self.nodes)}"
-        return self._append(new_node("slice_axis", name, [entry], axis=1, begin=begin, end=end))
+        return self._append(make_node("slice_axis", name, [entry], axis=1, begin=begin, end=end))
 
     def _padded(self, number: int, item: Item, entry: Entry) -> Entry:
         """The own channels between zeros, as many as the others have."""
@@ -247,7 +247,7 @@ class _LevelBuilder:
         if len(parts) == 1:
             return entry
         name = f"pad_{number}"
-        return self._append(new_node("Concat", name, parts, num_args=len(parts), dim=1))
+        return self._append(make_node("Concat", name, parts, num_args=len(parts), dim=1))
 
     def _zeros(self, number: int, like: Entry, width: int, channels: int) -> List[Entry]:
         """Zeros of so many channels, made of an array that has ``width``."""
@@ -255,7 +255,7 @@ class _LevelBuilder:
         for begin in range(0, channels, width):
             part = self._slice(number, like, 0, min(width, channels - begin))
             name = f"zeros_{number}_{len(self.nodes)}"
-            made.append(self._append(new_node("zeros_like", name, [part])))
+            made.append(self._append(make_node("zeros_like", name, [part])))
         return made
 
     def _append(self, node: Node) -> Entry:

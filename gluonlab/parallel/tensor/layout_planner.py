@@ -10,7 +10,7 @@ import mxnet as mx
 
 from gluonlab.collectives.chunk_layout import split_evenly
 from gluonlab.errors import ModelError
-from gluonlab.models.symbol_graph import Node, parsed
+from gluonlab.models.symbol_graph import Node, parse_graph
 from gluonlab.parallel.tensor.layout import (
     BOTH,
     COLUMN,
@@ -315,7 +315,7 @@ class GraphInfo:
     """
 
     def __init__(self, graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> None:
-        whole = parsed(graph)
+        whole = parse_graph(graph)
         self.nodes: List[Node] = whole["nodes"]
         self.heads, self.attrs = whole["heads"], whole["attrs"]
         self.shapes = _shapes(graph, inputs)
@@ -376,7 +376,7 @@ def _shapes(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Dict[Tuple[int, i
     internals = graph.get_internals()
     _, shapes, _ = internals.infer_shape(**inputs)
     found: Dict[Tuple[int, int], Shape] = {}
-    heads = parsed(internals)["heads"]
+    heads = parse_graph(internals)["heads"]
     for (place, output, *_), shape in zip(heads, shapes):
         found[place, output] = tuple(shape)
     return found
