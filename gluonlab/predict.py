@@ -101,20 +101,22 @@ def _predict(
 ) -> None:
     loaded, pictures = _loaded(run, sheet, settings, images)
     from gluonlab.inference import predictions
-    from gluonlab.inference.predictions import MOST, write_sheet
+    from gluonlab.inference.predictions import MAX_PICTURES, write_sheet
 
     tiles: List[Any] = []
     with _bar(len(pictures)) as tell:
 
         def saw(seen: "PredictedBatch") -> None:
             tell(seen)
-            if sheet is not None and len(tiles) < MOST:
-                best = (each[0] for each in seen.said.top(1))
-                tiles.extend(map(predictions.tile_of, seen.said.images, best, seen.pixels))
+            if sheet is not None and len(tiles) < MAX_PICTURES:
+                best = (each[0] for each in seen.predictions.top(1))
+                tiles.extend(
+                    map(predictions.prediction_tile, seen.predictions.images, best, seen.pixels)
+                )
 
         said = loaded.predict(pictures, saw)
     if sheet is not None:
-        shown = f", {MOST} of them below" if len(said) > MOST else ""
+        shown = f", {MAX_PICTURES} of them below" if len(said) > MAX_PICTURES else ""
         title = f"{loaded.model} of {run}, {len(said):,} picture{'s' * (len(said) > 1)}{shown}"
         write_sheet("--sheet", Path(sheet), title, tiles)
     if form == "json":
@@ -132,15 +134,15 @@ def _wrong(run: str, sheet: Optional[str], form: str, settings: Dict[str, Any]) 
         sheet = SHEET
     loaded, _ = _loaded(run, sheet, settings, None, replace)
     from gluonlab.inference import predictions
-    from gluonlab.inference.predictions import MOST, write_sheet
+    from gluonlab.inference.predictions import MAX_PICTURES, write_sheet
 
     with _bar(None) as tell:
         found = loaded.mistakes(tell)
     drawn = sheet if found.wrong else None
     if drawn is not None:
-        shown = f", {MOST} of them below" if len(found.wrong) > MOST else ""
-        title = f"{predictions.counted(found)}{shown}, the surest first"
-        write_sheet("--sheet", Path(drawn), title, predictions.tiles_of(found), replace)
+        shown = f", {MAX_PICTURES} of them below" if len(found.wrong) > MAX_PICTURES else ""
+        title = f"{predictions.mistakes_summary(found)}{shown}, the surest first"
+        write_sheet("--sheet", Path(drawn), title, predictions.mistake_tiles(found), replace)
     if form == "json":
         said = {
             "run": run,
@@ -199,7 +201,7 @@ def _bar(total: Optional[int]) -> "Iterator[Callable[[PredictedBatch], None]]":
         total=total, unit=" images", unit_scale=True, disable=hidden, leave=False, delay=1,
         dynamic_ncols=True,
     ) as bar:  # fmt: skip
-        yield lambda seen: bar.update(len(seen.said))
+        yield lambda seen: bar.update(len(seen.predictions))
 
 
 def _written(sheet: Optional[str]) -> str:

@@ -16,13 +16,13 @@ ReLU, forward and backward, on one core of an AMD EPYC (Zen 4), with AVX-512 and
 
 - With kernels of 3 and more, padding to 8 was 1.8 times as fast in the median, and at least as fast
   in all but one draw, even with 10 times the arithmetic.
-- With kernels of 1, it was faster if the arithmetic was at most doubled: 1.5 times as fast in the median
-  with AVX2, and 1.1 with AVX-512, where BatchNorm between the convolutions makes it 1.8 to 2.
+- With kernels of 1, it was faster if the arithmetic was at most doubled: 1.5 times as fast in the
+  median with AVX2, and 1.1 with AVX-512. BatchNorm between the convolutions makes it 1.8 to 2.
 - With AVX-512, padding to 16 was faster than to 8 if the arithmetic was nearly the same, and slower
   from a third more on. Intel's CPUs compute twice as much with 512 bits as with 256: there LeNet
   with half as much arithmetic again was 1.3 to 1.6 times as fast as without padding.
 - With AVX-512, oneDNN has blocks of 8 and of 16 channels. The backward of BatchNorm takes 50 times
-  as long if its image lies in the one and its gradient in the other. A residual network with 12,
+  as long if its image is in the one and its gradient in the other. A residual network with 12,
   20 and 44 channels was half as fast with multiples of 8 as without padding, and 1.5 times as fast
   with multiples of 16.
 """

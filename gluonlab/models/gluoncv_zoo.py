@@ -25,8 +25,8 @@ SUMMARY = (
     "lists them"
 )
 
-# The modules of gluoncv's zoo that classify images, with options that prevent a download of weights,
-# or a second output of an auxiliary classifier.
+# The modules of gluoncv's zoo that classify images. Their options prevent a download of weights, or
+# a second output of an auxiliary classifier.
 _MODULES: Dict[str, Dict[str, Any]] = {
     "alexnet": {}, "cifarresnet": {}, "cifarresnext": {}, "cifarwideresnet": {}, "densenet": {},
     "dla": {}, "googlenet": {"pretrained_base": False}, "hrnet": {}, "inception": {},

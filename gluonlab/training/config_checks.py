@@ -129,19 +129,19 @@ def check_batch(plan: Any, net: gluon.HybridBlock, devices: int) -> None:
 def check_export(asked: TrainConfig) -> None:
     """Raise a UsageError for an --export whose packages are missing."""
     if asked.export is not None:
-        from gluonlab.export.check_exportable import check_installed
+        from gluonlab.export.check_exportable import check_onnx_installed
 
-        check_installed(asked.export)
+        check_onnx_installed(asked.export)
 
 
 def check_exportable(plan: Any, net: gluon.HybridBlock) -> None:
     """Raise ModelError where the plan's network cannot be exported as it asks for."""
     if plan.export is None:
         return
-    from gluonlab.export.check_exportable import check_network
+    from gluonlab.export.check_exportable import check_onnx_export
 
     data, plain = plan.dataset, net if plan.own.net is not None else None
-    check_network(plan.export, plan.model, len(data.classes), data.image_shape, plain)
+    check_onnx_export(plan.export, plan.model, len(data.classes), data.image_shape, plain)
 
 
 STATES = "the optimizer's states are on the servers, which do not give them away"

@@ -560,14 +560,14 @@ def write_extras(
     """Write the picture of the confusion matrix, if given, and the export that the plan asks for.
 
     How nearly the ONNX model agrees with MXNet is returned, where there is one. Raises OutputError,
-    and what `export` raises.
+    and what `write_export` raises.
     """
     agreement = None
     if plan.export is not None:
-        from gluonlab.export.export_network import export
+        from gluonlab.export.export_network import write_export
 
         plain = net if plan.own.net is not None else None
-        agreement = export(net, plan.model, plan.dataset, folder / EXPORT, plain, plan.export)
+        agreement = write_export(net, plan.model, plan.dataset, folder / EXPORT, plain, plan.export)
     if confusion is not None:  # last: nothing is lost if it cannot be drawn
         write_picture(confusion, plan.dataset.classes, folder / CONFUSION)
     return agreement

@@ -24,8 +24,8 @@ from gluonlab.config.option_types import MXNET, ONNX
 from gluonlab.data.loading.augmentation import make_input
 from gluonlab.errors import ModelError, RunError
 from gluonlab.export import export_network
-from gluonlab.export.check_exportable import check_network, drawn_parameters
-from gluonlab.export.export_network import DESCRIPTION, MODEL, SYMBOL, WEIGHTS, export
+from gluonlab.export.check_exportable import check_onnx_export, random_parameters
+from gluonlab.export.export_network import DESCRIPTION, ONNX_FILE, SYMBOL, WEIGHTS, write_export
 from gluonlab.export.onnx_graph import TOLERANCE, to_onnx
 from gluonlab.models import MODELS, get_model
 
@@ -182,7 +182,7 @@ def test_a_network_of_the_list_can_be_exported(name):
             completed(name, (3, side, side))
         except ModelError:
             continue
-        check_network(ONNX, name, 10, (3, side, side))
+        check_onnx_export(ONNX, name, 10, (3, side, side))
         return
     raise AssertionError(f"no size fits {name}")
 
@@ -194,14 +194,14 @@ def test_the_try_before_training_leaves_mxnets_random_numbers_alone():
     mx.random.seed(3)
     expected = numbers()
     mx.random.seed(3)
-    check_network(ONNX, "gluoncv:squeezenet1.1", 3, (3, 224, 224))  # which has Dropout
+    check_onnx_export(ONNX, "gluoncv:squeezenet1.1", 3, (3, 224, 224))  # which has Dropout
     np.testing.assert_array_equal(numbers(), expected)
 
 
 def test_the_drawn_statistics_are_those_of_what_goes_in():
     """A BatchNorm gives every channel the mean beta and the deviation gamma."""
     graph = get_model("resnet8", 10)(mx.sym.var("data"))
-    arrays = drawn_parameters(graph, SHAPE, seed=5)
+    arrays = random_parameters(graph, SHAPE, seed=5)
     [first, *_] = [name for name in graph.list_auxiliary_states() if name.endswith("running_mean")]
     prefix = first[: -len("running_mean")]
     output = graph.get_internals()[f"{prefix}fwd_output"]
@@ -249,15 +249,15 @@ def test_what_is_changed_to_export_is_as_before():
 
 def test_the_folder_says_what_the_model_is_and_has_no_stale_one(tmp_path):
     net, data = completed("resnet8", SHAPE), dataset_of(SHAPE, samples=100)
-    found = export(net, "resnet8", data, tmp_path, format=ONNX)
+    found = write_export(net, "resnet8", data, tmp_path, format=ONNX)
     said = json.loads((tmp_path / DESCRIPTION).read_text())
     assert said["onnx"]["largest_difference"] == found.difference <= TOLERANCE
     assert (said["onnx"]["test_images"], said["onnx"]["batches"]) == (12, [1, 4, 7])
-    assert {path.name for path in tmp_path.iterdir()} == {SYMBOL, WEIGHTS, DESCRIPTION, MODEL}
-    model = onnx.load(tmp_path / MODEL)
+    assert {path.name for path in tmp_path.iterdir()} == {SYMBOL, WEIGHTS, DESCRIPTION, ONNX_FILE}
+    model = onnx.load(tmp_path / ONNX_FILE)
     assert [each.version for each in model.opset_import] == [said["onnx"]["opset"]]
     assert len(model.graph.input) == 1  # the images: no weight is one
-    assert export(net, "resnet8", data, tmp_path, format=MXNET) is None
+    assert write_export(net, "resnet8", data, tmp_path, format=MXNET) is None
     assert {path.name for path in tmp_path.iterdir()} == {SYMBOL, WEIGHTS, DESCRIPTION}
     assert "onnx" not in json.loads((tmp_path / DESCRIPTION).read_text())
 
@@ -267,21 +267,23 @@ def test_what_the_description_says_of_pixels_is_what_the_network_was_trained_wit
     tmp_path, colours
 ):
     net, data = completed("resnet8", SHAPE), dataset_of(SHAPE, normalization=colours)
-    export(net, "resnet8", data, tmp_path, format=ONNX)
+    write_export(net, "resnet8", data, tmp_path, format=ONNX)
     about = json.loads((tmp_path / DESCRIPTION).read_text())["input"]
     pixels = np.random.RandomState(0).randint(0, 256, (3, *SHAPE)).astype("uint8")
     mean, std = (np.array(about[key]).reshape(-1, 1, 1) for key in ("mean", "std"))
     images = ((pixels * about["scale"] - mean) / std).astype("float32")
     [ctx] = contexts(1)
     expected = net(make_input(colours)(nd, nd.array(pixels, ctx=ctx, dtype="uint8"))).asnumpy()
-    assert_alike(scores_of(str(tmp_path / MODEL), images), expected)
+    assert_alike(scores_of(str(tmp_path / ONNX_FILE), images), expected)
 
 
 def test_a_wrong_model_is_not_written_and_mxnets_files_stay(tmp_path, monkeypatch):
     other = get_model("resnet8", len(CLASSES))(mx.sym.var("data"))
-    wrong = to_onnx(other, drawn_parameters(other, SHAPE), SHAPE, "resnet8")
+    wrong = to_onnx(other, random_parameters(other, SHAPE), SHAPE, "resnet8")
     monkeypatch.setattr(export_network, "to_onnx", lambda *_: wrong)
     with pytest.raises(RunError, match=r"model.onnx is not written: .* differ .*MXNet's own files"):
-        export(completed("resnet8", SHAPE), "resnet8", dataset_of(SHAPE), tmp_path, format=ONNX)
+        write_export(
+            completed("resnet8", SHAPE), "resnet8", dataset_of(SHAPE), tmp_path, format=ONNX
+        )
     assert {path.name for path in tmp_path.iterdir()} == {SYMBOL, WEIGHTS, DESCRIPTION}
     assert "onnx" not in json.loads((tmp_path / DESCRIPTION).read_text())

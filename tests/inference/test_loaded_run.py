@@ -18,7 +18,7 @@ from gluonlab.data import from_arrays, load_dataset
 from gluonlab.data.images.decode_image import decode_image
 from gluonlab.data.images.resize_image import default_resizer
 from gluonlab.errors import ConfigError, DataError, RunError
-from gluonlab.inference.input_images import as_grey
+from gluonlab.inference.input_images import to_gray
 from gluonlab.inference.predictions import Predictions
 from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
@@ -113,7 +113,7 @@ def test_probabilities_are_the_softmax_of_the_networks_scores_in_grey(grey, pict
 def test_grey_is_pillows():
     pixels = np.random.RandomState(0).randint(0, 256, (1, 3, 300, 300)).astype(np.uint8)
     by_pillows = Image.fromarray(pixels[0].transpose(1, 2, 0)).convert("L")
-    np.testing.assert_array_equal(as_grey(pixels)[0, 0], np.asarray(by_pillows))
+    np.testing.assert_array_equal(to_gray(pixels)[0, 0], np.asarray(by_pillows))
 
 
 @pytest.mark.parametrize("devices", [1, 3])

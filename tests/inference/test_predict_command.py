@@ -173,7 +173,7 @@ def test_a_sheet_shows_each_picture_as_the_network_sees_it(predict, finished, pi
     seen = Image.fromarray(pixels.transpose(1, 2, 0))
     grey = np.asarray(seen.convert("L"))
     top, left = predictions.MARGIN + 2 * predictions.LINE, predictions.MARGIN
-    tile = drawn[top : top + predictions.SIDE, left : left + predictions.SIDE]
+    tile = drawn[top : top + predictions.TILE_SIDE, left : left + predictions.TILE_SIDE]
     np.testing.assert_array_equal(tile, grey.repeat(4, 0).repeat(4, 1)[:, :, None].repeat(3, 2))
     status, out, err = predict(*words, "--sheet", "sheet.png")
     assert (status, out) == (2, "") and "--sheet sheet.png exists" in err
@@ -184,9 +184,9 @@ def test_names_of_any_letters_and_length_are_drawn_within_their_picture():
     words = ["w" * 500, "naïve Ωμέγα", "\x1b[2J", "", "a\nb"]
     tiles = [predictions.Tile(pixels, [(each, predictions.BLACK)]) for each in words]
     image = np.asarray(predictions.draw_sheet("t", tiles))
-    across = predictions.SIDE + predictions.GAP
+    across = predictions.TILE_SIDE + predictions.GAP
     assert image.shape[1] == 2 * predictions.MARGIN + 4 * across - predictions.GAP
-    gaps = image[:, predictions.MARGIN + predictions.SIDE :: across]
+    gaps = image[:, predictions.MARGIN + predictions.TILE_SIDE :: across]
     assert (gaps[predictions.MARGIN + predictions.TITLE :, :3] == 255).all()
 
 

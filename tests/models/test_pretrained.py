@@ -18,7 +18,7 @@ from support.made_up_data import dataset_of
 from support.reference import values
 
 from gluonlab.errors import ModelError
-from gluonlab.export.export_network import WEIGHTS, export
+from gluonlab.export.export_network import WEIGHTS, write_export
 from gluonlab.models.pretrained import load_parameters, load_pretrained
 
 
@@ -32,7 +32,7 @@ def test_a_file_of_the_same_network_gives_every_device_its_parameters(tmp_path, 
     net, other = completed(name, ctxs=contexts(1)), completed(name, ctxs=contexts(2))
     file = tmp_path / "a.params"
     if written_by == "export":
-        export(net, name, dataset_of((3, 32, 32), "0123456789"), tmp_path)
+        write_export(net, name, dataset_of((3, 32, 32), "0123456789"), tmp_path)
         file = tmp_path / WEIGHTS
     else:
         net.save_parameters(str(file))

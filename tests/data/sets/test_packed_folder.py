@@ -58,7 +58,7 @@ def packed(packed_once, tmp_path):
 @pytest.mark.parametrize("memory", [0, 2**30])
 def test_what_was_packed_is_what_the_folder_holds(dataset, packed, memory):
     copy = load_dataset(f"folder:{packed}", memory=memory)
-    for name in ("name", "classes", "image_shape", "defaults", "colours"):
+    for name in ("name", "classes", "image_shape", "defaults", "normalization"):
         assert getattr(copy, name) == getattr(dataset, name)
     assert_same_splits(copy, dataset)
     assert type(copy.train) is type(copy.test) is (ArraySplit if memory else PackedSplit)
@@ -248,7 +248,8 @@ HELD = """
 import os, sys, time
 
 def hold(event, arguments):
-    if event == "open" and str(arguments[0]).endswith("bee/0003.jpg") and "worker" in sys.argv[0]:
+    is_decoder = "decoder_process" in sys.argv[0]
+    if event == "open" and is_decoder and str(arguments[0]).endswith("bee/0003.jpg"):
         open(os.path.join(os.path.dirname(__file__), "0003.jpg"), "w").close()
         time.sleep(600)
 
