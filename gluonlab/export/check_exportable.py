@@ -73,7 +73,7 @@ def random_parameters(
     """Draw random parameters for any network, with activations as in a trained one.
 
     With initial parameters and statistics of 0 and 1, the activations of deep residual networks
-    grow from block to block, and so do rounding errors: two correct libraries then differ. Here,
+    grow from block to block, and so do rounding errors. Two correct libraries then differ. Here,
     every BatchNorm gets the statistics of its input. Does not use MXNet's random numbers.
 
     ``image_shape``: (C, H, W). Returns float32 arrays on the CPU for all arguments of ``graph``

@@ -301,15 +301,17 @@ def _load_run(
             str(run.folder), CALL_HINT, run.used, _comparable_settings(run, components, data)
         )
         # images that are decoded batch by batch keep the names of their files
-        asked = config.replace(resident_bytes=0)
-        asked = asked if components.net is None else asked.replace(model=None)
-        read = data
-        if read is None:
-            resolved = fill_gaps(asked, own=components)
-            copies = make_split(resolved.config, find_devices(asked)).copies
-            read = load_data(resolved, len(copies))
-        check_same_images(run, read)
-        return read
+        prediction_config = config.replace(resident_bytes=0)
+        prediction_config = (
+            prediction_config if components.net is None else prediction_config.replace(model=None)
+        )
+        test_data = data
+        if test_data is None:
+            resolved = fill_gaps(prediction_config, own=components)
+            copies = make_split(resolved.config, find_devices(prediction_config)).copies
+            test_data = load_data(resolved, len(copies))
+        check_same_images(run, test_data)
+        return test_data
 
     stand_in = _stand_in_dataset(run)
     if stand_in is None:  # an older run, or one with very many classes: the data contain them
@@ -322,10 +324,10 @@ def _load_run(
     strategy = strategy_of(run, plan)
     check_finite(run, strategy)
     give_back(strategy.net)
-    asked = TrainConfig(**settings)
+    prediction_config = TrainConfig(**settings)
     decoding = {
-        "decoders": asked.decoders,
-        "skip_bad": asked.skip_bad,
+        "decoders": prediction_config.decoders,
+        "skip_bad": prediction_config.skip_bad,
         "resizer": config.resizer,
     }
     return LoadedRun(run, plan, strategy, test_images, decoding)

@@ -2,8 +2,8 @@
 
 oneDNN keeps images in blocks of 8 or 16 channels, one vector register each. MXNet 1.9.1 uses its
 direct convolutions only if the channels fill these blocks. All other convolutions, such as LeNet's
-with 20 and 50 channels, are computed as a matrix product of a rearranged copy of the image, and the
-layers between them by operators without vector instructions.
+with 20 and 50 channels, are computed as a matrix product of a rearranged copy of the image. The
+layers between them are computed without vector instructions.
 
 Zero channels up to the next multiple do not change the result: their weights are zero, and their
 gradients are removed. Parameters keep their true shapes, except the running statistics of
@@ -138,7 +138,9 @@ def pad_channels(
     """
     if not _is_supported(graph, dict(inputs)):
         return graph
-    plans = [_PaddingPlan(graph, dict(inputs), types, each) for each in (1, *padding.multiples)]
+    plans = [
+        _PaddingPlan(graph, dict(inputs), types, multiple) for multiple in (1, *padding.multiples)
+    ]
     chosen = _choose_plan(plans[0], plans[1:], padding.max_ratio)
     return _GraphWriter(chosen).write() if chosen.layouts else graph
 
@@ -261,7 +263,7 @@ class _PaddingPlan:
     @property
     def multiply_adds(self) -> float:
         """Number of multiply-adds of all convolutions, with padding."""
-        return sum(self._convolution_multiply_adds(place) for place in self.convolutions)
+        return sum(self._convolution_multiply_adds(index) for index in self.convolutions)
 
     def _convolution_multiply_adds(self, index: int) -> float:
         convolution, (channels_in, channels_out) = (
@@ -520,8 +522,9 @@ class _GraphWriter:
     def _padded_weight(
         self, name: str, weight: Entry, shape: Shape, source: Layout, output: Layout
     ) -> Entry:
-        """Pad a weight (out, in, kernel), as a matrix because oneDNN cannot concatenate odd
-        channels.
+        """Pad a weight (out, in, kernel) with zeros.
+
+        It is padded as a matrix, because oneDNN cannot concatenate odd channels.
         """
         taps = math.prod(shape[2:])
         columns = tuple(ChannelRun(run.channels * taps, run.zeros * taps) for run in source)

@@ -79,7 +79,7 @@ def optimize(net: gluon.HybridBlock, *inputs: Input) -> Changes:
     if not inputs:
         return Changes()
     try:
-        changes: Changes = net._compile(*(_input_array(net, each) for each in inputs))
+        changes: Changes = net._compile(*(_input_array(net, given) for given in inputs))
     except ModelError:
         raise
     except Exception as error:  # the network's code may raise any
@@ -145,7 +145,7 @@ class _OptimizedBlock:
         self._build_cache(*args)  # finishes deferred initialization
         data, graph = self._cached_graph
         arrays, params = _list_arrays(args), dict(self.collect_params().items())
-        kinds = {each.name: (value.shape, value.dtype) for each, value in zip(data, arrays)}
+        kinds = {variable.name: (value.shape, value.dtype) for variable, value in zip(data, arrays)}
         names = graph.list_arguments()
         # from their arrays, because imported parameters may have no shapes
         param_arrays = {name: params[name].list_data()[0] for name in names if name in params}
@@ -160,7 +160,7 @@ class _OptimizedBlock:
         if changes:
             if mx.util.is_np_array():
                 rewritten = rewritten.as_np_ndarray()
-            self._use_graph(rewritten, [each.name for each in data], kinds, params)
+            self._use_graph(rewritten, [variable.name for variable in data], kinds, params)
         return Changes(changes)
 
     def _use_graph(
@@ -206,7 +206,7 @@ class _PaddedState:
 
 def _list_arrays(args: Sequence[Any]) -> List[nd.NDArray]:
     flat, _ = _flatten(args, "input")
-    return [each for each in flat if each is not None]
+    return [arg for arg in flat if arg is not None]
 
 
 def _optimized_class(kind: Type[gluon.HybridBlock]) -> Type[gluon.HybridBlock]:
@@ -218,13 +218,13 @@ def _optimized_class(kind: Type[gluon.HybridBlock]) -> Type[gluon.HybridBlock]:
     return _OPTIMIZED_CLASSES[kind]
 
 
-def _changed_operators(before: mx.sym.Symbol, after: mx.sym.Symbol) -> List[str]:
-    """Return the names of operators that ``after`` lacks, or has in another form."""
-    if after is before:
+def _changed_operators(old_graph: mx.sym.Symbol, new_graph: mx.sym.Symbol) -> List[str]:
+    """Return the names of operators that ``new_graph`` lacks, or has in another form."""
+    if new_graph is old_graph:
         return []
-    new_nodes: Dict[str, Node] = {node["name"]: node for node in parse_graph(after)["nodes"]}
+    new_nodes: Dict[str, Node] = {node["name"]: node for node in parse_graph(new_graph)["nodes"]}
     changed = []
-    for node in parse_graph(before)["nodes"]:
+    for node in parse_graph(old_graph)["nodes"]:
         if node["op"] == "null":
             continue
         new_node = new_nodes.get(node["name"])

@@ -72,9 +72,10 @@ def load_parameters(
     faults += [f"{name} is {a}, not {b}" for name, (a, b) in mismatches.items() if name not in head]
     faults += [f"{name} is too much" for name in loaded if name not in params]
     if faults:
-        more = f" and {len(faults) - _MAX_NAMED} more" if len(faults) > _MAX_NAMED else ""
+        others_note = f" and {len(faults) - _MAX_NAMED} more" if len(faults) > _MAX_NAMED else ""
         raise ModelError(
-            f"{description} does not fit the network: {'; '.join(faults[:_MAX_NAMED])}{more}; "
+            f"{description} does not fit the network: "
+            f"{'; '.join(faults[:_MAX_NAMED])}{others_note}; "
             "it must be a file of the same network"
         )
     for name, param in params.items():

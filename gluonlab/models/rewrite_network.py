@@ -300,7 +300,7 @@ def convert_odd_concatenations(graph: mx.sym.Symbol, shapes: Dict[str, Shape]) -
 
     oneDNN stores images in blocks of up to 16 channels. If a part of a concatenation does not fill
     its blocks, MXNet's backward through oneDNN can fail with "could not construct a sub-memory", or
-    kill the process, and forward can request far too much memory. This depends on the memory layout
+    kill the process. Forward can request far too much memory. This depends on the memory layout
     that the neighboring operators chose. oneDNN is not used for arrays with three axes.
     """
 

@@ -117,13 +117,14 @@ def find_data_files(
 
 
 @contextmanager
-def convert_read_errors(path: Path, other: str = "--data-dir") -> Iterator[None]:
-    """Convert OSErrors to DataErrors; ``other``: what the user can replace, in the message."""
+def convert_read_errors(path: Path, replaceable: str = "--data-dir") -> Iterator[None]:
+    """Convert OSErrors to DataErrors. ``replaceable``: what the user can replace."""
     try:
         yield
     except OSError as error:
         raise DataError(
-            f"{path}: cannot be read ({error.strerror}): make it readable, or give another {other}"
+            f"{path}: cannot be read ({error.strerror}): "
+            f"make it readable, or give another {replaceable}"
         ) from None
 
 

@@ -65,8 +65,9 @@ def download(
     mirror/FILE and as mirror/NAME/FILE. ``log`` gets one line per step. Processes that download the
     same data set wait for each other.
 
-    Raises DownloadError if no address has a file, with instructions to fetch it by hand;
-    OutputError if the disk is full; ConfigError for a ``mirror`` that is not http:// or https://.
+    Raises DownloadError if no address has a file; its message describes how to fetch it by hand.
+    Raises OutputError if the disk is full, and ConfigError for a ``mirror`` that is not http:// or
+    https://.
     """
     mirrors = _user_mirrors(source, mirror) + list(source.mirrors)
     folder = root / source.name
@@ -137,7 +138,10 @@ class _DatasetDownload(NamedTuple):
             file for file, current in zip(self.source.files, findings) if current.state != OK
         ]
         for position, file in enumerate(missing):
-            by_hand = [f"by hand: put into {folder}", *(f"  {each}" for each in missing[position:])]
+            by_hand = [
+                f"by hand: put into {folder}",
+                *(f"  {missing_file}" for missing_file in missing[position:]),
+            ]
             self._fetch_from_mirrors(file, folder, partial(_install_file, file, folder), by_hand)
 
     def fetch_archive(self) -> None:

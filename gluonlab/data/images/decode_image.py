@@ -151,17 +151,17 @@ def _crop_and_resize(
 ) -> Image.Image:
     """Return the ``box`` of an image as an RGB square. The pixels of a JPEG are not decoded yet."""
     width, height = image.size
-    across, down = box[2] - box[0], box[3] - box[1]
+    box_width, box_height = box[2] - box[0], box[3] - box[1]
     fraction = 1.0
     # decode a JPEG at 1/2, 1/4 or 1/8 if the box is still large enough
-    if min(across, down) >= 2 * size:
-        min_size = (math.ceil(width * size / across), math.ceil(height * size / down))
+    if min(box_width, box_height) >= 2 * size:
+        min_size = (math.ceil(width * size / box_width), math.ceil(height * size / box_height))
         drafted = image.draft("RGB", min_size)
         # From Pillow's box, which is exact. The size of the image is rounded up, so its last pixels
         # may cover less than the others.
         fraction = drafted[1][2] / width if drafted else 1.0
     image = _convert_to_rgb(name, image)
-    if image.size != (size, size) or (across * fraction, down * fraction) != (size, size):
+    if image.size != (size, size) or (box_width * fraction, box_height * fraction) != (size, size):
         left, top, right, bottom = (coordinate * fraction for coordinate in box)
         part = (left, top, right, bottom)
         image = resize_image(image, size, part, resizer)
@@ -178,8 +178,8 @@ def _convert_to_rgb(name: str, image: Image.Image) -> Image.Image:
         values = np.asarray(image)
         darkest, lightest = values.min(), values.max()
         if darkest < 0 or lightest > 0xFFFF:
-            what = f"grey values from {darkest} to {lightest}, more than 16 bits"
-            raise DataError(f"{name}: {what}: {REMEDY}")
+            reason = f"grey values from {darkest} to {lightest}, more than 16 bits"
+            raise DataError(f"{name}: {reason}: {REMEDY}")
         image = Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
     elif image.mode == "F":
         raise DataError(f"{name}: grey values are floats of unknown range: {REMEDY}")
@@ -188,10 +188,10 @@ def _convert_to_rgb(name: str, image: Image.Image) -> Image.Image:
 
 def _read_image(
     location: ImageLocation,
-    read: "Callable[[Image.Image], T]",
+    read_with_pillow: "Callable[[Image.Image], T]",
     read_fast: "Optional[Callable[[BinaryIO], Optional[T]]]" = None,
 ) -> T:
-    """Return ``read_fast`` of the file, or ``read`` of the image opened by Pillow if that is None.
+    """Return ``read_fast`` of the file; if that is None, ``read_with_pillow`` of the opened image.
 
     All exceptions of Pillow become a DataError with the name of the file.
     """
@@ -206,9 +206,9 @@ def _read_image(
             with Image.open(file, formats=OPEN_FORMATS) as image:  # seeks to the start of the file
                 width, height = image.size
                 if width * height > MAX_PIXELS:
-                    what = f"{width}x{height} pixels, more than the limit of {MAX_PIXELS:,}"
-                    raise DataError(f"{location_name(location)}: {what}: {REMEDY}")
-                return read(image)
+                    reason = f"{width}x{height} pixels, more than the limit of {MAX_PIXELS:,}"
+                    raise DataError(f"{location_name(location)}: {reason}: {REMEDY}")
+                return read_with_pillow(image)
     except DataError:
         raise
     # Pillow's plugins raise many exceptions for damaged files, such as IndexError and struct.error
@@ -283,7 +283,7 @@ def random_crop_box(seed: int, width: int, height: int) -> PixelBox:
     """
     # numpy guarantees the streams of both; this takes a tenth of the time of RandomState(seed)
     random = np.random.RandomState(np.random.PCG64(seed))
-    for area_draw, ratio_draw, across, down in random.uniform(size=(CROP_ATTEMPTS, 4)):
+    for area_draw, ratio_draw, x_draw, y_draw in random.uniform(size=(CROP_ATTEMPTS, 4)):
         crop_area = width * height * (CROP_AREA[0] + area_draw * (CROP_AREA[1] - CROP_AREA[0]))
         aspect_ratio = math.exp(
             math.log(CROP_RATIO[0]) + ratio_draw * math.log(CROP_RATIO[1] / CROP_RATIO[0])
@@ -292,8 +292,8 @@ def random_crop_box(seed: int, width: int, height: int) -> PixelBox:
         crop_height = max(1, round(math.sqrt(crop_area / aspect_ratio)))
         if crop_width <= width and crop_height <= height:
             left, top = (
-                int(across * (width - crop_width + 1)),
-                int(down * (height - crop_height + 1)),
+                int(x_draw * (width - crop_width + 1)),
+                int(y_draw * (height - crop_height + 1)),
             )
             return left, top, left + crop_width, top + crop_height
     return central_crop_box(width, height)

@@ -276,9 +276,9 @@ class RequestDispatcher:
     """Loop of a thread that sends requests to one process.
 
     The next request is sent before the pixels of the last one are copied. The thread is not one of
-    concurrent.futures, which starts with the first request: a Ctrl-C at that moment hides it from
-    its pool, and Python would wait for it forever at exit. It has no reference to `DecoderPool`,
-    which it must not keep alive.
+    concurrent.futures, which starts with the first request. A Ctrl-C at that moment would hide it
+    from its pool, and Python would wait for it forever at exit. The dispatcher has no reference to
+    `DecoderPool`, which it must not keep alive.
     """
 
     def __init__(self, worker: DecodeWorker, requests: "Requests") -> None:

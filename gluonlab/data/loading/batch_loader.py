@@ -97,9 +97,11 @@ def fits_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit]
 def _weights_as_fractions(weights: Sequence[Any], devices: int) -> List[Fraction]:
     if len(weights) != devices:
         raise DataError(f"{len(weights)} weights for {devices} devices: give one for each")
-    if not all(isinstance(each, (int, float, Fraction)) and 0 < each < inf for each in weights):
+    if not all(
+        isinstance(weight, (int, float, Fraction)) and 0 < weight < inf for weight in weights
+    ):
         raise DataError(f"weights {', '.join(map(str, weights))}: give finite numbers above 0")
-    return [Fraction(each) for each in weights]
+    return [Fraction(weight) for weight in weights]
 
 
 def _check_batch_size(global_batch_size: Any) -> int:
@@ -426,8 +428,8 @@ def prefetch(items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None
     """Yield ``items``, which a thread computes up to ``depth`` ahead.
 
     Raises the exceptions of ``items``. Close the generator to stop early. The thread is kept for
-    later calls in this process: MXNet holds about 5 MB for each thread that has queued operators
-    until the process ends, so a new thread per epoch would leak memory.
+    later calls in this process, because MXNet never frees about 5 MB per thread that has queued
+    operators. A new thread per epoch would leak memory.
     """
     thread = _idle_thread()
     ready: "queue.Queue[Any]" = queue.Queue(depth)
@@ -452,8 +454,9 @@ def prefetch(items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None
 
 
 def _fill_queue(items: "Iterator[Item]", ready: "queue.Queue[Any]", stop: threading.Event) -> None:
-    """Compute items: put (item, None) for each item, then (None, None); or (None, error) after an
-    error.
+    """Compute items, and put (item, None) for each of them into the queue.
+
+    At the end it puts (None, None), and after an exception (None, error).
     """
 
     def put(item: Any) -> bool:

@@ -159,8 +159,8 @@ def find_train_and_val_files(
 ) -> Tuple[Path, Optional[Path]]:
     """Find the training and the validation file of ``train.csv``, or of ``train.csv,val.csv``.
 
-    If only a file whose name ends with train is given, the validation file is in the same folder,
-    and its name ends with val (or test) instead. ``ending``: the ending of both names. ``prefix``:
+    If there is only a file whose name ends with train, the validation file is in the same folder.
+    Its name ends with val (or test) instead. ``ending``: the ending of both names. ``prefix``:
     the prefix of the data set. Raises DataError for a missing file, and if there is both a
     validation file and a ``val_share``.
     """
@@ -430,7 +430,7 @@ class _ImageRoot:
     def __init__(self, folder: Path) -> None:
         self.folder = str(Path(folder).absolute())
         self._prefixes = {
-            os.path.join(each, "") for each in (self.folder, os.path.realpath(folder))
+            os.path.join(path, "") for path in (self.folder, os.path.realpath(folder))
         }
 
     def resolve_path(self, image: str, where: str) -> str:

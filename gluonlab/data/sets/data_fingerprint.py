@@ -38,12 +38,12 @@ def describe_class_changes(recorded: Any, classes: Sequence[str]) -> str:
 
     ``recorded``: the value of `classes_fingerprint`, as read from a file.
     """
-    now = classes_fingerprint(classes)
+    current = classes_fingerprint(classes)
     # nothing was recorded, or the same classes
-    if not isinstance(recorded, dict) or recorded.get("sha256") == now["sha256"]:
+    if not isinstance(recorded, dict) or recorded.get("sha256") == current["sha256"]:
         return ""
-    if isinstance(recorded.get("count"), int) and recorded["count"] != now["count"]:
-        return f"{now['count']} classes, not {recorded['count']}"
+    if isinstance(recorded.get("count"), int) and recorded["count"] != current["count"]:
+        return f"{current['count']} classes, not {recorded['count']}"
     names = recorded.get("names")
     for number, (previous, name) in enumerate(
         zip(names if isinstance(names, list) else [], classes)

@@ -111,7 +111,7 @@ def require_dataset(given: Any) -> Dataset:
         return from_datasets(_unwrap_loader(given[0], "train"), _unwrap_loader(given[1], "test"))
     if isinstance(given, (tuple, list)):
         description = (
-            f"a {type(given).__name__} of {', '.join(_describe_value(each) for each in given[:4])}"
+            f"a {type(given).__name__} of {', '.join(_describe_value(part) for part in given[:4])}"
         )
         arrays = "dataset=gluonlab.data.from_arrays(x_train, y_train, x_test, y_test) for arrays"
         raise DataError(f"dataset is {description}: {PAIR_HINT}, or {arrays}")

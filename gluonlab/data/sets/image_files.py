@@ -122,29 +122,31 @@ def _make_split(
     fits_in_memory = len(paths) * CHANNELS * decoders.size**2 + labels.nbytes <= memory
     if not fits_in_memory and not skip_bad:
         return FileSplit(paths, labels, decoders)
-    chunks, bad = [], {}
-    for number, (images, errors) in enumerate(decoders.decode_in_chunks(paths, CHUNK_IMAGES)):
-        bad.update(
-            {number * CHUNK_IMAGES + position: reason for position, reason in errors.items()}
+    chunks, bad_images = [], {}
+    for chunk_number, (images, errors) in enumerate(decoders.decode_in_chunks(paths, CHUNK_IMAGES)):
+        bad_images.update(
+            {chunk_number * CHUNK_IMAGES + position: reason for position, reason in errors.items()}
         )
-        if bad and not skip_bad:
-            raise DataError(bad[min(bad)])
-        good = [position for position in range(len(images)) if position not in errors]
-        chunks.append(images[good] if fits_in_memory else images[:0])
-    good = [position for position in range(len(paths)) if position not in bad]
-    if bad:
-        files = [location_name(paths[position]) for position in sorted(bad)]
-        message = f"{len(bad)} of {len(paths)} {kind} images cannot be decoded and are left out"
+        if bad_images and not skip_bad:
+            raise DataError(bad_images[min(bad_images)])
+        readable = [position for position in range(len(images)) if position not in errors]
+        chunks.append(images[readable] if fits_in_memory else images[:0])
+    readable = [position for position in range(len(paths)) if position not in bad_images]
+    if bad_images:
+        files = [location_name(paths[position]) for position in sorted(bad_images)]
+        message = (
+            f"{len(bad_images)} of {len(paths)} {kind} images cannot be decoded and are left out"
+        )
         warn(f"{message}: {named(files)}")
-    lost_classes = np.setdiff1d(labels, labels[good])
+    lost_classes = np.setdiff1d(labels, labels[readable])
     if len(lost_classes):
         raise DataError(
             f"no {kind} image of the class {classes[lost_classes[0]]} can be decoded: "
             "give each class good images"
         )
     if fits_in_memory:
-        return ArraySplit(np.concatenate(chunks), labels[good])
-    return FileSplit(select_locations(paths, good), labels[good], decoders)
+        return ArraySplit(np.concatenate(chunks), labels[readable])
+    return FileSplit(select_locations(paths, readable), labels[readable], decoders)
 
 
 class FileSplit(LabeledSplit):

@@ -127,9 +127,7 @@ class ImageFolder:
         self.train, self.val = self._label_files(train_folders), self._label_files(val_folders)
 
     def warnings(self) -> List[str]:
-        """Return messages about files that are left out, and about classes without validation
-        images.
-        """
+        """Return messages about left-out files, and about classes without validation images."""
         messages = []
         if self.other_files:
             endings = convertible_endings(self.other_files)
@@ -174,8 +172,8 @@ class ImageFolder:
         return _label_paths(train), _label_paths(val)
 
     def _list_images(self, folder: Path) -> List[str]:
-        images, others = list_class_files(folder)
-        self.other_files += others
+        images, other_files = list_class_files(folder)
+        self.other_files += other_files
         return images
 
 
@@ -289,7 +287,7 @@ def _find_folder_with_train(root: Path) -> Optional[Path]:
 
 
 def _find_part(folder: Path, names: Sequence[str]) -> Optional[Path]:
-    spellings = [each for name in names for each in (name, name.capitalize(), name.upper())]
+    spellings = [spelling for name in names for spelling in (name, name.capitalize(), name.upper())]
     # os.path.isdir, because Path.is_dir raises for an unreadable parent
     candidates = (folder / name for name in spellings if os.path.isdir(folder / name))
     return next(candidates, None)
@@ -394,7 +392,7 @@ def list_class_files(folder: Path) -> Tuple[List[str], List[str]]:
     Folders end with a slash. Raises DataError for a folder without images, for an image that is not
     a regular file, and for a folder with images inside.
     """
-    images, others = [], []
+    images, other_files = [], []
     for entry in list_entries(folder):
         if is_folder(entry):
             if _holds_images(entry.path):
@@ -402,19 +400,19 @@ def list_class_files(folder: Path) -> Tuple[List[str], List[str]]:
                     f"{entry.path} is a folder with images in the folder of a class: "
                     "put them directly into the class's folder"
                 )
-            others.append(entry.path + os.sep)
+            other_files.append(entry.path + os.sep)
         elif is_image_name(entry.name):
             _check_regular(entry)
             images.append(entry.path)
         else:
-            others.append(entry.path)
+            other_files.append(entry.path)
     if not images:
-        note = f", only {count_endings(others)}" if others else ""
+        note = f", only {count_endings(other_files)}" if other_files else ""
         raise DataError(
             f"{folder} holds no images{note}: give each class images ({ENDINGS}), "
             "or remove its folder"
         )
-    return images, others
+    return images, other_files
 
 
 def count_endings(paths: Sequence[str]) -> str:
@@ -526,13 +524,13 @@ def find_imagenette(name: str, root: Optional[str]) -> Path:
         )
     parent = data_root(root)
     folders = [parent / name, parent / name / name, parent]
-    found = next(
+    dataset_folder = next(
         (folder for folder in folders if os.path.isdir(folder / "train") or is_packed(folder)), None
     )
-    if found is None:
+    if dataset_folder is None:
         advice = download_command(name, root) if name in SOURCES else f"unpack {name}.tgz there"
         raise DataError(
             f"{name} lacks its folder train, in {folders[0]} and {parent}: "
             f"{advice}, or give another --data-dir"
         )
-    return found
+    return dataset_folder

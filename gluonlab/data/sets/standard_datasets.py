@@ -1,6 +1,4 @@
-"""Standard small data sets, held in memory: digits, MNIST, Fashion-MNIST, CIFAR-10, and random
-images.
-"""
+"""Standard data sets in memory: digits, MNIST, Fashion-MNIST, CIFAR-10, and random images."""
 
 from __future__ import annotations
 
@@ -163,13 +161,13 @@ def read_idx_split(images_path: Path, labels_path: Path, classes: int) -> ArrayS
         raise damaged_file_error(images_path, f"images of {size} pixels, expected 28x28")
     labels = read_idx(labels_path, dimensions=1)
     if len(labels) != len(images):
-        what = f"{len(labels)} labels for the {len(images)} images of {images_path.name}"
-        raise damaged_file_error(labels_path, what)
+        reason = f"{len(labels)} labels for the {len(images)} images of {images_path.name}"
+        raise damaged_file_error(labels_path, reason)
     if not len(labels):
         raise damaged_file_error(images_path, "it holds no images")
     if labels.max() >= classes:
-        what = f"label {labels.max()} at position {labels.argmax()}, expected 0 to {classes - 1}"
-        raise damaged_file_error(labels_path, what)
+        reason = f"label {labels.max()} at position {labels.argmax()}, expected 0 to {classes - 1}"
+        raise damaged_file_error(labels_path, reason)
     return ArraySplit(images[:, None], labels.astype(np.int32))
 
 
