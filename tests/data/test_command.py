@@ -134,7 +134,7 @@ def test_what_was_unpacked_by_hand_is_found_where_the_reader_finds_it(data, belo
     assert data("download", "cifar10") == (0, f"cifar10 is complete in {folder}\n", "")
 
 
-def test_of_many_files_only_the_wrong_ones_are_printed(data):
+def test_only_damaged_files_of_a_large_set_are_printed(data):
     data("download", "imagenette2-320")
     out = data("verify", "imagenette2-320")[1]
     assert out == "ok      30 files of imagenette2-320\n"
@@ -149,7 +149,7 @@ def test_of_many_files_only_the_wrong_ones_are_printed(data):
     [b"", b"\xff\xfe", b"no digests\n"]
     + [b"a" * 64 + name for name in (b"  /etc/passwd\n", b"  a/../../../b\n", b"  \x1b[2J\n")],
 )
-def test_a_list_of_digests_that_is_none_is_damaged(data, content):
+def test_an_invalid_list_of_digests_is_damaged(data, content):
     data("download", "imagenette2-320")
     Path("D/imagenette2-320/SHA256SUMS").write_bytes(content)
     status, out, _ = data("verify", "imagenette2-320")
@@ -235,7 +235,7 @@ def test_a_mirror_with_other_files_ends_with_the_digests_and_status_1(ended, emp
         (None, {"HOME": "/h"}, "/h/.cache/gluonlab"),
     ],
 )
-def test_the_folder_is_the_given_one_or_that_of_the_environment(
+def test_the_data_folder_is_from_the_option_or_the_environment(
     monkeypatch, given, environment, expected
 ):
     for name in ("GLUONLAB_DATA", "XDG_CACHE_HOME", "HOME"):
@@ -245,7 +245,7 @@ def test_the_folder_is_the_given_one_or_that_of_the_environment(
     assert data_root(given) == Path(expected)
 
 
-def test_a_set_in_its_own_folder_comes_before_one_that_lies_around_it(tmp_path):
+def test_the_folder_of_a_set_has_priority_over_its_parent(tmp_path):
     """MNIST and Fashion-MNIST have files of the same names."""
     for folder, seed in ((tmp_path, 1), (tmp_path / "mnist", 2)):
         folder.mkdir(exist_ok=True)

@@ -122,7 +122,7 @@ def test_a_run_and_its_evaluation_say_how_nearly_the_model_agrees(run, tmp_path)
     assert status == 0 and 0 <= json.loads(said)["onnx_difference"] <= TOLERANCE
 
 
-def test_of_several_processes_the_first_one_writes_the_model(tmp_path, monkeypatch):
+def test_only_the_first_process_writes_the_model(tmp_path, monkeypatch):
     written = []
     monkeypatch.setattr(
         export_network, "to_onnx", lambda *of: written.append(of[-1]) or to_onnx(*of)
@@ -145,7 +145,7 @@ def test_export_alone_writes_mxnets_files(run, tmp_path):
     assert evaluate_run(str(out), export=True).onnx is None  # as older versions called it
 
 
-def test_a_run_that_goes_on_exports_at_its_end(tmp_path):
+def test_a_resumed_run_exports_at_its_end(tmp_path):
     quick(tmp_path, export="onnx", checkpoint_every="1 epoch")
     (tmp_path / "run" / "export" / ONNX_FILE).unlink()
     before = interrupted(tmp_path / "run")
@@ -172,7 +172,9 @@ def test_a_network_of_the_users_own_is_exported_or_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["onnx", "onnxruntime"])
-def test_without_its_packages_one_line_says_how_to_get_them(run, empty_cwd, monkeypatch, name):
+def test_without_its_packages_the_error_names_the_command_that_installs_them(
+    run, empty_cwd, monkeypatch, name
+):
     monkeypatch.setitem(sys.modules, name, None)  # import raises ModuleNotFoundError then
     line = the_error(run(*QUICK, "--export", "onnx"), empty_cwd)
     assert line == (

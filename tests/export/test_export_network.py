@@ -74,7 +74,7 @@ def test_the_graph_is_the_plain_networks_with_operators_of_mxnet_alone(tmp_path)
     assert operators(tmp_path) - {"null"} <= known - {"Custom", "_CustomFunction"}
 
 
-def test_the_files_say_what_goes_in_and_what_comes_out(tmp_path):
+def test_the_description_has_the_input_and_the_output(tmp_path):
     write_export(completed("resnet8", SHAPE), "resnet8", dataset_of(SHAPE), tmp_path)
     said = json.loads((tmp_path / DESCRIPTION).read_text())
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
@@ -89,7 +89,7 @@ def test_the_files_say_what_goes_in_and_what_comes_out(tmp_path):
     assert graph.infer_shape(data=(3, *SHAPE))[1] == [(3, said["output"]["shape"][1])]
 
 
-def test_training_goes_on_from_the_files(tmp_path):
+def test_training_can_continue_from_the_files(tmp_path):
     """A SymbolBlock is a network like any other."""
     net = trained("resnet8", SHAPE)
     write_export(net, "resnet8", dataset_of(SHAPE), tmp_path)
@@ -111,7 +111,7 @@ def test_training_goes_on_from_the_files(tmp_path):
 
 
 @pytest.mark.parametrize("obstacle", ["", WEIGHTS, ONNX_FILE])
-def test_what_cannot_be_written_is_one_error_that_names_the_place(tmp_path, obstacle):
+def test_a_write_error_names_the_file(tmp_path, obstacle):
     """A file is where the folder goes, or a folder where a file goes."""
     if obstacle:
         (tmp_path / "export" / obstacle).mkdir(parents=True)

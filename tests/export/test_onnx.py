@@ -134,7 +134,7 @@ def test_recurrent_layers_score_as_in_mxnet(name, both_ways, layers):
     assert_alike(scores_of(exported(net, (2, 4, 3)), images), net(nd.array(images)).asnumpy())
 
 
-def test_what_recurrent_layers_cannot_take_along_is_named_in_one_line():
+def test_unsupported_settings_of_recurrent_layers_are_named():
     net = nn.HybridSequential()
     net.add(Rows(), rnn.LSTM(5, layout="NTC", state_clip_min=-1, state_clip_max=1), nn.Dense(4))
     net.initialize()
@@ -187,7 +187,7 @@ def test_a_network_of_the_list_can_be_exported(name):
     raise AssertionError(f"no size fits {name}")
 
 
-def test_the_try_before_training_leaves_mxnets_random_numbers_alone():
+def test_the_check_before_training_does_not_use_mxnets_random_numbers():
     def numbers():
         return mx.nd.random.uniform(shape=(4,)).asnumpy()
 
@@ -198,7 +198,7 @@ def test_the_try_before_training_leaves_mxnets_random_numbers_alone():
     np.testing.assert_array_equal(numbers(), expected)
 
 
-def test_the_drawn_statistics_are_those_of_what_goes_in():
+def test_random_statistics_are_those_of_the_input():
     """A BatchNorm gives every channel the mean beta and the deviation gamma."""
     graph = get_model("resnet8", 10)(mx.sym.var("data"))
     arrays = random_parameters(graph, SHAPE, seed=5)
@@ -230,7 +230,7 @@ class Erf(nn.HybridBlock):
     ],
     ids=["unknown", "unknown as it is used"],
 )
-def test_an_operator_that_cannot_go_is_named_in_one_line(layer, shape, said):
+def test_an_operator_that_cannot_be_exported_is_named_in_one_line(layer, shape, said):
     net = nn.HybridSequential()
     net.add(layer, nn.Dense(2))
     initialized(net, shape)
@@ -239,7 +239,7 @@ def test_an_operator_that_cannot_go_is_named_in_one_line(layer, shape, said):
     assert "\n" not in str(caught.value) and "--export alone" in str(caught.value)
 
 
-def test_what_is_changed_to_export_is_as_before():
+def test_patches_for_the_exporter_are_undone():
     before = {**vars(onnx)}, onnx.checker.DEFAULT_CONTEXT.opset_imports, mx.onnx.export_model
     net = initialized(nn.Dense(2), (3,))
     exported(net, (3,))
@@ -263,9 +263,7 @@ def test_the_folder_says_what_the_model_is_and_has_no_stale_one(tmp_path):
 
 
 @pytest.mark.parametrize("colours", [None, ((0.5, 0.25, 0.125), (0.1, 0.2, 0.3))], ids=str)
-def test_what_the_description_says_of_pixels_is_what_the_network_was_trained_with(
-    tmp_path, colours
-):
+def test_the_described_pixel_values_are_those_of_the_training(tmp_path, colours):
     net, data = completed("resnet8", SHAPE), dataset_of(SHAPE, normalization=colours)
     write_export(net, "resnet8", data, tmp_path, format=ONNX)
     about = json.loads((tmp_path / DESCRIPTION).read_text())["input"]

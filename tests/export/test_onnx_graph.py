@@ -72,7 +72,7 @@ def test_a_model_of_another_network_is_refused(resnet):
         check_onnx(file, graph, arrays, images, (1, 4))
 
 
-def test_what_a_network_rounds_more_is_allowed_up_to_a_limit():
+def test_larger_rounding_errors_are_allowed_up_to_a_limit():
     """A large number is added, and subtracted again."""
     large = mx.sym.var("a", shape=(1, 3))
     rounds = mx.sym.broadcast_sub(mx.sym.broadcast_add(mx.sym.var("data"), large), large)

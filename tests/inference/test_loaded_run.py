@@ -110,7 +110,7 @@ def test_probabilities_are_the_softmax_of_the_networks_scores_in_grey(grey, pict
     assert len(said) == len(pictures) and said.scores.shape == (len(pictures), 10)
 
 
-def test_grey_is_pillows():
+def test_gray_equals_pillows_conversion():
     pixels = np.random.RandomState(0).randint(0, 256, (1, 3, 300, 300)).astype(np.uint8)
     by_pillows = Image.fromarray(pixels[0].transpose(1, 2, 0)).convert("L")
     np.testing.assert_array_equal(to_gray(pixels)[0, 0], np.asarray(by_pillows))
@@ -135,7 +135,7 @@ def test_over_the_test_images_accuracy_and_mistakes_are_those_of_the_evaluation(
 
 
 @pytest.mark.long
-def test_of_files_the_mistakes_name_them(tmp_path):
+def test_mistakes_name_the_files_of_their_images(tmp_path):
     root = write_folder(tmp_path / "images", size=20, suffix=".png")
     result = quick(
         tmp_path, dataset=f"folder:{root}", image_size=12, batch_size=4, optimizer="sgd", lr=1e-9
@@ -236,7 +236,7 @@ def test_floats_and_arrays_of_mxnet_are_seen_as_bytes_are(grey, kind):
         (np.zeros((0, 28, 28), np.uint8), "n from 1 up"),
     ],
 )
-def test_what_is_no_image_is_refused(grey, images, said):
+def test_input_that_is_not_an_image_is_refused(grey, images, said):
     with pytest.raises(DataError, match=said):
         load_run(grey.run_dir, devices=named(1)).predict(images)
 

@@ -104,7 +104,7 @@ def test_standard_input_is_the_file(predict, finished, pictures, monkeypatch):
         (encoded(picture(0), "PNG")[:-40], "standard input: damaged"),
     ],
 )
-def test_what_comes_on_standard_input_and_is_none(
+def test_standard_input_without_an_image_is_refused(
     predict, finished, empty_cwd, tmp_path, monkeypatch, content, said
 ):
     (tmp_path / "piped").write_bytes(content)
@@ -227,7 +227,7 @@ def test_a_mistake_is_one_line(ended, finished, tmp_path, monkeypatch, words):
     assert err.startswith("error: ") and MISTAKES[words] in err
 
 
-def test_what_is_no_run_is_one_line(predict, finished, tmp_path, empty_cwd):
+def test_a_folder_without_a_run_is_reported_in_one_line(predict, finished, tmp_path, empty_cwd):
     run = shutil.copytree(finished, tmp_path / "copy")
     (run / "parameters.params").unlink()
     assert "no run is given" in the_error(predict(), empty_cwd)

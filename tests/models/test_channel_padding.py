@@ -224,7 +224,7 @@ def channels_of(graph):
         ((12, 1, 1, 1), True, 1.1, [12, 1, 1, 1]),  # 16 would be more than twice the arithmetic
     ],
 )
-def test_the_multiple_is_the_one_that_pays(channels, with_norm, larger, expected):
+def test_the_fastest_multiple_is_chosen(channels, with_norm, larger, expected):
     image = mx.sym.var("images")
     for number, filters in enumerate(channels):
         attrs = {"kernel": (3, 3), "pad": (1, 1), "num_filter": filters}
@@ -236,7 +236,7 @@ def test_the_multiple_is_the_one_that_pays(channels, with_norm, larger, expected
     assert channels_of(padded) == expected
 
 
-def test_devices_that_padding_does_not_serve_have_none():
+def test_devices_that_do_not_gain_from_padding_do_not_pad():
     assert choose_padding(mx.gpu(0)) == Padding()
     assert choose_padding(mx.cpu(3)) == choose_padding(mx.cpu(0))
 

@@ -145,7 +145,7 @@ def test_every_operator_of_mxnet_has_a_case_or_no_gradient():
     ],
     ids=str,
 )
-def test_mxnet_is_wrong_about_what_is_rewritten(wrong):
+def test_every_rewritten_operator_has_a_wrong_gradient_in_mxnet(wrong):
     """So that nothing is rewritten for nothing."""
     drawn = Drawn(wrong)
     plain = drawn.bound(drawn.graph("inner"), ours=False)
@@ -229,13 +229,13 @@ def test_an_operator_that_cannot_be_trained_is_refused_before_training(function,
     assert "\n" not in str(caught.value) and str(caught.value).startswith("Mine has ")
 
 
-def test_what_has_no_gradient_may_have_other_operators():
+def test_refused_operators_are_allowed_without_gradients():
     net = nn.HybridSequential()
     net.add(Layer(lambda F, x: F.make_loss(x)), nn.Flatten(), nn.Dense(3))
     check_scores(net, "Mine", (1, 4, 4), 3)
 
 
-def test_behind_blockgrad_other_operators_may_be():
+def test_refused_operators_are_allowed_before_blockgrad():
     net, trained = nn.HybridSequential(), nn.HybridSequential()
     for each in (net, trained):
         each.add(nn.Flatten(), nn.Dense(3))

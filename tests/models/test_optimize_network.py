@@ -101,7 +101,7 @@ def test_a_plain_loop_trains_as_before(count, options):
     assert distance(*trained) <= 2e-5
 
 
-def test_it_says_what_it_changed():
+def test_optimize_reports_its_changes():
     changes = gluonlab.optimize(odd_net(), SHAPE)
     told = {change.effect: len(change.operators) for change in changes}
     on_cpus = {
@@ -119,7 +119,7 @@ def test_it_says_what_it_changed():
     assert str(gluonlab.optimize(dense, (2, 5))) == "there is nothing to optimize"
 
 
-def test_files_are_those_of_the_network_as_written(tmp_path):
+def test_saved_files_are_those_of_the_original_network(tmp_path):
     net = odd_net()
     gluonlab.optimize(net, SHAPE)
     train(net, contexts(1))
@@ -140,7 +140,7 @@ def test_files_are_those_of_the_network_as_written(tmp_path):
         assert distance([other(images).asnumpy()], [expected]) <= 1e-5
 
 
-def test_loaded_values_count_at_once():
+def test_loaded_parameters_take_effect_at_once():
     """Running statistics, too, although they lie in larger arrays."""
     net, other = odd_net(seed=1), odd_net(seed=2)
     gluonlab.optimize(net, SHAPE)
@@ -263,13 +263,13 @@ class _ReadsShape(nn.HybridBlock):
         (_ReadsShape(), [SHAPE], "_ReadsShape: AttributeError: .*shape"),
     ],
 )
-def test_mistakes_get_a_line(net, inputs, message):
+def test_mistakes_are_reported_in_one_line(net, inputs, message):
     with pytest.raises(ModelError, match=message) as error:
         gluonlab.optimize(net, *inputs)
     assert "\n" not in str(error.value)
 
 
-def test_a_shape_that_does_not_fit_gets_a_line():
+def test_a_shape_that_does_not_fit_is_reported_in_one_line():
     with pytest.raises(ModelError, match="HybridSequential: ") as error:
         gluonlab.optimize(odd_net(), (4, 7, 12, 12))
     assert "\n" not in str(error.value)

@@ -113,7 +113,7 @@ NO_FILES = {
 
 
 @pytest.mark.parametrize("kind", NO_FILES)
-def test_what_is_no_file_of_parameters_is_one_clear_error(tmp_path, kind):
+def test_a_file_without_parameters_is_a_clear_error(tmp_path, kind):
     file = str(tmp_path / "a.params")
     NO_FILES[kind](file)
     with pytest.raises(ModelError, match="give a file that Gluon's save_parameters or export"):

@@ -97,7 +97,7 @@ def test_a_dense_layer_equals_the_convolution(side, attrs, seed):
 
 
 @pytest.mark.parametrize("side, replaced", [(32, 4), (33, 0), (64, 0)])
-def test_resnet18s_last_layers(side, replaced):
+def test_the_last_convolutions_of_resnet18_become_dense_layers(side, replaced):
     """Of 32x32 pixels one is left for its last stage: four of its five convolutions have 3x3
     weights, the fifth has 1x1.
     """
@@ -139,7 +139,7 @@ def on_devices(batch, ctxs):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_training_and_prediction_are_gluons(count):
+def test_training_and_prediction_equal_gluon(count):
     """On one device, and on two with shards of unequal sizes, whose BatchNorm sees both."""
     ctxs = contexts(count)
     start = values(make_net([mx.cpu()]))

@@ -1,7 +1,7 @@
 """Resizing of a part of an image, with Pillow or cykooz.resizer.
 
-Both apply the filter that Pillow calls bilinear. Each new pixel is a weighted mean of the old pixels
-around it, over a wider area if the image gets smaller. cykooz.resizer uses vector
+Both apply the filter that Pillow calls bilinear. Each new pixel is a weighted mean of the old
+pixels around it, over a wider area if the image gets smaller. cykooz.resizer uses vector
 instructions and takes less than a third of Pillow's time. Its pixels are the same on every CPU, in
 every release from 3.0 to 4.0.
 

@@ -63,7 +63,7 @@ FILES = {
 @pytest.mark.parametrize(
     "tar_format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 )
-def test_every_file_comes_out_without_the_folder_around_it(target, written, compress, tar_format):
+def test_every_file_is_unpacked_without_the_top_folder(target, written, compress, tar_format):
     long = "/".join(["a" * 60] * 3)  # a name that needs a header of its own
     files = FILES if tar_format == tarfile.USTAR_FORMAT else {**FILES, long: b"long"}
     packed = io.BytesIO()
@@ -88,7 +88,7 @@ def test_permissions_and_owners_of_the_archive_are_not_taken_over(target, writte
     assert (run_me.st_mode, run_me.st_uid) == (ordinary.st_mode, ordinary.st_uid)
 
 
-def test_of_a_known_archive_only_the_known_files_are_kept_wherever_they_lie_in_it(target, written):
+def test_only_known_files_are_unpacked_from_any_folder(target, written):
     contents = ArchiveContents(
         10**6, known_files=(known("a.bin", b"a", "sha1"), known("b.bin", b"b"))
     )
@@ -190,9 +190,7 @@ TOO_LARGE = {
 
 
 @pytest.mark.parametrize("kind", TOO_LARGE)
-def test_what_is_too_large_is_refused_with_little_memory_before_it_is_written(
-    target, written, kind
-):
+def test_too_large_content_is_refused_before_it_is_written(target, written, kind):
     content, said = TOO_LARGE[kind]
     archive = written(gzip.compress(content, 1))
     tracemalloc.start()
@@ -212,7 +210,7 @@ PLAIN = gzip.decompress(WHOLE)
 @pytest.mark.parametrize(
     "content", [b"", b"<html>", WHOLE[:-200], PLAIN[:800], gzip.compress(noise(2000)), b"\x1f\x8b"]
 )
-def test_what_is_no_whole_archive_is_named(target, written, content):
+def test_a_damaged_archive_is_named(target, written, content):
     with pytest.raises(DataError, match=r"/a\.tgz: not a usable archive"):
         unpack_archive(written(content), target, ROOMY)
 
@@ -237,7 +235,7 @@ def test_no_damaged_archive_raises_anything_but_a_data_error(tmp_path_factory, d
 
 
 @pytest.mark.parametrize("size", [0, 50, 699])
-def test_a_full_disk_is_no_fault_of_the_archive(target, written, size):
+def test_a_full_disk_is_an_output_error(target, written, size):
     archive = written(WHOLE)
     with files_of_at_most(size), pytest.raises(
         OutputError, match=r"cannot write .*/target/a: File too large; make room"

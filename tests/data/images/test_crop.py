@@ -36,9 +36,7 @@ def cut_by_pillow(path, box, size):
 
 @settings(max_examples=300)
 @given(SEEDS, SIDES, SIDES)
-def test_a_box_lies_in_the_image_and_is_a_part_of_it_as_large_and_as_long_as_it_may_be(
-    seed, width, height
-):
+def test_a_crop_box_is_inside_the_image_with_allowed_area_and_ratio(seed, width, height):
     """To half a pixel on each side, as sides are whole pixels."""
     left, top, right, bottom = random_crop_box(seed, width, height)
     wide, high = right - left, bottom - top
@@ -50,7 +48,7 @@ def test_a_box_lies_in_the_image_and_is_a_part_of_it_as_large_and_as_long_as_it_
         assert (wide + 0.5) * (high + 0.5) >= 0.08 * width * height
 
 
-def test_areas_ratios_and_places_are_distributed_evenly():
+def test_areas_ratios_and_positions_are_uniform():
     """In an image of 10000 x 10000, of the boxes that surely fit: areas below a half.
 
     Quarters of 4,000 draws to 10 %.
@@ -75,7 +73,7 @@ def test_areas_ratios_and_places_are_distributed_evenly():
     ("width", "height", "box"),
     [(4000, 20, (1986, 0, 2013, 20)), (20, 4000, (0, 1986, 20, 2013)), (1, 1, (0, 0, 1, 1))],
 )
-def test_where_nothing_fits_the_middle_is_taken(width, height, box):
+def test_without_a_fitting_box_the_center_is_cropped(width, height, box):
     """In 4000 x 20 pixels 8 % are 6400, of which no rectangle of 3:4 to 4:3 is as low as 20."""
     assert central_crop_box(width, height) == box
     assert all(random_crop_box(seed, width, height) == box for seed in range(50))
@@ -86,7 +84,7 @@ def test_where_nothing_fits_the_middle_is_taken(width, height, box):
 
 @settings(max_examples=30)
 @given(st.integers(1, 90), st.integers(1, 90), st.integers(8, 40), SEEDS)
-def test_the_pixels_of_a_box_are_pillows(tmp_path_factory, width, height, size, seed):
+def test_the_pixels_of_a_box_equal_pillows(tmp_path_factory, width, height, size, seed):
     folder = tmp_path_factory.mktemp("cut")
     path = str(folder / "a.png")
     (folder / "a.png").write_bytes(encoded(picture(0, width, height), "PNG"))
@@ -117,7 +115,7 @@ def test_a_jpeg_is_decoded_at_a_fraction_only_where_the_box_is_large_enough(
     assert 0 < reduced < 60
 
 
-def test_a_cut_is_where_it_should_be_at_every_fraction(tmp_path):
+def test_a_crop_has_the_right_position_at_every_reduced_size(tmp_path):
     """In an image whose colours grow to the right and down, the mean of a part tells where its
     middle is.
     """
@@ -195,7 +193,7 @@ def test_any_number_of_decoders_devices_and_workers_sees_the_same_pixels(split_o
     assert same(epochs_of(late), expected[2:])
 
 
-def test_a_batch_is_what_its_seeds_cut_and_every_epoch_cuts_anew(split_of, pools):
+def test_each_epoch_has_new_crops_from_its_seeds(split_of, pools):
     split = split_of(pools[1])
     loader = Loader(split, contexts(2), 39, shuffle=False, raw=True, random_crops=True)
     (first, labels), (second, _) = epochs_of(loader)

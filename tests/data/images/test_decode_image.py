@@ -33,7 +33,7 @@ def write(path, content):
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-def test_an_image_of_the_right_size_is_what_pillow_decodes(tmp_path, mode):
+def test_an_image_of_the_target_size_equals_pillows_pixels(tmp_path, mode):
     path = write(tmp_path / "a.jpg", encoded(picture(0, 24, 24, mode=mode)))
     pixels = decode_image(path, 24)
     assert (pixels.shape, pixels.dtype) == ((3, 24, 24), np.uint8)
@@ -134,7 +134,7 @@ WRONG = {
 
 @pytest.mark.parametrize("lenient", [False, True])
 @pytest.mark.parametrize("kind", WRONG)
-def test_a_wrong_file_is_named_with_what_is_wrong_and_the_remedy(
+def test_a_damaged_file_is_named_with_the_fault_and_the_remedy(
     tmp_path, monkeypatch, kind, lenient
 ):
     """Also where another library has told Pillow to be content with half of a file."""
@@ -167,7 +167,7 @@ def large(side, format):
 @pytest.mark.parametrize(
     ("side", "format"), [(2**13 + 1, "PNG"), (2**16, "PNG"), (2**31 - 1, "PNG"), (65000, "JPEG")]
 )
-def test_a_bomb_is_refused_by_its_header(tmp_path, side, format):
+def test_a_decompression_bomb_is_refused_by_its_header(tmp_path, side, format):
     assert side**2 > MAX_PIXELS
     path = write(tmp_path / "bomb", large(side, format))
     said = r"bomb: .*(pixels, more than|decompression bomb|exceeds limit)"
@@ -217,7 +217,7 @@ def turned_by_pillow(path, size, seed=None):
 
 @pytest.mark.parametrize("turned", EIGHT)
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF"])
-def test_an_image_is_turned_as_its_exif_says(tmp_path, format, turned):
+def test_exif_orientation_is_applied(tmp_path, format, turned):
     """Resizing before turning rounds otherwise: by 1 at most."""
     path = stored(tmp_path / "image", turned, 40, 30, format)
     for seed in (None, 7):
@@ -229,7 +229,7 @@ def test_an_image_is_turned_as_its_exif_says(tmp_path, format, turned):
 
 @pytest.mark.parametrize("turned", EIGHT)
 @pytest.mark.parametrize("seed", [None, 1, 2])
-def test_so_is_a_jpeg_that_is_decoded_at_a_fraction_of_its_size(tmp_path, turned, seed):
+def test_exif_orientation_is_applied_to_a_jpeg_decoded_at_reduced_size(tmp_path, turned, seed):
     """Of sides that are no multiples of 8, so that the last pixels show less than the others."""
     path = stored(tmp_path / "image.jpg", turned, 133, 99)
     error = np.abs(decode_image(path, 8, seed) - turned_by_pillow(path, 8, seed))
@@ -237,13 +237,13 @@ def test_so_is_a_jpeg_that_is_decoded_at_a_fraction_of_its_size(tmp_path, turned
 
 
 @pytest.mark.parametrize("value", [0, 9, 65535])
-def test_nonsense_turns_nothing(tmp_path, value):
+def test_invalid_exif_orientation_is_ignored(tmp_path, value):
     path = stored(tmp_path / "image.jpg", value, 24, 24)
     assert np.array_equal(decode_image(path, 24), turned_by_pillow(path, 24))
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
-def test_damaged_exif_spoils_no_pixels(tmp_path):
+def test_damaged_exif_is_ignored(tmp_path):
     content = encoded(picture(0, 24, 24), exif=b"Exif\0\0MM\0*\xff\xff\xff\xff\x01\x12")
     (tmp_path / "a.jpg").write_bytes(content)
     (tmp_path / "b.jpg").write_bytes(encoded(picture(0, 24, 24)))

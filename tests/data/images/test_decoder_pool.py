@@ -94,7 +94,7 @@ def test_several_threads_may_ask_at_once(decoders, paths):
 
 
 @pytest.mark.parametrize("count", [1, *long_cases(2), 3])
-def test_what_was_begun_may_be_taken_in_any_order(paths, count):
+def test_results_can_be_read_in_any_order(paths, count):
     """Each process has memory for two requests, which it fills in turns."""
     made = DecoderPool(16, count)
     expected = np.stack([decode_image(path, 16) for path in paths])
@@ -104,7 +104,7 @@ def test_what_was_begun_may_be_taken_in_any_order(paths, count):
     made.close()
 
 
-def test_what_cannot_be_said_to_a_process_is_an_error_and_no_hang(one, paths):
+def test_a_request_that_cannot_be_sent_is_an_error_and_not_a_hang(one, paths):
     """A path that is no str, a seed that is no int."""
     for asked in (([Path("a.jpg")], None), (["a.jpg"], [np.uint32(1)])):
         before, wrong, after = one.submit(paths[:1]), one.submit(*asked), one.submit(paths[:1])
@@ -113,7 +113,7 @@ def test_what_cannot_be_said_to_a_process_is_an_error_and_no_hang(one, paths):
             assert np.array_equal(taken(begun)[0], decode_image(paths[0], 16))
 
 
-def test_what_was_given_up_is_not_decoded(one, tmp_path, paths):
+def test_cancelled_requests_are_not_decoded(one, tmp_path, paths):
     """The first file is a pipe: while it is waited for, the rest is left."""
     endless = tmp_path / "endless.jpg"
     os.mkfifo(endless)
@@ -131,7 +131,9 @@ def test_what_was_given_up_is_not_decoded(one, tmp_path, paths):
         second.result()
 
 
-def test_the_first_wrong_file_is_the_error_and_the_next_batch_is_right(decoders, paths, tmp_path):
+def test_the_first_damaged_file_is_the_error_and_the_next_batch_is_decoded(
+    decoders, paths, tmp_path
+):
     wrong = [tmp_path / "b.jpg", tmp_path / "a.jpg"]
     [path.write_bytes(b"no image") for path in wrong]
     mixed = [*paths[:20], str(wrong[0]), *paths[20:], str(wrong[1])]
@@ -167,7 +169,7 @@ def test_images_that_are_awaited_keep_the_processes_until_they_are_there(paths):
     assert all(map(gone, processes))
 
 
-def test_letting_go_while_images_are_decoded_ends_the_processes(paths, monkeypatch):
+def test_dropping_the_pool_while_it_decodes_ends_the_processes(paths, monkeypatch):
     """As Ctrl-C does: the threads are still at work when nobody needs the object any more."""
     unraisable = []
     monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
@@ -188,7 +190,7 @@ def test_letting_go_while_images_are_decoded_ends_the_processes(paths, monkeypat
     assert unraisable == []
 
 
-def test_after_ctrl_c_no_process_goes_on_decoding(tmp_path):
+def test_after_ctrl_c_no_process_continues_to_decode(tmp_path):
     """The files are pipes that nobody writes to: reading one takes for ever."""
     endless = [str(tmp_path / f"{number}.jpg") for number in range(3 * REQUEST_IMAGES)]
     [os.mkfifo(path) for path in endless]
@@ -207,7 +209,7 @@ def test_after_ctrl_c_no_process_goes_on_decoding(tmp_path):
     os.close(ends[0])
 
 
-def test_after_ctrl_c_anywhere_the_next_images_come(one, paths):
+def test_after_ctrl_c_at_any_line_the_next_images_are_decoded(one, paths):
     """As a signal would, which comes before a line, or when a function has returned: perhaps one
     that has taken a lock.
     """
@@ -255,7 +257,7 @@ def test_the_last_reference_may_be_dropped_by_one_of_its_own_threads(paths):
         made.decode(paths[:1])
 
 
-def test_closing_while_a_batch_is_being_begun_is_an_error_and_no_hang(one, paths):
+def test_closing_during_a_submit_is_an_error_and_not_a_hang(one, paths):
     """As another thread may."""
 
     class Closing(list):
@@ -275,7 +277,7 @@ def test_decoding_starts_no_thread(decoders, paths):
     assert set(threading.enumerate()) <= before
 
 
-def test_python_ends_while_decoders_are_alive_and_at_work(python, tmp_path):
+def test_python_exits_while_decoders_are_busy(python, tmp_path):
     """As after a Ctrl-C whose traceback keeps them; the file is a pipe that nobody writes to."""
     endless = tmp_path / "endless.jpg"
     os.mkfifo(endless)
@@ -293,7 +295,7 @@ def test_python_ends_while_decoders_are_alive_and_at_work(python, tmp_path):
     assert ended.stderr.splitlines()[-1] == "KeyboardInterrupt"
 
 
-def test_a_process_that_is_killed_is_an_error_and_no_hang(one, paths):
+def test_a_killed_process_is_an_error_and_not_a_hang(one, paths):
     one.decode(paths[:1])
     os.kill(pids(one)[0], signal.SIGKILL)
     with pytest.raises(RunError, match="was killed, as the system does when memory is short"):
@@ -317,7 +319,7 @@ def test_the_processes_end_with_their_parent_however_it_ends(tmp_path, sign):
     wait_until(lambda: all(map(gone, children)))
 
 
-def test_a_process_whose_answer_nobody_reads_ends_without_a_word(paths):
+def test_a_process_whose_parent_has_ended_exits_silently(paths):
     """As when its parent has been ended while it decodes."""
     fd = os.memfd_create("images")
     os.ftruncate(fd, REQUEST_IMAGES * 3 * 16**2)
@@ -341,7 +343,7 @@ def test_a_process_whose_answer_nobody_reads_ends_without_a_word(paths):
     child.stderr.close()
 
 
-def test_what_somebody_set_of_the_memory_holds(monkeypatch):
+def test_allocator_variables_of_the_user_take_precedence(monkeypatch):
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
     made = DecoderPool(8, 1)
     environ = Path(f"/proc/{pids(made)[0]}/environ")

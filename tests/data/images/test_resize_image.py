@@ -141,7 +141,7 @@ def test_a_truncated_file_has_the_same_error(tmp_path, left):
     assert len(set(errors)) == 1
 
 
-def test_it_is_used_where_it_is_installed(monkeypatch):
+def test_cykooz_is_the_default_if_it_is_installed(monkeypatch):
     assert resolve_resizer(None) == resolve_resizer(CYKOOZ) == CYKOOZ
     assert resolve_resizer(PILLOW) == PILLOW
     monkeypatch.setattr(resize, "cykooz", None)
@@ -153,7 +153,7 @@ def test_it_is_used_where_it_is_installed(monkeypatch):
         resolve_resizer("opencv")
 
 
-def test_with_other_pixels_it_is_not_used_and_one_warning_says_so(monkeypatch):
+def test_with_different_pixels_cykooz_is_not_used_and_warns_once(monkeypatch):
     right = resize._resize_with_cykooz
     monkeypatch.setattr(
         resize, "_resize_with_cykooz", lambda *given: right(*given).point(lambda x: x ^ 4)

@@ -86,13 +86,13 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_what_is_not_plain_is_left_to_pillow(tmp_path, kind):
+def test_jpegs_that_are_not_plain_are_decoded_by_pillow(tmp_path, kind):
     (tmp_path / "a.jpg").write_bytes(OTHERS[kind])
     assert turbojpeg.read_plain_jpeg_size(OTHERS[kind]) is None
     assert same(tmp_path / "a.jpg")
 
 
-def test_every_part_of_a_file_is_a_size_or_none():
+def test_a_truncated_header_has_a_size_or_none():
     frame = JPEG.index(b"\xff\xc0")
     for length in range(len(JPEG)):
         found = turbojpeg.read_plain_jpeg_size(JPEG[:length])
@@ -110,7 +110,7 @@ def test_a_header_may_end_anywhere_in_what_is_read_first(tmp_path, ends):
     assert same(tmp_path / "a.jpg")
 
 
-def test_where_pixels_differ_it_is_not_used_and_said_once(monkeypatch):
+def test_with_different_pixels_it_is_not_used_and_warns_once(monkeypatch):
     right = turbojpeg.decode_jpeg
     monkeypatch.setattr(turbojpeg, "decode_jpeg", lambda content: right(content) ^ 1)
     with pytest.warns(GluonlabWarning, match="other pixels than Pillow, and is not used") as said:
@@ -118,7 +118,7 @@ def test_where_pixels_differ_it_is_not_used_and_said_once(monkeypatch):
     assert len(said) == 1
 
 
-def test_without_simplejpeg_all_is_pillows(monkeypatch):
+def test_without_simplejpeg_pillow_decodes_all_images(monkeypatch):
     monkeypatch.setattr(turbojpeg, "simplejpeg", None)
     assert not turbojpeg.matches_pillow()
     assert Image.open(io.BytesIO(JPEG)).size == (30, 24)

@@ -45,7 +45,7 @@ def by_numpy(images, draw, padding):
     SHAPES, st.sampled_from([np.uint8, np.float32]), st.integers(0, 12), st.booleans(),
     st.integers(1, 4), SEEDS,
 )  # fmt: skip
-def test_crops_and_flips_are_numpys_on_any_number_of_devices(shape, dtype, padding, flip, k, seed):
+def test_crops_and_flips_equal_numpy_on_any_number_of_devices(shape, dtype, padding, flip, k, seed):
     images, augment = images_of(shape, seed).astype(dtype), Augment(padding, flip)
     images = images - dtype(0.3) if dtype == np.float32 else images
     for step in range(2):  # the buffers of the first are used again
@@ -59,7 +59,7 @@ def test_crops_and_flips_are_numpys_on_any_number_of_devices(shape, dtype, paddi
 
 
 @given(SEEDS, st.integers(0, 100), st.integers(0, 1000), st.integers(0, 20), st.floats(0.5, 20))
-def test_a_draw_depends_on_seed_epoch_and_step(seed, epoch, step, padding, alpha):
+def test_random_numbers_depend_on_seed_epoch_and_step(seed, epoch, step, padding, alpha):
     """Shares too; of small alphas many round to 1."""
     augment, mixup, key = Augment(padding, flip=True), Mixup(alpha), (seed, epoch, step)
     draw, again = augment.draw(*key, 200), augment.draw(*key, 200)
@@ -70,7 +70,7 @@ def test_a_draw_depends_on_seed_epoch_and_step(seed, epoch, step, padding, alpha
         assert mixup.draw(*key) != mixup.draw(*other)
 
 
-def test_crops_begin_everywhere_alike_and_half_of_the_images_are_mirrored():
+def test_shifts_are_uniform_and_half_of_the_images_are_mirrored():
     draw = Augment(2, flip=True).draw(0, 0, 0, 20_000)
     for begins in (draw.down, draw.right):
         counts = np.bincount(begins + 2)
@@ -83,7 +83,7 @@ def test_crops_begin_everywhere_alike_and_half_of_the_images_are_mirrored():
 
 @pytest.mark.parametrize("budget", [0, 2**20], ids=["streaming", "resident"])
 @pytest.mark.parametrize(("k", "world_size"), [(1, 1), (3, 1), (2, 2), (1, 3)])
-def test_all_devices_and_workers_see_the_images_that_one_would_see(budget, k, world_size):
+def test_augmented_images_are_the_same_for_any_devices_and_workers(budget, k, world_size):
     split = ArraySplit(images_of((26, 2, 5, 6)), np.arange(26, dtype=np.int32))
     options = dict(raw=True, resident_bytes=budget, augment=Augment(3, True))
     workers = [
@@ -102,7 +102,7 @@ def test_all_devices_and_workers_see_the_images_that_one_would_see(budget, k, wo
 @pytest.mark.parametrize(
     "colours", [((0.4,), (0.2,)), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
 )
-def test_images_are_normalised_channel_by_channel(colours):
+def test_images_are_normalized_per_channel(colours):
     mean, deviation = (np.array(each).reshape(1, -1, 1, 1) for each in colours)
     images = images_of((5, mean.size, 4, 6))
     wanted = (images / 255 - mean) / deviation
@@ -151,9 +151,7 @@ def mixed_by_numpy(images, labels, share):
 @examples(15, 30)
 @given(**sizes, alpha=st.floats(0, 10), raw=st.booleans())
 @example(n=1, batch=1, k=1, seed=1, alpha=0.0078125, raw=False)  # draws 1.9e-45
-def test_the_mixtures_are_those_of_the_formula_on_any_number_of_devices(
-    budget, n, batch, k, seed, alpha, raw
-):
+def test_mixup_equals_its_formula_on_any_number_of_devices(budget, n, batch, k, seed, alpha, raw):
     split = split_of(n)
     options = dict(raw=raw, prefetch=1, resident_bytes=budget, mixup=Mixup(alpha))
     loader = Loader(split, contexts(k), batch, seed, **options)
@@ -180,7 +178,7 @@ def test_the_mixtures_are_those_of_the_formula_on_any_number_of_devices(
 
 @examples(15, 30)
 @given(**sizes, prefetch=st.integers(0, 3), workers=st.integers(1, 4))
-def test_both_paths_any_devices_and_workers_give_the_same_bits(
+def test_streaming_and_resident_batches_are_bit_identical_with_augmentation(
     n, batch, k, seed, prefetch, workers
 ):
     """Partners are cropped and mirrored as they are where they come as themselves. Of a small last
@@ -215,7 +213,7 @@ def test_a_partner_is_augmented_as_it_is_in_the_batch():
 
 @pytest.mark.parametrize("budget", BUDGETS.values(), ids=list(BUDGETS))
 @pytest.mark.parametrize("changed", [False, True])
-def test_a_restored_loader_goes_on_with_the_same_batches(budget, changed):
+def test_a_restored_loader_resumes_with_the_same_batches(budget, changed):
     def loader(seed):
         options = dict(raw=True, resident_bytes=budget)
         if changed:
@@ -252,7 +250,7 @@ def test_nothing_is_read_twice_by_one_worker(world_size, most):
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.2, 1, 5])
-def test_shares_are_distributed_as_beta(alpha):
+def test_mixup_shares_have_a_beta_distribution(alpha):
     """Mean 1/2, variance 1 / (4 (2 alpha + 1)), skewness 0; within five standard errors of 1,500
     draws.
     """

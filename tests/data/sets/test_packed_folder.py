@@ -56,7 +56,7 @@ def packed(packed_once, tmp_path):
 
 
 @pytest.mark.parametrize("memory", [0, 2**30])
-def test_what_was_packed_is_what_the_folder_holds(dataset, packed, memory):
+def test_a_packed_folder_equals_the_original_data_set(dataset, packed, memory):
     copy = load_dataset(f"folder:{packed}", memory=memory)
     for name in ("name", "classes", "image_shape", "defaults", "normalization"):
         assert getattr(copy, name) == getattr(dataset, name)
@@ -79,14 +79,14 @@ def test_every_data_set_of_image_files_is_looked_for_in_its_own_place(
     assert is_packed_dataset(f"folder:{place}") is is_packed
 
 
-def test_a_place_that_is_taken_is_left_alone(dataset, tmp_path):
+def test_an_existing_target_is_not_changed(dataset, tmp_path):
     (tmp_path / "taken").mkdir()
     with pytest.raises(OutputError, match="taken exists: give a new folder"):
         pack_dataset(dataset, tmp_path / "taken")
     assert list((tmp_path / "taken").iterdir()) == []
 
 
-def test_the_command_refuses_a_place_that_is_taken_before_it_tries_any_image(ended, empty_cwd):
+def test_the_command_refuses_an_existing_target_before_decoding(ended, empty_cwd):
     root = write_folder(empty_cwd / "animals")
     (root / "val" / "bee" / "0001.jpg").write_bytes(b"")
     (empty_cwd / "taken").mkdir()
@@ -160,7 +160,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_damage_is_said_with_its_place(packed, kind):
+def test_damage_is_reported_with_the_file(packed, kind):
     spoil, said = DAMAGES[kind]
     spoil(packed)
     with pytest.raises(DataError, match=f"{said}.*pack the folder again"):
