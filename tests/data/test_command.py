@@ -279,7 +279,7 @@ def test_every_source_is_complete(source):
 
 
 def test_help_names_the_commands(python):
-    """Without MXNet, and the second that importing it takes."""
+    """It does not import MXNet, which takes a second."""
     code = (
         "import sys, gluonlab.data.__main__\ntry: gluonlab.data.__main__.main(['--help'])\n"
         "finally: print('mxnet' in sys.modules, file=sys.stderr)"

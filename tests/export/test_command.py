@@ -60,7 +60,7 @@ def classified(python, tmp_path, folder, pictures):
 
 
 def assert_as_predicted(run_dir, pictures, names, probabilities):
-    """As `gluonlab.predict` has them, with the resizer of the program."""
+    """Check that the predictions equal those of `gluonlab.predict`, with the program's resizer."""
     found = load_run(str(run_dir)).predict(pictures)
     assert names == found.names
     np.testing.assert_allclose(probabilities, found.probabilities.max(axis=1), atol=5e-5)

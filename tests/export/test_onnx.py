@@ -33,7 +33,7 @@ pytestmark = pytest.mark.cpu_only("onnxruntime is compared with MXNet on the CPU
 
 
 def scores_of(file, images):
-    """As anybody would compute them."""
+    """Compute the scores with onnxruntime."""
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     [given], [wanted] = session.get_inputs(), session.get_outputs()
     assert (given.name, given.shape) == ("data", ["batch", *images.shape[1:]])
@@ -52,7 +52,7 @@ def exported(net, shape, model="net"):
 
 
 def initialized(net, shape, seed=0):
-    """With parameters by chance, those included that nothing trains."""
+    """Initialize a network with random parameters, including those that are not trained."""
     net.initialize()
     net(nd.zeros((1, *shape)))
     random = np.random.RandomState(seed)

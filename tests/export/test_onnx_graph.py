@@ -21,7 +21,7 @@ pytestmark = pytest.mark.cpu_only("onnxruntime is compared with MXNet on the CPU
 
 @pytest.fixture
 def resnet():
-    """Its graph, parameters, images, and ONNX model."""
+    """Return the graph, parameters, images and ONNX model of a ResNet."""
     net = completed("resnet8", SHAPE, ctxs=contexts(1))
     graph = net(mx.sym.var("data"))
     arrays = random_parameters(graph, SHAPE)

@@ -250,7 +250,7 @@ def test_with_skip_bad_a_warning_says_what_is_left_out(predict, finished, pictur
 
 
 def unread(pipe):
-    """How many bytes nobody has read yet."""
+    """Return the number of bytes that have not been read."""
     count = array.array("i", [0])
     fcntl.ioctl(pipe, termios.FIONREAD, count)
     return count[0]

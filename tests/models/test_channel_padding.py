@@ -157,7 +157,7 @@ def test_padding_changes_neither_results_nor_gradients(data, multiple, seed):
 
 
 def check_padded(graph, shape):
-    """Its outputs, gradients and states are as without padding."""
+    """Check that outputs, gradients and states are the same as without padding."""
     args, aux = (
         {name: each.astype("float32") for name, each in arrays.items()}
         for arrays in values_of(graph, shape, 0)
@@ -172,12 +172,12 @@ def convolved(image="images"):
 
 
 def _depthwise_of_one_pixel(image):
-    """Nothing that is padded reads it."""
+    """Add a depthwise convolution whose padded output has no reader."""
     return mx.sym.Convolution(image, name="each", kernel=(1, 1), num_filter=5, num_group=5)
 
 
 def _variance_as_scale(image):
-    """Another operator reads the running statistics of BatchNorm."""
+    """Add another operator that reads the running statistics of BatchNorm."""
     variance = mx.sym.var("variance")
     norm = mx.sym.BatchNorm(image, name="norm", moving_var=variance)
     return mx.sym.broadcast_mul(norm, mx.sym.reshape(variance, shape=(1, -1, 1, 1)))
@@ -259,7 +259,7 @@ def test_gradients_of_unusual_batch_norm_can_be_computed(norm):
 
 @pytest.mark.cpu_only("channels are padded on CPUs")
 def test_padding_stays_where_batch_norm_of_rows_follows():
-    """As in a classifier with BatchNorm behind a dense layer."""
+    """For example, a classifier with BatchNorm after a dense layer."""
     dense = mx.sym.FullyConnected(convolved(), num_hidden=4, name="dense")
     graph = mx.sym.BatchNorm(dense, name="norm")
     assert pad(graph, (2, 3, 6, 6), 8) is not graph

@@ -75,9 +75,7 @@ def test_residual_networks_are_those_of_gluoncv(name, theirs):
     ],
 )
 def test_the_numbers_of_parameters_are_the_published_ones(name, parameters):
-    """Without the biases of convolutions that a normalisation follows, which Gluon's bottlenecks
-    have and the papers' do not.
-    """
+    """Biases of convolutions before a normalization are not counted."""
     net = completed(name, classes=1000 if name in ("resnet18", "resnet50") else 10)
     sizes = {
         key: param.data().size
@@ -155,7 +153,7 @@ def test_gluoncv_is_imported_when_a_network_of_it_is_asked_for_also_beside_pytor
 
 
 def takes(net, shape):
-    """Whether a first forward with such an image works; MXNet prints what it raises."""
+    """Return whether a first forward with such an image works."""
     net.initialize()
     try:
         return net(nd.zeros((1, *shape))).asnumpy().shape == (1, 10)

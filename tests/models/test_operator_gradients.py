@@ -35,18 +35,18 @@ ALIKE = {"float64": 1e-6, "float32": 1e-4}
 
 
 def is_crash(case):
-    """Whether MXNet itself writes beyond its arrays, or ends the process."""
+    """Return whether MXNet itself writes beyond its arrays, or ends the process."""
     return case.op == "SequenceLast" and not case.attrs.get("use_sequence_length")
 
 
 def is_wrong(case):
-    """Whether MXNet's gradient is known to be wrong where all inputs have one."""
+    """Return whether MXNet's gradient is known to be wrong when all inputs have one."""
     kinds = ("prelu", "selu")
     return case.op in REWRITTEN and case.attrs.get("act_type", kinds[0]) in kinds
 
 
 def faults(case, roles=ROLES, requests=("write", "add"), hybridized=True):
-    """What is wrong about the gradients of an operator, one line for each way."""
+    """Return the faults of the gradients of an operator, one line per mode."""
     found = []
 
     def compare(way, gradients, right, limit):
@@ -98,7 +98,7 @@ def _is_fixed_gamma(case):
 
 
 def _is_loud(case, dtype):
-    """Whether MXNet raises an error."""
+    """Return whether MXNet raises an error."""
     return case.op == "Deconvolution" and dtype == "float32"
 
 
@@ -146,7 +146,7 @@ def test_every_operator_of_mxnet_has_a_case_or_no_gradient():
     ids=str,
 )
 def test_every_rewritten_operator_has_a_wrong_gradient_in_mxnet(wrong):
-    """So that nothing is rewritten for nothing."""
+    """No operator is rewritten without need."""
     drawn = Drawn(wrong)
     plain = drawn.bound(drawn.graph("inner"), ours=False)
     assert error(plain, drawn.by_differences()) > 0.03

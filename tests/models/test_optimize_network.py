@@ -23,7 +23,7 @@ SHAPE = (4, 3, 12, 12)
 
 @pytest.fixture(autouse=True)
 def padded_to_8(monkeypatch):
-    """Whatever CPU this is."""
+    """Pad to multiples of 8 on any CPU."""
     on_cpus = lambda ctx: Padding((8,) if ctx.device_type == "cpu" else ())  # noqa: E731
     monkeypatch.setattr(rewrite_network, "choose_padding", on_cpus)
 

@@ -160,9 +160,7 @@ def test_a_shape_of_which_one_byte_is_damaged_is_no_shape(file, tmp_path, place)
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_files_of_older_versions_of_mxnet_are_read(tmp_path, version):
-    """Their arrays begin with ndim and 32-bit sizes, or with a magic number and 64-bit sizes, or
-    also with a storage type.
-    """
+    """Their arrays start with ndim and 32-bit sizes, or with a magic number and 64-bit sizes."""
     arrays = {
         "weight": np.arange(6, dtype=np.float32).reshape(2, 3),
         "bias": np.array([7, 8], np.float32),

@@ -98,9 +98,7 @@ def test_a_dense_layer_equals_the_convolution(side, attrs, seed):
 
 @pytest.mark.parametrize("side, replaced", [(32, 4), (33, 0), (64, 0)])
 def test_the_last_convolutions_of_resnet18_become_dense_layers(side, replaced):
-    """Of 32x32 pixels one is left for its last stage: four of its five convolutions have 3x3
-    weights, the fifth has 1x1.
-    """
+    """For 32x32 pixels, one pixel is left in the last stage."""
     scores = get_model("resnet18", 10, contexts(1))(mx.sym.var("images"))
     dense = convert_one_pixel_convolutions(scores, {"images": (1, 3, side, side)})
     before, after = operators(scores), operators(dense)
@@ -140,7 +138,7 @@ def on_devices(batch, ctxs):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_training_and_prediction_equal_gluon(count):
-    """On one device, and on two with shards of unequal sizes, whose BatchNorm sees both."""
+    """On one device, and on two with shards of unequal sizes."""
     ctxs = contexts(count)
     start = values(make_net([mx.cpu()]))
     batches = random_batches([7, 7, 5], shape=(3, 4, 4), classes=5)
@@ -190,7 +188,7 @@ def order(graph):
     seed=st.integers(0, 2**16),
 )
 def test_relu_behind_pooling_equals_the_relu_in_front(attrs, side, is_activation, is_read, seed):
-    """To the bit, even for images of few values, most windows of which have several maxima."""
+    """Bit-identical, even for images of few values, whose windows have several maxima."""
     image = mx.sym.var("image")
     own = mx.sym.Activation(image, act_type="relu") if is_activation else mx.sym.relu(image)
     pooled = mx.sym.Pooling(own, name="pool", **attrs)
@@ -281,7 +279,7 @@ def test_a_block_that_is_called_twice_averages_each_time_what_it_gets():
 
 
 def check_on_images(pooling, replaced):
-    """As it was, but for so many averages that have become products."""
+    """Check that the graph computes the same, with this many averages replaced by products."""
     shape = (2, 3, 4, 5)
     product = convert_global_average_pooling(pooling, {"image": shape}, {"image": "float32"})
     assert operators(product).count("dot") == replaced

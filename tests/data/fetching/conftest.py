@@ -12,7 +12,7 @@ import gluonlab.data.fetching.download as downloads
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    """Let the pauses between two attempts take no time; waiting for a server still does."""
+    """Remove the pauses between two attempts, but not the waiting for a server."""
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: None)
     monkeypatch.setattr(downloads, "time", clock)
     monkeypatch.setattr(Retry, "get_backoff_time", lambda self: 0)

@@ -56,7 +56,7 @@ class Clock:
 
 
 def test_a_very_slow_server_is_abandoned_and_the_next_mirror_resumes(serve, arrives, monkeypatch):
-    """It is never silent for as long as the time-out, and would take hours."""
+    """It is never silent for the time-out, but would take hours."""
     clock, at_once = Clock(), 2 * CUT
     monkeypatch.setattr(downloads, "time", clock)
     slow, right = serve({"file.gz": FILE}), serve({"file.gz": FILE})

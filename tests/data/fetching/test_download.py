@@ -81,7 +81,7 @@ def test_the_next_command_resumes_after_a_server_restart(serve, root, part, arri
 
 
 def test_a_file_that_changes_during_the_download_is_fetched_again(serve, arrives):
-    """Its digest is another one, so all of it is fetched once more."""
+    """The digest differs, so the whole file is fetched again."""
     other = noise(len(FILE), seed=1)
     server = serve({"file.gz": FILE})
 

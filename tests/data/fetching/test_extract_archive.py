@@ -162,7 +162,7 @@ def test_a_hostile_archive_is_refused_and_leaves_nothing_outside(around, target,
 
 
 def header(name, kind, size):
-    """Of a member whose content does not follow."""
+    """Return the header of a member without content."""
     return special(name, kind, size=size).tobuf(tarfile.GNU_FORMAT)
 
 

@@ -37,7 +37,7 @@ def cut_by_pillow(path, box, size):
 @settings(max_examples=300)
 @given(SEEDS, SIDES, SIDES)
 def test_a_crop_box_is_inside_the_image_with_allowed_area_and_ratio(seed, width, height):
-    """To half a pixel on each side, as sides are whole pixels."""
+    """Within half a pixel on each side, because sides are whole pixels."""
     left, top, right, bottom = random_crop_box(seed, width, height)
     wide, high = right - left, bottom - top
     assert 0 <= left < right <= width and 0 <= top < bottom <= height
@@ -49,10 +49,7 @@ def test_a_crop_box_is_inside_the_image_with_allowed_area_and_ratio(seed, width,
 
 
 def test_areas_ratios_and_positions_are_uniform():
-    """In an image of 10000 x 10000, of the boxes that surely fit: areas below a half.
-
-    Quarters of 4,000 draws to 10 %.
-    """
+    """For images of 10000 x 10000 and areas below a half, all boxes fit."""
     boxes = np.array([random_crop_box(seed, 10000, 10000) for seed in range(8000)])
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]) / 1e8
     assert areas.min() >= 0.08 and areas.max() <= 1
@@ -74,7 +71,7 @@ def test_areas_ratios_and_positions_are_uniform():
     [(4000, 20, (1986, 0, 2013, 20)), (20, 4000, (0, 1986, 20, 2013)), (1, 1, (0, 0, 1, 1))],
 )
 def test_without_a_fitting_box_the_center_is_cropped(width, height, box):
-    """In 4000 x 20 pixels 8 % are 6400, of which no rectangle of 3:4 to 4:3 is as low as 20."""
+    """In 4000 x 20 pixels, 8 % of the area do not fit with a ratio from 3:4 to 4:3."""
     assert central_crop_box(width, height) == box
     assert all(random_crop_box(seed, width, height) == box for seed in range(50))
 
@@ -116,9 +113,7 @@ def test_a_jpeg_is_decoded_at_a_fraction_only_where_the_box_is_large_enough(
 
 
 def test_a_crop_has_the_right_position_at_every_reduced_size(tmp_path):
-    """In an image whose colours grow to the right and down, the mean of a part tells where its
-    middle is.
-    """
+    """Colors increase to the right and down, so the mean of a crop shows its position."""
     across, down = np.meshgrid(np.linspace(0, 255, 1001), np.linspace(0, 255, 701))
     image = Image.fromarray(np.stack([across, down, 0 * down], axis=2).astype(np.uint8))
     path = tmp_path / "a.jpg"

@@ -230,7 +230,7 @@ def test_exif_orientation_is_applied(tmp_path, format, turned):
 @pytest.mark.parametrize("turned", EIGHT)
 @pytest.mark.parametrize("seed", [None, 1, 2])
 def test_exif_orientation_is_applied_to_a_jpeg_decoded_at_reduced_size(tmp_path, turned, seed):
-    """Of sides that are no multiples of 8, so that the last pixels show less than the others."""
+    """The sides are not multiples of 8, so the last pixels cover less than the others."""
     path = stored(tmp_path / "image.jpg", turned, 133, 99)
     error = np.abs(decode_image(path, 8, seed) - turned_by_pillow(path, 8, seed))
     assert error.mean() < 2 and error.max() < 12

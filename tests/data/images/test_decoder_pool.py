@@ -170,7 +170,7 @@ def test_images_that_are_awaited_keep_the_processes_until_they_are_there(paths):
 
 
 def test_dropping_the_pool_while_it_decodes_ends_the_processes(paths, monkeypatch):
-    """As Ctrl-C does: the threads are still at work when nobody needs the object any more."""
+    """A Ctrl-C drops the object while its threads are busy."""
     unraisable = []
     monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
     made = DecoderPool(1024, 1)
@@ -210,9 +210,7 @@ def test_after_ctrl_c_no_process_continues_to_decode(tmp_path):
 
 
 def test_after_ctrl_c_at_any_line_the_next_images_are_decoded(one, paths):
-    """As a signal would, which comes before a line, or when a function has returned: perhaps one
-    that has taken a lock.
-    """
+    """A signal is handled before a line, or when a function has returned."""
     expected = decode_image(paths[0], 16)
 
     def interrupted(event):
@@ -240,7 +238,7 @@ def test_after_ctrl_c_at_any_line_the_next_images_are_decoded(one, paths):
 
 
 def test_the_last_reference_may_be_dropped_by_one_of_its_own_threads(paths):
-    """As the collector of garbage does, in whichever thread it happens to run."""
+    """The garbage collector runs in any thread."""
     made = DecoderPool(8, 2)
     processes = pids(made)
     closed = []
@@ -258,7 +256,7 @@ def test_the_last_reference_may_be_dropped_by_one_of_its_own_threads(paths):
 
 
 def test_closing_during_a_submit_is_an_error_and_not_a_hang(one, paths):
-    """As another thread may."""
+    """Another thread may close the pool."""
 
     class Closing(list):
         def __getitem__(self, part):
@@ -278,7 +276,7 @@ def test_decoding_starts_no_thread(decoders, paths):
 
 
 def test_python_exits_while_decoders_are_busy(python, tmp_path):
-    """As after a Ctrl-C whose traceback keeps them; the file is a pipe that nobody writes to."""
+    """After a Ctrl-C, the traceback keeps the decoders. The file is a pipe without a writer."""
     endless = tmp_path / "endless.jpg"
     os.mkfifo(endless)
     program = (
@@ -320,7 +318,7 @@ def test_the_processes_end_with_their_parent_however_it_ends(tmp_path, sign):
 
 
 def test_a_process_whose_parent_has_ended_exits_silently(paths):
-    """As when its parent has been ended while it decodes."""
+    """The parent ended while the process was decoding."""
     fd = os.memfd_create("images")
     os.ftruncate(fd, REQUEST_IMAGES * 3 * 16**2)
     command = [

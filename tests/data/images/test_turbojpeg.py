@@ -1,4 +1,4 @@
-"""Whether simplejpeg decodes a JPEG or Pillow: the same pixels, the same words on a wrong one."""
+"""simplejpeg and Pillow decode JPEGs to the same pixels, and report damage with the same messages."""
 
 import io
 import struct

@@ -1,4 +1,4 @@
-"""Random crops, flips and mixtures: the same whatever the devices, and right."""
+"""Random crops, flips and mixup: the same on any devices, and as defined."""
 
 from itertools import chain
 

@@ -85,7 +85,7 @@ def test_the_order_depends_only_on_seed_and_epoch():
 @given(st.integers(1, 30), st.integers(1, 12), st.lists(st.integers(1, 3), min_size=1, max_size=3))
 @settings(max_examples=20, deadline=None)
 def test_shards_do_not_depend_on_the_division_into_workers(n, batch, counts):
-    """With different numbers of devices, too; without these numbers, each has as many."""
+    """Also with different numbers of devices. By default, all workers have equally many."""
 
     def shards(k, *workers, **more):
         batches = list(Loader(split_of(n), contexts(k), batch, 3, *workers, **more))
@@ -229,7 +229,7 @@ def test_two_prefetches_run_independently():
 
 
 def test_the_child_of_a_fork_starts_new_prefetch_threads():
-    """It inherits none that runs, such as the one that rests here."""
+    """It inherits no running thread, such as the idle one here."""
     assert list(prefetch(iter([1, 2, 3]), 1)) == [1, 2, 3]
     under_way = prefetch(iter(range(9)), 1)
     next(under_way)

@@ -1,4 +1,4 @@
-"""A batch cut into shards, one for each device."""
+"""Division of a batch into one shard per device."""
 
 from fractions import Fraction
 

@@ -20,7 +20,7 @@ FLOATS = RANDOM.normal(0, 2, X.shape)
 
 
 def networks_input(split):
-    """What networks get of a split, by a Loader."""
+    """Return the images of a split as a Loader passes them to a network."""
     [(xs, _)] = Loader(split, [mx.cpu()], len(split), shuffle=False)
     return xs[0].asnumpy()
 

@@ -103,7 +103,7 @@ def test_a_slip_in_a_name_is_guessed():
 
 @pytest.mark.parametrize("name", ["digits", "synthetic"])
 def test_a_folder_that_would_not_be_read_is_refused(name):
-    """Who gives --data-dir and forgets --dataset would train on the wrong images."""
+    """With --data-dir but without --dataset, a run would train on the wrong images."""
     with pytest.raises(
         DataError, match=rf"{name} is built in .* /data/mnist: .*choose mnist, fashion-mnist"
     ):

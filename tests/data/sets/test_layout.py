@@ -1,4 +1,4 @@
-"""How folders of images may look, what is wrong with the others, and what is held out."""
+"""Layouts of image folders, error messages for others, and held-out images."""
 
 import os
 import shutil
@@ -49,7 +49,7 @@ def flat(root):
 
 
 def wrapped(root):
-    """As an archive unpacks: root/inner/..."""
+    """Move the folder into another one, as archives unpack: root/inner/..."""
     inside = [*root.iterdir()]
     (root / "inner").mkdir()
     for each in inside:
