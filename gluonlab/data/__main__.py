@@ -50,7 +50,7 @@ _in_folder = click.option("--data-dir", metavar="DIR", help=FOLDER)
 _as_json = json_option()
 
 
-def _root(data_dir: Optional[str]) -> Path:
+def _resolve_root(data_dir: Optional[str]) -> Path:
     return data_root(None if data_dir is None else text("--data-dir", data_dir))
 
 
@@ -73,7 +73,7 @@ def _find_source(name: str, sources: SourceTable) -> Source:
 @click.pass_obj
 def list_sources(sources: SourceTable, data_dir: Optional[str], as_json: bool) -> None:
     """List what can be downloaded, and what is there already."""
-    root = _root(data_dir)
+    root = _resolve_root(data_dir)
     folders = {name: find_dataset_folder(source, root) for name, source in sources.items()}
     if as_json:
         rows = [
@@ -102,7 +102,7 @@ def download(
     What is there and whole is not downloaded again. A download that broke off goes on where it
     ended. Proxies are taken from the environment (HTTPS_PROXY and the like).
     """
-    source, root = _find_source(name, sources), _root(data_dir)
+    source, root = _find_source(name, sources), _resolve_root(data_dir)
     timeout_s = real(0, LONGEST_TIMEOUT_S, above_minimum=True)("--timeout", timeout)
     folder = _download(source, root, mirror, timeout_s, log=partial(click.echo, err=True))
     click.echo(f"{name} is complete in {folder}")
@@ -118,7 +118,7 @@ def verify(sources: SourceTable, name: str, data_dir: Optional[str], as_json: bo
 
     Of an unpacked archive only the missing and damaged files are printed.
     """
-    source, root = _find_source(name, sources), _root(data_dir)
+    source, root = _find_source(name, sources), _resolve_root(data_dir)
     findings = _verify(source, root)
     failures = [finding for finding in findings if finding.state != OK]
     if as_json:
@@ -141,7 +141,7 @@ def verify(sources: SourceTable, name: str, data_dir: Optional[str], as_json: bo
 @click.pass_obj
 def path(sources: SourceTable, name: str, data_dir: Optional[str]) -> None:
     """Print the folder that holds the files of NAME, if all are there."""
-    source, root = _find_source(name, sources), _root(data_dir)
+    source, root = _find_source(name, sources), _resolve_root(data_dir)
     folder = find_dataset_folder(source, root)
     if folder is None:
         raise DataError(f"{name} is not in {root}: {download_command(name, data_dir)}")

@@ -1,4 +1,4 @@
-"""simplejpeg and Pillow decode JPEGs to the same pixels, and report damage with the same messages."""
+"""simplejpeg and Pillow decode JPEGs to the same pixels, and report damage in the same words."""
 
 import io
 import struct
