@@ -173,7 +173,7 @@ def test_a_file_with_a_hidden_nan_is_refused_to_begin_with_and_to_evaluate(tmp_p
         evaluate_run(str(tmp_path / "run"), devices=named(1))
     with pytest.raises(
         ModelError,
-        match=r"--pretrained .* holds NaN or infinity in \w+_bias: give one whose training",
+        match=r"--pretrained .* contains NaN or infinity in \w+_bias: choose a file",
     ):
         train(
             TrainConfig(out=str(tmp_path / "next"), pretrained=str(file), **settings),

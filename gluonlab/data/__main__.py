@@ -99,8 +99,8 @@ def download(
 ) -> None:
     """Download the data set NAME, and check it.
 
-    What is there and whole is not downloaded again. A download that broke off goes on where it
-    ended. Proxies are taken from the environment (HTTPS_PROXY and the like).
+    Complete files are not downloaded again, and an interrupted download is resumed. Proxies are
+    read from the environment (HTTPS_PROXY and the like).
     """
     source, root = _find_source(name, sources), _resolve_root(data_dir)
     timeout_s = real(0, LONGEST_TIMEOUT_S, above_minimum=True)("--timeout", timeout)

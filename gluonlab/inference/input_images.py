@@ -53,7 +53,7 @@ def find_pictures(names: Sequence[str]) -> List[Picture]:
             raise DataError(f"an image's name is empty, as that of an unset variable: {INPUT_HINT}")
         if name == STDIN:
             if any(picture.name == STDIN for picture in pictures):
-                raise DataError("- is given twice, and standard input has one image: give - once")
+                raise DataError("- can be given only once: standard input has one image")
             pictures.append(Picture(STDIN, _save_standard_input()))
             continue
         with convert_read_errors(Path(name), "file or folder"):
@@ -71,7 +71,7 @@ def _check_file(name: str) -> None:
     except FileNotFoundError:
         raise DataError(f"{name} does not exist: {INPUT_HINT}") from None
     except ValueError:
-        raise DataError(f"{name!r} is no name for a file: {INPUT_HINT}") from None
+        raise DataError(f"{name!r} is not a valid file name: {INPUT_HINT}") from None
     if not stat.S_ISREG(kind):  # reading a pipe would wait
         raise DataError(f"{name} is not a regular file: {INPUT_HINT}")
 

@@ -226,7 +226,7 @@ class LoadedRun:
         has_best_class = (scores < np.inf).all(axis=1) & (scores > -np.inf).any(axis=1)
         if not has_best_class.all():
             name = names[int(np.flatnonzero(~has_best_class)[0])]
-            raise RunError(f"the scores of {self.folder} for {name} are no numbers: {GONE_WRONG}")
+            raise RunError(f"the scores of {self.folder} for {name} are not finite: {GONE_WRONG}")
         return PredictedBatch(Predictions(self.classes, tuple(names), scores), pixels, true_labels)
 
     def _split_from_array(self, images: Any) -> ArraySplit:

@@ -33,12 +33,12 @@ def load_pretrained(net: "HybridBlock", file: str, classes: int) -> str:
     not_finite = broken_parameters(net)
     if not_finite:
         raise ModelError(
-            f"--pretrained {file} holds NaN or infinity in {named(not_finite)}: "
-            "give one whose training went well"
+            f"--pretrained {file} contains NaN or infinity in {named(not_finite)}: "
+            "choose a file from a run that did not diverge"
         )
     if not head:
         return f"{file}: all parameters"
-    return f"{file}: all but {' and '.join(head)}, which begin anew for {classes} classes"
+    return f"{file}: all but {' and '.join(head)}, which are new for {classes} classes"
 
 
 def load_parameters(
@@ -70,7 +70,7 @@ def load_parameters(
     ]
     faults = [f"it lacks {name}" for name in params if name not in loaded]
     faults += [f"{name} is {a}, not {b}" for name, (a, b) in mismatches.items() if name not in head]
-    faults += [f"{name} is too much" for name in loaded if name not in params]
+    faults += [f"{name} is not in the network" for name in loaded if name not in params]
     if faults:
         others_note = f" and {len(faults) - _MAX_NAMED} more" if len(faults) > _MAX_NAMED else ""
         raise ModelError(
@@ -88,7 +88,7 @@ def _read_parameters(path: Path, description: str) -> "Dict[str, NDArray]":
     advice = "give a file that Gluon's save_parameters or export wrote"
     if not os.path.isfile(path):
         raise ModelError(
-            f"{description} is no file: give a local file of parameters; nothing is downloaded"
+            f"{description} is not a file: give a local file of parameters; nothing is downloaded"
         )
     try:
         loaded = read_arrays(path)

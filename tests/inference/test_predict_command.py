@@ -200,7 +200,7 @@ MISTAKES = {
     "good.png cut.png --skip": "unknown option '--skip': did you mean '--skip-bad'?",
     "cut.png --skip-bad": "no picture is left: cut.png: damaged",
     "pipe": "pipe is not a regular file",
-    "- -": "- is given twice",
+    "- -": "- can be given only once",
     "good.png --json --csv": "--json and --csv contradict each other",
     "good.png --top 0": "--top 0: give a whole number from 1 up",
     "good.png --gpus x": "--gpus x: give a whole number",

@@ -50,7 +50,7 @@ def test_for_other_classes_everything_but_the_last_layer_is_loaded(tmp_path, nam
     before = values(other)
     said = load_pretrained(other, str(tmp_path / "a.params"), 4)
     assert said.startswith(f"{tmp_path / 'a.params'}: all but ")
-    assert said.endswith(", which begin anew for 4 classes")
+    assert said.endswith(", which are new for 4 classes")
     loaded = [
         a.shape == b.shape and np.array_equal(a, b) for a, b in zip(values(other), values(net))
     ]
@@ -100,7 +100,7 @@ def test_surplus_parameters_are_named(tmp_path):
     params = completed("mlp")._collect_params_with_prefix()
     arrays = {name: param.data() for name, param in params.items()}
     nd.save(str(tmp_path / "a.params"), {**arrays, "9.weight": nd.zeros((1,))})
-    with pytest.raises(ModelError, match=r"9\.weight is too much"):
+    with pytest.raises(ModelError, match=r"9\.weight is not in the network"):
         load_pretrained(completed("mlp"), str(tmp_path / "a.params"), 10)
 
 
@@ -194,6 +194,6 @@ def test_a_file_that_was_written_after_set_np_is_read(tmp_path):
 @pytest.mark.parametrize("path", ["missing.params", ".", "https://example.org/resnet18.params"])
 def test_only_local_files_are_read(path):
     with pytest.raises(
-        ModelError, match="is no file: give a local file of parameters; nothing is downloaded"
+        ModelError, match="is not a file: give a local file of parameters; nothing is downloaded"
     ):
         load_parameters(completed("mlp"), Path(path), path, 10)

@@ -59,7 +59,7 @@ def _check_data_dir(data_dir: str) -> Path:
     try:
         os.lstat(data_dir)
     except ValueError:  # a NUL in the name
-        reason = "that is no name for a file"
+        reason = "not a valid file name"
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             return Path(data_dir)

@@ -265,8 +265,8 @@ def find_train_and_val(root: Path, val_share: Optional[float]) -> SplitFolders:
         )
     if val_share is not None and val is not None:
         raise DataError(
-            f"--val-share {val_share:g} holds images out of train, and {val} is there: "
-            "leave --val-share out, or take that folder away"
+            f"--val-share {val_share:g} holds images out of train, but {val} exists: "
+            "leave --val-share out, or remove that folder"
         )
     return parent, train, val
 

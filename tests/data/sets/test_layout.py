@@ -295,7 +295,7 @@ def test_classes_of_one_image_each_leave_nothing_to_hold_out(root):
 def test_a_folder_with_val_is_not_divided(root, spoil):
     spoil(root)
     with pytest.raises(
-        DataError, match=r"--val-share 0\.2 holds images out of train, and .*/val is there: leave"
+        DataError, match=r"--val-share 0\.2 holds images out of train, but .*/val exists: leave"
     ):
         ImageFolder(root, 0.2)
 
