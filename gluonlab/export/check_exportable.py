@@ -96,6 +96,7 @@ def random_parameters(
 
 
 def _random_array(random: Any, name: str, shape: Tuple[int, ...]) -> Any:
+    """Draw the values of a parameter by its name."""
     if name.endswith("weight"):
         return random.normal(size=shape) * (2 / math.prod(shape[1:])) ** 0.5
     if name.endswith(("gamma", "running_var")):

@@ -75,6 +75,7 @@ def write_export(
 def _write_onnx(
     graph: mx.sym.Symbol, arrays: Dict[str, nd.NDArray], model: str, dataset: Dataset, path: Path
 ) -> Agreement:
+    """Write an ONNX model, and compare it with MXNet on test images. Raises RunError."""
     content = to_onnx(graph, arrays, dataset.image_shape, model)
     with on_disk(path), atomic_path(path) as temporary:
         temporary.write_bytes(content)
@@ -107,6 +108,7 @@ def _mean_and_std(dataset: Dataset) -> Any:
 
 
 def _describe_export(model: str, dataset: Dataset) -> Dict[str, Any]:
+    """Return the content of model.json."""
     is_float = image_dtype(dataset.train) != "uint8"
     values = "floats as the run's" if is_float else "pixels divided by 255"
     if dataset.normalization is not None:
@@ -138,6 +140,7 @@ def _describe_export(model: str, dataset: Dataset) -> Dict[str, Any]:
 
 
 def _describe_onnx(agreement: Agreement) -> Dict[str, Any]:
+    """Return the part of model.json about the ONNX model."""
     return {
         "file": ONNX_FILE,
         "opset": OPSET,

@@ -195,6 +195,7 @@ def _mxnet_scores(
     parts: Sequence[Images],
     dtype: str = "float32",
 ) -> Iterator[Any]:
+    """Yield the scores (n, classes) of each part, computed by MXNet."""
     values = {name: array.astype(dtype, copy=False) for name, array in arrays.items()}
     for part in parts:
         [scores] = compute_outputs(graph, values, INPUT, nd.array(part, ctx=mx.cpu(), dtype=dtype))

@@ -66,6 +66,7 @@ def find_pictures(names: Sequence[str]) -> List[Picture]:
 
 
 def _check_file(name: str) -> None:
+    """Raise DataError unless a path is a regular file."""
     try:
         kind = Path(name).stat().st_mode
     except FileNotFoundError:
@@ -77,6 +78,8 @@ def _check_file(name: str) -> None:
 
 
 def _find_in_folder(folder: str) -> List[Picture]:
+    """Find the pictures in a folder and its subfolders."""
+
     def fail(error: OSError) -> None:
         raise error
 

@@ -230,6 +230,7 @@ class LoadedRun:
         return PredictedBatch(Predictions(self.classes, tuple(names), scores), pixels, true_labels)
 
     def _split_from_array(self, images: Any) -> ArraySplit:
+        """Make a split from an array of images. Raises DataError for another shape."""
         shape = images.shape
         if images.ndim == 3 and shape[1:] == self.image_shape[1:] and self.image_shape[0] == 1:
             images = images[:, np.newaxis]
@@ -345,6 +346,7 @@ def _comparable_settings(
 
 
 def _read_description(path: "str | os.PathLike[str]") -> Description:
+    """Read the description of a finished run. Raises ConfigError."""
     if not isinstance(path, (str, os.PathLike)):
         raise ConfigError(
             f"the folder of a run is a {type(path).__name__}: give its path, as result.run_dir is"
@@ -390,6 +392,7 @@ def _resolve_pictures(inputs: Sequence[Any]) -> List[Picture]:
 
 
 def _check_path(name: Any) -> str:
+    """Return the path of a file or folder. Raises DataError for other values."""
     if not isinstance(name, (str, os.PathLike)):
         if type(name).__module__.startswith("PIL."):
             raise DataError(

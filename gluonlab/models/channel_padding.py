@@ -266,6 +266,7 @@ class _PaddingPlan:
         return sum(self._convolution_multiply_adds(index) for index in self.convolutions)
 
     def _convolution_multiply_adds(self, index: int) -> float:
+        """Return the multiply-adds of a convolution, with padding."""
         convolution, (channels_in, channels_out) = (
             self.convolutions[index],
             self._padded_channels(index),
@@ -312,6 +313,7 @@ class _PaddingPlan:
         return False
 
     def _make_convolution(self, node: Node) -> Optional[_Convolution]:
+        """Return the convolution of a node; None if it cannot be padded."""
         if node["op"] != "Convolution":
             return None
         attrs = node.get("attrs", {})
@@ -343,6 +345,7 @@ class _PaddingPlan:
         return bool(unpadded)
 
     def _compute_layout(self, index: int, node: Node) -> Optional[Layout]:
+        """Compute the layout of a node's first output; None without padding."""
         if index in self.convolutions:
             return self._convolution_layout(index)
         layouts = [self.entry_layout(entry) for entry in node["inputs"]]
@@ -369,6 +372,7 @@ class _PaddingPlan:
     def _concatenation_layout(
         self, node: Node, layouts: List[Optional[Layout]]
     ) -> Optional[Layout]:
+        """Compute the layout of a concatenation; None if it cannot read padded images."""
         if node.get("attrs", {}).get("dim", "1") not in ("1", "-3"):
             return None
         all_layouts: List[Layout] = []
@@ -382,6 +386,7 @@ class _PaddingPlan:
         return _concatenate(all_layouts)
 
     def _convolution_layout(self, index: int) -> Optional[Layout]:
+        """Compute the layout of a convolution, and decide whether its input is padded."""
         convolution = self.convolutions[index]
         source = self.entry_layout(self.nodes[index]["inputs"][0])
         missing = -convolution.channels_in % self.multiple
@@ -470,6 +475,7 @@ class _GraphWriter:
         return [self._new_indices[entry[0]], entry[1], entry[2]]
 
     def _write_padded(self, index: int, node: Node) -> None:
+        """Write a node that reads padded images."""
         plan, layout = self._plan, self._plan.layouts.get(index)
         inputs, attrs = (
             [self._new_entry(entry) for entry in node["inputs"]],
@@ -497,6 +503,7 @@ class _GraphWriter:
         attrs: Dict[str, str],
         source: Optional[Layout],
     ) -> None:
+        """Pad the weight and bias of a convolution."""
         convolution, layout = self._plan.convolutions[index], self._plan.layouts.get(index)
         if layout is None and source is None:
             return
@@ -588,6 +595,7 @@ class _GraphWriter:
         return self._unpadded_outputs[key]
 
     def _remove_zeros(self, name: str, image: Entry, layout: Layout) -> Entry:
+        """Remove the zero channels of an image."""
         parts: List[Entry] = []
         begin = 0
         for number, run in enumerate(layout):

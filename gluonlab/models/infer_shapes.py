@@ -108,6 +108,7 @@ def _smallest_image(scores: mx.sym.Symbol, channels: int, classes: int) -> "Opti
 
 
 def _smallest_image_hint(shape: "Shape", smallest: "Optional[Shape]") -> str:
+    """Return the part of a message that names the smallest image."""
     if smallest is None:
         return ""
     larger = shape[0] == smallest[0] and min(shape[1:]) >= smallest[1]

@@ -81,12 +81,12 @@ def alexnet_2towers(
     hidden: int = ALEXNET_HIDDEN,
     dropout: float = 0.5,
 ) -> nn.HybridSequential:
-    """(n, 3, 224, 224) -> (n, classes), by five convolutions and three dense layers.
+    """Create AlexNet with two towers of channels, (n, 3, 224, 224) -> (n, classes).
 
-    The second, fourth and fifth convolution are in two groups, which had a GPU each; the third, and
-    the dense layers, take the channels of both. Source: A. Krizhevsky, I. Sutskever, G. Hinton,
-    ImageNet Classification with Deep Convolutional Neural Networks, 2012, section 3.5 and figure 2;
-    without its response normalisation, as later versions are.
+    The second, fourth and fifth convolution are in two groups, each of which had its own GPU. The
+    third convolution and the dense layers read the channels of both. Source: A. Krizhevsky, I.
+    Sutskever, G. Hinton, ImageNet Classification with Deep Convolutional Neural Networks, 2012,
+    section 3.5 and figure 2. As in later versions, there is no response normalization.
     """
     net = nn.HybridSequential(prefix="alexnet_")
     with net.name_scope():

@@ -166,6 +166,7 @@ class _OptimizedBlock:
     def _use_graph(
         self: Any, graph: mx.sym.Symbol, data: List[str], kinds: Any, params: Any
     ) -> None:
+        """Make ``graph`` the compiled operator; ``kinds``: shapes and types of its arguments."""
         shapes = {name: kinds[name][0] for name in graph.list_arguments()}
         names = graph.list_auxiliary_states()
         states = dict(zip(names, graph.infer_shape(**shapes)[2]))

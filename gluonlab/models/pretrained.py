@@ -85,6 +85,7 @@ def load_parameters(
 
 
 def _read_parameters(path: Path, description: str) -> "Dict[str, NDArray]":
+    """Read a file of parameters by name. Raises ModelError."""
     advice = "give a file that Gluon's save_parameters or export wrote"
     if not os.path.isfile(path):
         raise ModelError(

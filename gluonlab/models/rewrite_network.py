@@ -266,6 +266,7 @@ def convert_global_average_pooling(
 
 
 def _is_global_average(node: Node, image: Shape) -> bool:
+    """Return whether a node averages all pixels of images (n, C, H, W)."""
     attrs = node.get("attrs", {})
     if node["op"] != "Pooling" or attrs.get("pool_type") != "avg":
         return False

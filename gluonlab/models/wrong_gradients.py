@@ -169,6 +169,7 @@ def replace_wrong_gradients(
 
 
 def _choose_replacement(node: Node, has_gradient: List[bool]) -> Optional[Replacement]:
+    """Return the replacement of a node with a wrong gradient; otherwise None."""
     op, attrs = node["op"], node.get("attrs", {})
     if op in JOINT_GRADIENT_INPUTS and not all(has_gradient):
         return _link_frozen_inputs(node, has_gradient)
@@ -179,6 +180,7 @@ def _choose_replacement(node: Node, has_gradient: List[bool]) -> Optional[Replac
 
 
 def _is_refused(node: Node) -> bool:
+    """Return whether an operator is in REFUSED, with these attributes."""
     op, attrs = node["op"], node.get("attrs", {})
     if op == "LeakyReLU":
         return bool(attrs.get("act_type") == "rrelu")
@@ -189,6 +191,7 @@ def _is_refused(node: Node) -> bool:
 
 
 def _has_wrong_gradient(op: str, attrs: Mapping[str, str], has_gradient: List[bool]) -> bool:
+    """Return whether an operator of REWRITTEN computes a wrong gradient for these inputs."""
     if op == "LeakyReLU":  # correct if only one of the gradients is needed
         kind = attrs.get("act_type")
         return (kind == "prelu" and all(has_gradient)) or (kind == "selu" and any(has_gradient))
@@ -221,6 +224,7 @@ def _link_frozen_inputs(node: Node, has_gradient: List[bool]) -> Optional[Replac
 
 
 def _append_rectifier(attrs: Mapping[str, str], add: Add, entries: List[Entry]) -> None:
+    """Append prelu or selu, from operators with correct gradients."""
     if attrs["act_type"] == "prelu":
         _append_prelu(add, entries)
     else:

@@ -85,6 +85,7 @@ def download(
 
 
 def _user_mirrors(source: Source, mirror: Optional[str]) -> List[str]:
+    """Return the addresses of the user's mirror: with and without the name of the data set."""
     if mirror is None:
         return []
     if not re.match(r"(?i)https?://[^/\s]", mirror):
@@ -421,6 +422,7 @@ def _response_start(response: requests.Response, present: int) -> Optional[int]:
 
 
 def _check_size(url: str, size: int, sizes: range) -> None:
+    """Raise DownloadError if a file has none of the allowed ``sizes``."""
     if size not in sizes:
         upper_limit = f" to {sizes.stop - 1:,}" if len(sizes) > 1 else ""
         raise DownloadError(

@@ -111,6 +111,7 @@ imagenette-160.tgz 98752094 4bacf19aa3f2454e330ac366c98ac1e470ccc6bebca8ff63ecc7
 
 
 def _make_sources() -> Iterator[Source]:
+    """Yield the sources of all data sets."""
     ossci, cvdf = "ossci-datasets.s3.amazonaws.com", "storage.googleapis.com/cvdf-datasets"
     yield Source(
         "mnist", _parse_file_table(MNIST), (f"https://{ossci}/mnist/", f"https://{cvdf}/mnist/")

@@ -120,6 +120,7 @@ def _checked_members(
 
 
 def _member_fault(member: tarfile.TarInfo) -> str:
+    """Describe why a member of an archive is refused; "" if it is accepted."""
     parts = member.name.split("/")
     if member.issym() or member.islnk():
         return f"is a link to {member.linkname!r}"

@@ -219,6 +219,7 @@ def _read_image(
 
 
 def _describe_error(error: Exception) -> str:
+    """Describe an exception of Pillow for the user."""
     if isinstance(error, UnidentifiedImageError):
         return f"not a {FORMAT_NAMES}, or its header is damaged"
     if isinstance(error, OSError) and error.strerror:

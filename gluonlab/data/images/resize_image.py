@@ -72,6 +72,7 @@ def resize_rows(rows: "Rows", size: int, box: Box, resizer: str) -> Image.Image:
 
 
 def _resize_with_cykooz(content: bytes, shape: Tuple[int, int], size: int, box: Box) -> Image.Image:
+    """Resize the ``box`` of RGBX bytes with cykooz.resizer; ``shape``: width and height."""
     width, height = shape
     left, top, right, bottom = box
     # the rows that the filter reads

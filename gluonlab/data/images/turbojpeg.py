@@ -36,8 +36,8 @@ FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended, progressive; coded by Huffman
 SCAN = 0xDA
 # tables, restart intervals, comments: they do not affect how Pillow reads the image
 SKIPPED_SEGMENTS = (0xDB, 0xC4, 0xDD, 0xFE)
-JFIF, COLOUR_PROFILE = (0xE0, b"JFIF\0", 14), (0xE2, b"ICC_PROFILE\0", 14)
-KNOWN_SEGMENTS = (JFIF, COLOUR_PROFILE)  # marker, first bytes, minimum length
+JFIF, COLOR_PROFILE = (0xE0, b"JFIF\0", 14), (0xE2, b"ICC_PROFILE\0", 14)
+KNOWN_SEGMENTS = (JFIF, COLOR_PROFILE)  # marker, first bytes, minimum length
 COMPONENT_COUNTS = (1, 3)  # grayscale, and YCbCr
 
 
@@ -109,6 +109,7 @@ def matches_pillow() -> bool:
 
 
 def _decodes_like_pillow(content: bytes) -> bool:
+    """Return whether a JPEG is supported, and has the same pixels as with Pillow."""
     with Image.open(io.BytesIO(content)) as image:
         expected = np.asarray(image.convert("RGB"))
     rows = decode_jpeg(content)

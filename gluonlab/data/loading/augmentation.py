@@ -210,6 +210,7 @@ def _mix_images(images: nd.NDArray, partner: nd.NDArray, share: float) -> nd.NDA
 
 
 def _mix_labels(labels: nd.NDArray, partner: nd.NDArray, share: float) -> nd.NDArray:
+    """Append the partner's label and the share to each label."""
     labels, partner = nd.cast(labels, dtype="float32"), nd.cast(partner, dtype="float32")
     if len(labels.shape) == 2:
         label_column = nd.slice_axis(labels, axis=1, begin=0, end=1)

@@ -95,6 +95,7 @@ def fits_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit]
 
 
 def _weights_as_fractions(weights: Sequence[Any], devices: int) -> List[Fraction]:
+    """Check the weights of the devices, and convert them to exact fractions."""
     if len(weights) != devices:
         raise DataError(f"{len(weights)} weights for {devices} devices: give one for each")
     if not all(
@@ -303,6 +304,7 @@ class _ResidentSource:
         return zip(*map(self._load_selections, columns))
 
     def _load_selections(self, selections: Sequence[BatchSelection]) -> "Iterator[Shards]":
+        """Yield the shards of all batches of an epoch, for own images or for partners."""
         batches = [selection.indices for selection in selections]
         bounds = [bounds_from_sizes(selection.sizes) for selection in selections]
         epoch = [self._gather_epoch(device, batches, bounds) for device in range(len(self.ctxs))]
@@ -380,6 +382,7 @@ class _StreamingSource:
     def _shard_batch(
         self, readings: List[Reading], selections: BatchIndices, sharders: _SharderPairs
     ) -> "Tuple[Shards, ...]":
+        """Wait for the images of a batch, and copy them to the devices."""
         try:
             arrays = [reading.result() for reading in readings]
         except BaseException:  # a damaged file, or Ctrl-C: the other readings are not needed

@@ -130,6 +130,7 @@ class ListedImages:
         return messages
 
     def _hold_out(self, images: ImageList, labels: "Labels", share: float) -> None:
+        """Divide listed images into ``train`` and ``val``, with ``share`` of each class in ``val``."""
         order = np.argsort(labels, kind="stable")
         bounds = np.searchsorted(labels[order], np.arange(len(self.classes) + 1))
         is_held_out = np.zeros(len(labels), bool)
@@ -238,6 +239,7 @@ def _to_numbers(labels: Sequence[Label]) -> List[Label]:
 
 
 def _check_label_names(train: ImageList, val: ImageList) -> None:
+    """Raise DataError if training and validation name a label differently."""
     for label, name in val.label_names.items():
         if train.label_names.get(label, name) != name:
             raise DataError(
@@ -549,6 +551,9 @@ def _iterate_records(path: Path, size: int) -> Iterator[_Record]:
 
 
 def _damaged_records_error(path: Path, count: int, begin: int, size: int) -> DataError:
+    """Return the error for a record file that is damaged at byte ``begin``, after ``count``
+    records.
+    """
     where = f"after {count:,} record{'s' * (count != 1)}" if count else "from its beginning"
     return DataError(
         f"{path}: truncated, damaged or not a record file {where}, at byte {begin:,} of {size:,}: "
@@ -566,6 +571,7 @@ def _reader_position(reader: Any) -> int:
 
 
 def _unpack_header(content: bytes, name: str) -> _Header:
+    """Unpack the label and id of a record. Raises DataError unless it has exactly one label."""
     from mxnet.recordio import unpack
 
     try:

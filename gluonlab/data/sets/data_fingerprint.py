@@ -66,6 +66,7 @@ def split_fingerprint(split: Split) -> str:
 
 
 def _iterate_content(split: Split) -> "Iterator[bytes | memoryview]":
+    """Yield the bytes that a fingerprint of a split covers."""
     yield repr(split.image_shape).encode()
     if isinstance(split, FileSplit):
         yield from _iterate_files(split.paths)
@@ -80,6 +81,7 @@ def _iterate_content(split: Split) -> "Iterator[bytes | memoryview]":
 
 
 def _iterate_files(locations: "Sequence[ImageLocation]") -> Iterator[bytes]:
+    """Yield names and sizes of files, or names and byte ranges of segments."""
     files = [location for location in locations if isinstance(location, str)]
     parent = os.path.commonpath(files) if files else ""
     for location in locations:
@@ -92,6 +94,7 @@ def _iterate_files(locations: "Sequence[ImageLocation]") -> Iterator[bytes]:
 
 
 def _iterate_pixels(split: PixelSplit) -> "Iterator[bytes | memoryview]":
+    """Yield the pixels of a split, or of a sample if it is large or on disk."""
     use_all = isinstance(split, ArraySplit) and split.images.nbytes <= MAX_BYTES
     images: "Images" = split.images
     if not use_all and len(split) > SAMPLED_IMAGES:

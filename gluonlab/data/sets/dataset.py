@@ -211,7 +211,7 @@ NORMALIZATIONS: Dict[str, Normalization] = {
 }
 
 
-def parse_normalization(normalise: str) -> Optional[Normalization]:
+def parse_normalization(value: str) -> Optional[Normalization]:
     """Convert a value of ``TrainConfig.normalise``; None for ``none``. Raises ConfigError.
 
     ``imagenet``, ``cifar10``, ...  one of NORMALIZATIONS
@@ -219,28 +219,28 @@ def parse_normalization(normalise: str) -> Optional[Normalization]:
     ``M,M,M/S,S,S``                 mean and standard deviation of each channel
     ``M/S``                         the same for all channels
     """
-    if normalise == NONE:
+    if value == NONE:
         return None
-    if "/" in normalise:
-        mean, std = (tuple(map(float, part.split(","))) for part in normalise.split("/"))
+    if "/" in value:
+        mean, std = (tuple(map(float, part.split(","))) for part in value.split("/"))
         return mean, std
-    if normalise not in NORMALIZATIONS:
+    if value not in NORMALIZATIONS:
         raise ConfigError(
-            unknown("--normalise", normalise, [*NORMALIZATIONS, NONE, "MEANS/DEVIATIONS"])
+            unknown("--normalise", value, [*NORMALIZATIONS, NONE, "MEANS/DEVIATIONS"])
         )
-    return NORMALIZATIONS[normalise]
+    return NORMALIZATIONS[value]
 
 
-def resolve_normalization(normalise: str, channels: int, dataset: str) -> Optional[Normalization]:
-    """Call `parse_normalization`, and check the number of channels. Raises ConfigError."""
-    normalization = parse_normalization(normalise)
+def resolve_normalization(value: str, channels: int, dataset: str) -> Optional[Normalization]:
+    """Convert a value of ``TrainConfig.normalise``, and check its channels. Raises ConfigError."""
+    normalization = parse_normalization(value)
     if normalization is None or len(normalization[0]) == channels:
         return normalization
-    if len(normalization[0]) == 1 and normalise not in NORMALIZATIONS:
+    if len(normalization[0]) == 1 and value not in NORMALIZATIONS:
         return normalization[0] * channels, normalization[1] * channels
     count, example = len(normalization[0]), f"{','.join('M' * channels)}/{','.join('S' * channels)}"
     raise ConfigError(
-        f"--normalise {normalise} is for {count} channel{'s' * (count > 1)}, "
+        f"--normalise {value} is for {count} channel{'s' * (count > 1)}, "
         f"and the images of {dataset} have {channels}: give {example}, or none"
     )
 

@@ -28,11 +28,11 @@ class DatasetKind(NamedTuple):
     find: Optional[Callable[..., Path]] = None
 
 
-GREY = "28x28 grey, 10 classes"
+GRAY_SUMMARY = "28x28 grey, 10 classes"
 DATASETS: Dict[str, DatasetKind] = {
     "digits": DatasetKind(
         standard_datasets.load_digits,
-        f"1,797 handwritten digits, built in: {GREY}",
+        f"1,797 handwritten digits, built in: {GRAY_SUMMARY}",
         standard_datasets.DIGITS_DEFAULTS,
     ),
     "mnist": DatasetKind(
@@ -42,7 +42,7 @@ DATASETS: Dict[str, DatasetKind] = {
             standard_datasets.DIGIT_CLASSES,
             standard_datasets.MNIST_DEFAULTS,
         ),
-        f"70,000 handwritten digits from IDX files: {GREY}",
+        f"70,000 handwritten digits from IDX files: {GRAY_SUMMARY}",
         standard_datasets.MNIST_DEFAULTS,
     ),
     "fashion-mnist": DatasetKind(
@@ -52,7 +52,7 @@ DATASETS: Dict[str, DatasetKind] = {
             standard_datasets.CLOTHING_CLASSES,
             standard_datasets.FASHION_MNIST_DEFAULTS,
         ),
-        f"70,000 pieces of clothing from IDX files: {GREY}",
+        f"70,000 pieces of clothing from IDX files: {GRAY_SUMMARY}",
         standard_datasets.FASHION_MNIST_DEFAULTS,
     ),
     "cifar10": DatasetKind(
@@ -89,7 +89,8 @@ DATASETS: Dict[str, DatasetKind] = {
     ),
     "synthetic": DatasetKind(
         standard_datasets.load_synthetic,
-        f"random images with random labels, for measuring, as many as a batch needs: {GREY}",
+        "random images with random labels, for measuring, as many as a batch needs: "
+        f"{GRAY_SUMMARY}",
         standard_datasets.SYNTHETIC_DEFAULTS,
     ),
 }

@@ -431,6 +431,7 @@ def has_samples(given: Any) -> bool:
 
 
 def _describe_value(given: Any) -> str:
+    """Describe a value for a message, such as ``a list`` or ``an array of shape (3,)``."""
     if hasattr(given, "shape"):
         return f"an array of shape {tuple(given.shape)}"
     if isinstance(given, type):

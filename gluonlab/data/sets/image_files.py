@@ -119,6 +119,7 @@ def _make_split(
     skip_bad: bool,
     memory: int,
 ) -> Split:
+    """Make a split that is decoded now if it fits into ``memory``, or batch by batch otherwise."""
     fits_in_memory = len(paths) * CHANNELS * decoders.size**2 + labels.nbytes <= memory
     if not fits_in_memory and not skip_bad:
         return FileSplit(paths, labels, decoders)

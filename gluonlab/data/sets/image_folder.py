@@ -77,6 +77,7 @@ def _load_packed(
     random_resized_crop: bool = False,
     resizer: Optional[str] = None,
 ) -> Dataset:
+    """Load a packed folder. Raises DataError for options that need image files."""
     if random_resized_crop:
         raise DataError(
             f"--random-resized-crop cuts image files, and {path} is packed: "
@@ -156,6 +157,7 @@ class ImageFolder:
     def _hold_out(
         self, classes: Dict[str, Path], share: float
     ) -> "Tuple[Tuple[List[str], Labels], Tuple[List[str], Labels]]":
+        """Divide the images of each class into training and validation images."""
         train, val = [], []
         for name, folder in classes.items():
             paths = self._list_images(folder)
@@ -205,6 +207,7 @@ def _class_folders(part: Path) -> Dict[str, Path]:
 
 
 def _explain_too_few_classes(part: Path, classes: Sequence[str]) -> str:
+    """Describe a folder with fewer than two classes, and how to fix it."""
     advice = "give at least two, each with the images of one class"
     if classes:
         return f"has folders for one class, {classes[0]}: {advice}"
@@ -218,6 +221,7 @@ def _explain_too_few_classes(part: Path, classes: Sequence[str]) -> str:
 def _check_same_classes(
     train_folders: Dict[str, Path], train: Path, val_folders: Dict[str, Path], val: Path
 ) -> None:
+    """Raise DataError if training and validation have different classes."""
     pairs = ((train_folders, val_folders, train, val), (val_folders, train_folders, val, train))
     for folders, other_folders, part, other_part in pairs:
         missing = min(set(folders) - set(other_folders), default=None)
@@ -344,6 +348,7 @@ def _explain_missing_train(root: Path, class_parent: Optional[Path]) -> str:
 
 
 def _explain_no_folder(root: Path) -> str:
+    """Describe a path that is not a folder, and how to fix it."""
     if not root.exists():
         return f"does not exist: give a folder with {LAYOUT}"
     if root.name.lower().endswith(ARCHIVES):
@@ -445,6 +450,7 @@ def convertible_endings(paths: Sequence[str]) -> str:
 
 
 def _check_regular(entry: "os.DirEntry[str]") -> None:
+    """Raise DataError unless an entry is a regular file."""
     try:
         regular = entry.is_file()
     except OSError:
@@ -456,6 +462,7 @@ def _check_regular(entry: "os.DirEntry[str]") -> None:
 
 
 def _holds_images(folder: str) -> bool:
+    """Return whether there are images in a folder or its subfolders."""
     return any(
         is_image_name(name) and not is_hidden(name)
         for _, _, names in os.walk(folder)

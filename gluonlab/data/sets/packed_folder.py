@@ -79,6 +79,7 @@ def check_new_folder(out: "str | os.PathLike[str]") -> Path:
 
 def _write_split(folder: Path, kind: str, split: Split) -> None:
     # numpy.lib.format, version 1.0
+    """Decode a split, and write its images and labels as .npy files."""
     header = {"descr": "|u1", "fortran_order": False, "shape": (len(split), *split.image_shape)}
     labels = np.empty(len(split), np.int32)
     bar = tqdm(unit=" images", disable=None, leave=False, dynamic_ncols=True, total=len(split))
@@ -122,6 +123,7 @@ def read_packed(
 
 
 def _read_index(path: Path) -> Dict[str, Any]:
+    """Read and check pack.json."""
     try:
         index = json.loads(read_bounded(path / INDEX, MAX_INDEX_BYTES))
         name, classes, shape = index["name"], index["classes"], index["image_shape"]
@@ -173,6 +175,7 @@ class PackedSplit(PixelSplit):
 
 
 def _read_split(path: Path, kind: str, index: Dict[str, Any]) -> PixelSplit:
+    """Map the images of a split, and check them with the labels and pack.json."""
     images = _map_array(path / f"{kind}-images.npy", np.uint8)
     labels = _map_array(path / f"{kind}-labels.npy", np.int32)
     # image_shape has 3 numbers
@@ -190,6 +193,7 @@ def _read_split(path: Path, kind: str, index: Dict[str, Any]) -> PixelSplit:
 
 
 def _map_array(path: Path, dtype: type) -> "np.ndarray[Any, Any]":
+    """Map an .npy file into memory. Raises DataError for a damaged one."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
