@@ -130,7 +130,7 @@ class ListedImages:
         return messages
 
     def _hold_out(self, images: ImageList, labels: "Labels", share: float) -> None:
-        """Divide listed images into ``train`` and ``val``, with ``share`` of each class in ``val``."""
+        """Divide the images: ``share`` of each class into ``val``, the others into ``train``."""
         order = np.argsort(labels, kind="stable")
         bounds = np.searchsorted(labels[order], np.arange(len(self.classes) + 1))
         is_held_out = np.zeros(len(labels), bool)
