@@ -61,9 +61,9 @@ def classified(python, tmp_path, folder, pictures):
 
 def assert_as_predicted(run_dir, pictures, names, probabilities):
     """Check that the predictions equal those of `gluonlab.predict`, with the program's resizer."""
-    found = load_run(str(run_dir)).predict(pictures)
-    assert names == found.names
-    np.testing.assert_allclose(probabilities, found.probabilities.max(axis=1), atol=5e-5)
+    result = load_run(str(run_dir)).predict(pictures)
+    assert names == result.names
+    np.testing.assert_allclose(probabilities, result.probabilities.max(axis=1), atol=5e-5)
 
 
 def confusion_of(classes, labels, found):

@@ -35,9 +35,9 @@ pytestmark = pytest.mark.cpu_only("onnxruntime is compared with MXNet on the CPU
 def scores_of(file, images):
     """Compute the scores with onnxruntime."""
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-    [given], [wanted] = session.get_inputs(), session.get_outputs()
+    [given], [expected] = session.get_inputs(), session.get_outputs()
     assert (given.name, given.shape) == ("data", ["batch", *images.shape[1:]])
-    assert (wanted.name, wanted.shape[0]) == ("scores", "batch")
+    assert (expected.name, expected.shape[0]) == ("scores", "batch")
     return session.run(None, {"data": images})[0]
 
 
@@ -209,10 +209,10 @@ def test_random_statistics_are_those_of_the_input():
     net = gluon.SymbolBlock(output, mx.sym.var("data"))
     for name, param in net.collect_params().items():
         param._load_init(arrays[name], [mx.cpu()])
-    found = net(nd.array(images)).asnumpy()
+    result = net(nd.array(images)).asnumpy()
     beta, gamma = (arrays[f"{prefix}{name}"].asnumpy() for name in ("beta", "gamma"))
-    np.testing.assert_allclose(found.mean(axis=(0, 2, 3)), beta, atol=0.2)
-    np.testing.assert_allclose(found.std(axis=(0, 2, 3)), gamma, rtol=0.2)
+    np.testing.assert_allclose(result.mean(axis=(0, 2, 3)), beta, atol=0.2)
+    np.testing.assert_allclose(result.std(axis=(0, 2, 3)), gamma, rtol=0.2)
 
 
 class Erf(nn.HybridBlock):
@@ -249,9 +249,9 @@ def test_patches_for_the_exporter_are_undone():
 
 def test_the_folder_says_what_the_model_is_and_has_no_stale_one(tmp_path):
     net, data = completed("resnet8", SHAPE), dataset_of(SHAPE, samples=100)
-    found = write_export(net, "resnet8", data, tmp_path, format=ONNX)
+    result = write_export(net, "resnet8", data, tmp_path, format=ONNX)
     said = json.loads((tmp_path / DESCRIPTION).read_text())
-    assert said["onnx"]["largest_difference"] == found.difference <= TOLERANCE
+    assert said["onnx"]["largest_difference"] == result.difference <= TOLERANCE
     assert (said["onnx"]["test_images"], said["onnx"]["batches"]) == (12, [1, 4, 7])
     assert {path.name for path in tmp_path.iterdir()} == {SYMBOL, WEIGHTS, DESCRIPTION, ONNX_FILE}
     model = onnx.load(tmp_path / ONNX_FILE)

@@ -85,8 +85,8 @@ def test_larger_rounding_errors_are_allowed_up_to_a_limit():
     }
     other = {**arrays, "a": nd.full((1, 3), 5e3)}  # rounds twice as much
     file = to_onnx(graph, other, (3,), "rounding")
-    found = check_onnx(file, graph, arrays, images, (2, 3))
-    assert 5e-5 < found.difference < MAX_DIFFERENCE
+    result = check_onnx(file, graph, arrays, images, (2, 3))
+    assert 5e-5 < result.difference < MAX_DIFFERENCE
     with pytest.raises(RunError, match="float32 rounds by"):
         check_onnx(file, graph, arrays, images, (2, 3), max_difference=5e-5)
     exact = {**arrays, "a": nd.zeros((1, 3))}  # where there is nothing to round

@@ -121,12 +121,12 @@ def test_over_the_test_images_accuracy_and_mistakes_are_those_of_the_evaluation(
     test = load_dataset("digits").test
     images, labels = test.batch(np.arange(len(test)))
     loaded = load_run(grey.run_dir, devices=named(devices), batch_size=50)
-    said, found = loaded.predict(images), loaded.mistakes()
+    said, result = loaded.predict(images), loaded.mistakes()
     evaluated = evaluate_run(str(grey.run_dir), devices=named(devices)).score
-    assert (said.labels == labels).mean() == found.accuracy == evaluated.accuracy < 1
+    assert (said.labels == labels).mean() == result.accuracy == evaluated.accuracy < 1
     taken = plain_scores(grey, (1, 28, 28), images / np.float32(255)).argmax(axis=1)
-    assert [each.number for each in found.wrong] == np.flatnonzero(taken != labels).tolist()
-    for each in found.wrong:
+    assert [each.number for each in result.wrong] == np.flatnonzero(taken != labels).tolist()
+    for each in result.wrong:
         assert (each.file, each.true, each.predicted) == (
             None, str(labels[each.number]), str(taken[each.number]),
         )  # fmt: skip

@@ -124,7 +124,7 @@ def test_wrong_draws_and_names_exactly_the_images_that_the_run_gets_wrong(
 
     draw_sheet = predictions.draw_sheet
     monkeypatch.setattr(predictions, "draw_sheet", draw)
-    found = load_run(finished, devices=named(1)).mistakes()
+    result = load_run(finished, devices=named(1)).mistakes()
     words = (str(finished), "--wrong", "--devices", named(1))
     status, out, err = predict(*words, "--json", "--sheet", "wrong.png")
     told = json.loads(out)
@@ -132,17 +132,17 @@ def test_wrong_draws_and_names_exactly_the_images_that_the_run_gets_wrong(
     accuracy = evaluate_run(str(finished), devices=named(1)).score.accuracy
     assert (told["images"], told["accuracy"]) == (360, accuracy)
     assert [(each["number"], each["true"], each["predicted"]) for each in told["wrong"]] == [
-        (each.number, each.true, each.predicted) for each in found.wrong
+        (each.number, each.true, each.predicted) for each in result.wrong
     ]
     title, *tiles = drawn
-    assert title.startswith(f"{len(found.wrong)} of 360 test images of digits wrong, accuracy 0.")
+    assert title.startswith(f"{len(result.wrong)} of 360 test images of digits wrong, accuracy 0.")
     below = {tile.lines[-1][0]: [words for words, _ in tile.lines] for tile in tiles}
     assert below == {
         f"no. {each.number}": [
             f"true {each.true}", f"taken for {each.predicted}", f"{each.probability:.1%}",
             f"no. {each.number}",
         ]
-        for each in found.wrong
+        for each in result.wrong
     }  # fmt: skip
     shown = [float(tile.lines[2][0].rstrip("%")) for tile in tiles]
     assert shown == sorted(shown, reverse=True)
@@ -293,9 +293,9 @@ def test_the_pages_commands_and_its_program_run(ended, finished, pictures, tmp_p
             assert ended(main, *words)[0] == 0, line
     assert {"sheet.png", "wrong.png", "mistakes.png"} <= set(names(tmp_path))
     [program] = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
-    found = {}
-    exec(program, found)
-    assert len(found["said"]) == 2 and found["mistake"].number < 360
+    result = {}
+    exec(program, result)
+    assert len(result["said"]) == 2 and result["mistake"].number < 360
 
 
 def test_a_table_is_aligned_where_letters_take_two_columns():

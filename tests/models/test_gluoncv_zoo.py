@@ -59,8 +59,8 @@ def test_residual_networks_are_those_of_gluoncv(name, theirs):
     reference(nd.array(images))
     assert [array.shape for array in values(net)] == [array.shape for array in values(reference)]
     set_values(reference, values(net))
-    found = net(nd.array(images, ctx=device())).asnumpy()
-    assert distance([found], [reference(nd.array(images)).asnumpy()]) <= 1e-5
+    result = net(nd.array(images, ctx=device())).asnumpy()
+    assert distance([result], [reference(nd.array(images)).asnumpy()]) <= 1e-5
 
 
 @pytest.mark.parametrize(

@@ -47,12 +47,12 @@ def is_wrong(case):
 
 def faults(case, roles=ROLES, requests=("write", "add"), hybridized=True):
     """Return the faults of the gradients of an operator, one line per mode."""
-    found = []
+    result = []
 
     def compare(way, gradients, right, limit):
         away = error(gradients, right)
         if not away < limit:
-            found.append(f"{case} {way}: {away:.2g}")
+            result.append(f"{case} {way}: {away:.2g}")
 
     drawn = Drawn(case)
     right, limit = drawn.by_differences(), BY_DIFFERENCES[drawn.dtype]
@@ -68,20 +68,22 @@ def faults(case, roles=ROLES, requests=("write", "add"), hybridized=True):
         if case.random:  # each type has numbers of its own
             right = drawn.imperative()
         for role in roles:
-            graph, wanted = drawn.graph(role), drawn.expected(right, role)
+            graph, expected = drawn.graph(role), drawn.expected(right, role)
             for request in requests:
                 if _is_fixed_gamma(case) and request == "add":
                     continue  # its gradient is zero, and is not added but written
-                compare(f"{dtype} {role} {request}", drawn.bound(graph, request), wanted,
+                compare(f"{dtype} {role} {request}", drawn.bound(graph, request), expected,
                         ALIKE[dtype])  # fmt: skip
             for only in (
-                range(len(wanted)) if len(wanted) > 1 and not _needs_all(case, dtype) else ()
+                range(len(expected)) if len(expected) > 1 and not _needs_all(case, dtype) else ()
             ):
                 compare(f"{dtype} {role} only {only}", drawn.bound(graph, only=only),
-                        [wanted[only]], ALIKE[dtype])  # fmt: skip
+                        [expected[only]], ALIKE[dtype])  # fmt: skip
             if hybridized and not is_wrong(case) and not _is_loud(case, dtype):
-                compare(f"{dtype} {role} hybridized", drawn.hybridized(graph), wanted, ALIKE[dtype])
-    return found
+                compare(
+                    f"{dtype} {role} hybridized", drawn.hybridized(graph), expected, ALIKE[dtype]
+                )
+    return result
 
 
 def _is_wrong_at_once(case):
@@ -112,19 +114,19 @@ def drawn_cases():
 
 
 def test_drawn_operators_have_right_gradients_in_a_run():
-    found = [
+    result = [
         fault
         for case in drawn_cases()
         for fault in faults(case, ("inner",), ("write",), hybridized=False)
     ]
-    assert not found, "\n".join(found)
+    assert not result, "\n".join(result)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_operator_has_right_gradients(family):
-    found = [fault for case in FAMILIES[family]() for fault in faults(case)]
-    assert not found, "\n".join(found)
+    result = [fault for case in FAMILIES[family]() for fault in faults(case)]
+    assert not result, "\n".join(result)
 
 
 def test_every_operator_of_mxnet_has_a_case_or_no_gradient():
@@ -208,8 +210,8 @@ def test_a_replica_has_the_gradients_of_the_plain_network(add):
             param.grad()[:] = 1.5
     replica.forward(images, labels, add=add)
     replica.backward()
-    found = [param.grad().asnumpy() - 1.5 * add for param in net.collect_params().values()]
-    assert error(found, right) < 1e-5
+    result = [param.grad().asnumpy() - 1.5 * add for param in net.collect_params().values()]
+    assert error(result, right) < 1e-5
 
 
 @pytest.mark.parametrize(

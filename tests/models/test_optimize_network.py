@@ -160,8 +160,8 @@ def test_images_of_any_size_are_scored_as_before(sides, is_np):
     expected = [net(nd.array(image, ctx=device())).asnumpy() for image in images]
     gluonlab.optimize(net, SHAPE)
     for _ in range(2):
-        found = [net(nd.array(image, ctx=device())).asnumpy() for image in images]
-        assert distance(found, expected) <= 1e-5
+        result = [net(nd.array(image, ctx=device())).asnumpy() for image in images]
+        assert distance(result, expected) <= 1e-5
 
 
 def test_networks_of_numpy_arrays_give_numpy_arrays():

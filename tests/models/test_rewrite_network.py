@@ -86,8 +86,8 @@ def test_a_dense_layer_equals_the_convolution(side, attrs, seed):
     assert names(dense) == names(graph)
     random = np.random.RandomState(seed)
     arrays = {name: random.uniform(0.5, 1, each).astype("f4") for name, each in shapes.items()}
-    found = assert_alike(dense, graph, arrays, [np.ones(output_shape, np.float32)])
-    weight = found["gradient conv_weight"]
+    result = assert_alike(dense, graph, arrays, [np.ones(output_shape, np.float32)])
+    weight = result["gradient conv_weight"]
     # with positive images, weights that only meet the padding and no others
     idle = weight == 0
     usual = attrs.get("dilate", (1, 1)) == (1, 1) and attrs.get("num_group", 1) == 1
@@ -156,8 +156,8 @@ def test_training_and_prediction_equal_gluon(count):
     # them right
     cudnns = on_gpus() and count == 1
     as_cpus = [not (cudnns and name.endswith("running_var")) for name in net.collect_params()]
-    found = values(net, ctxs[0])
-    assert distance([*compress(found, as_cpus)], [*compress(expected, as_cpus)]) < 1e-4
+    result = values(net, ctxs[0])
+    assert distance([*compress(result, as_cpus)], [*compress(expected, as_cpus)]) < 1e-4
 
 
 # --- ReLU behind max pooling
@@ -407,11 +407,11 @@ def test_only_images_whose_channels_fill_no_blocks_are_joined_otherwise(channels
     parts = [f"part{i}" for i in range(len(channels))]
     graph = mx.sym.Concat(*[mx.sym.relu(mx.sym.var(part)) for part in parts], dim=1, name="joined")
     shapes = {part: (2, each, 3, 4)[:axes] for part, each in zip(parts, channels)}
-    found = convert_odd_concatenations(graph, shapes)
-    assert (found is not graph) == replaced
-    assert (len(parse_graph(found)["nodes"]) != len(parse_graph(graph)["nodes"])) == replaced
-    assert names(found) == names(graph)
-    assert found.infer_shape(**shapes)[1] == graph.infer_shape(**shapes)[1]
+    result = convert_odd_concatenations(graph, shapes)
+    assert (result is not graph) == replaced
+    assert (len(parse_graph(result)["nodes"]) != len(parse_graph(graph)["nodes"])) == replaced
+    assert names(result) == names(graph)
+    assert result.infer_shape(**shapes)[1] == graph.infer_shape(**shapes)[1]
 
 
 def parts_of(kind):
@@ -435,12 +435,12 @@ def test_a_graph_computes_the_same_however_its_parts_are_made(kind, dtype, dim):
     joined = mx.sym.concat(*parts_of(kind), dim=dim, name="joined")
     graph = mx.sym.Group([mx.sym.concat(joined, joined, dim=1), joined])
     shapes = {"x": (2, 9, 4, 5), "y": (2, 5 if dim in (1, -3) else 9, 4, 5)}
-    found = convert_odd_concatenations(graph, shapes)
-    assert found is not graph and found.list_outputs() == graph.list_outputs()
+    result = convert_odd_concatenations(graph, shapes)
+    assert result is not graph and result.list_outputs() == graph.list_outputs()
     random = np.random.RandomState(0)
     arrays = {name: random.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
     heads = [np.full(each, 0.5, dtype) for each in graph.infer_shape(**shapes)[1]]
-    assert_alike(found, graph, arrays, heads, rtol=0, atol=0)
+    assert_alike(result, graph, arrays, heads, rtol=0, atol=0)
 
 
 class Shuffled(nn.HybridBlock):

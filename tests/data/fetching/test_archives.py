@@ -126,9 +126,9 @@ def imagenette(*mirrors, archive=IMAGENETTE, most_bytes=10**6):
 def test_the_files_of_an_archive_are_listed_with_their_digests(serve, root):
     source = imagenette(serve({"imagenette2-320.tgz": IMAGENETTE}).url)
     folder = download(source, root)
-    found = files_below(folder)
-    lines = found.pop(MANIFEST).decode().splitlines()
-    assert found == IMAGES
+    result = files_below(folder)
+    lines = result.pop(MANIFEST).decode().splitlines()
+    assert result == IMAGES
     assert lines == [f"{sha256(content)}  {name}" for name, content in sorted(IMAGES.items())]
     assert subprocess.run(["sha256sum", "-c", "--quiet", MANIFEST], cwd=folder).returncode == 0
     (folder / "train/n0/0.JPEG").write_bytes(b"damaged")

@@ -103,12 +103,12 @@ def test_a_jpeg_is_decoded_at_a_fraction_only_where_the_box_is_large_enough(
     reduced = 0
     for seed in range(60):
         left, top, right, bottom = box = random_crop_box(seed, width, height)
-        found, whole = decode_image(str(path), size, seed), cut_by_pillow(path, box, size)
+        result, whole = decode_image(str(path), size, seed), cut_by_pillow(path, box, size)
         if min(right - left, bottom - top) < 2 * size:
-            assert np.array_equal(found, whole)
+            assert np.array_equal(result, whole)
         else:
             reduced += 1
-            assert np.abs(found.astype(int) - whole).mean() < 12
+            assert np.abs(result.astype(int) - whole).mean() < 12
     assert 0 < reduced < 60
 
 

@@ -59,19 +59,19 @@ def pids(decoders):
 
 def taken(begun):
     """The images, or what was raised instead of them; not waited for for ever."""
-    found = []
+    result = []
 
     def take():
         try:
-            found.append(begun.result())
+            result.append(begun.result())
         except Exception as error:
-            found.append(error)
+            result.append(error)
 
     thread = threading.Thread(target=take, daemon=True)
     thread.start()
     thread.join(LIMIT_S)
-    assert found
-    return found[0]
+    assert result
+    return result[0]
 
 
 @pytest.mark.parametrize("count", [0, 1, REQUEST_IMAGES, REQUEST_IMAGES + 1, 45])
@@ -82,15 +82,15 @@ def test_the_images_come_in_the_order_of_their_files(decoders, paths, count):
 
 
 def test_several_threads_may_ask_at_once(decoders, paths):
-    expected, found = decoders.decode(paths), [None] * 4
+    expected, result = decoders.decode(paths), [None] * 4
 
     def ask(number):
-        found[number] = decoders.decode(paths)
+        result[number] = decoders.decode(paths)
 
     threads = [threading.Thread(target=ask, args=[number]) for number in range(4)]
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
-    assert all(np.array_equal(images, expected) for images in found)
+    assert all(np.array_equal(images, expected) for images in result)
 
 
 @pytest.mark.parametrize("count", [1, *long_cases(2), 3])

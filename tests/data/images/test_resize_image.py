@@ -49,9 +49,9 @@ def difference(pixels, size, box):
     image, (left, top, right, bottom) = Image.fromarray(pixels), box
     bilinear = Image.Resampling.BILINEAR
     across = image.resize((size, image.height), bilinear, box=(left, 0, right, image.height))
-    wanted = np.asarray(across.resize((size, size), bilinear, box=(0, top, size, bottom)))
-    found = np.asarray(resize_image(image, size, box, CYKOOZ))[:, :, :3]
-    return np.abs(found.astype(int) - wanted)
+    expected = np.asarray(across.resize((size, size), bilinear, box=(0, top, size, bottom)))
+    result = np.asarray(resize_image(image, size, box, CYKOOZ))[:, :, :3]
+    return np.abs(result.astype(int) - expected)
 
 
 @st.composite
@@ -122,10 +122,10 @@ def test_files_of_every_kind_differ_by_no_more(
     image = Image.fromarray(photograph(width, height)).convert(mode)
     with open(path, "wb") as file:
         file.write(encoded(image, exif=exif, progressive=progressive, quality=90))
-    wanted = decode_image(path, size, seed).astype(int)
-    found = [decode_image(path, size, seed, quick, CYKOOZ) for quick in (False, True)]
-    assert np.array_equal(*found)
-    assert np.abs(found[0] - wanted).max() <= MAX_DIFFERENCE
+    expected = decode_image(path, size, seed).astype(int)
+    result = [decode_image(path, size, seed, quick, CYKOOZ) for quick in (False, True)]
+    assert np.array_equal(*result)
+    assert np.abs(result[0] - expected).max() <= MAX_DIFFERENCE
 
 
 @pytest.mark.parametrize("left", [2, 300])

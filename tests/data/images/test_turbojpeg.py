@@ -95,8 +95,8 @@ def test_jpegs_that_are_not_plain_are_decoded_by_pillow(tmp_path, kind):
 def test_a_truncated_header_has_a_size_or_none():
     frame = JPEG.index(b"\xff\xc0")
     for length in range(len(JPEG)):
-        found = turbojpeg.read_plain_jpeg_size(JPEG[:length])
-        assert found == (30, 24) if found else length < JPEG.index(b"\xff\xda") + 4, length
+        result = turbojpeg.read_plain_jpeg_size(JPEG[:length])
+        assert result == (30, 24) if result else length < JPEG.index(b"\xff\xda") + 4, length
     assert turbojpeg.read_plain_jpeg_size(JPEG[: frame + 9]) is None
 
 

@@ -93,10 +93,10 @@ def test_augmented_images_are_the_same_for_any_devices_and_workers(budget, k, wo
         order = np.random.RandomState([5, epoch]).permutation(26)
         parts = [list(worker) for worker in workers]
         for step, batches in enumerate(zip(*parts)):
-            wanted = order[8 * step : 8 * step + 8]
-            found = np.concatenate([x.asnumpy() for xs, _ in batches for x in xs])
-            draw = Augment(3, True).draw(5, epoch, step, len(wanted))
-            assert np.array_equal(found, by_numpy(split.images[wanted], draw, 3))
+            expected = order[8 * step : 8 * step + 8]
+            result = np.concatenate([x.asnumpy() for xs, _ in batches for x in xs])
+            draw = Augment(3, True).draw(5, epoch, step, len(expected))
+            assert np.array_equal(result, by_numpy(split.images[expected], draw, 3))
 
 
 @pytest.mark.parametrize(
@@ -105,14 +105,14 @@ def test_augmented_images_are_the_same_for_any_devices_and_workers(budget, k, wo
 def test_images_are_normalized_per_channel(colours):
     mean, deviation = (np.array(each).reshape(1, -1, 1, 1) for each in colours)
     images = images_of((5, mean.size, 4, 6))
-    wanted = (images / 255 - mean) / deviation
+    expected = (images / 255 - mean) / deviation
     function = make_input(colours)
     symbol = function(mx.sym, mx.sym.var("x"))
     for ctx in contexts(2):
         x = nd.array(images, ctx, np.uint8)
-        for found in (function(nd, x), symbol.bind(ctx, {"x": x}).forward()[0]):
-            assert found.context == ctx
-            np.testing.assert_allclose(found.asnumpy(), wanted, rtol=1e-5, atol=1e-6)
+        for result in (function(nd, x), symbol.bind(ctx, {"x": x}).forward()[0]):
+            assert result.context == ctx
+            np.testing.assert_allclose(result.asnumpy(), expected, rtol=1e-5, atol=1e-6)
 
 
 # --- mixup: every image with the one at the other end of the whole batch, whatever devices, workers
@@ -161,12 +161,14 @@ def test_mixup_equals_its_formula_on_any_number_of_devices(budget, n, batch, k, 
         batches = list(loader)
         assert len(batches) == -(-n // batch)
         for step, (xs, ys) in enumerate(batches):
-            wanted = order[step * batch : (step + 1) * batch]
+            expected = order[step * batch : (step + 1) * batch]
             images, labels = mixed_by_numpy(
-                split.images[wanted], split.labels[wanted], Mixup(alpha).draw(seed, epoch, step)
+                split.images[expected], split.labels[expected], Mixup(alpha).draw(seed, epoch, step)
             )
             assert (
-                [a.context for a in xs] == [a.context for a in ys] == contexts(min(k, len(wanted)))
+                [a.context for a in xs]
+                == [a.context for a in ys]
+                == contexts(min(k, len(expected)))
             )
             assert [len(x) for x in xs] == [len(y) for y in ys]
             assert all(a.dtype == np.float32 for a in (*xs, *ys))
@@ -194,9 +196,9 @@ def test_streaming_and_resident_batches_are_bit_identical_with_augmentation(
 
     expected = list(batches_of(*loaders(cpus(1), prefetch=0)))
     for options in (dict(resident_bytes=2**20), dict(prefetch=prefetch)):
-        found = list(batches_of(*loaders(contexts(k), workers, **options)))
-        assert len(found) == len(expected)
-        assert all(map(np.array_equal, chain(*found), chain(*expected)))
+        result = list(batches_of(*loaders(contexts(k), workers, **options)))
+        assert len(result) == len(expected)
+        assert all(map(np.array_equal, chain(*result), chain(*expected)))
 
 
 def test_a_partner_is_augmented_as_it_is_in_the_batch():
@@ -205,10 +207,10 @@ def test_a_partner_is_augmented_as_it_is_in_the_batch():
         Loader(split, contexts(2), 5, 4, raw=True, augment=Augment(2, flip=True), mixup=mixup)
         for mixup in (None, Mixup(1))
     )
-    for step, (found, (images, labels)) in enumerate(zip(batches_of(mixed), batches_of(plain))):
+    for step, (result, (images, labels)) in enumerate(zip(batches_of(mixed), batches_of(plain))):
         expected = mixed_by_numpy(images, labels, Mixup(1).draw(4, 0, step))
-        np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-4)
-        np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
+        np.testing.assert_allclose(result[0], expected[0], rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(result[1], expected[1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("budget", BUDGETS.values(), ids=list(BUDGETS))
@@ -228,9 +230,9 @@ def test_a_restored_loader_resumes_with_the_same_batches(budget, changed):
     batches.close()  # it has read ahead
     first = loader(5)
     expected = [batch for _ in range(2) for batch in batches_of(first)]
-    found = [batch for _ in range(2) for batch in batches_of(late)]
-    assert len(found) == 6
-    assert all(map(np.array_equal, chain(*found), chain(*expected[2:])))
+    result = [batch for _ in range(2) for batch in batches_of(late)]
+    assert len(result) == 6
+    assert all(map(np.array_equal, chain(*result), chain(*expected[2:])))
 
 
 class CountingSplit(ArraySplit):

@@ -49,12 +49,12 @@ def test_proportional_sizes_are_the_nearest_whole_numbers(size, weights):
 @examples(40)
 @given(st.integers(0, 400), WEIGHTS)
 def test_weighted_shards_are_proportional_and_not_empty(size, weights):
-    sizes, wanted = shard_sizes(size, len(weights), weights), proportional_sizes(size, weights)
+    sizes, expected = shard_sizes(size, len(weights), weights), proportional_sizes(size, weights)
     assert sum(sizes) == size and len(sizes) == min(size, len(weights)) and 0 not in sizes
-    if 0 not in wanted:
-        assert sizes == wanted or size < len(weights)
+    if 0 not in expected:
+        assert sizes == expected or size < len(weights)
     elif size >= len(weights):  # who had none has one, and only larger ones have less
-        assert all(one == max(1, two) or 1 <= one < two for one, two in zip(sizes, wanted))
+        assert all(one == max(1, two) or 1 <= one < two for one, two in zip(sizes, expected))
 
 
 @given(st.integers(0, 100), st.integers(1, 7), st.fractions(Fraction(1, 9), 9))

@@ -25,9 +25,11 @@ def test_digits_are_all_of_scikit_learns_each_in_one_split():
     # every fourth pixel of three, within the border, is the original's
     small = np.concatenate([train, test])[:, 0, 3:26:3, 3:26:3]
     labels = np.concatenate([train_labels, test_labels])
-    found = sorted((image.tobytes(), label) for image, label in zip(small, labels))
-    wanted = np.rint(source.images * 255 / 16).astype(np.uint8)
-    assert found == sorted((image.tobytes(), label) for image, label in zip(wanted, source.target))
+    result = sorted((image.tobytes(), label) for image, label in zip(small, labels))
+    expected = np.rint(source.images * 255 / 16).astype(np.uint8)
+    assert result == sorted(
+        (image.tobytes(), label) for image, label in zip(expected, source.target)
+    )
 
 
 def test_pixels_are_enlarged_threefold_with_a_border():

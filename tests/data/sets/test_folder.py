@@ -48,12 +48,12 @@ def test_a_folder_is_every_image_with_the_class_of_its_folder(root, memory, othe
     assert (dataset.name, dataset.classes, dataset.image_shape) == ("animals", CLASSES, (3, 16, 16))
     for part, split in (("train", dataset.train), (other, dataset.test)):
         assert isinstance(split, ArraySplit if memory else FileSplit)
-        wanted = files(root, part)
+        expected = files(root, part)
         images, labels = split.batch(np.arange(len(split)))
-        assert labels.tolist() == [label for _, label in wanted]
+        assert labels.tolist() == [label for _, label in expected]
         assert labels.dtype == np.int32
         assert all(
-            np.array_equal(image, by_pillow(path, 16)) for image, (path, _) in zip(images, wanted)
+            np.array_equal(image, by_pillow(path, 16)) for image, (path, _) in zip(images, expected)
         )
 
 

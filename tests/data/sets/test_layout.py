@@ -143,8 +143,8 @@ def test_every_format_is_read_as_pillow_reads_it(root):
     for number, (format, suffixes) in enumerate(FORMATS.items()):
         paths[format] = root / "train" / "ant" / f"{number}{suffixes[-1].upper()}"
         paths[format].write_bytes(encoded(picture(0), format))
-    found = {Path(each).name: place for place, each in enumerate(ImageFolder(root).train[0])}
-    places = [found[path.name] for path in paths.values()]
+    result = {Path(each).name: place for place, each in enumerate(ImageFolder(root).train[0])}
+    places = [result[path.name] for path in paths.values()]
     images, _ = load_dataset(f"folder:{root}", decoders=1).train.batch(np.array(places))
     for image, format in zip(images, paths):
         assert np.array_equal(image, by_pillow(paths[format], 16)), format
@@ -348,5 +348,5 @@ def test_letters_composed_in_either_way_are_the_same():
 @pytest.mark.parametrize(("share", "held"), [(0.2, [3, 7]), (0.5, [0, 3, 6, 7, 9])])
 def test_the_choice_is_the_same_for_ever(share, held):
     """Runs that were begun with an earlier release go on with the same images."""
-    found = select_held_out([f"ant/{n}.jpg" for n in range(10)], share)
-    assert [n for n, out in enumerate(found) if out] == held
+    result = select_held_out([f"ant/{n}.jpg" for n in range(10)], share)
+    assert [n for n, out in enumerate(result) if out] == held

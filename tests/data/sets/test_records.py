@@ -48,14 +48,14 @@ def load(name, **options):
 @pytest.mark.parametrize("memory", [0, pytest.param(2**30, marks=pytest.mark.long)])
 def test_the_images_are_those_of_the_folder(written_files, memory):
     folder = load_dataset(f"folder:{written_files / 'pictures'}", decoders=1, memory=memory)
-    found = load(written_files / "rec" / "train.rec", memory=memory)
-    assert found.classes == folder.classes == CLASSES and found.name == "rec"
-    assert isinstance(found.train, FileSplit) is (memory == 0)
-    assert_same_splits(found, folder)
+    result = load(written_files / "rec" / "train.rec", memory=memory)
+    assert result.classes == folder.classes == CLASSES and result.name == "rec"
+    assert isinstance(result.train, FileSplit) is (memory == 0)
+    assert_same_splits(result, folder)
     if not memory:
         indices, seeds = np.array([3, 1]), [5, 6]
         ours, theirs = (
-            each.train.start_reading(indices, seeds).result()[0] for each in (found, folder)
+            each.train.start_reading(indices, seeds).result()[0] for each in (result, folder)
         )
         np.testing.assert_array_equal(ours, theirs)
 
