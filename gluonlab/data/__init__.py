@@ -1,7 +1,7 @@
-"""From the name of a data set to shards of its batches on the devices.
+"""Data sets, downloads, and loading of batches to the devices.
 
-What is here is loaded when first asked for: the loader imports MXNet, which a login node that
-downloads may lack, and a process that decodes images needs neither it nor the data sets.
+The names below are imported on first use. The loader imports MXNet, which may be missing on a login
+node that downloads data. Decoder processes need neither MXNet nor the data sets.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""python -m gluonlab.data NAME: options in, files fetched or checked, their names out."""
+"""Command line: python -m gluonlab.data list, download, verify, path and pack."""
 
 from __future__ import annotations
 
@@ -12,31 +12,37 @@ import click
 from gluonlab.cli.command import command, dispatch, json_option
 from gluonlab.config import TrainConfig
 from gluonlab.config.option_types import real, text
-from gluonlab.data.fetching.data_folders import DAMAGED, OK, data_root, download_command, folder_of
-from gluonlab.data.fetching.data_folders import verify as _verify
-from gluonlab.data.fetching.download import SLOWEST_BYTES_PER_S, TIMEOUT_S
+from gluonlab.data.fetching.data_folders import (
+    DAMAGED,
+    OK,
+    data_root,
+    download_command,
+    find_dataset_folder,
+)
+from gluonlab.data.fetching.data_folders import verify_files as _verify
+from gluonlab.data.fetching.download import MIN_BYTES_PER_S, TIMEOUT_S
 from gluonlab.data.fetching.download import download as _download
 from gluonlab.data.fetching.download_sources import SOURCES, Source, find_source
 from gluonlab.data.sets.dataset_registry import (
     DATASETS,
-    all_of_image_files,
+    accepts_option,
+    has_image_files,
+    image_file_datasets,
     load_dataset,
-    of_image_files,
-    takes,
 )
 from gluonlab.errors import ConfigError, DataError, RunError
 from gluonlab.plain_text import json_text
 
-RUN = "python -m gluonlab.run --dataset"
-KEPT = "what has been downloaded is kept: run the same command again to resume"
+RUN_COMMAND = "python -m gluonlab.run --dataset"
+KEPT_HINT = "what has been downloaded is kept: run the same command again to resume"
 LONGEST_TIMEOUT_S = 86_400
-Table = Dict[str, Source]
+SourceTable = Dict[str, Source]
 
 
 FOLDER = "the folder of all data sets  [default: GLUONLAB_DATA, or ~/.cache/gluonlab]"
 MIRROR = "an address of your own that is tried first: URL/FILE, then URL/NAME/FILE"
 TIMEOUT = "give up on an address that sends nothing for this long, "
-TIMEOUT += f"or less than {SLOWEST_BYTES_PER_S:,} bytes a second"
+TIMEOUT += f"or less than {MIN_BYTES_PER_S:,} bytes a second"
 IMAGE_SIZE = "width and height of all images (default: their own, at most 224)"
 VAL_SHARE = "if your own images have no val part, hold out this share of each class"
 DECODERS = "processes that decode image files (default: one for each core)"
@@ -44,16 +50,17 @@ _in_folder = click.option("--data-dir", metavar="DIR", help=FOLDER)
 _as_json = json_option()
 
 
-def _root(data_dir: Optional[str]) -> Path:
+def _resolve_root(data_dir: Optional[str]) -> Path:
     return data_root(None if data_dir is None else text("--data-dir", data_dir))
 
 
-def _source(name: str, sources: Table) -> Source:
+def _find_source(name: str, sources: SourceTable) -> Source:
+    """Return the download source of a data set. Raises DataError if it cannot be downloaded."""
     if name not in DATASETS or name in sources:
         return find_source(name, sources)
-    if not takes(name, "root"):
+    if not accepts_option(name, "root"):
         raise DataError(f"{name} needs no download: choose {', '.join(sources)}")
-    # read from files of which no address is known
+    # its files have no known address
     smaller = ", ".join([other for other in sources if other.startswith(f"{name}-")] or sources)
     raise DataError(
         f"{name} cannot be downloaded, as its address and digest are not known: "
@@ -65,10 +72,10 @@ def _source(name: str, sources: Table) -> Source:
 @_in_folder
 @_as_json
 @click.pass_obj
-def list_sources(sources: Table, data_dir: Optional[str], as_json: bool) -> None:
+def list_sources(sources: SourceTable, data_dir: Optional[str], as_json: bool) -> None:
     """List what can be downloaded, and what is there already."""
-    root = _root(data_dir)
-    folders = {name: folder_of(source, root) for name, source in sources.items()}
+    root = _resolve_root(data_dir)
+    folders = {name: find_dataset_folder(source, root) for name, source in sources.items()}
     if as_json:
         rows = [
             {"name": name, "bytes": source.size, "folder": folders[name] and str(folders[name])}
@@ -80,7 +87,7 @@ def list_sources(sources: Table, data_dir: Optional[str], as_json: bool) -> None
         click.echo(f"{name:<18}{source.size / 2**20:>6.0f} MiB  {folders[name] or 'not here'}")
 
 
-@command("python -m gluonlab.data download", interrupted=KEPT)
+@command("python -m gluonlab.data download", interrupted=KEPT_HINT)
 @click.argument("name")
 @_in_folder
 @click.option("--mirror", metavar="URL", help=MIRROR)
@@ -89,16 +96,16 @@ def list_sources(sources: Table, data_dir: Optional[str], as_json: bool) -> None
 )
 @click.pass_obj
 def download(
-    sources: Table, name: str, data_dir: Optional[str], mirror: Optional[str], timeout: str
+    sources: SourceTable, name: str, data_dir: Optional[str], mirror: Optional[str], timeout: str
 ) -> None:
     """Download the data set NAME, and check it.
 
-    What is there and whole is not downloaded again. A download that broke off goes on where it
-    ended. Proxies are taken from the environment (HTTPS_PROXY and the like).
+    Complete files are not downloaded again, and an interrupted download is resumed. Proxies are
+    read from the environment (HTTPS_PROXY and the like).
     """
-    source, root = _source(name, sources), _root(data_dir)
+    source, root = _find_source(name, sources), _resolve_root(data_dir)
     timeout_s = real(0, LONGEST_TIMEOUT_S, above_minimum=True)("--timeout", timeout)
-    folder = _download(source, root, mirror, timeout_s, say=partial(click.echo, err=True))
+    folder = _download(source, root, mirror, timeout_s, log=partial(click.echo, err=True))
     click.echo(f"{name} is complete in {folder}")
 
 
@@ -107,23 +114,23 @@ def download(
 @_in_folder
 @_as_json
 @click.pass_obj
-def verify(sources: Table, name: str, data_dir: Optional[str], as_json: bool) -> None:
+def verify(sources: SourceTable, name: str, data_dir: Optional[str], as_json: bool) -> None:
     """Read the files of NAME and compare their digests. Exit status 1 if one is missing or damaged.
 
     Of an unpacked archive only the missing and damaged files are printed.
     """
-    source, root = _source(name, sources), _root(data_dir)
+    source, root = _find_source(name, sources), _resolve_root(data_dir)
     findings = _verify(source, root)
-    wrong = [finding for finding in findings if finding.state != OK]
+    failures = [finding for finding in findings if finding.state != OK]
     if as_json:
         rows = [{**finding._asdict(), "path": str(finding.path)} for finding in findings]
         click.echo(json_text(rows))
     else:
-        lines = "\n".join(map(str, wrong if len(findings) > 20 else findings))
+        lines = "\n".join(map(str, failures if len(findings) > 20 else findings))
         click.echo(lines or f"{OK:<8}{len(findings):,} files of {name}")
-    if wrong:
-        damaged = sum(finding.state == DAMAGED for finding in wrong)
-        counts = f"{damaged:,} damaged and {len(wrong) - damaged:,} missing"
+    if failures:
+        damaged = sum(finding.state == DAMAGED for finding in failures)
+        counts = f"{damaged:,} damaged and {len(failures) - damaged:,} missing"
         raise RunError(
             f"{name}: {counts} of {len(findings):,} files: {download_command(name, data_dir)}"
         )
@@ -133,10 +140,10 @@ def verify(sources: Table, name: str, data_dir: Optional[str], as_json: bool) ->
 @click.argument("name")
 @_in_folder
 @click.pass_obj
-def path(sources: Table, name: str, data_dir: Optional[str]) -> None:
+def path(sources: SourceTable, name: str, data_dir: Optional[str]) -> None:
     """Print the folder that holds the files of NAME, if all are there."""
-    source, root = _source(name, sources), _root(data_dir)
-    folder = folder_of(source, root)
+    source, root = _find_source(name, sources), _resolve_root(data_dir)
+    folder = find_dataset_folder(source, root)
     if folder is None:
         raise DataError(f"{name} is not in {root}: {download_command(name, data_dir)}")
     click.echo(folder)
@@ -157,16 +164,16 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     Training then reads pixels: python -m gluonlab.run --dataset folder:DIR
     """
     if name is None or out is None:
-        lacks = "the data set" if name is None else "--out DIR"
+        missing = "the data set" if name is None else "--out DIR"
         raise ConfigError(
-            f"pack needs {lacks}: write python -m gluonlab.data pack folder:PATH --out DIR"
+            f"pack needs {missing}: write python -m gluonlab.data pack folder:PATH --out DIR"
         )
-    if not of_image_files(name):
+    if not has_image_files(name):
         raise ConfigError(
-            f"{name} has no image files to decode: choose {', '.join(all_of_image_files())}"
+            f"{name} has no image files to decode: choose {', '.join(image_file_datasets())}"
         )
     from gluonlab.data.sets.packed_folder import check_new_folder
-    from gluonlab.data.sets.packed_folder import pack as write
+    from gluonlab.data.sets.packed_folder import pack_dataset as write
     from gluonlab.training.image_options import file_options
 
     settings: Dict[str, Any] = {key: value for key, value in given.items() if value is not None}
@@ -176,14 +183,14 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     size = write(dataset, out)
     images = f"{len(dataset.train):,} training and {len(dataset.test):,} test images"
     pixels = "x".join(map(str, dataset.image_shape))
-    click.echo(f"packed {images} of {pixels}, {size / 2**20:,.1f} MiB: {RUN} folder:{out}")
+    click.echo(f"packed {images} of {pixels}, {size / 2**20:,.1f} MiB: {RUN_COMMAND} folder:{out}")
 
 
 COMMANDS = dict(list=list_sources, download=download, verify=verify, path=path, pack=pack)
 
 
-def main(args: Optional[Sequence[str]] = None, sources: Table = SOURCES) -> None:
-    """Hand the remaining options to the command that is named first."""
+def main(args: Optional[Sequence[str]] = None, sources: SourceTable = SOURCES) -> None:
+    """Run the subcommand that the first argument names."""
     commands = {
         name: (subcommand.get_short_help_str(100), partial(subcommand, obj=sources))
         for name, subcommand in COMMANDS.items()

@@ -1,1 +1,1 @@
-"""A trained network as files that need no gluonlab: MXNet's own, and ONNX."""
+"""Export of a trained network to files of MXNet and ONNX."""

@@ -1,10 +1,9 @@
-"""A trained network as files that need no gluonlab.
+"""Export of a trained network to files that need no gluonlab.
 
-``mx.gluon.SymbolBlock.imports``, Module and the C++ interface read MXNet's own; what reads ONNX
-needs no MXNet, either. The graph is the plain network's, as written, not as it was laid out for
-some devices; it takes float32 images whose values go from 0 to 1, as Gluon's
-``transforms.ToTensor`` makes them, or normalised by the data set's colours where it has any.
-model.json says so to whoever finds the files.
+``mx.gluon.SymbolBlock.imports``, Module and the C++ interface read the files of MXNet. ONNX files
+need no MXNet. The graph is the original network, without rewrites for devices. Its input is float32
+images from 0 to 1, as Gluon's ``transforms.ToTensor`` makes them, or normalized if the data set has
+a normalization. model.json describes the input.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from gluonlab.config.option_types import MXNET, ONNX
 from gluonlab.data.sets.dataset import Dataset, image_dtype
 from gluonlab.errors import RunError
 from gluonlab.export.mx2onnx import OPSET
-from gluonlab.export.onnx_graph import BATCHES, INPUT, OUTPUT, Agreement, check_onnx, to_onnx
+from gluonlab.export.onnx_graph import CHECK_BATCHES, INPUT, OUTPUT, Agreement, check_onnx, to_onnx
 from gluonlab.files.array_files import save_arrays
 from gluonlab.files.atomic_files import atomic_path, on_disk, write_text
 from gluonlab.models import get_model
 
 SYMBOL, WEIGHTS, DESCRIPTION = "model-symbol.json", "model-0000.params", "model.json"
-MODEL = "model.onnx"
+ONNX_FILE = "model.onnx"
 WHITE = 255  # the brightest pixel
 
 
-def export(
+def write_export(
     net: gluon.HybridBlock,
     model: str,
     dataset: Dataset,
@@ -39,80 +38,84 @@ def export(
     plain: Optional[gluon.HybridBlock] = None,
     format: str = MXNET,
 ) -> Optional[Agreement]:
-    """Write ``net``, `get_model`'s ``model`` for ``dataset``.
+    """Write the network ``net`` to a folder; return how well an ONNX model agrees with it.
 
-    ``plain``: the network as written, where ``model`` does not name it. The replicas are equal.
-    Into ``folder``, made if need be: the graph, the parameters, and a description; with the
-    ``format`` ONNX the ONNX model, too, if on test images it gives MXNet's scores: how nearly is
-    returned. Another network's ONNX model is removed. Raises OutputError, and for a model that is
-    not written ModelError or RunError; the other files are there then.
+    ``folder`` gets the graph, the parameters and a description, and with the ``format`` ONNX also
+    the ONNX model, after a comparison of scores on test images. ``model`` and ``dataset``: as `net`
+    was made by `get_model`. ``plain``: the original network, if ``model`` does not name it. An
+    earlier ONNX model is removed. Raises OutputError, and ModelError or RunError if no ONNX model
+    is written; the other files are then there.
     """
     plain = get_model(model, len(dataset.classes)) if plain is None else plain
     graph = plain(mx.sym.var(INPUT))
     trained = net._collect_params_with_prefix()
     values = {
-        param.name: trained[place].list_data()[0]
-        for place, param in plain._collect_params_with_prefix().items()
+        param.name: trained[key].list_data()[0]
+        for key, param in plain._collect_params_with_prefix().items()
     }
     arrays = {f"arg:{name}": values[name] for name in graph.list_arguments() if name != INPUT}
     arrays.update({f"aux:{name}": values[name] for name in graph.list_auxiliary_states()})
-    description = _description(model, dataset)
+    description = _describe_export(model, dataset)
     with on_disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with on_disk(folder / MODEL):
-        (folder / MODEL).unlink(missing_ok=True)
+    with on_disk(folder / ONNX_FILE):
+        (folder / ONNX_FILE).unlink(missing_ok=True)
     write_text(folder / SYMBOL, graph.tojson())
     save_arrays(folder / WEIGHTS, arrays)
-    write_text(folder / DESCRIPTION, _as_text(description))
+    write_text(folder / DESCRIPTION, _to_json(description))
     if format != ONNX:
         return None
-    on_host = {name: value.as_in_context(mx.cpu()) for name, value in values.items()}
-    found = _write_onnx(graph, on_host, model, dataset, folder / MODEL)
-    described = {**description, "onnx": _about_onnx(found)}
-    write_text(folder / DESCRIPTION, _as_text(described))
-    return found
+    host_values = {name: value.as_in_context(mx.cpu()) for name, value in values.items()}
+    agreement = _write_onnx(graph, host_values, model, dataset, folder / ONNX_FILE)
+    with_onnx = {**description, "onnx": _describe_onnx(agreement)}
+    write_text(folder / DESCRIPTION, _to_json(with_onnx))
+    return agreement
 
 
 def _write_onnx(
     graph: mx.sym.Symbol, arrays: Dict[str, nd.NDArray], model: str, dataset: Dataset, path: Path
 ) -> Agreement:
-    made = to_onnx(graph, arrays, dataset.image_shape, model)
+    """Write an ONNX model, and compare it with MXNet on test images. Raises RunError."""
+    content = to_onnx(graph, arrays, dataset.image_shape, model)
     with on_disk(path), atomic_path(path) as temporary:
-        temporary.write_bytes(made)
+        temporary.write_bytes(content)
         try:
-            found = check_onnx(temporary, graph, arrays, _some_images(dataset))
-            return found._replace(images=min(found.images, len(dataset.test)))  # none twice
+            agreement = check_onnx(temporary, graph, arrays, _sample_test_images(dataset))
+            return agreement._replace(
+                images=min(agreement.images, len(dataset.test))
+            )  # a small test set is repeated
         except RunError as error:
             raise RunError(
                 f"{path} is not written: {error}; the folder has MXNet's own files"
             ) from None
 
 
-def _some_images(dataset: Dataset) -> Any:
-    """Test images from everywhere in the split, as float32 (n, C, H, W), as networks get them.
+def _sample_test_images(dataset: Dataset) -> Any:
+    """Return evenly spaced test images as the network gets them, float32 (n, C, H, W).
 
-    Of fewer than the batches hold, some are there several times.
+    A small test set is repeated.
     """
-    places = np.linspace(0, len(dataset.test) - 1, sum(BATCHES)).astype("int64")
-    pixels, _ = dataset.test.batch(places)
-    mean, deviation = (np.array(each, "float32").reshape(-1, 1, 1) for each in _colours(dataset))
-    return ((pixels.astype("float32") / WHITE - mean) / deviation).astype("float32")
+    indices = np.linspace(0, len(dataset.test) - 1, sum(CHECK_BATCHES)).astype("int64")
+    pixels, _ = dataset.test.batch(indices)
+    mean, std = (np.array(values, "float32").reshape(-1, 1, 1) for values in _mean_and_std(dataset))
+    return ((pixels.astype("float32") / WHITE - mean) / std).astype("float32")
 
 
-def _colours(dataset: Dataset) -> Any:
-    """By which images are normalised: each channel's mean and deviation; 0 and 1 change nothing."""
+def _mean_and_std(dataset: Dataset) -> Any:
+    """Return the mean and standard deviation of each channel; 0 and 1 without normalization."""
     channels = dataset.image_shape[0]
-    return dataset.colours or ((0.0,) * channels, (1.0,) * channels)
+    return dataset.normalization or ((0.0,) * channels, (1.0,) * channels)
 
 
-def _description(model: str, dataset: Dataset) -> Dict[str, Any]:
-    floats = image_dtype(dataset.train) != "uint8"
-    values = "floats as the run's" if floats else "pixels divided by 255"
-    if dataset.colours is not None:
+def _describe_export(model: str, dataset: Dataset) -> Dict[str, Any]:
+    """Return the content of model.json."""
+    is_float = image_dtype(dataset.train) != "uint8"
+    values = "floats as the run's" if is_float else "pixels divided by 255"
+    if dataset.normalization is not None:
         values += ", minus mean, divided by std, by channel"
-    elif not floats:
+    elif not is_float:
         values = f"0 to 1: {values}"
-    mean, deviation = _colours(dataset)
+    mean, std = _mean_and_std(dataset)
     return {
         "model": model,
         "symbol": SYMBOL,
@@ -124,9 +127,9 @@ def _description(model: str, dataset: Dataset) -> Dict[str, Any]:
             "channels": {1: "grey", 3: "red, green, blue"}.get(dataset.image_shape[0], "unnamed"),
             "dtype": "float32",
             "values": values,
-            "scale": 1.0 if floats else 1 / WHITE,
+            "scale": 1.0 if is_float else 1 / WHITE,
             "mean": list(mean),
-            "std": list(deviation),
+            "std": list(std),
         },
         "output": {
             "shape": [None, len(dataset.classes)],
@@ -136,16 +139,17 @@ def _description(model: str, dataset: Dataset) -> Dict[str, Any]:
     }
 
 
-def _about_onnx(found: Agreement) -> Dict[str, Any]:
+def _describe_onnx(agreement: Agreement) -> Dict[str, Any]:
+    """Return the part of model.json about the ONNX model."""
     return {
-        "file": MODEL,
+        "file": ONNX_FILE,
         "opset": OPSET,
         "output": OUTPUT,
-        "test_images": found.images,
-        "batches": list(found.batches),
-        "largest_difference": found.difference,
+        "test_images": agreement.images,
+        "batches": list(agreement.batches),
+        "largest_difference": agreement.difference,
     }
 
 
-def _as_text(description: Dict[str, Any]) -> str:
+def _to_json(description: Dict[str, Any]) -> str:
     return json.dumps(description, indent=2) + "\n"

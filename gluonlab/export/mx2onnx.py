@@ -1,17 +1,17 @@
-"""MXNet's own exporter to ONNX, made to work with the onnx of today.
+"""MXNet's exporter to ONNX, adapted to current releases of onnx.
 
-MXNet 1.9.1 was written for onnx 1.7 to 1.13. While the exporter runs, this puts back what later
-ones lack, and translates anew what the exporter gets wrong:
+MXNet 1.9.1 was written for onnx 1.7 to 1.13. While the exporter runs, this module restores what
+later releases lack, and replaces faulty translations of the exporter:
 
-- it looks up types in ``onnx.mapping``, which is gone;
-- it has onnx check its graph by the rules of the newest opset, but writes opset 13;
-- it makes a Python list of the numbers of every weight, which takes ten times the memory;
+- it looks up types in ``onnx.mapping``, which was removed;
+- it checks its graph by the rules of the newest opset, but writes opset 13;
+- it converts each weight to a Python list, which takes ten times the memory;
 - it lets a BatchNorm with ``fix_gamma`` use the gamma that MXNet ignores;
-- it takes FullyConnected for one that keeps its axes where the graph does not say so;
-- it lets Embedding fail, or take another row, for an index that MXNet brings into range;
-- it translates LSTM, GRU and RNN of one layer only, or of two whose inputs are as wide as their
-  states, and GRU and RNN in one direction only;
-- it writes to the root logger, which prints from then on.
+- it assumes that FullyConnected keeps its axes if the graph does not specify it;
+- its Embedding fails, or reads another row, for an index that MXNet clips;
+- it translates LSTM, GRU and RNN only with one layer, or with two whose inputs are as wide as their
+  states, and GRU and RNN only in one direction;
+- it logs to the root logger, which prints from then on.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-OPSET = 13  # of ONNX 1.8, December 2020: the newest that MXNet 1.9.1 knows
+OPSET = 13  # of ONNX 1.8, December 2020: the newest that MXNet 1.9.1 supports
 IR_VERSION = 7  # the file format of the same release
-TRUE = ("True", "1")
+TRUE_TEXTS = ("True", "1")
 
 Node = Dict[str, Any]
 _TYPES = (
@@ -37,33 +37,33 @@ _TYPES = (
 )  # fmt: skip
 _ONNX_NAMES = {"float32": "FLOAT", "float64": "DOUBLE"}
 _ABSENT: Any = object()
-_one_at_a_time = threading.Lock()  # what is put back is put back for all threads
+_one_at_a_time = threading.Lock()  # the patches affect all threads
 
 
 class UntranslatableError(ValueError):
-    """MXNet's exporter cannot translate an operator, named here.
+    """Operator that MXNet's exporter cannot translate.
 
-    ``why``: its reason, on one line; empty where it knows no such operator at all.
+    ``reason``: in one line; empty if the exporter does not know the operator.
     """
 
-    def __init__(self, operator: str, why: str = "") -> None:
-        super().__init__(f"{operator} ({why})" if why else operator)
-        self.operator, self.why = operator, why
+    def __init__(self, operator: str, reason: str = "") -> None:
+        super().__init__(f"{operator} ({reason})" if reason else operator)
+        self.operator, self.reason = operator, reason
 
 
-def onnx_graph(
+def make_onnx_graph(
     graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], shape: Tuple[Any, ...]
 ) -> Any:
-    """An ``onnx.GraphProto`` of ``graph``, in operators of OPSET.
+    """Translate ``graph`` to an ``onnx.GraphProto`` with operators of OPSET.
 
-    ``arrays``: the values of all its variables but one, the input, which is float32 of this
-    ``shape``; its first axis may be a name, for any number. The weights are inputs of the graph,
-    too. Raises UntranslatableError.
+    ``arrays``: the values of all variables except the input. ``shape``: of the input, which is
+    float32; the first axis may be a name, for any length. Weights are inputs of the result. Raises
+    UntranslatableError.
     """
     import onnx
     from mxnet.onnx.mx2onnx._export_onnx import MXNetGraph
 
-    with _one_at_a_time, _todays_onnx(onnx, MXNetGraph):
+    with _one_at_a_time, _patch_exporter(onnx, MXNetGraph):
         return MXNetGraph().create_onnx_graph_proto(
             graph, dict(arrays), [(1, *shape[1:])], [onnx.TensorProto.FLOAT],
             opset_version=OPSET, dynamic=True, dynamic_input_shapes=[shape],
@@ -71,38 +71,38 @@ def onnx_graph(
 
 
 @contextmanager
-def _todays_onnx(onnx: Any, exporter: Any) -> Iterator[None]:
-    """Meanwhile, onnx is as the exporter expects it, and the exporter has `OWN` translations."""
-    theirs = exporter.convert_layer
+def _patch_exporter(onnx: Any, exporter: Any) -> Iterator[None]:
+    """Patch onnx for the exporter, and the exporter with the translations of `CONVERTERS`."""
+    original = exporter.convert_layer
 
     def convert(node: Node, **about: Any) -> Any:
         try:
             return (
-                OWN[node["op"]](theirs, node, **about)
-                if node["op"] in OWN
-                else theirs(node, **about)
+                CONVERTERS[node["op"]](original, node, **about)
+                if node["op"] in CONVERTERS
+                else original(node, **about)
             )
-        except Exception as error:  # whatever it meets in an operator's attributes
-            text = " ".join(str(error).split())
-            unknown = text.startswith("No conversion function registered")
-            why = "" if unknown else text or type(error).__name__
-            raise UntranslatableError(node["op"], why) from None
+        except Exception as error:  # any exception, depending on the operator's attributes
+            message = " ".join(str(error).split())
+            is_unknown = message.startswith("No conversion function registered")
+            reason = "" if is_unknown else message or type(error).__name__
+            raise UntranslatableError(node["op"], reason) from None
 
     rules = onnx.checker.DEFAULT_CONTEXT
-    with ExitStack() as until_then:
+    with ExitStack() as patches:
         for owner, name, value in (
-            (onnx, "mapping", _mapping(onnx)),
+            (onnx, "mapping", _make_type_mapping(onnx)),
             (rules, "opset_imports", {"": OPSET}),
             (rules, "ir_version", IR_VERSION),
             (exporter, "convert_layer", staticmethod(convert)),
         ):
-            until_then.enter_context(_replaced(owner, name, value))
-        until_then.enter_context(_without_logging())
+            patches.enter_context(_replace_attribute(owner, name, value))
+        patches.enter_context(_silence_logging())
         yield
 
 
-def _mapping(onnx: Any) -> SimpleNamespace:
-    """What ``onnx.mapping`` was, as far as the exporter asks."""
+def _make_type_mapping(onnx: Any) -> SimpleNamespace:
+    """Make the part of the former ``onnx.mapping`` that the exporter uses."""
     numbers = {
         np.dtype(name): getattr(onnx.TensorProto, _ONNX_NAMES.get(name, name.upper()))
         for name in _TYPES
@@ -114,21 +114,24 @@ def _mapping(onnx: Any) -> SimpleNamespace:
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    before = vars(owner).get(name, _ABSENT) if hasattr(owner, "__dict__") else getattr(owner, name)
+def _replace_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Set an attribute in the block, and restore it afterwards."""
+    previous = (
+        vars(owner).get(name, _ABSENT) if hasattr(owner, "__dict__") else getattr(owner, name)
+    )
     setattr(owner, name, value)
     try:
         yield
     finally:
-        if before is _ABSENT:
+        if previous is _ABSENT:
             delattr(owner, name)
         else:
-            setattr(owner, name, before)
+            setattr(owner, name, previous)
 
 
 @contextmanager
-def _without_logging() -> Iterator[None]:
-    """The root logger says nothing, and has no handler afterwards that it had not before."""
+def _silence_logging() -> Iterator[None]:
+    """Silence the root logger, and keep the exporter from adding a handler to it."""
     root, level = logging.getLogger(), logging.root.manager.disable
     handler = logging.NullHandler()
     root.addHandler(handler)
@@ -140,48 +143,49 @@ def _without_logging() -> Iterator[None]:
         root.removeHandler(handler)
 
 
-def _variable(theirs: Callable[..., Any], node: Node, **about: Any) -> Any:
-    """A weight, whose bytes are copied, or the input."""
-    if about["is_input"]:
-        return theirs(node, **about)
+def _convert_variable(original: Callable[..., Any], node: Node, **options: Any) -> Any:
+    """Translate the input, or a weight, whose bytes are copied."""
+    if options["is_input"]:
+        return original(node, **options)
     from onnx import helper, numpy_helper
 
-    value = about["weights"][node["name"]]
+    value = options["weights"][node["name"]]
     tensor = numpy_helper.from_array(np.ascontiguousarray(value), node["name"])
-    about["initializer"].append(tensor)
-    shown = helper.make_tensor_value_info(tensor.name, tensor.data_type, value.shape)
-    return [shown], (value.dtype,)
+    options["initializer"].append(tensor)
+    info = helper.make_tensor_value_info(tensor.name, tensor.data_type, value.shape)
+    return [info], (value.dtype,)
 
 
-def _batch_norm(theirs: Callable[..., Any], node: Node, **about: Any) -> Any:
-    """Where gamma is fixed, ones stand for it."""
-    made = theirs(node, **about)
-    if node.get("attrs", {}).get("fix_gamma", "True") in TRUE:
+def _convert_batch_norm(original: Callable[..., Any], node: Node, **options: Any) -> Any:
+    """Translate BatchNorm, with ones instead of a fixed gamma."""
+    translation = original(node, **options)
+    if node.get("attrs", {}).get("fix_gamma", "True") in TRUE_TEXTS:
         from onnx import numpy_helper
 
-        # images, gamma, beta, mean, variance; all but the first have one number for each channel
-        [operator] = made[0] if isinstance(made, tuple) else made
+        # images, gamma, beta, mean, variance; all but the images have the shape (C,)
+        [operator] = translation[0] if isinstance(translation, tuple) else translation
         names = list(operator.input)
-        ones = np.ones_like(about["weights"][names[3]])
-        about["initializer"].append(numpy_helper.from_array(ones, f"{node['name']}_ones"))
+        ones = np.ones_like(options["weights"][names[3]])
+        options["initializer"].append(numpy_helper.from_array(ones, f"{node['name']}_ones"))
         operator.input[1] = f"{node['name']}_ones"
-    return made
+    return translation
 
 
-def _dense(theirs: Callable[..., Any], node: Node, **about: Any) -> Any:
+def _convert_dense(original: Callable[..., Any], node: Node, **options: Any) -> Any:
+    """Translate FullyConnected, with the default of ``flatten``."""
     attrs = {"flatten": "True", **node.get("attrs", {})}
-    return theirs({**node, "attrs": attrs}, **about)
+    return original({**node, "attrs": attrs}, **options)
 
 
-def _embedding(theirs: Callable[..., Any], node: Node, **about: Any) -> Any:
-    """For an index without a row MXNet takes the nearest; ONNX counts from the end, or fails."""
+def _convert_embedding(original: Callable[..., Any], node: Node, **options: Any) -> Any:
+    """Translate Embedding. MXNet clips invalid indices, but ONNX does not."""
     from onnx import helper, numpy_helper
 
-    (cast, gather), dtypes = theirs(node, **about)
+    (cast, gather), dtypes = original(node, **options)
     rows, name = int(node["attrs"]["input_dim"]), node["name"]
     bounds = [f"{name}_first", f"{name}_last"]
     for bound, value in zip(bounds, (0, rows - 1)):
-        about["initializer"].append(numpy_helper.from_array(np.array(value, "int64"), bound))
+        options["initializer"].append(numpy_helper.from_array(np.array(value, "int64"), bound))
     clip = helper.make_node("Clip", [cast.output[0], *bounds], [f"{name}_rows"])
     gather.input[1] = f"{name}_rows"
     return [cast, clip, gather], dtypes
@@ -189,13 +193,16 @@ def _embedding(theirs: Callable[..., Any], node: Node, **about: Any) -> Any:
 
 # --- LSTM, GRU and RNN, of any number of layers, in both directions
 #
-# MXNet has all of an operator's weights in one row: for each layer, and in it for each direction,
-# the weights of the input (gates x H, in) and of the state (gates x H, H); then, in the same order,
-# two biases (gates x H,) for each. ONNX has its gates in another order (`_Kind.order`).
+# MXNet stores all weights of an operator in one row: for each layer and direction, the weights of
+# the input (gates x H, in) and of the state (gates x H, H); then, in the same order, two biases
+# (gates x H,) each. ONNX has another order of gates (`_RecurrentKind.order`).
 
 
-class _Kind(NamedTuple):
-    """``operator``: ONNX's. ``order``: where MXNet has the gates that ONNX has one by one."""
+class _RecurrentKind(NamedTuple):
+    """Translation of a kind of recurrent operator.
+
+    ``operator``: of ONNX. ``order``: for each gate of ONNX, its position in MXNet.
+    """
 
     operator: str
     order: Tuple[int, ...]
@@ -203,135 +210,171 @@ class _Kind(NamedTuple):
     settings: Dict[str, Any]
 
 
-KINDS = {
-    "lstm": _Kind("LSTM", (0, 3, 1, 2), 2, {}),
-    "gru": _Kind("GRU", (1, 0, 2), 1, {"linear_before_reset": 1}),
-    "rnn_tanh": _Kind("RNN", (0,), 1, {"activations": ["Tanh"]}),
-    "rnn_relu": _Kind("RNN", (0,), 1, {"activations": ["Relu"]}),
+RECURRENT_KINDS = {
+    "lstm": _RecurrentKind("LSTM", (0, 3, 1, 2), 2, {}),
+    "gru": _RecurrentKind("GRU", (1, 0, 2), 1, {"linear_before_reset": 1}),
+    "rnn_tanh": _RecurrentKind("RNN", (0,), 1, {"activations": ["Tanh"]}),
+    "rnn_relu": _RecurrentKind("RNN", (0,), 1, {"activations": ["Relu"]}),
 }
-UNKNOWN = ("projection_size", "use_sequence_length", "lstm_state_clip_min", "lstm_state_clip_max")
+UNSUPPORTED_SETTINGS = (
+    "projection_size",
+    "use_sequence_length",
+    "lstm_state_clip_min",
+    "lstm_state_clip_max",
+)
 
 
-class _Made:
-    """The ONNX operators of one of MXNet's, whose names begin with its name."""
+class _NodeBuilder:
+    """Builder of the ONNX operators for one operator of MXNet, whose names start with its name."""
 
     def __init__(self, name: str, initializer: List[Any]) -> None:
         self.name, self.nodes, self._initializer = name, [], initializer  # type: str, List[Any], Any
 
     def add(self, operator: str, *inputs: str, out: str = "", **attributes: Any) -> str:
-        """Add an operator of one output, whose name this returns."""
+        """Add an operator with one output, and return the name of the output."""
         from onnx import helper
 
         result = out or f"{self.name}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, inputs, [result], **attributes))
         return result
 
-    def whole(self, *numbers: int) -> str:
-        """A constant."""
-        import numpy as np
+    def add_constant(self, *numbers: int) -> str:
+        """Add a constant of whole numbers, and return its name."""
         from onnx import numpy_helper
 
         name = f"{self.name}_number_{len(self._initializer)}"
         self._initializer.append(numpy_helper.from_array(np.array(numbers, "int64"), name))
         return name
 
-    def part(self, array: str, axis: int, begin: int, end: int) -> str:
-        """``array[begin:end]`` along this axis; 0 as the end: to the last."""
+    def add_slice(self, array: str, axis: int, begin: int, end: int) -> str:
+        """Add ``array[begin:end]`` along an axis; an end of 0 means to the last."""
         stop = end or 2**62
-        bounds = [self.whole(number) for number in (begin, stop, axis)]
+        bounds = [self.add_constant(number) for number in (begin, stop, axis)]
         return self.add("Slice", array, *bounds)
 
-    def shaped(self, array: str, *shape: int) -> str:
-        """The array with another shape; 0 keeps a length, -1 is what is left."""
-        return self.add("Reshape", array, self.whole(*shape))
+    def add_reshape(self, array: str, *shape: int) -> str:
+        """Add a reshape; 0 keeps a length, and -1 is inferred."""
+        return self.add("Reshape", array, self.add_constant(*shape))
 
 
-def _recurrent(
-    theirs: Callable[..., Any], node: Node, **about: Any
+def _convert_recurrent(
+    original: Callable[..., Any], node: Node, **options: Any
 ) -> Tuple[List[Any], Tuple[Any, ...]]:
-    """The ONNX operators of one RNN, and the types of its outputs.
+    """Translate an RNN to ONNX operators; return them, and the types of the outputs.
 
-    Raises NotImplementedError for what is not translated.
+    Raises NotImplementedError for unsupported settings.
     """
     from mxnet.onnx.mx2onnx._op_translations import _op_translations_opset12 as translations
 
-    name, inputs, attrs = translations.get_inputs(node, about)
-    for setting in UNKNOWN:
+    name, inputs, attrs = translations.get_inputs(node, options)
+    for setting in UNSUPPORTED_SETTINGS:
         if attrs.get(setting, "None") not in ("None", "False", "0"):
             raise NotImplementedError(f"{setting} is not translated")
-    kind, wide = KINDS[attrs["mode"]], int(attrs["state_size"])
-    layers, ways = int(attrs.get("num_layers", 1)), 1 + (attrs.get("bidirectional") in TRUE)
-    made = _Made(name, about["initializer"])
+    kind, hidden_size = RECURRENT_KINDS[attrs["mode"]], int(attrs["state_size"])
+    layers, directions = (
+        int(attrs.get("num_layers", 1)),
+        1 + (attrs.get("bidirectional") in TRUE_TEXTS),
+    )
+    builder = _NodeBuilder(name, options["initializer"])
     data, weights, *states = inputs
-    begun = _begun(made, data, states[: kind.states], layers * ways, wide)
-    ended: List[List[str]] = []
+    initial_states = _initial_states(
+        builder, data, states[: kind.states], layers * directions, hidden_size
+    )
+    final_states: List[List[str]] = []
     for layer in range(layers):
-        own = [made.part(state, 0, layer * ways, (layer + 1) * ways) for state in begun]
-        arrays = _arrays(made, weights, kind, layer, (layers, ways, wide))
-        data, *after = _layer(made, kind, [data, *arrays, "", *own], ways, wide)
-        ended.append(after)
-    made.add("Identity", data, out=name)
-    for number, of_layers in enumerate(zip(*ended), 1):
-        made.add("Concat", *of_layers, out=f"{name}{number}", axis=0)
-    return made.nodes, (translations.get_input_dtypes(node, about)[1],) * (1 + kind.states)
+        layer_states = [
+            builder.add_slice(state, 0, layer * directions, (layer + 1) * directions)
+            for state in initial_states
+        ]
+        arrays = _layer_weights(builder, weights, kind, layer, (layers, directions, hidden_size))
+        data, *next_states = _add_layer(
+            builder, kind, [data, *arrays, "", *layer_states], directions, hidden_size
+        )
+        final_states.append(next_states)
+    builder.add("Identity", data, out=name)
+    for number, of_layers in enumerate(zip(*final_states), 1):
+        builder.add("Concat", *of_layers, out=f"{name}{number}", axis=0)
+    return builder.nodes, (translations.get_input_dtypes(node, options)[1],) * (1 + kind.states)
 
 
-def _begun(made: _Made, data: str, states: List[str], count: int, wide: int) -> List[str]:
-    """The states before a sequence, (count, batch, H), as large as there are images."""
+def _initial_states(
+    builder: _NodeBuilder, data: str, states: List[str], count: int, hidden_size: int
+) -> List[str]:
+    """Return the initial states (count, batch, H), broadcast to the size of the batch."""
     from onnx import helper
 
-    batch = made.part(made.add("Shape", data), 0, 1, 2)
-    shape = made.add("Concat", made.whole(count), batch, made.whole(wide), axis=0)
-    one = helper.make_tensor(f"{made.name}_one", 1, [1], [1.0])
-    ones = made.add("ConstantOfShape", shape, value=one)
-    return [made.add("Mul", state, ones) for state in states]
+    batch = builder.add_slice(builder.add("Shape", data), 0, 1, 2)
+    shape = builder.add(
+        "Concat", builder.add_constant(count), batch, builder.add_constant(hidden_size), axis=0
+    )
+    one = helper.make_tensor(f"{builder.name}_one", 1, [1], [1.0])
+    ones = builder.add("ConstantOfShape", shape, value=one)
+    return [builder.add("Mul", state, ones) for state in states]
 
 
-def _arrays(
-    made: _Made, weights: str, kind: _Kind, layer: int, sizes: Tuple[int, int, int]
+def _layer_weights(
+    builder: _NodeBuilder,
+    weights: str,
+    kind: _RecurrentKind,
+    layer: int,
+    sizes: Tuple[int, int, int],
 ) -> List[str]:
-    """The weights of the input and of the state, and the biases of a layer, gates as in ONNX."""
-    layers, ways, wide = sizes
+    """Return the weights of input and state, and the biases of a layer, in ONNX order."""
+    layers, directions, hidden_size = sizes
     gates = len(kind.order)
-    bias, state = ways * 2 * gates * wide, gates * wide * wide
-    later = ways * (ways + 1) * state  # a layer whose input is the output of the one before
-    # from the end, as the width of the first layer's input is not known here
-    after = layers * bias + (layers - 1 - layer) * later
-    block = made.part(weights, 0, 0 if layer == 0 else -after - later, -after)
-    both = made.shaped(block, ways, -1)
-    order = made.whole(*kind.order)
+    bias_size, state_size = directions * 2 * gates * hidden_size, gates * hidden_size * hidden_size
+    later_layer_size = (
+        directions * (directions + 1) * state_size
+    )  # a layer whose input is the output of the previous one
+    # from the end, because the width of the first layer's input is unknown here
+    end_offset = layers * bias_size + (layers - 1 - layer) * later_layer_size
+    block = builder.add_slice(
+        weights, 0, 0 if layer == 0 else -end_offset - later_layer_size, -end_offset
+    )
+    all_weights = builder.add_reshape(block, directions, -1)
+    order = builder.add_constant(*kind.order)
 
-    def ordered(array: str) -> str:
-        apart = made.shaped(array, ways, gates, wide, -1)
-        return made.shaped(made.add("Gather", apart, order, axis=1), ways, gates * wide, -1)
+    def reorder_gates(array: str) -> str:
+        by_gate = builder.add_reshape(array, directions, gates, hidden_size, -1)
+        return builder.add_reshape(
+            builder.add("Gather", by_gate, order, axis=1), directions, gates * hidden_size, -1
+        )
 
-    biases = made.part(weights, 0, (layer - layers) * bias, (layer + 1 - layers) * bias)
-    apart = made.shaped(biases, ways, 2, gates, wide)
+    biases = builder.add_slice(
+        weights, 0, (layer - layers) * bias_size, (layer + 1 - layers) * bias_size
+    )
+    by_gate = builder.add_reshape(biases, directions, 2, gates, hidden_size)
     return [
-        ordered(made.part(both, 1, 0, -state)),
-        ordered(made.part(both, 1, -state, 0)),
-        made.shaped(made.add("Gather", apart, order, axis=2), ways, -1),
+        reorder_gates(builder.add_slice(all_weights, 1, 0, -state_size)),
+        reorder_gates(builder.add_slice(all_weights, 1, -state_size, 0)),
+        builder.add_reshape(builder.add("Gather", by_gate, order, axis=2), directions, -1),
     ]
 
 
-def _layer(made: _Made, kind: _Kind, inputs: List[str], ways: int, wide: int) -> List[str]:
-    """What a layer gives: (length, batch, ways x H), and its states after the sequence."""
+def _add_layer(
+    builder: _NodeBuilder,
+    kind: _RecurrentKind,
+    inputs: List[str],
+    directions: int,
+    hidden_size: int,
+) -> List[str]:
+    """Add a layer; return its output (length, batch, directions x H) and its final states."""
     from onnx import helper
 
-    stem = f"{made.name}_layer_{len(made.nodes)}"
+    stem = f"{builder.name}_layer_{len(builder.nodes)}"
     outputs = [f"{stem}_{number}" for number in range(1 + kind.states)]
-    settings = dict(kind.settings, hidden_size=wide)
-    if ways == 2:
+    settings = dict(kind.settings, hidden_size=hidden_size)
+    if directions == 2:
         settings["direction"] = "bidirectional"
     if "activations" in settings:
-        settings["activations"] = settings["activations"] * ways
-    made.nodes.append(helper.make_node(kind.operator, inputs, outputs, **settings))
-    # (length, ways, batch, H)
-    turned = made.add("Transpose", outputs[0], perm=[0, 2, 1, 3])
-    return [made.shaped(turned, 0, 0, -1), *outputs[1:]]
+        settings["activations"] = settings["activations"] * directions
+    builder.nodes.append(helper.make_node(kind.operator, inputs, outputs, **settings))
+    # (length, directions, batch, H)
+    transposed = builder.add("Transpose", outputs[0], perm=[0, 2, 1, 3])
+    return [builder.add_reshape(transposed, 0, 0, -1), *outputs[1:]]
 
 
-OWN = {
-    "null": _variable, "BatchNorm": _batch_norm, "FullyConnected": _dense,
-    "Embedding": _embedding, "RNN": _recurrent,
+CONVERTERS = {
+    "null": _convert_variable, "BatchNorm": _convert_batch_norm, "FullyConnected": _convert_dense,
+    "Embedding": _convert_embedding, "RNN": _convert_recurrent,
 }  # fmt: skip

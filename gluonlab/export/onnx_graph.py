@@ -1,4 +1,4 @@
-"""A network's graph as an ONNX model, as others read it; whether it gives the scores of MXNet."""
+"""Conversion of a network to an ONNX model, and comparison of its scores with MXNet."""
 
 from __future__ import annotations
 
@@ -12,59 +12,60 @@ from mxnet import nd
 
 import gluonlab
 from gluonlab.errors import ModelError, RunError
-from gluonlab.export.mx2onnx import IR_VERSION, OPSET, UntranslatableError, onnx_graph
+from gluonlab.export.mx2onnx import IR_VERSION, OPSET, UntranslatableError, make_onnx_graph
 from gluonlab.host.resources import available_cores
-from gluonlab.models.rewrite_network import plain_where_channels_are_odd
-from gluonlab.models.symbol_graph import Node, Replacement, Shape, with_replaced
+from gluonlab.models.rewrite_network import convert_odd_concatenations
+from gluonlab.models.symbol_graph import Node, Replacement, Shape, replace_nodes
 
 INPUT, OUTPUT = "data", "scores"
-BATCH = "batch"  # what the axis of any length is called
-INSTEAD = "give --export alone, which writes MXNet's own files, or another network"
+BATCH = "batch"  # name of the axis with any length
+ALTERNATIVE_HINT = "give --export alone, which writes MXNet's own files, or another network"
 
 
 def to_onnx(
     graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], image_shape: Tuple[int, ...], model: str
 ) -> bytes:
-    """An ONNX file: images INPUT (batch, C, H, W), float32 -> scores OUTPUT (batch, classes).
+    """Convert a network to ONNX: images (batch, C, H, W), float32 -> scores (batch, classes).
 
-    ``graph``: a network's, of the variable INPUT. ``arrays``: the values of all its other arguments
-    and states. ``model``: how the network is called in an error. Raises ModelError, which names the
-    operator that cannot be translated.
+    The names of input and output are INPUT and OUTPUT. ``graph``: of the network, with the variable
+    INPUT. ``arrays``: the values of all other arguments and states. ``model``: name of the network
+    in messages. Returns the content of the file. Raises ModelError, which names an operator that
+    cannot be translated.
     """
     import onnx
 
     shape = (BATCH, *image_shape)
     try:
-        found = onnx_graph(_with_plain_reshapes(graph, image_shape), arrays, shape)
+        onnx_graph = make_onnx_graph(_resolve_reshape_codes(graph, image_shape), arrays, shape)
     except UntranslatableError as error:
-        why = f" ({error.why})" if error.why else ""
+        reason = f" ({error.reason})" if error.reason else ""
         raise ModelError(
             f"--export onnx: {model} has the operator {error.operator}, "
-            f"which MXNet cannot translate to ONNX{why}: {INSTEAD}"
+            f"which MXNet cannot translate to ONNX{reason}: {ALTERNATIVE_HINT}"
         ) from None
     ((_, classes),) = graph.infer_shape(**{INPUT: (1, *image_shape)})[1]
-    _tidy(onnx.helper, found, shape, classes)
-    made = onnx.helper.make_model(
-        found,
+    _name_inputs_and_output(onnx.helper, onnx_graph, shape, classes)
+    onnx_model = onnx.helper.make_model(
+        onnx_graph,
         producer_name="gluonlab",
         producer_version=gluonlab.__version__,
         ir_version=IR_VERSION,
         opset_imports=[onnx.helper.make_opsetid("", OPSET)],
     )
     try:
-        onnx.checker.check_model(made)
+        onnx.checker.check_model(onnx_model)
     except onnx.checker.ValidationError as error:
-        why = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise ModelError(
-            f"--export onnx: {model} makes no valid ONNX model ({why}): {INSTEAD}"
+            f"--export onnx: {model} makes no valid ONNX model ({reason}): {ALTERNATIVE_HINT}"
         ) from None
-    return bytes(made.SerializeToString())
+    return bytes(onnx_model.SerializeToString())
 
 
-def _with_plain_reshapes(graph: mx.sym.Symbol, image_shape: Tuple[int, ...]) -> mx.sym.Symbol:
-    """``graph`` with lengths for MXNet's own codes in shapes, such as -4, which splits an axis.
+def _resolve_reshape_codes(graph: mx.sym.Symbol, image_shape: Tuple[int, ...]) -> mx.sym.Symbol:
+    """Replace MXNet's special codes in shapes, such as -4, which splits an axis, by lengths.
 
-    ShuffleNet has them. Only where the first axis is still the batch.
+    ShuffleNet uses them. They are replaced only if the first axis is the batch.
     """
 
     def choose(
@@ -75,14 +76,14 @@ def _with_plain_reshapes(graph: mx.sym.Symbol, image_shape: Tuple[int, ...]) -> 
             return None
         return lambda add, entries: add("Reshape", "", entries, shape=(-1, *output[1:]))
 
-    return with_replaced(graph, {INPUT: (1, *image_shape)}, choose)
+    return replace_nodes(graph, {INPUT: (1, *image_shape)}, choose)
 
 
-def _tidy(helper: Any, graph: Any, shape: Tuple[Any, ...], classes: int) -> None:
-    """Name the graph's one output, and give it a shape; leave it no inputs but the images.
+def _name_inputs_and_output(helper: Any, graph: Any, shape: Tuple[Any, ...], classes: int) -> None:
+    """Name the output, set its shape, and keep only the images as input.
 
-    A weight that is an input may be given another value with every batch, so that no runtime
-    computes with it beforehand. Weights that nothing reads are removed.
+    A weight that is an input could change with every batch, so a runtime could not precompute with
+    it. Weights without a reader are removed.
     """
     [output] = graph.output
     for node in graph.node:
@@ -90,30 +91,31 @@ def _tidy(helper: Any, graph: Any, shape: Tuple[Any, ...], classes: int) -> None
             names[:] = [OUTPUT if name == output.name else name for name in names]
     number = output.type.tensor_type.elem_type
     output.CopyFrom(helper.make_tensor_value_info(OUTPUT, number, (shape[0], classes)))
-    read = {name for node in graph.node for name in node.input}
-    weights = [tensor for tensor in graph.initializer if tensor.name in read]
-    images = [each for each in graph.input if each.name == INPUT]
-    for field, kept in ((graph.initializer, weights), (graph.input, images)):
-        kept = [each.__class__.FromString(each.SerializeToString()) for each in kept]
+    used_names = {name for node in graph.node for name in node.input}
+    weights = [tensor for tensor in graph.initializer if tensor.name in used_names]
+    images = [value for value in graph.input if value.name == INPUT]
+    for field, values in ((graph.initializer, weights), (graph.input, images)):
+        values = [value.__class__.FromString(value.SerializeToString()) for value in values]
         del field[:]
-        field.extend(kept)
+        field.extend(values)
 
 
-# Of the largest score. Rounding makes some 1e-6 of it, and up to 3e-5 in the deepest networks of
-# gluoncv; a wrong operator rarely less than 1e-2.
+# Relative to the largest score. Rounding differs by about 1e-6, and up to 3e-5 in the deepest
+# networks of gluoncv. A wrong operator rarely differs by less than 1e-2.
 TOLERANCE = 5e-5
-# Where a network rounds more than that, so many times what MXNet's own float32 is off, at most.
-TIMES_ROUNDING, MOST = 4, 1e-3
-BATCHES = (1, 4, 7)  # images of each batch: the axis takes any number
+# For networks with larger rounding errors: a multiple of the error of MXNet's float32, and a
+# maximum.
+ROUNDING_FACTOR, MAX_DIFFERENCE = 4, 1e-3
+CHECK_BATCHES = (1, 4, 7)  # different sizes, because the axis has any length
 ERRORS_ONLY = 3  # of onnxruntime's severities
 
 Images = Any  # numpy's float32 (n, C, H, W)
 
 
 class Agreement(NamedTuple):
-    """How far the scores are apart: the largest difference, as a fraction of the largest score.
+    """Largest difference of scores, relative to the largest score.
 
-    ``batches``: the ``images`` were given in batches of these sizes.
+    ``images``: number of images that were compared. ``batches``: sizes of their batches.
     """
 
     difference: float
@@ -121,7 +123,11 @@ class Agreement(NamedTuple):
     batches: Tuple[int, ...]
 
     def in_words(self) -> str:
-        """``model.onnx gives MXNet's scores to 2.1e-07 of the largest, on 12 test images``"""
+        """Describe the agreement.
+
+        For example: ``model.onnx gives MXNet's scores to 2.1e-07 of the largest, on 12 test
+        images``.
+        """
         return (
             f"model.onnx gives MXNet's scores to {self.difference:.1e} of the largest, "
             f"on {self.images:,} test images"
@@ -133,28 +139,30 @@ def check_onnx(
     graph: mx.sym.Symbol,
     arrays: Mapping[str, nd.NDArray],
     images: Images,
-    batches: Sequence[int] = BATCHES,
-    most: float = MOST,
+    batches: Sequence[int] = CHECK_BATCHES,
+    max_difference: float = MAX_DIFFERENCE,
 ) -> Agreement:
-    """Compare an ONNX file, or its bytes, with the network that it is made of, on these images.
+    """Compare the scores of an ONNX file, or its bytes, with the original network.
 
-    ``graph`` and ``arrays`` as `gluonlab.export.onnx_graph.to_onnx` takes them. ``batches``: the
-    images are given in batches of these sizes, which add up to their number. ``most``: the largest
-    difference that rounding may explain. Raises RunError for a file that onnxruntime cannot load or
-    run, and for scores that differ by more than TOLERANCE and than rounding explains.
+    ``graph`` and ``arrays``: as for `to_onnx`. ``images``: divided into batches of the sizes
+    ``batches``. ``max_difference``: the largest difference that rounding may explain. Raises
+    RunError if onnxruntime cannot load or run the file, and if scores differ by more than TOLERANCE
+    and more than rounding explains.
     """
     ends = np.cumsum(batches)
     parts = np.split(images, ends[:-1])
-    wanted = np.concatenate(list(_mxnet_scores(graph, arrays, parts)))
-    found = _onnx_scores(file, parts)
-    if [scores.shape for scores in found] != [(len(part), wanted.shape[1]) for part in parts]:
-        shapes = ", ".join(str(scores.shape) for scores in found)
+    expected = np.concatenate(list(_mxnet_scores(graph, arrays, parts)))
+    onnx_scores = _onnx_scores(file, parts)
+    if [scores.shape for scores in onnx_scores] != [
+        (len(part), expected.shape[1]) for part in parts
+    ]:
+        shapes = ", ".join(str(scores.shape) for scores in onnx_scores)
         raise RunError(f"the ONNX model gives scores of shape {shapes} for {len(images)} images")
-    difference = _apart(np.concatenate(found), wanted)
-    if not difference <= TOLERANCE:  # NaN, too
+    difference = _relative_difference(np.concatenate(onnx_scores), expected)
+    if not difference <= TOLERANCE:  # also for NaN
         exact = np.concatenate(list(_mxnet_scores(graph, arrays, parts, "float64")))
-        rounding = _apart(wanted, exact)
-        if not difference <= min(most, TIMES_ROUNDING * rounding):
+        rounding = _relative_difference(expected, exact)
+        if not difference <= min(max_difference, ROUNDING_FACTOR * rounding):
             raise RunError(
                 f"the ONNX model's scores differ from MXNet's by {difference:.1e} of the largest, "
                 f"more than {TOLERANCE:.0e}, and MXNet's float32 rounds by {rounding:.1e}"
@@ -163,7 +171,7 @@ def check_onnx(
 
 
 def _onnx_scores(file: Union[Path, bytes], parts: Sequence[Images]) -> List[Any]:
-    """The scores (n, classes) for each part. Raises RunError."""
+    """Compute the scores (n, classes) of each part with onnxruntime. Raises RunError."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -176,7 +184,7 @@ def _onnx_scores(file: Union[Path, bytes], parts: Sequence[Images]) -> List[Any]
             providers=["CPUExecutionProvider"],
         )
         return [session.run([OUTPUT], {INPUT: part})[0] for part in parts]
-    except Exception as error:  # its errors have no class in common but this
+    except Exception as error:  # its exceptions have no other common base class
         reason = " ".join(str(error).split())
         raise RunError(f"onnxruntime cannot run the ONNX model: {reason}") from None
 
@@ -187,40 +195,47 @@ def _mxnet_scores(
     parts: Sequence[Images],
     dtype: str = "float32",
 ) -> Iterator[Any]:
+    """Yield the scores (n, classes) of each part, computed by MXNet."""
     values = {name: array.astype(dtype, copy=False) for name, array in arrays.items()}
     for part in parts:
-        [scores] = outputs(graph, values, INPUT, nd.array(part, ctx=mx.cpu(), dtype=dtype))
+        [scores] = compute_outputs(graph, values, INPUT, nd.array(part, ctx=mx.cpu(), dtype=dtype))
         yield scores.asnumpy()
 
 
-def _apart(scores: Any, others: Any) -> float:
-    """The largest difference, as a fraction of the largest of the ``others``."""
-    apart = np.abs(scores - others).max()
+def _relative_difference(scores: Any, others: Any) -> float:
+    """Return the largest difference, relative to the largest of ``others``."""
+    difference = np.abs(scores - others).max()
     with np.errstate(divide="ignore"):
-        return float(apart / np.abs(others).max()) if apart else 0.0
+        return float(difference / np.abs(others).max()) if difference else 0.0
 
 
-def outputs(
+def compute_outputs(
     graph: mx.sym.Symbol,
     arrays: Mapping[str, nd.NDArray],
     name: str,
     images: nd.NDArray,
     is_train: bool = False,
 ) -> List[nd.NDArray]:
-    """What ``graph`` gives for these images, computed by MXNet, operator by operator, on the CPU.
+    """Compute the outputs of ``graph`` for images with MXNet on the CPU, operator by operator.
 
-    A graph bound without any gradient is fused for oneDNN, and then gives wrong scores for networks
+    A graph without any gradient would be fused for oneDNN. It then has wrong scores for networks
     such as gluoncv's cifar_resnet20_v2, or cannot be bound.
 
-    ``name``: of the variable that stands for them. ``arrays``: the values of all others, which
-    stay what they are; with ``is_train``, layers compute as they do while training.
+    ``name``: the variable of the images. ``arrays``: the values of all others, which do not change.
+    ``is_train``: compute as in training.
     """
-    plain = plain_where_channels_are_odd(graph, {name: images.shape})
-    arguments = {each: arrays[each] for each in plain.list_arguments() if each != name}
-    states = {each: arrays[each].copy() for each in plain.list_auxiliary_states()}
-    last = next(reversed(list(arguments)), name)  # whose gradient takes the least memory
-    given = {name: images, **arguments}
-    wanted = {**dict.fromkeys(given, "null"), last: "write"}
-    bound = plain.bind(mx.cpu(), given, {last: nd.zeros_like(given[last])}, wanted, states)
-    found: List[nd.NDArray] = bound.forward(is_train=is_train)
-    return found
+    plain = convert_odd_concatenations(graph, {name: images.shape})
+    arguments = {
+        variable: arrays[variable] for variable in plain.list_arguments() if variable != name
+    }
+    states = {variable: arrays[variable].copy() for variable in plain.list_auxiliary_states()}
+    with_gradient = next(
+        reversed(list(arguments)), name
+    )  # the last argument, whose gradient takes the least memory
+    values = {name: images, **arguments}
+    grad_req = {**dict.fromkeys(values, "null"), with_gradient: "write"}
+    executor = plain.bind(
+        mx.cpu(), values, {with_gradient: nd.zeros_like(values[with_gradient])}, grad_req, states
+    )
+    results: List[nd.NDArray] = executor.forward(is_train=is_train)
+    return results

@@ -1,1 +1,1 @@
-"""What the network of a finished run says of pictures: python -m gluonlab.predict."""
+"""Predictions by the network of a finished run: python -m gluonlab.predict."""

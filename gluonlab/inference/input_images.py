@@ -1,6 +1,6 @@
-"""Which pictures are meant: files, folders, standard input; as a split that a loader reads.
+"""Input images of a prediction: files, folders or standard input, as a split that a loader reads.
 
-Needs no MXNet: what is no picture is found before it is loaded.
+Does not import MXNet, so invalid input is reported before MXNet is loaded.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from gluonlab.data.fetching.data_folders import readable
-from gluonlab.data.images.decoder_pool import SLOTS, Decoders
+from gluonlab.data.fetching.data_folders import convert_read_errors
+from gluonlab.data.images.decoder_pool import REQUEST_IMAGES, DecoderPool
 from gluonlab.data.images.image_locations import ENDINGS, is_image_name
 from gluonlab.data.sets.dataset import Reading
-from gluonlab.data.sets.image_files import AT_ONCE, MOST_DECODERS, FileSplit
+from gluonlab.data.sets.image_files import CHUNK_IMAGES, MAX_DECODERS, FileSplit
 from gluonlab.data.sets.image_folder import is_hidden
 from gluonlab.engine.local_processes import own_cores
 from gluonlab.errors import DataError
@@ -27,105 +27,108 @@ if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Images, Indices, Labels
 
 STDIN, STDIN_NAME = "-", "standard input"
-MOST_BYTES = 2**28  # of standard input: ten times a large photograph
-FORMS = "give image files, folders with such files, or - for standard input"
-# Pillow's weights of red, green and blue in grey (ITU-R 601-2), of 2**16
-GREY = (19595, 38470, 7471)
+MAX_STDIN_BYTES = 2**28  # ten times a large photograph
+INPUT_HINT = "give image files, folders with such files, or - for standard input"
+# Pillow's weights of red, green and blue (ITU-R 601-2), in 1 / 2**16
+GRAY_WEIGHTS = (19595, 38470, 7471)
 
 
 class Picture(NamedTuple):
-    """A picture as it was named, and where it is read."""
+    """Picture: its name as the user gave it, and the path where it is read."""
 
     name: str
     path: str
 
 
-def find_pictures(asked: Sequence[str]) -> List[Picture]:
-    """The pictures in these files and folders, folders in them included, sorted in each.
+def find_pictures(names: Sequence[str]) -> List[Picture]:
+    """Find the pictures in these files and folders, including subfolders, sorted in each folder.
 
-    In a folder only what ends as a picture does is looked at, nothing hidden and no links to
-    folders. Raises DataError for what is missing, a folder without pictures, or what would be
-    waited for.
+    In a folder, only files with the suffix of an image are found. Hidden files and links to folders
+    are skipped. Raises DataError for a missing file, a file that is not regular, and a folder
+    without pictures.
     """
-    found: List[Picture] = []
-    for name in asked:
+    pictures: List[Picture] = []
+    for name in names:
         if not name:
-            raise DataError(f"an image's name is empty, as that of an unset variable: {FORMS}")
+            raise DataError(f"an image's name is empty, as that of an unset variable: {INPUT_HINT}")
         if name == STDIN:
-            if any(picture.name == STDIN for picture in found):
-                raise DataError("- is given twice, and standard input has one image: give - once")
-            found.append(Picture(STDIN, _standard_input()))
+            if any(picture.name == STDIN for picture in pictures):
+                raise DataError("- can be given only once: standard input has one image")
+            pictures.append(Picture(STDIN, _save_standard_input()))
             continue
-        with readable(Path(name), "file or folder"):
+        with convert_read_errors(Path(name), "file or folder"):
             if os.path.isdir(name):
-                found += _in_folder(name)
+                pictures += _find_in_folder(name)
                 continue
             _check_file(name)
-        found.append(Picture(name, name))
-    return found
+        pictures.append(Picture(name, name))
+    return pictures
 
 
 def _check_file(name: str) -> None:
+    """Raise DataError unless a path is a regular file."""
     try:
         kind = Path(name).stat().st_mode
     except FileNotFoundError:
-        raise DataError(f"{name} does not exist: {FORMS}") from None
+        raise DataError(f"{name} does not exist: {INPUT_HINT}") from None
     except ValueError:
-        raise DataError(f"{name!r} is no name for a file: {FORMS}") from None
-    if not stat.S_ISREG(kind):  # a pipe would be waited for
-        raise DataError(f"{name} is not a regular file: {FORMS}")
+        raise DataError(f"{name!r} is not a valid file name: {INPUT_HINT}") from None
+    if not stat.S_ISREG(kind):  # reading a pipe would wait
+        raise DataError(f"{name} is not a regular file: {INPUT_HINT}")
 
 
-def _in_folder(folder: str) -> List[Picture]:
+def _find_in_folder(folder: str) -> List[Picture]:
+    """Find the pictures in a folder and its subfolders."""
+
     def fail(error: OSError) -> None:
         raise error
 
     paths = []
-    for inside, folders, files in os.walk(folder, onerror=fail):
-        folders[:] = sorted(each for each in folders if not is_hidden(each))
-        pictures = sorted(each for each in files if is_image_name(each))
-        paths += [os.path.join(inside, each) for each in pictures if not is_hidden(each)]
+    for parent, folders, files in os.walk(folder, onerror=fail):
+        folders[:] = sorted(name for name in folders if not is_hidden(name))
+        pictures = sorted(name for name in files if is_image_name(name))
+        paths += [os.path.join(parent, name) for name in pictures if not is_hidden(name)]
     if not paths:
-        raise DataError(f"{folder} holds no pictures ({ENDINGS}): {FORMS}")
+        raise DataError(f"{folder} holds no pictures ({ENDINGS}): {INPUT_HINT}")
     for path in paths:
         _check_file(path)
     return [Picture(path, path) for path in paths]
 
 
-def _standard_input() -> str:
-    """A path for the bytes of standard input, for as long as this process lives."""
+def _save_standard_input() -> str:
+    """Copy standard input to an anonymous file; return a path to it, valid in this process."""
     if sys.stdin is None or sys.stdin.isatty():
         raise DataError("- is an image on standard input: write ... - < picture.png")
-    content = sys.stdin.buffer.read(MOST_BYTES + 1)
+    content = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
     if not content:
         raise DataError(f"{STDIN_NAME} is empty: give the bytes of an image file")
-    if len(content) > MOST_BYTES:
-        raise DataError(f"{STDIN_NAME} has more than {MOST_BYTES:,} bytes: give one image")
-    # has no name in any folder: nothing is left behind; those that decode open it by this one
+    if len(content) > MAX_STDIN_BYTES:
+        raise DataError(f"{STDIN_NAME} has more than {MAX_STDIN_BYTES:,} bytes: give one image")
+    # an anonymous file: nothing is left behind, and decoder processes open it by this path
     file = os.memfd_create("gluonlab-picture")
-    with open(file, "wb", closefd=False) as whole:
-        whole.write(content)
+    with open(file, "wb", closefd=False) as target:
+        target.write(content)
     return f"/proc/{os.getpid()}/fd/{file}"
 
 
 @contextmanager
-def by_their_names(pictures: Sequence[Picture]) -> Iterator[None]:
-    """What is wrong with a picture is said of its name, not of where it is read."""
+def name_pictures_in_errors(pictures: Sequence[Picture]) -> Iterator[None]:
+    """Replace paths by the names of pictures in the DataErrors of the block."""
     try:
         yield
     except DataError as error:
-        raise DataError(_named(str(error), pictures)) from None
+        raise DataError(_replace_paths(str(error), pictures)) from None
 
 
-def _named(message: str, pictures: Sequence[Picture]) -> str:
+def _replace_paths(message: str, pictures: Sequence[Picture]) -> str:
     for picture in pictures:
         if picture.name == STDIN:
             message = message.replace(picture.path, STDIN_NAME)
     return message
 
 
-class GreySplit:
-    """A split of files in one channel, as Pillow makes grey of red, green and blue."""
+class GraySplit:
+    """Split of image files with one channel: gray as Pillow computes it."""
 
     def __init__(self, split: FileSplit) -> None:
         self.split = split
@@ -135,47 +138,47 @@ class GreySplit:
 
     @property
     def image_shape(self) -> Tuple[int, int, int]:
-        """(1, height, width)"""
+        """Shape of an image: (1, height, width)."""
         return (1, *self.split.image_shape[1:])
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
-        """The images (n, 1, H, W) uint8 and labels (n,) int32 at these n indices."""
-        return self.begin(indices).result()
+        """Decode the images (n, 1, H, W) uint8 and labels (n,) int32 at these n indices."""
+        return self.start_reading(indices).result()
 
-    def begin(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> Reading:
-        """Have these n images decoded."""
-        return _Grey(self.split.begin(indices, seeds))
+    def start_reading(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> Reading:
+        """Start to decode these n images."""
+        return _PendingGrayBatch(self.split.start_reading(indices, seeds))
 
 
-class _Grey(NamedTuple):
-    colour: Reading
+class _PendingGrayBatch(NamedTuple):
+    reading: Reading
 
     def result(self) -> "Tuple[Images, Labels]":
-        images, labels = self.colour.result()
-        return as_grey(images), labels
+        images, labels = self.reading.result()
+        return to_gray(images), labels
 
     def cancel(self) -> None:
-        self.colour.cancel()
+        self.reading.cancel()
 
 
-def as_grey(images: "Images") -> "Images":
-    """(n, 3, H, W) -> (n, 1, H, W), as Pillow's convert("L")."""
+def to_gray(images: "Images") -> "Images":
+    """Convert (n, 3, H, W) to (n, 1, H, W), as Pillow's convert("L")."""
     red, green, blue = (images[:, channel].astype(np.uint32) for channel in range(3))
-    grey = red * GREY[0] + green * GREY[1] + blue * GREY[2] + 0x8000
-    return np.asarray((grey >> 16).astype(np.uint8)[:, None])
+    gray = red * GRAY_WEIGHTS[0] + green * GRAY_WEIGHTS[1] + blue * GRAY_WEIGHTS[2] + 0x8000
+    return np.asarray((gray >> 16).astype(np.uint8)[:, None])
 
 
-def split_of(
+def make_picture_split(
     pictures: Sequence[Picture],
     shape: Tuple[int, int, int],
     decoders: Optional[int] = None,
     skip_bad: bool = False,
     resizer: Optional[str] = None,
-) -> "Tuple[FileSplit | GreySplit, List[Picture], List[str]]":
-    """The pictures as images of this ``shape``, which of them are in it, and why others are not.
+) -> "Tuple[FileSplit | GraySplit, List[Picture], List[str]]":
+    """Make a split of pictures with this ``shape``; also return its pictures, and error messages.
 
-    With ``skip_bad`` all are tried first. Raises DataError where networks take what no picture
-    has, and if none is left.
+    With ``skip_bad``, all pictures are decoded first, and bad ones are left out. Raises DataError
+    if pictures cannot have this shape, and if none is left.
     """
     channels, height, width = shape
     if channels not in (1, 3) or height != width:
@@ -183,16 +186,21 @@ def split_of(
             f"the run's images are {'x'.join(map(str, shape))}, and pictures become squares in "
             "grey or three colours: give arrays of that shape, in Python, to load_run(RUN).predict"
         )
-    count = min(decoders or min(own_cores(), MOST_DECODERS), -(-len(pictures) // SLOTS))
-    processes, wrong = Decoders(width, count, resizer), {}
+    count = min(decoders or min(own_cores(), MAX_DECODERS), -(-len(pictures) // REQUEST_IMAGES))
+    pool, errors = DecoderPool(width, count, resizer), {}
     if skip_bad:
         paths = [picture.path for picture in pictures]
-        for number, (_, bad) in enumerate(processes.in_turns(paths, AT_ONCE)):
-            wrong.update({number * AT_ONCE + place: reason for place, reason in bad.items()})
-    good = [picture for place, picture in enumerate(pictures) if place not in wrong]
-    reasons = [_named(reason, pictures) for _, reason in sorted(wrong.items())]
-    if not good:
+        for chunk, (_, chunk_errors) in enumerate(pool.decode_in_chunks(paths, CHUNK_IMAGES)):
+            errors.update(
+                {
+                    chunk * CHUNK_IMAGES + position: reason
+                    for position, reason in chunk_errors.items()
+                }
+            )
+    readable = [picture for position, picture in enumerate(pictures) if position not in errors]
+    reasons = [_replace_paths(reason, pictures) for _, reason in sorted(errors.items())]
+    if not readable:
         raise DataError(f"no picture is left: {reasons[0]}")
-    labels = np.zeros(len(good), np.int32)
-    split = FileSplit([picture.path for picture in good], labels, processes)
-    return (split if channels == 3 else GreySplit(split)), good, reasons
+    labels = np.zeros(len(readable), np.int32)
+    split = FileSplit([picture.path for picture in readable], labels, pool)
+    return (split if channels == 3 else GraySplit(split)), readable, reasons

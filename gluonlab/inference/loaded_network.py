@@ -1,4 +1,4 @@
-"""A finished run's network, which says what is on pictures, on any devices."""
+"""Loading of a finished run, and predictions by its network on any devices."""
 
 from __future__ import annotations
 
@@ -24,13 +24,18 @@ from typing import (
 import numpy as np
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.data.sets.convert_arrays import CHANNELS_FIRST, to_host, to_pixels
+from gluonlab.data.sets.convert_arrays import CHANNELS_FIRST, to_numpy, to_pixels
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
 from gluonlab.data.sets.gluon_datasets import resolve_dataset
 from gluonlab.engine.np_compatibility import give_back, nd_semantics
 from gluonlab.errors import ConfigError, DataError, RunError, warn
 from gluonlab.host.signals import ends_if_stuck
-from gluonlab.inference.input_images import Picture, by_their_names, find_pictures, split_of
+from gluonlab.inference.input_images import (
+    Picture,
+    find_pictures,
+    make_picture_split,
+    name_pictures_in_errors,
+)
 from gluonlab.inference.predictions import Mistake, Mistakes, PredictedBatch, Predictions
 from gluonlab.kvstores.process_groups import ALONE
 from gluonlab.parallel.strategy import Strategy
@@ -55,230 +60,293 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pandas import DataFrame
 
-# The settings that a prediction takes from the command line.
-GIVEN = ("gpus", "devices", "threads", "batch_size", "data_dir", "decoders", "skip_bad")
-HOW = "to gluonlab.load_run"
+# The settings that affect a prediction.
+PREDICTION_SETTINGS = (
+    "gpus",
+    "devices",
+    "threads",
+    "batch_size",
+    "data_dir",
+    "decoders",
+    "skip_bad",
+)
+CALL_HINT = "to gluonlab.load_run"
 Images = Union[str, "os.PathLike[str]", Sequence[Any], "NDArray[Any]"]
 
 
-def nobody(seen: PredictedBatch) -> None:
-    """For those who do not look at batches."""
+def ignore_batch(batch: PredictedBatch) -> None:
+    """Do nothing with a batch."""
 
 
 class LoadedRun:
-    """The network of a finished run; `load_run` makes one.
+    """Network of a finished run, which `load_run` returns.
 
-    ``classes``: their names, in the order of the scores. ``image_shape``: (channels, height, width)
-    of what it sees. ``model``: the network's name.
+    Attributes:
+        folder: Folder of the run.
+        model: Name of the network.
+        classes: Class names, in the order of the scores.
+        image_shape: Shape of its input images: (channels, height, width).
     """
 
     def __init__(
         self,
-        found: Description,
+        run: Description,
         plan: Plan,
         strategy: Strategy,
         test_images: Callable[[], Dataset],
-        files: Mapping[str, Any],
+        decoding: Mapping[str, Any],
     ) -> None:
-        self.folder, self.model = found.folder, plan.model
+        self.folder, self.model = run.folder, plan.model
         self.classes, self.image_shape = plan.dataset.classes, plan.dataset.image_shape
         self._plan, self._strategy, self._test_images = plan, strategy, test_images
-        self._files = files  # how they are decoded: ``decoders``, ``skip_bad``, ``resizer``
+        self._decoding = decoding  # ``decoders``, ``skip_bad`` and ``resizer``
 
     @nd_semantics()
     @ends_if_stuck()
-    def predict(self, images: Images, saw: Callable[[PredictedBatch], Any] = nobody) -> Predictions:
-        """The classes of these images, with probabilities.
+    def predict(
+        self, images: Images, on_batch: Callable[[PredictedBatch], Any] = ignore_batch
+    ) -> Predictions:
+        """Predict the classes of images, with probabilities.
 
-        ``images``: a file or folder of pictures, or a list of them, which become squares of the
-        run's size as in training; or an array of numpy or MXNet, (n, C, H, W) or (n, H, W) in grey,
-        of bytes or of the floats that a network gets. ``saw``: told of each batch. Pictures that
-        ``skip_bad`` leaves out are named in a warning. Raises DataError for what is no image, and
-        RunError for scores that are no numbers.
+        Args:
+            images: A picture file or a folder, or a list of them, which are resized to squares as
+                in training; or an array of numpy or MXNet, (n, C, H, W), or (n, H, W) in grayscale,
+                of bytes or of the floats that the network gets.
+            on_batch: Called with each `PredictedBatch`.
+
+        Returns:
+            The predictions, in the order of the images. A warning names pictures that ``skip_bad``
+            leaves out.
+
+        Raises:
+            DataError: An input is not an image.
+            RunError: Scores are not finite.
         """
-        given = _listed(images)
-        if isinstance(given, np.ndarray):
-            split: Split = self._of_array(given)
-            names, pictures = [f"image {place}" for place in range(len(split))], []
+        inputs = _list_images(images)
+        if isinstance(inputs, np.ndarray):
+            split: Split = self._split_from_array(inputs)
+            names, pictures = [f"image {number}" for number in range(len(split))], []
         else:
-            pictures = _found(given)
+            pictures = _resolve_pictures(inputs)
             if not pictures:
                 raise DataError("there are no images: give files, folders, or an array of bytes")
-            split, pictures, wrong = split_of(pictures, self.image_shape, **self._files)
-            if wrong:
-                left = f"{len(wrong)} of {len(pictures) + len(wrong)} pictures are left out"
-                warn(f"{left}: {wrong[0]}")
+            split, pictures, errors = make_picture_split(
+                pictures, self.image_shape, **self._decoding
+            )
+            if errors:
+                message = f"{len(errors)} of {len(pictures) + len(errors)} pictures are left out"
+                warn(f"{message}: {errors[0]}")
             names = [picture.name for picture in pictures]
         scores = []
-        with by_their_names(pictures):
-            for seen in self._batches(split, names):
-                scores.append(seen.said.scores)
-                saw(seen)
+        with name_pictures_in_errors(pictures):
+            for batch in self._predict_batches(split, names):
+                scores.append(batch.predictions.scores)
+                on_batch(batch)
         return Predictions(self.classes, tuple(names), np.concatenate(scores))
 
     @nd_semantics()
     @ends_if_stuck()
-    def mistakes(self, saw: Callable[[PredictedBatch], Any] = nobody) -> Mistakes:
-        """The test images that it takes for another class. ``saw``: told of each batch.
+    def mistakes(self, on_batch: Callable[[PredictedBatch], Any] = ignore_batch) -> Mistakes:
+        """Find the test images that the network classifies wrongly.
 
-        Raises a UsageError where the run's data are not there, or are others now, and RunError.
+        Args:
+            on_batch: Called with each `PredictedBatch`.
+
+        Returns:
+            The mistakes, in the order of the test images.
+
+        Raises:
+            UsageError: The data of the run are missing, or have changed.
+            RunError: Scores are not finite.
         """
         data = self._test_images()
         paths = getattr(data.test, "paths", None)
-        names = paths or [f"test image {place}" for place in range(len(data.test))]
-        wrong: List[Mistake] = []
+        names = paths or [f"test image {position}" for position in range(len(data.test))]
+        mistakes: List[Mistake] = []
         begin = 0
-        for said, pixels, true in self._batches(data.test, names):
-            for place in np.flatnonzero(said.labels != true):
-                own = Predictions(self.classes, (), said.scores[place : place + 1])
-                [[guess]] = own.top(1)
-                index, label = begin + int(place), self.classes[true[place]]
+        for predictions, pixels, true_labels in self._predict_batches(data.test, names):
+            for position in np.flatnonzero(predictions.labels != true_labels):
+                prediction = Predictions(
+                    self.classes, (), predictions.scores[position : position + 1]
+                )
+                [[guess]] = prediction.top(1)
+                index, label = begin + int(position), self.classes[true_labels[position]]
                 file = paths[index] if paths else None
-                wrong.append(Mistake(index, file, label, *guess, pixels[place].copy()))
-            begin += len(said)
-            saw(PredictedBatch(said, pixels, true))
-        return Mistakes(data.name, len(data.test), wrong)
+                mistakes.append(Mistake(index, file, label, *guess, pixels[position].copy()))
+            begin += len(predictions)
+            on_batch(PredictedBatch(predictions, pixels, true_labels))
+        return Mistakes(data.name, len(data.test), mistakes)
 
     def frame(self, of: str = EPOCHS) -> "DataFrame":
-        """Its epochs or steps (``of``), a row each, as a pandas frame, see `gluonlab.frame`."""
+        """Return the epochs or steps of the run as a pandas frame, see `gluonlab.frame`.
+
+        Args:
+            of: ``epochs`` or ``steps``.
+
+        Returns:
+            A frame with one row per epoch or step.
+        """
         return frame_of_run(self.folder, of)
 
-    def _batches(self, split: Split, names: Sequence[str]) -> Iterator[PredictedBatch]:
-        """What it says of a split's images, in order, in batches as an evaluation makes them."""
+    def _predict_batches(self, split: Split, names: Sequence[str]) -> Iterator[PredictedBatch]:
+        """Yield predictions of the images of a split, in order, in batches as in an evaluation."""
         images = dataclasses.replace(self._plan.dataset, test=split)
         plan = dataclasses.replace(self._plan, dataset=images)
         queued: Deque[Tuple[Sequence[str], GatheredScores, List[Part], Any, Any]] = deque()
         begin = 0
         for batch in evaluation_loader(plan, self._strategy.inputs):
-            pixels, true = (np.concatenate([part.asnumpy() for part in parts]) for parts in batch)
+            pixels, true_labels = (
+                np.concatenate([part.asnumpy() for part in parts]) for parts in batch
+            )
             parts = [
-                (device, scores.copy(), labels.copy())  # ready when this part is
+                (device, scores.copy(), labels.copy())  # available when this part is
                 for device, _, scores, labels in self._strategy.score(batch)
             ]
             queued.append(
-                (names[begin : begin + batch.size], GatheredScores(), parts, pixels, true)
+                (names[begin : begin + batch.size], GatheredScores(), parts, pixels, true_labels)
             )
             begin += batch.size
             if len(queued) > AHEAD:
-                yield self._read(*queued.popleft())
-        for each in queued:
-            yield self._read(*each)
+                yield self._gather_predictions(*queued.popleft())
+        for pending in queued:
+            yield self._gather_predictions(*pending)
 
-    def _read(
+    def _gather_predictions(
         self,
         names: Sequence[str],
         gathered: GatheredScores,
         parts: List[Part],
         pixels: Any,
-        true: Any,
+        true_labels: Any,
     ) -> PredictedBatch:
         """Wait for the scores of a batch's parts."""
         gathered.add(parts)
         scores, _ = gathered.whole(ALONE)
-        # as an evaluation has it: such a row has no best class
-        decided = (scores < np.inf).all(axis=1) & (scores > -np.inf).any(axis=1)
-        if not decided.all():
-            which = names[int(np.flatnonzero(~decided)[0])]
-            raise RunError(f"the scores of {self.folder} for {which} are no numbers: {GONE_WRONG}")
-        return PredictedBatch(Predictions(self.classes, tuple(names), scores), pixels, true)
+        # as in an evaluation: other rows have no best class
+        has_best_class = (scores < np.inf).all(axis=1) & (scores > -np.inf).any(axis=1)
+        if not has_best_class.all():
+            name = names[int(np.flatnonzero(~has_best_class)[0])]
+            raise RunError(f"the scores of {self.folder} for {name} are not finite: {GONE_WRONG}")
+        return PredictedBatch(Predictions(self.classes, tuple(names), scores), pixels, true_labels)
 
-    def _of_array(self, images: Any) -> ArraySplit:
+    def _split_from_array(self, images: Any) -> ArraySplit:
+        """Make a split from an array of images. Raises DataError for another shape."""
         shape = images.shape
         if images.ndim == 3 and shape[1:] == self.image_shape[1:] and self.image_shape[0] == 1:
             images = images[:, np.newaxis]
         if images.shape[1:] != self.image_shape or not len(images):
-            wanted = ", ".join(map(str, self.image_shape))
+            expected = ", ".join(map(str, self.image_shape))
             raise DataError(
                 f"images are {images.dtype} of shape {shape}: give bytes (uint8) or floats "
-                f"of shape (n, {wanted}), n from 1 up{self._how_to_fit(shape)}"
+                f"of shape (n, {expected}), n from 1 up{self._conversion_hint(shape)}"
             )
         labels = np.zeros(len(images), np.int32)
         return ArraySplit(to_pixels(images, "images"), labels, CHANNELS_FIRST)
 
-    def _how_to_fit(self, shape: Tuple[int, ...]) -> str:
+    def _conversion_hint(self, shape: Tuple[int, ...]) -> str:
         """Return how to convert images of this shape to the shape of the run, or an empty text."""
         channels, height, width = self.image_shape
-        cures = {
+        conversions = {
             (channels, height, width): "images[None]",
             (height, width): "images[None, None]" if channels == 1 else None,
             (height, width, channels): "images.transpose(2, 0, 1)[None]",
         }
         if len(shape) == 4 and shape[1:] == (height, width, channels):
             return ", by images.transpose(0, 3, 1, 2)"
-        return f", by {cures[shape]}" if cures.get(shape) else ""
+        return f", by {conversions[shape]}" if conversions.get(shape) else ""
 
 
 def load_run(
-    path: "str | os.PathLike[str]", *, net: Any = None, data: Any = None, **given: Any
+    path: "str | os.PathLike[str]", *, net: Any = None, data: Any = None, **settings: Any
 ) -> LoadedRun:
-    """The network of the finished run in the folder ``path``, with its parameters.
+    """Load the network of a finished run, with its parameters.
 
-    ``net``, ``data``: what `train` got of the user's own, of a run that had its own; data are only
-    read for `LoadedRun.mistakes`. ``given``: settings named in GIVEN, such as ``devices``. Raises
-    ConfigError for a folder that is no finished run's, and for other settings; ModelError for
-    parameters of another network; RunError for parameters that are not finite.
+    Args:
+        path: Folder of the run.
+        net: The network, if `train` got one.
+        data: The data sets, if `train` got some. Only `LoadedRun.mistakes` reads them.
+        settings: Settings that affect predictions, such as ``devices``.
+
+    Returns:
+        The network, ready for predictions.
+
+    Raises:
+        ConfigError: The folder is not a finished run, or a setting has no effect on predictions.
+        ModelError: The parameters are of another network.
+        RunError: The parameters are not finite.
     """
     dataset = resolve_dataset(data)
     with nd_semantics():
-        return _load(path, net, dataset, given)
+        return _load_run(path, net, dataset, settings)
 
 
-def _load(
-    path: "str | os.PathLike[str]", net: Any, data: Optional[Dataset], given: Dict[str, Any]
+def _load_run(
+    path: "str | os.PathLike[str]", net: Any, data: Optional[Dataset], settings: Dict[str, Any]
 ) -> LoadedRun:
-    for name in given:
-        if name not in GIVEN:
-            possible = ", ".join(map(option_name, GIVEN))
-            raise ConfigError(f"{option_name(name)} has no effect on predictions: give {possible}")
-    found, own = _described(path), make_own(net)
-    had = found.used.get("own")
-    own_net = {"own": {"net": had["net"]}} if isinstance(had, dict) and "net" in had else {}
-    check_same_own(str(found.folder), HOW, own_net, own.settings(None))
-    config = config_of(found, given)
+    for name in settings:
+        if name not in PREDICTION_SETTINGS:
+            allowed = ", ".join(map(option_name, PREDICTION_SETTINGS))
+            raise ConfigError(f"{option_name(name)} has no effect on predictions: give {allowed}")
+    run, components = _read_description(path), make_own(net)
+    recorded = run.used.get("own")
+    recorded_net = (
+        {"own": {"net": recorded["net"]}}
+        if isinstance(recorded, dict) and "net" in recorded
+        else {}
+    )
+    check_same_own(str(run.folder), CALL_HINT, recorded_net, components.settings(None))
+    config = config_of(run, settings)
 
     def test_images() -> Dataset:
-        check_same_own(str(found.folder), HOW, found.used, _same(found, own, data))
-        # files that are decoded as they are needed keep their names
-        asked = config.replace(resident_bytes=0)
-        asked = asked if own.net is None else asked.replace(model=None)
-        read = data
-        if read is None:
-            resolved = fill_gaps(asked, own=own)
-            copies = make_split(resolved.config, find_devices(asked)).copies
-            read = load_data(resolved, len(copies))
-        check_same_images(found, read)
-        return read
+        check_same_own(
+            str(run.folder), CALL_HINT, run.used, _comparable_settings(run, components, data)
+        )
+        # images that are decoded batch by batch keep the names of their files
+        prediction_config = config.replace(resident_bytes=0)
+        prediction_config = (
+            prediction_config if components.net is None else prediction_config.replace(model=None)
+        )
+        test_data = data
+        if test_data is None:
+            resolved = fill_gaps(prediction_config, own=components)
+            copies = make_split(resolved.config, find_devices(prediction_config)).copies
+            test_data = load_data(resolved, len(copies))
+        check_same_images(run, test_data)
+        return test_data
 
-    stand_in = _without_data(found)
-    if stand_in is None:  # an older run, or one of very many classes: its data know them
-        plan = plan_of(found, config, test_images(), own)
+    stand_in = _stand_in_dataset(run)
+    if stand_in is None:  # an older run, or one with very many classes: the data contain them
+        plan = plan_of(run, config, test_images(), components)
     else:
-        files = dict.fromkeys(("data_dir", "image_size", "decoders", "resizer", "val_share"))
-        files["skip_bad"] = False
-        unread = config.replace(dataset=TrainConfig().dataset, **files)
-        plan = plan_of(found, unread, stand_in, own)
-    strategy = strategy_of(found, plan)
-    check_finite(found, strategy)
+        data_options = dict.fromkeys(("data_dir", "image_size", "decoders", "resizer", "val_share"))
+        data_options["skip_bad"] = False
+        config_without_data = config.replace(dataset=TrainConfig().dataset, **data_options)
+        plan = plan_of(run, config_without_data, stand_in, components)
+    strategy = strategy_of(run, plan)
+    check_finite(run, strategy)
     give_back(strategy.net)
-    asked = TrainConfig(**given)
+    prediction_config = TrainConfig(**settings)
     decoding = {
-        "decoders": asked.decoders,
-        "skip_bad": asked.skip_bad,
+        "decoders": prediction_config.decoders,
+        "skip_bad": prediction_config.skip_bad,
         "resizer": config.resizer,
     }
-    return LoadedRun(found, plan, strategy, test_images, decoding)
+    return LoadedRun(run, plan, strategy, test_images, decoding)
 
 
-def _same(found: Description, own: UserComponents, data: Optional[Dataset]) -> Any:
-    """The settings of what is the user's own now; a loss is none that predictions need."""
-    settings = dict(own.settings(data).get("own", {}))
-    named = found.used.get("own")
-    if isinstance(named, dict) and "loss" in named:
-        settings["loss"] = named["loss"]
+def _comparable_settings(
+    run: Description, components: UserComponents, data: Optional[Dataset]
+) -> Any:
+    """Return the current settings of the user's components; the loss is as recorded."""
+    settings = dict(components.settings(data).get("own", {}))
+    recorded = run.used.get("own")
+    if isinstance(recorded, dict) and "loss" in recorded:
+        settings["loss"] = recorded["loss"]
     return {"own": settings}
 
 
-def _described(path: "str | os.PathLike[str]") -> Description:
+def _read_description(path: "str | os.PathLike[str]") -> Description:
+    """Read the description of a finished run. Raises ConfigError."""
     if not isinstance(path, (str, os.PathLike)):
         raise ConfigError(
             f"the folder of a run is a {type(path).__name__}: give its path, as result.run_dir is"
@@ -289,41 +357,42 @@ def _described(path: "str | os.PathLike[str]") -> Description:
         raise ConfigError(str(error)) from None
 
 
-def _without_data(found: Description) -> Optional[Dataset]:
-    """What the run has noted of its data, as a data set of one black image; None if not enough."""
-    noted, shape = found.classes, image_shape(found)
-    names = noted.get("names") if isinstance(noted, dict) else None
+def _stand_in_dataset(run: Description) -> Optional[Dataset]:
+    """Return a data set of one black image with the recorded classes; None if they are unknown."""
+    recorded_classes, shape = run.classes, image_shape(run)
+    names = recorded_classes.get("names") if isinstance(recorded_classes, dict) else None
     if not isinstance(names, list) or not names or shape is None:
         return None
-    if not all(isinstance(name, str) for name in names) or found.used.get("normalise") is None:
+    if not all(isinstance(name, str) for name in names) or run.used.get("normalise") is None:
         return None
     black = ArraySplit(np.zeros((1, *shape), np.uint8), np.zeros(1, np.int32), CHANNELS_FIRST)
-    name = str(found.used.get("dataset"))
-    return Dataset(name, black, black, tuple(names), Defaults(model=found.used["model"]))
+    name = str(run.used.get("dataset"))
+    return Dataset(name, black, black, tuple(names), Defaults(model=run.used["model"]))
 
 
-def _listed(images: Any) -> "List[Any] | NDArray[Any]":
-    """The names of files and folders, or pictures; or arrays as one. Raises DataError."""
+def _list_images(images: Any) -> "List[Any] | NDArray[Any]":
+    """Convert the argument of `predict` to a list of files, or to one array. Raises DataError."""
     if isinstance(images, (str, bytes, bytearray, os.PathLike)):
         return [images]
     if hasattr(images, "shape"):
-        return to_host(images, "images")
+        return to_numpy(images, "images")
     try:
-        given = list(images)
+        inputs = list(images)
     except TypeError:
-        given = [images]
-    arrays = given and all(hasattr(each, "shape") for each in given)
-    return to_host(given, "images") if arrays else given
+        inputs = [images]
+    arrays = inputs and all(hasattr(item, "shape") for item in inputs)
+    return to_numpy(inputs, "images") if arrays else inputs
 
 
-def _found(given: Sequence[Any]) -> List[Picture]:
-    """The pictures of files and folders, which may have been looked for already."""
-    if given and all(isinstance(each, Picture) for each in given):
-        return list(given)
-    return find_pictures(list(map(_path, given)))
+def _resolve_pictures(inputs: Sequence[Any]) -> List[Picture]:
+    """Return the pictures of files and folders; accepts a list of Pictures."""
+    if inputs and all(isinstance(item, Picture) for item in inputs):
+        return list(inputs)
+    return find_pictures(list(map(_check_path, inputs)))
 
 
-def _path(name: Any) -> str:
+def _check_path(name: Any) -> str:
+    """Return the path of a file or folder. Raises DataError for other values."""
     if not isinstance(name, (str, os.PathLike)):
         if type(name).__module__.startswith("PIL."):
             raise DataError(

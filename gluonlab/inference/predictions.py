@@ -1,7 +1,6 @@
-"""What a network says of pictures: classes and probabilities, in numpy.
+"""Predicted classes and probabilities, as text, JSON and CSV, and as a contact sheet.
 
-As a table, as JSON and as CSV; and as a contact sheet: pictures in rows, each with words below it,
-as one PNG.
+A contact sheet is a PNG with rows of pictures and text below each of them.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ClassProbability(NamedTuple):
-    """A class, and the probability that the network gives it."""
+    """Class, and its predicted probability."""
 
     name: str
     probability: float
@@ -41,9 +40,12 @@ class ClassProbability(NamedTuple):
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a network says of n images: ``scores`` (n, classes), float32, in the classes' order.
+    """Predictions for n images.
 
-    ``images``: their names.
+    Attributes:
+        classes: Class names, in the order of the scores.
+        images: Names of the images.
+        scores: Array (n, classes) of float32.
     """
 
     classes: Tuple[str, ...]
@@ -55,29 +57,36 @@ class Predictions:
 
     @property
     def probabilities(self) -> "Numbers":
-        """(n, classes) float64: the softmax of the scores."""
+        """Probabilities (n, classes), float64: the softmax of the scores."""
         scores = self.scores.astype(np.float64)
-        parts = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return np.asarray(parts / parts.sum(axis=1, keepdims=True))
+        exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))
 
     @property
     def labels(self) -> "Numbers":
-        """(n,): the position of the best class; of equal ones the first, as in an evaluation."""
+        """Number of the best class of each image, (n,); of equal scores, the first."""
         return np.asarray(self.scores.argmax(axis=1))
 
     @property
     def names(self) -> List[str]:
-        """The best class of each image."""
+        """Name of the best class of each image."""
         return [self.classes[label] for label in self.labels]
 
     def top(self, count: int = 5) -> List[List[ClassProbability]]:
-        """The ``count`` best classes of each image, the best first; all if there are fewer.
+        """Return the best classes of each image, the best first.
 
-        Raises DataError for a ``count`` that is not a whole number from 1 up.
+        Args:
+            count: Number of classes per image, from 1 up; all classes if there are fewer.
+
+        Returns:
+            A list of classes and probabilities per image.
+
+        Raises:
+            DataError: ``count`` is not a whole number from 1 up.
         """
         if not is_count(count):
             raise DataError(f"top({count!r}): give a number of classes from 1 up")
-        # by scores: the probabilities of two classes may be too small to differ
+        # by scores, because small probabilities may be equal
         order = np.argsort(-self.scores, axis=1, kind="stable")[:, :count]
         return [
             [ClassProbability(self.classes[label], float(row[label])) for label in best]
@@ -86,22 +95,22 @@ class Predictions:
 
 
 class PredictedBatch(NamedTuple):
-    """A batch of n images, as the network saw them, with what it says of them.
+    """Batch of n images, as the network got them, with their predictions.
 
-    ``pixels`` (n, C, H, W) of 0 to 255; ``true`` (n,): their labels, where they have any.
+    ``pixels`` (n, C, H, W): from 0 to 255. ``true`` (n,): the labels, if the images have any.
     """
 
-    said: Predictions
+    predictions: Predictions
     pixels: "Images"
     true: "Numbers"
 
 
 class Mistake(NamedTuple):
-    """A test image that a network takes for another class.
+    """Test image that the network classifies wrongly.
 
-    ``number``: its place among the test images; ``file``: where those lie in files.
-    ``probability``: that of ``predicted``. ``pixels`` (C, H, W) of 0 to 255: what the network
-    saw.
+    ``number``: its position among the test images. ``file``: its path, if it is read from a file.
+    ``true`` and ``predicted``: class names. ``probability``: of ``predicted``. ``pixels`` (C, H,
+    W): from 0 to 255, as the network got them.
     """
 
     number: int
@@ -113,7 +122,7 @@ class Mistake(NamedTuple):
 
 
 class Mistakes(NamedTuple):
-    """The test images that a run gets wrong, in order, of how many."""
+    """Test images of a data set that a run classifies wrongly, in order."""
 
     dataset: str
     images: int
@@ -121,215 +130,218 @@ class Mistakes(NamedTuple):
 
     @property
     def accuracy(self) -> float:
-        """The fraction of the images that it gets right."""
+        """Fraction of the images that are classified correctly."""
         return (self.images - len(self.wrong)) / self.images
 
 
-MOST = 400  # pictures; more would be seen by nobody
-ABOUT = ("Software", "gluonlab.predict")  # what the PNG says of itself
-MARK = "\0".join(ABOUT).encode()
-SIDE, GAP, LINE, MARGIN = 112, 12, 17, 16  # pixels
+MAX_PICTURES = 400  # pictures in a contact sheet
+PNG_TEXT = ("Software", "gluonlab.predict")  # text in the PNG, which marks it as one of these
+MARK = "\0".join(PNG_TEXT).encode()
+TILE_SIDE, GAP, LINE, MARGIN = 112, 12, 17, 16  # pixels
 TEXT, TITLE = 12, 15  # height of letters
-BLACK, GREY, GREEN, RED = (34, 34, 34), (110, 110, 110), (0, 110, 60), (180, 30, 30)
-Colour = Tuple[int, int, int]
+BLACK, GRAY, GREEN, RED = (34, 34, 34), (110, 110, 110), (0, 110, 60), (180, 30, 30)
+Color = Tuple[int, int, int]
 
 
 class Tile(NamedTuple):
-    """``pixels`` (C, H, W) of 0 to 255, and lines of text in colours."""
+    """Picture of a contact sheet: ``pixels`` (C, H, W) of 0 to 255, and lines of text in colors."""
 
     pixels: "Images"
-    lines: Sequence[Tuple[str, Colour]]
+    lines: Sequence[Tuple[str, Color]]
 
 
 def write_sheet(
     option: str, path: Path, title: str, tiles: Sequence[Tile], replace: bool = False
 ) -> None:
-    """Draw at most MOST pictures into a new PNG. Raises OutputError.
+    """Write a contact sheet of at most MAX_PICTURES pictures to a new PNG. Raises OutputError.
 
-    ``replace``: an earlier one of these may be there.
+    ``replace``: overwrite an earlier contact sheet.
     """
-    about = PngInfo()
-    about.add_text(*ABOUT)
-    new = new_or_marked_file(option, path, MARK) if replace else new_file(option, path)
-    with new as temporary:
-        draw_sheet(title, tiles[:MOST]).save(temporary, "PNG", pnginfo=about)
+    metadata = PngInfo()
+    metadata.add_text(*PNG_TEXT)
+    file = new_or_marked_file(option, path, MARK) if replace else new_file(option, path)
+    with file as temporary:
+        draw_sheet(title, tiles[:MAX_PICTURES]).save(temporary, "PNG", pnginfo=metadata)
 
 
 def draw_sheet(title: str, tiles: Sequence[Tile]) -> Image.Image:
-    """The title, and below it the pictures in rows, nearly as wide as high."""
-    text, large = _font(TEXT), _font(TITLE)
-    lines = max(len(tile.lines) for tile in tiles)
-    across, down = SIDE + GAP, SIDE + LINE * lines + GAP
-    columns = min(len(tiles), max(4, math.ceil(math.sqrt(len(tiles) * down / across * 1.3))))
+    """Draw a title, and rows of pictures below it, in a nearly square image."""
+    text_font, title_font = _load_font(TEXT), _load_font(TITLE)
+    max_lines = max(len(tile.lines) for tile in tiles)
+    tile_width, tile_height = TILE_SIDE + GAP, TILE_SIDE + LINE * max_lines + GAP
+    columns = min(
+        len(tiles), max(4, math.ceil(math.sqrt(len(tiles) * tile_height / tile_width * 1.3)))
+    )
     rows, top = -(-len(tiles) // columns), MARGIN + 2 * LINE
     title = printable(title)
-    wide = max(columns * across - GAP, math.ceil(large.getlength(title)))
-    sheet = Image.new("RGB", (2 * MARGIN + wide, top + rows * down - GAP + MARGIN), "white")
+    content_width = max(columns * tile_width - GAP, math.ceil(title_font.getlength(title)))
+    sheet = Image.new(
+        "RGB", (2 * MARGIN + content_width, top + rows * tile_height - GAP + MARGIN), "white"
+    )
     draw = ImageDraw.Draw(sheet)
-    draw.text((MARGIN, MARGIN), title, BLACK, large)
-    for place, tile in enumerate(tiles):
-        left, upper = MARGIN + place % columns * across, top + place // columns * down
-        picture = as_picture(tile.pixels)
-        inset = ((SIDE - picture.width) // 2, (SIDE - picture.height) // 2)
-        sheet.paste(picture, (left + inset[0], upper + inset[1]))
-        for number, (words, colour) in enumerate(tile.lines):
-            place_of = (left, upper + SIDE + 2 + number * LINE)
-            draw.text(place_of, _fitting(printable(words), text), colour, text)
+    draw.text((MARGIN, MARGIN), title, BLACK, title_font)
+    for index, tile in enumerate(tiles):
+        left, tile_top = MARGIN + index % columns * tile_width, top + index // columns * tile_height
+        picture = to_thumbnail(tile.pixels)
+        inset = ((TILE_SIDE - picture.width) // 2, (TILE_SIDE - picture.height) // 2)
+        sheet.paste(picture, (left + inset[0], tile_top + inset[1]))
+        for number, (text, color) in enumerate(tile.lines):
+            position = (left, tile_top + TILE_SIDE + 2 + number * LINE)
+            draw.text(position, _shorten_to_tile(printable(text), text_font), color, text_font)
     return sheet
 
 
-def as_picture(pixels: "Images") -> Image.Image:
-    """Pixels (C, H, W), at most SIDE high and wide; small ones by whole factors, to be seen."""
+def to_thumbnail(pixels: "Images") -> Image.Image:
+    """Convert pixels (C, H, W) to a picture of at most TILE_SIDE; small ones are enlarged."""
     channels = pixels if len(pixels) in (1, 3) else pixels[:1]
     channels = np.clip(np.rint(channels), 0, 255).astype(np.uint8)  # floats may be normalized
     image = Image.fromarray(np.ascontiguousarray(channels.transpose(1, 2, 0)).squeeze())
     image = image.convert("RGB")
     largest = max(image.size)
-    if largest <= SIDE:
-        factor = SIDE // largest
+    if largest <= TILE_SIDE:
+        factor = TILE_SIDE // largest
         return image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
-    image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    image.thumbnail((TILE_SIDE, TILE_SIDE), Image.Resampling.LANCZOS)
     return image
 
 
-def _font(size: int) -> Any:
-    # matplotlib's font has most alphabets; Pillow's own has Latin letters alone
+def _load_font(size: int) -> Any:
+    # matplotlib's font has most alphabets; Pillow's font has only Latin letters
     path = os.path.join(import_matplotlib().get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
     return ImageFont.truetype(path, size)
 
 
-def _fitting(words: str, font: Any) -> str:
-    """The words, cut where they are wider than a picture."""
-    if font.getlength(words) <= SIDE:
-        return words
-    kept: List[str] = []
-    for letter in words:
-        if font.getlength("".join([*kept, letter, "…"])) > SIDE:
+def _shorten_to_tile(text: str, font: Any) -> str:
+    """Shorten a text that is wider than a tile."""
+    if font.getlength(text) <= TILE_SIDE:
+        return text
+    letters: List[str] = []
+    for letter in text:
+        if font.getlength("".join([*letters, letter, "…"])) > TILE_SIDE:
             break
-        kept.append(letter)
-    return "".join([*kept, "…"])
+        letters.append(letter)
+    return "".join([*letters, "…"])
 
 
-WIDEST = 60  # letters of a column
-PREDICTED = ("image", "class", "probability")
-WRONG = ("image", "true", "predicted", "probability")
+MAX_CELL_WIDTH = 60  # letters of a column
+PREDICTION_COLUMNS = ("image", "class", "probability")
+MISTAKE_COLUMNS = ("image", "true", "predicted", "probability")
 
 
-def predictions_as_text(said: Predictions, count: int) -> str:
-    """A row for each class; the image stands in its first."""
-    rows = []
-    for name, best in zip(said.images, said.top(count)):
-        rows += [
-            (name if not place else "", guess.name, f"{guess.probability:.4f}")
-            for place, guess in enumerate(best)
-        ]
-    return _table(PREDICTED, rows)
+def _prediction_rows(predictions: Predictions, count: int) -> List[Tuple[str, str, float]]:
+    """Return a row for each of the best classes of each image."""
+    best = zip(predictions.images, predictions.top(count))
+    return [(name, guess.name, guess.probability) for name, guesses in best for guess in guesses]
 
 
-def predictions_as_csv(said: Predictions, count: int) -> str:
-    """A line for each class of each image, the best first."""
-    return _csv(
-        PREDICTED,
-        [
-            (name, guess.name, repr(guess.probability))
-            for name, best in zip(said.images, said.top(count))
-            for guess in best
-        ],
+def predictions_as_text(predictions: Predictions, count: int) -> str:
+    """Format one row per class; only the first row of an image has its name."""
+    rows = _prediction_rows(predictions, count)
+    per_image = min(count, len(predictions.classes))
+    return _format_table(
+        PREDICTION_COLUMNS,
+        [("" if i % per_image else row[0], *row[1:]) for i, row in enumerate(rows)],
     )
 
 
-def predictions_as_json(said: Predictions, count: int) -> List[Dict[str, Any]]:
-    """Plain values for each image."""
+def predictions_as_csv(predictions: Predictions, count: int) -> str:
+    """Format one line per class of each image, the best first."""
+    return _format_csv(PREDICTION_COLUMNS, _prediction_rows(predictions, count))
+
+
+def predictions_as_json(predictions: Predictions, count: int) -> List[Dict[str, Any]]:
+    """Convert to plain values, one dictionary per image."""
+    keys = ("class", "probability")
     return [
-        {
-            "image": name,
-            "top": [{"class": guess.name, "probability": guess.probability} for guess in best],
-        }
-        for name, best in zip(said.images, said.top(count))
+        {"image": image, "top": [dict(zip(keys, guess)) for guess in best]}
+        for image, best in zip(predictions.images, predictions.top(count))
     ]
 
 
-def mistakes_as_text(found: Mistakes) -> str:
-    """How many, and a row for each, in the order of the test images."""
-    rows = [
-        (name_of(each), each.true, each.predicted, f"{each.probability:.4f}")
-        for each in found.wrong
+def _mistake_rows(mistakes: Mistakes) -> List[Tuple[str, str, str, float]]:
+    return [
+        (mistake_name(mistake), mistake.true, mistake.predicted, mistake.probability)
+        for mistake in mistakes.wrong
     ]
-    return f"{_table(WRONG, rows)}\n\n{counted(found)}" if rows else counted(found)
 
 
-def counted(found: Mistakes) -> str:
-    """``12 of 360 test images wrong, accuracy 0.9667``."""
-    images = f"{len(found.wrong):,} of {found.images:,} test images of {printable(found.dataset)}"
-    return f"{images} wrong, accuracy {found.accuracy:.4f}"
+def mistakes_as_text(mistakes: Mistakes) -> str:
+    """Format one row per mistake, in the order of the test images, and a summary."""
+    rows, summary = _mistake_rows(mistakes), mistakes_summary(mistakes)
+    return f"{_format_table(MISTAKE_COLUMNS, rows)}\n\n{summary}" if rows else summary
 
 
-def mistakes_as_csv(found: Mistakes) -> str:
-    """A line for each, in the order of the test images."""
-    return _csv(
-        WRONG,
-        [
-            (name_of(each), each.true, each.predicted, repr(each.probability))
-            for each in found.wrong
-        ],
-    )
+def mistakes_summary(mistakes: Mistakes) -> str:
+    """Return ``12 of 360 test images of digits wrong, accuracy 0.9667``."""
+    count, name = f"{len(mistakes.wrong):,} of {mistakes.images:,}", printable(mistakes.dataset)
+    return f"{count} test images of {name} wrong, accuracy {mistakes.accuracy:.4f}"
 
 
-def mistakes_as_json(found: Mistakes) -> Dict[str, Any]:
-    """Plain values."""
+def mistakes_as_csv(mistakes: Mistakes) -> str:
+    """Format one line per mistake, in the order of the test images."""
+    return _format_csv(MISTAKE_COLUMNS, _mistake_rows(mistakes))
+
+
+def mistakes_as_json(mistakes: Mistakes) -> Dict[str, Any]:
+    """Convert to plain values, without the pixels."""
     names = ("number", "file", "true", "predicted", "probability")
     return {
-        "dataset": found.dataset,
-        "images": found.images,
-        "accuracy": found.accuracy,
-        "wrong": [{name: getattr(each, name) for name in names} for each in found.wrong],
+        "dataset": mistakes.dataset,
+        "images": mistakes.images,
+        "accuracy": mistakes.accuracy,
+        "wrong": [{name: getattr(mistake, name) for name in names} for mistake in mistakes.wrong],
     }
 
 
-def name_of(mistake: Mistake) -> str:
-    """The file of a test image, or its number, from 0."""
+def mistake_name(mistake: Mistake) -> str:
+    """Return the file of a test image, or its number, from 0."""
     return mistake.file or f"test image {mistake.number}"
 
 
-def tile_of(name: str, best: ClassProbability, pixels: Any) -> Tile:
-    """A picture with its best class, the probability, and its name."""
+def prediction_tile(name: str, best: ClassProbability, pixels: Any) -> Tile:
+    """Return the tile of a picture, with its best class, the probability and its name."""
     probability = f"{best.probability:.1%}"
-    return Tile(pixels, [(best.name, BLACK), (probability, BLACK), (Path(name).name or name, GREY)])
+    return Tile(pixels, [(best.name, BLACK), (probability, BLACK), (Path(name).name or name, GRAY)])
 
 
-def tiles_of(found: Mistakes) -> List[Tile]:
-    """The mistakes, the surest first."""
-    surest = sorted(found.wrong, key=lambda each: (-each.probability, each.number))
+def mistake_tiles(mistakes: Mistakes) -> List[Tile]:
+    """Return the tiles of all mistakes, with the highest probability first."""
+    sorted_mistakes = sorted(
+        mistakes.wrong, key=lambda mistake: (-mistake.probability, mistake.number)
+    )
     return [
         Tile(
-            each.pixels,
+            mistake.pixels,
             [
-                (f"true {each.true}", GREEN),
-                (f"taken for {each.predicted}", RED),
-                (f"{each.probability:.1%}", RED),
-                (Path(each.file).name if each.file else f"no. {each.number}", GREY),
+                (f"true {mistake.true}", GREEN),
+                (f"taken for {mistake.predicted}", RED),
+                (f"{mistake.probability:.1%}", RED),
+                (Path(mistake.file).name if mistake.file else f"no. {mistake.number}", GRAY),
             ],
         )
-        for each in surest
+        for mistake in sorted_mistakes
     ]
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [list(heads)] + [[_short(printable(cell)) for cell in row] for row in rows]
+def _format_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Format rows of texts with a probability in the last column."""
+    texts = [[*row[:-1], f"{row[-1]:.4f}"] for row in rows]
+    lines = [list(heads)] + [[_shorten_cell(printable(cell)) for cell in row] for row in texts]
     widths = [max(width(line[column]) for line in lines) for column in range(len(heads))]
     return "\n".join(
         "  ".join([*map(padded, line[:-1], widths), line[-1].rjust(widths[-1])]) for line in lines
     )
 
 
-def _short(cell: str) -> str:
-    """The end of what is too wide: of a path the file."""
-    return cell if len(cell) <= WIDEST else f"…{cell[1 - WIDEST :]}"
+def _shorten_cell(cell: str) -> str:
+    """Return the end of a text that is too wide, because a path ends with the file."""
+    return cell if len(cell) <= MAX_CELL_WIDTH else f"…{cell[1 - MAX_CELL_WIDTH :]}"
 
 
-def _csv(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _format_csv(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Format rows of texts with a probability in the last column, with all its digits."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(heads)
-    writer.writerows([printable(cell) for cell in row] for row in rows)
+    writer.writerows([*map(printable, row[:-1]), repr(row[-1])] for row in rows)
     return file.getvalue().rstrip("\n")

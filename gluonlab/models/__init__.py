@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class ModelKind(NamedTuple):
-    """A function that creates a network for a number of classes, and one line about it."""
+    """Function that creates a network for a number of classes, and a one-line summary."""
 
     create: "Callable[..., HybridBlock]"
     summary: str
 
 
-# resnet18 and resnet50 are Gluon's own, not gluoncv's of the same name, which are alike and need a
+# resnet18 and resnet50 are from Gluon's model zoo. The ones of gluoncv are alike, and would need a
 # second library.
 MODELS: Dict[str, ModelKind] = {
     "lenet": ModelKind(
@@ -59,11 +59,11 @@ MODELS: Dict[str, ModelKind] = {
         "gluoncv's cifar_resnet20_v1: nine basic blocks, 16 to 64 channels",
     ),
 }
-OF_GLUONCV = ("cifar_resnet20",)
+GLUONCV_MODELS = ("cifar_resnet20",)
 
 
 def check_model(name: str) -> None:
-    """Raise ModelError, with the choices, when no network has this name."""
+    """Raise ModelError, with the choices, if no network has this name."""
     if name.startswith(gluoncv_zoo.PREFIX):
         gluoncv_zoo.check_gluoncv(name[len(gluoncv_zoo.PREFIX) :])
     elif name not in MODELS:
@@ -71,33 +71,40 @@ def check_model(name: str) -> None:
 
 
 def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "HybridBlock":
-    """A new network, not initialised, hybridized with static memory.
+    """Create a network by name, not initialized, hybridized with static memory.
 
-    ``name``: one of MODELS, or ``gluoncv:`` and the name of a classification network of gluoncv.
-    Takes float32 images (n, C, H, W) and gives scores (n, classes). With devices ``ctxs`` it is
-    optimized (`gluonlab.optimize`), which changes neither its parameters nor what it computes.
-    Raises ModelError for an unknown name, and for a number of classes that is none;
-    DeviceError for what is not a list of devices.
+    Args:
+        name: One of MODELS, or ``gluoncv:`` and the name of a classification network of gluoncv.
+        classes: Number of classes.
+        ctxs: If there are devices, the network is optimized (`gluonlab.optimize`), which changes
+            neither its parameters nor the function that it computes.
+
+    Returns:
+        The network, from float32 images (n, C, H, W) to scores (n, classes).
+
+    Raises:
+        ModelError: The name is unknown, or ``classes`` is not a number from 1 up.
+        DeviceError: ``ctxs`` is not a list of devices.
     """
     check_model(name)
     if not is_count(classes):
         raise ModelError(
             f"classes {classes!r}: give how many the data set has, from 1 up: len(dataset.classes)"
         )
-    if mx.util.is_np_array() and (name.startswith(gluoncv_zoo.PREFIX) or name in OF_GLUONCV):
+    if mx.util.is_np_array() and (name.startswith(gluoncv_zoo.PREFIX) or name in GLUONCV_MODELS):
         raise ModelError(
             f"model {name!r} is gluoncv's, which is written for mx.nd: "
             "use it before npx.set_np(), or within mx.util.np_array(False); "
             "gluonlab.train takes it as it is"
         )
-    # parameters are sorted and saved by name, so names count from 0 whatever was made before
+    # Parameters are saved by name, so numbers in names must start at 0 for each network.
     with mx.name.NameManager():
         if name.startswith(gluoncv_zoo.PREFIX):
             net = gluoncv_zoo.gluoncv_network(name[len(gluoncv_zoo.PREFIX) :], classes)
         else:
             net = MODELS[name].create(classes)
-    # With static_shape, Gluon's own loop loses updates of running statistics now and then:
-    # gluonlab.training compiles for itself.
+    # With static_shape, a plain Gluon loop sometimes loses updates of running statistics.
+    # gluonlab.training compiles its graphs itself.
     stateless = all(param.grad_req != "null" for param in net.collect_params().values())
     net.hybridize(static_alloc=True, static_shape=stateless)
     if ctxs and listed(ctxs):

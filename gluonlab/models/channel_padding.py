@@ -2,26 +2,27 @@
 
 oneDNN keeps images in blocks of 8 or 16 channels, one vector register each. MXNet 1.9.1 uses its
 direct convolutions only if the channels fill these blocks. All other convolutions, such as LeNet's
-with 20 and 50 channels, are computed as a matrix product of a rearranged copy of the image, and the
-layers between them by operators without vector instructions.
+with 20 and 50 channels, are computed as a matrix product of a rearranged copy of the image. The
+layers between them are computed without vector instructions.
 
-Zero channels up to the next multiple change nothing in the result: their weights are zero, and
-their gradients are cut off again. Parameters keep their true shapes, except the running statistics
-of BatchNorm, which an operator changes in place: `make_room` allocates larger arrays for them.
+Zero channels up to the next multiple do not change the result: their weights are zero, and their
+gradients are removed. Parameters keep their true shapes, except the running statistics of
+BatchNorm, which an operator changes in place: `enlarge_state` allocates larger arrays for them.
 
-Padding pays by these rules. They were measured for chains of convolutions and ReLU, forward and
-backward, on one core of an AMD EPYC (Zen 4), with AVX-512 and limited to AVX2: 430 draws of 1 to
-512 channels, kernels of 1, 3, 5 and 7, images of 5x5 to 56x56, batches of 8 to 64.
+The rules below decide when padding is faster. They were measured for chains of convolutions and
+ReLU, forward and backward, on one core of an AMD EPYC (Zen 4), with AVX-512 and limited to AVX2:
+430 draws of 1 to 512 channels, kernels of 1, 3, 5 and 7, images of 5x5 to 56x56, batches of 8 to
+64.
 
 - With kernels of 3 and more, padding to 8 was 1.8 times as fast in the median, and at least as fast
   in all but one draw, even with 10 times the arithmetic.
-- With kernels of 1 it paid if the arithmetic was at most doubled: 1.5 times as fast in the median
-  with AVX2, and 1.1 with AVX-512, where BatchNorm between the convolutions makes it 1.8 to 2.
+- With kernels of 1, it was faster if the arithmetic was at most doubled: 1.5 times as fast in the
+  median with AVX2, and 1.1 with AVX-512. BatchNorm between the convolutions makes it 1.8 to 2.
 - With AVX-512, padding to 16 was faster than to 8 if the arithmetic was nearly the same, and slower
   from a third more on. Intel's CPUs compute twice as much with 512 bits as with 256: there LeNet
   with half as much arithmetic again was 1.3 to 1.6 times as fast as without padding.
 - With AVX-512, oneDNN has blocks of 8 and of 16 channels. The backward of BatchNorm takes 50 times
-  as long if its image lies in the one and its gradient in the other. A residual network with 12,
+  as long if its image is in the one and its gradient in the other. A residual network with 12,
   20 and 44 channels was half as fast with multiples of 8 as without padding, and 1.5 times as fast
   with multiples of 16.
 """
@@ -53,13 +54,13 @@ from gluonlab.models.symbol_graph import (
     Entry,
     Node,
     Shape,
-    new_node,
-    numbers,
-    parsed,
-    shape_of,
-    shapes_in,
+    attribute_numbers,
+    make_node,
+    output_shape,
+    output_shapes,
+    output_types,
+    parse_graph,
     to_symbol,
-    types_in,
 )
 
 # Multiples of channels by instruction set, the smallest first.
@@ -70,7 +71,7 @@ MAX_RATIO_OF_MIXED = 2.0  # so many times, if the smaller one would mix blocks
 MAX_POINTWISE_RATIO = 2.0  # padding may multiply the arithmetic of a kernel of 1 by at most this
 MAX_IMAGE_CHANNELS = 3  # channels of images that oneDNN's convolutions read without blocks
 
-# Operators on each number for itself. The results and derivatives at the added channels, which are
+# Operators on single numbers. The results and derivatives at the added channels, which are
 # 0 at first, stay finite. The zero weights that follow multiply them by 0.
 POINTWISE_NAMES = """
     Activation BlockGrad abs clip cos erf exp hard_sigmoid negative relu sigmoid sin softsign square
@@ -103,15 +104,15 @@ Layout = Tuple[ChannelRun, ...]  # of all channels of an image, in order
 class Padding(NamedTuple):
     """The multiples of channels to pad to, the smallest first; () does not pad.
 
-    ``larger``: the larger multiple may cost so many times the arithmetic of the smaller one.
+    ``max_ratio``: the larger multiple may have this many times the arithmetic of the smaller one.
     """
 
     multiples: Tuple[int, ...] = ()
-    larger: float = MAX_RATIO
+    max_ratio: float = MAX_RATIO
 
 
-def padding_for(ctx: mx.Context) -> Padding:
-    """Return the padding that is fast on a device."""
+def choose_padding(ctx: mx.Context) -> Padding:
+    """Choose the multiples of channels that are fast on a device."""
     if ctx.device_type != "cpu" or not mx.runtime.Features().is_enabled("MKLDNN"):
         return Padding()
     multiples = MULTIPLES.get(instruction_set(), ())
@@ -133,64 +134,68 @@ def pad_channels(
         graph: the network, perhaps with its loss.
         inputs: shapes from which all others follow.
         types: the types of all arguments.
-        padding: see `padding_for`.
+        padding: See `choose_padding`.
     """
     if not _is_supported(graph, dict(inputs)):
         return graph
-    plans = [_Plan(graph, dict(inputs), types, each) for each in (1, *padding.multiples)]
-    chosen = _choose(plans[0], plans[1:], padding.larger)
-    return _Writer(chosen).write() if chosen.layouts else graph
+    plans = [
+        _PaddingPlan(graph, dict(inputs), types, multiple) for multiple in (1, *padding.multiples)
+    ]
+    chosen = _choose_plan(plans[0], plans[1:], padding.max_ratio)
+    return _GraphWriter(chosen).write() if chosen.layouts else graph
 
 
-def _choose(plain: "_Plan", padded: "Sequence[_Plan]", larger: float) -> "_Plan":
-    """Return the plan that is fastest, ``plain`` if that is to leave the graph as it is."""
-    chosen = plain
+def _choose_plan(
+    unpadded: "_PaddingPlan", padded: "Sequence[_PaddingPlan]", max_ratio: float
+) -> "_PaddingPlan":
+    """Return the fastest plan; ``unpadded`` is the plan without padding."""
+    chosen = unpadded
     for plan in padded:
-        if plan.mixes_blocks and len(padded) > 1 and not plain.mixes_blocks:
-            larger = MAX_RATIO_OF_MIXED
-        elif plan.work <= larger * padded[0].work:
+        if plan.mixes_blocks and len(padded) > 1 and not unpadded.mixes_blocks:
+            max_ratio = MAX_RATIO_OF_MIXED
+        elif plan.multiply_adds <= max_ratio * padded[0].multiply_adds:
             chosen = plan
     return chosen
 
 
 def _is_supported(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> bool:
-    """Whether MXNet can compute the graph when its convolutions are padded.
+    """Return whether MXNet can compute the graph when its convolutions are padded.
 
-    With contrib.foreach in it, a compiled block now and then reads padded biases too early.
+    With contrib.foreach, a compiled block sometimes reads padded biases too early.
 
-    MXNet's BatchNorm through oneDNN gives an array another shape, unless the axis is written as 1
-    and the array has four axes. It raises "Check failed: !is_view" if a convolution, which writes
-    blocks when it is padded, has left the array or its gradient in blocks.
+    MXNet's BatchNorm with oneDNN changes the shape of an array unless the axis is written as 1 and
+    the array has four axes. It raises "Check failed: !is_view" if a padded convolution has stored
+    the array or its gradient in blocks.
     """
-    nodes: List[Node] = parsed(graph)["nodes"]
+    nodes: List[Node] = parse_graph(graph)["nodes"]
     if any("subgraphs" in node for node in nodes):
         return False
-    shapes = shapes_in(graph, inputs)
-    reshaped: Set[int] = set()  # BatchNorm without four axes, and all nodes behind it
-    for place, node in enumerate(nodes):
+    shapes = output_shapes(graph, inputs)
+    reshaped: Set[int] = set()  # BatchNorm without four axes, and all later nodes
+    for index, node in enumerate(nodes):
         is_behind = any(entry[0] in reshaped for entry in node["inputs"])
         if is_behind and node["op"] == "Convolution":
             return False
         if node["op"] == "BatchNorm":
             if node.get("attrs", {}).get("axis", "1") != "1":
                 return False
-            is_behind = is_behind or len(shape_of(node, 0, shapes) or ()) != 4
+            is_behind = is_behind or len(output_shape(node, 0, shapes) or ()) != 4
         if is_behind:
-            reshaped.add(place)
+            reshaped.add(index)
     return True
 
 
 def _is_contiguous(layout: Optional[Layout]) -> bool:
-    """Whether the zero channels, if there are any, are behind all others."""
+    """Return whether all zero channels are after the others."""
     return layout is None or len(layout) == 1
 
 
-def _width(layout: Layout) -> int:
+def _total_channels(layout: Layout) -> int:
     return sum(run.channels + run.zeros for run in layout)
 
 
 def _concatenate(layouts: Sequence[Layout]) -> Layout:
-    """The layout of concatenated images."""
+    """Return the layout of concatenated images."""
     runs: List[ChannelRun] = []
     for run in itertools.chain.from_iterable(layouts):
         if runs and not runs[-1].zeros:
@@ -200,7 +205,7 @@ def _concatenate(layouts: Sequence[Layout]) -> Layout:
 
 
 class _Convolution(NamedTuple):
-    """A convolution that can be padded."""
+    """Convolution that can be padded."""
 
     channels_in: int
     channels_out: int
@@ -213,11 +218,11 @@ class _Convolution(NamedTuple):
         return self.kernel == (1, 1)
 
 
-class _Plan:
-    """Decides which outputs of a graph are padded.
+class _PaddingPlan:
+    """Plan of which outputs of a graph are padded.
 
-    ``layouts``: by number of the node, that of its first output if it is padded. ``widened``: the
-    convolutions whose input is padded by an operator of its own, with its layout.
+    ``layouts``: the layout of each node's first output, if it is padded, by index of the node.
+    ``padded_inputs``: the layout of the input of each convolution for which an operator pads it.
     """
 
     def __init__(
@@ -227,82 +232,93 @@ class _Plan:
         types: Mapping[str, Any],
         multiple: int,
     ) -> None:
-        self.parts = parsed(graph)
+        self.parts = parse_graph(graph)
         self.nodes: List[Node] = self.parts["nodes"]
         self.multiple = multiple
-        self._shapes, self._types = shapes_in(graph, inputs), types_in(graph, types)
+        self._shapes, self._types = output_shapes(graph, inputs), output_types(graph, types)
         self.convolutions = {
-            place: convolution
-            for place, node in enumerate(self.nodes)
-            if (convolution := self._convolution(node)) is not None
+            index: convolution
+            for index, node in enumerate(self.nodes)
+            if (convolution := self._make_convolution(node)) is not None
         }
-        self._unpadded: Set[int] = set()  # nodes that are left as they are
+        self._unpadded: Set[int] = set()  # indices of nodes that stay unpadded
         self.layouts: Dict[int, Layout] = {}
-        self.widened: Dict[int, Layout] = {}
-        while self._assign():
+        self.padded_inputs: Dict[int, Layout] = {}
+        while self._assign_layouts():
             pass
 
-    def shape(self, entry: Entry) -> Optional[Shape]:
-        """The shape of an output before padding; None if it is not known."""
-        return shape_of(self.nodes[entry[0]], entry[1], self._shapes)
+    def entry_shape(self, entry: Entry) -> Optional[Shape]:
+        """Return the shape of an output before padding; None if it is unknown."""
+        return output_shape(self.nodes[entry[0]], entry[1], self._shapes)
 
-    def layout(self, entry: Entry) -> Optional[Layout]:
-        """The layout of an output; None if it is not padded."""
+    def entry_layout(self, entry: Entry) -> Optional[Layout]:
+        """Return the layout of an output; None if it is not padded."""
         return self.layouts.get(entry[0]) if entry[1] == 0 else None
 
-    def reads_padded(self, place: int) -> bool:
-        """Whether a node reads padded images as they are."""
-        each = self.convolutions.get(place)
-        return place in self.layouts or (each is not None and not each.depthwise)
+    def reads_padded(self, index: int) -> bool:
+        """Return whether a node can read padded images."""
+        convolution = self.convolutions.get(index)
+        return index in self.layouts or (convolution is not None and not convolution.depthwise)
 
     @property
-    def work(self) -> float:
-        """Multiply-adds of the convolutions, the added ones included."""
-        return sum(self._work(place) for place in self.convolutions)
+    def multiply_adds(self) -> float:
+        """Number of multiply-adds of all convolutions, with padding."""
+        return sum(self._convolution_multiply_adds(index) for index in self.convolutions)
 
-    def _work(self, place: int) -> float:
-        each, (channels_in, channels_out) = self.convolutions[place], self._widths(place)
-        taps = each.pixels * math.prod(each.kernel)
-        return taps * channels_out * (1 if each.depthwise else channels_in)
+    def _convolution_multiply_adds(self, index: int) -> float:
+        """Return the multiply-adds of a convolution, with padding."""
+        convolution, (channels_in, channels_out) = (
+            self.convolutions[index],
+            self._padded_channels(index),
+        )
+        taps = convolution.pixels * math.prod(convolution.kernel)
+        return taps * channels_out * (1 if convolution.depthwise else channels_in)
 
-    def _widths(self, place: int) -> Tuple[int, int]:
-        """The channels that a convolution reads and writes, the added ones included."""
-        each, output = self.convolutions[place], self.layouts.get(place)
-        source = self.widened.get(place) or self.layout(self.nodes[place]["inputs"][0])
-        channels_in = _width(source) if source else each.channels_in
-        return channels_in, _width(output) if output else each.channels_out
+    def _padded_channels(self, index: int) -> Tuple[int, int]:
+        """Return the input and output channels of a convolution, with padding."""
+        convolution, output = self.convolutions[index], self.layouts.get(index)
+        source = self.padded_inputs.get(index) or self.entry_layout(self.nodes[index]["inputs"][0])
+        channels_in = _total_channels(source) if source else convolution.channels_in
+        return channels_in, _total_channels(output) if output else convolution.channels_out
 
     @property
     def mixes_blocks(self) -> bool:
-        """Whether BatchNorm in blocks of 16 channels gets a gradient in blocks of 8.
+        """True if BatchNorm in blocks of 16 channels gets a gradient in blocks of 8.
 
-        Convolutions use blocks of 16 if they read and write multiples of 16, and else blocks of 8.
+        Convolutions use blocks of 16 if they read and write multiples of 16, and blocks of 8
+        otherwise.
         """
-        for place, each in self.convolutions.items():
-            channels_in, channels_out = self._widths(place)
+        for index, convolution in self.convolutions.items():
+            channels_in, channels_out = self._padded_channels(index)
             reads_16, writes_8 = channels_in % 16 == 0, channels_out % 16 == 8
-            source = self.nodes[place]["inputs"][0][0]
-            if reads_16 and writes_8 and not each.depthwise and self._follows_batch_norm(source):
+            source = self.nodes[index]["inputs"][0][0]
+            if (
+                reads_16
+                and writes_8
+                and not convolution.depthwise
+                and self._follows_batch_norm(source)
+            ):
                 return True
         return False
 
-    def _follows_batch_norm(self, place: int) -> bool:
-        """Whether BatchNorm computes an output, or what operators that keep channels make it of."""
-        places = [place]
-        while places:
-            node = self.nodes[places.pop()]
+    def _follows_batch_norm(self, index: int) -> bool:
+        """Return whether an output is from BatchNorm, through operators that keep channels."""
+        indices = [index]
+        while indices:
+            node = self.nodes[indices.pop()]
             if node["op"] == "BatchNorm":
                 return True
             if node["op"] in KEEP_CHANNELS:
-                places += [entry[0] for entry in node["inputs"]]
+                indices += [entry[0] for entry in node["inputs"]]
         return False
 
-    def _convolution(self, node: Node) -> Optional[_Convolution]:
+    def _make_convolution(self, node: Node) -> Optional[_Convolution]:
+        """Return the convolution of a node; None if it cannot be padded."""
         if node["op"] != "Convolution":
             return None
         attrs = node.get("attrs", {})
-        image, weight = (self.shape(entry) for entry in node["inputs"][:2])
-        output = shape_of(node, 0, self._shapes)
+        image, weight = (self.entry_shape(entry) for entry in node["inputs"][:2])
+        output = output_shape(node, 0, self._shapes)
         dtype = self._types.get(f"{node['name']}_output")
         if image is None or weight is None or output is None or len(image) != 4:
             return None
@@ -311,196 +327,218 @@ class _Plan:
         groups, channels_out = int(attrs.get("num_group", "1")), output[1]
         depthwise = groups == image[1] == channels_out and groups > 1
         if groups > 1 and not depthwise:
-            return None  # the zero channels would have to lie between the groups
+            return None  # zero channels would be needed in each group
         pixels = output[0] * output[2] * output[3]
-        kernel = numbers(node, "kernel")
+        kernel = attribute_numbers(node, "kernel")
         return _Convolution(image[1], channels_out, kernel, pixels, depthwise)
 
-    def _assign(self) -> bool:
-        """Assign layouts to all nodes that are not left out; return whether more have to be."""
-        self.layouts, self.widened = {}, {}
-        for place, node in enumerate(self.nodes):
-            if place not in self._unpadded:
-                layout = self._output_layout(place, node)
+    def _assign_layouts(self) -> bool:
+        """Assign layouts to all padded nodes; return whether more nodes must stay unpadded."""
+        self.layouts, self.padded_inputs = {}, {}
+        for index, node in enumerate(self.nodes):
+            if index not in self._unpadded:
+                layout = self._compute_layout(index, node)
                 if layout is not None:
-                    self.layouts[place] = layout
-        more = self._without_use() | self._shared_statistics()
-        self._unpadded |= more
-        return bool(more)
+                    self.layouts[index] = layout
+        unpadded = self._unused_pointwise() | self._batch_norms_with_shared_statistics()
+        self._unpadded |= unpadded
+        return bool(unpadded)
 
-    def _output_layout(self, place: int, node: Node) -> Optional[Layout]:
-        if place in self.convolutions:
-            return self._convolved(place)
-        layouts = [self.layout(entry) for entry in node["inputs"]]
+    def _compute_layout(self, index: int, node: Node) -> Optional[Layout]:
+        """Compute the layout of a node's first output; None without padding."""
+        if index in self.convolutions:
+            return self._convolution_layout(index)
+        layouts = [self.entry_layout(entry) for entry in node["inputs"]]
         if not any(layouts):
             return None
         op, attrs = node["op"], node.get("attrs", {})
         if op == "Concat":
-            return self._concatenated(node, layouts)
+            return self._concatenation_layout(node, layouts)
         if op == "BatchNorm":
             one_output = attrs.get("output_mean_var", "False") == "False"
             return layouts[0] if one_output and _is_contiguous(layouts[0]) else None
         if op == "Pooling":
-            usual = attrs.get("layout", "None") in ("None", "NCHW")
-            return layouts[0] if usual and attrs.get("pool_type", "max") in POOLINGS else None
+            is_supported = attrs.get("layout", "None") in ("None", "NCHW")
+            return (
+                layouts[0] if is_supported and attrs.get("pool_type", "max") in POOLINGS else None
+            )
         if op in ELEMENTWISE_OPERATORS:
-            shapes = {self.shape(entry) for entry in node["inputs"]}
-            alike = len(set(layouts)) == 1 and len(shapes) == 1 and None not in shapes
-            return layouts[0] if alike else None
-        leaky = op == "LeakyReLU" and attrs.get("act_type", "leaky") in LEAKY
-        return layouts[0] if leaky or op in POINTWISE_OPERATORS else None
+            shapes = {self.entry_shape(entry) for entry in node["inputs"]}
+            are_equal = len(set(layouts)) == 1 and len(shapes) == 1 and None not in shapes
+            return layouts[0] if are_equal else None
+        is_leaky = op == "LeakyReLU" and attrs.get("act_type", "leaky") in LEAKY
+        return layouts[0] if is_leaky or op in POINTWISE_OPERATORS else None
 
-    def _concatenated(self, node: Node, layouts: List[Optional[Layout]]) -> Optional[Layout]:
+    def _concatenation_layout(
+        self, node: Node, layouts: List[Optional[Layout]]
+    ) -> Optional[Layout]:
+        """Compute the layout of a concatenation; None if it cannot read padded images."""
         if node.get("attrs", {}).get("dim", "1") not in ("1", "-3"):
             return None
-        whole: List[Layout] = []
+        all_layouts: List[Layout] = []
         for entry, layout in zip(node["inputs"], layouts):
-            shape = self.shape(entry)
+            shape = self.entry_shape(entry)
             if shape is None:
                 return None
-            whole.append(layout or (ChannelRun(shape[1], 0),))
-        if any(_width(layout) % self.multiple for layout in whole):
+            all_layouts.append(layout or (ChannelRun(shape[1], 0),))
+        if any(_total_channels(layout) % self.multiple for layout in all_layouts):
             return None
-        return _concatenate(whole)
+        return _concatenate(all_layouts)
 
-    def _convolved(self, place: int) -> Optional[Layout]:
-        each = self.convolutions[place]
-        source = self.layout(self.nodes[place]["inputs"][0])
-        more_in = -each.channels_in % self.multiple
-        if source is None and more_in and (each.depthwise or each.channels_in > MAX_IMAGE_CHANNELS):
-            if each.is_pointwise:
+    def _convolution_layout(self, index: int) -> Optional[Layout]:
+        """Compute the layout of a convolution, and decide whether its input is padded."""
+        convolution = self.convolutions[index]
+        source = self.entry_layout(self.nodes[index]["inputs"][0])
+        missing = -convolution.channels_in % self.multiple
+        if (
+            source is None
+            and missing
+            and (convolution.depthwise or convolution.channels_in > MAX_IMAGE_CHANNELS)
+        ):
+            if convolution.is_pointwise:
                 return None
-            source = self.widened[place] = (ChannelRun(each.channels_in, more_in),)
-        if each.depthwise:
+            source = self.padded_inputs[index] = (ChannelRun(convolution.channels_in, missing),)
+        if convolution.depthwise:
             return source
-        output = (ChannelRun(each.channels_out, -each.channels_out % self.multiple),)
-        if each.is_pointwise:
-            before = each.channels_in * each.channels_out
-            after = (_width(source) if source else each.channels_in) * _width(output)
-            if after > MAX_POINTWISE_RATIO * before:
+        output = (ChannelRun(convolution.channels_out, -convolution.channels_out % self.multiple),)
+        if convolution.is_pointwise:
+            unpadded_size = convolution.channels_in * convolution.channels_out
+            padded_size = (
+                _total_channels(source) if source else convolution.channels_in
+            ) * _total_channels(output)
+            if padded_size > MAX_POINTWISE_RATIO * unpadded_size:
                 return None
         return output if output[0].zeros else None
 
-    def _without_use(self) -> Set[int]:
-        """Padded kernels of 1 whose output nothing reads as it is."""
+    def _unused_pointwise(self) -> Set[int]:
+        """Return padded convolutions with kernels of 1 whose padded output has no reader."""
         used = {
             entry[0]
-            for place, node in enumerate(self.nodes)
-            if self.reads_padded(place)
+            for index, node in enumerate(self.nodes)
+            if self.reads_padded(index)
             for entry in node["inputs"]
         }
         return {
-            place
-            for place, each in self.convolutions.items()
-            if each.is_pointwise and place in self.layouts and place not in used
+            index
+            for index, convolution in self.convolutions.items()
+            if convolution.is_pointwise and index in self.layouts and index not in used
         }
 
-    def _shared_statistics(self) -> Set[int]:
-        """BatchNorm layers whose running statistics have readers of another width."""
-        widths: Dict[int, Set[int]] = {}  # of the readers, by variable; 0 if they are not padded
+    def _batch_norms_with_shared_statistics(self) -> Set[int]:
+        """Return BatchNorm nodes whose running statistics have readers of another width."""
+        widths: Dict[int, Set[int]] = {}  # channels of all readers, by variable; 0 without padding
         readers: List[Tuple[int, int]] = []  # BatchNorm layer and variable
-        for place, node in enumerate(self.nodes):
-            layout = self.layouts.get(place)
+        for index, node in enumerate(self.nodes):
+            layout = self.layouts.get(index)
             for number, entry in enumerate(node["inputs"]):
                 is_state = node["op"] == "BatchNorm" and number >= 3
-                width = _width(layout) if layout and is_state else 0
+                width = _total_channels(layout) if layout and is_state else 0
                 widths.setdefault(entry[0], set()).add(width)
                 if width:
-                    readers.append((place, entry[0]))
+                    readers.append((index, entry[0]))
         for head in self.parts["heads"]:
             widths.setdefault(head[0], set()).add(0)
-        return {place for place, state in readers if len(widths[state]) > 1}
+        return {index for index, state in readers if len(widths[state]) > 1}
 
 
-class _Writer:
+class _GraphWriter:
     """Writes the graph of a plan."""
 
-    def __init__(self, plan: _Plan) -> None:
+    def __init__(self, plan: _PaddingPlan) -> None:
         self._plan = plan
         self._nodes: List[Node] = []
-        self._places: List[int] = []  # node of the old graph -> its node in the new one
-        self._cut_outputs: Dict[Tuple[int, int], Entry] = {}  # outputs without their zero channels
+        self._new_indices: List[int] = []  # index of a node -> its index in the new graph
+        self._unpadded_outputs: Dict[
+            Tuple[int, int], Entry
+        ] = {}  # outputs without their zero channels
         self._zeros: Dict[Shape, Entry] = {}
         self._heads = {(head[0], head[1]) for head in plan.parts["heads"]}
 
     def write(self) -> mx.sym.Symbol:
         """Return the new graph."""
         plan = self._plan
-        for place, node in enumerate(plan.nodes):
-            if plan.reads_padded(place):
-                self._write_padded(place, node)
+        for index, node in enumerate(plan.nodes):
+            if plan.reads_padded(index):
+                self._write_padded(index, node)
             else:
                 inputs = [self._true_channels(entry) for entry in node["inputs"]]
                 self._nodes.append({**node, "inputs": inputs})
-            self._places.append(len(self._nodes) - 1)
+            self._new_indices.append(len(self._nodes) - 1)
         heads = [self._true_channels(head) for head in plan.parts["heads"]]
         return to_symbol(self._nodes, heads, plan.parts["attrs"])
 
     def _add(self, op: str, name: str, inputs: List[Entry], **attrs: Any) -> Entry:
-        self._nodes.append(new_node(op, name, inputs, **attrs))
+        self._nodes.append(make_node(op, name, inputs, **attrs))
         return [len(self._nodes) - 1, 0, 0]
 
-    def _entry(self, entry: Entry) -> Entry:
-        return [self._places[entry[0]], entry[1], entry[2]]
+    def _new_entry(self, entry: Entry) -> Entry:
+        return [self._new_indices[entry[0]], entry[1], entry[2]]
 
-    def _write_padded(self, place: int, node: Node) -> None:
-        plan, layout = self._plan, self._plan.layouts.get(place)
+    def _write_padded(self, index: int, node: Node) -> None:
+        """Write a node that reads padded images."""
+        plan, layout = self._plan, self._plan.layouts.get(index)
         inputs, attrs = (
-            [self._entry(entry) for entry in node["inputs"]],
+            [self._new_entry(entry) for entry in node["inputs"]],
             dict(node.get("attrs", {})),
         )
-        if place in plan.convolutions:
-            source = plan.layout(node["inputs"][0])
-            if place in plan.widened:
-                source = plan.widened[place]
+        if index in plan.convolutions:
+            source = plan.entry_layout(node["inputs"][0])
+            if index in plan.padded_inputs:
+                source = plan.padded_inputs[index]
                 inputs[0] = self._pad_image(node, node["inputs"][0], source[0])
-            self._pad_convolution(place, node, inputs, attrs, source)
+            self._pad_convolution(index, node, inputs, attrs, source)
         elif node["op"] == "BatchNorm" and layout is not None:
             for number, part in ((1, "_gamma"), (2, "_beta")):
                 inputs[number] = self._padded_vector(node["name"] + part, inputs[number], layout)
         name = node["name"]
-        if layout is not None and (place, 0) in self._heads:
+        if layout is not None and (index, 0) in self._heads:
             name += "_padded"  # the output without zeros has the name
         self._nodes.append({**node, "name": name, "inputs": inputs, "attrs": attrs})
 
     def _pad_convolution(
         self,
-        place: int,
+        index: int,
         node: Node,
         inputs: List[Entry],
         attrs: Dict[str, str],
         source: Optional[Layout],
     ) -> None:
-        each, layout = self._plan.convolutions[place], self._plan.layouts.get(place)
+        """Pad the weight and bias of a convolution."""
+        convolution, layout = self._plan.convolutions[index], self._plan.layouts.get(index)
         if layout is None and source is None:
             return
-        output = layout or (ChannelRun(each.channels_out, 0),)
-        own_source = (
-            (ChannelRun(1, 0),) if each.depthwise else source or (ChannelRun(each.channels_in, 0),)
+        output = layout or (ChannelRun(convolution.channels_out, 0),)
+        weight_source = (
+            (ChannelRun(1, 0),)
+            if convolution.depthwise
+            else source or (ChannelRun(convolution.channels_in, 0),)
         )
-        shape = self._plan.shape(node["inputs"][1])
+        shape = self._plan.entry_shape(node["inputs"][1])
         assert shape is not None
         weight = inputs[1]
-        if each.depthwise:
-            # Prediction leaves such weights in blocks, of which oneDNN's Reshape takes none.
+        if convolution.depthwise:
+            # Prediction stores such weights in blocks, which oneDNN's Reshape does not support.
             weight = self._add("_mul_scalar", f"{node['name']}_copied_weight", [weight], scalar=1.0)
-        inputs[1] = self._padded_weight(node["name"], weight, shape, own_source, output)
+        inputs[1] = self._padded_weight(node["name"], weight, shape, weight_source, output)
         if len(inputs) > 2:
             inputs[2] = self._padded_vector(node["name"] + "_bias", inputs[2], output)
-        attrs["num_filter"] = str(_width(output))
-        if each.depthwise:
-            attrs["num_group"] = str(_width(output))
+        attrs["num_filter"] = str(_total_channels(output))
+        if convolution.depthwise:
+            attrs["num_group"] = str(_total_channels(output))
 
     def _padded_weight(
         self, name: str, weight: Entry, shape: Shape, source: Layout, output: Layout
     ) -> Entry:
-        """(out, in, kernel) with zeros; as a matrix, since oneDNN joins no odd channels."""
+        """Pad a weight (out, in, kernel) with zeros.
+
+        It is padded as a matrix, because oneDNN cannot concatenate odd channels.
+        """
         taps = math.prod(shape[2:])
         columns = tuple(ChannelRun(run.channels * taps, run.zeros * taps) for run in source)
         matrix = self._add("Reshape", f"{name}_matrix", [weight], shape=(0, -1))
         matrix = self._with_zeros(f"{name}_columns", matrix, columns, 1, (shape[0], 0))
-        matrix = self._with_zeros(f"{name}_rows", matrix, output, 0, (0, _width(columns)))
-        padded = (_width(output), _width(source), *shape[2:])
+        matrix = self._with_zeros(f"{name}_rows", matrix, output, 0, (0, _total_channels(columns)))
+        padded = (_total_channels(output), _total_channels(source), *shape[2:])
         return self._add("Reshape", f"{name}_padded_weight", [matrix], shape=padded)
 
     def _padded_vector(self, name: str, vector: Entry, layout: Layout) -> Entry:
@@ -509,7 +547,7 @@ class _Writer:
     def _with_zeros(
         self, name: str, array: Entry, layout: Layout, axis: int, shape: Tuple[int, ...]
     ) -> Entry:
-        """The array with zeros along ``axis``; ``shape``: theirs, but for this axis."""
+        """Insert zeros along ``axis``; ``shape``: the shape of the zeros along the other axes."""
         if not any(run.zeros for run in layout):
             return array
         parts: List[Entry] = []
@@ -522,22 +560,22 @@ class _Writer:
                 part = self._add("slice_axis", f"{name}_{number}", [array], **cut)
             parts.append(part)
             if run.zeros:
-                parts.append(self._zero((*shape[:axis], run.zeros, *shape[axis + 1 :])))
+                parts.append(self._zeros_entry((*shape[:axis], run.zeros, *shape[axis + 1 :])))
             begin = end
         return self._add("Concat", name, parts, num_args=len(parts), dim=axis)
 
-    def _zero(self, shape: Shape) -> Entry:
+    def _zeros_entry(self, shape: Shape) -> Entry:
         if shape not in self._zeros:
             name = f"zeros_{'x'.join(map(str, shape))}"
             self._zeros[shape] = self._add("_zeros", name, [], shape=shape, dtype="float32")
         return self._zeros[shape]
 
     def _pad_image(self, node: Node, entry: Entry, run: ChannelRun) -> Entry:
-        """An image with zero channels behind its own, for any number of images."""
-        shape = self._plan.shape(entry)
+        """Append zero channels to images, for any number of images."""
+        shape = self._plan.entry_shape(entry)
         assert shape is not None
         zeros, name = run.zeros * shape[2] * shape[3], f"{node['name']}_image"
-        # as rows, since MXNet pads no channels
+        # as rows, because MXNet cannot pad channels
         row = self._add(
             "Reshape", f"{name}_rows", [self._true_channels(entry)], shape=(0, 1, 1, -1)
         )
@@ -546,17 +584,18 @@ class _Writer:
         return self._add("Reshape", name, [row], shape=(0, sum(run), *shape[2:]))
 
     def _true_channels(self, entry: Entry) -> Entry:
-        """An output of the old graph in the new one, without zero channels."""
-        layout = self._plan.layout(entry)
+        """Return the new entry of an output, without zero channels."""
+        layout = self._plan.entry_layout(entry)
         if layout is None:
-            return self._entry(entry)
+            return self._new_entry(entry)
         key = (entry[0], entry[1])
-        if key not in self._cut_outputs:
+        if key not in self._unpadded_outputs:
             name = self._plan.nodes[entry[0]]["name"] + ("" if key in self._heads else "_unpadded")
-            self._cut_outputs[key] = self._cut(name, self._entry(entry), layout)
-        return self._cut_outputs[key]
+            self._unpadded_outputs[key] = self._remove_zeros(name, self._new_entry(entry), layout)
+        return self._unpadded_outputs[key]
 
-    def _cut(self, name: str, image: Entry, layout: Layout) -> Entry:
+    def _remove_zeros(self, name: str, image: Entry, layout: Layout) -> Entry:
+        """Remove the zero channels of an image."""
         parts: List[Entry] = []
         begin = 0
         for number, run in enumerate(layout):
@@ -569,41 +608,38 @@ class _Writer:
         return self._add("Concat", name, parts, num_args=len(parts), dim=1)
 
 
-# --- running statistics with room for padded channels
+# --- running statistics with memory for padded channels
 
-ROOM = 16  # room up to the next multiple, the largest of MULTIPLES
-# the parameter's own array, which is the beginning of the larger one, and the larger one
+STATE_MULTIPLE = 16  # the largest of MULTIPLES
+# the array of the parameter, and the larger array that begins with it
 _wide_arrays: MutableMapping[gluon.Parameter, Dict[mx.Context, Tuple[nd.NDArray, nd.NDArray]]] = (
     WeakKeyDictionary()
 )
 
 
-def make_room(param: gluon.Parameter, ctx: mx.Context) -> None:
-    """Let the parameter's array (C,) on a device be the beginning of a larger one.
+def enlarge_state(param: gluon.Parameter, ctx: mx.Context) -> None:
+    """Move the parameter's array (C,) on a device to the start of a larger array.
 
-    The array object stays the same; only its memory is another. So this comes before anything keeps
-    the handle of the array.
+    The array object stays the same, but has new memory. Call this before anything stores the handle
+    of the array.
     """
-    array, known = param.data(ctx), _wide_arrays.setdefault(param, {})
-    if len(array.shape) != 1 or array.size % ROOM == 0:
+    array, enlarged = param.data(ctx), _wide_arrays.setdefault(param, {})
+    if len(array.shape) != 1 or array.size % STATE_MULTIPLE == 0:
         return
-    if ctx in known and known[ctx][0] is array:
+    if ctx in enlarged and enlarged[ctx][0] is array:
         return
-    wide = nd.zeros((-(-array.size // ROOM) * ROOM,), ctx, array.dtype)
-    view = wide[: array.size]
-    view[:] = array.as_nd_ndarray()  # which mx.np's arrays need
+    larger = nd.zeros((-(-array.size // STATE_MULTIPLE) * STATE_MULTIPLE,), ctx, array.dtype)
+    view = larger[: array.size]
+    view[:] = array.as_nd_ndarray()  # for arrays of mx.np
     array.handle, view.handle = view.handle, array.handle
-    known[ctx] = (array, wide)
+    enlarged[ctx] = (array, larger)
 
 
-def widened(param: gluon.Parameter, ctx: mx.Context, shape: Tuple[int, ...]) -> nd.NDArray:
-    """Return the parameter's array on a device, with room for as many channels as ``shape`` has.
-
-    The added numbers are zero.
-    """
+def padded_state(param: gluon.Parameter, ctx: mx.Context, shape: Tuple[int, ...]) -> nd.NDArray:
+    """Return the parameter's array on a device, padded with zeros to ``shape``."""
     array = param.data(ctx)
     if shape == array.shape:
         return array
-    make_room(param, ctx)
-    _, wide = _wide_arrays[param][ctx]
-    return wide[: shape[0]]
+    enlarge_state(param, ctx)
+    _, larger = _wide_arrays[param][ctx]
+    return larger[: shape[0]]

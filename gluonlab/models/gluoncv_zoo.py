@@ -1,6 +1,6 @@
-"""The classification networks of gluoncv, by name.
+"""Classification networks of gluoncv, by name.
 
-gluoncv is imported when one of them is asked for, not before.
+gluoncv is imported on first use.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ if TYPE_CHECKING:
     from mxnet.gluon import HybridBlock
 
 PREFIX = "gluoncv:"
-LISTED = f"{PREFIX}?"  # in place of a network, the question which there are
+LIST_NAME = f"{PREFIX}?"  # instead of a name: list all names
 SUMMARY = (
-    f"any classification network of gluoncv, such as gluoncv:mobilenet1.0; --model {LISTED} "
+    f"any classification network of gluoncv, such as gluoncv:mobilenet1.0; --model {LIST_NAME} "
     "lists them"
 )
 
-# gluoncv's zoo also detects, segments and tells poses: these of its modules classify images. With
-# each, what its functions must be told besides the number of classes, lest they download weights,
-# or give a second output, of an auxiliary classifier.
+# The modules of gluoncv's zoo that classify images. Their options prevent a download of weights, or
+# a second output of an auxiliary classifier.
 _MODULES: Dict[str, Dict[str, Any]] = {
     "alexnet": {}, "cifarresnet": {}, "cifarresnext": {}, "cifarwideresnet": {}, "densenet": {},
     "dla": {}, "googlenet": {"pretrained_base": False}, "hrnet": {}, "inception": {},
@@ -35,13 +34,12 @@ _MODULES: Dict[str, Dict[str, Any]] = {
     "resnest": {}, "resnet": {}, "resnetv1b": {}, "resnext": {"pretrained": False}, "senet": {},
     "shufflenet": {}, "squeezenet": {}, "vgg": {}, "xception": {}, "yolo.darknet": {},
 }  # fmt: skip
-# how a module calls the number of classes, where it is not "classes"
-_CLASSES = {"hrnet": "num_classes"}
-# Group normalisation as gluoncv 0.10 writes it cannot be compiled; hrnet's that end in _s segment
-# images.
-_NOT_OFFERED = ("_gn", "_s")
-_SUGGESTIONS = 6
-_ALL = f"python -m gluonlab.run --model {LISTED}"
+# name of the argument for the number of classes, if it is not "classes"
+_CLASSES_ARGUMENT = {"hrnet": "num_classes"}
+# _gn: the group normalization of gluoncv 0.10 cannot be compiled. _s: networks for segmentation.
+_UNSUPPORTED_SUFFIXES = ("_gn", "_s")
+_MAX_SUGGESTIONS = 6
+_LIST_COMMAND = f"python -m gluonlab.run --model {LIST_NAME}"
 _ABSENT: Any = object()
 
 
@@ -53,65 +51,70 @@ def check_gluoncv(name: str) -> None:
     names = gluoncv_names()
     if name in names:
         return
-    low = name.lower()
-    close = [other for other in names if low and other.startswith(low)][:_SUGGESTIONS]
-    close = close or difflib.get_close_matches(low, names, n=_SUGGESTIONS, cutoff=0.5)
-    guess = f"did you mean {', '.join(close)}? " if close else ""
-    raise ModelError(f"unknown model {PREFIX + name!r}: {guess}{_ALL} lists all {len(names)}")
+    lower_name = name.lower()
+    similar = [other for other in names if lower_name and other.startswith(lower_name)][
+        :_MAX_SUGGESTIONS
+    ]
+    similar = similar or difflib.get_close_matches(
+        lower_name, names, n=_MAX_SUGGESTIONS, cutoff=0.5
+    )
+    suggestion = f"did you mean {', '.join(similar)}? " if similar else ""
+    raise ModelError(
+        f"unknown model {PREFIX + name!r}: {suggestion}{_LIST_COMMAND} lists all {len(names)}"
+    )
 
 
 def gluoncv_names() -> List[str]:
-    """The names of gluoncv's classification networks.
-
-    Raises ModelError when gluoncv cannot be imported.
-    """
-    known = [name for name, make in _makers().items() if _module(make) in _MODULES]
-    return sorted(name for name in known if not name.endswith(_NOT_OFFERED))
+    """Return the names of gluoncv's classification networks. Raises ModelError without gluoncv."""
+    names = [
+        name for name, create in _gluoncv_registry().items() if _module_name(create) in _MODULES
+    ]
+    return sorted(name for name in names if not name.endswith(_UNSUPPORTED_SUFFIXES))
 
 
 def gluoncv_network(name: str, classes: int) -> "HybridBlock":
-    """A new network for ``classes``, not initialised: (n, C, H, W) -> (n, classes).
+    """Create a network for ``classes``, not initialized: (n, C, H, W) -> (n, classes).
 
-    ``name`` as in `gluoncv_names`.
+    ``name``: one of `gluoncv_names`.
     """
-    make = _makers()[name]
-    module = _module(make)
-    with _silently():
-        return make(**{_CLASSES.get(module, "classes"): classes}, **_MODULES[module])
+    create = _gluoncv_registry()[name]
+    module = _module_name(create)
+    with _suppress_output():
+        return create(**{_CLASSES_ARGUMENT.get(module, "classes"): classes}, **_MODULES[module])
 
 
-def _module(make: Any) -> str:
-    """gluoncv.model_zoo.yolo.darknet -> yolo.darknet"""
-    return str(make.__module__).split(".", 2)[-1]
+def _module_name(create: Any) -> str:
+    """Return the name of a function's module: gluoncv.model_zoo.yolo.darknet -> yolo.darknet."""
+    return str(create.__module__).split(".", 2)[-1]
 
 
 @contextmanager
-def _silently() -> Iterator[None]:
+def _suppress_output() -> Iterator[None]:
     with redirect_stdout(StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 @contextmanager
-def _without_torch() -> Iterator[None]:
-    """Hide PyTorch meanwhile: beside version 2 of it gluoncv refuses to be imported.
+def _hide_torch() -> Iterator[None]:
+    """Make ``import torch`` fail in the block.
 
-    What MXNet's networks are made of does not need it.
+    gluoncv refuses to be imported with PyTorch 2, and MXNet's networks do not need PyTorch.
     """
-    former = sys.modules.get("torch", _ABSENT)
+    previous = sys.modules.get("torch", _ABSENT)
     sys.modules["torch"] = None  # type: ignore[assignment]  # import torch is an ImportError then
     try:
         yield
     finally:
         del sys.modules["torch"]
-        if former is not _ABSENT:
-            sys.modules["torch"] = former
+        if previous is not _ABSENT:
+            sys.modules["torch"] = previous
 
 
-def _makers() -> Dict[str, Any]:
-    """gluoncv's own registry: name -> function."""
+def _gluoncv_registry() -> Dict[str, Any]:
+    """Import gluoncv, and return its registry: name -> function."""
     try:
-        with _silently(), _without_torch():
+        with _suppress_output(), _hide_torch():
             zoo = importlib.import_module("gluoncv.model_zoo.model_zoo")
     except ImportError as error:
         raise ModelError(

@@ -1,4 +1,4 @@
-"""Networks that gluonlab defines itself: LeNet, a multilayer perceptron, ResNet-8, AlexNet."""
+"""Networks that gluonlab defines: LeNet, a multilayer perceptron, ResNet-8 and AlexNet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mxnet.gluon.model_zoo.vision import BasicBlockV1
 LENET_CHANNELS = (20, 50)
 ALEXNET_TOWERS = 2
 ALEXNET_HIDDEN = 4096
-# channels, kernel, stride, padding, whether each tower sees its own channels alone, pooled
+# channels, kernel, stride, padding, whether towers are separate, whether pooling follows
 ALEXNET_LAYERS: Tuple[Tuple[int, int, int, int, bool, bool], ...] = (
     (96, 11, 4, 2, False, True),
     (256, 5, 1, 2, True, True),
@@ -21,9 +21,9 @@ ALEXNET_LAYERS: Tuple[Tuple[int, int, int, int, bool, bool], ...] = (
 
 
 class LeNet(nn.HybridSequential):
-    """(n, 1, 28, 28) -> (n, classes).
+    """LeNet, (n, 1, 28, 28) -> (n, classes).
 
-    ``pool`` is "max" (the Gluon lab) or "avg" (the from-scratch lab).
+    ``pool``: "max" (the Gluon lab) or "avg" (the from-scratch lab).
     """
 
     def __init__(self, classes: int, pool: str = "max") -> None:
@@ -32,7 +32,8 @@ class LeNet(nn.HybridSequential):
         with self.name_scope():
             self.add(*_convolution_block(nn.Conv2D(first, 3), pool))  # (n, 20, 13, 13)
             self.add(*_convolution_block(nn.Conv2D(second, 5), pool))  # (n, 50, 4, 4)
-            # (n, 800). Files number the layers, and earlier versions had one more before these.
+            # (n, 800). Parameter files contain the numbers of layers, and earlier versions had one
+            # more layer before these.
             dense = (nn.Flatten(), nn.Dense(128, activation="relu"), nn.Dense(classes))
             for number, layer in enumerate(dense, start=7):
                 self.register_child(layer, str(number))
@@ -44,7 +45,7 @@ def _convolution_block(convolution: HybridBlock, pool: str) -> List[HybridBlock]
 
 
 def mlp(classes: int) -> nn.HybridSequential:
-    """(n, ...) -> (n, classes), through 128 and 64 hidden units with ReLU."""
+    """Create a multilayer perceptron, (n, ...) -> (n, classes), with 128 and 64 hidden units."""
     net = nn.HybridSequential(prefix="mlp_")
     with net.name_scope():
         net.add(nn.Flatten(), nn.Dense(128, activation="relu"), nn.Dense(64, activation="relu"))
@@ -53,23 +54,22 @@ def mlp(classes: int) -> nn.HybridSequential:
 
 
 def resnet8(classes: int) -> nn.HybridSequential:
-    """(n, C, H, W) -> (n, classes): He et al.'s network for CIFAR-10 with 8 layers.
+    """Create the ResNet for CIFAR-10 with 8 layers, (n, C, H, W) -> (n, classes).
 
-    It is the smallest of those with 6n + 2 layers, n = 1. Three stages of one basic block with 16,
-    32 and 64 channels, each stage at half the size of the one before. Source: K. He, X. Zhang, S.
-    Ren, J. Sun, Deep Residual Learning for Image Recognition, 2016, section 4.2; the network of C.
-    J. Shallue et al., Measuring the Effects of Data Parallelism on Neural Network Training, 2019,
-    for CIFAR-10. Where a stage begins, its shortcut is a 1x1 convolution, as in gluoncv's networks
-    for CIFAR-10.
+    Three stages of one basic block with 16, 32 and 64 channels, each at half the size of the
+    previous one. It is the smallest network with 6n + 2 layers of K. He, X. Zhang, S. Ren, J. Sun,
+    Deep Residual Learning for Image Recognition, 2016, section 4.2. C. J. Shallue et al., Measuring
+    the Effects of Data Parallelism on Neural Network Training, 2019, use it for CIFAR-10. As in
+    gluoncv, a 1x1 convolution is the shortcut of a stage's first block.
     """
-    # channels, stride, channels before
+    # output channels, stride, input channels
     stages: Tuple[Tuple[int, int, int], ...] = ((16, 1, 16), (32, 2, 16), (64, 2, 32))
     net = nn.HybridSequential(prefix="resnet8_")
     with net.name_scope():
         # (n, 16, H, W)
         net.add(nn.Conv2D(16, 3, padding=1, use_bias=False), nn.BatchNorm(), nn.Activation("relu"))
-        for channels, stride, before in stages:
-            net.add(BasicBlockV1(channels, stride, downsample=stride > 1, in_channels=before))
+        for channels, stride, channels_in in stages:
+            net.add(BasicBlockV1(channels, stride, downsample=stride > 1, in_channels=channels_in))
         # (n, 64, 1, 1), (n, 64), (n, classes)
         net.add(nn.GlobalAvgPool2D(), nn.Flatten(), nn.Dense(classes))
     return net
@@ -81,19 +81,19 @@ def alexnet_2towers(
     hidden: int = ALEXNET_HIDDEN,
     dropout: float = 0.5,
 ) -> nn.HybridSequential:
-    """(n, 3, 224, 224) -> (n, classes), by five convolutions and three dense layers.
+    """Create AlexNet with two towers of channels, (n, 3, 224, 224) -> (n, classes).
 
-    The second, fourth and fifth convolution are in two groups, which had a GPU each; the third, and
-    the dense layers, take the channels of both. Source: A. Krizhevsky, I. Sutskever, G. Hinton,
-    ImageNet Classification with Deep Convolutional Neural Networks, 2012, section 3.5 and figure 2;
-    without its response normalisation, as later versions are.
+    The second, fourth and fifth convolution are in two groups, each of which had its own GPU. The
+    third convolution and the dense layers read the channels of both. Source: A. Krizhevsky, I.
+    Sutskever, G. Hinton, ImageNet Classification with Deep Convolutional Neural Networks, 2012,
+    section 3.5 and figure 2. As in later versions, there is no response normalization.
     """
     net = nn.HybridSequential(prefix="alexnet_")
     with net.name_scope():
-        for channels, kernel, stride, padding, apart, pooled in layers:
-            groups = ALEXNET_TOWERS if apart else 1
+        for channels, kernel, stride, padding, is_separate, has_pooling in layers:
+            groups = ALEXNET_TOWERS if is_separate else 1
             net.add(nn.Conv2D(channels, kernel, stride, padding, groups=groups))
-            net.add(nn.Activation("relu"), *[nn.MaxPool2D(3, 2)] * pooled)
+            net.add(nn.Activation("relu"), *[nn.MaxPool2D(3, 2)] * has_pooling)
         net.add(nn.Flatten())  # (n, 256 * 6 * 6)
         for _ in range(2):
             net.add(nn.Dense(hidden, activation="relu"), nn.Dropout(dropout))

@@ -1,4 +1,4 @@
-"""Optimizes a Gluon network in place: it computes the same, but faster."""
+"""Optimization of a Gluon network in place: the same function, computed faster."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from mxnet import gluon, nd
 from mxnet.gluon.block import _flatten
 
 from gluonlab.errors import ModelError, kind_and_words
-from gluonlab.models.channel_padding import make_room, widened
-from gluonlab.models.rewrite_network import rewrites
-from gluonlab.models.symbol_graph import Node, parsed
+from gluonlab.models.channel_padding import enlarge_state, padded_state
+from gluonlab.models.rewrite_network import iterate_rewrites
+from gluonlab.models.symbol_graph import Node, parse_graph
 from gluonlab.plain_text import named
 
-# what a call reads of a compiled network
-OF_COMPILED = ("_cached_op", "_cached_op_args", "_flags", "_in_format", "_out_format")
+# the attributes of a block that a call of its compiled network reads
+COMPILED_ATTRIBUTES = ("_cached_op", "_cached_op_args", "_flags", "_in_format", "_out_format")
 _COMPILING = RLock()
-_CLASSES: Dict[Type[gluon.HybridBlock], Type[gluon.HybridBlock]] = {}
+_OPTIMIZED_CLASSES: Dict[Type[gluon.HybridBlock], Type[gluon.HybridBlock]] = {}
 Input = Union[nd.NDArray, Sequence[int]]  # an array, or its shape
 
 
 class Change(NamedTuple):
-    """Operators that `optimize` changed, and what it did to them."""
+    """Operators that `optimize` changed, and the effect of the change."""
 
     effect: str
     operators: List[str]
@@ -35,31 +35,31 @@ class Change(NamedTuple):
 
 
 class Changes(Tuple[Change, ...]):
-    """All changes of a network. Printed, a line for each."""
+    """All changes of a network. ``print`` shows one per line."""
 
     def __str__(self) -> str:
         return "\n".join(map(str, self)) or "there is nothing to optimize"
 
 
 def optimize(net: gluon.HybridBlock, *inputs: Input) -> Changes:
-    """Let a network compute the same faster, in a training loop of your own, and in prediction.
+    """Make a network faster in a custom training loop and in prediction, with the same results.
 
-    From now on each call of ``net`` compiles the graph of the network, rewritten for the shapes of
+    From now on, each call of ``net`` compiles the graph of the network, rewritten for the shapes of
     its inputs and for their device (`gluonlab.models.rewrite_network`). Parameters, gradients and
-    saved or exported files stay as they are. Scores and gradients change by rounding errors only.
+    saved or exported files do not change. Scores and gradients change by rounding errors only.
     To set options of ``net.hybridize(...)``, call that first. Each combination of input shapes
     keeps its compiled graph.
 
     Args:
-        net: an initialized network. It is changed in place, and hybridized if it is not yet.
-        inputs: a batch of each input of the network, or its shape, such as (64, 1, 28, 28). None:
-            the network is rewritten when it is first called, and nothing is returned.
+        net: An initialized network. It is changed in place, and hybridized if necessary.
+        inputs: A batch for each input of the network, or its shape, such as (64, 1, 28, 28). If
+            there are none, the network is rewritten when it is first called.
 
     Returns:
         The changes for these inputs; ``print`` shows them. Other shapes may have other changes.
 
     Raises:
-        ModelError: if ``net`` is not a HybridBlock, is not initialized, or cannot take the inputs.
+        ModelError: ``net`` is not a HybridBlock, is not initialized, or cannot take the inputs.
     """
     if not isinstance(net, gluon.HybridBlock):
         raise ModelError(
@@ -71,7 +71,7 @@ def optimize(net: gluon.HybridBlock, *inputs: Input) -> Changes:
             f"{type(net).__name__} has no hybrid_forward, so MXNet cannot compile it: rename its "
             "forward(self, x) to hybrid_forward(self, F, x)"
         )
-    if not isinstance(net, _Optimized):
+    if not isinstance(net, _OptimizedBlock):
         net.__class__ = _optimized_class(type(net))
         if not net._active:
             net.hybridize()
@@ -79,7 +79,7 @@ def optimize(net: gluon.HybridBlock, *inputs: Input) -> Changes:
     if not inputs:
         return Changes()
     try:
-        changes: Changes = net._compile(*(_array(net, each) for each in inputs))
+        changes: Changes = net._compile(*(_input_array(net, given) for given in inputs))
     except ModelError:
         raise
     except Exception as error:  # the network's code may raise any
@@ -87,10 +87,10 @@ def optimize(net: gluon.HybridBlock, *inputs: Input) -> Changes:
     return changes
 
 
-def _array(net: gluon.HybridBlock, given: Any) -> Any:
-    """Return the array of an input: one that was given, or zeros of a shape.
+def _input_array(net: gluon.HybridBlock, given: Any) -> Any:
+    """Return the array of an input: the given one, or zeros of the given shape.
 
-    An optional input may be None, and a list of inputs gives a list.
+    An optional input may be None. A list of inputs returns a list.
     """
     if given is None or isinstance(given, nd.NDArray):
         return given
@@ -101,16 +101,18 @@ def _array(net: gluon.HybridBlock, given: Any) -> Any:
             zeros = mx.np.zeros if mx.util.is_np_array() else nd.zeros
             return zeros(tuple(given), ctx=ctx, dtype=params[0].dtype if params else "float32")
         if all(each is None or isinstance(each, (list, tuple, nd.NDArray)) for each in given):
-            return [_array(net, each) for each in given]
+            return [_input_array(net, each) for each in given]
     kind = type(given).__name__
-    what = repr(given) if isinstance(given, (int, str, tuple)) else f"a {kind}"
-    raise ModelError(f"optimize takes arrays, or shapes such as (64, 3, 32, 32), and got {what}")
+    description = repr(given) if isinstance(given, (int, str, tuple)) else f"a {kind}"
+    raise ModelError(
+        f"optimize takes arrays, or shapes such as (64, 3, 32, 32), and got {description}"
+    )
 
 
-class _Optimized:
-    """Mixed into the class of an optimized network.
+class _OptimizedBlock:
+    """Mixin for the class of an optimized network.
 
-    It replaces Gluon's compiled operator by one for each combination of shapes, types and device.
+    It replaces Gluon's compiled operator by one per combination of shapes, types and device.
     """
 
     _cached_op_args: List[Tuple[bool, Any]]
@@ -121,33 +123,36 @@ class _Optimized:
         self._compiled = {}
 
     def _call_cached_op(self: Any, *args: Any) -> Any:
-        given = _list_arrays(args)
-        shapes = [(each.shape, np.dtype(each.dtype)) for each in given]
-        key = (given[0].context.device_type, *shapes)
+        arrays = _list_arrays(args)
+        shapes = [(array.shape, np.dtype(array.dtype)) for array in arrays]
+        key = (arrays[0].context.device_type, *shapes)
         with _COMPILING:
             if key not in self._compiled:
                 self._compile(*args)
-                own = {name: getattr(self, name) for name in OF_COMPILED}
-                self._compiled[key] = SimpleNamespace(**own)
+                attributes = {name: getattr(self, name) for name in COMPILED_ATTRIBUTES}
+                self._compiled[key] = SimpleNamespace(**attributes)
         # Threads may call the network at once: each with the operator for its own shapes.
         compiled = self._compiled[key]
         compiled._callback, compiled._monitor_all = self._callback, self._monitor_all
         return gluon.HybridBlock._call_cached_op(compiled, *args)
 
     def _compile(self: Any, *args: Any) -> Changes:
-        """Replace ``_cached_op`` by that of the rewritten graph; the graph for files stays."""
+        """Compile the rewritten graph to ``_cached_op``; return the changes.
+
+        ``_cached_graph``, from which files are written, does not change.
+        """
         self._cached_op, self._cached_op_args = None, []
-        self._build_cache(*args)  # initializes what waits for shapes
+        self._build_cache(*args)  # finishes deferred initialization
         data, graph = self._cached_graph
-        given, params = _list_arrays(args), dict(self.collect_params().items())
-        kinds = {each.name: (value.shape, value.dtype) for each, value in zip(data, given)}
+        arrays, params = _list_arrays(args), dict(self.collect_params().items())
+        kinds = {variable.name: (value.shape, value.dtype) for variable, value in zip(data, arrays)}
         names = graph.list_arguments()
-        # of their arrays, as imported parameters need not know their shapes
-        own = {name: params[name].list_data()[0] for name in names if name in params}
-        kinds.update({name: (array.shape, array.dtype) for name, array in own.items()})
+        # from their arrays, because imported parameters may have no shapes
+        param_arrays = {name: params[name].list_data()[0] for name in names if name in params}
+        kinds.update({name: (array.shape, array.dtype) for name, array in param_arrays.items()})
         changes: List[Change] = []
         rewritten = graph
-        for step in rewrites(graph, given[0].context, kinds):
+        for step in iterate_rewrites(graph, arrays[0].context, kinds):
             changed = _changed_operators(rewritten, step.graph)
             if changed:
                 changes.append(Change(step.effect, changed))
@@ -155,10 +160,13 @@ class _Optimized:
         if changes:
             if mx.util.is_np_array():
                 rewritten = rewritten.as_np_ndarray()
-            self._use(rewritten, [each.name for each in data], kinds, params)
+            self._use_graph(rewritten, [variable.name for variable in data], kinds, params)
         return Changes(changes)
 
-    def _use(self: Any, graph: mx.sym.Symbol, data: List[str], kinds: Any, params: Any) -> None:
+    def _use_graph(
+        self: Any, graph: mx.sym.Symbol, data: List[str], kinds: Any, params: Any
+    ) -> None:
+        """Make ``graph`` the compiled operator; ``kinds``: shapes and types of its arguments."""
         shapes = {name: kinds[name][0] for name in graph.list_arguments()}
         names = graph.list_auxiliary_states()
         states = dict(zip(names, graph.infer_shape(**shapes)[2]))
@@ -168,54 +176,62 @@ class _Optimized:
             if name in data:
                 self._cached_op_args.append((True, data.index(name)))
             elif name in states and states[name] != params[name].list_data()[0].shape:
-                self._cached_op_args.append((False, _WideState(params[name], states[name])))
+                self._cached_op_args.append((False, _PaddedState(params[name], states[name])))
             else:
                 self._cached_op_args.append((False, params[name]))
         indices = [
-            ("data_indices", [place for place, name in enumerate(inputs) if name in data]),
-            ("param_indices", [place for place, name in enumerate(inputs) if name not in data]),
+            ("data_indices", [position for position, name in enumerate(inputs) if name in data]),
+            (
+                "param_indices",
+                [position for position, name in enumerate(inputs) if name not in data],
+            ),
         ]
         self._cached_op = nd.CachedOp(graph, indices + self._flags)
 
 
-class _WideState:
-    """A parameter of running statistics with more channels, as a compiled operator reads it."""
+class _PaddedState:
+    """Running statistics with padded channels, as a parameter of a compiled operator."""
 
     def __init__(self, param: gluon.Parameter, shape: Tuple[int, ...]) -> None:
         self._param, self._shape, self.name = param, shape, param.name
         for array in param.list_data():
-            make_room(param, array.context)  # now, and not in one of several threads
+            enlarge_state(param, array.context)  # now, because calls may come from several threads
 
     def data(self) -> nd.NDArray:
         """Return the array on the current device."""
-        return widened(self._param, self._param.data().context, self._shape)
+        return padded_state(self._param, self._param.data().context, self._shape)
 
     def _reduce(self) -> nd.NDArray:
-        return self._param._reduce()  # what is exported
+        return self._param._reduce()  # for export, without padding
 
 
 def _list_arrays(args: Sequence[Any]) -> List[nd.NDArray]:
     flat, _ = _flatten(args, "input")
-    return [each for each in flat if each is not None]
+    return [arg for arg in flat if arg is not None]
 
 
 def _optimized_class(kind: Type[gluon.HybridBlock]) -> Type[gluon.HybridBlock]:
-    """Return the class of optimized networks of a kind, one for all of them."""
-    if kind not in _CLASSES:
-        _CLASSES[kind] = type(kind.__name__, (_Optimized, kind), {"__module__": kind.__module__})
-    return _CLASSES[kind]
+    """Return the optimized subclass of a class; there is one per class."""
+    if kind not in _OPTIMIZED_CLASSES:
+        _OPTIMIZED_CLASSES[kind] = type(
+            kind.__name__, (_OptimizedBlock, kind), {"__module__": kind.__module__}
+        )
+    return _OPTIMIZED_CLASSES[kind]
 
 
-def _changed_operators(before: mx.sym.Symbol, after: mx.sym.Symbol) -> List[str]:
-    """The names of operators of ``before`` that another operator, or another form, replaces."""
-    if after is before:
+def _changed_operators(old_graph: mx.sym.Symbol, new_graph: mx.sym.Symbol) -> List[str]:
+    """Return the names of operators that ``new_graph`` lacks, or has in another form."""
+    if new_graph is old_graph:
         return []
-    new: Dict[str, Node] = {node["name"]: node for node in parsed(after)["nodes"]}
+    new_nodes: Dict[str, Node] = {node["name"]: node for node in parse_graph(new_graph)["nodes"]}
     changed = []
-    for node in parsed(before)["nodes"]:
+    for node in parse_graph(old_graph)["nodes"]:
         if node["op"] == "null":
             continue
-        other = new.get(node["name"])
-        if other is None or (other["op"], other.get("attrs")) != (node["op"], node.get("attrs")):
+        new_node = new_nodes.get(node["name"])
+        if new_node is None or (new_node["op"], new_node.get("attrs")) != (
+            node["op"],
+            node.get("attrs"),
+        ):
             changed.append(node["name"])
     return changed

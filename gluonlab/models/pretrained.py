@@ -1,4 +1,4 @@
-"""Loads parameters from a local file, perhaps all but those of the last layer."""
+"""Loading of parameters from a local file, optionally without the last layer."""
 
 from __future__ import annotations
 
@@ -15,88 +15,96 @@ if TYPE_CHECKING:
     from mxnet.gluon import HybridBlock, Parameter
     from mxnet.nd import NDArray
 
-_SHOWN = 3  # parameters that an error names
+_MAX_NAMED = 3  # parameters in an error message
 
 
 def check_pretrained(file: str) -> None:
-    """Raise ModelError if this file holds no parameters, of whatever network."""
-    _read(Path(file), f"--pretrained {file}")
+    """Raise ModelError if the file does not contain parameters."""
+    _read_parameters(Path(file), f"--pretrained {file}")
 
 
 def load_pretrained(net: "HybridBlock", file: str, classes: int) -> str:
-    """Load --pretrained FILE into ``net``, and say in words what was loaded.
+    """Load --pretrained FILE into ``net``; return a description of what was loaded.
 
-    A last layer for another number of classes is left out. Raises ModelError for a file that does
-    not fit, or holds what is no number.
+    A last layer for another number of classes is not loaded. Raises ModelError for a file that does
+    not fit, or that contains NaN or infinity.
     """
     head = load_parameters(net, Path(file), f"--pretrained {file}", classes, new_head=True)
-    broken = broken_parameters(net)
-    if broken:
+    not_finite = broken_parameters(net)
+    if not_finite:
         raise ModelError(
-            f"--pretrained {file} holds NaN or infinity in {named(broken)}: "
-            "give one whose training went well"
+            f"--pretrained {file} contains NaN or infinity in {named(not_finite)}: "
+            "choose a file from a run that did not diverge"
         )
     if not head:
         return f"{file}: all parameters"
-    return f"{file}: all but {' and '.join(head)}, which begin anew for {classes} classes"
+    return f"{file}: all but {' and '.join(head)}, which are new for {classes} classes"
 
 
 def load_parameters(
-    net: "HybridBlock", path: Path, what: str, classes: int, new_head: bool = False
+    net: "HybridBlock", path: Path, description: str, classes: int, new_head: bool = False
 ) -> List[str]:
-    """Put a file's parameters into ``net``, on all its devices; all shapes must fit.
+    """Load a file of parameters into ``net``, on all its devices.
 
-    The file is what Gluon's ``save_parameters`` or ``export`` wrote. Parameters that differ only in
-    the number of classes are left as they are when ``new_head``, and their names are returned.
-    Raises ModelError, which begins with ``what`` and names the first parameters that do not fit,
-    before any has changed.
+    The file is written by Gluon's ``save_parameters`` or ``export``. With ``new_head``, parameters
+    that differ only in the number of classes are not loaded, and their names are returned. Raises
+    ModelError if parameters do not fit, before any has changed. Its message starts with
+    ``description``.
     """
-    loaded = _read(path, what)
-    wanted: Dict[str, "Parameter"] = net._collect_params_with_prefix()
-    # named by blocks, not by their places: as exported, or from before MXNet 1.4
+    loaded = _read_parameters(path, description)
+    params: Dict[str, "Parameter"] = net._collect_params_with_prefix()
+    # exported, or from before MXNet 1.4: names of blocks instead of their positions
     if not any("." in name for name in loaded):
         loaded = _without_common_prefix(loaded)
-        wanted = _without_common_prefix(dict(net.collect_params().items()))
-    shared = [name for name in wanted if name in loaded]
-    shapes = {name: (loaded[name].shape, wanted[name].shape) for name in shared}
-    odd = {name: both for name, both in shapes.items() if both[0] != both[1]}
-    # those whose shapes (classes, ...) differ in the number of classes alone
-    head = [name for name, (a, b) in odd.items() if new_head and a[1:] == b[1:] and b[0] == classes]
-    wrong = [f"it lacks {name}" for name in wanted if name not in loaded]
-    wrong += [f"{name} is {a}, not {b}" for name, (a, b) in odd.items() if name not in head]
-    wrong += [f"{name} is too much" for name in loaded if name not in wanted]
-    if wrong:
-        more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        params = _without_common_prefix(dict(net.collect_params().items()))
+    shared = [name for name in params if name in loaded]
+    shapes = {name: (loaded[name].shape, params[name].shape) for name in shared}
+    mismatches = {
+        name: shape_pair for name, shape_pair in shapes.items() if shape_pair[0] != shape_pair[1]
+    }
+    # only the first axis differs, the number of classes
+    head = [
+        name
+        for name, (a, b) in mismatches.items()
+        if new_head and a[1:] == b[1:] and b[0] == classes
+    ]
+    faults = [f"it lacks {name}" for name in params if name not in loaded]
+    faults += [f"{name} is {a}, not {b}" for name, (a, b) in mismatches.items() if name not in head]
+    faults += [f"{name} is not in the network" for name in loaded if name not in params]
+    if faults:
+        others_note = f" and {len(faults) - _MAX_NAMED} more" if len(faults) > _MAX_NAMED else ""
         raise ModelError(
-            f"{what} does not fit the network: {'; '.join(wrong[:_SHOWN])}{more}; "
+            f"{description} does not fit the network: "
+            f"{'; '.join(faults[:_MAX_NAMED])}{others_note}; "
             "it must be a file of the same network"
         )
-    for name, param in wanted.items():
+    for name, param in params.items():
         if name not in head:
             param.set_data(loaded[name].astype(param.dtype))
     return head
 
 
-def _read(path: Path, what: str) -> "Dict[str, NDArray]":
-    written = "give a file that Gluon's save_parameters or export wrote"
+def _read_parameters(path: Path, description: str) -> "Dict[str, NDArray]":
+    """Read a file of parameters by name. Raises ModelError."""
+    advice = "give a file that Gluon's save_parameters or export wrote"
     if not os.path.isfile(path):
         raise ModelError(
-            f"{what} is no file: give a local file of parameters; nothing is downloaded"
+            f"{description} is not a file: give a local file of parameters; nothing is downloaded"
         )
     try:
         loaded = read_arrays(path)
     except (ValueError, OSError):
-        raise ModelError(f"{what} cannot be read as parameters: {written}") from None
+        raise ModelError(f"{description} cannot be read as parameters: {advice}") from None
     if not loaded:
-        raise ModelError(f"{what} holds no parameters: {written}")
-    kinds = ("arg:", "aux:")
-    return {name[4:] if name[:4] in kinds else name: array for name, array in loaded.items()}
+        raise ModelError(f"{description} holds no parameters: {advice}")
+    prefixes = ("arg:", "aux:")
+    return {name[4:] if name[:4] in prefixes else name: array for name, array in loaded.items()}
 
 
 def _without_common_prefix(named: "Dict[str, Parameter]") -> "Dict[str, Parameter]":
-    """resnetv10_conv0_weight, resnetv10_...
+    """Remove the common prefix of the names: resnetv10_conv0_weight -> conv0_weight.
 
-    -> conv0_weight, ...: the number depends on what else the process has made.
+    Its number depends on how many networks the process has created.
     """
     length = os.path.commonprefix(list(named)).rfind("_") + 1  # noqa: RUF071  # letter by letter is right here
     return {name[length:]: value for name, value in named.items()}

@@ -1,8 +1,9 @@
-"""Rewrites the graph of a network for a device: the same function, computed correctly and fast.
+"""Rewriting of a network's graph for a device: the same function, computed correctly and fast.
 
-`rewrites` applies all rewrites in order. The simple ones are in this module. The two others are
-`gluonlab.models.wrong_gradients` and `gluonlab.models.channel_padding`. Arguments, outputs and
-their names stay what they are. ``shapes`` are those of all arguments, from which all others follow.
+`iterate_rewrites` applies all rewrites in order. The simple ones are in this module. The two others
+are `gluonlab.models.wrong_gradients` and `gluonlab.models.channel_padding`. Arguments, outputs and
+their names do not change. ``shapes``: the shapes of all arguments, from which all others are
+inferred.
 """
 
 from __future__ import annotations
@@ -24,27 +25,27 @@ from typing import (
 import mxnet as mx
 import numpy as np
 
-from gluonlab.models.channel_padding import pad_channels, padding_for
+from gluonlab.models.channel_padding import choose_padding, pad_channels
 from gluonlab.models.symbol_graph import (
     Add,
     Entry,
     Node,
     Replacement,
     Shape,
-    numbers,
-    parsed,
+    attribute_numbers,
+    output_types,
+    parse_graph,
+    replace_nodes,
     to_symbol,
-    types_in,
-    with_replaced,
 )
-from gluonlab.models.wrong_gradients import with_right_gradients
+from gluonlab.models.wrong_gradients import replace_wrong_gradients
 
-Kinds = Mapping[str, Tuple[Tuple[int, ...], Any]]  # shape and type by name
-BLOCK = 16  # channels that oneDNN keeps in a block; on older processors 8
+ShapesAndTypes = Mapping[str, Tuple[Tuple[int, ...], Any]]  # shape and type by name
+BLOCK_CHANNELS = 16  # channels in a block of oneDNN; 8 on older processors
 
 
 class Rewrite(NamedTuple):
-    """A graph after one of the rewrites.
+    """Graph after one of the rewrites.
 
     ``effect``: what this rewrite does to the operators that it changes.
     """
@@ -53,94 +54,93 @@ class Rewrite(NamedTuple):
     graph: mx.sym.Symbol
 
 
-def rewrite(
+def rewrite_graph(
     graph: mx.sym.Symbol,
     ctx: mx.Context,
-    kinds: Kinds,
-    learned: Optional[Collection[str]] = None,
+    arguments: ShapesAndTypes,
+    trained: Optional[Collection[str]] = None,
     pad: bool = True,
 ) -> mx.sym.Symbol:
-    """Return a graph that computes the same, correctly and fast, on a device.
+    """Return a graph that computes the same function, correctly and fast, on a device.
 
     Args:
-        graph: a network, perhaps with its loss.
-        ctx: the device.
-        kinds: shapes and types of all arguments.
-        learned: the arguments whose gradients are requested; None if that is unknown.
-        pad: whether channels may be padded. Auxiliary states then have more of them.
+        graph: A network, optionally with its loss.
+        ctx: The device.
+        arguments: Shapes and types of all arguments.
+        trained: The arguments whose gradients are requested; None if that is unknown.
+        pad: Whether channels may be padded. Auxiliary states then have more of them.
     """
-    for step in rewrites(graph, ctx, kinds, learned, pad):
+    for step in iterate_rewrites(graph, ctx, arguments, trained, pad):
         graph = step.graph
     return graph
 
 
-def rewrites(
+def iterate_rewrites(
     graph: mx.sym.Symbol,
     ctx: mx.Context,
-    kinds: Kinds,
-    learned: Optional[Collection[str]] = None,
+    arguments: ShapesAndTypes,
+    trained: Optional[Collection[str]] = None,
     pad: bool = True,
 ) -> Iterator[Rewrite]:
-    """Yield the graph after each of the rewrites that `rewrite` makes, in their order."""
-    graph = with_right_gradients(graph, learned)
+    """Yield the graph after each rewrite of `rewrite_graph`, in order."""
+    graph = replace_wrong_gradients(graph, trained)
     yield Rewrite("replaced, because MXNet computes a wrong gradient", graph)
-    graph = pool_before_relu(graph)
+    graph = move_relu_after_pooling(graph)
     yield Rewrite("exchanged, so that ReLU follows max pooling", graph)
     if ctx.device_type == "gpu":
         return  # the remaining rewrites are for oneDNN only
     names = graph.list_arguments()
-    shapes, types = ({name: kinds[name][place] for name in names} for place in range(2))
-    graph = dense_where_one_pixel(graph, shapes)
+    shapes, types = ({name: arguments[name][field] for name in names} for field in range(2))
+    graph = convert_one_pixel_convolutions(graph, shapes)
     yield Rewrite("one pixel computed as a dense layer", graph)
     if pad:
-        graph = pad_channels(graph, shapes, types, padding_for(ctx))
+        graph = pad_channels(graph, shapes, types, choose_padding(ctx))
         yield Rewrite("padded with zero channels", graph)
-    graph = product_where_all_is_averaged(graph, shapes, types)
+    graph = convert_global_average_pooling(graph, shapes, types)
     yield Rewrite("average over all pixels computed as a matrix product", graph)
-    graph = plain_where_channels_are_odd(graph, shapes)
+    graph = convert_odd_concatenations(graph, shapes)
     yield Rewrite("odd numbers of channels joined without oneDNN", graph)
 
 
 # --- ReLU after max pooling
 
 
-def pool_before_relu(graph: mx.sym.Symbol) -> mx.sym.Symbol:
-    """Exchange each ReLU and the max pooling behind it, if nothing else reads the ReLU.
+def move_relu_after_pooling(graph: mx.sym.Symbol) -> mx.sym.Symbol:
+    """Exchange each ReLU and the max pooling that reads it, if nothing else reads the ReLU.
 
-    The largest number of a window is positive or not, whichever comes first. So function and
-    gradient are the same, and ReLU has fewer numbers to read, a quarter for windows of 2x2. Return
-    ``graph`` itself if there are none.
+    Both orders have the same results and gradients, but ReLU then reads fewer numbers, a quarter
+    for windows of 2x2. Returns ``graph`` itself if there are none.
     """
-    old = parsed(graph)
-    nodes: List[Node] = old["nodes"]
-    entries = [entry for node in nodes for entry in node["inputs"]] + old["heads"]
+    parts = parse_graph(graph)
+    nodes: List[Node] = parts["nodes"]
+    entries = [entry for node in nodes for entry in node["inputs"]] + parts["heads"]
     readers = Counter(entry[0] for entry in entries)
     exchanged: Dict[int, int] = {}  # pooling -> ReLU
-    for place, node in enumerate(nodes):
+    for index, node in enumerate(nodes):
         source = node["inputs"][0][0] if node["inputs"] else 0
         if _is_max_pooling(node) and _is_relu(nodes[source]) and readers[source] == 1:
-            exchanged[place] = source
+            exchanged[index] = source
     if not exchanged:
         return graph
     relus = set(exchanged.values())
-    new: List[Node] = []
-    places: Dict[int, int] = {}  # node of the old graph -> its node in the new one
+    new_nodes: List[Node] = []
+    new_indices: Dict[int, int] = {}  # index of a node -> its index in the new graph
 
-    def moved(some: List[List[Any]]) -> List[List[Any]]:
-        return [[places[entry[0]], *entry[1:]] for entry in some]
+    def move_entries(entries: List[List[Any]]) -> List[List[Any]]:
+        return [[new_indices[entry[0]], *entry[1:]] for entry in entries]
 
-    for place, node in enumerate(nodes):
-        if place in relus:
+    for index, node in enumerate(nodes):
+        if index in relus:
             continue
-        if place in exchanged:
-            relu = nodes[exchanged[place]]
-            name, inputs = f"{node['name']}_before_relu", moved(relu["inputs"])
-            new.append({**node, "name": name, "inputs": inputs})
-            new.append({**relu, "name": node["name"], "inputs": [[len(new) - 1, 0, 0]]})
+        if index in exchanged:
+            relu = nodes[exchanged[index]]
+            name, inputs = f"{node['name']}_before_relu", move_entries(relu["inputs"])
+            new_nodes.append({**node, "name": name, "inputs": inputs})
+            new_nodes.append({**relu, "name": node["name"], "inputs": [[len(new_nodes) - 1, 0, 0]]})
         else:
-            new.append({**node, "inputs": moved(node["inputs"])})
-        places[place] = len(new) - 1
-    return to_symbol(new, moved(old["heads"]), old["attrs"])
+            new_nodes.append({**node, "inputs": move_entries(node["inputs"])})
+        new_indices[index] = len(new_nodes) - 1
+    return to_symbol(new_nodes, move_entries(parts["heads"]), parts["attrs"])
 
 
 def _is_relu(node: Node) -> bool:
@@ -149,7 +149,7 @@ def _is_relu(node: Node) -> bool:
 
 
 def _is_max_pooling(node: Node) -> bool:
-    """Whether it is a max pooling of which every window has a number of the image."""
+    """Return whether a node is a max pooling without windows that are entirely padding."""
     attrs = node.get("attrs", {})
     if node["op"] != "Pooling" or attrs.get("pool_type", "max") != "max":
         return False
@@ -157,19 +157,20 @@ def _is_max_pooling(node: Node) -> bool:
         return True
     if attrs.get("pooling_convention", "valid") == "valid":
         return True
-    kernel = numbers(node, "kernel")
-    stride = numbers(node, "stride") or (1,) * len(kernel)
-    plain = set(numbers(node, "pad")) <= {0}
-    return plain and all(step <= side for step, side in zip(stride, kernel))
+    kernel = attribute_numbers(node, "kernel")
+    stride = attribute_numbers(node, "stride") or (1,) * len(kernel)
+    has_no_padding = set(attribute_numbers(node, "pad")) <= {0}
+    return has_no_padding and all(step <= side for step, side in zip(stride, kernel))
 
 
 # --- a convolution with one pixel of output as a dense layer
 
 
 class WindowOverlap(NamedTuple):
-    """(begin, end) along two axes: the pixels under the window, and the weights that meet them.
+    """Overlap of a convolution's window and the image: (begin, end) along two axes.
 
-    ``all_pixels``: whether those are all of the image.
+    ``pixels``: the pixels under the window. ``weights``: the weights that meet them.
+    ``all_pixels``: whether the window covers the whole image.
     """
 
     pixels: List[Tuple[int, int]]
@@ -177,60 +178,62 @@ class WindowOverlap(NamedTuple):
     all_pixels: bool
 
 
-def dense_where_one_pixel(graph: mx.sym.Symbol, shapes: Dict[str, Shape]) -> mx.sym.Symbol:
-    """``graph`` with dense layers for convolutions that give one pixel and see padding.
+def convert_one_pixel_convolutions(graph: mx.sym.Symbol, shapes: Dict[str, Shape]) -> mx.sym.Symbol:
+    """Convert convolutions to dense layers if they compute one pixel and their window has padding.
 
-    Networks that were made for large images have little left of small ones in their last layers: of
-    32x32 pixels, one in ResNet-18's. A window of 3x3 around it has eight weights of nine that only
-    ever meet the padding. oneDNN rearranges and multiplies all nine, in forward and twice in
-    backward; the dense layer has but one. The results are the same but for rounding, the gradients
-    of the other weights are exactly zero in both.
+    The last layers of networks for large images have few pixels left of small images: for 32x32
+    pixels, ResNet-18 has one. Eight of nine weights of a 3x3 window then only meet padding. oneDNN
+    would rearrange and multiply all nine, in forward and twice in backward. The dense layer has
+    one. The results are the same except for rounding, and the gradients of the other weights are
+    exactly zero in both.
     """
 
     def choose(
         node: Node, inputs: List[Optional[Shape]], output: Optional[Shape]
     ) -> Optional[Replacement]:
-        seen = _seen(node, inputs[0], output) if inputs else None
-        return None if seen is None else partial(_convolution_to_dense, node, seen)
+        overlap = _window_overlap(node, inputs[0], output) if inputs else None
+        return None if overlap is None else partial(_append_dense, node, overlap)
 
-    return with_replaced(graph, shapes, choose)
+    return replace_nodes(graph, shapes, choose)
 
 
-def _seen(node: Node, image: Optional[Shape], output: Optional[Shape]) -> Optional[WindowOverlap]:
-    """What a node sees, if it is a convolution to be replaced; else None."""
+def _window_overlap(
+    node: Node, image: Optional[Shape], output: Optional[Shape]
+) -> Optional[WindowOverlap]:
+    """Return the overlap of a convolution that should be converted; otherwise None."""
     attrs = node.get("attrs", {})
     if node["op"] != "Convolution" or image is None or output is None:
         return None
     if len(image) != 4 or output[2:] != (1, 1):
         return None
-    kernel, pad, dilate = (numbers(node, name) for name in ("kernel", "pad", "dilate"))
-    whole = set(dilate) <= {1} and attrs.get("num_group", "1") == "1"
-    usual = whole and attrs.get("layout", "None") in ("None", "NCHW")
-    begins = [-padding for padding in pad or (0, 0)]  # where the window lies on the image
+    kernel, pad, dilate = (attribute_numbers(node, name) for name in ("kernel", "pad", "dilate"))
+    is_dense = set(dilate) <= {1} and attrs.get("num_group", "1") == "1"
+    is_supported = is_dense and attrs.get("layout", "None") in ("None", "NCHW")
+    begins = [-padding for padding in pad or (0, 0)]  # position of the window on the image
     sides = zip(image[2:], begins, kernel)
     pixels = [(max(0, begin), min(side, begin + width)) for side, begin, width in sides]
     weights = [(first - begin, last - begin) for (first, last), begin in zip(pixels, begins)]
-    # a stride over the whole image may leave the window beside it
-    blind = any(first >= last for first, last in pixels)
-    if not usual or blind or weights == [(0, width) for width in kernel]:
-        return None  # with all of its weights the dense layer would rearrange as much
+    # with a large stride, the window may be outside the image
+    is_outside = any(first >= last for first, last in pixels)
+    if not is_supported or is_outside or weights == [(0, width) for width in kernel]:
+        return None  # nothing to gain: the dense layer would use all weights
     return WindowOverlap(pixels, weights, pixels == [(0, side) for side in image[2:]])
 
 
-def _convolution_to_dense(node: Node, seen: WindowOverlap, add: Add, entries: List[Entry]) -> None:
-    """Append what replaces a convolution."""
+def _append_dense(node: Node, overlap: WindowOverlap, add: Add, entries: List[Entry]) -> None:
+    """Append the dense layer that replaces a convolution."""
     image, weight, *bias = entries
-    if not seen.all_pixels:
-        image = add("slice", "_pixels", [image], **_slice(seen.pixels))
-    weight = add("slice", "_weights", [weight], **_slice(seen.weights))
+    if not overlap.all_pixels:
+        image = add("slice", "_pixels", [image], **_slice_attributes(overlap.pixels))
+    weight = add("slice", "_weights", [weight], **_slice_attributes(overlap.weights))
     weight = add("Reshape", "_matrix", [weight], shape=(0, -1))
     attrs = {"num_hidden": node["attrs"]["num_filter"], "no_bias": not bias}
     dense = add("FullyConnected", "_dense", [image, weight, *bias], **attrs)
     add("Reshape", "", [dense], shape=(0, -1, 1, 1))
 
 
-def _slice(bounds: List[Tuple[int, int]]) -> Dict[str, Shape]:
-    """The operator's attributes for (begin, end) along the last two of four axes."""
+def _slice_attributes(bounds: List[Tuple[int, int]]) -> Dict[str, Shape]:
+    """Return attributes of the operator slice for (begin, end) along the last two of four axes."""
     begin, end = zip(*bounds)
     return {"begin": (None, None, *begin), "end": (None, None, *end)}
 
@@ -238,31 +241,32 @@ def _slice(bounds: List[Tuple[int, int]]) -> Dict[str, Shape]:
 # --- the average over all pixels as a product with ones
 
 
-def product_where_all_is_averaged(
+def convert_global_average_pooling(
     graph: mx.sym.Symbol, shapes: Dict[str, Shape], types: Mapping[str, Any]
 ) -> mx.sym.Symbol:
-    """``graph`` with a product for each average over all pixels of float32 images (n, C, H, W).
+    """Convert average pooling over all pixels of float32 images (n, C, H, W) to a matrix product.
 
-    oneDNN goes back through such a pooling in a slow way: a 3x3 convolution of 64 channels and the
-    pooling took 26 to 31 ms for 16 images of 16x16, forward and back, on one core of an AMD EPYC
-    (Zen 4), and 10 to 11 with the product. Forward alone both took 3 to 4. The results are the same
-    but for rounding. ``types``: of all arguments.
+    oneDNN's backward of such a pooling is slow. A 3x3 convolution of 64 channels and the pooling
+    took 26 to 31 ms for 16 images of 16x16, forward and backward, on one core of an AMD EPYC (Zen
+    4), and 10 to 11 ms with the product. Forward took 3 to 4 ms in both cases. The results are the
+    same except for rounding. ``types``: the types of all arguments.
     """
-    outputs = types_in(graph, types)
+    outputs = output_types(graph, types)
 
     def choose(
         node: Node, inputs: List[Optional[Shape]], _: Optional[Shape]
     ) -> Optional[Replacement]:
         image = inputs[0] if inputs else None
-        if image is None or not _averages_all(node, image):
+        if image is None or not _is_global_average(node, image):
             return None
         is_float = outputs.get(f"{node['name']}_output") == np.float32
-        return partial(_append_product, image) if is_float else None
+        return partial(_append_averaging_product, image) if is_float else None
 
-    return with_replaced(graph, shapes, choose)
+    return replace_nodes(graph, shapes, choose)
 
 
-def _averages_all(node: Node, image: Shape) -> bool:
+def _is_global_average(node: Node, image: Shape) -> bool:
+    """Return whether a node averages all pixels of images (n, C, H, W)."""
     attrs = node.get("attrs", {})
     if node["op"] != "Pooling" or attrs.get("pool_type") != "avg":
         return False
@@ -274,11 +278,13 @@ def _averages_all(node: Node, image: Shape) -> bool:
         return False
     if attrs.get("global_pool", "False") in ("True", "1"):
         return True
-    return numbers(node, "kernel") == image[2:] and set(numbers(node, "pad")) <= {0}
+    return attribute_numbers(node, "kernel") == image[2:] and set(
+        attribute_numbers(node, "pad")
+    ) <= {0}
 
 
-def _append_product(image: Shape, add: Add, entries: List[Entry]) -> None:
-    """Append what replaces a pooling."""
+def _append_averaging_product(image: Shape, add: Add, entries: List[Entry]) -> None:
+    """Append the product that replaces a pooling."""
     pixels = image[2] * image[3]
     rows = add("Reshape", "_rows", entries, shape=(-3, -3))
     ones = add("_ones", "_ones", [], shape=(pixels, 1), dtype="float32")
@@ -290,39 +296,38 @@ def _append_product(image: Shape, add: Add, entries: List[Entry]) -> None:
 # --- odd numbers of channels joined without oneDNN
 
 
-def plain_where_channels_are_odd(graph: mx.sym.Symbol, shapes: Dict[str, Shape]) -> mx.sym.Symbol:
-    """``graph`` with images joined along C as (n, C, H * W), unless every C is a multiple of BLOCK.
+def convert_odd_concatenations(graph: mx.sym.Symbol, shapes: Dict[str, Shape]) -> mx.sym.Symbol:
+    """Concatenate images along C as (n, C, H * W), unless every C is a multiple of BLOCK_CHANNELS.
 
-    oneDNN keeps images in blocks of up to 16 channels. Where a part of a concatenation does not
-    fill its blocks, MXNet's backward through oneDNN ends in "could not construct a sub-memory", or
-    in the end of the process, and forward may ask for more memory than there is: it depends on the
-    order in which the neighbours have left their images. Of arrays with three axes oneDNN takes
-    none.
+    oneDNN stores images in blocks of up to 16 channels. If a part of a concatenation does not fill
+    its blocks, MXNet's backward through oneDNN can fail with "could not construct a sub-memory", or
+    kill the process. Forward can request far too much memory. This depends on the memory layout
+    that the neighboring operators chose. oneDNN is not used for arrays with three axes.
     """
 
     def choose(
         node: Node, inputs: List[Optional[Shape]], _: Optional[Shape]
     ) -> Optional[Replacement]:
-        odd = _joins_channels(node) and _is_odd(inputs)
-        return partial(_append_plain, node) if odd else None
+        is_odd = _joins_channels(node) and _has_odd_channels(inputs)
+        return partial(_append_flat_concatenation, node) if is_odd else None
 
-    return with_replaced(graph, shapes, choose)
+    return replace_nodes(graph, shapes, choose)
 
 
 def _joins_channels(node: Node) -> bool:
     return bool(node["op"] == "Concat" and node.get("attrs", {}).get("dim", "1") in ("1", "-3"))
 
 
-def _is_odd(parts: List[Optional[Shape]]) -> bool:
-    """Whether these are images, and the channels of one do not, or may not, fill its blocks."""
+def _has_odd_channels(parts: List[Optional[Shape]]) -> bool:
+    """Return whether these are images with channels that do not, or may not, fill the blocks."""
     known = [shape for shape in parts if shape is not None]
     if not known or len(known[0]) != 4:
         return False
-    return len(known) < len(parts) or any(shape[1] % BLOCK for shape in known)
+    return len(known) < len(parts) or any(shape[1] % BLOCK_CHANNELS for shape in known)
 
 
-def _append_plain(node: Node, add: Add, entries: List[Entry]) -> None:
-    """Append what replaces a concatenation."""
+def _append_flat_concatenation(node: Node, add: Add, entries: List[Entry]) -> None:
+    """Append the operators that replace a concatenation."""
     parts = enumerate(entries)
     flat = [add("Reshape", f"_flat{i}", [entry], shape=(0, 0, -1)) for i, entry in parts]
     joined = add("Concat", "_joined", flat, num_args=len(flat), dim=1)

@@ -43,7 +43,7 @@ from typing import (
 import mxnet as mx
 
 from gluonlab.errors import ModelError
-from gluonlab.models.symbol_graph import Add, Entry, Node, Replacement, parsed, with_replaced
+from gluonlab.models.symbol_graph import Add, Entry, Node, Replacement, parse_graph, replace_nodes
 
 # Klambauer et al., "Self-normalizing neural networks", 2017.
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
@@ -76,7 +76,7 @@ REFUSED = {
 
 # Inputs whose gradients MXNet computes correctly only if it computes all of them. For
 # FullyConnected, these are the weight and the bias.
-TOGETHER = {
+JOINT_GRADIENT_INPUTS = {
     "FullyConnected": (1, 2),
     "_contrib_interleaved_matmul_selfatt_valatt": (0, 1),
     "_contrib_interleaved_matmul_encdec_qk": (0, 1),
@@ -85,42 +85,42 @@ TOGETHER = {
 }
 
 
-def check_gradients(graph: mx.sym.Symbol, name: str, learned: Collection[str]) -> None:
+def check_gradients(graph: mx.sym.Symbol, name: str, trained: Collection[str]) -> None:
     """Raise ModelError if a network or loss has an operator that cannot be trained.
 
-    ``name``: the name of the network or loss in messages. ``learned``: the arguments whose
+    ``name``: the name of the network or loss in messages. ``trained``: the arguments whose
     gradients are requested.
     """
-    for node in parsed(graph)["nodes"]:
-        if node["op"] == "LeakyReLU":  # one of its kinds ends the process in forward, too
+    for node in parse_graph(graph)["nodes"]:
+        if node["op"] == "LeakyReLU":  # act_type='rrelu' also ends the process in forward
             _check_node(node, [False], name)
-    for node, inputs in nodes_in_backward(graph, learned):
+    for node, inputs in nodes_in_backward(graph, trained):
         _check_node(node, inputs, name)
 
 
 def nodes_in_backward(
-    graph: mx.sym.Symbol, learned: Collection[str]
+    graph: mx.sym.Symbol, trained: Collection[str]
 ) -> Iterator[Tuple[Node, List[bool]]]:
-    """The operators through which gradients go, each with whether its inputs have one.
+    """Yield the operators that gradients pass through, and whether each input has a gradient.
 
-    There are none behind BlockGrad, and none in front of it.
+    Gradients do not pass BlockGrad.
     """
-    parts = parsed(graph)
+    parts = parse_graph(graph)
     nodes = parts["nodes"]
     has_gradient: List[bool] = []
     sources: List[List[bool]] = []
     for node in nodes:
         sources.append([has_gradient[source] for source, *_ in node["inputs"]])
-        has_gradient.append(_has_gradient(node, sources[-1], learned))
-    is_asked = [False] * len(nodes)
+        has_gradient.append(_has_gradient(node, sources[-1], trained))
+    is_needed = [False] * len(nodes)
     for head, *_ in parts["heads"]:
-        is_asked[head] = True
-    for place in reversed(range(len(nodes))):
-        if is_asked[place] and nodes[place]["op"] != "BlockGrad":
-            for source, *_ in nodes[place]["inputs"]:
-                is_asked[source] = True
-    for node, inputs, asked in zip(nodes, sources, is_asked):
-        if asked and any(inputs) and node["op"] != "BlockGrad":
+        is_needed[head] = True
+    for index in reversed(range(len(nodes))):
+        if is_needed[index] and nodes[index]["op"] != "BlockGrad":
+            for source, *_ in nodes[index]["inputs"]:
+                is_needed[source] = True
+    for node, inputs, needed in zip(nodes, sources, is_needed):
+        if needed and any(inputs) and node["op"] != "BlockGrad":
             yield node, inputs
 
 
@@ -128,57 +128,59 @@ def _check_node(node: Node, inputs: List[bool], name: str, loop: str = "") -> No
     """Check one node. ``loop``: the operator whose body contains the node, such as _foreach."""
     op = node["op"]
     if _is_refused(node):
-        operator, effect, instead = REFUSED[op]
+        operator, effect, advice = REFUSED[op]
         raise ModelError(
             f"{name} has {operator}, which {effect} in MXNet {mx.__version__} "
-            f"when it trains: {instead}"
+            f"when it trains: {advice}"
         )
-    if loop and op in REWRITTEN and _is_wrong(op, node.get("attrs", {}), inputs):
+    if loop and op in REWRITTEN and _has_wrong_gradient(op, node.get("attrs", {}), inputs):
         raise ModelError(
             f"{name} has {node['name']} ({op}) in the body of {loop.lstrip('_')}: MXNet "
             f"{mx.__version__} computes a wrong gradient there: move it out of the body"
         )
     for body in node.get("subgraphs", []):
-        for each in body["nodes"]:
-            _check_node(each, [True], name, op)
+        for body_node in body["nodes"]:
+            _check_node(body_node, [True], name, op)
 
 
-def _has_gradient(node: Node, inputs: List[bool], learned: Optional[Collection[str]]) -> bool:
-    """Whether the outputs of a node have a gradient. ``inputs``: whether each input has one."""
+def _has_gradient(node: Node, inputs: List[bool], trained: Optional[Collection[str]]) -> bool:
+    """Return whether the outputs of a node have a gradient, from whether its inputs have one."""
     if node["op"] == "null":
-        return learned is None or node["name"] in learned
+        return trained is None or node["name"] in trained
     return any(inputs) and node["op"] != "BlockGrad"
 
 
-def with_right_gradients(
-    graph: mx.sym.Symbol, learned: Optional[Collection[str]] = None
+def replace_wrong_gradients(
+    graph: mx.sym.Symbol, trained: Optional[Collection[str]] = None
 ) -> mx.sym.Symbol:
     """Replace the operators of ``graph`` whose gradients are wrong, or return it unchanged.
 
-    ``learned``: the arguments whose gradients are requested; None if this is unknown, so that any
+    ``trained``: the arguments whose gradients are requested; None if this is unknown, so that any
     argument may need its gradient.
     """
     has_gradient: List[bool] = []
 
     def choose(node: Node, *_: Any) -> Optional[Replacement]:  # inputs come first
         inputs = [has_gradient[source] for source, *_ in node["inputs"]]
-        has_gradient.append(_has_gradient(node, inputs, learned))
-        return _choose(node, inputs)
+        has_gradient.append(_has_gradient(node, inputs, trained))
+        return _choose_replacement(node, inputs)
 
-    return with_replaced(graph, {}, choose)
+    return replace_nodes(graph, {}, choose)
 
 
-def _choose(node: Node, learned: List[bool]) -> Optional[Replacement]:
+def _choose_replacement(node: Node, has_gradient: List[bool]) -> Optional[Replacement]:
+    """Return the replacement of a node with a wrong gradient; otherwise None."""
     op, attrs = node["op"], node.get("attrs", {})
-    if op in TOGETHER and not all(learned):
-        return _link(node, learned)
+    if op in JOINT_GRADIENT_INPUTS and not all(has_gradient):
+        return _link_frozen_inputs(node, has_gradient)
     append = REWRITTEN.get(op)
-    if append is None or not _is_wrong(op, attrs, learned):
+    if append is None or not _has_wrong_gradient(op, attrs, has_gradient):
         return None
     return partial(append, attrs)
 
 
 def _is_refused(node: Node) -> bool:
+    """Return whether an operator is in REFUSED, with these attributes."""
     op, attrs = node["op"], node.get("attrs", {})
     if op == "LeakyReLU":
         return bool(attrs.get("act_type") == "rrelu")
@@ -188,22 +190,25 @@ def _is_refused(node: Node) -> bool:
     return op in REFUSED
 
 
-def _is_wrong(op: str, attrs: Mapping[str, str], learned: List[bool]) -> bool:
-    if op == "LeakyReLU":  # if only one gradient is needed, it is correct
+def _has_wrong_gradient(op: str, attrs: Mapping[str, str], has_gradient: List[bool]) -> bool:
+    """Return whether an operator of REWRITTEN computes a wrong gradient for these inputs."""
+    if op == "LeakyReLU":  # correct if only one of the gradients is needed
         kind = attrs.get("act_type")
-        return (kind == "prelu" and all(learned)) or (kind == "selu" and any(learned))
+        return (kind == "prelu" and all(has_gradient)) or (kind == "selu" and any(has_gradient))
     if op == "SequenceLast":
         return attrs.get("use_sequence_length", "False") in ("False", "0")
-    return any(learned)
+    return any(has_gradient)
 
 
-def _link(node: Node, learned: List[bool]) -> Optional[Replacement]:
+def _link_frozen_inputs(node: Node, has_gradient: List[bool]) -> Optional[Replacement]:
     """Make frozen inputs depend on a trained one by adding 0, so all gradients are computed."""
-    places = [place for place in TOGETHER[node["op"]] if place < len(learned)]
-    sources = [place for place in places if learned[place]]
-    if not sources or (node["op"] == "FullyConnected" and (any(learned[:2]))):
+    positions = [
+        position for position in JOINT_GRADIENT_INPUTS[node["op"]] if position < len(has_gradient)
+    ]
+    sources = [position for position in positions if has_gradient[position]]
+    if not sources or (node["op"] == "FullyConnected" and (any(has_gradient[:2]))):
         return None  # a FullyConnected is wrong only if nothing but its bias is trained
-    frozen = [place for place in places if not learned[place]]
+    frozen = [position for position in positions if not has_gradient[position]]
 
     def append(add: Add, entries: List[Entry]) -> None:
         flat = add("Reshape", "_flat", [entries[sources[0]]], shape=(-1,))
@@ -211,14 +216,15 @@ def _link(node: Node, learned: List[bool]) -> Optional[Replacement]:
         # Not times 0, which is not 0 for an infinite number.
         zero = add("clip", "_zero", [one], a_min=0.0, a_max=0.0)
         linked = list(entries)
-        for place in frozen:
-            linked[place] = add("broadcast_add", f"_linked{place}", [entries[place], zero])
+        for position in frozen:
+            linked[position] = add("broadcast_add", f"_linked{position}", [entries[position], zero])
         add(node["op"], "", linked, **node.get("attrs", {}))
 
     return append
 
 
 def _append_rectifier(attrs: Mapping[str, str], add: Add, entries: List[Entry]) -> None:
+    """Append prelu or selu, from operators with correct gradients."""
     if attrs["act_type"] == "prelu":
         _append_prelu(add, entries)
     else:
@@ -238,7 +244,7 @@ def _append_prelu(add: Add, entries: List[Entry]) -> None:
     add("elemwise_add", "", [add("relu", "_above", [x]), product])
 
 
-def _append_last(attrs: Mapping[str, str], add: Add, entries: List[Entry]) -> None:
+def _append_sequence_last(attrs: Mapping[str, str], add: Add, entries: List[Entry]) -> None:
     axis = int(attrs.get("axis", "0"))
     last = add("slice_axis", "_last", entries, axis=axis, begin=-1, end=None)
     add("squeeze", "", [last], axis=axis)
@@ -258,7 +264,7 @@ def _append_arctan2(attrs: Mapping[str, str], add: Add, entries: List[Entry]) ->
 
 REWRITTEN: Dict[str, Append] = {
     "LeakyReLU": _append_rectifier,
-    "SequenceLast": _append_last,
+    "SequenceLast": _append_sequence_last,
     "_npi_where_lscalar": partial(_append_where, True),
     "_npi_where_rscalar": partial(_append_where, False),
     "_npi_rarctan2_scalar": _append_arctan2,

@@ -35,7 +35,7 @@ from support.waiting import LIMIT_S
 from gluonlab.data import load_dataset
 from gluonlab.data.__main__ import main
 from gluonlab.data.fetching.data_folders import data_root
-from gluonlab.data.fetching.download_sources import SOURCES, Contents
+from gluonlab.data.fetching.download_sources import SOURCES, ArchiveContents
 from gluonlab.run import main as run_main
 
 MNIST = mnist_files()
@@ -55,7 +55,7 @@ def server():
 @pytest.fixture
 def sources(server):
     """The real names, with made-up files."""
-    archive, contents = {"imagenette2-320.tgz": IMAGENETTE}, Contents(10**6)
+    archive, contents = {"imagenette2-320.tgz": IMAGENETTE}, ArchiveContents(10**6)
     made_up = [
         source_of("mnist", MNIST, server.url),
         cifar_source(BATCH_FILES, ARCHIVE, server.url),
@@ -134,7 +134,7 @@ def test_what_was_unpacked_by_hand_is_found_where_the_reader_finds_it(data, belo
     assert data("download", "cifar10") == (0, f"cifar10 is complete in {folder}\n", "")
 
 
-def test_of_many_files_only_the_wrong_ones_are_printed(data):
+def test_only_damaged_files_of_a_large_set_are_printed(data):
     data("download", "imagenette2-320")
     out = data("verify", "imagenette2-320")[1]
     assert out == "ok      30 files of imagenette2-320\n"
@@ -149,7 +149,7 @@ def test_of_many_files_only_the_wrong_ones_are_printed(data):
     [b"", b"\xff\xfe", b"no digests\n"]
     + [b"a" * 64 + name for name in (b"  /etc/passwd\n", b"  a/../../../b\n", b"  \x1b[2J\n")],
 )
-def test_a_list_of_digests_that_is_none_is_damaged(data, content):
+def test_an_invalid_list_of_digests_is_damaged(data, content):
     data("download", "imagenette2-320")
     Path("D/imagenette2-320/SHA256SUMS").write_bytes(content)
     status, out, _ = data("verify", "imagenette2-320")
@@ -235,7 +235,7 @@ def test_a_mirror_with_other_files_ends_with_the_digests_and_status_1(ended, emp
         (None, {"HOME": "/h"}, "/h/.cache/gluonlab"),
     ],
 )
-def test_the_folder_is_the_given_one_or_that_of_the_environment(
+def test_the_data_folder_is_from_the_option_or_the_environment(
     monkeypatch, given, environment, expected
 ):
     for name in ("GLUONLAB_DATA", "XDG_CACHE_HOME", "HOME"):
@@ -245,7 +245,7 @@ def test_the_folder_is_the_given_one_or_that_of_the_environment(
     assert data_root(given) == Path(expected)
 
 
-def test_a_set_in_its_own_folder_comes_before_one_that_lies_around_it(tmp_path):
+def test_the_folder_of_a_set_has_priority_over_its_parent(tmp_path):
     """MNIST and Fashion-MNIST have files of the same names."""
     for folder, seed in ((tmp_path, 1), (tmp_path / "mnist", 2)):
         folder.mkdir(exist_ok=True)
@@ -264,14 +264,14 @@ def test_a_set_in_its_own_folder_comes_before_one_that_lies_around_it(tmp_path):
 def test_every_source_is_complete(source):
     assert source.mirrors
     assert all(re.match(r"https?://.*/$", mirror) for mirror in source.mirrors)
-    known = source.files + (source.contents.known if source.contents else ())
+    known = source.files + (source.contents.known_files if source.contents else ())
     assert all(
         len(file.digest) == {"sha256": 64, "sha1": 40}[file.algorithm] and file.size > 4000
         for file in known
     )
     assert len({file.digest for file in known}) == len(known)
-    assert source.contents is None or source.contents.most_bytes > sum(
-        file.size for file in source.contents.known
+    assert source.contents is None or source.contents.max_bytes > sum(
+        file.size for file in source.contents.known_files
     )
 
 
@@ -279,7 +279,7 @@ def test_every_source_is_complete(source):
 
 
 def test_help_names_the_commands(python):
-    """Without MXNet, and the second that importing it takes."""
+    """It does not import MXNet, which takes a second."""
     code = (
         "import sys, gluonlab.data.__main__\ntry: gluonlab.data.__main__.main(['--help'])\n"
         "finally: print('mxnet' in sys.modules, file=sys.stderr)"

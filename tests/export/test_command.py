@@ -20,7 +20,7 @@ from support.quick_runs import quick
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ModelError
 from gluonlab.export import export_network
-from gluonlab.export.export_network import DESCRIPTION, MODEL
+from gluonlab.export.export_network import DESCRIPTION, ONNX_FILE
 from gluonlab.export.onnx_graph import TOLERANCE, to_onnx
 from gluonlab.inference.loaded_network import load_run
 from gluonlab.models import MODELS, ModelKind
@@ -60,10 +60,10 @@ def classified(python, tmp_path, folder, pictures):
 
 
 def assert_as_predicted(run_dir, pictures, names, probabilities):
-    """As `gluonlab.predict` has them, with the resizer of the program."""
-    found = load_run(str(run_dir)).predict(pictures)
-    assert names == found.names
-    np.testing.assert_allclose(probabilities, found.probabilities.max(axis=1), atol=5e-5)
+    """Check that the predictions equal those of `gluonlab.predict`, with the program's resizer."""
+    result = load_run(str(run_dir)).predict(pictures)
+    assert names == result.names
+    np.testing.assert_allclose(probabilities, result.probabilities.max(axis=1), atol=5e-5)
 
 
 def confusion_of(classes, labels, found):
@@ -117,12 +117,12 @@ def test_a_run_and_its_evaluation_say_how_nearly_the_model_agrees(run, tmp_path)
     status, said, _ = run("--evaluate", str(out), "--export=onnx", "--out", str(tmp_path / "other"))
     assert status == 0 and re.search(rf"^{SAID}$", said, re.M)
     for folder in (out, tmp_path / "other"):
-        assert (folder / "export" / MODEL).read_bytes()
+        assert (folder / "export" / ONNX_FILE).read_bytes()
     status, said, _ = run("--evaluate", str(out), "--export", "onnx", "--json")
     assert status == 0 and 0 <= json.loads(said)["onnx_difference"] <= TOLERANCE
 
 
-def test_of_several_processes_the_first_one_writes_the_model(tmp_path, monkeypatch):
+def test_only_the_first_process_writes_the_model(tmp_path, monkeypatch):
     written = []
     monkeypatch.setattr(
         export_network, "to_onnx", lambda *of: written.append(of[-1]) or to_onnx(*of)
@@ -140,18 +140,18 @@ def test_export_alone_writes_mxnets_files(run, tmp_path):
     out = tmp_path / "run"
     assert run(*QUICK, "--export", "--out", str(out))[0] == 0
     assert json.loads((out / "config.json").read_text())["config"]["export"] == "mxnet"
-    assert not (out / "export" / MODEL).exists()
+    assert not (out / "export" / ONNX_FILE).exists()
     assert "onnx" not in json.loads((out / "export" / DESCRIPTION).read_text())
     assert evaluate_run(str(out), export=True).onnx is None  # as older versions called it
 
 
-def test_a_run_that_goes_on_exports_at_its_end(tmp_path):
+def test_a_resumed_run_exports_at_its_end(tmp_path):
     quick(tmp_path, export="onnx", checkpoint_every="1 epoch")
-    (tmp_path / "run" / "export" / MODEL).unlink()
+    (tmp_path / "run" / "export" / ONNX_FILE).unlink()
     before = interrupted(tmp_path / "run")
     result = train(asked(before, epochs=2), reporter=Reporter(), resume=before)
     assert result.onnx.difference <= TOLERANCE
-    assert (tmp_path / "run" / "export" / MODEL).exists()
+    assert (tmp_path / "run" / "export" / ONNX_FILE).exists()
 
 
 def test_a_network_of_the_users_own_is_exported_or_refused(tmp_path):
@@ -172,7 +172,9 @@ def test_a_network_of_the_users_own_is_exported_or_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["onnx", "onnxruntime"])
-def test_without_its_packages_one_line_says_how_to_get_them(run, empty_cwd, monkeypatch, name):
+def test_without_its_packages_the_error_names_the_command_that_installs_them(
+    run, empty_cwd, monkeypatch, name
+):
     monkeypatch.setitem(sys.modules, name, None)  # import raises ModuleNotFoundError then
     line = the_error(run(*QUICK, "--export", "onnx"), empty_cwd)
     assert line == (

@@ -15,7 +15,7 @@ from support.reference import distance, random_batches
 from support.steps import SHAPE, make_step, run
 
 from gluonlab.errors import OutputError
-from gluonlab.export.export_network import DESCRIPTION, MODEL, SYMBOL, WEIGHTS, export
+from gluonlab.export.export_network import DESCRIPTION, ONNX_FILE, SYMBOL, WEIGHTS, write_export
 from gluonlab.parallel.data.running_statistics import RunningStatistics
 
 # gluonlab itself is imported for what MXNet needs of a new numpy, and nothing else of it is.
@@ -48,7 +48,7 @@ def trained(name, shape, steps=2):
 )
 def test_a_fresh_process_gets_the_same_scores_from_the_files(tmp_path, python, name, shape):
     net = trained(name, shape)
-    export(net, name, dataset_of(shape), tmp_path / "export")
+    write_export(net, name, dataset_of(shape), tmp_path / "export")
     ((images, _),) = random_batches([5], seed=9, shape=shape)
     np.save(tmp_path / "images.npy", images)
     result = python("-c", LOAD, *(str(tmp_path / "export" / name) for name in (SYMBOL, WEIGHTS)))
@@ -66,16 +66,16 @@ def operators(folder):
 def test_the_graph_is_the_plain_networks_with_operators_of_mxnet_alone(tmp_path):
     """No padding, no casts, no losses: nothing of what makes training fast."""
     net = completed("lenet", (1, 28, 28))
-    export(net, "lenet", dataset_of((1, 28, 28)), tmp_path)
+    write_export(net, "lenet", dataset_of((1, 28, 28)), tmp_path)
     known = "null Convolution Pooling Activation Flatten FullyConnected"
     assert operators(tmp_path) == set(known.split())
-    export(completed("resnet8", SHAPE), "resnet8", dataset_of(SHAPE), tmp_path)
+    write_export(completed("resnet8", SHAPE), "resnet8", dataset_of(SHAPE), tmp_path)
     known = set(mx.operator.get_all_registered_operators())
     assert operators(tmp_path) - {"null"} <= known - {"Custom", "_CustomFunction"}
 
 
-def test_the_files_say_what_goes_in_and_what_comes_out(tmp_path):
-    export(completed("resnet8", SHAPE), "resnet8", dataset_of(SHAPE), tmp_path)
+def test_the_description_has_the_input_and_the_output(tmp_path):
+    write_export(completed("resnet8", SHAPE), "resnet8", dataset_of(SHAPE), tmp_path)
     said = json.loads((tmp_path / DESCRIPTION).read_text())
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         [said["symbol"], said["parameters"], DESCRIPTION]
@@ -89,10 +89,10 @@ def test_the_files_say_what_goes_in_and_what_comes_out(tmp_path):
     assert graph.infer_shape(data=(3, *SHAPE))[1] == [(3, said["output"]["shape"][1])]
 
 
-def test_training_goes_on_from_the_files(tmp_path):
+def test_training_can_continue_from_the_files(tmp_path):
     """A SymbolBlock is a network like any other."""
     net = trained("resnet8", SHAPE)
-    export(net, "resnet8", dataset_of(SHAPE), tmp_path)
+    write_export(net, "resnet8", dataset_of(SHAPE), tmp_path)
     again = gluon.SymbolBlock.imports(
         str(tmp_path / SYMBOL), ["data"], str(tmp_path / WEIGHTS), ctx=device()
     )
@@ -110,8 +110,8 @@ def test_training_goes_on_from_the_files(tmp_path):
         assert loss(again(x), y).mean().asscalar() < before / 2
 
 
-@pytest.mark.parametrize("obstacle", ["", WEIGHTS, MODEL])
-def test_what_cannot_be_written_is_one_error_that_names_the_place(tmp_path, obstacle):
+@pytest.mark.parametrize("obstacle", ["", WEIGHTS, ONNX_FILE])
+def test_a_write_error_names_the_file(tmp_path, obstacle):
     """A file is where the folder goes, or a folder where a file goes."""
     if obstacle:
         (tmp_path / "export" / obstacle).mkdir(parents=True)
@@ -119,5 +119,5 @@ def test_what_cannot_be_written_is_one_error_that_names_the_place(tmp_path, obst
         (tmp_path / "export").write_text("mine")
     said = rf"cannot write .*export.*{obstacle}.*choose another place with --out"
     with pytest.raises(OutputError, match=said):
-        export(completed("mlp"), "mlp", dataset_of((3, 32, 32)), tmp_path / "export")
+        write_export(completed("mlp"), "mlp", dataset_of((3, 32, 32)), tmp_path / "export")
     assert list(tmp_path.rglob(".*")) == []

@@ -24,8 +24,8 @@ from gluonlab.config.option_types import MXNET, ONNX
 from gluonlab.data.loading.augmentation import make_input
 from gluonlab.errors import ModelError, RunError
 from gluonlab.export import export_network
-from gluonlab.export.check_exportable import check_network, drawn_parameters
-from gluonlab.export.export_network import DESCRIPTION, MODEL, SYMBOL, WEIGHTS, export
+from gluonlab.export.check_exportable import check_onnx_export, random_parameters
+from gluonlab.export.export_network import DESCRIPTION, ONNX_FILE, SYMBOL, WEIGHTS, write_export
 from gluonlab.export.onnx_graph import TOLERANCE, to_onnx
 from gluonlab.models import MODELS, get_model
 
@@ -33,11 +33,11 @@ pytestmark = pytest.mark.cpu_only("onnxruntime is compared with MXNet on the CPU
 
 
 def scores_of(file, images):
-    """As anybody would compute them."""
+    """Compute the scores with onnxruntime."""
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-    [given], [wanted] = session.get_inputs(), session.get_outputs()
+    [given], [expected] = session.get_inputs(), session.get_outputs()
     assert (given.name, given.shape) == ("data", ["batch", *images.shape[1:]])
-    assert (wanted.name, wanted.shape[0]) == ("scores", "batch")
+    assert (expected.name, expected.shape[0]) == ("scores", "batch")
     return session.run(None, {"data": images})[0]
 
 
@@ -52,7 +52,7 @@ def exported(net, shape, model="net"):
 
 
 def initialized(net, shape, seed=0):
-    """With parameters by chance, those included that nothing trains."""
+    """Initialize a network with random parameters, including those that are not trained."""
     net.initialize()
     net(nd.zeros((1, *shape)))
     random = np.random.RandomState(seed)
@@ -134,7 +134,7 @@ def test_recurrent_layers_score_as_in_mxnet(name, both_ways, layers):
     assert_alike(scores_of(exported(net, (2, 4, 3)), images), net(nd.array(images)).asnumpy())
 
 
-def test_what_recurrent_layers_cannot_take_along_is_named_in_one_line():
+def test_unsupported_settings_of_recurrent_layers_are_named():
     net = nn.HybridSequential()
     net.add(Rows(), rnn.LSTM(5, layout="NTC", state_clip_min=-1, state_clip_max=1), nn.Dense(4))
     net.initialize()
@@ -182,26 +182,26 @@ def test_a_network_of_the_list_can_be_exported(name):
             completed(name, (3, side, side))
         except ModelError:
             continue
-        check_network(ONNX, name, 10, (3, side, side))
+        check_onnx_export(ONNX, name, 10, (3, side, side))
         return
     raise AssertionError(f"no size fits {name}")
 
 
-def test_the_try_before_training_leaves_mxnets_random_numbers_alone():
+def test_the_check_before_training_does_not_use_mxnets_random_numbers():
     def numbers():
         return mx.nd.random.uniform(shape=(4,)).asnumpy()
 
     mx.random.seed(3)
     expected = numbers()
     mx.random.seed(3)
-    check_network(ONNX, "gluoncv:squeezenet1.1", 3, (3, 224, 224))  # which has Dropout
+    check_onnx_export(ONNX, "gluoncv:squeezenet1.1", 3, (3, 224, 224))  # which has Dropout
     np.testing.assert_array_equal(numbers(), expected)
 
 
-def test_the_drawn_statistics_are_those_of_what_goes_in():
+def test_random_statistics_are_those_of_the_input():
     """A BatchNorm gives every channel the mean beta and the deviation gamma."""
     graph = get_model("resnet8", 10)(mx.sym.var("data"))
-    arrays = drawn_parameters(graph, SHAPE, seed=5)
+    arrays = random_parameters(graph, SHAPE, seed=5)
     [first, *_] = [name for name in graph.list_auxiliary_states() if name.endswith("running_mean")]
     prefix = first[: -len("running_mean")]
     output = graph.get_internals()[f"{prefix}fwd_output"]
@@ -209,10 +209,10 @@ def test_the_drawn_statistics_are_those_of_what_goes_in():
     net = gluon.SymbolBlock(output, mx.sym.var("data"))
     for name, param in net.collect_params().items():
         param._load_init(arrays[name], [mx.cpu()])
-    found = net(nd.array(images)).asnumpy()
+    result = net(nd.array(images)).asnumpy()
     beta, gamma = (arrays[f"{prefix}{name}"].asnumpy() for name in ("beta", "gamma"))
-    np.testing.assert_allclose(found.mean(axis=(0, 2, 3)), beta, atol=0.2)
-    np.testing.assert_allclose(found.std(axis=(0, 2, 3)), gamma, rtol=0.2)
+    np.testing.assert_allclose(result.mean(axis=(0, 2, 3)), beta, atol=0.2)
+    np.testing.assert_allclose(result.std(axis=(0, 2, 3)), gamma, rtol=0.2)
 
 
 class Erf(nn.HybridBlock):
@@ -230,7 +230,7 @@ class Erf(nn.HybridBlock):
     ],
     ids=["unknown", "unknown as it is used"],
 )
-def test_an_operator_that_cannot_go_is_named_in_one_line(layer, shape, said):
+def test_an_operator_that_cannot_be_exported_is_named_in_one_line(layer, shape, said):
     net = nn.HybridSequential()
     net.add(layer, nn.Dense(2))
     initialized(net, shape)
@@ -239,7 +239,7 @@ def test_an_operator_that_cannot_go_is_named_in_one_line(layer, shape, said):
     assert "\n" not in str(caught.value) and "--export alone" in str(caught.value)
 
 
-def test_what_is_changed_to_export_is_as_before():
+def test_patches_for_the_exporter_are_undone():
     before = {**vars(onnx)}, onnx.checker.DEFAULT_CONTEXT.opset_imports, mx.onnx.export_model
     net = initialized(nn.Dense(2), (3,))
     exported(net, (3,))
@@ -249,39 +249,39 @@ def test_what_is_changed_to_export_is_as_before():
 
 def test_the_folder_says_what_the_model_is_and_has_no_stale_one(tmp_path):
     net, data = completed("resnet8", SHAPE), dataset_of(SHAPE, samples=100)
-    found = export(net, "resnet8", data, tmp_path, format=ONNX)
+    result = write_export(net, "resnet8", data, tmp_path, format=ONNX)
     said = json.loads((tmp_path / DESCRIPTION).read_text())
-    assert said["onnx"]["largest_difference"] == found.difference <= TOLERANCE
+    assert said["onnx"]["largest_difference"] == result.difference <= TOLERANCE
     assert (said["onnx"]["test_images"], said["onnx"]["batches"]) == (12, [1, 4, 7])
-    assert {path.name for path in tmp_path.iterdir()} == {SYMBOL, WEIGHTS, DESCRIPTION, MODEL}
-    model = onnx.load(tmp_path / MODEL)
+    assert {path.name for path in tmp_path.iterdir()} == {SYMBOL, WEIGHTS, DESCRIPTION, ONNX_FILE}
+    model = onnx.load(tmp_path / ONNX_FILE)
     assert [each.version for each in model.opset_import] == [said["onnx"]["opset"]]
     assert len(model.graph.input) == 1  # the images: no weight is one
-    assert export(net, "resnet8", data, tmp_path, format=MXNET) is None
+    assert write_export(net, "resnet8", data, tmp_path, format=MXNET) is None
     assert {path.name for path in tmp_path.iterdir()} == {SYMBOL, WEIGHTS, DESCRIPTION}
     assert "onnx" not in json.loads((tmp_path / DESCRIPTION).read_text())
 
 
 @pytest.mark.parametrize("colours", [None, ((0.5, 0.25, 0.125), (0.1, 0.2, 0.3))], ids=str)
-def test_what_the_description_says_of_pixels_is_what_the_network_was_trained_with(
-    tmp_path, colours
-):
-    net, data = completed("resnet8", SHAPE), dataset_of(SHAPE, colours=colours)
-    export(net, "resnet8", data, tmp_path, format=ONNX)
+def test_the_described_pixel_values_are_those_of_the_training(tmp_path, colours):
+    net, data = completed("resnet8", SHAPE), dataset_of(SHAPE, normalization=colours)
+    write_export(net, "resnet8", data, tmp_path, format=ONNX)
     about = json.loads((tmp_path / DESCRIPTION).read_text())["input"]
     pixels = np.random.RandomState(0).randint(0, 256, (3, *SHAPE)).astype("uint8")
     mean, std = (np.array(about[key]).reshape(-1, 1, 1) for key in ("mean", "std"))
     images = ((pixels * about["scale"] - mean) / std).astype("float32")
     [ctx] = contexts(1)
     expected = net(make_input(colours)(nd, nd.array(pixels, ctx=ctx, dtype="uint8"))).asnumpy()
-    assert_alike(scores_of(str(tmp_path / MODEL), images), expected)
+    assert_alike(scores_of(str(tmp_path / ONNX_FILE), images), expected)
 
 
 def test_a_wrong_model_is_not_written_and_mxnets_files_stay(tmp_path, monkeypatch):
     other = get_model("resnet8", len(CLASSES))(mx.sym.var("data"))
-    wrong = to_onnx(other, drawn_parameters(other, SHAPE), SHAPE, "resnet8")
+    wrong = to_onnx(other, random_parameters(other, SHAPE), SHAPE, "resnet8")
     monkeypatch.setattr(export_network, "to_onnx", lambda *_: wrong)
     with pytest.raises(RunError, match=r"model.onnx is not written: .* differ .*MXNet's own files"):
-        export(completed("resnet8", SHAPE), "resnet8", dataset_of(SHAPE), tmp_path, format=ONNX)
+        write_export(
+            completed("resnet8", SHAPE), "resnet8", dataset_of(SHAPE), tmp_path, format=ONNX
+        )
     assert {path.name for path in tmp_path.iterdir()} == {SYMBOL, WEIGHTS, DESCRIPTION}
     assert "onnx" not in json.loads((tmp_path / DESCRIPTION).read_text())

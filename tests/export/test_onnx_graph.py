@@ -12,8 +12,8 @@ from support.reference import random_batches
 from support.steps import SHAPE
 
 from gluonlab.errors import RunError
-from gluonlab.export.check_exportable import drawn_parameters
-from gluonlab.export.onnx_graph import MOST, check_onnx, to_onnx
+from gluonlab.export.check_exportable import random_parameters
+from gluonlab.export.onnx_graph import MAX_DIFFERENCE, check_onnx, to_onnx
 from gluonlab.models import get_model
 
 pytestmark = pytest.mark.cpu_only("onnxruntime is compared with MXNet on the CPU")
@@ -21,10 +21,10 @@ pytestmark = pytest.mark.cpu_only("onnxruntime is compared with MXNet on the CPU
 
 @pytest.fixture
 def resnet():
-    """Its graph, parameters, images, and ONNX model."""
+    """Return the graph, parameters, images and ONNX model of a ResNet."""
     net = completed("resnet8", SHAPE, ctxs=contexts(1))
     graph = net(mx.sym.var("data"))
-    arrays = drawn_parameters(graph, SHAPE)
+    arrays = random_parameters(graph, SHAPE)
     ((images, _),) = random_batches([5], shape=SHAPE)
     return graph, arrays, images, to_onnx(graph, arrays, SHAPE, "resnet8")
 
@@ -67,12 +67,12 @@ def test_a_model_that_does_not_score_as_mxnet_is_refused_in_one_line(resnet, how
 def test_a_model_of_another_network_is_refused(resnet):
     graph, arrays, images, _ = resnet
     other = get_model("resnet8", 7)(mx.sym.var("data"))
-    file = to_onnx(other, drawn_parameters(other, SHAPE), SHAPE, "resnet8")
+    file = to_onnx(other, random_parameters(other, SHAPE), SHAPE, "resnet8")
     with pytest.raises(RunError, match=r"scores of shape \(1, 7\), \(4, 7\)"):
         check_onnx(file, graph, arrays, images, (1, 4))
 
 
-def test_what_a_network_rounds_more_is_allowed_up_to_a_limit():
+def test_larger_rounding_errors_are_allowed_up_to_a_limit():
     """A large number is added, and subtracted again."""
     large = mx.sym.var("a", shape=(1, 3))
     rounds = mx.sym.broadcast_sub(mx.sym.broadcast_add(mx.sym.var("data"), large), large)
@@ -85,10 +85,10 @@ def test_what_a_network_rounds_more_is_allowed_up_to_a_limit():
     }
     other = {**arrays, "a": nd.full((1, 3), 5e3)}  # rounds twice as much
     file = to_onnx(graph, other, (3,), "rounding")
-    found = check_onnx(file, graph, arrays, images, (2, 3))
-    assert 5e-5 < found.difference < MOST
+    result = check_onnx(file, graph, arrays, images, (2, 3))
+    assert 5e-5 < result.difference < MAX_DIFFERENCE
     with pytest.raises(RunError, match="float32 rounds by"):
-        check_onnx(file, graph, arrays, images, (2, 3), most=5e-5)
+        check_onnx(file, graph, arrays, images, (2, 3), max_difference=5e-5)
     exact = {**arrays, "a": nd.zeros((1, 3))}  # where there is nothing to round
     with pytest.raises(RunError, match="float32 rounds by"):
         check_onnx(file, graph, exact, images, (2, 3))

@@ -15,10 +15,10 @@ from support.quick_runs import quick
 from gluonlab import load_run
 from gluonlab.config import TrainConfig
 from gluonlab.data import from_arrays, load_dataset
-from gluonlab.data.images.decode_image import decode
-from gluonlab.data.images.resize_image import usual_resizer
+from gluonlab.data.images.decode_image import decode_image
+from gluonlab.data.images.resize_image import default_resizer
 from gluonlab.errors import ConfigError, DataError, RunError
-from gluonlab.inference.input_images import as_grey
+from gluonlab.inference.input_images import to_gray
 from gluonlab.inference.predictions import Predictions
 from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
@@ -84,7 +84,9 @@ def softmax(scores):
 
 
 def test_probabilities_are_the_softmax_of_the_networks_scores_in_colour(colour, pictures):
-    decoded = np.stack([decode(str(path), 12, resizer=usual_resizer()) for path in pictures])
+    decoded = np.stack(
+        [decode_image(str(path), 12, resizer=default_resizer()) for path in pictures]
+    )
     decoded = decoded.astype("float32") / 255
     mean, deviation = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]]).reshape(2, 3, 1, 1)
     scores = plain_scores(colour, (3, 12, 12), (decoded - mean) / deviation)
@@ -98,7 +100,7 @@ def test_probabilities_are_the_softmax_of_the_networks_scores_in_colour(colour, 
 
 
 def test_probabilities_are_the_softmax_of_the_networks_scores_in_grey(grey, pictures):
-    in_colour = [decode(str(path), 28, resizer=usual_resizer()) for path in pictures]
+    in_colour = [decode_image(str(path), 28, resizer=default_resizer()) for path in pictures]
     decoded = np.stack(
         [np.asarray(Image.fromarray(each.transpose(1, 2, 0)).convert("L")) for each in in_colour]
     ).astype("float32")
@@ -108,10 +110,10 @@ def test_probabilities_are_the_softmax_of_the_networks_scores_in_grey(grey, pict
     assert len(said) == len(pictures) and said.scores.shape == (len(pictures), 10)
 
 
-def test_grey_is_pillows():
+def test_gray_equals_pillows_conversion():
     pixels = np.random.RandomState(0).randint(0, 256, (1, 3, 300, 300)).astype(np.uint8)
     by_pillows = Image.fromarray(pixels[0].transpose(1, 2, 0)).convert("L")
-    np.testing.assert_array_equal(as_grey(pixels)[0, 0], np.asarray(by_pillows))
+    np.testing.assert_array_equal(to_gray(pixels)[0, 0], np.asarray(by_pillows))
 
 
 @pytest.mark.parametrize("devices", [1, 3])
@@ -119,12 +121,12 @@ def test_over_the_test_images_accuracy_and_mistakes_are_those_of_the_evaluation(
     test = load_dataset("digits").test
     images, labels = test.batch(np.arange(len(test)))
     loaded = load_run(grey.run_dir, devices=named(devices), batch_size=50)
-    said, found = loaded.predict(images), loaded.mistakes()
+    said, result = loaded.predict(images), loaded.mistakes()
     evaluated = evaluate_run(str(grey.run_dir), devices=named(devices)).score
-    assert (said.labels == labels).mean() == found.accuracy == evaluated.accuracy < 1
+    assert (said.labels == labels).mean() == result.accuracy == evaluated.accuracy < 1
     taken = plain_scores(grey, (1, 28, 28), images / np.float32(255)).argmax(axis=1)
-    assert [each.number for each in found.wrong] == np.flatnonzero(taken != labels).tolist()
-    for each in found.wrong:
+    assert [each.number for each in result.wrong] == np.flatnonzero(taken != labels).tolist()
+    for each in result.wrong:
         assert (each.file, each.true, each.predicted) == (
             None, str(labels[each.number]), str(taken[each.number]),
         )  # fmt: skip
@@ -133,7 +135,7 @@ def test_over_the_test_images_accuracy_and_mistakes_are_those_of_the_evaluation(
 
 
 @pytest.mark.long
-def test_of_files_the_mistakes_name_them(tmp_path):
+def test_mistakes_name_the_files_of_their_images(tmp_path):
     root = write_folder(tmp_path / "images", size=20, suffix=".png")
     result = quick(
         tmp_path, dataset=f"folder:{root}", image_size=12, batch_size=4, optimizer="sgd", lr=1e-9
@@ -234,7 +236,7 @@ def test_floats_and_arrays_of_mxnet_are_seen_as_bytes_are(grey, kind):
         (np.zeros((0, 28, 28), np.uint8), "n from 1 up"),
     ],
 )
-def test_what_is_no_image_is_refused(grey, images, said):
+def test_input_that_is_not_an_image_is_refused(grey, images, said):
     with pytest.raises(DataError, match=said):
         load_run(grey.run_dir, devices=named(1)).predict(images)
 
@@ -246,7 +248,7 @@ def test_parameters_and_scores_that_are_no_numbers_fail(tmp_path, grey):
     # too large in the last layer only: before it ReLU would make 0 of what is no number
     large = {"2.weight": 1e20, "3.weight": 1e20}
     nd.save(file, {name: array * large.get(name, 1) for name, array in arrays.items()})
-    with pytest.raises(RunError, match="for image 0 are no numbers: its training diverged"):
+    with pytest.raises(RunError, match="for image 0 are not finite: its training diverged"):
         load_run(result.run_dir).predict(np.full((1, 28, 28), 255, np.uint8))
     nd.save(file, {name: array * float("nan") for name, array in arrays.items()})
     with pytest.raises(RunError, match="holds NaN or infinity in"):

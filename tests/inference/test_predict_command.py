@@ -27,8 +27,8 @@ from support.processes import clean_environment
 from support.quick_runs import quick
 
 from gluonlab import load_run
-from gluonlab.data.images.decode_image import decode
-from gluonlab.data.images.resize_image import usual_resizer
+from gluonlab.data.images.decode_image import decode_image
+from gluonlab.data.images.resize_image import default_resizer
 from gluonlab.inference import predictions
 from gluonlab.inference.predictions import Predictions, predictions_as_text
 from gluonlab.predict import main
@@ -104,7 +104,7 @@ def test_standard_input_is_the_file(predict, finished, pictures, monkeypatch):
         (encoded(picture(0), "PNG")[:-40], "standard input: damaged"),
     ],
 )
-def test_what_comes_on_standard_input_and_is_none(
+def test_standard_input_without_an_image_is_refused(
     predict, finished, empty_cwd, tmp_path, monkeypatch, content, said
 ):
     (tmp_path / "piped").write_bytes(content)
@@ -124,7 +124,7 @@ def test_wrong_draws_and_names_exactly_the_images_that_the_run_gets_wrong(
 
     draw_sheet = predictions.draw_sheet
     monkeypatch.setattr(predictions, "draw_sheet", draw)
-    found = load_run(finished, devices=named(1)).mistakes()
+    result = load_run(finished, devices=named(1)).mistakes()
     words = (str(finished), "--wrong", "--devices", named(1))
     status, out, err = predict(*words, "--json", "--sheet", "wrong.png")
     told = json.loads(out)
@@ -132,17 +132,17 @@ def test_wrong_draws_and_names_exactly_the_images_that_the_run_gets_wrong(
     accuracy = evaluate_run(str(finished), devices=named(1)).score.accuracy
     assert (told["images"], told["accuracy"]) == (360, accuracy)
     assert [(each["number"], each["true"], each["predicted"]) for each in told["wrong"]] == [
-        (each.number, each.true, each.predicted) for each in found.wrong
+        (each.number, each.true, each.predicted) for each in result.wrong
     ]
     title, *tiles = drawn
-    assert title.startswith(f"{len(found.wrong)} of 360 test images of digits wrong, accuracy 0.")
+    assert title.startswith(f"{len(result.wrong)} of 360 test images of digits wrong, accuracy 0.")
     below = {tile.lines[-1][0]: [words for words, _ in tile.lines] for tile in tiles}
     assert below == {
         f"no. {each.number}": [
             f"true {each.true}", f"taken for {each.predicted}", f"{each.probability:.1%}",
             f"no. {each.number}",
         ]
-        for each in found.wrong
+        for each in result.wrong
     }  # fmt: skip
     shown = [float(tile.lines[2][0].rstrip("%")) for tile in tiles]
     assert shown == sorted(shown, reverse=True)
@@ -169,11 +169,11 @@ def test_a_sheet_shows_each_picture_as_the_network_sees_it(predict, finished, pi
     status, out, _ = predict(*words, "--sheet", "sheet.png")
     assert status == 0 and out.endswith("\n\nwritten to sheet.png\n")
     drawn = np.asarray(Image.open("sheet.png"))
-    pixels = decode(str(pictures / "a.png"), 28, resizer=usual_resizer())
+    pixels = decode_image(str(pictures / "a.png"), 28, resizer=default_resizer())
     seen = Image.fromarray(pixels.transpose(1, 2, 0))
     grey = np.asarray(seen.convert("L"))
     top, left = predictions.MARGIN + 2 * predictions.LINE, predictions.MARGIN
-    tile = drawn[top : top + predictions.SIDE, left : left + predictions.SIDE]
+    tile = drawn[top : top + predictions.TILE_SIDE, left : left + predictions.TILE_SIDE]
     np.testing.assert_array_equal(tile, grey.repeat(4, 0).repeat(4, 1)[:, :, None].repeat(3, 2))
     status, out, err = predict(*words, "--sheet", "sheet.png")
     assert (status, out) == (2, "") and "--sheet sheet.png exists" in err
@@ -184,9 +184,9 @@ def test_names_of_any_letters_and_length_are_drawn_within_their_picture():
     words = ["w" * 500, "naïve Ωμέγα", "\x1b[2J", "", "a\nb"]
     tiles = [predictions.Tile(pixels, [(each, predictions.BLACK)]) for each in words]
     image = np.asarray(predictions.draw_sheet("t", tiles))
-    across = predictions.SIDE + predictions.GAP
+    across = predictions.TILE_SIDE + predictions.GAP
     assert image.shape[1] == 2 * predictions.MARGIN + 4 * across - predictions.GAP
-    gaps = image[:, predictions.MARGIN + predictions.SIDE :: across]
+    gaps = image[:, predictions.MARGIN + predictions.TILE_SIDE :: across]
     assert (gaps[predictions.MARGIN + predictions.TITLE :, :3] == 255).all()
 
 
@@ -200,7 +200,7 @@ MISTAKES = {
     "good.png cut.png --skip": "unknown option '--skip': did you mean '--skip-bad'?",
     "cut.png --skip-bad": "no picture is left: cut.png: damaged",
     "pipe": "pipe is not a regular file",
-    "- -": "- is given twice",
+    "- -": "- can be given only once",
     "good.png --json --csv": "--json and --csv contradict each other",
     "good.png --top 0": "--top 0: give a whole number from 1 up",
     "good.png --gpus x": "--gpus x: give a whole number",
@@ -227,7 +227,7 @@ def test_a_mistake_is_one_line(ended, finished, tmp_path, monkeypatch, words):
     assert err.startswith("error: ") and MISTAKES[words] in err
 
 
-def test_what_is_no_run_is_one_line(predict, finished, tmp_path, empty_cwd):
+def test_a_folder_without_a_run_is_reported_in_one_line(predict, finished, tmp_path, empty_cwd):
     run = shutil.copytree(finished, tmp_path / "copy")
     (run / "parameters.params").unlink()
     assert "no run is given" in the_error(predict(), empty_cwd)
@@ -250,7 +250,7 @@ def test_with_skip_bad_a_warning_says_what_is_left_out(predict, finished, pictur
 
 
 def unread(pipe):
-    """How many bytes nobody has read yet."""
+    """Return the number of bytes that have not been read."""
     count = array.array("i", [0])
     fcntl.ioctl(pipe, termios.FIONREAD, count)
     return count[0]
@@ -293,9 +293,9 @@ def test_the_pages_commands_and_its_program_run(ended, finished, pictures, tmp_p
             assert ended(main, *words)[0] == 0, line
     assert {"sheet.png", "wrong.png", "mistakes.png"} <= set(names(tmp_path))
     [program] = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
-    found = {}
-    exec(program, found)
-    assert len(found["said"]) == 2 and found["mistake"].number < 360
+    result = {}
+    exec(program, result)
+    assert len(result["said"]) == 2 and result["mistake"].number < 360
 
 
 def test_a_table_is_aligned_where_letters_take_two_columns():

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.graphs import assert_alike, results
 
-from gluonlab.models.channel_padding import Padding, pad_channels, padding_for
-from gluonlab.models.rewrite_network import plain_where_channels_are_odd
+from gluonlab.models.channel_padding import Padding, choose_padding, pad_channels
+from gluonlab.models.rewrite_network import convert_odd_concatenations
 
 CHANNELS = st.integers(1, 20)
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "softrelu", "softsign")
@@ -148,7 +148,7 @@ def test_padding_changes_neither_results_nor_gradients(data, multiple, seed):
     random = np.random.RandomState(seed)
     heads = [random.uniform(-1, 1, shape) for shape in outputs]
     # as in a run: MXNet's backward may end the process where odd channels are joined
-    whole, padded = (plain_where_channels_are_odd(each, shapes) for each in (net.graph, padded))
+    whole, padded = (convert_odd_concatenations(each, shapes) for each in (net.graph, padded))
     exact, plain = (results(whole, args, heads, aux, dtype) for dtype in ("float64", "float32"))
     for name, own in results(padded, args, heads, aux, "float32").items():
         size = max(1.0, np.abs(exact[name]).max(initial=0))
@@ -157,7 +157,7 @@ def test_padding_changes_neither_results_nor_gradients(data, multiple, seed):
 
 
 def check_padded(graph, shape):
-    """Its outputs, gradients and states are as without padding."""
+    """Check that outputs, gradients and states are the same as without padding."""
     args, aux = (
         {name: each.astype("float32") for name, each in arrays.items()}
         for arrays in values_of(graph, shape, 0)
@@ -172,12 +172,12 @@ def convolved(image="images"):
 
 
 def _depthwise_of_one_pixel(image):
-    """Nothing that is padded reads it."""
+    """Add a depthwise convolution whose padded output has no reader."""
     return mx.sym.Convolution(image, name="each", kernel=(1, 1), num_filter=5, num_group=5)
 
 
 def _variance_as_scale(image):
-    """Another operator reads the running statistics of BatchNorm."""
+    """Add another operator that reads the running statistics of BatchNorm."""
     variance = mx.sym.var("variance")
     norm = mx.sym.BatchNorm(image, name="norm", moving_var=variance)
     return mx.sym.broadcast_mul(norm, mx.sym.reshape(variance, shape=(1, -1, 1, 1)))
@@ -224,7 +224,7 @@ def channels_of(graph):
         ((12, 1, 1, 1), True, 1.1, [12, 1, 1, 1]),  # 16 would be more than twice the arithmetic
     ],
 )
-def test_the_multiple_is_the_one_that_pays(channels, with_norm, larger, expected):
+def test_the_fastest_multiple_is_chosen(channels, with_norm, larger, expected):
     image = mx.sym.var("images")
     for number, filters in enumerate(channels):
         attrs = {"kernel": (3, 3), "pad": (1, 1), "num_filter": filters}
@@ -236,9 +236,9 @@ def test_the_multiple_is_the_one_that_pays(channels, with_norm, larger, expected
     assert channels_of(padded) == expected
 
 
-def test_devices_that_padding_does_not_serve_have_none():
-    assert padding_for(mx.gpu(0)) == Padding()
-    assert padding_for(mx.cpu(3)) == padding_for(mx.cpu(0))
+def test_devices_that_do_not_gain_from_padding_do_not_pad():
+    assert choose_padding(mx.gpu(0)) == Padding()
+    assert choose_padding(mx.cpu(3)) == choose_padding(mx.cpu(0))
 
 
 def _norm_along(axis):
@@ -259,7 +259,7 @@ def test_gradients_of_unusual_batch_norm_can_be_computed(norm):
 
 @pytest.mark.cpu_only("channels are padded on CPUs")
 def test_padding_stays_where_batch_norm_of_rows_follows():
-    """As in a classifier with BatchNorm behind a dense layer."""
+    """For example, a classifier with BatchNorm after a dense layer."""
     dense = mx.sym.FullyConnected(convolved(), num_hidden=4, name="dense")
     graph = mx.sym.BatchNorm(dense, name="norm")
     assert pad(graph, (2, 3, 6, 6), 8) is not graph

@@ -19,7 +19,7 @@ from support.reference import distance, random_batches, set_values, values
 from gluonlab.errors import ModelError
 from gluonlab.models import check_model, get_model, infer_shapes
 from gluonlab.models.gluoncv_zoo import gluoncv_names
-from gluonlab.models.infer_shapes import complete
+from gluonlab.models.infer_shapes import complete_initialization
 
 NAMES = gluoncv_names()  # beside PyTorch 2, gluoncv can be imported only as gluonlab does it
 cifarresnet = sys.modules["gluoncv.model_zoo.cifarresnet"]
@@ -59,8 +59,8 @@ def test_residual_networks_are_those_of_gluoncv(name, theirs):
     reference(nd.array(images))
     assert [array.shape for array in values(net)] == [array.shape for array in values(reference)]
     set_values(reference, values(net))
-    found = net(nd.array(images, ctx=device())).asnumpy()
-    assert distance([found], [reference(nd.array(images)).asnumpy()]) <= 1e-5
+    result = net(nd.array(images, ctx=device())).asnumpy()
+    assert distance([result], [reference(nd.array(images)).asnumpy()]) <= 1e-5
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,7 @@ def test_residual_networks_are_those_of_gluoncv(name, theirs):
     ],
 )
 def test_the_numbers_of_parameters_are_the_published_ones(name, parameters):
-    """Without the biases of convolutions that a normalisation follows, which Gluon's bottlenecks
-    have and the papers' do not.
-    """
+    """Biases of convolutions before a normalization are not counted."""
     net = completed(name, classes=1000 if name in ("resnet18", "resnet50") else 10)
     sizes = {
         key: param.data().size
@@ -155,7 +153,7 @@ def test_gluoncv_is_imported_when_a_network_of_it_is_asked_for_also_beside_pytor
 
 
 def takes(net, shape):
-    """Whether a first forward with such an image works; MXNet prints what it raises."""
+    """Return whether a first forward with such an image works."""
     net.initialize()
     try:
         return net(nd.zeros((1, *shape))).asnumpy().shape == (1, 10)
@@ -198,7 +196,8 @@ def test_the_smallest_images_that_an_error_names_do_fit_and_smaller_ones_do_not(
     channels, side = map(int, re.match(r"(\d+)x(\d+)", text[len(begin) :]).groups())
     graph = get_model(name, 10)(mx.sym.var("data"))
     fits = [
-        infer_shapes._shapes(graph, (channels, s, s), 10) is not None for s in range(1, side + 1)
+        infer_shapes._infer_shapes(graph, (channels, s, s), 10) is not None
+        for s in range(1, side + 1)
     ]
     assert fits == [False] * (side - 1) + [True]
 
@@ -221,5 +220,5 @@ def test_a_completed_network_begins_like_one_that_saw_an_image():
         if net is first:
             net(nd.zeros((1, 1, 28, 28)))
         else:
-            complete(net, "lenet", (1, 28, 28), 10)
+            complete_initialization(net, "lenet", (1, 28, 28), 10)
     assert all(map(np.array_equal, values(first), values(second)))

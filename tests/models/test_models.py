@@ -8,7 +8,7 @@ from support.devices import contexts
 
 from gluonlab.errors import ModelError
 from gluonlab.models import MODELS, get_model
-from gluonlab.models.infer_shapes import complete
+from gluonlab.models.infer_shapes import complete_initialization
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -23,7 +23,7 @@ def test_every_network_scores_each_class(name):
 def test_alexnet_has_the_parameters_of_the_paper():
     """60 million, says the abstract of Krizhevsky et al. (2012)."""
     net = get_model("alexnet-2towers", 1000)
-    complete(net, "alexnet-2towers", (3, 224, 224), 1000)
+    complete_initialization(net, "alexnet-2towers", (3, 224, 224), 1000)
     sizes = [np.prod(param.shape) for param in net.collect_params().values()]
     assert sum(sizes) == 60_965_224
     groups = [layer._kwargs["num_group"] for layer in net if isinstance(layer, nn.Conv2D)]

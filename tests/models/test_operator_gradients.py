@@ -19,8 +19,13 @@ from support.operators import FAMILIES, KINDS_WITHOUT_GRADIENT, NO_GRADIENT, X, 
 
 from gluonlab.data.loading.augmentation import to_float
 from gluonlab.errors import ModelError
-from gluonlab.models.symbol_graph import new_node
-from gluonlab.models.wrong_gradients import REFUSED, REWRITTEN, TOGETHER, check_gradients
+from gluonlab.models.symbol_graph import make_node
+from gluonlab.models.wrong_gradients import (
+    JOINT_GRADIENT_INPUTS,
+    REFUSED,
+    REWRITTEN,
+    check_gradients,
+)
 from gluonlab.parallel.data.replica import replicas
 from gluonlab.training.user_components import check_scores
 
@@ -30,24 +35,24 @@ ALIKE = {"float64": 1e-6, "float32": 1e-4}
 
 
 def is_crash(case):
-    """Whether MXNet itself writes beyond its arrays, or ends the process."""
+    """Return whether MXNet itself writes beyond its arrays, or ends the process."""
     return case.op == "SequenceLast" and not case.attrs.get("use_sequence_length")
 
 
 def is_wrong(case):
-    """Whether MXNet's gradient is known to be wrong where all inputs have one."""
+    """Return whether MXNet's gradient is known to be wrong when all inputs have one."""
     kinds = ("prelu", "selu")
     return case.op in REWRITTEN and case.attrs.get("act_type", kinds[0]) in kinds
 
 
 def faults(case, roles=ROLES, requests=("write", "add"), hybridized=True):
-    """What is wrong about the gradients of an operator, one line for each way."""
-    found = []
+    """Return the faults of the gradients of an operator, one line per mode."""
+    result = []
 
     def compare(way, gradients, right, limit):
         away = error(gradients, right)
         if not away < limit:
-            found.append(f"{case} {way}: {away:.2g}")
+            result.append(f"{case} {way}: {away:.2g}")
 
     drawn = Drawn(case)
     right, limit = drawn.by_differences(), BY_DIFFERENCES[drawn.dtype]
@@ -63,20 +68,22 @@ def faults(case, roles=ROLES, requests=("write", "add"), hybridized=True):
         if case.random:  # each type has numbers of its own
             right = drawn.imperative()
         for role in roles:
-            graph, wanted = drawn.graph(role), drawn.expected(right, role)
+            graph, expected = drawn.graph(role), drawn.expected(right, role)
             for request in requests:
                 if _is_fixed_gamma(case) and request == "add":
                     continue  # its gradient is zero, and is not added but written
-                compare(f"{dtype} {role} {request}", drawn.bound(graph, request), wanted,
+                compare(f"{dtype} {role} {request}", drawn.bound(graph, request), expected,
                         ALIKE[dtype])  # fmt: skip
             for only in (
-                range(len(wanted)) if len(wanted) > 1 and not _needs_all(case, dtype) else ()
+                range(len(expected)) if len(expected) > 1 and not _needs_all(case, dtype) else ()
             ):
                 compare(f"{dtype} {role} only {only}", drawn.bound(graph, only=only),
-                        [wanted[only]], ALIKE[dtype])  # fmt: skip
+                        [expected[only]], ALIKE[dtype])  # fmt: skip
             if hybridized and not is_wrong(case) and not _is_loud(case, dtype):
-                compare(f"{dtype} {role} hybridized", drawn.hybridized(graph), wanted, ALIKE[dtype])
-    return found
+                compare(
+                    f"{dtype} {role} hybridized", drawn.hybridized(graph), expected, ALIKE[dtype]
+                )
+    return result
 
 
 def _is_wrong_at_once(case):
@@ -93,31 +100,33 @@ def _is_fixed_gamma(case):
 
 
 def _is_loud(case, dtype):
-    """Whether MXNet raises an error."""
+    """Return whether MXNet raises an error."""
     return case.op == "Deconvolution" and dtype == "float32"
 
 
 def drawn_cases():
     """Some of each family, and all that are rewritten."""
-    cases = [each for each in all_cases() if each.op not in (*REWRITTEN, *TOGETHER, "RNN")]
+    cases = [
+        each for each in all_cases() if each.op not in (*REWRITTEN, *JOINT_GRADIENT_INPUTS, "RNN")
+    ]
     rewritten = [each for each in all_cases() if is_wrong(each) or is_crash(each)]
     return rewritten[::3] + cases[5::30]
 
 
 def test_drawn_operators_have_right_gradients_in_a_run():
-    found = [
+    result = [
         fault
         for case in drawn_cases()
         for fault in faults(case, ("inner",), ("write",), hybridized=False)
     ]
-    assert not found, "\n".join(found)
+    assert not result, "\n".join(result)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_operator_has_right_gradients(family):
-    found = [fault for case in FAMILIES[family]() for fault in faults(case)]
-    assert not found, "\n".join(found)
+    result = [fault for case in FAMILIES[family]() for fault in faults(case)]
+    assert not result, "\n".join(result)
 
 
 def test_every_operator_of_mxnet_has_a_case_or_no_gradient():
@@ -138,8 +147,8 @@ def test_every_operator_of_mxnet_has_a_case_or_no_gradient():
     ],
     ids=str,
 )
-def test_mxnet_is_wrong_about_what_is_rewritten(wrong):
-    """So that nothing is rewritten for nothing."""
+def test_every_rewritten_operator_has_a_wrong_gradient_in_mxnet(wrong):
+    """No operator is rewritten without need."""
     drawn = Drawn(wrong)
     plain = drawn.bound(drawn.graph("inner"), ours=False)
     assert error(plain, drawn.by_differences()) > 0.03
@@ -201,8 +210,8 @@ def test_a_replica_has_the_gradients_of_the_plain_network(add):
             param.grad()[:] = 1.5
     replica.forward(images, labels, add=add)
     replica.backward()
-    found = [param.grad().asnumpy() - 1.5 * add for param in net.collect_params().values()]
-    assert error(found, right) < 1e-5
+    result = [param.grad().asnumpy() - 1.5 * add for param in net.collect_params().values()]
+    assert error(result, right) < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -222,13 +231,13 @@ def test_an_operator_that_cannot_be_trained_is_refused_before_training(function,
     assert "\n" not in str(caught.value) and str(caught.value).startswith("Mine has ")
 
 
-def test_what_has_no_gradient_may_have_other_operators():
+def test_refused_operators_are_allowed_without_gradients():
     net = nn.HybridSequential()
     net.add(Layer(lambda F, x: F.make_loss(x)), nn.Flatten(), nn.Dense(3))
     check_scores(net, "Mine", (1, 4, 4), 3)
 
 
-def test_behind_blockgrad_other_operators_may_be():
+def test_refused_operators_are_allowed_before_blockgrad():
     net, trained = nn.HybridSequential(), nn.HybridSequential()
     for each in (net, trained):
         each.add(nn.Flatten(), nn.Dense(3))
@@ -241,7 +250,7 @@ def test_behind_blockgrad_other_operators_may_be():
 
 @pytest.mark.parametrize("op", sorted(set(REFUSED) - {"LeakyReLU", "_npi_norm"}))
 def test_operators_of_mx_np_that_cannot_be_trained_are_refused(op):
-    nodes = [{"op": "null", "name": "x", "inputs": []}, new_node(op, "bad", [[0, 0, 0]])]
+    nodes = [{"op": "null", "name": "x", "inputs": []}, make_node(op, "bad", [[0, 0, 0]])]
     parts = {"nodes": nodes, "heads": [[1, 0, 0]]}
     graph = namedtuple("Graph", "tojson")(lambda **_: json.dumps(parts))
     with pytest.raises(ModelError, match=r"^Mine has (np|contrib)\."):

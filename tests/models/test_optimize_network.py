@@ -23,9 +23,9 @@ SHAPE = (4, 3, 12, 12)
 
 @pytest.fixture(autouse=True)
 def padded_to_8(monkeypatch):
-    """Whatever CPU this is."""
+    """Pad to multiples of 8 on any CPU."""
     on_cpus = lambda ctx: Padding((8,) if ctx.device_type == "cpu" else ())  # noqa: E731
-    monkeypatch.setattr(rewrite_network, "padding_for", on_cpus)
+    monkeypatch.setattr(rewrite_network, "choose_padding", on_cpus)
 
 
 class Residual(nn.HybridBlock):
@@ -101,7 +101,7 @@ def test_a_plain_loop_trains_as_before(count, options):
     assert distance(*trained) <= 2e-5
 
 
-def test_it_says_what_it_changed():
+def test_optimize_reports_its_changes():
     changes = gluonlab.optimize(odd_net(), SHAPE)
     told = {change.effect: len(change.operators) for change in changes}
     on_cpus = {
@@ -119,7 +119,7 @@ def test_it_says_what_it_changed():
     assert str(gluonlab.optimize(dense, (2, 5))) == "there is nothing to optimize"
 
 
-def test_files_are_those_of_the_network_as_written(tmp_path):
+def test_saved_files_are_those_of_the_original_network(tmp_path):
     net = odd_net()
     gluonlab.optimize(net, SHAPE)
     train(net, contexts(1))
@@ -140,7 +140,7 @@ def test_files_are_those_of_the_network_as_written(tmp_path):
         assert distance([other(images).asnumpy()], [expected]) <= 1e-5
 
 
-def test_loaded_values_count_at_once():
+def test_loaded_parameters_take_effect_at_once():
     """Running statistics, too, although they lie in larger arrays."""
     net, other = odd_net(seed=1), odd_net(seed=2)
     gluonlab.optimize(net, SHAPE)
@@ -160,8 +160,8 @@ def test_images_of_any_size_are_scored_as_before(sides, is_np):
     expected = [net(nd.array(image, ctx=device())).asnumpy() for image in images]
     gluonlab.optimize(net, SHAPE)
     for _ in range(2):
-        found = [net(nd.array(image, ctx=device())).asnumpy() for image in images]
-        assert distance(found, expected) <= 1e-5
+        result = [net(nd.array(image, ctx=device())).asnumpy() for image in images]
+        assert distance(result, expected) <= 1e-5
 
 
 def test_networks_of_numpy_arrays_give_numpy_arrays():
@@ -263,13 +263,13 @@ class _ReadsShape(nn.HybridBlock):
         (_ReadsShape(), [SHAPE], "_ReadsShape: AttributeError: .*shape"),
     ],
 )
-def test_mistakes_get_a_line(net, inputs, message):
+def test_mistakes_are_reported_in_one_line(net, inputs, message):
     with pytest.raises(ModelError, match=message) as error:
         gluonlab.optimize(net, *inputs)
     assert "\n" not in str(error.value)
 
 
-def test_a_shape_that_does_not_fit_gets_a_line():
+def test_a_shape_that_does_not_fit_is_reported_in_one_line():
     with pytest.raises(ModelError, match="HybridSequential: ") as error:
         gluonlab.optimize(odd_net(), (4, 7, 12, 12))
     assert "\n" not in str(error.value)

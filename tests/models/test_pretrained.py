@@ -18,7 +18,7 @@ from support.made_up_data import dataset_of
 from support.reference import values
 
 from gluonlab.errors import ModelError
-from gluonlab.export.export_network import WEIGHTS, export
+from gluonlab.export.export_network import WEIGHTS, write_export
 from gluonlab.models.pretrained import load_parameters, load_pretrained
 
 
@@ -32,7 +32,7 @@ def test_a_file_of_the_same_network_gives_every_device_its_parameters(tmp_path, 
     net, other = completed(name, ctxs=contexts(1)), completed(name, ctxs=contexts(2))
     file = tmp_path / "a.params"
     if written_by == "export":
-        export(net, name, dataset_of((3, 32, 32), "0123456789"), tmp_path)
+        write_export(net, name, dataset_of((3, 32, 32), "0123456789"), tmp_path)
         file = tmp_path / WEIGHTS
     else:
         net.save_parameters(str(file))
@@ -50,7 +50,7 @@ def test_for_other_classes_everything_but_the_last_layer_is_loaded(tmp_path, nam
     before = values(other)
     said = load_pretrained(other, str(tmp_path / "a.params"), 4)
     assert said.startswith(f"{tmp_path / 'a.params'}: all but ")
-    assert said.endswith(", which begin anew for 4 classes")
+    assert said.endswith(", which are new for 4 classes")
     loaded = [
         a.shape == b.shape and np.array_equal(a, b) for a, b in zip(values(other), values(net))
     ]
@@ -100,7 +100,7 @@ def test_surplus_parameters_are_named(tmp_path):
     params = completed("mlp")._collect_params_with_prefix()
     arrays = {name: param.data() for name, param in params.items()}
     nd.save(str(tmp_path / "a.params"), {**arrays, "9.weight": nd.zeros((1,))})
-    with pytest.raises(ModelError, match=r"9\.weight is too much"):
+    with pytest.raises(ModelError, match=r"9\.weight is not in the network"):
         load_pretrained(completed("mlp"), str(tmp_path / "a.params"), 10)
 
 
@@ -113,7 +113,7 @@ NO_FILES = {
 
 
 @pytest.mark.parametrize("kind", NO_FILES)
-def test_what_is_no_file_of_parameters_is_one_clear_error(tmp_path, kind):
+def test_a_file_without_parameters_is_a_clear_error(tmp_path, kind):
     file = str(tmp_path / "a.params")
     NO_FILES[kind](file)
     with pytest.raises(ModelError, match="give a file that Gluon's save_parameters or export"):
@@ -160,9 +160,7 @@ def test_a_shape_of_which_one_byte_is_damaged_is_no_shape(file, tmp_path, place)
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_files_of_older_versions_of_mxnet_are_read(tmp_path, version):
-    """Their arrays begin with ndim and 32-bit sizes, or with a magic number and 64-bit sizes, or
-    also with a storage type.
-    """
+    """Their arrays start with ndim and 32-bit sizes, or with a magic number and 64-bit sizes."""
     arrays = {
         "weight": np.arange(6, dtype=np.float32).reshape(2, 3),
         "bias": np.array([7, 8], np.float32),
@@ -196,6 +194,6 @@ def test_a_file_that_was_written_after_set_np_is_read(tmp_path):
 @pytest.mark.parametrize("path", ["missing.params", ".", "https://example.org/resnet18.params"])
 def test_only_local_files_are_read(path):
     with pytest.raises(
-        ModelError, match="is no file: give a local file of parameters; nothing is downloaded"
+        ModelError, match="is not a file: give a local file of parameters; nothing is downloaded"
     ):
         load_parameters(completed("mlp"), Path(path), path, 10)

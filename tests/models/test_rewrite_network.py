@@ -16,16 +16,16 @@ from support.graphs import assert_alike
 from support.reference import as_is, cpus, distance, random_batches, train_on_one_device, values
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.data.loading.split_batch import shard, whole
+from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.models.rewrite_network import (
-    dense_where_one_pixel,
-    plain_where_channels_are_odd,
-    pool_before_relu,
-    product_where_all_is_averaged,
+    convert_global_average_pooling,
+    convert_odd_concatenations,
+    convert_one_pixel_convolutions,
+    move_relu_after_pooling,
 )
-from gluonlab.models.symbol_graph import parsed
+from gluonlab.models.symbol_graph import parse_graph
 from gluonlab.parallel.data.strategy import DataParallelStep
 
 sides = st.tuples(st.integers(1, 5), st.integers(1, 5))
@@ -82,12 +82,12 @@ def test_a_dense_layer_equals_the_convolution(side, attrs, seed):
     made = convolution(attrs, (3, 4, *side))
     assume(made is not None and min(made[2]) > 0)
     graph, shapes, output_shape = made
-    dense = dense_where_one_pixel(graph, {"images": shapes["images"]})
+    dense = convert_one_pixel_convolutions(graph, {"images": shapes["images"]})
     assert names(dense) == names(graph)
     random = np.random.RandomState(seed)
     arrays = {name: random.uniform(0.5, 1, each).astype("f4") for name, each in shapes.items()}
-    found = assert_alike(dense, graph, arrays, [np.ones(output_shape, np.float32)])
-    weight = found["gradient conv_weight"]
+    result = assert_alike(dense, graph, arrays, [np.ones(output_shape, np.float32)])
+    weight = result["gradient conv_weight"]
     # with positive images, weights that only meet the padding and no others
     idle = weight == 0
     usual = attrs.get("dilate", (1, 1)) == (1, 1) and attrs.get("num_group", 1) == 1
@@ -97,12 +97,10 @@ def test_a_dense_layer_equals_the_convolution(side, attrs, seed):
 
 
 @pytest.mark.parametrize("side, replaced", [(32, 4), (33, 0), (64, 0)])
-def test_resnet18s_last_layers(side, replaced):
-    """Of 32x32 pixels one is left for its last stage: four of its five convolutions have 3x3
-    weights, the fifth has 1x1.
-    """
+def test_the_last_convolutions_of_resnet18_become_dense_layers(side, replaced):
+    """For 32x32 pixels, one pixel is left in the last stage."""
     scores = get_model("resnet18", 10, contexts(1))(mx.sym.var("images"))
-    dense = dense_where_one_pixel(scores, {"images": (1, 3, side, side)})
+    dense = convert_one_pixel_convolutions(scores, {"images": (1, 3, side, side)})
     before, after = operators(scores), operators(dense)
     assert before.count("Convolution") - after.count("Convolution") == replaced
     assert after.count("FullyConnected") - before.count("FullyConnected") == replaced
@@ -135,12 +133,12 @@ def step_of(net, ctxs, learning_rate, **options):
 
 
 def on_devices(batch, ctxs):
-    return whole(*(shard(nd.array(each, dtype=each.dtype), ctxs) for each in batch))
+    return make_local_batch(*(shard(nd.array(each, dtype=each.dtype), ctxs) for each in batch))
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_training_and_prediction_are_gluons(count):
-    """On one device, and on two with shards of unequal sizes, whose BatchNorm sees both."""
+def test_training_and_prediction_equal_gluon(count):
+    """On one device, and on two with shards of unequal sizes."""
     ctxs = contexts(count)
     start = values(make_net([mx.cpu()]))
     batches = random_batches([7, 7, 5], shape=(3, 4, 4), classes=5)
@@ -158,8 +156,8 @@ def test_training_and_prediction_are_gluons(count):
     # them right
     cudnns = on_gpus() and count == 1
     as_cpus = [not (cudnns and name.endswith("running_var")) for name in net.collect_params()]
-    found = values(net, ctxs[0])
-    assert distance([*compress(found, as_cpus)], [*compress(expected, as_cpus)]) < 1e-4
+    result = values(net, ctxs[0])
+    assert distance([*compress(result, as_cpus)], [*compress(expected, as_cpus)]) < 1e-4
 
 
 # --- ReLU behind max pooling
@@ -190,7 +188,7 @@ def order(graph):
     seed=st.integers(0, 2**16),
 )
 def test_relu_behind_pooling_equals_the_relu_in_front(attrs, side, is_activation, is_read, seed):
-    """To the bit, even for images of few values, most windows of which have several maxima."""
+    """Bit-identical, even for images of few values, whose windows have several maxima."""
     image = mx.sym.var("image")
     own = mx.sym.Activation(image, act_type="relu") if is_activation else mx.sym.relu(image)
     pooled = mx.sym.Pooling(own, name="pool", **attrs)
@@ -200,7 +198,7 @@ def test_relu_behind_pooling_equals_the_relu_in_front(attrs, side, is_activation
         _, outputs, _ = graph.infer_shape(image=shape)
     except mx.MXNetError:
         return  # there is no place for the window
-    exchanged = pool_before_relu(graph)
+    exchanged = move_relu_after_pooling(graph)
     assert exchanged.list_outputs() == graph.list_outputs()
     assert exchanged is graph or order(exchanged)[0] == "Pooling"
     if is_read or attrs["pool_type"] != "max":
@@ -217,7 +215,7 @@ def test_a_chain_of_both_is_exchanged_as_a_whole():
     image = mx.sym.var("image")
     for _ in range(2):
         image = mx.sym.Pooling(mx.sym.relu(image), kernel=(2, 2), stride=(2, 2), pool_type="max")
-    assert order(pool_before_relu(image)) == ["Pooling", "relu", "Pooling", "relu"]
+    assert order(move_relu_after_pooling(image)) == ["Pooling", "relu", "Pooling", "relu"]
 
 
 # --- the average over all pixels as a product with ones
@@ -247,7 +245,7 @@ def test_a_product_equals_the_pooling(shape, attrs, kind, dtype, seed):
         _, [output_shape], _ = pooling.infer_shape(image=shape)
     except mx.MXNetError:
         return  # there is no place for its window
-    product = product_where_all_is_averaged(pooling, {"image": shape}, {"image": dtype})
+    product = convert_global_average_pooling(pooling, {"image": shape}, {"image": dtype})
     is_whole = attrs.get("global_pool") or (attrs["kernel"] == shape[2:] and "pad" not in attrs)
     replaced = bool(kind == "avg" and dtype == "float32" and is_whole and shape[2:] != (1, 1))
     assert ("dot" in operators(product)) == replaced and (replaced or product is pooling)
@@ -265,7 +263,7 @@ def test_networks_end_with_an_average(name):
     """
     graph = get_model(name, 10, contexts(1))(mx.sym.var("image"))
     shapes = {"image": (2, 1 if name == "lenet-avg" else 3, 64, 64)}
-    product = product_where_all_is_averaged(
+    product = convert_global_average_pooling(
         graph, shapes, dict.fromkeys(graph.list_arguments(), "float32")
     )
     assert operators(product).count("dot") == (name != "lenet-avg")
@@ -281,9 +279,9 @@ def test_a_block_that_is_called_twice_averages_each_time_what_it_gets():
 
 
 def check_on_images(pooling, replaced):
-    """As it was, but for so many averages that have become products."""
+    """Check that the graph computes the same, with this many averages replaced by products."""
     shape = (2, 3, 4, 5)
-    product = product_where_all_is_averaged(pooling, {"image": shape}, {"image": "float32"})
+    product = convert_global_average_pooling(pooling, {"image": shape}, {"image": "float32"})
     assert operators(product).count("dot") == replaced
     arrays = {"image": np.random.RandomState(0).uniform(-1, 1, shape).astype("float32")}
     [output] = pooling.infer_shape(image=shape)[1]
@@ -409,11 +407,11 @@ def test_only_images_whose_channels_fill_no_blocks_are_joined_otherwise(channels
     parts = [f"part{i}" for i in range(len(channels))]
     graph = mx.sym.Concat(*[mx.sym.relu(mx.sym.var(part)) for part in parts], dim=1, name="joined")
     shapes = {part: (2, each, 3, 4)[:axes] for part, each in zip(parts, channels)}
-    found = plain_where_channels_are_odd(graph, shapes)
-    assert (found is not graph) == replaced
-    assert (len(parsed(found)["nodes"]) != len(parsed(graph)["nodes"])) == replaced
-    assert names(found) == names(graph)
-    assert found.infer_shape(**shapes)[1] == graph.infer_shape(**shapes)[1]
+    result = convert_odd_concatenations(graph, shapes)
+    assert (result is not graph) == replaced
+    assert (len(parse_graph(result)["nodes"]) != len(parse_graph(graph)["nodes"])) == replaced
+    assert names(result) == names(graph)
+    assert result.infer_shape(**shapes)[1] == graph.infer_shape(**shapes)[1]
 
 
 def parts_of(kind):
@@ -437,12 +435,12 @@ def test_a_graph_computes_the_same_however_its_parts_are_made(kind, dtype, dim):
     joined = mx.sym.concat(*parts_of(kind), dim=dim, name="joined")
     graph = mx.sym.Group([mx.sym.concat(joined, joined, dim=1), joined])
     shapes = {"x": (2, 9, 4, 5), "y": (2, 5 if dim in (1, -3) else 9, 4, 5)}
-    found = plain_where_channels_are_odd(graph, shapes)
-    assert found is not graph and found.list_outputs() == graph.list_outputs()
+    result = convert_odd_concatenations(graph, shapes)
+    assert result is not graph and result.list_outputs() == graph.list_outputs()
     random = np.random.RandomState(0)
     arrays = {name: random.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
     heads = [np.full(each, 0.5, dtype) for each in graph.infer_shape(**shapes)[1]]
-    assert_alike(found, graph, arrays, heads, rtol=0, atol=0)
+    assert_alike(result, graph, arrays, heads, rtol=0, atol=0)
 
 
 class Shuffled(nn.HybridBlock):

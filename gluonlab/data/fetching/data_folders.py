@@ -1,6 +1,6 @@
-"""Where data sets lie, and whether their files are there with the right content.
+"""Folders of data sets: find the files of a data set, and verify their digests.
 
-They lie in --data-dir, GLUONLAB_DATA or the user's cache, each in its own folder.
+Data sets are in --data-dir, GLUONLAB_DATA or the user's cache, each in a folder of its name.
 """
 
 from __future__ import annotations
@@ -20,138 +20,142 @@ from gluonlab.files.atomic_files import read_bounded
 from gluonlab.host.cache_folder import cache_folder
 from gluonlab.plain_text import printable
 
-VARIABLE = "GLUONLAB_DATA"
-READ_BYTES = 2**20
+DATA_DIR_VARIABLE = "GLUONLAB_DATA"
+CHUNK_BYTES = 2**20
 OK, MISSING, DAMAGED = "ok", "missing", "damaged"
-# in the folder of an unpacked archive: the digests of its files, as sha256sum -c reads them
+# digests of the files of an unpacked archive, in the format of sha256sum -c
 MANIFEST = "SHA256SUMS"
-MOST_BYTES = 2**26  # of that: some hundred thousand files
-_LINE = re.compile(r"([0-9a-f]{64})  ([^/].*)")
+MAX_MANIFEST_BYTES = 2**26  # enough for some hundred thousand files
+_MANIFEST_LINE = re.compile(r"([0-9a-f]{64})  ([^/].*)")
 
 
-def data_root(given: Optional[str] = None) -> Path:
-    """The folder of all data sets.
+def data_root(data_dir: Optional[str] = None) -> Path:
+    """Return the folder that contains all data sets.
 
     ====================  =====================================
-    ``given``             what --data-dir says
-    GLUONLAB_DATA         of the environment
-    XDG_CACHE_HOME        of the environment, /gluonlab below it
+    ``data_dir``          value of --data-dir
+    GLUONLAB_DATA         environment variable
+    XDG_CACHE_HOME        environment variable; /gluonlab in it
     otherwise             ~/.cache/gluonlab
     ====================  =====================================
 
-    Raises DataError when there is no home folder to begin with.
+    Raises DataError if there is no home folder.
     """
     try:
-        if given is not None:
-            return _possible(given)
-        if os.environ.get(VARIABLE):
-            return Path(os.environ[VARIABLE]).expanduser()
+        if data_dir is not None:
+            return _check_data_dir(data_dir)
+        if os.environ.get(DATA_DIR_VARIABLE):
+            return Path(os.environ[DATA_DIR_VARIABLE]).expanduser()
         return cache_folder()
     except RuntimeError:
         raise DataError(
-            f"there is no home folder to keep data sets in: give --data-dir DIR, or set {VARIABLE}"
+            "there is no home folder to keep data sets in: "
+            f"give --data-dir DIR, or set {DATA_DIR_VARIABLE}"
         ) from None
 
 
-def _possible(given: str) -> Path:
-    """The folder, which need not be there. Raises DataError for what no file can be called."""
+def _check_data_dir(data_dir: str) -> Path:
+    """Return the path, which may not exist. Raises DataError if it cannot be a path."""
     try:
-        os.lstat(given)
-    except ValueError:  # NUL, for example
-        fault = "that is no name for a file"
+        os.lstat(data_dir)
+    except ValueError:  # a NUL in the name
+        reason = "not a valid file name"
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
-            return Path(given)
-        fault = str(error.strerror)
+            return Path(data_dir)
+        reason = str(error.strerror)
     else:
-        return Path(given)
-    raise DataError(f"--data-dir {given} cannot be read ({fault}): give another folder")
+        return Path(data_dir)
+    raise DataError(f"--data-dir {data_dir} cannot be read ({reason}): give another folder")
 
 
-def places(root: Path, source: Source) -> List[Path]:
-    """The folders in which a data set's files may lie, its own first.
+def candidate_folders(root: Path, source: Source) -> List[Path]:
+    """Return the folders that may contain the files of a data set, in search order.
 
-    An archive unpacked by hand made one more in each.
+    If the user unpacked an archive by hand, the files are in its top folder.
     """
-    unpacked = source.contents.folder if source.contents else ""
+    top_folder = source.contents.top_folder if source.contents else ""
     return [
         folder
-        for place in (root / source.name, root)
-        for folder in ([place, place / unpacked] if unpacked else [place])
+        for parent in (root / source.name, root)
+        for folder in ([parent, parent / top_folder] if top_folder else [parent])
     ]
 
 
-def find(name: str, folders: List[Path], endings: Sequence[str] = ("",)) -> Optional[Path]:
-    """The first file of this name, with one of these ``endings``."""
+def find_file(name: str, folders: List[Path], endings: Sequence[str] = ("",)) -> Optional[Path]:
+    """Find the first file called ``name``, with one of these ``endings``."""
     paths = (folder / f"{name}{ending}" for folder in folders for ending in endings)
     return next((path for path in paths if os.path.isfile(path)), None)
 
 
-def locate(
-    source: Source, names: Sequence[str], given: Optional[str], endings: Sequence[str] = ("",)
+def find_data_files(
+    source: Source, names: Sequence[str], data_dir: Optional[str], endings: Sequence[str] = ("",)
 ) -> Dict[str, Path]:
-    """Name -> path of these files of a data set; nothing is downloaded.
+    """Find these files of a data set; return name -> path.
 
-    Runs without a network, or a hundred at once, must not begin to download. ``given``: the folder
-    of --data-dir. Raises DataError for files that are missing, with the command that downloads
-    them.
+    ``data_dir``: value of --data-dir. Raises DataError for missing files, with the command that
+    downloads them.
     """
-    fetch = download_command(source.name, given)
-    forms = " (plain or .gz)" if ".gz" in endings else ""
-    if given is not None and not os.path.isdir(given):
+    # Training never downloads: there may be no network, and many runs may start at once.
+    command = download_command(source.name, data_dir)
+    format_note = " (plain or .gz)" if ".gz" in endings else ""
+    if data_dir is not None and not os.path.isdir(data_dir):
         raise DataError(
-            f"--data-dir {given} is not a folder: "
-            f"give the one that holds {', '.join(names)}{forms}, or download them: {fetch}"
+            f"--data-dir {data_dir} is not a folder: "
+            f"give the one that holds {', '.join(names)}{format_note}, or download them: {command}"
         )
-    folders = places(data_root(given), source)
-    paths = {name: find(name, folders, endings) for name in names}
+    folders = candidate_folders(data_root(data_dir), source)
+    paths = {name: find_file(name, folders, endings) for name in names}
     missing = [name for name, path in paths.items() if path is None]
     if missing:
         raise DataError(
-            f"{source.name} lacks {', '.join(missing)}{forms}, "
-            f"in {folders[0]} and {data_root(given)}: "
-            f"download what is missing ({fetch}), or give another folder with --data-dir DIR"
+            f"{source.name} lacks {', '.join(missing)}{format_note}, "
+            f"in {folders[0]} and {data_root(data_dir)}: "
+            f"download what is missing ({command}), or give another folder with --data-dir DIR"
         )
     return {name: path for name, path in paths.items() if path is not None}
 
 
 @contextmanager
-def readable(path: Path, another: str = "--data-dir") -> Iterator[None]:
-    """Turn OSErrors in the block into DataErrors; the cure is to give another ``another``."""
+def convert_read_errors(path: Path, replaceable: str = "--data-dir") -> Iterator[None]:
+    """Convert OSErrors to DataErrors. ``replaceable``: what the user can replace."""
     try:
         yield
     except OSError as error:
         raise DataError(
             f"{path}: cannot be read ({error.strerror}): "
-            f"make it readable, or give another {another}"
+            f"make it readable, or give another {replaceable}"
         ) from None
 
 
-def damaged(path: Path, what: str) -> DataError:
-    """The error for a file whose content is wrong."""
-    return DataError(f"{path}: {what}: fetch it again, or give another --data-dir")
+def damaged_file_error(path: Path, reason: str) -> DataError:
+    """Return the error for a file with invalid content."""
+    return DataError(f"{path}: {reason}: fetch it again, or give another --data-dir")
 
 
-def download_command(name: str, given: Optional[str] = None) -> str:
-    """The command that fetches a data set, into the folder that --data-dir names if ``given``."""
-    folder = "" if given is None else f" --data-dir {shlex.quote(given)}"
-    return f"python -m gluonlab.data download {name}{folder}"
+def download_command(name: str, data_dir: Optional[str] = None) -> str:
+    """Return the command that downloads a data set."""
+    option = "" if data_dir is None else f" --data-dir {shlex.quote(data_dir)}"
+    return f"python -m gluonlab.data download {name}{option}"
 
 
-# --- whether the files are there, with the right content
+# --- verification of files
 
 
-def digest_of(path: Path, algorithm: str = "sha256") -> str:
-    """The digest of a file's content, hexadecimal. Raises DataError when it cannot be read."""
+def file_digest(path: Path, algorithm: str = "sha256") -> str:
+    """Return the hexadecimal digest of a file. Raises DataError if it cannot be read."""
     digest = hashlib.new(algorithm)
-    with readable(path), path.open("rb") as file:
-        for chunk in iter(lambda: file.read(READ_BYTES), b""):
+    with convert_read_errors(path), path.open("rb") as file:
+        for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
             digest.update(chunk)
     return digest.hexdigest()
 
 
 class FileState(NamedTuple):
-    """A file's ``state`` (ok, missing or damaged); ``found`` is its digest, empty without one."""
+    """State of a file: OK, MISSING or DAMAGED.
+
+    ``found``: the digest of the file; empty if the file is missing.
+    """
 
     path: Path
     state: str
@@ -166,55 +170,56 @@ class FileState(NamedTuple):
         )
 
 
-def verify(source: Source, root: Path) -> List[FileState]:
-    """Read every file of a data set below the folder ``root``, and compare its digest."""
-    if source.known:
-        folders = places(root, source)
+def verify_files(source: Source, root: Path) -> List[FileState]:
+    """Compare the digest of every file of a data set in the folder ``root``."""
+    if source.known_files:
+        folders = candidate_folders(root, source)
         return [
-            _compare(
-                find(file.name, folders) or folders[0] / file.name, file.algorithm, file.digest
+            _check_file(
+                find_file(file.name, folders) or folders[0] / file.name, file.algorithm, file.digest
             )
-            for file in source.known
+            for file in source.known_files
         ]
     manifest = root / source.name / MANIFEST
     if not manifest.is_file():
         return [FileState(manifest, MISSING, "sha256", "written by download")]
     try:
-        lines = read_bounded(manifest, MOST_BYTES).decode().splitlines()
+        lines = read_bounded(manifest, MAX_MANIFEST_BYTES).decode().splitlines()
     except (OSError, ValueError):  # too large a file included
         lines = []
-    matches = [match for match in map(_LINE.fullmatch, lines) if match and _is_below(match[2])]
+    matches = [match for match in map(_MANIFEST_LINE.fullmatch, lines) if match]
+    # a name must not lead out of the folder
+    matches = [m for m in matches if m[2].isprintable() and ".." not in m[2].split("/")]
     if not matches or len(matches) < len(lines):
-        wrong = "and no list of digests"
-        return [FileState(manifest, DAMAGED, "sha256", "written by download", wrong)]
-    return [_compare(manifest.parent / match[2], "sha256", match[1]) for match in matches]
-
-
-def _is_below(name: str) -> bool:
-    """Whether a name in a manifest is that of a file in its folder, as `unpack` makes them."""
-    return name.isprintable() and ".." not in name.split("/")
+        return [
+            FileState(manifest, DAMAGED, "sha256", "written by download", "and no list of digests")
+        ]
+    return [_check_file(manifest.parent / match[2], "sha256", match[1]) for match in matches]
 
 
 def is_complete(source: Source, root: Path) -> bool:
-    """Whether every file is there, with the right digest."""
-    return all(finding.state == OK for finding in verify(source, root))
+    """Return whether all files exist and have the expected digests."""
+    return all(file.state == OK for file in verify_files(source, root))
 
 
-def folder_of(source: Source, root: Path) -> Optional[Path]:
-    """The folder that a data set is read from, if all its files are there; they are not read."""
-    folders = places(root, source) if source.known else [root / source.name]
-    names = [file.name for file in source.known] or [MANIFEST]
-    paths = [find(name, folders) for name in names]
+def find_dataset_folder(source: Source, root: Path) -> Optional[Path]:
+    """Find the folder that contains all files of a data set; None if a file is missing.
+
+    The content of the files is not checked.
+    """
+    folders = candidate_folders(root, source) if source.known_files else [root / source.name]
+    names = [file.name for file in source.known_files] or [MANIFEST]
+    paths = [find_file(name, folders) for name in names]
     return paths[0].parent if paths[0] and all(paths) else None
 
 
 def manifest_text(digests: Dict[str, str]) -> str:
-    """The content of MANIFEST, which `verify` reads again."""
+    """Return the content of MANIFEST, in the format that `verify_files` reads."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
 
 
-def _compare(path: Path, algorithm: str, expected: str) -> FileState:
+def _check_file(path: Path, algorithm: str, expected: str) -> FileState:
     if not path.is_file():
         return FileState(path, MISSING, algorithm, expected)
-    found = digest_of(path, algorithm)
-    return FileState(path, OK if found == expected else DAMAGED, algorithm, expected, found)
+    digest = file_digest(path, algorithm)
+    return FileState(path, OK if digest == expected else DAMAGED, algorithm, expected, digest)

@@ -1,8 +1,8 @@
-"""Fetch a data set: mirrors in order, and nothing under its final name before its digest is right.
+"""Download of data sets: try mirrors in order, and check digests before a file gets its name.
 
-A file that is being fetched ends in .part; it stays when the command is interrupted, and the next
-one goes on from there. An archive is unpacked beside its place and moved there whole; it is not
-kept, unless somebody had put it there by hand.
+An incomplete file has the suffix .part. If the download is interrupted, the next one resumes it. An
+archive is unpacked into a temporary folder, which is then moved into place. The archive is deleted
+unless the user put it there.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from urllib3.util.retry import Retry
 from gluonlab.data.fetching.data_folders import (
     MANIFEST,
     OK,
-    digest_of,
-    folder_of,
+    file_digest,
+    find_dataset_folder,
     is_complete,
     manifest_text,
-    verify,
+    verify_files,
 )
 from gluonlab.data.fetching.download_sources import KnownFile, Source
-from gluonlab.data.fetching.extract_archive import unpack
+from gluonlab.data.fetching.extract_archive import unpack_archive
 from gluonlab.errors import ConfigError, DataError, DownloadError, OutputError
 from gluonlab.files.atomic_files import on_disk
 
-ELSEWHERE = "choose another place with --data-dir"
-CHUNK_BYTES = 2**14  # what a connection that breaks off loses at most
+OTHER_FOLDER_HINT = "choose another place with --data-dir"
+CHUNK_BYTES = 2**14  # at most lost when a connection fails
 TIMEOUT_S = 30.0  # to connect, and between two bytes
-SLOWEST_BYTES_PER_S = 1024  # over as long a time: a server that trickles is as good as silent
-SMALL_BYTES = 1024  # what is waited for at once where a read cannot take what is there
-ATTEMPTS = 3  # that bring nothing, one after the other
-ENDED = "the connection ended"
-NO_ROOM = (
+MIN_BYTES_PER_S = 1024  # over TIMEOUT_S: a server slower than that counts as silent
+SMALL_CHUNK_BYTES = 1024  # per read, if reads wait until all bytes are there
+MAX_FAILURES = 3  # in a row, without any new bytes
+CONNECTION_ENDED = "the connection ended"
+DISK_FULL_HINT = (
     "make room or choose another place with --data-dir; "
     "what has been downloaded is kept: run the same command again to resume"
 )
-Say = Callable[[str], object]
+Log = Callable[[str], object]
 
 
 def download(
@@ -57,207 +57,220 @@ def download(
     root: Path,
     mirror: Optional[str] = None,
     timeout_s: float = TIMEOUT_S,
-    say: Say = lambda text: None,
+    log: Log = lambda line: None,
 ) -> Path:
-    """Fetch what is missing or damaged of a data set, and return the folder that holds it.
+    """Download the missing and damaged files of a data set; return the folder that contains them.
 
-    The folder lies below ``root``. ``mirror``: an address of the user's own, tried before the
-    others, as mirror/FILE and as mirror/NAME/FILE. ``say`` gets a line for each thing that is done.
-    Processes that fetch the same data set wait for each other, and the second finds it there.
+    ``root``: the folder of all data sets. ``mirror``: the user's address, which is tried first, as
+    mirror/FILE and as mirror/NAME/FILE. ``log`` gets one line per step. Processes that download the
+    same data set wait for each other.
 
-    Raises DownloadError when no address gives a file, with what to put where by hand; OutputError
-    when there is no room for it; ConfigError for a ``mirror`` that is not an http:// or https://
-    address.
+    Raises DownloadError if no address has a file; its message describes how to fetch it by hand.
+    Raises OutputError if the disk is full, and ConfigError for a ``mirror`` that is not http:// or
+    https://.
     """
-    mirrors = _own_mirrors(source, mirror) + list(source.mirrors)
+    mirrors = _user_mirrors(source, mirror) + list(source.mirrors)
     folder = root / source.name
     if is_complete(source, root):
-        return folder_of(source, root) or folder
-    with on_disk(root, ELSEWHERE):
+        return find_dataset_folder(source, root) or folder
+    with on_disk(root, OTHER_FOLDER_HINT):
         root.mkdir(parents=True, exist_ok=True)
-    waiting = f"waiting for another process that fetches {source.name}"
-    with _locked(root / f".{source.name}.lock", partial(say, waiting)):
+    message = f"waiting for another process that fetches {source.name}"
+    with _hold_lock(root / f".{source.name}.lock", partial(log, message)):
         if not is_complete(source, root):
             with make_session() as session:
-                job = _DatasetDownload(source, root, mirrors, session, timeout_s, say)
+                job = _DatasetDownload(source, root, mirrors, session, timeout_s, log)
                 job.fetch_archive() if source.contents else job.fetch_files()
     return folder
 
 
-def _own_mirrors(source: Source, mirror: Optional[str]) -> List[str]:
+def _user_mirrors(source: Source, mirror: Optional[str]) -> List[str]:
+    """Return the addresses of the user's mirror: with and without the name of the data set."""
     if mirror is None:
         return []
     if not re.match(r"(?i)https?://[^/\s]", mirror):
         raise ConfigError(
-            f"--mirror {shown(mirror)}: give an address that begins with http:// or https://"
+            f"--mirror {redact_password(mirror)}: "
+            "give an address that begins with http:// or https://"
         )
-    own = mirror.rstrip("/") + "/"
-    return [own, f"{own}{source.name}/"]
+    address = mirror.rstrip("/") + "/"
+    return [address, f"{address}{source.name}/"]
 
 
 @contextmanager
-def _locked(path: Path, waiting: Callable[[], object]) -> Iterator[None]:
-    """Hold a lock that only one process of this machine has.
+def _hold_lock(path: Path, on_wait: Callable[[], object]) -> Iterator[None]:
+    """Hold a lock between the processes of this machine; call ``on_wait`` if it must wait.
 
-    The file stays: removing it could let two processes in.
+    The lock file is not deleted, because that could let two processes in.
     """
-    with on_disk(path, ELSEWHERE):
+    with on_disk(path, OTHER_FOLDER_HINT):
         file = path.open("a")
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            waiting()
+            on_wait()
             try:
                 fcntl.flock(file, fcntl.LOCK_EX)
             except OSError as error:
-                raise OutputError(f"{path} cannot be locked ({error}): {ELSEWHERE}") from None
+                raise OutputError(
+                    f"{path} cannot be locked ({error}): {OTHER_FOLDER_HINT}"
+                ) from None
         yield
 
 
 class _DatasetDownload(NamedTuple):
-    """One data set on its way from some mirrors to its folder."""
+    """Download of one data set from some mirrors to its folder."""
 
     source: Source
     root: Path
     mirrors: List[str]
     session: requests.Session
     timeout_s: float
-    say: Say
+    log: Log
 
     def fetch_files(self) -> None:
-        """Fetch files that need no unpacking."""
+        """Download the files of a data set that is not an archive."""
         folder = self.root / self.source.name
-        with on_disk(folder, ELSEWHERE):
+        with on_disk(folder, OTHER_FOLDER_HINT):
             folder.mkdir(exist_ok=True)
-        findings = verify(self.source, self.root)
-        wanted = [file for file, now in zip(self.source.files, findings) if now.state != OK]
-        for position, file in enumerate(wanted):
-            files = wanted[position:]
-            by_hand = [f"by hand: put into {folder}", *(f"  {each}" for each in files)]
-            self._fetch(file, folder, partial(_take_file, file, folder), by_hand)
+        findings = verify_files(self.source, self.root)
+        missing = [
+            file for file, current in zip(self.source.files, findings) if current.state != OK
+        ]
+        for position, file in enumerate(missing):
+            by_hand = [
+                f"by hand: put into {folder}",
+                *(f"  {missing_file}" for missing_file in missing[position:]),
+            ]
+            self._fetch_from_mirrors(file, folder, partial(_install_file, file, folder), by_hand)
 
     def fetch_archive(self) -> None:
-        """Fetch and unpack an archive, and drop it; one that was put there by hand is kept."""
+        """Download and unpack an archive. If the user's copy is there, use it and keep it."""
         [file] = self.source.files
-        take = partial(_take_archive, self.source, self.root / self.source.name)
-        here = self.root / file.name
-        if here.is_file():
+        install = partial(_install_archive, self.source, self.root / self.source.name)
+        archive = self.root / file.name
+        if archive.is_file():
             try:
-                take(here)
+                install(archive)
                 return
             except DataError as error:
-                self.say(f"{error}; it is kept, and another copy is downloaded")
+                self.log(f"{error}; it is kept, and another copy is downloaded")
         by_hand = [f"by hand: put into {self.root}, and run the same command again", f"  {file}"]
-        self._fetch(file, self.root, take, by_hand)
+        self._fetch_from_mirrors(file, self.root, install, by_hand)
 
-    def _fetch(
-        self, file: KnownFile, folder: Path, take: Callable[[Path], None], by_hand: List[str]
+    def _fetch_from_mirrors(
+        self, file: KnownFile, folder: Path, install: Callable[[Path], None], by_hand: List[str]
     ) -> None:
-        """Fetch one file from the first mirror that has it.
+        """Download one file from the first mirror that has it.
 
-        ``take`` puts it in its place, or raises DataError.
+        ``install`` moves it into place, or raises DataError.
         """
         sizes = range(file.size, file.size + 1)
-        if self.source.contents and self.source.contents.known:
-            # another packing of the same files may have another size
-            sizes = range(1, self.source.contents.most_bytes + 1)
+        if self.source.contents and self.source.contents.known_files:
+            # a repacked archive of the same files may have another size
+            sizes = range(1, self.source.contents.max_bytes + 1)
         part = folder / f"{file.name}.part"
-        if size_of(part) >= sizes.stop:
+        if file_size(part) >= sizes.stop:
             part.unlink(missing_ok=True)
-        reasons: List[str] = []
+        errors: List[str] = []
         for mirror in self.mirrors:
-            if reasons:
-                self.say(f"{reasons[-1]}; trying the next address")
+            if errors:
+                self.log(f"{errors[-1]}; trying the next address")
             try:
-                return self._fetch_from(mirror + file.name, file, part, sizes, take)
+                return self._fetch_from_address(mirror + file.name, file, part, sizes, install)
             except DownloadError as error:
-                reasons.append(str(error))
-        addresses = ["from one of", *(f"  {shown(mirror)}" for mirror in self.source.mirrors)]
+                errors.append(str(error))
+        addresses = [
+            "from one of",
+            *(f"  {redact_password(mirror)}" for mirror in self.source.mirrors),
+        ]
         raise DownloadError(
             f"{self.source.name} cannot be fetched: no address gives {file.name}",
-            [*reasons, *by_hand, *addresses],
+            [*errors, *by_hand, *addresses],
         )
 
-    def _fetch_from(
-        self, url: str, file: KnownFile, part: Path, sizes: range, take: Callable[[Path], None]
+    def _fetch_from_address(
+        self, url: str, file: KnownFile, part: Path, sizes: range, install: Callable[[Path], None]
     ) -> None:
-        """Fetch a file from one address. Raises DownloadError if it does not give the right one."""
-        for is_last in (False, True):
-            in_one_piece = not part.exists()
-            begin = "" if in_one_piece else f", from byte {size_of(part):,} on"
-            self.say(f"{shown(url)} -> {part.with_suffix('')}{begin}")
-            if in_one_piece or size_of(part) != file.size:
-                in_one_piece &= fetch(self.session, url, part, sizes, self.timeout_s)
+        """Download a file from one address. Raises DownloadError if it is missing or damaged."""
+        for is_last_attempt in (False, True):
+            is_single_response = not part.exists()
+            offset_note = "" if is_single_response else f", from byte {file_size(part):,} on"
+            self.log(f"{redact_password(url)} -> {part.with_suffix('')}{offset_note}")
+            if is_single_response or file_size(part) != file.size:
+                is_single_response &= fetch_file(self.session, url, part, sizes, self.timeout_s)
             try:
-                take(part)
+                install(part)
             except DataError as error:
                 part.unlink(missing_ok=True)
-                # one of several pieces may have been of another file: all of it once more
-                if in_one_piece or is_last:
-                    raise DownloadError(f"{shown(url)} sent a wrong file: {error}") from None
+                # one of several responses may have been of another file: download all of it again
+                if is_single_response or is_last_attempt:
+                    raise DownloadError(
+                        f"{redact_password(url)} sent a wrong file: {error}"
+                    ) from None
             else:
                 part.unlink(missing_ok=True)
                 return
 
 
-def _take_file(file: KnownFile, folder: Path, part: Path) -> None:
-    """Give a file its final name if it is the right one. Raises DataError."""
+def _install_file(file: KnownFile, folder: Path, part: Path) -> None:
+    """Check a downloaded file and give it its final name. Raises DataError."""
     _check_digest(file, part)
-    with on_disk(folder / file.name, ELSEWHERE):
+    with on_disk(folder / file.name, OTHER_FOLDER_HINT):
         os.replace(part, folder / file.name)
 
 
-def _take_archive(source: Source, folder: Path, archive: Path) -> None:
-    """Unpack an archive to ``folder``, if it or all that it holds is right. Raises DataError."""
+def _install_archive(source: Source, folder: Path, archive: Path) -> None:
+    """Check an archive and unpack it to ``folder``. Raises DataError."""
     [file], contents = source.files, source.contents
     assert contents is not None
-    if not contents.known:
+    if not contents.known_files:
         _check_digest(file, archive)
-    fresh = folder.with_name(f".{folder.name}.unpacking")
+    temporary = folder.with_name(f".{folder.name}.unpacking")
     try:
-        with on_disk(fresh, ELSEWHERE):
-            shutil.rmtree(fresh, ignore_errors=True)  # of a process that was killed
-            fresh.mkdir()
-        digests = unpack(archive, fresh, contents, NO_ROOM)
-        with on_disk(folder, NO_ROOM):
-            if not contents.known:
-                (fresh / MANIFEST).write_text(manifest_text(digests), encoding="utf-8")
-            _move(fresh, folder)
+        with on_disk(temporary, OTHER_FOLDER_HINT):
+            shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
+            temporary.mkdir()
+        digests = unpack_archive(archive, temporary, contents, DISK_FULL_HINT)
+        with on_disk(folder, DISK_FULL_HINT):
+            if not contents.known_files:
+                (temporary / MANIFEST).write_text(manifest_text(digests), encoding="utf-8")
+            _move_folder(temporary, folder)
     except DataError as error:
-        found = digest_of(archive, file.algorithm)
-        if found == file.digest:
+        digest = file_digest(archive, file.algorithm)
+        if digest == file.digest:
             raise
-        raise DataError(f"{error} ({file.algorithm} {found}, expected {file.digest})") from None
+        raise DataError(f"{error} ({file.algorithm} {digest}, expected {file.digest})") from None
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _check_digest(file: KnownFile, path: Path) -> None:
-    found = digest_of(path, file.algorithm)
-    if found != file.digest:
-        raise DataError(f"{path.name} has {file.algorithm} {found}, expected {file.digest}")
+    digest = file_digest(path, file.algorithm)
+    if digest != file.digest:
+        raise DataError(f"{path.name} has {file.algorithm} {digest}, expected {file.digest}")
 
 
-def _move(fresh: Path, folder: Path) -> None:
-    """Put a folder in its place: at once, or file by file into one that exists."""
-    if not folder.exists():
-        os.replace(fresh, folder)
+def _move_folder(source: Path, target: Path) -> None:
+    """Move a folder to its place: at once, or file by file if the target exists."""
+    if not target.exists():
+        os.replace(source, target)
         return
-    files = sorted(path.relative_to(fresh) for path in fresh.rglob("*") if path.is_file())
-    # the manifest last, which says that all are there
+    files = sorted(path.relative_to(source) for path in source.rglob("*") if path.is_file())
+    # The manifest last: it marks the folder as complete.
     for name in sorted(files, key=lambda name: name == Path(MANIFEST)):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(fresh / name, folder / name)
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(source / name, target / name)
 
 
-# --- one address to one file: a download that breaks off is resumed from where it ended
+# --- download of one address to one file, with resume after a lost connection
 
 
 def make_session() -> requests.Session:
-    """Connections that retry what may pass: no connection, no answer, the statuses of busy servers.
+    """Return a session that retries failed connections and the statuses of busy servers.
 
-    Proxies are those of the environment (HTTPS_PROXY, NO_PROXY, ...), as requests reads it.
+    requests reads the proxies from the environment (HTTPS_PROXY, NO_PROXY, ...).
     """
     retry = Retry(
         connect=2,
@@ -266,7 +279,7 @@ def make_session() -> requests.Session:
         backoff_factor=0.3,
         status_forcelist=(429, 500, 502, 503, 504),
         raise_on_status=False,
-        respect_retry_after_header=False,  # it may ask for hours, and there are other mirrors
+        respect_retry_after_header=False,  # a server may ask for hours
     )
     session = requests.Session()
     for scheme in ("http://", "https://"):
@@ -275,95 +288,99 @@ def make_session() -> requests.Session:
     return session
 
 
-def fetch(
+def fetch_file(
     session: requests.Session, url: str, part: Path, sizes: range, timeout_s: float = TIMEOUT_S
 ) -> bool:
-    """Complete the file ``part`` with the content of ``url``, beginning where ``part`` ends.
+    """Append the rest of ``url`` to the file ``part``.
 
-    A server that cannot begin there sends all of it again. ``sizes``: the allowed sizes in bytes.
-    Return whether one connection brought all of it. Raises DownloadError when the address does not
-    give such a file; OutputError when it cannot be written. What has been received is kept.
+    If the server cannot resume, the file starts again. ``sizes``: the allowed sizes in bytes.
+    Returns whether a single connection was enough. Raises DownloadError if the address has no such
+    file, and OutputError if it cannot be written. Received bytes are kept.
     """
-    failures, most, connections = 0, size_of(part), 1
+    failures, largest, connections = 0, file_size(part), 1
     while True:
         try:
-            _request(session, url, part, sizes, timeout_s)
+            _download_rest(session, url, part, sizes, timeout_s)
             return connections == 1
-        except _BrokenOff as error:
-            failures = 0 if size_of(part) - most >= CHUNK_BYTES else failures + 1
-            most = max(most, size_of(part))  # to come as far again is no progress
-            if failures == ATTEMPTS:
-                raise DownloadError(f"{shown(url)} broke off ({error})") from None
+        except _ConnectionLost as error:
+            failures = 0 if file_size(part) - largest >= CHUNK_BYTES else failures + 1
+            largest = max(largest, file_size(part))  # the same bytes again are not progress
+            if failures == MAX_FAILURES:
+                raise DownloadError(f"{redact_password(url)} broke off ({error})") from None
         connections += 1
         time.sleep(0.2 * failures)
 
 
-def size_of(path: Path) -> int:
-    """The bytes in a file; 0 when there is none."""
+def file_size(path: Path) -> int:
+    """Return the size of a file in bytes; 0 if there is none."""
     return path.stat().st_size if path.exists() else 0
 
 
-def shown(url: str) -> str:
-    """An address, or a text with addresses, as it may be printed: without a password."""
-    return re.sub("(?<=//)[^/]*@", "", url)
+def redact_password(text: str) -> str:
+    """Remove the passwords from the URLs in a text, so that it can be printed."""
+    return re.sub("(?<=//)[^/]*@", "", text)
 
 
-class _BrokenOff(Exception):
-    """The connection ended early; another may bring the rest."""
+class _ConnectionLost(Exception):
+    """The connection ended early. Another one may return the rest."""
 
 
-def _request(
+def _download_rest(
     session: requests.Session, url: str, part: Path, sizes: range, timeout_s: float
 ) -> None:
-    """Send one request for what is missing, and write what it brings."""
-    have = size_of(part)
+    """Request the missing bytes of a file, and append them."""
+    present = file_size(part)
     try:
-        headers = {"Range": f"bytes={have}-"} if have else {}
+        headers = {"Range": f"bytes={present}-"} if present else {}
         response = session.get(url, headers=headers, stream=True, timeout=timeout_s)
-    # tried again already, by the session
+    # the session has already retried
     except (requests.RequestException, HTTPError, ValueError) as error:
-        raise DownloadError(shown(f"{url} cannot be reached ({_reason(error)})")) from None
+        raise DownloadError(
+            redact_password(f"{url} cannot be reached ({_innermost_message(error)})")
+        ) from None
     with response:
-        begin = _begin(response, have)
-        if begin is None:  # what is here does not fit what is there
+        start = _response_start(response, present)
+        if start is None:  # the file here does not fit the file on the server
             part.unlink(missing_ok=True)
-            raise _BrokenOff("it cannot resume where the last connection ended")
+            raise _ConnectionLost("it cannot resume where the last connection ended")
         if response.status_code not in (200, 206):
             status = f"{response.status_code} {response.reason or ''}".rstrip()
-            raise DownloadError(f"{shown(url)} answers with status {status}")
+            raise DownloadError(f"{redact_password(url)} answers with status {status}")
         length = re.fullmatch(r"[0-9]{1,18}", response.headers.get("Content-Length", ""))
-        total = begin + int(length[0]) if length else None
+        total = start + int(length[0]) if length else None
         if total is not None:
             _check_size(url, total, sizes)
-        why = _receive(response, url, part, begin, sizes, total, timeout_s)
-    if why or (total is not None and size_of(part) < total):
-        whole = "" if total is None else f" of {total:,}"
-        raise _BrokenOff(f"after {size_of(part):,} bytes{whole}: {why or ENDED}")
+        failure = _write_response(response, url, part, start, sizes, total, timeout_s)
+    if failure or (total is not None and file_size(part) < total):
+        of_total = "" if total is None else f" of {total:,}"
+        raise _ConnectionLost(
+            f"after {file_size(part):,} bytes{of_total}: {failure or CONNECTION_ENDED}"
+        )
     try:
-        _check_size(url, size_of(part), sizes)
+        _check_size(url, file_size(part), sizes)
     except DownloadError:
         part.unlink()
         raise
 
 
-def _receive(
+def _write_response(
     response: requests.Response,
     url: str,
     part: Path,
-    begin: int,
+    start: int,
     sizes: range,
     total: Optional[int],
     timeout_s: float,
 ) -> str:
-    """Write what comes, from the byte ``begin`` on; return why it broke off, or nothing.
+    """Write the response from the byte ``start`` on. Return why the connection was lost, or "".
 
-    Raises DownloadError when ``timeout_s`` bring less than SLOWEST_BYTES_PER_S.
+    Raises DownloadError if fewer than MIN_BYTES_PER_S arrive during ``timeout_s``.
     """
-    # disable=None: hidden where no terminal is
+    # disable=None hides the bar if the output is not a terminal
     units = dict(unit="B", unit_scale=True, unit_divisor=1024, disable=None)
-    bar = tqdm(desc=part.stem, initial=begin, total=total, **units)
-    since, received = time.monotonic(), 0
-    with on_disk(part, NO_ROOM), part.open("ab" if begin else "wb") as file, bar:
+    bar = tqdm(desc=part.stem, initial=start, total=total, **units)
+    window_start, window_bytes = time.monotonic(), 0
+    with on_disk(part, DISK_FULL_HINT), part.open("ab" if start else "wb") as file, bar:
         try:
             while file.tell() < sizes.stop:
                 chunk = _read_chunk(response, sizes.stop - file.tell())
@@ -371,48 +388,54 @@ def _receive(
                     break
                 file.write(chunk)
                 bar.update(len(chunk))
-                received, seconds = received + len(chunk), time.monotonic() - since
+                window_bytes, seconds = window_bytes + len(chunk), time.monotonic() - window_start
                 if seconds < timeout_s:
                     continue
-                if received < SLOWEST_BYTES_PER_S * seconds:
-                    speed = f"{received:,} bytes in {seconds:.3g} s"
-                    least = f"at least {SLOWEST_BYTES_PER_S:,} a second are required"
-                    raise DownloadError(f"{shown(url)} is too slow ({speed}, {least})")
-                since, received = time.monotonic(), 0
+                if window_bytes < MIN_BYTES_PER_S * seconds:
+                    speed = f"{window_bytes:,} bytes in {seconds:.3g} s"
+                    required = f"at least {MIN_BYTES_PER_S:,} a second are required"
+                    raise DownloadError(f"{redact_password(url)} is too slow ({speed}, {required})")
+                window_start, window_bytes = time.monotonic(), 0
         except HTTPError as error:
-            return _reason(error)
+            return _innermost_message(error)
     return ""
 
 
-def _read_chunk(response: requests.Response, most: int) -> bytes:
-    """What has come, at most so much; waits until something has. Empty at the end."""
+def _read_chunk(response: requests.Response, max_bytes: int) -> bytes:
+    """Wait for the next bytes, and return at most ``max_bytes`` of them; b"" at the end."""
     read1 = getattr(response.raw, "read1", None)
-    # urllib3 1.26: its read waits until all of it has come, a trickle however long that takes
+    # urllib3 1.26 has no read1. Its read waits for all bytes, so a slow server needs a small chunk.
     if read1 is None:
-        return bytes(response.raw.read(min(SMALL_BYTES, most), decode_content=False))
-    return bytes(read1(min(CHUNK_BYTES, most), decode_content=False))
+        return bytes(response.raw.read(min(SMALL_CHUNK_BYTES, max_bytes), decode_content=False))
+    return bytes(read1(min(CHUNK_BYTES, max_bytes), decode_content=False))
 
 
-def _begin(response: requests.Response, have: int) -> Optional[int]:
-    """The byte at which a response begins; None if the ``have`` bytes here do not end there."""
+def _response_start(response: requests.Response, present: int) -> Optional[int]:
+    """Return where in the file a response starts; None if it does not continue the file here.
+
+    ``present``: the number of bytes that are already here.
+    """
     if response.status_code == 206:
         match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-        return have if match and int(match[1]) == have else None
-    return None if response.status_code == 416 and have else 0
+        return present if match and int(match[1]) == present else None
+    return None if response.status_code == 416 and present else 0
 
 
 def _check_size(url: str, size: int, sizes: range) -> None:
+    """Raise DownloadError if a file has none of the allowed ``sizes``."""
     if size not in sizes:
-        up_to = f" to {sizes.stop - 1:,}" if len(sizes) > 1 else ""
-        raise DownloadError(f"{shown(url)} has {size:,} bytes, expected {sizes.start:,}{up_to}")
+        upper_limit = f" to {sizes.stop - 1:,}" if len(sizes) > 1 else ""
+        raise DownloadError(
+            f"{redact_password(url)} has {size:,} bytes, expected {sizes.start:,}{upper_limit}"
+        )
 
 
-def _reason(error: BaseException) -> str:
-    """The message of the innermost of the network's errors, without the objects printed with it."""
-    inner = error.__cause__ or error.__context__
-    while isinstance(inner, (OSError, HTTPException, HTTPError)):
-        error, inner = inner, inner.__cause__ or inner.__context__
+def _innermost_message(error: BaseException) -> str:
+    """Return the message of the root cause of a network error, without object addresses."""
+    cause = error.__cause__ or error.__context__
+    while isinstance(cause, (OSError, HTTPException, HTTPError)):
+        error, cause = cause, cause.__cause__ or cause.__context__
     if isinstance(error, IncompleteRead):
-        return ENDED
+        return CONNECTION_ENDED
     text = str(getattr(error, "strerror", None) or error) or type(error).__name__
     return " ".join(re.sub(r"<[^>]*>:?", "", text).split())

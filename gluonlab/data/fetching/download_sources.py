@@ -1,7 +1,7 @@
-"""Where the files of data sets come from, and how each is known: a table, and no work.
+"""Download sources of the data sets: addresses, sizes and digests.
 
-Sizes and SHA-256 are those that TensorFlow Datasets and torchvision publish; CIFAR-10's batches are
-known by the SHA-1 of each.
+TensorFlow Datasets and torchvision publish these sizes and SHA-256 digests. The digests of
+CIFAR-10's batches are SHA-1.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gluonlab.errors import DataError, unknown
 
 @dataclass(frozen=True)
 class KnownFile:
-    """A file's name, size in bytes and digest, hexadecimal, by ``algorithm``."""
+    """Name, size in bytes and hexadecimal digest of a file."""
 
     name: str
     size: int
@@ -26,56 +26,53 @@ class KnownFile:
 
 
 @dataclass(frozen=True)
-class Contents:
-    """What an archive unpacks to: at most ``most_bytes`` in ``most_files``.
+class ArchiveContents:
+    """Contents of an archive: at most ``max_bytes`` in ``max_files`` files.
 
-    ``known``: its files, which are then all that is kept of it, and by which another packing of the
-    same files is recognised. Where they are not known, the archive's own digest decides, and its
-    files lie below one folder, which is left out. ``folder``: what that is called, so that what was
-    unpacked by hand is found, too.
+    ``known_files``: the only files that are unpacked. Their digests are checked instead of the
+    archive's digest, so a repacked archive is accepted. If there are none, the archive's digest is
+    checked, and the top folder is removed from all paths. ``top_folder``: name of the top folder;
+    it is searched if the user unpacked the archive by hand.
     """
 
-    most_bytes: int
-    most_files: int = 20_000
-    known: Tuple[KnownFile, ...] = ()
-    folder: str = ""
+    max_bytes: int
+    max_files: int = 20_000
+    known_files: Tuple[KnownFile, ...] = ()
+    top_folder: str = ""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The ``files`` of the data set ``name``, at each of ``mirrors``, tried in this order.
+    """Files of the data set ``name`` and the addresses of their folders.
 
-    ``contents``: for a data set that is one archive, what it holds.
+    ``mirrors`` are tried in this order. ``contents``: for a data set that is a single archive.
     """
 
     name: str
     files: Tuple[KnownFile, ...]
     mirrors: Tuple[str, ...]
-    contents: Optional[Contents] = None
+    contents: Optional[ArchiveContents] = None
 
     @property
     def size(self) -> int:
-        """Bytes to fetch."""
+        """Number of bytes to download."""
         return sum(file.size for file in self.files)
 
     @property
-    def known(self) -> Tuple[KnownFile, ...]:
-        """The files that the data set is read from, as far as they are known beforehand."""
-        return self.contents.known if self.contents else self.files
+    def known_files(self) -> Tuple[KnownFile, ...]:
+        """Files that the data set is read from, if they are listed here."""
+        return self.contents.known_files if self.contents else self.files
 
 
 def find_source(name: str, sources: Mapping[str, Source]) -> Source:
-    """The source of a data set.
-
-    Raises DataError, with the choices, when there is none of this name.
-    """
+    """Return the source of a data set. Raises DataError, with the choices, for other names."""
     if name not in sources:
         raise DataError(unknown("data set to download", name, sources))
     return sources[name]
 
 
-def _files(table: str, algorithm: str = "sha256") -> Tuple[KnownFile, ...]:
-    """The files of a table with a line ``name size digest`` for each."""
+def _parse_file_table(table: str, algorithm: str = "sha256") -> Tuple[KnownFile, ...]:
+    """Parse a table with one line ``name size digest`` per file."""
     rows = [line.split() for line in table.strip().split("\n")]
     return tuple(KnownFile(name, int(size), digest, algorithm) for name, size, digest in rows)
 
@@ -103,8 +100,8 @@ data_batch_4.bin 30730000 aab85764eb3584312d3c7f65fd2fd016e36a258e
 data_batch_5.bin 30730000 26e2849e66a845b7f1e4614ae70f4889ae604628
 test_batch.bin 30730000 67eb016db431130d61cd03c7ad570b013799c88c
 """
-# version 2 holds a third of the images back for validation, version 1 only 500; the numbers are the
-# shorter side in pixels
+# Version 2 has a third of the images for validation, version 1 only 500. 320 and 160 are the length
+# of the short side in pixels.
 IMAGENETTE = """
 imagenette2-320.tgz 341663724 569b4497c98db6dd29f335d1f109cf315fe127053cedf69010d047f0188e158c
 imagenette2-160.tgz 99003388 64d0c4859f35a461889e0147755a999a48b49bf38a7e0f9bd27003f10db02fe5
@@ -113,21 +110,26 @@ imagenette-160.tgz 98752094 4bacf19aa3f2454e330ac366c98ac1e470ccc6bebca8ff63ecc7
 """
 
 
-def _sources() -> Iterator[Source]:
+def _make_sources() -> Iterator[Source]:
+    """Yield the sources of all data sets."""
     ossci, cvdf = "ossci-datasets.s3.amazonaws.com", "storage.googleapis.com/cvdf-datasets"
-    yield Source("mnist", _files(MNIST), (f"https://{ossci}/mnist/", f"https://{cvdf}/mnist/"))
+    yield Source(
+        "mnist", _parse_file_table(MNIST), (f"https://{ossci}/mnist/", f"https://{cvdf}/mnist/")
+    )
     keras = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/"
     zalando = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
-    yield Source("fashion-mnist", _files(FASHION_MNIST), (keras, zalando))
-    batches = _files(CIFAR10_BATCHES, "sha1")
-    # beside the batches a page and a list of names; tar rounds up
+    yield Source("fashion-mnist", _parse_file_table(FASHION_MNIST), (keras, zalando))
+    batches = _parse_file_table(CIFAR10_BATCHES, "sha1")
+    # the archive also contains a page and a list of names, and tar pads files to whole blocks
     most_bytes = sum(batch.size for batch in batches) + 2**20
-    contents = Contents(most_bytes, known=batches, folder="cifar-10-batches-bin")
-    yield Source("cifar10", _files(CIFAR10), ("https://www.cs.toronto.edu/~kriz/",), contents)
-    for file in _files(IMAGENETTE):
-        # JPEGs do not shrink when they are packed: twice the archive is far more than it holds
-        contents, name = Contents(2 * file.size), file.name[: -len(".tgz")]
+    contents = ArchiveContents(most_bytes, known_files=batches, top_folder="cifar-10-batches-bin")
+    yield Source(
+        "cifar10", _parse_file_table(CIFAR10), ("https://www.cs.toronto.edu/~kriz/",), contents
+    )
+    for file in _parse_file_table(IMAGENETTE):
+        # compression hardly shrinks JPEGs, so twice the size of the archive is more than enough
+        contents, name = ArchiveContents(2 * file.size), file.name[: -len(".tgz")]
         yield Source(name, (file,), ("https://s3.amazonaws.com/fast-ai-imageclas/",), contents)
 
 
-SOURCES: Dict[str, Source] = {source.name: source for source in _sources()}
+SOURCES: Dict[str, Source] = {source.name: source for source in _make_sources()}

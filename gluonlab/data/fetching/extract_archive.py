@@ -1,4 +1,4 @@
-"""Unpack a tar archive that may be hostile: no links, no devices, nothing outside or too large."""
+"""Safe unpacking of tar archives: no links, no devices, no paths outside, limited size."""
 
 from __future__ import annotations
 
@@ -10,120 +10,121 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Dict, Iterator, Optional
 
-from gluonlab.data.fetching.data_folders import READ_BYTES, digest_of
-from gluonlab.data.fetching.download_sources import Contents
+from gluonlab.data.fetching.data_folders import CHUNK_BYTES, file_digest
+from gluonlab.data.fetching.download_sources import ArchiveContents
 from gluonlab.errors import DataError, OutputError
 from gluonlab.files.atomic_files import on_disk
 
-LONGEST_READ = 2**20  # of tarfile at once: a header, or a long name
-TAR_BLOCKS = 64 * 2**10  # what tar adds at the end of the archive, at most
-HEADER_BYTES = 4 * 512  # and before each file: a header, with a long name or times in another one
-# There is no list of what tarfile raises on hostile headers: besides its own errors, these.
-HOSTILE = (
+MAX_READ_BYTES = 2**20  # per read of tarfile: a header, or a long name
+END_BYTES = 64 * 2**10  # at most added by tar at the end of an archive
+HEADER_BYTES = 4 * 512  # per file: a header, and one more for a long name or times
+# tarfile does not document its exceptions for hostile headers. Fuzzing found these.
+TARFILE_ERRORS = (
     tarfile.TarError, zlib.error, EOFError, OSError, ValueError, ArithmeticError, LookupError,
     RecursionError,
 )  # fmt: skip
-UNUSED = "the archive is not used"
-REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
+NOT_USED = "the archive is not used"
+ALLOWED_TYPES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
 
 
-def unpack(
-    archive: Path, target: Path, contents: Contents, no_room: str = "make room"
+def unpack_archive(
+    archive: Path, target: Path, contents: ArchiveContents, disk_full_hint: str = "make room"
 ) -> Dict[str, str]:
-    """Write the files of a .tar.gz (or .tar) below the empty folder ``target``, each once.
+    """Write the files of a .tar.gz or .tar into the empty folder ``target``; return their SHA-256.
 
-    Where ``contents`` knows its files these alone are written, into ``target`` itself, and
-    compared; else the folder that all lie in is left out. Returns the SHA-256 of each file. Owners,
-    permissions and times are those of any new file.
+    If ``contents`` lists known files, only these are written, without folders, and their digests
+    are checked. Otherwise the top folder of the archive is removed from all paths. Owners,
+    permissions and times are not restored.
 
-    Raises DataError for an archive that is damaged, or holds a link, a device, a path that leads
-    out of the target, a name twice, or more than ``contents`` allows, whatever its headers promise;
-    OutputError when there is no room. A part may be written then.
+    Raises DataError for a damaged archive, a link, a device, a path outside the target, a duplicate
+    name, or more than ``contents`` allows, whatever the headers promise. Raises OutputError if the
+    disk is full. Some files may then already be written.
     """
-    rename = _known_name if contents.known else _without_first_folder
     digests: Dict[str, str] = {}
-    with _opened(archive, contents) as tar:
-        for member in _checked(tar, archive, contents):
-            name = rename(member.name, contents)
+    with _open_archive(archive, contents) as tar:
+        for member in _checked_members(tar, archive, contents):
+            name = _target_name(member.name, contents)
             if name is None or member.isdir():
                 continue
             if name in digests:
-                raise DataError(f"{archive}: {member.name!r} is in it twice: {UNUSED}")
-            digests[name] = _write(tar, member, archive, target / name, no_room)
-    _compare(archive, target, contents)
+                raise DataError(f"{archive}: {member.name!r} is in it twice: {NOT_USED}")
+            digests[name] = _write_member(tar, member, archive, target / name, disk_full_hint)
+    _check_known_files(archive, target, contents)
     return digests
 
 
-class _Bounded:
-    """What tarfile reads from: forwards only, never much at once, and at most ``most_bytes``."""
+class _BoundedReader:
+    """Forward-only reader for tarfile, with limits per read and in all (``max_bytes``)."""
 
-    def __init__(self, file: IO[bytes], most_bytes: int) -> None:
-        self.file, self.most_bytes, self.position = file, most_bytes, 0
+    def __init__(self, file: IO[bytes], max_bytes: int) -> None:
+        self.file, self.max_bytes, self.position = file, max_bytes, 0
 
     def tell(self) -> int:
         return self.position
 
     def read(self, size: int) -> bytes:
-        if not 0 <= size <= LONGEST_READ:
+        if not 0 <= size <= MAX_READ_BYTES:
             raise tarfile.TarError(f"a header of {size:,} bytes")
         data = self.file.read(size)
         self.position += len(data)
-        if self.position > self.most_bytes:
-            raise tarfile.TarError(f"it unpacks to more than {self.most_bytes:,} bytes")
+        if self.position > self.max_bytes:
+            raise tarfile.TarError(f"it unpacks to more than {self.max_bytes:,} bytes")
         return data
 
     def seek(self, position: int) -> int:
         if position < self.position:
             raise tarfile.TarError("a header that points backwards")
-        while self.position < position and self.read(min(LONGEST_READ, position - self.position)):
+        while self.position < position and self.read(min(MAX_READ_BYTES, position - self.position)):
             pass
         return self.position
 
 
 @contextmanager
-def _opened(archive: Path, contents: Contents) -> Iterator[tarfile.TarFile]:
-    """The archive as a tarfile, and all that it may say of damaged headers as a DataError.
+def _open_archive(archive: Path, contents: ArchiveContents) -> Iterator[tarfile.TarFile]:
+    """Open the archive as a tarfile, and convert the errors of damaged headers to DataErrors.
 
-    What it reads is bounded, so that a small file cannot inflate without end, be it in memory or in
-    a part that is skipped.
+    Reading is bounded, so a small file cannot inflate forever, in memory or in a skipped part.
     """
-    most_bytes = contents.most_bytes + contents.most_files * HEADER_BYTES + TAR_BLOCKS
+    max_bytes = contents.max_bytes + contents.max_files * HEADER_BYTES + END_BYTES
     try:
-        with archive.open("rb") as packed:
-            plain = packed.read(2) != b"\x1f\x8b"
-            packed.seek(0)
-            stream: Any = packed if plain else gzip.GzipFile(fileobj=packed)
-            bounded: Any = _Bounded(stream, most_bytes)
+        with archive.open("rb") as file:
+            is_uncompressed = file.read(2) != b"\x1f\x8b"
+            file.seek(0)
+            stream: Any = file if is_uncompressed else gzip.GzipFile(fileobj=file)
+            bounded: Any = _BoundedReader(stream, max_bytes)
             with tarfile.TarFile(fileobj=bounded) as tar:
                 yield tar
     except (DataError, OutputError):
         raise
-    except HOSTILE as error:
+    except TARFILE_ERRORS as error:
         raise DataError(f"{archive}: not a usable archive ({error}): fetch it again") from None
 
 
-def _checked(tar: tarfile.TarFile, archive: Path, contents: Contents) -> Iterator[tarfile.TarInfo]:
-    """The files and folders of an archive.
+def _checked_members(
+    tar: tarfile.TarFile, archive: Path, contents: ArchiveContents
+) -> Iterator[tarfile.TarInfo]:
+    """Yield the files and folders of an archive.
 
-    Raises DataError for anything else, before it is written.
+    Raises DataError for any other member before it is written.
     """
-    room, count = contents.most_bytes, 0
+    bytes_left, count = contents.max_bytes, 0
     for member in iter(tar.next, None):
-        count, room = count + 1, room - member.size
-        wrong = _what_is_wrong(member)
-        if not wrong and (room < 0 or count > contents.most_files):
-            limits = f"{contents.most_bytes:,} bytes in {contents.most_files:,} files"
-            wrong = f"is too much: at most {limits} are allowed"
-        if wrong:
-            raise DataError(f"{archive}: {member.name!r} {wrong}: {UNUSED}")
+        count, bytes_left = count + 1, bytes_left - member.size
+        fault = _member_fault(member)
+        if not fault and (bytes_left < 0 or count > contents.max_files):
+            limits = f"{contents.max_bytes:,} bytes in {contents.max_files:,} files"
+            fault = f"is too much: at most {limits} are allowed"
+        if fault:
+            raise DataError(f"{archive}: {member.name!r} {fault}: {NOT_USED}")
         yield member
 
 
-def _what_is_wrong(member: tarfile.TarInfo) -> str:
+def _member_fault(member: tarfile.TarInfo) -> str:
+    """Describe why a member of an archive is refused; "" if it is accepted."""
     parts = member.name.split("/")
     if member.issym() or member.islnk():
         return f"is a link to {member.linkname!r}"
-    if member.type not in REGULAR or member.issparse() or member.size < 0:
+    if member.type not in ALLOWED_TYPES or member.issparse() or member.size < 0:
         return "is neither a file nor a folder"
     if member.name.startswith("/"):
         return "is an absolute path"
@@ -135,51 +136,48 @@ def _what_is_wrong(member: tarfile.TarInfo) -> str:
     return ""
 
 
-def _known_name(name: str, contents: Contents) -> Optional[str]:
-    """The last part of a name, if that is a file that is wanted."""
-    last = name.split("/")[-1]
-    return last if any(file.name == last for file in contents.known) else None
-
-
-def _without_first_folder(name: str, contents: Contents) -> Optional[str]:
-    """a/b/c -> b/c; None for what is not below a folder."""
+def _target_name(name: str, contents: ArchiveContents) -> Optional[str]:
+    """Return the path of a member below the target folder; None if it is not written."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
+    if contents.known_files:
+        known = [file.name for file in contents.known_files]
+        return parts[-1] if parts and parts[-1] in known else None
     return "/".join(parts[1:]) or None
 
 
-def _write(
-    tar: tarfile.TarFile, member: tarfile.TarInfo, archive: Path, path: Path, no_room: str
+def _write_member(
+    tar: tarfile.TarFile, member: tarfile.TarInfo, archive: Path, path: Path, disk_full_hint: str
 ) -> str:
-    """Write one file; its SHA-256."""
+    """Write one file; return its SHA-256."""
     content, digest = tar.extractfile(member), hashlib.sha256()
-    # what goes wrong in reading is the archive's fault, in opening, writing and closing the disk's
-    with on_disk(path, no_room):
+    # Read errors are faults of the archive. Errors of open, write and close are faults of the disk.
+    with on_disk(path, disk_full_hint):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = path.open("xb")
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
             raise DataError(
-                f"{archive}: {member.name!r} is both a file and a folder: {UNUSED}"
+                f"{archive}: {member.name!r} is both a file and a folder: {NOT_USED}"
             ) from None
     try:
-        for chunk in iter(lambda: content.read(READ_BYTES), b""):  # type: ignore[union-attr]
+        for chunk in iter(lambda: content.read(CHUNK_BYTES), b""):  # type: ignore[union-attr]
             digest.update(chunk)
-            with on_disk(path, no_room):
+            with on_disk(path, disk_full_hint):
                 file.write(chunk)
     finally:
-        with on_disk(path, no_room):
+        with on_disk(path, disk_full_hint):
             file.close()
     return digest.hexdigest()
 
 
-def _compare(archive: Path, target: Path, contents: Contents) -> None:
-    """Raise DataError when a known file is missing, or has another digest."""
-    for file in contents.known:
+def _check_known_files(archive: Path, target: Path, contents: ArchiveContents) -> None:
+    """Raise DataError if a known file is missing or has another digest."""
+    for file in contents.known_files:
         if not (target / file.name).is_file():
             raise DataError(f"{archive}: {file.name} is not in it: fetch it again")
-        found = digest_of(target / file.name, file.algorithm)
-        if found != file.digest:
+        digest = file_digest(target / file.name, file.algorithm)
+        if digest != file.digest:
             raise DataError(
-                f"{archive}: {file.name} in it has {file.algorithm} {found}, "
+                f"{archive}: {file.name} in it has {file.algorithm} {digest}, "
                 f"expected {file.digest}: fetch it again"
             )

@@ -1,10 +1,10 @@
-"""Processes that decode image files side by side.
+"""Pool of processes that decode image files.
 
-Not forks of this one, which would make MXNet replace its engine's workers
-(`gluonlab.engine.cpu_threads`), but new processes that load Pillow and nothing of MXNet. Pixels
-come back through memory that both sides map, paths and messages through pipes.
+The processes are not forks of this one, because a fork makes MXNet replace its engine's workers
+(`gluonlab.engine.cpu_threads`). They are new processes, which load Pillow but not MXNet. Pixels
+come back through shared memory, paths and messages through pipes.
 
-Start them where MXNet has nothing to do: before Python 3.10 a new process begins as a fork.
+Start the pool while MXNet is idle: before Python 3.10, a new process starts as a fork.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ import numpy as np
 
 import gluonlab
 from gluonlab.data.images.decode_image import CHANNELS
-from gluonlab.data.images.image_locations import Place
+from gluonlab.data.images.image_locations import ImageLocation
 from gluonlab.data.images.resize_image import resolve_resizer
-from gluonlab.data.images.turbojpeg import agrees
+from gluonlab.data.images.turbojpeg import matches_pillow
 from gluonlab.errors import DataError, RunError
 from gluonlab.host.resources import keeping
 
@@ -38,57 +38,61 @@ if TYPE_CHECKING:
 
     Requests = queue.SimpleQueue["Optional[DecodeRequest]"]
 
-Wrong = List[Tuple[int, str]]  # positions of files that cannot be decoded, and why
+DecodeErrors = List[Tuple[int, str]]  # position and error message of files with errors
 
-# images per request: long beside a request's own cost, short beside a batch that several processes
-# share
-SLOTS = 16
-KEEP_MEMORY = keeping(2**26)  # bytes: what one image needs
+# Long compared with the overhead of a request, and short compared with a batch, which several
+# processes share.
+REQUEST_IMAGES = 16
+ALLOCATOR_VARIABLES = keeping(2**26)  # bytes, enough for one image
 
 
-class Decoding:
+class PendingImages:
     """Images (n, 3, size, size) that are being decoded.
 
-    Only `Decoders` makes one, which keeps the decoders alive.
+    Only `DecoderPool` creates it. It keeps the pool alive.
     """
 
-    def __init__(self, decoders: Decoders, images: "Pixels", parts: "List[DecodeFuture]") -> None:
-        self._decoders, self._images, self._parts = decoders, images, parts
+    def __init__(self, pool: DecoderPool, images: "Pixels", futures: "List[DecodeFuture]") -> None:
+        self._pool, self._images, self._futures = pool, images, futures
 
     def result(self) -> "Pixels":
         """Wait for the images.
 
-        Raises DataError for the first that is wrong, RunError for a process that has ended, and
+        Raises DataError for the first file with an error, RunError if a process has ended, and
         CancelledError after `cancel`.
         """
-        images, wrong = self.good()
-        if wrong:
-            raise DataError(wrong[min(wrong)])
+        images, errors = self.result_with_errors()
+        if errors:
+            raise DataError(errors[min(errors)])
         return images
 
-    def good(self) -> "Tuple[Pixels, Dict[int, str]]":
-        """Wait for the images; position -> reason of those that are wrong, whose pixels are any."""
+    def result_with_errors(self) -> "Tuple[Pixels, Dict[int, str]]":
+        """Wait for the images; also return position -> error message of files with errors.
+
+        The pixels of files with errors are undefined.
+        """
         try:
-            outcomes = [part.result() for part in self._parts]
+            all_errors = [future.result() for future in self._futures]
         finally:
             self.cancel()
-        begins = range(0, len(self._images), SLOTS)
+        begins = range(0, len(self._images), REQUEST_IMAGES)
         return self._images, {
-            begin + slot: reason for begin, wrong in zip(begins, outcomes) for slot, reason in wrong
+            begin + slot: reason
+            for begin, errors in zip(begins, all_errors)
+            for slot, reason in errors
         }
 
     def cancel(self) -> None:
-        """Cancel what has not begun."""
-        for part in self._parts:
-            part.cancel()
+        """Cancel the requests that have not started."""
+        for future in self._futures:
+            future.cancel()
 
 
-class Decoders:
-    """``count`` processes that decode images to (3, ``size``, ``size``).
+class DecoderPool:
+    """Pool of ``count`` processes that decode images to (3, ``size``, ``size``).
 
-    They end with this object, once what it has begun is not waited for, or with this process.
-    ``resizer``: one of `gluonlab.data.images.resize_image`, by default the usual one; DataError if
-    it is not installed.
+    They end with this object, after the last `PendingImages` is released, or with this process.
+    ``resizer``: see `gluonlab.data.images.resize_image.resolve_resizer`.
     """
 
     def __init__(self, size: int, count: int, resizer: Optional[str] = None) -> None:
@@ -96,82 +100,86 @@ class Decoders:
         self._workers = [DecodeWorker(size, self.resizer) for _ in range(count)]
         self._requests: "Requests" = queue.SimpleQueue()
         for worker in self._workers:
-            work = Server(worker, self._requests).run
+            work = RequestDispatcher(worker, self._requests).run
             threading.Thread(target=work, name="gluonlab-decode", daemon=True).start()
-        # call it to end them earlier
-        self.close = weakref.finalize(self, _end, self._workers, self._requests)
+        # call it to end the processes earlier
+        self.close = weakref.finalize(self, _stop_workers, self._workers, self._requests)
 
-    def begin(self, paths: Sequence[Place], seeds: Optional[Sequence[int]] = None) -> Decoding:
-        """Have these n files decoded, after all that was begun before.
+    def submit(
+        self, paths: Sequence[ImageLocation], seeds: Optional[Sequence[int]] = None
+    ) -> PendingImages:
+        """Queue these n files to be decoded.
 
-        ``seeds``: n, for random crops. Raises ValueError once the decoders have been closed.
+        ``seeds``: one per file, for random crops. Raises ValueError if the pool has been closed.
         """
         images = np.empty((len(paths), CHANNELS, self.size, self.size), np.uint8)
-        begins = range(0, len(paths), SLOTS)
-        parts = [DecodeFuture() for _ in begins]
-        begun = Decoding(self, images, parts)
+        begins = range(0, len(paths), REQUEST_IMAGES)
+        futures = [DecodeFuture() for _ in begins]
+        pending = PendingImages(self, images, futures)
         try:
-            for answer, begin in zip(parts, begins):
-                at = slice(begin, begin + SLOTS)
+            for future, begin in zip(futures, begins):
+                part = slice(begin, begin + REQUEST_IMAGES)
                 self._requests.put(
-                    DecodeRequest(answer, paths[at], seeds and seeds[at], images[at])
+                    DecodeRequest(future, paths[part], seeds and seeds[part], images[part])
                 )
-            # checked last: another thread may have closed them meanwhile, and nobody serves what
-            # comes later
+            # Checked last: another thread may have closed the pool in the meantime, and later
+            # requests would never be answered.
             if not self.close.alive:
                 raise ValueError("these decoders have been closed")
-        except BaseException:  # that, or Ctrl-C
-            begun.cancel()
+        except BaseException:  # that error, or Ctrl-C
+            pending.cancel()
             raise
-        return begun
+        return pending
 
-    def decode(self, paths: Sequence[Place], seeds: Optional[Sequence[int]] = None) -> "Pixels":
-        """The images (n, 3, size, size) in these files.
+    def decode(
+        self, paths: Sequence[ImageLocation], seeds: Optional[Sequence[int]] = None
+    ) -> "Pixels":
+        """Decode these files to images (n, 3, size, size).
 
-        Raises what `begin` and `Decoding.result` do.
+        Raises the errors of `submit` and `PendingImages.result`.
         """
-        return self.begin(paths, seeds).result()
+        return self.submit(paths, seeds).result()
 
-    def in_turns(
-        self, paths: Sequence[Place], images: int
+    def decode_in_chunks(
+        self, paths: Sequence[ImageLocation], chunk_size: int
     ) -> "Iterator[Tuple[Pixels, Dict[int, str]]]":
-        """`Decoding.good` of ``images`` files at a time, for sets that do not fit memory."""
-        for begin in range(0, len(paths), images):
-            yield self.begin(paths[begin : begin + images]).good()
+        """Decode ``chunk_size`` files at a time; yield images and errors of each chunk."""
+        for begin in range(0, len(paths), chunk_size):
+            yield self.submit(paths[begin : begin + chunk_size]).result_with_errors()
 
 
-def _end(workers: List[DecodeWorker], requests: "Requests") -> None:
-    """End the processes at once, in any thread: nobody is left to look at what they decode."""
+def _stop_workers(workers: List[DecodeWorker], requests: "Requests") -> None:
+    """Kill the processes. Any thread may call it."""
     requests.put(None)
     for worker in workers:
         worker.process.kill()
     for worker in workers:
         worker.process.wait()
         assert worker.process.stdin is not None and worker.process.stdout is not None
-        with suppress(OSError):  # words that it has not read
+        with suppress(OSError):  # it may have unread requests
             worker.process.stdin.close()
         worker.process.stdout.close()
 
 
-# --- one process, and the thread that hands requests to it
+# --- a process, and the thread that sends requests to it
 
 
 class DecodeFuture:
-    """A request's outcome: set once, read by one waiter.
+    """Outcome of a request, which is set once and read by one waiter.
 
-    Not a Future, whose lock both sides take: a Ctrl-C in whoever has just taken it may leave it
-    locked, and the thread that serves would wait for it for ever. This one is only opened by that
-    thread.
+    It is not a concurrent.futures.Future, which both sides lock. A Ctrl-C in the waiter could leave
+    that lock locked, and the dispatching thread would wait forever. Here only that thread releases
+    the lock.
     """
 
     def __init__(self) -> None:
         self.cancelled = False
-        self._outcome: "Wrong | BaseException | None" = None
+        self._outcome: "DecodeErrors | BaseException | None" = None
         self._closed = threading.Lock()
         self._closed.acquire()
 
-    def result(self) -> Wrong:
-        """Wait for the outcome. Raises what went wrong, CancelledError for a cancelled request."""
+    def result(self) -> DecodeErrors:
+        """Wait for the outcome. Raises the error that ended the request, or CancelledError."""
         if self._outcome is None:
             with self._closed:
                 pass
@@ -181,95 +189,96 @@ class DecodeFuture:
         return self._outcome
 
     def cancel(self) -> None:
-        """Cancel the request, unless it has begun."""
+        """Cancel the request unless it has started."""
         self.cancelled = True
 
-    def set(self, outcome: "Wrong | BaseException") -> None:
-        """What is wrong with the request's files, or the error that ended it."""
+    def set(self, outcome: "DecodeErrors | BaseException") -> None:
+        """Set the errors of the files, or the exception that ended the request."""
         self._outcome = outcome
         self._closed.release()
 
 
 class DecodeRequest(NamedTuple):
-    """At most `SLOTS` files, and where their pixels go."""
+    """At most `REQUEST_IMAGES` files, and the array for their pixels."""
 
-    answer: DecodeFuture
-    paths: Sequence[Place]
+    future: DecodeFuture
+    paths: Sequence[ImageLocation]
     seeds: Optional[Sequence[int]]
     images: "Pixels"
 
 
 class DecodeWorker:
-    """A process of `gluonlab.data.images.decoder_process`, which shares memory for two requests'
-    images.
-    """
+    """Process of `gluonlab.data.images.decoder_process`, with shared memory for two requests."""
 
     def __init__(self, size: int, resizer: str) -> None:
-        # has no name in any folder: nothing is left behind, whoever is killed
+        # an anonymous file: nothing is left behind if a process is killed
         fd = os.memfd_create("gluonlab-images")
         try:
-            os.ftruncate(fd, 2 * SLOTS * CHANNELS * size**2)
+            os.ftruncate(fd, 2 * REQUEST_IMAGES * CHANNELS * size**2)
             memory = np.frombuffer(mmap.mmap(fd, 0), np.uint8)
-            self.memory = memory.reshape(2 * SLOTS, CHANNELS, size, size)
+            self.memory = memory.reshape(2 * REQUEST_IMAGES, CHANNELS, size, size)
             package = str(Path(gluonlab.__file__).resolve().parent.parent)
             path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-            words = [
+            options = [
                 "-m",
                 "gluonlab.data.images.decoder_process",
                 str(fd),
-                str(2 * SLOTS),
+                str(2 * REQUEST_IMAGES),
                 str(size),
             ]
-            words += [str(int(agrees())), resizer]
+            options += [str(int(matches_pillow())), resizer]
             self.process = subprocess.Popen(
-                [sys.executable, *words],
+                [sys.executable, *options],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=[fd],
-                # what somebody has set is meant
-                env={**KEEP_MEMORY, **os.environ, "PYTHONPATH": path},
-                start_new_session=True,  # Ctrl-C is for the parent
+                # the variables of the user take precedence
+                env={**ALLOCATOR_VARIABLES, **os.environ, "PYTHONPATH": path},
+                start_new_session=True,  # Ctrl-C is handled by the parent
                 encoding="utf-8",
             )
         finally:
             os.close(fd)
 
-    def ask(self, paths: Sequence[Place], seeds: Optional[Sequence[int]], first: int) -> None:
-        """Have it decode these files into the memory from the image ``first`` on."""
+    def send_request(
+        self, paths: Sequence[ImageLocation], seeds: Optional[Sequence[int]], first: int
+    ) -> None:
+        """Send a request to decode these files into the memory from slot ``first`` on."""
         assert self.process.stdin is not None
-        words = json.dumps({"paths": list(paths), "seeds": seeds and list(seeds), "first": first})
-        # closed on its side, or on this one: then it answers nothing
+        request = json.dumps({"paths": list(paths), "seeds": seeds and list(seeds), "first": first})
+        # If the pipe is closed on either side, `read_response` raises the error.
         with suppress(OSError, ValueError):
-            self.process.stdin.write(words + "\n")
+            self.process.stdin.write(request + "\n")
             self.process.stdin.flush()
 
-    def answer(self) -> "Wrong":
-        """Wait until the request is done; (position, reason) of the files that are wrong.
+    def read_response(self) -> "DecodeErrors":
+        """Wait until the request is done; return (position, message) of files with errors.
 
-        Raises RunError when the process has ended.
+        Raises RunError if the process has ended.
         """
         assert self.process.stdout is not None
         try:
-            answer = self.process.stdout.readline()
+            response = self.process.stdout.readline()
         except (OSError, ValueError):
-            answer = ""
-        if not answer:
+            response = ""
+        if not response:
             status = self.process.wait()
-            how = (
+            ending = (
                 "was killed, as the system does when memory is short: use fewer"
                 if status == -signal.SIGKILL
                 else f"ended with status {status}: see above, or use fewer"
             )
-            raise RunError(f"a process that decodes images {how} with --decoders")
-        return [(slot, reason) for slot, reason in json.loads(answer)["wrong"]]
+            raise RunError(f"a process that decodes images {ending} with --decoders")
+        return [(slot, reason) for slot, reason in json.loads(response)["wrong"]]
 
 
-class Server:
-    """Hands requests to one process, the next before the last one's pixels are copied.
+class RequestDispatcher:
+    """Loop of a thread that sends requests to one process.
 
-    The work of one thread, to which Ctrl-C does not come. Not a thread of concurrent.futures, which
-    starts with the first request: a Ctrl-C just then leaves it unknown to its pool, and Python
-    waits for it for ever at its end. It knows nothing of `Decoders`, which it must not keep alive.
+    The next request is sent before the pixels of the last one are copied. The thread is not one of
+    concurrent.futures, which starts with the first request. A Ctrl-C at that moment would hide it
+    from its pool, and Python would wait for it forever at exit. The dispatcher has no reference to
+    `DecoderPool`, which it must not keep alive.
     """
 
     def __init__(self, worker: DecodeWorker, requests: "Requests") -> None:
@@ -277,26 +286,26 @@ class Server:
         self.first, self.ended = 0, False
 
     def run(self) -> None:
-        """Until there is None instead of a request."""
-        current: Optional[DecodeRequest] = None  # what the process is at
+        """Process requests until there is None instead of a request."""
+        current: Optional[DecodeRequest] = None  # the request that the process works on
         while current is not None or not self.ended:
             if current is None:
-                current = self._hand_over(wait=True)
+                current = self._send_next(wait=True)
                 continue
             try:
-                wrong = self.worker.answer()
+                errors = self.worker.read_response()
             except BaseException as error:
-                current.answer.set(error)
+                current.future.set(error)
                 current = None
                 continue
             pixels = self.worker.memory[self.first :][: len(current.paths)]
-            done, current = current, self._hand_over(wait=False)
+            done, current = current, self._send_next(wait=False)
             done.images[:] = pixels
-            done.answer.set(wrong)
-            del done  # the pixels belong to who made the request
+            done.future.set(errors)
+            del done  # so that the pixels are freed when the caller drops them
 
-    def _hand_over(self, wait: bool) -> Optional[DecodeRequest]:
-        """Give the process the next request; None if there is none, or nobody needs it any more."""
+    def _send_next(self, wait: bool) -> Optional[DecodeRequest]:
+        """Send the next request. Returns None if there is none, or if it was cancelled."""
         try:
             request = self.requests.get(block=wait)
         except queue.Empty:
@@ -305,14 +314,14 @@ class Server:
             self.requests.put(None)  # for the other threads
             self.ended = True
             return None
-        if request.answer.cancelled:
-            request.answer.set(CancelledError())
+        if request.future.cancelled:
+            request.future.set(CancelledError())
             return None
-        self.first = SLOTS - self.first
+        self.first = REQUEST_IMAGES - self.first
         try:
-            self.worker.ask(request.paths, request.seeds, self.first)
-        # such as TypeError for a path that is no str: the process knows nothing of it
+            self.worker.send_request(request.paths, request.seeds, self.first)
+        # such as TypeError for a path that is not a str; nothing was sent
         except BaseException as error:
-            request.answer.set(error)
+            request.future.set(error)
             return None
         return request

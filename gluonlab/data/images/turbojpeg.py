@@ -1,9 +1,8 @@
-"""Plain JPEGs decoded by libjpeg-turbo itself, through simplejpeg: Pillow's pixels, sooner.
+"""Fast decoding of plain JPEGs with libjpeg-turbo (simplejpeg), to the same pixels as Pillow.
 
-Of an image of 64x64, Pillow spends four fifths of its time around the decoding: it looks for a
-plugin, reads the header in Python, and copies. Anything but a plain file is left to Pillow, such as
-one with EXIF, in CMYK, or with the least damage. Whether both give the same pixels here is tried
-once in a process (`agrees`).
+For an image of 64x64, Pillow spends four fifths of the time outside the decoder: it searches for a
+plugin, reads the header in Python, and copies. Pillow decodes all other files, such as JPEGs with
+EXIF, CMYK or any damage. `matches_pillow` compares the pixels once per process.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from gluonlab.errors import warn
 
 try:
     import simplejpeg
-except ImportError:  # then all is Pillow's: the same pixels, later
+except ImportError:  # Pillow decodes all images then
     simplejpeg = None
 
 if TYPE_CHECKING:
@@ -27,89 +26,111 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.uint8]
 
-START = b"\xff\xd8\xff"
-MOST_PIXELS = 2**19  # 800x600 and some more
-# 128x128; Pillow resizes larger ones sooner if it has decoded them itself
-MOST_PIXELS_FOR_PILLOW = 2**14
-MOST_BYTES = 2**21  # of such a file
-HEADER_BYTES = 2**12  # in which its first scan begins; a buffer for all of it would cost more
+JPEG_START = b"\xff\xd8\xff"
+MAX_JPEG_PIXELS = 2**19  # somewhat more than 800x600
+# 128x128; if Pillow resizes a larger image, it is faster when Pillow also decodes it
+MAX_PIXELS_FOR_PILLOW = 2**14
+MAX_JPEG_BYTES = 2**21
+HEADER_BYTES = 2**12  # the first scan starts within them; reading the whole file would be slower
 FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended, progressive; coded by Huffman
 SCAN = 0xDA
-# tables, restart intervals, comments: Pillow makes nothing of what they hold
-SKIPPED = (0xDB, 0xC4, 0xDD, 0xFE)
-JFIF, COLOUR_PROFILE = (0xE0, b"JFIF\0", 14), (0xE2, b"ICC_PROFILE\0", 14)
-KNOWN = (JFIF, COLOUR_PROFILE)  # marker, how it begins, its least length
-PLAIN = (1, 3)  # components: grey, and YCbCr
+# tables, restart intervals, comments: they do not affect how Pillow reads the image
+SKIPPED_SEGMENTS = (0xDB, 0xC4, 0xDD, 0xFE)
+JFIF, COLOR_PROFILE = (0xE0, b"JFIF\0", 14), (0xE2, b"ICC_PROFILE\0", 14)
+KNOWN_SEGMENTS = (JFIF, COLOR_PROFILE)  # marker, first bytes, minimum length
+COMPONENT_COUNTS = (1, 3)  # grayscale, and YCbCr
 
 
-def plain_size(content: bytes) -> Optional[Tuple[int, int]]:
-    """Width and height of a JPEG that `pixels` decodes, from its header; None for any other."""
-    if not content.startswith(START):
+def read_plain_jpeg_size(content: bytes) -> Optional[Tuple[int, int]]:
+    """Read width and height of a JPEG that `decode_jpeg` supports; None for any other file."""
+    if not content.startswith(JPEG_START):
         return None
-    size, place = None, 2
-    while place + 4 <= len(content) and content[place] == 0xFF:
-        marker, length = content[place + 1], int.from_bytes(content[place + 2 : place + 4], "big")
-        body = place + 4
+    size, position = None, 2
+    while position + 4 <= len(content) and content[position] == 0xFF:
+        marker, length = (
+            content[position + 1],
+            int.from_bytes(content[position + 2 : position + 4], "big"),
+        )
+        segment = position + 4
         if marker == SCAN:
             return size
         if marker in FRAMES:
-            if size is not None or length < 8 or len(content) < body + 6 or content[body] != 8:
+            if (
+                size is not None
+                or length < 8
+                or len(content) < segment + 6
+                or content[segment] != 8
+            ):
                 return None
-            height, width = (content[at] << 8 | content[at + 1] for at in (body + 1, body + 3))
-            if content[body + 5] not in PLAIN or not 0 < width * height <= MOST_PIXELS:
+            height, width = (
+                content[offset] << 8 | content[offset + 1] for offset in (segment + 1, segment + 3)
+            )
+            if (
+                content[segment + 5] not in COMPONENT_COUNTS
+                or not 0 < width * height <= MAX_JPEG_PIXELS
+            ):
                 return None
             size = width, height
-        elif marker not in SKIPPED and not any(
-            marker == known and length >= least + 2 and content.startswith(begins, body)
-            for known, begins, least in KNOWN
+        elif marker not in SKIPPED_SEGMENTS and not any(
+            marker == known_marker
+            and length >= min_length + 2
+            and content.startswith(prefix, segment)
+            for known_marker, prefix, min_length in KNOWN_SEGMENTS
         ):
             return None
-        place += 2 + length
+        position += 2 + length
     return None
 
 
-def pixels(content: bytes) -> "Optional[Rows]":
-    """RGBX (height, width, 4) of a JPEG with a `plain_size`; None where its data are damaged."""
+def decode_jpeg(content: bytes) -> "Optional[Rows]":
+    """Decode a plain JPEG to RGBX (height, width, 4); return None if its data are damaged."""
     try:
-        found: "Rows" = simplejpeg.decode_jpeg(content, "RGBX")
-    except ValueError:  # also for what libjpeg would only warn of
+        rows: "Rows" = simplejpeg.decode_jpeg(content, "RGBX")
+    except ValueError:  # also for damage of which libjpeg only warns
         return None
-    return found
+    return rows
 
 
 @lru_cache(maxsize=None)
-def agrees() -> bool:
-    """Whether `pixels` is here and gives what Pillow gives; one warning where it differs."""
+def matches_pillow() -> bool:
+    """Return whether simplejpeg is installed and decodes to the same pixels as Pillow.
+
+    Warns once if the pixels differ.
+    """
     if simplejpeg is None:
         return False
-    if all(map(_same, _examples())):
+    if all(map(_decodes_like_pillow, _example_jpegs())):
         return True
     warn(
         "simplejpeg decodes JPEGs to other pixels than Pillow, and is not used: "
-        "install simplejpeg and Pillow anew"
+        "install simplejpeg and Pillow again"
     )
     return False
 
 
-def _same(content: bytes) -> bool:
+def _decodes_like_pillow(content: bytes) -> bool:
+    """Return whether a JPEG is supported, and has the same pixels as with Pillow."""
     with Image.open(io.BytesIO(content)) as image:
-        wanted = np.asarray(image.convert("RGB"))
-    found = pixels(content)
-    if found is None or plain_size(content) is None:
+        expected = np.asarray(image.convert("RGB"))
+    rows = decode_jpeg(content)
+    if rows is None or read_plain_jpeg_size(content) is None:
         return False
-    return np.array_equal(found[:, :, :3], wanted)
+    return np.array_equal(rows[:, :, :3], expected)
 
 
-def _examples() -> "Tuple[bytes, ...]":
-    """JPEGs of every subsampling, of grey and progressive, whose sides are no multiples of 8."""
+def _example_jpegs() -> "Tuple[bytes, ...]":
+    """Return JPEGs with every subsampling, grayscale and color, baseline and progressive.
+
+    Their sides are not multiples of 8.
+    """
     noise = np.random.RandomState(0).randint(0, 256, (29, 43, 3)).astype(np.uint8)
-    colour = Image.fromarray(noise).resize((86, 58), Image.Resampling.BICUBIC)
-    made = []
+    image_in_color = Image.fromarray(noise).resize((86, 58), Image.Resampling.BICUBIC)
+    examples = []
     for subsampling in (0, 1, 2):
         for progressive in (False, True):
-            for image in (colour, colour.convert("L")):
+            for image in (image_in_color, image_in_color.convert("L")):
                 file = io.BytesIO()
                 options = {"subsampling": subsampling, "progressive": progressive}
                 image.save(file, "JPEG", quality=85, **options)
-                made.append(file.getvalue())
-    return tuple(made)
+                examples.append(file.getvalue())
+    return tuple(examples)

@@ -1,9 +1,8 @@
-"""How images change on their way to the network, on the device that they lie on.
+"""Image transforms on the devices: float conversion, normalization, random crops, flips and mixup.
 
-Bytes become a network's numbers. Training images differ from epoch to epoch by random crops, flips
-and mixup. The random numbers of a step are drawn on the host for the whole batch, from (seed,
-epoch, step) alone, and each device gets those of its shard: 1, 2 and k devices, and several
-workers, see the same images.
+The random numbers of a step are drawn on the host for the whole batch, from seed, epoch and step.
+Each device gets the numbers of its shard. The images are therefore the same for any number of
+devices and workers.
 """
 
 from __future__ import annotations
@@ -15,201 +14,206 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.data.loading.pinned_memory import host_memory_for
-from gluonlab.data.loading.split_batch import bounds_of
-from gluonlab.data.sets.dataset import Colours
+from gluonlab.data.loading.pinned_memory import make_host_copier
+from gluonlab.data.loading.split_batch import bounds_from_sizes
+from gluonlab.data.sets.dataset import Normalization
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gluonlab.data.loading.split_batch import Shards
 
-# Of the random numbers of a step, one stream for each thing that is drawn.
-CROPS_AND_FLIPS, MIXTURES, FILE_CROPS = 1, 2, 3
-# of an alpha: a share is then 0 or 1, and smaller ones would draw no number; of a share: MXNet
-# refuses 1e-45
-SMALLEST = 1e-30
+# Separate streams of random numbers, so that one augmentation does not change another.
+CROPS_AND_FLIPS_STREAM, MIXUP_STREAM, FILE_CROPS_STREAM = 1, 2, 3
+# Smaller alphas would give NaN instead of 0 or 1. It is also the smallest share, because MXNet
+# refuses 1e-45.
+MIN_ALPHA = 1e-30
 
 
 def step_rng(seed: int, epoch: int, step: int, stream: int) -> np.random.RandomState:
-    """Random numbers of one of the streams above.
+    """Return the random number generator of a step, for one of the streams above.
 
-    NumPy freezes both SeedSequence with PCG64 and what RandomState makes of it; a RandomState of a
-    list takes six times as long.
+    NumPy guarantees the streams of PCG64 and RandomState. A RandomState made from a list takes six
+    times as long.
     """
     return np.random.RandomState(np.random.PCG64([seed, epoch, step, stream]))
 
 
 def to_float(F: Any, images: Any) -> Any:
-    """uint8 0..255 -> float32 0..1, on the device; ``F`` is mx.nd or mx.sym."""
+    """Convert uint8 0..255 to float32 0..1. ``F``: mx.nd or mx.sym."""
     return F.cast(images, dtype="float32") * (1 / 255)
 
 
-def make_input(colours: Optional[Colours]) -> Callable[[Any, Any], Any]:
-    """``f(F, images)``: uint8 images -> the network's input, 0..1 or normalised by ``colours``."""
-    if colours is None:
+def make_input(normalization: Optional[Normalization]) -> Callable[[Any, Any], Any]:
+    """Return ``f(F, images)``, which converts uint8 images to the input of the network."""
+    if normalization is None:
         return to_float
-    mean, deviation = colours
+    mean, std = normalization
 
-    def normalised(F: Any, images: Any) -> Any:
-        return F.image.normalize(to_float(F, images), mean=mean, std=deviation)
+    def normalize(F: Any, images: Any) -> Any:
+        return F.image.normalize(to_float(F, images), mean=mean, std=std)
 
-    return normalised
+    return normalize
 
 
-class Draw(NamedTuple):
-    """The random changes of n images: ``down`` and ``right``, for crops, and ``mirrored``."""
+class CropsAndFlips(NamedTuple):
+    """Random numbers for crops and flips of n images.
+
+    ``down`` and ``right``: shifts in pixels. ``mirrored``: whether the image is flipped.
+    """
 
     down: "NDArray[np.int64]"
     right: "NDArray[np.int64]"
     mirrored: "NDArray[np.bool_]"
 
-    def at(self, places: "slice | NDArray[np.int64]") -> "Draw":
-        """That of the images at these places."""
-        return Draw(self.down[places], self.right[places], self.mirrored[places])
+    def select(self, positions: "slice | NDArray[np.int64]") -> "CropsAndFlips":
+        """Return the numbers of the images at these positions."""
+        return CropsAndFlips(self.down[positions], self.right[positions], self.mirrored[positions])
 
 
 class Augment:
-    """Random crops of images that are padded with black pixels; ``flip``: half are mirrored.
+    """Random crops of zero-padded images; with ``flip``, half of the images are mirrored.
 
-    The images keep their size.
-
-    The usual way to train on CIFAR-10 (He et al., Deep Residual Learning, 2016, section 4.2:
-    padding 4, and flips).
+    The images keep their size. This is the usual augmentation for CIFAR-10: He et al., "Deep
+    Residual Learning", 2016, section 4.2, with padding 4 and flips.
     """
 
     def __init__(self, padding: int = 0, flip: bool = False) -> None:
         self.padding, self.flip = padding, flip
-        self._movers: Dict[Tuple[mx.Context, Tuple[int, ...], Any], _Mover] = {}
+        self._shifters: Dict[Tuple[mx.Context, Tuple[int, ...], Any], _ImageShifter] = {}
 
-    def draw(self, seed: int, epoch: int, step: int, size: int) -> Draw:
-        """The random numbers for the ``size`` images of a batch.
+    def draw(self, seed: int, epoch: int, step: int, size: int) -> CropsAndFlips:
+        """Draw the random numbers for the ``size`` images of a batch.
 
-        Crops begin at -padding to padding, both included.
+        Shifts are from -padding to padding, inclusive.
         """
-        random = step_rng(seed, epoch, step, CROPS_AND_FLIPS)
+        random = step_rng(seed, epoch, step, CROPS_AND_FLIPS_STREAM)
         down, right = random.randint(-self.padding, self.padding + 1, (2, size))
         mirrored = random.randint(0, 2, size).astype(bool) if self.flip else np.zeros(size, bool)
-        return Draw(down, right, mirrored)
+        return CropsAndFlips(down, right, mirrored)
 
-    def __call__(self, shards: Sequence[nd.NDArray], draw: Draw) -> List[nd.NDArray]:
-        """Each shard (n, C, H, W), changed by the batch's ``draw``; nothing waits for it."""
-        bounds = bounds_of([len(shard) for shard in shards])
+    def __call__(self, shards: Sequence[nd.NDArray], draw: CropsAndFlips) -> List[nd.NDArray]:
+        """Transform each shard (n, C, H, W) with the batch's ``draw``, without waiting for it."""
+        bounds = bounds_from_sizes([len(shard) for shard in shards])
         return [
-            self._mover(shard)(shard, draw.at(slice(*bound)))
+            self._shifter_for(shard)(shard, draw.select(slice(*bound)))
             for shard, bound in zip(shards, bounds)
         ]
 
-    def _mover(self, shard: nd.NDArray) -> "_Mover":
+    def _shifter_for(self, shard: nd.NDArray) -> "_ImageShifter":
         key = (shard.context, shard.shape, shard.dtype)
-        if key not in self._movers:
-            self._movers[key] = _Mover(shard.shape, shard.context, shard.dtype)
-        return self._movers[key]
+        if key not in self._shifters:
+            self._shifters[key] = _ImageShifter(shard.shape, shard.context, shard.dtype)
+        return self._shifters[key]
 
 
-class _Mover:
-    """Moves rows and columns of images (n, C, H, W) on one device.
+class _ImageShifter:
+    """Shifts and mirrors images (n, C, H, W) on one device.
 
-    Shifting and mirroring only moves rows and columns, so both are ``take`` along the rows of a
-    matrix, with a transposition between them. BilinearSampler, and multiplying with matrices of
-    zeros and ones, could do the same with arithmetic: 19 ms and 12 ms for 64 images of 3x64x64 on
-    one core. The two buffers have a black row at the end, for what is outside.
+    Both only move rows and columns: ``take`` along the rows of a matrix, a transposition, and
+    ``take`` again. BilinearSampler and multiplication with 0/1 matrices do arithmetic instead, and
+    take 19 ms and 12 ms for 64 images of 3x64x64 on one core. The two buffers have a black row at
+    the end, for pixels outside the image.
     """
 
     def __init__(self, shape: Tuple[int, ...], ctx: mx.Context, dtype: Any = np.uint8) -> None:
         n, channels, height, width = shape
-        self.shape, self.turned, self.ctx = shape, (n, channels, width, height), ctx
+        self.shape, self.transposed_shape, self.ctx = shape, (n, channels, width, height), ctx
         self.dtype = dtype
         self._rows = nd.zeros((n * channels * height + 1, width), ctx, dtype)
         self._columns = nd.zeros((n * channels * width + 1, height), ctx, np.float32)
-        self._rows_in, self._columns_in = (
+        self._image_rows, self._image_columns = (
             self._rows[:-1].reshape(shape),
-            self._columns[:-1].reshape(self.turned),
+            self._columns[:-1].reshape(self.transposed_shape),
         )
-        self._hosts_rows, self._hosts_columns = host_memory_for(ctx), host_memory_for(ctx)
-        # what is queued for a batch belongs together: two iterations have the same buffers
+        self._copy_rows, self._copy_columns = make_host_copier(ctx), make_host_copier(ctx)
+        # Two iterations may share the buffers, so the operators of a batch are queued together.
         self._lock = Lock()
 
-    def __call__(self, images: nd.NDArray, draw: Draw) -> nd.NDArray:
+    def __call__(self, images: nd.NDArray, draw: CropsAndFlips) -> nd.NDArray:
         height, width = self.shape[2:]
-        across = np.arange(width)
+        positions = np.arange(width)
         rows = draw.down[:, None] + np.arange(height)
-        columns = draw.right[:, None] + np.where(draw.mirrored[:, None], across[::-1], across)
-        from_rows, from_columns = self._places(rows), self._places(columns)
+        columns = draw.right[:, None] + np.where(draw.mirrored[:, None], positions[::-1], positions)
+        row_indices, column_indices = self._buffer_rows(rows), self._buffer_rows(columns)
         with self._lock:
-            images.copyto(self._rows_in)
-            moved = nd.take(
-                self._rows, self._hosts_rows(from_rows).as_in_context(self.ctx), mode="clip"
+            images.copyto(self._image_rows)
+            shifted = nd.take(
+                self._rows, self._copy_rows(row_indices).as_in_context(self.ctx), mode="clip"
             )
-            # as floats, which oneDNN transposes, 20 times as fast as MXNet does bytes
+            # as floats: oneDNN transposes them 20 times as fast as MXNet transposes bytes
             nd.transpose(
-                nd.cast(moved.reshape(self.shape), dtype="float32"),
+                nd.cast(shifted.reshape(self.shape), dtype="float32"),
                 (0, 1, 3, 2),
-                out=self._columns_in,
+                out=self._image_columns,
             )
-            moved = nd.take(
+            shifted = nd.take(
                 self._columns,
-                self._hosts_columns(from_columns).as_in_context(self.ctx),
+                self._copy_columns(column_indices).as_in_context(self.ctx),
                 mode="clip",
             )
-        return nd.cast(nd.transpose(moved.reshape(self.turned), (0, 1, 3, 2)), dtype=self.dtype)
+        return nd.cast(
+            nd.transpose(shifted.reshape(self.transposed_shape), (0, 1, 3, 2)), dtype=self.dtype
+        )
 
-    def _places(self, wanted: "NDArray[np.int64]") -> "NDArray[np.int32]":
-        """Line k of image i is its line ``wanted[i, k]``: that line's place in the buffer (n*C*k,).
+    def _buffer_rows(self, sources: "NDArray[np.int64]") -> "NDArray[np.int32]":
+        """Return the row of the buffer for each row of the result (n*C*k,).
 
-        The place of the black row where the image has no such line.
+        ``sources[i, k]``: the row of image i that becomes its row k. If the image has no such row,
+        the result is the black row.
         """
-        n, lines = wanted.shape
-        first = np.arange(n * self.shape[1]).reshape(n, -1, 1) * lines  # (n, C, 1)
-        inside = (wanted >= 0) & (wanted < lines)
+        n, lines = sources.shape
+        first_rows = np.arange(n * self.shape[1]).reshape(n, -1, 1) * lines  # (n, C, 1)
+        is_inside = (sources >= 0) & (sources < lines)
         # (n, C, lines)
-        places = np.where(inside[:, None], first + wanted[:, None], n * self.shape[1] * lines)
-        return places.astype(np.int32).ravel()
+        indices = np.where(
+            is_inside[:, None], first_rows + sources[:, None], n * self.shape[1] * lines
+        )
+        return indices.astype(np.int32).ravel()
 
 
 class Mixup:
-    """Mixes images and labels in pairs, with shares from Beta(``alpha``, ``alpha``).
+    """Mixup of images and labels in pairs, with shares from Beta(``alpha``, ``alpha``).
 
-    Shares are near 0 or 1 for a small alpha. Source: Zhang et al., "mixup: beyond empirical risk
-    minimization", 2018, section 2. Image i of a batch of n is mixed with image n - 1 - i, in one
-    share for the whole batch, as in gluon-cv's training scripts. The loader brings each device the
-    partners of its images.
+    For a small alpha, shares are near 0 or 1. Source: Zhang et al., "mixup: beyond empirical risk
+    minimization", 2018, section 2. Image i of a batch of n is mixed with image n - 1 - i. The whole
+    batch has one share, as in the training scripts of gluon-cv. The loader brings the partners of
+    its images to each device.
     """
 
     def __init__(self, alpha: float) -> None:
-        self.alpha = max(alpha, SMALLEST)
+        self.alpha = max(alpha, MIN_ALPHA)
 
     def draw(self, seed: int, epoch: int, step: int) -> float:
-        """The share, 0 to 1, that each image has in its mixture; its partner has the rest."""
-        share = float(step_rng(seed, epoch, step, MIXTURES).beta(self.alpha, self.alpha))
-        return share if share > SMALLEST else 0.0
+        """Draw the share of each image in its mixture, 0 to 1; its partner has the rest."""
+        share = float(step_rng(seed, epoch, step, MIXUP_STREAM).beta(self.alpha, self.alpha))
+        return share if share > MIN_ALPHA else 0.0
 
-    def __call__(self, own: "Shards", partners: "Shards", share: float) -> "Shards":
-        """Mixtures of each shard's images (n, C, H, W) and labels (n,) with their partners.
+    def __call__(self, shards: "Shards", partners: "Shards", share: float) -> "Shards":
+        """Mix the images (n, C, H, W) and labels (n,) of each shard with their partners.
 
-        Nothing waits for them.
-
-        They are float32 images in the units of those given, and labels (n, 3): the image's own, its
-        partner's, and ``share``; where images have weights, labels (n, 5), each label with its
-        weight. They are for `gluonlab.parallel.training_loss.MixedLoss`.
+        Does not wait for the devices. The images become float32, in the units of the input. The
+        labels become (n, 3): own label, label of the partner, and ``share``. If images have
+        weights, they become (n, 5), with a weight after each label. The loss for these labels is
+        `gluonlab.parallel.training_loss.MixedLoss`.
         """
-        images = [_mixed_images(x, partner, share) for x, partner in zip(own[0], partners[0])]
-        labels = [_mixed_labels(y, partner, share) for y, partner in zip(own[1], partners[1])]
+        images = [_mix_images(x, partner, share) for x, partner in zip(shards[0], partners[0])]
+        labels = [_mix_labels(y, partner, share) for y, partner in zip(shards[1], partners[1])]
         return images, labels
 
 
-def _mixed_images(own: nd.NDArray, partner: nd.NDArray, share: float) -> nd.NDArray:
-    own, partner = nd.cast(own, dtype="float32"), nd.cast(partner, dtype="float32")
-    # The update of SGD, weight -= lr * (wd * weight + rescale_grad * gradient), goes through the
-    # pixels once.
-    return nd.sgd_update(own, partner, lr=1, wd=1 - share, rescale_grad=share - 1, out=own)
+def _mix_images(images: nd.NDArray, partner: nd.NDArray, share: float) -> nd.NDArray:
+    images, partner = nd.cast(images, dtype="float32"), nd.cast(partner, dtype="float32")
+    # The operator of SGD, weight -= lr * (wd * weight + rescale_grad * gradient), computes the
+    # mixture in a single pass over the pixels.
+    return nd.sgd_update(images, partner, lr=1, wd=1 - share, rescale_grad=share - 1, out=images)
 
 
-def _mixed_labels(own: nd.NDArray, partner: nd.NDArray, share: float) -> nd.NDArray:
-    own, partner = nd.cast(own, dtype="float32"), nd.cast(partner, dtype="float32")
-    if len(own.shape) == 2:
-        first = nd.slice_axis(own, axis=1, begin=0, end=1)
-        return nd.concat(own, partner, nd.clip(first, share, share), dim=1)
-    # clipped to it from both sides, all are the share: one call, where nd.full takes the host
-    # longer than all the others
-    return nd.stack(own, partner, nd.clip(own, share, share), axis=1)
+def _mix_labels(labels: nd.NDArray, partner: nd.NDArray, share: float) -> nd.NDArray:
+    """Append the partner's label and the share to each label."""
+    labels, partner = nd.cast(labels, dtype="float32"), nd.cast(partner, dtype="float32")
+    if len(labels.shape) == 2:
+        label_column = nd.slice_axis(labels, axis=1, begin=0, end=1)
+        return nd.concat(labels, partner, nd.clip(label_column, share, share), dim=1)
+    # Clipping from both sides fills the column with the share, in less host time than nd.full.
+    return nd.stack(labels, partner, nd.clip(labels, share, share), axis=1)

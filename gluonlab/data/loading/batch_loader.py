@@ -1,9 +1,9 @@
-"""Batches of a split, shuffled, one shard for each device.
+"""Shuffled batches of a split, with one shard per device.
 
-Two paths lead to the same shards, bit for bit. The *streaming* path makes each batch on the host
-and sends its parts to the devices. The *resident* path keeps the whole split on every device, and
-sends only the order of an epoch; it is for what fits the devices' memory. Changes at random are the
-same on both. A thread works some batches ahead.
+There are two paths to the same shards, bit for bit. The streaming path makes each batch on the host
+and copies its shards to the devices. The resident path keeps the whole split on every device, and
+copies only the order of an epoch. It is for splits that fit into the memory of the devices. Random
+augmentation is the same on both. A thread prefetches batches.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import threading
 from collections import deque
 from contextlib import closing
 from fractions import Fraction
-from functools import partial
 from itertools import chain
 from math import inf
 from typing import (
@@ -39,13 +38,18 @@ from mxnet import nd
 
 from gluonlab.config.option_hints import named_arguments
 from gluonlab.config.option_types import is_count
-from gluonlab.data.loading.augmentation import FILE_CROPS, step_rng, to_float
-from gluonlab.data.loading.pinned_memory import host_memory_for
-from gluonlab.data.loading.split_batch import Batch, batch_count, bounds_of, shard, shard_sizes
+from gluonlab.data.loading.augmentation import FILE_CROPS_STREAM, step_rng, to_float
+from gluonlab.data.loading.split_batch import (
+    Batch,
+    batch_count,
+    bounds_from_sizes,
+    make_sharder,
+    shard_sizes,
+)
 from gluonlab.data.sets.dataset import ArraySplit, ReadAheadSplit, Reading, Split
 from gluonlab.data.sets.gluon_datasets import resolve_split
 from gluonlab.devices import listed
-from gluonlab.engine.fast_invoke import ARRAY_LIMIT, from_host, rows
+from gluonlab.engine.fast_invoke import ARRAY_LIMIT, rows
 from gluonlab.engine.np_compatibility import as_users
 from gluonlab.errors import DataError
 
@@ -53,59 +57,64 @@ if TYPE_CHECKING:
     from typing_extensions import TypeGuard
 
     from gluonlab.data.loading.augmentation import Augment, Mixup
-    from gluonlab.data.loading.split_batch import Shards
+    from gluonlab.data.loading.split_batch import Sharder, Shards
     from gluonlab.data.sets.dataset import Images, Indices, Targets
 
 
-class Selection(NamedTuple):
-    """Some images of a batch: ``places`` among its ``size`` images, ``indices`` in the split.
+class BatchSelection(NamedTuple):
+    """Selected images of a batch.
 
-    The batch is that of all workers. ``key``: the seed, the epoch and the step, from which random
-    numbers are drawn. ``sizes``: how many go to each of this worker's devices that get any.
+    ``positions``: in the batch of all workers, which has ``size`` images. ``indices``: in the
+    split. ``rng_key``: seed, epoch and step, from which random numbers are drawn. ``sizes``: the
+    sizes of the shards of this worker.
     """
 
-    key: Tuple[int, int, int]
+    rng_key: Tuple[int, int, int]
     size: int
-    places: "Indices"
+    positions: "Indices"
     indices: "Indices"
     sizes: Sequence[int]
 
-    def seeds(self) -> List[int]:
-        """A number below 2**32 for each image, which depends on the step and its place alone."""
-        of_all = step_rng(*self.key, FILE_CROPS).randint(0, 2**32, self.size, dtype=np.uint32)
-        return [int(seed) for seed in of_all[self.places]]
+    def image_seeds(self) -> List[int]:
+        """Draw a seed below 2**32 for each image, from the step and its position only."""
+        batch_seeds = step_rng(*self.rng_key, FILE_CROPS_STREAM).randint(
+            0, 2**32, self.size, dtype=np.uint32
+        )
+        return [int(seed) for seed in batch_seeds[self.positions]]
 
 
-# What a worker's part of a batch is made of: its own images, and, where they are mixed, the partner
-# of each.
-BatchIndices = Tuple[Selection, ...]
+# A worker's images of a batch; with mixup, also the partner of each image.
+BatchIndices = Tuple[BatchSelection, ...]
 
 
-def stays_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit]":
-    """Whether a split is resident: in memory, of at most ``resident_bytes`` and ARRAY_LIMIT."""
+def fits_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit]":
+    """Return whether a split can be resident: in memory, and within both limits of its size."""
     if not isinstance(split, ArraySplit) or split.images.size >= ARRAY_LIMIT:
         return False
     return split.images.nbytes + split.targets.nbytes <= resident_bytes
 
 
-def _fractions(weights: Sequence[Any], devices: int) -> List[Fraction]:
+def _weights_as_fractions(weights: Sequence[Any], devices: int) -> List[Fraction]:
+    """Check the weights of the devices, and convert them to exact fractions."""
     if len(weights) != devices:
         raise DataError(f"{len(weights)} weights for {devices} devices: give one for each")
-    if not all(isinstance(each, (int, float, Fraction)) and 0 < each < inf for each in weights):
+    if not all(
+        isinstance(weight, (int, float, Fraction)) and 0 < weight < inf for weight in weights
+    ):
         raise DataError(f"weights {', '.join(map(str, weights))}: give finite numbers above 0")
-    return [Fraction(each) for each in weights]
+    return [Fraction(weight) for weight in weights]
 
 
-def _checked(global_batch_size: Any) -> int:
+def _check_batch_size(global_batch_size: Any) -> int:
     if not is_count(global_batch_size):
-        possible = "a number of images from 1 up, over all devices"
-        raise DataError(f"global_batch_size {global_batch_size!r}: give {possible}")
+        allowed = "a number of images from 1 up, over all devices"
+        raise DataError(f"global_batch_size {global_batch_size!r}: give {allowed}")
     return int(global_batch_size)
 
 
-_CTXS = "give the devices as ctxs, devices('gpu:0,1') of gluonlab.devices"
-_ANSWERS = {
-    **dict.fromkeys(("ctx", "context", "device", "devices", "gpus", "ctx_list"), _CTXS),
+_CTXS_HINT = "give the devices as ctxs, devices('gpu:0,1') of gluonlab.devices"
+_ARGUMENT_HINTS = {
+    **dict.fromkeys(("ctx", "context", "device", "devices", "gpus", "ctx_list"), _CTXS_HINT),
     **dict.fromkeys(
         ("batch_size", "batch"), "give global_batch_size, the images of a step on all devices"
     ),
@@ -115,35 +124,45 @@ _ANSWERS = {
 
 
 class Loader:
-    """Iterates over a split in batches: ``for xs, ys in loader``.
+    """Iterates over a split in batches, with one shard per device: ``for xs, ys in loader``.
 
-    Each `Batch` has one shard for each device that gets one.
+    Every image occurs exactly once per epoch. The last batch is smaller if the sizes do not divide.
+    The order depends only on ``seed`` and the epoch. Augmentation depends only on the seed, the
+    epoch and the position in the batch.
 
-    ``split``: one of a `gluonlab.data.Dataset`, or a ``gluon.data.Dataset`` of samples (image,
-    label). ``xs``: float32 images (n, C, H, W), bytes in 0..1, or when ``raw`` in 0..255, of the
-    split's type; ``ys``: int32 labels (n,), or float32 (n, 2) of a split with weights: each label
-    and its weight in the loss. They are mx.nd arrays, or mx.np ones after ``npx.set_np()``. Every
-    image comes exactly once per epoch: the last batch is smaller when the sizes do not divide.
-    ``drop_last`` leaves that one out: other images each epoch, where they are shuffled. The order
-    depends on ``seed`` and the epoch only. A worker ``rank`` of ``world_size`` takes the shards of
-    its devices, as if all devices were one worker's: ``device_counts`` says how many each worker
-    has; without it, as many as this one.
+    Each `Batch` has images ``xs``, float32 (n, C, H, W) with bytes scaled to 0..1, and labels
+    ``ys``, int32 (n,). For a split with weights, labels are float32 (n, 2): each label and its
+    weight in the loss. Arrays are mx.nd, or mx.np after ``npx.set_np()``.
 
-    ``weights``, one for each of this worker's devices, share a batch in proportion instead of
-    evenly, as `gluonlab.data.loading.split_batch.shard_sizes` says; every worker has the same ones.
+    Args:
+        split: A split of a `gluonlab.data.Dataset`, or a ``gluon.data.Dataset`` of samples
+            (image, label).
+        ctxs: Devices of this worker.
+        global_batch_size: Number of images per batch, on all devices of all workers.
+        seed: Seed of the order and of the augmentation.
+        rank: Rank of this worker.
+        world_size: Number of workers. All workers together divide a batch as if one worker had all
+            devices.
+        shuffle: Whether each epoch has a new order.
+        raw: Whether images keep the type of the split and are not scaled: bytes are 0..255.
+        prefetch: Number of batches that are prepared ahead.
+        resident_bytes: A split of at most this size is copied to every device.
+        random_crops: Whether random crops are cut out of image files when they are decoded.
+        augment: Random crops and flips on the devices.
+        mixup: Mixes pairs of images. Images are then float32, and labels are (n, 3), see
+            `gluonlab.data.loading.augmentation.Mixup`.
+        device_counts: Number of devices of each worker; by default, as many as this one has.
+        drop_last: Whether a smaller last batch is left out.
+        weights: One positive number per device of this worker, which divide a batch in proportion.
+            All workers must have the same weights.
 
-    ``prefetch`` batches are made ahead, where that is any work; a split of at most
-    ``resident_bytes`` lies on every device. ``random_crops`` are cut out of image files when they
-    are decoded, and so are always streamed; ``augment`` changes images on the devices. How depends
-    on seed, epoch and place in the batch only. ``mixup`` then mixes each with another of the batch,
-    and gives float32 images and labels (n, 3), see `gluonlab.data.loading.augmentation.Mixup`.
-
-    Raises DeviceError for what is not a list of devices, and DataError for a batch without images,
-    for weights that are not one positive number for each device, and for ``random_crops`` of a
-    split that is not one of files.
+    Raises:
+        DeviceError: ``ctxs`` is not a list of devices.
+        DataError: A batch without images, invalid ``weights``, or ``random_crops`` for a split that
+            is not read from image files.
     """
 
-    @named_arguments("Loader", _ANSWERS)
+    @named_arguments("Loader", _ARGUMENT_HINTS)
     def __init__(
         self,
         split: Split,
@@ -167,107 +186,112 @@ class Loader:
         self.augment, self.mixup, self.drop_last = augment, mixup, drop_last
         self.split, self.ctxs, self.seed = resolve_split(split), listed(ctxs), seed
         split = self.split
-        self.global_batch_size = _checked(global_batch_size)
+        self.global_batch_size = _check_batch_size(global_batch_size)
         counts = device_counts or [len(self.ctxs)] * world_size
-        self._first, self._devices = sum(counts[:rank]), sum(counts)  # of all workers
-        self._weights: Optional[List[Fraction]] = None  # of all workers, too
+        self._first_device, self._device_count = sum(counts[:rank]), sum(counts)  # on all workers
+        self._weights: Optional[List[Fraction]] = None  # for the devices of all workers
         if weights is not None:
-            self._weights = _fractions(weights, len(self.ctxs)) * len(counts)
+            self._weights = _weights_as_fractions(weights, len(self.ctxs)) * len(counts)
         self.shuffle, self.raw, self.prefetch = shuffle, raw, prefetch
-        self.epoch = 0  # the epoch that the next iteration begins, or is in
-        self.step = 0  # the batches of that epoch that have been handed out
-        self._source: "_Streaming | _Resident"
+        self.epoch = 0  # the epoch of the current or next iteration
+        self.step = 0  # batches of that epoch that have been yielded
+        self._source: "_StreamingSource | _ResidentSource"
         if random_crops and not isinstance(split, ReadAheadSplit):
-            none = "random crops are cut out of image files, and this split has none"
-            raise DataError(f"{none}: leave random_crops out")
+            reason = "random crops are cut out of image files, and this split has none"
+            raise DataError(f"{reason}: leave random_crops out")
         if not len(self):
             raise DataError(
                 f"drop_last leaves none of {len(split)} images: a batch has "
                 f"{self.global_batch_size}: choose a smaller batch, or leave drop_last out"
             )
-        if stays_on_devices(split, resident_bytes):
-            self._source = _Resident(split, self.ctxs)
+        if fits_on_devices(split, resident_bytes):
+            self._source = _ResidentSource(split, self.ctxs)
         else:
-            self._source = _Streaming(split, self.ctxs, random_crops)
+            self._source = _StreamingSource(split, self.ctxs, random_crops)
 
     @property
-    def resident(self) -> bool:
-        """Whether the split lies on the devices."""
-        return isinstance(self._source, _Resident)
+    def is_resident(self) -> bool:
+        """True if the split is on the devices."""
+        return isinstance(self._source, _ResidentSource)
 
     @property
-    def _works(self) -> bool:
-        """Whether the host has more to do for a batch than to take slices on the devices."""
-        return not self.resident or self.augment is not None or self.mixup is not None
+    def _needs_host_work(self) -> bool:
+        """True if a batch needs more of the host than slices on the devices."""
+        return not self.is_resident or self.augment is not None or self.mixup is not None
 
     def __len__(self) -> int:
-        """Batches per epoch."""
+        """Number of batches per epoch."""
         return batch_count(len(self.split), self.global_batch_size, self.drop_last)
 
     def __iter__(self) -> "Generator[Batch, None, None]":
-        batches = self._batches()[self.step :]
-        sizes = [wanted[0].size for wanted in batches]
+        batches = self._select_batches()[self.step :]
+        sizes = [selections[0].size for selections in batches]
         finish: Callable[[nd.NDArray], nd.NDArray] = (
             (lambda x: x) if self.raw else (lambda x: to_float(nd, x))
         )
-        made = map(self._changed, self._source.load(batches), batches)
-        prefetched = self.prefetch > 0 and self._works
+        loaded = map(self._augment_batch, self._source.load(batches), batches)
+        use_prefetch = self.prefetch > 0 and self._needs_host_work
         with closing(
-            prefetch(made, self.prefetch) if prefetched else (shards for shards in made)
-        ) as ready:
-            for (xs, ys), size in zip(ready, sizes):
+            prefetch(loaded, self.prefetch) if use_prefetch else (shards for shards in loaded)
+        ) as prefetched:
+            for (xs, ys), size in zip(prefetched, sizes):
                 self.step += 1
                 yield Batch(as_users([finish(x) for x in xs]), as_users(ys), size)
         self.epoch, self.step = self.epoch + 1, 0
 
     def state(self) -> Dict[str, int]:
-        """Where the loader stands; `restore` goes on from there with the same batches."""
+        """Return the position of the loader, from which `restore` resumes with the same batches."""
         return {"epoch": self.epoch, "step": self.step, "seed": self.seed}
 
     def restore(self, state: Dict[str, int]) -> None:
-        """Go on from a `state`."""
+        """Resume from a `state`."""
         self.epoch, self.step, self.seed = state["epoch"], state["step"], state["seed"]
 
-    def _changed(self, loaded: "Tuple[Shards, ...]", wanted: BatchIndices) -> "Shards":
-        """A loaded batch as ``augment`` and ``mixup`` change it."""
-        key, size = wanted[0].key, wanted[0].size
-        # it is empty for a worker without a part of a small batch
+    def _augment_batch(self, loaded: "Tuple[Shards, ...]", selections: BatchIndices) -> "Shards":
+        """Apply ``augment`` and ``mixup`` to a loaded batch."""
+        rng_key, size = selections[0].rng_key, selections[0].size
+        # a worker without images of a small batch has no shards
         if self.augment is not None and loaded[0][0]:
-            draw, change = self.augment.draw(*key, size), self.augment
+            draw, augment = self.augment.draw(*rng_key, size), self.augment
             loaded = tuple(
-                (change(xs, draw.at(selection.places)), ys)
-                for (xs, ys), selection in zip(loaded, wanted)
+                (augment(xs, draw.select(selection.positions)), ys)
+                for (xs, ys), selection in zip(loaded, selections)
             )
         if self.mixup is None:
             return loaded[0]
-        own, partners = loaded
-        return self.mixup(own, partners, self.mixup.draw(*key))
+        shards, partners = loaded
+        return self.mixup(shards, partners, self.mixup.draw(*rng_key))
 
-    def _batches(self) -> List[BatchIndices]:
-        """This worker's part of every batch of this epoch."""
+    def _select_batches(self) -> List[BatchIndices]:
+        """Select this worker's images of every batch of the epoch."""
         order = np.arange(len(self.split))
-        if self.shuffle:  # RandomState's stream is frozen by numpy: the same order on every version
+        if self.shuffle:  # numpy guarantees RandomState's stream: the same order in every version
             order = np.random.RandomState([self.seed, self.epoch]).permutation(order)
         return [
-            self._part(step, order[step * self.global_batch_size :][: self.global_batch_size])
+            self._select_part(
+                step, order[step * self.global_batch_size :][: self.global_batch_size]
+            )
             for step in range(len(self))
         ]
 
-    def _part(self, step: int, batch: "Indices") -> BatchIndices:
-        """This worker's part of the whole ``batch``."""
+    def _select_part(self, step: int, batch: "Indices") -> BatchIndices:
+        """Select this worker's images of a ``batch``."""
         size = len(batch)
-        of_all = shard_sizes(size, self._devices, self._weights)
-        sizes = of_all[self._first :][: len(self.ctxs)]
-        places = np.arange(sum(sizes)) + sum(of_all[: self._first])
-        partners = [size - 1 - places] if self.mixup is not None else []
+        all_sizes = shard_sizes(size, self._device_count, self._weights)
+        sizes = all_sizes[self._first_device :][: len(self.ctxs)]
+        positions = np.arange(sum(sizes)) + sum(all_sizes[: self._first_device])
+        partners = [size - 1 - positions] if self.mixup is not None else []
         return tuple(
-            Selection((self.seed, self.epoch, step), size, each, batch[each], sizes)
-            for each in (places, *partners)
+            BatchSelection((self.seed, self.epoch, step), size, selected, batch[selected], sizes)
+            for selected in (positions, *partners)
         )
 
 
-class _Resident:
-    """Gathers each device's images of a whole epoch on that device, then takes slices of them."""
+class _ResidentSource:
+    """Split on the devices.
+
+    Each device gathers its images of a whole epoch, and the shards are slices of them.
+    """
 
     def __init__(self, split: ArraySplit, ctxs: List[mx.Context]) -> None:
         self.ctxs = ctxs
@@ -276,27 +300,28 @@ class _Resident:
         self.labels = [nd.array(labels, dtype=labels.dtype, ctx=ctx) for ctx in ctxs]
 
     def load(self, batches: List[BatchIndices]) -> "Iterator[Tuple[Shards, ...]]":
-        columns = zip(*batches)  # all batches of the images themselves, then all of their partners
-        return zip(*map(self._load, columns))
+        columns = zip(*batches)  # own images of all batches; with mixup, also all partners
+        return zip(*map(self._load_selections, columns))
 
-    def _load(self, selections: Sequence[Selection]) -> "Iterator[Shards]":
+    def _load_selections(self, selections: Sequence[BatchSelection]) -> "Iterator[Shards]":
+        """Yield the shards of all batches of an epoch, for own images or for partners."""
         batches = [selection.indices for selection in selections]
-        bounds = [bounds_of(selection.sizes) for selection in selections]
-        epoch = [self._gather(device, batches, bounds) for device in range(len(self.ctxs))]
+        bounds = [bounds_from_sizes(selection.sizes) for selection in selections]
+        epoch = [self._gather_epoch(device, batches, bounds) for device in range(len(self.ctxs))]
         begins = [0] * len(self.ctxs)
         for batch in bounds:
             ends = [begins[device] + end - begin for device, (begin, end) in enumerate(batch)]
-            places = list(zip(epoch, begins, ends))
+            slices = list(zip(epoch, begins, ends))
             yield (
-                [rows(images, begin, end) for (images, _), begin, end in places],
-                [rows(labels, begin, end) for (_, labels), begin, end in places],
+                [rows(images, begin, end) for (images, _), begin, end in slices],
+                [rows(labels, begin, end) for (_, labels), begin, end in slices],
             )
             begins[: len(ends)] = ends
 
-    def _gather(
+    def _gather_epoch(
         self, device: int, batches: "List[Indices]", bounds: List[List[Tuple[int, int]]]
     ) -> Tuple[nd.NDArray, nd.NDArray]:
-        """This device's shards of all batches, one behind the other."""
+        """Gather this device's images of all batches, in order."""
         pairs = zip(batches, bounds)
         parts = [batch[slice(*bound[device])] for batch, bound in pairs if device < len(bound)]
         if not parts:
@@ -305,131 +330,117 @@ class _Resident:
         return nd.take(self.images[device], order), nd.take(self.labels[device], order)
 
 
-# --- batches made on the host and sent to the devices; those of files are read ahead
+# --- streaming: batches are made on the host and copied to the devices
 
 
-# What makes shards of a batch's images and of its labels, and of those that they are mixed with.
-_Maker = Callable[["np.ndarray[Any, Any]", Sequence[int]], List[nd.NDArray]]
-_Makers = List[Tuple[_Maker, _Maker]]
+# For images and for labels. With mixup, partners use the second pair.
+_SharderPairs = List[Tuple["Sharder", "Sharder"]]
 
 
-class _Streaming:
-    """Makes batches of a split; ``random_crops`` of a `ReadAheadSplit` only."""
+class _StreamingSource:
+    """Batches of a split, made on the host. ``random_crops``: for a `ReadAheadSplit` only."""
 
     def __init__(self, split: Split, ctxs: Sequence[mx.Context], random_crops: bool) -> None:
         self.split, self.ctxs, self.random_crops = split, ctxs, random_crops
         self._reads_ahead = isinstance(split, ReadAheadSplit)
-        self._makers: List[_Makers] = []  # those that nobody uses
+        self._idle_sharders: List[_SharderPairs] = []
 
     def load(self, batches: List[BatchIndices]) -> "Iterator[Tuple[Shards, ...]]":
-        """The shards of each batch, of the images and then of their partners.
+        """Yield the shards of each batch, and with mixup also of the partners.
 
-        Images are (n, C, H, W), of the split's type; labels (n,) int32.
-
-        Each batch is begun before the one ahead of it is taken: processes that decode files go on
-        from one to the next. Raises what the split raises, such as DataError for a file that is
-        wrong, in the batch that has it.
+        Images are (n, C, H, W), in the type of the split; labels are (n,) int32. Each batch is
+        started before the previous one is finished, so that decoders are never idle. Raises the
+        errors of the split, such as DataError for a damaged file, in the batch that contains it.
         """
-        begun: "Deque[Tuple[List[Reading], BatchIndices]]" = deque()
-        makers = (
-            self._makers.pop()
-            if self._makers
-            else [(_new_maker(self.ctxs), _new_maker(self.ctxs)) for _ in range(2)]
+        started: "Deque[Tuple[List[Reading], BatchIndices]]" = deque()
+        sharders = (
+            self._idle_sharders.pop()
+            if self._idle_sharders
+            else [(make_sharder(self.ctxs), make_sharder(self.ctxs)) for _ in range(2)]
         )
         try:
-            for wanted in batches:
-                read = wanted[: 1 if _turned(wanted) else None]
-                begun.append(([self._begin(selection) for selection in read], wanted))
-                if len(begun) > 1:
-                    yield self._make(*begun.popleft(), makers)
-            while begun:
-                yield self._make(*begun.popleft(), makers)
+            for selections in batches:
+                to_read = selections[: 1 if _partners_are_reversed(selections) else None]
+                started.append(
+                    ([self._start_reading(selection) for selection in to_read], selections)
+                )
+                if len(started) > 1:
+                    yield self._shard_batch(*started.popleft(), sharders)
+            while started:
+                yield self._shard_batch(*started.popleft(), sharders)
         finally:
-            self._makers.append(makers)
-            for reading in chain(*(readings for readings, _ in begun)):
+            self._idle_sharders.append(sharders)
+            for reading in chain(*(readings for readings, _ in started)):
                 reading.cancel()
 
-    def _begin(self, selection: Selection) -> Reading:
+    def _start_reading(self, selection: BatchSelection) -> Reading:
         if not self._reads_ahead:
-            return _Later(self.split, selection)
-        seeds = selection.seeds() if self.random_crops else None
-        return cast(ReadAheadSplit, self.split).begin(selection.indices, seeds)
+            return _DeferredReading(self.split, selection)
+        seeds = selection.image_seeds() if self.random_crops else None
+        return cast(ReadAheadSplit, self.split).start_reading(selection.indices, seeds)
 
-    def _make(
-        self, readings: List[Reading], wanted: BatchIndices, makers: _Makers
+    def _shard_batch(
+        self, readings: List[Reading], selections: BatchIndices, sharders: _SharderPairs
     ) -> "Tuple[Shards, ...]":
+        """Wait for the images of a batch, and copy them to the devices."""
         try:
-            read = [reading.result() for reading in readings]
-        except BaseException:  # a wrong file, or Ctrl-C: nobody takes the others
+            arrays = [reading.result() for reading in readings]
+        except BaseException:  # a damaged file, or Ctrl-C: the other readings are not needed
             for reading in readings:
                 reading.cancel()
             raise
-        if len(read) < len(wanted):
-            images, labels = read[0]
-            read.append((images[::-1], labels[::-1]))
-        sizes = wanted[0].sizes
-        made = [
-            (images_in(images, sizes), labels_in(labels, sizes))
-            for (images, labels), (images_in, labels_in) in zip(read, makers)
+        if len(arrays) < len(selections):
+            images, labels = arrays[0]
+            arrays.append((images[::-1], labels[::-1]))
+        sizes = selections[0].sizes
+        shards = [
+            (shard_images(images, sizes), shard_labels(labels, sizes))
+            for (images, labels), (shard_images, shard_labels) in zip(arrays, sharders)
         ]
-        # not of a generator: a tuple that grows breaks when gc.get_objects sees it
-        return tuple(made)
+        # not from a generator: gc.get_objects could see the tuple while it grows, which breaks it
+        return tuple(shards)
 
 
-def _new_maker(ctxs: Sequence[mx.Context]) -> _Maker:
-    if all(ctx.device_type == "cpu" for ctx in ctxs):
-        return partial(_copies, ctxs)
-    in_host_memory = host_memory_for(ctxs[0])
-    return lambda array, sizes: shard(in_host_memory(array), ctxs, sizes)
-
-
-def _copies(
-    ctxs: Sequence[mx.Context], array: "np.ndarray[Any, Any]", sizes: Sequence[int]
-) -> List[nd.NDArray]:
-    """The shards on CPU devices; MXNet would copy from one to another at a tenth of the speed."""
-    bounds = zip(ctxs, bounds_of(sizes))
-    return [from_host(array[begin:end], ctx) for ctx, (begin, end) in bounds]
-
-
-class _Later(NamedTuple):
-    """A batch of a split that is not read ahead: it is read when it is needed."""
+class _DeferredReading(NamedTuple):
+    """Batch of a split without read-ahead, which is read when `result` is called."""
 
     split: Split
-    selection: Selection
+    selection: BatchSelection
 
     def result(self) -> "Tuple[Images, Targets]":
         return self.split.batch(self.selection.indices)
 
     def cancel(self) -> None:
-        """Nothing has begun."""
+        """Do nothing, because reading has not started."""
 
 
-def _turned(wanted: BatchIndices) -> bool:
-    """Whether the partners are a single worker's own images in reverse: nothing is read twice."""
-    return len(wanted) == 2 and np.array_equal(wanted[1].places, wanted[0].places[::-1])
+def _partners_are_reversed(selections: BatchIndices) -> bool:
+    """Return whether the partners are this worker's images in reverse, to read them once."""
+    return len(selections) == 2 and np.array_equal(
+        selections[1].positions, selections[0].positions[::-1]
+    )
 
 
-# --- batches that a thread makes ahead of those who use them
+# --- prefetching in a thread
 
-WORKING, RESTING = "gluonlab-prefetch", "gluonlab-resting"  # the names of a thread
+WORKING, IDLE = "gluonlab-prefetch", "gluonlab-resting"  # names of a thread
 Item = TypeVar("Item")
 
 
 def prefetch(items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None]":
-    """``items``, which a thread computes up to ``depth`` ahead.
+    """Yield ``items``, which a thread computes up to ``depth`` ahead.
 
-    Raises what they raise. To stop earlier, close this generator. The thread then waits for
-    the next items that anybody in the process wants: MXNet keeps some 5 MB for each thread that
-    has queued operators until the process ends, so a new one for each epoch, or for each training,
-    would take more and more.
+    Raises the exceptions of ``items``. Close the generator to stop early. The thread is kept for
+    later calls in this process, because MXNet never frees about 5 MB per thread that has queued
+    operators. A new thread per epoch would leak memory.
     """
-    thread = _rested()
+    thread = _idle_thread()
     ready: "queue.Queue[Any]" = queue.Queue(depth)
     stop, stopped = threading.Event(), threading.Event()
-    given = False
+    is_submitted = False
     try:
-        thread.jobs.put(_LoadTask(lambda: _work(items, ready, stop), stopped))
-        given = True
+        thread.jobs.put(_PrefetchJob(lambda: _fill_queue(items, ready, stop), stopped))
+        is_submitted = True
         while True:
             item, error = ready.get()
             if error is not None:
@@ -439,13 +450,18 @@ def prefetch(items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None
             yield item
     finally:
         stop.set()
-        # not when Ctrl-C came before that, nor in a fork's child: there is nothing to wait for
-        if given and thread.is_alive():
+        # there is nothing to wait for after an early Ctrl-C, or in the child of a fork
+        if is_submitted and thread.is_alive():
             stopped.wait()
-        _resting.append(thread)
+        _idle_threads.append(thread)
 
 
-def _work(items: "Iterator[Item]", ready: "queue.Queue[Any]", stop: threading.Event) -> None:
+def _fill_queue(items: "Iterator[Item]", ready: "queue.Queue[Any]", stop: threading.Event) -> None:
+    """Compute items, and put (item, None) for each of them into the queue.
+
+    At the end it puts (None, None), and after an exception (None, error).
+    """
+
     def put(item: Any) -> bool:
         while not stop.is_set():
             try:
@@ -460,23 +476,23 @@ def _work(items: "Iterator[Item]", ready: "queue.Queue[Any]", stop: threading.Ev
             if not put((item, None)):
                 return
         put((None, None))
-    except BaseException as error:  # handed over to the consumer, which raises it
+    except BaseException as error:  # `prefetch` raises it in the consumer
         put((None, error))
 
 
-class _LoadTask(NamedTuple):
-    """What a thread is to do, and what it then sets."""
+class _PrefetchJob(NamedTuple):
+    """Function that a prefetch thread calls, and the event that it then sets."""
 
     work: Callable[[], None]
     done: threading.Event
 
 
-class _Thread(threading.Thread):
-    """A thread that does one job after another, as long as the process lives."""
+class _PrefetchThread(threading.Thread):
+    """Thread that runs one job after another until the process ends."""
 
     def __init__(self) -> None:
-        super().__init__(name=RESTING, daemon=True)
-        self.jobs: "queue.SimpleQueue[_LoadTask]" = queue.SimpleQueue()
+        super().__init__(name=IDLE, daemon=True)
+        self.jobs: "queue.SimpleQueue[_PrefetchJob]" = queue.SimpleQueue()
         self.start()
 
     def run(self) -> None:
@@ -484,19 +500,22 @@ class _Thread(threading.Thread):
             job = self.jobs.get()
             self.name = WORKING
             job.work()
-            self.name, done = RESTING, job.done
-            del job  # and with it the arrays that were made
+            self.name, done = IDLE, job.done
+            del job  # it holds the arrays of the last batches
             done.set()
             del done
 
 
-_resting: List[_Thread] = []
+_idle_threads: List[_PrefetchThread] = []
 
 
-def _rested() -> _Thread:
-    """A thread that nobody uses, a new one where all work; a fork leaves the child none of them."""
-    while _resting:
-        thread = _resting.pop()
+def _idle_thread() -> _PrefetchThread:
+    """Return an idle thread, or a new one.
+
+    The child of a fork has none of the threads, so they are checked.
+    """
+    while _idle_threads:
+        thread = _idle_threads.pop()
         if thread.is_alive():
             return thread
-    return _Thread()
+    return _PrefetchThread()

@@ -1,9 +1,9 @@
-"""Memory of the host that GPUs fetch from while the host works on.
+"""Pinned host memory, from which GPUs copy while the host continues.
 
-CUDA copies from ordinary memory by way of a buffer of its own, and keeps the caller until all is in
-it. From pinned memory, which the system never moves, a GPU fetches by itself. Pinning takes long,
-and MXNet gives such memory back as soon as nobody holds the array, for which CUDA waits until all
-GPUs are idle: so two buffers are kept, and filled in turns.
+CUDA copies pageable memory through a buffer, and the call waits until all of it is there. The
+system never moves pinned memory, so a GPU copies it asynchronously. Pinning is slow, and when MXNet
+frees a pinned array, CUDA waits until all GPUs are idle. Therefore two buffers are kept and filled
+in turn.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from gluonlab.engine.fast_invoke import from_host, memory_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-BUFFERS = 2  # one that is being filled, one that is being fetched
+BUFFERS = 2  # one that the host fills, and one that the GPU copies
 
 
-class Pinned:
-    """``pinned(array)`` copies a NumPy array to mx.cpu_pinned(0).
+class PinnedCopier:
+    """``copier(array)`` copies a NumPy array to mx.cpu_pinned(0).
 
-    The copy is valid until BUFFERS more calls. A call waits for the operations that were queued
-    with the former content of its buffer.
+    The copy is valid until BUFFERS more calls. Each call waits for the operations that read the
+    former content of its buffer.
     """
 
     def __init__(self) -> None:
@@ -38,15 +38,15 @@ class Pinned:
     def __call__(self, array: "NDArray[Any]") -> nd.NDArray:
         if not array.size:
             return nd.empty(array.shape, mx.cpu(0), array.dtype)
-        filled = self._buffer(array)[: len(array)]
+        filled = self._next_buffer(array)[: len(array)]
         begin, _ = memory_of(filled)
         check_call(_LIB.MXNDArrayWaitToWrite(filled.handle))
         memory: Any = (ctypes.c_byte * array.nbytes).from_address(begin)
         np.copyto(np.frombuffer(memory, array.dtype).reshape(array.shape), array)
         return filled
 
-    def _buffer(self, array: "NDArray[Any]") -> nd.NDArray:
-        """The buffer that was filled longest ago, or a new one if that does not fit."""
+    def _next_buffer(self, array: "NDArray[Any]") -> nd.NDArray:
+        """Return the least recently filled buffer, or a new one if the array does not fit."""
         if len(self._buffers) == BUFFERS:
             buffer = self._buffers.popleft()
             if (
@@ -60,9 +60,9 @@ class Pinned:
         return self._buffers[-1]
 
 
-def host_memory_for(ctx: mx.Context) -> "Callable[[NDArray[Any]], nd.NDArray]":
-    """The function that copies NumPy arrays to where a device like this one fetches them from.
+def make_host_copier(ctx: mx.Context) -> "Callable[[NDArray[Any]], nd.NDArray]":
+    """Return the function that copies NumPy arrays to the host memory from which a device copies.
 
-    Keep it, and use it from one thread at a time.
+    Keep the function for all batches, and call it from one thread at a time.
     """
-    return Pinned() if ctx.device_type == "gpu" else from_host
+    return PinnedCopier() if ctx.device_type == "gpu" else from_host

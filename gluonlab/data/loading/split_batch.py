@@ -1,34 +1,41 @@
-"""Divide a batch over devices.
+"""Division of a batch into one shard per device.
 
-`shard_sizes` says how many images each device gets: evenly, or by --device-weights. `shard` copies
-these images to the devices. A `Batch` holds the shards of all devices, as a strategy takes them.
+`shard_sizes` computes how many images each device gets: evenly, or in proportion to
+--device-weights. `shard` and `make_sharder` copy the images to the devices. A `Batch` contains the
+shards of all devices of this process.
 
-The loader (loader.py) divides each batch by these functions. training/parallel_options.py checks
---device-weights, and the options of --split, which divide the network instead of the batch.
+`gluonlab.data.loading.batch_loader` divides every batch with these functions. --split divides the
+network instead: see `gluonlab.training.parallel_options`.
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
 from itertools import accumulate
-from typing import TYPE_CHECKING, Iterator, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
+import numpy as np
 from mxnet import gluon, nd
 
+from gluonlab.data.loading.pinned_memory import make_host_copier
 from gluonlab.devices import check_distinct
+from gluonlab.engine.fast_invoke import from_host
 
 if TYPE_CHECKING:
+    Array = np.ndarray[Any, Any]
+    Sharder = Callable[[Array, Sequence[int]], List[nd.NDArray]]
     Shards = Tuple[List[nd.NDArray], List[nd.NDArray]]
 
-Weights = Sequence[Fraction]  # one for each device, above 0: how many images it gets, relatively
+Weights = Sequence[Fraction]  # one positive number per device: its share of the images
 
 
 class Batch:
-    """``xs[i]`` (n, C, H, W) and ``ys[i]`` (n,) or (n, columns) are on device i, if it has a shard.
+    """Shards of a batch: ``xs[i]`` (n, C, H, W) and ``ys[i]`` (n,) or (n, columns) are on device i.
 
-    ``size`` counts the images of all devices and processes: what an update divides by. A process
-    without a part of a small batch has no shards. ``xs, ys = batch`` unpacks the shards.
+    ``size``: the number of images on all devices of all processes, by which an update divides. If
+    the batch is smaller than the number of devices, the last devices have no shard. ``xs, ys =
+    batch`` unpacks the shards.
     """
 
     __slots__ = ("size", "xs", "ys")
@@ -37,8 +44,8 @@ class Batch:
         self.xs, self.ys, self.size = xs, ys, size
 
     @property
-    def here(self) -> int:
-        """How many images this process has."""
+    def local_size(self) -> int:
+        """Number of images in the shards of this process."""
         return sum(map(len, self.xs))
 
     def __iter__(self) -> Iterator[Sequence[nd.NDArray]]:
@@ -46,53 +53,72 @@ class Batch:
         yield self.ys
 
 
-def whole(xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> Batch:
-    """The batch all of whose shards are on this process's devices."""
+def make_local_batch(xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> Batch:
+    """Return the batch with all its shards on the devices of this process."""
     return Batch(xs, ys, sum(map(len, xs)))
 
 
 def shard(
     array: nd.NDArray, ctxs: Sequence[mx.Context], sizes: Optional[Sequence[int]] = None
 ) -> List[nd.NDArray]:
-    """Split the first axis of (n, ...) over the devices: evenly, or into shards of these ``sizes``.
+    """Split the first axis of (n, ...) over the devices: evenly, or into ``sizes``.
 
-    A batch smaller than the number of devices occupies only the first ones: the list is then
-    shorter than ``ctxs``. Sizes are as `shard_sizes` gives them. Raises DeviceError for a device
-    that comes twice, unless the caller has looked at them, and gives sizes.
+    ``sizes``: see `shard_sizes`. A batch smaller than the number of devices occupies only the first
+    ones, so the list is shorter than ``ctxs``. Raises DeviceError for duplicate devices if there
+    are no ``sizes``.
     """
     if sizes is None:
         check_distinct(ctxs)
         sizes = shard_sizes(len(array), len(ctxs))
-    busy = list(ctxs[: len(sizes)])
-    if not busy:  # a worker's part of a batch that is smaller than the number of workers
+    used_ctxs = list(ctxs[: len(sizes)])
+    if not used_ctxs:  # a small batch may leave this worker without images
         return []
     if not isinstance(array, nd.NDArray):
-        [array] = gluon.utils.split_and_load(array, busy[:1])
-    bounds = bounds_of(sizes)
-    return [array[begin:end].as_in_context(ctx) for ctx, (begin, end) in zip(busy, bounds)]
+        [array] = gluon.utils.split_and_load(array, used_ctxs[:1])
+    bounds = bounds_from_sizes(sizes)
+    return [array[begin:end].as_in_context(ctx) for ctx, (begin, end) in zip(used_ctxs, bounds)]
+
+
+def make_sharder(ctxs: Sequence[mx.Context]) -> "Sharder":
+    """Return ``f(array, sizes)``, which copies a NumPy array (n, ...) to the devices in shards.
+
+    Keep the function for all batches, and call it from one thread at a time.
+    """
+    if any(ctx.device_type != "cpu" for ctx in ctxs):
+        copy_to_host_memory = make_host_copier(ctxs[0])
+        return lambda array, sizes: shard(copy_to_host_memory(array), ctxs, sizes)
+
+    def shard_on_cpus(array: "Array", sizes: Sequence[int]) -> List[nd.NDArray]:
+        # directly from NumPy: MXNet copies between CPU devices at a tenth of this speed
+        parts = zip(ctxs, bounds_from_sizes(sizes))
+        return [from_host(array[begin:end], ctx) for ctx, (begin, end) in parts]
+
+    return shard_on_cpus
 
 
 def shard_sizes(size: int, parts: int, weights: Optional[Weights] = None) -> List[int]:
-    """How many of ``size`` images each of the parts gets that are not empty, the first ones.
+    """Compute the sizes of the shards of ``size`` images; there are no empty shards.
 
-    Without ``weights``, as many each, the first ones one more. With them `in_proportion`, but no
-    part is empty, whatever its weight: while one would be, it gets an image of the largest. Fewer
-    images than parts go to the first ones, one each.
+    Without ``weights``, all shards are equal, except that the first ones have one more image if the
+    size does not divide. With ``weights``, sizes are `proportional_sizes`. A shard that would be
+    empty then takes an image from the largest one. If there are fewer images than ``parts``, only
+    the first parts get a shard, of one image.
     """
     if weights is None or size <= parts:
-        share, more = divmod(size, parts)
-        return [share + 1] * more + [share] * (parts - more if share else 0)
-    sizes = in_proportion(size, weights)
+        even_size, rest = divmod(size, parts)
+        return [even_size + 1] * rest + [even_size] * (parts - rest if even_size else 0)
+    sizes = proportional_sizes(size, weights)
     while 0 in sizes:
         sizes[sizes.index(max(sizes))] -= 1
         sizes[sizes.index(0)] += 1
     return sizes
 
 
-def in_proportion(size: int, weights: Weights) -> List[int]:
-    """Whole numbers that add up to ``size``, by the largest remainder; some may be 0.
+def proportional_sizes(size: int, weights: Weights) -> List[int]:
+    """Divide ``size`` into whole numbers in proportion to ``weights``; some may be 0.
 
-    Of equal remainders the first ones are rounded up, so that equal weights share evenly.
+    Uses the method of the largest remainder. Ties go to the first parts, so equal weights divide
+    evenly.
     """
     total = sum(weights)
     quotas = [size * weight / total for weight in weights]
@@ -104,16 +130,16 @@ def in_proportion(size: int, weights: Weights) -> List[int]:
 
 
 def shard_bounds(size: int, parts: int) -> List[Tuple[int, int]]:
-    """The (begin, end) of each of as even ``parts`` as there can be that are not empty."""
-    return bounds_of(shard_sizes(size, parts))
+    """Return the (begin, end) of each shard of an even division of ``size`` images."""
+    return bounds_from_sizes(shard_sizes(size, parts))
 
 
-def bounds_of(sizes: Sequence[int]) -> List[Tuple[int, int]]:
-    """The (begin, end) of parts of these sizes, one behind the other."""
+def bounds_from_sizes(sizes: Sequence[int]) -> List[Tuple[int, int]]:
+    """Return the (begin, end) of consecutive parts of these sizes."""
     ends = list(accumulate(sizes))
     return list(zip([0, *ends], ends))
 
 
 def batch_count(images: int, size: int, drop_last: bool = False) -> int:
-    """How many batches of ``size`` images make; ``drop_last``: without a smaller last one."""
+    """Return the number of batches of ``size``; ``drop_last``: without a smaller last batch."""
     return images // size if drop_last else -(-images // size)

@@ -1,4 +1,4 @@
-"""A data set of the user's own arrays, and weights of its images in the training loss."""
+"""Data sets from the user's arrays, and weights of images in the training loss."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import numpy as np
 from gluonlab.config.option_types import BALANCED
 from gluonlab.data.sets.convert_arrays import (
     CHANNELS_FIRST,
-    channels_first,
     check_layout_name,
-    class_names,
-    is_shared,
-    read_labels,
-    to_host,
+    convert_labels,
+    resolve_class_names,
+    shares_user_memory,
+    to_channels_first,
+    to_numpy,
     to_pixels,
 )
-from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, LabelledSplit
+from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, LabeledSplit
 from gluonlab.errors import DataError
 
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Labels, Weights
 
 NAME = "arrays"
-MOST_NAMED = 5  # classes in a message
-MEANS = "0 leaves an image out of the loss, and 2 counts it twice"
+MAX_NAMED_CLASSES = 5  # classes in a message
+WEIGHT_MEANING = "0 leaves an image out of the loss, and 2 counts it twice"
 
 
 def from_arrays(
@@ -39,37 +39,56 @@ def from_arrays(
     layout: Optional[str] = None,
     weights: Any = None,
 ) -> Dataset:
-    """Make a data set from images (N, C, H, W), or grayscale (N, H, W), and their labels.
+    """Make a data set from arrays of images and labels.
 
-    Arrays can be from numpy, MXNet or another library, or lists of such arrays. Networks get bytes
-    divided by 255, and floats unchanged. Labels are whole numbers from 0. The arrays are copied,
-    except arrays that numpy maps from a file.
+    Arrays can be from numpy, MXNet or another library, or lists of such arrays. They are copied,
+    except arrays that numpy maps from a file. Networks get bytes divided by 255, and floats
+    unchanged.
 
-    ``classes``: the class names; by default, the numbers up to the largest label. ``name``: the
-    name of the data in the run's folder. ``layout``: ``NCHW``, or ``NHWC`` for images
-    (N, H, W, C); without it, images that look like (N, H, W, C) are refused. ``weights`` (N,):
-    factors for the loss of each training image. Raises DataError for other arrays.
+    Args:
+        x_train: Training images (N, C, H, W), or grayscale (N, H, W).
+        y_train: Training labels (N,), whole numbers from 0.
+        x_test: Test images.
+        y_test: Test labels.
+        classes: Class names; by default, the numbers up to the largest label.
+        name: Name of the data in the run folder.
+        layout: ``NCHW``, or ``NHWC`` for images (N, H, W, C). Without it, images that look like
+            (N, H, W, C) are refused.
+        weights: Factors (N,) for the loss of each training image.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DataError: The arrays have another shape or type.
     """
     check_layout_name(layout)
     train = make_split(x_train, y_train, "train", layout)
     test = make_split(x_test, y_test, "test", layout)
     check_same_shape(train.image_shape, test.image_shape, "x_train", "x_test")
-    names = class_names(train.labels, test.labels, classes)
+    names = resolve_class_names(train.labels, test.labels, classes)
     if weights is not None:
-        train = train.weighted(checked_weights("weights", to_host(weights, "weights"), len(train)))
+        train = train.with_weights(
+            check_weights("weights", to_numpy(weights, "weights"), len(train))
+        )
     return Dataset(name, train, test, names, Defaults())
 
 
-def check_same_shape(first: Sequence[int], second: Sequence[int], a: str, b: str) -> None:
-    """Raise DataError unless the images of ``a`` and ``b`` have the same shape."""
-    if tuple(first) != tuple(second):
-        raise DataError(f"{a} has images of {first}, but {b} of {second}: give both the same shape")
+def check_same_shape(
+    shape: Sequence[int], other_shape: Sequence[int], name: str, other_name: str
+) -> None:
+    """Raise DataError unless both parts have images of the same shape."""
+    if tuple(shape) != tuple(other_shape):
+        raise DataError(
+            f"{name} has images of {shape}, but {other_name} of {other_shape}: "
+            "give both the same shape"
+        )
 
 
-def make_split(images: Any, labels: Any, of: str, layout: Optional[str] = None) -> ArraySplit:
-    """Make a split from copies of the user's arrays. ``of``: train or test. Raises DataError."""
-    name = f"x_{of}"
-    x = to_host(images, name)
+def make_split(images: Any, labels: Any, part: str, layout: Optional[str] = None) -> ArraySplit:
+    """Make a split from copies of the user's arrays. ``part``: train or test. Raises DataError."""
+    name = f"x_{part}"
+    x = to_numpy(images, name)
     if x.ndim not in (3, 4):
         raise DataError(
             f"{name} is {x.dtype} of shape {x.shape}: give images of shape (N, C, H, W), "
@@ -77,36 +96,39 @@ def make_split(images: Any, labels: Any, of: str, layout: Optional[str] = None) 
         )
     if not x.size:
         raise DataError(f"{name} has the shape {x.shape} and contains no images: give at least one")
-    x = x[:, np.newaxis] if x.ndim == 3 else channels_first(x, name, layout)
-    y = read_labels(labels, f"y_{of}", len(x))
+    x = x[:, np.newaxis] if x.ndim == 3 else to_channels_first(x, name, layout)
+    y = convert_labels(labels, f"y_{part}", len(x))
     pixels = np.ascontiguousarray(to_pixels(x, name))
-    if np.may_share_memory(pixels, x) and is_shared(x, images):
-        pixels = pixels.copy()  # later writes of the user to the array must not change the run
+    if np.may_share_memory(pixels, x) and shares_user_memory(x, images):
+        pixels = pixels.copy()  # the user's later writes to the array must not change the run
     return ArraySplit(pixels, y, CHANNELS_FIRST)
 
 
 # --- weights of images: per image, per class, or balanced
 
 
-def checked_weights(name: str, given: Any, images: int) -> "Weights":
+def check_weights(name: str, given: Any, images: int) -> "Weights":
     """Convert the weights of ``images`` images to float64. Raises DataError for invalid weights."""
     try:
         values = given.asnumpy() if hasattr(given, "asnumpy") else np.asarray(given)
         weights: "Weights" = values.astype(np.float64)
     except (TypeError, ValueError):
-        raise DataError(f"{name} has values that are not numbers: {MEANS}") from None
+        raise DataError(f"{name} has values that are not numbers: {WEIGHT_MEANING}") from None
     if weights.shape != (images,):
         raise DataError(
             f"{name} has the shape {weights.shape}, but there are {images} images: "
             f"give one number per image, shape ({images},)"
         )
-    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
-    if len(wrong):
+    invalid = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if len(invalid):
         raise DataError(
-            f"{name}[{wrong[0]}] is {weights[wrong[0]]:g}: give finite numbers from 0 up; {MEANS}"
+            f"{name}[{invalid[0]}] is {weights[invalid[0]]:g}: "
+            f"give finite numbers from 0 up; {WEIGHT_MEANING}"
         )
     if not weights.any():
-        raise DataError(f"{name} is 0 for every image, so the network would learn nothing: {MEANS}")
+        raise DataError(
+            f"{name} is 0 for every image, so the network would learn nothing: {WEIGHT_MEANING}"
+        )
     return weights
 
 
@@ -117,18 +139,18 @@ def balanced_weights(labels: "Labels", classes: int) -> List[float]:
     weight of the images is 1. A class without images gets 1.
     """
     counts = np.bincount(labels, minlength=classes)
-    occur = int((counts > 0).sum())
-    return [len(labels) / (occur * int(count)) if count else 1.0 for count in counts]
+    occurring = int((counts > 0).sum())
+    return [len(labels) / (occurring * int(count)) if count else 1.0 for count in counts]
 
 
-def weigh_classes(dataset: Dataset, asked: Union[str, Sequence[float]]) -> Dataset:
+def apply_class_weights(dataset: Dataset, class_weights: Union[str, Sequence[float]]) -> Dataset:
     """Return the data set with the class weights applied to its training images.
 
-    ``asked``: BALANCED, or one number per class. Existing weights of images are multiplied by the
-    class weights. Raises DataError if the weights do not fit the classes.
+    ``class_weights``: BALANCED, or one number per class. Existing weights of images are multiplied
+    by the class weights. Raises DataError if the weights do not fit the classes.
     """
     train, classes = dataset.train, dataset.classes
-    if not isinstance(train, LabelledSplit):
+    if not isinstance(train, LabeledSplit):
         raise DataError(
             f"--class-weights needs the labels of all training images, but the split of "
             f"{dataset.name}, a {type(train).__name__}, has no labels: "
@@ -140,15 +162,20 @@ def weigh_classes(dataset: Dataset, asked: Union[str, Sequence[float]]) -> Datas
             f"--class-weights needs the number of a class for each training image, and the labels "
             f"of {dataset.name} are {labels.dtype}: leave it out, or number the classes"
         )
-    by_class = balanced_weights(labels, len(classes)) if asked == BALANCED else list(asked)
-    if len(by_class) != len(classes):
-        named = ", ".join(classes[:MOST_NAMED]) + ", ..." * (len(classes) > MOST_NAMED)
-        many = f"{len(by_class)} number{'s' * (len(by_class) != 1)}"
+    weight_per_class = (
+        balanced_weights(labels, len(classes)) if class_weights == BALANCED else list(class_weights)
+    )
+    if len(weight_per_class) != len(classes):
+        named = ", ".join(classes[:MAX_NAMED_CLASSES]) + ", ..." * (
+            len(classes) > MAX_NAMED_CLASSES
+        )
+        count = f"{len(weight_per_class)} number{'s' * (len(weight_per_class) != 1)}"
         raise DataError(
-            f"--class-weights has {many}, but {dataset.name} has {len(classes)} classes ({named}): "
+            f"--class-weights has {count}, "
+            f"but {dataset.name} has {len(classes)} classes ({named}): "
             f"give one number per class, in this order, or {BALANCED}"
         )
-    weights = np.array(by_class, np.float64)[labels]
+    weights = np.array(weight_per_class, np.float64)[labels]
     if train.weights is not None:
         weights = weights * train.weights
     if not weights.any():
@@ -156,4 +183,4 @@ def weigh_classes(dataset: Dataset, asked: Union[str, Sequence[float]]) -> Datas
             "--class-weights is 0 for every class that occurs, so the network would learn nothing: "
             "give at least one of them more than 0"
         )
-    return dataclasses.replace(dataset, train=train.weighted(weights))
+    return dataclasses.replace(dataset, train=train.with_weights(weights))

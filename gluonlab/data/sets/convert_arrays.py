@@ -24,35 +24,35 @@ WHITE = 255  # the value of a white pixel, which networks get as 1
 LAYOUTS = CHANNELS_FIRST, CHANNELS_LAST = ("NCHW", "NHWC")
 CHANNELS = (1, 3, 4)  # grayscale, RGB, RGBA
 # Floats this close to a byte value count as that byte; float32 rounding is smaller.
-ROUNDING = 5e-5
-AT_ONCE = 1024  # images that are checked together
-NAMED = 5  # labels that a message lists
-AS_NUMBERS = "np.unique(y, return_inverse=True)[1] numbers them"
+ROUNDING_ERROR = 5e-5
+CHUNK_IMAGES = 1024  # images that are checked together
+MAX_NAMED_LABELS = 5  # labels that a message lists
+NUMBER_CLASSES_HINT = "np.unique(y, return_inverse=True)[1] numbers them"
 NO_REGRESSION = "a run trains classifiers; for a regression, write your own loop (docs/own-loop.md)"
 
 
-def to_host(given: Any, what: str) -> "Array":
+def to_numpy(given: Any, name: str) -> "Array":
     """Convert an array of numpy, MXNet or another library, or a list of them, to a numpy array.
 
-    ``what``: its name in a message. Raises DataError if ``given`` is not an array, or is a list of
+    ``name``: its name in messages. Raises DataError if ``given`` is not an array, or is a list of
     parts with different shapes.
     """
     if isinstance(given, (list, tuple)):
-        given = [_part_to_host(part) for part in given]
-        _check_equal(given, what)
+        given = [_part_to_numpy(part) for part in given]
+        _check_equal_shapes(given, name)
     elif hasattr(given, "asnumpy"):
         return np.asarray(given.asnumpy())
     elif not _is_array(given) and not isinstance(given, AnySequence):
-        raise DataError(f"{what} is a {type(given).__name__}: give an array of numpy or MXNet")
+        raise DataError(f"{name} is a {type(given).__name__}: give an array of numpy or MXNet")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # numpy before 1.24 warns of unequal lists
             array = np.asarray(given)
     except (ValueError, TypeError) as error:
-        raise DataError(f"{what} cannot be made an array ({error}): give equal parts") from None
+        raise DataError(f"{name} cannot be made an array ({error}): give equal parts") from None
     if array.dtype == object:
         raise DataError(
-            f"{what} has parts that are not numbers, or differ in shape: give equal arrays"
+            f"{name} has parts that are not numbers, or differ in shape: give equal arrays"
         )
     return array
 
@@ -61,27 +61,29 @@ def _is_array(given: Any) -> bool:
     return hasattr(given, "__array__") or hasattr(given, "__array_interface__")
 
 
-def _part_to_host(part: Any) -> Any:
+def _part_to_numpy(part: Any) -> Any:
     if hasattr(part, "asnumpy"):
         return part.asnumpy()
     return np.asarray(part) if _is_array(part) else part
 
 
-def _check_equal(parts: Sequence[Any], what: str) -> None:
+def _check_equal_shapes(parts: Sequence[Any], name: str) -> None:
+    """Raise DataError if the parts of a list have different shapes."""
     shapes = [getattr(part, "shape", None) for part in parts]
-    for place, shape in enumerate(shapes):
+    for position, shape in enumerate(shapes):
         if shape != shapes[0]:
             raise DataError(
-                f"{what} has parts of unequal shape, {shapes[0]} at 0 and {shape} at {place}: "
+                f"{name} has parts of unequal shape, {shapes[0]} at 0 and {shape} at {position}: "
                 "give images of one shape; for a network with several inputs, write your "
                 "own loop (docs/own-loop.md)"
             )
 
 
-def is_shared(array: "Array", given: Any) -> bool:
-    """Whether the user could change ``array``, made from ``given``, by writing to memory.
+def shares_user_memory(array: "Array", given: Any) -> bool:
+    """Return whether the user could change ``array``, made from ``given``, by writing to memory.
 
-    An array that is mapped from a file is never copied, because it may be larger than the memory.
+    False for an array that is mapped from a file: it may be larger than the memory, so it is never
+    copied.
     """
     base: Any = array
     while isinstance(base, np.ndarray) and base.base is not None:
@@ -97,7 +99,7 @@ def check_layout_name(layout: Optional[str]) -> None:
         raise DataError(f"layout {layout!r}: give {' or '.join(LAYOUTS)}, or leave it out")
 
 
-def channels_first(images: "Array", what: str, layout: Optional[str]) -> "Array":
+def to_channels_first(images: "Array", name: str, layout: Optional[str]) -> "Array":
     """Return images with 4 axes as (N, C, H, W).
 
     ``layout``: the present layout, one of LAYOUTS. Raises DataError for any other layout. If it is
@@ -107,7 +109,7 @@ def channels_first(images: "Array", what: str, layout: Optional[str]) -> "Array"
     shape = images.shape
     if layout is None and is_channels_last(shape[1:]):
         raise DataError(
-            f"{what} has the shape {tuple(shape)}, which looks like (N, H, W, C): "
+            f"{name} has the shape {tuple(shape)}, which looks like (N, H, W, C): "
             f"give its transpose(0, 3, 1, 2), which is (N, C, H, W), or layout={CHANNELS_LAST!r}; "
             f"for {shape[1]} channels of {shape[2]}x{shape[3]} give layout={CHANNELS_FIRST!r}"
         )
@@ -115,7 +117,7 @@ def channels_first(images: "Array", what: str, layout: Optional[str]) -> "Array"
 
 
 def is_channels_last(shape: Sequence[int]) -> bool:
-    """Whether an image of this shape looks like (H, W, C).
+    """Return whether the shape of an image looks like (H, W, C).
 
     >>> is_channels_last((32, 32, 3)), is_channels_last((3, 32, 32)), is_channels_last((64, 4, 4))
     (True, False, False)
@@ -124,7 +126,7 @@ def is_channels_last(shape: Sequence[int]) -> bool:
     return last in CHANNELS and first not in CHANNELS and second > last
 
 
-def to_pixels(images: "Array", what: str) -> "Array":
+def to_pixels(images: "Array", name: str) -> "Array":
     """Convert images to values from 0 to WHITE: uint8, or float32 if bytes cannot hold the values.
 
     Bytes and whole numbers from 0 to 255 are pixels. Floats are network inputs, so they are
@@ -133,7 +135,7 @@ def to_pixels(images: "Array", what: str) -> "Array":
     """
     if images.dtype == np.uint8:
         return images
-    kind = f"{what} is {images.dtype} of shape {images.shape}"
+    kind = f"{name} is {images.dtype} of shape {images.shape}"
     if np.issubdtype(images.dtype, np.integer):
         if images.size and (images.min() < 0 or images.max() > WHITE):
             raise DataError(
@@ -145,65 +147,67 @@ def to_pixels(images: "Array", what: str) -> "Array":
         raise DataError(f"{kind}: give bytes (uint8) from 0 to 255, or floats")
     if not np.isfinite(images).all():
         where = int(np.argwhere(~np.isfinite(images))[0][0])
-        raise DataError(f"{what} has a number that is not finite in image {where}: remove it")
-    warn_of_whole_floats(images, what)
+        raise DataError(f"{name} has a number that is not finite in image {where}: remove it")
+    warn_of_whole_floats(images, name)
     scaled = images.astype(np.float32)
     scaled *= WHITE
-    return as_bytes(scaled)
+    return to_bytes_if_whole(scaled)
 
 
-def as_bytes(images: "Array") -> "Array":
+def to_bytes_if_whole(images: "Array") -> "Array":
     """Convert images to bytes if all values are whole bytes, up to float32 rounding."""
     if images.dtype == np.uint8:
         return images
-    found = np.empty(images.shape, np.uint8)
-    for begin in range(0, len(images), AT_ONCE):  # keeps temporary copies of large arrays small
-        part = slice(begin, begin + AT_ONCE)
+    converted = np.empty(images.shape, np.uint8)
+    for begin in range(
+        0, len(images), CHUNK_IMAGES
+    ):  # keeps temporary copies of large arrays small
+        part = slice(begin, begin + CHUNK_IMAGES)
         whole = np.clip(np.rint(images[part]), 0, WHITE)
-        if np.abs(images[part] - whole).max() > ROUNDING:
+        if np.abs(images[part] - whole).max() > ROUNDING_ERROR:
             return images
-        found[part] = whole
-    return found
+        converted[part] = whole
+    return converted
 
 
-def warn_of_whole_floats(images: "Array", what: str) -> None:
+def warn_of_whole_floats(images: "Array", name: str) -> None:
     """Warn about floats that look like pixels from 0 to 255."""
     if images.dtype.kind != "f" or not images.size or images.min() < 0 or images.max() <= 1:
         return
     if (images == np.rint(images)).all():
         warn(
-            f"{what} is {images.dtype} with whole numbers up to {images.max():g}, and networks get "
+            f"{name} is {images.dtype} with whole numbers up to {images.max():g}, and networks get "
             "floats unchanged: give pixels as bytes (uint8), which are divided by 255"
         )
 
 
-def read_labels(given: Any, what: str, images: int) -> "NDArray[np.int32]":
-    """Read labels (n,), whole numbers from 0, for ``images`` images. Raises DataError.
+def convert_labels(given: Any, name: str, images: int) -> "NDArray[np.int32]":
+    """Convert labels (n,), whole numbers from 0, of ``images`` images to int32. Raises DataError.
 
     Floats with whole values and the shape (n, 1) are also accepted.
     """
-    labels = to_host(given, what)
+    labels = to_numpy(given, name)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    kind = f"{what} is {labels.dtype} of shape {labels.shape}"
+    kind = f"{name} is {labels.dtype} of shape {labels.shape}"
     if labels.ndim == 2 and len(labels) == images and _is_one_hot(labels):
-        raise DataError(f"{kind}, one-hot: give the numbers of the classes, {what}.argmax(axis=1)")
+        raise DataError(f"{kind}, one-hot: give the numbers of the classes, {name}.argmax(axis=1)")
     if labels.dtype.kind in "USO":
-        raise DataError(f"{kind}: give a whole number from 0 for each class; {AS_NUMBERS}")
+        raise DataError(f"{kind}: give a whole number from 0 for each class; {NUMBER_CLASSES_HINT}")
     if labels.shape != (images,) or labels.dtype.kind not in "biuf":
         raise DataError(
             f"{kind}: give the number of its class for each image, integers of shape ({images},)"
         )
-    odd = np.flatnonzero(~(np.isfinite(labels) & (labels == np.rint(labels))))
-    if labels.dtype.kind == "f" and len(odd):
+    invalid = np.flatnonzero(~(np.isfinite(labels) & (labels == np.rint(labels))))
+    if labels.dtype.kind == "f" and len(invalid):
         raise DataError(
-            f"{what} has {labels[odd[0]]:g} at {odd[0]}: give whole numbers of classes; "
+            f"{name} has {labels[invalid[0]]:g} at {invalid[0]}: give whole numbers of classes; "
             f"{NO_REGRESSION}"
         )
     if images and (labels.min() < 0 or labels.max() >= 2**31 - 1):
         raise DataError(
-            f"{what} goes from {labels.min():.0f} to {labels.max():.0f}: give classes from 0 up; "
-            f"{AS_NUMBERS}"
+            f"{name} goes from {labels.min():.0f} to {labels.max():.0f}: give classes from 0 up; "
+            f"{NUMBER_CLASSES_HINT}"
         )
     return labels.astype(np.int32)
 
@@ -214,7 +218,7 @@ def _is_one_hot(labels: "Array") -> bool:
     )
 
 
-def class_names(
+def resolve_class_names(
     train: "Array", test: "Array", classes: Optional[Sequence[str]] = None
 ) -> Tuple[str, ...]:
     """Return the class names: ``classes``, or the numbers up to the largest label.
@@ -239,19 +243,21 @@ def class_names(
         if len(present) < count:
             gaps = (
                 f"{len(present):,} classes occur among the labels from 0 to {count - 1:,} "
-                f"({_some(present)}), so the network would have {count:,} outputs"
+                f"({_list_some(present)}), so the network would have {count:,} outputs"
             )
-            cure = "number the classes of train and test together from 0, or name all with classes="
+            advice = (
+                "number the classes of train and test together from 0, or name all with classes="
+            )
             if not names:
-                raise DataError(f"{gaps}: {cure}")
-            warn(f"{gaps}: {cure}")
+                raise DataError(f"{gaps}: {advice}")
+            warn(f"{gaps}: {advice}")
     untrained = np.setdiff1d(test, train)
     if len(untrained):
-        many = f"the label{'s' * (len(untrained) > 1)} {_some(untrained)}"
-        warn(f"test images have {many}, but no training image has: the network cannot learn this")
+        labels = f"the label{'s' * (len(untrained) > 1)} {_list_some(untrained)}"
+        warn(f"test images have {labels}, but no training image has: the network cannot learn this")
     return names
 
 
-def _some(numbers: "Array") -> str:
-    named: List[str] = [str(number) for number in numbers[:NAMED]]
-    return ", ".join([*named, *(["..."] if len(numbers) > NAMED else [])])
+def _list_some(numbers: "Array") -> str:
+    shown: List[str] = [str(number) for number in numbers[:MAX_NAMED_LABELS]]
+    return ", ".join([*shown, *(["..."] if len(numbers) > MAX_NAMED_LABELS else [])])

@@ -1,9 +1,9 @@
-"""Labelled images that files list or contain: CSV lists, and MXNet's record files (.rec).
+"""Data sets of labeled images in files: CSV lists, and MXNet's record files (.rec).
 
 A CSV list has one line per image, with its path and its label. A record file, as written by MXNet's
-im2rec, has many images. MXNet's own reader (`mxnet.recordio`) reads it once from start to end, so a
-.idx file is not needed. Only the position of each image is kept; the processes that decode images
-read them there.
+im2rec, contains many images. MXNet's reader (`mxnet.recordio`) reads it once from start to end, so
+a .idx file is not needed. Only the position of each image is kept. Decoder processes read the
+images there.
 """
 
 from __future__ import annotations
@@ -34,17 +34,23 @@ from typing import (
 import numpy as np
 from tqdm import tqdm
 
-from gluonlab.data.fetching.data_folders import readable
+from gluonlab.data.fetching.data_folders import convert_read_errors
 from gluonlab.data.images.image_locations import (
-    Piece,
-    Place,
-    Stretches,
-    chosen,
+    ByteRange,
+    FileSegments,
+    ImageLocation,
     is_image_name,
-    part_name,
+    record_name,
+    select_locations,
 )
 from gluonlab.data.sets.dataset import Dataset
-from gluonlab.data.sets.image_files import HOLD_OUT, TRAIN, VAL, decoded, held_out
+from gluonlab.data.sets.image_files import (
+    HOLD_OUT_OPTION,
+    TRAIN,
+    VAL,
+    make_image_dataset,
+    select_held_out,
+)
 from gluonlab.errors import DataError, warn
 from gluonlab.plain_text import named, plain_name
 
@@ -56,20 +62,21 @@ _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 class ImageList(NamedTuple):
-    """The images of a file: their places, labels, and keys, by which some are held out.
+    """Images of a file, with their locations and labels.
 
-    ``names``: the names of labels, if they are known.
+    ``keys``: texts from which held-out images are selected. ``label_names``: the names of the
+    labels, if they are known.
     """
 
     path: Path
-    places: Sequence[Place]
+    locations: Sequence[ImageLocation]
     labels: Sequence[Label]
     keys: Sequence[str]
-    names: Mapping[Label, str] = {}
+    label_names: Mapping[Label, str] = {}
 
 
 class ListedImages:
-    """Listed images with their classes; ``train`` and ``val`` are (places, labels).
+    """Listed images with their classes; ``train`` and ``val`` are (locations, labels).
 
     The classes are the labels that occur in training, sorted; whole numbers are sorted by value.
     ``name``: the name of the training file, or of its folder if the file is called just train.
@@ -80,95 +87,98 @@ class ListedImages:
     def __init__(
         self, train: ImageList, val: Optional[ImageList], val_share: Optional[float]
     ) -> None:
-        place = train.path.absolute()
-        self.name = place.stem if _start(place) != "" else place.parent.name
-        own = _as_numbers(train.labels)
-        theirs = [] if val is None else _as_numbers(val.labels)
-        if val is not None and _are_numbers(own) != _are_numbers(theirs):
-            own, theirs = list(map(str, train.labels)), list(map(str, val.labels))
-        self.values = sorted(set(own))  # type: ignore[type-var]
-        self.classes = tuple(train.names.get(value, str(value)) for value in self.values)
+        path = train.path.absolute()
+        self.name = path.stem if _name_before_train(path) != "" else path.parent.name
+        train_labels = _to_numbers(train.labels)
+        val_labels = [] if val is None else _to_numbers(val.labels)
+        if val is not None and _are_numbers(train_labels) != _are_numbers(val_labels):
+            train_labels, val_labels = list(map(str, train.labels)), list(map(str, val.labels))
+        self.values = sorted(set(train_labels))  # type: ignore[type-var]
+        self.classes = tuple(train.label_names.get(value, str(value)) for value in self.values)
         if len(self.classes) < 2:
-            only = f"one class, {self.classes[0]}" if self.classes else "no images"
-            raise DataError(f"{train.path} has {only}: give at least two classes")
-        numbers: Dict[Label, int] = {value: place for place, value in enumerate(self.values)}
-        labels = np.array([numbers[value] for value in own], np.int32)
-        self.untested: List[str] = []
+            description = f"one class, {self.classes[0]}" if self.classes else "no images"
+            raise DataError(f"{train.path} has {description}: give at least two classes")
+        numbers: Dict[Label, int] = {value: number for number, value in enumerate(self.values)}
+        train_classes = np.array([numbers[value] for value in train_labels], np.int32)
+        self.untested_classes: List[str] = []
         if val is None:
             assert val_share is not None
-            self._divide(train, labels, val_share)
+            self._hold_out(train, train_classes, val_share)
             return
-        _check_names(train, val)
-        unknown = next((value for value in theirs if value not in numbers), None)
+        _check_label_names(train, val)
+        unknown = next((value for value in val_labels if value not in numbers), None)
         if unknown is not None:
             raise DataError(
                 f"{val.path} has the class {unknown}, which {train.path} lacks: "
                 "give images of each class to training"
             )
-        tests = np.array([numbers[value] for value in theirs], np.int32)
-        self.train, self.val = (train.places, labels), (val.places, tests)
-        self._note_untested(tests)
+        val_classes = np.array([numbers[value] for value in val_labels], np.int32)
+        self.train, self.val = (train.locations, train_classes), (val.locations, val_classes)
+        self._note_untested(val_classes)
 
-    def remarks(self) -> List[str]:
-        """Return lines about classes without validation images, and about gaps in the labels."""
-        said = []
-        if self.untested:
-            said.append(f"no validation image is of the classes {named(self.untested)}")
+    def warnings(self) -> List[str]:
+        """Return messages about classes without validation images, and about gaps in the labels."""
+        messages = []
+        if self.untested_classes:
+            messages.append(f"no validation image is of the classes {named(self.untested_classes)}")
         if _are_numbers(self.values) and self.values != [*range(len(self.values))]:
-            said.append(
+            messages.append(
                 f"labels from {self.values[0]} to {self.values[-1]} are {len(self.values)} "
                 f"classes: a network numbers them from 0 to {len(self.values) - 1}, and their "
                 "names are the labels"
             )
-        return said
+        return messages
 
-    def _divide(self, every: ImageList, labels: "Labels", share: float) -> None:
+    def _hold_out(self, images: ImageList, labels: "Labels", share: float) -> None:
+        """Divide the images: ``share`` of each class into ``val``, the others into ``train``."""
         order = np.argsort(labels, kind="stable")
         bounds = np.searchsorted(labels[order], np.arange(len(self.classes) + 1))
-        tested = np.zeros(len(labels), bool)
+        is_held_out = np.zeros(len(labels), bool)
         for number, (begin, end) in enumerate(zip(bounds, bounds[1:])):
-            places, label = order[begin:end], self.values[number]
-            tested[places] = held_out([f"{label}/{every.keys[place]}" for place in places], share)
-        if not tested.any():
+            positions, label = order[begin:end], self.values[number]
+            is_held_out[positions] = select_held_out(
+                [f"{label}/{images.keys[position]}" for position in positions], share
+            )
+        if not is_held_out.any():
             raise DataError(
-                f"every class of {every.path} has a single image: "
+                f"every class of {images.path} has a single image: "
                 f"--val-share {share:g} needs two of a class at least"
             )
         self.train, self.val = (
-            (chosen(every.places, np.flatnonzero(mask).tolist()), labels[mask])
-            for mask in (~tested, tested)
+            (select_locations(images.locations, np.flatnonzero(mask).tolist()), labels[mask])
+            for mask in (~is_held_out, is_held_out)
         )
-        self._note_untested(labels[tested])
+        self._note_untested(labels[is_held_out])
 
     def _note_untested(self, labels: "Labels") -> None:
-        lacking = np.setdiff1d(np.arange(len(self.classes)), labels)
-        self.untested = [self.classes[number] for number in lacking]
+        missing = np.setdiff1d(np.arange(len(self.classes)), labels)
+        self.untested_classes = [self.classes[number] for number in missing]
 
 
-def find_files(
-    given: str, ending: str, kind: str, val_share: Optional[float]
+def find_train_and_val_files(
+    value: str, ending: str, prefix: str, val_share: Optional[float]
 ) -> Tuple[Path, Optional[Path]]:
     """Find the training and the validation file of ``train.csv``, or of ``train.csv,val.csv``.
 
-    If only a file whose name ends with train is given, the validation file is in the same folder,
-    and its name ends with val (or test) instead. ``ending``: the ending of both names. ``kind``:
+    If there is only a file whose name ends with train, the validation file is in the same folder.
+    Its name ends with val (or test) instead. ``ending``: the ending of both names. ``prefix``:
     the prefix of the data set. Raises DataError for a missing file, and if there is both a
     validation file and a ``val_share``.
     """
-    parts = [given] if os.path.exists(given) else [part.strip() for part in given.split(",")]
+    parts = [value] if os.path.exists(value) else [part.strip() for part in value.split(",")]
     if len(parts) > 2 or not all(parts):
         raise DataError(
-            f"{kind}:{given} names {len(parts)} files: give one, or two as "
-            f"{kind}:train{ending},val{ending}"
+            f"{prefix}:{value} names {len(parts)} files: give one, or two as "
+            f"{prefix}:train{ending},val{ending}"
         )
-    paths = [_file(part, ending, kind) for part in parts]
-    train, val = paths[0], paths[1] if len(paths) > 1 else _find_validation(paths[0])
+    paths = [_check_user_file(part, ending, prefix) for part in parts]
+    train, val = paths[0], paths[1] if len(paths) > 1 else _find_validation_file(paths[0])
     if val is None and val_share is None:
-        start = _start(train)
-        other = f"val{ending}" if start is None else f"{start}{VAL[0]}{train.suffix}"
+        stem = _name_before_train(train)
+        example = f"val{ending}" if stem is None else f"{stem}{VAL[0]}{train.suffix}"
         raise DataError(
-            f"{train} has no validation file in its folder, such as {other}: "
-            f"hold images out with {HOLD_OUT}, or name a second file, {kind}:{train},FILE"
+            f"{train} has no validation file in its folder, such as {example}: "
+            f"hold images out with {HOLD_OUT_OPTION}, or name a second file, {prefix}:{train},FILE"
         )
     if val is not None and val_share is not None:
         raise DataError(
@@ -178,8 +188,8 @@ def find_files(
     return train, val
 
 
-def _file(name: str, ending: str, kind: str) -> Path:
-    """Return the path of a file that the user names. Raises DataError."""
+def _check_user_file(name: str, ending: str, prefix: str) -> Path:
+    """Return the path of a file that the user names. Raises DataError if it is unusable."""
     try:
         path = Path(name).expanduser()
     except RuntimeError:
@@ -189,27 +199,27 @@ def _file(name: str, ending: str, kind: str) -> Path:
     if path.is_dir():
         raise DataError(f"{path} is a folder: give a {ending} file, or folder:{path}")
     if path.suffix.lower() != ending:
-        instead = path.with_suffix(ending)
-        hint = f", such as {kind}:{instead}" if os.path.isfile(instead) else ""
+        sibling = path.with_suffix(ending)
+        hint = f", such as {prefix}:{sibling}" if os.path.isfile(sibling) else ""
         raise DataError(f"{path} is not a {ending} file: give one{hint}")
-    with readable(path, "file"):
+    with convert_read_errors(path, "file"):
         path.stat()
     if not path.is_file():
         raise DataError(f"{path} is not a regular file: give a {ending} file")
     return path
 
 
-def _find_validation(train: Path) -> Optional[Path]:
-    """Return the validation file that belongs to a training file by its name; None without one."""
-    start = _start(train)
-    if start is None:
+def _find_validation_file(train: Path) -> Optional[Path]:
+    """Find the validation file that belongs to a training file by its name; None without one."""
+    prefix = _name_before_train(train)
+    if prefix is None:
         return None
-    spelt = [each for name in VAL for each in (name, name.capitalize(), name.upper())]
-    found = (train.with_name(f"{start}{name}{train.suffix}") for name in spelt)
-    return next((path for path in found if os.path.isfile(path)), None)
+    names = [spelling for name in VAL for spelling in (name, name.capitalize(), name.upper())]
+    candidates = (train.with_name(f"{prefix}{name}{train.suffix}") for name in names)
+    return next((path for path in candidates if os.path.isfile(path)), None)
 
 
-def _start(train: Path) -> Optional[str]:
+def _name_before_train(train: Path) -> Optional[str]:
     """Return the part of a file's name before ``train``; None if it does not end with that."""
     for name in TRAIN:
         if train.stem.lower().endswith(name):
@@ -221,44 +231,47 @@ def _are_numbers(labels: Sequence[Label]) -> bool:
     return all(isinstance(label, int) for label in labels)
 
 
-def _as_numbers(labels: Sequence[Label]) -> List[Label]:
+def _to_numbers(labels: Sequence[Label]) -> List[Label]:
     """Convert labels to whole numbers if all of them are; else return them unchanged."""
     if all(isinstance(label, int) or _NUMBER.fullmatch(label) for label in labels):
         return [int(label) for label in labels]
     return list(labels)
 
 
-def _check_names(train: ImageList, val: ImageList) -> None:
-    for label, name in val.names.items():
-        if train.names.get(label, name) != name:
+def _check_label_names(train: ImageList, val: ImageList) -> None:
+    """Raise DataError if training and validation name a label differently."""
+    for label, name in val.label_names.items():
+        if train.label_names.get(label, name) != name:
             raise DataError(
-                f"label {label} is {train.names[label]} in {train.path}, and {name} in "
+                f"label {label} is {train.label_names[label]} in {train.path}, and {name} in "
                 f"{val.path}: give the classes the same numbers in both"
             )
 
 
-def checked_label(value: float, where: str) -> int:
-    """Convert a label to a class number. Raises DataError that names ``where`` the label is."""
+def to_class_number(value: float, position: str) -> int:
+    """Convert a label to a class number. Raises DataError, which names its ``position``."""
     if not 0 <= value < 2**31 or value != int(value):
-        raise DataError(f"{where} has the label {value:g}: give whole numbers from 0, the classes")
+        raise DataError(
+            f"{position} has the label {value:g}: give whole numbers from 0, the classes"
+        )
     return int(value)
 
 
 # --- CSV lists
 
 LIST_KIND, LIST_ENDING = "list", ".csv"
-# names that a header may use
+# possible names in a header
 IMAGE_COLUMNS = ("image", "path", "file", "filename", "filepath", "image_path", "image_file", "img")
 LABEL_COLUMNS = ("label", "class", "target", "category", "class_name", "y")
 OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
-FORM = "write image,label in each line"
-QUOTED = 'put a name with a comma into quotes, as "a, b.jpg"'
+FORM_HINT = "write image,label in each line"
+QUOTE_HINT = 'put a name with a comma into quotes, as "a, b.jpg"'
 
 
 class ListColumns(NamedTuple):
     """The number of columns of a list, and the indices of the image and label columns."""
 
-    many: int
+    column_count: int
     image: int
     label: int
 
@@ -269,28 +282,28 @@ def load_list(
     val_share: Optional[float] = None,
     **options: Any,
 ) -> Dataset:
-    """Load the images that ``path`` lists; ``options``: see `decoded`.
+    """Load the images that ``path`` lists; ``options``: see `make_image_dataset`.
 
     ``path``: ``train.csv``, with val.csv in the same folder or with ``val_share``, or
     ``train.csv,val.csv``. ``root``: the folder of the images; by default the folder of each list.
     Raises DataError.
     """
-    images = find_listed(path, root, val_share)
-    return decoded(images, plain_name(images.name, LIST_KIND), **options)
+    images = find_listed_images(path, root, val_share)
+    return make_image_dataset(images, plain_name(images.name, LIST_KIND), **options)
 
 
-def find_listed(
+def find_listed_images(
     path: str, root: Optional[str] = None, val_share: Optional[float] = None
 ) -> ListedImages:
     """Find the listed images for `load_list`. Raises DataError."""
-    train_file, val_file = find_files(path, LIST_ENDING, LIST_KIND, val_share)
+    train_file, val_file = find_train_and_val_files(path, LIST_ENDING, LIST_KIND, val_share)
     if root is not None and not os.path.isdir(root):
         raise DataError(f"--data-dir {root} is not a folder: give the one with the listed images")
-    train = read_list(train_file, Path(root or train_file.parent))
+    train = read_image_list(train_file, Path(root or train_file.parent))
     if val_file is None:
         return ListedImages(train, None, val_share)
-    val = read_list(val_file, Path(root or val_file.parent))
-    common = {*train.places} & {*val.places}
+    val = read_image_list(val_file, Path(root or val_file.parent))
+    common = {*train.locations} & {*val.locations}
     if common:
         warn(
             f"{len(common)} image{'s are' if len(common) > 1 else ' is'} listed for training and "
@@ -299,27 +312,27 @@ def find_listed(
     return ListedImages(train, val, val_share)
 
 
-def read_list(path: Path, folder: Path) -> ImageList:
+def read_image_list(path: Path, folder: Path) -> ImageList:
     """Read a CSV file that lists images in ``folder`` and their labels.
 
     Raises DataError that names the invalid line.
     """
-    inside = _Inside(folder)
-    lines: Dict[str, int] = {}  # of each image
+    image_root = _ImageRoot(folder)
+    lines: Dict[str, int] = {}  # line number of each image
     labels: List[str] = []
     missing: List[Tuple[int, str]] = []
     bar = tqdm(desc=path.name, unit=" lines", disable=None, leave=False, dynamic_ncols=True)
     with bar:
-        for line, image, label in _entries(path, folder):
-            place = inside.place(image, f"{path}, line {line}")
-            if place in lines:
+        for line, image, label in _read_entries(path, folder):
+            image_path = image_root.resolve_path(image, f"{path}, line {line}")
+            if image_path in lines:
                 raise DataError(
-                    f"{path}, line {line} lists {image}, as line {lines[place]} does: "
+                    f"{path}, line {line} lists {image}, as line {lines[image_path]} does: "
                     "list each image once"
                 )
-            lines[place] = line
+            lines[image_path] = line
             labels.append(label)
-            if not os.path.isfile(place):
+            if not os.path.isfile(image_path):
                 missing.append((line, image))
             bar.update()
     if missing:
@@ -331,36 +344,37 @@ def read_list(path: Path, folder: Path) -> ImageList:
             f"the folder that --data-dir names{slashes}"
         )
     if not lines:
-        raise DataError(f"{path} lists no images: {FORM}")
-    keys = [os.path.relpath(place, inside.folder) for place in lines]
+        raise DataError(f"{path} lists no images: {FORM_HINT}")
+    keys = [os.path.relpath(image_path, image_root.folder) for image_path in lines]
     return ImageList(path, list(lines), labels, keys)
 
 
-def _entries(path: Path, folder: Path) -> Iterator[Tuple[int, str, str]]:
+def _read_entries(path: Path, folder: Path) -> Iterator[Tuple[int, str, str]]:
     """Yield the number, image and label of each line; skip the header."""
     columns: Optional[ListColumns] = None
-    for line, cells in _rows(path):
+    for line, cells in _read_rows(path):
         where = f"{path}, line {line}"
         if columns is None:
-            columns, is_header = _columns(cells, where, folder)
+            columns, is_header = _detect_columns(cells, where, folder)
             if is_header:
                 continue
-        if len(cells) != columns.many:
+        if len(cells) != columns.column_count:
             raise DataError(
-                f"{where} has {_many(cells)}, but the first line has {columns.many}: {QUOTED}"
+                f"{where} has {_count_columns(cells)}, "
+                f"but the first line has {columns.column_count}: {QUOTE_HINT}"
             )
         image, label = cells[columns.image], cells[columns.label]
         if not image or "\0" in image:
-            raise DataError(f"{where} names no image: {FORM}")
+            raise DataError(f"{where} names no image: {FORM_HINT}")
         if not label or not label.isprintable():
-            raise DataError(f"{where} has no label for {image}: {FORM}, or remove the line")
+            raise DataError(f"{where} has no label for {image}: {FORM_HINT}, or remove the line")
         yield line, image, unicodedata.normalize("NFC", label)
 
 
-def _rows(path: Path) -> Iterator[Tuple[int, List[str]]]:
+def _read_rows(path: Path) -> Iterator[Tuple[int, List[str]]]:
     """Yield the lines of a CSV file that are not empty, with their numbers from 1."""
     try:
-        with readable(path, "file"), path.open(encoding="utf-8-sig", newline="") as file:
+        with convert_read_errors(path, "file"), path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file, strict=True)
             for cells in rows:
                 cells = [cell.strip() for cell in cells]
@@ -375,68 +389,74 @@ def _rows(path: Path) -> Iterator[Tuple[int, List[str]]]:
         ) from None
 
 
-def _columns(cells: List[str], where: str, folder: Path) -> Tuple[ListColumns, bool]:
-    """Return the columns of a list by its first line, and whether that is a header."""
+def _detect_columns(cells: List[str], where: str, folder: Path) -> Tuple[ListColumns, bool]:
+    """Detect the columns from the first line; also return whether that line is a header."""
     if len(cells) == 1:
-        found = next((sign for sign in OTHER_SEPARATORS if sign in cells[0]), None)
-        why = f", separated by {OTHER_SEPARATORS[found]}: use commas" if found else f": {FORM}"
-        raise DataError(f"{where} has 1 column{why}")
+        separator = next((sign for sign in OTHER_SEPARATORS if sign in cells[0]), None)
+        advice = (
+            f", separated by {OTHER_SEPARATORS[separator]}: use commas"
+            if separator
+            else f": {FORM_HINT}"
+        )
+        raise DataError(f"{where} has 1 column{advice}")
     is_header = not any(is_image_name(cell) for cell in cells)
     if is_header and cells[0] and "\0" not in cells[0]:
         is_header = not os.path.isfile(os.path.join(folder, cells[0]))
     if is_header:
         names = [cell.lower() for cell in cells]
-        images = [place for place, name in enumerate(names) if name in IMAGE_COLUMNS]
-        labels = [place for place, name in enumerate(names) if name in LABEL_COLUMNS]
+        images = [column for column, name in enumerate(names) if name in IMAGE_COLUMNS]
+        labels = [column for column, name in enumerate(names) if name in LABEL_COLUMNS]
         if len(images) == len(labels) == 1:
             return ListColumns(len(cells), images[0], labels[0]), True
         if len(labels) > 1:
-            several = ", ".join(cells[place] for place in labels)
+            several = ", ".join(cells[column] for column in labels)
             raise DataError(
                 f"{where} has {len(labels)} columns that may be the label, {several}: leave one"
             )
     if len(cells) != 2:
         raise DataError(
-            f"{where} has {_many(cells)}: {FORM}, or a header that calls one column image and one "
-            "label"
+            f"{where} has {_count_columns(cells)}: {FORM_HINT}, "
+            "or a header that calls one column image and one label"
         )
     if not is_header and is_image_name(cells[1]) and not is_image_name(cells[0]):
         raise DataError(
-            f"{where} has the image {cells[1]} in its second column: {FORM}, "
+            f"{where} has the image {cells[1]} in its second column: {FORM_HINT}, "
             "or begin with a header, label,image"
         )
     return ListColumns(2, 0, 1), is_header
 
 
-class _Inside:
-    """A folder that no listed path may leave."""
+class _ImageRoot:
+    """Folder that contains all listed images."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(Path(folder).absolute())
-        self._starts = {os.path.join(each, "") for each in (self.folder, os.path.realpath(folder))}
+        self._prefixes = {
+            os.path.join(path, "") for path in (self.folder, os.path.realpath(folder))
+        }
 
-    def place(self, image: str, where: str) -> str:
+    def resolve_path(self, image: str, where: str) -> str:
         """Return the path of an image. Raises DataError if it is outside the folder."""
-        place = os.path.normpath(os.path.join(self.folder, image))
-        if not any(place.startswith(start) for start in self._starts):
+        path = os.path.normpath(os.path.join(self.folder, image))
+        if not any(path.startswith(start) for start in self._prefixes):
             raise DataError(
                 f"{where} lists {image}, which is outside {self.folder}: give the folder that "
                 "holds all listed images with --data-dir"
             )
-        return place
+        return path
 
 
-def _many(cells: Sequence[str]) -> str:
+def _count_columns(cells: Sequence[str]) -> str:
     return f"{len(cells)} column{'s' * (len(cells) != 1)}"
 
 
 # --- record files
 
-RECORD_KIND, RECORD_ENDING, NAMES_ENDING = "record", ".rec", ".lst"
+RECORD_KIND, RECORD_ENDING, LABEL_NAMES_ENDING = "record", ".rec", ".lst"
 FRAME = struct.Struct("<II")  # the magic number, and the length of the data
-LENGTH = 2**29 - 1  # bits of a frame's length; higher bits mark first, middle and last frames
+LENGTH_MASK = 2**29 - 1  # bits of a frame's length; higher bits mark first, middle and last frames
 MAGIC_BYTES = 4
-AGAIN = "make it again with im2rec"
+REMAKE_HINT = "make it again with im2rec"
 
 
 def load_records(
@@ -444,18 +464,18 @@ def load_records(
     val_share: Optional[float] = None,
     **options: Any,
 ) -> Dataset:
-    """Load the records of ``path``; ``options``: see `decoded`.
+    """Load the records of ``path``; ``options``: see `make_image_dataset`.
 
     ``path``: ``train.rec``, with val.rec in the same folder or with ``val_share``, or
     ``train.rec,val.rec``. Raises DataError.
     """
-    images = find_records(path, val_share)
-    return decoded(images, plain_name(images.name, RECORD_KIND), **options)
+    images = find_record_images(path, val_share)
+    return make_image_dataset(images, plain_name(images.name, RECORD_KIND), **options)
 
 
-def find_records(path: str, val_share: Optional[float] = None) -> ListedImages:
+def find_record_images(path: str, val_share: Optional[float] = None) -> ListedImages:
     """Find the images of the records for `load_records`. Raises DataError."""
-    train, val = find_files(path, RECORD_ENDING, RECORD_KIND, val_share)
+    train, val = find_train_and_val_files(path, RECORD_ENDING, RECORD_KIND, val_share)
     records = read_records(train)
     return ListedImages(records, None if val is None else read_records(val), val_share)
 
@@ -465,22 +485,26 @@ def read_records(path: Path) -> ImageList:
 
     Raises DataError that names a record that is damaged or does not have exactly one label.
     """
-    pieces: List[List[Piece]] = []
+    ranges: List[List[ByteRange]] = []
     labels: List[int] = []
     ids: List[int] = []
-    with readable(path, "file"), path.open("rb") as file:
+    with convert_read_errors(path, "file"), path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        for number, record in enumerate(_records(path, size)):
-            name = part_name(str(path), number)
-            header = _header(record.content, name)
+        for number, record in enumerate(_iterate_records(path, size)):
+            name = record_name(str(path), number)
+            header = _unpack_header(record.content, name)
             labels.append(header.label)
             ids.append(header.id)
-            pieces.append(_pieces(file, record, header.size))
+            ranges.append(_content_ranges(file, record, header.size))
     if not labels:
-        raise DataError(f"{path} has no records: {AGAIN}")
+        raise DataError(f"{path} has no records: {REMAKE_HINT}")
     keys = ids if len(set(ids)) == len(ids) else range(len(ids))
     return ImageList(
-        path, Stretches(str(path), pieces), labels, list(map(str, keys)), _names(path, labels)
+        path,
+        FileSegments(str(path), ranges),
+        labels,
+        list(map(str, keys)),
+        _read_label_names(path, labels),
     )
 
 
@@ -498,7 +522,7 @@ class _Header(NamedTuple):
     size: int  # bytes before the image
 
 
-def _records(path: Path, size: int) -> Iterator[_Record]:
+def _iterate_records(path: Path, size: int) -> Iterator[_Record]:
     """Yield the records of a file of ``size`` bytes in order, and show a progress bar."""
     from mxnet.base import MXNetError
     from mxnet.recordio import MXRecordIO
@@ -516,89 +540,95 @@ def _records(path: Path, size: int) -> Iterator[_Record]:
                     content = reader.read()
                     if content is None:
                         break
-                    end = _place(reader)
+                    end = _reader_position(reader)
                     yield _Record(content, begin, end)
                     bar.update(end - begin)
                     begin, count = end, count + 1
             finally:
                 reader.close()
         except (MXNetError, UnicodeError):
-            raise _damaged(path, count, begin, size) from None
+            raise _damaged_records_error(path, count, begin, size) from None
 
 
-def _damaged(path: Path, count: int, begin: int, size: int) -> DataError:
-    after = f"after {count:,} record{'s' * (count != 1)}" if count else "from its beginning"
+def _damaged_records_error(path: Path, count: int, begin: int, size: int) -> DataError:
+    """Return the error for a record file that is damaged at byte ``begin``, after ``count``
+    records.
+    """
+    where = f"after {count:,} record{'s' * (count != 1)}" if count else "from its beginning"
     return DataError(
-        f"{path}: truncated, damaged or not a record file {after}, at byte {begin:,} of {size:,}: "
-        f"{AGAIN}"
+        f"{path}: truncated, damaged or not a record file {where}, at byte {begin:,} of {size:,}: "
+        f"{REMAKE_HINT}"
     )
 
 
-def _place(reader: Any) -> int:
+def _reader_position(reader: Any) -> int:
     """Return the position of the next record, which MXNet's Python reader does not expose."""
     from mxnet.base import _LIB, check_call
 
-    place = ctypes.c_size_t()
-    check_call(_LIB.MXRecordIOReaderTell(reader.handle, ctypes.byref(place)))
-    return int(place.value)
+    position = ctypes.c_size_t()
+    check_call(_LIB.MXRecordIOReaderTell(reader.handle, ctypes.byref(position)))
+    return int(position.value)
 
 
-def _header(content: bytes, name: str) -> _Header:
+def _unpack_header(content: bytes, name: str) -> _Header:
+    """Unpack the label and id of a record. Raises DataError unless it has exactly one label."""
     from mxnet.recordio import unpack
 
     try:
         header, image = unpack(content)
     except (struct.error, ValueError):
-        raise DataError(f"{name} is not an image with a label: {AGAIN}") from None
+        raise DataError(f"{name} is not an image with a label: {REMAKE_HINT}") from None
     values = [header.label] if header.flag == 0 else list(map(float, header.label))
     if len(values) != 1:
         raise DataError(
             f"{name} has {len(values)} numbers for a label, as for boxes or several classes: "
             "make the file with one label for each image"
         )
-    return _Header(checked_label(values[0], name), int(header.id), len(content) - len(image))
+    return _Header(to_class_number(values[0], name), int(header.id), len(content) - len(image))
 
 
-def _pieces(file: BinaryIO, record: _Record, skipped: int) -> List[Piece]:
+def _content_ranges(file: BinaryIO, record: _Record, skipped: int) -> List[ByteRange]:
     """Find the positions of a record's bytes in its file, without the first ``skipped`` bytes.
 
     A record that contains the magic number is cut into frames there. The magic number at the start
     of the next frame replaces the one that was cut out.
     """
-    size, left, place = len(record.content), len(record.content), record.begin
-    if record.end - place == FRAME.size + size + -size % 4:  # a single frame, the usual case
-        return [(place + FRAME.size + skipped, size - skipped)]
-    pieces = []
-    while left > 0:
-        file.seek(place)
-        begin, length = place + FRAME.size, FRAME.unpack(file.read(FRAME.size))[1] & LENGTH
-        place = begin + length
-        if length < left:
+    size, remaining, position = len(record.content), len(record.content), record.begin
+    if record.end - position == FRAME.size + size + -size % 4:  # a single frame, the usual case
+        return [(position + FRAME.size + skipped, size - skipped)]
+    ranges = []
+    while remaining > 0:
+        file.seek(position)
+        begin, length = position + FRAME.size, FRAME.unpack(file.read(FRAME.size))[1] & LENGTH_MASK
+        position = begin + length
+        if length < remaining:
             length += MAGIC_BYTES
-        cut = min(skipped, length)
-        if length > cut:
-            pieces.append((begin + cut, length - cut))
-        skipped, left = skipped - cut, left - length
-    return pieces
+        skipped_here = min(skipped, length)
+        if length > skipped_here:
+            ranges.append((begin + skipped_here, length - skipped_here))
+        skipped, remaining = skipped - skipped_here, remaining - length
+    return ranges
 
 
-def _names(path: Path, labels: Sequence[int]) -> Mapping[Label, str]:
-    """Return the folder of each label from the .lst file, if they match one to one."""
+def _read_label_names(path: Path, labels: Sequence[int]) -> Mapping[Label, str]:
+    """Read the folder of each label from the .lst file; return {} unless they match one to one."""
     folders: Dict[int, Set[str]] = {}
     try:
-        with path.with_suffix(NAMES_ENDING).open(encoding="utf-8") as lines:
+        with path.with_suffix(LABEL_NAMES_ENDING).open(encoding="utf-8") as lines:
             for line in lines:
                 _, *middle, image = line.rstrip("\n").split("\t")
                 label = float(middle[0])
                 folders.setdefault(int(label), set()).add(image.rpartition("/")[0])
     except (OSError, ValueError, IndexError, OverflowError):  # missing or another format
         return {}
-    found: Dict[Label, str] = {
+    label_names: Dict[Label, str] = {
         label: unicodedata.normalize("NFC", min(names))
         for label, names in folders.items()
         if len(names) == 1
     }
-    complete = len(found) == len(folders) and set(labels) <= set(folders)
-    apart = len(set(found.values())) == len(found)
-    apart = apart and all(name and name.isprintable() for name in found.values())
-    return found if complete and apart else {}
+    is_complete = len(label_names) == len(folders) and set(labels) <= set(folders)
+    are_distinct = len(set(label_names.values())) == len(label_names)
+    are_distinct = are_distinct and all(
+        name and name.isprintable() for name in label_names.values()
+    )
+    return label_names if is_complete and are_distinct else {}

@@ -1,6 +1,6 @@
-"""What a run notes of its data, to compare it before it goes on or is evaluated.
+"""Fingerprints of classes and images, which a run records.
 
-The classes that a network's scores mean, and which images a split has.
+They are compared before a run is resumed or evaluated.
 """
 
 from __future__ import annotations
@@ -13,81 +13,90 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, Sequence
 
 import numpy as np
 
-from gluonlab.data.images.image_locations import Place, Stretch
+from gluonlab.data.images.image_locations import FileSegment, ImageLocation
 from gluonlab.data.sets.dataset import ArraySplit, PixelSplit, Split
 from gluonlab.data.sets.image_files import FileSplit
 
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Images
 
-MOST_PIXELS = 2**30  # bytes that are looked at; of more, evenly spaced images stand for all
-SAMPLE = 4096
-# that are written out; of more, their digest alone tells whether they are the same
-MOST_NAMES = 1000
+MAX_BYTES = 2**30  # of images in memory; a larger split is sampled
+SAMPLED_IMAGES = 4096  # evenly spaced
+# More class names are compared by their digest only.
+MAX_NAMES = 1000
 
 
-def noted(classes: Sequence[str]) -> Dict[str, Any]:
-    """These classes in this order: ``count``, ``sha256``, and ``names`` of up to MOST_NAMES."""
+def classes_fingerprint(classes: Sequence[str]) -> Dict[str, Any]:
+    """Return ``count`` and ``sha256`` of the classes, and ``names`` if at most MAX_NAMES."""
     digest = hashlib.sha256(json.dumps(list(classes)).encode()).hexdigest()
-    names = {"names": list(classes)} if len(classes) <= MOST_NAMES else {}
+    names = {"names": list(classes)} if len(classes) <= MAX_NAMES else {}
     return {"count": len(classes), "sha256": digest, **names}
 
 
-def what_differs(before: Any, classes: Sequence[str]) -> str:
-    """How ``classes`` differ from those `noted` ``before``, in words; empty if they do not."""
-    now = noted(classes)
-    # nothing was noted, or the same
-    if not isinstance(before, dict) or before.get("sha256") == now["sha256"]:
+def describe_class_changes(recorded: Any, classes: Sequence[str]) -> str:
+    """Describe how ``classes`` differ from a recorded fingerprint; "" if they do not.
+
+    ``recorded``: the value of `classes_fingerprint`, as read from a file.
+    """
+    current = classes_fingerprint(classes)
+    # nothing was recorded, or the same classes
+    if not isinstance(recorded, dict) or recorded.get("sha256") == current["sha256"]:
         return ""
-    if isinstance(before.get("count"), int) and before["count"] != now["count"]:
-        return f"{now['count']} classes, not {before['count']}"
-    names = before.get("names")
-    for number, (was, name) in enumerate(zip(names if isinstance(names, list) else [], classes)):
-        if was != name and isinstance(was, str):
-            return f"class {number} is {name!r}, and was {was!r}"
+    if isinstance(recorded.get("count"), int) and recorded["count"] != current["count"]:
+        return f"{current['count']} classes, not {recorded['count']}"
+    names = recorded.get("names")
+    for number, (previous, name) in enumerate(
+        zip(names if isinstance(names, list) else [], classes)
+    ):
+        if previous != name and isinstance(previous, str):
+            return f"class {number} is {name!r}, and was {previous!r}"
     return "classes of other names"
 
 
-def digest(split: Split) -> str:
-    """``60000 images, sha256 ...``: of pixels and labels, or of files' names, sizes and labels.
+def split_fingerprint(split: Split) -> str:
+    """Return ``60000 images, sha256 ...`` of a split.
 
-    Raises OSError for a file that has vanished.
+    The digest covers pixels and labels, or names, sizes and labels of files. Raises OSError for a
+    missing file.
     """
-    found = hashlib.sha256()
-    for part in _parts(split):
-        found.update(part)
-    return f"{len(split)} images, sha256 {found.hexdigest()}"
+    sha256 = hashlib.sha256()
+    for content in _iterate_content(split):
+        sha256.update(content)
+    return f"{len(split)} images, sha256 {sha256.hexdigest()}"
 
 
-def _parts(split: Split) -> "Iterator[bytes | memoryview]":
+def _iterate_content(split: Split) -> "Iterator[bytes | memoryview]":
+    """Yield the bytes that a fingerprint of a split covers."""
     yield repr(split.image_shape).encode()
     if isinstance(split, FileSplit):
-        yield from _files(split.paths)
+        yield from _iterate_files(split.paths)
         yield np.ascontiguousarray(split.targets).tobytes()
     elif isinstance(split, PixelSplit):
         yield np.ascontiguousarray(split.targets).tobytes()
-        yield from _pixels(split)
-    else:  # one of a user's own, whose images may be others each time
+        yield from _iterate_pixels(split)
+    else:  # a user's class; its images may change between reads
         yield repr(type(split)).encode()
         labels = getattr(split, "labels", None)
         yield b"" if labels is None else np.ascontiguousarray(labels).tobytes()
 
 
-def _files(places: "Sequence[Place]") -> Iterator[bytes]:
-    files = [place for place in places if isinstance(place, str)]
-    above = os.path.commonpath(files) if files else ""
-    for place in places:
-        if isinstance(place, str):
-            name = os.fsencode(os.path.relpath(place, above))
-            yield name + b"\0%d\0" % Path(place).stat().st_size
+def _iterate_files(locations: "Sequence[ImageLocation]") -> Iterator[bytes]:
+    """Yield names and sizes of files, or names and byte ranges of segments."""
+    files = [location for location in locations if isinstance(location, str)]
+    parent = os.path.commonpath(files) if files else ""
+    for location in locations:
+        if isinstance(location, str):
+            name = os.fsencode(os.path.relpath(location, parent))
+            yield name + b"\0%d\0" % Path(location).stat().st_size
         else:
-            part = Stretch(*place)
-            yield os.fsencode(Path(part.path).name) + repr(part.pieces).encode()
+            segment = FileSegment(*location)
+            yield os.fsencode(Path(segment.path).name) + repr(segment.ranges).encode()
 
 
-def _pixels(split: PixelSplit) -> "Iterator[bytes | memoryview]":
-    whole = isinstance(split, ArraySplit) and split.images.nbytes <= MOST_PIXELS
-    chosen: "Images" = split.images
-    if not whole and len(split) > SAMPLE:
-        chosen = split.images[np.linspace(0, len(split) - 1, SAMPLE).astype(int)]
-    yield memoryview(np.ascontiguousarray(chosen).data).cast("B")
+def _iterate_pixels(split: PixelSplit) -> "Iterator[bytes | memoryview]":
+    """Yield the pixels of a split, or of a sample if it is large or on disk."""
+    use_all = isinstance(split, ArraySplit) and split.images.nbytes <= MAX_BYTES
+    images: "Images" = split.images
+    if not use_all and len(split) > SAMPLED_IMAGES:
+        images = split.images[np.linspace(0, len(split) - 1, SAMPLED_IMAGES).astype(int)]
+    yield memoryview(np.ascontiguousarray(images).data).cast("B")

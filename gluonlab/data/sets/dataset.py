@@ -1,4 +1,4 @@
-"""What a data set is: two splits of images and labels, its classes, colors and hyperparameters."""
+"""Data sets: two splits of images and labels, with classes, normalization and default settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import (
 
 import numpy as np
 
-from gluonlab.data.sets.convert_arrays import channels_first, to_host
+from gluonlab.data.sets.convert_arrays import to_channels_first, to_numpy
 from gluonlab.errors import ConfigError, DataError, unknown
 
 if TYPE_CHECKING:
@@ -30,76 +30,76 @@ if TYPE_CHECKING:
     Weights = NDArray[np.float64]
     Targets = NDArray[Any]
 
-S = TypeVar("S", bound="LabelledSplit")
-Colours = Tuple[Tuple[float, ...], Tuple[float, ...]]
+S = TypeVar("S", bound="LabeledSplit")
+Normalization = Tuple[Tuple[float, ...], Tuple[float, ...]]
 
 
 @runtime_checkable
 class Split(Protocol):
-    """A set of labelled images, in memory or in files."""
+    """Set of labeled images, in memory or in files."""
 
     def __len__(self) -> int: ...
 
     @property
     def image_shape(self) -> Tuple[int, int, int]:
-        """(channels, height, width)"""
+        """Shape of an image: (channels, height, width)."""
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
-        """The images (n, C, H, W) and labels (n,) int32 at these n indices.
+        """Return the images (n, C, H, W) and labels (n,) int32 at these n indices.
 
         Images are uint8, or float32 if that is the split's ``dtype``. In both types 255 is white.
         """
 
 
 class Reading(Protocol):
-    """A batch that is being read."""
+    """Batch that is being read."""
 
     def result(self) -> "Tuple[Images, Targets]":
-        """Wait for what `Split.batch` gives."""
+        """Wait for the result of `Split.batch`."""
 
     def cancel(self) -> None:
-        """Give the batch up."""
+        """Cancel the reading."""
 
 
 @runtime_checkable
 class ReadAheadSplit(Split, Protocol):
-    """A split that other processes read ahead, and whose images can be cut anew each time."""
+    """Split that other processes read ahead; each reading can have new random crops."""
 
-    def begin(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> Reading:
-        """Begin with a batch.
+    def start_reading(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> Reading:
+        """Start to read a batch.
 
-        ``seeds``: of each image what `gluonlab.data.images.decode_image.random_box` cuts out for
-        its own, below 2**32.
+        ``seeds``: one per image, below 2**32, for
+        `gluonlab.data.images.decode_image.random_crop_box`.
         """
 
 
 def image_dtype(split: Split) -> str:
-    """The type of a split's pixels, uint8 unless the split has another ``dtype``."""
+    """Return the type of a split's pixels: its ``dtype``, or uint8."""
     return str(getattr(split, "dtype", np.dtype(np.uint8)))
 
 
-class LabelledSplit:
-    """The labels (N,) int32 of a split, and the weights (N,) of its images in the loss, if any."""
+class LabeledSplit:
+    """Base of splits with labels (N,) int32 and optional weights (N,) of images in the loss."""
 
     def __init__(self, labels: "Labels", weights: "Optional[Weights]" = None) -> None:
         self.labels, self.weights = labels, weights
         if weights is not None:
-            self._weighted = np.stack([labels, weights], axis=1).astype(np.float32)
+            self._labels_and_weights = np.stack([labels, weights], axis=1).astype(np.float32)
 
     @property
     def targets(self) -> "Targets":
         """Labels (N,) for batches; with weights (N, 2) float32, each label and its weight."""
-        return self.labels if self.weights is None else self._weighted
+        return self.labels if self.weights is None else self._labels_and_weights
 
-    def weighted(self: "S", weights: "Weights") -> "S":
+    def with_weights(self: "S", weights: "Weights") -> "S":
         """Return a split with the same images and labels, and these weights."""
         split = copy.copy(self)
-        LabelledSplit.__init__(split, self.labels, weights)
+        LabeledSplit.__init__(split, self.labels, weights)
         return split
 
 
-class PixelSplit(LabelledSplit):
-    """A split whose pixels lie in an array: images (N, C, H, W), labels (N,) int32.
+class PixelSplit(LabeledSplit):
+    """Split with its pixels in an array: images (N, C, H, W), labels (N,) int32.
 
     Images are uint8 or float32; in both types 255 is white. They may be mapped from the disk.
     """
@@ -115,24 +115,24 @@ class PixelSplit(LabelledSplit):
 
     @property
     def dtype(self) -> "np.dtype[Any]":
-        """The type of the pixels: uint8 or float32."""
+        """Type of the pixels: uint8 or float32."""
         return self.images.dtype
 
     @property
     def image_shape(self) -> Tuple[int, int, int]:
-        """(channels, height, width)"""
+        """Shape of an image: (channels, height, width)."""
         return self.images.shape[1], self.images.shape[2], self.images.shape[3]
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
-        """The images (n, C, H, W) and labels (n,) int32 at these n indices.
+        """Return the images (n, C, H, W) and labels (n,) int32 at these n indices.
 
-        If images have weights: each label and its weight, (n, 2) float32.
+        If the images have weights, labels are (n, 2) float32: each label and its weight.
         """
         return self.images[indices], self.targets[indices]
 
 
 class ArraySplit(PixelSplit):
-    """A split that lies in memory: the arrays themselves, not copies.
+    """Split in memory; the arrays are not copied.
 
     ``layout``: as for `gluonlab.data.from_arrays`. Raises DataError for images or labels of another
     type or shape.
@@ -145,13 +145,13 @@ class ArraySplit(PixelSplit):
         layout: Optional[str] = None,
         weights: "Optional[Weights]" = None,
     ) -> None:
-        images, labels = to_host(images, "images"), to_host(labels, "labels")
+        images, labels = to_numpy(images, "images"), to_numpy(labels, "labels")
         if images.ndim != 4 or images.dtype not in (np.uint8, np.float32):
             raise DataError(
                 f"images are {images.dtype} of shape {images.shape}: "
                 "give uint8, or float32 from 0 to 255, of shape (N, C, H, W)"
             )
-        images = channels_first(images, "images", layout)
+        images = to_channels_first(images, "images", layout)
         if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
             raise DataError(
                 f"{len(images)} images have labels of shape {labels.shape}, {labels.dtype}: "
@@ -162,10 +162,10 @@ class ArraySplit(PixelSplit):
 
 @dataclass(frozen=True)
 class Defaults:
-    """The settings of a data set's recipe ``quick``, for a first try, and its usual networks.
+    """Settings of a data set's recipe ``quick``, for a first try, and its usual networks.
 
-    ``batch_size`` is per device. ``model``: the network of a first try. ``published_model``: that
-    without --recipe quick, where it is another.
+    ``batch_size`` is per device. ``model``: the network of the recipe ``quick``.
+    ``published_model``: the network of other recipes, if it differs.
     """
 
     model: str = "lenet"
@@ -180,10 +180,10 @@ class Defaults:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set that is ready to be read.
+    """Data set that is ready to be read.
 
-    ``colours``: mean and standard deviation of each channel, as fractions of 255, by which networks
-    get the images normalised. ``resizer``: the library that resizes them, of image files.
+    ``normalization``: mean and standard deviation per channel, as fractions of 255, with which
+    images are normalized. ``resizer``: the library that resizes image files.
     """
 
     name: str
@@ -191,58 +191,64 @@ class Dataset:
     test: Split
     classes: Tuple[str, ...]
     defaults: Defaults
-    colours: Optional[Colours] = None
+    normalization: Optional[Normalization] = None
     resizer: Optional[str] = None
 
     @property
     def image_shape(self) -> Tuple[int, int, int]:
-        """(channels, height, width), the same in both splits."""
+        """Shape of an image in both splits: (channels, height, width)."""
         return self.train.image_shape
 
 
-# --- the means and standard deviations by which --normalise normalises the colors of images
+# --- values of --normalise
 
 NONE = "none"
-# Mean and standard deviation of each channel, as fractions of 255, as they are usually given.
-COLOURS: Dict[str, Colours] = {
+# The usual mean and standard deviation of each channel, as fractions of 255.
+NORMALIZATIONS: Dict[str, Normalization] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),  # gluon-cv's and torchvision's
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),  # gluon-cv's train_cifar10.py
     "mnist": ((0.1307,), (0.3081,)),  # of PyTorch's MNIST example
 }
 
 
-def find_colours(normalise: str) -> Optional[Colours]:
-    """What a value of ``TrainConfig.normalise`` means; None for ``none``. Raises ConfigError.
+def parse_normalization(value: str) -> Optional[Normalization]:
+    """Convert a value of ``TrainConfig.normalise``; None for ``none``. Raises ConfigError.
 
-    ``imagenet``, ``cifar10``, ...  one of COLOURS
-    ``none``                        pixels divided by 255, and no more
-    ``M,M,M/S,S,S``                 a mean and a standard deviation for each channel
+    ``imagenet``, ``cifar10``, ...  one of NORMALIZATIONS
+    ``none``                        pixels are only divided by 255
+    ``M,M,M/S,S,S``                 mean and standard deviation of each channel
     ``M/S``                         the same for all channels
     """
-    if normalise == NONE:
+    if value == NONE:
         return None
-    if "/" in normalise:
-        mean, deviation = (tuple(map(float, part.split(","))) for part in normalise.split("/"))
-        return mean, deviation
-    if normalise not in COLOURS:
-        raise ConfigError(unknown("--normalise", normalise, [*COLOURS, NONE, "MEANS/DEVIATIONS"]))
-    return COLOURS[normalise]
+    if "/" in value:
+        mean, std = (tuple(map(float, part.split(","))) for part in value.split("/"))
+        return mean, std
+    if value not in NORMALIZATIONS:
+        raise ConfigError(
+            unknown("--normalise", value, [*NORMALIZATIONS, NONE, "MEANS/DEVIATIONS"])
+        )
+    return NORMALIZATIONS[value]
 
 
-def colours_for(normalise: str, channels: int, dataset: str) -> Optional[Colours]:
-    """`find_colours` for images of ``channels`` channels. Raises ConfigError for other numbers."""
-    colours = find_colours(normalise)
-    if colours is None or len(colours[0]) == channels:
-        return colours
-    if len(colours[0]) == 1 and normalise not in COLOURS:
-        return colours[0] * channels, colours[1] * channels
-    count, form = len(colours[0]), f"{','.join('M' * channels)}/{','.join('S' * channels)}"
+def resolve_normalization(value: str, channels: int, dataset: str) -> Optional[Normalization]:
+    """Convert a value of ``TrainConfig.normalise``, and check its channels. Raises ConfigError."""
+    normalization = parse_normalization(value)
+    if normalization is None or len(normalization[0]) == channels:
+        return normalization
+    if len(normalization[0]) == 1 and value not in NORMALIZATIONS:
+        return normalization[0] * channels, normalization[1] * channels
+    count, example = len(normalization[0]), f"{','.join('M' * channels)}/{','.join('S' * channels)}"
     raise ConfigError(
-        f"--normalise {normalise} is for {count} channel{'s' * (count > 1)}, "
-        f"and the images of {dataset} have {channels}: give {form}, or none"
+        f"--normalise {value} is for {count} channel{'s' * (count > 1)}, "
+        f"and the images of {dataset} have {channels}: give {example}, or none"
     )
 
 
-def in_text(colours: Optional[Colours]) -> str:
-    """``M,M,M/S,S,S`` with all digits, which --normalise takes again; ``none`` for None."""
-    return NONE if colours is None else "/".join(",".join(map(repr, each)) for each in colours)
+def format_normalization(normalization: Optional[Normalization]) -> str:
+    """Format as ``M,M,M/S,S,S`` with all digits, as --normalise reads it; ``none`` for None."""
+    return (
+        NONE
+        if normalization is None
+        else "/".join(",".join(map(repr, values)) for values in normalization)
+    )

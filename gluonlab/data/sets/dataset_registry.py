@@ -1,4 +1,4 @@
-"""Data sets by name."""
+"""Registry of the data sets by name."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gluonlab.errors import DataError, unknown
 
 
 class DatasetKind(NamedTuple):
-    """How a data set is loaded, one line about it, and what it has by default.
+    """Loader of a data set, with its summary and default settings.
 
-    ``find``, of a data set of image files: their folder, from --data-dir (None: the usual folder)
-    or from the path in the data set's name. Raises DataError.
+    ``find``, for a data set of image files: finds their folder, from --data-dir (None: the default
+    folder) or from the path in the data set's name. Raises DataError.
     """
 
     load: Callable[..., Dataset]
@@ -28,11 +28,11 @@ class DatasetKind(NamedTuple):
     find: Optional[Callable[..., Path]] = None
 
 
-GREY = "28x28 grey, 10 classes"
+GRAY_SUMMARY = "28x28 grey, 10 classes"
 DATASETS: Dict[str, DatasetKind] = {
     "digits": DatasetKind(
         standard_datasets.load_digits,
-        f"1,797 handwritten digits, built in: {GREY}",
+        f"1,797 handwritten digits, built in: {GRAY_SUMMARY}",
         standard_datasets.DIGITS_DEFAULTS,
     ),
     "mnist": DatasetKind(
@@ -42,17 +42,17 @@ DATASETS: Dict[str, DatasetKind] = {
             standard_datasets.DIGIT_CLASSES,
             standard_datasets.MNIST_DEFAULTS,
         ),
-        f"70,000 handwritten digits from IDX files: {GREY}",
+        f"70,000 handwritten digits from IDX files: {GRAY_SUMMARY}",
         standard_datasets.MNIST_DEFAULTS,
     ),
     "fashion-mnist": DatasetKind(
         partial(
             standard_datasets.load_idx,
             "fashion-mnist",
-            standard_datasets.CLOTHES,
+            standard_datasets.CLOTHING_CLASSES,
             standard_datasets.FASHION_MNIST_DEFAULTS,
         ),
-        f"70,000 pieces of clothing from IDX files: {GREY}",
+        f"70,000 pieces of clothing from IDX files: {GRAY_SUMMARY}",
         standard_datasets.FASHION_MNIST_DEFAULTS,
     ),
     "cifar10": DatasetKind(
@@ -70,7 +70,7 @@ DATASETS: Dict[str, DatasetKind] = {
         for name in image_folder.IMAGENETTE_NAMES
     },
     "folder:PATH": DatasetKind(
-        image_folder.load,
+        image_folder.load_folder,
         "your own images: PATH/train/CLASS/*, PATH/val/CLASS/*; or PATH/CLASS/*, with --val-share",
         image_files.DEFAULTS,
         Path,
@@ -89,31 +89,35 @@ DATASETS: Dict[str, DatasetKind] = {
     ),
     "synthetic": DatasetKind(
         standard_datasets.load_synthetic,
-        f"random images with random labels, for measuring, as many as a batch needs: {GREY}",
+        "random images with random labels, for measuring, as many as a batch needs: "
+        f"{GRAY_SUMMARY}",
         standard_datasets.SYNTHETIC_DEFAULTS,
     ),
 }
-# what data sets of image files take beside the parameters of their loaders
-DECODING = set(inspect.signature(image_files.decoded).parameters) - {"images", "name"}
-# what options of a data set may be
-CHECKS = {
+# options of all data sets of image files, in addition to the parameters of their loaders
+DECODING_OPTIONS = set(inspect.signature(image_files.make_image_dataset).parameters) - {
+    "images",
+    "name",
+}
+# checks of the values of options
+OPTION_CHECKS = {
     "image_size": IMAGE_SIZE, "decoders": DECODERS, "val_share": SHARE, "samples": whole(1),
     "classes": whole(1),
 }  # fmt: skip
-# what is behind the colon of a name is a path
-OF_PATHS = {name.partition(":")[0]: name for name in DATASETS if ":" in name}
+# prefix -> name, for names that contain a path, such as folder:PATH
+PATH_DATASETS = {name.partition(":")[0]: name for name in DATASETS if ":" in name}
 
 
-def find_kind(name: str) -> Tuple[DatasetKind, Dict[str, str]]:
-    """How the data set of this name is loaded, and with which options.
+def find_dataset_kind(name: str) -> Tuple[DatasetKind, Dict[str, str]]:
+    """Find the kind of a data set by its name, and the options that the name contains.
 
-    Raises DataError, with the choices, when there is none.
+    Raises DataError, with the choices, for other names.
     """
     prefix, _, path = str(name).partition(":")
-    if prefix in OF_PATHS and path.strip():
+    if prefix in PATH_DATASETS and path.strip():
         try:
-            # no shell does it behind a colon
-            return DATASETS[OF_PATHS[prefix]], {"path": str(Path(path).expanduser())}
+            # a shell does not expand ~ after a colon
+            return DATASETS[PATH_DATASETS[prefix]], {"path": str(Path(path).expanduser())}
         except RuntimeError:
             raise DataError(f"{name} names an unknown home folder: write the full path") from None
     if name not in DATASETS:
@@ -132,62 +136,73 @@ def find_kind(name: str) -> Tuple[DatasetKind, Dict[str, str]]:
 
 
 def check_dataset(name: str) -> None:
-    """Raise DataError, with the choices, when no data set has this name."""
-    find_kind(name)
+    """Raise DataError, with the choices, if no data set has this name."""
+    find_dataset_kind(name)
 
 
-def takes(name: str, option: str) -> bool:
-    """Whether the data set's loader knows this option."""
-    return option in _options(find_kind(name)[0])
+def accepts_option(name: str, option: str) -> bool:
+    """Return whether the data set's loader has this option."""
+    return option in _loader_options(find_dataset_kind(name)[0])
 
 
-def _options(kind: DatasetKind) -> Set[str]:
-    own = set(inspect.signature(kind.load).parameters)
-    return own if kind.find is None else (own - {"options"}) | DECODING
+def _loader_options(kind: DatasetKind) -> Set[str]:
+    parameters = set(inspect.signature(kind.load).parameters)
+    return parameters if kind.find is None else (parameters - {"options"}) | DECODING_OPTIONS
 
 
-def of_image_files(name: str) -> bool:
-    """Whether the data set is decoded from files of images, or was."""
-    return find_kind(name)[0].find is not None
+def has_image_files(name: str) -> bool:
+    """Return whether the data set is read from image files, or was packed from them."""
+    return find_dataset_kind(name)[0].find is not None
 
 
-def is_cut_already(name: str, root: Optional[str] = None) -> bool:
-    """Whether the data set's images were packed, so that no other parts can be cut from files.
+def is_packed_dataset(name: str, root: Optional[str] = None) -> bool:
+    """Return whether the data set is packed, so that its images cannot be cropped again.
 
     Raises DataError.
     """
-    kind, named = find_kind(name)
-    return kind.find is not None and is_packed(kind.find(named.get("path", root)))
+    kind, options = find_dataset_kind(name)
+    return kind.find is not None and is_packed(kind.find(options.get("path", root)))
 
 
-def all_of_image_files() -> List[str]:
-    """The names to choose from where image files are needed."""
-    return [name for name in DATASETS if of_image_files(name)]
+def image_file_datasets() -> List[str]:
+    """Return the names of the data sets of image files."""
+    return [name for name in DATASETS if has_image_files(name)]
 
 
 def load_dataset(name: str, root: Optional[str] = None, **options: Any) -> Dataset:
-    """Read a data set by its name, from files in the folder ``root`` or from the path in it.
+    """Load a data set by its name.
 
-    ``root`` None is the usual folder, where `gluonlab.data.fetching.download` puts them:
-    GLUONLAB_DATA, or ~/.cache/gluonlab. ``options`` go to the data set, such as ``samples`` and
-    ``shape`` to ``synthetic``. Raises DataError for an unknown name or option, for missing or
-    damaged files, and for a ``root`` that would not be used; ConfigError for an impossible value.
+    Args:
+        name: Name of the data set, such as ``mnist``, or ``folder:PATH``.
+        root: Folder of its files; None is the default folder, into which `gluonlab.data` downloads:
+            GLUONLAB_DATA, or ~/.cache/gluonlab.
+        options: Options of the data set, such as ``samples`` and ``shape`` of ``synthetic``.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DataError: The name or an option is unknown, files are missing or damaged, or the data set
+            does not use ``root``.
+        ConfigError: The value of an option is invalid.
     """
-    kind, named = find_kind(name)
-    known = _options(kind) - {"root", *named}
+    kind, name_options = find_dataset_kind(name)
+    known_options = _loader_options(kind) - {"root", *name_options}
     for option, value in options.items():
-        if option not in known:
-            if not known:
+        if option not in known_options:
+            if not known_options:
                 raise DataError(f"{name} has no option {option!r}, and no others: leave it out")
-            raise DataError(unknown(f"option of {name}", option, known))
-        if option in CHECKS and value is not None:
-            options[option] = CHECKS[option](option, value)
-    if takes(name, "root"):
+            raise DataError(unknown(f"option of {name}", option, known_options))
+        if option in OPTION_CHECKS and value is not None:
+            options[option] = OPTION_CHECKS[option](option, value)
+    if accepts_option(name, "root"):
         options["root"] = root
     elif root is not None:
-        choices = ", ".join(other for other in DATASETS if takes(other, "root"))
-        why = (
-            "is read from the path in its name, not" if named else "is built in and reads no files"
+        choices = ", ".join(other for other in DATASETS if accepts_option(other, "root"))
+        reason = (
+            "is read from the path in its name, not"
+            if name_options
+            else "is built in and reads no files"
         )
-        raise DataError(f"{name} {why} from {root}: leave --data-dir out, or choose {choices}")
-    return kind.load(**named, **options)
+        raise DataError(f"{name} {reason} from {root}: leave --data-dir out, or choose {choices}")
+    return kind.load(**name_options, **options)

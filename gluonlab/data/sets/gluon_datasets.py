@@ -29,16 +29,16 @@ from gluonlab.data.sets.convert_arrays import (
     CHANNELS_FIRST,
     CHANNELS_LAST,
     WHITE,
-    as_bytes,
     check_layout_name,
-    class_names,
+    convert_labels,
     is_channels_last,
-    read_labels,
-    to_host,
+    resolve_class_names,
+    to_bytes_if_whole,
+    to_numpy,
     to_pixels,
     warn_of_whole_floats,
 )
-from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, LabelledSplit, Split
+from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, LabeledSplit, Split
 from gluonlab.engine.np_compatibility import nd_semantics, np_semantics
 from gluonlab.errors import DataError, kind_and_words, warn
 
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Images, Indices, Targets
 
 NAME = "gluon-data"
-MOST_BYTES = 2**31  # of the images of a data set that is read once
+MAX_BYTES_IN_MEMORY = 2**31  # of the images of a data set that is read once
 # Transformations of gluon.data.vision that always give the same image.
-FIXED = (
+FIXED_TRANSFORMS = (
     transforms.Cast, transforms.CenterCrop, transforms.Normalize, transforms.Resize,
     transforms.ToTensor,
 )  # fmt: skip
-BATCHIFY = (dataloader.default_batchify_fn, dataloader.default_mp_batchify_fn)
-PAIR = "give two data sets of samples (image, label), as dataset=(train, test)"
+DEFAULT_BATCHIFY = (dataloader.default_batchify_fn, dataloader.default_mp_batchify_fn)
+PAIR_HINT = "give two data sets of samples (image, label), as dataset=(train, test)"
 
 
 def from_datasets(
@@ -65,28 +65,41 @@ def from_datasets(
     name: str = NAME,
     layout: Optional[str] = None,
 ) -> Dataset:
-    """Make a data set from two ``gluon.data.Dataset`` with samples (image, label).
+    """Make a data set from two Gluon data sets of samples (image, label).
 
-    Images are (C, H, W), grayscale (H, W), or (H, W, C) as in ``gluon.data.vision``. Networks get
-    bytes divided by 255, and floats unchanged. Labels are whole numbers from 0. ``classes``: their
-    names. ``name``: the name of the data in the run's folder. ``layout``: ``NCHW`` or ``NHWC``, if
-    the shape of the images does not show it. Raises DataError for other data sets.
+    Networks get bytes divided by 255, and floats unchanged.
+
+    Args:
+        train: Training samples. Images are (C, H, W), grayscale (H, W), or (H, W, C) as in
+            ``gluon.data.vision``. Labels are whole numbers from 0.
+        test: Test samples.
+        classes: Class names; by default, the numbers up to the largest label.
+        name: Name of the data in the run folder.
+        layout: ``NCHW`` or ``NHWC``, if the shape of the images is ambiguous.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DataError: The data sets have other samples.
     """
     check_layout_name(layout)
-    splits = [_make_split(given, of, layout) for given, of in ((train, "train"), (test, "test"))]
+    splits = [
+        _make_split(given, part, layout) for given, part in ((train, "train"), (test, "test"))
+    ]
     check_same_shape(splits[0].image_shape, splits[1].image_shape, "train", "test")
-    named = classes if classes is not None else _synsets(train)
-    names = class_names(splits[0].labels, splits[1].labels, named)
+    known_classes = classes if classes is not None else _folder_class_names(train)
+    names = resolve_class_names(splits[0].labels, splits[1].labels, known_classes)
     return Dataset(name, splits[0], splits[1], names, Defaults())
 
 
 def resolve_dataset(given: Any) -> Optional[Dataset]:
     """Return the Dataset ``given``, or make one from a pair. Raises DataError for other values."""
-    return None if given is None else required_dataset(given)
+    return None if given is None else require_dataset(given)
 
 
-def required_dataset(given: Any) -> Dataset:
-    """Return the same, but raise DataError for None, too."""
+def require_dataset(given: Any) -> Dataset:
+    """Return `resolve_dataset` of ``given``; raise DataError also for None."""
     if isinstance(given, Dataset):
         return given
     if isinstance(given, str):
@@ -95,18 +108,23 @@ def required_dataset(given: Any) -> Dataset:
             f"or dataset=gluonlab.load_dataset({given!r})"
         )
     if isinstance(given, (tuple, list)) and len(given) == 2 and all(map(has_samples, given)):
-        return from_datasets(_unwrapped(given[0], "train"), _unwrapped(given[1], "test"))
+        return from_datasets(_unwrap_loader(given[0], "train"), _unwrap_loader(given[1], "test"))
     if isinstance(given, (tuple, list)):
-        what = f"a {type(given).__name__} of {', '.join(_named(each) for each in given[:4])}"
+        description = (
+            f"a {type(given).__name__} of {', '.join(_describe_value(part) for part in given[:4])}"
+        )
         arrays = "dataset=gluonlab.data.from_arrays(x_train, y_train, x_test, y_test) for arrays"
-        raise DataError(f"dataset is {what}: {PAIR}, or {arrays}")
+        raise DataError(f"dataset is {description}: {PAIR_HINT}, or {arrays}")
     if has_samples(given):
-        raise DataError(f"dataset is one data set, {_named(given)}: {PAIR}")
+        raise DataError(f"dataset is one data set, {_describe_value(given)}: {PAIR_HINT}")
     if isinstance(given, Split):
         raise DataError(
-            f"dataset is a split, {_named(given)}: give a gluonlab.data.Dataset, which has two"
+            f"dataset is a split, {_describe_value(given)}: "
+            "give a gluonlab.data.Dataset, which has two"
         )
-    raise DataError(f"dataset is {_named(given)}: {PAIR}, which can be read at any place")
+    raise DataError(
+        f"dataset is {_describe_value(given)}: {PAIR_HINT}, which can be read at any place"
+    )
 
 
 def resolve_split(given: Any) -> Split:
@@ -117,7 +135,7 @@ def resolve_split(given: Any) -> Split:
         raise DataError("a Loader reads one split: give dataset.train or dataset.test")
     if not has_samples(given):
         raise DataError(
-            f"a Loader cannot read {_named(given)}: give a split, such as dataset.train, "
+            f"a Loader cannot read {_describe_value(given)}: give a split, such as dataset.train, "
             "or a gluon.data.Dataset of samples (image, label)"
         )
     return _make_split(given, "data", None)
@@ -130,28 +148,35 @@ def warn_of_loaders(given: Any, dataset: Dataset, batch_size: int, drop_last: bo
     devices. ``drop_last``: whether the run leaves out the last, smaller batch of an epoch.
     """
     loaders = given if isinstance(given, (tuple, list)) else ()
-    for loader, of in zip(loaders, ("train", "test")):
+    for loader, part in zip(loaders, ("train", "test")):
         if not isinstance(loader, gluon.data.DataLoader):
             continue
-        name, batches, training = f"the DataLoader of {of}", loader._batch_sampler, of == "train"
-        if training and not isinstance(batches._sampler, gluon.data.RandomSampler):
+        name, batches, is_training = (
+            f"the DataLoader of {part}",
+            loader._batch_sampler,
+            part == "train",
+        )
+        if is_training and not isinstance(batches._sampler, gluon.data.RandomSampler):
             warn(f"{name} does not shuffle, but a run shuffles in each epoch")
-        if loader._num_workers and isinstance(getattr(dataset, of), GluonSplit):
+        if loader._num_workers and isinstance(getattr(dataset, part), GluonSplit):
             workers = loader._num_workers
             warn(f"{name} has num_workers={workers}, but a run reads ahead with one thread")
-        if training and batches._batch_size != batch_size:
+        if is_training and batches._batch_size != batch_size:
             size = batches._batch_size
             warn(
                 f"{name} has batches of {size} images, but the run's config sets {batch_size} "
                 f"for all devices: to use {size}, set TrainConfig(global_batch_size={size})"
             )
-        last = "discard" if drop_last and training else "keep"
-        if batches._last_batch != last:
-            cure = ": TrainConfig(drop_last=...) decides" if training else ""
-            warn(f"{name} has last_batch={batches._last_batch!r}, but the run uses {last!r}{cure}")
+        expected = "discard" if drop_last and is_training else "keep"
+        if batches._last_batch != expected:
+            advice = ": TrainConfig(drop_last=...) decides" if is_training else ""
+            warn(
+                f"{name} has last_batch={batches._last_batch!r}, "
+                f"but the run uses {expected!r}{advice}"
+            )
 
 
-def _unwrapped(given: Any, of: str) -> Any:
+def _unwrap_loader(given: Any, part: str) -> Any:
     """Return the data set of a DataLoader, or ``given`` itself.
 
     Raises DataError for a DataLoader with a custom sampler or batchify_fn.
@@ -160,46 +185,48 @@ def _unwrapped(given: Any, of: str) -> Any:
         return given
     batches = given._batch_sampler
     sampler = getattr(batches, "_sampler", None)
-    plain = (gluon.data.SequentialSampler, gluon.data.RandomSampler)
-    if type(batches) is not gluon.data.BatchSampler or type(sampler) not in plain:
-        own = _named(batches if sampler is None else sampler)
+    supported = (gluon.data.SequentialSampler, gluon.data.RandomSampler)
+    if type(batches) is not gluon.data.BatchSampler or type(sampler) not in supported:
+        description = _describe_value(batches if sampler is None else sampler)
         raise DataError(
-            f"the DataLoader of {of} has a custom sampler, {own}, but a run shuffles all images "
-            "itself: give the data set, or the chosen samples as dataset.sample(sampler)"
+            f"the DataLoader of {part} has a custom sampler, {description}, "
+            "but a run shuffles all images itself: "
+            "give the data set, or the chosen samples as dataset.sample(sampler)"
         )
-    if given._batchify_fn not in BATCHIFY:
+    if given._batchify_fn not in DEFAULT_BATCHIFY:
         raise DataError(
-            f"the DataLoader of {of} has a custom batchify_fn, but a run joins samples itself: "
+            f"the DataLoader of {part} has a custom batchify_fn, but a run joins samples itself: "
             "give its data set, with samples (image, label) of one shape"
         )
     return given._dataset
 
 
-class GluonSplit(LabelledSplit):
-    """A split that reads the samples of its data set each time a batch needs them.
+class GluonSplit(LabeledSplit):
+    """Split that reads the samples of its data set each time a batch needs them.
 
     ``labels`` (n,) int32: the labels that every read must return; `read_labels` fills them. All
-    images have the shape and type of the first image.
+    images have the shape and type of the first image. ``part``: train or test, for messages.
     """
 
-    def __init__(self, data: Any, of: str, layout: Optional[str]) -> None:
-        self.data, self.of = data, of
-        self._np = mx.util.is_np_array()
-        first, _ = self._sample(0)
+    def __init__(self, data: Any, part: str, layout: Optional[str]) -> None:
+        self.data, self.part = data, part
+        self._uses_np = mx.util.is_np_array()
+        first, _ = self._get_sample(0)
         if first.ndim not in (2, 3) or not first.size:
             raise DataError(
-                f"the images of {of} are {first.dtype} of shape {first.shape}: "
+                f"the images of {part} are {first.dtype} of shape {first.shape}: "
                 "give one image for each sample, (C, H, W), (H, W, C), or (H, W) in grey"
             )
         if first.dtype.kind not in "uif":
             raise DataError(
-                f"the images of {of} are {first.dtype}: give bytes (uint8) from 0 to 255, or floats"
+                f"the images of {part} are {first.dtype}: "
+                "give bytes (uint8) from 0 to 255, or floats"
             )
-        warn_of_whole_floats(first, f"the first image of {of}")
+        warn_of_whole_floats(first, f"the first image of {part}")
         self._first, self._layout = (first.shape, first.dtype), layout
         if layout is None and first.ndim == 3 and is_channels_last(first.shape):
             self._layout = CHANNELS_LAST
-        channels, height, width = self._in_order(first).shape
+        channels, height, width = self._to_channels_first(first).shape
         self.image_shape = (channels, height, width)
         self.dtype = np.dtype(np.float32 if first.dtype.kind == "f" else np.uint8)
         super().__init__(np.zeros(0, np.int32))
@@ -215,63 +242,65 @@ class GluonSplit(LabelledSplit):
         sample.
         """
         images = np.empty((len(indices), *self.image_shape), self.dtype)
-        for place, index in enumerate(map(int, indices)):
-            images[place], label = self.read(index)
+        for position, index in enumerate(map(int, indices)):
+            images[position], label = self.read_sample(index)
             if label != self.labels[index]:
                 raise DataError(
-                    f"the label of image {index} of {self.of} was {self.labels[index]}, and is "
+                    f"the label of image {index} of {self.part} was {self.labels[index]}, and is "
                     f"{label} now: give each image the same label each time"
                 )
         return images, self.targets[indices]
 
-    def read(self, index: int) -> "Tuple[NDArray[Any], int]":
+    def read_sample(self, index: int) -> "Tuple[NDArray[Any], int]":
         """Read the image ``index`` (C, H, W), in the split's type, and its label."""
-        image, given = self._sample(index)
+        image, label = self._get_sample(index)
         if (image.shape, image.dtype) != self._first:
             shape, dtype = self._first
             raise DataError(
-                f"image {index} of {self.of} is {image.dtype} of shape {image.shape}, and image 0 "
-                f"is {dtype} of {shape}: give all the same, such as by transforms.Resize"
+                f"image {index} of {self.part} is {image.dtype} of shape {image.shape}, "
+                f"and image 0 is {dtype} of {shape}: "
+                "give all the same, such as by transforms.Resize"
             )
-        image = self._in_order(image)
+        image = self._to_channels_first(image)
         if self.dtype == np.uint8:
-            image = to_pixels(image, f"image {index} of {self.of}")
+            image = to_pixels(image, f"image {index} of {self.part}")
         else:
             image = image.astype(np.float32) * np.float32(WHITE)
             if not np.isfinite(image).all():
-                raise DataError(f"image {index} of {self.of} has a number that is not finite")
-        what = f"the label of image {index} of {self.of}"
-        return image, int(read_labels(np.reshape(given, (1, -1)), what, 1)[0])
+                raise DataError(f"image {index} of {self.part} has a number that is not finite")
+        description = f"the label of image {index} of {self.part}"
+        return image, int(convert_labels(np.reshape(label, (1, -1)), description, 1)[0])
 
     def read_labels(self) -> None:
         """Read every sample once and keep its label."""
         self.labels = np.array(
-            [self.read(at)[1] for at in _indices_with_progress(len(self), self.of)], np.int32
+            [self.read_sample(index)[1] for index in _indices_with_progress(len(self), self.part)],
+            np.int32,
         )
 
     def read_all(self) -> ArraySplit:
         """Read every sample once and return a split in memory."""
         images = np.empty((len(self), *self.image_shape), self.dtype)
         labels = np.empty(len(self), np.int32)
-        for index in _indices_with_progress(len(self), self.of):
-            images[index], labels[index] = self.read(index)
-        return ArraySplit(as_bytes(images), labels, CHANNELS_FIRST)
+        for index in _indices_with_progress(len(self), self.part):
+            images[index], labels[index] = self.read_sample(index)
+        return ArraySplit(to_bytes_if_whole(images), labels, CHANNELS_FIRST)
 
-    def _sample(self, index: int) -> "Tuple[NDArray[Any], NDArray[Any]]":
+    def _get_sample(self, index: int) -> "Tuple[NDArray[Any], NDArray[Any]]":
         """Read an image and its label, unchanged. Raises DataError if the sample is not a pair."""
         try:
             # the thread that reads ahead does not inherit the np_array setting
-            with np_semantics() if self._np else nd_semantics():
+            with np_semantics() if self._uses_np else nd_semantics():
                 sample = self.data[index]
         except MemoryError:
             raise
         except Exception as error:  # the user's code may raise any exception
-            what = f"image {index} of {self.of} cannot be read"
-            raise DataError(f"{what}: {kind_and_words(error)}") from error
+            description = f"image {index} of {self.part} cannot be read"
+            raise DataError(f"{description}: {kind_and_words(error)}") from error
         if not isinstance(sample, (tuple, list)) or len(sample) != 2:
             parts = f" of {len(sample)} parts" if isinstance(sample, (tuple, list)) else ""
             raise DataError(
-                f"sample {index} of {self.of} is a {type(sample).__name__}{parts}: give pairs "
+                f"sample {index} of {self.part} is a {type(sample).__name__}{parts}: give pairs "
                 "(image, label); for a network with several inputs, write your own loop "
                 "(docs/own-loop.md)"
             )
@@ -280,54 +309,54 @@ class GluonSplit(LabelledSplit):
         )
         return image, label
 
-    def _in_order(self, image: "NDArray[Any]") -> "NDArray[Any]":
+    def _to_channels_first(self, image: "NDArray[Any]") -> "NDArray[Any]":
         if image.ndim == 2:
             return image[np.newaxis]
         return image.transpose(2, 0, 1) if self._layout == CHANNELS_LAST else image
 
 
-def _indices_with_progress(count: int, of: str) -> Iterator[int]:
+def _indices_with_progress(count: int, part: str) -> Iterator[int]:
     """Yield 0, 1, ..., and show a progress bar."""
     with tqdm(unit=" images", disable=None, leave=False, dynamic_ncols=True, total=count) as bar:
-        bar.set_description(of)
+        bar.set_description(part)
         for index in range(count):
             yield index
             bar.update()
 
 
-def _make_split(data: Any, of: str, layout: Optional[str]) -> "ArraySplit | GluonSplit":
+def _make_split(data: Any, part: str, layout: Optional[str]) -> "ArraySplit | GluonSplit":
     """Make the split of a data set. Raises DataError if ``data`` is not a data set."""
     if isinstance(data, gluon.data.DataLoader):
         raise DataError(
-            f"{of} is a DataLoader, and batches are made by a run or a Loader: "
+            f"{part} is a DataLoader, and batches are made by a run or a Loader: "
             "give the DataLoader's data set"
         )
     if not has_samples(data):
-        raise DataError(f"{of} is {_named(data)}: {PAIR}")
+        raise DataError(f"{part} is {_describe_value(data)}: {PAIR_HINT}")
     if not len(data):
-        raise DataError(f"{of} has no samples: give some")
-    columns = _columns(data)
+        raise DataError(f"{part} has no samples: give some")
+    columns = _array_columns(data)
     if columns is not None:
-        images, labels = to_host(columns[0], f"x_{of}"), columns[1]
-        guessed = images.ndim == 4 and is_channels_last(images.shape[1:])
-        return make_split(images, labels, of, layout or (CHANNELS_LAST if guessed else None))
-    split = GluonSplit(data, of, layout)
+        images, labels = to_numpy(columns[0], f"x_{part}"), columns[1]
+        is_last = images.ndim == 4 and is_channels_last(images.shape[1:])
+        return make_split(images, labels, part, layout or (CHANNELS_LAST if is_last else None))
+    split = GluonSplit(data, part, layout)
     size = len(split) * math.prod(split.image_shape) * split.dtype.itemsize
-    if is_fixed(data) and size <= MOST_BYTES:
+    if has_fixed_samples(data) and size <= MAX_BYTES_IN_MEMORY:
         return split.read_all()
-    labels = _labels_apart(data)
+    labels = _labels_without_images(data)
     if labels is None:
         split.read_labels()
     else:
-        split.labels = read_labels(labels, f"y_{of}", len(split))
+        split.labels = convert_labels(labels, f"y_{part}", len(split))
     return split
 
 
-def _columns(data: Any) -> Optional[Tuple[Any, Any]]:
+def _array_columns(data: Any) -> Optional[Tuple[Any, Any]]:
     """Return images and labels if the samples are rows of two arrays; else None."""
     if type(data) is gluon.data.ArrayDataset and len(data._data) == 2:
         return tuple(data._data) if all(map(_is_rows, data._data)) else None
-    if isinstance(data, _DownloadedDataset) and _is_mxnets(data) and data._transform is None:
+    if isinstance(data, _DownloadedDataset) and _is_mxnet_class(data) and data._transform is None:
         return data._data, data._label
     return None
 
@@ -336,54 +365,54 @@ def _is_rows(column: Any) -> bool:
     return hasattr(column, "shape") or isinstance(column, (list, tuple))
 
 
-def _is_mxnets(data: Any) -> bool:
-    """Whether the class itself is MXNet's: a class derived from it may behave differently."""
+def _is_mxnet_class(data: Any) -> bool:
+    """Return whether the class itself is from MXNet. A derived class may behave differently."""
     return type(data).__module__.startswith("mxnet.gluon.data")
 
 
-def is_fixed(data: Any) -> bool:
-    """Whether all parts of a data set are known to give the same samples at each read."""
+def has_fixed_samples(data: Any) -> bool:
+    """Return whether a data set is known to give the same samples at each read."""
     if isinstance(data, (list, tuple)) or hasattr(data, "shape"):
         return True
-    if not _is_mxnets(data) or getattr(data, "_transform", None) is not None:
+    if not _is_mxnet_class(data) or getattr(data, "_transform", None) is not None:
         return False
     if isinstance(data, _LazyTransformDataset):
         first = isinstance(data._fn, _TransformFirstClosure)
-        return first and _is_fixed_transform(data._fn._fn) and is_fixed(data._data)
+        return first and _is_fixed_transform(data._fn._fn) and has_fixed_samples(data._data)
     if isinstance(data, (_SampledDataset, _FilteredDataset)):
-        return is_fixed(data._dataset)
+        return has_fixed_samples(data._dataset)
     if isinstance(data, gluon.data.ArrayDataset):
-        return all(map(is_fixed, data._data))
+        return all(map(has_fixed_samples, data._data))
     if isinstance(data, gluon.data.SimpleDataset):
-        return is_fixed(data._data)
+        return has_fixed_samples(data._data)
     return True  # images in files
 
 
 def _is_fixed_transform(transform: Any) -> bool:
     if isinstance(transform, (gluon.nn.Sequential, gluon.nn.HybridSequential)):
         return all(map(_is_fixed_transform, transform._children.values()))
-    return type(transform) in FIXED
+    return type(transform) in FIXED_TRANSFORMS
 
 
-def _labels_apart(data: Any) -> Any:
+def _labels_without_images(data: Any) -> Any:
     """Return the labels of a data set if they are known without its images; else None."""
-    columns = _columns(data)
+    columns = _array_columns(data)
     if columns is not None:
         return columns[1]
-    if not _is_mxnets(data) or getattr(data, "_transform", None) is not None:
+    if not _is_mxnet_class(data) or getattr(data, "_transform", None) is not None:
         return None
     if isinstance(data, _LazyTransformDataset):
         first = isinstance(data._fn, _TransformFirstClosure)
-        return _labels_apart(data._data) if first else None
+        return _labels_without_images(data._data) if first else None
     if isinstance(data, (_SampledDataset, _FilteredDataset)):
-        labels = _labels_apart(data._dataset)
-        return None if labels is None else to_host(labels, "labels")[data._indices]
+        labels = _labels_without_images(data._dataset)
+        return None if labels is None else to_numpy(labels, "labels")[data._indices]
     if isinstance(data, gluon.data.vision.ImageFolderDataset):
         return [label for _, label in data.items]
     return None
 
 
-def _synsets(data: Any) -> Optional[List[str]]:
+def _folder_class_names(data: Any) -> Optional[List[str]]:
     """Return the class names of an ImageFolderDataset, even if it is transformed; else None."""
     while data is not None and not hasattr(data, "synsets"):
         data = getattr(data, "_dataset", None) or getattr(data, "_data", None)
@@ -392,16 +421,17 @@ def _synsets(data: Any) -> Optional[List[str]]:
 
 
 def has_samples(given: Any) -> bool:
-    """Whether ``given`` is a DataLoader, or has a length and samples at indices like a data set."""
+    """Return whether ``given`` is a DataLoader, or has a length and samples at indices."""
     if isinstance(given, gluon.data.DataLoader):
         return True
     if isinstance(given, list):
         return not given or (isinstance(given[0], (tuple, list)) and len(given[0]) == 2)
-    others = isinstance(given, (str, bytes, tuple, dict, type)) or hasattr(given, "shape")
-    return not others and hasattr(given, "__len__") and hasattr(given, "__getitem__")
+    is_other_value = isinstance(given, (str, bytes, tuple, dict, type)) or hasattr(given, "shape")
+    return not is_other_value and hasattr(given, "__len__") and hasattr(given, "__getitem__")
 
 
-def _named(given: Any) -> str:
+def _describe_value(given: Any) -> str:
+    """Describe a value for a message, such as ``a list`` or ``an array of shape (3,)``."""
     if hasattr(given, "shape"):
         return f"an array of shape {tuple(given.shape)}"
     if isinstance(given, type):

@@ -1,8 +1,8 @@
-"""Splits of image files: they are decoded once, before training, or batch by batch.
+"""Splits of image files, which are decoded once before training, or batch by batch.
 
 Every image is resized and cropped to the same square (`gluonlab.data.images.decode_image`). A split
-whose pixels fit the memory meant for it is decoded once; a larger one batch by batch, ahead of the
-devices, by processes of their own. docs/own-images.md has what was measured.
+whose pixels fit into memory is decoded once. Processes decode a larger split batch by batch, ahead
+of the devices. docs/own-images.md has measurements.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, List, NamedTuple, Optional, Protocol, Sequence
 
 import numpy as np
 
-from gluonlab.data.images.decode_image import CHANNELS, short_side
-from gluonlab.data.images.decoder_pool import Decoders, Decoding
-from gluonlab.data.images.image_locations import Place, chosen, name_of
+from gluonlab.data.images.decode_image import CHANNELS, read_short_side
+from gluonlab.data.images.decoder_pool import DecoderPool, PendingImages
+from gluonlab.data.images.image_locations import ImageLocation, location_name, select_locations
 from gluonlab.data.sets.dataset import (
-    COLOURS,
+    NORMALIZATIONS,
     ArraySplit,
     Dataset,
     Defaults,
-    LabelledSplit,
+    LabeledSplit,
     Split,
 )
 from gluonlab.engine.local_processes import own_cores
@@ -37,38 +37,38 @@ from gluonlab.plain_text import named
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Images, Indices, Labels, Targets
 
-# the names of the parts of a data set of image files, of folders and of lists
+# names of the training and validation parts, as folders and as files
 TRAIN = ("train", "training")
 VAL = ("val", "valid", "validation", "test", "testing")
-HOLD_OUT = "--val-share 0.2"
-LARGEST_SIDE = 224  # what networks for photographs are made for; smaller images stay as they are
-SAMPLED = 25  # files whose headers tell how large the images are
-AT_ONCE = 1024  # images between two looks at what was found, when all are tried
-MOST_DECODERS = 16
+HOLD_OUT_OPTION = "--val-share 0.2"
+MAX_SIDE = 224  # the usual size of photographs; smaller images are not enlarged
+SAMPLED_FILES = 25  # files whose size determines the default size
+CHUNK_IMAGES = 1024  # images per step, if all are decoded first
+MAX_DECODERS = 16
 DEFAULTS = Defaults(model="resnet18", batch_size=64, epochs=10, optimizer="adam", lr=0.001)
-PHOTOGRAPHS = COLOURS["imagenet"]  # what networks for photographs are trained with
+PHOTO_NORMALIZATION = NORMALIZATIONS["imagenet"]  # as usual for networks for photographs
 
 
 class ImageFiles(Protocol):
-    """Files of images, or parts of files, and their labels: those of a folder or of a list."""
+    """Labeled image files of a folder or a list."""
 
     @property
-    def train(self) -> "Tuple[Sequence[Place], Labels]":
-        """The training images."""
+    def train(self) -> "Tuple[Sequence[ImageLocation], Labels]":
+        """Locations and labels of the training images."""
 
     @property
-    def val(self) -> "Tuple[Sequence[Place], Labels]":
-        """The images that accuracies are measured on."""
+    def val(self) -> "Tuple[Sequence[ImageLocation], Labels]":
+        """Locations and labels of the validation images."""
 
     @property
     def classes(self) -> Tuple[str, ...]:
-        """The names of the classes, by their labels."""
+        """Names of the classes, by label."""
 
-    def remarks(self) -> List[str]:
-        """Return a line for each kind of image that is left out."""
+    def warnings(self) -> List[str]:
+        """Return a message for each kind of image that is left out."""
 
 
-def decoded(
+def make_image_dataset(
     images: ImageFiles,
     name: str,
     image_size: Optional[int] = None,
@@ -78,78 +78,84 @@ def decoded(
     random_resized_crop: bool = False,
     resizer: Optional[str] = None,
 ) -> Dataset:
-    """Make the data set of these images, with the options of a run.
+    """Make a data set of image files, with the options of a run.
 
-    ``image_size``: width and height of all images; by default that of the images themselves, at
-    most 224. ``decoders``: processes that decode (by default one for each core, or for each of this
-    process's part of them). ``skip_bad``: try every file now, leave bad ones out, and say so in one
-    warning; otherwise the first bad one is an error when it is met. ``memory``: a split of at most
-    so many bytes is decoded now, once and for all; the training split is not with
-    ``random_resized_crop``, for which it is decoded in every epoch. ``resizer``: the library that
-    resizes, by default `gluonlab.data.images.resize_image.usual_resizer`. Raises DataError.
+    ``image_size``: width and height of all images; by default, `median_short_side`. ``decoders``:
+    number of decoder processes; by default, one per core of this process. ``skip_bad``: decode
+    every file now, leave out bad ones, and warn once; otherwise a bad file raises an error when it
+    is read. ``memory``: a split of at most this many bytes is decoded now. With
+    ``random_resized_crop``, the training split is decoded in every epoch. ``resizer``: the library
+    that resizes; by default, `gluonlab.data.images.resize_image.default_resizer`. Raises DataError.
     """
-    for remark in images.remarks():
-        warn(remark)
-    size = image_size or usual_size(images.train[0])
-    processes = Decoders(size, decoders or min(own_cores(), MOST_DECODERS), resizer)
-    split = partial(_split, decoders=processes, classes=images.classes, skip_bad=skip_bad)
-    train = split("training", *images.train, memory=0 if random_resized_crop else memory)
-    test = split("test", *images.val, memory=memory)
-    resizer = processes.resizer
-    return Dataset(name, train, test, images.classes, DEFAULTS, PHOTOGRAPHS, resizer)
+    for message in images.warnings():
+        warn(message)
+    size = image_size or median_short_side(images.train[0])
+    pool = DecoderPool(size, decoders or min(own_cores(), MAX_DECODERS), resizer)
+    make_split = partial(_make_split, decoders=pool, classes=images.classes, skip_bad=skip_bad)
+    train = make_split("training", *images.train, memory=0 if random_resized_crop else memory)
+    test = make_split("test", *images.val, memory=memory)
+    resizer = pool.resizer
+    return Dataset(name, train, test, images.classes, DEFAULTS, PHOTO_NORMALIZATION, resizer)
 
 
-def usual_size(paths: Sequence[Place]) -> int:
-    """The median of the readable images' short sides, at most LARGEST_SIDE."""
+def median_short_side(paths: Sequence[ImageLocation]) -> int:
+    """Return the median of the short sides of readable images, at most MAX_SIDE."""
     sides = []
     with warnings.catch_warnings():
-        # Pillow's; who decodes the image says what is wrong with it
+        # Pillow's warnings, because damage is reported when the image is decoded
         warnings.simplefilter("ignore")
-        for path in paths[:: max(1, len(paths) // SAMPLED)]:
+        for path in paths[:: max(1, len(paths) // SAMPLED_FILES)]:
             with suppress(DataError):
-                sides.append(short_side(path))
-    return min(LARGEST_SIDE, int(statistics.median(sides))) if sides else LARGEST_SIDE
+                sides.append(read_short_side(path))
+    return min(MAX_SIDE, int(statistics.median(sides))) if sides else MAX_SIDE
 
 
-def _split(
+def _make_split(
     kind: str,
-    paths: Sequence[Place],
+    paths: Sequence[ImageLocation],
     labels: "Labels",
-    decoders: Decoders,
+    decoders: DecoderPool,
     classes: Sequence[str],
     skip_bad: bool,
     memory: int,
 ) -> Split:
-    fits = len(paths) * CHANNELS * decoders.size**2 + labels.nbytes <= memory
-    if not fits and not skip_bad:
+    """Make a split that is decoded now if it fits into ``memory``, or batch by batch otherwise."""
+    fits_in_memory = len(paths) * CHANNELS * decoders.size**2 + labels.nbytes <= memory
+    if not fits_in_memory and not skip_bad:
         return FileSplit(paths, labels, decoders)
-    kept, bad = [], {}
-    for number, (images, wrong) in enumerate(decoders.in_turns(paths, AT_ONCE)):
-        bad.update({number * AT_ONCE + position: reason for position, reason in wrong.items()})
-        if bad and not skip_bad:
-            raise DataError(bad[min(bad)])
-        good = [position for position in range(len(images)) if position not in wrong]
-        kept.append(images[good] if fits else images[:0])
-    good = [position for position in range(len(paths)) if position not in bad]
-    if bad:
-        files = [name_of(paths[position]) for position in sorted(bad)]
-        what = f"{len(bad)} of {len(paths)} {kind} images cannot be decoded and are left out"
-        warn(f"{what}: {named(files)}")
-    lost = np.setdiff1d(labels, labels[good])
-    if len(lost):
+    chunks, bad_images = [], {}
+    for chunk_number, (images, errors) in enumerate(decoders.decode_in_chunks(paths, CHUNK_IMAGES)):
+        bad_images.update(
+            {chunk_number * CHUNK_IMAGES + position: reason for position, reason in errors.items()}
+        )
+        if bad_images and not skip_bad:
+            raise DataError(bad_images[min(bad_images)])
+        readable = [position for position in range(len(images)) if position not in errors]
+        chunks.append(images[readable] if fits_in_memory else images[:0])
+    readable = [position for position in range(len(paths)) if position not in bad_images]
+    if bad_images:
+        files = [location_name(paths[position]) for position in sorted(bad_images)]
+        message = (
+            f"{len(bad_images)} of {len(paths)} {kind} images cannot be decoded and are left out"
+        )
+        warn(f"{message}: {named(files)}")
+    lost_classes = np.setdiff1d(labels, labels[readable])
+    if len(lost_classes):
         raise DataError(
-            f"no {kind} image of the class {classes[lost[0]]} can be decoded: "
+            f"no {kind} image of the class {classes[lost_classes[0]]} can be decoded: "
             "give each class good images"
         )
-    if fits:
-        return ArraySplit(np.concatenate(kept), labels[good])
-    return FileSplit(chosen(paths, good), labels[good], decoders)
+    if fits_in_memory:
+        return ArraySplit(np.concatenate(chunks), labels[readable])
+    return FileSplit(select_locations(paths, readable), labels[readable], decoders)
 
 
-class FileSplit(LabelledSplit):
-    """A split whose images are decoded when a batch of them is asked for."""
+class FileSplit(LabeledSplit):
+    """Split whose images are decoded when a batch of them is read."""
 
-    def __init__(self, paths: Sequence[Place], labels: "Labels", decoders: Decoders) -> None:
+    def __init__(
+        self, paths: Sequence[ImageLocation], labels: "Labels", decoders: DecoderPool
+    ) -> None:
         super().__init__(labels)
         self.paths, self.decoders = paths, decoders
 
@@ -158,62 +164,66 @@ class FileSplit(LabelledSplit):
 
     @property
     def image_shape(self) -> Tuple[int, int, int]:
-        """(channels, height, width)"""
+        """Shape of an image: (channels, height, width)."""
         return CHANNELS, self.decoders.size, self.decoders.size
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
-        """The images (n, C, H, W) uint8 and labels (n,) int32 at these n indices.
+        """Decode the images (n, C, H, W) uint8 and labels (n,) int32 at these n indices.
 
-        If images have weights: each label and its weight, (n, 2) float32. Raises DataError for an
-        invalid file.
+        If the images have weights, labels are (n, 2) float32: each label and its weight. Raises
+        DataError for an invalid file.
         """
-        return self.begin(indices).result()
+        return self.start_reading(indices).result()
 
-    def begin(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> "_Files":
-        """Have these n images decoded.
+    def start_reading(
+        self, indices: "Indices", seeds: Optional[Sequence[int]] = None
+    ) -> "_PendingBatch":
+        """Start to decode these n images.
 
-        ``seeds``: of each what `gluonlab.data.images.decode_image.random_box` cuts out for its own.
+        ``seeds``: one per image, for `gluonlab.data.images.decode_image.random_crop_box`.
         """
         paths = [self.paths[index] for index in indices]
-        return _Files(self.decoders.begin(paths, seeds), self.targets[indices])
+        return _PendingBatch(self.decoders.submit(paths, seeds), self.targets[indices])
 
 
-class _Files(NamedTuple):
-    """A batch that is being decoded."""
+class _PendingBatch(NamedTuple):
+    """Batch that is being decoded."""
 
-    images: Decoding
+    images: PendingImages
     targets: "Targets"
 
     def result(self) -> "Tuple[Images, Targets]":
-        """Wait for it. Raises DataError for a file that is wrong."""
+        """Wait for the batch. Raises DataError for a damaged file."""
         return self.images.result(), self.targets
 
     def cancel(self) -> None:
-        """Give the batch up."""
+        """Cancel the decoding."""
         self.images.cancel()
 
 
-def held_out(names: Sequence[str], share: float) -> List[bool]:
-    """Whether each of a class's images is held out; of two or more, one at least is on each side.
+def select_held_out(names: Sequence[str], share: float) -> List[bool]:
+    """Return for each image of a class whether it is held out for validation.
 
-    The names of the images alone decide. So the choice is the same for every seed, every number of
-    devices and processes, in a run that goes on, in an evaluation, and in what is packed. Images
-    that are added later move hardly any of the others from one side to the other.
+    Of two or more images, at least one is held out, and at least one is not. The choice depends
+    only on the names, so it is the same for every seed, every number of devices and processes, and
+    after a resume. Adding images hardly changes the choice for the others.
 
     ``names``: CLASS/FILE. ``share``: between 0 and 1.
 
-    >>> held_out(["ant/1.jpg", "ant/2.jpg", "ant/3.jpg", "ant/4.jpg"], 0.25)
+    >>> select_held_out(["ant/1.jpg", "ant/2.jpg", "ant/3.jpg", "ant/4.jpg"], 0.25)
     [False, False, False, True]
-    >>> held_out(["ant/1.jpg"], 0.25)
+    >>> select_held_out(["ant/1.jpg"], 0.25)
     [False]
     """
     count = 0
     if len(names) > 1:
         count = min(len(names) - 1, max(1, math.floor(share * len(names) + 0.5)))
-    chosen = set(sorted(range(len(names)), key=lambda place: _rank(names[place]))[:count])
-    return [place in chosen for place in range(len(names))]
+    held_out = set(
+        sorted(range(len(names)), key=lambda position: _hash_name(names[position]))[:count]
+    )
+    return [position in held_out for position in range(len(names))]
 
 
-def _rank(name: str) -> bytes:
-    # file systems differ in how they compose letters with accents
+def _hash_name(name: str) -> bytes:
+    # file systems differ in the Unicode form of letters with accents
     return hashlib.sha256(os.fsencode(unicodedata.normalize("NFC", name))).digest()

@@ -1,8 +1,7 @@
-"""Data sets of folders of images: one for each class, below train/ and below val/ (or test/).
+"""Data sets of image folders: train/CLASS/* and val/CLASS/* (or test/CLASS/*), and Imagenette.
 
-docs/own-images.md describes how folders may look. What is in them is checked as it is listed. A
-folder that was packed (`gluonlab.data.sets.packed_folder`) is read as it lies on the disk.
-Imagenette is such a folder, too.
+docs/own-images.md describes the possible layouts. The content of a folder is checked as it is
+listed. A packed folder (`gluonlab.data.sets.packed_folder`) is read directly.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from gluonlab.data.fetching.data_folders import data_root, download_command, readable
+from gluonlab.data.fetching.data_folders import convert_read_errors, data_root, download_command
 from gluonlab.data.fetching.download_sources import SOURCES
 from gluonlab.data.images.image_locations import ENDINGS, is_image_name
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.image_files import (
     DEFAULTS,
-    HOLD_OUT,
-    PHOTOGRAPHS,
+    HOLD_OUT_OPTION,
+    PHOTO_NORMALIZATION,
     TRAIN,
     VAL,
-    decoded,
-    held_out,
+    make_image_dataset,
+    select_held_out,
 )
-from gluonlab.data.sets.packed_folder import is_packed, read
+from gluonlab.data.sets.packed_folder import is_packed, read_packed
 from gluonlab.errors import DataError
 from gluonlab.plain_text import named, plain_name
 
@@ -38,30 +37,33 @@ if TYPE_CHECKING:
 
 ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
 LAYOUT = "folders train and val (or test), each with a folder of images for every class"
-# what file managers, archives and disks put beside a user's files
-NOBODYS = ("__macosx", "@eadir", "$recycle.bin", "system volume information", "lost+found")
-# images that are not read here, which somebody may miss
+# folders that file managers, archives and disks create
+SYSTEM_FOLDERS = ("__macosx", "@eadir", "$recycle.bin", "system volume information", "lost+found")
+# suffixes of images in unsupported formats, for a warning
 CONVERTIBLE = (
     ".heic", ".heif", ".avif", ".jxl", ".jp2", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw",
 )  # fmt: skip
-MOST_KINDS = 4  # endings that are named; the others are counted
+MAX_ENDINGS = 4  # in a message; the others are counted
 
 
-def load(
+def load_folder(
     path: "str | os.PathLike[str]",
     val_share: Optional[float] = None,
     name: Optional[str] = None,
     **options: Any,
 ) -> Dataset:
-    """The folder ``path``, or what `gluonlab.data.sets.packed_folder` made of one, as a data set.
+    """Load a folder of images, or a folder that was packed from one.
 
-    ``val_share``: of a folder without val, so much of each class is held out for it (`held_out`).
-    ``options``: see `decoded`. What is no image is left out with one warning. Raises DataError.
+    ``val_share``: if there is no val folder, this share of each class is held out, see
+    `select_held_out`. ``options``: see `make_image_dataset`. Other files are left out with one
+    warning. Raises DataError.
     """
     if is_packed(Path(path)):
         return _load_packed(path, val_share, name, **options)
     folder = ImageFolder(path, val_share)
-    return decoded(folder, name or plain_name(folder.root.resolve().name, "folder"), **options)
+    return make_image_dataset(
+        folder, name or plain_name(folder.root.resolve().name, "folder"), **options
+    )
 
 
 def _load_packed(
@@ -75,6 +77,7 @@ def _load_packed(
     random_resized_crop: bool = False,
     resizer: Optional[str] = None,
 ) -> Dataset:
+    """Load a packed folder. Raises DataError for options that need image files."""
     if random_resized_crop:
         raise DataError(
             f"--random-resized-crop cuts image files, and {path} is packed: "
@@ -88,102 +91,104 @@ def _load_packed(
             f"--val-share {val_share:g} is for folders without val, and {path} is packed with "
             "its validation images: leave --val-share out"
         )
-    packed_name, train, test, classes = read(Path(path), image_size, memory)
-    return Dataset(name or packed_name, train, test, classes, DEFAULTS, PHOTOGRAPHS)
+    packed_name, train, test, classes = read_packed(Path(path), image_size, memory)
+    return Dataset(name or packed_name, train, test, classes, DEFAULTS, PHOTO_NORMALIZATION)
 
 
 # --- the classes and files of a folder
 
 
 class ImageFolder:
-    """The classes and files below a folder: ``train`` and ``val`` are (paths, labels).
+    """Classes and image files of a folder; ``train`` and ``val`` are (paths, labels).
 
-    ``root``: the folder that has them, which may be one inside. ``val_share``: so much of each
-    class is held out of train where there is no val. ``classes``: the names of train's folders,
-    sorted, their letters composed (NFC). ``others``: what is no image; ``outside``: images that are
-    in no class's folder; ``untested``: classes whose only image is for training. Raises DataError,
-    naming the place, for a folder or file that does not belong there.
+    ``root``: the folder that contains train, which may be a subfolder of the given one.
+    ``val_share``: the share of each class that is held out of train if there is no val folder.
+    ``classes``: the names of the folders in train, sorted, in Unicode form NFC. ``other_files``:
+    files that are not images. ``loose_images``: images that are not in a class folder.
+    ``untested_classes``: classes without validation images. Raises DataError that names an invalid
+    folder or file.
     """
 
     def __init__(self, root: "str | os.PathLike[str]", val_share: Optional[float] = None) -> None:
-        self.root, train, val = find_parts(Path(root), val_share)
-        ours = _class_folders(train)
-        self.classes = tuple(ours)
+        self.root, train, val = find_train_and_val(Path(root), val_share)
+        train_folders = _class_folders(train)
+        self.classes = tuple(train_folders)
         if len(self.classes) < 2:
-            raise DataError(f"{train} {_too_few(train, self.classes)}")
-        self.others: List[str] = []
-        self.untested: List[str] = []
-        self.outside = loose_images(train)
+            raise DataError(f"{train} {_explain_too_few_classes(train, self.classes)}")
+        self.other_files: List[str] = []
+        self.untested_classes: List[str] = []
+        self.loose_images = list_loose_images(train)
         if val is None:
             assert val_share is not None
-            self.train, self.val = self._divided(ours, val_share)
+            self.train, self.val = self._hold_out(train_folders, val_share)
             return
-        theirs = _class_folders(val)
-        _check_same(ours, train, theirs, val)
-        self.outside += loose_images(val)
-        self.train, self.val = self._files(ours), self._files(theirs)
+        val_folders = _class_folders(val)
+        _check_same_classes(train_folders, train, val_folders, val)
+        self.loose_images += list_loose_images(val)
+        self.train, self.val = self._label_files(train_folders), self._label_files(val_folders)
 
-    def remarks(self) -> List[str]:
-        """What is left out, and which classes nothing tests: a line each."""
-        said = []
-        if self.others:
-            converted = to_convert(self.others)
-            cure = f"; convert {converted} to JPEG or PNG to use them" if converted else ""
-            said.append(
-                f"left out {counted(self.others, 'file')} in formats that are not read "
-                f"({kinds(self.others)}), such as {self.others[0]}{cure}"
+    def warnings(self) -> List[str]:
+        """Return messages about left-out files, and about classes without validation images."""
+        messages = []
+        if self.other_files:
+            endings = convertible_endings(self.other_files)
+            advice = f"; convert {endings} to JPEG or PNG to use them" if endings else ""
+            messages.append(
+                f"left out {format_count(self.other_files, 'file')} in formats that are not read "
+                f"({count_endings(self.other_files)}), such as {self.other_files[0]}{advice}"
             )
-        if self.outside:
-            said.append(
-                f"left out {counted(self.outside, 'image')} in no class's folder, "
-                f"such as {self.outside[0]}"
+        if self.loose_images:
+            messages.append(
+                f"left out {format_count(self.loose_images, 'image')} in no class's folder, "
+                f"such as {self.loose_images[0]}"
             )
-        if self.untested:
-            said.append(
+        if self.untested_classes:
+            messages.append(
                 "no image is held out for validation of classes with a single one: "
-                f"{named(self.untested)}"
+                f"{named(self.untested_classes)}"
             )
-        return said
+        return messages
 
-    def _files(self, classes: Dict[str, Path]) -> "Tuple[List[str], Labels]":
-        """The images of a part, whose folders are in the order of the classes."""
-        of_each = [self._images(classes[name]) for name in self.classes]
-        return _labelled(of_each)
+    def _label_files(self, classes: Dict[str, Path]) -> "Tuple[List[str], Labels]":
+        """Return the images of a part and their labels, which number ``self.classes``."""
+        paths_by_class = [self._list_images(classes[name]) for name in self.classes]
+        return _label_paths(paths_by_class)
 
-    def _divided(
+    def _hold_out(
         self, classes: Dict[str, Path], share: float
     ) -> "Tuple[Tuple[List[str], Labels], Tuple[List[str], Labels]]":
+        """Divide the images of each class into training and validation images."""
         train, val = [], []
         for name, folder in classes.items():
-            paths = self._images(folder)
-            held = held_out([f"{name}/{Path(path).name}" for path in paths], share)
-            train.append([path for path, out in zip(paths, held) if not out])
-            val.append([path for path, out in zip(paths, held) if out])
+            paths = self._list_images(folder)
+            held_out = select_held_out([f"{name}/{Path(path).name}" for path in paths], share)
+            train.append([path for path, is_held_out in zip(paths, held_out) if not is_held_out])
+            val.append([path for path, is_held_out in zip(paths, held_out) if is_held_out])
             if not val[-1]:
-                self.untested.append(name)
-        if len(self.untested) == len(classes):
+                self.untested_classes.append(name)
+        if len(self.untested_classes) == len(classes):
             raise DataError(
                 f"every class of {self.root} has a single image: "
                 f"--val-share {share:g} needs two of a class at least"
             )
-        return _labelled(train), _labelled(val)
+        return _label_paths(train), _label_paths(val)
 
-    def _images(self, folder: Path) -> List[str]:
-        images, others = class_files(folder)
-        self.others += others
+    def _list_images(self, folder: Path) -> List[str]:
+        images, other_files = list_class_files(folder)
+        self.other_files += other_files
         return images
 
 
-def _labelled(of_each: Sequence[List[str]]) -> "Tuple[List[str], Labels]":
-    numbers = np.arange(len(of_each), dtype=np.int32)
-    labels = np.repeat(numbers, [len(paths) for paths in of_each])
-    return [path for paths in of_each for path in paths], labels
+def _label_paths(paths_by_class: Sequence[List[str]]) -> "Tuple[List[str], Labels]":
+    numbers = np.arange(len(paths_by_class), dtype=np.int32)
+    labels = np.repeat(numbers, [len(paths) for paths in paths_by_class])
+    return [path for paths in paths_by_class for path in paths], labels
 
 
 def _class_folders(part: Path) -> Dict[str, Path]:
-    """Class -> folder, sorted. Raises DataError for names that are no text, or the same."""
-    found: Dict[str, Path] = {}
-    for entry in folders(part):
+    """Return class -> folder, sorted. Raises DataError for names that are not text, or equal."""
+    class_folders: Dict[str, Path] = {}
+    for entry in list_folders(part):
         try:
             entry.name.encode()
         except UnicodeEncodeError:
@@ -192,142 +197,158 @@ def _class_folders(part: Path) -> Dict[str, Path]:
                 "rename it"
             ) from None
         name = unicodedata.normalize("NFC", entry.name)
-        if name in found:
+        if name in class_folders:
             raise DataError(
                 f"{part} has two folders named {name}, whose letters are composed differently "
                 "(Unicode's NFC and NFD): put the images of both into one"
             )
-        found[name] = Path(entry.path)
-    return dict(sorted(found.items()))
+        class_folders[name] = Path(entry.path)
+    return dict(sorted(class_folders.items()))
 
 
-def _too_few(part: Path, classes: Sequence[str]) -> str:
-    cure = "give at least two, each with the images of one class"
+def _explain_too_few_classes(part: Path, classes: Sequence[str]) -> str:
+    """Describe a folder with fewer than two classes, and how to fix it."""
+    advice = "give at least two, each with the images of one class"
     if classes:
-        return f"has folders for one class, {classes[0]}: {cure}"
-    loose = loose_images(part)
-    if loose:
-        return f"has folders for no class, and {counted(loose, 'image')} directly in it: {cure}"
-    return f"has folders for no class: {cure}"
+        return f"has folders for one class, {classes[0]}: {advice}"
+    images = list_loose_images(part)
+    if images:
+        advice = f"and {format_count(images, 'image')} directly in it: {advice}"
+        return f"has folders for no class, {advice}"
+    return f"has folders for no class: {advice}"
 
 
-def _check_same(ours: Dict[str, Path], train: Path, theirs: Dict[str, Path], val: Path) -> None:
-    both = ((ours, theirs, train, val), (theirs, ours, val, train))
-    for these, those, has, lacks in both:
-        only = min(set(these) - set(those), default=None)
-        if only is None:
+def _check_same_classes(
+    train_folders: Dict[str, Path], train: Path, val_folders: Dict[str, Path], val: Path
+) -> None:
+    """Raise DataError if training and validation have different classes."""
+    pairs = ((train_folders, val_folders, train, val), (val_folders, train_folders, val, train))
+    for folders, other_folders, part, other_part in pairs:
+        missing = min(set(folders) - set(other_folders), default=None)
+        if missing is None:
             continue
-        alike = [name for name in those if _folded(name) == _folded(only)]
-        but = f" (it has {alike[0]!r})" if alike else ""
+        similar = [
+            name for name in other_folders if _simplify_name(name) == _simplify_name(missing)
+        ]
+        hint = f" (it has {similar[0]!r})" if similar else ""
         raise DataError(
-            f"{has} has the class {only}, which {lacks} lacks{but}: "
+            f"{part} has the class {missing}, which {other_part} lacks{hint}: "
             "give both the same class folders"
         )
 
 
-def _folded(name: str) -> str:
-    """A name without what is easily mistyped."""
+def _simplify_name(name: str) -> str:
+    """Reduce a name to lower-case letters and digits, to find typing mistakes."""
     return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
-# --- where a folder has its training and its validation images
+# --- the training and validation folders
 
 
 SplitFolders = Tuple[Path, Path, Optional[Path]]
 
 
-def find_parts(root: Path, val_share: Optional[float]) -> SplitFolders:
-    """Find the folder with train, train itself, and val, if any: ``root``, or a folder in it.
+def find_train_and_val(root: Path, val_share: Optional[float]) -> SplitFolders:
+    """Find the folder that contains train, train, and val if there is one.
 
-    With ``val_share``, folders of images that are in no train are training images. Raises DataError
-    where there is no such place, or where ``val_share`` has nothing to divide.
+    It is ``root`` or a folder in it. With ``val_share``, class folders may also be directly in it.
+    Raises DataError if there is no such folder, or if ``val_share`` and a val folder are given.
     """
-    with readable(root, "folder"):
+    with convert_read_errors(root, "folder"):
         if not root.is_dir():
-            raise DataError(f"{root} {_what_else(root)}")
-    place = _place(root)
-    if place is None:
-        return _without_train(root, val_share)
-    train, val = _part(place, TRAIN), _part(place, VAL)
+            raise DataError(f"{root} {_explain_no_folder(root)}")
+    parent = _find_folder_with_train(root)
+    if parent is None:
+        return _find_classes_without_train(root, val_share)
+    train, val = _find_part(parent, TRAIN), _find_part(parent, VAL)
     assert train is not None
     if val_share is None and val is None:
         raise DataError(
-            f"{place} has no folder val or test: "
-            f"hold images out of train with {HOLD_OUT}, or give one with {LAYOUT}"
+            f"{parent} has no folder val or test: "
+            f"hold images out of train with {HOLD_OUT_OPTION}, or give one with {LAYOUT}"
         )
     if val_share is not None and val is not None:
         raise DataError(
-            f"--val-share {val_share:g} holds images out of train, and {val} is there: "
-            "leave --val-share out, or take that folder away"
+            f"--val-share {val_share:g} holds images out of train, but {val} exists: "
+            "leave --val-share out, or remove that folder"
         )
-    return place, train, val
+    return parent, train, val
 
 
-def _place(root: Path) -> Optional[Path]:
-    """The folder with train: ``root``, or one in it."""
-    if _part(root, TRAIN) is not None:
+def _find_folder_with_train(root: Path) -> Optional[Path]:
+    """Find the folder that contains train: ``root``, or a folder in it."""
+    if _find_part(root, TRAIN) is not None:
         return root
-    inside = [Path(each.path) for each in folders(root)]
-    found = [folder for folder in inside if _part(folder, TRAIN) is not None]
-    if len(found) > 1:
-        names = ", ".join(folder.name for folder in found[:3])
+    subfolders = [Path(entry.path) for entry in list_folders(root)]
+    parents = [folder for folder in subfolders if _find_part(folder, TRAIN) is not None]
+    if len(parents) > 1:
+        names = ", ".join(folder.name for folder in parents[:3])
         raise DataError(
-            f"{root} has no folder train, but {len(found)} of its folders do ({names}): "
-            f"give one of them, such as folder:{found[0]}"
+            f"{root} has no folder train, but {len(parents)} of its folders do ({names}): "
+            f"give one of them, such as folder:{parents[0]}"
         )
-    return found[0] if found else None
+    return parents[0] if parents else None
 
 
-def _part(folder: Path, names: Sequence[str]) -> Optional[Path]:
-    spelt = [each for name in names for each in (name, name.capitalize(), name.upper())]
-    # not Path's, which raises for a folder that may not be looked into
-    found = (folder / name for name in spelt if os.path.isdir(folder / name))
-    return next(found, None)
+def _find_part(folder: Path, names: Sequence[str]) -> Optional[Path]:
+    spellings = [spelling for name in names for spelling in (name, name.capitalize(), name.upper())]
+    # os.path.isdir, because Path.is_dir raises for an unreadable parent
+    candidates = (folder / name for name in spellings if os.path.isdir(folder / name))
+    return next(candidates, None)
 
 
-def _without_train(root: Path, val_share: Optional[float]) -> SplitFolders:
-    """Folders of images that are in no train, as training images with ``val_share``."""
-    place = root if _of_classes(root) else None
-    inside = [Path(each.path) for each in folders(root)]
-    if len(inside) == 1 and inside[0] != _part(root, VAL) and _of_classes(inside[0]):
-        place = inside[0]
-    if place is not None and val_share is not None:
-        return place, place, None
-    raise DataError(f"{root} {_what_instead(root, place)}")
+def _find_classes_without_train(root: Path, val_share: Optional[float]) -> SplitFolders:
+    """Return class folders without train as the training folder, if there is a ``val_share``."""
+    parent = root if _class_folder_names(root) else None
+    subfolders = [Path(entry.path) for entry in list_folders(root)]
+    if (
+        len(subfolders) == 1
+        and subfolders[0] != _find_part(root, VAL)
+        and _class_folder_names(subfolders[0])
+    ):
+        parent = subfolders[0]
+    if parent is not None and val_share is not None:
+        return parent, parent, None
+    raise DataError(f"{root} {_explain_missing_train(root, parent)}")
 
 
-def _of_classes(folder: "str | os.PathLike[str]") -> List[str]:
-    """The names of folders with images in a folder."""
-    return [entry.name for entry in folders(folder) if loose_images(entry.path)]
+def _class_folder_names(folder: "str | os.PathLike[str]") -> List[str]:
+    """Return the names of the folders that contain images."""
+    return [entry.name for entry in list_folders(folder) if list_loose_images(entry.path)]
 
 
-def _what_instead(root: Path, place: Optional[Path]) -> str:
-    """What a folder without train has, and what to do."""
+def _explain_missing_train(root: Path, class_parent: Optional[Path]) -> str:
+    """Describe a folder without train, and how to fix it."""
     for part in (root, root.parent):
         if part.name.lower() in (*TRAIN, *VAL):
             return f"has no folder train, and is a part of a data set: give folder:{part.parent}"
-    val = _part(root, VAL)
+    val = _find_part(root, VAL)
     if val is not None:
         return f"has {val.name}, and no folder train: give one with {LAYOUT}"
-    if place is not None:
+    if class_parent is not None:
+        names = ", ".join(_class_folder_names(class_parent)[:3])
         return (
-            f"has no folder train, but folders of images ({', '.join(_of_classes(place)[:3])}): "
-            f"{HOLD_OUT} takes them for classes, and holds images out for validation"
+            f"has no folder train, but folders of images ({names}): "
+            f"{HOLD_OUT_OPTION} takes them for classes, and holds images out for validation"
         )
-    loose = loose_images(root)
-    if loose:
+    images = list_loose_images(root)
+    if images:
         return (
-            f"has no folder train, but {counted(loose, 'image')} of no class: put those of each "
-            f"class into a folder of its own, {root}/CLASS, and train with {HOLD_OUT}"
+            f"has no folder train, but {format_count(images, 'image')} of no class: "
+            f"put those of each class into a folder of its own, {root}/CLASS, "
+            f"and train with {HOLD_OUT_OPTION}"
         )
-    for inside in folders(root):
-        for deeper in (Path(each.path) for each in folders(inside.path)):
-            if _part(deeper, TRAIN) or len(_of_classes(deeper)) > 1:
-                return f"has no folder train, but images further down: give folder:{deeper}"
-    return f"has no folder train: give one with {LAYOUT}, or folders of classes and {HOLD_OUT}"
+    for entry in list_folders(root):
+        for subfolder in (Path(subentry.path) for subentry in list_folders(entry.path)):
+            if _find_part(subfolder, TRAIN) or len(_class_folder_names(subfolder)) > 1:
+                return f"has no folder train, but images further down: give folder:{subfolder}"
+    return (
+        f"has no folder train: give one with {LAYOUT}, or folders of classes and {HOLD_OUT_OPTION}"
+    )
 
 
-def _what_else(root: Path) -> str:
+def _explain_no_folder(root: Path) -> str:
+    """Describe a path that is not a folder, and how to fix it."""
     if not root.exists():
         return f"does not exist: give a folder with {LAYOUT}"
     if root.name.lower().endswith(ARCHIVES):
@@ -335,111 +356,113 @@ def _what_else(root: Path) -> str:
     return f"is a file: give a folder with {LAYOUT}"
 
 
-# --- what lies in a folder: folders of classes, image files, and what is neither
+# --- the content of a folder
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder of this name is nobody's image."""
-    return name.startswith(".") or name.lower() in NOBODYS
+    """Return whether a file or folder is ignored, such as files of the system."""
+    return name.startswith(".") or name.lower() in SYSTEM_FOLDERS
 
 
-def entries(folder: "str | os.PathLike[str]") -> "List[os.DirEntry[str]]":
-    """What is in a folder, sorted by name, without what is hidden. Raises DataError."""
-    with readable(Path(folder), "folder"), os.scandir(folder) as found:
-        return sorted((each for each in found if not is_hidden(each.name)), key=lambda e: e.name)
+def list_entries(folder: "str | os.PathLike[str]") -> "List[os.DirEntry[str]]":
+    """List the entries of a folder, sorted by name, without hidden ones. Raises DataError."""
+    with convert_read_errors(Path(folder), "folder"), os.scandir(folder) as entries:
+        return sorted(
+            (entry for entry in entries if not is_hidden(entry.name)), key=lambda e: e.name
+        )
 
 
-def folders(folder: "str | os.PathLike[str]") -> "List[os.DirEntry[str]]":
-    """The folders in a folder, as `entries`."""
-    return [entry for entry in entries(folder) if is_folder(entry)]
+def list_folders(folder: "str | os.PathLike[str]") -> "List[os.DirEntry[str]]":
+    """List the folders in a folder, as `list_entries`."""
+    return [entry for entry in list_entries(folder) if is_folder(entry)]
 
 
 def is_folder(entry: "os.DirEntry[str]") -> bool:
-    """Whether this is a folder, or a link to one."""
+    """Return whether an entry is a folder, or a link to one."""
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads to itself
+    except OSError:  # a link to itself
         return False
 
 
-def loose_images(folder: "str | os.PathLike[str]") -> List[str]:
-    """The paths of images directly in a folder."""
-    found = entries(folder)
-    return [each.path for each in found if is_image_name(each.name) and not is_folder(each)]
+def list_loose_images(folder: "str | os.PathLike[str]") -> List[str]:
+    """List the paths of the images directly in a folder."""
+    entries = list_entries(folder)
+    return [entry.path for entry in entries if is_image_name(entry.name) and not is_folder(entry)]
 
 
-def class_files(folder: Path) -> Tuple[List[str], List[str]]:
-    """The paths of a class's images, and of what is left out, each sorted by name.
+def list_class_files(folder: Path) -> Tuple[List[str], List[str]]:
+    """List the paths of the images of a class, and of other entries, each sorted by name.
 
-    Those of folders end with a slash.
-
-    Raises DataError for a folder without images, for an image that would be waited for, and for a
-    folder of images in it.
+    Folders end with a slash. Raises DataError for a folder without images, for an image that is not
+    a regular file, and for a folder with images inside.
     """
-    images, others = [], []
-    for entry in entries(folder):
+    images, other_files = [], []
+    for entry in list_entries(folder):
         if is_folder(entry):
             if _holds_images(entry.path):
                 raise DataError(
                     f"{entry.path} is a folder with images in the folder of a class: "
                     "put them directly into the class's folder"
                 )
-            others.append(entry.path + os.sep)
+            other_files.append(entry.path + os.sep)
         elif is_image_name(entry.name):
             _check_regular(entry)
             images.append(entry.path)
         else:
-            others.append(entry.path)
+            other_files.append(entry.path)
     if not images:
-        only = f", only {kinds(others)}" if others else ""
+        note = f", only {count_endings(other_files)}" if other_files else ""
         raise DataError(
-            f"{folder} holds no images{only}: give each class images ({ENDINGS}), "
+            f"{folder} holds no images{note}: give each class images ({ENDINGS}), "
             "or remove its folder"
         )
-    return images, others
+    return images, other_files
 
 
-def kinds(paths: Sequence[str]) -> str:
-    """How many of these paths have which ending.
+def count_endings(paths: Sequence[str]) -> str:
+    """Count paths by ending, in words.
 
-    >>> kinds(["a/Thumbs.db", "a/x.txt", "b/y.TXT", "b/README"])
+    >>> count_endings(["a/Thumbs.db", "a/x.txt", "b/y.TXT", "b/README"])
     '2 .txt, 1 .db, 1 without ending'
     """
-    most = Counter(map(_kind, paths)).most_common(MOST_KINDS)
-    named = [f"{count:,} {kind}" for kind, count in most]
-    rest = len(paths) - sum(count for _, count in most)
-    return ", ".join([*named, *([f"{rest:,} others"] if rest else [])])
+    most_common = Counter(map(_ending_or_kind, paths)).most_common(MAX_ENDINGS)
+    counts = [f"{count:,} {ending}" for ending, count in most_common]
+    rest = len(paths) - sum(count for _, count in most_common)
+    return ", ".join([*counts, *([f"{rest:,} others"] if rest else [])])
 
 
-def _kind(path: str) -> str:
+def _ending_or_kind(path: str) -> str:
     if path.endswith(os.sep):
         return "folder without images"
     return Path(path).suffix.lower() or "without ending"
 
 
-def counted(paths: Sequence[str], noun: str) -> str:
-    """``1 file``, ``1,200 files``."""
+def format_count(paths: Sequence[str], noun: str) -> str:
+    """Format as ``1 file`` or ``1,200 files``."""
     return f"{len(paths):,} {noun}{'' if len(paths) == 1 else 's'}"
 
 
-def to_convert(paths: Sequence[str]) -> str:
-    """The endings of images among these paths that other programs must convert first."""
-    found = {Path(path).suffix.lower() for path in paths} & set(CONVERTIBLE)
-    return " and ".join(sorted(found))
+def convertible_endings(paths: Sequence[str]) -> str:
+    """Return the endings of images among these paths that other programs can convert."""
+    endings = {Path(path).suffix.lower() for path in paths} & set(CONVERTIBLE)
+    return " and ".join(sorted(endings))
 
 
 def _check_regular(entry: "os.DirEntry[str]") -> None:
+    """Raise DataError unless an entry is a regular file."""
     try:
         regular = entry.is_file()
     except OSError:
         regular = False
-    if not regular:  # a pipe would be waited for
+    if not regular:  # reading a pipe would wait
         raise DataError(
             f"{entry.path} is not a regular file, or is a broken link: replace or remove it"
         )
 
 
 def _holds_images(folder: str) -> bool:
+    """Return whether there are images in a folder or its subfolders."""
     return any(
         is_image_name(name) and not is_hidden(name)
         for _, _, names in os.walk(folder)
@@ -469,7 +492,7 @@ IMAGENETTE_CLASSES = {
 
 
 def imagenette_summary(name: str) -> str:
-    """One line about this one of IMAGENETTE_NAMES.
+    """Describe one of IMAGENETTE_NAMES in a line.
 
     >>> imagenette_summary("imagenette2-320")
     'JPEGs of ten classes of ImageNet, version 2, short side 320: in colour, 10 classes'
@@ -483,38 +506,38 @@ def imagenette_summary(name: str) -> str:
 def load_imagenette(
     name: str, root: Optional[str] = None, val_share: Optional[float] = None, **options: Any
 ) -> Dataset:
-    """This one of IMAGENETTE_NAMES, as its archive unpacks; options as for `load`."""
-    dataset = load(find_imagenette(name, root), val_share, name, **options)
-    if set(dataset.classes) == set(IMAGENETTE_CLASSES.values()):  # it was packed under these names
+    """Load one of IMAGENETTE_NAMES from its unpacked folder; options as for `load_folder`."""
+    dataset = load_folder(find_imagenette(name, root), val_share, name, **options)
+    if set(dataset.classes) == set(IMAGENETTE_CLASSES.values()):  # packed with these names
         return dataset
     if dataset.classes != tuple(IMAGENETTE_CLASSES):
-        classes, wanted = ", ".join(dataset.classes), ", ".join(IMAGENETTE_CLASSES)
+        classes, expected = ", ".join(dataset.classes), ", ".join(IMAGENETTE_CLASSES)
         raise DataError(
-            f"{dataset.name} has the classes {classes}, expected {wanted}: fetch it again"
+            f"{dataset.name} has the classes {classes}, expected {expected}: fetch it again"
         )
     return dataclasses.replace(dataset, classes=tuple(IMAGENETTE_CLASSES.values()))
 
 
 def find_imagenette(name: str, root: Optional[str]) -> Path:
-    """The folder with train and val: ``root``/``name``, its own folder of that name, or ``root``.
+    """Find the folder with train and val: ``root``/``name``, a folder ``name`` in it, or ``root``.
 
-    ``root`` None is the usual folder, see `gluonlab.data.fetching.data_folders`. Raises DataError
-    that says what is missing.
+    ``root`` None is the default folder, see `gluonlab.data.fetching.data_folders`. Raises DataError
+    if it is missing.
     """
     if root is not None and not os.path.isdir(root):
         raise DataError(
             f"--data-dir {root} is not a folder: "
             f"give the one that holds {name}/train and {name}/val"
         )
-    folder_of_all = data_root(root)
-    folders = [folder_of_all / name, folder_of_all / name / name, folder_of_all]
-    found = next(
-        (place for place in folders if os.path.isdir(place / "train") or is_packed(place)), None
+    parent = data_root(root)
+    folders = [parent / name, parent / name / name, parent]
+    dataset_folder = next(
+        (folder for folder in folders if os.path.isdir(folder / "train") or is_packed(folder)), None
     )
-    if found is None:
-        fetch = download_command(name, root) if name in SOURCES else f"unpack {name}.tgz there"
+    if dataset_folder is None:
+        advice = download_command(name, root) if name in SOURCES else f"unpack {name}.tgz there"
         raise DataError(
-            f"{name} lacks its folder train, in {folders[0]} and {folder_of_all}: "
-            f"{fetch}, or give another --data-dir"
+            f"{name} lacks its folder train, in {folders[0]} and {parent}: "
+            f"{advice}, or give another --data-dir"
         )
-    return found
+    return dataset_folder

@@ -1,11 +1,10 @@
-"""A folder of images decoded once: pixels in one file per split, from which batches are copied.
+"""Packed folders: images that are decoded once and stored as pixels, one file per split.
 
-A packed folder is given where the folder itself would be: ``--dataset folder:PACKED``. It holds
-pack.json and, for each split, images (N, 3, size, size) uint8 and labels (N,) int32 in NumPy's own
-format (numpy.lib.format, version 1.0), which maps into memory.
+A packed folder is used instead of the original one: ``--dataset folder:PACKED``. It contains
+pack.json and, for each split, images (N, 3, size, size) uint8 and labels (N,) int32 in NumPy's
+format (numpy.lib.format, version 1.0), which is memory-mapped.
 
-Batches of 64 on two cores, measured beside each other by ``python tools/benchmarks images``, in
-images per second:
+Batches of 64 on two cores, in images per second, measured by ``python tools/benchmarks images``:
 
 =======================================  ===========  ====================
 way                                      64x64 JPEGs  320x240 -> 224x224
@@ -17,8 +16,8 @@ PyTorch's DataLoader, 2 processes        3,686        551
 gluon's DataLoader, 2 processes          4,542        527
 =======================================  ===========  ====================
 
-ImageRecordIter cannot give the batches that a seed asks for, and repeats images to fill the last
-one; so it is not used.
+ImageRecordIter is not used, because it cannot return given images in a given order, and it repeats
+images to fill the last batch.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 import numpy as np
 from tqdm import tqdm
 
-from gluonlab.data.fetching.data_folders import readable
+from gluonlab.data.fetching.data_folders import convert_read_errors
 from gluonlab.data.images.decode_image import CHANNELS
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, PixelSplit, Split
 from gluonlab.errors import DataError, OutputError
@@ -43,25 +42,25 @@ if TYPE_CHECKING:
 
 INDEX = "pack.json"
 FORMAT = 1
-MOST_BYTES = 2**24  # of pack.json: some hundred thousand names of classes
-AT_ONCE = 256  # images between the decoders and the file
+MAX_INDEX_BYTES = 2**24  # of pack.json: enough for some hundred thousand class names
+CHUNK_IMAGES = 256  # images that are decoded at a time
 
 
 def is_packed(path: Path) -> bool:
-    """Whether this is a folder that `pack` has made."""
+    """Return whether the folder was written by `pack_dataset`."""
     return os.path.isfile(path / INDEX)
 
 
-def pack(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
-    """Write a data set into the new folder ``out``, whole or not at all; return the bytes written.
+def pack_dataset(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
+    """Write a data set into the new folder ``out``, completely or not at all; return its bytes.
 
-    Raises OutputError for an ``out`` that exists or cannot be written, and DataError for an image
-    that cannot be decoded, and for floats.
+    Raises OutputError if ``out`` exists or cannot be written, and DataError for an image that
+    cannot be decoded, and for floats.
     """
     target = check_new_folder(out)
     with on_disk(target), atomic_folder(target) as temporary:
         for kind, split in (("train", dataset.train), ("test", dataset.test)):
-            _write(temporary, kind, split)
+            _write_split(temporary, kind, split)
         name = plain_name(dataset.name, "folder")
         index = dict(format=FORMAT, name=name, classes=dataset.classes)
         index["image_shape"] = dataset.image_shape
@@ -70,7 +69,7 @@ def pack(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
 
 
 def check_new_folder(out: "str | os.PathLike[str]") -> Path:
-    """Raise OutputError for an ``out`` that `pack` would refuse, before anything is read."""
+    """Raise OutputError if `pack_dataset` could not write to ``out``."""
     target = Path(out)
     check_name("--out", target)
     if target.is_symlink() or target.exists():
@@ -78,17 +77,18 @@ def check_new_folder(out: "str | os.PathLike[str]") -> Path:
     return target
 
 
-def _write(folder: Path, kind: str, split: Split) -> None:
+def _write_split(folder: Path, kind: str, split: Split) -> None:
     # numpy.lib.format, version 1.0
+    """Decode a split, and write its images and labels as .npy files."""
     header = {"descr": "|u1", "fortran_order": False, "shape": (len(split), *split.image_shape)}
     labels = np.empty(len(split), np.int32)
     bar = tqdm(unit=" images", disable=None, leave=False, dynamic_ncols=True, total=len(split))
-    # not through a memory map, for which a full disk would be the end of the process
+    # not through a memory map, because a full disk would then kill the process
     with open(folder / f"{kind}-images.npy", "wb") as file, bar:
         bar.set_description(kind)
         np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
-        for begin in range(0, len(split), AT_ONCE):
-            indices = np.arange(begin, min(begin + AT_ONCE, len(split)))
+        for begin in range(0, len(split), CHUNK_IMAGES):
+            indices = np.arange(begin, min(begin + CHUNK_IMAGES, len(split)))
             images, labels[indices] = split.batch(indices)
             if images.dtype != np.uint8:
                 raise DataError(f"images of {images.dtype} cannot be packed: give bytes (uint8)")
@@ -97,16 +97,16 @@ def _write(folder: Path, kind: str, split: Split) -> None:
     np.save(folder / f"{kind}-labels.npy", labels, allow_pickle=False)
 
 
-def read(
+def read_packed(
     path: Path, image_size: Optional[int], memory: int
 ) -> Tuple[str, Split, Split, Tuple[str, ...]]:
-    """Name, training split, test split and classes of what `pack` wrote.
+    """Return the name, training split, test split and classes of a packed folder.
 
-    Splits of at most ``memory`` bytes are read now. Raises DataError for what is damaged, and for
-    another ``image_size`` than the packed one.
+    Splits of at most ``memory`` bytes are read now. Raises DataError for damaged files, and for an
+    ``image_size`` that differs from the packed one.
     """
-    index = _index(path)
-    splits = [_read(path, kind, index) for kind in ("train", "test")]
+    index = _read_index(path)
+    splits = [_read_split(path, kind, index) for kind in ("train", "test")]
     size = splits[0].image_shape[1]
     if image_size is not None and image_size != size:
         raise DataError(
@@ -122,79 +122,88 @@ def read(
     return index["name"], train, test, tuple(index["classes"])
 
 
-def _index(path: Path) -> Dict[str, Any]:
+def _read_index(path: Path) -> Dict[str, Any]:
+    """Read and check pack.json."""
     try:
-        index = json.loads(read_bounded(path / INDEX, MOST_BYTES))
+        index = json.loads(read_bounded(path / INDEX, MAX_INDEX_BYTES))
         name, classes, shape = index["name"], index["classes"], index["image_shape"]
-        good = index["format"] == FORMAT and len(shape) == 3 and len(classes) >= 2
-        good = good and all(isinstance(text, str) for text in (name, *classes))
-        good = good and all(type(size) is int for size in shape) and is_plain_name(name)
+        is_valid = index["format"] == FORMAT and len(shape) == 3 and len(classes) >= 2
+        is_valid = is_valid and all(isinstance(text, str) for text in (name, *classes))
+        is_valid = is_valid and all(type(size) is int for size in shape) and is_plain_name(name)
     except OSError as error:
-        raise _wrong(path / INDEX, f"cannot be read ({error.strerror})") from None
+        raise _packed_error(path / INDEX, f"cannot be read ({error.strerror})") from None
     except (ValueError, LookupError, TypeError, RecursionError):
-        good = False
-    if not good:
-        raise _wrong(path / INDEX, "is not what gluonlab's pack writes")
+        is_valid = False
+    if not is_valid:
+        raise _packed_error(path / INDEX, "is not what gluonlab's pack writes")
     if shape[0] != CHANNELS or shape[1] != shape[2]:
-        what = f"has images of {'x'.join(map(str, shape))}"
-        raise _wrong(path / INDEX, f"{what}, expected squares with {CHANNELS} channels")
+        description = f"has images of {'x'.join(map(str, shape))}"
+        raise _packed_error(
+            path / INDEX, f"{description}, expected squares with {CHANNELS} channels"
+        )
     return dict(index)
 
 
 class PackedSplit(PixelSplit):
-    """A split whose pixels are mapped from a file, which is watched: what is cut off would end the
-    process.
+    """Split whose pixels are mapped from a file.
+
+    The size and time of the file are checked for each batch, because access to a truncated map
+    kills the process.
     """
 
     def __init__(self, path: Path, images: "Images", labels: "Labels") -> None:
         super().__init__(images, labels)
         self.path = path
-        with readable(path):
-            self._file = path.open("rb")  # the same file still, when the path leads elsewhere
-        self._was = self._now()
+        with convert_read_errors(path):
+            self._file = path.open("rb")  # stays the mapped file if the path is replaced
+        self._initial_status = self._read_status()
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
-        """As PixelSplit's. Raises DataError for a file that was changed since it was opened."""
-        self._check()
+        """Return a batch as PixelSplit does. Raises DataError if the file has changed."""
+        self._check_unchanged()
         images, labels = super().batch(indices)
-        self._check()
+        self._check_unchanged()
         return images, labels
 
-    def _check(self) -> None:
-        if self._now() != self._was:
-            raise _wrong(self.path, "was changed while it was in use")
+    def _check_unchanged(self) -> None:
+        if self._read_status() != self._initial_status:
+            raise _packed_error(self.path, "was changed while it was in use")
 
-    def _now(self) -> Tuple[int, int]:
-        about = os.fstat(self._file.fileno())
-        return about.st_size, about.st_mtime_ns
+    def _read_status(self) -> Tuple[int, int]:
+        status = os.fstat(self._file.fileno())
+        return status.st_size, status.st_mtime_ns
 
 
-def _read(path: Path, kind: str, index: Dict[str, Any]) -> PixelSplit:
-    images = _map(path / f"{kind}-images.npy", np.uint8)
-    labels = _map(path / f"{kind}-labels.npy", np.int32)
+def _read_split(path: Path, kind: str, index: Dict[str, Any]) -> PixelSplit:
+    """Map the images of a split, and check them with the labels and pack.json."""
+    images = _map_array(path / f"{kind}-images.npy", np.uint8)
+    labels = _map_array(path / f"{kind}-labels.npy", np.int32)
     # image_shape has 3 numbers
-    fits = images.shape[1:] == tuple(index["image_shape"]) and labels.shape == images.shape[:1]
-    if not fits or not len(labels):
+    is_consistent = (
+        images.shape[1:] == tuple(index["image_shape"]) and labels.shape == images.shape[:1]
+    )
+    if not is_consistent or not len(labels):
         shapes = f"images of shape {images.shape} and labels of shape {labels.shape}"
-        raise _wrong(path, f"{kind} has {shapes}")
-    least, most, classes = labels.min(), labels.max(), len(index["classes"])
-    if not 0 <= least <= most < classes:
-        what = f"labels from {least} to {most} for {classes} classes"
-        raise _wrong(path / f"{kind}-labels.npy", what)
+        raise _packed_error(path, f"{kind} has {shapes}")
+    lowest, highest, classes = labels.min(), labels.max(), len(index["classes"])
+    if not 0 <= lowest <= highest < classes:
+        description = f"labels from {lowest} to {highest} for {classes} classes"
+        raise _packed_error(path / f"{kind}-labels.npy", description)
     return PackedSplit(path / f"{kind}-images.npy", images, np.array(labels))
 
 
-def _map(path: Path, dtype: type) -> "np.ndarray[Any, Any]":
+def _map_array(path: Path, dtype: type) -> "np.ndarray[Any, Any]":
+    """Map an .npy file into memory. Raises DataError for a damaged one."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
-        raise _wrong(path, f"cannot be read ({error.strerror or 'truncated'})") from None
-    except Exception as error:  # numpy's reader of headers raises what the damage leads to
-        raise _wrong(path, f"damaged ({' '.join(str(error).split())})") from None
+        raise _packed_error(path, f"cannot be read ({error.strerror or 'truncated'})") from None
+    except Exception as error:  # numpy raises many exceptions for a damaged header
+        raise _packed_error(path, f"damaged ({' '.join(str(error).split())})") from None
     if not isinstance(array, np.ndarray) or array.dtype != dtype:
-        raise _wrong(path, "holds other values than gluonlab's pack writes")
+        raise _packed_error(path, "holds other values than gluonlab's pack writes")
     return array
 
 
-def _wrong(path: Path, what: str) -> DataError:
-    return DataError(f"{path}: {what}: pack the folder again")
+def _packed_error(path: Path, description: str) -> DataError:
+    return DataError(f"{path}: {description}: pack the folder again")

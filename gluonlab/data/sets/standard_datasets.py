@@ -1,4 +1,4 @@
-"""The standard small data sets, held in memory: digits, MNIST, CIFAR-10, and random images."""
+"""Standard data sets in memory: digits, MNIST, Fashion-MNIST, CIFAR-10, and random images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from typing import IO, TYPE_CHECKING, Iterator, Optional, Sequence, Tuple, cast
 
 import numpy as np
 
-from gluonlab.data.fetching.data_folders import damaged, locate, readable
+from gluonlab.data.fetching.data_folders import (
+    convert_read_errors,
+    damaged_file_error,
+    find_data_files,
+)
 from gluonlab.data.fetching.download_sources import SOURCES
 from gluonlab.data.sets.convert_arrays import CHANNELS_FIRST
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
@@ -39,9 +43,9 @@ def load_synthetic(
     classes: int = 10,
     seed: int = 0,
 ) -> Dataset:
-    """Random images with random labels: for measuring, not for learning.
+    """Generate random images with random labels, for measurements.
 
-    ``samples`` training images of ``shape`` (C, H, W) and a quarter as many test images.
+    ``samples`` training images of ``shape`` (C, H, W), and a quarter as many test images.
     """
     random = np.random.RandomState(seed)
 
@@ -57,22 +61,22 @@ def load_synthetic(
 # --- scikit-learn's digits
 
 TEST_IMAGES = 360  # a fifth of all
-# of the split into training and test images: fixed, so that accuracies can be compared
+# fixed, so that accuracies can be compared
 SPLIT_SEED = 0
-# with the lab's plain SGD the accuracy after 5 epochs is a matter of luck; this reaches 0.97 for
-# every seed tried
+# Plain SGD, as in the labs, has a very different accuracy per seed after 5 epochs. These settings
+# reach 0.97 for every seed tried.
 DIGITS_DEFAULTS = Defaults(batch_size=32, epochs=10, optimizer="adam", lr=0.002)
 
 
 def load_digits() -> Dataset:
-    """scikit-learn's handwritten digits, which need no download: 1,797 real 8x8 images.
+    """Load scikit-learn's handwritten digits, 1,797 images of 8x8, which need no download.
 
-    1,437 training and 360 test images of shape (1, 28, 28), the shape that LeNet wants. Source: E.
+    Returns 1,437 training and 360 test images of shape (1, 28, 28), as LeNet expects. Source: E.
     Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository,
     1998.
     """
     pixels, labels = read_digits()
-    images = as_28x28(pixels)
+    images = to_28x28(pixels)
     order = np.random.RandomState(SPLIT_SEED).permutation(len(images))
     parts = (order[TEST_IMAGES:], order[:TEST_IMAGES])
     train, test = (ArraySplit(images[part], labels[part]) for part in parts)
@@ -81,12 +85,12 @@ def load_digits() -> Dataset:
 
 @lru_cache(maxsize=1)
 def read_digits() -> "Tuple[np.ndarray[tuple[int, int, int], np.dtype[np.float64]], Labels]":
-    """Read scikit-learn's file: grey values 0..16 of shape (1797, 8, 8), labels of shape (1797,).
+    """Read scikit-learn's file: gray values 0..16 of shape (1797, 8, 8), labels of shape (1797,).
 
-    `sklearn.datasets.load_digits` gives the same, but scikit-learn's import takes half a second.
+    `sklearn.datasets.load_digits` returns the same, but importing scikit-learn takes half a second.
 
     Raises:
-        DataError: scikit-learn is not installed, or is without the file.
+        DataError: scikit-learn is not installed, or lacks the file.
     """
     package = importlib.machinery.PathFinder.find_spec("sklearn")
     folders = (package and package.submodule_search_locations) or [""]
@@ -103,11 +107,11 @@ def read_digits() -> "Tuple[np.ndarray[tuple[int, int, int], np.dtype[np.float64
     return pixels, labels
 
 
-def as_28x28(images: "np.ndarray[tuple[int, int, int], np.dtype[np.float64]]") -> "Images":
-    """(N, 8, 8) grey values 0..16 -> (N, 1, 28, 28) uint8: pixels of 3x3 in a border of 2."""
-    grey = np.rint(images * (255 / 16)).astype(np.uint8)
-    large = grey.repeat(3, axis=1).repeat(3, axis=2)  # (N, 24, 24)
-    return np.pad(large, ((0, 0), (2, 2), (2, 2)))[:, None]
+def to_28x28(images: "np.ndarray[tuple[int, int, int], np.dtype[np.float64]]") -> "Images":
+    """Convert (N, 8, 8) gray values 0..16 to (N, 1, 28, 28) uint8: blocks of 3x3, border of 2."""
+    gray = np.rint(images * (255 / 16)).astype(np.uint8)
+    enlarged = gray.repeat(3, axis=1).repeat(3, axis=2)  # (N, 24, 24)
+    return np.pad(enlarged, ((0, 0), (2, 2), (2, 2)))[:, None]
 
 
 # --- MNIST and Fashion-MNIST
@@ -121,10 +125,10 @@ MNIST_DEFAULTS = Defaults()
 FASHION_MNIST_DEFAULTS = Defaults(model="lenet-avg", batch_size=256, epochs=10, lr=0.2)
 UNSIGNED_BYTE = 8
 CHUNK_BYTES = 2**18
-DEFLATE_RATIO = 1032  # no byte of a gzip file inflates to more: 258 bytes for two bits (RFC 1951)
-MOST_INFLATED = 2**30  # of any gzip file; the largest sets in this format have half of that
+DEFLATE_RATIO = 1032  # the limit of deflate: 258 bytes from two bits (RFC 1951)
+MAX_INFLATED_BYTES = 2**30  # the largest data sets in this format have half of it
 DIGIT_CLASSES = tuple(str(digit) for digit in range(10))
-CLOTHES = (
+CLOTHING_CLASSES = (
     "t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag",
     "ankle boot",
 )  # fmt: skip
@@ -133,13 +137,13 @@ CLOTHES = (
 def load_idx(
     name: str, classes: Tuple[str, ...], defaults: Defaults, root: Optional[str] = None
 ) -> Dataset:
-    """MNIST or Fashion-MNIST from its IDX files, which are checked before they are used.
+    """Load MNIST or Fashion-MNIST from its IDX files.
 
-    The files lie in ``root``/``name`` or ``root``, plain or .gz; None: the usual folder. Raises
-    what `gluonlab.data.fetching.data_folders.locate` does.
+    The files are in ``root``/``name`` or ``root``, plain or .gz; None is the default folder. Raises
+    the errors of `gluonlab.data.fetching.data_folders.find_data_files`.
     """
     names = [file for pair in IDX_FILES for file in pair]
-    paths = locate(SOURCES[name], names, root, endings=("", ".gz"))
+    paths = find_data_files(SOURCES[name], names, root, endings=("", ".gz"))
     train, test = (
         read_idx_split(paths[images], paths[labels], len(classes)) for images, labels in IDX_FILES
     )
@@ -147,61 +151,67 @@ def load_idx(
 
 
 def read_idx_split(images_path: Path, labels_path: Path, classes: int) -> ArraySplit:
-    """Images and labels of one split.
+    """Read images and labels of one split.
 
-    Raises DataError that names the file and what is wrong with it.
+    Raises DataError with the name of the damaged file.
     """
     images = read_idx(images_path, dimensions=3)
     if images.shape[1:] != IDX_SHAPE:
         size = f"{images.shape[1]}x{images.shape[2]}"
-        raise damaged(images_path, f"images of {size} pixels, expected 28x28")
+        raise damaged_file_error(images_path, f"images of {size} pixels, expected 28x28")
     labels = read_idx(labels_path, dimensions=1)
     if len(labels) != len(images):
-        what = f"{len(labels)} labels for the {len(images)} images of {images_path.name}"
-        raise damaged(labels_path, what)
+        reason = f"{len(labels)} labels for the {len(images)} images of {images_path.name}"
+        raise damaged_file_error(labels_path, reason)
     if not len(labels):
-        raise damaged(images_path, "it holds no images")
+        raise damaged_file_error(images_path, "it holds no images")
     if labels.max() >= classes:
-        what = f"label {labels.max()} at position {labels.argmax()}, expected 0 to {classes - 1}"
-        raise damaged(labels_path, what)
+        reason = f"label {labels.max()} at position {labels.argmax()}, expected 0 to {classes - 1}"
+        raise damaged_file_error(labels_path, reason)
     return ArraySplit(images[:, None], labels.astype(np.int32))
 
 
 def read_idx(path: "str | os.PathLike[str]", dimensions: int) -> "NDArray[np.uint8]":
-    """The array in an IDX file of unsigned bytes.
+    """Read the array in an IDX file of unsigned bytes.
 
     The format: http://yann.lecun.com/exdb/mnist/ as archived; two zero bytes, a type byte (8:
     unsigned byte), the number of dimensions, one big-endian 32-bit size per dimension, then the
     values.
 
-    Raises DataError that names the file and what is wrong with it. No more is read, or inflated,
-    than the header promises, and no more is promised than a file of this size can inflate to.
+    Raises DataError with the name of the damaged file. The size of a file limits what its header
+    may promise, and no more than that is read or inflated.
     """
     path = Path(path)
-    with _opened(path) as (file, most_bytes):
+    with _open_plain_or_gzip(path) as (file, max_bytes):
         header = file.read(4 + 4 * dimensions)
-        wrong = _wrong_header(header, dimensions)
-        if wrong:
-            raise damaged(path, wrong)
+        fault = _header_fault(header, dimensions)
+        if fault:
+            raise damaged_file_error(path, fault)
         shape = struct.unpack(f">{dimensions}I", header[4:])
-        expected, promise = len(header) + math.prod(shape), f"its header {shape} promises"
-        if expected > most_bytes:
-            more = f"more than the {most_bytes} that it can inflate to"
-            raise damaged(path, f"{promise} {expected} bytes, {more}")
-        values = _read(file, expected - len(header))
+        expected, promised_by = len(header) + math.prod(shape), f"its header {shape} promises"
+        if expected > max_bytes:
+            limit = f"more than the {max_bytes} that it can inflate to"
+            raise damaged_file_error(path, f"{promised_by} {expected} bytes, {limit}")
+        values = _read_bytes(file, expected - len(header))
         count = len(header) + len(values)
         if count < expected:
-            raise damaged(path, f"truncated, {count} bytes where {promise} {expected}")
+            raise damaged_file_error(
+                path, f"truncated, {count} bytes where {promised_by} {expected}"
+            )
         if file.read(1):
-            raise damaged(path, f"too long, more than the {expected} bytes that {promise}")
+            raise damaged_file_error(
+                path, f"too long, more than the {expected} bytes that {promised_by}"
+            )
     try:
         return np.frombuffer(values, np.uint8).reshape(shape)
     except ValueError:  # no values, in a shape that numpy cannot count
-        raise damaged(path, f"its header promises the impossible shape {shape}") from None
+        raise damaged_file_error(
+            path, f"its header promises the impossible shape {shape}"
+        ) from None
 
 
-def _wrong_header(header: bytes, dimensions: int) -> str:
-    """What is wrong with a header; empty if nothing is."""
+def _header_fault(header: bytes, dimensions: int) -> str:
+    """Describe the fault of a header; "" if it is valid."""
     if len(header) < 4 or header[:2] != b"\0\0":
         begin = header[:4].hex(" ") or "nothing"
         return f"not an IDX file (it begins with {begin}, expected 00 00 08 {dimensions:02x})"
@@ -214,8 +224,9 @@ def _wrong_header(header: bytes, dimensions: int) -> str:
     return ""
 
 
-def _read(file: IO[bytes], size: int) -> bytearray:
-    """``size`` bytes, or fewer where the file ends; memory grows as they arrive."""
+def _read_bytes(file: IO[bytes], size: int) -> bytearray:
+    """Read ``size`` bytes, or fewer at the end of the file, in chunks."""
+    # Memory grows with the content: the header may promise far more than the file contains.
     values = bytearray()
     while len(values) < size:
         chunk = file.read(min(CHUNK_BYTES, size - len(values)))
@@ -226,18 +237,18 @@ def _read(file: IO[bytes], size: int) -> bytearray:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Tuple[IO[bytes], float]]:
-    """The content of a plain or gzipped file, and the most bytes that may be read of it."""
-    with readable(path), path.open("rb") as file:
+def _open_plain_or_gzip(path: Path) -> Iterator[Tuple[IO[bytes], float]]:
+    """Open a plain or gzipped file; also yield the maximum number of bytes to read."""
+    with convert_read_errors(path), path.open("rb") as file:
         if path.suffix != ".gz":
-            yield file, math.inf  # it ends by itself
+            yield file, math.inf  # the size of the file is the limit
             return
         size = os.fstat(file.fileno()).st_size
         try:
             with gzip.GzipFile(fileobj=file) as content:
-                yield cast(IO[bytes], content), min(DEFLATE_RATIO * size, MOST_INFLATED)
+                yield cast(IO[bytes], content), min(DEFLATE_RATIO * size, MAX_INFLATED_BYTES)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise damaged(path, f"damaged gzip file ({error})") from None
+            raise damaged_file_error(path, f"damaged gzip file ({error})") from None
 
 
 # --- CIFAR-10
@@ -246,49 +257,35 @@ CIFAR_RECORDS = 10_000  # in each file
 CIFAR_SHAPE = (3, 32, 32)
 RECORD_BYTES = 1 + 3 * 32 * 32
 CIFAR_CLASSES = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-)
-CIFAR_DEFAULTS = Defaults(
-    model="lenet",
-    published_model="cifar_resnet20",
-    batch_size=64,
-    epochs=10,
-    optimizer="adam",
-    lr=0.001,
-)
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
+CIFAR_DEFAULTS = Defaults(published_model="cifar_resnet20", epochs=10, optimizer="adam", lr=0.001)
 
 
 def load_cifar10(root: Optional[str] = None, records: int = CIFAR_RECORDS) -> Dataset:
-    """50,000 training and 10,000 test images (3, 32, 32), from ``root``/cifar10 or ``root``.
+    """Load 50,000 training and 10,000 test images (3, 32, 32) from ``root``/cifar10 or ``root``.
 
-    CIFAR-10's binary version, which needs no pickle: https://www.cs.toronto.edu/~kriz/cifar.html,
-    "Binary version": records of 3,073 bytes, the label and then 32x32 red, green and blue values,
-    row by row. A file does not tell how many records it holds, so that is checked, too. Source: A.
-    Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
+    Reads the binary version, which needs no pickle: https://www.cs.toronto.edu/~kriz/cifar.html. A
+    record has 3,073 bytes: the label, and then 32x32 red, green and blue values, row by row. A file
+    does not contain its number of records, so that is checked. Source: A. Krizhevsky, Learning
+    Multiple Layers of Features from Tiny Images, 2009.
 
-    ``root`` None: the usual folder (`gluonlab.data.fetching.data_folders.data_root`). ``records``:
-    images in each file. Raises DataError for files that are missing, with the command that fetches
-    them, and for damaged ones.
+    ``root`` None: the default folder (`gluonlab.data.fetching.data_folders.data_root`).
+    ``records``: images per file. Raises DataError for missing files, with the command that
+    downloads them, and for damaged ones.
     """
     source = SOURCES["cifar10"]
-    *train, test = locate(source, [batch.name for batch in source.known], root).values()
-    training, tests = read_cifar_split(train, records), read_cifar_split([test], records)
-    return Dataset("cifar10", training, tests, CIFAR_CLASSES, CIFAR_DEFAULTS)
+    *train, test = find_data_files(
+        source, [batch.name for batch in source.known_files], root
+    ).values()
+    train_split, test_split = read_cifar_split(train, records), read_cifar_split([test], records)
+    return Dataset("cifar10", train_split, test_split, CIFAR_CLASSES, CIFAR_DEFAULTS)
 
 
 def read_cifar_split(paths: Sequence[Path], records: int = CIFAR_RECORDS) -> ArraySplit:
-    """The images of some files, ``records`` in each.
+    """Read the images of several files, ``records`` per file.
 
-    Raises DataError that names the file and what is wrong with it.
+    Raises DataError with the name of the damaged file.
     """
     images = np.empty((len(paths), records, *CIFAR_SHAPE), np.uint8)
     labels = np.empty((len(paths), records), np.int32)
@@ -301,20 +298,24 @@ def read_cifar_split(paths: Sequence[Path], records: int = CIFAR_RECORDS) -> Arr
 def read_cifar_records(
     path: Path, records: int = CIFAR_RECORDS
 ) -> "np.ndarray[tuple[int, int], np.dtype[np.uint8]]":
-    """The records of one file, (records, 3073) bytes.
+    """Read the records of one file as an array (records, 3073) of bytes.
 
-    Raises DataError that names the file and what is wrong with it.
+    Raises DataError with the name of the damaged file.
     """
-    expected, last = records * RECORD_BYTES, len(CIFAR_CLASSES) - 1
-    with readable(path), path.open("rb") as file:
-        content = file.read(expected + 1)  # one more shows that it is too long
+    expected, last_class = records * RECORD_BYTES, len(CIFAR_CLASSES) - 1
+    with convert_read_errors(path), path.open("rb") as file:
+        content = file.read(expected + 1)  # one byte more, to notice a file that is too long
     if len(content) != expected:
-        long = len(content) > expected
-        count = f"too long, more than {expected:,}" if long else f"truncated, {len(content):,}"
-        raise damaged(path, f"{count} bytes where {records:,} images take {expected:,}")
+        is_too_long = len(content) > expected
+        count = (
+            f"too long, more than {expected:,}" if is_too_long else f"truncated, {len(content):,}"
+        )
+        raise damaged_file_error(path, f"{count} bytes where {records:,} images take {expected:,}")
     values = np.frombuffer(content, np.uint8).reshape(records, RECORD_BYTES)
-    wrong = np.flatnonzero(values[:, 0] > last)
-    if len(wrong):
-        label = values[wrong[0], 0]
-        raise damaged(path, f"label {label} at position {wrong[0]}, expected 0 to {last}")
+    invalid = np.flatnonzero(values[:, 0] > last_class)
+    if len(invalid):
+        label = values[invalid[0], 0]
+        raise damaged_file_error(
+            path, f"label {label} at position {invalid[0]}, expected 0 to {last_class}"
+        )
     return values

@@ -12,7 +12,7 @@ import gluonlab.data.fetching.download as downloads
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    """Let the pauses between two attempts take no time; waiting for a server still does."""
+    """Remove the pauses between two attempts, but not the waiting for a server."""
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: None)
     monkeypatch.setattr(downloads, "time", clock)
     monkeypatch.setattr(Retry, "get_backoff_time", lambda self: 0)
@@ -33,7 +33,7 @@ def arrives(root):
     def check(*servers, **options):
         told = []
         source = one_file(*(server.url for server in servers))
-        downloads.download(source, root, say=told.append, **options)
+        downloads.download(source, root, log=told.append, **options)
         assert files_below(root) == {"set/file.gz": FILE}
         return told
 

@@ -14,7 +14,7 @@ from gluonlab.errors import ConfigError, DownloadError
 
 
 @pytest.mark.parametrize("number", [404, 403, 410, 501])
-def test_a_status_that_will_not_pass_is_named_and_asked_for_once(serve, arrives, number):
+def test_a_permanent_status_is_named_and_not_retried(serve, arrives, number):
     missing, right = serve({}), serve({"file.gz": FILE})
     missing.fail("file.gz", status(number))
     told = "\n".join(arrives(missing, right))
@@ -23,21 +23,21 @@ def test_a_status_that_will_not_pass_is_named_and_asked_for_once(serve, arrives,
 
 
 @pytest.mark.parametrize("number", [500, 503, 429])
-def test_a_status_that_may_pass_is_tried_again(serve, arrives, number):
+def test_a_temporary_status_is_retried(serve, arrives, number):
     server = serve({"file.gz": FILE})
     server.fail("file.gz", status(number), status(number))
     arrives(server)
     assert len(server.asked()) == 3
 
 
-def test_a_server_that_wants_to_be_asked_in_an_hour_is_not_waited_for(serve, arrives):
+def test_a_long_retry_after_is_ignored(serve, arrives):
     busy, right = serve({}), serve({"file.gz": FILE})
     busy.fail("file.gz", *[status(503, retry_after="3600")] * 9)
     assert "answers with status 503" in "\n".join(arrives(busy, right))
 
 
 @pytest.mark.parametrize("after", [None, CUT])
-def test_a_silent_server_is_given_up_and_another_asked(serve, arrives, after):
+def test_a_silent_server_is_abandoned_for_the_next_mirror(serve, arrives, after):
     slow, right = serve({"file.gz": FILE}), serve({"file.gz": FILE})
     slow.fail("file.gz", silence(after), *[silence(after and 0)] * 9)
     assert any("timed out" in line for line in arrives(slow, right, timeout_s=0.5))
@@ -55,8 +55,8 @@ class Clock:
         return self.seconds
 
 
-def test_a_server_that_trickles_is_given_up_and_another_goes_on(serve, arrives, monkeypatch):
-    """It is never silent for as long as the time-out, and would take hours."""
+def test_a_very_slow_server_is_abandoned_and_the_next_mirror_resumes(serve, arrives, monkeypatch):
+    """It is never silent for the time-out, but would take hours."""
     clock, at_once = Clock(), 2 * CUT
     monkeypatch.setattr(downloads, "time", clock)
     slow, right = serve({"file.gz": FILE}), serve({"file.gz": FILE})
@@ -73,7 +73,7 @@ def test_a_server_that_trickles_is_given_up_and_another_goes_on(serve, arrives, 
     assert at_once + came <= begin <= at_once + clock.seconds  # what came before, too
 
 
-def test_a_redirect_is_followed_and_gone_on_with(serve, arrives):
+def test_a_redirect_is_followed_and_resumed(serve, arrives):
     server = serve({"elsewhere": FILE})
     server.fail("file.gz", *[redirect("/elsewhere")] * 2)
     server.fail("elsewhere", cut(CUT))
@@ -105,7 +105,7 @@ def test_without_a_network_the_files_and_their_place_are_named(root):
     assert files_below(root) == {}
 
 
-def test_ones_own_mirror_is_asked_first_in_two_places(serve, root):
+def test_the_users_mirror_is_tried_first_in_two_folders(serve, root):
     flat, by_name, public = (serve({f"{name}file.gz": FILE}) for name in ("", "set/", ""))
     source = one_file(public.url)
     for number, mirror in enumerate((flat, by_name)):
@@ -122,7 +122,7 @@ def test_a_mirror_that_is_no_address_is_refused(root, mirror):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:9", "[", "host:port"])
-def test_a_password_in_an_address_is_not_told(root, host):
+def test_a_password_in_an_address_is_not_printed(root, host):
     with pytest.raises(DownloadError) as error:
         download(one_file(), root, f"http://user:secret@{host}/")
     assert f"http://{host}/file.gz cannot be reached" in str(error.value)

@@ -20,7 +20,7 @@ from support.made_up_sources import (
 
 from gluonlab.data.fetching.data_folders import MANIFEST, is_complete
 from gluonlab.data.fetching.download import download
-from gluonlab.data.fetching.download_sources import Contents
+from gluonlab.data.fetching.download_sources import ArchiveContents
 from gluonlab.errors import DownloadError, OutputError
 
 BATCH_FILES = cifar_batches()
@@ -45,14 +45,14 @@ def test_an_archive_is_unpacked_and_not_kept(serve, root):
 
 @pytest.mark.parametrize("folder", ["", "elsewhere/deep/"])
 @pytest.mark.parametrize("compress", [True, False])
-def test_another_packing_of_the_same_files_will_do(serve, root, folder, compress):
+def test_a_repacked_archive_of_the_same_files_is_accepted(serve, root, folder, compress):
     members = [(folder + name, content) for name, content in reversed(list(BATCH_FILES.items()))]
     server = serve({CIFAR_ARCHIVE: tar_of(members, compress)})
     download(cifar_source(BATCH_FILES, ARCHIVE), root, server.url)
     assert files_below(root) == UNPACKED
 
 
-def test_another_packing_of_other_files_will_not(serve, root):
+def test_a_repacked_archive_of_other_files_is_refused(serve, root):
     other = {**BATCH_FILES, BATCHES[2]: BATCH_FILES[BATCHES[2]][::-1]}
     packed = cifar_archive(other)
     server = serve({CIFAR_ARCHIVE: packed})
@@ -65,7 +65,7 @@ def test_another_packing_of_other_files_will_not(serve, root):
     assert files_below(root) == {}
 
 
-def test_an_empty_archive_is_said_to_be_too_small_not_too_large(serve, root):
+def test_an_empty_archive_is_reported_as_too_small(serve, root):
     server = serve({CIFAR_ARCHIVE: b""})
     with pytest.raises(DownloadError, match=rf"has 0 bytes, expected 1 to {2**20:,}\n  by hand"):
         download(cifar_source(BATCH_FILES, ARCHIVE, server.url), root)
@@ -79,16 +79,16 @@ def test_an_archive_that_was_put_there_by_hand_needs_no_server_and_is_kept(root)
     assert files_below(root) == {**UNPACKED, CIFAR_ARCHIVE: ARCHIVE}
 
 
-def test_a_wrong_archive_that_was_put_there_is_told_of_and_left_alone(source, root):
+def test_a_damaged_archive_of_the_user_is_reported_and_kept(source, root):
     root.mkdir()
     (root / CIFAR_ARCHIVE).write_bytes(b"<html>")
     told = []
-    download(source, root, say=told.append)
+    download(source, root, log=told.append)
     assert files_below(root) == {**UNPACKED, CIFAR_ARCHIVE: b"<html>"}
     assert re.search(rf"{CIFAR_ARCHIVE}: not a usable archive .*it is kept", told[0])
 
 
-def test_files_of_somebody_in_the_same_folder_stay(source, root):
+def test_other_files_in_the_folder_are_kept(source, root):
     (root / "cifar10").mkdir(parents=True)
     (root / "cifar10" / "notes.txt").write_text("mine")
     (root / "cifar10" / BATCHES[0]).write_bytes(b"damaged")
@@ -96,7 +96,7 @@ def test_files_of_somebody_in_the_same_folder_stay(source, root):
     assert files_below(root) == {**UNPACKED, "cifar10/notes.txt": b"mine"}
 
 
-def test_what_a_killed_process_had_unpacked_goes(source, root):
+def test_files_that_a_killed_process_unpacked_are_removed(source, root):
     stale = root / ".cifar10.unpacking" / "folder"
     stale.mkdir(parents=True)
     (stale / "half").write_bytes(b"half")
@@ -116,16 +116,19 @@ IMAGENETTE = tar_of([(f"imagenette2-320/{name}", content) for name, content in I
 
 def imagenette(*mirrors, archive=IMAGENETTE, most_bytes=10**6):
     return source_of(
-        "imagenette2-320", {"imagenette2-320.tgz": archive}, *mirrors, contents=Contents(most_bytes)
+        "imagenette2-320",
+        {"imagenette2-320.tgz": archive},
+        *mirrors,
+        contents=ArchiveContents(most_bytes),
     )
 
 
 def test_the_files_of_an_archive_are_listed_with_their_digests(serve, root):
     source = imagenette(serve({"imagenette2-320.tgz": IMAGENETTE}).url)
     folder = download(source, root)
-    found = files_below(folder)
-    lines = found.pop(MANIFEST).decode().splitlines()
-    assert found == IMAGES
+    result = files_below(folder)
+    lines = result.pop(MANIFEST).decode().splitlines()
+    assert result == IMAGES
     assert lines == [f"{sha256(content)}  {name}" for name, content in sorted(IMAGES.items())]
     assert subprocess.run(["sha256sum", "-c", "--quiet", MANIFEST], cwd=folder).returncode == 0
     (folder / "train/n0/0.JPEG").write_bytes(b"damaged")
@@ -135,7 +138,7 @@ def test_the_files_of_an_archive_are_listed_with_their_digests(serve, root):
     assert is_complete(source, root)
 
 
-def test_another_packing_of_unknown_files_will_not_do(serve, root):
+def test_a_repacked_archive_without_known_files_is_refused(serve, root):
     # of the same size, with another time stamp in gzip's header
     packed = IMAGENETTE[:4] + b"time" + IMAGENETTE[8:]
     server = serve({"imagenette2-320.tgz": packed})

@@ -41,7 +41,7 @@ def ranges(server):
 # --- files that are used as they come
 
 
-def test_what_is_there_is_not_asked_for_again(serve, root):
+def test_existing_files_are_not_requested_again(serve, root):
     files = {"a": FILE, "b": b"", "c": b"c"}
     server = serve(files)
     source = source_of("set", files, server.url)
@@ -60,14 +60,14 @@ def test_files_that_were_put_directly_into_the_folder_are_enough(root):
     assert download(one_file(NOWHERE), root) == root
 
 
-def test_a_connection_that_is_cut_is_gone_on_with(serve, arrives):
+def test_a_lost_connection_is_resumed(serve, arrives):
     server = serve({"file.gz": FILE})
     server.fail("file.gz", cut(CUT), cut(CUT))
     arrives(server)
     assert ranges(server) == [None, f"bytes={CUT}-", f"bytes={2 * CUT}-"]
 
 
-def test_a_server_that_is_restarted_is_gone_on_with_by_the_next_command(serve, root, part, arrives):
+def test_the_next_command_resumes_after_a_server_restart(serve, root, part, arrives):
     first = serve({"file.gz": FILE})
     first.fail("file.gz", cut(CUT), *[cut(0)] * 9)
     said = rf"/file.gz broke off .*after {CUT:,} bytes of {len(FILE):,}: the connection ended"
@@ -80,8 +80,8 @@ def test_a_server_that_is_restarted_is_gone_on_with_by_the_next_command(serve, r
     assert ranges(again) == [f"bytes={CUT}-"]
 
 
-def test_a_file_that_changes_meanwhile_is_fetched_from_its_beginning(serve, arrives):
-    """Its digest is another one, so all of it is fetched once more."""
+def test_a_file_that_changes_during_the_download_is_fetched_again(serve, arrives):
+    """The digest differs, so the whole file is fetched again."""
     other = noise(len(FILE), seed=1)
     server = serve({"file.gz": FILE})
 
@@ -93,7 +93,7 @@ def test_a_file_that_changes_meanwhile_is_fetched_from_its_beginning(serve, arri
     assert ranges(server) == [None, f"bytes={CUT}-", None]
 
 
-def test_a_server_without_ranges_is_gone_on_with_too(serve, arrives):
+def test_a_server_without_ranges_sends_the_file_again(serve, arrives):
     server = serve({"file.gz": FILE}, ranges=False)
     server.fail("file.gz", cut(CUT))
     arrives(server)
@@ -110,7 +110,7 @@ def no_such_part(handler):
 
 
 @pytest.mark.parametrize("range_fault", [no_such_part, status(416)])
-def test_a_server_that_never_gets_further_is_given_up(serve, root, range_fault):
+def test_a_server_without_progress_is_abandoned(serve, root, range_fault):
     server = serve({"file.gz": FILE})
     server.fail("file.gz", *[cut(CUT), range_fault] * 10)
     with pytest.raises(DownloadError, match="broke off"):
@@ -119,7 +119,7 @@ def test_a_server_that_never_gets_further_is_given_up(serve, root, range_fault):
     assert not (root / "set" / "file.gz").exists()
 
 
-def test_another_mirror_goes_on_where_the_first_ended(serve, arrives):
+def test_the_next_mirror_resumes_where_the_first_ended(serve, arrives):
     first, second = serve({"file.gz": FILE}), serve({"file.gz": FILE})
     first.fail("file.gz", cut(CUT), *[cut(0)] * 9)
     arrives(first, second)
@@ -135,20 +135,20 @@ PARTS = {
 
 
 @pytest.mark.parametrize("content", PARTS.values(), ids=list(PARTS))
-def test_a_part_that_does_not_fit_is_thrown_away(serve, part, arrives, content):
+def test_a_partial_file_that_does_not_fit_is_discarded(serve, part, arrives, content):
     part.parent.mkdir(parents=True)
     part.write_bytes(content)
     arrives(serve({"file.gz": FILE[:CUT]}), serve({"file.gz": FILE}))
 
 
-def test_a_whole_part_needs_no_server(root, part):
+def test_a_complete_partial_file_needs_no_server(root, part):
     part.parent.mkdir(parents=True)
     part.write_bytes(FILE)
     download(one_file(NOWHERE), root)
     assert files_below(root) == {"set/file.gz": FILE}
 
 
-def test_wrong_bytes_name_both_digests_and_make_the_next_mirror_be_tried(serve, root, arrives):
+def test_wrong_content_names_both_digests_and_tries_the_next_mirror(serve, root, arrives):
     content = noise(len(FILE), seed=1)
     wrong, right = serve({"file.gz": content}), serve({"file.gz": FILE})
     with pytest.raises(DownloadError) as error:
@@ -168,7 +168,7 @@ def test_a_file_of_another_size_is_refused_before_it_is_fetched(serve, root, oth
     assert files_below(root) == {}
 
 
-def test_a_length_that_is_not_told_is_counted(serve, root, arrives):
+def test_a_missing_content_length_is_counted(serve, root, arrives):
     files = (FILE, FILE + noise(3 * CHUNK_BYTES), FILE[:-1])
     right, long, short = servers = [serve({"file.gz": file}) for file in files]
     for server in servers:
@@ -180,7 +180,7 @@ def test_a_length_that_is_not_told_is_counted(serve, root, arrives):
     arrives(right)
 
 
-def test_a_full_disk_keeps_what_can_be_gone_on_with(serve, root, part, arrives):
+def test_a_full_disk_keeps_the_partial_file(serve, root, part, arrives):
     server = serve({"file.gz": FILE})
     said = r"cannot write .*/set/file\.gz\.part: File too large; make room or choose another place"
     with files_of_at_most(CUT + 100), pytest.raises(OutputError, match=f"{said} with --data-dir"):
@@ -238,7 +238,7 @@ def test_two_processes_download_once(serve, root, start):
     assert files_below(root) == {"set/file.gz": FILE}
 
 
-def test_ctrl_c_keeps_what_has_come_and_the_next_command_goes_on(serve, start, part, arrives):
+def test_ctrl_c_keeps_received_bytes_and_the_next_command_resumes(serve, start, part, arrives):
     server = serve({"file.gz": FILE})
     server.fail("file.gz", silence(after=CUT))
     process = start(one_file(server.url))

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.made_up_sources import files_below, files_of_at_most, known, noise, tar_of
 
-from gluonlab.data.fetching.data_folders import digest_of
-from gluonlab.data.fetching.download_sources import Contents
-from gluonlab.data.fetching.extract_archive import unpack
+from gluonlab.data.fetching.data_folders import file_digest
+from gluonlab.data.fetching.download_sources import ArchiveContents
+from gluonlab.data.fetching.extract_archive import unpack_archive
 from gluonlab.errors import DataError, OutputError
 
-ROOMY = Contents(most_bytes=10**6, most_files=50)
+ROOMY = ArchiveContents(max_bytes=10**6, max_files=50)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ FILES = {
 @pytest.mark.parametrize(
     "tar_format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 )
-def test_every_file_comes_out_without_the_folder_around_it(target, written, compress, tar_format):
+def test_every_file_is_unpacked_without_the_top_folder(target, written, compress, tar_format):
     long = "/".join(["a" * 60] * 3)  # a name that needs a header of its own
     files = FILES if tar_format == tarfile.USTAR_FORMAT else {**FILES, long: b"long"}
     packed = io.BytesIO()
@@ -74,7 +74,7 @@ def test_every_file_comes_out_without_the_folder_around_it(target, written, comp
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
     archive = written(gzip.compress(packed.getvalue()) if compress else packed.getvalue())
-    digests = unpack(archive, target, ROOMY)
+    digests = unpack_archive(archive, target, ROOMY)
     assert files_below(target) == files
     assert digests == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
 
@@ -82,16 +82,18 @@ def test_every_file_comes_out_without_the_folder_around_it(target, written, comp
 def test_permissions_and_owners_of_the_archive_are_not_taken_over(target, written):
     info = tarfile.TarInfo("top/run-me")
     info.mode, info.uid = 0o6777, 12345
-    unpack(written(tar_of([info])), target, ROOMY)
+    unpack_archive(written(tar_of([info])), target, ROOMY)
     (target / "ordinary").write_bytes(b"")
     ordinary, run_me = ((target / name).stat() for name in ("ordinary", "run-me"))
     assert (run_me.st_mode, run_me.st_uid) == (ordinary.st_mode, ordinary.st_uid)
 
 
-def test_of_a_known_archive_only_the_known_files_are_kept_wherever_they_lie_in_it(target, written):
-    contents = Contents(10**6, known=(known("a.bin", b"a", "sha1"), known("b.bin", b"b")))
+def test_only_known_files_are_unpacked_from_any_folder(target, written):
+    contents = ArchiveContents(
+        10**6, known_files=(known("a.bin", b"a", "sha1"), known("b.bin", b"b"))
+    )
     members = [("x/y/a.bin", b"a"), ("b.bin", b"b"), ("x/readme.html", b"<p>")]
-    unpack(written(tar_of(members)), target, contents)
+    unpack_archive(written(tar_of(members)), target, contents)
     assert files_below(target) == {"a.bin": b"a", "b.bin": b"b"}
 
 
@@ -107,9 +109,11 @@ def test_of_a_known_archive_only_the_known_files_are_kept_wherever_they_lie_in_i
     ],
 )
 def test_a_known_archive_with_other_files_is_refused(target, written, members, said):
-    contents = Contents(10**6, known=(known("a.bin", b"a", "sha1"), known("b.bin", b"b", "sha1")))
+    contents = ArchiveContents(
+        10**6, known_files=(known("a.bin", b"a", "sha1"), known("b.bin", b"b", "sha1"))
+    )
     with pytest.raises(DataError, match=said):
-        unpack(written(tar_of(members)), target, contents)
+        unpack_archive(written(tar_of(members)), target, contents)
 
 
 HOSTILE = {
@@ -149,7 +153,7 @@ def test_a_hostile_archive_is_refused_and_leaves_nothing_outside(around, target,
     member, said = HOSTILE[kind]
     archive = written(tar_of([("top/first", b"1"), ("top/folder/second", b"2"), member]))
     with pytest.raises(DataError) as error:
-        unpack(archive, target, ROOMY)
+        unpack_archive(archive, target, ROOMY)
     assert said in str(error.value)
     assert str(archive) in str(error.value)
     assert [path.name for path in around.iterdir()] == ["target"]
@@ -158,7 +162,7 @@ def test_a_hostile_archive_is_refused_and_leaves_nothing_outside(around, target,
 
 
 def header(name, kind, size):
-    """Of a member whose content does not follow."""
+    """Return the header of a member without content."""
     return special(name, kind, size=size).tobuf(tarfile.GNU_FORMAT)
 
 
@@ -186,15 +190,13 @@ TOO_LARGE = {
 
 
 @pytest.mark.parametrize("kind", TOO_LARGE)
-def test_what_is_too_large_is_refused_with_little_memory_before_it_is_written(
-    target, written, kind
-):
+def test_too_large_content_is_refused_before_it_is_written(target, written, kind):
     content, said = TOO_LARGE[kind]
     archive = written(gzip.compress(content, 1))
     tracemalloc.start()
     try:
         with pytest.raises(DataError, match=said):
-            unpack(archive, target, ROOMY)
+            unpack_archive(archive, target, ROOMY)
         assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
     finally:
         tracemalloc.stop()
@@ -208,9 +210,9 @@ PLAIN = gzip.decompress(WHOLE)
 @pytest.mark.parametrize(
     "content", [b"", b"<html>", WHOLE[:-200], PLAIN[:800], gzip.compress(noise(2000)), b"\x1f\x8b"]
 )
-def test_what_is_no_whole_archive_is_named(target, written, content):
+def test_a_damaged_archive_is_named(target, written, content):
     with pytest.raises(DataError, match=r"/a\.tgz: not a usable archive"):
-        unpack(written(content), target, ROOMY)
+        unpack_archive(written(content), target, ROOMY)
 
 
 @given(st.data())
@@ -226,19 +228,19 @@ def test_no_damaged_archive_raises_anything_but_a_data_error(tmp_path_factory, d
     archive.write_bytes(content if data.draw(st.booleans()) else gzip.compress(content, 1))
     (around / "target").mkdir()
     try:
-        unpack(archive, around / "target", ROOMY)
+        unpack_archive(archive, around / "target", ROOMY)
     except DataError as error:
         assert str(archive) in str(error)
     assert [path.name for path in around.iterdir()] == ["target"]
 
 
 @pytest.mark.parametrize("size", [0, 50, 699])
-def test_a_full_disk_is_no_fault_of_the_archive(target, written, size):
+def test_a_full_disk_is_an_output_error(target, written, size):
     archive = written(WHOLE)
     with files_of_at_most(size), pytest.raises(
         OutputError, match=r"cannot write .*/target/a: File too large; make room"
     ):
-        unpack(archive, target, ROOMY)
+        unpack_archive(archive, target, ROOMY)
 
 
 def test_a_file_that_cannot_be_read_is_named(target, tmp_path):
@@ -246,6 +248,6 @@ def test_a_file_that_cannot_be_read_is_named(target, tmp_path):
     unreadable = tmp_path / "memory"
     unreadable.symlink_to("/proc/self/mem")
     with pytest.raises(DataError, match=r"/memory: cannot be read \(Input/output error\)"):
-        digest_of(unreadable)
+        file_digest(unreadable)
     with pytest.raises(DataError, match=r"/memory: not a usable archive .*Input/output error"):
-        unpack(unreadable, target, ROOMY)
+        unpack_archive(unreadable, target, ROOMY)

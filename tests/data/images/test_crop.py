@@ -13,8 +13,8 @@ from support.devices import contexts
 from support.image_folders import encoded, picture, write_folder
 
 from gluonlab.data import Loader, load_dataset
-from gluonlab.data.images.decode_image import decode, middle_box, random_box
-from gluonlab.data.images.decoder_pool import Decoders
+from gluonlab.data.images.decode_image import central_crop_box, decode_image, random_crop_box
+from gluonlab.data.images.decoder_pool import DecoderPool
 from gluonlab.data.loading.augmentation import Augment, Mixup
 from gluonlab.data.sets.image_files import FileSplit
 from gluonlab.errors import DataError
@@ -36,26 +36,21 @@ def cut_by_pillow(path, box, size):
 
 @settings(max_examples=300)
 @given(SEEDS, SIDES, SIDES)
-def test_a_box_lies_in_the_image_and_is_a_part_of_it_as_large_and_as_long_as_it_may_be(
-    seed, width, height
-):
-    """To half a pixel on each side, as sides are whole pixels."""
-    left, top, right, bottom = random_box(seed, width, height)
+def test_a_crop_box_is_inside_the_image_with_allowed_area_and_ratio(seed, width, height):
+    """Within half a pixel on each side, because sides are whole pixels."""
+    left, top, right, bottom = random_crop_box(seed, width, height)
     wide, high = right - left, bottom - top
     assert 0 <= left < right <= width and 0 <= top < bottom <= height
     assert (max(wide - 0.5, 0.5) / (high + 0.5)) < 4 / 3 and (wide + 0.5) / max(
         high - 0.5, 0.5
     ) > 3 / 4
-    if (left, top, right, bottom) != middle_box(width, height):
+    if (left, top, right, bottom) != central_crop_box(width, height):
         assert (wide + 0.5) * (high + 0.5) >= 0.08 * width * height
 
 
-def test_areas_ratios_and_places_are_distributed_evenly():
-    """In an image of 10000 x 10000, of the boxes that surely fit: areas below a half.
-
-    Quarters of 4,000 draws to 10 %.
-    """
-    boxes = np.array([random_box(seed, 10000, 10000) for seed in range(8000)])
+def test_areas_ratios_and_positions_are_uniform():
+    """For images of 10000 x 10000 and areas below a half, all boxes fit."""
+    boxes = np.array([random_crop_box(seed, 10000, 10000) for seed in range(8000)])
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]) / 1e8
     assert areas.min() >= 0.08 and areas.max() <= 1
     left, top, right, bottom = boxes[areas < 0.5].T
@@ -75,10 +70,10 @@ def test_areas_ratios_and_places_are_distributed_evenly():
     ("width", "height", "box"),
     [(4000, 20, (1986, 0, 2013, 20)), (20, 4000, (0, 1986, 20, 2013)), (1, 1, (0, 0, 1, 1))],
 )
-def test_where_nothing_fits_the_middle_is_taken(width, height, box):
-    """In 4000 x 20 pixels 8 % are 6400, of which no rectangle of 3:4 to 4:3 is as low as 20."""
-    assert middle_box(width, height) == box
-    assert all(random_box(seed, width, height) == box for seed in range(50))
+def test_without_a_fitting_box_the_center_is_cropped(width, height, box):
+    """In 4000 x 20 pixels, 8 % of the area do not fit with a ratio from 3:4 to 4:3."""
+    assert central_crop_box(width, height) == box
+    assert all(random_crop_box(seed, width, height) == box for seed in range(50))
 
 
 # --- pixels
@@ -86,12 +81,13 @@ def test_where_nothing_fits_the_middle_is_taken(width, height, box):
 
 @settings(max_examples=30)
 @given(st.integers(1, 90), st.integers(1, 90), st.integers(8, 40), SEEDS)
-def test_the_pixels_of_a_box_are_pillows(tmp_path_factory, width, height, size, seed):
+def test_the_pixels_of_a_box_equal_pillows(tmp_path_factory, width, height, size, seed):
     folder = tmp_path_factory.mktemp("cut")
     path = str(folder / "a.png")
     (folder / "a.png").write_bytes(encoded(picture(0, width, height), "PNG"))
     assert np.array_equal(
-        decode(path, size, seed), cut_by_pillow(path, random_box(seed, width, height), size)
+        decode_image(path, size, seed),
+        cut_by_pillow(path, random_crop_box(seed, width, height), size),
     )
 
 
@@ -106,28 +102,26 @@ def test_a_jpeg_is_decoded_at_a_fraction_only_where_the_box_is_large_enough(
     path.write_bytes(encoded(picture(0, width, height), quality=95))
     reduced = 0
     for seed in range(60):
-        left, top, right, bottom = box = random_box(seed, width, height)
-        found, whole = decode(str(path), size, seed), cut_by_pillow(path, box, size)
+        left, top, right, bottom = box = random_crop_box(seed, width, height)
+        result, whole = decode_image(str(path), size, seed), cut_by_pillow(path, box, size)
         if min(right - left, bottom - top) < 2 * size:
-            assert np.array_equal(found, whole)
+            assert np.array_equal(result, whole)
         else:
             reduced += 1
-            assert np.abs(found.astype(int) - whole).mean() < 12
+            assert np.abs(result.astype(int) - whole).mean() < 12
     assert 0 < reduced < 60
 
 
-def test_a_cut_is_where_it_should_be_at_every_fraction(tmp_path):
-    """In an image whose colours grow to the right and down, the mean of a part tells where its
-    middle is.
-    """
+def test_a_crop_has_the_right_position_at_every_reduced_size(tmp_path):
+    """Colors increase to the right and down, so the mean of a crop shows its position."""
     across, down = np.meshgrid(np.linspace(0, 255, 1001), np.linspace(0, 255, 701))
     image = Image.fromarray(np.stack([across, down, 0 * down], axis=2).astype(np.uint8))
     path = tmp_path / "a.jpg"
     path.write_bytes(encoded(image, quality=100, subsampling=0))
     for size in (16, 60, 130, 260):  # 1/8, 1/4, 1/2 and all of it, for most boxes
         for seed in range(12):
-            left, top, right, bottom = random_box(seed, 1001, 701)
-            red, green, _ = decode(str(path), size, seed).reshape(3, -1).mean(axis=1)
+            left, top, right, bottom = random_crop_box(seed, 1001, 701)
+            red, green, _ = decode_image(str(path), size, seed).reshape(3, -1).mean(axis=1)
             assert red == pytest.approx((left + right) / 2 / 1001 * 255, abs=2)
             assert green == pytest.approx((top + bottom) / 2 / 701 * 255, abs=2)
 
@@ -142,7 +136,7 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pools():
-    made = {count: Decoders(16, count) for count in (1, 3)}
+    made = {count: DecoderPool(16, count) for count in (1, 3)}
     yield made
     for decoders in made.values():
         decoders.close()
@@ -194,7 +188,7 @@ def test_any_number_of_decoders_devices_and_workers_sees_the_same_pixels(split_o
     assert same(epochs_of(late), expected[2:])
 
 
-def test_a_batch_is_what_its_seeds_cut_and_every_epoch_cuts_anew(split_of, pools):
+def test_each_epoch_has_new_crops_from_its_seeds(split_of, pools):
     split = split_of(pools[1])
     loader = Loader(split, contexts(2), 39, shuffle=False, raw=True, random_crops=True)
     (first, labels), (second, _) = epochs_of(loader)
@@ -205,7 +199,7 @@ def test_a_batch_is_what_its_seeds_cut_and_every_epoch_cuts_anew(split_of, pools
             0, 2**32, 39, dtype=np.uint32
         )
         assert all(
-            np.array_equal(image, decode(path, 16, int(seed), resizer=pools[1].resizer))
+            np.array_equal(image, decode_image(path, 16, int(seed), resizer=pools[1].resizer))
             for image, path, seed in zip(images, split.paths, seeds)
         )
 

@@ -15,12 +15,12 @@ from support.image_folders import by_pillow, encoded, picture
 from gluonlab.data.images.decode_image import (
     EXIF_ORIENTATION,
     MAX_PIXELS,
-    _as_rgb,
-    decode,
-    random_box,
-    short_side,
+    _convert_to_rgb,
+    decode_image,
+    random_crop_box,
+    read_short_side,
 )
-from gluonlab.data.images.image_locations import NAMES
+from gluonlab.data.images.image_locations import FORMAT_NAMES
 from gluonlab.errors import DataError
 
 JPEG = encoded(picture(1, 40, 30), quality=90)
@@ -33,9 +33,9 @@ def write(path, content):
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-def test_an_image_of_the_right_size_is_what_pillow_decodes(tmp_path, mode):
+def test_an_image_of_the_target_size_equals_pillows_pixels(tmp_path, mode):
     path = write(tmp_path / "a.jpg", encoded(picture(0, 24, 24, mode=mode)))
-    pixels = decode(path, 24)
+    pixels = decode_image(path, 24)
     assert (pixels.shape, pixels.dtype) == ((3, 24, 24), np.uint8)
     assert np.array_equal(pixels, by_pillow(path, 24))
 
@@ -66,16 +66,16 @@ def test_an_image_of_any_mode_looks_like_its_twin_of_8_bits(tmp_path, mode):
     image, twin = SQUARES[mode]
     assert image.mode == mode
     if mode in ("PA", "CMYK", "YCbCr", "I"):
-        pixels = np.asarray(_as_rgb("a.png", image)).transpose(2, 0, 1)
+        pixels = np.asarray(_convert_to_rgb("a.png", image)).transpose(2, 0, 1)
     else:
-        pixels = decode(write(tmp_path / "a.png", encoded(image, "PNG")), 16)
+        pixels = decode_image(write(tmp_path / "a.png", encoded(image, "PNG")), 16)
     expected = twin.transpose(2, 0, 1) if twin.ndim == 3 else np.stack([twin] * 3)
     assert np.abs(pixels.astype(int) - expected).max() <= (3 if mode == "YCbCr" else 0)
 
 
 @given(st.integers(0, 2**16 - 1))
 def test_16_bits_become_the_nearest_of_8(value):
-    image = _as_rgb("a.png", Image.fromarray(np.full((1, 1), value, np.uint16)))
+    image = _convert_to_rgb("a.png", Image.fromarray(np.full((1, 1), value, np.uint16)))
     assert np.asarray(image).tolist() == [[[round(value / 257)] * 3]]
 
 
@@ -88,7 +88,7 @@ def test_16_bits_become_the_nearest_of_8(value):
 )
 def test_values_of_an_unknown_range_are_refused(values, said):
     with pytest.raises(DataError, match=said):
-        _as_rgb("a.png", Image.fromarray(values))
+        _convert_to_rgb("a.png", Image.fromarray(values))
 
 
 def slopes(width, height):
@@ -110,17 +110,17 @@ def test_the_central_square_is_resized(tmp_path_factory, width, height, size):
     """
     folder = tmp_path_factory.mktemp("square")
     png = write(folder / "a.png", encoded(picture(0, width, height), "PNG"))
-    assert np.array_equal(decode(png, size), by_pillow(png, size))
+    assert np.array_equal(decode_image(png, size), by_pillow(png, size))
     jpeg = write(folder / "a.jpg", encoded(slopes(width, height), quality=95))
-    error = np.abs(decode(jpeg, size).astype(int) - by_pillow(jpeg, size))
+    error = np.abs(decode_image(jpeg, size).astype(int) - by_pillow(jpeg, size))
     assert error.mean() < 2 and error.max() < 12
-    assert short_side(jpeg) == min(width, height)
+    assert read_short_side(jpeg) == min(width, height)
 
 
 WRONG = {
-    "empty": (b"", f"not a {NAMES}"),
-    "text": (b"a file of words, and not of pixels", f"not a {NAMES}"),
-    "jpeg 2000": (b"\0\0\0\x0cjP  \r\n\x87\n" + bytes(40), f"not a {NAMES}"),
+    "empty": (b"", f"not a {FORMAT_NAMES}"),
+    "text": (b"a file of words, and not of pixels", f"not a {FORMAT_NAMES}"),
+    "jpeg 2000": (b"\0\0\0\x0cjP  \r\n\x87\n" + bytes(40), f"not a {FORMAT_NAMES}"),
     "cut gif": (encoded(picture(0), "GIF")[:-40], "damaged ("),
     "cut webp": (encoded(picture(0), "WEBP")[:-40], "damaged ("),
     "cut bmp": (encoded(picture(0), "BMP")[:-40], "damaged ("),
@@ -128,13 +128,13 @@ WRONG = {
     "cut ppm": (encoded(picture(0), "PPM")[:-40], "damaged ("),
     "cut jpeg": (JPEG[: len(JPEG) // 2], "damaged ("),
     "cut png": (PNG[: len(PNG) // 2], "damaged ("),
-    "header only": (JPEG[:4], f"not a {NAMES}"),
+    "header only": (JPEG[:4], f"not a {FORMAT_NAMES}"),
 }
 
 
 @pytest.mark.parametrize("lenient", [False, True])
 @pytest.mark.parametrize("kind", WRONG)
-def test_a_wrong_file_is_named_with_what_is_wrong_and_the_remedy(
+def test_a_damaged_file_is_named_with_the_fault_and_the_remedy(
     tmp_path, monkeypatch, kind, lenient
 ):
     """Also where another library has told Pillow to be content with half of a file."""
@@ -142,7 +142,7 @@ def test_a_wrong_file_is_named_with_what_is_wrong_and_the_remedy(
     content, said = WRONG[kind]
     path = write(tmp_path / "wrong.jpg", content)
     with pytest.raises(DataError) as error:
-        decode(path, 16)
+        decode_image(path, 16)
     line = str(error.value)
     assert line.startswith(f"{path}: {said}"), line
     assert line.endswith("--skip-bad") and "\n" not in line
@@ -151,7 +151,7 @@ def test_a_wrong_file_is_named_with_what_is_wrong_and_the_remedy(
 def test_a_file_that_cannot_be_opened_is_named_with_the_reason(tmp_path):
     for name, why in (("missing.jpg", "No such file or directory"), (".", "Is a directory")):
         with pytest.raises(DataError, match=rf"cannot be read \({why}\)"):
-            decode(str(tmp_path / name), 16)
+            decode_image(str(tmp_path / name), 16)
 
 
 def large(side, format):
@@ -167,11 +167,11 @@ def large(side, format):
 @pytest.mark.parametrize(
     ("side", "format"), [(2**13 + 1, "PNG"), (2**16, "PNG"), (2**31 - 1, "PNG"), (65000, "JPEG")]
 )
-def test_a_bomb_is_refused_by_its_header(tmp_path, side, format):
+def test_a_decompression_bomb_is_refused_by_its_header(tmp_path, side, format):
     assert side**2 > MAX_PIXELS
     path = write(tmp_path / "bomb", large(side, format))
     said = r"bomb: .*(pixels, more than|decompression bomb|exceeds limit)"
-    for read in (short_side, lambda path: decode(path, 16)):
+    for read in (read_short_side, lambda path: decode_image(path, 16)):
         with pytest.raises(DataError, match=said):
             read(path)
 
@@ -182,7 +182,7 @@ def test_a_bomb_is_refused_by_its_header(tmp_path, side, format):
 def test_a_damaged_file_gives_pixels_or_a_data_error(tmp_path_factory, original, data):
     path = write(tmp_path_factory.getbasetemp() / "damaged.jpg", corrupted(data, original, 4))
     try:
-        assert decode(path, 16).shape == (3, 16, 16)
+        assert decode_image(path, 16).shape == (3, 16, 16)
     except DataError as error:
         assert str(error).startswith(f"{path}: ")
         assert "\n" not in str(error)
@@ -210,41 +210,41 @@ def turned_by_pillow(path, size, seed=None):
     left, top = (image.width - side) / 2, (image.height - side) / 2
     box = (left, top, left + side, top + side)
     if seed is not None:
-        box = random_box(seed, *image.size)
+        box = random_crop_box(seed, *image.size)
     resized = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
     return np.asarray(resized).transpose(2, 0, 1).astype(int)
 
 
 @pytest.mark.parametrize("turned", EIGHT)
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF"])
-def test_an_image_is_turned_as_its_exif_says(tmp_path, format, turned):
+def test_exif_orientation_is_applied(tmp_path, format, turned):
     """Resizing before turning rounds otherwise: by 1 at most."""
     path = stored(tmp_path / "image", turned, 40, 30, format)
     for seed in (None, 7):
-        assert np.abs(decode(path, 24, seed) - turned_by_pillow(path, 24, seed)).max() <= 1
-    assert short_side(path) == 30
+        assert np.abs(decode_image(path, 24, seed) - turned_by_pillow(path, 24, seed)).max() <= 1
+    assert read_short_side(path) == 30
     path = stored(tmp_path / "image", turned, 24, 24, format)  # needs no resizing
-    assert np.array_equal(decode(path, 24), turned_by_pillow(path, 24))
+    assert np.array_equal(decode_image(path, 24), turned_by_pillow(path, 24))
 
 
 @pytest.mark.parametrize("turned", EIGHT)
 @pytest.mark.parametrize("seed", [None, 1, 2])
-def test_so_is_a_jpeg_that_is_decoded_at_a_fraction_of_its_size(tmp_path, turned, seed):
-    """Of sides that are no multiples of 8, so that the last pixels show less than the others."""
+def test_exif_orientation_is_applied_to_a_jpeg_decoded_at_reduced_size(tmp_path, turned, seed):
+    """The sides are not multiples of 8, so the last pixels cover less than the others."""
     path = stored(tmp_path / "image.jpg", turned, 133, 99)
-    error = np.abs(decode(path, 8, seed) - turned_by_pillow(path, 8, seed))
+    error = np.abs(decode_image(path, 8, seed) - turned_by_pillow(path, 8, seed))
     assert error.mean() < 2 and error.max() < 12
 
 
 @pytest.mark.parametrize("value", [0, 9, 65535])
-def test_nonsense_turns_nothing(tmp_path, value):
+def test_invalid_exif_orientation_is_ignored(tmp_path, value):
     path = stored(tmp_path / "image.jpg", value, 24, 24)
-    assert np.array_equal(decode(path, 24), turned_by_pillow(path, 24))
+    assert np.array_equal(decode_image(path, 24), turned_by_pillow(path, 24))
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
-def test_damaged_exif_spoils_no_pixels(tmp_path):
+def test_damaged_exif_is_ignored(tmp_path):
     content = encoded(picture(0, 24, 24), exif=b"Exif\0\0MM\0*\xff\xff\xff\xff\x01\x12")
     (tmp_path / "a.jpg").write_bytes(content)
     (tmp_path / "b.jpg").write_bytes(encoded(picture(0, 24, 24)))
-    assert np.array_equal(*(decode(str(tmp_path / name), 24) for name in ("a.jpg", "b.jpg")))
+    assert np.array_equal(*(decode_image(str(tmp_path / name), 24) for name in ("a.jpg", "b.jpg")))

@@ -22,8 +22,13 @@ from support.processes import clean_environment
 from support.waiting import LIMIT_S, interrupt_once_read, wait_until
 from support.worker_processes import gone
 
-from gluonlab.data.images.decode_image import decode
-from gluonlab.data.images.decoder_pool import SLOTS, DecodeFuture, DecodeRequest, Decoders
+from gluonlab.data.images.decode_image import decode_image
+from gluonlab.data.images.decoder_pool import (
+    REQUEST_IMAGES,
+    DecodeFuture,
+    DecodeRequest,
+    DecoderPool,
+)
 from gluonlab.errors import DataError, RunError
 
 
@@ -35,7 +40,7 @@ def paths(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def decoders():
-    made = Decoders(16, 2)
+    made = DecoderPool(16, 2)
     yield made
     made.close()
 
@@ -43,7 +48,7 @@ def decoders():
 @pytest.fixture
 def one():
     """Decoders of one process."""
-    made = Decoders(16, 1)
+    made = DecoderPool(16, 1)
     yield made
     made.close()
 
@@ -54,85 +59,87 @@ def pids(decoders):
 
 def taken(begun):
     """The images, or what was raised instead of them; not waited for for ever."""
-    found = []
+    result = []
 
     def take():
         try:
-            found.append(begun.result())
+            result.append(begun.result())
         except Exception as error:
-            found.append(error)
+            result.append(error)
 
     thread = threading.Thread(target=take, daemon=True)
     thread.start()
     thread.join(LIMIT_S)
-    assert found
-    return found[0]
+    assert result
+    return result[0]
 
 
-@pytest.mark.parametrize("count", [0, 1, SLOTS, SLOTS + 1, 45])
+@pytest.mark.parametrize("count", [0, 1, REQUEST_IMAGES, REQUEST_IMAGES + 1, 45])
 def test_the_images_come_in_the_order_of_their_files(decoders, paths, count):
     images = decoders.decode(paths[:count])
     assert images.shape == (count, 3, 16, 16)
-    assert all(np.array_equal(image, decode(path, 16)) for image, path in zip(images, paths))
+    assert all(np.array_equal(image, decode_image(path, 16)) for image, path in zip(images, paths))
 
 
 def test_several_threads_may_ask_at_once(decoders, paths):
-    expected, found = decoders.decode(paths), [None] * 4
+    expected, result = decoders.decode(paths), [None] * 4
 
     def ask(number):
-        found[number] = decoders.decode(paths)
+        result[number] = decoders.decode(paths)
 
     threads = [threading.Thread(target=ask, args=[number]) for number in range(4)]
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
-    assert all(np.array_equal(images, expected) for images in found)
+    assert all(np.array_equal(images, expected) for images in result)
 
 
 @pytest.mark.parametrize("count", [1, *long_cases(2), 3])
-def test_what_was_begun_may_be_taken_in_any_order(paths, count):
+def test_results_can_be_read_in_any_order(paths, count):
     """Each process has memory for two requests, which it fills in turns."""
-    made = Decoders(16, count)
-    expected = np.stack([decode(path, 16) for path in paths])
-    begun = {first: made.begin(paths[first:]) for first in (0, 5, 20, 44, 45)}
+    made = DecoderPool(16, count)
+    expected = np.stack([decode_image(path, 16) for path in paths])
+    begun = {first: made.submit(paths[first:]) for first in (0, 5, 20, 44, 45)}
     for first in (20, 45, 0, 44, 5):
         assert np.array_equal(begun[first].result(), expected[first:])
     made.close()
 
 
-def test_what_cannot_be_said_to_a_process_is_an_error_and_no_hang(one, paths):
+def test_a_request_that_cannot_be_sent_is_an_error_and_not_a_hang(one, paths):
     """A path that is no str, a seed that is no int."""
     for asked in (([Path("a.jpg")], None), (["a.jpg"], [np.uint32(1)])):
-        before, wrong, after = one.begin(paths[:1]), one.begin(*asked), one.begin(paths[:1])
+        before, wrong, after = one.submit(paths[:1]), one.submit(*asked), one.submit(paths[:1])
         assert "not JSON serializable" in str(taken(wrong))
         for begun in (before, after):
-            assert np.array_equal(taken(begun)[0], decode(paths[0], 16))
+            assert np.array_equal(taken(begun)[0], decode_image(paths[0], 16))
 
 
-def test_what_was_given_up_is_not_decoded(one, tmp_path, paths):
+def test_cancelled_requests_are_not_decoded(one, tmp_path, paths):
     """The first file is a pipe: while it is waited for, the rest is left."""
     endless = tmp_path / "endless.jpg"
     os.mkfifo(endless)
-    first, second = one.begin([str(endless)]), one.begin(paths)
+    first, second = one.submit([str(endless)]), one.submit(paths)
     second.cancel()
-    third = one.begin(paths[:1])
+    third = one.submit(paths[:1])
     held = os.open(endless, os.O_RDWR)
     os.write(held, b"no image" * 4)
     wait_until(lambda: fcntl.ioctl(held, termios.FIONREAD, bytes(4)) == bytes(4))  # it is read
     os.close(held)
     with pytest.raises(DataError, match="not a JPEG, PNG"):
         first.result()
-    assert np.array_equal(third.result()[0], decode(paths[0], 16))
+    assert np.array_equal(third.result()[0], decode_image(paths[0], 16))
     with pytest.raises(CancelledError):
         second.result()
 
 
-def test_the_first_wrong_file_is_the_error_and_the_next_batch_is_right(decoders, paths, tmp_path):
+def test_the_first_damaged_file_is_the_error_and_the_next_batch_is_decoded(
+    decoders, paths, tmp_path
+):
     wrong = [tmp_path / "b.jpg", tmp_path / "a.jpg"]
     [path.write_bytes(b"no image") for path in wrong]
     mixed = [*paths[:20], str(wrong[0]), *paths[20:], str(wrong[1])]
     with pytest.raises(DataError, match=re.escape(f"{wrong[0]}: not a JPEG, PNG")):
         decoders.decode(mixed)
-    images, bad = decoders.begin(mixed).good()
+    images, bad = decoders.submit(mixed).result_with_errors()
     assert sorted(bad) == [20, 46]
     assert np.array_equal(np.delete(images, [20, 46], axis=0), decoders.decode(paths))
 
@@ -140,11 +147,11 @@ def test_the_first_wrong_file_is_the_error_and_the_next_batch_is_right(decoders,
 def test_names_of_files_may_be_anything(decoders, paths, tmp_path):
     strange = tmp_path / 'a "quoted"\nline\\ \u00e4\u732b.jpg'
     strange.write_bytes(Path(paths[0]).read_bytes())
-    assert np.array_equal(decoders.decode([str(strange)])[0], decode(paths[0], 16))
+    assert np.array_equal(decoders.decode([str(strange)])[0], decode_image(paths[0], 16))
 
 
 def test_the_processes_end_with_the_object_that_started_them():
-    made = Decoders(8, 2)
+    made = DecoderPool(8, 2)
     processes = pids(made)
     assert not any(map(gone, processes))
     del made
@@ -153,20 +160,20 @@ def test_the_processes_end_with_the_object_that_started_them():
 
 
 def test_images_that_are_awaited_keep_the_processes_until_they_are_there(paths):
-    made = Decoders(16, 1)
-    processes, begun = pids(made), made.begin(paths)
+    made = DecoderPool(16, 1)
+    processes, begun = pids(made), made.submit(paths)
     del made
-    assert np.array_equal(begun.result(), np.stack([decode(path, 16) for path in paths]))
+    assert np.array_equal(begun.result(), np.stack([decode_image(path, 16) for path in paths]))
     del begun
     gc.collect()
     assert all(map(gone, processes))
 
 
-def test_letting_go_while_images_are_decoded_ends_the_processes(paths, monkeypatch):
-    """As Ctrl-C does: the threads are still at work when nobody needs the object any more."""
+def test_dropping_the_pool_while_it_decodes_ends_the_processes(paths, monkeypatch):
+    """A Ctrl-C drops the object while its threads are busy."""
     unraisable = []
     monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
-    made = Decoders(1024, 1)
+    made = DecoderPool(1024, 1)
     processes = pids(made)
 
     class Interrupted(list):
@@ -183,11 +190,11 @@ def test_letting_go_while_images_are_decoded_ends_the_processes(paths, monkeypat
     assert unraisable == []
 
 
-def test_after_ctrl_c_no_process_goes_on_decoding(tmp_path):
+def test_after_ctrl_c_no_process_continues_to_decode(tmp_path):
     """The files are pipes that nobody writes to: reading one takes for ever."""
-    endless = [str(tmp_path / f"{number}.jpg") for number in range(3 * SLOTS)]
+    endless = [str(tmp_path / f"{number}.jpg") for number in range(3 * REQUEST_IMAGES)]
     [os.mkfifo(path) for path in endless]
-    made = Decoders(8, 2)
+    made = DecoderPool(8, 2)
     processes = pids(made)
     ends = []
     interrupting = threading.Thread(target=interrupt_once_read, args=[endless[0], ends])
@@ -202,11 +209,9 @@ def test_after_ctrl_c_no_process_goes_on_decoding(tmp_path):
     os.close(ends[0])
 
 
-def test_after_ctrl_c_anywhere_the_next_images_come(one, paths):
-    """As a signal would, which comes before a line, or when a function has returned: perhaps one
-    that has taken a lock.
-    """
-    expected = decode(paths[0], 16)
+def test_after_ctrl_c_at_any_line_the_next_images_are_decoded(one, paths):
+    """A signal is handled before a line, or when a function has returned."""
+    expected = decode_image(paths[0], 16)
 
     def interrupted(event):
         left = itertools.count(event, -1)
@@ -218,7 +223,7 @@ def test_after_ctrl_c_anywhere_the_next_images_come(one, paths):
 
         sys.settrace(trace)
         try:
-            one.decode(paths[: SLOTS + 1])
+            one.decode(paths[: REQUEST_IMAGES + 1])
         except KeyboardInterrupt:
             return True
         finally:
@@ -228,13 +233,13 @@ def test_after_ctrl_c_anywhere_the_next_images_come(one, paths):
     event = 0
     while interrupted(event):
         event += 1
-        assert np.array_equal(taken(one.begin(paths[:1]))[0], expected)
+        assert np.array_equal(taken(one.submit(paths[:1]))[0], expected)
     assert event > 20
 
 
 def test_the_last_reference_may_be_dropped_by_one_of_its_own_threads(paths):
-    """As the collector of garbage does, in whichever thread it happens to run."""
-    made = Decoders(8, 2)
+    """The garbage collector runs in any thread."""
+    made = DecoderPool(8, 2)
     processes = pids(made)
     closed = []
 
@@ -250,8 +255,8 @@ def test_the_last_reference_may_be_dropped_by_one_of_its_own_threads(paths):
         made.decode(paths[:1])
 
 
-def test_closing_while_a_batch_is_being_begun_is_an_error_and_no_hang(one, paths):
-    """As another thread may."""
+def test_closing_during_a_submit_is_an_error_and_not_a_hang(one, paths):
+    """Another thread may close the pool."""
 
     class Closing(list):
         def __getitem__(self, part):
@@ -260,7 +265,7 @@ def test_closing_while_a_batch_is_being_begun_is_an_error_and_no_hang(one, paths
             return super().__getitem__(part)
 
     with pytest.raises(ValueError, match="closed"):
-        one.begin(Closing(paths))
+        one.submit(Closing(paths))
 
 
 def test_decoding_starts_no_thread(decoders, paths):
@@ -270,13 +275,13 @@ def test_decoding_starts_no_thread(decoders, paths):
     assert set(threading.enumerate()) <= before
 
 
-def test_python_ends_while_decoders_are_alive_and_at_work(python, tmp_path):
-    """As after a Ctrl-C whose traceback keeps them; the file is a pipe that nobody writes to."""
+def test_python_exits_while_decoders_are_busy(python, tmp_path):
+    """After a Ctrl-C, the traceback keeps the decoders. The file is a pipe without a writer."""
     endless = tmp_path / "endless.jpg"
     os.mkfifo(endless)
     program = (
-        "import threading\nfrom gluonlab.data.images.decoder_pool import Decoders\n"
-        "from support.waiting import interrupt_once_read\nmade = Decoders(16, 2)\n"
+        "import threading\nfrom gluonlab.data.images.decoder_pool import DecoderPool\n"
+        "from support.waiting import interrupt_once_read\nmade = DecoderPool(16, 2)\n"
         "threading.Thread(target=interrupt_once_read, args=['endless.jpg', []]).start()\n"
         "made.decode(['endless.jpg'])"
     )
@@ -288,7 +293,7 @@ def test_python_ends_while_decoders_are_alive_and_at_work(python, tmp_path):
     assert ended.stderr.splitlines()[-1] == "KeyboardInterrupt"
 
 
-def test_a_process_that_is_killed_is_an_error_and_no_hang(one, paths):
+def test_a_killed_process_is_an_error_and_not_a_hang(one, paths):
     one.decode(paths[:1])
     os.kill(pids(one)[0], signal.SIGKILL)
     with pytest.raises(RunError, match="was killed, as the system does when memory is short"):
@@ -298,8 +303,8 @@ def test_a_process_that_is_killed_is_an_error_and_no_hang(one, paths):
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT], ids=lambda sign: sign.name)
 def test_the_processes_end_with_their_parent_however_it_ends(tmp_path, sign):
     program = (
-        "from gluonlab.data.images.decoder_pool import Decoders\n"
-        "import sys, time\nmade = Decoders(16, 2)\n"
+        "from gluonlab.data.images.decoder_pool import DecoderPool\n"
+        "import sys, time\nmade = DecoderPool(16, 2)\n"
         "print(*[worker.process.pid for worker in made._workers], flush=True)\ntime.sleep(600)"
     )
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
@@ -312,16 +317,16 @@ def test_the_processes_end_with_their_parent_however_it_ends(tmp_path, sign):
     wait_until(lambda: all(map(gone, children)))
 
 
-def test_a_process_whose_answer_nobody_reads_ends_without_a_word(paths):
-    """As when its parent has been ended while it decodes."""
+def test_a_process_whose_parent_has_ended_exits_silently(paths):
+    """The parent ended while the process was decoding."""
     fd = os.memfd_create("images")
-    os.ftruncate(fd, SLOTS * 3 * 16**2)
+    os.ftruncate(fd, REQUEST_IMAGES * 3 * 16**2)
     command = [
         sys.executable,
         "-m",
         "gluonlab.data.images.decoder_process",
         str(fd),
-        str(SLOTS),
+        str(REQUEST_IMAGES),
         "16",
         "0",
     ]
@@ -336,9 +341,9 @@ def test_a_process_whose_answer_nobody_reads_ends_without_a_word(paths):
     child.stderr.close()
 
 
-def test_what_somebody_set_of_the_memory_holds(monkeypatch):
+def test_allocator_variables_of_the_user_take_precedence(monkeypatch):
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
-    made = Decoders(8, 1)
+    made = DecoderPool(8, 1)
     environ = Path(f"/proc/{pids(made)[0]}/environ")
     wait_until(environ.read_text)  # a process that has just begun shows none yet
     variables = environ.read_text().split("\0")

@@ -8,10 +8,10 @@ from PIL import Image
 from support.image_folders import encoded
 
 from gluonlab.data.images import resize_image as resize
-from gluonlab.data.images.decode_image import decode
+from gluonlab.data.images.decode_image import decode_image
 from gluonlab.data.images.resize_image import (
     CYKOOZ,
-    MOST_DIFFERENCE,
+    MAX_DIFFERENCE,
     PILLOW,
     resize_image,
     resize_rows,
@@ -25,9 +25,9 @@ ORIENTATION = 0x0112
 
 @pytest.fixture(autouse=True)
 def tried_again():
-    resize.usual_resizer.cache_clear()
+    resize.default_resizer.cache_clear()
     yield
-    resize.usual_resizer.cache_clear()
+    resize.default_resizer.cache_clear()
 
 
 def noise(width, height, seed=0):
@@ -49,9 +49,9 @@ def difference(pixels, size, box):
     image, (left, top, right, bottom) = Image.fromarray(pixels), box
     bilinear = Image.Resampling.BILINEAR
     across = image.resize((size, image.height), bilinear, box=(left, 0, right, image.height))
-    wanted = np.asarray(across.resize((size, size), bilinear, box=(0, top, size, bottom)))
-    found = np.asarray(resize_image(image, size, box, CYKOOZ))[:, :, :3]
-    return np.abs(found.astype(int) - wanted)
+    expected = np.asarray(across.resize((size, size), bilinear, box=(0, top, size, bottom)))
+    result = np.asarray(resize_image(image, size, box, CYKOOZ))[:, :, :3]
+    return np.abs(result.astype(int) - expected)
 
 
 @st.composite
@@ -73,12 +73,12 @@ def test_no_pixel_differs_by_more_than_two(data, make, seed):
     width, height = data.draw(st.integers(1, 300)), data.draw(st.integers(1, 300))
     size, box = data.draw(st.integers(1, 250)), data.draw(boxes(width, height))
     pixels = make(width, height, seed)
-    assert difference(pixels, size, box).max() <= 2 == MOST_DIFFERENCE
+    assert difference(pixels, size, box).max() <= 2 == MAX_DIFFERENCE
     one, other = (
         np.asarray(resize_image(Image.fromarray(pixels), size, box, each)).astype(int)[:, :, :3]
         for each in (PILLOW, CYKOOZ)
     )
-    assert np.abs(one - other).max() <= MOST_DIFFERENCE
+    assert np.abs(one - other).max() <= MAX_DIFFERENCE
     assert difference(noise(50, 40), 16, (7, 11, 23, 27)).max() == 0
 
 
@@ -122,10 +122,10 @@ def test_files_of_every_kind_differ_by_no_more(
     image = Image.fromarray(photograph(width, height)).convert(mode)
     with open(path, "wb") as file:
         file.write(encoded(image, exif=exif, progressive=progressive, quality=90))
-    wanted = decode(path, size, seed).astype(int)
-    found = [decode(path, size, seed, quick, CYKOOZ) for quick in (False, True)]
-    assert np.array_equal(*found)
-    assert np.abs(found[0] - wanted).max() <= MOST_DIFFERENCE
+    expected = decode_image(path, size, seed).astype(int)
+    result = [decode_image(path, size, seed, quick, CYKOOZ) for quick in (False, True)]
+    assert np.array_equal(*result)
+    assert np.abs(result[0] - expected).max() <= MAX_DIFFERENCE
 
 
 @pytest.mark.parametrize("left", [2, 300])
@@ -136,16 +136,16 @@ def test_a_truncated_file_has_the_same_error(tmp_path, left):
     for resizer in (PILLOW, CYKOOZ):
         for quick in (False, True):
             with pytest.raises(DataError) as error:
-                decode(str(path), 224, None, quick, resizer)
+                decode_image(str(path), 224, None, quick, resizer)
             errors.append(str(error.value))
     assert len(set(errors)) == 1
 
 
-def test_it_is_used_where_it_is_installed(monkeypatch):
+def test_cykooz_is_the_default_if_it_is_installed(monkeypatch):
     assert resolve_resizer(None) == resolve_resizer(CYKOOZ) == CYKOOZ
     assert resolve_resizer(PILLOW) == PILLOW
     monkeypatch.setattr(resize, "cykooz", None)
-    resize.usual_resizer.cache_clear()
+    resize.default_resizer.cache_clear()
     assert resolve_resizer(None) == resolve_resizer(PILLOW) == PILLOW
     with pytest.raises(DataError, match="--resizer cykooz needs the package"):
         resolve_resizer(CYKOOZ)
@@ -153,9 +153,11 @@ def test_it_is_used_where_it_is_installed(monkeypatch):
         resolve_resizer("opencv")
 
 
-def test_with_other_pixels_it_is_not_used_and_one_warning_says_so(monkeypatch):
-    right = resize._by_cykooz
-    monkeypatch.setattr(resize, "_by_cykooz", lambda *given: right(*given).point(lambda x: x ^ 4))
+def test_with_different_pixels_cykooz_is_not_used_and_warns_once(monkeypatch):
+    right = resize._resize_with_cykooz
+    monkeypatch.setattr(
+        resize, "_resize_with_cykooz", lambda *given: right(*given).point(lambda x: x ^ 4)
+    )
     with pytest.warns(GluonlabWarning, match="other pixels than Pillow, and is not used") as said:
         assert resolve_resizer(None) == resolve_resizer(None) == PILLOW
     assert len(said) == 1

@@ -1,4 +1,4 @@
-"""Whether simplejpeg decodes a JPEG or Pillow: the same pixels, the same words on a wrong one."""
+"""simplejpeg and Pillow decode JPEGs to the same pixels, and report damage in the same words."""
 
 import io
 import struct
@@ -11,21 +11,21 @@ from support.damage import corrupted
 from support.image_folders import encoded, picture
 
 from gluonlab.data.images import turbojpeg
-from gluonlab.data.images.decode_image import decode
+from gluonlab.data.images.decode_image import decode_image
 from gluonlab.errors import DataError, GluonlabWarning
 
 
 @pytest.fixture(autouse=True)
 def afresh():
-    turbojpeg.agrees.cache_clear()
+    turbojpeg.matches_pillow.cache_clear()
     yield
-    turbojpeg.agrees.cache_clear()
+    turbojpeg.matches_pillow.cache_clear()
 
 
 def outcome(path, size, seed, quickly):
     """Pixels, or what is said of the file."""
     try:
-        return decode(str(path), size, seed, quickly).tolist()
+        return decode_image(str(path), size, seed, quickly).tolist()
     except DataError as error:
         return str(error)
 
@@ -50,7 +50,9 @@ def test_any_jpeg_has_the_same_pixels(
     options = dict(quality=quality, subsampling=subsampling, progressive=progressive)
     path.write_bytes(encoded(image, icc_profile=profile, **options))
     assert same(path, size)
-    assert (turbojpeg.plain_size(path.read_bytes()) == (width, height)) == (mode != "CMYK")
+    assert (turbojpeg.read_plain_jpeg_size(path.read_bytes()) == (width, height)) == (
+        mode != "CMYK"
+    )
 
 
 @settings(max_examples=80)
@@ -84,18 +86,18 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_what_is_not_plain_is_left_to_pillow(tmp_path, kind):
+def test_jpegs_that_are_not_plain_are_decoded_by_pillow(tmp_path, kind):
     (tmp_path / "a.jpg").write_bytes(OTHERS[kind])
-    assert turbojpeg.plain_size(OTHERS[kind]) is None
+    assert turbojpeg.read_plain_jpeg_size(OTHERS[kind]) is None
     assert same(tmp_path / "a.jpg")
 
 
-def test_every_part_of_a_file_is_a_size_or_none():
+def test_a_truncated_header_has_a_size_or_none():
     frame = JPEG.index(b"\xff\xc0")
     for length in range(len(JPEG)):
-        found = turbojpeg.plain_size(JPEG[:length])
-        assert found == (30, 24) if found else length < JPEG.index(b"\xff\xda") + 4, length
-    assert turbojpeg.plain_size(JPEG[: frame + 9]) is None
+        result = turbojpeg.read_plain_jpeg_size(JPEG[:length])
+        assert result == (30, 24) if result else length < JPEG.index(b"\xff\xda") + 4, length
+    assert turbojpeg.read_plain_jpeg_size(JPEG[: frame + 9]) is None
 
 
 @pytest.mark.parametrize("ends", range(-2, 12))
@@ -108,15 +110,15 @@ def test_a_header_may_end_anywhere_in_what_is_read_first(tmp_path, ends):
     assert same(tmp_path / "a.jpg")
 
 
-def test_where_pixels_differ_it_is_not_used_and_said_once(monkeypatch):
-    right = turbojpeg.pixels
-    monkeypatch.setattr(turbojpeg, "pixels", lambda content: right(content) ^ 1)
+def test_with_different_pixels_it_is_not_used_and_warns_once(monkeypatch):
+    right = turbojpeg.decode_jpeg
+    monkeypatch.setattr(turbojpeg, "decode_jpeg", lambda content: right(content) ^ 1)
     with pytest.warns(GluonlabWarning, match="other pixels than Pillow, and is not used") as said:
-        assert not turbojpeg.agrees() and not turbojpeg.agrees()
+        assert not turbojpeg.matches_pillow() and not turbojpeg.matches_pillow()
     assert len(said) == 1
 
 
-def test_without_simplejpeg_all_is_pillows(monkeypatch):
+def test_without_simplejpeg_pillow_decodes_all_images(monkeypatch):
     monkeypatch.setattr(turbojpeg, "simplejpeg", None)
-    assert not turbojpeg.agrees()
+    assert not turbojpeg.matches_pillow()
     assert Image.open(io.BytesIO(JPEG)).size == (30, 24)

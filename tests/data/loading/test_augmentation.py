@@ -1,4 +1,4 @@
-"""Random crops, flips and mixtures: the same whatever the devices, and right."""
+"""Random crops, flips and mixup: the same on any devices, and as defined."""
 
 from itertools import chain
 
@@ -45,7 +45,7 @@ def by_numpy(images, draw, padding):
     SHAPES, st.sampled_from([np.uint8, np.float32]), st.integers(0, 12), st.booleans(),
     st.integers(1, 4), SEEDS,
 )  # fmt: skip
-def test_crops_and_flips_are_numpys_on_any_number_of_devices(shape, dtype, padding, flip, k, seed):
+def test_crops_and_flips_equal_numpy_on_any_number_of_devices(shape, dtype, padding, flip, k, seed):
     images, augment = images_of(shape, seed).astype(dtype), Augment(padding, flip)
     images = images - dtype(0.3) if dtype == np.float32 else images
     for step in range(2):  # the buffers of the first are used again
@@ -59,7 +59,7 @@ def test_crops_and_flips_are_numpys_on_any_number_of_devices(shape, dtype, paddi
 
 
 @given(SEEDS, st.integers(0, 100), st.integers(0, 1000), st.integers(0, 20), st.floats(0.5, 20))
-def test_a_draw_depends_on_seed_epoch_and_step(seed, epoch, step, padding, alpha):
+def test_random_numbers_depend_on_seed_epoch_and_step(seed, epoch, step, padding, alpha):
     """Shares too; of small alphas many round to 1."""
     augment, mixup, key = Augment(padding, flip=True), Mixup(alpha), (seed, epoch, step)
     draw, again = augment.draw(*key, 200), augment.draw(*key, 200)
@@ -70,7 +70,7 @@ def test_a_draw_depends_on_seed_epoch_and_step(seed, epoch, step, padding, alpha
         assert mixup.draw(*key) != mixup.draw(*other)
 
 
-def test_crops_begin_everywhere_alike_and_half_of_the_images_are_mirrored():
+def test_shifts_are_uniform_and_half_of_the_images_are_mirrored():
     draw = Augment(2, flip=True).draw(0, 0, 0, 20_000)
     for begins in (draw.down, draw.right):
         counts = np.bincount(begins + 2)
@@ -83,7 +83,7 @@ def test_crops_begin_everywhere_alike_and_half_of_the_images_are_mirrored():
 
 @pytest.mark.parametrize("budget", [0, 2**20], ids=["streaming", "resident"])
 @pytest.mark.parametrize(("k", "world_size"), [(1, 1), (3, 1), (2, 2), (1, 3)])
-def test_all_devices_and_workers_see_the_images_that_one_would_see(budget, k, world_size):
+def test_augmented_images_are_the_same_for_any_devices_and_workers(budget, k, world_size):
     split = ArraySplit(images_of((26, 2, 5, 6)), np.arange(26, dtype=np.int32))
     options = dict(raw=True, resident_bytes=budget, augment=Augment(3, True))
     workers = [
@@ -93,26 +93,26 @@ def test_all_devices_and_workers_see_the_images_that_one_would_see(budget, k, wo
         order = np.random.RandomState([5, epoch]).permutation(26)
         parts = [list(worker) for worker in workers]
         for step, batches in enumerate(zip(*parts)):
-            wanted = order[8 * step : 8 * step + 8]
-            found = np.concatenate([x.asnumpy() for xs, _ in batches for x in xs])
-            draw = Augment(3, True).draw(5, epoch, step, len(wanted))
-            assert np.array_equal(found, by_numpy(split.images[wanted], draw, 3))
+            expected = order[8 * step : 8 * step + 8]
+            result = np.concatenate([x.asnumpy() for xs, _ in batches for x in xs])
+            draw = Augment(3, True).draw(5, epoch, step, len(expected))
+            assert np.array_equal(result, by_numpy(split.images[expected], draw, 3))
 
 
 @pytest.mark.parametrize(
     "colours", [((0.4,), (0.2,)), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
 )
-def test_images_are_normalised_channel_by_channel(colours):
+def test_images_are_normalized_per_channel(colours):
     mean, deviation = (np.array(each).reshape(1, -1, 1, 1) for each in colours)
     images = images_of((5, mean.size, 4, 6))
-    wanted = (images / 255 - mean) / deviation
+    expected = (images / 255 - mean) / deviation
     function = make_input(colours)
     symbol = function(mx.sym, mx.sym.var("x"))
     for ctx in contexts(2):
         x = nd.array(images, ctx, np.uint8)
-        for found in (function(nd, x), symbol.bind(ctx, {"x": x}).forward()[0]):
-            assert found.context == ctx
-            np.testing.assert_allclose(found.asnumpy(), wanted, rtol=1e-5, atol=1e-6)
+        for result in (function(nd, x), symbol.bind(ctx, {"x": x}).forward()[0]):
+            assert result.context == ctx
+            np.testing.assert_allclose(result.asnumpy(), expected, rtol=1e-5, atol=1e-6)
 
 
 # --- mixup: every image with the one at the other end of the whole batch, whatever devices, workers
@@ -151,24 +151,24 @@ def mixed_by_numpy(images, labels, share):
 @examples(15, 30)
 @given(**sizes, alpha=st.floats(0, 10), raw=st.booleans())
 @example(n=1, batch=1, k=1, seed=1, alpha=0.0078125, raw=False)  # draws 1.9e-45
-def test_the_mixtures_are_those_of_the_formula_on_any_number_of_devices(
-    budget, n, batch, k, seed, alpha, raw
-):
+def test_mixup_equals_its_formula_on_any_number_of_devices(budget, n, batch, k, seed, alpha, raw):
     split = split_of(n)
     options = dict(raw=raw, prefetch=1, resident_bytes=budget, mixup=Mixup(alpha))
     loader = Loader(split, contexts(k), batch, seed, **options)
-    assert loader.resident == bool(budget)
+    assert loader.is_resident == bool(budget)
     for epoch in range(2):
         order = np.random.RandomState([seed, epoch]).permutation(n)
         batches = list(loader)
         assert len(batches) == -(-n // batch)
         for step, (xs, ys) in enumerate(batches):
-            wanted = order[step * batch : (step + 1) * batch]
+            expected = order[step * batch : (step + 1) * batch]
             images, labels = mixed_by_numpy(
-                split.images[wanted], split.labels[wanted], Mixup(alpha).draw(seed, epoch, step)
+                split.images[expected], split.labels[expected], Mixup(alpha).draw(seed, epoch, step)
             )
             assert (
-                [a.context for a in xs] == [a.context for a in ys] == contexts(min(k, len(wanted)))
+                [a.context for a in xs]
+                == [a.context for a in ys]
+                == contexts(min(k, len(expected)))
             )
             assert [len(x) for x in xs] == [len(y) for y in ys]
             assert all(a.dtype == np.float32 for a in (*xs, *ys))
@@ -180,7 +180,7 @@ def test_the_mixtures_are_those_of_the_formula_on_any_number_of_devices(
 
 @examples(15, 30)
 @given(**sizes, prefetch=st.integers(0, 3), workers=st.integers(1, 4))
-def test_both_paths_any_devices_and_workers_give_the_same_bits(
+def test_streaming_and_resident_batches_are_bit_identical_with_augmentation(
     n, batch, k, seed, prefetch, workers
 ):
     """Partners are cropped and mirrored as they are where they come as themselves. Of a small last
@@ -196,9 +196,9 @@ def test_both_paths_any_devices_and_workers_give_the_same_bits(
 
     expected = list(batches_of(*loaders(cpus(1), prefetch=0)))
     for options in (dict(resident_bytes=2**20), dict(prefetch=prefetch)):
-        found = list(batches_of(*loaders(contexts(k), workers, **options)))
-        assert len(found) == len(expected)
-        assert all(map(np.array_equal, chain(*found), chain(*expected)))
+        result = list(batches_of(*loaders(contexts(k), workers, **options)))
+        assert len(result) == len(expected)
+        assert all(map(np.array_equal, chain(*result), chain(*expected)))
 
 
 def test_a_partner_is_augmented_as_it_is_in_the_batch():
@@ -207,15 +207,15 @@ def test_a_partner_is_augmented_as_it_is_in_the_batch():
         Loader(split, contexts(2), 5, 4, raw=True, augment=Augment(2, flip=True), mixup=mixup)
         for mixup in (None, Mixup(1))
     )
-    for step, (found, (images, labels)) in enumerate(zip(batches_of(mixed), batches_of(plain))):
+    for step, (result, (images, labels)) in enumerate(zip(batches_of(mixed), batches_of(plain))):
         expected = mixed_by_numpy(images, labels, Mixup(1).draw(4, 0, step))
-        np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-4)
-        np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
+        np.testing.assert_allclose(result[0], expected[0], rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(result[1], expected[1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("budget", BUDGETS.values(), ids=list(BUDGETS))
 @pytest.mark.parametrize("changed", [False, True])
-def test_a_restored_loader_goes_on_with_the_same_batches(budget, changed):
+def test_a_restored_loader_resumes_with_the_same_batches(budget, changed):
     def loader(seed):
         options = dict(raw=True, resident_bytes=budget)
         if changed:
@@ -230,9 +230,9 @@ def test_a_restored_loader_goes_on_with_the_same_batches(budget, changed):
     batches.close()  # it has read ahead
     first = loader(5)
     expected = [batch for _ in range(2) for batch in batches_of(first)]
-    found = [batch for _ in range(2) for batch in batches_of(late)]
-    assert len(found) == 6
-    assert all(map(np.array_equal, chain(*found), chain(*expected[2:])))
+    result = [batch for _ in range(2) for batch in batches_of(late)]
+    assert len(result) == 6
+    assert all(map(np.array_equal, chain(*result), chain(*expected[2:])))
 
 
 class CountingSplit(ArraySplit):
@@ -252,7 +252,7 @@ def test_nothing_is_read_twice_by_one_worker(world_size, most):
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.2, 1, 5])
-def test_shares_are_distributed_as_beta(alpha):
+def test_mixup_shares_have_a_beta_distribution(alpha):
     """Mean 1/2, variance 1 / (4 (2 alpha + 1)), skewness 0; within five standard errors of 1,500
     draws.
     """

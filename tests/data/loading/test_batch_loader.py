@@ -36,10 +36,10 @@ sizes = dict(
 @pytest.mark.parametrize("budget", RESIDENT.values(), ids=list(RESIDENT))
 @settings(max_examples=25, deadline=None)
 @given(**sizes, shuffle=st.booleans())
-def test_every_image_comes_once_per_epoch_with_its_label(budget, n, batch, k, seed, shuffle):
+def test_every_image_occurs_once_per_epoch_with_its_label(budget, n, batch, k, seed, shuffle):
     options = dict(shuffle=shuffle, raw=True, prefetch=1, resident_bytes=budget)
     loader = Loader(split_of(n), contexts(k), batch, seed, **options)
-    assert loader.resident == bool(budget)
+    assert loader.is_resident == bool(budget)
     for _ in range(2):
         seen = []
         batches = list(loader)
@@ -56,7 +56,7 @@ def test_every_image_comes_once_per_epoch_with_its_label(budget, n, batch, k, se
 
 @settings(max_examples=25, deadline=None)
 @given(**sizes, raw=st.booleans())
-def test_both_paths_give_the_same_shards_to_the_bit(n, batch, k, seed, raw):
+def test_streaming_and_resident_shards_are_bit_identical(n, batch, k, seed, raw):
     streamed, resident = (
         Loader(split_of(n), contexts(k), batch, seed, raw=raw, prefetch=0, resident_bytes=b)
         for b in RESIDENT.values()
@@ -73,7 +73,7 @@ def labels_of(loader):
     return [np.concatenate([y.asnumpy() for y in ys]).tolist() for _, ys in loader]
 
 
-def test_the_order_depends_on_seed_and_epoch_alone():
+def test_the_order_depends_only_on_seed_and_epoch():
     a = Loader(split_of(40), contexts(1), 8, seed=7)
     b = Loader(split_of(40), contexts(3), 8, seed=7, prefetch=0)
     first, second = labels_of(a), labels_of(a)
@@ -84,8 +84,8 @@ def test_the_order_depends_on_seed_and_epoch_alone():
 
 @given(st.integers(1, 30), st.integers(1, 12), st.lists(st.integers(1, 3), min_size=1, max_size=3))
 @settings(max_examples=20, deadline=None)
-def test_workers_devices_get_the_shards_that_those_of_one_worker_would(n, batch, counts):
-    """With different numbers of devices, too; without these numbers, each has as many."""
+def test_shards_do_not_depend_on_the_division_into_workers(n, batch, counts):
+    """Also with different numbers of devices. By default, all workers have equally many."""
 
     def shards(k, *workers, **more):
         batches = list(Loader(split_of(n), contexts(k), batch, 3, *workers, **more))
@@ -112,7 +112,7 @@ def test_a_split_that_is_larger_than_any_array_of_mxnet_streams():
     split.labels = np.zeros(14_300, np.int32)
     assert split.images.size > 2**31
     loader = Loader(split, contexts(2), 4, resident_bytes=2**33, raw=True, prefetch=0)
-    assert not loader.resident
+    assert not loader.is_resident
     xs, _ = next(iter(loader))
     assert [x.shape for x in xs] == [(2, 3, 224, 224)] * 2
     assert (xs[1].asnumpy() == 7).all()
@@ -154,7 +154,7 @@ class RecordingSplit(FailingSplit):
     def batch(self, indices):
         raise AssertionError("it is read ahead")
 
-    def begin(self, indices, seeds=None):
+    def start_reading(self, indices, seeds=None):
         split, first = self, indices[0]
         split.noted.append(("begin", first))
 
@@ -172,7 +172,7 @@ class RecordingSplit(FailingSplit):
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_what_others_read_is_begun_a_batch_ahead(prefetch):
+def test_read_ahead_splits_start_each_batch_one_batch_early(prefetch):
     split = RecordingSplit()
     batches = list(Loader(split, contexts(1), 4, shuffle=False, prefetch=prefetch))
     assert [ys[0].asnumpy().tolist() for _, ys in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
@@ -181,7 +181,7 @@ def test_what_others_read_is_begun_a_batch_ahead(prefetch):
 
 
 @pytest.mark.parametrize("prefetch", [0, 1])
-def test_leaving_the_loop_early_gives_up_what_was_begun(prefetch):
+def test_leaving_the_loop_early_cancels_started_readings(prefetch):
     split = RecordingSplit()
     batches = iter(Loader(split, contexts(1), 2, shuffle=False, prefetch=prefetch))
     next(batches)
@@ -191,7 +191,7 @@ def test_leaving_the_loop_early_gives_up_what_was_begun(prefetch):
 
 
 @pytest.mark.parametrize("prefetch", [0, 1])
-def test_where_images_are_wrong_their_partners_are_given_up(prefetch):
+def test_an_error_cancels_the_readings_of_partners(prefetch):
     """The first of two workers: images 0, 1 with 3, 2, then 4, 5 with 7, 6, which are wrong, and
     the last are 8 with 9.
     """
@@ -203,7 +203,7 @@ def test_where_images_are_wrong_their_partners_are_given_up(prefetch):
     assert {7, 8, 9} <= set(split.all("give up"))
 
 
-def test_all_epochs_of_all_loaders_are_made_ahead_by_one_thread():
+def test_one_thread_prefetches_for_all_epochs_and_loaders():
     """MXNet keeps 5 MB for each thread that has ever changed images: 200 epochs, or trainings one
     after the other, would take a gigabyte.
     """
@@ -222,14 +222,14 @@ def test_all_epochs_of_all_loaders_are_made_ahead_by_one_thread():
     assert len(set(made_by)) == 1
 
 
-def test_what_is_made_ahead_side_by_side_does_not_wait_for_each_other():
+def test_two_prefetches_run_independently():
     assert list(zip(prefetch(iter(range(1, 9)), 1), prefetch(iter(range(11, 19)), 1))) == [
         (i, 10 + i) for i in range(1, 9)
     ]
 
 
-def test_a_forks_child_has_threads_of_its_own():
-    """It inherits none that runs, such as the one that rests here."""
+def test_the_child_of_a_fork_starts_new_prefetch_threads():
+    """It inherits no running thread, such as the idle one here."""
     assert list(prefetch(iter([1, 2, 3]), 1)) == [1, 2, 3]
     under_way = prefetch(iter(range(9)), 1)
     next(under_way)

@@ -1,4 +1,4 @@
-"""A batch cut into shards, one for each device."""
+"""Division of a batch into one shard per device."""
 
 from fractions import Fraction
 
@@ -11,7 +11,7 @@ from support.examples import examples
 
 from gluonlab.data import ArraySplit, Loader
 from gluonlab.data.loading.split_batch import (
-    in_proportion,
+    proportional_sizes,
     shard,
     shard_bounds,
     shard_sizes,
@@ -19,7 +19,7 @@ from gluonlab.data.loading.split_batch import (
 
 
 @given(st.integers(0, 40), st.integers(1, 7))
-def test_shards_are_even_parts_in_order_one_for_each_device_that_has_any(size, k):
+def test_shards_are_even_and_in_order_without_empty_ones(size, k):
     ctxs = contexts(k)
     parts = shard(nd.arange(size).reshape((size, 1)) if size else np.zeros((0, 1)), ctxs)
     assert [part.context for part in parts] == ctxs[:size]
@@ -35,9 +35,9 @@ WEIGHTS = st.lists(st.fractions(Fraction(1, 100), 100), min_size=1, max_size=6)
 
 @examples(40)
 @given(st.integers(0, 400), WEIGHTS)
-def test_numbers_in_proportion_are_the_nearest_whole_ones(size, weights):
+def test_proportional_sizes_are_the_nearest_whole_numbers(size, weights):
     """None other that add up are nearer: an image moved from one part to another brings nothing."""
-    sizes = in_proportion(size, weights)
+    sizes = proportional_sizes(size, weights)
     exact = [size * weight / sum(weights) for weight in weights]
     off = [number - quota for number, quota in zip(sizes, exact)]
     assert sum(sizes) == size and min(sizes) >= 0
@@ -48,13 +48,13 @@ def test_numbers_in_proportion_are_the_nearest_whole_ones(size, weights):
 
 @examples(40)
 @given(st.integers(0, 400), WEIGHTS)
-def test_weighted_shards_are_in_proportion_and_none_is_empty_that_need_not_be(size, weights):
-    sizes, wanted = shard_sizes(size, len(weights), weights), in_proportion(size, weights)
+def test_weighted_shards_are_proportional_and_not_empty(size, weights):
+    sizes, expected = shard_sizes(size, len(weights), weights), proportional_sizes(size, weights)
     assert sum(sizes) == size and len(sizes) == min(size, len(weights)) and 0 not in sizes
-    if 0 not in wanted:
-        assert sizes == wanted or size < len(weights)
+    if 0 not in expected:
+        assert sizes == expected or size < len(weights)
     elif size >= len(weights):  # who had none has one, and only larger ones have less
-        assert all(one == max(1, two) or 1 <= one < two for one, two in zip(sizes, wanted))
+        assert all(one == max(1, two) or 1 <= one < two for one, two in zip(sizes, expected))
 
 
 @given(st.integers(0, 100), st.integers(1, 7), st.fractions(Fraction(1, 9), 9))
@@ -63,7 +63,7 @@ def test_equal_weights_share_evenly(size, k, weight):
 
 
 @given(st.data(), st.integers(1, 40), st.integers(1, 5))
-def test_shards_of_given_sizes_are_these_in_order(data, size, k):
+def test_shards_have_the_given_sizes_in_order(data, size, k):
     weights = data.draw(st.lists(st.integers(1, 9), min_size=k, max_size=k))
     ctxs, sizes = contexts(k), shard_sizes(size, k, weights)
     parts = shard(nd.arange(size), ctxs, sizes)

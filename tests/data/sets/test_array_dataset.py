@@ -20,7 +20,7 @@ FLOATS = RANDOM.normal(0, 2, X.shape)
 
 
 def networks_input(split):
-    """What networks get of a split, by a Loader."""
+    """Return the images of a split as a Loader passes them to a network."""
     [(xs, _)] = Loader(split, [mx.cpu()], len(split), shuffle=False)
     return xs[0].asnumpy()
 
@@ -80,7 +80,7 @@ def test_images_with_channels_last_are_refused_unless_a_layout_says_what_they_ar
 
 
 @pytest.mark.parametrize("images", [X, FLOATS.astype("float32"), X.astype("int64")])
-def test_what_is_written_into_an_array_later_is_no_part_of_the_data(images):
+def test_later_writes_to_an_array_do_not_change_the_data(images):
     x, y = images.copy(), Y.astype("int32")
     data = from_arrays(x, y, x, y)
     before = networks_input(data.train)
@@ -115,7 +115,7 @@ def test_whole_numbers_of_any_kind_are_labels(labels):
         (np.where(Y, Y, 900000), r"4 classes occur .*0 to 900,000 \(0, 1, 2, 900000\), so the net"),
     ],
 )
-def test_labels_that_are_no_classes_get_one_line(labels, said):
+def test_invalid_labels_are_reported_in_one_line(labels, said):
     with pytest.raises(DataError, match=said) as caught:
         from_arrays(X, labels, X, Y)
     assert "\n" not in str(caught.value)
@@ -136,7 +136,7 @@ def test_labels_that_are_no_classes_get_one_line(labels, said):
         (X > 9, "x_train is bool .*: give bytes"),
     ],
 )
-def test_images_that_are_none_get_one_line(images, said):
+def test_invalid_images_are_reported_in_one_line(images, said):
     with pytest.raises(DataError, match=said) as caught:
         from_arrays(images, Y, X, Y)
     assert "\n" not in str(caught.value)
@@ -153,7 +153,7 @@ def test_labels_with_a_gap_and_labels_that_only_the_test_images_have_are_named()
     assert named.classes == tuple("abcd")
 
 
-def test_floats_that_are_pixels_are_told_of():
+def test_floats_that_look_like_pixels_cause_a_warning():
     with pytest.warns(GluonlabWarning, match="float64 with whole numbers up to 25., and networks"):
         from_arrays(X * 1.0, Y, X, Y)
 

@@ -8,7 +8,7 @@ from support.made_up_sources import RECORDS, cifar_batches
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import DATASETS, ArraySplit, load_dataset
-from gluonlab.data.sets.standard_datasets import as_28x28
+from gluonlab.data.sets.standard_datasets import to_28x28
 from gluonlab.errors import ConfigError, DataError, UsageError
 from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan
@@ -25,14 +25,16 @@ def test_digits_are_all_of_scikit_learns_each_in_one_split():
     # every fourth pixel of three, within the border, is the original's
     small = np.concatenate([train, test])[:, 0, 3:26:3, 3:26:3]
     labels = np.concatenate([train_labels, test_labels])
-    found = sorted((image.tobytes(), label) for image, label in zip(small, labels))
-    wanted = np.rint(source.images * 255 / 16).astype(np.uint8)
-    assert found == sorted((image.tobytes(), label) for image, label in zip(wanted, source.target))
+    result = sorted((image.tobytes(), label) for image, label in zip(small, labels))
+    expected = np.rint(source.images * 255 / 16).astype(np.uint8)
+    assert result == sorted(
+        (image.tobytes(), label) for image, label in zip(expected, source.target)
+    )
 
 
 def test_pixels_are_enlarged_threefold_with_a_border():
     images = np.random.RandomState(0).randint(0, 17, (5, 8, 8)).astype(float)
-    large = as_28x28(images)
+    large = to_28x28(images)
     assert (large.shape, large.dtype) == ((5, 1, 28, 28), np.uint8)
     for image, got in zip(images, large[:, 0]):
         expected = np.zeros((28, 28))
@@ -103,7 +105,7 @@ def test_a_slip_in_a_name_is_guessed():
 
 @pytest.mark.parametrize("name", ["digits", "synthetic"])
 def test_a_folder_that_would_not_be_read_is_refused(name):
-    """Who gives --data-dir and forgets --dataset would train on the wrong images."""
+    """With --data-dir but without --dataset, a run would train on the wrong images."""
     with pytest.raises(
         DataError, match=rf"{name} is built in .* /data/mnist: .*choose mnist, fashion-mnist"
     ):

@@ -12,8 +12,8 @@ from support.worker_processes import gone
 
 from gluonlab.data import ArraySplit, load_dataset
 from gluonlab.data.fetching.download_sources import SOURCES
-from gluonlab.data.images.image_locations import NAMES
-from gluonlab.data.sets.image_files import FileSplit, usual_size
+from gluonlab.data.images.image_locations import FORMAT_NAMES
+from gluonlab.data.sets.image_files import FileSplit, median_short_side
 from gluonlab.data.sets.image_folder import IMAGENETTE_CLASSES as IMAGENETTE
 from gluonlab.data.sets.image_folder import IMAGENETTE_NAMES as IMAGENETTES
 from gluonlab.errors import DataError, GluonlabWarning
@@ -48,12 +48,12 @@ def test_a_folder_is_every_image_with_the_class_of_its_folder(root, memory, othe
     assert (dataset.name, dataset.classes, dataset.image_shape) == ("animals", CLASSES, (3, 16, 16))
     for part, split in (("train", dataset.train), (other, dataset.test)):
         assert isinstance(split, ArraySplit if memory else FileSplit)
-        wanted = files(root, part)
+        expected = files(root, part)
         images, labels = split.batch(np.arange(len(split)))
-        assert labels.tolist() == [label for _, label in wanted]
+        assert labels.tolist() == [label for _, label in expected]
         assert labels.dtype == np.int32
         assert all(
-            np.array_equal(image, by_pillow(path, 16)) for image, (path, _) in zip(images, wanted)
+            np.array_equal(image, by_pillow(path, 16)) for image, (path, _) in zip(images, expected)
         )
 
 
@@ -74,7 +74,7 @@ def test_images_keep_their_size_when_they_are_small(tmp_path, sides, size):
     for number, side in enumerate(sides):
         paths.append(str(tmp_path / f"{number}.jpg"))
         (tmp_path / f"{number}.jpg").write_bytes(encoded(picture(0, side + 7, side)))
-    assert usual_size(paths) == size
+    assert median_short_side(paths) == size
 
 
 def test_a_tilde_is_the_home_folder(root, monkeypatch):
@@ -87,13 +87,13 @@ def test_a_tilde_is_the_home_folder(root, monkeypatch):
 
 def test_a_bad_image_is_an_error_in_the_batch_that_has_it(root):
     cut = encoded(picture(0))[:-300]
-    for content, said in ((cut, r"damaged \("), (b"no image", f"not a {NAMES}")):
+    for content, said in ((cut, r"damaged \("), (b"no image", f"not a {FORMAT_NAMES}")):
         (root / "train" / "bee" / "0002.jpg").write_bytes(content)
         with pytest.raises(DataError, match=rf"train/bee/0002.jpg: {said}.*--skip-bad"):
             load(root, memory=EVERYTHING)
     split = load(root, image_size=24).train
     assert split.batch(np.array([0, 1, 17]))[0].shape == (3, 3, 24, 24)
-    with pytest.raises(DataError, match=rf"train/bee/0002.jpg: not a {NAMES}"):
+    with pytest.raises(DataError, match=rf"train/bee/0002.jpg: not a {FORMAT_NAMES}"):
         split.batch(np.array([0, 8]))
 
 

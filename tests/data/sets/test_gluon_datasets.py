@@ -15,7 +15,7 @@ from support.devices import contexts, named
 
 from gluonlab import TrainConfig, load_dataset
 from gluonlab.data import ArraySplit, Loader, from_arrays, from_datasets
-from gluonlab.data.sets.array_dataset import weigh_classes
+from gluonlab.data.sets.array_dataset import apply_class_weights
 from gluonlab.data.sets.gluon_datasets import GluonSplit, resolve_dataset, warn_of_loaders
 from gluonlab.errors import DataError, GluonlabWarning, UsageError
 from gluonlab.study.compare_devices import compare
@@ -172,8 +172,8 @@ def test_a_run_on_data_sets_or_loaders_is_that_on_their_arrays(tmp_path):
 def test_images_that_are_read_in_each_epoch_have_the_weights_of_their_classes():
     arrays, lazy = from_arrays(PIXELS, LABELS, PIXELS, LABELS), Lazy(LAST, LABELS)
     for asked in ("balanced", [1, 2, 0.5]):
-        expected = of_all(weigh_classes(arrays, asked).train)
-        read = of_all(weigh_classes(from_datasets(lazy, lazy), asked).train)
+        expected = of_all(apply_class_weights(arrays, asked).train)
+        read = of_all(apply_class_weights(from_datasets(lazy, lazy), asked).train)
         assert read[1].shape == (60, 2)
         assert all(map(np.array_equal, read, expected))
 

@@ -1,4 +1,4 @@
-"""How folders of images may look, what is wrong with the others, and what is held out."""
+"""Layouts of image folders, error messages for others, and held-out images."""
 
 import os
 import shutil
@@ -15,9 +15,9 @@ from support.records import assert_same_splits
 
 from gluonlab.data import load_dataset
 from gluonlab.data.images.image_locations import FORMATS
-from gluonlab.data.sets.image_files import held_out
+from gluonlab.data.sets.image_files import select_held_out
 from gluonlab.data.sets.image_folder import ImageFolder
-from gluonlab.data.sets.packed_folder import pack
+from gluonlab.data.sets.packed_folder import pack_dataset
 from gluonlab.errors import DataError, GluonlabWarning
 
 IMAGE = encoded(picture(0))
@@ -49,7 +49,7 @@ def flat(root):
 
 
 def wrapped(root):
-    """As an archive unpacks: root/inner/..."""
+    """Move the folder into another one, as archives unpack: root/inner/..."""
     inside = [*root.iterdir()]
     (root / "inner").mkdir()
     for each in inside:
@@ -109,7 +109,7 @@ def test_folders_in_order_are_read_without_a_word(root, kind):
     spoil, classes = READ[kind]
     spoil(root)
     folder = ImageFolder(root)
-    assert (folder.classes, folder.remarks()) == (classes, [])
+    assert (folder.classes, folder.warnings()) == (classes, [])
     assert all(Path(path).read_bytes()[:2] == b"\xff\xd8" for path in folder.train[0])
     for (paths, labels), each in ((folder.train, 6), (folder.val, 3)):
         assert labels.tolist() == [label for label in range(3) for _ in range(each)]
@@ -133,7 +133,7 @@ def test_what_is_no_image_is_left_out_and_counted_in_one_remark(root):
 
 def test_images_beside_the_classes_are_counted(root):
     put(root, "train/a.jpg", "val/b.png", content=IMAGE)
-    assert ImageFolder(root).remarks() == [
+    assert ImageFolder(root).warnings() == [
         f"left out 2 images in no class's folder, such as {root}/train/a.jpg"
     ]
 
@@ -143,8 +143,8 @@ def test_every_format_is_read_as_pillow_reads_it(root):
     for number, (format, suffixes) in enumerate(FORMATS.items()):
         paths[format] = root / "train" / "ant" / f"{number}{suffixes[-1].upper()}"
         paths[format].write_bytes(encoded(picture(0), format))
-    found = {Path(each).name: place for place, each in enumerate(ImageFolder(root).train[0])}
-    places = [found[path.name] for path in paths.values()]
+    result = {Path(each).name: place for place, each in enumerate(ImageFolder(root).train[0])}
+    places = [result[path.name] for path in paths.values()]
     images, _ = load_dataset(f"folder:{root}", decoders=1).train.batch(np.array(places))
     for image, format in zip(images, paths):
         assert np.array_equal(image, by_pillow(paths[format], 16)), format
@@ -295,7 +295,7 @@ def test_classes_of_one_image_each_leave_nothing_to_hold_out(root):
 def test_a_folder_with_val_is_not_divided(root, spoil):
     spoil(root)
     with pytest.raises(
-        DataError, match=r"--val-share 0\.2 holds images out of train, and .*/val is there: leave"
+        DataError, match=r"--val-share 0\.2 holds images out of train, but .*/val exists: leave"
     ):
         ImageFolder(root, 0.2)
 
@@ -303,7 +303,7 @@ def test_a_folder_with_val_is_not_divided(root, spoil):
 def test_what_was_packed_has_the_same_parts(root, tmp_path):
     flat(root)
     original = load_dataset(f"folder:{root}", decoders=1, val_share=0.3)
-    pack(original, tmp_path / "packed")
+    pack_dataset(original, tmp_path / "packed")
     assert_same_splits(load_dataset(f"folder:{tmp_path / 'packed'}"), original)
 
 
@@ -315,7 +315,7 @@ NAMES = st.lists(st.text(min_size=1, max_size=8), unique=True, max_size=40)
 
 @given(NAMES, SHARES)
 def test_of_two_or_more_one_is_on_each_side_and_the_share_is_kept(names, share):
-    count = sum(held_out(names, share))
+    count = sum(select_held_out(names, share))
     if len(names) < 2:
         assert count == 0
     else:
@@ -326,15 +326,15 @@ def test_of_two_or_more_one_is_on_each_side_and_the_share_is_kept(names, share):
 @given(NAMES, SHARES, st.randoms())
 def test_the_order_of_the_names_does_not_matter(names, share, random):
     names = [*{unicodedata.normalize("NFC", name) for name in names}]
-    before = dict(zip(names, held_out(names, share)))
+    before = dict(zip(names, select_held_out(names, share)))
     random.shuffle(names)
-    assert dict(zip(names, held_out(names, share))) == before
+    assert dict(zip(names, select_held_out(names, share))) == before
 
 
 @given(NAMES.filter(bool), SHARES)
 def test_an_image_more_moves_one_other_at_most(names, share):
-    before = held_out(names, share)
-    after = held_out([*names, "one more"], share)[:-1]
+    before = select_held_out(names, share)
+    after = select_held_out([*names, "one more"], share)[:-1]
     assert sum(was != now for was, now in zip(before, after)) <= 1
 
 
@@ -342,11 +342,11 @@ def test_letters_composed_in_either_way_are_the_same():
     names = [f"caf\N{LATIN SMALL LETTER E WITH ACUTE}/{n}.jpg" for n in range(20)]
     apart = [unicodedata.normalize("NFD", name) for name in names]
     assert names != apart
-    assert held_out(names, 0.3) == held_out(apart, 0.3)
+    assert select_held_out(names, 0.3) == select_held_out(apart, 0.3)
 
 
 @pytest.mark.parametrize(("share", "held"), [(0.2, [3, 7]), (0.5, [0, 3, 6, 7, 9])])
 def test_the_choice_is_the_same_for_ever(share, held):
     """Runs that were begun with an earlier release go on with the same images."""
-    found = held_out([f"ant/{n}.jpg" for n in range(10)], share)
-    assert [n for n, out in enumerate(found) if out] == held
+    result = select_held_out([f"ant/{n}.jpg" for n in range(10)], share)
+    assert [n for n, out in enumerate(result) if out] == held

@@ -10,8 +10,8 @@ from support.image_folders import CLASSES, encoded, picture, write_folder
 from support.records import assert_same_splits, list_of_folder
 
 from gluonlab.data import load_dataset
-from gluonlab.data.sets.csv_and_record_files import ImageList, ListedImages, read_list
-from gluonlab.data.sets.csv_and_record_files import find_listed as find_images
+from gluonlab.data.sets.csv_and_record_files import ImageList, ListedImages, read_image_list
+from gluonlab.data.sets.csv_and_record_files import find_listed_images as find_images
 from gluonlab.errors import DataError, GluonlabWarning
 
 
@@ -39,9 +39,9 @@ def load(name, *root, **options):
 @pytest.mark.parametrize("memory", [0, pytest.param(2**30, marks=pytest.mark.long)])
 def test_the_images_are_those_of_the_folder(written_files, memory):
     folder = load_dataset(f"folder:{written_files / 'pictures'}", decoders=1, memory=memory)
-    found = load(written_files / "train.csv", memory=memory)
-    assert found.classes == folder.classes == CLASSES
-    assert_same_splits(found, folder)
+    result = load(written_files / "train.csv", memory=memory)
+    assert result.classes == folder.classes == CLASSES
+    assert_same_splits(result, folder)
 
 
 def ways(lines):
@@ -59,12 +59,12 @@ def ways(lines):
 
 def test_every_way_to_write_a_list_is_read_alike(place):
     lines = (place / "train.csv").read_text().splitlines()[1:]
-    wanted = find_images("train.csv")
+    expected = find_images("train.csv")
     for text in ways(lines):
         (place / "train.csv").write_bytes(text.encode())
-        found = find_images("train.csv")
-        assert found.train[0] == wanted.train[0]
-        assert found.classes == CLASSES and (found.train[1] == wanted.train[1]).all()
+        result = find_images("train.csv")
+        assert result.train[0] == expected.train[0]
+        assert result.classes == CLASSES and (result.train[1] == expected.train[1]).all()
 
 
 def test_names_with_commas_quotes_and_letters_of_any_script(place):
@@ -73,9 +73,9 @@ def test_names_with_commas_quotes_and_letters_of_any_script(place):
         (place / name).write_bytes(encoded(picture(number)))
     text = '"a, ""b"".jpg",Ä b\n"é.jpg","c,d"\n画像,Ä b\n'
     (place / "own.csv").write_text(text, encoding="utf-8")
-    found = read_list(place / "own.csv", place)
-    assert list(found.places) == [str(place / name) for name in images]
-    assert list(found.labels) == ["Ä b", "c,d", "Ä b"]
+    result = read_image_list(place / "own.csv", place)
+    assert list(result.locations) == [str(place / name) for name in images]
+    assert list(result.labels) == ["Ä b", "c,d", "Ä b"]
 
 
 @given(st.lists(st.integers(0, 30), min_size=2, max_size=8).filter(lambda them: len({*them}) > 1))
@@ -84,7 +84,7 @@ def test_whole_numbers_are_classes_in_their_order(labels):
     values = sorted(set(labels))
     assert data.classes == tuple(map(str, values))
     assert [values[label] for label in data.train[1]] == labels
-    assert any("a network numbers them" in line for line in data.remarks()) is (
+    assert any("a network numbers them" in line for line in data.warnings()) is (
         values != [*range(len(values))]
     )
 
@@ -122,7 +122,7 @@ def test_links_lead_anywhere_and_names_do_not(place, tmp_path):
         with pytest.raises(DataError, match=r"line 2 lists .* outside .*here: .* --data-dir"):
             load("train.csv")
     (place / "train.csv").write_text(lines.replace("pictures/train", f"{tmp_path}/far/train"))
-    assert len(read_list(place / "train.csv", tmp_path).places) == 9
+    assert len(read_image_list(place / "train.csv", tmp_path).locations) == 9
     (place / "pictures").symlink_to(tmp_path / "far")
     (place / "train.csv").write_text(lines)
     assert len(find_images("train.csv").train[0]) == 9
@@ -130,18 +130,18 @@ def test_links_lead_anywhere_and_names_do_not(place, tmp_path):
 
 def test_images_are_held_out_whatever_their_order(place):
     (place / "val.csv").unlink()
-    found = find_images("train.csv", None, 0.34)
-    assert sorted(found.train[1]) == [0, 0, 1, 1, 2, 2] and sorted(found.val[1]) == [0, 1, 2]
+    result = find_images("train.csv", None, 0.34)
+    assert sorted(result.train[1]) == [0, 0, 1, 1, 2, 2] and sorted(result.val[1]) == [0, 1, 2]
     turned = (place / "train.csv").read_text().splitlines()
     (place / "train.csv").write_text("\n".join(turned[:1] + turned[:0:-1]))
-    assert set(find_images("train.csv", None, 0.34).val[0]) == set(found.val[0])
+    assert set(find_images("train.csv", None, 0.34).val[0]) == set(result.val[0])
 
 
 def test_what_is_listed_twice_or_never_is_said(place):
     lines = (place / "val.csv").read_text().splitlines()
     (place / "val.csv").write_text("\n".join([*lines[:3], "pictures/train/bee/0000.jpg,bee"]))
     with pytest.warns(GluonlabWarning, match="1 image is listed for training and for validation"):
-        said = find_images("train.csv").remarks()
+        said = find_images("train.csv").warnings()
     assert said == ["no validation image is of the classes cow"]
 
 

@@ -24,11 +24,11 @@ from gluonlab.data import ArraySplit, load_dataset
 from gluonlab.data.__main__ import main
 from gluonlab.data.sets.dataset_registry import (
     DATASETS,
-    all_of_image_files,
-    is_cut_already,
-    of_image_files,
+    has_image_files,
+    image_file_datasets,
+    is_packed_dataset,
 )
-from gluonlab.data.sets.packed_folder import INDEX, PackedSplit, pack
+from gluonlab.data.sets.packed_folder import INDEX, PackedSplit, pack_dataset
 from gluonlab.errors import DataError, OutputError
 
 
@@ -45,7 +45,7 @@ def dataset(source):
 @pytest.fixture(scope="module")
 def packed_once(dataset, tmp_path_factory):
     folder = tmp_path_factory.mktemp("packed") / "packed"
-    pack(dataset, folder)
+    pack_dataset(dataset, folder)
     return folder
 
 
@@ -56,9 +56,9 @@ def packed(packed_once, tmp_path):
 
 
 @pytest.mark.parametrize("memory", [0, 2**30])
-def test_what_was_packed_is_what_the_folder_holds(dataset, packed, memory):
+def test_a_packed_folder_equals_the_original_data_set(dataset, packed, memory):
     copy = load_dataset(f"folder:{packed}", memory=memory)
-    for name in ("name", "classes", "image_shape", "defaults", "colours"):
+    for name in ("name", "classes", "image_shape", "defaults", "normalization"):
         assert getattr(copy, name) == getattr(dataset, name)
     assert_same_splits(copy, dataset)
     assert type(copy.train) is type(copy.test) is (ArraySplit if memory else PackedSplit)
@@ -74,19 +74,19 @@ def test_every_data_set_of_image_files_is_looked_for_in_its_own_place(
     place = packed if is_packed else source
     animals = DATASETS["folder:PATH"]._replace(find=lambda root: Path(root) / place.name)
     monkeypatch.setitem(DATASETS, "animals", animals)
-    assert of_image_files("animals") and "animals" in all_of_image_files()
-    assert is_cut_already("animals", str(place.parent)) is is_packed
-    assert is_cut_already(f"folder:{place}") is is_packed
+    assert has_image_files("animals") and "animals" in image_file_datasets()
+    assert is_packed_dataset("animals", str(place.parent)) is is_packed
+    assert is_packed_dataset(f"folder:{place}") is is_packed
 
 
-def test_a_place_that_is_taken_is_left_alone(dataset, tmp_path):
+def test_an_existing_target_is_not_changed(dataset, tmp_path):
     (tmp_path / "taken").mkdir()
     with pytest.raises(OutputError, match="taken exists: give a new folder"):
-        pack(dataset, tmp_path / "taken")
+        pack_dataset(dataset, tmp_path / "taken")
     assert list((tmp_path / "taken").iterdir()) == []
 
 
-def test_the_command_refuses_a_place_that_is_taken_before_it_tries_any_image(ended, empty_cwd):
+def test_the_command_refuses_an_existing_target_before_decoding(ended, empty_cwd):
     root = write_folder(empty_cwd / "animals")
     (root / "val" / "bee" / "0001.jpg").write_bytes(b"")
     (empty_cwd / "taken").mkdir()
@@ -99,7 +99,7 @@ def test_an_image_that_cannot_be_decoded_leaves_nothing_behind(tmp_path):
     root = write_folder(tmp_path / "animals")
     (root / "val" / "bee" / "0001.jpg").write_bytes(b"")
     with pytest.raises(DataError, match=r"bee/0001.jpg"):
-        pack(load_dataset(f"folder:{root}", decoders=1), tmp_path / "packed")
+        pack_dataset(load_dataset(f"folder:{root}", decoders=1), tmp_path / "packed")
     assert [path.name for path in tmp_path.iterdir()] == ["animals"]
 
 
@@ -107,7 +107,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing_behind(dataset, tmp_path):
     with full_at(20_000), pytest.raises(
         OutputError, match=r"cannot write .*packed: File too large; choose another place"
     ):
-        pack(dataset, tmp_path / "packed")
+        pack_dataset(dataset, tmp_path / "packed")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -160,7 +160,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_damage_is_said_with_its_place(packed, kind):
+def test_damage_is_reported_with_the_file(packed, kind):
     spoil, said = DAMAGES[kind]
     spoil(packed)
     with pytest.raises(DataError, match=f"{said}.*pack the folder again"):
@@ -248,7 +248,8 @@ HELD = """
 import os, sys, time
 
 def hold(event, arguments):
-    if event == "open" and str(arguments[0]).endswith("bee/0003.jpg") and "worker" in sys.argv[0]:
+    is_decoder = "decoder_process" in sys.argv[0]
+    if event == "open" and is_decoder and str(arguments[0]).endswith("bee/0003.jpg"):
         open(os.path.join(os.path.dirname(__file__), "0003.jpg"), "w").close()
         time.sleep(600)
 
@@ -303,5 +304,5 @@ def test_a_mistake_is_one_line_with_value_and_remedy(ended, empty_cwd, arguments
 
 def test_what_a_program_calls_its_images_is_packed_under_a_plain_name(dataset, tmp_path):
     named = dataclasses.replace(dataset, name="../my images")
-    pack(named, tmp_path / "packed")
+    pack_dataset(named, tmp_path / "packed")
     assert load_dataset(f"folder:{tmp_path / 'packed'}").name == "..-my-images"

@@ -14,10 +14,10 @@ from support.image_folders import CLASSES, encoded, picture, write_folder
 from support.records import assert_same_splits, records_of_folder, write_records
 
 from gluonlab.data import load_dataset
-from gluonlab.data.images.image_locations import opened
-from gluonlab.data.sets.csv_and_record_files import find_records as find_images
+from gluonlab.data.images.image_locations import open_image_file
+from gluonlab.data.sets.csv_and_record_files import find_record_images as find_images
 from gluonlab.data.sets.csv_and_record_files import read_records
-from gluonlab.data.sets.data_fingerprint import digest
+from gluonlab.data.sets.data_fingerprint import split_fingerprint
 from gluonlab.data.sets.image_files import FileSplit
 from gluonlab.errors import DataError
 
@@ -48,13 +48,15 @@ def load(name, **options):
 @pytest.mark.parametrize("memory", [0, pytest.param(2**30, marks=pytest.mark.long)])
 def test_the_images_are_those_of_the_folder(written_files, memory):
     folder = load_dataset(f"folder:{written_files / 'pictures'}", decoders=1, memory=memory)
-    found = load(written_files / "rec" / "train.rec", memory=memory)
-    assert found.classes == folder.classes == CLASSES and found.name == "rec"
-    assert isinstance(found.train, FileSplit) is (memory == 0)
-    assert_same_splits(found, folder)
+    result = load(written_files / "rec" / "train.rec", memory=memory)
+    assert result.classes == folder.classes == CLASSES and result.name == "rec"
+    assert isinstance(result.train, FileSplit) is (memory == 0)
+    assert_same_splits(result, folder)
     if not memory:
         indices, seeds = np.array([3, 1]), [5, 6]
-        ours, theirs = (each.train.begin(indices, seeds).result()[0] for each in (found, folder))
+        ours, theirs = (
+            each.train.start_reading(indices, seeds).result()[0] for each in (result, folder)
+        )
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -85,8 +87,8 @@ def test_bytes_are_found_where_mxnet_finds_them(tmp_path_factory, contents):
     path = tmp_path_factory.mktemp("bytes") / "a.rec"
     images = [b"".join(parts) for parts in contents]
     write_records(path, images, [0] * len(images))
-    places = read_records(path).places
-    assert [opened(json.loads(json.dumps(each))).read() for each in places] == images
+    places = read_records(path).locations
+    assert [open_image_file(json.loads(json.dumps(each))).read() for each in places] == images
 
 
 def test_images_are_held_out_by_their_ids_and_keep_their_numbers(tmp_path):
@@ -99,11 +101,11 @@ def test_images_are_held_out_by_their_ids_and_keep_their_numbers(tmp_path):
         ids=[10 + i for i in order],
     )  # fmt: skip
     again = find_images(f"{tmp_path}/b.rec", 0.34)
-    contents = [{opened(place).read() for place in each.val[0]} for each in (data, again)]
+    contents = [{open_image_file(place).read() for place in each.val[0]} for each in (data, again)]
     assert contents[0] == contents[1]
     for place in (*data.train[0], *data.val[0]):
         number = int(re.search(r"a\.rec, record (\d+)$", place.name)[1])
-        assert opened(place).read() == RECORDS[number]
+        assert open_image_file(place).read() == RECORDS[number]
 
 
 def test_two_files_and_other_names(place):
@@ -121,9 +123,9 @@ def test_a_digest_tells_other_records_apart(tmp_path):
     for number, images in enumerate((RECORDS, [*RECORDS[:-1], RECORDS[-1] + b"\0" * 4], RECORDS)):
         folder = tmp_path / str(number)
         folder.mkdir()
-        places = read_records(write_records(folder / "a.rec", images, LABELS)).places
+        places = read_records(write_records(folder / "a.rec", images, LABELS)).locations
         decoders = SimpleNamespace(size=16)  # a digest decodes nothing
-        texts.add(digest(FileSplit(places, np.array(LABELS), decoders)))
+        texts.add(split_fingerprint(FileSplit(places, np.array(LABELS), decoders)))
     assert len(texts) == 2
 
 
@@ -131,7 +133,7 @@ def test_labels_with_gaps_are_classes_of_these_names(tmp_path):
     write_records(tmp_path / "a.rec", RECORDS, [0, 5, 900_000] * 3)
     data = find_images(f"{tmp_path}/a.rec", 0.4)
     assert data.classes == ("0", "5", "900000") and data.train[1].max() == 2
-    assert any("labels from 0 to 900000 are 3 classes: a network" in it for it in data.remarks())
+    assert any("labels from 0 to 900000 are 3 classes: a network" in it for it in data.warnings())
 
 
 def cut(path, by=9):

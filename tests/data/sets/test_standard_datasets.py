@@ -28,7 +28,7 @@ SMALL = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """One folder for all examples of a property."""
+    """Return one folder for all examples of a property."""
     return tmp_path_factory.mktemp("files")
 
 
