@@ -26,7 +26,7 @@ from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.data.sets.dataset_registry import load_dataset
 from gluonlab.engine.mxnet_setup import Overlap, overlapping
-from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.parallel.training_loss import make_loss
@@ -44,7 +44,7 @@ def make(
     global_batch_size: Optional[int] = None,
     competitors: int = 0,
     devices: Optional[str] = None,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
     overlap: Optional[Overlap] = None,
     traced: int = 0,
     split: Optional[Mapping[str, Any]] = None,

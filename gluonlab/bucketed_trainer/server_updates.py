@@ -67,13 +67,13 @@ class UpdateOnServers:
             )
         for transfer in self._transfers:
             transfer.gather_weights()
-        self._served = self._group.serve(self._traveller(), flats, weights)
+        self._served = self._group.start_serving_weights(self._traveller(), flats, weights)
 
     def _traveller(self) -> Any:
         """The optimizer as the servers get it: gradients are divided before they travel."""
         sent = copy.copy(self._optimizer)
         sent.rescale_grad = 1.0
-        if not self._group.waits:
+        if not self._group.is_synchronous:
             workers = self._group.size
             sent.wd = sent.wd / workers
             if sent.lr_scheduler is not None:
@@ -100,7 +100,7 @@ class UpdateOnServers:
 
     def meet(self) -> None:
         """Wait for all processes; all their devices get the servers' weights as they are then."""
-        self._served.meet([transfer.array for transfer in self._transfers])
+        self._served.synchronize([transfer.array for transfer in self._transfers])
         for transfer in self._transfers:
             transfer.scatter()
 

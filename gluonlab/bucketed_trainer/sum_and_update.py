@@ -18,8 +18,8 @@ from mxnet.gluon import Parameter
 from gluonlab.bucketed_trainer.buckets import Bucket, as_nd, together
 from gluonlab.bucketed_trainer.gradient_postprocessing import SummedGradients
 from gluonlab.bucketed_trainer.stale_gradients import NOTHING, Stale
-from gluonlab.kvstores.allreduce_store import SummingKVStore
-from gluonlab.kvstores.mxnet_stores import NativeKVStore, sums_over_processes
+from gluonlab.kvstores.allreduce_store import AllreduceKVStore
+from gluonlab.kvstores.mxnet_stores import MXNetKVStore, sums_over_processes
 from gluonlab.optimizers.optimizer_step import KeyPart, KeyUpdate, foresee, update_spans
 
 
@@ -45,7 +45,7 @@ def calls_of(
     the others follow.
     """
     calls: List[Tuple[Any, Any, Any, int]]
-    if not isinstance(store, SummingKVStore):
+    if not isinstance(store, AllreduceKVStore):
         calls = [(first_key + i, each.grads, each.weights, -i) for i, each in enumerate(buckets)]
     else:
         grads, weights = (
@@ -77,10 +77,10 @@ def _call_of(
     if store is None:
         return lambda: None  # one device alone has the whole gradient
     if updates:
-        run = store.pushpull if adds else store.update_and_use_up
+        run = store.pushpull if adds else store.update_overwriting_gradients
         return partial(run, key, grads, weights, priority=priority)
-    if isinstance(store, NativeKVStore):
-        prepared: Callable[[], None] = store.prepared(key, grads, priority)
+    if isinstance(store, MXNetKVStore):
+        prepared: Callable[[], None] = store.prepare_pushpull(key, grads, priority)
         return prepared
     return partial(store.pushpull, key, grads, priority=priority)
 

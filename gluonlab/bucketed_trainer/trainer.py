@@ -49,7 +49,7 @@ from gluonlab.devices import check_distinct
 from gluonlab.engine.mxnet_fixes import living
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.kvstores.allreduce_store import is_sharded
-from gluonlab.kvstores.mxnet_stores import new_keys, sums_over_processes
+from gluonlab.kvstores.mxnet_stores import allocate_keys, sums_over_processes
 from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.models.infer_shapes import note_shapes
 from gluonlab.optimizers.optimizer_registry import is_element_wise
@@ -362,7 +362,7 @@ class BucketedTrainer(gluon.Trainer):
         store = self._kvstore
         if getattr(self, "_amp_loss_scaler", None) is None:
             return
-        if isinstance(store, GroupKVStore) and store.keeps_rest:
+        if isinstance(store, GroupKVStore) and store.keeps_residual:
             raise RunError(
                 f"amp.init_trainer: kvstore {store.type!r} with compress {store.compress} would "
                 "keep a part of the steps that amp leaves out: leave compress out"
@@ -423,7 +423,7 @@ class BucketedTrainer(gluon.Trainer):
         self.buckets = [Bucket(params) for params in groups]
         forget_compiled((param for params in groups if len(params) > 1 for param in params), blocks)
         self._freshness = Freshness(trainable, self._contexts)
-        self._first_key = new_keys(self._kvstore, len(self.buckets) + len(self._frozen))
+        self._first_key = allocate_keys(self._kvstore, len(self.buckets) + len(self._frozen))
         if not self._on_servers:
             self._calls = calls_of(
                 self._kvstore, self.buckets, self.bucket_bytes, self._update_on_kvstore,
@@ -432,7 +432,7 @@ class BucketedTrainer(gluon.Trainer):
         # a bucket is looked at as a whole, with what lies between its parameters
         looks = self._postprocess.is_needed
         # in 2 bits what is not finite spreads to its neighbours
-        looks = looks or (isinstance(self._store, GroupKVStore) and self._store.keeps_rest)
+        looks = looks or (isinstance(self._store, GroupKVStore) and self._store.keeps_residual)
         self._gaps = Gaps(self.buckets if looks else ())
         summed = SummedGradients(self._postprocess, self._gaps)
         if self._on_servers:

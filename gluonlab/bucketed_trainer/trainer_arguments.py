@@ -15,7 +15,7 @@ from mxnet.kvstore import KVStoreBase
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.errors import ConfigError, KVStoreError, RunError, said_by, unknown, warn
 from gluonlab.kvstores import KVSTORES, make_kvstore
-from gluonlab.kvstores.allreduce_store import SHARDED, SummingKVStore, is_sharded
+from gluonlab.kvstores.allreduce_store import SHARDED, AllreduceKVStore, is_sharded
 from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.optimizers.optimizer_registry import check_replicas
 
@@ -179,7 +179,7 @@ def compression_for(
 
     Raises KVStoreError for what it cannot do, or what nothing can.
     """
-    if loss_scale is not None and isinstance(store, GroupKVStore) and store.keeps_rest:
+    if loss_scale is not None and isinstance(store, GroupKVStore) and store.keeps_residual:
         raise KVStoreError(
             f"kvstore {store.type!r} with compress {store.compress}: what 2 bits have left over "
             "would hold a part of the steps that loss_scale leaves out: leave one out"
@@ -198,7 +198,9 @@ def compression_for(
             f"it compress='2bit:{float(asked.get('threshold', 0.5)):g}' instead"
         )
     if store is not None and not _compresses(store):
-        able = " or ".join(repr(name) for name, kind in KVSTORES.items() if kind.compresses)
+        able = " or ".join(
+            repr(name) for name, kind in KVSTORES.items() if kind.supports_compression
+        )
         raise KVStoreError(
             f"compression_params {asked}: kvstore {store.type!r} cannot compress gradients: "
             f"choose {able}"
@@ -227,10 +229,10 @@ def _check_two_bits(asked: "Dict[str, Any]") -> None:
 
 def _compresses(store: KVStoreBase) -> bool:
     # MXNet's do it in push, and not in pushpull
-    if isinstance(store, SummingKVStore) or "dist" in store.type:
+    if isinstance(store, AllreduceKVStore) or "dist" in store.type:
         return False
     if store.type in KVSTORES:
-        return KVSTORES[store.type].compresses
+        return KVSTORES[store.type].supports_compression
     return hasattr(store, "set_gradient_compression")
 
 

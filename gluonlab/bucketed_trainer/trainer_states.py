@@ -148,7 +148,7 @@ def _of_key(trainer: gluon.Trainer, key: Any) -> KeyState:
     if not trainer._kv_initialized:
         trainer._init_kvstore()
     if trainer._update_on_kvstore:
-        state: KeyState = trainer._kvstore.state_of(key)
+        state: KeyState = trainer._kvstore.get_key_state(key)
         return state
     arrays = tuple(flat(trainer._updaters[0].states.get(key)))
     if isinstance(trainer._updates, BucketUpdates):
@@ -178,7 +178,7 @@ def _put(trainer: gluon.Trainer, states: States, what: str) -> None:
     counts = {age.updates for state in of_keys.values() for age in state.ages.values()}
     trainer._uneven = len(counts) > 1
     if trainer._update_on_kvstore:
-        trainer._kvstore.set_states(of_keys)
+        trainer._kvstore.set_key_states(of_keys)
         return
     for updater, ctx in zip(trainer._updaters, ctxs):
         copied = partial(nd.NDArray.copyto, other=ctx)

@@ -510,14 +510,14 @@ def _below(driver: Driver, gpus: Sequence[int], level: int) -> List[int]:
 FEWEST_TO_PLACE = 3  # two devices have one way of being neighbours
 
 
-class Ground(NamedTuple):
+class ResolvedTopology(NamedTuple):
     """The topology of some devices, if it is known, and why it is that one, or unknown."""
 
     topology: Optional[Topology]
-    why: str
+    reason: str
 
 
-def ground_of(ctxs: Sequence[Any], topology: Optional[str] = None) -> Ground:
+def ground_of(ctxs: Sequence[Any], topology: Optional[str] = None) -> ResolvedTopology:
     """The topology of ``ctxs``: of the machine named ``topology``, or as NVML reports the links.
 
     ``ctxs``: each an mx.Context. The name may be a file's, ``m.json``. GPU i of a named machine is
@@ -533,14 +533,14 @@ def ground_of(ctxs: Sequence[Any], topology: Optional[str] = None) -> Ground:
             numbers = [ctx.device_id for ctx in ctxs] if on_gpus else list(range(len(ctxs)))
         if max(numbers) >= machine.world_size:  # of pcie and nvswitch there may be more
             machine = make_topology(topology, max(numbers) + 1)
-        return Ground(machine.subset(numbers), f"by the links of {topology}")
+        return ResolvedTopology(machine.subset(numbers), f"by the links of {topology}")
     if not on_gpus or len(ctxs) < FEWEST_TO_PLACE:
-        return Ground(None, "")
+        return ResolvedTopology(None, "")
     driver, numbers = nvml.known(), nvml_numbers(ctxs)
     if numbers is None:
         reason = driver.error or f"it does not know {' '.join(map(str, ctxs))}"
-        return Ground(None, f"as numbered: NVML reports no links ({reason})")
-    return Ground(nvml_topology(driver, numbers), "by the links that NVML reports")
+        return ResolvedTopology(None, f"as numbered: NVML reports no links ({reason})")
+    return ResolvedTopology(nvml_topology(driver, numbers), "by the links that NVML reports")
 
 
 def nvml_numbers(ctxs: Sequence[Any]) -> Optional[List[int]]:

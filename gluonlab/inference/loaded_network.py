@@ -32,7 +32,7 @@ from gluonlab.errors import ConfigError, DataError, RunError, warn
 from gluonlab.host.signals import ends_if_stuck
 from gluonlab.inference.input_images import Picture, by_their_names, find_pictures, split_of
 from gluonlab.inference.predictions import Mistake, Mistakes, PredictedBatch, Predictions
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.runs.data_frame import EPOCHS, frame_of_run
 from gluonlab.runs.run_reader import Description, read_finished
@@ -174,7 +174,7 @@ class LoadedRun:
     ) -> PredictedBatch:
         """Wait for the scores of a batch's parts."""
         gathered.add(parts)
-        scores, _ = gathered.whole(ALONE)
+        scores, _ = gathered.whole(SINGLE_PROCESS)
         # as an evaluation has it: such a row has no best class
         decided = (scores < np.inf).all(axis=1) & (scores > -np.inf).any(axis=1)
         if not decided.all():

@@ -16,8 +16,8 @@ from mxnet.base import _LIB, check_call
 from gluonlab.engine.local_processes import tell
 from gluonlab.engine.parameter_server_environment import parameter_servers
 from gluonlab.errors import EngineError, RunError
-from gluonlab.kvstores.mxnet_stores import new_keys
-from gluonlab.kvstores.process_groups import Group, SummingGroup
+from gluonlab.kvstores.mxnet_stores import allocate_keys
+from gluonlab.kvstores.process_groups import ProcessGroup, SummingGroup
 from gluonlab.launch.group_processes import LOCAL_RANK, LOCAL_SIZE, RANK, gpus_of
 from gluonlab.optimizers.server_optimizer import NOTE, Flat, ServerRule, first_note, server_of
 
@@ -47,7 +47,7 @@ class ParameterServer(SummingGroup):
 
     def __init__(self, name: str = SYNC) -> None:
         """``name``: what MXNet's store is made by, one of `NAMES`."""
-        self.name, self.waits = name, name != ASYNC
+        self.name, self.is_synchronous = name, name != ASYNC
         try:
             self._store = mx.kv.create(name)
         except mx.base.MXNetError:
@@ -62,7 +62,7 @@ class ParameterServer(SummingGroup):
         self.servers = parameter_servers()
         self._keys: Dict[int, int] = {}  # by the number of the sum
         self._served: Optional[ServedWeights] = None
-        if not self.waits:
+        if not self.is_synchronous:
             _install_keeping(self._store, self.servers)
         tell(_processes_here(self))  # before devices take threads, and decoders start
 
@@ -76,23 +76,23 @@ class ParameterServer(SummingGroup):
         self._served = None
         del self._store
 
-    def serve(
+    def start_serving_weights(
         self, optimizer: Any, flats: Sequence[Flat], weights: Sequence[nd.NDArray]
     ) -> ServedWeights:
-        """As `Group` says. Where processes do not wait, each has a copy of them on the servers."""
+        """Each process has a copy of them on the servers if it does not wait for the others."""
         if self._served is not None:
             raise RunError("the servers keep the weights of another trainer: make a new group")
         self._served = ServedWeights(
-            self._store, not self.waits, optimizer, flats, weights, told=self.rank == 0
+            self._store, not self.is_synchronous, optimizer, flats, weights, told=self.rank == 0
         )
         return self._served
 
     def staleness(self) -> Optional[List[int]]:
-        """As `Group` says."""
-        return None if self._served is None or self.waits else self._served.staleness
+        """As `ProcessGroup` says."""
+        return None if self._served is None or self.is_synchronous else self._served.staleness
 
     def own_devices(self, gpus: Optional[int] = None) -> Optional[str]:
-        """As `Group` says.
+        """As `ProcessGroup` says.
 
         Where the launcher has started several processes on a host, each has ``gpus`` of its GPUs,
         or one, by its number there.
@@ -107,12 +107,12 @@ class ParameterServer(SummingGroup):
 
         Where processes do not wait for each other's gradients, this waits for the sum.
         """
-        each = 1 if self.waits else self.size
+        each = 1 if self.is_synchronous else self.size
         if number not in self._keys:
-            self._keys[number] = new_keys(self._store, each)
+            self._keys[number] = allocate_keys(self._store, each)
             for key in range(self._keys[number], self._keys[number] + each):
                 self._store.init(key, nd.zeros(array.shape, dtype=array.dtype))
-        if self.waits:
+        if self.is_synchronous:
             self._store.pushpull(self._keys[number], array, priority=priority)
         else:
             self._sum_of_all(self._keys[number], array)
@@ -142,10 +142,10 @@ def _host_number() -> int:
     return 1 + int.from_bytes(digest[:BYTES], "big")
 
 
-def _processes_here(group: Group) -> int:
+def _processes_here(group: ProcessGroup) -> int:
     """How many processes of ``group`` are on this one's host, itself included; all must call it."""
     own = np.array([_host_number()])
-    return int((group.everyones(own) == own).sum())
+    return int((group.all_gather(own) == own).sum())
 
 
 # --- Weights that the servers keep and update; the optimizer travels to them as a pickle
@@ -167,7 +167,7 @@ def _install_keeping(store: Any, servers: int) -> None:
     """
     _install(store, mx.optimizer.create("test"))
     _install(store, ServerRule())
-    first = new_keys(store, servers)
+    first = allocate_keys(store, servers)
     kept = [nd.zeros((servers,)) for _ in range(servers)]  # whole on one server, or cut over all
     for key, array in enumerate(kept, start=first):
         store.init(key, nd.ones((servers,)))
@@ -198,15 +198,15 @@ class ServedWeights:
         self._asks = told or not copies
         self.staleness: Optional[List[int]] = None
         servers, workers = flats[0].servers, store.num_workers
-        first = new_keys(store, len(flats))
+        first = allocate_keys(store, len(flats))
         self._weights = range(first, first + len(flats))
         of_worker: Dict[int, Tuple[int, int]] = {}
         for key in self._weights if copies else ():
             # on the server that has the weights, where they are whole on one
-            begin = new_keys(store, servers * (workers + 1))
+            begin = allocate_keys(store, servers * (workers + 1))
             begin += (key - begin) % servers
             of_worker.update({begin + servers * rank: (key, rank) for rank in range(workers)})
-        first = new_keys(store, servers)
+        first = allocate_keys(store, servers)
         self._notes = range(first, first + servers)
         places = {key: server_of(key, servers) for key in self._notes}
         _install(store, ServerRule(optimizer, dict(zip(self._weights, flats)), of_worker, places))
@@ -234,7 +234,7 @@ class ServedWeights:
         """Queue: the gradient ``array``, of the weights at ``place``, becomes the new weights."""
         self._store.pushpull(self._targets[place], array, priority=priority)
 
-    def meet(self, arrays: Sequence[nd.NDArray]) -> None:
+    def synchronize(self, arrays: Sequence[nd.NDArray]) -> None:
         """Wait for all processes, and put the weights into ``arrays``, the same in all of them."""
         nd.waitall()  # every push of this process has been answered
         if not self._copies:

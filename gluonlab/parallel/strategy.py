@@ -23,7 +23,7 @@ from mxnet import gluon, nd
 from gluonlab.bucketed_trainer.gradient_postprocessing import Postprocess
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.engine.fast_invoke import between_passes
-from gluonlab.kvstores.process_groups import Group
+from gluonlab.kvstores.process_groups import ProcessGroup
 from gluonlab.optimizers.optimizer_states import States
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.memory_estimate import ShardSizes, Taken
@@ -269,7 +269,7 @@ class MakeNet(Protocol):
         """
 
 
-MakeStrategy = Callable[[MakeNet, gluon.HybridBlock, StrategyPlan, Group], Strategy]
+MakeStrategy = Callable[[MakeNet, gluon.HybridBlock, StrategyPlan, ProcessGroup], Strategy]
 
 
 def statistics_of(params: Iterable[gluon.Parameter]) -> List[nd.NDArray]:

@@ -136,9 +136,9 @@ def _allreduce(name: str, ctxs: "List[mx.Context]") -> "Allreduce":
         return allreduce
     from gluonlab.collectives.named_topologies import ground_of
     from gluonlab.collectives.schedule_executor import make_allreduce
-    from gluonlab.kvstores.schedule_stores import place
+    from gluonlab.kvstores.schedule_stores import place_ranks
 
-    placed = place(make_schedule(name, len(ctxs)), ground_of(ctxs))
+    placed = place_ranks(make_schedule(name, len(ctxs)), ground_of(ctxs))
     return make_allreduce(name, ctxs, placed.order)
 
 

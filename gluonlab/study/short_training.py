@@ -17,7 +17,7 @@ from gluonlab.data.sets.dataset_registry import load_dataset
 from gluonlab.devices import gpu_count
 from gluonlab.errors import DivergedError, warn
 from gluonlab.files.atomic_files import temporary_folder
-from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.parallel.data.strategy import DataParallel
 from gluonlab.parallel.strategy import Around, MakeNet
 from gluonlab.training.evaluate import Score, evaluate, evaluation_loader
@@ -93,7 +93,7 @@ class _Watched(DataParallel):
         make_net: MakeNet,
         loss: gluon.HybridBlock,
         plan: Any,
-        group: Group = ALONE,
+        group: ProcessGroup = SINGLE_PROCESS,
         *,
         watch: AccuracyProbe,
     ) -> None:

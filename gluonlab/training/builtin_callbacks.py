@@ -19,7 +19,7 @@ from mxnet import gluon, nd
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.config.option_types import LOSS, Patience
 from gluonlab.errors import DriftError
-from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.parallel.data.running_statistics import graph_with_states
 from gluonlab.parallel.strategy import Replicated, Strategy
 from gluonlab.runs.run_reader import read_lines
@@ -244,7 +244,7 @@ class StalenessNotes(BuiltInCallback):
     """Records, after each epoch, how stale the gradients were that servers have updated with."""
 
     def __init__(
-        self, group: Group, directory: "RunDirectory | NoRunDirectory", reporter: Reporter
+        self, group: ProcessGroup, directory: "RunDirectory | NoRunDirectory", reporter: Reporter
     ) -> None:
         self._group, self._directory, self._reporter = group, directory, reporter
 
@@ -297,7 +297,7 @@ class ReplicaCheck(BuiltInCallback):
         self,
         net: gluon.HybridBlock,
         statistics: bool = False,
-        group: Group = ALONE,
+        group: ProcessGroup = SINGLE_PROCESS,
         replicated: Optional[Sequence[Replicated]] = None,
         every: Optional[int] = None,
     ) -> None:
@@ -325,7 +325,7 @@ class ReplicaCheck(BuiltInCallback):
 
     def _all_names(self) -> List[str]:
         """The devices of all processes, an equal number of places for each."""
-        counts = self._group.everyones(np.array(len(self._ctxs)))
+        counts = self._group.all_gather(np.array(len(self._ctxs)))
         self._places = int(counts.max())
         known = [[ctx.device_typeid, ctx.device_id] for ctx in self._ctxs]
         table = self._of_group(np.array(known, float)).astype(int)
@@ -341,7 +341,7 @@ class ReplicaCheck(BuiltInCallback):
         """The rows of this process's devices, among those of all processes."""
         padded = np.zeros((self._places, rows.shape[1]))
         padded[: len(rows)] = rows
-        return self._group.everyones(padded).reshape(-1, rows.shape[1])
+        return self._group.all_gather(padded).reshape(-1, rows.shape[1])
 
     def after(self, step: int) -> None:
         """Compare, once all that is queued is done; every process calls this after the same steps.

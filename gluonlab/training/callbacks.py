@@ -63,7 +63,7 @@ class RunView:
         self.epochs, self.steps_per_epoch = plan.epochs, plan.steps_per_epoch
         self.step = 0
         self.stopped: Optional[str] = None  # by whom, and why
-        self._scale, self._waits = plan.loss_scale, plan.group.waits
+        self._scale, self._is_synchronous = plan.loss_scale, plan.group.is_synchronous
         self._consensus, self._speaker = consensus, ""
 
     @property
@@ -74,7 +74,7 @@ class RunView:
     @property
     def is_last_step(self) -> bool:
         """Whether training ends after the step that has been queued last."""
-        stops = self._waits and self._consensus.stops_after(self.step)
+        stops = self._is_synchronous and self._consensus.stops_after(self.step)
         return stops or self.step == self.epochs * self.steps_per_epoch
 
     def stop(self, why: str = "") -> None:

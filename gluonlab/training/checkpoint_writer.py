@@ -22,7 +22,7 @@ from mxnet import nd
 from gluonlab.config.option_types import Period
 from gluonlab.engine.fast_invoke import CopyInto
 from gluonlab.files.array_files import arrays_of, write_arrays
-from gluonlab.kvstores.process_groups import Group
+from gluonlab.kvstores.process_groups import ProcessGroup
 from gluonlab.runs import checkpoint
 from gluonlab.runs.checkpoint import Arrays, Checkpoint
 
@@ -161,7 +161,7 @@ class CheckpointGather:
     what computes them, to which each process gives zeros where others have theirs.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: ProcessGroup) -> None:
         self._group = group
         self._flat: Dict[int, nd.NDArray] = {}  # by size: a group keeps the arrays that it sums
 
@@ -171,7 +171,7 @@ class CheckpointGather:
             return GatheredState(arrays, counts)
         shapes = {name: array.shape for name, array in arrays.items()}
         told = json.dumps({"shapes": shapes, "counts": dict(counts)}).encode()
-        everyones = [json.loads(each) for each in self._group.everyones_bytes(told)]
+        everyones = [json.loads(each) for each in self._group.all_gather_bytes(told)]
         all_shapes = {name: shape for each in everyones for name, shape in each["shapes"].items()}
         together = self._summed(arrays, all_shapes)
         return GatheredState(
@@ -203,20 +203,20 @@ def _parts(flat: nd.NDArray, shapes: Mapping[str, Any]) -> Dict[str, nd.NDArray]
     return parts
 
 
-def checkpoint_of_first(checkpoint: Optional[Checkpoint], group: Group) -> Checkpoint:
+def checkpoint_of_first(checkpoint: Optional[Checkpoint], group: ProcessGroup) -> Checkpoint:
     """The checkpoint that rank 0 has, in every process."""
     if group.size == 1 and checkpoint is not None:
         return checkpoint
     own = Checkpoint({}, {}, {}, {}) if checkpoint is None else checkpoint
     parameters, optimizer, devices = (arrays_of_first(arrays, group) for arrays in own[:3])
-    state = json.loads(group.bytes_of_first(json.dumps(own.state).encode()))
+    state = json.loads(group.broadcast_bytes(json.dumps(own.state).encode()))
     return Checkpoint(parameters, optimizer, devices, state)
 
 
-def arrays_of_first(arrays: Arrays, group: Group) -> Arrays:
+def arrays_of_first(arrays: Arrays, group: ProcessGroup) -> Arrays:
     """The arrays that rank 0 gives, in every process, on the CPU."""
     if group.size == 1:
         return arrays
     file = io.BytesIO()
     write_arrays(file, arrays)
-    return arrays_of(io.BytesIO(group.bytes_of_first(file.getvalue())))
+    return arrays_of(io.BytesIO(group.broadcast_bytes(file.getvalue())))

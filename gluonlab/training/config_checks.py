@@ -32,8 +32,8 @@ from gluonlab.engine.fast_invoke import ARRAY_LIMIT
 from gluonlab.errors import ConfigError, KVStoreError, ModelError, unknown
 from gluonlab.kvstores import check_topology
 from gluonlab.kvstores.allreduce_store import SHARDED
-from gluonlab.kvstores.gradient_compression import keeps_rest
-from gluonlab.kvstores.process_groups import Group
+from gluonlab.kvstores.gradient_compression import keeps_residual
+from gluonlab.kvstores.process_groups import ProcessGroup
 from gluonlab.models.symbol_graph import parsed
 from gluonlab.optimizers.optimizer_registry import OPTIMIZERS, is_element_wise, optimizer_kind
 from gluonlab.optimizers.sgd import MOMENTUM_RULES
@@ -58,7 +58,7 @@ def check_topology_option(asked: TrainConfig) -> None:
 
 def check_checkpoints(asked: TrainConfig) -> None:
     """Raise ConfigError for --checkpoint-every with a compression that keeps a rest."""
-    if asked.checkpoint_every is not None and keeps_rest(asked.compress):
+    if asked.checkpoint_every is not None and keeps_residual(asked.compress):
         raise ConfigError(
             f"--checkpoint-every {asked.checkpoint_every} and --compress {asked.compress} "
             "contradict each other: what 2 bits have left over is in no checkpoint: "
@@ -69,7 +69,7 @@ def check_checkpoints(asked: TrainConfig) -> None:
 def check_on_nan_option(asked: TrainConfig) -> None:
     """Raise ConfigError for an unknown --on-nan, or one that compression rules out."""
     check_on_nan(asked.on_nan)
-    if asked.on_nan == "skip" and keeps_rest(asked.compress):
+    if asked.on_nan == "skip" and keeps_residual(asked.compress):
         raise ConfigError(
             f"--on-nan skip and --compress {asked.compress} contradict each other: "
             "what 2 bits have left over would hold a part of what is skipped: "
@@ -151,12 +151,12 @@ COMPRESSED = (
 WHOLE = "each server has a part of the gradient, and that needs all of it first"
 
 
-def on_servers(config: TrainConfig, group: Group) -> bool:
+def on_servers(config: TrainConfig, group: ProcessGroup) -> bool:
     """Whether the group's servers update: where it is asked for, or processes do not wait."""
-    return config.update_on_servers or not group.waits
+    return config.update_on_servers or not group.is_synchronous
 
 
-def check_on_servers(config: TrainConfig, group: Group) -> None:
+def check_on_servers(config: TrainConfig, group: ProcessGroup) -> None:
     """Raise ConfigError for a setting that cannot be carried out where servers update.
 
     ``config``: with the recipe's values.
@@ -175,7 +175,7 @@ def check_on_servers(config: TrainConfig, group: Group) -> None:
         )
 
 
-def check_going_on(option: str, config: TrainConfig, group: Group) -> None:
+def check_going_on(option: str, config: TrainConfig, group: ProcessGroup) -> None:
     """Raise ConfigError for ``option``, by which a run goes on, where servers update."""
     if on_servers(config, group):
         raise ConfigError(
@@ -184,11 +184,11 @@ def check_going_on(option: str, config: TrainConfig, group: Group) -> None:
         )
 
 
-def _named(group: Group) -> str:
-    return "--update-on-servers" if group.waits else f"--backend {group.name}"
+def _named(group: ProcessGroup) -> str:
+    return "--update-on-servers" if group.is_synchronous else f"--backend {group.name}"
 
 
-def _refused(config: TrainConfig, group: Group) -> Iterator[Tuple[str, str]]:
+def _refused(config: TrainConfig, group: ProcessGroup) -> Iterator[Tuple[str, str]]:
     if config.checkpoint_every is not None:
         yield f"--checkpoint-every {config.checkpoint_every}", STATES
     if config.clip_norm is not None:
@@ -203,7 +203,7 @@ def _refused(config: TrainConfig, group: Group) -> Iterator[Tuple[str, str]]:
         yield f"--kvstore {SHARDED}", "it updates on the devices"
     if config.split is not None and config.split != "data":
         yield f"--split {config.split}", "servers have the weights of whole networks only"
-    if config.check_replicas is not None and not group.waits:
+    if config.check_replicas is not None and not group.is_synchronous:
         reason = "processes do not wait for each other, so their weights differ between two epochs"
         yield f"--check-replicas {config.check_replicas}", reason
 
@@ -211,7 +211,7 @@ def _refused(config: TrainConfig, group: Group) -> Iterator[Tuple[str, str]]:
 FIELDS = ("sync_bn", "memory")
 
 
-def check_group(config: TrainConfig, group: Group) -> None:
+def check_group(config: TrainConfig, group: ProcessGroup) -> None:
     """Raise ConfigError for a setting that has no meaning for a group of several processes."""
     if group.size == 1:
         return

@@ -31,7 +31,7 @@ from gluonlab.data.loading.split_batch import Batch
 from gluonlab.drawing.matplotlib_figures import new_figure
 from gluonlab.files.atomic_files import atomic_path, on_disk
 from gluonlab.finite_numbers import check_parameters, check_validation_loss
-from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.parallel.strategy import Scored, Strategy
 from gluonlab.plain_text import printable
 from gluonlab.training.parallel_options import weights_of
@@ -122,7 +122,7 @@ def evaluate(
     batches: Iterable[Batch],
     classes: int,
     confusion: bool = False,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
     metrics: Optional[Mapping[str, Metric]] = None,
 ) -> Score:
     """One pass over a split's batches, of which each process of a group scores its part."""
@@ -147,11 +147,11 @@ def evaluate(
     for parts in kept:
         gathered.add(parts)
     counts = np.array([sum(values) for values in zip(*[tally.read() for tally in tallies])])
-    losses, correct, in_top5 = group.total(counts)  # float64: whole up to 2**53
+    losses, correct, in_top5 = group.all_reduce_values(counts)  # float64: whole up to 2**53
     matrix = None
     if confusion:
         counted = sum(tally.confusion.asnumpy().astype("int64") for tally in tallies)
-        matrix = group.total(counted).astype("int64")
+        matrix = group.all_reduce_values(counted).astype("int64")
         matrix = matrix.astype("int64")
     top5 = int(in_top5) if classes > TOP else None
     own = measured(metrics, *gathered.whole(group)) if metrics else None

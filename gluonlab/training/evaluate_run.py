@@ -24,7 +24,7 @@ from gluonlab.export.onnx_graph import Agreement
 from gluonlab.files.atomic_files import folder_for
 from gluonlab.finite_numbers import broken_parameters, is_healthy, may_be_early
 from gluonlab.host.signals import ends_if_stuck
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.models.pretrained import load_parameters
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.strategy import Strategy
@@ -290,7 +290,7 @@ def strategy_of(
         load_parameters(net, file, str(file), classes)
         return net
 
-    return strategy_class(plan.split.way)(trained, make_loss(own=loss), plan, ALONE)
+    return strategy_class(plan.split.way)(trained, make_loss(own=loss), plan, SINGLE_PROCESS)
 
 
 def check_finite(found: Description, strategy: Strategy) -> None:

@@ -27,7 +27,7 @@ from gluonlab.host.out_of_memory import memory_limit, used_up
 from gluonlab.host.resources import give_back as give_back_memory
 from gluonlab.host.signals import RAISED, EndRequest
 from gluonlab.kvstores.gradient_compression import FP16
-from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.parallel.strategy import MakeStrategy, Strategy
 from gluonlab.runs import run_schema
 from gluonlab.runs.checkpoint import checkpoints, with_parameters
@@ -85,7 +85,7 @@ def train(
     strategy: Optional[MakeStrategy] = None,
     reporter: Optional[Reporter] = None,
     dataset: Any = None,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
     resume: "str | Path | Interrupted | None" = None,
     autoresume: bool = False,
     callbacks: Sequence[Any] = (),
@@ -194,11 +194,11 @@ def train_plan(
             reporter.say(line)
         loop = TrainingLoop(plan, strategy, run, result, reporter, request, began, callbacks)
         with loop.callbacks.told_of_failures():
-            plan.group.begin_together()
+            plan.group.announce_training_start()
             if before is not None:
                 loop.resume(before)
             loop.train()
-            plan.group.end_together()  # what is left is rank 0's alone
+            plan.group.mark_common_exit()  # what is left is rank 0's alone
             if result.confusion is not None:
                 run.write(run_schema.ConfusionEvent(result.confusion.tolist()))
             if run.path is not None:
@@ -330,7 +330,7 @@ class TrainingLoop:
             if not (self.state.within_epoch and self.stopper.stops_after(self.log.step)):
                 self._train_batches(epoch)
             self.state.note(epoch, self.log.flush())
-            if not self.plan.group.waits and self.stopper.signal is not None:
+            if not self.plan.group.is_synchronous and self.stopper.signal is not None:
                 self._end_by_signal()
             nd.waitall()  # the last updates, too, belong to the time of this epoch
             seconds = time.perf_counter() - self.state.epoch_began
@@ -365,13 +365,13 @@ class TrainingLoop:
                     else self.profiler.step(batch, self.log.step + 1)
                 )
                 # processes that do not wait for each other count their own images
-                images = batch.size if self.plan.group.waits else batch.here
+                images = batch.size if self.plan.group.is_synchronous else batch.here
                 known = self.log.append(losses, images)
                 self.state.note(epoch, known)
                 self.reporter.step_done(batch.size, known)
                 self.callbacks.after_step(self.log.step)
                 # where processes do not wait for each other, the end of an epoch is soon enough
-                stops = self.plan.group.waits and self.stopper.stops_after(self.log.step)
+                stops = self.plan.group.is_synchronous and self.stopper.stops_after(self.log.step)
                 if not stops:
                     self.state.step_done()
                 if self.stopper.signal is not None:
@@ -412,7 +412,7 @@ class TrainingLoop:
     def _note_stop(self) -> None:
         """Record who has stopped the training, which rank 0 knows."""
         said = (self.callbacks.stopped or "").encode()
-        self.result.stopped = message = self.plan.group.bytes_of_first(said).decode()
+        self.result.stopped = message = self.plan.group.broadcast_bytes(said).decode()
         self.run.write(run_schema.StoppedEvent(self.log.step, message))
         self.reporter.say(f"{'stopped':<11}{message}")
 
@@ -421,9 +421,9 @@ class TrainingLoop:
         try:
             self.state.leave()
         except Exception:  # a second Ctrl-C ends this process, whatever becomes of the others
-            self.plan.group.end_together()
+            self.plan.group.mark_common_exit()
             raise
-        self.plan.group.end_together()
+        self.plan.group.mark_common_exit()
         self.stopper.answer()
 
 
@@ -434,7 +434,7 @@ class BestWeights:
         self,
         run: "RunDirectory | NoRunDirectory",
         strategy: Strategy,
-        group: Group,
+        group: ProcessGroup,
         early: Optional[EarlyStopping],
     ) -> None:
         self._run, self._strategy, self._group, self._early = run, strategy, group, early
@@ -461,7 +461,7 @@ class BestWeights:
             there = file is not None
             if file is not None:
                 save_arrays(folder / PARAMETERS, read_arrays(file))
-        there = bool(self._group.everyones(np.array(there))[0])
+        there = bool(self._group.all_gather(np.array(there))[0])
         if not there:
             early.forget()
         return there

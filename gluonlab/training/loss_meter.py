@@ -17,7 +17,7 @@ from mxnet import nd
 from gluonlab.engine.fast_invoke import CopyInto
 from gluonlab.errors import DivergedError
 from gluonlab.finite_numbers import diverged, is_healthy, never_healthy
-from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.training.stop_consensus import Consensus
 
 STRIDE = 4
@@ -49,7 +49,7 @@ class LossLog:
         self,
         ctxs: Sequence[mx.Context],
         may_overflow: bool = False,
-        group: Group = ALONE,
+        group: ProcessGroup = SINGLE_PROCESS,
         consensus: Optional[Consensus] = None,
     ) -> None:
         self.step = 0  # steps appended so far, in the whole run
@@ -74,20 +74,20 @@ class LossLog:
     def flush(self) -> List[StepLoss]:
         """Wait for all steps, and return those not returned yet."""
         known = self._checked(self._blocks[1].read() + self._blocks[0].read())
-        if not self._group.waits:
+        if not self._group.is_synchronous:
             self._meet(known)
         return known
 
     @property
     def cut_short(self) -> bool:
         """Whether this process, which does not wait for the others, has to stop and meet them."""
-        return not self._group.waits and (self._wrong is not None or self._consensus.came)
+        return not self._group.is_synchronous and (self._wrong is not None or self._consensus.came)
 
     def _meet(self, known: List[StepLoss]) -> None:
         """Have all processes know what each knows."""
         wrong, loss = (0, 0.0) if self._wrong is None else (self._wrong.step, self._wrong.loss)
         told = np.concatenate([[wrong, loss, self._sum, self._images], self._consensus.numbers()])
-        table = self._group.everyones(told)
+        table = self._group.all_gather(told)
         for rank, row in enumerate(table):
             if row[0]:
                 self.rest = known
@@ -139,7 +139,7 @@ class LossLog:
         if self._may_overflow:
             known = [step for step in known if math.isfinite(step.loss)]
         for place, step in enumerate(known):
-            if not is_healthy(step.loss) and not self._group.waits:
+            if not is_healthy(step.loss) and not self._group.is_synchronous:
                 self._wrong = self._wrong or step
             if self._wrong is not None:
                 return known[:place]
@@ -156,7 +156,9 @@ class LossLog:
 class _Block:
     """The losses of STRIDE consecutive steps: one row of STRIDE values on each device."""
 
-    def __init__(self, ctxs: Sequence[mx.Context], group: Group, consensus: Consensus) -> None:
+    def __init__(
+        self, ctxs: Sequence[mx.Context], group: ProcessGroup, consensus: Consensus
+    ) -> None:
         self.group, self.consensus = group, consensus
         self.rows = [nd.zeros((STRIDE,), ctx=ctx) for ctx in ctxs]
         self.cells = [[CopyInto(row[i : i + 1]) for i in range(STRIDE)] for row in self.rows]
@@ -183,11 +185,11 @@ class _Block:
         if not self.steps:
             return []
         own = _total(self.rows)
-        if not self.group.waits:
+        if not self.group.is_synchronous:
             known = [each for each in _losses(self.steps, self.images, own) if each.images]
             self.steps, self.images = [], []
             return known
-        totals = self.group.total(np.concatenate([own, self.consensus.numbers()]))
+        totals = self.group.all_reduce_values(np.concatenate([own, self.consensus.numbers()]))
         self.consensus.hear(totals[len(own) :])
         known = _losses(self.steps, self.images, totals)
         self.steps, self.images = [], []

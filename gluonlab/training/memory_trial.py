@@ -25,7 +25,7 @@ from gluonlab.data.loading.split_batch import Batch
 from gluonlab.data.sets.dataset import ReadAheadSplit, Reading, Split
 from gluonlab.errors import GluonlabError
 from gluonlab.host.resources import children, peak_bytes
-from gluonlab.kvstores.process_groups import Group
+from gluonlab.kvstores.process_groups import ProcessGroup
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.strategy import Around, MakeNet, Scored, Strategy, StrategyPlan
 from gluonlab.training.evaluate import AHEAD
@@ -102,7 +102,7 @@ class _Few(Reporter):
         self._first = self._first_score = False  # of an epoch
 
     def strategy(
-        self, make_net: MakeNet, loss: gluon.HybridBlock, plan: StrategyPlan, group: Group
+        self, make_net: MakeNet, loss: gluon.HybridBlock, plan: StrategyPlan, group: ProcessGroup
     ) -> Strategy:
         few = self
 

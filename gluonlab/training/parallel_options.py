@@ -17,7 +17,7 @@ from gluonlab.config.option_types import read_weights
 from gluonlab.data.loading.split_batch import in_proportion, shard_sizes
 from gluonlab.errors import ConfigError, DeviceError, unknown
 from gluonlab.kvstores.allreduce_store import SHARDED
-from gluonlab.kvstores.gradient_compression import keeps_rest
+from gluonlab.kvstores.gradient_compression import keeps_residual
 from gluonlab.parallel.strategy import CHANNELS, DATA, LAYERS, PIPELINE, WAYS, Parallelism
 
 OF_WAYS = {
@@ -109,7 +109,7 @@ def _check_alone(config: TrainConfig) -> None:
             f"--sync-bn is for --split data, and this is --split {config.split}, where BatchNorm "
             "looks at the microbatches of one copy of the network: leave it out"
         )
-    if keeps_rest(config.compress):
+    if keeps_residual(config.compress):
         raise ConfigError(
             f"--compress {config.compress} is for --split data, and this is "
             f"--split {config.split}: leave it out"

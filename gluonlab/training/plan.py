@@ -67,10 +67,14 @@ from gluonlab.engine.mxnet_setup import Overlap, overlapping
 from gluonlab.errors import DeviceError
 from gluonlab.gpu.cuda import NoCode
 from gluonlab.gpu.math_modes import Arithmetic, arithmetic, check_arithmetic
-from gluonlab.kvstores import check_kvstore, make_kvstore, placement_of
+from gluonlab.kvstores import check_kvstore, find_placement, make_kvstore
 from gluonlab.kvstores.allreduce_store import Placement
-from gluonlab.kvstores.gradient_compression import check_compression, compressing, in_use
-from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.kvstores.gradient_compression import (
+    check_compression,
+    effective_compression,
+    enable_compression,
+)
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.models import check_model
 from gluonlab.models.pretrained import check_pretrained
 from gluonlab.optimizers.optimizer_registry import make_optimizer, optimizer_kind
@@ -182,7 +186,7 @@ class ResolvedConfig(NamedTuple):
 def resolve_config(
     asked: TrainConfig,
     dataset: Optional[Dataset] = None,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
     own: UserComponents = NOTHING,
 ) -> ResolvedConfig:
     """Fill the gaps in ``asked``, and check all that needs neither devices nor images.
@@ -292,7 +296,7 @@ class DeviceSetup(NamedTuple):
 
 
 def set_up_devices(
-    resolved: ResolvedConfig, group: Group = ALONE, devices_per_copy: int = 1
+    resolved: ResolvedConfig, group: ProcessGroup = SINGLE_PROCESS, devices_per_copy: int = 1
 ) -> DeviceSetup:
     """Find the devices, and check all that depends on them. Raises a UsageError.
 
@@ -308,7 +312,7 @@ def set_up_devices(
     config_checks.check_sharding(str(config.optimizer), asked.kvstore, copies)
     config_checks.check_channels(str(config.optimizer), asked.split)
     store = make_kvstore(config.kvstore, [copy[0] for copy in split.copies], config.topology)
-    return DeviceSetup(ctxs, split, compressing(store, config.compress, copies, group))
+    return DeviceSetup(ctxs, split, enable_compression(store, config.compress, copies, group))
 
 
 def load_data(
@@ -351,7 +355,7 @@ def learning_rate_factor(resolved: ResolvedConfig, step_images: int, images: int
     return step_images / min(resolved.rate_batch, images)
 
 
-def find_devices(config: TrainConfig, group: Group = ALONE) -> List[mx.Context]:
+def find_devices(config: TrainConfig, group: ProcessGroup = SINGLE_PROCESS) -> List[mx.Context]:
     """The devices that ``config`` asks for, for this process of ``group``. Raises DeviceError."""
     required = on_paid_gpus() if config.require_gpu is None else config.require_gpu
     given = "" if config.devices is None else str(config.devices).strip()
@@ -410,7 +414,7 @@ class Plan:
     rates: Rates
     postprocess: Postprocess
     momentum_rule: Optional[str]
-    group: Group
+    group: ProcessGroup
     microbatches: Microbatches
     sync_bn: bool
     compress: Optional[str]
@@ -541,14 +545,14 @@ class Plan:
     @property
     def placement(self) -> Optional[Placement]:
         """Which device plays which rank in the kvstore's schedule; None where none was placed."""
-        return placement_of(self.kvstore, self.ctxs, self.split.copies)
+        return find_placement(self.kvstore, self.ctxs, self.split.copies)
 
     def placed_in_words(self) -> str:
         """``, order gpu(0) gpu(3) ..., by the links that NVML reports``, where they were placed.
 
         Of a store that is made for links its schedules by size instead of the order.
         """
-        return f", {self.placement.in_words(self.ctxs)}" if self.placement is not None else ""
+        return f", {self.placement.describe(self.ctxs)}" if self.placement is not None else ""
 
     def options_in_words(self) -> Iterator[Tuple[str, str]]:
         """(title, text) of the optimization, where it is not the usual.
@@ -618,7 +622,7 @@ class Plan:
             ),
             "compress": self.compress,
             **({"update_on_servers": True} if self.on_servers else {}),
-            **(placed.settings(self.ctxs) if placed is not None else {}),
+            **(placed.to_json(self.ctxs) if placed is not None else {}),
             "seed": self.seed,
             **(self.arithmetic._asdict() if self.ctxs[0].device_type == "gpu" else {}),
         }
@@ -639,7 +643,7 @@ class Plan:
 def make_plan(
     config: TrainConfig,
     dataset: Optional[Dataset] = None,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
     own: UserComponents = NOTHING,
 ) -> Plan:
     """Check every name and value of ``config`` against this machine.
@@ -659,7 +663,7 @@ def plan_run(
     devices: DeviceSetup,
     device_counts: Tuple[int, ...],
     dataset: Optional[Dataset] = None,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
     own: UserComponents = NOTHING,
 ) -> Plan:
     """Load the data, check all that depends on them, and fill the plan.
@@ -722,7 +726,7 @@ def plan_run(
             image_dtype=image_dtype(dataset.train),
         ),
         kvstore=kvstore,
-        compress=in_use(config.compress, len(ctxs), group),
+        compress=effective_compression(config.compress, len(ctxs), group),
         on_servers=config_checks.on_servers(config, group),
         bucket_bytes=config.bucket_bytes,
         overlap=config.overlap,

@@ -19,8 +19,8 @@ from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.images.resize_image import PILLOW
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.files.array_files import read_arrays
-from gluonlab.kvstores.gradient_compression import keeps_rest
-from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.kvstores.gradient_compression import keeps_residual
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.runs.checkpoint import Checkpoint, checkpoints, newest, remove_later
 from gluonlab.runs.run_reader import (
@@ -91,14 +91,14 @@ class Interrupted(NamedTuple):
         """
         return self.mends or not self.stopped
 
-    def epochs(self, group: Group) -> List[Epoch]:
+    def epochs(self, group: ProcessGroup) -> List[Epoch]:
         """Those that are finished at the checkpoint, after `run_directory`; rank 0 reads them."""
         own = read_lines(self.folder) if group.rank == 0 else []
         told = json.dumps([vars(line) for line in own if isinstance(line, Epoch)]).encode()
-        return [Epoch(**each) for each in json.loads(group.bytes_of_first(told))]
+        return [Epoch(**each) for each in json.loads(group.broadcast_bytes(told))]
 
 
-def interrupted(folder: "str | Path", group: Group = ALONE) -> Interrupted:
+def interrupted(folder: "str | Path", group: ProcessGroup = SINGLE_PROCESS) -> Interrupted:
     """The run in this folder, which rank 0 reads, and tells the others.
 
     Where config.json is missing or damaged, the checkpoint knows what it said. Raises DataError for
@@ -109,19 +109,23 @@ def interrupted(folder: "str | Path", group: Group = ALONE) -> Interrupted:
     return interrupted_of_first(path, found, group)
 
 
-def interrupted_of_first(path: Path, own: Optional[Interrupted], group: Group) -> Interrupted:
+def interrupted_of_first(
+    path: Path, own: Optional[Interrupted], group: ProcessGroup
+) -> Interrupted:
     """The run in this folder as rank 0 has read it, in every process."""
     found = description_of_first(path, own and own.found, group)
     about = [] if own is None else [own.damaged, own.stopped, own.mends]
-    damaged, stopped, mends = json.loads(group.bytes_of_first(json.dumps(about).encode()))
+    damaged, stopped, mends = json.loads(group.broadcast_bytes(json.dumps(about).encode()))
     checkpoint = checkpoint_of_first(own and own.checkpoint, group)
     return Interrupted(path, found, checkpoint, damaged, stopped, mends)
 
 
-def description_of_first(path: Path, own: Optional[Description], group: Group) -> Description:
+def description_of_first(
+    path: Path, own: Optional[Description], group: ProcessGroup
+) -> Description:
     """What rank 0 has read of a run's folder, in every process."""
     about = {} if own is None else {**vars(own), "folder": ""}
-    told = json.loads(group.bytes_of_first(json.dumps(about).encode()))
+    told = json.loads(group.broadcast_bytes(json.dumps(about).encode()))
     return Description(**{**told, "folder": path})
 
 
@@ -144,7 +148,7 @@ def _stopped(path: Path) -> bool:
     return any(isinstance(line, StoppedEvent) for line in read_lines(path))
 
 
-def asked(run: Interrupted, group: Group = ALONE, **given: Any) -> TrainConfig:
+def asked(run: Interrupted, group: ProcessGroup = SINGLE_PROCESS, **given: Any) -> TrainConfig:
     """What the run was asked for, with what is ``given`` now. Raises ConfigError.
 
     Other devices, or another number of processes, share batches of the size that the run had.
@@ -335,7 +339,7 @@ class Begun(NamedTuple):
 
 
 def with_checkpoints(
-    config: TrainConfig, before: Optional[Interrupted] = None, group: Group = ALONE
+    config: TrainConfig, before: Optional[Interrupted] = None, group: ProcessGroup = SINGLE_PROCESS
 ) -> TrainConfig:
     """The config of a run that can be gone on with. Raises ConfigError where that cannot be.
 
@@ -349,7 +353,7 @@ def with_checkpoints(
         raise ConfigError(
             "--autoresume goes on with the run in --out, and there is none: add --out DIR"
         )
-    if keeps_rest(config.compress):
+    if keeps_residual(config.compress):
         raise ConfigError(
             f"--autoresume and --compress {config.compress} contradict each other: "
             "what 2 bits have left over is in no checkpoint: leave one of them out"
@@ -358,7 +362,7 @@ def with_checkpoints(
     return config.replace(checkpoint_every=config.checkpoint_every or PERIOD)
 
 
-def begun(config: TrainConfig, group: Group = ALONE) -> Optional[Begun]:
+def begun(config: TrainConfig, group: ProcessGroup = SINGLE_PROCESS) -> Optional[Begun]:
     """The run in the folder ``config.out``; None where that is new or empty.
 
     Rank 0 reads it, and tells the others. Raises OutputError for a folder that is in use, or holds
@@ -367,7 +371,7 @@ def begun(config: TrainConfig, group: Group = ALONE) -> Optional[Begun]:
     own = all_or_none(group, lambda: _begun(config) if group.rank == 0 else None)
     _, own_run, own_ended = own or (None, None, None)
     has = np.array([own is not None, own_run is not None, own_ended is not None])
-    has_begun, goes_on, has_finished = group.everyones(has)[0]
+    has_begun, goes_on, has_finished = group.all_gather(has)[0]
     if not has_begun:
         return None
     folder = Path(str(config.out))
@@ -389,7 +393,9 @@ def _begun(config: TrainConfig) -> Optional[Begun]:
     return Begun(folder, run, ended)
 
 
-def as_begun(config: TrainConfig, earlier: Begun, group: Group = ALONE) -> TrainConfig:
+def as_begun(
+    config: TrainConfig, earlier: Begun, group: ProcessGroup = SINGLE_PROCESS
+) -> TrainConfig:
     """The config with what the run has settled.
 
     That is its cut into stages. Another number of processes shares batches of the size that the run
@@ -431,7 +437,7 @@ def result_of(earlier: Begun, plan: Plan, strategy: Strategy) -> Optional[Result
         matrices[-1] if matrices else None,
         stops[-1] if stops else None,
     ]
-    seconds, epochs, matrix, stopped = json.loads(group.bytes_of_first(json.dumps(told).encode()))
+    seconds, epochs, matrix, stopped = json.loads(group.broadcast_bytes(json.dumps(told).encode()))
     history = [Epoch(**each) for each in epochs]
     return Result(
         plan,
@@ -445,7 +451,7 @@ def result_of(earlier: Begun, plan: Plan, strategy: Strategy) -> Optional[Result
     )
 
 
-def anew(earlier: Begun, group: Group = ALONE) -> str:
+def anew(earlier: Begun, group: ProcessGroup = SINGLE_PROCESS) -> str:
     """Make room for a run that begins anew; what there was, in words. Raises OutputError.
 
     Rank 0 has the folder, and the words.

@@ -13,7 +13,7 @@ import numpy as np
 
 from gluonlab.errors import RunError
 from gluonlab.host.signals import RAISED, EndRequest
-from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,7 +34,9 @@ class Consensus:
     exchange every few steps anyway, so that no step waits for it.
     """
 
-    def __init__(self, group: Group = ALONE, request: Optional[EndRequest] = None) -> None:
+    def __init__(
+        self, group: ProcessGroup = SINGLE_PROCESS, request: Optional[EndRequest] = None
+    ) -> None:
         self._group, self._request = group, request or EndRequest()
         self._began, self._told_moment = time.monotonic(), 0.0
         self._told_signal: Optional[int] = None
@@ -84,7 +86,7 @@ class Consensus:
     def meet(self) -> None:
         """Have all processes know by now what each tells; every one calls this at once."""
         if self._group.size > 1:
-            self.hear(self._group.total(self.numbers()))
+            self.hear(self._group.all_reduce_values(self.numbers()))
 
     @property
     def stops(self) -> bool:
@@ -118,7 +120,7 @@ class Consensus:
         return time.monotonic() - self._began
 
 
-def all_or_none(group: Group, work: Callable[[], T]) -> T:
+def all_or_none(group: ProcessGroup, work: Callable[[], T]) -> T:
     """What ``work()`` gives, once all processes have done theirs.
 
     Raises what it raises here, and RunError where another process's has raised: no process goes on
@@ -127,10 +129,10 @@ def all_or_none(group: Group, work: Callable[[], T]) -> T:
     try:
         done = work()
     except BaseException:
-        group.everyones(np.array(1))
-        group.end_together()
+        group.all_gather(np.array(1))
+        group.mark_common_exit()
         raise
-    if group.everyones(np.array(0)).any():
-        group.end_together()
+    if group.all_gather(np.array(0)).any():
+        group.mark_common_exit()
         raise RunError("another process of this training cannot begin: its own message says why")
     return done

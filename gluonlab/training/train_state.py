@@ -14,7 +14,7 @@ from mxnet import nd
 
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.errors import DataError
-from gluonlab.kvstores.gradient_compression import keeps_rest
+from gluonlab.kvstores.gradient_compression import keeps_residual
 from gluonlab.models.symbol_graph import parsed
 from gluonlab.optimizers.optimizer_states import from_arrays, to_arrays
 from gluonlab.parallel.strategy import State, Strategy
@@ -83,7 +83,7 @@ class TrainState:
         self._waiting = Waiting(iter(()))
         self._gather = CheckpointGather(plan.group)
         # what compressed gradients have left over stays where they are summed, and servers' states
-        take = None if keeps_rest(plan.compress) or plan.on_servers else self.take
+        take = None if keeps_residual(plan.compress) or plan.on_servers else self.take
         self.checkpoints = Checkpoints(
             run.path, plan.checkpoint_period, plan.keep, take, consensus.moment
         )

@@ -25,7 +25,7 @@ from gluonlab.devices import describe
 from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import ConfigError
 from gluonlab.host.signals import ends_if_stuck
-from gluonlab.kvstores.process_groups import Group
+from gluonlab.kvstores.process_groups import ProcessGroup
 from gluonlab.models.pretrained import load_pretrained
 from gluonlab.optimizers.sgd import MXNET
 from gluonlab.parallel import strategy_class
@@ -62,7 +62,7 @@ def until_read(given: Any) -> Optional[Dataset]:
 
 
 def read_together(
-    given: Any, config: TrainConfig, own: UserComponents, group: Group
+    given: Any, config: TrainConfig, own: UserComponents, group: ProcessGroup
 ) -> Optional[Dataset]:
     """The data set that every process was ``given`` for `train`.
 
@@ -82,7 +82,7 @@ def read_together(
 def plan_together(
     config: TrainConfig,
     dataset: Optional[Dataset],
-    group: Group,
+    group: ProcessGroup,
     begun: bool = False,
     own: UserComponents = NOTHING,
     devices_per_copy: int = 1,
@@ -120,9 +120,9 @@ def plan_together(
     return all_or_none(group, lambda: plan_run(resolved, devices, counts, dataset, group, own))
 
 
-def _everyones(group: Group, count: int) -> Tuple[int, ...]:
+def _everyones(group: ProcessGroup, count: int) -> Tuple[int, ...]:
     """The counts of all processes."""
-    return tuple(group.everyones(np.array(count)).astype(int).tolist())
+    return tuple(group.all_gather(np.array(count)).astype(int).tolist())
 
 
 class Ready(NamedTuple):
@@ -337,7 +337,7 @@ OWN = (
 )  # fmt: skip
 
 
-def check_same_options(config: TrainConfig, group: Group) -> None:
+def check_same_options(config: TrainConfig, group: ProcessGroup) -> None:
     """Raise ConfigError in all processes, with the first difference, unless they agree.
 
     Processes with other options would sum gradients of different trainings, or wait for each other
@@ -346,11 +346,11 @@ def check_same_options(config: TrainConfig, group: Group) -> None:
     if group.size == 1:
         return
     told = json.dumps(_common(config), default=str).encode()
-    first, *others = [json.loads(each) for each in group.everyones_bytes(told)]
+    first, *others = [json.loads(each) for each in group.all_gather_bytes(told)]
     for rank, other in enumerate(others, start=1):
         for name in first:
             if other.get(name) != first[name]:
-                group.end_together()
+                group.mark_common_exit()
                 raise ConfigError(
                     f"the options of the processes differ: rank 0 has {_said(name, first[name])}, "
                     f"and rank {rank} {_said(name, other.get(name))}: start all with the same ones"

@@ -15,7 +15,7 @@ from mxnet import nd
 from gluonlab.data.sets.dataset import Split
 from gluonlab.engine.np_compatibility import nd_semantics, users_semantics
 from gluonlab.errors import CallbackError, ConfigError, kind_and_words
-from gluonlab.kvstores.process_groups import Group
+from gluonlab.kvstores.process_groups import ProcessGroup
 from gluonlab.runs.run_schema import number
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class GatheredScores:
             ]
         )
 
-    def whole(self, group: Group) -> "Tuple[Array, Array]":
+    def whole(self, group: ProcessGroup) -> "Tuple[Array, Array]":
         """All scores (n, classes) and labels (n,) of all processes, in order; waits for them."""
         counts, scores, labels = [], [], []
         for batch in self._batches:
@@ -197,7 +197,7 @@ class GatheredScores:
         flat = np.concatenate([each.ravel() for each in scores] or [np.zeros(0, "float32")])
         named = np.concatenate([*labels, np.zeros(0)]).astype("<i4")
         everyones = [
-            [np.frombuffer(each, kind) for each in group.everyones_bytes(own.tobytes())]
+            [np.frombuffer(each, kind) for each in group.all_gather_bytes(own.tobytes())]
             for own, kind in (
                 (np.array(counts, "<i8"), "<i8"),
                 (flat.astype("<f4"), "<f4"),

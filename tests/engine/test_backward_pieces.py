@@ -15,7 +15,7 @@ from support.splits import IMAGE, batches_of, chains, make_chain, plan_for, spli
 from gluonlab.config import TrainConfig
 from gluonlab.engine.mxnet_setup import backward_pieces, overlapping, usual_piece
 from gluonlab.errors import ConfigError
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.pipeline.strategy import staged_parallel
@@ -48,7 +48,7 @@ def bits(strategy, overlap, sizes):
 def data_parallel_on(devices, make_net, microbatches, **more):
     split = split_of("data", contexts(devices), 1)
     plan = plan_for(split, microbatches=microbatches, compress=None, **more)
-    return data_parallel(make_net, make_loss(), plan, ALONE)
+    return data_parallel(make_net, make_loss(), plan, SINGLE_PROCESS)
 
 
 @given(
@@ -78,7 +78,7 @@ def test_so_it_does_where_copies_are_pipelines(overlap, schedule):
     def strategy():
         split = split_of("pipeline", contexts(4), 2, schedule=schedule, cut=(1,))
         make = lambda ctxs, start=None: make_chain(chain, start)  # noqa: E731
-        return staged_parallel(make, make_loss(), plan_for(split), ALONE)
+        return staged_parallel(make, make_loss(), plan_for(split), SINGLE_PROCESS)
 
     assert bits(strategy(), None, [6, 5]) == bits(strategy(), overlap, [6, 5])
 

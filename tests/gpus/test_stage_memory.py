@@ -10,7 +10,7 @@ from mxnet import nd
 from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
 from gluonlab.data.loading.batch_loader import Loader
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.training_loss import make_loss
 from gluonlab.training.build_network import make_net
@@ -67,7 +67,7 @@ def taken_by(plan):
         ctx.empty_cache()
     before = [bytes_in_use(ctx.device_id) for ctx in plan.ctxs]
     make = strategy_class(plan.split.way)
-    strategy = make(partial(make_net, plan), make_loss(), plan, ALONE)
+    strategy = make(partial(make_net, plan), make_loss(), plan, SINGLE_PROCESS)
     for batch in Loader(plan.dataset.train, strategy.inputs, plan.global_batch_size, raw=True):
         strategy.step(batch)
     for batch in Loader(plan.dataset.test, strategy.inputs, plan.global_batch_size, raw=True):

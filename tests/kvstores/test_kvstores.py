@@ -14,7 +14,7 @@ from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.topology_aware import FOR_LINKS
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import KVSTORES, check_kvstore, make_kvstore
-from gluonlab.kvstores.mxnet_stores import NativeKVStore, NcclKVStore
+from gluonlab.kvstores.mxnet_stores import MXNetKVStore, NcclKVStore
 from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.kvstores.schedule_stores import ScheduleKVStore
 from gluonlab.kvstores.sharded_optimizer import ShardedKVStore
@@ -23,9 +23,9 @@ AVAILABLE = sorted(set(KVSTORES) - {"nccl"})
 
 
 def test_every_algorithm_and_every_schedule_for_links_is_a_store():
-    by_schedule = [name for name, kind in KVSTORES.items() if kind.places]
+    by_schedule = [name for name, kind in KVSTORES.items() if kind.uses_topology]
     assert by_schedule == [*ALGORITHMS, *FOR_LINKS, "sharded-optimizer"]
-    assert tuple(FOR_LINKS) == kvstores.FOR_LINKS
+    assert tuple(FOR_LINKS) == kvstores.TOPOLOGY_AWARE
 
 
 LOADED = """
@@ -53,7 +53,7 @@ def test_a_store_imports_what_it_needs(name, needs, not_needed):
 
 @pytest.mark.parametrize("method", ["broadcast", "pushpull"])
 @pytest.mark.parametrize(
-    "store", [GroupKVStore, NativeKVStore, NcclKVStore, ScheduleKVStore, ShardedKVStore]
+    "store", [GroupKVStore, MXNetKVStore, NcclKVStore, ScheduleKVStore, ShardedKVStore]
 )
 def test_stores_are_called_as_mxnet_s_are(store, method):
     own, mxnet_s = (
@@ -114,8 +114,10 @@ EARLY = {  # calls before there is an optimizer
     "load": lambda store, arrays: store.load_optimizer_states("states"),
     "reduce_scatter": lambda store, arrays: store.reduce_scatter(1, arrays, arrays),
     "update": lambda store, arrays: store.update(1),
-    "update_and_use_up": lambda store, arrays: store.update_and_use_up(1, arrays, arrays),
-    "state_of": lambda store, arrays: store.state_of(1),
+    "update_overwriting_gradients": lambda store, arrays: store.update_overwriting_gradients(
+        1, arrays, arrays
+    ),
+    "get_key_state": lambda store, arrays: store.get_key_state(1),
     "keys_to_update": lambda store, arrays: store.keys_to_update(1, {}),
 }
 

@@ -154,11 +154,11 @@ def test_gpus_stay_as_numbered_where_nvml_says_nothing(monkeypatch):
     monkeypatch.setattr(nvml, "known", lambda: nvml.Driver(error="nvidia-ml-py is not installed"))
     placed = make_kvstore("tree", ctxs).placement(ctxs)
     assert placed.order == (0, 1, 2, 3)
-    assert placed.why == "as numbered: NVML reports no links (nvidia-ml-py is not installed)"
+    assert placed.reason == "as numbered: NVML reports no links (nvidia-ml-py is not installed)"
 
 
 @pytest.mark.cpu_only("of GPUs the driver is asked for their links")
-@pytest.mark.parametrize("name", [name for name, kind in KVSTORES.items() if kind.places])
+@pytest.mark.parametrize("name", [name for name, kind in KVSTORES.items() if kind.uses_topology])
 def test_stores_on_cpu_devices_sum_the_same_with_and_without_a_named_machine(name, monkeypatch):
     """Whole numbers, so that no order changes a bit. Nobody asks the driver."""
     monkeypatch.setattr(nvml, "known", lambda: pytest.fail("NVML is looked for"))
@@ -169,7 +169,9 @@ def test_stores_on_cpu_devices_sum_the_same_with_and_without_a_named_machine(nam
         store.pushpull("weight", arrays)
         assert all(np.array_equal(array.asnumpy(), np.arange(11) * 15) for array in arrays)
         unnamed = "by the usual speeds of CPU devices" if name in FOR_LINKS else ""
-        assert store.placement(ctxs).why == (f"by the links of {topology}" if topology else unnamed)
+        assert store.placement(ctxs).reason == (
+            f"by the links of {topology}" if topology else unnamed
+        )
 
 
 BY_LINKS = "by the links of p3.16xlarge"
@@ -222,7 +224,7 @@ def test_a_run_says_and_writes_down_which_device_plays_which_rank(tmp_path):
     [
         ("ring", "p3", 2, ScheduleError, "unknown topology 'p3': choose .*p3.16xlarge"),
         ("device", "p3.16xlarge", 2, KVStoreError,
-         "topology .*: kvstore .device. is MXNet.s own.*: choose one of star,"),
+         "topology .*: kvstore .device. is built into MXNet .*: choose one of star,"),
         ("ring", "p3.8xlarge", 5, KVStoreError,
          r"kvstore 'ring' on [cg]pu\(0\) .*: p3.8xlarge has 4 devices: choose 1 to 4, not 5"),
     ],

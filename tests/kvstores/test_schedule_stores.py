@@ -303,4 +303,4 @@ def test_schedules_of_ones_own_file_sum(own, name):
     if name == "synthesised":
         assert [each.steps for each in made] == [placed.steps]
         assert store.transfers_run == placed.transfers
-        assert store.placement(ctxs).why == f"by the links of {path}"
+        assert store.placement(ctxs).reason == f"by the links of {path}"

@@ -341,7 +341,7 @@ def test_a_signal_to_one_that_does_not_wait_ends_all_with_the_epoch(tmp_path):
 
 def group_that(waits):
     group = SummingGroup(0, 2)
-    group.servers, group.waits = 1, waits
+    group.servers, group.is_synchronous = 1, waits
     group.name = "dist_sync" if waits else "dist_async"
     return group
 

@@ -21,7 +21,7 @@ from support.splits import (
 )
 
 from gluonlab.bucketed_trainer.loss_scale import LossScale, SkipNotFinite
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.training.builtin_callbacks import ReplicaCheck
@@ -72,7 +72,7 @@ def test_one_image_that_is_not_finite_leaves_no_trace(
         split_of(name, ctxs, size, share=7, **more), microbatches=Microbatches(parts),
         clip_norm=clip_norm, loss_scale=scale,
     )  # fmt: skip
-    strategy = strategy_class(name)(make, softmax(), plan, ALONE)
+    strategy = strategy_class(name)(make, softmax(), plan, SINGLE_PROCESS)
     _, found = trained(strategy, [good[0], (images, labels), *good[1:]])
     assert scale.skipped == 1
     case = {"optimizer": "sgd", "clip_norm": clip_norm}

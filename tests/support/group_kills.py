@@ -24,7 +24,7 @@ import gluonlab  # noqa: F401 # isort: skip  # first: MXNet starts faster with i
 from mxnet.kvstore.kvstore_server import _init_kvstore_server_module
 
 from gluonlab.config import TrainConfig
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.launch.parameter_server_group import ParameterServer
 from gluonlab.runs.checkpoint import checkpoints
 from gluonlab.training.loop import train
@@ -56,7 +56,7 @@ def group_of(size, work):
             work(group)
 
     if size == 1:
-        servers, workers = [], [forked(partial(work, ALONE))]
+        servers, workers = [], [forked(partial(work, SINGLE_PROCESS))]
     else:
         servers = [forked(partial(play, role)) for role in ("scheduler", "server")]
         workers = [forked(partial(play, "worker")) for _ in range(size)]

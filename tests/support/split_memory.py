@@ -25,7 +25,7 @@ import numpy as np
 
 from gluonlab.data.loading.split_batch import whole
 from gluonlab.errors import ModelError
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.models import rewrite_network
 from gluonlab.models.channel_padding import Padding
 from gluonlab.parallel.data.microbatches import Microbatches
@@ -60,7 +60,7 @@ def count_stages(case):
     plan = staged_plan(ctxs, case["size"], case["microbatches"], **case["split"])
     batches = _batches(case["shards"].trained, ctxs[0])
     with counted(ctxs) as allocated:
-        strategy = staged_parallel(make_staged(case["chain"]), softmax(), plan, ALONE)
+        strategy = staged_parallel(make_staged(case["chain"]), softmax(), plan, SINGLE_PROCESS)
         for batch in batches:
             strategy.step(batch)
     planned = [sum(taken) for taken in strategy.taken(case["shards"])]
@@ -79,7 +79,7 @@ def count_channels(case):
         with counted(ctxs) as allocated:
             strategy = channel_parallel(
                 lambda of, start=None: make_chain(case["chain"], start or of),
-                softmax(), plan, ALONE,
+                softmax(), plan, SINGLE_PROCESS,
             )  # fmt: skip
             for batch in batches:
                 strategy.step(batch)

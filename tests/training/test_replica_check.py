@@ -18,7 +18,7 @@ from support.stores import STORES
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DriftError
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.models import get_model
 from gluonlab.models.infer_shapes import complete
 from gluonlab.parallel import strategy_class
@@ -167,7 +167,7 @@ def test_a_drift_of_one_bit_is_found_in_whatever_devices_of_a_split_hold_alike(w
     plan = plan_for(split_of(way, contexts(2 * copies), 2, share=4, **more))
     chain = ([("conv", 4)], [("dense", 5), ("sigmoid", 1)], False, True)
     make = lambda ctxs, start=None: make_chain(chain, start or ctxs)  # noqa: E731
-    strategy = strategy_class(way)(make, softmax(), plan, ALONE)
+    strategy = strategy_class(way)(make, softmax(), plan, SINGLE_PROCESS)
     check = ReplicaCheck(strategy.net, replicated=strategy.replicated())
     train_on(strategy, batches_of([7, 1]))
     check.after(1)

@@ -18,7 +18,7 @@ EXCHANGES = 6
 
 def exchange(group, consensus):
     """What the losses bring about, every few steps."""
-    consensus.hear(group.total(consensus.numbers()))
+    consensus.hear(group.all_reduce_values(consensus.numbers()))
 
 
 @settings(max_examples=20)
@@ -56,10 +56,10 @@ def test_the_time_is_that_of_rank_0():
     def work(group):
         before = time.monotonic()
         if group.rank:
-            group.total(np.zeros(1))  # rank 0 has begun
+            group.all_reduce_values(np.zeros(1))  # rank 0 has begun
         consensus, begun = Consensus(group), time.monotonic()
         if group.rank == 0:
-            group.total(np.zeros(1))
+            group.all_reduce_values(np.zeros(1))
         assert consensus.moment() == 0
         asked = time.monotonic()
         exchange(group, consensus)

@@ -12,7 +12,7 @@ from gluonlab.cli.command import command
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.named_topologies import NAMES
 from gluonlab.errors import RunError
-from gluonlab.kvstores import FOR_LINKS
+from gluonlab.kvstores import TOPOLOGY_AWARE
 
 
 @command(
@@ -26,7 +26,7 @@ from gluonlab.kvstores import FOR_LINKS
 @option(
     "--algorithms",
     "NAMES",
-    f"all, or some of {', '.join(ALGORITHMS)}, {', '.join(FOR_LINKS)}, "
+    f"all, or some of {', '.join(ALGORITHMS)}, {', '.join(TOPOLOGY_AWARE)}, "
     "sharded-whole, chapter, local, device, nccl  [default: all]",
 )
 @option(

@@ -74,8 +74,8 @@ from gluonlab.errors import ConfigError, KVStoreError, RunError, unknown
 from gluonlab.files.atomic_files import temporary_folder
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores import make_kvstore
-from gluonlab.kvstores.allreduce_store import size_of
-from gluonlab.kvstores.schedule_stores import ForLinksKVStore
+from gluonlab.kvstores.allreduce_store import total_bytes
+from gluonlab.kvstores.schedule_stores import TopologyAwareKVStore
 from gluonlab.plain_text import json_text
 from gluonlab.scratch.data_parallel import allreduce as chapters_allreduce
 
@@ -132,7 +132,7 @@ def _works(name: str, ctxs: Sequence[mx.Context]) -> bool:
 
 
 def _executed(plan: NamedSchedule, whole: bool = False) -> Callable[[Arrays], Callable[[], None]]:
-    return lambda arrays: Executor(plan.schedule_for(size_of(arrays[0])), arrays, whole).run
+    return lambda arrays: Executor(plan.schedule_for(total_bytes(arrays[0])), arrays, whole).run
 
 
 def _chapter(arrays: Arrays) -> Callable[[], None]:
@@ -494,7 +494,7 @@ def measured(asked: Asked, schedules_alone: bool = False) -> AllreduceMeasuremen
     topology = ground_of(ctxs, asked.get("topology")).topology
     auto = None
     if AUTO in (names or ([AUTO] if schedules_alone or len(ctxs) <= MOST_DEVICES else [])):
-        auto = ForLinksKVStore(AUTO, asked.get("topology")).schedules(ctxs)
+        auto = TopologyAwareKVStore(AUTO, asked.get("topology")).schedules(ctxs)
     known = (*FOR_LINKS, *ALGORITHMS)
     scheduled = None if names is None else [name for name in names if name in known]
     on = auto.topology if auto and schedules_alone else topology

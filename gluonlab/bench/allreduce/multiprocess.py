@@ -43,7 +43,7 @@ def make(backend: str, processes: int, first: bool = True) -> Job:
         if not steps:
             error = buffers.check(lambda: group.allreduce(own))
             buffers.clear()
-            return {"seconds": 0.0, "difference": float(group.everyones(np.array(error)).max())}
+            return {"seconds": 0.0, "difference": float(group.all_gather(np.array(error)).max())}
         began = time.perf_counter()
         for _ in range(steps):
             group.allreduce(own)

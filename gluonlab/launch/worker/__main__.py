@@ -73,7 +73,7 @@ def main(
         group = BACKENDS[backend]()
     with group:
         tell(JOINED)
-        group.tell_begin = partial(tell, BEGUN)
+        group.on_training_start = partial(tell, BEGUN)
         group.command = os.environ.get(COMMAND, group.command)
         speaks = group.rank == 0
         reporter = make_reporter(quiet or as_json) if speaks else Reporter()

@@ -20,7 +20,7 @@ import numpy as np
 from mxnet import autograd, gluon, nd
 
 from gluonlab.engine.fast_invoke import between_passes
-from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.models.symbol_graph import Node, outputs_in, parsed
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 
@@ -39,7 +39,7 @@ class RunningStatistics:
         net: gluon.HybridBlock,
         cut: Microbatches = WHOLE,
         sync_bn: bool = False,
-        group: Group = ALONE,
+        group: ProcessGroup = SINGLE_PROCESS,
         copies: Optional[Sequence[Sequence[mx.Context]]] = None,
     ) -> None:
         """``cut``: how shards go through the network. ``group``: the processes that train it.
@@ -57,7 +57,7 @@ class RunningStatistics:
         self._images: List[int] = []  # that each device has trained on since the last `average`
         self._group = group
         own = len(self._params[0].list_ctx()) if self.exist else 0
-        everyones = group.everyones(np.array(own)).astype(int).tolist()
+        everyones = group.all_gather(np.array(own)).astype(int).tolist()
         # the first of this process's copies of the network among those of all, and their number
         self._first, self._everywhere = sum(everyones[: group.rank]), sum(everyones)
         self._flat: Optional[nd.NDArray] = None
@@ -98,7 +98,7 @@ class RunningStatistics:
         devices = len(self._params[0].list_ctx()) if self.exist else 0
         if devices * self._group.size < 2:
             return
-        seen = float(self._group.total(np.array([sum(images)]))[0])
+        seen = float(self._group.all_reduce_values(np.array([sum(images)]))[0])
         if not seen:
             return
         shares = [count / seen for count in images]

@@ -19,7 +19,7 @@ from gluonlab.bucketed_trainer.trainer_states import restore, states_of
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores.process_group_store import GroupKVStore
-from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.parallel.data.microbatches import WHOLE, LossSums, Microbatch, Microbatches
 from gluonlab.parallel.data.replica import replicas
 from gluonlab.parallel.data.running_statistics import RunningStatistics
@@ -149,7 +149,7 @@ class DataParallelStep(ReplicaStep):
         microbatches: Microbatches = WHOLE,
         sync_bn: bool = False,
         convert: Conversion = as_it_is,
-        group: Group = ALONE,
+        group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         """``net`` is initialised on ``ctxs``, and ``preprocess(F, images)`` makes its input.
 
@@ -183,7 +183,7 @@ class DataParallel(DataParallelStep, WholeParameters):
         make_net: MakeNet,
         loss: gluon.HybridBlock,
         plan: StrategyPlan,
-        group: Group = ALONE,
+        group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         self.net = make_net(plan.ctxs)
         store = plan.kvstore

@@ -21,7 +21,7 @@ from mxnet import gluon, nd
 from mxnet.gluon import nn
 
 from gluonlab.errors import ModelError
-from gluonlab.kvstores.process_groups import Group
+from gluonlab.kvstores.process_groups import ProcessGroup
 from gluonlab.models.rewrite_network import rewrite
 from gluonlab.models.symbol_graph import parsed
 from gluonlab.parallel.compiled_graph import Kind, Kinds, bytes_of
@@ -402,9 +402,9 @@ class Balanced(NamedTuple):
     shares: List[float]
     of: str
 
-    def of_rank_0(self, group: Group) -> Balanced:
+    def of_rank_0(self, group: ProcessGroup) -> Balanced:
         """What the group's first process has chosen, for all: times that are measured differ."""
-        cuts, shares = (group.everyones(np.array(each))[0] for each in (self.cuts, self.shares))
+        cuts, shares = (group.all_gather(np.array(each))[0] for each in (self.cuts, self.shares))
         return Balanced(cuts.astype(int).tolist(), shares.tolist(), self.of)
 
 

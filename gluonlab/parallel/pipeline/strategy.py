@@ -20,7 +20,7 @@ from gluonlab.bucketed_trainer.trainer_group import TrainerGroup
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores.process_group_store import GroupKVStore
-from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.parallel.data.microbatches import Microbatch
 from gluonlab.parallel.data.running_statistics import RunningStatistics
 from gluonlab.parallel.memory_estimate import ShardSizes, Taken
@@ -58,7 +58,7 @@ class StagedParallel(WholeParameters):
         make_net: MakeNet,
         loss: gluon.HybridBlock,
         plan: StrategyPlan,
-        group: Group = ALONE,
+        group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         split = plan.split
         self._copies, self._split = split.copies, split
@@ -207,7 +207,7 @@ class StagedParallel(WholeParameters):
     def _devices_with_parameters(self) -> Sequence[int]:
         return [device for device in range(len(self._copies[0])) if self._params_of(device)]
 
-    def _trainer(self, device: int, plan: StrategyPlan, group: Group) -> BucketedTrainer:
+    def _trainer(self, device: int, plan: StrategyPlan, group: ProcessGroup) -> BucketedTrainer:
         store = plan.new_kvstore(self._ctxs_of(device))
         store = store if group.size == 1 else GroupKVStore(store, group, compress=plan.compress)
         return BucketedTrainer(

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 import mxnet as mx
 from mxnet import gluon, nd
 
-from gluonlab.kvstores.process_groups import Group
+from gluonlab.kvstores.process_groups import ProcessGroup
 from gluonlab.optimizers.optimizer_states import ParameterState, States
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES
@@ -140,7 +140,7 @@ class ChannelStatistics:
         copies: Sequence[Sequence[mx.Context]],
         places: Mapping[str, str],
         cut: Microbatches,
-        group: Group,
+        group: ProcessGroup,
     ) -> None:
         self._params = params
         self._slices = {

@@ -15,7 +15,7 @@ from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.engine.fast_invoke import between_passes
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores.process_group_store import GroupKVStore
-from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.optimizers.optimizer_states import fitted, own_of
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.strategy import ReplicaStep
@@ -58,7 +58,7 @@ class ChannelParallel(ReplicaStep):
         make_net: MakeNet,
         loss: gluon.HybridBlock,
         plan: StrategyPlan,
-        group: Group = ALONE,
+        group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         self._copies = copies = plan.split.copies
         self._devices = range(plan.split.size)
@@ -181,7 +181,7 @@ class ChannelParallel(ReplicaStep):
         return split(graph, shapes, trained, plan.split.size, plan.split.channels)
 
     def _trainers(
-        self, own: Mapping[str, gluon.Parameter], plan: StrategyPlan, group: Group
+        self, own: Mapping[str, gluon.Parameter], plan: StrategyPlan, group: ProcessGroup
     ) -> "Tuple[BucketedTrainer, Optional[BucketedTrainer]]":
         """That of a device's slices, and that of the parameters that it has whole, as all have."""
         slices = self.layout.slices
@@ -194,7 +194,7 @@ class ChannelParallel(ReplicaStep):
 
 
 def _trainer(
-    params: Mapping[str, gluon.Parameter], plan: StrategyPlan, group: Group
+    params: Mapping[str, gluon.Parameter], plan: StrategyPlan, group: ProcessGroup
 ) -> BucketedTrainer:
     store = plan.new_kvstore(next(iter(params.values())).list_ctx())
     store = store if group.size == 1 else GroupKVStore(store, group, compress=plan.compress)

@@ -18,7 +18,7 @@ from gluonlab.bucketed_trainer.gradient_postprocessing import Postprocess
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.data.loading.split_batch import Batch, shard, whole
 from gluonlab.kvstores import KVSTORES, make_kvstore
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.optimizers.optimizer_registry import make_optimizer
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.strategy import data_parallel
@@ -41,7 +41,7 @@ def network(ctxs):
 
 def made(
     ctxs,
-    group=ALONE,
+    group=SINGLE_PROCESS,
     make_net=network,
     optimizer="sgd",
     store="device",

@@ -30,7 +30,7 @@ from support.sync_bn import SHAPE, Residual
 from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
 from gluonlab.data.loading.batch_loader import Loader
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.strategy import data_parallel
@@ -372,7 +372,7 @@ def test_memory_is_told_as_the_stages_take_it(microbatches):
     plan = make_plan(TrainConfig(devices=named(2), microbatches=microbatches, **settings))
     plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=100))
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    step = data_parallel(partial(make_net, plan), loss, plan, ALONE)
+    step = data_parallel(partial(make_net, plan), loss, plan, SINGLE_PROCESS)
     for batch in Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, raw=True):
         step(batch)
     for batch in Loader(plan.dataset.test, plan.ctxs, plan.global_batch_size, raw=True):

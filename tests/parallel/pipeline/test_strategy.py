@@ -25,7 +25,7 @@ from support.splits import (
 
 from gluonlab.data.loading.split_batch import shard, whole
 from gluonlab.errors import ModelError
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.pipeline.network_stages import check_cuts, layers_of, possible_cuts
 from gluonlab.parallel.pipeline.pipeline_executor import Program
@@ -70,7 +70,7 @@ def strategy_of(case, **more):
         clip_norm=case["clip_norm"], **more,
     )  # fmt: skip
     make = lambda ctxs, start=None: make_chain(case["chain"], start)  # noqa: E731
-    return staged_parallel(make, softmax(), plan, ALONE)
+    return staged_parallel(make, softmax(), plan, SINGLE_PROCESS)
 
 
 @given(cases())
@@ -251,9 +251,9 @@ def test_stages_are_cut_where_no_parameter_is_on_both_sides(pattern, borrowed, b
     make = lambda ctxs, start=None: sharing_chain(pattern, borrowed, start)  # noqa: E731
     if len(allowed) < size - 1:
         with pytest.raises(ModelError, match=r"cannot be cut into .* parameters are used on both"):
-            staged_parallel(make, softmax(), plan, ALONE)
+            staged_parallel(make, softmax(), plan, SINGLE_PROCESS)
         return
-    strategy = staged_parallel(make, softmax(), plan, ALONE)
+    strategy = staged_parallel(make, softmax(), plan, SINGLE_PROCESS)
     assert set(strategy.cuts) <= set(allowed) and len(strategy.cuts) == size - 1
     batches = batches_of([4])
     _, params = trained(strategy, batches)

@@ -24,7 +24,7 @@ from support.splits import (
 
 from gluonlab.data.loading.split_batch import shard, whole
 from gluonlab.errors import ModelError
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.models.networks import alexnet_2towers
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
@@ -120,7 +120,7 @@ def strategy_of(make, case):
         layout, case["optimizer"], Microbatches(case["microbatches"]), case["kvstore"],
         clip_norm=case["clip_norm"],
     )  # fmt: skip
-    return channel_parallel(make, softmax(), plan, ALONE)
+    return channel_parallel(make, softmax(), plan, SINGLE_PROCESS)
 
 
 def check_trains_as_one(make, case):
