@@ -13,7 +13,7 @@ import numpy as np
 from mxnet import nd
 
 from gluonlab.collectives.algorithms import ALGORITHMS, double_tree, halving_doubling, ring
-from gluonlab.collectives.cost_model import best_order, price
+from gluonlab.collectives.cost_model import find_best_order, price
 from gluonlab.collectives.lower_bounds import floor_of
 from gluonlab.collectives.named_topologies import Topology, make_topology
 from gluonlab.collectives.schedule import ALLREDUCE, OPS, REDUCE_SCATTER, Schedule, Transfer
@@ -390,7 +390,7 @@ def best_of_the_eight() -> Tuple[str, float]:
     """The cheapest of the eight algorithms there, each placed in its best order, and its price."""
     topology, size = BEAT_THE_EIGHT.topology, BEAT_THE_EIGHT.size_bytes
     made = [algorithm(topology.world_size) for algorithm in ALGORITHMS.values()]
-    placed = [one.placed(best_order(one, topology)) for one in made]
+    placed = [one.placed(find_best_order(one, topology)) for one in made]
     seconds, name = min((price(one, topology, size).seconds, one.name) for one in placed)
     return name, seconds
 
@@ -432,7 +432,7 @@ def _is_ours(schedule: Schedule) -> bool:
     own = _without_chunks(schedule)
     return any(
         own == _without_chunks(one)
-        for one in precomputed_schedules.choices(BEAT_THE_EIGHT.topology)
+        for one in precomputed_schedules.choose_schedules(BEAT_THE_EIGHT.topology)
     )
 
 

@@ -38,8 +38,8 @@ from gluonlab.collectives.topology import (
     Link,
     Route,
     Topology,
+    all_pairs,
     fully_connected,
-    pairs_of,
     switch,
 )
 from gluonlab.exercises.checkers import exercise
@@ -63,7 +63,7 @@ def wired(name: str, world_size: int, pairs: FrozenSet[Pair], latency_s: float =
     """
     routes = {
         (src, dst): Route((Link(f"{src} to {dst}", GB_PER_S),), latency_s)
-        for src, dst in pairs_of(world_size)
+        for src, dst in all_pairs(world_size)
     }
     assert pairs <= routes.keys()
     return Topology(name, world_size, routes)
@@ -80,7 +80,7 @@ def slow_wire() -> Topology:
 def two_hosts() -> Topology:
     """Hosts 0-3 and 4-7: bytes cost nothing within one, and each has one port to the network."""
     routes: Dict[Pair, Route] = {}
-    for src, dst in pairs_of(8):
+    for src, dst in all_pairs(8):
         inside = (Link(f"{src} to {dst}", INFINITE),)
         out, into = (
             f"network {way} host {rank // 4}" for way, rank in (("from", src), ("to", dst))

@@ -17,7 +17,7 @@ from gluonlab.collectives.cost_model import Price, StepPrice, price
 from gluonlab.collectives.lower_bounds import floor_of
 from gluonlab.collectives.named_topologies import Topology
 from gluonlab.collectives.render import as_page
-from gluonlab.collectives.render.schedule_scene import goal
+from gluonlab.collectives.render.schedule_scene import complete_contributions
 from gluonlab.collectives.schedule import (
     ADD,
     ALL_GATHER,
@@ -28,7 +28,7 @@ from gluonlab.collectives.schedule import (
     Transfer,
 )
 from gluonlab.collectives.verify_schedule import check as prove
-from gluonlab.collectives.verify_schedule import states
+from gluonlab.collectives.verify_schedule import simulate_contributions
 from gluonlab.errors import ScheduleError
 from gluonlab.exercises.checkers import Wrong
 from gluonlab.exercises.counterexamples import (
@@ -154,7 +154,7 @@ def check_proof(call: str, schedule: Schedule) -> None:
 
 
 def _named(call: str, schedule: Schedule, error: ScheduleError) -> Wrong:
-    every = list(states(schedule))
+    every = list(simulate_contributions(schedule))
     lost = None if schedule.collective == ALL_GATHER else _first_lost(schedule, every)
     if lost is not None:
         return lost_at(call, schedule, *lost)
@@ -179,8 +179,10 @@ def _named(call: str, schedule: Schedule, error: ScheduleError) -> Wrong:
             )
     if schedule.collective == ALL_GATHER:
         held = every[error.step][transfer.src][chunk]
-        return _not_the_owners(place, schedule, transfer, held == goal(schedule, chunk))
-    without = missing(every[-1][rank][chunk], goal(schedule, chunk))
+        return _not_the_owners(
+            place, schedule, transfer, held == complete_contributions(schedule, chunk)
+        )
+    without = missing(every[-1][rank][chunk], complete_contributions(schedule, chunk))
     if without:
         elsewhere = _elsewhere(schedule, every[-1], chunk)
         return place.wrong(
@@ -257,14 +259,14 @@ def _first_unfinished(schedule: Schedule, last: Any) -> Tuple[int, int]:
     for chunk, owner in enumerate(schedule.owner):
         ranks = [owner] if schedule.collective == REDUCE_SCATTER else range(schedule.world_size)
         for rank in ranks:
-            if last[rank][chunk] != goal(schedule, chunk):
+            if last[rank][chunk] != complete_contributions(schedule, chunk):
                 return rank, chunk
     raise AssertionError("the proof failed, and every chunk is complete")
 
 
 def _elsewhere(schedule: Schedule, last: Any, chunk: int) -> Pair:
     """Where the whole sum of a reduce-scatter's chunk is instead."""
-    whole = goal(schedule, chunk)
+    whole = complete_contributions(schedule, chunk)
     found: Optional[int] = next(
         (rank for rank in range(schedule.world_size) if last[rank][chunk] == whole), None
     )

@@ -110,7 +110,7 @@ KVSTORES: Dict[str, KVStoreKind] = {
     "bidirectional_ring": _schedule_kind("from scratch: two rings, one in each direction"),
     "halving_doubling": _schedule_kind("from scratch: partners exchange halves, then double them"),
     "hierarchical": _schedule_kind("from scratch: within groups, between groups, within groups"),
-    # all of `gluonlab.collectives.topology_aware.FOR_LINKS`
+    # all of `gluonlab.collectives.topology_aware.TOPOLOGY_AWARE`
     "multi_ring": _schedule_kind(
         "from scratch: as many rings as the links carry at once", _create_topology_aware_store
     ),

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Dict, Optional, Sequence, Tuple
 import mxnet as mx
 
 from gluonlab.collectives.algorithms import make_schedule
-from gluonlab.collectives.cost_model import best_order
+from gluonlab.collectives.cost_model import find_best_order
 from gluonlab.collectives.named_topologies import (
-    FEWEST_TO_PLACE,
+    MIN_DEVICES_TO_PLACE,
     ResolvedTopology,
-    ground_of,
     make_topology,
+    resolve_topology,
 )
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.schedule_executor import Executor
-from gluonlab.collectives.topology import cpu_devices
+from gluonlab.collectives.topology import typical_cpu_topology
 from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.kvstores.allreduce_store import (
     AllreduceKVStore,
@@ -29,7 +29,7 @@ from gluonlab.kvstores.allreduce_store import (
 
 if TYPE_CHECKING:
     from gluonlab.collectives.topology import Topology
-    from gluonlab.collectives.topology_aware import ForLinks
+    from gluonlab.collectives.topology_aware import SchedulesBySize
 
 
 class _TopologyKVStore(AllreduceKVStore):
@@ -70,7 +70,7 @@ class ScheduleKVStore(_TopologyKVStore):
 
     ``order``: which device plays which rank; see `Schedule.placed`. Without it, GPUs are placed by
     the links of this machine. With ``topology``, all devices, also CPU devices, are placed by its
-    links (`gluonlab.collectives.named_topologies.ground_of`).
+    links (`gluonlab.collectives.named_topologies.resolve_topology`).
 
     Raises ScheduleError for an unknown name or topology, and for an order that does not name every
     device once; KVStoreError for both an order and a topology.
@@ -109,7 +109,7 @@ class ScheduleKVStore(_TopologyKVStore):
         key = tuple(ctxs)
         if key not in self._placements:
             self._placements[key] = place_ranks(
-                self.schedule(len(key)), ground_of(key, self._topology)
+                self.schedule(len(key)), resolve_topology(key, self._topology)
             )
         return self._placements[key]
 
@@ -120,17 +120,20 @@ class TopologyAwareKVStore(_TopologyKVStore):
     Keys of one list are summed together, by the schedule for their number of bytes. The links are
     those of ``topology``, or those that NVML reports for GPUs. GPUs with unknown links are treated
     as GPUs behind one switch. CPU devices have typical speeds
-    (`gluonlab.collectives.topology.cpu_devices`). Raises ScheduleError for an unknown topology.
+    (`gluonlab.collectives.topology.typical_cpu_topology`). Raises ScheduleError for an unknown
+    topology.
     """
 
     def __init__(self, name: str, topology: Optional[str] = None) -> None:
         super().__init__(name, topology)
-        self._schedules_by_devices: Dict[Tuple[mx.Context, ...], Tuple[str, "ForLinks"]] = {}
+        self._schedules_by_devices: Dict[Tuple[mx.Context, ...], Tuple[str, "SchedulesBySize"]] = {}
 
     def _find_placement(self, ctxs: Sequence[mx.Context]) -> Placement:
         """Return a placement in which each device plays its own rank."""
         reason, schedules = self._schedules_with_reason(ctxs)
-        return Placement(tuple(range(len(ctxs))), reason, tuple(map(str, schedules.table())))
+        return Placement(
+            tuple(range(len(ctxs))), reason, tuple(map(str, schedules.size_thresholds()))
+        )
 
     def placement_for_training(
         self, ctxs: Sequence[mx.Context], copies: Sequence[Sequence[mx.Context]]
@@ -139,7 +142,7 @@ class TopologyAwareKVStore(_TopologyKVStore):
         first_devices = [copy[0] for copy in copies]
         return self.placement(first_devices) if len(first_devices) > 1 else None
 
-    def schedules(self, ctxs: Sequence[mx.Context]) -> "ForLinks":
+    def schedules(self, ctxs: Sequence[mx.Context]) -> "SchedulesBySize":
         """Return the schedules for these devices. Raise ScheduleError if there are none."""
         return self._schedules_with_reason(ctxs)[1]
 
@@ -147,11 +150,11 @@ class TopologyAwareKVStore(_TopologyKVStore):
         schedules = self.schedules([of_rank[0].context for of_rank in arrays])
         return Executor(schedules.cheapest(total_bytes(arrays[0])), arrays)
 
-    def _schedules_with_reason(self, ctxs: Sequence[mx.Context]) -> Tuple[str, "ForLinks"]:
+    def _schedules_with_reason(self, ctxs: Sequence[mx.Context]) -> Tuple[str, "SchedulesBySize"]:
         """Return the reason for the schedules and the schedules for these devices, made once."""
         key = tuple(ctxs)
         if key not in self._schedules_by_devices:
-            resolved = ground_of(ctxs, self._topology)
+            resolved = resolve_topology(ctxs, self._topology)
             links, reason = resolved.topology, resolved.reason or "as behind a switch"
             if links is None and any(ctx.device_type != "gpu" for ctx in ctxs):
                 schedules = _make_cpu_schedules(self._name, len(key))
@@ -165,15 +168,15 @@ class TopologyAwareKVStore(_TopologyKVStore):
 
 
 @lru_cache(maxsize=None)
-def _make_cpu_schedules(name: str, count: int) -> "ForLinks":
+def _make_cpu_schedules(name: str, count: int) -> "SchedulesBySize":
     """Return the schedules for CPU devices, made once for all stores of a process.
 
     Making them takes as long as many steps of a small network.
     """
-    return _make_schedules(name, cpu_devices(count), count)
+    return _make_schedules(name, typical_cpu_topology(count), count)
 
 
-def _make_schedules(name: str, links: "Optional[Topology]", count: int) -> "ForLinks":
+def _make_schedules(name: str, links: "Optional[Topology]", count: int) -> "SchedulesBySize":
     # imports the synthesis, which other stores do not need
     from gluonlab.collectives.topology_aware import make_for_links
 
@@ -182,6 +185,6 @@ def _make_schedules(name: str, links: "Optional[Topology]", count: int) -> "ForL
 
 def place_ranks(schedule: Schedule, resolved: ResolvedTopology) -> Placement:
     """Return the cheapest order for ``schedule``, or the given order for an unknown topology."""
-    if resolved.topology is None or schedule.world_size < FEWEST_TO_PLACE:
+    if resolved.topology is None or schedule.world_size < MIN_DEVICES_TO_PLACE:
         return Placement(tuple(range(schedule.world_size)), resolved.reason)
-    return Placement(tuple(best_order(schedule, resolved.topology)), resolved.reason)
+    return Placement(tuple(find_best_order(schedule, resolved.topology)), resolved.reason)

@@ -18,7 +18,7 @@ from mxnet import autograd, nd
 
 from gluonlab.collectives.algorithms import HALVES
 from gluonlab.collectives.chunk_layout import owned_parts
-from gluonlab.collectives.schedule_executor import Executor, Owned, ReduceApart
+from gluonlab.collectives.schedule_executor import Executor, OutOfPlaceReduceScatter, OwnedSum
 from gluonlab.engine.fast_invoke import flattened, share_memory
 from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import KVStoreError
@@ -348,14 +348,14 @@ class ShardedUpdate:
         self.weights = [entry.outs for entry in entries]
         reduce_scatter, all_gather = (half(len(order)).placed(order) for half in HALVES[name])
         grads, weights = _transpose([entry.values for entry in entries]), _transpose(self.weights)
-        self._reduce_scatter: Union[Executor, ReduceApart]
+        self._reduce_scatter: Union[Executor, OutOfPlaceReduceScatter]
         if keep or share_memory([*chain(*grads)]):
-            self._reduce_scatter = ReduceApart(reduce_scatter, grads)
+            self._reduce_scatter = OutOfPlaceReduceScatter(reduce_scatter, grads)
             owned = self._reduce_scatter.owned
         else:
             self._reduce_scatter = Executor(reduce_scatter, grads)
             parts = owned_parts(reduce_scatter, [array.size for array in grads[0]])
-            owned = [Owned(rank, part, _view_part(grads[rank], part)) for rank, part in parts]
+            owned = [OwnedSum(rank, part, _view_part(grads[rank], part)) for rank, part in parts]
         self._all_gather = Executor(all_gather, weights)
         # each shard holds the only copy of its optimizer state
         self.shards: Dict[Any, List[KeyPart]] = {key: [] for key in self.keys}
@@ -371,14 +371,14 @@ class ShardedUpdate:
     def update_and_gather(self, priority: int, stale: Mapping[Any, List[Range]]) -> None:
         """Queue update and all-gather. ``stale``: elements of some keys that do not change."""
         with autograd.pause():
-            self._all_gather.settle()  # must come before a shard of the weights is written
+            self._all_gather.make_row_major()  # must come before a shard of the weights is written
             spans = [
                 span
                 for key, update in self.updates.items()
                 for span in update.spans(stale.get(key, ()))
             ]
             update_spans(self.optimizer, spans)
-        self._all_gather.run(priority, settled=True)
+        self._all_gather.run(priority, is_row_major=True)
 
     @property
     def transfers_run(self) -> int:

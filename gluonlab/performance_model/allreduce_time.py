@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.collectives.algorithms import ALGORITHMS, over_hosts, ring
-from gluonlab.collectives.cost_model import best_order, price
+from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule_over_hosts, ring
+from gluonlab.collectives.cost_model import find_best_order, price
 from gluonlab.collectives.named_topologies import NETWORKS, Network
 from gluonlab.collectives.topology import Topology
-from gluonlab.collectives.topology_aware import FOR_LINKS, make_for_links
+from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE, make_for_links
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.performance_model.gpu_specifications import Machine
 from gluonlab.performance_model.roofline import UPDATE_PASSES, Work
@@ -57,7 +57,7 @@ class GradientSizes(NamedTuple):
 
 def stores() -> List[str]:
     """The stores that have a price on one host."""
-    return [DEVICE, LOCAL, NCCL, *ALGORITHMS, *FOR_LINKS]
+    return [DEVICE, LOCAL, NCCL, *ALGORITHMS, *TOPOLOGY_AWARE]
 
 
 def within_host_s(
@@ -80,14 +80,14 @@ def within_host_s(
         if gradients.apart:  # each GPU sums its own beside those of the others
             again = math.ceil(len(gradients.sizes) / gpus) - 1
             seconds += again * price(schedule, topology, 0).seconds
-    elif store in FOR_LINKS:
+    elif store in TOPOLOGY_AWARE:
         made = make_for_links(store, topology, gpus)
         found = made.cheapest(gradients.total / (len(gradients.sizes) if gradients.apart else 1))
         seconds = price(found, topology, gradients.total).seconds
         seconds += _more(gradients) * price(found, topology, 0).seconds
     else:
         schedule = ring(gpus) if store == NCCL else ALGORITHMS[store](gpus)
-        placed = schedule.placed(best_order(schedule, topology))
+        placed = schedule.placed(find_best_order(schedule, topology))
         seconds = price(placed, topology, gradients.total).seconds
         seconds += _more(gradients) * price(placed, topology, 0).seconds
     return seconds + (gradients.key_s * len(gradients.sizes) * gpus if gpus > 1 else 0.0)
@@ -121,7 +121,9 @@ def _local_s(gpus: int, gradients: GradientSizes, host: HostRates) -> float:
 def hierarchical_s(topology: Topology, network: Network, size_bytes: float) -> float:
     """Rings within hosts, and rings across them between GPUs of equal rank."""
     host = topology.subset(topology.hosts[0])
-    schedule = over_hosts(len(topology.hosts), host.world_size, order=host.ring_order())
+    schedule = make_schedule_over_hosts(
+        len(topology.hosts), host.world_size, order=host.ring_order()
+    )
     return price(schedule, topology, size_bytes).seconds
 
 
@@ -144,7 +146,8 @@ def parameter_server_s(topology: Topology, network: Network, size_bytes: float) 
     if hosts == 1:
         return within_s
     copies_s = sum(
-        size_bytes / min(link.bytes_per_s for link in way(0)) for way in (network.out, network.into)
+        size_bytes / min(link.bytes_per_s for link in way(0))
+        for way in (network.out_links, network.in_links)
     )
     part = size_bytes / hosts
     message_s = network.latency_s + part / (network.nics * network.bytes_per_s)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, NamedTuple
 
-from gluonlab.collectives.named_topologies import MOST_HOSTS, NETWORKS, Topology, make_topology
+from gluonlab.collectives.named_topologies import MAX_HOSTS, NETWORKS, Topology, make_topology
 from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.errors import ConfigError, ScheduleError, unknown
 
@@ -130,7 +130,7 @@ def find_machine(name: str) -> Machine:
     if is_file_name(kind):
         return _written(name)
     if kind not in MACHINES:
-        several = f"; several hosts are NAME*HOSTS, up to {MOST_HOSTS}, as in p3.16xlarge*4"
+        several = f"; several hosts are NAME*HOSTS, up to {MAX_HOSTS}, as in p3.16xlarge*4"
         file = "; a machine of your own is a file, m.json"
         raise ConfigError(unknown("machine to predict", kind, MACHINES) + several + file)
     try:

@@ -134,11 +134,11 @@ def _allreduce(name: str, ctxs: "List[mx.Context]") -> "Allreduce":
         from gluonlab.scratch.data_parallel import allreduce
 
         return allreduce
-    from gluonlab.collectives.named_topologies import ground_of
+    from gluonlab.collectives.named_topologies import resolve_topology
     from gluonlab.collectives.schedule_executor import make_allreduce
     from gluonlab.kvstores.schedule_stores import place_ranks
 
-    placed = place_ranks(make_schedule(name, len(ctxs)), ground_of(ctxs))
+    placed = place_ranks(make_schedule(name, len(ctxs)), resolve_topology(ctxs))
     return make_allreduce(name, ctxs, placed.order)
 
 

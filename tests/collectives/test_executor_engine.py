@@ -139,7 +139,7 @@ def test_autograd_does_not_record_it():
 
 def test_make_allreduce_forgets_the_list_that_was_not_used_for_longest(monkeypatch):
     ctxs, made = contexts(2), []
-    monkeypatch.setattr("gluonlab.collectives.schedule_executor.MOST_EXECUTORS", 2)
+    monkeypatch.setattr("gluonlab.collectives.schedule_executor.MAX_EXECUTORS", 2)
 
     class Counted(Executor):
         def __init__(self, schedule, arrays):

@@ -10,7 +10,7 @@ from support.schedule_reference import keeps_promise, mutants, priced
 from support.topologies import topologies
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.collectives.cost_model import best_order, prices
+from gluonlab.collectives.cost_model import find_best_order, prices
 from gluonlab.collectives.named_topologies import switch
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.verify_schedule import check
@@ -128,4 +128,4 @@ def test_devices_without_number_are_placed_as_they_are_numbered():
     """What tries orders of devices gives up before it would take minutes, or too deep a stack."""
     topology = switch(1100, 1e-5, 1e10)
     assert topology.ring_order() == list(range(1100))
-    assert best_order(make_schedule("star", 1100), topology) == list(range(1100))
+    assert find_best_order(make_schedule("star", 1100), topology) == list(range(1100))

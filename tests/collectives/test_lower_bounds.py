@@ -14,10 +14,10 @@ from support.schedule_reference import mutants
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.cost_model import price, prices
-from gluonlab.collectives.lower_bounds import Capacity, floor_of
+from gluonlab.collectives.lower_bounds import LinkCapacity, floor_of
 from gluonlab.collectives.named_topologies import TOPOLOGIES, fully_connected, make_topology, switch
 from gluonlab.collectives.schedule import Schedule, Transfer
-from gluonlab.collectives.topology import Link, Route, Topology, pairs_of
+from gluonlab.collectives.topology import Link, Route, Topology, all_pairs
 from gluonlab.collectives.verify_schedule import check
 from gluonlab.errors import ScheduleError
 
@@ -30,7 +30,7 @@ MAKERS = [*ALGORITHMS.values(), *chain(*HALVES.values())]
 def line_of(links, latency_s=10e-6, bytes_per_s=25e9):
     """A ring of ``links`` devices; messages to others pass the shorter way of links around it."""
     routes = {}
-    for src, dst in pairs_of(links):
+    for src, dst in all_pairs(links):
         step = 1 if (dst - src) % links <= links / 2 else -1
         hops, here = [], src
         while here != dst:
@@ -53,7 +53,7 @@ def topologies(draw, world_size):
             tuple(draw(st.lists(st.sampled_from(links), min_size=1, max_size=3, unique=True))),
             draw(latencies),
         )
-        for pair in pairs_of(world_size)
+        for pair in all_pairs(world_size)
     }
     speeds = st.sampled_from([1e9, 300e9, float("inf")])
     return Topology("drawn", world_size, routes, draw(speeds), draw(speeds))
@@ -261,7 +261,7 @@ def test_the_hybrid_cube_mesh_by_hand():
 
 
 def test_messages_that_one_rank_of_the_cube_mesh_can_receive_at_once():
-    receives = Capacity(make_topology("p3.16xlarge")).most_messages(inward=True)
+    receives = LinkCapacity(make_topology("p3.16xlarge")).max_partners(inward=True)
     assert [receives(1), receives(2), receives(3), receives(9)] == [5, 6, 7, 7]
 
 

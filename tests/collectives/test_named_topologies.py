@@ -20,8 +20,8 @@ from gluonlab.collectives.named_topologies import (
     nvswitch,
     p3_16xlarge,
     pcie,
+    shared_memory_topology,
     switch,
-    this_machine,
 )
 from gluonlab.errors import ScheduleError
 
@@ -154,7 +154,7 @@ def test_uniform_topologies():
     ],
 )
 def test_this_machine_is_one_memory(add, of_one, speed, own_add):
-    topology = this_machine(3, 40e-6, 20e9, add, **of_one)
+    topology = shared_memory_topology(3, 40e-6, 20e9, add, **of_one)
     routes = topology.routes.values()
     assert set.intersection(*[set(route.links) for route in routes]) == {Link("memory", 20e9)}
     assert {route.bytes_per_s for route in routes} == {speed}
@@ -309,7 +309,8 @@ def back(speed, latency_s=1e-5):
         *((lambda make=make, given=given: make(*given), "there must be at|a route has")
           for make in (switch, fully_connected)
           for given in ((0, 1e-5, 1e9), ("2", 1e-5, 1e9), (2, -1e-5, 1e9), (2, 1e-5, 0.0))),
-        *((lambda given=given: this_machine(*given), "there must be at|a route has|above 0 b")
+        *((lambda given=given: shared_memory_topology(*given),
+           "there must be at|a route has|above 0 b")
           for given in ((0, 1e-5, 1e9, 1e9), (2, -1e-5, 1e9, 1e9), (2, 1e-5, 0.0, 1e9),
                         (2, 1e-5, 1e9, -1.0))),
     ],

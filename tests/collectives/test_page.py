@@ -14,7 +14,7 @@ from support.legible import controls_outside
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES
 from gluonlab.collectives.render import as_page, draw
 from gluonlab.collectives.schedule import Schedule, Transfer
-from gluonlab.collectives.verify_schedule import states
+from gluonlab.collectives.verify_schedule import simulate_contributions
 
 pytestmark = pytest.mark.browser
 wanted()
@@ -45,7 +45,7 @@ def everything():
 
 
 def test_stepping_shows_what_every_device_holds(opened, everything):
-    page, expected = opened(everything), list(states(ALGORITHMS["ring"](4)))
+    page, expected = opened(everything), list(simulate_contributions(ALGORITHMS["ring"](4)))
     assert page.text("name") == "ring"
     assert page.text("size") == "allreduce, 4 ranks, 4 chunks, 6 steps, 24 transfers"
     for number, state in enumerate(expected):
@@ -66,7 +66,7 @@ def test_every_algorithm_and_world_size_can_be_chosen_and_shows_its_states(opene
     for name in ALGORITHMS:
         page.choose("algorithm", name)
         for ranks, shown in enumerate(page.all_states("world-size"), 1):
-            assert shown == list(states(ALGORITHMS[name](ranks)))
+            assert shown == list(simulate_contributions(ALGORITHMS[name](ranks)))
     page.slide(3)
     page.choose("world-size", 7)
     page.choose("algorithm", "halving_doubling")  # the world size stays, and the first step comes
@@ -90,7 +90,7 @@ def test_it_plays_pauses_and_stops_at_the_end(opened, everything):
     page.find("play").click()
     page.wait(lambda: page.text("counter") == "step 6 of 6")
     assert page.text("play") == "Play"
-    assert page.state() == list(states(ALGORITHMS["ring"](4)))[-1]
+    assert page.state() == list(simulate_contributions(ALGORITHMS["ring"](4)))[-1]
     page.watch("counter")
     page.find("play").click()  # and once more, from the start
     page.wait(lambda: "step 1 of 6" in page.seen())
@@ -100,7 +100,7 @@ def test_it_plays_pauses_and_stops_at_the_end(opened, everything):
 def test_keys_and_the_slider_step_through_it(opened, everything):
     from selenium.webdriver.common.keys import Keys
 
-    page, expected = opened(everything), list(states(ALGORITHMS["ring"](4)))
+    page, expected = opened(everything), list(simulate_contributions(ALGORITHMS["ring"](4)))
     at = {Keys.ARROW_RIGHT: 1, Keys.END: 6, Keys.ARROW_LEFT: 5, Keys.HOME: 0}
     for key, step in at.items():
         page.press(key)
@@ -193,7 +193,7 @@ def test_it_speaks_japanese_at_every_step(opened):
     page, texts = opened(draw("ring", 4, language="ja")), []
     page.find("as-table").find_element("tag name", "summary").click()
     page.wait(lambda: "チャンク 3" in page.text("as-table"))
-    for number, state in enumerate(states(ALGORITHMS["ring"](4))):
+    for number, state in enumerate(simulate_contributions(ALGORITHMS["ring"](4))):
         assert page.state() == state
         assert page.text("counter") == f"ステップ {number} / 6"
         texts.append(page.driver.execute_script(WORDS))
@@ -240,7 +240,7 @@ def test_halves_and_wrong_schedules_can_be_shown(opened):
     page = opened(as_page(named, ("wrong", 3)))
     for name, schedule in shown.items():
         page.choose("algorithm", name)
-        assert page.all_states("world-size") == [list(states(schedule))]
+        assert page.all_states("world-size") == [list(simulate_contributions(schedule))]
     whole = page.driver.execute_script(
         "return document.querySelectorAll('[data-whole=true]').length"
     )

@@ -18,7 +18,11 @@ from gluonlab import drawing
 from gluonlab.collectives import render
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.render import as_page, draw
-from gluonlab.collectives.render.schedule_scene import JAPANESE, in_few_words, in_words
+from gluonlab.collectives.render.schedule_scene import (
+    JAPANESE,
+    describe_contributions,
+    list_contributors,
+)
 from gluonlab.collectives.render.schedule_svg import STYLE
 from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.errors import ScheduleError
@@ -84,9 +88,9 @@ def test_no_english_is_left_on_a_japanese_page_of_a_schedule_of_ones_own():
 
 
 def test_contributions_in_japanese():
-    assert in_words((0, 1, 0), JAPANESE) == "ランク 1 の寄与"
-    assert in_words((1, 1, 0, 2), JAPANESE) == "ランク 0, 1, 3 (2 回) の寄与"
-    assert in_words((0, 0), JAPANESE) == in_few_words((0, 0), JAPANESE) == "なし"
+    assert describe_contributions((0, 1, 0), JAPANESE) == "ランク 1 の寄与"
+    assert describe_contributions((1, 1, 0, 2), JAPANESE) == "ランク 0, 1, 3 (2 回) の寄与"
+    assert describe_contributions((0, 0), JAPANESE) == list_contributors((0, 0), JAPANESE) == "なし"
 
 
 def test_the_english_page_says_what_it_said():

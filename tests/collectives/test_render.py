@@ -13,9 +13,14 @@ from support.examples import examples
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES
 from gluonlab.collectives.render import as_svg, as_text
-from gluonlab.collectives.render.schedule_scene import buses, in_words, numbers, sends
+from gluonlab.collectives.render.schedule_scene import (
+    bundle_transfers,
+    describe_contributions,
+    describe_step,
+    format_ranges,
+)
 from gluonlab.collectives.schedule import Schedule, Transfer
-from gluonlab.collectives.verify_schedule import states
+from gluonlab.collectives.verify_schedule import simulate_contributions
 from gluonlab.errors import ScheduleError
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -70,14 +75,14 @@ def in_order(transfers):
 @given(st.sets(st.integers(0, 40), min_size=1))
 @example({0, 1, 2, 5, 7, 8})
 def test_runs_name_every_number_once(values):
-    assert list(expanded(numbers(values))) == sorted(values)
-    assert len(numbers(values).split(",")) == sum(value - 1 not in values for value in values)
+    assert list(expanded(format_ranges(values))) == sorted(values)
+    assert len(format_ranges(values).split(",")) == sum(value - 1 not in values for value in values)
 
 
 def test_contributions_in_words():
-    assert in_words((0, 1, 0)) == "rank 1"
-    assert in_words((1, 1, 0, 2)) == "ranks 0, 1 and 3 (2 times)"
-    assert in_words((0, 0)) == "nothing"
+    assert describe_contributions((0, 1, 0)) == "rank 1"
+    assert describe_contributions((1, 1, 0, 2)) == "ranks 0, 1 and 3 (2 times)"
+    assert describe_contributions((0, 0)) == "nothing"
 
 
 # --- text
@@ -109,7 +114,7 @@ def test_the_text_names_every_transfer_of_every_step(schedule):
 @few
 def test_messages_are_in_the_order_of_who_sends_or_adds_up_what_many_send(schedule):
     for step in schedule.steps:
-        ends = [re.fullmatch(r"(\S+) -> (\S+): .*", line).groups() for line in sends(step)]
+        ends = [re.fullmatch(r"(\S+) -> (\S+): .*", line).groups() for line in describe_step(step)]
         firsts = [int(src) if src.isdigit() else int(dst) for src, dst in ends]
         assert firsts == sorted(firsts)
 
@@ -125,7 +130,9 @@ def named(counts):
 )  # fmt: skip
 def test_the_grid_names_or_counts_the_ranks_whose_contributions_are_held(name, world_size, cell):
     schedule = ALGORITHMS[name](world_size)
-    for (_, grid), state in zip(parsed_text(as_text(schedule)), list(states(schedule))[1:]):
+    for (_, grid), state in zip(
+        parsed_text(as_text(schedule)), list(simulate_contributions(schedule))[1:]
+    ):
         for chunk in range(schedule.chunks):
             assert grid[chunk] == [cell(state[rank][chunk]) for rank in range(world_size)]
 
@@ -179,7 +186,7 @@ def test_one_rank_sends_nothing():
 def test_no_two_arrows_lie_on_each_other(schedule):
     for step in schedule.steps:
         taken = Counter()
-        for bus in buses(step):
+        for bus in bundle_transfers(step):
             ends = (bus.hub, *bus.others)
             taken.update((bus.chunk, bus.lane, rank) for rank in range(min(ends), max(ends) + 1))
         assert max(taken.values()) == 1
@@ -252,13 +259,13 @@ def test_the_picture_has_a_panel_a_step_and_an_arrow_a_transfer(schedule):
 @few
 def test_the_picture_shows_what_every_rank_holds(schedule):
     """In words, and by as many filled segments as contributions."""
-    kept = list(states(schedule))
+    kept = list(simulate_contributions(schedule))
     for panel, before, state in zip(panels(as_svg(schedule)), [kept[0], *kept], kept):
         cells = {cell.find(f"{SVG}title").text: cell for cell in panel.findall(f"{SVG}g")}
         assert len(cells) == schedule.world_size * schedule.chunks
         for rank, row in enumerate(state):
             for chunk, held in enumerate(row):
-                cell = cells[f"rank {rank}, chunk {chunk}: {in_words(held)}"]
+                cell = cells[f"rank {rank}, chunk {chunk}: {describe_contributions(held)}"]
                 paths = cell.findall(f"{SVG}path")
                 segments = {path.get("class"): path.get("d").count("M") for path in paths}
                 kinds = Counter(

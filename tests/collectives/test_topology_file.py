@@ -16,7 +16,7 @@ from support.topologies import both, pairs, read_content, topologies
 from gluonlab.collectives.named_topologies import TOPOLOGIES, make_topology, nvswitch, p3_16xlarge
 from gluonlab.collectives.topology import Link, Route, Topology
 from gluonlab.collectives.topology_file import (
-    LARGEST_BYTES,
+    MAX_FILE_BYTES,
     Wire,
     read_topology,
     shortest_routes,
@@ -294,7 +294,7 @@ def test_files_that_are_none_are_refused(tmp_path):
     for file, words in (
         (tmp_path / "no.json", r"no.json cannot be read \(No such file"),
         (tmp_path, r"cannot be read \(Is a directory\)"),
-        (large, f"more than the {LARGEST_BYTES:,} bytes"),
+        (large, f"more than the {MAX_FILE_BYTES:,} bytes"),
         (binary, "is no JSON"),
     ):
         with pytest.raises(ScheduleError, match=words):

@@ -22,7 +22,7 @@ from support.schedule_reference import (
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES
 from gluonlab.collectives.schedule import Schedule, Transfer
-from gluonlab.collectives.verify_schedule import check, states
+from gluonlab.collectives.verify_schedule import check, simulate_contributions
 from gluonlab.errors import ScheduleError
 
 CHUNKED = ("star", "tree", "double_tree", "sharded", "hierarchical")
@@ -129,7 +129,7 @@ def test_a_transfer_made_twice_in_a_step_is_named(schedule, data):
 @given(valid_schedules())
 def test_states_are_the_counts_of_the_reference_after_every_step(schedule):
     start, base = digits(schedule)
-    for number, state in enumerate(states(schedule)):
+    for number, state in enumerate(simulate_contributions(schedule)):
         numbers, _ = run(replace(schedule, steps=schedule.steps[:number]), start)
         expected = [
             [tuple(counts(cell, base, schedule.world_size)) for cell in row] for row in numbers

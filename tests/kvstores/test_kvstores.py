@@ -11,7 +11,7 @@ from support.devices import contexts
 
 from gluonlab import kvstores
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.collectives.topology_aware import FOR_LINKS
+from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import KVSTORES, check_kvstore, make_kvstore
 from gluonlab.kvstores.mxnet_stores import MXNetKVStore, NcclKVStore
@@ -24,8 +24,8 @@ AVAILABLE = sorted(set(KVSTORES) - {"nccl"})
 
 def test_every_algorithm_and_every_schedule_for_links_is_a_store():
     by_schedule = [name for name, kind in KVSTORES.items() if kind.uses_topology]
-    assert by_schedule == [*ALGORITHMS, *FOR_LINKS, "sharded-optimizer"]
-    assert tuple(FOR_LINKS) == kvstores.TOPOLOGY_AWARE
+    assert by_schedule == [*ALGORITHMS, *TOPOLOGY_AWARE, "sharded-optimizer"]
+    assert tuple(TOPOLOGY_AWARE) == kvstores.TOPOLOGY_AWARE
 
 
 LOADED = """

@@ -21,9 +21,9 @@ from support.fake_nvml import CUBE, RTX, T4, V100, machine
 
 from gluonlab.collectives import named_topologies as topology_module
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.collectives.cost_model import ORDER_SIZES, best_order, price
+from gluonlab.collectives.cost_model import ORDER_SIZES, find_best_order, price
 from gluonlab.collectives.named_topologies import make_topology, nvml_topology
-from gluonlab.collectives.topology_aware import FOR_LINKS
+from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE
 from gluonlab.config import TrainConfig
 from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.gpu import nvml
@@ -64,7 +64,7 @@ def linked_machines(draw, most=5):
 def test_a_placed_schedule_never_costs_more_than_an_unplaced_one(drawn, name):
     driver, chosen = drawn
     topology, schedule = nvml_topology(driver, chosen), make_schedule(name, len(chosen))
-    order = best_order(schedule, topology)
+    order = find_best_order(schedule, topology)
     assert sorted(order) == list(range(len(chosen)))
     for size in ORDER_SIZES:
         unplaced = price(schedule, topology, size).seconds
@@ -80,7 +80,7 @@ def test_no_ring_at_all_is_cheaper_than_the_placed_one(drawn):
         price(ring.placed(order), topology, 1e9).seconds
         for order in permutations(range(len(chosen)))
     ]
-    order = best_order(ring, topology)
+    order = find_best_order(ring, topology)
     assert price(ring.placed(order), topology, 1e9).seconds == pytest.approx(min(every))
 
 
@@ -91,7 +91,7 @@ def test_no_ring_at_all_is_cheaper_than_the_placed_one(drawn):
 def test_all_algorithms_gain_on_a_p3_16xlarge_what_is_known_of_its_links(name, at_most_us):
     """Unplaced they cost 17,932, 57,747 and 7,352 microseconds."""
     topology, schedule = make_topology("p3.16xlarge"), make_schedule(name, 8)
-    order = best_order(schedule, topology)
+    order = find_best_order(schedule, topology)
     assert price(schedule.placed(order), topology, MB_100).seconds * 1e6 <= at_most_us
 
 
@@ -168,7 +168,7 @@ def test_stores_on_cpu_devices_sum_the_same_with_and_without_a_named_machine(nam
         arrays = [nd.array(np.arange(11) * (i + 1), ctx=ctx) for i, ctx in enumerate(ctxs)]
         store.pushpull("weight", arrays)
         assert all(np.array_equal(array.asnumpy(), np.arange(11) * 15) for array in arrays)
-        unnamed = "by the usual speeds of CPU devices" if name in FOR_LINKS else ""
+        unnamed = "by the usual speeds of CPU devices" if name in TOPOLOGY_AWARE else ""
         assert store.placement(ctxs).reason == (
             f"by the links of {topology}" if topology else unnamed
         )

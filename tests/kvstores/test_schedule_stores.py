@@ -15,10 +15,10 @@ from support.reference import as_is, distance, values
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.named_topologies import make_topology
-from gluonlab.collectives.synthesis.precomputed_schedules import front_of
+from gluonlab.collectives.synthesis.precomputed_schedules import find_stored_schedules
 from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule
-from gluonlab.collectives.topology_aware import FOR_LINKS, make_for_links
-from gluonlab.collectives.topology_file import with_schedules
+from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE, make_for_links
+from gluonlab.collectives.topology_file import schedules_file_text
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.split_batch import shard, whole
 from gluonlab.errors import KVStoreError
@@ -251,7 +251,7 @@ def test_every_store_trains_the_digits_as_well_as_device(name, optimizer, empty_
 @pairwise(
     sizes=[(1,), (7, 1000), (1_500_000,)],
     machine_and_count=[("p3.16xlarge", 8), ("p3.8xlarge", 4), (None, 5)],
-    name=list(FOR_LINKS),
+    name=list(TOPOLOGY_AWARE),
 )
 def test_sums_are_exact_and_alike_on_all_devices(name, machine_and_count, sizes):
     machine, count = machine_and_count
@@ -274,7 +274,9 @@ def test_small_and_large_sums_take_the_schedule_that_is_cheapest_for_them():
         expected = make_for_links("synthesised", topology, 8).cheapest(4 * size)
         assert store.transfers_run == expected.transfers
         steps.append(len(expected.steps))
-    assert steps == [len(found.schedule.steps) for found in front_of(topology)] == [4, 5]
+    assert (
+        steps == [len(found.schedule.steps) for found in find_stored_schedules(topology)] == [4, 5]
+    )
 
 
 def test_more_devices_than_there_are_schedules_for_are_one_line():
@@ -287,7 +289,7 @@ def own(tmp_path):
     """A file of a machine of three, whose own schedule sums on device 2 in one chunk."""
     placed = make_schedule("star", 3).placed([2, 0, 1])
     topology = make_topology("g4dn.12xlarge", 3)
-    text = with_schedules(topology, [SynthesizedSchedule(placed, 9.0, 1.0)])
+    text = schedules_file_text(topology, [SynthesizedSchedule(placed, 9.0, 1.0)])
     (tmp_path / "f.json").write_text(text, encoding="utf-8")
     return tmp_path / "f.json", placed
 

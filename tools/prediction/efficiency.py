@@ -14,7 +14,7 @@ from gluonlab.bench.allreduce.message_sizes import parse_sizes
 from gluonlab.bench.harness.measurement_command import JSON, option
 from gluonlab.bench.harness.table_format import table as as_table
 from gluonlab.cli.command import command
-from gluonlab.collectives.named_topologies import GBIT, MOST_HOSTS, NETWORKS, make_topology
+from gluonlab.collectives.named_topologies import GBIT, MAX_HOSTS, NETWORKS, make_topology
 from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.config.option_types import real, whole
 from gluonlab.errors import ConfigError, unknown
@@ -158,7 +158,7 @@ def answer(asked: Asked) -> str:
     """The text to print. Raises a UsageError for impossible values."""
     if "out" in asked:
         _check_out(asked)
-    hosts = whole(1, MOST_HOSTS)("--hosts", asked.get("hosts", HOSTS))
+    hosts = whole(1, MAX_HOSTS)("--hosts", asked.get("hosts", HOSTS))
     size = _size(asked)
     steps = {name: _step(asked, name) for name in _names(asked.get("machines", MACHINES))}
     rows = {name: predict(name, hosts, step.seconds, size) for name, step in steps.items()}
@@ -250,7 +250,7 @@ def _as_json(rows: Mapping[str, List[Prediction]], assumed: List[str]) -> str:
     most_used="--machines --hosts --gradients --step --out --json",
 )
 @option("--machines", "NAMES", f"some of {', '.join(NETWORKS)}", MACHINES)
-@option("--hosts", "N", f"up to so many, at most {MOST_HOSTS}  [default: {HOSTS}]")
+@option("--hosts", "N", f"up to so many, at most {MAX_HOSTS}  [default: {HOSTS}]")
 @option("--gradients", "SIZE", "of another network, such as 46MB  [default: ResNet-50's, 102.3MB]")
 @option("--step", "MS", "of one GPU alone  [default: as published, for K80, V100 and A100]")
 @option("--out", "FILE", "write the picture, a new file that ends in .svg")

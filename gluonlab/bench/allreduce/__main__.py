@@ -10,7 +10,7 @@ from gluonlab.bench.allreduce.message_sizes import DEVICES, DRAWN, SIZES
 from gluonlab.bench.harness.measurement_command import INTERRUPTED, JSON, option
 from gluonlab.cli.command import command
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.collectives.named_topologies import NAMES
+from gluonlab.collectives.named_topologies import NAME_HELP
 from gluonlab.errors import RunError
 from gluonlab.kvstores import TOPOLOGY_AWARE
 
@@ -42,7 +42,7 @@ from gluonlab.kvstores import TOPOLOGY_AWARE
 @option(
     "--topology",
     "NAME",
-    f"price schedules, also a drawn one, and place rings on {NAMES}  [default: this machine]",
+    f"price schedules, also a drawn one, and place rings on {NAME_HELP}  [default: this machine]",
 )
 @option("--chunks", "N", "cut buffers into N chunks, where the algorithm leaves the choice")
 @option(

@@ -9,16 +9,16 @@ import re
 from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
-from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule, takes
+from gluonlab.collectives.algorithms import ALGORITHMS, accepts_options, make_schedule
 from gluonlab.collectives.named_topologies import Topology
 from gluonlab.collectives.schedule import Schedule
-from gluonlab.collectives.synthesis.precomputed_schedules import SYNTHESISED
+from gluonlab.collectives.synthesis.precomputed_schedules import SYNTHESIZED
 from gluonlab.collectives.topology_aware import (
     AUTO,
-    FOR_LINKS,
-    ForLinks,
-    alternatives_over_hosts,
+    TOPOLOGY_AWARE,
+    SchedulesBySize,
     make_for_links,
+    schedules_over_hosts,
 )
 from gluonlab.errors import ScheduleError, unknown
 
@@ -42,7 +42,7 @@ class NamedSchedule:
     label: str
     schedule: Schedule
     order: Optional[Tuple[int, ...]] = None
-    by_size: Optional[ForLinks] = None
+    by_size: Optional[SchedulesBySize] = None
 
     def schedule_for(self, size_bytes: float) -> Schedule:
         """What a buffer of so many bytes on each device is summed by."""
@@ -100,36 +100,36 @@ def make_plans(
     own = topology.groups if topology is not None and len(topology.groups) > 1 else None
     named = names is not None
     plans: List[NamedSchedule] = []
-    for name in (*FOR_LINKS, *ALGORITHMS) if names is None else names:
+    for name in (*TOPOLOGY_AWARE, *ALGORITHMS) if names is None else names:
         if name == AUTO:
             if named and (chunks or groups):
                 raise ScheduleError("auto cuts buffers itself: leave out --chunks and --groups")
             continue
-        if name in FOR_LINKS:
+        if name in TOPOLOGY_AWARE:
             plans += _for_links(name, world_size, topology, named)
             continue
         # what was named refuses what it does not take
-        into = chunks if named or takes(ALGORITHMS[name], chunks=2) else None
-        takes_groups = takes(ALGORITHMS[name], groups=((0,), (1,)))
+        into = chunks if named or accepts_options(ALGORITHMS[name], chunks=2) else None
+        takes_groups = accepts_options(ALGORITHMS[name], groups=((0,), (1,)))
         within = (groups if named or takes_groups else None) or (own if takes_groups else None)
         schedule = make_schedule(name, world_size, chunks=into, groups=within)
         plans.append(NamedSchedule(name, schedule))
         if name in RING_LIKE and order != tuple(range(world_size)):
             plans.append(NamedSchedule(f"{name} placed", schedule.placed(order), order))
         if name == HIERARCHICAL and groups is None:
-            over_hosts = alternatives_over_hosts(topology, [chunks]) if topology else ()
+            over_hosts = schedules_over_hosts(topology, [chunks]) if topology else ()
             plans += [NamedSchedule(schedule.name, schedule) for schedule in over_hosts]
     return plans
 
 
-def auto_plan(made: ForLinks) -> NamedSchedule:
+def auto_plan(made: SchedulesBySize) -> NamedSchedule:
     """The row of auto, whose schedules these are."""
     return NamedSchedule(AUTO, made.cheapest(0), by_size=made)
 
 
 def synthesised_label(schedule: Schedule) -> str:
     """What its row is called: ``synthesised, 4 steps``; of several its chunks are told, too."""
-    return f"{SYNTHESISED}, {len(schedule.steps)} steps"
+    return f"{SYNTHESIZED}, {len(schedule.steps)} steps"
 
 
 def _for_links(
@@ -146,7 +146,7 @@ def _for_links(
         return []
     cheapest = {id(each): each for each in map(made.cheapest, _SIZES)}
     distinct = sorted(cheapest.values(), key=lambda each: (len(each.steps), each.chunks))
-    if name != SYNTHESISED:
+    if name != SYNTHESIZED:
         return [NamedSchedule(name, schedule) for schedule in distinct]
     labels = [synthesised_label(schedule) for schedule in distinct]
     return [

@@ -63,10 +63,15 @@ from gluonlab.collectives.algorithms import ALGORITHMS, sharded
 from gluonlab.collectives.chunk_layout import split_evenly
 from gluonlab.collectives.cost_model import algbw, bus_factor, price
 from gluonlab.collectives.lower_bounds import floor_of
-from gluonlab.collectives.named_topologies import Topology, ground_of
+from gluonlab.collectives.named_topologies import Topology, resolve_topology
 from gluonlab.collectives.schedule import ALLREDUCE, Schedule
 from gluonlab.collectives.schedule_executor import Executor
-from gluonlab.collectives.topology_aware import AUTO, FOR_LINKS, MOST_DEVICES, ForLinks
+from gluonlab.collectives.topology_aware import (
+    AUTO,
+    MAX_AUTO_DEVICES,
+    TOPOLOGY_AWARE,
+    SchedulesBySize,
+)
 from gluonlab.config import option_name
 from gluonlab.config.option_types import whole
 from gluonlab.devices import devices
@@ -82,7 +87,7 @@ from gluonlab.scratch.data_parallel import allreduce as chapters_allreduce
 CHAPTER, WHOLE = "chapter", "sharded-whole"
 NATIVE = ("local", "device", "nccl")
 PEERS = (CHAPTER, *NATIVE)
-CHOICES = (*PEERS, WHOLE, *FOR_LINKS, *ALGORITHMS)
+CHOICES = (*PEERS, WHOLE, *TOPOLOGY_AWARE, *ALGORITHMS)
 
 Arrays = List[List[nd.NDArray]]  # [rank][number]
 
@@ -451,7 +456,7 @@ class AllreduceMeasurement(NamedTuple):
     topology: Optional[Topology]
     plans: List[NamedSchedule]
     report: AllreduceReport
-    auto: Optional[ForLinks]
+    auto: Optional[SchedulesBySize]
 
     @property
     def failure(self) -> Optional[str]:
@@ -491,11 +496,11 @@ def measured(asked: Asked, schedules_alone: bool = False) -> AllreduceMeasuremen
     if dtype not in DTYPES:
         raise ConfigError(unknown("dtype", dtype, DTYPES))
     ctxs = devices(asked.get("devices", DEVICES))
-    topology = ground_of(ctxs, asked.get("topology")).topology
+    topology = resolve_topology(ctxs, asked.get("topology")).topology
     auto = None
-    if AUTO in (names or ([AUTO] if schedules_alone or len(ctxs) <= MOST_DEVICES else [])):
+    if AUTO in (names or ([AUTO] if schedules_alone or len(ctxs) <= MAX_AUTO_DEVICES else [])):
         auto = TopologyAwareKVStore(AUTO, asked.get("topology")).schedules(ctxs)
-    known = (*FOR_LINKS, *ALGORITHMS)
+    known = (*TOPOLOGY_AWARE, *ALGORITHMS)
     scheduled = None if names is None else [name for name in names if name in known]
     on = auto.topology if auto and schedules_alone else topology
     plans = make_plans(scheduled, len(ctxs), asked.get("chunks"), asked.get("groups"), on)

@@ -14,7 +14,7 @@ from gluonlab.collectives.algorithms import ring_all_gather, ring_reduce_scatter
 from gluonlab.collectives.named_topologies import Topology
 from gluonlab.collectives.schedule import ADD, COPY, Schedule, Transfer
 from gluonlab.collectives.schedule_executor import Executor
-from gluonlab.collectives.topology import this_machine
+from gluonlab.collectives.topology import shared_memory_topology
 from gluonlab.engine.fast_invoke import NO_ATTRIBUTES, Attributes, OperatorCall
 
 LIMIT = (
@@ -69,7 +69,7 @@ def _all(calls: Sequence[OperatorCall], attributes: Attributes) -> Call:
 
 @dataclass(frozen=True)
 class Speeds:
-    """What `this_machine` takes.
+    """What `shared_memory_topology` takes.
 
     Seconds of a transfer without bytes; payload bytes/s of all devices together, and of one alone.
     """
@@ -82,7 +82,7 @@ class Speeds:
 
     def topology(self, world_size: int) -> Topology:
         """This machine's CPU devices."""
-        return this_machine(world_size, **vars(self))
+        return shared_memory_topology(world_size, **vars(self))
 
 
 def probe(ctxs: Sequence[mx.Context], size_bytes: int) -> Speeds:

@@ -23,7 +23,12 @@ from gluonlab.bench.harness.measurement_command import Drawing, drawn, number_of
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.named_topologies import Topology, make_topology
 from gluonlab.collectives.schedule import Schedule
-from gluonlab.collectives.topology_aware import AUTO, FOR_LINKS, MOST_DEVICES, make_for_links
+from gluonlab.collectives.topology_aware import (
+    AUTO,
+    MAX_AUTO_DEVICES,
+    TOPOLOGY_AWARE,
+    make_for_links,
+)
 from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.config import option_name
 from gluonlab.config.option_types import whole
@@ -97,7 +102,7 @@ def _check_belonging(asked: Asked, mode: str, known: AbstractSet[str]) -> None:
 def _draw(asked: Asked) -> ModeOutput:
     from gluonlab.collectives.render import as_page, as_svg, as_text, draw
 
-    if "topology" in asked and "out" in asked and asked["draw"] not in FOR_LINKS:
+    if "topology" in asked and "out" in asked and asked["draw"] not in TOPOLOGY_AWARE:
         raise ConfigError(
             "--topology has no effect on pages and pictures, it prices what --draw prints as text: "
             "leave out --topology or --out"
@@ -108,12 +113,12 @@ def _draw(asked: Asked) -> ModeOutput:
     cuts: Dict[str, Any] = {option: asked.get(option) for option in ("chunks", "groups")}
 
     def made() -> Schedule:
-        if name in FOR_LINKS:
+        if name in TOPOLOGY_AWARE:
             return _for_links(name, topology, world_size, cuts)
         return make_schedule(name, world_size, **cuts)
 
     def page(language: str) -> str:
-        if name in FOR_LINKS:
+        if name in TOPOLOGY_AWARE:
             return as_page([made()], (name, world_size), language=language)
         return draw(name, world_size, language=language, **cuts)
 
@@ -154,9 +159,9 @@ def _simulate(asked: Asked) -> ModeOutput:
         return _against_ranks(asked)
     topology = make_topology(asked["simulate"], _world_size(asked))
     sizes, world_size = parse_sizes(asked.get("sizes", SIZES)), topology.world_size
-    names = parse_algorithms(asked.get("algorithms", "all"), [*FOR_LINKS, *ALGORITHMS])
+    names = parse_algorithms(asked.get("algorithms", "all"), [*TOPOLOGY_AWARE, *ALGORITHMS])
     plans = make_plans(names, world_size, asked.get("chunks"), asked.get("groups"), topology)
-    if AUTO in (names or ([AUTO] if world_size <= MOST_DEVICES else [])):
+    if AUTO in (names or ([AUTO] if world_size <= MAX_AUTO_DEVICES else [])):
         plans.append(auto_plan(make_for_links(AUTO, topology, world_size)))
     rows = prices.simulate(topology, plans, sizes)
     _plot(asked, rows, world_size, f"allreduce on {topology.name}, {world_size} devices: prices")
@@ -175,7 +180,7 @@ def _against_ranks(asked: Asked) -> ModeOutput:
     sizes = parse_sizes(asked.get("sizes", "100MB"))
     if len(sizes) > 1:
         raise ConfigError(f"--sizes {asked['sizes']}: with --hosts one size is priced: give one")
-    names = parse_algorithms(asked.get("algorithms", "all"), [*FOR_LINKS, *ALGORITHMS])
+    names = parse_algorithms(asked.get("algorithms", "all"), [*TOPOLOGY_AWARE, *ALGORITHMS])
     if AUTO in (names or []):
         raise ConfigError(
             "--algorithms auto is always one of the others: leave it out with --hosts"

@@ -7,10 +7,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from gluonlab.bench.allreduce.candidate_schedules import HIERARCHICAL
-from gluonlab.collectives.algorithms import ACROSS
+from gluonlab.collectives.algorithms import ACROSS_HOSTS
 from gluonlab.collectives.cost_model import algbw, bus_factor
 from gluonlab.collectives.schedule import ALLREDUCE
-from gluonlab.collectives.synthesis.precomputed_schedules import SYNTHESISED
+from gluonlab.collectives.synthesis.precomputed_schedules import SYNTHESIZED
 from gluonlab.drawing.matplotlib_figures import new_figure
 from gluonlab.plain_text import in_words
 
@@ -154,7 +154,11 @@ def make_ranks_figure(rows: "Sequence[PricedRow]", title: str) -> Any:
     for label, points in _by_ranks(rows).items():
         colour, marker, face = style(label)
         times = [seconds * 1e6 for seconds in points.values()]
-        across = ACROSS.index(label.split(", ")[-1]) if label.startswith(f"{HIERARCHICAL}, ") else 0
+        across = (
+            ACROSS_HOSTS.index(label.split(", ")[-1])
+            if label.startswith(f"{HIERARCHICAL}, ")
+            else 0
+        )
         look = {"color": colour, "marker": marker, "markerfacecolor": face, "ls": DASHES[across]}
         axes.plot(list(points), times, label=label, markersize=6, linewidth=1.4, **look)
     floor = sorted({(row.price.world_size, row.floor_s * 1e6) for row in rows})
@@ -179,7 +183,7 @@ def _by_ranks(rows: "Sequence[PricedRow]") -> Dict[str, Dict[int, float]]:
     """Seconds by ranks of each algorithm; of synthesised ones, which differ by ranks, the least."""
     curves: Dict[str, Dict[int, float]] = {}
     for row in rows:
-        label = SYNTHESISED if row.algorithm.startswith(SYNTHESISED) else row.algorithm
+        label = SYNTHESIZED if row.algorithm.startswith(SYNTHESIZED) else row.algorithm
         points, ranks = curves.setdefault(label, {}), row.price.world_size
         points[ranks] = min(points.get(ranks, row.predicted_s), row.predicted_s)
     return curves

@@ -28,11 +28,11 @@ from gluonlab.bench.harness.table_format import WIDTH, microseconds, times
 from gluonlab.bench.harness.table_format import table as as_table
 from gluonlab.collectives.cost_model import Price, price, prices
 from gluonlab.collectives.lower_bounds import floor_of
-from gluonlab.collectives.named_topologies import MOST_HOSTS, Topology, make_topology
+from gluonlab.collectives.named_topologies import MAX_HOSTS, Topology, make_topology
 from gluonlab.collectives.schedule import Schedule
-from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule, synthesise
-from gluonlab.collectives.topology_aware import AUTO, ForLinks, From
-from gluonlab.collectives.topology_file import with_schedules
+from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule, synthesize
+from gluonlab.collectives.topology_aware import AUTO, ScheduleFromSize, SchedulesBySize
+from gluonlab.collectives.topology_file import schedules_file_text
 from gluonlab.config.option_types import whole
 from gluonlab.engine.mxnet_installation import pip_install
 from gluonlab.errors import ConfigError, ScheduleError
@@ -188,7 +188,7 @@ FACTOR = 2
 def parse_hosts(text: str) -> List[int]:
     """``1:128``, by factors of two, or ``1,3,8``. Raises ConfigError."""
     option, found = "--hosts", set()
-    count = whole(1, MOST_HOSTS)
+    count = whole(1, MAX_HOSTS)
     for part in text.split(","):
         first, colon, last = part.partition(":")
         hosts, end = count(option, first), count(option, last if colon else first)
@@ -261,11 +261,11 @@ def seek(
         ) from None
     began = time.monotonic()
     with tqdm(bar_format="{desc} [{elapsed}]", file=sys.stderr, disable=None) as bar:
-        found = synthesise(topology, seconds, workers, bar.set_description_str)
+        found = synthesize(topology, seconds, workers, bar.set_description_str)
         bar.set_description_str(f"{len(found)} found in {time.monotonic() - began:.0f} s")
     if out is not None:
         with new_file("--out", Path(out)) as temporary:
-            Path(temporary).write_text(with_schedules(topology, found), encoding="utf-8")
+            Path(temporary).write_text(schedules_file_text(topology, found), encoding="utf-8")
     return found
 
 
@@ -294,7 +294,7 @@ def synthesis_text(
 
 def status(found: SynthesizedSchedule) -> str:
     """``proved optimal``, or the bound that is left."""
-    if found.optimal:
+    if found.is_optimal:
         return "proved optimal"
     return f"best found, bound {found.bound:.4f}"
 
@@ -307,7 +307,7 @@ def synthesis_as_json(front: Sequence[SynthesizedSchedule]) -> List[Dict[str, An
             "chunks": found.schedule.chunks,
             "rounds": found.rounds,
             "bound": found.bound,
-            "optimal": found.optimal,
+            "optimal": found.is_optimal,
         }
         for found in front
     ]
@@ -379,7 +379,7 @@ class AlgorithmChoice:
 
 
 def choices(
-    made: ForLinks, sizes: Sequence[int], rows: Sequence[TimedRow] = ()
+    made: SchedulesBySize, sizes: Sequence[int], rows: Sequence[TimedRow] = ()
 ) -> List[AlgorithmChoice]:
     """What auto, whose schedules are ``made``, takes for each size; beside what was measured."""
     floor, found = floor_of(made.topology), []
@@ -393,11 +393,11 @@ def choices(
     return found
 
 
-def choices_text(made: ForLinks, found: Sequence[AlgorithmChoice]) -> str:
+def choices_text(made: SchedulesBySize, found: Sequence[AlgorithmChoice]) -> str:
     """The table of choices, then each size, and the regret where there is one."""
     lines = [f"auto on {made.topology.name}, {made.topology.world_size} devices", ""]
     columns = f"{'schedule':<22}{'steps':>6}{'chunks':>8}"
-    lines += [f"  {'from':>8}  {columns}", *map(_from, made.table())]
+    lines += [f"  {'from':>8}  {columns}", *map(_from, made.size_thresholds())]
     regrets = [choice.regret for choice in found if choice.regret is not None]
     more = f"{'time us':>9}{'best us':>9}{'regret':>8}  best" if regrets else ""
     heading = f"  {'size':>8}{'price us':>9}{'x floor':>8}{more}"
@@ -406,10 +406,11 @@ def choices_text(made: ForLinks, found: Sequence[AlgorithmChoice]) -> str:
     return as_table([*lines, "", heading, *map(_choice_line, found)], OF_AUTO, *notes)
 
 
-def choices_as_json(made: ForLinks, found: Sequence[AlgorithmChoice]) -> Dict[str, Any]:
+def choices_as_json(made: SchedulesBySize, found: Sequence[AlgorithmChoice]) -> Dict[str, Any]:
     """What --json prints of both."""
     table = [
-        {"from_bytes": row.size_bytes, **_schedule_as_json(row.schedule)} for row in made.table()
+        {"from_bytes": row.size_bytes, **_schedule_as_json(row.schedule)}
+        for row in made.size_thresholds()
     ]
     return {
         "topology": made.topology.name,
@@ -428,7 +429,7 @@ def _schedule_as_json(schedule: Schedule) -> Dict[str, Any]:
     }
 
 
-def _from(row: From) -> str:
+def _from(row: ScheduleFromSize) -> str:
     schedule = row.schedule
     cut = f"{len(schedule.steps):>6}{schedule.chunks:>8}"
     return f"  {in_words(row.size_bytes):>8}  {schedule.name:<22}{cut}"

@@ -23,7 +23,7 @@ from gluonlab.bench.links.infer_topology import (
     in_words,
     shared_links,
 )
-from gluonlab.collectives.topology import Pair, pairs_of
+from gluonlab.collectives.topology import Pair, all_pairs
 from gluonlab.engine.fast_invoke import AddInto, CopyInto, rows
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.plain_text import in_words as size_in_words
@@ -84,7 +84,7 @@ def measure(ctxs: Sequence[mx.Context], sizes: Sequence[int], rounds: int) -> Li
     enable_peer_access(ctxs)
     speeds = probe(ctxs, max(sizes)) if on_cpu else None
     arrays = _CopyBuffers(ctxs, max(sizes))
-    pairs, every = pairs_of(world_size), range(world_size)
+    pairs, every = all_pairs(world_size), range(world_size)
     with progress(3 * rounds) as bar:
         timed = partial(_timed, rounds=rounds, done=bar.update)
         copies = timed({(pair, size): arrays.copy(pair, size) for pair in pairs for size in sizes})
@@ -121,7 +121,7 @@ class _CopyBuffers:
         shape = (max(1, largest_bytes // ELEMENT_BYTES),)
         self._sources = [nd.zeros(shape, ctx=ctx) for ctx in ctxs]
         self._targets = {
-            (src, dst): nd.zeros(shape, ctx=ctxs[dst]) for src, dst in pairs_of(len(ctxs))
+            (src, dst): nd.zeros(shape, ctx=ctxs[dst]) for src, dst in all_pairs(len(ctxs))
         }
 
     def copy(self, pair: Pair, size_bytes: int) -> Call:

@@ -20,7 +20,7 @@ from gluonlab.collectives.cost_model import price
 from gluonlab.collectives.lower_bounds import floor_of
 from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.collectives.render import as_svg, as_text, draw
-from gluonlab.collectives.synthesis.precomputed_schedules import read
+from gluonlab.collectives.synthesis.precomputed_schedules import read_schedules
 from gluonlab.collectives.topology_aware import make_for_links
 from gluonlab.errors import OutputError
 from gluonlab.files.atomic_files import check_new, new_file
@@ -195,7 +195,7 @@ def test_schedules_are_sought_said_priced_and_written(bench, empty_cwd):
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
     assert re.search(r"^ +4 +3 +4.0000 +4.0000  proved optimal$", out, re.M)
     assert re.search(r"synthesised, 4 steps +40.0 .* 1.00 x", out) and "(floor)" in out
-    [found] = read(empty_cwd / "found.json").front
+    [found] = read_schedules(empty_cwd / "found.json").front
     seconds = price(found.schedule, make_topology("nvswitch", 3), 1024).seconds
     as_json = json.loads(bench(*asked, "--sizes", "1KiB", "--json")[1])
     proved = {"steps": 4, "chunks": 3, "rounds": 4.0, "bound": 4.0, "optimal": True}

@@ -14,7 +14,7 @@ from gluonlab.bench.allreduce.plot_bandwidth import make_ranks_figure
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.lower_bounds import floor_of
 from gluonlab.collectives.named_topologies import make_topology
-from gluonlab.collectives.topology_aware import FOR_LINKS, make_for_links
+from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE, make_for_links
 
 pytestmark = pytest.mark.usefixtures("short")
 
@@ -47,7 +47,7 @@ def test_measured_it_stands_beside_every_schedule_and_the_regret_is_said(bench):
     for choice in found["choices"]:
         assert choice["regret"] == pytest.approx(choice["time_us"] / choice["best_us"])
         assert choice["regret"] >= 1
-        assert choice["best"].split(",")[0].split(" ")[0] in {*ALGORITHMS, *FOR_LINKS}
+        assert choice["best"].split(",")[0].split(" ")[0] in {*ALGORITHMS, *TOPOLOGY_AWARE}
 
 
 def row(label, size, seconds):

@@ -23,7 +23,7 @@ from gluonlab.bench.links.infer_topology import (
 )
 from gluonlab.bench.links.measure_links import LinkMeasurement
 from gluonlab.collectives.named_topologies import nvml_topology
-from gluonlab.collectives.topology import pairs_of
+from gluonlab.collectives.topology import all_pairs
 from gluonlab.collectives.topology_file import read_topology
 from gluonlab.errors import DeviceError
 
@@ -41,7 +41,7 @@ def test_a_saved_file_is_a_topology_wherever_one_is_named(links, bench, empty_cw
     status, out, said = links("--save", "m.json", "--json")
     assert (status, said) == (0, "")
     found, topology = json.loads(out), read_topology(empty_cwd / "m.json")
-    assert [(each["from"], each["to"]) for each in found["pairs"]] == pairs_of(3)
+    assert [(each["from"], each["to"]) for each in found["pairs"]] == all_pairs(3)
     assert all(each["bandwidth"] > 0 and each["latency_us"] >= 0 for each in found["pairs"])
     assert (found["rounds"], found["sizes"], len(found["adds"])) == (1, [4096, 2**18], 3)
     assert (topology.name, topology.world_size) == ("m", 3)
@@ -79,7 +79,7 @@ def test_a_file_that_exists_stays_and_nothing_is_measured(links, empty_cwd):
 
 
 def found(world_size, speeds=None):
-    pairs = {pair: Fit(1.23456e-5, 123.456e9, 0.01) for pair in pairs_of(world_size)}
+    pairs = {pair: Fit(1.23456e-5, 123.456e9, 0.01) for pair in all_pairs(world_size)}
     together = dict.fromkeys([] if speeds else at_once(pairs), 1.0)
     measured = DeviceMeasurement(world_size, pairs, [3e11] * world_size, 2**24, together)
     return LinkMeasurement(measured, (4096, 2**24), 7, speeds)
