@@ -16,7 +16,7 @@ from support.processes import clean_environment
 
 from gluonlab.collectives.named_topologies import NETWORKS
 from gluonlab.performance_model.gpu_specifications import MACHINES as MACHINES_OF
-from prediction.efficiency import GRADIENTS, HOSTS, MACHINES, WAYS, main, of_way, predict
+from prediction.efficiency import GRADIENTS, HOSTS, MACHINES, MULTI_HOST_SUMS, main, of_way, predict
 
 SVG = "{http://www.w3.org/2000/svg}"
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "pictures" / "efficiency.svg"
@@ -54,7 +54,7 @@ def test_predictions_need_no_mxnet_and_name_every_machine_way_and_host(as_json):
     assert set(rows_of(as_json)) == {
         (machine, way, hosts)
         for machine in MACHINES.split(",")
-        for way in WAYS
+        for way in MULTI_HOST_SUMS
         for hosts in range(1, HOSTS + 1)
     }
     assert json.loads(as_json)["assumptions"][0].startswith("Predicted, not measured.")
@@ -133,7 +133,7 @@ def test_the_table_fits_the_terminal_and_shows_the_numbers(efficiency, as_json):
     assert lines[HOSTS - 1][:2] == ("8", "64")
     assert cells == [
         round(value, digits)
-        for way in WAYS
+        for way in MULTI_HOST_SUMS
         for row in [rows["p3.16xlarge", way, 8]]
         for value, digits in (
             (row["sum_s"] * 1e3, 1),

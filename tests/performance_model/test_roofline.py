@@ -10,13 +10,13 @@ from gluonlab.performance_model.gpu_specifications import FLOAT16, FLOAT32, GPUS
 from gluonlab.performance_model.roofline import (
     CONVOLUTION,
     DENSE,
-    FITTED,
+    FITTED_CONSTANTS,
     MEMORY,
     ExecutionSetting,
     Operator,
     Work,
-    kernels,
-    step_parts,
+    operator_kernels,
+    step_seconds,
 )
 from prediction.fit import EXPECTED
 
@@ -50,8 +50,8 @@ def works(draw):
     return Work("net", (3, 8, 8), tuple(operators), tuple(draw(st.lists(COUNTS, max_size=3))))
 
 
-def seconds(work, batch, gpu, constants=FITTED, **setting):
-    return step_parts(work, batch, gpu, constants, ExecutionSetting(**setting)).seconds
+def seconds(work, batch, gpu, constants=FITTED_CONSTANTS, **setting):
+    return step_seconds(work, batch, gpu, constants, ExecutionSetting(**setting)).seconds
 
 
 @given(works(), BATCHES, GPU, st.floats(1, 10))
@@ -86,7 +86,7 @@ def test_training_takes_longer_than_inference_and_more_numbers_take_longer(work,
 def test_a_large_product_takes_its_operations_by_the_share_of_the_peak(products, batch):
     layer = Operator(DENSE, "fc", multiply_adds=products, inputs=1, outputs=1, weights=1)
     gpu, work = GPUS["V100"], Work("net", (1,), (layer,), ())
-    found = step_parts(work, batch, gpu, EXPECTED, ExecutionSetting(training=False)).compute_s
+    found = step_seconds(work, batch, gpu, EXPECTED, ExecutionSetting(training=False)).compute_s
     assert found == pytest.approx(
         EXPECTED.launch_inference_s + 2 * products * batch / (15.7e12 * EXPECTED.convolution)
     )
@@ -96,7 +96,7 @@ def test_a_large_product_takes_its_operations_by_the_share_of_the_peak(products,
 def test_what_only_moves_numbers_takes_them_by_the_share_of_the_memorys_speed(numbers, batch):
     relu = Operator(MEMORY, "relu", outputs=numbers, forward_moved=2 * numbers)
     work = Work("net", (1,), (relu,), ())
-    found = step_parts(
+    found = step_seconds(
         work, batch, GPUS["V100"], EXPECTED, ExecutionSetting(training=False)
     ).compute_s
     assert found == pytest.approx(
@@ -125,17 +125,17 @@ def test_a_batch_in_parts_is_passes_of_a_part_whose_gradients_are_added():
     layer = Operator(CONVOLUTION, "conv", 10**7, 10**5, 10**5, 10**6, 3)
     work, gpu = Work("net", (3, 8, 8), (layer,), (10**6,)), GPUS["V100"]
     whole, cut = (
-        step_parts(work, 64, gpu, EXPECTED, ExecutionSetting(microbatches=n, updates=1))
+        step_seconds(work, 64, gpu, EXPECTED, ExecutionSetting(microbatches=n, updates=1))
         for n in (1, 4)
     )
-    part = step_parts(work, 16, gpu, EXPECTED, ExecutionSetting(updates=1))
+    part = step_seconds(work, 16, gpu, EXPECTED, ExecutionSetting(updates=1))
     once = 4 * 10**6 / (900e9 * EXPECTED.memory)
     assert cut.compute_s == pytest.approx(4 * part.compute_s + 3 * once)
     assert cut.compute_s > whole.compute_s
     assert (cut.input_s, cut.update_s) == (whole.input_s, whole.update_s)
     for kept in (0, 1, 2, 3):
-        update_s = step_parts(
-            work, 64, gpu, EXPECTED, ExecutionSetting(kept=kept, updates=1)
+        update_s = step_seconds(
+            work, 64, gpu, EXPECTED, ExecutionSetting(optimizer_states=kept, updates=1)
         ).update_s
         assert update_s == pytest.approx(EXPECTED.launch_s + (2 + kept + 1 + kept) * once)
 
@@ -148,7 +148,7 @@ def test_backward_computes_two_products_and_the_first_layer_one():
         (first, ExecutionSetting(), (1, 1)),
         (layer, ExecutionSetting(training=False), (1, 0)),
     ):
-        assert tuple(map(len, kernels(each, 1, setting))) == expected
+        assert tuple(map(len, operator_kernels(each, 1, setting))) == expected
 
 
 @pytest.mark.parametrize(

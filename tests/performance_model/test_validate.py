@@ -7,7 +7,7 @@ from statistics import mean, median
 import pytest
 
 from gluonlab.performance_model.gpu_specifications import FLOAT32, GPUS
-from gluonlab.performance_model.published_speeds import WIDTH, validation, validation_text
+from gluonlab.performance_model.published_speeds import WIDTH, read_validation, validation_text
 from prediction.figures import FIGURES, TRAINING, Given, training_on_one
 from prediction.validate import (
     GROUPS,
@@ -183,7 +183,7 @@ def test_one_share_of_the_peak_for_all_does_not_pass(group, most):
 
 
 def test_the_packages_file_holds_what_is_predicted(found):
-    ours, theirs = validate(Models()), validation()
+    ours, theirs = validate(Models()), read_validation()
     assert ours.multiply_adds == theirs.multiply_adds
     assert [figure[:-2] for figure in ours.figures] == [
         (*figure[:10], figure.given and Given(*figure.given), *figure[11:-2])

@@ -19,8 +19,10 @@ from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.config.option_types import real, whole
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.atomic_files import check_new, new_file
-from gluonlab.performance_model.allreduce_time import SERVER_ADDS as SERVER_ADDS
-from gluonlab.performance_model.allreduce_time import WAYS as WAYS
+from gluonlab.performance_model.allreduce_time import MULTI_HOST_SUMS as MULTI_HOST_SUMS
+from gluonlab.performance_model.allreduce_time import (
+    SERVER_ADD_BYTES_PER_S as SERVER_ADD_BYTES_PER_S,
+)
 from gluonlab.performance_model.gpu_specifications import GPUS
 from gluonlab.performance_model.gpu_specifications import MACHINES as GPU_OF
 from gluonlab.plain_text import json_text
@@ -96,7 +98,7 @@ def predict(
             sum_s(topology, NETWORKS[machine], gradient_bytes),
             step_s,
         )
-        for way, sum_s in WAYS.items()
+        for way, sum_s in MULTI_HOST_SUMS.items()
         for topology in topologies
     ]
 
@@ -140,7 +142,8 @@ def assumptions(steps: Mapping[str, Step], gradient_bytes: float, network: bool)
         "of GPUs: gluonlab's topologies, partly inferred.",
         "hierarchical: rings within hosts, then across. flat ring: one through all GPUs. parameter "
         "server: a server on each host; a ring within hosts, one GPU's copies to memory and back "
-        f"over PCIe, additions at {SERVER_ADDS / 1e9:g} GB/s (inferred); none for one host.",
+        f"over PCIe, additions at {SERVER_ADD_BYTES_PER_S / 1e9:g} GB/s (inferred); none for one "
+        "host.",
         "Not counted: reading images, updates, unequal GPUs, other traffic.",
     ]
 
@@ -227,10 +230,10 @@ def _step(asked: Asked, machine: str) -> Step:
 
 def _block(name: str, step: Step, rows: List[Prediction]) -> List[str]:
     """The lines of a machine, below an empty one."""
-    heads = "".join(f"{way:>23}" for way in WAYS)
+    heads = "".join(f"{way:>23}" for way in MULTI_HOST_SUMS)
     columns = f"{'sum':>9}{'after':>7}{'behind':>7}"
     lines = ["", describe(name, step), f"{'':11}{heads}", f"{'hosts':>5}{'GPUs':>6}{columns * 3}"]
-    for same in zip(*(of_way(rows, way) for way in WAYS)):
+    for same in zip(*(of_way(rows, way) for way in MULTI_HOST_SUMS)):
         cells = (f"{row.sum_s * 1e3:>9,.1f}{row.alone:>7.2f}{row.hidden:>7.2f}" for row in same)
         lines.append(f"{same[0].hosts:>5}{same[0].devices:>6}{''.join(cells)}")
     return lines

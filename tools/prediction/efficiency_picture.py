@@ -8,7 +8,7 @@ from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from xml.etree.ElementTree import Element, SubElement
 
 from gluonlab.drawing.svg_parts import document, finished, group, text
-from prediction.efficiency import WAYS, Prediction, Step, host_in_words, of_way
+from prediction.efficiency import MULTI_HOST_SUMS, Prediction, Step, host_in_words, of_way
 
 # All lengths are px.
 WIDTH, MARGIN, ACROSS = 960, 28, 3  # panels side by side
@@ -91,7 +91,7 @@ def _in_words(rows: Rows) -> str:
     """The curves' last values, for those who do not see them."""
     parts = []
     for name, of in rows.items():
-        last = [of_way(of, way)[-1] for way in WAYS]
+        last = [of_way(of, way)[-1] for way in MULTI_HOST_SUMS]
         values = (f"{row.way} {row.alone:.2f}, or {row.hidden:.2f} hidden" for row in last)
         hosts = last[0].hosts
         parts.append(f"{name}, {hosts} host{'s' * (hosts > 1)}: {', '.join(values)}.")
@@ -100,7 +100,7 @@ def _in_words(rows: Rows) -> str:
 
 def _legend(parent: Element) -> None:
     x = 0
-    for number, way in enumerate(WAYS):
+    for number, way in enumerate(MULTI_HOST_SUMS):
         _curve(parent, [(x, 0), (x + 28, 0)], f"line{number}")
         _mark(parent, number, x + 14, 0)
         text(parent, x + 36, 4.5, way)
@@ -123,7 +123,9 @@ def _panel(
     _axes(parent, plot)
     _hidden(parent, plot, rows)
     ends: Dict[int, float] = {}
-    for number, way in reversed(list(enumerate(WAYS))):  # what is best comes last, on top
+    for number, way in reversed(
+        list(enumerate(MULTI_HOST_SUMS))
+    ):  # what is best comes last, on top
         points = [(plot.x(row.hosts), plot.y(row.alone)) for row in of_way(rows, way)]
         _curve(parent, points, f"line{number}")
         for x, y in points:
@@ -138,7 +140,9 @@ def _panel(
 
 def _hidden(parent: Element, plot: _Plot, rows: Sequence[Prediction]) -> None:
     """The dashed curves: one for all ways, in no way's colour, where they are the same."""
-    curves = [[(plot.x(r.hosts), plot.y(r.hidden)) for r in of_way(rows, way)] for way in WAYS]
+    curves = [
+        [(plot.x(r.hosts), plot.y(r.hidden)) for r in of_way(rows, way)] for way in MULTI_HOST_SUMS
+    ]
     if all(curve == curves[0] for curve in curves):
         _curve(parent, curves[0], "sample behind")
         return

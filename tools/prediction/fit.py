@@ -15,7 +15,7 @@ import numpy as np
 
 from gluonlab.cli.command import command
 from gluonlab.performance_model.allreduce_time import HostRates
-from gluonlab.performance_model.roofline import Constants
+from gluonlab.performance_model.roofline import ModelConstants
 from prediction.figures import FIGURES, Figure
 from prediction.validate import Models, predicted
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # What was expected before anything was fitted. The fit is drawn to it: a constant that the figures
 # say little about stays plausible.
-EXPECTED = Constants(0.75, 0.8, 2.0, 3.0, 0.4, 15e-6, 8e-6, 60.0, 0.6, 0.8, 36e-6)
+EXPECTED = ModelConstants(0.75, 0.8, 2.0, 3.0, 0.4, 15e-6, 8e-6, 60.0, 0.6, 0.8, 36e-6)
 EXPECTED_THEN = HostRates(3e9, 5e9)
 PULL = 0.3
 STEPS, DIFFERENCE, FARTHEST = 60, 1e-4, 0.3  # steps; of logarithms, for slopes, and in one step
@@ -39,13 +39,13 @@ def fit() -> Models:
     kernels = _fitted(
         [figure for figure in FIGURES if figure.fitted and not figure.on_host],
         EXPECTED,
-        lambda values: Models(Constants(*values), EXPECTED_THEN),
+        lambda values: Models(ModelConstants(*values), EXPECTED_THEN),
     )
-    constants = Constants(*kernels)
+    constants = ModelConstants(*kernels)
     return Models(constants, fit_host(constants))
 
 
-def fit_host(constants: Constants) -> HostRates:
+def fit_host(constants: ModelConstants) -> HostRates:
     """The constants of `local` of 2015, where those of the kernels are these."""
     found = _fitted(
         [figure for figure in FIGURES if figure.fitted and figure.on_host],

@@ -21,21 +21,26 @@ from gluonlab.models.networks import LeNet
 from gluonlab.performance_model.allreduce_time import (
     DEVICE,
     LOCAL,
-    MEASURED_NOW,
+    MXNET_1_9_HOST,
     GradientSizes,
     HostRates,
-    owned,
-    within_host_s,
+    max_owned_bytes,
+    sum_within_host_s,
 )
-from gluonlab.performance_model.count_work import of_network
+from gluonlab.performance_model.count_work import count_network_work
 from gluonlab.performance_model.gpu_specifications import FLOAT16, GPUS
-from gluonlab.performance_model.published_speeds import FILE, Published, Summary, Validation
+from gluonlab.performance_model.published_speeds import (
+    FILE,
+    ErrorSummary,
+    PublishedSpeed,
+    Validation,
+)
 from gluonlab.performance_model.roofline import (
-    FITTED,
-    Constants,
+    FITTED_CONSTANTS,
     ExecutionSetting,
+    ModelConstants,
     Work,
-    step_parts,
+    step_seconds,
 )
 from gluonlab.plain_text import json_text
 from prediction.figures import FIGURES, INFERENCE, PERF, TRAINING, Figure
@@ -90,7 +95,7 @@ def published_work(name: str) -> Work:
         raise ModelError(unknown("published network", name, NETWORKS))
     make, shape = NETWORKS[name]
     with mx.name.NameManager():
-        return of_network(make(), shape, name)
+        return count_network_work(make(), shape, name)
 
 
 REFERENCE = "V100"  # whose times of two batches give the ratio, where a GPU is not named
@@ -106,7 +111,7 @@ FITTED_THEN = HostRates(2.293e9, 4.830e9)  # MXNet of 2015 to 2017, on its users
 class Models(NamedTuple):
     """Fitted constants: of kernels, and of ``local`` on the hosts of 2015 to 2017."""
 
-    constants: Constants = FITTED
+    constants: ModelConstants = FITTED_CONSTANTS
     then: HostRates = FITTED_THEN
 
 
@@ -144,7 +149,7 @@ def predicted(figure: Figure, models: Models) -> float:
     return figure.gpus * figure.batch / step_s
 
 
-def _one_s(figure: Figure, constants: Constants) -> float:
+def _one_s(figure: Figure, constants: ModelConstants) -> float:
     """A step of one device: predicted, or as the given speed of one says."""
     software = SOFTWARE[figure.software]
     work, gpu = published_work(figure.network), GPUS[figure.gpu or REFERENCE]
@@ -157,7 +162,7 @@ def _one_s(figure: Figure, constants: Constants) -> float:
     )
 
     def seconds(batch: float) -> float:
-        return step_parts(work, batch, gpu, constants, setting).seconds
+        return step_seconds(work, batch, gpu, constants, setting).seconds
 
     part = figure.batch / figure.microbatches
     if figure.given is None:
@@ -173,15 +178,17 @@ def _sum_s(figure: Figure, models: Models) -> float:
     if figure.gpus == 1 and not (figure.store == LOCAL and software.then):
         return 0.0
     sizes = [4.0 * numbers for numbers in published_work(figure.network).tensors]
-    gradients = GradientSizes(sizes, 0.0 if software.processes else KEY_S, updated=software.then)
-    host = models.then if software.then else MEASURED_NOW
+    gradients = GradientSizes(
+        sizes, 0.0 if software.processes else KEY_S, updates_weights=software.then
+    )
+    host = models.then if software.then else MXNET_1_9_HOST
     if figure.store == DEVICE and not software.peers:
         return staged_s(figure.gpus, gradients, host)
     if figure.store == DIST:
         # servers and network as in the given speed of one GPU a host; more GPUs add their sum there
-        return (figure.gpus + 1) * gradients.total / host.pass_bytes_per_s
+        return (figure.gpus + 1) * gradients.total_bytes / host.pass_bytes_per_s
     topology = make_topology(figure.machine or "pcie", None).subset(figure.gpus)
-    return within_host_s(figure.store, topology, gradients, host)
+    return sum_within_host_s(figure.store, topology, gradients, host)
 
 
 def staged_s(gpus: int, gradients: GradientSizes, host: HostRates) -> float:
@@ -190,25 +197,25 @@ def staged_s(gpus: int, gradients: GradientSizes, host: HostRates) -> float:
     To the GPU that sums most, and from it, gpus - 1 copies pass its lanes, and one more those of
     another: the halves of a copy run beside each other, but for the first.
     """
-    most = owned(gradients.sizes, gpus)
+    most = max_owned_bytes(gradients.sizes, gpus)
     copies_s = 2 * gpus * most / host.copy_bytes_per_s if gpus > 1 else 0.0
     return copies_s + (gradients.key_s * len(gradients.sizes) * gpus if gpus > 1 else 0.0)
 
 
-def predict_figures(models: Models) -> Tuple[Published, ...]:
+def predict_figures(models: Models) -> Tuple[PublishedSpeed, ...]:
     """All figures with their predictions by these constants."""
     return tuple(_published(figure, predicted(figure, models)) for figure in FIGURES)
 
 
-def _published(figure: Figure, value: float) -> Published:
+def _published(figure: Figure, value: float) -> PublishedSpeed:
     ratio = value / figure.value
-    return Published(**figure._asdict(), fitted=figure.fitted, predicted=value, ratio=ratio)
+    return PublishedSpeed(**figure._asdict(), fitted=figure.fitted, predicted=value, ratio=ratio)
 
 
 # --- what the figures are about
 
 
-GROUPS: Dict[str, Callable[[Published], bool]] = {
+GROUPS: Dict[str, Callable[[PublishedSpeed], bool]] = {
     "training on GPUs that were fitted (V100, K80)": lambda figure: (
         figure.task == TRAINING and figure.gpu in ("V100", "K80") and figure.source.startswith(PERF)
     ),
@@ -227,13 +234,13 @@ GROUPS: Dict[str, Callable[[Published], bool]] = {
 }
 
 
-def summaries(figures: Sequence[Published]) -> List[Summary]:
+def summaries(figures: Sequence[PublishedSpeed]) -> List[ErrorSummary]:
     """One for each group that has figures held out."""
     made = []
     for group, holds in GROUPS.items():
         errors = [figure.error for figure in figures if holds(figure) and not figure.fitted]
         if errors:
-            made.append(Summary(group, len(errors), mean(errors), median(errors), max(errors)))
+            made.append(ErrorSummary(group, len(errors), mean(errors), median(errors), max(errors)))
     return made
 
 

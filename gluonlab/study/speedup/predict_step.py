@@ -14,10 +14,10 @@ from gluonlab.config import TrainConfig
 from gluonlab.config.train_config import option_name
 from gluonlab.errors import ConfigError
 from gluonlab.parallel.data.microbatches import Microbatches
-from gluonlab.performance_model.count_work import work_of
+from gluonlab.performance_model.count_work import count_model_work
 from gluonlab.performance_model.gpu_specifications import find_machine
 from gluonlab.performance_model.predict_training import Prediction, predict
-from gluonlab.performance_model.published_speeds import validation, validation_text
+from gluonlab.performance_model.published_speeds import read_validation, validation_text
 from gluonlab.plain_text import json_text
 from gluonlab.training.plan import fill_gaps, load_data
 
@@ -81,7 +81,7 @@ def answer(name: str, config: TrainConfig, images: Optional[str], as_json: bool)
     _refuse_measuring()
     if name == TABLE:
         _refuse_any(config, images)
-        return json_text(validation().as_dict()) if as_json else validation_text()
+        return json_text(read_validation().as_dict()) if as_json else validation_text()
     prediction = predicted(name, config, images)
     return json_text(prediction.to_dict()) if as_json else prediction.text
 
@@ -110,7 +110,7 @@ def predicted(name: str, config: TrainConfig, images: Optional[str] = None) -> P
         dataset = load_data(resolved, 1)
         shape, classes = dataset.image_shape, len(dataset.classes)
     prediction = predict(
-        work_of(str(used.model), classes, shape),
+        count_model_work(str(used.model), classes, shape),
         name,
         used.batch_size or 1,
         global_batch_size=used.global_batch_size,
