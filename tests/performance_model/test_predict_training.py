@@ -21,8 +21,8 @@ from gluonlab.performance_model.count_work import count_model_work, count_networ
 from gluonlab.performance_model.gpu_specifications import GPUS, MACHINES, find_machine
 from gluonlab.performance_model.predict_training import count_states, predict
 from gluonlab.performance_model.published_speeds import WIDTH, estimate_memory_bytes
-from prediction.fit import EXPECTED
-from prediction.validate import Models, published_work, validate
+from prediction.fit import EXPECTED_CONSTANTS
+from prediction.validate import FittedModel, published_work, validate
 
 RESNET, LENET = published_work("ResNet-50"), published_work("LeNet")
 
@@ -208,7 +208,7 @@ def test_gpus_without_published_figures_are_named():
 
 def test_a_region_where_a_published_figure_is_missed_by_far_is_not_trusted(monkeypatch):
     """With constants that are far off, the network itself is named, and its ratio."""
-    off = validate(Models(EXPECTED._replace(convolution=0.3, memory=0.3)))
+    off = validate(FittedModel(EXPECTED_CONSTANTS._replace(convolution=0.3, memory=0.3)))
     monkeypatch.setattr(published_speeds, "read_validation", lambda: off)
     reasons = predict(RESNET, "p3.2xlarge", 64).not_trusted
     assert any("ResNet-50 on V100 at 64 images, which is alike" in reason for reason in reasons)
