@@ -337,6 +337,7 @@ class PushPullPlan:
 
     @property
     def transfers_run(self) -> int:
+        """Return the number of transfers queued so far."""
         return sum(executor.transfers_run for executor in self._executors)
 
     def matches(self, entries: Sequence[Entry]) -> bool:

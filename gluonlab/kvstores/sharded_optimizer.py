@@ -366,6 +366,7 @@ class ShardedUpdate:
         self.updates = {key: KeyUpdate(optimizer, key, own) for key, own in self.shards.items()}
 
     def reduce_gradients(self, priority: int) -> None:
+        """Queue the reduce-scatter of the gradients."""
         self._reduce_scatter.run(priority)
 
     def update_and_gather(self, priority: int, stale: Mapping[Any, List[Range]]) -> None:

@@ -51,6 +51,7 @@ class GradientSizes(NamedTuple):
 
     @property
     def total_bytes(self) -> float:
+        """Return the bytes of all tensors."""
         return sum(self.sizes)
 
 

@@ -117,6 +117,7 @@ class ComparableTraining(NamedTuple):
 
     @property
     def images_per_pass(self) -> float:
+        """Return the images that pass the network at a time."""
         return self.batch_size / self.passes
 
 
