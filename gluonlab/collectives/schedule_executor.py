@@ -489,7 +489,7 @@ def _find_fault(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], writ
         return ": the arrays are of type bool, which has no sum: use array.astype('int32')"
     if len(set(ctxs)) < len(ctxs):
         names = ", ".join(map(str, ctxs))
-        return f": the ranks lie on {names}: each rank needs a separate device"
+        return f": the ranks lie on {names}: each rank needs a device of its own"
     return ": CPU devices and GPUs together: use devices of one kind" if len(kinds) > 1 else ""
 
 

@@ -31,7 +31,7 @@ PAIR_DTYPE = "<u2"  # two bytes travel as one float32, which holds whole numbers
 MAX_PAIRS = 2**21  # in one sum: 8 MiB
 
 
-class ServedWeights(Protocol):
+class ServedWeightsProtocol(Protocol):
     """Weights that servers keep and update."""
 
     def update(self, index: int, array: nd.NDArray, priority: int = 0) -> None:
@@ -104,7 +104,7 @@ class ProcessGroup:
 
     def start_serving_weights(
         self, optimizer: Any, flats: Sequence[Flat], weights: Sequence[nd.NDArray]
-    ) -> ServedWeights:
+    ) -> ServedWeightsProtocol:
         """Let the servers keep rank 0's weights, and update them from now on.
 
         ``flats``: the layout of each array of ``weights``. Waits for all processes. Raises RunError

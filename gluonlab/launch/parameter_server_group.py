@@ -177,7 +177,7 @@ def _install_keeping(store: Any, servers: int) -> None:
 
 
 class ServedWeights:
-    """Weights on the servers of ``store``, which ``optimizer`` updates there; see `Group.serve`.
+    """Weights on the servers of ``store``, which ``optimizer`` updates there.
 
     With ``copies`` each worker pushes to a copy of its own and gets the weights as they are then;
     otherwise all workers push to one, and the server updates it once it has all of their gradients.

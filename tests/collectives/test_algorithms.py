@@ -227,8 +227,8 @@ def test_trees_are_binary_and_flat(world_size):
         assert sum(rank == parent for rank, parent in enumerate(tree.parent)) == 1
         assert all(len(below) <= 2 for below in children(tree))
         for rank, below in enumerate(children(tree)):
-            assert all(tree.wait[rank] > tree.wait[child] for child in below)
-        assert tree.wait[tree.root] <= deepest
+            assert all(tree.ready_step[rank] > tree.ready_step[child] for child in below)
+        assert tree.ready_step[tree.root] <= deepest
 
 
 @pytest.mark.parametrize("world_size", OF_TREES[1:])

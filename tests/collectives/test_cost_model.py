@@ -20,10 +20,10 @@ from gluonlab.collectives.named_topologies import (
     Topology,
     fully_connected,
     p3_16xlarge,
-    shared_memory_topology,
     switch,
 )
 from gluonlab.collectives.schedule import Schedule, Transfer
+from gluonlab.collectives.topology import shared_memory_topology
 from gluonlab.errors import ScheduleError
 
 MOST = 17

@@ -20,9 +20,9 @@ from gluonlab.collectives.named_topologies import (
     nvswitch,
     p3_16xlarge,
     pcie,
-    shared_memory_topology,
     switch,
 )
+from gluonlab.collectives.topology import shared_memory_topology
 from gluonlab.errors import ScheduleError
 
 # nvidia-smi topo -m of a DGX-1V: NVLinks between GPUs, row by row; 0 is by way of PCIe

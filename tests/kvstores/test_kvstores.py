@@ -46,7 +46,8 @@ def test_a_store_imports_what_it_needs(name, needs, not_needed):
         [sys.executable, "-c", LOADED, name], capture_output=True, text=True, check=True
     )
     packages, collectives = found.stdout.split("\n")[:2]
-    unwanted = {"parallel", "launch", "export", "training", "bench", "exercises", "prediction"}
+    unwanted = {"parallel", "launch", "export", "training", "bench", "exercises"}
+    unwanted.add("performance_model")
     assert not unwanted & set(packages.split())
     assert needs in collectives and not_needed not in collectives.replace(".", " ").split()
 
