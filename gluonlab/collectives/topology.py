@@ -20,7 +20,7 @@ Pair = Tuple[int, int]  # (src, dst)
 
 
 class Link(NamedTuple):
-    """One direction of a wire, or a bus that all directions share."""
+    """A link: one direction of a wire, or a bus that all directions share."""
 
     name: str
     bytes_per_s: float

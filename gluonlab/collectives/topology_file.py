@@ -435,19 +435,19 @@ class JsonFields:
     """A JSON object whose values are checked when they are read.
 
     ``where``: the file and the object's place in it, for messages. Raises ScheduleError if
-    ``content`` is not an object, and for keys that are not ``known``. The methods raise it for
+    ``content`` is not an object, and for keys not in ``allowed_keys``. The methods raise it for
     invalid values and missing keys.
     """
 
-    def __init__(self, where: str, content: Any, known: Sequence[str]) -> None:
+    def __init__(self, where: str, content: Any, allowed_keys: Sequence[str]) -> None:
         self.where = where
         if not isinstance(content, dict):
             self.raise_error(
-                f"{format_value(content)} is no object: give {{...}} with {', '.join(known)}"
+                f"{format_value(content)} is no object: give {{...}} with {', '.join(allowed_keys)}"
             )
         for key in content:
-            if key not in known:
-                self.raise_error(unknown("key", key[:MAX_NAME_LENGTH], known))
+            if key not in allowed_keys:
+                self.raise_error(unknown("key", key[:MAX_NAME_LENGTH], allowed_keys))
         self._content: Mapping[str, Any] = content
 
     def __contains__(self, key: str) -> bool:
@@ -524,7 +524,7 @@ Node = Union[int, str]  # a device, by its number, or a switch
 
 
 class Wire(NamedTuple):
-    """One direction of a wire between two nodes, and its latency."""
+    """A wire in one direction between two nodes, and its latency."""
 
     src: Node
     dst: Node

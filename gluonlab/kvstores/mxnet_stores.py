@@ -388,7 +388,7 @@ class StoreTrainerRef:
         return trainer
 
     def release(self) -> None:
-        """Let the Trainer initialize the store again in its next step.
+        """Make the Trainer initialize the store again in its next step.
 
         gluon.Parameter.set_data has the same effect.
         """

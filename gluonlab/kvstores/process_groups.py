@@ -97,15 +97,18 @@ class ProcessGroup:
         return None
 
     def announce_training_start(self) -> None:
-        """From now on, exit all processes after the same step if one of them gets a signal."""
+        """Announce that training starts.
+
+        From now on, a signal to one process stops all of them after the same step.
+        """
 
     def mark_common_exit(self) -> None:
-        """From now on, let every process exit and leave the group, whatever it raises."""
+        """Declare that every process exits now and leaves the group, whatever it raises."""
 
     def start_serving_weights(
         self, optimizer: Any, flats: Sequence[Flat], weights: Sequence[nd.NDArray]
     ) -> ServedWeightsProtocol:
-        """Let the servers keep rank 0's weights, and update them from now on.
+        """Start the servers with rank 0's weights, which they update from now on.
 
         ``flats``: the layout of each array of ``weights``. Waits for all processes. Raises RunError
         without servers, or if the servers already have weights.

@@ -332,7 +332,7 @@ Arrays = List[List[nd.NDArray]]
 
 
 class ShardedUpdate:
-    """One step of some keys: reduce-scatter of gradients, update, all-gather of weights.
+    """An update of some keys: reduce-scatter of gradients, update, all-gather of weights.
 
     ``name``: the algorithm. ``order``: which device plays which rank. With ``keep`` the gradients
     are not changed, and their sums get memory of their own; otherwise they are summed in place,
@@ -435,12 +435,12 @@ def check_update_arrays(entries: Sequence[Entry]) -> None:
             raise KVStoreError(f"key {key!r}: {counts}: give one for each")
         if len(weights) != len(entries[0].outs):
             first = f"key {keys[0]!r} is on {len(entries[0].outs)} devices"
-            both = f"{first}, {key!r} on {len(weights)}"
-            raise KVStoreError(f"{both}: give keys of one call the same devices")
+            mismatch = f"{first}, {key!r} on {len(weights)}"
+            raise KVStoreError(f"{mismatch}: give keys of one call the same devices")
         for grad, weight in zip(grads, weights):
             if _array_kind(grad) != _array_kind(weight):
-                both = f"{format_array(grad)} cannot be left in {format_array(weight)}"
-                raise KVStoreError(f"key {key!r}: {both}: they must be alike")
+                mismatch = f"{format_array(grad)} cannot be left in {format_array(weight)}"
+                raise KVStoreError(f"key {key!r}: {mismatch}: they must be alike")
     gradients = [grad for entry in entries for grad in entry.values]
     if share_memory([weight for entry in entries for weight in entry.outs], gradients):
         shared = "weights share memory with other weights or gradients"

@@ -22,7 +22,7 @@ from gluonlab.collectives.algorithms import (
     make_schedule_over_hosts,
     nest_over_hosts,
 )
-from gluonlab.collectives.schedule import Transfer, combine_halves
+from gluonlab.collectives.schedule import combine_halves
 from gluonlab.collectives.verify_schedule import check, simulate_contributions
 from gluonlab.errors import ScheduleError
 
@@ -128,7 +128,7 @@ def neighbours(schedule, rank):
 
 
 @pytest.mark.parametrize("world_size", SEVERAL)
-def test_neighbours(world_size):
+def test_each_rank_exchanges_messages_with_the_expected_neighbors(world_size):
     """In a star everybody knows the centre, in a ring the two beside, in halving and doubling
     log2(p).
     """
@@ -144,7 +144,7 @@ def test_neighbours(world_size):
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_the_number_of_steps(world_size):
+def test_the_number_of_steps_is_the_closed_form(world_size):
     core = world_size.bit_length() - 1
     folded = world_size != 1 << core
     expected = {
@@ -232,7 +232,7 @@ def test_trees_are_binary_and_flat(world_size):
 
 
 @pytest.mark.parametrize("world_size", OF_TREES[1:])
-def test_no_rank_passes_on_in_both_of_two_mirrored_trees(world_size):
+def test_no_rank_has_children_in_both_mirrored_trees(world_size):
     """But the first one's root, where the number of ranks is odd: there are only (p-1)/2 leaves for
     (p+1)/2 inner ranks.
     """
@@ -278,7 +278,7 @@ def test_an_impossible_number_of_chunks_is_refused(name):
 
 
 @every_maker
-def test_what_an_algorithm_has_no_use_for_is_refused(maker):
+def test_options_that_an_algorithm_does_not_use_are_refused(maker):
     name = maker.__name__
     assert set(inspect.signature(maker).parameters) == {"world_size", "chunks", "groups"}
     if not name.startswith(WITH_CHUNKS):
@@ -307,7 +307,7 @@ def test_an_unknown_algorithm_is_refused_with_the_choices():
 
 
 @pytest.mark.parametrize("order", [[0, 1], [0, 1, 1], [0, 1, 3]])
-def test_an_order_that_is_none_is_refused(order):
+def test_an_invalid_order_is_refused(order):
     with pytest.raises(ScheduleError, match="name each of the devices 0 to 2 once"):
         make_schedule("ring", 3).placed(order)
 
@@ -323,11 +323,6 @@ def test_only_a_reduce_scatter_and_an_all_gather_from_its_owners_make_an_allredu
             combine_halves("both", first, second)
 
 
-def test_a_transfer_reads_as_a_sentence():
-    assert str(Transfer(1, 0, 3, "add")) == "add chunk 3 of rank 1 to rank 0"
-    assert str(Transfer(1, 0, 3, "copy")) == "copy chunk 3 of rank 1 over rank 0"
-
-
 # --- Allreduces over hosts are right for any number of hosts and devices, and send no byte twice
 
 
@@ -338,7 +333,7 @@ HOSTS = st.integers(1, 4)
 @given(
     HOSTS, HOSTS, st.sampled_from(sorted(ALGORITHMS)), st.sampled_from(sorted(HALVES)), st.data()
 )
-def test_any_algorithms_within_and_across_are_proved(hosts, devices, across, within, data):
+def test_any_algorithms_within_and_across_hosts_are_proved(hosts, devices, across, within, data):
     order = data.draw(st.none() | st.permutations(range(devices)))
     schedule = make_schedule_over_hosts(hosts, devices, across, within=within, order=order)
     check(schedule)

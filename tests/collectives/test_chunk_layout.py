@@ -73,21 +73,19 @@ def check_free(schedule):
 
 
 @given(NAMES, st.integers(1, 7))
-def test_what_is_free_to_read_is_written_by_nobody_before_and_by_nobody_who_has_not_waited(
-    name, world_size
-):
+def test_a_last_source_that_is_ready_has_no_earlier_or_unordered_writer(name, world_size):
     check_free(make_schedule(name, world_size))
 
 
 @pytest.mark.parametrize("name", [*TOPOLOGY_AWARE, *HALVES])
-def test_nor_is_it_in_halves_and_in_schedules_that_are_made_for_links(name):
+def test_the_same_holds_for_halves_and_topology_aware_schedules(name):
     halves = [half(5) for half in HALVES.get(name, ())]
     topology = make_topology("p3.16xlarge")
     for schedule in halves or make_for_links(name, topology, 8).schedules:
         check_free(schedule)
 
 
-def test_all_that_a_sharded_sum_and_the_leaves_of_a_tree_send_is_free_to_read():
+def test_sources_of_a_sharded_sum_and_leaves_of_a_tree_are_ready():
     additions = [
         target for target in list_chunk_writes(make_schedule("sharded", 4)) if target.op == "add"
     ]

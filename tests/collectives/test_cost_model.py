@@ -366,6 +366,6 @@ def test_nothing_to_do_and_nothing_to_send():
           for size in (-1, math.inf, math.nan)),
     ],
 )  # fmt: skip
-def test_what_has_no_price_is_refused(topology, size_bytes, words):
+def test_invalid_sizes_and_world_sizes_have_no_price(topology, size_bytes, words):
     with pytest.raises(ScheduleError, match=words):
         price(make_schedule("ring", 4), topology, size_bytes)

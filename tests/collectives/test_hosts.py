@@ -108,7 +108,7 @@ def test_hosts_send_at_the_published_speed(name, nics, gigabits):
 
 
 @pytest.mark.parametrize("name", sorted(set(NETWORKS) - ALL_ON_NVLINKS - {"p3.2xlarge"}))
-def test_what_leads_to_a_nic_are_links_of_the_machine(name):
+def test_the_path_to_a_nic_uses_links_of_the_machine(name):
     """But for one GPU alone, and where NVLinks carry all that stays within the host."""
     machine = {link for route in make_topology(name).routes.values() for link in route.links}
     for gpu in range(make_topology(name).world_size):
@@ -216,7 +216,7 @@ def test_on_known_hosts_the_hierarchy_is_the_cheapest_for_large_buffers(name):
              "p3.16xlarge*", "p3.16xlarge*two", "p3.16xlarge*2*2",
              "p3.16xlarge*99999999999999999999999", "p3.16xlarge*\u0662", "p3*16xlarge*2"],
 )  # fmt: skip
-def test_a_number_of_hosts_that_is_none_is_refused(text):
+def test_an_invalid_number_of_hosts_is_refused(text):
     with pytest.raises(ScheduleError) as error:
         make_topology(text)
     hosts = text.split("*", 1)[1]
@@ -240,7 +240,7 @@ def test_a_number_of_hosts_that_is_none_is_refused(text):
           for figures in ((0, 5.0, 2.0), (1, 0.0, 2.0), (1, 5.0, -1.0), (1.5, 5.0, 2.0))),
     ],
 )  # fmt: skip
-def test_hosts_that_cannot_be_are_refused_in_one_line(make, words):
+def test_invalid_hosts_and_networks_are_refused_in_one_line(make, words):
     with pytest.raises(ScheduleError, match=words) as error:
         make()
     assert "\n" not in str(error.value)

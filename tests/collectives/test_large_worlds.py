@@ -68,7 +68,7 @@ def changed_by(data, schedule):
 
 @examples(24, 60)
 @given(st.sampled_from([*ALGORITHMS]), st.integers(2, 40), st.data())
-def test_a_changed_transfer_is_wrong_where_its_chunks_alone_are(name, world_size, data):
+def test_a_changed_transfer_is_found_where_its_chunk_alone_is_wrong(name, world_size, data):
     changed, chunks = changed_by(data, make_schedule(name, world_size))
     found = fault(changed)
     assert found == expected(changed, chunks)
@@ -124,7 +124,7 @@ def test_1024_ranks_take_no_more_than_a_gigabyte(python, name):
     assert float(done.stdout) <= 1
 
 
-def test_devices_without_number_are_placed_as_they_are_numbered():
+def test_thousands_of_interchangeable_devices_keep_their_order():
     """What tries orders of devices gives up before it would take minutes, or too deep a stack."""
     topology = switch(1100, 1e-5, 1e10)
     assert topology.ring_order() == list(range(1100))

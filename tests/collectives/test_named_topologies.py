@@ -99,7 +99,7 @@ def test_machines_whose_devices_have_one_port_each(name, devices, gigabytes):
     assert topology.routes == switch(devices, 10e-6, gigabytes * 1e9).routes
 
 
-def test_what_shares_links_on_pcie():
+def test_pairs_share_the_expected_pcie_links():
     """Four GPUs, two switches: neighbours below a switch stay below it; all others share its way up
     and down.
     """
@@ -153,7 +153,7 @@ def test_uniform_topologies():
         (21e9, {"device_copy_bytes_per_s": 25e9}, 20e9, math.inf),  # faster than is possible
     ],
 )
-def test_this_machine_is_one_memory(add, of_one, speed, own_add):
+def test_devices_of_a_shared_memory_topology_share_one_link(add, of_one, speed, own_add):
     topology = shared_memory_topology(3, 40e-6, 20e9, add, **of_one)
     routes = topology.routes.values()
     assert set.intersection(*[set(route.links) for route in routes]) == {Link("memory", 20e9)}
@@ -177,7 +177,7 @@ def test_the_ring_of_the_cube_mesh_runs_on_doubled_links_only():
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8, 17])
-def test_where_all_rings_are_equal_the_order_is_that_of_the_numbers(world_size):
+def test_equal_rings_keep_the_order_of_numbers(world_size):
     for topology in (fully_connected(world_size, 0, 1e9), nvswitch(world_size), pcie(world_size)):
         assert topology.ring_order() == list(range(world_size))
 
@@ -315,6 +315,6 @@ def back(speed, latency_s=1e-5):
                         (2, 1e-5, 1e9, -1.0))),
     ],
 )  # fmt: skip
-def test_devices_and_links_that_cannot_be_are_refused(make, words):
+def test_invalid_devices_and_links_are_refused(make, words):
     with pytest.raises(ScheduleError, match=words):
         make()

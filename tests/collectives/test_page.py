@@ -126,7 +126,7 @@ def test_every_transfer_of_a_step_is_an_arrow(opened, everything):
             assert sorted(page.arrows()) == sorted(map(tuple, step))
 
 
-def test_the_step_is_told(opened, everything):
+def test_the_current_step_is_announced_to_screen_readers(opened, everything):
     page = opened(everything)
     page.choose("algorithm", "star")
     page.find("next").click()
@@ -138,7 +138,7 @@ def test_the_step_is_told(opened, everything):
 
 
 @pytest.mark.parametrize("width", [360, 1200])
-def test_nothing_sticks_out_on_a_phone_or_a_desktop(opened, width):
+def test_nothing_exceeds_the_window_on_a_phone_or_a_desktop(opened, width):
     page = opened(draw("bidirectional_ring", 16))
     size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -189,7 +189,7 @@ def test_a_frame_that_gets_its_width_late_is_drawn_for_it(opened, everything):
     page.wait(lambda: "chunk 3" in page.driver.execute_script(labels))
 
 
-def test_it_speaks_japanese_at_every_step(opened):
+def test_every_step_is_in_japanese_on_the_japanese_page(opened):
     page, texts = opened(draw("ring", 4, language="ja")), []
     page.find("as-table").find_element("tag name", "summary").click()
     page.wait(lambda: "チャンク 3" in page.text("as-table"))
@@ -207,7 +207,7 @@ def test_it_speaks_japanese_at_every_step(opened):
     assert re.findall("undefined|null|[{}]", " ".join(texts)) == []
 
 
-def test_on_paper_it_is_a_light_picture_without_what_can_be_pressed(opened, everything):
+def test_the_printed_page_is_light_and_has_no_controls(opened, everything):
     page = opened(everything)
     page.find("next").click()
     dark = {"name": "prefers-color-scheme", "value": "dark"}

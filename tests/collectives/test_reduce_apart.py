@@ -100,7 +100,7 @@ def test_owners_get_the_bits_of_a_sum_in_place_and_arrays_stay(
 
 @examples(60)
 @given(st.integers(3, 6).flatmap(on_trees))
-def test_chunks_that_move_as_one_may_have_been_summed_apart_before(schedule):
+def test_chunks_that_move_together_may_have_been_summed_separately(schedule):
     """Each rank's contribution is a one in an octal digit of its own."""
     arrays = [[nd.full(10, 8**rank, ctx)] for rank, ctx in enumerate(contexts(schedule.world_size))]
     apart = in_few_moves(schedule, arrays)
@@ -111,7 +111,7 @@ def test_chunks_that_move_as_one_may_have_been_summed_apart_before(schedule):
 
 @pytest.mark.parametrize("name", sorted(HALVES))
 @pytest.mark.parametrize("devices", [2, 3])
-def test_what_is_written_before_is_summed_and_what_is_written_afterwards_is_not(name, devices):
+def test_earlier_writes_are_summed_and_later_writes_are_not(name, devices):
     """Nothing but the engine orders readers and writers here, and nothing waits in between."""
     arrays = [[nd.zeros((100_000,), ctx=ctx)] for ctx in contexts(devices)]
     apart = OutOfPlaceReduceScatter(reduce_scatter(name, devices), arrays)
@@ -128,7 +128,7 @@ def test_what_is_written_before_is_summed_and_what_is_written_afterwards_is_not(
 
 @pytest.mark.parametrize("name", sorted(HALVES))
 @pytest.mark.parametrize("devices", [2, 5])
-def test_there_is_memory_for_what_the_schedule_writes_and_no_more(name, devices):
+def test_memory_is_allocated_only_for_chunks_that_the_schedule_writes(name, devices):
     schedule, size = reduce_scatter(name, devices), 120
     apart = OutOfPlaceReduceScatter(
         schedule, [[nd.zeros((size,), ctx=ctx)] for ctx in contexts(devices)]
@@ -176,7 +176,7 @@ def test_arrays_in_onednns_own_layout_are_summed(name, devices, blocks_at_first)
         np.testing.assert_allclose(found, expected.reshape(-1), rtol=1e-4, atol=1e-4)
 
 
-def test_what_copies_or_does_not_fit_is_refused():
+def test_schedules_with_copies_and_arrays_that_do_not_fit_are_refused():
     arrays = [[nd.ones((4,), ctx=ctx)] for ctx in contexts(2)]
     for schedule, words in (
         (make_schedule("ring", 2), "ring copies chunks: give a reduce-scatter"),

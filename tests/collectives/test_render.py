@@ -74,7 +74,7 @@ def in_order(transfers):
 
 @given(st.sets(st.integers(0, 40), min_size=1))
 @example({0, 1, 2, 5, 7, 8})
-def test_runs_name_every_number_once(values):
+def test_format_ranges_lists_every_number_once(values):
     assert list(expanded(format_ranges(values))) == sorted(values)
     assert len(format_ranges(values).split(",")) == sum(value - 1 not in values for value in values)
 
@@ -144,7 +144,7 @@ def test_the_grid_counts_only_where_names_do_not_fit(world_size):
         assert words in " ".join(as_text(ALGORITHMS["star"](world_size), columns).split())
 
 
-def test_where_nothing_fits_the_text_says_so_and_has_no_grid():
+def test_without_room_for_a_grid_the_text_reports_it():
     too_many = ALGORITHMS["tree"](2, chunks=33)
     for schedule, width in ((ALGORITHMS["ring"](30), 80), (too_many, 80), (too_many, 20)):
         text = as_text(schedule, width)
@@ -285,14 +285,14 @@ def test_the_picture_shows_what_every_rank_holds(schedule):
     ],
     ids=["allreduce", "reduce_scatter", "all_gather", "wrong"],
 )
-def test_what_is_whole_in_the_end_looks_so(schedule, whole_at):
+def test_complete_chunks_are_marked_as_complete(schedule, whole_at):
     for cell in panels(as_svg(schedule))[-1].findall(f"{SVG}g"):
         rank, chunk = map(int, re.findall(r"\d+", cell.find(f"{SVG}title").text)[:2])
         looks_whole = "whole" in cell.find(f"{SVG}rect").get("class").split()
         assert looks_whole == whole_at(schedule, rank, chunk)
 
 
-def test_the_picture_stands_alone_and_tells_its_title():
+def test_the_picture_is_self_contained_and_has_a_title():
     svg = as_svg(ALGORITHMS["hierarchical"](8))
     root = ElementTree.fromstring(svg)
     title, described = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
@@ -303,7 +303,7 @@ def test_the_picture_stands_alone_and_tells_its_title():
     assert root.get("aria-labelledby").split() == [title.get("id"), described.get("id")]
 
 
-def test_a_name_is_text_and_nothing_else():
+def test_the_name_of_a_schedule_is_escaped():
     name = '</svg><script>alert("1")</script> & more'
     root = ElementTree.fromstring(as_svg(Schedule(name, "allreduce", 1, 1, (0,), ())))
     assert root.find(f"{SVG}text").text == name
@@ -318,6 +318,6 @@ def test_a_name_is_text_and_nothing_else():
         (lambda: as_text(ALGORITHMS["ring"](2), 19), "19 columns: give it at least 20"),
     ],
 )
-def test_what_is_too_large_to_draw_is_refused(make, words):
+def test_schedules_that_are_too_large_to_draw_are_refused(make, words):
     with pytest.raises(ScheduleError, match=words):
         make()

@@ -49,7 +49,7 @@ def others(topology):
 
 @examples(5, 8)
 @given(drawn, st.sampled_from(SIZES), st.floats(0, 1))
-def test_auto_takes_the_cheapest_and_its_table_says_from_where_on(topology, size, beyond):
+def test_auto_uses_the_cheapest_schedule_and_lists_its_size_thresholds(topology, size, beyond):
     """Nothing is cheaper at the sizes that are compared, and nothing much between them."""
     made = make_for_links(topology_aware.AUTO, topology, topology.world_size)
     known = list(others(topology))
@@ -66,7 +66,7 @@ def test_auto_takes_the_cheapest_and_its_table_says_from_where_on(topology, size
     assert {id(row.schedule) for row in table} == {id(schedule) for schedule in made.schedules}
 
 
-def test_algorithms_are_cut_finer_too_where_they_leave_the_choice():
+def test_algorithms_with_a_choice_of_chunks_are_also_tried_with_more_chunks():
     topology = make_topology("p3.8xlarge")
     chunks = {}
     for schedule in topology_aware.candidate_schedules(topology):
@@ -101,7 +101,7 @@ def test_equal_prices_give_the_first_and_so_the_same_choice_always():
 )
 @examples(30)
 @given(st.data())
-def test_where_all_devices_are_alike_no_order_has_another_price(topology, data):
+def test_all_orders_of_interchangeable_devices_have_the_same_price(topology, data):
     assert topology.routes.is_symmetric and not make_topology("pcie", 8).routes.is_symmetric
     schedule = make_schedule(data.draw(st.sampled_from(sorted(ALGORITHMS))), topology.world_size)
     order = data.draw(st.permutations(range(topology.world_size)))
@@ -130,7 +130,7 @@ def test_rings_fit_on_the_lanes_together_and_no_other_ring_fits_beside_them(topo
 
 @given(meshes())
 @pytest.mark.long
-def test_its_allreduce_is_right_and_not_below_the_floor(topology):
+def test_multi_ring_is_correct_and_not_below_the_lower_bound(topology):
     schedule = multi_ring(topology)
     assert keeps_promise(schedule)
     assert len(schedule.steps) == 2 * (topology.world_size - 1)
@@ -139,7 +139,7 @@ def test_its_allreduce_is_right_and_not_below_the_floor(topology):
 
 
 @pytest.mark.parametrize("p, rings", [(3, 2), (5, 4), (7, 6)])
-def test_devices_that_are_all_neighbours_use_every_link_if_they_are_a_prime(p, rings):
+def test_a_prime_number_of_fully_connected_devices_uses_every_link(p, rings):
     topology = fully_connected(p, 1e-5, 1e9)
     assert len(pack_rings(make_flow_network(topology))) == rings
     seconds = price(multi_ring(topology), topology, 1e8).seconds
@@ -156,7 +156,7 @@ def test_a_p3_16xlarge_carries_six_rings():
 @pytest.mark.parametrize(
     "topology", [make_topology("p3.16xlarge", 5), make_topology("g4dn.12xlarge*2")]
 )
-def test_where_fast_links_form_no_ring_it_is_the_best_single_one(topology):
+def test_without_a_ring_of_fast_links_multi_ring_is_the_best_single_ring(topology):
     schedule = multi_ring(topology)
     assert keeps_promise(schedule) and schedule.chunks == topology.world_size
     one = make_schedule("ring", topology.world_size).placed(topology.ring_order())

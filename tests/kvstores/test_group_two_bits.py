@@ -147,7 +147,7 @@ def test_float32_adds_what_travels_in_any_order(processes, size, dtype, alike, s
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("size", [1, 23])
-def test_what_is_not_finite_is_seen_by_all_processes_now_and_later(bad, dtype, size):
+def test_all_processes_see_nan_from_the_first_value_that_is_not_finite(bad, dtype, size):
     """At its place, and at most at those that share a number: the others go on."""
     place = size // 2
 
@@ -251,7 +251,7 @@ def make(group=None, **given):
     return GroupKVStore(make_kvstore("device"), group or SummingGroup(0, 2), **given)
 
 
-def test_one_process_has_nobody_to_send_to():
+def test_a_single_process_does_not_compress():
     def work(group):
         store, array = make(group, compress="2bit"), nd.array([0.3], device())
         store.pushpull(0, [array])

@@ -56,7 +56,7 @@ def test_a_store_imports_what_it_needs(name, needs, not_needed):
 @pytest.mark.parametrize(
     "store", [GroupKVStore, MXNetKVStore, NcclKVStore, ScheduleKVStore, ShardedKVStore]
 )
-def test_stores_are_called_as_mxnet_s_are(store, method):
+def test_stores_have_the_signatures_of_mxnets_stores(store, method):
     own, mxnet_s = (
         [(each.name, each.default) for each in inspect.signature(function).parameters.values()]
         for function in (getattr(store, method), getattr(mx.kvstore.KVStoreBase, method))
@@ -82,7 +82,7 @@ def test_pushpull_leaves_the_sum_on_every_device(name):
     ("name", "meant"),
     [("rign", "ring"), ("Device", "device"), ("ncll", "nccl"), ("", None), (None, None)],
 )
-def test_an_unknown_store_is_answered_with_the_choices(name, meant):
+def test_an_unknown_store_is_refused_with_the_choices(name, meant):
     guess = rf".* \(did you mean '{meant}'\?\)" if meant else ""
     for refuse in (make_kvstore, check_kvstore):
         with pytest.raises(
@@ -127,7 +127,7 @@ EARLY = {  # calls before there is an optimizer
     ("name", "call"),
     [("device", "save"), ("local", "load"), *(("sharded-optimizer", call) for call in EARLY)],
 )
-def test_a_call_that_comes_before_the_optimizer_says_so(name, call, empty_cwd):
+def test_calls_before_set_optimizer_are_refused(name, call, empty_cwd):
     store, arrays = make_kvstore(name), [mx.nd.ones((3,), ctx=ctx) for ctx in contexts(2)]
     with pytest.raises(
         KVStoreError, match=f"^kvstore '{name}' has no optimizer yet: call set_optimizer first, or"
@@ -167,7 +167,7 @@ class Ftrl(mx.optimizer.Ftrl):
         (mx.optimizer.LAMB, "LAMB does not allow: choose one of AdaDelta, AdaGrad, Adam,"),
     ],
 )
-def test_an_optimizer_of_a_name_that_is_allowed_is_told_from_the_one_that_is(kind, said):
+def test_optimizers_with_the_name_of_an_allowed_class_are_distinguished(kind, said):
     with pytest.raises(KVStoreError) as raised:
         make_kvstore("sharded-optimizer").set_optimizer(kind())
     assert f"which {said} " in str(raised.value)
@@ -175,7 +175,7 @@ def test_an_optimizer_of_a_name_that_is_allowed_is_told_from_the_one_that_is(kin
 
 
 @pytest.mark.parametrize("name", ["device", "local"])
-def test_what_a_store_needs_is_asked_for(name):
+def test_missing_arguments_are_named(name):
     store = make_kvstore(name)
     store.init(1, mx.nd.ones((3,)))
     with pytest.raises(KVStoreError, match="pull needs arrays: give out=arrays"):

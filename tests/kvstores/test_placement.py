@@ -142,14 +142,14 @@ def test_a_ring_stays_below_one_cpu_as_long_as_it_can(monkeypatch):
     "driver",
     [machine(*[V100] * 8, nvlinks=CUBE), nvml.Driver(error="nvidia-ml-py is not installed")],
 )
-def test_a_named_machine_counts_instead_of_what_nvml_tells(monkeypatch, driver):
+def test_a_named_machine_overrides_the_links_of_nvml(monkeypatch, driver):
     ctxs = shown(monkeypatch, machine(*[V100] * 8))
     monkeypatch.setattr(nvml, "known", lambda: driver)
     placed = make_kvstore("ring", ctxs, topology="p3.16xlarge").placement(ctxs)
     assert placed == Placement((0, 3, 2, 1, 5, 6, 7, 4), "by the links of p3.16xlarge")
 
 
-def test_gpus_stay_as_numbered_where_nvml_says_nothing(monkeypatch):
+def test_gpus_keep_their_order_if_nvml_reports_nothing(monkeypatch):
     ctxs = shown(monkeypatch, machine(*[RTX] * 4))
     monkeypatch.setattr(nvml, "known", lambda: nvml.Driver(error="nvidia-ml-py is not installed"))
     placed = make_kvstore("tree", ctxs).placement(ctxs)
@@ -185,9 +185,7 @@ BY_LINKS = "by the links of p3.16xlarge"
                                "from 8 MiB synthesised (5 steps, 48 chunks)"]),
     ],
 )  # fmt: skip
-def test_a_plan_knows_which_device_plays_which_rank_or_what_sums_how_many_bytes(
-    kvstore, kind, said
-):
+def test_a_plan_records_the_order_of_devices_or_the_schedules_by_size(kvstore, kind, said):
     plan = make_plan(TrainConfig(devices=named(8), kvstore=kvstore, topology="p3.16xlarge"))
     words = f"order {' '.join(said)}" if kind == "order" else ", ".join(said)
     assert plan.placed_in_words() == f", {words}, {BY_LINKS}"
@@ -209,7 +207,7 @@ def test_only_devices_that_have_the_same_part_of_a_network_sum():
 
 
 @pytest.mark.long
-def test_a_run_says_and_writes_down_which_device_plays_which_rank(tmp_path):
+def test_a_run_prints_and_records_the_order_of_devices(tmp_path):
     out = tmp_path / "run"
     asked = "--kvstore ring --topology p3.16xlarge --epochs 1"
     said = CliRunner().invoke(run, ["--devices", named(8), *asked.split(), "--out", str(out)])

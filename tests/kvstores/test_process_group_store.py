@@ -267,7 +267,7 @@ def make(name="device", group=None, **given):
         ),
     ],
 )
-def test_what_cannot_be_is_one_line(mistake, words):
+def test_invalid_arguments_are_refused_in_one_line(mistake, words):
     with pytest.raises(KVStoreError, match=words) as raised:
         mistake()
     assert "\n" not in str(raised.value)

@@ -21,7 +21,7 @@ NUMBERS = st.one_of(
 
 @settings(max_examples=20)
 @given(rows=st.lists(st.lists(NUMBERS, min_size=3, max_size=3), min_size=1, max_size=4))
-def test_a_total_is_that_of_float64_in_the_order_of_ranks_in_every_process(rows):
+def test_all_reduce_values_sums_float64_in_the_order_of_ranks(rows):
     """Although what travels is float32, as a parameter server makes of float64."""
     arrays = [np.array(row).reshape(1, 3) for row in rows]
     with np.errstate(invalid="ignore"):
@@ -37,7 +37,7 @@ def test_a_total_is_that_of_float64_in_the_order_of_ranks_in_every_process(rows)
         np.testing.assert_array_equal(total, expected)
 
 
-def test_everyone_sees_what_each_process_gives():
+def test_all_gather_returns_the_values_of_each_process():
     rows = [[math.nan, 2.0**53, -0.1], [math.inf, 1e-20, 7.0], [0.0, -3.0, 2.0**53 - 1]]
     found = in_processes(3, lambda group: group.all_gather(np.array(rows[group.rank])))
     for table in found:
@@ -46,7 +46,7 @@ def test_everyone_sees_what_each_process_gives():
     assert (alone.shape, alone.dtype, alone.tolist()) == ((1,), np.float64, [4.0])
 
 
-def test_all_get_what_rank_0_has():
+def test_broadcast_copies_the_arrays_of_rank_0():
     def work(group):
         arrays = [nd.full(shape, group.rank + 3, ctx=device()) for shape in ((2, 3), (6,))]
         group.broadcast(arrays)
@@ -57,7 +57,7 @@ def test_all_get_what_rank_0_has():
 
 @settings(max_examples=20)
 @given(st.lists(st.binary(max_size=1500), min_size=1, max_size=4))
-def test_everyone_gets_the_bytes_of_each(rows):
+def test_all_gather_bytes_returns_the_bytes_of_each_process(rows):
     def work(group):
         found = group.all_gather_bytes(rows[group.rank])
         assert {dtype for _, dtype in group.sums} == {"float32"}
@@ -69,7 +69,7 @@ def test_everyone_gets_the_bytes_of_each(rows):
 
 @settings(max_examples=20)
 @given(st.binary(max_size=5000))
-def test_all_get_the_bytes_of_rank_0_however_many(data):
+def test_broadcast_bytes_returns_any_number_of_bytes_of_rank_0(data):
     def work(group):
         return group.broadcast_bytes(data if group.rank == 0 else b"of no account")
 

@@ -161,7 +161,7 @@ def test_one_device_needs_no_schedule_and_still_trains(name, parameters_of_one_d
     assert all(np.array_equal(a, b) for a, b in zip(values(net), parameters_of_one_device))
 
 
-def test_an_order_changes_who_plays_which_rank_and_not_the_sum():
+def test_an_order_changes_the_ranks_of_devices_and_not_the_sum():
     ctxs = contexts(4)
     store = ScheduleKVStore("ring", order=(0, 3, 2, 1))
     assert store.schedule(4).steps[0][0][:2] == (0, 3)
@@ -194,7 +194,7 @@ def arrays_of(ctxs, sizes=(3, 3), dtypes=("float32", "float32")):
         (lambda ctxs: [nd.sparse.zeros("row_sparse", (3, 1), ctx=ctx) for ctx in ctxs], "sparse"),
     ],
 )
-def test_what_cannot_be_summed_is_refused_and_left_alone(arrays, message):
+def test_arrays_that_cannot_be_summed_are_refused_and_unchanged(arrays, message):
     arrays = arrays(contexts(2))
     with pytest.raises(KVStoreError, match=message):
         make_kvstore("ring").pushpull("weight", arrays)
@@ -215,7 +215,7 @@ ALIKE = r"cannot be left in {} on [cg]pu\({}\)"
          ALIKE.format(r"int32\[3\]", 0)),
     ],
 )  # fmt: skip
-def test_outputs_that_do_not_fit_are_refused_and_left_alone(name, outs, message):
+def test_outputs_that_do_not_fit_are_refused_and_unchanged(name, outs, message):
     store, ctxs = make_kvstore(name), contexts(2)
     outs = outs(ctxs)
     if name == "sharded-optimizer":

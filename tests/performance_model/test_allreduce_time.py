@@ -130,7 +130,7 @@ def test_every_gradient_is_in_one_bucket_which_is_ready_before_backward_ends(lay
 
 
 @given(LAYERS, SECONDS)
-def test_what_is_left_lies_between_the_last_bucket_and_the_whole_sum(layers, sum_s):
+def test_exposed_time_lies_between_the_last_bucket_and_the_whole_sum(layers, sum_s):
     found = made(layers)
     backward_s = math.fsum(seconds for seconds, _ in layers)
     left = exposed_sum_s(found, sum_s, backward_s)

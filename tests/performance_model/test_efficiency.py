@@ -15,7 +15,6 @@ from support.commands import the_error
 from support.processes import clean_environment
 
 from gluonlab.collectives.named_topologies import NETWORKS
-from gluonlab.performance_model.gpu_specifications import MACHINES as MACHINES_OF
 from prediction.efficiency import (
     GRADIENTS,
     HOSTS,
@@ -97,10 +96,6 @@ def test_efficiency_lies_between_nothing_hidden_and_all(machine, hosts, step_s, 
         assert 0 < row.efficiency_after <= row.efficiency_behind <= 1
         least = 2 * (row.hosts - 1) / row.hosts * size / (network.nics * network.bytes_per_s)
         assert row.sum_s >= least * (1 - 1e-9)
-
-
-def test_every_machine_with_a_network_has_named_gpus():
-    assert MACHINES_OF.keys() == NETWORKS.keys()
 
 
 @pytest.mark.cpu_only("only shapes are counted")

@@ -83,7 +83,7 @@ def test_training_takes_longer_than_inference_and_more_numbers_take_longer(work,
 
 
 @given(st.integers(10**6, 10**9), BATCHES)
-def test_a_large_product_takes_its_operations_by_the_share_of_the_peak(products, batch):
+def test_a_large_product_takes_the_time_of_its_operations(products, batch):
     layer = Operator(DENSE, "fc", multiply_adds=products, inputs=1, outputs=1, weights=1)
     gpu, work = GPUS["V100"], Work("net", (1,), (layer,), ())
     found = step_seconds(
@@ -96,7 +96,7 @@ def test_a_large_product_takes_its_operations_by_the_share_of_the_peak(products,
 
 
 @given(st.integers(10**4, 10**8), BATCHES)
-def test_what_only_moves_numbers_takes_them_by_the_share_of_the_memorys_speed(numbers, batch):
+def test_memory_operators_take_the_time_of_their_bytes(numbers, batch):
     relu = Operator(MEMORY, "relu", outputs=numbers, forward_moved=2 * numbers)
     work = Work("net", (1,), (relu,), ())
     found = step_seconds(

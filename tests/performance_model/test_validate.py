@@ -8,14 +8,14 @@ import pytest
 
 from gluonlab.performance_model.gpu_specifications import FLOAT32, GPUS
 from gluonlab.performance_model.published_speeds import WIDTH, read_validation, validation_text
-from prediction.figures import FIGURES, TRAINING, DeviceSpeed, find_single_gpu_figure
+from prediction.figures import FIGURES, TRAINING, DeviceSpeed
 from prediction.validate import (
     GROUPS,
     SOFTWARE,
     FittedModel,
     predict_figures,
     published_work,
-    summaries,
+    summarize_errors,
     validate,
 )
 
@@ -94,11 +94,6 @@ def test_what_is_given_is_the_speed_of_one_device_and_never_the_figure_itself():
         by_gpu = figure.software in ("mxnet", "the lab's loop")  # needs no speed
         sums = figure.gpus > 1 or figure.is_summed_on_host
         assert (figure.given is not None) == (sums and not by_gpu)
-
-
-def test_a_published_step_is_found_by_gpu_network_and_batch():
-    assert find_single_gpu_figure("V100", "ResNet-50", 64).value == 343.19
-    assert find_single_gpu_figure("A100-80GB", "ResNet-50", 256).value == 1022
 
 
 # --- the errors of those that are held out
@@ -207,5 +202,5 @@ def test_the_table_has_every_figure_its_source_and_the_errors(found):
     joined = " ".join(text.split())
     for figure in FIGURES:
         assert f"{figure.value:,.1f}" in text and figure.source.split(", p")[0] in joined
-    for summary in summaries(found):
+    for summary in summarize_errors(found):
         assert summary.group in text

@@ -48,7 +48,7 @@ from prediction.figures import FIGURES, INFERENCE, PERF, TRAINING, Figure
 IMAGENET, CIFAR, MNIST = (3, 224, 224), (3, 32, 32), (1, 28, 28)
 
 
-def _alexnet(ceil: bool = False) -> nn.HybridSequential:
+def _make_alexnet(ceil: bool = False) -> nn.HybridSequential:
     """Return AlexNet as in MXNet's example/image-classification: one tower, LRN.
 
     ``ceil``: pooling as in MXNet until 2016, whose last window may exceed the image.
@@ -76,8 +76,8 @@ def _cifar_resnet(blocks: int) -> nn.HybridBlock:
 
 
 NETWORKS: Dict[str, Tuple[Callable[[], Any], Tuple[int, int, int]]] = {
-    "AlexNet": (_alexnet, IMAGENET),
-    "AlexNet of 2015": (lambda: _alexnet(ceil=True), IMAGENET),
+    "AlexNet": (_make_alexnet, IMAGENET),
+    "AlexNet of 2015": (lambda: _make_alexnet(ceil=True), IMAGENET),
     "VGG-16": (vision.vgg16, IMAGENET),
     "Inception-v3": (vision.inception_v3, (3, 299, 299)),
     "ResNet-18": (vision.resnet18_v1, (3, 320, 320)),
@@ -205,10 +205,10 @@ def staged_s(gpus: int, gradients: GradientSizes, host: HostRates) -> float:
 
 def predict_figures(models: FittedModel) -> Tuple[PublishedSpeed, ...]:
     """Return all figures with predictions by this model."""
-    return tuple(_published(figure, predict_speed(figure, models)) for figure in FIGURES)
+    return tuple(_with_prediction(figure, predict_speed(figure, models)) for figure in FIGURES)
 
 
-def _published(figure: Figure, value: float) -> PublishedSpeed:
+def _with_prediction(figure: Figure, value: float) -> PublishedSpeed:
     ratio = value / figure.value
     return PublishedSpeed(**figure._asdict(), fitted=figure.fitted, predicted=value, ratio=ratio)
 
@@ -235,7 +235,7 @@ GROUPS: Dict[str, Callable[[PublishedSpeed], bool]] = {
 }
 
 
-def summaries(figures: Sequence[PublishedSpeed]) -> List[ErrorSummary]:
+def summarize_errors(figures: Sequence[PublishedSpeed]) -> List[ErrorSummary]:
     """Return the errors of each group with held-out figures."""
     error_summaries = []
     for group, belongs in GROUPS.items():
@@ -252,7 +252,7 @@ def validate(models: FittedModel) -> Validation:
     figures = predict_figures(models)
     networks = dict.fromkeys(figure.network for figure in figures)
     operations = {name: published_work(name).multiply_adds for name in networks}
-    return Validation(figures, tuple(summaries(figures)), operations)
+    return Validation(figures, tuple(summarize_errors(figures)), operations)
 
 
 @command("python tools/prediction validate")

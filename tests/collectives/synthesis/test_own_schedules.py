@@ -77,7 +77,7 @@ def test_devices_may_come_in_any_order_and_fewer_have_other_schedules(order):
 
 @examples(40)
 @given(meshes(most=4))
-def test_what_is_sought_is_read_as_it_was(tmp_path_factory, topology):
+def test_a_file_of_found_schedules_is_read_as_written(tmp_path_factory, topology):
     front = [star(topology.world_size, 0)]
     path = tmp_path_factory.mktemp("own") / "f.json"
     path.write_text(schedules_file_text(topology, front), encoding="utf-8")
@@ -116,7 +116,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("change", "words"), MISTAKES)
-def test_a_file_is_not_believed(file, change, words):
+def test_a_changed_file_of_schedules_is_refused(file, change, words):
     path = file(change)
     with pytest.raises(ScheduleError, match=words) as error:
         make_topology(str(path))

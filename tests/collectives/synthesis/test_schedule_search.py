@@ -53,7 +53,7 @@ def front_of(topology):
 
 @examples(4, 5)
 @given(meshes(most=3, lanes=2))
-def test_what_is_found_is_right_and_neither_below_its_bound_nor_the_floor(topology):
+def test_a_found_schedule_is_correct_and_not_below_its_bounds(topology):
     front = front_of(topology)
     floor = floor_of(topology)
     for found in front:
@@ -129,7 +129,7 @@ def test_symmetries_are_renamings_under_which_every_pair_keeps_its_lanes(topolog
 
 @examples(40)
 @given(meshes(), st.data())
-def test_wires_are_known_again_under_other_names(topology, data):
+def test_renamed_links_are_recognized_as_isomorphic(topology, data):
     order = data.draw(st.permutations(range(topology.world_size)))
     one, other = make_flow_network(topology), make_flow_network(topology.subset(order))
     renaming = find_isomorphism(one, other)
@@ -160,7 +160,7 @@ def test_behind_a_switch_one_message_passes_a_port_in_a_step():
             assert len(set(ends)) == len(ends)
 
 
-def test_something_is_found_where_the_bound_is_out_of_reach():
+def test_a_schedule_is_found_even_if_the_bound_cannot_be_reached():
     """All into device 0 is 64 times slower than the rest: of the fewest rounds a chunk for each."""
     routes = {
         (a, b): Route((Link(f"{a} to {b}", SPEED * (1 if b == 0 else 64)),), LATENCY)
@@ -181,7 +181,7 @@ def test_one_device_and_too_little_time_are_one_line():
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_ctrl_c_ends_a_search_and_is_heard_after_one(moment, monkeypatch):
+def test_ctrl_c_stops_a_search_and_still_works_after_one(moment, monkeypatch):
     """The signal comes just before the solver begins, or when it has found out what it is given."""
     from ortools.sat.python.cp_model import CpSolver
 
