@@ -287,7 +287,7 @@ GBIT = 1e9 / 8  # bytes/s
 
 
 @dataclass(frozen=True)
-class Network:
+class HostNetwork:
     """The network between hosts, and the links of a host's devices to it.
 
     ``bytes_per_s``: of each NIC and direction. Neighboring devices share a NIC, the same number
@@ -310,7 +310,7 @@ class Network:
             )
 
 
-def repeat_host(host: Topology, hosts: int, network: Network) -> Topology:
+def repeat_host(host: Topology, hosts: int, network: HostNetwork) -> Topology:
     """Return a topology of ``hosts`` machines; device d of host h is device h * devices + d.
 
     A single host is the machine itself. Raises ScheduleError for an invalid number of hosts.
@@ -351,7 +351,7 @@ def repeat_host(host: Topology, hosts: int, network: Network) -> Topology:
 
 
 def _network_links(
-    host_number: int, device: int, devices: int, network: Network, into: bool
+    host_number: int, device: int, devices: int, network: HostNetwork, into: bool
 ) -> Tuple[Link, ...]:
     """Return the links between a device of a host and the network, including its NIC."""
     direction = "in" if into else "out"
@@ -367,17 +367,17 @@ def _prefix_host(host: int, link: Link) -> Link:
 
 def _single_nic_network(
     gigabits: float, latency_s: float, out: LinksOfDevice, into: LinksOfDevice
-) -> Network:
+) -> HostNetwork:
     note = (
         f"{gigabits:g} Gb/s are nominal, Amazon's figure; inferred: one NIC for all GPUs, which "
         f"they reach through PCIe and a CPU, {latency_s * 1e6:g} µs a message"
     )
-    return Network(1, gigabits * GBIT, latency_s, out, into, note)
+    return HostNetwork(1, gigabits * GBIT, latency_s, out, into, note)
 
 
 def _pcie_network(
     gigabits: float, latency_s: float, bytes_per_s: float, switch_of: GroupOfDevice
-) -> Network:
+) -> HostNetwork:
     """Return the network of a machine of `pcie_routes`."""
     return _single_nic_network(
         gigabits,
@@ -387,7 +387,7 @@ def _pcie_network(
     )
 
 
-def _port_network(gigabits: float, latency_s: float, bytes_per_s: float) -> Network:
+def _port_network(gigabits: float, latency_s: float, bytes_per_s: float) -> HostNetwork:
     """Return the network of a machine of `switch`, where each GPU has 16 PCIe lanes."""
     return _single_nic_network(
         gigabits,
@@ -401,13 +401,13 @@ def _port_network(gigabits: float, latency_s: float, bytes_per_s: float) -> Netw
 # kernel
 TCP_LATENCY_S, EFA_LATENCY_S = 50e-6, 20e-6
 
-NETWORKS: Dict[str, Network] = {
+NETWORKS: Dict[str, HostNetwork] = {
     "p2.16xlarge": _pcie_network(20, TCP_LATENCY_S, PCIE_3, shared_switch),
     "p3.2xlarge": _pcie_network(10, TCP_LATENCY_S, PCIE_AND_CPU, own_switch),
     "p3.8xlarge": _pcie_network(10, TCP_LATENCY_S, PCIE_AND_CPU, shared_switch),
     "p3.16xlarge": _pcie_network(25, TCP_LATENCY_S, PCIE_AND_CPU, shared_switch),
     "p3dn.24xlarge": _pcie_network(100, EFA_LATENCY_S, PCIE_AND_CPU, shared_switch),
-    "p4d.24xlarge": Network(
+    "p4d.24xlarge": HostNetwork(
         4,
         100 * GBIT,
         EFA_LATENCY_S,

@@ -114,8 +114,8 @@ class Executor:
                     for source in move.sources:
                         self._calls += ranks[source].order_uses(move.part, writes=False)
                     self._calls += ranks[move.dst].order_uses(move.part, writes=True)
-                source_cells = [ranks[source].get_cell(move.part) for source in move.sources]
-                target = ranks[move.dst].get_cell(move.part)
+                source_cells = [ranks[source].get_piece(move.part) for source in move.sources]
+                target = ranks[move.dst].get_piece(move.part)
                 is_addition = move.op == ADD
                 self._calls += (
                     target.add(source_cells, move.last_source_ready)
@@ -199,7 +199,7 @@ class _RankArrays:
         self.row_major_calls = [call for array in self._flat for call in settling(array)]
         for call in self.row_major_calls:
             call()
-        self._cells: Dict[ArrayRange, _Cell] = {}
+        self._pieces: Dict[ArrayRange, _ChunkPiece] = {}
         self._overlaps = OverlapTracker()
 
     def fences(self) -> Iterator[Fence]:
@@ -212,7 +212,7 @@ class _RankArrays:
         transfer.
         """
         for index in sorted(self._cut_arrays):
-            aliases = [cell.alias for part, cell in self._cells.items() if part.array == index]
+            aliases = [cell.alias for part, cell in self._pieces.items() if part.array == index]
             if aliases:
                 yield Fence(self.ctx, read=[], written=[self._flat[index], *aliases])
 
@@ -220,22 +220,22 @@ class _RankArrays:
         """Yield fences that order uses of overlapping cells, unknown to the engine."""
         overlapping = self._overlaps.record_use(part, writes)
         if overlapping:
-            written = [self.get_cell(other).alias for other in (part, *overlapping)]
+            written = [self.get_piece(other).alias for other in (part, *overlapping)]
             yield Fence(self.ctx, read=[], written=written)
 
-    def get_cell(self, part: ArrayRange) -> _Cell:
+    def get_piece(self, part: ArrayRange) -> _ChunkPiece:
         """Return the cell of a part, created at its first use."""
-        if part not in self._cells:
+        if part not in self._pieces:
             flat = self._flat[part.array]
             if part.array in self._cut_arrays:
                 view = flat[part.begin : part.end]
-                self._cells[part] = _Cell(view, nd.from_dlpack(nd.to_dlpack_for_write(view)))
+                self._pieces[part] = _ChunkPiece(view, nd.from_dlpack(nd.to_dlpack_for_write(view)))
             else:
-                self._cells[part] = _Cell(flat, flat)
-        return self._cells[part]
+                self._pieces[part] = _ChunkPiece(flat, flat)
+        return self._pieces[part]
 
 
-class _Cell:
+class _ChunkPiece:
     """A piece of a chunk on one rank.
 
     The engine orders the transfers by ``alias``. ``view`` is the same memory as a slice of the
@@ -248,7 +248,7 @@ class _Cell:
         self.view, self.alias = view, alias
         self._staging: Dict[int, nd.NDArray] = {}
 
-    def add(self, others: Sequence[_Cell], last_source_ready: bool) -> Iterator[Call]:
+    def add(self, others: Sequence[_ChunkPiece], last_source_ready: bool) -> Iterator[Call]:
         """Yield calls that add the other ranks' pieces to this one, in their order.
 
         ``last_source_ready``: see `ChunkWrite`.
@@ -270,7 +270,7 @@ class _Cell:
             yield operator_call("_copyto", [other.alias], stage)
         yield from added_on_gpu([self.alias, *received], self.alias)
 
-    def copy(self, other: _Cell) -> Iterator[Call]:
+    def copy(self, other: _ChunkPiece) -> Iterator[Call]:
         """Yield the call that overwrites this piece with the other rank's piece."""
         if is_gpu(self.view):
             yield operator_call("_copyto", [other.alias], self.alias)

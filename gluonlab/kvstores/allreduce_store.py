@@ -51,7 +51,7 @@ class AllreduceExecutor(Protocol):
         """Queue the allreduce, which replaces each array by its sum over the ranks, and return."""
 
 
-class Entry(NamedTuple):
+class PushPullEntry(NamedTuple):
     """A key with its values and the arrays that get their sum."""
 
     key: Any
@@ -212,14 +212,16 @@ class AllreduceKVStore(KVStoreBase):
     def _barrier(self) -> None:
         """Do nothing, because there are no other workers to wait for."""
 
-    def _make_entries(self, key: Any, value: Any, out: Any) -> List[Entry]:
+    def _make_entries(self, key: Any, value: Any, out: Any) -> List[PushPullEntry]:
         """Return each key with its values and outs."""
         name = self.type
         if not isinstance(key, (list, tuple)):  # a short way, because each step takes it
-            return [Entry(key, to_array_list(name, key, value), to_array_list(name, key, out))]
-        return [Entry._make(columns) for columns in group_by_key(name, key, value, out)]
+            return [
+                PushPullEntry(key, to_array_list(name, key, value), to_array_list(name, key, out))
+            ]
+        return [PushPullEntry._make(columns) for columns in group_by_key(name, key, value, out)]
 
-    def _plan_for(self, entries: List[Entry]) -> PushPullPlan:
+    def _plan_for(self, entries: List[PushPullEntry]) -> PushPullPlan:
         keys = tuple(entry.key for entry in entries)
         plan = self._plans.get(keys)
         if plan is None or not plan.matches(entries):
@@ -311,7 +313,9 @@ class PushPullPlan:
     """
 
     def __init__(
-        self, make_executor: Callable[[ArraysByRank], AllreduceExecutor], entries: Sequence[Entry]
+        self,
+        make_executor: Callable[[ArraysByRank], AllreduceExecutor],
+        entries: Sequence[PushPullEntry],
     ) -> None:
         self._entries = entries
         self._calls_before: List[Call] = []
@@ -340,7 +344,7 @@ class PushPullPlan:
         """Return the number of transfers queued so far."""
         return sum(executor.transfers_run for executor in self._executors)
 
-    def matches(self, entries: Sequence[Entry]) -> bool:
+    def matches(self, entries: Sequence[PushPullEntry]) -> bool:
         """Return whether the plan was made for these very arrays."""
         return have_same_arrays(self._entries, entries)
 
@@ -354,14 +358,14 @@ class PushPullPlan:
             for call in self._calls_after:
                 call()
 
-    def _reduce_in_outs(self, entry: Entry) -> List[nd.NDArray]:
+    def _reduce_in_outs(self, entry: PushPullEntry) -> List[nd.NDArray]:
         """Return the outs for the sum, and plan to copy the values there first."""
         for value, out in zip(entry.values, entry.outs):
             if value.size and not same_memory(value, out):
                 self._calls_before.append(partial(CopyInto(out).copy, value))
         return entry.outs
 
-    def _reduce_in_new_arrays(self, entry: Entry) -> List[nd.NDArray]:
+    def _reduce_in_new_arrays(self, entry: PushPullEntry) -> List[nd.NDArray]:
         """Return new arrays for the sum, one for each device, and plan the copies in and out."""
         shape, dtype = entry.values[0].shape, entry.values[0].dtype
         buffers: Dict[mx.Context, nd.NDArray] = {}
@@ -377,7 +381,7 @@ class PushPullPlan:
         return list(buffers.values()) or entry.values[:1]
 
 
-def have_same_arrays(entries: Sequence[Entry], others: Sequence[Entry]) -> bool:
+def have_same_arrays(entries: Sequence[PushPullEntry], others: Sequence[PushPullEntry]) -> bool:
     """Return whether both lists hold the same objects for values and outs, in the same order."""
     return len(entries) == len(others) and all(
         _are_same_objects(one.values, other.values) and _are_same_objects(one.outs, other.outs)
@@ -399,18 +403,18 @@ def format_array(array: nd.NDArray) -> str:
     return f"{np.dtype(array.dtype).name}{list(array.shape)} on {array.context}"
 
 
-def _merge_by_key(entries: Sequence[Entry]) -> List[Entry]:
+def _merge_by_key(entries: Sequence[PushPullEntry]) -> List[PushPullEntry]:
     """Return one entry for each key, with all its values and outs, in MXNet's order of keys."""
-    by_key: Dict[Any, Entry] = {}
+    by_key: Dict[Any, PushPullEntry] = {}
     for key, values, outs in entries:
-        entry = by_key.setdefault(key, Entry(key, [], []))
+        entry = by_key.setdefault(key, PushPullEntry(key, [], []))
         entry.values.extend(values)
         entry.outs.extend(outs)
     keys = sorted(by_key) if all(isinstance(key, int) for key in by_key) else by_key
     return [by_key[key] for key in keys]
 
 
-def check_summable(entry: Entry) -> None:
+def check_summable(entry: PushPullEntry) -> None:
     """Raise KVStoreError if the values of a key cannot be summed and left in its outs."""
     key, values, outs = entry
     if not values:
@@ -430,13 +434,13 @@ def check_summable(entry: Entry) -> None:
             raise KVStoreError(f"key {key!r}: {problem}: they must be alike")
 
 
-def _outs_match_values(entry: Entry) -> bool:
+def _outs_match_values(entry: PushPullEntry) -> bool:
     """Return whether each value has an out on its device, and no device comes twice."""
     ctxs = [value.context for value in entry.values]
     return ctxs == [out.context for out in entry.outs] and len(set(ctxs)) == len(ctxs)
 
 
-def _outs_overlap(entries: Sequence[Entry]) -> bool:
+def _outs_overlap(entries: Sequence[PushPullEntry]) -> bool:
     """Return whether writing to an out would change another out, or a value of another device."""
     outs = [out for entry in entries for out in entry.outs]
     if share_memory(outs):
@@ -450,7 +454,7 @@ def _outs_overlap(entries: Sequence[Entry]) -> bool:
     return share_memory(outs, other_values)
 
 
-def _enable_peer_access(entries: Sequence[Entry]) -> None:
+def _enable_peer_access(entries: Sequence[PushPullEntry]) -> None:
     enable_peer_access(
         [
             array.context

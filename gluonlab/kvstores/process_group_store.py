@@ -15,8 +15,8 @@ from gluonlab.kvstores.allreduce_store import (
     AllreduceExecutor,
     AllreduceKVStore,
     ArraysByRank,
-    Entry,
     Keys,
+    PushPullEntry,
     is_sharded,
     unsupported_method,
 )
@@ -137,7 +137,7 @@ class GroupKVStore(AllreduceKVStore):
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         super().broadcast(key, value, out, priority)  # raises if a value does not fit its outs
-        entries: List[Entry] = [
+        entries: List[PushPullEntry] = [
             entry for entry in self._make_entries(key, value, out) if entry.outs
         ]
         self.group.broadcast([entry.outs[0] for entry in entries])

@@ -24,8 +24,8 @@ from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores.allreduce_store import (
     SHARDED,
-    Entry,
     Keys,
+    PushPullEntry,
     as_list,
     format_array,
     format_keys,
@@ -341,7 +341,12 @@ class ShardedUpdate:
     """
 
     def __init__(
-        self, name: str, order: Sequence[int], optimizer: Any, entries: Sequence[Entry], keep: bool
+        self,
+        name: str,
+        order: Sequence[int],
+        optimizer: Any,
+        entries: Sequence[PushPullEntry],
+        keep: bool,
     ) -> None:
         self.keys, self.optimizer = tuple(entry.key for entry in entries), optimizer
         self._entries, self._keeps_gradients = entries, keep
@@ -386,7 +391,7 @@ class ShardedUpdate:
         """Return the number of transfers queued so far; each piece of a chunk counts."""
         return self._reduce_scatter.transfers_run + self._all_gather.transfers_run
 
-    def matches(self, entries: Sequence[Entry], keep: bool) -> bool:
+    def matches(self, entries: Sequence[PushPullEntry], keep: bool) -> bool:
         """Return whether the update was made for these very arrays."""
         return self._keeps_gradients == keep and have_same_arrays(self._entries, entries)
 
@@ -423,7 +428,7 @@ class ShardedUpdate:
             self.updates[key].set_ages(states[key].ages)
 
 
-def check_update_arrays(entries: Sequence[Entry]) -> None:
+def check_update_arrays(entries: Sequence[PushPullEntry]) -> None:
     """Raise KVStoreError if the weights cannot be updated with these gradients."""
     keys = [entry.key for entry in entries]
     for key, grads, weights in entries:

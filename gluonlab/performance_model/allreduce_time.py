@@ -13,7 +13,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule_over_hosts, ring
 from gluonlab.collectives.cost_model import find_best_order, price
-from gluonlab.collectives.named_topologies import NETWORKS, Network
+from gluonlab.collectives.named_topologies import NETWORKS, HostNetwork
 from gluonlab.collectives.topology import Topology
 from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE, make_for_links
 from gluonlab.errors import ConfigError, unknown
@@ -123,7 +123,7 @@ def _sum_on_cpu_s(gpus: int, gradients: GradientSizes, host: HostRates) -> float
 # --- several hosts
 
 
-def hierarchical_sum_s(topology: Topology, network: Network, size_bytes: float) -> float:
+def hierarchical_sum_s(topology: Topology, network: HostNetwork, size_bytes: float) -> float:
     """Return the seconds with rings within hosts, then across GPUs of equal rank."""
     host = topology.subset(topology.hosts[0])
     schedule = make_schedule_over_hosts(
@@ -132,13 +132,13 @@ def hierarchical_sum_s(topology: Topology, network: Network, size_bytes: float) 
     return price(schedule, topology, size_bytes).seconds
 
 
-def flat_ring_sum_s(topology: Topology, network: Network, size_bytes: float) -> float:
+def flat_ring_sum_s(topology: Topology, network: HostNetwork, size_bytes: float) -> float:
     """Return the seconds with one ring through all GPUs, host after host."""
     schedule = ring(topology.world_size).placed(topology.ring_order())
     return price(schedule, topology, size_bytes).seconds
 
 
-def parameter_server_sum_s(topology: Topology, network: Network, size_bytes: float) -> float:
+def parameter_server_sum_s(topology: Topology, network: HostNetwork, size_bytes: float) -> float:
     """Return the seconds with as many servers as hosts, one on each host, in closed form.
 
     For n bytes on h hosts the time is the sum of: the price of a ring within a host; a copy of n
@@ -159,7 +159,7 @@ def parameter_server_sum_s(topology: Topology, network: Network, size_bytes: flo
     return within_s + copies_s + (hosts - 1) * (2 * message_s + part / SERVER_ADD_BYTES_PER_S)
 
 
-MULTI_HOST_SUMS: Dict[str, Callable[[Topology, Network, float], float]] = {
+MULTI_HOST_SUMS: Dict[str, Callable[[Topology, HostNetwork, float], float]] = {
     "hierarchical": hierarchical_sum_s,
     "flat ring": flat_ring_sum_s,
     "parameter server": parameter_server_sum_s,

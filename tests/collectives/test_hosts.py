@@ -18,8 +18,8 @@ from gluonlab.collectives.named_topologies import (
     MAX_HOSTS,
     NETWORKS,
     TOPOLOGIES,
+    HostNetwork,
     Link,
-    Network,
     fully_connected,
     make_topology,
     repeat_host,
@@ -36,7 +36,7 @@ def nothing(device):
 
 
 def network(nics=1, bytes_per_s=5.0, latency_s=2.0, out=nothing, into=nothing):
-    return Network(nics, bytes_per_s, latency_s, out, into)
+    return HostNetwork(nics, bytes_per_s, latency_s, out, into)
 
 
 def names(links):

@@ -21,7 +21,7 @@ from prediction.efficiency import (
     MACHINES,
     MULTI_HOST_SUMS,
     main,
-    predict,
+    predict_scaling,
     select_way,
 )
 
@@ -71,7 +71,7 @@ def test_the_parameter_servers_by_hand():
     """Two p3.2xlarge, 100 MB: out of each NIC (10 Gb/s) 50 MB to the other server, and 50 MB that
     its own sends back, 50 µs each; 100 MB down and up PCIe at 10 GB/s; the server adds 50 MB.
     """
-    rows = select_way(predict("p3.2xlarge", 2, 0.1, 100e6), "parameter server")
+    rows = select_way(predict_scaling("p3.2xlarge", 2, 0.1, 100e6), "parameter server")
     assert rows[0].sum_s == 0  # one GPU
     assert rows[1].sum_s == pytest.approx(2 * (50e-6 + 0.04) + 2 * 0.01 + 0.005)
     assert rows[1].efficiency_after == pytest.approx(0.1 / (0.1 + rows[1].sum_s))
@@ -81,7 +81,7 @@ def test_the_parameter_servers_by_hand():
 def test_two_hosts_of_one_gpu_by_hand():
     """Each sends half of 100 MB twice, through PCIe and NIC at once; 300 GB/s add half of it."""
     for way in ("hierarchical", "flat ring"):
-        row = select_way(predict("p3.2xlarge", 2, 0.1, 100e6), way)[1]
+        row = select_way(predict_scaling("p3.2xlarge", 2, 0.1, 100e6), way)[1]
         assert row.sum_s == pytest.approx(2 * (50e-6 + 0.04) + 50e6 / 300e9)
 
 
@@ -92,7 +92,7 @@ def test_two_hosts_of_one_gpu_by_hand():
 def test_efficiency_lies_between_nothing_hidden_and_all(machine, hosts, step_s, size):
     """And no way to sum beats what must pass the NICs."""
     network = NETWORKS[machine]
-    for row in predict(machine, hosts, step_s, size):
+    for row in predict_scaling(machine, hosts, step_s, size):
         assert 0 < row.efficiency_after <= row.efficiency_behind <= 1
         least = 2 * (row.hosts - 1) / row.hosts * size / (network.nics * network.bytes_per_s)
         assert row.sum_s >= least * (1 - 1e-9)
@@ -116,7 +116,7 @@ def test_on_one_host_it_agrees_with_what_was_published():
 
     The rest, less than a hundredth, is what the prediction does not count.
     """
-    (one,) = select_way(predict("p3.16xlarge", 1, 96 / 384, GRADIENTS), "hierarchical")
+    (one,) = select_way(predict_scaling("p3.16xlarge", 1, 96 / 384, GRADIENTS), "hierarchical")
     assert one.efficiency_after - 0.01 < 3005 / 384 / 8 < one.efficiency_behind
 
 

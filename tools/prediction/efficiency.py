@@ -35,7 +35,7 @@ NETWORK, GRADIENTS = "ResNet-50", 102_303_648  # its gradients in float32, in by
 BACKWARD = 2 / 3  # of a step: two matrix products for each one in forward
 
 
-class Step(NamedTuple):
+class GpuStep(NamedTuple):
     """A training step of a single GPU: its time, and the origin of the time."""
 
     gpu: str
@@ -43,12 +43,12 @@ class Step(NamedTuple):
     origin: str
 
 
-def _published_step(gpu: str, images: int, source: str, similar_gpu: str = "") -> Step:
+def _published_step(gpu: str, images: int, source: str, similar_gpu: str = "") -> GpuStep:
     """Return the step of a published figure, of ``similar_gpu`` if there is none of the GPU."""
     figure = find_single_gpu_figure(similar_gpu or gpu, NETWORK, images)
     rate, arithmetic = figure.value, GPUS[gpu].arithmetic(figure.dtype)
     origin = f"{images} images, {rate:g} a second, {arithmetic}, {source}"
-    return Step(gpu, images / rate, origin)
+    return GpuStep(gpu, images / rate, origin)
 
 
 MXNET = "MXNet's page perf.md"
@@ -57,10 +57,10 @@ A100 = _published_step(
     "A100", 256, "NVIDIA's DeepLearningExamples for MXNet, DGX A100", "A100-80GB"
 )
 K80 = _published_step("K80", 32, MXNET)
-STEPS: Dict[str, Step] = {step.gpu: step for step in (K80, V100, A100)}
+STEPS: Dict[str, GpuStep] = {step.gpu: step for step in (K80, V100, A100)}
 
 
-class Prediction(NamedTuple):
+class ScalingPrediction(NamedTuple):
     """Weak scaling on ``hosts``: the time to sum all gradients, and a GPU's step."""
 
     machine: str
@@ -84,11 +84,13 @@ class Prediction(NamedTuple):
         return self.step_s / (self.step_s + max(0.0, self.sum_s - hidden_s))
 
 
-def predict(machine: str, max_hosts: int, step_s: float, gradient_bytes: float) -> List[Prediction]:
+def predict_scaling(
+    machine: str, max_hosts: int, step_s: float, gradient_bytes: float
+) -> List[ScalingPrediction]:
     """Return predictions of each algorithm on 1 to ``max_hosts`` hosts of a machine."""
     topologies = [make_topology(f"{machine}*{hosts}") for hosts in range(1, max_hosts + 1)]
     return [
-        Prediction(
+        ScalingPrediction(
             machine,
             len(topology.hosts),
             topology.world_size,
@@ -101,19 +103,19 @@ def predict(machine: str, max_hosts: int, step_s: float, gradient_bytes: float) 
     ]
 
 
-def select_way(rows: Sequence[Prediction], way: str) -> List[Prediction]:
+def select_way(rows: Sequence[ScalingPrediction], way: str) -> List[ScalingPrediction]:
     """Return the predictions of one algorithm, by hosts."""
     return [row for row in rows if row.way == way]
 
 
-def describe(machine: str, step: Step) -> str:
+def describe(machine: str, step: GpuStep) -> str:
     """Return ``p3.16xlarge: 8 x V100 a host, 25 Gb/s, a step of one GPU 186.5 ms``."""
     return (
         f"{machine}: {describe_host(machine, step)}, a step of one GPU {step.seconds * 1e3:.1f} ms"
     )
 
 
-def describe_host(machine: str, step: Step) -> str:
+def describe_host(machine: str, step: GpuStep) -> str:
     """Return ``8 x V100 a host, 25 Gb/s``: GPUs, and network speed in each direction."""
     network, count = NETWORKS[machine], make_topology(machine).world_size
     gigabits = f"{network.bytes_per_s / GBIT:g} Gb/s"
@@ -121,7 +123,7 @@ def describe_host(machine: str, step: Step) -> str:
     return f"{count} x {step.gpu} a host, {several}"
 
 
-def assumptions(steps: Mapping[str, Step], gradient_bytes: float, network: bool) -> List[str]:
+def assumptions(steps: Mapping[str, GpuStep], gradient_bytes: float, network: bool) -> List[str]:
     """Return the assumptions as paragraphs; ``network``: whether the gradients are ResNet-50's."""
     step_by_gpu = {step.gpu: step for step in steps.values()}
     times = "; ".join(
@@ -155,7 +157,6 @@ COLUMNS = (
 )
 
 Options = Mapping[str, Any]
-Predicted = Dict[Step, Dict[str, List[Prediction]]]
 
 
 def run_command(options: Options) -> str:
@@ -169,7 +170,8 @@ def run_command(options: Options) -> str:
         for name in _parse_machines(options.get("machines", MACHINES))
     }
     rows = {
-        name: predict(name, hosts, step.seconds, gradient_bytes) for name, step in steps.items()
+        name: predict_scaling(name, hosts, step.seconds, gradient_bytes)
+        for name, step in steps.items()
     }
     assumption_texts = assumptions(steps, gradient_bytes, network="gradients" not in options)
     if "out" in options:
@@ -216,11 +218,11 @@ def _gradient_bytes(options: Options) -> int:
     return sizes[0]
 
 
-def _find_step(options: Options, machine: str) -> Step:
+def _find_step(options: Options, machine: str) -> GpuStep:
     gpu = GPU_OF[machine]
     if "step" in options:
         seconds = real(0, 1e9, above_minimum=True)("--step", options["step"]) / 1e3
-        return Step(gpu, seconds, "--step")
+        return GpuStep(gpu, seconds, "--step")
     if "gradients" in options:
         raise ConfigError(
             f"--gradients {options['gradients']} are another network's: give --step MS, its "
@@ -235,7 +237,7 @@ def _find_step(options: Options, machine: str) -> Step:
     return STEPS[gpu]
 
 
-def _machine_lines(name: str, step: Step, rows: List[Prediction]) -> List[str]:
+def _machine_lines(name: str, step: GpuStep, rows: List[ScalingPrediction]) -> List[str]:
     """Return the lines of a machine's table, after an empty line."""
     heads = "".join(f"{way:>23}" for way in MULTI_HOST_SUMS)
     columns = f"{'sum':>9}{'after':>7}{'behind':>7}"
@@ -249,7 +251,7 @@ def _machine_lines(name: str, step: Step, rows: List[Prediction]) -> List[str]:
     return lines
 
 
-def _as_json(rows: Mapping[str, List[Prediction]], assumption_texts: List[str]) -> str:
+def _as_json(rows: Mapping[str, List[ScalingPrediction]], assumption_texts: List[str]) -> str:
     content = [
         {
             **row._asdict(),

@@ -8,7 +8,13 @@ from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from xml.etree.ElementTree import Element, SubElement
 
 from gluonlab.drawing.svg_parts import document, finished, group, text
-from prediction.efficiency import MULTI_HOST_SUMS, Prediction, Step, describe_host, select_way
+from prediction.efficiency import (
+    MULTI_HOST_SUMS,
+    GpuStep,
+    ScalingPrediction,
+    describe_host,
+    select_way,
+)
 
 # All lengths are in px.
 WIDTH, MARGIN, ACROSS = 960, 28, 3  # panels side by side
@@ -43,7 +49,7 @@ MARKS = (  # around (0, 0): a disc, a triangle, a square
     "m-4.2 -4.2h8.4v8.4h-8.4z",
 )
 
-Rows = Mapping[str, Sequence[Prediction]]
+Rows = Mapping[str, Sequence[ScalingPrediction]]
 
 
 class _Plot(NamedTuple):
@@ -60,7 +66,7 @@ class _Plot(NamedTuple):
         return ABOVE + HEIGHT * (1 - efficiency) / (1 - self.lowest)
 
 
-def as_svg(steps: Mapping[str, Step], rows: Rows, assumption_texts: Sequence[str]) -> str:
+def as_svg(steps: Mapping[str, GpuStep], rows: Rows, assumption_texts: Sequence[str]) -> str:
     """Return the picture of all machines, with the assumptions below the panels.
 
     Solid curves: the sum starts after backward. Dashed curves: it overlaps with backward.
@@ -119,7 +125,7 @@ def _draw_legend(parent: Element) -> None:
 
 
 def _draw_panel(
-    parent: Element, plot: _Plot, name: str, description: str, rows: Sequence[Prediction]
+    parent: Element, plot: _Plot, name: str, description: str, rows: Sequence[ScalingPrediction]
 ) -> None:
     text(parent, AXIS, 14, name, "panel")
     text(parent, AXIS, 34, description, "quiet")
@@ -141,7 +147,7 @@ def _draw_panel(
         text(parent, AXIS + plot.width + 9, y + 4.5, words, f"value value{number}")
 
 
-def _draw_dashed_curves(parent: Element, plot: _Plot, rows: Sequence[Prediction]) -> None:
+def _draw_dashed_curves(parent: Element, plot: _Plot, rows: Sequence[ScalingPrediction]) -> None:
     """Draw the dashed curves; if all are equal, a single one in a neutral color."""
     curves = [
         [(plot.x(row.hosts), plot.y(row.efficiency_behind)) for row in select_way(rows, way)]
