@@ -1,15 +1,15 @@
-"""The allreduce algorithms, each as its definition, and allreduces over hosts made of them.
+"""The allreduce algorithms, each as its definition, and allreduces over hosts composed of them.
 
 ALGORITHMS is the one list that commands, tests and labs read.
 
-Every algorithm is ``f(world_size, *, chunks=None, groups=None) -> Schedule``; one that has no use
-for ``chunks`` or ``groups`` refuses them. Costs are for n bytes on p ranks behind one switch: every
+Every algorithm is ``f(world_size, *, chunks=None, groups=None) -> Schedule``. An algorithm without
+``chunks`` or ``groups`` rejects them. Costs are for n bytes on p ranks behind one switch: every
 rank has one full-duplex port, a message takes alpha + bytes * beta on the ports that it passes, and
-adding takes gamma a byte. `gluonlab.collectives.cost_model` prices any topology.
+adding takes gamma per byte. `gluonlab.collectives.cost_model` computes prices on any topology.
 
-Recursive doubling of the whole buffer is left out: two ranks that exchange and add the same chunk
-in one step read and write it at once, which the rules of a step forbid; real buffers would have to
-be doubled for it.
+Recursive doubling of the whole buffer is missing. Two ranks that exchange and add the same chunk in
+one step read and write it at once, which the rules of a step forbid. Real buffers would need to be
+doubled for it.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ from gluonlab.collectives.schedule import (
     Schedule,
     Step,
     Transfer,
-    is_whole,
-    then,
+    combine_halves,
+    is_integer_at_least,
 )
 from gluonlab.errors import ScheduleError, unknown
 
 Groups = Sequence[Sequence[int]]
 Algorithm = Callable[..., Schedule]
-# the owner of each chunk, and steps
+# (owner of each chunk, steps)
 _Definition = Tuple[Sequence[int], Iterable[Sequence[Transfer]]]
 
 
-def _defines(name: str, collective: str) -> Callable[[Callable[..., _Definition]], Algorithm]:
-    """A decorator: ``f(world_size, *, chunks=None, groups=None)`` from a definition.
+def _schedule_function(
+    name: str, collective: str
+) -> Callable[[Callable[..., _Definition]], Algorithm]:
+    """Return a decorator: definition -> ``f(world_size, *, chunks=None, groups=None) -> Schedule``.
 
-    The function returns a Schedule. A definition gets the number of ranks, and ``chunks`` and
-    ``groups`` if it has arguments of these names; without them they are refused. Steps in which
-    nothing happens, as with one rank, are left out.
+    A definition gets the number of ranks, and ``chunks`` and ``groups`` if it has such arguments;
+    otherwise they are rejected. Steps without transfers, as with one rank, are omitted.
     """
 
     def decorate(definition: Callable[..., _Definition]) -> Algorithm:
@@ -55,7 +56,7 @@ def _defines(name: str, collective: str) -> Callable[[Callable[..., _Definition]
         def algorithm(
             world_size: int, *, chunks: Optional[int] = None, groups: Optional[Groups] = None
         ) -> Schedule:
-            if not is_whole(world_size):
+            if not is_integer_at_least(world_size):
                 raise ScheduleError(
                     f"{name} for a world of {world_size!r} ranks: there must be at least 1"
                 )
@@ -68,34 +69,37 @@ def _defines(name: str, collective: str) -> Callable[[Callable[..., _Definition]
                 raise ScheduleError(
                     f"{name} knows no groups: groups={groups!r} is for hierarchical"
                 )
-            given = {"chunks": chunks, "groups": groups}
-            owner, steps = definition(world_size, **{option: given[option] for option in options})
+            arguments = {"chunks": chunks, "groups": groups}
+            owner, steps = definition(
+                world_size, **{option: arguments[option] for option in options}
+            )
             nonempty = tuple(tuple(step) for step in steps if step)
             return Schedule(name, collective, world_size, len(owner), tuple(owner), nonempty)
 
-        del algorithm.__wrapped__  # type: ignore[attr-defined]  # its signature is that of all
+        # help() and inspect should show the common signature, not the definition's
+        del algorithm.__wrapped__  # type: ignore[attr-defined]
         return algorithm
 
     return decorate
 
 
-def _in_halves(reduce_scatter: Schedule, all_gather: Schedule) -> _Definition:
-    """An allreduce made of a reduce-scatter and then an all-gather."""
-    both = then("", reduce_scatter, all_gather)
-    return both.owner, both.steps
+def _combine(reduce_scatter: Schedule, all_gather: Schedule) -> _Definition:
+    """Return the definition of an allreduce from a reduce-scatter and an all-gather."""
+    combined = combine_halves("", reduce_scatter, all_gather)
+    return combined.owner, combined.steps
 
 
-def _chunk_count(name: str, given: Optional[int], default: int, at_least: int = 1) -> int:
-    """How many chunks the algorithm ``name`` is to have. Raises ScheduleError for too few."""
-    chunks = default if given is None else given
-    if not is_whole(chunks, at_least):
+def _chunk_count(name: str, requested: Optional[int], default: int, at_least: int = 1) -> int:
+    """Return the number of chunks of algorithm ``name``. Raise ScheduleError for too few."""
+    chunks = default if requested is None else requested
+    if not is_integer_at_least(chunks, at_least):
         raise ScheduleError(
             f"{name} with chunks={chunks!r}: a whole number from {at_least} on is possible"
         )
     return chunks
 
 
-@_defines("star", ALLREDUCE)
+@_schedule_function("star", ALLREDUCE)
 def star(world_size: int, chunks: Optional[int]) -> _Definition:
     """Every rank sends to rank 0, which adds up and sends the sum back.
 
@@ -110,18 +114,18 @@ def star(world_size: int, chunks: Optional[int]) -> _Definition:
     return [0] * count, [reduce, gather]
 
 
-def _owners(world_size: int, chunks: Optional[int]) -> List[int]:
+def _sharded_owners(world_size: int, chunks: Optional[int]) -> List[int]:
     return [chunk % world_size for chunk in range(_chunk_count("sharded", chunks, world_size))]
 
 
-@_defines("sharded", REDUCE_SCATTER)
+@_schedule_function("sharded", REDUCE_SCATTER)
 def sharded_reduce_scatter(world_size: int, chunks: Optional[int]) -> _Definition:
     """Every rank receives and adds its own chunks from all others, in one step.
 
     Cost: (p-1) (alpha + n/p beta) + (p-1) n/p gamma, with p chunks.
     """
-    owner = _owners(world_size, chunks)
-    # Turn s of a rank goes to its s-th neighbour, so that no two ranks begin with the same owner.
+    owner = _sharded_owners(world_size, chunks)
+    # In turn s a rank sends to its s-th neighbor, so that no two ranks start with the same owner.
     step = [
         Transfer((rank - turn) % world_size, rank, chunk, ADD)
         for turn in range(1, world_size)
@@ -130,13 +134,13 @@ def sharded_reduce_scatter(world_size: int, chunks: Optional[int]) -> _Definitio
     return owner, [step]
 
 
-@_defines("sharded", ALL_GATHER)
+@_schedule_function("sharded", ALL_GATHER)
 def sharded_all_gather(world_size: int, chunks: Optional[int]) -> _Definition:
     """Every owner sends its chunks to all others, in one step.
 
     Cost: (p-1) (alpha + n/p beta), with p chunks.
     """
-    owner = _owners(world_size, chunks)
+    owner = _sharded_owners(world_size, chunks)
     step = [
         Transfer(rank, (rank + turn) % world_size, chunk, COPY)
         for turn in range(1, world_size)
@@ -145,7 +149,7 @@ def sharded_all_gather(world_size: int, chunks: Optional[int]) -> _Definition:
     return owner, [step]
 
 
-@_defines("sharded", ALLREDUCE)
+@_schedule_function("sharded", ALLREDUCE)
 def sharded(world_size: int, chunks: Optional[int]) -> _Definition:
     """Every rank sums its own chunk, or its own parameters, for all.
 
@@ -154,13 +158,13 @@ def sharded(world_size: int, chunks: Optional[int]) -> _Definition:
     Cost, with p chunks: 2 (p-1) (alpha + n/p beta) + (p-1) n/p gamma. The star's latency, but all
     ports share the bytes.
     """
-    return _in_halves(
+    return _combine(
         sharded_reduce_scatter(world_size, chunks=chunks),
         sharded_all_gather(world_size, chunks=chunks),
     )
 
 
-@_defines("ring", REDUCE_SCATTER)
+@_schedule_function("ring", REDUCE_SCATTER)
 def ring_reduce_scatter(world_size: int) -> _Definition:
     """In step s every rank r adds its part sum of chunk r-s to its right neighbour's.
 
@@ -171,7 +175,7 @@ def ring_reduce_scatter(world_size: int) -> _Definition:
     return [(chunk - 1) % n for chunk in range(n)], steps
 
 
-@_defines("ring", ALL_GATHER)
+@_schedule_function("ring", ALL_GATHER)
 def ring_all_gather(world_size: int) -> _Definition:
     """In step s every rank r copies the finished chunk r+1-s to its right neighbour.
 
@@ -184,7 +188,7 @@ def ring_all_gather(world_size: int) -> _Definition:
     return [(chunk - 1) % n for chunk in range(n)], steps
 
 
-@_defines("ring", ALLREDUCE)
+@_schedule_function("ring", ALLREDUCE)
 def ring(world_size: int) -> _Definition:
     """Chunks travel twice around a ring of neighbours: to be summed, then to be handed out.
 
@@ -192,10 +196,10 @@ def ring(world_size: int) -> _Definition:
     Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009),
     section 3.
     """
-    return _in_halves(ring_reduce_scatter(world_size), ring_all_gather(world_size))
+    return _combine(ring_reduce_scatter(world_size), ring_all_gather(world_size))
 
 
-@_defines("bidirectional_ring", ALLREDUCE)
+@_schedule_function("bidirectional_ring", ALLREDUCE)
 def bidirectional_ring(world_size: int) -> _Definition:
     """Two rings, right and left, carry half of the chunks each and use links both ways.
 
@@ -206,7 +210,7 @@ def bidirectional_ring(world_size: int) -> _Definition:
     """
     right = ring(world_size)
     mirror = [-rank % world_size for rank in range(world_size)]
-    chunks = list(range(world_size, 2 * world_size))  # those that go left
+    chunks = list(range(world_size, 2 * world_size))  # the chunks that move left
     steps = (
         [*step, *(Transfer(mirror[src], mirror[dst], chunks[c], op) for src, dst, c, op in step)]
         for step in right.steps
@@ -214,60 +218,64 @@ def bidirectional_ring(world_size: int) -> _Definition:
     return [*right.owner, *(mirror[rank] for rank in right.owner)], steps
 
 
-def _folded(world_size: int) -> Tuple[int, List[Tuple[int, int]]]:
-    """The largest power of two up to p, and (rank, chunk) for all ranks beyond it."""
+def _fold_ranks(world_size: int) -> Tuple[int, List[Tuple[int, int]]]:
+    """Return the largest power of two up to p, and (rank, chunk) for all ranks beyond it."""
     core = 1 << (world_size.bit_length() - 1)
     return core, [(rank, chunk) for rank in range(core, world_size) for chunk in range(core)]
 
 
-def _halves(core: int) -> List[int]:
-    """core/2, core/4, ..., 1"""
+def _halving_distances(core: int) -> List[int]:
+    """Return core/2, core/4, ..., 1."""
     return [core >> level for level in range(1, core.bit_length())]
 
 
-def _block(rank: int, size: int) -> range:
-    """The chunks of the aligned block of ``size`` in which ``rank`` lies."""
+def _aligned_block(rank: int, size: int) -> range:
+    """Return the chunks of the aligned block of ``size`` that contains ``rank``."""
     begin = rank // size * size
     return range(begin, begin + size)
 
 
-@_defines("halving_doubling", REDUCE_SCATTER)
+@_schedule_function("halving_doubling", REDUCE_SCATTER)
 def halving_doubling_reduce_scatter(world_size: int) -> _Definition:
-    """Partners exchange and add different halves of what they hold: recursive halving.
+    """Partners exchange and add different halves of their chunks: recursive halving.
 
-    The first partners are the farthest apart. Where p is no power of two, the ranks beyond the
-    largest one below first add all to one partner each ("fold"). Cost, with q that power of two:
-    log2(q) alpha + (q-1)/q n (beta + gamma); folded, alpha + n (beta + gamma) more.
+    The first partners are the farthest apart. If p is not a power of two, the ranks beyond the
+    largest power of two first add everything to one partner each ("fold"). Cost, with q that power
+    of two: log2(q) alpha + (q-1)/q n (beta + gamma); folded, alpha + n (beta + gamma) more.
     """
-    core, folded = _folded(world_size)
+    core, folded = _fold_ranks(world_size)
     steps = [[Transfer(rank, rank - core, chunk, ADD) for rank, chunk in folded]]
-    for half in _halves(core):
+    for half in _halving_distances(core):
         steps.append(
             [
                 Transfer(r, r ^ half, chunk, ADD)
                 for r in range(core)
-                for chunk in _block(r ^ half, half)
+                for chunk in _aligned_block(r ^ half, half)
             ]
         )
     return range(core), steps
 
 
-@_defines("halving_doubling", ALL_GATHER)
+@_schedule_function("halving_doubling", ALL_GATHER)
 def halving_doubling_all_gather(world_size: int) -> _Definition:
-    """The way back: recursive doubling, then a copy to every rank that was folded away.
+    """Recursive doubling, then a copy to every rank that was folded.
 
     Cost: log2(q) alpha + (q-1)/q n beta; folded, alpha + n beta more.
     """
-    core, folded = _folded(world_size)
+    core, folded = _fold_ranks(world_size)
     steps = [
-        [Transfer(r, r ^ half, chunk, COPY) for r in range(core) for chunk in _block(r, half)]
-        for half in reversed(_halves(core))
+        [
+            Transfer(r, r ^ half, chunk, COPY)
+            for r in range(core)
+            for chunk in _aligned_block(r, half)
+        ]
+        for half in reversed(_halving_distances(core))
     ]
-    outwards = [Transfer(rank - core, rank, chunk, COPY) for rank, chunk in folded]
-    return range(core), [*steps, outwards]
+    unfold = [Transfer(rank - core, rank, chunk, COPY) for rank, chunk in folded]
+    return range(core), [*steps, unfold]
 
 
-@_defines("halving_doubling", ALLREDUCE)
+@_schedule_function("halving_doubling", ALLREDUCE)
 def halving_doubling(world_size: int) -> _Definition:
     """The ring's bytes in log2(p) messages each way instead of p-1, with far partners.
 
@@ -276,12 +284,12 @@ def halving_doubling(world_size: int) -> _Definition:
     Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH"
     (2005), section 4.5.
     """
-    return _in_halves(
+    return _combine(
         halving_doubling_reduce_scatter(world_size), halving_doubling_all_gather(world_size)
     )
 
 
-@_defines("hierarchical", ALLREDUCE)
+@_schedule_function("hierarchical", ALLREDUCE)
 def hierarchical(world_size: int, chunks: Optional[int], groups: Optional[Groups]) -> _Definition:
     """Sum within each group, then between groups, then hand out within each group.
 
@@ -293,37 +301,38 @@ def hierarchical(world_size: int, chunks: Optional[int], groups: Optional[Groups
     Serrano, Kung, Hunter, "BlueConnect: decomposing all-reduce for deep learning on heterogeneous
     network hierarchy" (2019), section 3.
     """
-    groups = _groups(world_size, groups)
+    groups = _resolve_groups(world_size, groups)
     count = _chunk_count("hierarchical", chunks, max(len(group) for group in groups))
     owner: List[int] = []
     inward: List[Transfer] = []
     across: List[Transfer] = []
     for chunk in range(count):
-        speakers = [group[chunk % len(group)] for group in groups]
-        owner.append(speakers[chunk % len(groups)])  # the groups take turns
+        leaders = [group[chunk % len(group)] for group in groups]
+        owner.append(leaders[chunk % len(groups)])  # the groups take turns
         inward += [
-            Transfer(rank, speaker, chunk, ADD)
-            for group, speaker in zip(groups, speakers)
+            Transfer(rank, leader, chunk, ADD)
+            for group, leader in zip(groups, leaders)
             for rank in group
-            if rank != speaker
+            if rank != leader
         ]
         across += [
-            Transfer(speaker, owner[chunk], chunk, ADD)
-            for speaker in speakers
-            if speaker != owner[chunk]
+            Transfer(leader, owner[chunk], chunk, ADD)
+            for leader in leaders
+            if leader != owner[chunk]
         ]
-    back, outward = (
+    between_groups, outward = (
         [Transfer(dst, src, chunk, COPY) for src, dst, chunk, _ in sums]
         for sums in (across, inward)
     )
-    return owner, [inward, across, back, outward]
+    return owner, [inward, across, between_groups, outward]
 
 
-def _groups(world_size: int, given: Optional[Groups]) -> List[List[int]]:
-    if given is None:
+def _resolve_groups(world_size: int, requested: Optional[Groups]) -> List[List[int]]:
+    """Return the groups as lists, by default two halves. Raise ScheduleError for other ranks."""
+    if requested is None:
         middle = (world_size + 1) // 2
-        given = [range(middle), range(middle, world_size)]
-    groups = [list(group) for group in given if len(group)]
+        requested = [range(middle), range(middle, world_size)]
+    groups = [list(group) for group in requested if len(group)]
     ranks = sorted((rank for group in groups for rank in group), key=str)
     if ranks != sorted(range(world_size), key=str):
         raise ScheduleError(
@@ -332,37 +341,37 @@ def _groups(world_size: int, given: Optional[Groups]) -> List[List[int]]:
     return groups
 
 
-# --- on binary trees of ranks, which chunks pass in a pipeline
+# --- binary trees of ranks, which chunks pass in a pipeline
 
 
 @dataclass(frozen=True)
 class Tree:
-    """``parent[rank]``, which is the rank itself for the root, and ``wait[rank]``.
+    """A tree of ranks.
 
-    That is the number of steps after which, at the earliest, the children of a rank have sent to
-    it.
+    ``parent[rank]``: the parent, which is the rank itself for the root. ``ready_step[rank]``: the
+    number of steps after which, at the earliest, the children of the rank have sent to it.
     """
 
     parent: Tuple[int, ...]
-    wait: Tuple[int, ...]
+    ready_step: Tuple[int, ...]
 
     @property
     def root(self) -> int:
-        """The rank that is its own parent."""
+        """Return the rank that is its own parent."""
         return next(rank for rank, parent in enumerate(self.parent) if rank == parent)
 
-    def renamed(self, names: Sequence[int]) -> Tree:
-        """The same tree with rank r called ``names[r]``."""
-        parent, wait = [0] * len(names), [0] * len(names)
+    def relabel(self, names: Sequence[int]) -> Tree:
+        """Return the same tree with rank r called ``names[r]``."""
+        parent, ready_step = [0] * len(names), [0] * len(names)
         for rank, name in enumerate(names):
-            parent[name], wait[name] = names[self.parent[rank]], self.wait[rank]
-        return Tree(tuple(parent), tuple(wait))
+            parent[name], ready_step[name] = names[self.parent[rank]], self.ready_step[rank]
+        return Tree(tuple(parent), tuple(ready_step))
 
 
-def balanced_tree(world_size: int) -> Tree:
-    """As in a heap: the children of r are 2r+1 and 2r+2.
+def make_balanced_tree(world_size: int) -> Tree:
+    """Return the tree of a heap: the children of r are 2r+1 and 2r+2.
 
-    Whoever stands on a level waits for all levels below.
+    A rank is ready once all levels below have sent.
     """
     levels = [(rank + 1).bit_length() - 1 for rank in range(world_size)]
     return Tree(
@@ -371,37 +380,36 @@ def balanced_tree(world_size: int) -> Tree:
     )
 
 
-def mirrored_trees(world_size: int) -> Tuple[Tree, Tree]:
-    """Two trees of one shape in which no rank has children twice.
+def make_mirrored_trees(world_size: int) -> Tuple[Tree, Tree]:
+    """Return two trees of one shape in which no rank has children in both trees.
 
-    Where the number of ranks is odd, a root may have one child in the other tree.
+    If the number of ranks is odd, a root may have one child in the other tree.
     """
-    first = _in_order_tree(world_size)
+    first = _make_in_order_tree(world_size)
     if world_size % 2:
-        return first, first.renamed([(rank + 1) % world_size for rank in range(world_size)])
-    return first, first.renamed(range(world_size - 1, -1, -1))
+        return first, first.relabel([(rank + 1) % world_size for rank in range(world_size)])
+    return first, first.relabel(range(world_size - 1, -1, -1))
 
 
-def _in_order_tree(world_size: int) -> Tree:
-    """Rank 0 is the root with one child.
+def _make_in_order_tree(world_size: int) -> Tree:
+    """Return the tree with rank 0 as the root with one child.
 
-    The others hang by their lowest set bit: 1, 3 below 2, 2 and 6 below 4, and so on.
-
-    A parent beyond the last rank is skipped, so the tree stays as deep as log2(p), rounded up.
+    The others are placed by their lowest set bit: 1 and 3 below 2, 2 and 6 below 4, and so on. A
+    parent beyond the last rank is skipped, so the depth stays log2(p), rounded up.
     """
     parent = [0] * world_size
     for rank in range(1, world_size):
         bit = rank & -rank
-        above = (rank ^ bit) | (bit << 1)
-        parent[rank] = above if above < world_size else rank ^ bit
-    wait = [0] * world_size
+        candidate = (rank ^ bit) | (bit << 1)
+        parent[rank] = candidate if candidate < world_size else rank ^ bit
+    ready_step = [0] * world_size
     # children come before their parents
     for rank in sorted(range(1, world_size), key=lambda rank: rank & -rank):
-        wait[parent[rank]] = max(wait[parent[rank]], wait[rank] + 1)
-    return Tree(tuple(parent), tuple(wait))
+        ready_step[parent[rank]] = max(ready_step[parent[rank]], ready_step[rank] + 1)
+    return Tree(tuple(parent), tuple(ready_step))
 
 
-@_defines("tree", ALLREDUCE)
+@_schedule_function("tree", ALLREDUCE)
 def tree(world_size: int, chunks: Optional[int]) -> _Definition:
     """Up a balanced binary tree and down again, one chunk after the other.
 
@@ -413,10 +421,10 @@ def tree(world_size: int, chunks: Optional[int]) -> _Definition:
     Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009), section 1.
     """
     count = _chunk_count("tree", chunks, 1)
-    return [0] * count, _up_and_down([(balanced_tree(world_size), range(count))])
+    return [0] * count, _reduce_then_broadcast([(make_balanced_tree(world_size), range(count))])
 
 
-@_defines("double_tree", ALLREDUCE)
+@_schedule_function("double_tree", ALLREDUCE)
 def double_tree(world_size: int, chunks: Optional[int]) -> _Definition:
     """Two trees at once, half of the chunks each; inner ranks of one are leaves of the other.
 
@@ -428,14 +436,14 @@ def double_tree(world_size: int, chunks: Optional[int]) -> _Definition:
     bandwidth broadcast, reduction and scan" (2009), section 3.
     """
     count = _chunk_count("double_tree", chunks, 2, at_least=2)
-    trees = mirrored_trees(world_size)
+    trees = make_mirrored_trees(world_size)
     owner = [trees[chunk % 2].root for chunk in range(count)]
-    return owner, _up_and_down([(trees[half], range(half, count, 2)) for half in (0, 1)])
+    return owner, _reduce_then_broadcast([(trees[half], range(half, count, 2)) for half in (0, 1)])
 
 
-def _up_and_down(loads: Sequence[Tuple[Tree, Sequence[int]]]) -> List[Step]:
-    """Trees that work at once, each on its own chunks: all sums first, then all copies."""
-    up = [_reduce_up(tree, chunks) for tree, chunks in loads]
+def _reduce_then_broadcast(trees_and_chunks: Sequence[Tuple[Tree, Sequence[int]]]) -> List[Step]:
+    """Return the steps of trees that work at once on separate chunks: all sums, then all copies."""
+    up = [_reduce_steps(tree, chunks) for tree, chunks in trees_and_chunks]
     down = [
         [
             tuple(Transfer(dst, src, chunk, COPY) for src, dst, chunk, _ in step)
@@ -443,14 +451,14 @@ def _up_and_down(loads: Sequence[Tuple[Tree, Sequence[int]]]) -> List[Step]:
         ]
         for steps in up
     ]
-    both = (zip_longest(*steps, fillvalue=()) for steps in (up, down))
-    return [sum(at_once, ()) for way in both for at_once in way]
+    directions = (zip_longest(*steps, fillvalue=()) for steps in (up, down))
+    return [sum(parallel_steps, ()) for direction in directions for parallel_steps in direction]
 
 
-def _reduce_up(tree: Tree, chunks: Sequence[int]) -> List[Step]:
-    """Every rank adds a chunk to its parent's once its children have added theirs.
+def _reduce_steps(tree: Tree, chunks: Sequence[int]) -> List[Step]:
+    """Return the steps in which ranks add chunks to their parents, in a pipeline.
 
-    The next chunk follows one step later.
+    A rank sends a chunk once its children have sent theirs. The next chunk follows one step later.
     """
     senders = [rank for rank, parent in enumerate(tree.parent) if rank != parent]
     return [
@@ -458,9 +466,9 @@ def _reduce_up(tree: Tree, chunks: Sequence[int]) -> List[Step]:
             Transfer(rank, tree.parent[rank], chunk, ADD)
             for turn, chunk in enumerate(chunks)
             for rank in senders
-            if tree.wait[rank] + turn == step
+            if tree.ready_step[rank] + turn == step
         )
-        for step in range(tree.wait[tree.root] + len(chunks) - 1)
+        for step in range(tree.ready_step[tree.root] + len(chunks) - 1)
     ]
 
 
@@ -473,8 +481,7 @@ ALGORITHMS: Dict[str, Algorithm] = {
     )
 }  # fmt: skip
 
-# The two halves of the allreduces that are made of them: what an optimizer that owns chunks works
-# between.
+# The allreduces that consist of two halves. A sharded optimizer updates between the halves.
 HALVES: Dict[str, Tuple[Algorithm, Algorithm]] = {
     "sharded": (sharded_reduce_scatter, sharded_all_gather),
     "ring": (ring_reduce_scatter, ring_all_gather),
@@ -485,14 +492,24 @@ HALVES: Dict[str, Tuple[Algorithm, Algorithm]] = {
 def make_schedule(
     name: str, world_size: int, *, chunks: Optional[int] = None, groups: Optional[Groups] = None
 ) -> Schedule:
-    """The schedule of an algorithm by its name. Raises ScheduleError, with the choices."""
+    """Return the schedule of the algorithm ``name``.
+
+    Args:
+        name: an algorithm of `ALGORITHMS`.
+        world_size: the number of ranks.
+        chunks: the number of chunks, for algorithms that leave the choice.
+        groups: the groups of ranks, for the algorithm "hierarchical".
+
+    Raises:
+        ScheduleError: for an unknown name, with the choices, and for arguments that do not fit.
+    """
     if name not in ALGORITHMS:
         raise ScheduleError(unknown("algorithm", name, ALGORITHMS))
     return ALGORITHMS[name](world_size, chunks=chunks, groups=groups)
 
 
-def takes(algorithm: Algorithm, **options: Any) -> bool:
-    """Whether an algorithm has a use for ``chunks=2``, or for ``groups=((0,), (1,))``."""
+def accepts_options(algorithm: Algorithm, **options: Any) -> bool:
+    """Return whether an algorithm accepts ``chunks=2``, or ``groups=((0,), (1,))``."""
     try:
         algorithm(2, **options)
     except ScheduleError:
@@ -500,54 +517,54 @@ def takes(algorithm: Algorithm, **options: Any) -> bool:
     return True
 
 
-# --- over several hosts: within hosts, across them, within hosts
+# --- several hosts: a reduce-scatter within hosts, an allreduce across, an all-gather within
 #
-# The second part works between devices of equal rank in their hosts, all at once, each on the
-# chunks that its host's first part left with it. So every chunk crosses the network as often as
-# between single devices, and all devices of a host share the work. Source: as hierarchical.
+# The second part runs between devices of equal rank in their hosts, all at once, each on the chunks
+# that it owns after the first part. So every chunk crosses the network as often as between single
+# devices, and all devices of a host share the work. Source: as hierarchical.
 
-# what may work across hosts; of trees several chunks make a pipeline
-ACROSS = ("ring", "tree", "double_tree")
+# algorithms across hosts; in trees, several chunks form a pipeline
+ACROSS_HOSTS = ("ring", "tree", "double_tree")
 
 
-def nested(name: str, scatter: Schedule, across: Schedule, gather: Schedule) -> Schedule:
-    """An allreduce: ``scatter`` within each host, ``across`` hosts, then ``gather`` within each.
+def nest_over_hosts(name: str, scatter: Schedule, across: Schedule, gather: Schedule) -> Schedule:
+    """Return an allreduce: ``scatter`` within hosts, ``across`` hosts, ``gather`` within hosts.
 
-    The first and the last are a reduce_scatter and an all_gather with the same owners, for the
-    devices of a host; the second is an allreduce with as many ranks as there are hosts. Device d of
-    host h is rank h * devices + d; ``across`` cuts each chunk of ``scatter`` into its own chunks.
-    Raises ScheduleError for schedules that do not fit.
+    ``scatter`` and ``gather`` are a reduce_scatter and an all_gather with the same owners, for the
+    devices of one host; ``across`` is an allreduce with a rank for each host. Device d of host h is
+    rank h * devices + d. ``across`` cuts each chunk of ``scatter`` into its own chunks. Raises
+    ScheduleError for schedules that do not fit.
     """
-    then(name, scatter, gather)
+    combine_halves(name, scatter, gather)
     if across.collective != ALLREDUCE:
         raise ScheduleError(
             f"{name}: across hosts goes an allreduce, not {across.name}, a {across.collective}"
         )
-    hosts, each, parts = range(across.world_size), scatter.world_size, range(across.chunks)
+    hosts, devices, parts = range(across.world_size), scatter.world_size, range(across.chunks)
 
     def in_every_host(steps: Sequence[Step]) -> Iterator[Step]:
         for step in steps:
             yield tuple(
-                Transfer(host * each + src, host * each + dst, chunk * len(parts) + part, op)
+                Transfer(host * devices + src, host * devices + dst, chunk * len(parts) + part, op)
                 for host in hosts
                 for src, dst, chunk, op in step
                 for part in parts
             )
 
-    between = (
+    across_steps = (
         tuple(
-            Transfer(src * each + owner, dst * each + owner, chunk * len(parts) + part, op)
+            Transfer(src * devices + owner, dst * devices + owner, chunk * len(parts) + part, op)
             for chunk, owner in enumerate(scatter.owner)
             for src, dst, part, op in step
         )
         for step in across.steps
     )
-    owners = tuple(host * each + owner for owner in scatter.owner for host in across.owner)
-    steps = (*in_every_host(scatter.steps), *between, *in_every_host(gather.steps))
-    return Schedule(name, ALLREDUCE, len(hosts) * each, len(owners), owners, steps)
+    owners = tuple(host * devices + owner for owner in scatter.owner for host in across.owner)
+    steps = (*in_every_host(scatter.steps), *across_steps, *in_every_host(gather.steps))
+    return Schedule(name, ALLREDUCE, len(hosts) * devices, len(owners), owners, steps)
 
 
-def over_hosts(
+def make_schedule_over_hosts(
     hosts: int,
     devices: int,
     across: str = "ring",
@@ -556,15 +573,15 @@ def over_hosts(
     order: Optional[Sequence[int]] = None,
     chunks: Optional[int] = None,
 ) -> Schedule:
-    """The allreduce of ``hosts`` with so many ``devices`` each, by the names of two algorithms.
+    """Return the allreduce of several ``hosts`` with so many ``devices`` each.
 
-    ``across``: any of them. ``within``: one that is made of halves. ``order``: which device of a
-    host plays which rank of that; 0, 1, 2, ... by default. ``chunks``: of ``across``, where it
-    leaves the choice. Raises ScheduleError.
+    ``across``: an algorithm between hosts. ``within``: an algorithm with halves. ``order``: which
+    device of a host plays which rank of ``within``; 0, 1, 2, ... by default. ``chunks``: for
+    ``across``, if it leaves the choice. Raises ScheduleError.
 
-    Cost on ports that are a device's own within a host and shared by all g of a host between hosts,
-    with rings over h hosts: 2 (g-1) (alpha + n/g beta) within, and across 2 (h-1) (g alpha' + n/h
-    beta'), as all g messages pass the same NIC.
+    Cost with rings over h hosts, on ports that each device has within a host, and that all g
+    devices of a host share between hosts: 2 (g-1) (alpha + n/g beta) within, and across 2 (h-1) (g
+    alpha' + n/h beta'), because all g messages pass the same NIC.
     """
     if within not in HALVES:
         raise ScheduleError(
@@ -573,5 +590,5 @@ def over_hosts(
     scatter, gather = (half(devices) for half in HALVES[within])
     if order is not None:
         scatter, gather = scatter.placed(order), gather.placed(order)
-    between = make_schedule(across, hosts, chunks=chunks)
-    return nested(f"hierarchical, {across}", scatter, between, gather)
+    across_schedule = make_schedule(across, hosts, chunks=chunks)
+    return nest_over_hosts(f"hierarchical, {across}", scatter, across_schedule, gather)

@@ -1,8 +1,8 @@
-"""From a schedule's chunks to arrays: which part of which array is whose, and how it is moved.
+"""The layout of a schedule's chunks in arrays, and the order of operations on them.
 
-`partition` cuts arrays by elements, or hands out whole arrays. `moves` and `targets` are the
-transfers as an executor makes them, for GPUs and for CPU devices. `Overlaps` says which uses of
-parts must wait for each other.
+`partition` cuts arrays into chunks, or assigns whole arrays to chunks. `coalesce_transfers` lists
+the operations of an executor on GPUs, `list_chunk_writes` those on CPU devices. `OverlapTracker`
+finds uses of parts that must wait for each other.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ class ArrayRange(NamedTuple):
 
 
 def partition(sizes: Sequence[int], chunks: int, whole: bool = False) -> List[List[ArrayRange]]:
-    """The parts of each chunk; every element of every array is in one of them, and none is empty.
+    """Return the parts of each chunk. Every element is in one part, and no part is empty.
 
-    ``sizes``: elements of the arrays. By elements, the arrays laid end to end are cut into equal
-    chunks. ``whole`` arrays are never cut: each goes, the largest first, to the chunk that has
-    fewest elements so far, so a chunk may end with none.
+    ``sizes``: the number of elements of each array. The arrays, laid end to end, are cut into equal
+    chunks. With ``whole``, arrays are not cut: the largest array comes first, and each goes to the
+    chunk with the fewest elements so far. A chunk may then be empty.
     """
     if chunks < 1:
         raise ScheduleError(f"{chunks} chunks: there must be at least 1")
     if whole:
-        return _whole(sizes, chunks)
-    return [_cut(sizes, begin, end) for begin, end in split_evenly(sum(sizes), chunks)]
+        return _distribute_whole_arrays(sizes, chunks)
+    return [_cut_range(sizes, begin, end) for begin, end in split_evenly(sum(sizes), chunks)]
 
 
 def split_evenly(size: int, parts: int) -> List[Tuple[int, int]]:
-    """(begin, end) of each of ``parts`` parts; the first ``size % parts`` have one element more."""
-    share, more = divmod(size, parts) if parts else (0, 0)
-    begins = [part * share + min(part, more) for part in range(parts + 1)]
+    """Return (begin, end) of each part; the first ``size % parts`` have one element more."""
+    quotient, remainder = divmod(size, parts) if parts else (0, 0)
+    begins = [part * quotient + min(part, remainder) for part in range(parts + 1)]
     return list(zip(begins, begins[1:]))
 
 
 def owned_parts(schedule: Schedule, sizes: Sequence[int]) -> List[Tuple[int, ArrayRange]]:
-    """(owner, part) for all parts that arrays of these sizes are cut into.
+    """Return (owner, part) for all parts into which arrays of these sizes are cut.
 
     The owner is the rank that holds the part between the schedule's halves.
     """
@@ -52,7 +52,7 @@ def owned_parts(schedule: Schedule, sizes: Sequence[int]) -> List[Tuple[int, Arr
     return [(rank, part) for chunk, rank in enumerate(schedule.owner) for part in parts[chunk]]
 
 
-def _whole(sizes: Sequence[int], chunks: int) -> List[List[ArrayRange]]:
+def _distribute_whole_arrays(sizes: Sequence[int], chunks: int) -> List[List[ArrayRange]]:
     parts: List[List[ArrayRange]] = [[] for _ in range(chunks)]
     load = [0] * chunks
     for array in sorted(range(len(sizes)), key=lambda array: -sizes[array]):
@@ -63,8 +63,8 @@ def _whole(sizes: Sequence[int], chunks: int) -> List[List[ArrayRange]]:
     return parts
 
 
-def _cut(sizes: Sequence[int], begin: int, end: int) -> List[ArrayRange]:
-    """What lies between ``begin`` and ``end`` when the arrays lie end to end."""
+def _cut_range(sizes: Sequence[int], begin: int, end: int) -> List[ArrayRange]:
+    """Return the parts between ``begin`` and ``end`` of the arrays laid end to end."""
     parts, offset = [], 0
     for array, size in enumerate(sizes):
         first, last = max(begin, offset), min(end, offset + size)
@@ -74,15 +74,16 @@ def _cut(sizes: Sequence[int], begin: int, end: int) -> List[ArrayRange]:
     return parts
 
 
-# --- moves
+# --- operations on chunks
 
-Cell = Tuple[int, int]  # a rank and a chunk
+Cell = Tuple[int, int]  # (rank, chunk)
 
 
-class Move(NamedTuple):
-    """Add the elements ``part`` of ``sources``, in this order, to those of ``dst``, or copy.
+class CoalescedTransfer(NamedTuple):
+    """Several transfers as one operation: add ``sources`` to ``dst``, or copy, the range ``part``.
 
-    ``transfers``: how many of the schedule's these are. ``free``: of a `Target`.
+    ``transfers``: the number of the schedule's transfers in it. ``last_source_ready``: see
+    `ChunkWrite`.
     """
 
     part: ArrayRange
@@ -90,121 +91,133 @@ class Move(NamedTuple):
     dst: int
     sources: Tuple[int, ...]
     transfers: int
-    free: bool = False
+    last_source_ready: bool = False
 
 
-def moves(schedule: Schedule, parts: Sequence[Sequence[ArrayRange]]) -> Iterator[Move]:
-    """All transfers, step by step, as few, large operations, for GPUs.
+def coalesce_transfers(
+    schedule: Schedule, parts: Sequence[Sequence[ArrayRange]]
+) -> Iterator[CoalescedTransfer]:
+    """Yield all transfers, step by step, as few large operations, for GPUs.
 
-    There MXNet's engine waits for the stream after each operation, so every operation has its
-    price, however small it is. Neighbouring chunks that go the same way in a step are moved as one.
-    Of the algorithms this makes halving_doubling's 112 transfers among 8 devices 48; the others
-    send single chunks anyway. ``parts``: those of each chunk, by `partition`.
+    On GPUs MXNet's engine waits for the stream after each operation, so even small operations are
+    expensive. Adjacent chunks with the same source and target are moved as one. Of the algorithms,
+    only halving_doubling benefits: 48 instead of 112 operations on 8 devices. ``parts``: the parts
+    of each chunk, from `partition`.
     """
     for step in schedule.steps:
-        single = [
-            Move(part, op, dst, sources, len(sources))
-            for dst, chunk, op, sources in _into_chunks(step)
+        uncoalesced = [
+            CoalescedTransfer(part, op, dst, sources, len(sources))
+            for dst, chunk, op, sources in _group_by_target(step)
             for part in parts[chunk]
         ]
-        joined: List[Move] = []
-        for move in sorted(single, key=lambda move: (move.dst, move.op, move.sources, move.part)):
+        coalesced: List[CoalescedTransfer] = []
+        for move in sorted(
+            uncoalesced, key=lambda move: (move.dst, move.op, move.sources, move.part)
+        ):
             array, begin, end = move.part
-            before = joined[-1] if joined else None
+            previous = coalesced[-1] if coalesced else None
             if (
-                before
-                and before.part == (array, before.part.begin, begin)
-                and ((before.op, before.dst, before.sources) == (move.op, move.dst, move.sources))
+                previous
+                and previous.part == (array, previous.part.begin, begin)
+                and (
+                    (previous.op, previous.dst, previous.sources)
+                    == (move.op, move.dst, move.sources)
+                )
             ):
-                joined.pop()
-                part = ArrayRange(array, before.part.begin, end)
-                move = move._replace(part=part, transfers=before.transfers + move.transfers)
-            joined.append(move)
-        yield from joined
+                coalesced.pop()
+                part = ArrayRange(array, previous.part.begin, end)
+                move = move._replace(part=part, transfers=previous.transfers + move.transfers)
+            coalesced.append(move)
+        yield from coalesced
 
 
-def _into_chunks(step: Step) -> Iterator[Tuple[int, int, str, Tuple[int, ...]]]:
-    """(dst, chunk, op, sources) for every chunk of a rank that a step writes, in its order."""
-    targets: Dict[Tuple[int, int, str], List[int]] = {}
+def _group_by_target(step: Step) -> Iterator[Tuple[int, int, str, Tuple[int, ...]]]:
+    """Yield (dst, chunk, op, sources) for each chunk of a rank that a step writes, in order."""
+    sources_by_target: Dict[Tuple[int, int, str], List[int]] = {}
     for src, dst, chunk, op in step:
-        targets.setdefault((dst, chunk, op), []).append(src)
-    for target, sources in targets.items():
+        sources_by_target.setdefault((dst, chunk, op), []).append(src)
+    for target, sources in sources_by_target.items():
         yield (*target, tuple(sources))
 
 
-class Target(NamedTuple):
-    """A chunk of a rank that a step writes, and from which ranks.
+class ChunkWrite(NamedTuple):
+    """A chunk of a rank that a step writes, and the ranks that it comes from.
 
-    ``free``: the last of the sources can be read without waiting, and nothing need wait for that:
-    no step before has written to it, and the first later one that does, if any, reads the chunk of
-    ``dst``, and so waits for what has read both.
+    ``last_source_ready``: the last source can be read without waiting, and nothing has to wait for
+    the read. No earlier step has written to the last source. The next step that writes to it, if
+    any, also reads the chunk of ``dst``, and so waits for the operation that has read both.
     """
 
     dst: int
     chunk: int
     op: str
     sources: Tuple[int, ...]
-    free: bool
+    last_source_ready: bool
 
 
-def targets(schedule: Schedule) -> List[Target]:
-    """What all steps write, in their order."""
-    writes = [list(_into_chunks(step)) for step in schedule.steps]
-    first: Dict[Cell, int] = {}
-    for number, of_step in enumerate(writes):
-        for dst, chunk, _, _ in of_step:
-            first.setdefault((dst, chunk), number)
-    found: List[Target] = []
+def list_chunk_writes(schedule: Schedule) -> List[ChunkWrite]:
+    """Return the writes of all steps, in their order."""
+    writes = [list(_group_by_target(step)) for step in schedule.steps]
+    first_write: Dict[Cell, int] = {}
+    for number, step_writes in enumerate(writes):
+        for dst, chunk, _, _ in step_writes:
+            first_write.setdefault((dst, chunk), number)
+    reversed_writes: List[ChunkWrite] = []
     next_sources: Dict[Cell, Tuple[int, ...]] = {}  # of the next step that writes to a cell
     for number in reversed(range(len(writes))):
         for dst, chunk, op, sources in reversed(writes[number]):
-            last = (sources[-1], chunk)
-            untouched = first.get(last, number) >= number
-            free = untouched and dst in next_sources.get(last, (dst,))
-            found.append(Target(dst, chunk, op, sources, free))
+            last_source = (sources[-1], chunk)
+            is_unwritten = first_write.get(last_source, number) >= number
+            is_ready = is_unwritten and dst in next_sources.get(last_source, (dst,))
+            reversed_writes.append(ChunkWrite(dst, chunk, op, sources, is_ready))
         next_sources.update({(dst, chunk): sources for dst, chunk, _, sources in writes[number]})
-    return found[::-1]
+    return reversed_writes[::-1]
 
 
-class Overlaps:
-    """Which uses of a rank's elements must wait for uses of parts that overlap them."""
+class OverlapTracker:
+    """Tracker of uses of a rank's elements, which must wait for uses of overlapping parts."""
 
     def __init__(self) -> None:
-        self._now = 0
-        self._uses: Dict[int, Dict[ArrayRange, _Uses]] = {}  # of each array
-        self._ordered: Dict[Tuple[ArrayRange, ArrayRange], int] = {}  # when last, of any two
+        self._clock = 0
+        self._uses: Dict[int, Dict[ArrayRange, _LastUse]] = {}  # by array
+        # the time when two parts were last ordered
+        self._ordered: Dict[Tuple[ArrayRange, ArrayRange], int] = {}
 
-    def use(self, part: ArrayRange, writes: bool) -> List[ArrayRange]:
-        """The other parts that this use must wait for; they count as ordered from now on."""
-        of_array = self._uses.setdefault(part.array, {})
+    def record_use(self, part: ArrayRange, writes: bool) -> List[ArrayRange]:
+        """Record a use of a part, and return the other parts that it must wait for.
+
+        The returned parts count as ordered from now on.
+        """
+        uses_of_array = self._uses.setdefault(part.array, {})
         others = [
             other
-            for other, uses in of_array.items()
+            for other, uses in uses_of_array.items()
             if other != part
-            and _overlap(other, part)
-            and uses.last(writes) > self._ordered.get((other, part), 0)
+            and _ranges_overlap(other, part)
+            and uses.conflict_time(writes) > self._ordered.get((other, part), 0)
         ]
         if others:
-            self._now += 1
-            self._ordered.update(dict.fromkeys(permutations([part, *others], 2), self._now))
-        self._now += 1
-        of_array[part] = of_array.get(part, _Uses(0, 0)).at(self._now, writes)
+            self._clock += 1
+            self._ordered.update(dict.fromkeys(permutations([part, *others], 2), self._clock))
+        self._clock += 1
+        last_use = uses_of_array.get(part, _LastUse(0, 0))
+        uses_of_array[part] = last_use.updated(self._clock, writes)
         return others
 
 
-class _Uses(NamedTuple):
-    """When a part was last read or written, and when written."""
+class _LastUse(NamedTuple):
+    """The time at which a part was last used, and last written."""
 
     used: int
     written: int
 
-    def last(self, writes: bool) -> int:
-        """A use that writes waits for all, one that reads for those that have written."""
+    def conflict_time(self, writes: bool) -> int:
+        """Return the last time of a conflicting use: for a write any use, for a read a write."""
         return self.used if writes else self.written
 
-    def at(self, now: int, writes: bool) -> _Uses:
-        return _Uses(now, now if writes else self.written)
+    def updated(self, now: int, writes: bool) -> _LastUse:
+        return _LastUse(now, now if writes else self.written)
 
 
-def _overlap(one: ArrayRange, other: ArrayRange) -> bool:
+def _ranges_overlap(one: ArrayRange, other: ArrayRange) -> bool:
     return one.array == other.array and one.begin < other.end and other.begin < one.end

@@ -1,40 +1,41 @@
-"""Floors: what no valid schedule can undercut on a topology, in the price of `cost`.
+"""Lower bounds on the price (`cost_model`) of any valid schedule on a topology.
 
-Three things cost time: latency, bytes on links, additions. A step in which something is sent takes
-at least the lowest latency alpha, and in addition the bytes of its busiest link by that link's
-speed, because a link with bytes carries a message; then come its additions. So T steps cost T alpha
-+ B n + G n at least, for the B of `Capacity.seconds_per_byte` and the G of `additions`. Schedules
-of few steps are bounded apart, since they need many messages at once: the floor is the minimum over
-the number of steps of the maximum over all that is proved for it.
+Three things cost time: latency, bytes on links, additions. A step with a transfer takes at least
+the lowest latency alpha, plus the bytes of its busiest link / that link's speed, because a link
+with bytes carries a message; then come its additions. So T steps cost at least T alpha + B n + G n,
+with B from `LinkCapacity.seconds_per_byte` and G from `addition_seconds_per_byte`. Schedules of few
+steps have separate bounds, because they need many messages at once. The lower bound is the minimum
+over the number of steps of the maximum of all bounds for that number.
 
-**Two steps.** Take one chunk. Ranks read in the last step are not written in it, so they, or one of
-them, held the sum before: some rank v was complete after the first step, in which every cell held
-one contribution alone. So v received from all others at once: a fan in. It was written, and hence
-not read; its contribution lay in its own cell only, and the last step fans out from v to all.
+**Two steps.** Consider one chunk. Ranks read in the last step are not written in it, so one of them
+held the sum before: some rank v was complete after the first step, in which every cell held a
+single contribution. So v received from all other ranks at once: a fan in. It was written, and hence
+not read; only its own cell contained its contribution. So the last step fans out from v to all.
 
-**Three steps.** Let rank v be the first that is complete. If that is after its chunk's first step,
-this is a fan in. Otherwise it is after the second. In the first step no rank is overwritten by a
-copy: its contribution would be lost. Nor is v read in it: a rank q that adds what it reads of v
-would hold its own contribution together with v's, nowhere else, and v could not have one without
-counting its own twice. In the second step v is written. So v's contribution has not left its cell,
-and the third step fans out from v to all.
+**Three steps.** Let rank v be the first complete rank. If it is complete after its chunk's first
+step, that step is a fan in. Otherwise it is complete after the second step. In the first step no
+rank is overwritten by a copy: its contribution would be lost. Nor is v read in it: a rank q that
+adds v's chunk would hold both contributions together, and q's contribution would be nowhere else.
+Then v could not receive it without counting its own contribution twice. In the second step v is
+written. So v's contribution has not left its cell, and the third step fans out from v to all.
 
-**Four steps or more.** Each rank's knowledge is a row of 0 and 1, for whose contributions it holds
-a part of: the identity at first, all ones at the end, of spectral norm p. In a step a cell is read
-or written. So knowledge grows by a factor I + A, where A leads from ranks that are read to others,
-and the norm by (s + sqrt(s s + 4)) / 2 at most, s the norm of A: at most the root of the messages
-that one rank can receive times those that it can send. Ranks not written in the last step know all
-before it, and what was not read in the first had to travel afterwards: between these two steps the
-matrix holds a block of ones that large, whose norm is the root of its area. m messages on a link
-cost m alpha. (For one message a step and rank this is the bound for gossip by telegraph of Even,
-Monien, "On the number of rounds necessary to disseminate information", 1989.)
+**Four steps or more.** Each rank's knowledge is a row of 0 and 1: 1 for each contribution of which
+it holds a part. The matrix is the identity at first, and all ones at the end, with spectral norm p.
+A cell is either read or written in a step. So knowledge grows by a factor I + A, where A maps ranks
+that are read to others. The norm grows by at most (s + sqrt(s s + 4)) / 2, where s is the norm of
+A: at most the root of (messages that one rank can receive) x (messages that it can send). Ranks not
+written in the last step know all before it, and contributions not read in the first step had to
+travel later. Between these two steps the matrix contains a block of ones of that size, whose norm
+is the root of its area. m messages on a link cost m alpha. (For one message per step and rank this
+is the bound for gossip by telegraph of Even, Monien, "On the number of rounds necessary to
+disseminate information", 1989.)
 
-**Tight.** Two devices with links of their own each way: exactly, for every size. Four behind a
-switch: exactly, where latency rules. Bytes and additions are those of the ring on a switch, and of
-bidirectional_ring on a ring of links. On the hybrid cube mesh the floor is four messages and all
-its links' bytes. It is not known whether eight ranks behind a switch can do
-with 5 messages one after the other; the algorithms here take 6. Between hosts latency is a weak
-bound: it counts one message of the network, not one for every step with bytes on it.
+**Tightness.** The bound is exact for two devices with separate links in each direction, for every
+size, and for four devices behind a switch, where latency dominates. Bytes and additions are those
+of the ring on a switch, and of bidirectional_ring on a ring of links. On the hybrid cube mesh the
+bound is four messages and the bytes of all its links. It is unknown whether eight ranks behind a
+switch can do with 5 consecutive messages; the algorithms here take 6. Between hosts latency is a
+weak bound: it counts one message of the network, not one for every step with bytes on it.
 """
 
 from __future__ import annotations
@@ -46,29 +47,29 @@ from typing import Any, Callable, Iterator, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from gluonlab.collectives.cost_model import NO_LINK, route_table
+from gluonlab.collectives.cost_model import NO_LINK, make_route_table
 from gluonlab.collectives.schedule import ALL_GATHER, ALLREDUCE, COLLECTIVES, REDUCE_SCATTER
 from gluonlab.collectives.topology import INFINITE, Topology
 from gluonlab.errors import ScheduleError, unknown
 
 
 class LinearCost(NamedTuple):
-    """``fixed_s`` + size * ``s_per_byte`` seconds."""
+    """The cost ``fixed_s`` + size * ``s_per_byte`` seconds."""
 
     fixed_s: float
     s_per_byte: float
 
-    def then(self, other: LinearCost) -> LinearCost:
-        """Both, one after the other."""
+    def plus(self, other: LinearCost) -> LinearCost:
+        """Return the sum of both costs."""
         return LinearCost(self.fixed_s + other.fixed_s, self.s_per_byte + other.s_per_byte)
 
 
 @dataclass(frozen=True)
-class Floor:
-    """The least that a collective can be priced at, by its size.
+class LowerBound:
+    """The lower bound on the price of a collective on a topology, as a function of the size.
 
-    ``cases``: for each number of steps the lines below which it cannot fall; a schedule belongs to
-    one case, and is above all of its lines.
+    ``cases``: lower bounds for each number of steps. A schedule belongs to one case, and costs at
+    least the maximum of the case's lines.
     """
 
     collective: str
@@ -76,91 +77,114 @@ class Floor:
     cases: Tuple[Tuple[LinearCost, ...], ...]
 
     def seconds(self, size_bytes: float) -> float:
-        """For a buffer of ``size_bytes`` on every device."""
+        """Return the lower bound for a buffer of ``size_bytes`` on every device."""
         return min(
             max(line.fixed_s + line.s_per_byte * size_bytes for line in lines)
             for lines in self.cases
         )
 
 
-def floor_of(topology: Topology, collective: str = ALLREDUCE) -> Floor:
-    """The floor under every schedule of ``collective`` that `check` accepts, whoever owns chunks.
+def floor_of(topology: Topology, collective: str = ALLREDUCE) -> LowerBound:
+    """Return the lower bound on the price of every valid schedule, for any chunk owners.
 
-    Raises ScheduleError for another collective.
+    Args:
+        topology: the topology.
+        collective: "allreduce", "reduce_scatter" or "all_gather".
+
+    Returns:
+        The bound; ``floor_of(topology).seconds(size_bytes)`` is in seconds.
+
+    Raises:
+        ScheduleError: for another collective.
     """
     if collective not in COLLECTIVES:
         raise ScheduleError(unknown("collective", collective, COLLECTIVES))
     if topology.world_size == 1:
-        return Floor(collective, topology.name, ((LinearCost(0.0, 0.0),),))
-    capacity = Capacity(topology)
-    cases = _allreduce(capacity) if collective == ALLREDUCE else _half(capacity, collective)
-    adding = LinearCost(0.0, 0.0 if collective == ALL_GATHER else additions(topology))
-    return Floor(
+        return LowerBound(collective, topology.name, ((LinearCost(0.0, 0.0),),))
+    capacity = LinkCapacity(topology)
+    cases = (
+        _allreduce_cases(capacity) if collective == ALLREDUCE else _half_cases(capacity, collective)
+    )
+    addition_cost = LinearCost(
+        0.0, 0.0 if collective == ALL_GATHER else addition_seconds_per_byte(topology)
+    )
+    return LowerBound(
         collective,
         topology.name,
-        tuple(tuple(line.then(adding) for line in lines) for lines in cases),
+        tuple(tuple(line.plus(addition_cost) for line in lines) for lines in cases),
     )
 
 
-def additions(topology: Topology) -> float:
-    """Seconds a byte of a sum over all ranks.
+def addition_seconds_per_byte(topology: Topology) -> float:
+    """Return a lower bound on the seconds of additions per byte of a sum over all ranks.
 
-    A sum of p contributions is a tree with p - 1 inner nodes, each of which some rank computes, so
-    (p - 1) n bytes are added. Where devices share a memory, the additions of a step into one chunk
-    are one, but each chunk is added to in one step at least: n bytes. In each step the busiest
-    device adds at least the p-th part, and all together are not faster than that memory.
+    A sum of p contributions is a tree with p - 1 inner nodes, each computed by some rank, so (p -
+    1) n bytes are added. In each step the busiest device adds at least the p-th part of them. If
+    devices share a memory, the additions of a step into one chunk count once, but there is at least
+    one step with additions into each chunk: n bytes, at most at the memory's speed.
     """
     p, shared = topology.world_size, topology.shared_reduce_bytes_per_s
-    times = 1 if shared < INFINITE else p - 1
-    return times * max(1 / (p * topology.reduce_bytes_per_s), 1 / shared)
+    added_copies = 1 if shared < INFINITE else p - 1
+    return added_copies * max(1 / (p * topology.reduce_bytes_per_s), 1 / shared)
 
 
-def _allreduce(capacity: Capacity) -> List[List[LinearCost]]:
+def _allreduce_cases(capacity: LinkCapacity) -> List[List[LinearCost]]:
+    """Return the lower bounds of an allreduce in 2, 3, and 4 or more steps."""
     alpha = _lowest_latency(capacity)
-    n_bytes = capacity.seconds_per_byte(both_ways=True)
-    inward, outward = capacity.fans(True), capacity.fans(False)
-    # A contribution needs one step for each hop to its farthest reader. Also: the first complete
-    # rank has heard of all others, and one that it heard of in its last step is not complete
-    # before one more.
-    distances = _distances(capacity)
+    s_per_byte = capacity.seconds_per_byte(both_ways=True)
+    inward, outward = capacity.min_fan_cost(True), capacity.min_fan_cost(False)
+    # A contribution needs one step for each hop to its farthest reader. Also, the first complete
+    # rank has received all other contributions, and the rank of the last one needs one more step.
+    distances = _shortest_latencies(capacity)
     farthest = max(float(distances.max()), _radius(distances, inward=True) + alpha)
-    apart = LinearCost(farthest, 0.0)
-    two = [a.then(b) for a in _lines(inward, alpha) for b in _lines(outward, alpha)]
-    # A chunk fans in or out: of the bytes at least half in one of the two ways, in each step.
+    distance_bound = LinearCost(farthest, 0.0)
+    two_steps = [a.plus(b) for a in _fan_lines(inward, alpha) for b in _fan_lines(outward, alpha)]
+    # Each chunk fans in or out, so at least half of the bytes fan in, or half of them fan out.
     either = LinearCost(
         alpha * (2 + min(inward.messages_with_bytes, outward.messages_with_bytes)),
         min(inward.s_per_byte, outward.s_per_byte) / 2,
     )
-    three = [either, LinearCost(alpha * (2 + min(inward.messages, outward.messages)), 0.0)]
-    more = [LinearCost(alpha * _gossip(capacity), 0.0)]
-    cases = zip((2, 3, 4), (two, three, more))
-    return [[*lines, LinearCost(steps * alpha, n_bytes), apart] for steps, lines in cases]
+    three_steps = [either, LinearCost(alpha * (2 + min(inward.messages, outward.messages)), 0.0)]
+    more_steps = [LinearCost(alpha * _min_gossip_messages(capacity), 0.0)]
+    cases = zip((2, 3, 4), (two_steps, three_steps, more_steps))
+    return [
+        [*lines, LinearCost(steps * alpha, s_per_byte), distance_bound] for steps, lines in cases
+    ]
 
 
-def _half(capacity: Capacity, collective: str) -> List[List[LinearCost]]:
-    """One step is a fan; each further one multiplies what a rank can hold, or who can hold it."""
+def _half_cases(capacity: LinkCapacity, collective: str) -> List[List[LinearCost]]:
+    """Return the lower bounds of a reduce_scatter or all_gather in 1, and 2 or more steps.
+
+    One step is a fan. Each further step multiplies the contributions that a rank holds, or the
+    ranks that hold a chunk.
+    """
     inward = collective == REDUCE_SCATTER
     alpha = _lowest_latency(capacity)
-    n_bytes = capacity.seconds_per_byte(both_ways=False)
-    apart = LinearCost(_radius(_distances(capacity), inward), 0.0)
-    messages = _growth(capacity.topology.world_size, capacity.most_messages(inward))
-    cases = (1, _lines(capacity.fans(inward), alpha)), (2, [LinearCost(alpha * messages, 0.0)])
-    return [[*lines, LinearCost(steps * alpha, n_bytes), apart] for steps, lines in cases]
+    s_per_byte = capacity.seconds_per_byte(both_ways=False)
+    distance_bound = LinearCost(_radius(_shortest_latencies(capacity), inward), 0.0)
+    messages = _min_growth_messages(capacity.topology.world_size, capacity.max_partners(inward))
+    cases = (
+        (1, _fan_lines(capacity.min_fan_cost(inward), alpha)),
+        (2, [LinearCost(alpha * messages, 0.0)]),
+    )
+    return [
+        [*lines, LinearCost(steps * alpha, s_per_byte), distance_bound] for steps, lines in cases
+    ]
 
 
-def _lines(fan: Fan, alpha: float) -> List[LinearCost]:
+def _fan_lines(fan: FanCost, alpha: float) -> List[LinearCost]:
     return [
         LinearCost(fan.messages * alpha, 0.0),
         LinearCost(fan.messages_with_bytes * alpha, fan.s_per_byte),
     ]
 
 
-def _lowest_latency(capacity: Capacity) -> float:
-    return float(_between(capacity).min())
+def _lowest_latency(capacity: LinkCapacity) -> float:
+    return float(_latencies_between_ranks(capacity).min())
 
 
-def _between(capacity: Capacity) -> Any:
-    """The latencies from each rank to each other one."""
+def _latencies_between_ranks(capacity: LinkCapacity) -> Any:
+    """Return the latencies from each rank to each other rank."""
     return capacity.latency_s[~np.eye(len(capacity.latency_s), dtype=bool)]
 
 
@@ -168,14 +192,14 @@ def _between(capacity: Capacity) -> Any:
 
 
 def _radius(distances: Any, inward: bool) -> float:
-    """The distance to (inward), or from, the rank that is nearest to all."""
+    """Return the distance to (inward), or from, the rank that is nearest to all."""
     return float(distances.max(axis=0 if inward else 1).min())
 
 
-def _distances(capacity: Capacity) -> Any:
-    """[src, dst]: the least sum of latencies over any ranks in between, by Floyd's algorithm."""
+def _shortest_latencies(capacity: LinkCapacity) -> Any:
+    """Return [src, dst], the least sum of latencies over any ranks in between (Floyd)."""
     distances = capacity.latency_s.copy()
-    if np.ptp(_between(capacity)) > 0:
+    if np.ptp(_latencies_between_ranks(capacity)) > 0:
         for via in range(len(distances)):
             np.minimum(distances, distances[:, via, None] + distances[via], out=distances)
     return distances
@@ -184,59 +208,65 @@ def _distances(capacity: Capacity) -> Any:
 # --- latency by the growth of knowledge
 
 
-def _gossip(capacity: Capacity) -> int:
-    """The least number of messages, one after the other, in which all ranks can know all.
+def _min_gossip_messages(capacity: LinkCapacity) -> int:
+    """Return the least number of consecutive messages after which all ranks can know all.
 
-    See above. The first step has at least one message, the last another; the rest is shared out so
-    that the norm grows most.
+    See the module's docstring. The first and the last step have at least one message each; the
+    others are distributed so that the norm grows most.
     """
     p = capacity.topology.world_size
-    receives, sends = capacity.most_messages(True), capacity.most_messages(False)
-    most: List[float] = [0.0]  # the logarithm of the norm's growth with so many messages
+    receives, sends = capacity.max_partners(True), capacity.max_partners(False)
+    max_log_growth: List[float] = [0.0]  # by the number of messages: logarithm of the norm's growth
 
-    def enough(first: int, last: int, between: int) -> bool:
+    def is_enough(first: int, last: int, between: int) -> bool:
         rows, columns = math.ceil(p / (1 + sends(last))), math.ceil(p / (1 + receives(first)))
-        return most[between] >= math.log(rows * columns) / 2 - 1e-9
+        return max_log_growth[between] >= math.log(rows * columns) / 2 - 1e-9
 
     for total in count(2):
         splits = [
             (first, last) for first in range(1, total) for last in range(1, total - first + 1)
         ]
-        if any(enough(first, last, total - first - last) for first, last in splits):
+        if any(is_enough(first, last, total - first - last) for first, last in splits):
             return total
-        grown = range(1, len(most) + 1)  # with so many messages in its last step
-        most.append(max(math.log(_norm(receives(m), sends(m))) + most[-m] for m in grown))
+        last_step_messages = range(1, len(max_log_growth) + 1)
+        max_log_growth.append(
+            max(
+                math.log(_max_norm_growth(receives(m), sends(m))) + max_log_growth[-m]
+                for m in last_step_messages
+            )
+        )
     raise AssertionError("the norm grows without end")
 
 
-def _norm(received: int, sent: int) -> float:
-    """The largest norm of I + A, A with so many ones in rows and columns, in disjoint places."""
+def _max_norm_growth(received: int, sent: int) -> float:
+    """Return the largest norm of I + A, for A with so many ones per row and per column."""
     return (math.sqrt(received * sent) + math.sqrt(received * sent + 4)) / 2
 
 
-def _growth(world_size: int, most: Callable[[int], int]) -> int:
-    """The least messages one after the other until one holds what all ``world_size`` ranks sent.
+def _min_growth_messages(world_size: int, max_partners: Callable[[int], int]) -> int:
+    """Return the least number of consecutive messages until one rank holds all contributions.
 
-    A step with m on a link multiplies what one can hold by 1 + ``most(m)``. Outwards, the same.
+    A step with m messages on a link multiplies the contributions by up to 1 + ``max_partners(m)``.
+    The same holds for the ranks that hold a chunk.
     """
     holds = [1]
     while holds[-1] < world_size:
-        holds.append(max(holds[-m] * (1 + most(m)) for m in range(1, len(holds) + 1)))
+        holds.append(max(holds[-m] * (1 + max_partners(m)) for m in range(1, len(holds) + 1)))
     return len(holds) - 1
 
 
-# --- what the links can carry: the bytes and the messages that bound all schedules
+# --- capacity of links, which bounds bytes and messages of all schedules
 
-MOST_SUBSETS_OF = 8  # ranks whose 2^p cuts are all looked at; each cut is a bound, few are enough
+MAX_RANKS_FOR_ALL_CUTS = 8  # 2^p cuts are tried; each cut is a bound, and a few are enough
 
-Part = Tuple[int, ...]
+RankSet = Tuple[int, ...]
 
 
-class Fan(NamedTuple):
-    """What it costs at least that every chunk goes from all ranks to one, or back, in one step.
+class FanCost(NamedTuple):
+    """The least cost of moving every chunk from all ranks to one rank, or back, in one step.
 
-    ``messages``: on the busiest link of the best rank. ``messages_with_bytes``: on the link that
-    limits bytes, which takes ``s_per_byte`` of the whole buffer at the same time.
+    ``messages``: messages on the busiest link of the best rank. ``messages_with_bytes``: messages
+    on the link that limits bytes, which takes ``s_per_byte`` of the whole buffer at the same time.
     """
 
     messages: int
@@ -244,7 +274,7 @@ class Fan(NamedTuple):
     s_per_byte: float
 
 
-class Capacity:
+class LinkCapacity:
     """The links of all routes of a topology of two devices or more.
 
     ``latency_s``: [src, dst], 0 from a rank to itself.
@@ -253,122 +283,137 @@ class Capacity:
     def __init__(self, topology: Topology) -> None:
         self.topology, p = topology, topology.world_size
         self._src, self._dst = np.nonzero(~np.eye(p, dtype=bool))
-        table = route_table(topology.routes, self._src, self._dst)
-        self._speeds, self._passed = table.bytes_per_s, _each_once(table.passed)
+        table = make_route_table(topology.routes, self._src, self._dst)
+        self._speeds, self._link_numbers = (
+            table.bytes_per_s,
+            _drop_repeated_links(table.link_numbers),
+        )
         self.latency_s = np.zeros((p, p))
         self.latency_s[self._src, self._dst] = table.latency_s
 
-    def fans(self, inward: bool) -> Fan:
-        """The cheapest fans into, or out of, ranks that share all chunks in the best way.
+    def min_fan_cost(self, inward: bool) -> FanCost:
+        """Return the cost of the cheapest fans into, or out of, ranks that share all chunks.
 
-        With the share x of the bytes, rank v's link l is busy for x c / bandwidth a byte, if c of
-        v's p - 1 routes pass it. Shares add up to 1, so for some rank that takes part, x times the
+        With the share x of the bytes, rank v's link l is busy for x c / bandwidth per byte, if c of
+        v's p - 1 routes pass it. Shares add up to 1. So for some rank that takes part, x times the
         largest c / bandwidth is at least 1 / the sum of all inverses.
         """
-        limits, most = [], []
-        for routes in self._spokes(inward):
-            uses = self._uses(routes)
-            busy = uses / self._speeds
-            limit = np.where(busy == busy.max(), uses, 0).argmax()
-            limits.append((int(uses[limit]), self._speeds[limit] / uses[limit]))
-            most.append(int(uses.max()))
-        messages, speeds = zip(*limits)
-        return Fan(min(most), min(messages), float(1 / sum(speeds)))
+        byte_limits, max_messages = [], []
+        for routes in self._routes_by_rank(inward):
+            use_counts = self._count_uses(routes)
+            busy_times = use_counts / self._speeds
+            limiting_link = np.where(busy_times == busy_times.max(), use_counts, 0).argmax()
+            byte_limits.append(
+                (
+                    int(use_counts[limiting_link]),
+                    self._speeds[limiting_link] / use_counts[limiting_link],
+                )
+            )
+            max_messages.append(int(use_counts.max()))
+        messages, speeds = zip(*byte_limits)
+        return FanCost(min(max_messages), min(messages), float(1 / sum(speeds)))
 
-    def most_messages(self, inward: bool) -> Callable[[int], int]:
-        """f(m): the most ranks that one rank can receive from (send to) with m messages on a link.
+    def max_partners(self, inward: bool) -> Callable[[int], int]:
+        """Return f(m): the most ranks that one rank can receive from (send to) with m messages.
 
-        Each route is counted on one of its links, the one that most of the rank's routes pass.
+        m is the number of messages on a link. Each route is counted on one of its links: the link
+        that most of the rank's routes pass.
         """
         groups = set()
-        for routes in self._spokes(inward):
-            counted = np.bincount(self._most_used(routes, self._uses(routes)))
-            groups.add(tuple(np.sort(counted[counted > 0]).tolist()))
+        for routes in self._routes_by_rank(inward):
+            route_counts = np.bincount(self._most_used_links(routes, self._count_uses(routes)))
+            groups.add(tuple(np.sort(route_counts[route_counts > 0]).tolist()))
         return lambda m: max(sum(min(m, size) for size in sizes) for sizes in groups)
 
     def seconds_per_byte(self, both_ways: bool) -> float:
-        """Seconds a byte of the buffer that some link is busy, of any allreduce or of a half of it.
+        """Return the seconds per byte of the buffer that some link must be busy.
 
-        Share the ranks out into k parts. Of every chunk at least 2 (k-1) transfers go from part to
-        part: until the first part knows of all others, each of those has sent once; afterwards each
-        of them must receive once (a half needs one of the two). Every such transfer passes one of
-        any links that cover the routes between parts. So 2 (k-1) n bytes pass links that carry
-        their sum of bytes/s, and one of these links is busy at least for the quotient. An allreduce
-        also sends every chunk out of every part, and into it.
+        ``both_ways``: for an allreduce, else for a reduce_scatter or all_gather.
+
+        Divide the ranks into k parts. For every chunk there are at least 2 (k-1) transfers between
+        parts: until the first part knows all, each other part has sent once; afterwards each other
+        part receives once (half of this for a reduce_scatter or all_gather). Every such transfer
+        passes one of the links of any cover of the routes between parts. So 2 (k-1) n bytes pass
+        these links, and one of them is busy for at least the quotient of these bytes and the sum of
+        their speeds. An allreduce also sends every chunk out of every part, and into it.
         """
         ways = 2 if both_ways else 1
-        return max(self._of_parts(parts, ways) for parts in _partitions(self.topology))
+        return max(
+            self._partition_seconds_per_byte(parts, ways) for parts in _partitions(self.topology)
+        )
 
-    def _of_parts(self, parts: Sequence[Part], ways: int) -> float:
-        home = np.zeros(self.topology.world_size, np.int64)
+    def _partition_seconds_per_byte(self, parts: Sequence[RankSet], ways: int) -> float:
+        part_of_rank = np.zeros(self.topology.world_size, np.int64)
         for number, part in enumerate(parts):
-            home[list(part)] = number
-        out, into = home[self._src], home[self._dst]
-        between = out != into
-        routes = self._passed[between]
-        together = ways * (len(parts) - 1) / self._narrowest(routes)
+            part_of_rank[list(part)] = number
+        src_part, dst_part = part_of_rank[self._src], part_of_rank[self._dst]
+        crosses = src_part != dst_part
+        routes = self._link_numbers[crosses]
+        all_parts_bound = ways * (len(parts) - 1) / self._min_cover_speed(routes)
         if ways == 1:
-            return together
-        sides = (_by_value(side[between], len(parts)) for side in (out, into))
-        return max(together, *(1 / self._narrowest(routes[rows]) for rows in chain(*sides)))
+            return all_parts_bound
+        sides = (_group_rows(side[crosses], len(parts)) for side in (src_part, dst_part))
+        return max(
+            all_parts_bound, *(1 / self._min_cover_speed(routes[rows]) for rows in chain(*sides))
+        )
 
-    def _narrowest(self, routes: Any) -> float:
-        """Bytes/s of links of which every route passes one: the least of some covers.
+    def _min_cover_speed(self, routes: Any) -> float:
+        """Return the lowest total bytes/s of some sets of links of which every route passes one.
 
-        Any cover gives a bound. The first links of all routes, their last ones, the ones that most
-        routes pass, and the slowest ones are tried.
+        Every such cover gives a bound. Four are tried: the first links of all routes, the last
+        links, the links that most routes pass, and the slowest links.
         """
-        uses = self._uses(routes)
-        there = routes != NO_LINK
-        rows, last = np.arange(len(routes)), routes.shape[1] - 1 - there[:, ::-1].argmax(axis=1)
-        speeds = np.where(there, self._speeds[routes], np.inf)
-        slowest = there & (speeds == speeds.min(axis=1, keepdims=True))
+        use_counts = self._count_uses(routes)
+        is_link = routes != NO_LINK
+        rows, last = np.arange(len(routes)), routes.shape[1] - 1 - is_link[:, ::-1].argmax(axis=1)
+        speeds = np.where(is_link, self._speeds[routes], np.inf)
+        slowest = is_link & (speeds == speeds.min(axis=1, keepdims=True))
         covers = (
-            routes[rows, there.argmax(axis=1)],
+            routes[rows, is_link.argmax(axis=1)],
             routes[rows, last],
-            self._most_used(routes, uses),
-            routes[rows, np.where(slowest, uses[routes], -1).argmax(axis=1)],
+            self._most_used_links(routes, use_counts),
+            routes[rows, np.where(slowest, use_counts[routes], -1).argmax(axis=1)],
         )
         return min(float(self._speeds[np.unique(cover)].sum()) for cover in covers)
 
-    def _most_used(self, routes: Any, uses: Any) -> Any:
-        """For each route the link of its that most routes pass, (routes,)."""
-        most = np.where(routes != NO_LINK, uses[routes], -1).argmax(axis=1)
-        return routes[np.arange(len(routes)), most]
+    def _most_used_links(self, routes: Any, use_counts: Any) -> Any:
+        """Return, for each route, its link that most routes pass, (routes,)."""
+        columns = np.where(routes != NO_LINK, use_counts[routes], -1).argmax(axis=1)
+        return routes[np.arange(len(routes)), columns]
 
-    def _uses(self, routes: Any) -> Any:
-        """How many of the routes pass each link, (links,)."""
+    def _count_uses(self, routes: Any) -> Any:
+        """Return the number of routes that pass each link, (links,)."""
         return np.bincount(routes[routes != NO_LINK], minlength=len(self._speeds))
 
-    def _spokes(self, inward: bool) -> Iterator[Any]:
-        """The routes into (out of) each rank."""
+    def _routes_by_rank(self, inward: bool) -> Iterator[Any]:
+        """Return the routes into (out of) each rank."""
         side = self._dst if inward else self._src
-        return (self._passed[rows] for rows in _by_value(side, self.topology.world_size))
+        return (self._link_numbers[rows] for rows in _group_rows(side, self.topology.world_size))
 
 
-def _each_once(passed: Any) -> Any:
-    """The same table without links that a route has passed before."""
-    for later in range(1, passed.shape[1]):
-        again = (passed[:, :later] == passed[:, later : later + 1]).any(axis=1)
-        passed[again, later] = NO_LINK
-    return passed
+def _drop_repeated_links(link_numbers: Any) -> Any:
+    """Return the table without links that a route has passed before."""
+    for column in range(1, link_numbers.shape[1]):
+        is_repeated = (link_numbers[:, :column] == link_numbers[:, column : column + 1]).any(axis=1)
+        link_numbers[is_repeated, column] = NO_LINK
+    return link_numbers
 
 
-def _by_value(column: Any, count: int) -> Sequence[Any]:
-    """The rows in which a column of numbers below ``count`` is 0, 1, ..."""
+def _group_rows(column: Any, count: int) -> Sequence[Any]:
+    """Return the rows in which an integer column is 0, 1, ..., ``count`` - 1."""
     ends = np.cumsum(np.bincount(column, minlength=count))
     return np.split(np.argsort(column, kind="stable"), ends[:-1])
 
 
-def _partitions(topology: Topology) -> Iterator[Sequence[Part]]:
-    """Single ranks, the topology's own groups and hosts, ranks that share links, and small cuts."""
+def _partitions(topology: Topology) -> Iterator[Sequence[RankSet]]:
+    """Yield single ranks, the topology's groups and hosts, and all cuts of few ranks."""
     p = topology.world_size
     yield [(rank,) for rank in range(p)]
-    several = [topology.groups, topology.hosts]
-    for parts in several[: 1 + (topology.groups != topology.hosts)]:
+    given_partitions = [topology.groups, topology.hosts]
+    for parts in given_partitions[: 1 + (topology.groups != topology.hosts)]:
         if len(parts) > 1 and sorted(rank for part in parts for rank in part) == [*range(p)]:
             yield parts
-    if p <= MOST_SUBSETS_OF:
+    if p <= MAX_RANKS_FOR_ALL_CUTS:
         for size in range(1, p // 2 + 1):
             for part in combinations(range(p), size):
                 yield [part, tuple(rank for rank in range(p) if rank not in part)]

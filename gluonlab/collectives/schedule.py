@@ -1,8 +1,8 @@
-"""Schedule: who sends which chunk to whom, in which step, and whether it is added or copied.
+"""A schedule: which rank sends which chunk to which rank in which step, to be added or copied.
 
-Every rank begins with a buffer of its own, cut into the same chunks. A transfer reads a chunk on
-one rank and adds it to the same chunk on another, or copies it over it. That is all a collective
-is; what it costs and what it leaves behind follows from the data.
+Every rank starts with a buffer, cut into the same chunks. A transfer reads a chunk of one rank and
+adds it to the same chunk of another rank, or overwrites that chunk. Such transfers make up every
+collective; the cost and the result follow from them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ ADD, COPY = "add", "copy"
 OPS = (ADD, COPY)
 ALLREDUCE, REDUCE_SCATTER, ALL_GATHER = "allreduce", "reduce_scatter", "all_gather"
 COLLECTIVES = (ALLREDUCE, REDUCE_SCATTER, ALL_GATHER)
-FILE_FORMAT = "gluonlab schedules 1"  # of a file of schedules, which `synthesis.stored` reads
+FILE_FORMAT = "gluonlab schedules 1"  # of files that `synthesis.precomputed_schedules` reads
 
 
 class Transfer(NamedTuple):
-    """Add chunk ``chunk`` of rank ``src`` to that of rank ``dst``, or copy it over that.
+    """Add chunk ``chunk`` of rank ``src`` to the same chunk of rank ``dst``, or overwrite that.
 
     ``op`` is "add" or "copy".
     """
@@ -32,15 +32,15 @@ class Transfer(NamedTuple):
     op: str
 
     def __str__(self) -> str:
-        into = "to" if self.op == ADD else "over"
-        return f"{self.op} chunk {self.chunk} of rank {self.src} {into} rank {self.dst}"
+        preposition = "to" if self.op == ADD else "over"
+        return f"{self.op} chunk {self.chunk} of rank {self.src} {preposition} rank {self.dst}"
 
 
 Step = Tuple[Transfer, ...]
 
 
-def is_whole(value: Any, at_least: int = 1) -> bool:
-    """Whether this is a whole number, and at least so large."""
+def is_integer_at_least(value: Any, at_least: int = 1) -> bool:
+    """Return whether ``value`` is an integer, and at least ``at_least``."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
 
 
@@ -48,7 +48,8 @@ def is_whole(value: Any, at_least: int = 1) -> bool:
 class Schedule:
     """A collective operation as data.
 
-    What it promises, and `gluonlab.collectives.verify_schedule.check` proves:
+    The schedule must guarantee the following, which `gluonlab.collectives.verify_schedule.check`
+    proves:
 
     ==============  =================================  ============================
     collective      before                             after
@@ -60,13 +61,19 @@ class Schedule:
 
     This holds for each chunk, and the same sum means the same bits.
 
-    The transfers of a step happen at once. So no chunk of a rank is both read and written in a
-    step, and into one chunk of a rank go either additions, made in the order of the step's list, or
-    one copy. What one rank sends another in a step is one message. Steps are not barriers: a
-    transfer needs only the chunks that it reads and writes.
+    The transfers of a step are simultaneous. So no chunk of a rank is both read and written in a
+    step. A step makes either one copy into a chunk of a rank, or additions in the order of the
+    step's list. All transfers from one rank to another in a step are one message. Steps are not
+    barriers: a transfer waits only for the chunks that it reads and writes.
 
-    ``owner[chunk]``: the rank that holds the whole sum in between. Of an allreduce it is a note for
-    those who draw and explain it, and no part of the promise.
+    Attributes:
+        name: the name of the algorithm.
+        collective: "allreduce", "reduce_scatter" or "all_gather".
+        world_size: the number of ranks.
+        chunks: the number of chunks of a buffer.
+        owner: for each chunk, the rank that holds the whole sum in between. For an allreduce, only
+            drawings and explanations use it.
+        steps: the steps, each a tuple of transfers.
     """
 
     name: str
@@ -77,9 +84,9 @@ class Schedule:
     steps: Tuple[Step, ...]
 
     def placed(self, order: Sequence[int]) -> Schedule:
-        """The same schedule with rank r played by device ``order[r]``.
+        """Return the same schedule with rank r played by device ``order[r]``.
 
-        Raises ScheduleError when ``order`` does not name every rank once.
+        Raises ScheduleError if ``order`` does not name every rank once.
         """
         if sorted(order, key=str) != sorted(range(self.world_size), key=str):
             raise ScheduleError(
@@ -93,12 +100,12 @@ class Schedule:
 
     @property
     def transfers(self) -> int:
-        """How many transfers there are, over all steps."""
+        """Return the number of transfers of all steps."""
         return sum(len(step) for step in self.steps)
 
 
-def then(name: str, first: Schedule, second: Schedule) -> Schedule:
-    """An allreduce: ``first`` a reduce_scatter, ``second`` an all_gather from the same owners."""
+def combine_halves(name: str, first: Schedule, second: Schedule) -> Schedule:
+    """Return the allreduce that runs a reduce_scatter, then an all_gather from the same owners."""
     if (first.collective, second.collective) != (REDUCE_SCATTER, ALL_GATHER):
         raise ScheduleError(
             f"{first.name} then {second.name}: an allreduce is a reduce_scatter, then an all_gather"
@@ -111,19 +118,20 @@ def then(name: str, first: Schedule, second: Schedule) -> Schedule:
     return replace(first, name=name, collective=ALLREDUCE, steps=first.steps + second.steps)
 
 
-# --- as columns of numbers, for what looks at millions of transfers
+# --- as arrays, for computations on millions of transfers
 
 Column = Any  # an array of one dimension
-IS_ADD, IS_COPY, NEITHER = range(3)
-_CODES = {ADD: IS_ADD, COPY: IS_COPY}
+IS_ADD, IS_COPY, UNKNOWN_OP = range(3)
+_OP_CODES = {ADD: IS_ADD, COPY: IS_COPY}
 
 
 @dataclass(frozen=True)
 class ScheduleArrays:
-    """One row for each transfer, step by step, in the order of the steps' lists.
+    """A schedule as arrays with an entry for each transfer, in the order of steps and lists.
 
-    ``step``, ``src``, ``dst``, ``chunk``: whole numbers (transfers,). ``op`` (transfers,): IS_ADD,
-    IS_COPY, or NEITHER. ``starts`` (steps + 1,): the first row of each step, then their number.
+    ``step``, ``src``, ``dst``, ``chunk``: integers (transfers,). ``op`` (transfers,): IS_ADD,
+    IS_COPY, or UNKNOWN_OP. ``starts`` (steps + 1,): the first entry of each step, then their
+    number.
     """
 
     step: Column
@@ -134,11 +142,11 @@ class ScheduleArrays:
     starts: Column
 
 
-def columns_of(schedule: Schedule) -> ScheduleArrays:
-    """Raises TypeError where a rank or a chunk is no whole number, or too large for 64 bits."""
+def schedule_to_arrays(schedule: Schedule) -> ScheduleArrays:
+    """Convert a schedule to arrays. Raise TypeError for ranks or chunks that are not int64."""
     import numpy as np  # not needed to read a topology, as the doctor does
 
-    def whole(values: List[int]) -> Column:
+    def to_column(values: List[int]) -> Column:
         column = np.array(values) if values else np.zeros(0, np.int64)
         if column.ndim != 1 or not np.can_cast(column.dtype, np.int64):
             raise TypeError("ranks and chunks are whole numbers")
@@ -146,7 +154,9 @@ def columns_of(schedule: Schedule) -> ScheduleArrays:
 
     transfers = [transfer for step in schedule.steps for transfer in step]
     lengths = [len(step) for step in schedule.steps]
-    src, dst, chunk = (whole(list(map(itemgetter(place), transfers))) for place in range(3))
-    op = np.array([_CODES.get(of, NEITHER) for of in map(itemgetter(3), transfers)], np.int8)
+    src, dst, chunk = (to_column(list(map(itemgetter(field), transfers))) for field in range(3))
+    op = np.array(
+        [_OP_CODES.get(name, UNKNOWN_OP) for name in map(itemgetter(3), transfers)], np.int8
+    )
     step = np.repeat(np.arange(len(lengths)), lengths)
     return ScheduleArrays(step, src, dst, chunk, op, np.cumsum([0, *lengths]))

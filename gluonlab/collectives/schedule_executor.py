@@ -1,17 +1,18 @@
-"""Runs a schedule on NDArrays, in place, without making the host wait.
+"""Executor of schedules on NDArrays, in place, without blocking the host.
 
 Each device has a list of arrays. MXNet's engine orders operations by the arrays that they read and
-write, and knows slices of one array only as the whole: two devices that write different chunks of
-it would take turns. So every chunk gets an array of its own over the same memory (an alias, made
-with DLPack). The engine does not know that they share it; a `Fence` before the first and one after
-the last transfer tell it. In between, the chunks' own dependencies order the transfers: there is no
-barrier between steps, which a schedule's price assumes. An array that is never cut needs neither
-alias nor fences, of which small messages would consist for the most part.
+write, and treats all slices of an array as the whole array. Two devices that write different chunks
+of one array would therefore wait for each other. So every chunk gets an alias, a separate array
+over the same memory, made with DLPack. The engine does not know that they share memory. A `Fence`
+before the first transfer and one after the last make the engine order them with other users of the
+array. In between, the dependencies of chunks order the transfers: there is no barrier between
+steps, which a schedule's price assumes. An array that is never cut needs neither alias nor fences,
+which would take most of the time of small messages.
 
-On CPU devices a chunk goes through all steps in pieces small enough that what one transfer wrote is
-still in the cache when the next reads it. On GPUs, where MXNet waits for the stream after each
-operation, chunks are whole, and neighbours that go the same way are moved as one
-(`gluonlab.collectives.chunk_layout.moves`).
+On CPU devices a chunk passes all steps in pieces, small enough that the data that one transfer
+wrote is still in the cache when the next one reads it. On GPUs, MXNet waits for the stream after
+each operation. So chunks stay whole there, and neighboring chunks with the same source and target
+are moved as one (`gluonlab.collectives.chunk_layout.coalesce_transfers`).
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from mxnet import autograd, nd
 from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.chunk_layout import (
     ArrayRange,
-    Move,
-    Overlaps,
-    moves,
+    CoalescedTransfer,
+    OverlapTracker,
+    coalesce_transfers,
+    list_chunk_writes,
     owned_parts,
     partition,
     split_evenly,
-    targets,
 )
 from gluonlab.collectives.schedule import ADD, Schedule
 from gluonlab.engine.fast_invoke import (
@@ -62,24 +63,29 @@ from gluonlab.engine.fast_invoke import (
 from gluonlab.errors import ScheduleError
 from gluonlab.gpu.cuda import enable_peer_access
 
-# Small enough for the last-level cache of most CPUs. Of 128 KiB to 16 MiB, 2 MiB and more were
-# equally fast here; the smaller, the more calls there are.
+# Small enough for the last-level cache of most CPUs. From 128 KiB to 16 MiB, 2 MiB and more were
+# equally fast; smaller pieces need more calls.
 PIECE_BYTES = 2 * 2**20
-MOST_EXECUTORS = 256  # more than the parameters of a ResNet-50
+MAX_EXECUTORS = 256  # more than the parameters of a ResNet-50
 
 
 class Executor:
-    """``run()`` carries out ``schedule`` on ``arrays``, in place; all ranks get the same bits.
+    """An executor of ``schedule`` on ``arrays``, in place; `run` runs it.
 
-    ``arrays[rank]`` are the arrays of one rank, all on one device of its own; every rank has the
-    same shapes and types. Chunks are cut by elements, or hold ``whole`` arrays
-    (`gluonlab.collectives.chunk_layout`). Sums are made in the arrays' own type. Raises
-    ScheduleError,
-    and leaves the arrays as they are, when they do not fit the schedule or each other.
+    All ranks get the same bits. Sums are computed in the arrays' own type. Creating an executor
+    takes about 50 microseconds per piece and waits for the arrays: create it once and run it often,
+    from one thread. Nothing is recorded for autograd. On GPUs, every transfer that adds needs
+    memory for the received piece.
 
-    Making one costs about 50 microseconds a piece and waits for the arrays; make it once and run it
-    often, from one thread. Nothing is recorded for autograd. On GPUs every transfer that adds has
-    memory of its own for what arrives, as large as the piece.
+    Args:
+        schedule: the schedule.
+        arrays: ``arrays[rank]`` is the list of arrays of one rank, all on one device that no other
+            rank uses. Every rank has the same shapes and types.
+        whole: chunks hold whole arrays (`gluonlab.collectives.chunk_layout`), instead of equal
+            numbers of elements.
+
+    Raises:
+        ScheduleError: if the arrays do not fit the schedule or each other; they are not changed.
     """
 
     def __init__(
@@ -88,77 +94,83 @@ class Executor:
         check_arrays(schedule, arrays)
         enable_peer_access([rank_arrays[0].context for rank_arrays in arrays])
         self.schedule = schedule
-        # `make_allreduce` knows an executor by its arrays' ids
+        # keeps the arrays alive: `make_allreduce` finds an executor by their ids
         self._arrays = [list(rank_arrays) for rank_arrays in arrays]
         self.transfers_run = 0  # transfers queued so far, each piece of a chunk counted once
         self._calls: List[Call] = []
-        self._transfers = 0
+        self._transfers_per_run = 0
         with autograd.pause():
             parts = partition([array.size for array in arrays[0]], schedule.chunks, whole)
-            all_moves = list(moves_on(schedule, parts, arrays[0]))
-            cut = {  # arrays of which less than the whole is moved
+            all_moves = list(plan_transfers(schedule, parts, arrays[0]))
+            cut_arrays = {  # arrays that are not moved as a whole
                 part.array
                 for part in (move.part for move in all_moves)
                 if part != (part.array, 0, arrays[0][part.array].size)
             }
-            ranks = [_Rank(rank_arrays, cut) for rank_arrays in arrays]
-            on_gpus = is_gpu(arrays[0][0])
+            ranks = [_RankArrays(rank_arrays, cut_arrays) for rank_arrays in arrays]
+            uses_gpus = is_gpu(arrays[0][0])
             for move in all_moves:
-                if on_gpus:  # where the cells of a rank may not be apart
+                if uses_gpus:  # coalesced cells of a rank may overlap
                     for source in move.sources:
-                        self._calls += ranks[source].order(move.part, writes=False)
-                    self._calls += ranks[move.dst].order(move.part, writes=True)
-                cells = [ranks[source].cell(move.part) for source in move.sources]
-                target = ranks[move.dst].cell(move.part)
-                added_up = move.op == ADD
-                self._calls += target.add(cells, move.free) if added_up else target.copy(cells[0])
-                self._transfers += move.transfers
-            self._settling = [call for rank in ranks for call in rank.settling]
+                        self._calls += ranks[source].order_uses(move.part, writes=False)
+                    self._calls += ranks[move.dst].order_uses(move.part, writes=True)
+                source_cells = [ranks[source].get_piece(move.part) for source in move.sources]
+                target = ranks[move.dst].get_piece(move.part)
+                is_addition = move.op == ADD
+                self._calls += (
+                    target.add(source_cells, move.last_source_ready)
+                    if is_addition
+                    else target.copy(source_cells[0])
+                )
+                self._transfers_per_run += move.transfers
+            self._row_major_calls = [call for rank in ranks for call in rank.row_major_calls]
             self._fences = [fence for rank in ranks for fence in rank.fences()]
 
-    def run(self, priority: int = 0, settled: bool = False) -> None:
-        """Queue all transfers; nothing waits for them.
+    def run(self, priority: int = 0, is_row_major: bool = False) -> None:
+        """Queue all transfers, and return without waiting for them.
 
-        ``priority``: of the fences, as in ``kvstore.pushpull``; arrays that are not cut have none.
-
-        ``settled``: nothing but what knows slices of the arrays has written to them since `settle`.
+        Args:
+            priority: the priority of the fences, as in ``kvstore.pushpull``. Arrays that are not
+                cut have no fences.
+            is_row_major: whether the arrays were only written through slices since
+                `make_row_major`.
         """
         with autograd.pause():
-            if not settled:
-                self.settle()
+            if not is_row_major:
+                self.make_row_major()
             for fence in self._fences:
                 fence(priority)
             for call in self._calls:
                 call()
             for fence in self._fences:
                 fence(priority)
-        self.transfers_run += self._transfers
+        self.transfers_run += self._transfers_per_run
 
-    def settle(self) -> None:
-        """Bring the arrays into row order, as `run` does first.
+    def make_row_major(self) -> None:
+        """Convert the arrays to row-major layout, as `run` does first.
 
-        oneDNN leaves some in an order that slices of them do not know.
+        oneDNN leaves some arrays in another layout, which slices would misread.
         """
-        for call in self._settling:
+        for call in self._row_major_calls:
             call()
 
 
 def allreduce(
     schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], whole: bool = False
 ) -> None:
-    """Carry a schedule out once; see `Executor`."""
+    """Run a schedule once; see `Executor`."""
     Executor(schedule, arrays, whole).run()
 
 
 def make_allreduce(
     name: str, ctxs: Sequence[mx.Context], order: Optional[Sequence[int]] = None
 ) -> Callable[[List[nd.NDArray]], None]:
-    """A function that sums a list of arrays in place, one on each of ``ctxs``.
+    """Return a function that sums a list of arrays in place, one array on each of ``ctxs``.
 
-    ``name``: the algorithm. It prepares itself for the arrays that it is given, and knows the last
-    MOST_EXECUTORS lists again, which it keeps in memory. So give it the same objects every time: an
-    NDArray's ``grad`` is a new one each time it is asked for, ``list_grad()`` of a gluon.Parameter
-    is not. ``order``: which of ``ctxs`` plays which rank.
+    ``name``: the algorithm. ``order``: which of ``ctxs`` plays which rank. The function prepares an
+    executor for each new list of arrays, and keeps the last MAX_EXECUTORS of them in memory. So
+    pass the same objects every time: an NDArray's ``grad`` is a new object for each access, but
+    ``list_grad()`` of a gluon.Parameter is not.
     """
     schedule = make_schedule(name, len(ctxs))
     if order is not None:
@@ -166,134 +178,142 @@ def make_allreduce(
     executors: Dict[Tuple[int, ...], Executor] = {}
 
     def run(data: List[nd.NDArray]) -> None:
-        # an executor keeps its arrays alive, so an id stays theirs
+        # an executor keeps its arrays alive, so no other array gets their ids
         key = tuple(id(array) for array in data)
         executor = executors.pop(key, None) or Executor(schedule, [[array] for array in data])
-        executors[key] = executor  # the last one used is the last
-        if len(executors) > MOST_EXECUTORS:
+        executors[key] = executor  # dicts keep insertion order: the last one used comes last
+        if len(executors) > MAX_EXECUTORS:
             del executors[next(iter(executors))]
         executor.run()
 
     return run
 
 
-class _Rank:
-    """The arrays of one rank, and the cells made of them; those in ``cut`` are moved in parts."""
+class _RankArrays:
+    """The arrays of one rank, with their cells; arrays in ``cut_arrays`` are moved in parts."""
 
-    def __init__(self, arrays: Sequence[nd.NDArray], cut: AbstractSet[int]) -> None:
+    def __init__(self, arrays: Sequence[nd.NDArray], cut_arrays: AbstractSet[int]) -> None:
         self.ctx = arrays[0].context
-        self._cut = cut
+        self._cut_arrays = cut_arrays
         self._flat = [flattened(array) for array in arrays]
-        self.settling = [call for array in self._flat for call in settling(array)]
-        for call in self.settling:
+        self.row_major_calls = [call for array in self._flat for call in settling(array)]
+        for call in self.row_major_calls:
             call()
-        self._cells: Dict[ArrayRange, _Cell] = {}
-        self._overlaps = Overlaps()
+        self._pieces: Dict[ArrayRange, _ChunkPiece] = {}
+        self._overlaps = OverlapTracker()
 
     def fences(self) -> Iterator[Fence]:
-        """Fences that make the engine order these cells with other users of the arrays.
+        """Yield fences that make the engine order the cells with other users of the arrays.
 
-        There is one for each array that is cut: two arrays may be parts of a third one, and the
-        engine waits for ever for a variable given twice. All count as written: what is only read
-        does not wait for its other readers. They must be done before the first transfer writes, and
-        those on other ranks before what comes after the last.
+        There is one fence for each array that is cut. A common fence would fail: two arrays may be
+        parts of a third one, and the engine waits forever for a variable given twice. All arrays
+        count as written, because readers do not wait for each other: the cells must be ready before
+        the first transfer writes, and those on other ranks before the operations after the last
+        transfer.
         """
-        for place in sorted(self._cut):
-            aliases = [cell.alias for part, cell in self._cells.items() if part.array == place]
+        for index in sorted(self._cut_arrays):
+            aliases = [cell.alias for part, cell in self._pieces.items() if part.array == index]
             if aliases:
-                yield Fence(self.ctx, read=[], written=[self._flat[place], *aliases])
+                yield Fence(self.ctx, read=[], written=[self._flat[index], *aliases])
 
-    def order(self, part: ArrayRange, writes: bool) -> Iterator[Call]:
-        """Fences between uses of overlapping cells, whose shared elements the engine cannot see."""
-        others = self._overlaps.use(part, writes)
-        if others:
-            written = [self.cell(each).alias for each in (part, *others)]
+    def order_uses(self, part: ArrayRange, writes: bool) -> Iterator[Call]:
+        """Yield fences that order uses of overlapping cells, unknown to the engine."""
+        overlapping = self._overlaps.record_use(part, writes)
+        if overlapping:
+            written = [self.get_piece(other).alias for other in (part, *overlapping)]
             yield Fence(self.ctx, read=[], written=written)
 
-    def cell(self, part: ArrayRange) -> _Cell:
-        if part not in self._cells:
+    def get_piece(self, part: ArrayRange) -> _ChunkPiece:
+        """Return the cell of a part, created at its first use."""
+        if part not in self._pieces:
             flat = self._flat[part.array]
-            if part.array in self._cut:
+            if part.array in self._cut_arrays:
                 view = flat[part.begin : part.end]
-                self._cells[part] = _Cell(view, nd.from_dlpack(nd.to_dlpack_for_write(view)))
+                self._pieces[part] = _ChunkPiece(view, nd.from_dlpack(nd.to_dlpack_for_write(view)))
             else:
-                self._cells[part] = _Cell(flat, flat)
-        return self._cells[part]
+                self._pieces[part] = _ChunkPiece(flat, flat)
+        return self._pieces[part]
 
 
-class _Cell:
+class _ChunkPiece:
     """A piece of a chunk on one rank.
 
-    ``alias`` is what the engine orders the transfers by. ``view`` is the same memory as a slice of
-    the rank's own array: on the CPU an operator runs on the worker of its first input's device, and
-    an alias has forgotten which CPU device it is on. Both are the array itself where it is not cut.
+    The engine orders the transfers by ``alias``. ``view`` is the same memory as a slice of the
+    rank's own array. It is needed because on the CPU an operator runs on the worker of its first
+    input's device, and an alias does not know its CPU device. Both are the array itself if it is
+    not cut.
     """
 
     def __init__(self, view: nd.NDArray, alias: nd.NDArray) -> None:
         self.view, self.alias = view, alias
         self._staging: Dict[int, nd.NDArray] = {}
 
-    def add(self, others: Sequence[_Cell], free: bool) -> Iterator[Call]:
-        """Add the other ranks' pieces to this one, in their order.
+    def add(self, others: Sequence[_ChunkPiece], last_source_ready: bool) -> Iterator[Call]:
+        """Yield calls that add the other ranks' pieces to this one, in their order.
 
-        It is done on this rank's device, but on the last other CPU device if one operation can add
-        them all: that reads the last piece first, whose view says where to run. So it must be free
-        to read, or be its own alias.
+        ``last_source_ready``: see `ChunkWrite`.
         """
+        # The addition runs on this rank's device. If one operation can add all pieces, it runs on
+        # the last other CPU device instead: it reads the last piece first, whose view determines
+        # the device. So that piece must be readable without waiting, or be its own alias.
         if not is_gpu(self.view):
             inputs = [self.alias, *[other.alias for other in others]]
-            if len(inputs) in ADDED_AT_ONCE and (free or others[-1].view is others[-1].alias):
+            if len(inputs) in ADDED_AT_ONCE and (
+                last_source_ready or others[-1].view is others[-1].alias
+            ):
                 yield added_at_once([*inputs[:-1], others[-1].view], self.alias)
             else:
                 yield from added([self.view, *inputs[1:]], self.alias, self.view)
             return
-        arrived = [self._stage(turn) for turn in range(len(others))]
-        for other, stage in zip(others, arrived):  # a kernel reads its own device's memory only
+        received = [self._get_staging(number) for number in range(len(others))]
+        for other, stage in zip(others, received):  # a kernel reads its own device's memory only
             yield operator_call("_copyto", [other.alias], stage)
-        yield from added_on_gpu([self.alias, *arrived], self.alias)
+        yield from added_on_gpu([self.alias, *received], self.alias)
 
-    def copy(self, other: _Cell) -> Iterator[Call]:
-        """Copy the other rank's piece over this one."""
+    def copy(self, other: _ChunkPiece) -> Iterator[Call]:
+        """Yield the call that overwrites this piece with the other rank's piece."""
         if is_gpu(self.view):
             yield operator_call("_copyto", [other.alias], self.alias)
-        # on the other rank's device, which has just written the piece; it reads the view, and waits
-        # for the alias
         else:
+            # reads the view, so that it runs on the other rank's device, which has just written the
+            # piece, and waits for the alias
             inputs = [other.view, other.alias]
             yield operator_call("_identity_with_attr_like_rhs", inputs, self.alias)
 
-    def _stage(self, turn: int) -> nd.NDArray:
-        if turn not in self._staging:
-            self._staging[turn] = nd.empty(self.view.shape, self.view.context, self.view.dtype)
-        return self._staging[turn]
+    def _get_staging(self, number: int) -> nd.NDArray:
+        if number not in self._staging:
+            self._staging[number] = nd.empty(self.view.shape, self.view.context, self.view.dtype)
+        return self._staging[number]
 
 
-def moves_on(
+def plan_transfers(
     schedule: Schedule, parts: Sequence[Sequence[ArrayRange]], arrays: Sequence[nd.NDArray]
-) -> Iterator[Move]:
-    """All transfers as the devices of ``arrays``, those of any rank, should make them.
+) -> Iterator[CoalescedTransfer]:
+    """Yield all transfers in the order in which the devices of ``arrays``, one rank's, run them.
 
-    GPUs make few and large ones. CPU devices take a piece of each chunk through all steps, then the
-    next one. ``parts``: those of each chunk.
+    GPUs run few and large operations. CPU devices take a piece of each chunk through all steps,
+    then the next piece. ``parts``: the parts of each chunk.
     """
     if is_gpu(arrays[0]):
-        yield from moves(schedule, parts)
+        yield from coalesce_transfers(schedule, parts)
         return
-    all_targets = targets(schedule)
+    chunk_writes = list_chunk_writes(schedule)
     pieces = [
-        [piece for part in of_chunk for piece in pieces_of(part, arrays[part.array])]
-        for of_chunk in parts
+        [piece for part in chunk_parts for piece in cut_into_pieces(part, arrays[part.array])]
+        for chunk_parts in parts
     ]
-    for turn in range(max(map(len, pieces))):
-        for dst, chunk, op, sources, free in all_targets:
-            if turn < len(pieces[chunk]):
-                yield Move(pieces[chunk][turn], op, dst, sources, len(sources), free)
+    for number in range(max(map(len, pieces))):
+        for dst, chunk, op, sources, is_ready in chunk_writes:
+            if number < len(pieces[chunk]):
+                yield CoalescedTransfer(
+                    pieces[chunk][number], op, dst, sources, len(sources), is_ready
+                )
 
 
-def pieces_of(part: ArrayRange, array: nd.NDArray) -> List[ArrayRange]:
-    """The pieces that a part of ``array`` is cut into; on GPUs there is only one.
+def cut_into_pieces(part: ArrayRange, array: nd.NDArray) -> List[ArrayRange]:
+    """Return the pieces of a part of ``array``; on GPUs there is only one.
 
-    Their caches hold less, and every operation has its price.
+    Their caches are smaller, and each operation has a fixed cost.
     """
     size = part.end - part.begin
     count = 1 if is_gpu(array) else math.ceil(size * np.dtype(array.dtype).itemsize / PIECE_BYTES)
@@ -301,16 +321,15 @@ def pieces_of(part: ArrayRange, array: nd.NDArray) -> List[ArrayRange]:
     return [ArrayRange(part.array, part.begin + begin, part.begin + end) for begin, end in bounds]
 
 
-# --- a reduce-scatter that leaves its inputs as they are, at the price of one in place
+# --- a reduce-scatter that does not change its inputs, at the cost of one in place
 #
-# The first addition into a chunk of a rank writes the sum of two arrays into a third one, and those
-# after it add to that, or to a slice of it. So nothing is ever copied, and chunks that are only
-# read need no memory. They are read through slices, of which the engine lets several be read at
-# once; sums are arrays of their own. So the engine knows all that there is to order, and needs
-# neither aliases nor fences.
+# The first addition into a chunk of a rank writes the sum of two arrays into a third array. Later
+# ones add to that array, or to a slice of it. So nothing is copied, and chunks that are only read
+# need no memory. They are read through slices, which the engine allows at the same time. Sums are
+# separate arrays. So the engine knows all dependencies, and needs neither aliases nor fences.
 
 
-class Owned(NamedTuple):
+class OwnedSum(NamedTuple):
     """A sum that a rank owns after a reduce-scatter: ``array``, (n,), of the elements ``part``."""
 
     rank: int
@@ -318,14 +337,13 @@ class Owned(NamedTuple):
     array: nd.NDArray
 
 
-class ReduceApart:
-    """``run()`` sums ``arrays`` by ``schedule``, a reduce-scatter; `owned` are the sums.
+class OutOfPlaceReduceScatter:
+    """An executor of a reduce-scatter that only reads ``arrays``; `owned` are the sums.
 
-    ``arrays`` as in `gluonlab.collectives.schedule_executor.Executor`, cut by elements. They are
-    only read,
-    and may share memory. Each rank has memory for the sums that it makes: for the chunks that it
-    owns and, where sums are passed on, as in a ring, for those too; on GPUs also for what arrives.
-    Raises ScheduleError when the arrays do not fit the schedule or each other.
+    ``arrays`` are as for `Executor`, cut by elements, and may share memory. Each rank has memory
+    for the sums that it computes: for the chunks that it owns and, if sums are passed on, as in a
+    ring, for those; on GPUs also for received pieces. Raises ScheduleError if the arrays do not fit
+    the schedule or each other.
     """
 
     def __init__(self, schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]]) -> None:
@@ -334,90 +352,94 @@ class ReduceApart:
         check_arrays(schedule, arrays, written=False)
         enable_peer_access([of_rank[0].context for of_rank in arrays])
         self.transfers_run = 0  # as in Executor
-        self._transfers = 0
+        self._transfers_per_run = 0
         self._sums: Dict[Tuple[int, ArrayRange], nd.NDArray] = {}
-        self._joins = is_gpu(arrays[0][0])  # chunks that move as one in a step, and not in the next
+        # on GPUs, chunks that move as one in a step may move separately in the next
+        self._coalesces = is_gpu(arrays[0][0])
         self._calls: List[Call] = []
         sizes = [array.size for array in arrays[0]]
         with autograd.pause():
             self._flat = [[flattened(array) for array in of_rank] for of_rank in arrays]
-            self._settling = [call for flat in chain(*self._flat) for call in settling(flat)]
+            self._row_major_calls = [call for flat in chain(*self._flat) for call in settling(flat)]
             parts = partition(sizes, schedule.chunks)
-            for move in moves_on(schedule, parts, arrays[0]):
-                for piece in self._cut(move.part, [move.dst, *move.sources]):
-                    self._add(piece, move.dst, move.sources)
-                self._transfers += move.transfers
+            for move in plan_transfers(schedule, parts, arrays[0]):
+                for piece in self._split_at_sums(move.part, [move.dst, *move.sources]):
+                    self._add_piece(piece, move.dst, move.sources)
+                self._transfers_per_run += move.transfers
             self.owned = [
-                Owned(rank, piece, self._sum(rank, piece))
+                OwnedSum(rank, piece, self._final_sum(rank, piece))
                 for rank, part in owned_parts(schedule, sizes)
-                for piece in pieces_of(part, arrays[0][part.array])
+                for piece in cut_into_pieces(part, arrays[0][part.array])
             ]
 
     def run(self, priority: int = 0) -> None:
-        """Queue all additions; nothing waits for them. Operators of MXNet take no ``priority``."""
+        """Queue all additions, and return. Operators of MXNet have no ``priority``."""
         with autograd.pause():
-            for call in self._settling:
+            for call in self._row_major_calls:
                 call()
             for call in self._calls:
                 call()
-        self.transfers_run += self._transfers
+        self.transfers_run += self._transfers_per_run
 
-    def _cut(self, part: ArrayRange, ranks: Sequence[int]) -> Iterator[ArrayRange]:
-        """``part``, or pieces of it where it begins or ends within sums of these ranks."""
+    def _split_at_sums(self, part: ArrayRange, ranks: Sequence[int]) -> Iterator[ArrayRange]:
+        """Yield ``part`` in pieces that start and end at the edges of these ranks' sums."""
         edges = {part.begin, part.end}
-        for rank, other in self._sums if self._joins else ():
+        for rank, other in self._sums if self._coalesces else ():
             if rank in ranks and other.array == part.array:
                 edges.update(edge for edge in other[1:] if part.begin < edge < part.end)
         cuts = sorted(edges)
         for begin, end in zip(cuts, cuts[1:]):
             yield ArrayRange(part.array, begin, end)
 
-    def _add(self, piece: ArrayRange, rank: int, others: Sequence[int]) -> None:
-        first, values = self._value(rank, piece), [self._value(other, piece) for other in others]
+    def _add_piece(self, piece: ArrayRange, rank: int, others: Sequence[int]) -> None:
+        first, values = (
+            self._current_value(rank, piece),
+            [self._current_value(other, piece) for other in others],
+        )
         total = self._sum_so_far(rank, piece)
         if total is None:
-            total = self._sums[rank, piece] = _empty(first, first.context)
+            total = self._sums[rank, piece] = _empty_like(first, first.context)
         if is_gpu(total):  # a kernel reads its own device's memory only
-            arrived = [_empty(value, total.context) for value in values]
-            self._calls += [operator_call("_copyto", [a], b) for a, b in zip(values, arrived)]
-            self._calls += added_on_gpu([first, *arrived], total)
+            received = [_empty_like(value, total.context) for value in values]
+            self._calls += [operator_call("_copyto", [a], b) for a, b in zip(values, received)]
+            self._calls += added_on_gpu([first, *received], total)
         elif len(values) + 1 in ADDED_AT_ONCE:
             self._calls.append(added_at_once([first, *values], total))
         else:
             self._calls += added([first, *values], total, total)
 
-    def _value(self, rank: int, piece: ArrayRange) -> nd.NDArray:
-        """Where the rank's contribution lies, or what it has summed so far."""
+    def _current_value(self, rank: int, piece: ArrayRange) -> nd.NDArray:
+        """Return the rank's sum so far, or its contribution."""
         total = self._sum_so_far(rank, piece)
         return self._flat[rank][piece.array][piece.begin : piece.end] if total is None else total
 
     def _sum_so_far(self, rank: int, piece: ArrayRange) -> Optional[nd.NDArray]:
-        """The rank's sum of ``piece``, perhaps as a slice of a larger sum, or None."""
+        """Return the rank's sum of ``piece``, perhaps as a slice of a larger sum, or None."""
         if (rank, piece) in self._sums:
             return self._sums[rank, piece]
-        for (owner, part), array in self._sums.items() if self._joins else ():
-            within = part.begin <= piece.begin and piece.end <= part.end
-            if (owner, part.array) == (rank, piece.array) and within:
+        for (owner, part), array in self._sums.items() if self._coalesces else ():
+            is_inside = part.begin <= piece.begin and piece.end <= part.end
+            if (owner, part.array) == (rank, piece.array) and is_inside:
                 return array[piece.begin - part.begin : piece.end - part.begin]
         return None
 
-    def _sum(self, rank: int, piece: ArrayRange) -> nd.NDArray:
-        """The rank's sum of ``piece``; where nothing was added, as with one rank, a copy."""
+    def _final_sum(self, rank: int, piece: ArrayRange) -> nd.NDArray:
+        """Return the rank's sum of ``piece``, or a copy if nothing was added to it."""
         total = self._sum_so_far(rank, piece)
         if total is None:
-            value = self._value(rank, piece)
-            total = self._sums[rank, piece] = _empty(value, value.context)
+            value = self._current_value(rank, piece)
+            total = self._sums[rank, piece] = _empty_like(value, value.context)
             self._calls.append(operator_call("_copyto", [value], total))
         return total
 
 
-def _empty(like: nd.NDArray, ctx: mx.Context) -> nd.NDArray:
-    return nd.empty(like.shape, ctx, like.dtype)
+def _empty_like(array: nd.NDArray, ctx: mx.Context) -> nd.NDArray:
+    return nd.empty(array.shape, ctx, array.dtype)
 
 
-# --- whether arrays fit a schedule and each other
+# --- checks of arrays
 
-Kind = Tuple[Tuple[int, ...], str]  # shape and type
+ArrayKind = Tuple[Tuple[int, ...], str]  # shape and type
 
 
 def check_arrays(
@@ -425,26 +447,29 @@ def check_arrays(
 ) -> None:
     """Raise ScheduleError for arrays that do not fit the schedule or each other.
 
-    Those that are to be ``written`` may share no memory.
+    Arrays that are ``written`` must not share memory.
     """
-    fault = _fault(schedule, arrays, written)
-    if fault:
-        raise ScheduleError(f"{schedule.name}{fault}")
+    problem = _find_fault(schedule, arrays, written)
+    if problem:
+        raise ScheduleError(f"{schedule.name}{problem}")
 
 
-def _fault(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], written: bool) -> str:
-    """What is wrong first, to be said after the schedule's name; nothing where all is right."""
+def _find_fault(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], written: bool) -> str:
+    """Return the first problem, to follow the schedule's name in a message, or an empty text."""
     if len(arrays) != schedule.world_size:
         return f" is for {schedule.world_size} ranks, and there are arrays of {len(arrays)}"
     if any(isinstance(rank_arrays, nd.NDArray) for rank_arrays in arrays):
         return ": each rank has a list of arrays: [[a], [b]], not [a, b]"
     if not arrays[0]:
         return ": there are no arrays to work on"
-    first = _kinds(arrays[0])
+    first = _array_kinds(arrays[0])
     for rank, rank_arrays in enumerate(arrays):
-        own = _kinds(rank_arrays)
-        if own != first:
-            return f": rank {rank} has {_named(own)}, rank 0 {_named(first)}: they must be alike"
+        rank_kinds = _array_kinds(rank_arrays)
+        if rank_kinds != first:
+            return (
+                f": rank {rank} has {_format_kinds(rank_kinds)}, "
+                f"rank 0 {_format_kinds(first)}: they must be alike"
+            )
         if any(array.context != rank_arrays[0].context for array in rank_arrays):
             return (
                 f": the arrays of rank {rank} lie on several devices: each rank has one of its own"
@@ -468,10 +493,10 @@ def _fault(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], written: 
     return ": CPU devices and GPUs together: use devices of one kind" if len(kinds) > 1 else ""
 
 
-def _kinds(arrays: Sequence[nd.NDArray]) -> List[Kind]:
+def _array_kinds(arrays: Sequence[nd.NDArray]) -> List[ArrayKind]:
     return [(array.shape, np.dtype(array.dtype).name) for array in arrays]
 
 
-def _named(kinds: Sequence[Kind]) -> str:
+def _format_kinds(kinds: Sequence[ArrayKind]) -> str:
     names = [f"{type_name}{list(shape)}" for shape, type_name in kinds[:4]]
     return " ".join(names + ["..."] * (len(kinds) > 4))

@@ -1,9 +1,9 @@
 """A topology: devices, the links that a message passes between two of them, and their speed.
 
-A link is one direction of a wire. Messages that pass the same link share it, and a wire that works
-both ways is two links. `Topology.ring_order` finds the best ring of devices. The uniform topologies
-are made here of figures (`switch`, `fully_connected`, `this_machine`); `topology` has the known
-machines.
+A link is one direction of a wire. Messages on the same link share its bandwidth; a wire that works
+in both directions is two links. `Topology.ring_order` finds the best ring of devices. This module
+builds uniform topologies from figures (`switch`, `fully_connected`, `shared_memory_topology`);
+`named_topologies` contains the known machines.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple, Union
 
-from gluonlab.collectives.schedule import Schedule, is_whole
+from gluonlab.collectives.schedule import Schedule, is_integer_at_least
 from gluonlab.errors import ScheduleError
 from gluonlab.renamed import get_renamed
 
@@ -21,105 +21,125 @@ Pair = Tuple[int, int]  # (src, dst)
 
 
 class Link(NamedTuple):
-    """One direction of a wire, or a bus that all directions share."""
+    """A link: one direction of a wire, or a bus that all directions share."""
 
     name: str
     bytes_per_s: float
 
 
 class Route(NamedTuple):
-    """The links that a message passes, all at once, and the latency of every message."""
+    """The links that a message occupies at the same time, and the latency of a message."""
 
     links: Tuple[Link, ...]
     latency_s: float
 
     @property
     def bytes_per_s(self) -> float:
-        """The speed of the slowest link on the way."""
+        """Return the speed of the slowest link."""
         return min(link.bytes_per_s for link in self.links)
 
 
 Links = Tuple[Link, ...]  # part of a route
 
 
-class Ways(Mapping[Pair, Route]):
-    """The routes between many devices by their ways: out of the sender, then into the receiver.
+class PortRoutes(Mapping[Pair, Route]):
+    """The routes between many devices, each through an output port and an input port.
 
-    A route is made when it is asked for: among 1,024 devices there are a million. ``out`` and
-    ``into``: the links of every device, with ``latency_s``. ``near``: the routes of pairs that go
-    another way.
+    Routes are created on access, because 1,024 devices have a million routes. ``out_links`` and
+    ``in_links``: the links of every device's ports, with the latency ``latency_s``.
+    ``special_routes``: the routes of pairs that use other links.
     """
 
     def __init__(
         self,
-        out: Sequence[Links],
-        into: Sequence[Links],
+        out_links: Sequence[Links],
+        in_links: Sequence[Links],
         latency_s: float,
-        near: Mapping[Pair, Route],
+        special_routes: Mapping[Pair, Route],
     ) -> None:
-        self.out, self.into, self.latency_s, self.near = out, into, latency_s, near
-
-    def __getitem__(self, pair: Pair) -> Route:
-        if pair in self.near:
-            return self.near[pair]
-        src, dst = pair
-        if src == dst or not (0 <= src < len(self.out) and 0 <= dst < len(self.out)):
-            raise KeyError(pair)
-        return Route((*self.out[src], *self.into[dst]), self.latency_s)
-
-    def __iter__(self) -> Iterator[Pair]:
-        return iter(pairs_of(len(self.out)))
-
-    def __len__(self) -> int:
-        return len(self.out) * (len(self.out) - 1)
-
-    def subset(self, devices: Sequence[int]) -> Ways:
-        """The routes between the listed devices; device i is the i-th of them."""
-        place = {device: i for i, device in enumerate(devices)}
-        near = {
-            (place[src], place[dst]): route
-            for (src, dst), route in self.near.items()
-            if src in place and dst in place
-        }
-        out, into = ([ways[device] for device in devices] for ways in (self.out, self.into))
-        return Ways(out, into, self.latency_s, near)
-
-    @property
-    def alike(self) -> bool:
-        """Whether devices may change places: each link on the way is one's own, or everybody's."""
-        ways = [(*out, *into) for out, into in zip(self.out, self.into)]
-        return (
-            not self.near
-            and len({tuple(link.bytes_per_s for link in way) for way in ways}) == 1
-            and all(len(set(links)) in (1, len(ways)) for links in zip(*ways))
+        self.out_links, self.in_links, self.latency_s, self.special_routes = (
+            out_links,
+            in_links,
+            latency_s,
+            special_routes,
         )
 
-    def samples(self) -> List[Route]:
-        """Routes that pass every way, where there is more than one device."""
-        pairs = ((device, (device + 1) % len(self.out)) for device in range(len(self.out)))
-        far = [Route((*self.out[src], *self.into[dst]), self.latency_s) for src, dst in pairs]
-        return [*self.near.values(), *far]
+    def __getitem__(self, pair: Pair) -> Route:
+        if pair in self.special_routes:
+            return self.special_routes[pair]
+        src, dst = pair
+        if src == dst or not (0 <= src < len(self.out_links) and 0 <= dst < len(self.out_links)):
+            raise KeyError(pair)
+        return Route((*self.out_links[src], *self.in_links[dst]), self.latency_s)
+
+    def __iter__(self) -> Iterator[Pair]:
+        return iter(all_pairs(len(self.out_links)))
+
+    def __len__(self) -> int:
+        return len(self.out_links) * (len(self.out_links) - 1)
+
+    def subset(self, devices: Sequence[int]) -> PortRoutes:
+        """Return the routes between the listed devices; device i is the i-th of the list."""
+        new_number = {device: i for i, device in enumerate(devices)}
+        special_routes = {
+            (new_number[src], new_number[dst]): route
+            for (src, dst), route in self.special_routes.items()
+            if src in new_number and dst in new_number
+        }
+        out_links, in_links = (
+            [links_by_device[device] for device in devices]
+            for links_by_device in (self.out_links, self.in_links)
+        )
+        return PortRoutes(out_links, in_links, self.latency_s, special_routes)
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Return whether devices are interchangeable: links belong to one device, or to all."""
+        links_by_device = [
+            (*out_links, *in_links) for out_links, in_links in zip(self.out_links, self.in_links)
+        ]
+        return (
+            not self.special_routes
+            and len({tuple(link.bytes_per_s for link in links) for links in links_by_device}) == 1
+            and all(len(set(links)) in (1, len(links_by_device)) for links in zip(*links_by_device))
+        )
+
+    def sample_routes(self) -> List[Route]:
+        """Return routes that use every link, if there is more than one device."""
+        pairs = (
+            (device, (device + 1) % len(self.out_links)) for device in range(len(self.out_links))
+        )
+        port_routes = [
+            Route((*self.out_links[src], *self.in_links[dst]), self.latency_s) for src, dst in pairs
+        ]
+        return [*self.special_routes.values(), *port_routes]
 
 
-def pairs_of(world_size: int) -> List[Pair]:
-    """All (src, dst)."""
+def all_pairs(world_size: int) -> List[Pair]:
+    """Return all pairs (src, dst)."""
     return [(src, dst) for src in range(world_size) for dst in range(world_size) if src != dst]
 
 
 @dataclass(frozen=True)
 class Topology:
-    """Devices 0 to ``world_size`` - 1 and the way from each to each.
+    """Devices 0 to ``world_size`` - 1, and the route from each to each.
 
-    ``reduce_bytes_per_s``: how fast one device adds what it received;
-    ``shared_reduce_bytes_per_s``: how fast all of them do together, where they share a memory, and
-    what a step adds to a chunk is one addition, from however many devices it comes.
-    ``groups``: devices that are closer to each other than to the rest, for the hierarchical
-    algorithm; all in one group by default. ``hosts``: the devices of each host, where there are
-    several. ``note``: where the figures come from, and which are inferred. ``gpu``: the kind of the
-    devices, and ``schedules``: allreduces found for exactly these links, rank r on device r, where
-    a file says them (`topology_file`).
+    Attributes:
+        name: the name.
+        world_size: the number of devices.
+        routes: a route for every pair (src, dst).
+        reduce_bytes_per_s: how many bytes one device adds per second.
+        shared_reduce_bytes_per_s: the same for all devices together, if they share a memory. The
+            additions of a step into a chunk then count once.
+        groups: devices that are closer to each other than to the rest, for the hierarchical
+            algorithm; by default one group.
+        note: the sources of the figures, and which of them are inferred.
+        hosts: the devices of each host; by default one host.
+        gpu: the kind of the devices, if a file names it (`topology_file`).
+        schedules: allreduces for exactly these links, rank r on device r, if a file contains them.
 
-    Raises ScheduleError for a pair without a route and for speeds that are none.
+    Raises:
+        ScheduleError: for a pair without a route, and for speeds that are not positive.
     """
 
     name: str
@@ -134,19 +154,22 @@ class Topology:
     schedules: Tuple[Schedule, ...] = ()
 
     def __post_init__(self) -> None:
-        check_devices(self.name, self.world_size)
-        ways = self.routes
-        if isinstance(ways, Ways):
-            complete = len(ways.out) == len(ways.into) == self.world_size
-            kinds: Iterable[Route] = ways.samples()
+        check_device_count(self.name, self.world_size)
+        routes = self.routes
+        if isinstance(routes, PortRoutes):
+            complete = len(routes.out_links) == len(routes.in_links) == self.world_size
+            routes_to_check: Iterable[Route] = routes.sample_routes()
         else:
-            complete, kinds = set(ways) == set(pairs_of(self.world_size)), ways.values()
+            complete, routes_to_check = (
+                set(routes) == set(all_pairs(self.world_size)),
+                routes.values(),
+            )
         if not complete:
             raise ScheduleError(
                 f"{self.name}: {self.world_size} devices have "
                 f"{self.world_size * (self.world_size - 1)} routes, one for every pair (src, dst)"
             )
-        for route in kinds:  # which pass all links there are
+        for route in routes_to_check:  # they use every link
             speeds = [link.bytes_per_s for link in route.links]
             if not (speeds and route.latency_s >= 0 and all(speed > 0 for speed in speeds)):
                 raise ScheduleError(
@@ -163,12 +186,12 @@ class Topology:
                 object.__setattr__(self, name, (tuple(range(self.world_size)),))
 
     def ring_order(self) -> List[int]:
-        """The order of devices whose ring, ``order[i]`` to ``order[i + 1]``, is the fastest.
+        """Return the order of devices with the fastest ring, ``order[i]`` to ``order[i + 1]``.
 
-        It is an order for `Schedule.placed`. That is the ring whose busiest link is the least busy
-        when all devices send at once; of those, the one with the largest sum of the pairs' bytes/s;
-        of those, the first in lexical order. Every order is tried unless it can no longer win.
-        Of several hosts it is one host after the other, each in the order of its own fastest ring.
+        It is an order for `Schedule.placed`. The fastest ring has the least busy busiest link if
+        all devices send at once. Ties go to the largest sum of the pairs' bytes/s, then to the
+        first order in lexical order. Orders that can no longer win are not completed. With several
+        hosts, the hosts follow each other, each in the order of its own fastest ring.
         """
         if len(self.hosts) == 1:
             return list(self._fastest_ring)
@@ -176,32 +199,32 @@ class Topology:
 
     @cached_property
     def _fastest_ring(self) -> List[int]:
-        return _best_ring(self.world_size, self.routes)
+        return _find_best_ring(self.world_size, self.routes)
 
     def subset(self, devices: Union[int, Sequence[int]]) -> Topology:
-        """The machine as its first ``devices`` devices see it, or as the listed ones do.
+        """Return the topology of the first ``devices`` devices, or of the listed ones.
 
-        Rank i is the i-th of them.
+        Rank i is the i-th of them. Raises ScheduleError for unknown or repeated devices.
         """
         if not isinstance(devices, Sequence):
-            if not is_whole(devices) or devices > self.world_size:
+            if not is_integer_at_least(devices) or devices > self.world_size:
                 raise ScheduleError(
                     f"{self.name} has {self.world_size} devices: "
                     f"choose 1 to {self.world_size}, not {devices!r}"
                 )
             devices = range(devices)
         chosen = list(devices)
-        known = all(device in range(self.world_size) for device in chosen)
-        if not (chosen and known and len(set(chosen)) == len(chosen)):
+        are_known = all(device in range(self.world_size) for device in chosen)
+        if not (chosen and are_known and len(set(chosen)) == len(chosen)):
             raise ScheduleError(
                 f"{self.name} has devices 0 to {self.world_size - 1}: "
                 f"choose each at most once, not {chosen}"
             )
         routes: Mapping[Pair, Route]
-        if isinstance(self.routes, Ways):
+        if isinstance(self.routes, PortRoutes):
             routes = self.routes.subset(chosen)
         else:
-            routes = {(i, j): self.routes[chosen[i], chosen[j]] for i, j in pairs_of(len(chosen))}
+            routes = {(i, j): self.routes[chosen[i], chosen[j]] for i, j in all_pairs(len(chosen))}
         rank_of = {device: rank for rank, device in enumerate(chosen)}
         groups, hosts = (
             tuple(
@@ -211,7 +234,7 @@ class Topology:
             )
             for parts in (self.groups, self.hosts)
         )
-        kept = self.schedules if len(chosen) == self.world_size else ()
+        schedules = self.schedules if len(chosen) == self.world_size else ()
         return replace(
             self,
             world_size=len(chosen),
@@ -219,68 +242,68 @@ class Topology:
             groups=groups,
             hosts=hosts,
             schedules=tuple(
-                each.placed([rank_of[device] for device in range(self.world_size)]) for each in kept
+                schedule.placed([rank_of[device] for device in range(self.world_size)])
+                for schedule in schedules
             ),
         )
 
 
-def check_devices(name: str, world_size: Any) -> None:
-    """Raise ScheduleError for a number of devices that is none."""
-    if not is_whole(world_size):
+def check_device_count(name: str, world_size: Any) -> None:
+    """Raise ScheduleError for an invalid number of devices."""
+    if not is_integer_at_least(world_size):
         raise ScheduleError(f"{name} with {world_size!r} devices: there must be at least 1")
 
 
 # --- the best order of devices for rings, a Hamiltonian cycle
 
-# About a second. Known machines need some hundred; on sixteen devices whose links all differ, as
-# those of a file may, all orders would take minutes.
-MOST_RING_LOOKS = 200_000
-MOST_RING_DEVICES = 256  # of more there are only uniform machines, whose orders are all alike
-# seconds per byte of the busiest link, then what the pairs' bytes/s fall short of the fastest
-# pair's
-_Cost = Tuple[float, float]
+# About a second. Known machines need some hundred extensions. On sixteen devices whose links all
+# differ, which a file may describe, all orders would take minutes.
+MAX_RING_EXTENSIONS = 200_000
+MAX_RING_DEVICES = 256  # larger topologies are uniform: all orders are equal
+# (seconds per byte of the busiest link, sum over pairs of the fastest pair's bytes/s - its bytes/s)
+_RingCost = Tuple[float, float]
 
 
-def _best_ring(world_size: int, routes: Mapping[Pair, Route]) -> List[int]:
-    """The first of the best orders, device 0 in front.
+def _find_best_ring(world_size: int, routes: Mapping[Pair, Route]) -> List[int]:
+    """Return the first of the best orders, starting with device 0.
 
-    Depth first through all orders. Both parts of a cost only grow as a ring does, so what is no
-    better than the best ring so far need not be finished; on uniform topologies that leaves about
-    n² looks, on eight GPUs in a cube mesh some hundred. After MOST_RING_LOOKS the best so far is
-    taken; more than MOST_RING_DEVICES stay as they are numbered.
+    The search is depth first. Both parts of a cost only grow with the ring, so a part that is no
+    better than the best ring is not completed. About n² extensions remain on uniform topologies,
+    and some hundred on eight GPUs in a cube mesh. After MAX_RING_EXTENSIONS the best ring so far is
+    returned. More than MAX_RING_DEVICES keep their order.
     """
-    if world_size > MOST_RING_DEVICES:
+    if world_size > MAX_RING_DEVICES:
         return list(range(world_size))
     fastest = max((route.bytes_per_s for route in routes.values()), default=0.0)
-    lowest: _Cost = (INFINITE, INFINITE)
+    lowest: _RingCost = (INFINITE, INFINITE)
     best_order = list(range(world_size))
-    load: Dict[Link, int] = {}  # link -> how many of the ring's messages pass it
-    looks = 0
+    load: Dict[Link, int] = {}  # link -> messages of the ring on it
+    extensions = 0
 
-    free = [device != 0 for device in range(world_size)]
+    is_unused = [device != 0 for device in range(world_size)]
 
-    def visit(order: List[int], cost: _Cost) -> None:
+    def visit(order: List[int], cost: _RingCost) -> None:
         nonlocal lowest, best_order
         if len(order) == world_size:
-            whole = extended(order[-1], order[0], cost)
+            closed_cost = extend(order[-1], order[0], cost)
             pass_links(order[-1], order[0], -1)
-            if whole < lowest:
-                lowest, best_order = whole, list(order)
+            if closed_cost < lowest:
+                lowest, best_order = closed_cost, list(order)
             return
         for device in range(world_size):
-            if looks >= MOST_RING_LOOKS:
+            if extensions >= MAX_RING_EXTENSIONS:
                 return
-            if free[device]:
-                longer = extended(order[-1], device, cost)
-                if longer < lowest:
-                    free[device] = False
-                    visit([*order, device], longer)
-                    free[device] = True
+            if is_unused[device]:
+                longer_cost = extend(order[-1], device, cost)
+                if longer_cost < lowest:
+                    is_unused[device] = False
+                    visit([*order, device], longer_cost)
+                    is_unused[device] = True
                 pass_links(order[-1], device, -1)
 
-    def extended(src: int, dst: int, cost: _Cost) -> _Cost:
-        nonlocal looks
-        looks += 1
+    def extend(src: int, dst: int, cost: _RingCost) -> _RingCost:
+        nonlocal extensions
+        extensions += 1
         pass_links(src, dst, 1)
         route = routes[src, dst]
         busiest = max(load[link] / link.bytes_per_s for link in route.links)
@@ -297,41 +320,41 @@ def _best_ring(world_size: int, routes: Mapping[Pair, Route]) -> List[int]:
 
 # --- uniform topologies, from figures
 
-UNIFORM = "uniform: the figures are those that it was made of"
-# fitted to allreduces of 1 KiB to 64 MiB on 2 and 4 devices of a two-core EPYC: an operation of the
-# executor, payload bytes/s that all devices copy and add, and how much of that one alone does
-CPU_CALL_S, CPU_COPY, CPU_ADD, OF_ALL = 22e-6, 17.5e9, 4e9, 2 / 3
+UNIFORM_NOTE = "uniform: the figures are those that it was made of"
+# Fitted to allreduces of 1 KiB to 64 MiB on 2 and 4 devices of a two-core EPYC: seconds of one
+# operation, payload bytes/s that all devices together copy and add, and one device's share of that.
+CPU_CALL_S, CPU_COPY, CPU_ADD, SINGLE_DEVICE_SHARE = 22e-6, 17.5e9, 4e9, 2 / 3
 
 
 def switch(
     world_size: int, latency_s: float, bytes_per_s: float, reduce_bytes_per_s: float = INFINITE
 ) -> Topology:
-    """Every device has one full-duplex port to a switch that is never busy itself.
+    """Return a topology in which each device has one full-duplex port to an ideal switch.
 
-    The closed forms of `algorithms` hold on it.
+    The closed forms of `algorithms` hold for it.
     """
-    check_devices("switch", world_size)
-    out, into = (
-        [(Link(f"{way} {device}", bytes_per_s),) for device in range(world_size)]
-        for way in ("out of", "into")
+    check_device_count("switch", world_size)
+    out_links, in_links = (
+        [(Link(f"{direction} {device}", bytes_per_s),) for device in range(world_size)]
+        for direction in ("out of", "into")
     )
-    routes = Ways(out, into, latency_s, {})
-    return Topology("switch", world_size, routes, reduce_bytes_per_s, note=UNIFORM)
+    routes = PortRoutes(out_links, in_links, latency_s, {})
+    return Topology("switch", world_size, routes, reduce_bytes_per_s, note=UNIFORM_NOTE)
 
 
 def fully_connected(
     world_size: int, latency_s: float, bytes_per_s: float, reduce_bytes_per_s: float = INFINITE
 ) -> Topology:
-    """Every device has a full-duplex wire of its own to every other."""
-    check_devices("fully_connected", world_size)
+    """Return a topology in which every pair of devices has its own full-duplex wire."""
+    check_device_count("fully_connected", world_size)
     routes = {
         (src, dst): Route((Link(f"{src} to {dst}", bytes_per_s),), latency_s)
-        for src, dst in pairs_of(world_size)
+        for src, dst in all_pairs(world_size)
     }
-    return Topology("fully_connected", world_size, routes, reduce_bytes_per_s, note=UNIFORM)
+    return Topology("fully_connected", world_size, routes, reduce_bytes_per_s, note=UNIFORM_NOTE)
 
 
-def this_machine(
+def shared_memory_topology(
     world_size: int,
     latency_s: float,
     copy_bytes_per_s: float,
@@ -340,56 +363,60 @@ def this_machine(
     device_copy_bytes_per_s: float = INFINITE,
     device_add_bytes_per_s: float = INFINITE,
 ) -> Topology:
-    """CPU devices in one process, from measured figures.
+    """Return the topology of CPU devices in one process, from measured figures.
 
-    They share one memory, so all messages share one link; and one Python thread queues them, so
-    their latencies add up, too. Each device has one core, through which all goes that it sends, and
-    all that it receives: the executor adds on the device that is written, and copies on the one
-    that is read. A byte that is added costs 1 / ``add_bytes_per_s`` in all; the price counts 1 /
-    ``copy_bytes_per_s`` of it as transfer, and what is left as reduction, once for all devices
-    whose chunks are added to one in a step.
+    All messages share one link, the memory. One Python thread queues them, so their latencies add
+    up as well. Each device has one core, which handles all bytes that the device sends or receives:
+    the executor adds on the target's core, and copies on the source's core. Adding a byte costs 1 /
+    ``add_bytes_per_s`` in all. The price counts 1 / ``copy_bytes_per_s`` of that as transfer and
+    the rest as reduction, once for all devices whose chunks are added to the same chunk in a step.
 
-    ``latency_s``: of one transfer without bytes. ``copy_bytes_per_s``, ``add_bytes_per_s``: payload
-    that all devices together copy and add while all are busy. ``device_...``: the same of one
-    device alone, which binds where one device does all the work; by default one device is as fast
-    as all.
+    Args:
+        world_size: the number of devices.
+        latency_s: the seconds of one transfer without bytes.
+        copy_bytes_per_s: payload bytes/s that all devices copy while all are busy.
+        add_bytes_per_s: payload bytes/s that all devices add while all are busy.
+        device_copy_bytes_per_s: the same for a single busy device; by default as fast as all.
+        device_add_bytes_per_s: the same for a single busy device; by default as fast as all.
     """
-    check_devices("this machine", world_size)
+    check_device_count("this machine", world_size)
     add, device_add = add_bytes_per_s, device_add_bytes_per_s
     if not min(copy_bytes_per_s, device_copy_bytes_per_s, add, device_add) > 0:
         raise ScheduleError("this machine: measured speeds are above 0 bytes/s")
-    core, devices = min(copy_bytes_per_s, device_copy_bytes_per_s), range(world_size)
+    core_bytes_per_s, devices = min(copy_bytes_per_s, device_copy_bytes_per_s), range(world_size)
     memory = Link("memory", copy_bytes_per_s)
-    out = [(memory, Link(f"core of {device}, sending", core)) for device in devices]
-    into = [(Link(f"core of {device}, receiving", core),) for device in devices]
-    routes = Ways(out, into, latency_s, {})
-    alone = _slower_by(core, min(add, device_add))
+    out_links = [
+        (memory, Link(f"core of {device}, sending", core_bytes_per_s)) for device in devices
+    ]
+    in_links = [(Link(f"core of {device}, receiving", core_bytes_per_s),) for device in devices]
+    routes = PortRoutes(out_links, in_links, latency_s, {})
+    device_extra = _extra_addition_speed(core_bytes_per_s, min(add, device_add))
     note = (
         "measured: the time of an empty transfer, "
         "and the memory's speed in copying and adding; one memory for all devices"
     )
-    together = _slower_by(copy_bytes_per_s, add)
-    return Topology("this machine", world_size, routes, alone, together, note=note)
+    shared_extra = _extra_addition_speed(copy_bytes_per_s, add)
+    return Topology("this machine", world_size, routes, device_extra, shared_extra, note=note)
 
 
-def cpu_devices(world_size: int) -> Topology:
-    """`this_machine` as it usually is, for choices that are to be the same in every run."""
-    usual = this_machine(
+def typical_cpu_topology(world_size: int) -> Topology:
+    """Return `shared_memory_topology` with typical figures, for reproducible choices."""
+    measured_form = shared_memory_topology(
         world_size,
         CPU_CALL_S,
         CPU_COPY,
         CPU_ADD,
-        device_copy_bytes_per_s=CPU_COPY * OF_ALL,
-        device_add_bytes_per_s=CPU_ADD * OF_ALL,
+        device_copy_bytes_per_s=CPU_COPY * SINGLE_DEVICE_SHARE,
+        device_add_bytes_per_s=CPU_ADD * SINGLE_DEVICE_SHARE,
     )
     note = "CPU devices with the usual speeds of two cores; bench links --save measures others"
-    return replace(usual, name="CPU devices", note=note)
+    return replace(measured_form, name="CPU devices", note=note)
 
 
-def _slower_by(copy_bytes_per_s: float, add_bytes_per_s: float) -> float:
-    """bytes/s of what an addition costs beyond a copy; infinite if additions are no slower.
+def _extra_addition_speed(copy_bytes_per_s: float, add_bytes_per_s: float) -> float:
+    """Return bytes/s for the extra time of an addition compared with a copy.
 
-    A noisy measurement may say so.
+    It is infinite if additions are not slower, which a noisy measurement may report.
     """
     if add_bytes_per_s >= copy_bytes_per_s:
         return INFINITE

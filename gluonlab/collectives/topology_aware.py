@@ -1,7 +1,7 @@
-"""FOR_LINKS: the allreduces that are made for the links of a machine, by name.
+"""TOPOLOGY_AWARE: the allreduces that are made for the links of a machine, by name.
 
-``multi_ring`` is several rings at once, ``synthesised`` is what a solver has found (`synthesis`),
-``auto`` is for each size the cheapest of all schedules that there are. The schedules of
+``multi_ring`` is several rings at once. ``synthesised`` was found by a solver (`synthesis`).
+``auto`` is, for each size, the cheapest of all schedules. In contrast, the schedules of
 `algorithms` are made for a number of devices, and placed on links afterwards.
 """
 
@@ -11,28 +11,38 @@ from collections import Counter
 from itertools import chain, islice
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.collectives.algorithms import ACROSS, ALGORITHMS, make_schedule, over_hosts, takes
+from gluonlab.collectives.algorithms import (
+    ACROSS_HOSTS,
+    ALGORITHMS,
+    accepts_options,
+    make_schedule,
+    make_schedule_over_hosts,
+)
 from gluonlab.collectives.cost_model import (
     SIZES,
-    best_order,
-    cheapest_for_some,
-    first_of_lowest,
+    find_best_order,
+    lowest_cost_index,
     price,
+    select_cheapest,
 )
 from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Transfer
 from gluonlab.collectives.synthesis import precomputed_schedules
-from gluonlab.collectives.synthesis.flow_network import Lanes, lanes_or_none, onward_of
+from gluonlab.collectives.synthesis.flow_network import (
+    FlowNetwork,
+    flow_network_or_none,
+    successors,
+)
 from gluonlab.collectives.topology import Pair, Topology
 from gluonlab.drawing.translations import plural
 from gluonlab.errors import ScheduleError, unknown
 from gluonlab.plain_text import in_words
 
 MULTI_RING, AUTO = "multi_ring", "auto"
-MOST_TRANSFERS = 200_000  # of what is cut finer, and of several rings together
+MAX_TRANSFERS = 200_000  # of schedules with finer chunks, and of parallel rings
 
 
-class From(NamedTuple):
-    """``schedule`` sums buffers of this size and larger ones, up to where another does."""
+class ScheduleFromSize(NamedTuple):
+    """A schedule, and the smallest size for which it is the cheapest."""
 
     size_bytes: int
     schedule: Schedule
@@ -43,162 +53,168 @@ class From(NamedTuple):
         return f"from {in_words(self.size_bytes)} {self.schedule.name} ({cut})"
 
 
-class ForLinks(NamedTuple):
-    """The schedules of one name for ``topology``."""
+class SchedulesBySize(NamedTuple):
+    """Schedules for ``topology``, each the cheapest for some sizes."""
 
     topology: Topology
     schedules: List[Schedule]
 
     def cheapest(self, size_bytes: float) -> Schedule:
-        """The one with the lowest price for a buffer of ``size_bytes`` on every device."""
+        """Return the schedule with the lowest price for a buffer of ``size_bytes`` per device."""
         if len(self.schedules) == 1:
             return self.schedules[0]
-        costs = [price(each, self.topology, size_bytes).seconds for each in self.schedules]
-        return self.schedules[first_of_lowest(costs)]
+        costs = [price(schedule, self.topology, size_bytes).seconds for schedule in self.schedules]
+        return self.schedules[lowest_cost_index(costs)]
 
-    def table(self) -> List[From]:
-        """Which one `cheapest` gives from how many bytes on, by doubling sizes."""
-        rows: List[From] = []
+    def size_thresholds(self) -> List[ScheduleFromSize]:
+        """Return the smallest size of each schedule that `cheapest` returns, by doubling sizes."""
+        thresholds: List[ScheduleFromSize] = []
         for size in SIZES:
             cheapest = self.cheapest(size)
-            if not rows or rows[-1].schedule is not cheapest:
-                rows.append(From(size, cheapest))
-        return rows
+            if not thresholds or thresholds[-1].schedule is not cheapest:
+                thresholds.append(ScheduleFromSize(size, cheapest))
+        return thresholds
 
 
 # --- auto
 
-# how often more than by default an algorithm cuts its buffer, where it leaves the choice
-FINER = (2, 4, 8, 16, 32)
-MOST_DEVICES = 128  # of more, the prices of all candidates take minutes
+# multiples of the default number of chunks, for algorithms that leave the choice
+CHUNK_MULTIPLES = (2, 4, 8, 16, 32)
+MAX_AUTO_DEVICES = 128  # for more devices, the prices of all candidates take minutes
 
 
-def _auto(topology: Topology) -> List[Schedule]:
-    """The candidates of which each has the lowest price for some size; rank r is device r.
+def _auto_schedules(topology: Topology) -> List[Schedule]:
+    """Return the candidates that have the lowest price for some size; rank r is device r.
 
-    Raises ScheduleError for more than MOST_DEVICES.
+    Raises ScheduleError for more than MAX_AUTO_DEVICES.
     """
-    if topology.world_size > MOST_DEVICES:
+    if topology.world_size > MAX_AUTO_DEVICES:
         raise ScheduleError(
-            f"{AUTO} compares all schedules for up to {MOST_DEVICES} devices, not for the "
+            f"{AUTO} compares all schedules for up to {MAX_AUTO_DEVICES} devices, not for the "
             f"{topology.world_size} of {topology.name}: choose an algorithm; bench allreduce "
             "--simulate prices all"
         )
-    return cheapest_for_some(list(candidates(topology)), topology)
+    return select_cheapest(list(candidate_schedules(topology)), topology)
 
 
-def candidates(topology: Topology) -> Iterator[Schedule]:
-    """All that ``auto`` compares: algorithms placed by `best_order`, and those made for links."""
+def candidate_schedules(topology: Topology) -> Iterator[Schedule]:
+    """Yield all schedules that ``auto`` compares: placed algorithms, and those made for links."""
     for name in ALGORITHMS:
-        yield from _placed(name, topology)
-    yield from alternatives_over_hosts(topology, (None, *FINER))
+        yield from _placed_variants(name, topology)
+    yield from schedules_over_hosts(topology, (None, *CHUNK_MULTIPLES))
     yield multi_ring(topology)
     try:
-        yield from precomputed_schedules.choices(topology)
-    except ScheduleError:  # there are none for so many devices or hosts
+        yield from precomputed_schedules.choose_schedules(topology)
+    except ScheduleError:  # none are stored for this number of devices or hosts
         return
 
 
-def _placed(name: str, topology: Topology) -> Iterator[Schedule]:
-    """The algorithm in its own number of chunks, and in more, where it leaves the choice."""
+def _placed_variants(name: str, topology: Topology) -> Iterator[Schedule]:
+    """Yield the algorithm, placed by `find_best_order`, with default and finer chunks."""
     groups = topology.groups if name == "hierarchical" and len(topology.groups) > 1 else None
 
-    def cut(chunks: Optional[int] = None) -> Schedule:
+    def make_cut(chunks: Optional[int] = None) -> Schedule:
         return make_schedule(name, topology.world_size, chunks=chunks, groups=groups)
 
-    once = cut()
-    order = best_order(once, topology)
-    yield once.placed(order)
-    for times in FINER if takes(ALGORITHMS[name], chunks=2) else ():
-        if times * once.transfers <= MOST_TRANSFERS:
-            yield cut(times * once.chunks).placed(order)
+    default = make_cut()
+    order = find_best_order(default, topology)
+    yield default.placed(order)
+    for times in CHUNK_MULTIPLES if accepts_options(ALGORITHMS[name], chunks=2) else ():
+        if times * default.transfers <= MAX_TRANSFERS:
+            yield make_cut(times * default.chunks).placed(order)
 
 
-def alternatives_over_hosts(
-    topology: Topology, finer: Sequence[Optional[int]] = (None,)
+def schedules_over_hosts(
+    topology: Topology, chunk_counts: Sequence[Optional[int]] = (None,)
 ) -> Iterator[Schedule]:
-    """`over_hosts` with each of `ACROSS`, for the hosts of a topology; rank r is device r.
+    """Yield `make_schedule_over_hosts` with each of `ACROSS_HOSTS`; rank r is device r.
 
-    ``finer``: the chunks of those that leave the choice. There are none on one host, and on hosts
-    of unequal sizes.
+    ``chunk_counts``: numbers of chunks, for algorithms that leave the choice. Nothing is yielded
+    for a single host, and for hosts of unequal sizes.
     """
     hosts = topology.hosts
     if len(hosts) == 1 or len({len(host) for host in hosts}) > 1:
         return
     order = topology.subset(hosts[0]).ring_order()
-    for across in ACROSS:
-        for chunks in finer if takes(ALGORITHMS[across], chunks=2) else (None,):
-            made = over_hosts(len(hosts), len(order), across, order=order, chunks=chunks)
-            yield made.placed(list(chain(*hosts)))
+    for across in ACROSS_HOSTS:
+        for chunks in chunk_counts if accepts_options(ALGORITHMS[across], chunks=2) else (None,):
+            schedule = make_schedule_over_hosts(
+                len(hosts), len(order), across, order=order, chunks=chunks
+            )
+            yield schedule.placed(list(chain(*hosts)))
 
 
 # --- multi_ring
 
-MOST_RINGS = 1000  # that are looked at: of eight devices that are all neighbours, a fifth
-MOST_LOOKS = 500_000  # at neighbours, in search of rings: less than a second
-MOST_TRIES = 2000  # of packing them; on the hybrid cube mesh seven are enough
-MOST_AT_ONCE = 32  # rings, each with a chunk for every device
-JUDGED_BYTES = 2**30  # what rings at once are compared with the best single ring at
+MAX_RINGS = 1000  # candidates: a fifth of all rings of eight fully connected devices
+MAX_VISITS = 500_000  # of devices, in the search for rings: less than a second
+MAX_PACKINGS = 2000  # tries; seven are enough on the hybrid cube mesh
+MAX_PARALLEL_RINGS = 32  # each has a chunk for every device
+COMPARED_BYTES = 2**30  # size at which parallel rings are compared with the best single ring
 
-Ring = Tuple[int, ...]  # the devices in their order, from device 0
+Ring = Tuple[int, ...]  # the devices in order, starting with device 0
 
 
 def multi_ring(topology: Topology) -> Schedule:
-    """An allreduce on as many rings as are found whose links suffice for all of them at once.
+    """Return an allreduce on as many rings as the links can carry at the same time.
 
-    Each ring sums its share of the chunks as the algorithm ring does. It is the one ring that
-    `Topology.ring_order` finds where the fast links form no ring, where several are not cheaper,
-    and over several hosts.
+    Each ring sums its share of the chunks like the algorithm ring. It is the single ring of
+    `Topology.ring_order` if the fast links form no ring, if several rings are not cheaper, and for
+    several hosts.
 
     Cost on r rings over links of r lanes each way in all: 2 (p-1) alpha + 2 (p-1) n/(r p) beta,
     with beta of one lane.
     """
     if topology.world_size == 1:
         return Schedule(MULTI_RING, ALLREDUCE, 1, 1, (0,), ())
-    lanes = lanes_or_none(topology) if len(topology.hosts) == 1 else None
-    rings = packed(lanes) if lanes else []
-    single = _schedule_on([tuple(topology.ring_order())])
+    network = flow_network_or_none(topology) if len(topology.hosts) == 1 else None
+    rings = pack_rings(network) if network else []
+    single = _ring_schedule([tuple(topology.ring_order())])
     if not rings:
         return single
-    several = _schedule_on(rings)
-    both = (price(each, topology, JUDGED_BYTES).seconds for each in (several, single))
-    return several if next(both) <= next(both) else single
+    several = _ring_schedule(rings)
+    seconds = (price(schedule, topology, COMPARED_BYTES).seconds for schedule in (several, single))
+    return several if next(seconds) <= next(seconds) else single
 
 
-def _schedule_on(rings: Sequence[Ring]) -> Schedule:
+def _ring_schedule(rings: Sequence[Ring]) -> Schedule:
     p = len(rings[0])
     steps: List[List[Transfer]] = [[] for _ in range(2 * (p - 1))]
     owner = []
     for number, ring in enumerate(rings):
-        for place in range(p):
-            chunk = number * p + place
+        for position in range(p):
+            chunk = number * p + position
             for step in range(2 * (p - 1)):
-                src, dst = ring[(place + step) % p], ring[(place + step + 1) % p]
+                src, dst = ring[(position + step) % p], ring[(position + step + 1) % p]
                 steps[step].append(Transfer(src, dst, chunk, ADD if step < p - 1 else COPY))
-            owner.append(ring[(place + p - 1) % p])
-    made = tuple(tuple(step) for step in steps)
-    return Schedule(MULTI_RING, ALLREDUCE, p, len(owner), tuple(owner), made)
+            owner.append(ring[(position + p - 1) % p])
+    step_tuples = tuple(tuple(step) for step in steps)
+    return Schedule(MULTI_RING, ALLREDUCE, p, len(owner), tuple(owner), step_tuples)
 
 
-def packed(lanes: Lanes) -> List[Ring]:
-    """The most rings found that all fit on the lanes together; a ring may come more than once.
+def pack_rings(network: FlowNetwork) -> List[Ring]:
+    """Return the largest set found of rings that fit on the network together.
 
-    Where the lanes have room for more than `MOST_AT_ONCE`, a ring takes several lanes of each link.
+    A ring may occur several times. If the links have room for more than `MAX_PARALLEL_RINGS`, a
+    ring takes several lanes of each link.
     """
-    rings = list(islice(_rings(lanes), MOST_RINGS))
-    wires_of: Dict[Pair, List[int]] = {}
-    for number, wire in enumerate(lanes.wires):
-        for pair in wire.pairs:
-            wires_of.setdefault(pair, []).append(number)
-    uses = [Counter(n for pair in _hops(ring) for n in wires_of[pair]) for ring in rings]
-    first_out = [
-        {wires_of[src, dst][0] for dst in into} for src, into in onward_of(lanes.pairs).items()
+    rings = list(islice(_find_rings(network), MAX_RINGS))
+    links_of_pair: Dict[Pair, List[int]] = {}
+    for number, link in enumerate(network.shared_links):
+        for pair in link.pairs:
+            links_of_pair.setdefault(pair, []).append(number)
+    uses = [Counter(n for pair in _ring_pairs(ring) for n in links_of_pair[pair]) for ring in rings]
+    first_links = [
+        {links_of_pair[src, dst][0] for dst in into}
+        for src, into in successors(network.pairs).items()
     ]
-    room = min(sum(lanes.wires[n].lanes for n in out) for out in first_out)
-    p = lanes.world_size
-    most = max(1, min(room, MOST_AT_ONCE, MOST_TRANSFERS // (2 * (p - 1) * p)))
-    of_each = min(-(-room // most), min(wire.lanes for wire in lanes.wires))
-    left = [wire.lanes // of_each for wire in lanes.wires]
+    lanes_out = min(sum(network.shared_links[n].lanes for n in out) for out in first_links)
+    p = network.world_size
+    max_rings = max(1, min(lanes_out, MAX_PARALLEL_RINGS, MAX_TRANSFERS // (2 * (p - 1) * p)))
+    lanes_per_ring = min(
+        -(-lanes_out // max_rings), min(link.lanes for link in network.shared_links)
+    )
+    free_lanes = [link.lanes // lanes_per_ring for link in network.shared_links]
     best: List[int] = []
     tries = 0
 
@@ -207,80 +223,83 @@ def packed(lanes: Lanes) -> List[Ring]:
         tries += 1
         if len(chosen) > len(best):
             best = list(chosen)
-        if len(best) == most or tries > MOST_TRIES:
+        if len(best) == max_rings or tries > MAX_PACKINGS:
             return True
         for number in range(begin, len(rings)):
-            if all(left[wire] >= count for wire, count in uses[number].items()):
-                for wire, count in uses[number].items():
-                    left[wire] -= count
+            if all(free_lanes[link] >= count for link, count in uses[number].items()):
+                for link, count in uses[number].items():
+                    free_lanes[link] -= count
                 if pack([*chosen, number], number):
                     return True
-                for wire, count in uses[number].items():
-                    left[wire] += count
+                for link, count in uses[number].items():
+                    free_lanes[link] += count
         return False
 
     pack([], 0)
     return [rings[number] for number in best]
 
 
-def _rings(lanes: Lanes) -> Iterator[Ring]:
-    """Rings through all devices, over the pairs that may send: one by each first hop, in turns.
+def _find_rings(network: FlowNetwork) -> Iterator[Ring]:
+    """Yield rings through all devices over usable pairs, one for each first hop in turn.
 
-    There may be none, which only a search through all ways would show: it ends after `MOST_LOOKS`.
+    Only a search through all paths would show that there is none, so the search ends after
+    `MAX_VISITS`.
     """
-    onward, looks = onward_of(lanes.pairs), iter(range(MOST_LOOKS))
-    begins = [_through(onward, dst, looks) for dst in onward[0]]
-    while begins:
-        ended = []
-        for begin in begins:
-            ring = next(begin, None)
+    neighbors, visits = successors(network.pairs), iter(range(MAX_VISITS))
+    searches = [_hamiltonian_cycles(neighbors, dst, visits) for dst in neighbors[0]]
+    while searches:
+        finished = []
+        for search in searches:
+            ring = next(search, None)
             if ring is None:
-                ended.append(begin)
+                finished.append(search)
             else:
                 yield ring
-        begins = [begin for begin in begins if begin not in ended]
+        searches = [search for search in searches if search not in finished]
 
 
-def _through(onward: Dict[int, List[int]], first: int, looks: Iterator[int]) -> Iterator[Ring]:
-    """The rings from device 0 to ``first`` and on, depth first, as long as there are ``looks``."""
-    path, passed, choices = [0], {0}, [iter([first])]
+def _hamiltonian_cycles(
+    neighbors: Dict[int, List[int]], first: int, visits: Iterator[int]
+) -> Iterator[Ring]:
+    """Yield the rings from device 0 over ``first``, depth first, as long as ``visits`` lasts."""
+    path, visited, choices = [0], {0}, [iter([first])]
     while choices:
         device = next(choices[-1], None)
         if device is None:
             choices.pop()
-            passed.discard(path.pop())
-        elif next(looks, None) is None:
+            visited.discard(path.pop())
+        elif next(visits, None) is None:
             return
-        elif device not in passed:
-            if len(path) + 1 < len(onward):
+        elif device not in visited:
+            if len(path) + 1 < len(neighbors):
                 path.append(device)
-                passed.add(device)
-                choices.append(iter(onward[device]))
-            elif 0 in onward[device]:
+                visited.add(device)
+                choices.append(iter(neighbors[device]))
+            elif 0 in neighbors[device]:
                 yield (*path, device)
 
 
-def _hops(ring: Sequence[int]) -> List[Pair]:
+def _ring_pairs(ring: Sequence[int]) -> List[Pair]:
     return list(zip(ring, [*ring[1:], ring[0]]))
 
 
 # --- by name
 
-# the schedules for a topology, of which each is the cheapest for some sizes; rank r is device r
-FOR_LINKS: Dict[str, Callable[[Topology], List[Schedule]]] = {
+# functions that return schedules, each the cheapest for some sizes; rank r is device r
+TOPOLOGY_AWARE: Dict[str, Callable[[Topology], List[Schedule]]] = {
     MULTI_RING: lambda topology: [multi_ring(topology)],
-    precomputed_schedules.SYNTHESISED: precomputed_schedules.choices,
-    AUTO: _auto,
+    precomputed_schedules.SYNTHESIZED: precomputed_schedules.choose_schedules,
+    AUTO: _auto_schedules,
 }
 
 
-def make_for_links(name: str, topology: Optional[Topology], world_size: int) -> ForLinks:
-    """The schedules of this name; devices of unknown links, None, are taken for behind a switch.
+def make_for_links(name: str, topology: Optional[Topology], world_size: int) -> SchedulesBySize:
+    """Return the schedules of this name for the links of a topology.
 
-    Raises ScheduleError, with the choices, for an unknown name, and where there is none for these
-    links.
+    Devices with unknown links (None) are treated as devices behind a switch. Raises ScheduleError,
+    with the choices, for an unknown name, and if there is no schedule for these links.
     """
-    if name not in FOR_LINKS:
-        raise ScheduleError(unknown("allreduce for links", name, FOR_LINKS))
-    links = topology or precomputed_schedules.uniform(world_size)
-    return ForLinks(links, FOR_LINKS[name](links))
+    if name not in TOPOLOGY_AWARE:
+        raise ScheduleError(unknown("allreduce for links", name, TOPOLOGY_AWARE))
+    known_topology = topology or precomputed_schedules.uniform_switch(world_size)
+    return SchedulesBySize(known_topology, TOPOLOGY_AWARE[name](known_topology))

@@ -1,7 +1,8 @@
 """A topology as a JSON file, written by hand or by ``bench links --save``.
 
-By hand: devices, switches, and the wires between them. A pair takes the way with the fewest wires,
-then the widest, through switches, as devices do not forward::
+By hand: devices, switches, and the wires between them. Each pair uses the path with the fewest
+wires; ties go to the path with the highest bandwidth. Paths lead through switches only, because
+devices do not forward::
 
     {"name": "four V100", "devices": 4, "gpu": "V100", "latency_s": 1e-5,
      "lane_bytes_per_s": 25e9, "reduce_bytes_per_s": 3e11,
@@ -13,30 +14,30 @@ then the widest, through switches, as devices do not forward::
      "groups": [[0, 1], [2, 3]], "note": "where the figures come from"}
 
 ========================  ========================================================================
-key                       what it says
+key                       meaning
 ========================  ========================================================================
-devices                   how many there are, numbered from 0; at most 256
-name, note                how tables call it (by default as the file); where its figures come from
-gpu                       the kind of all GPUs, which predictions need: V100, T4, ...
-latency_s                 seconds of every message, whatever its bytes
-reduce_bytes_per_s        how fast a device adds; left out: additions take no time
-shared_reduce_...         how fast all devices add together, where they share a memory; there
-                          a step's additions into one chunk are one
-switches                  names; with ``bytes_per_s``, all that passes it shares this speed
-links                     ``from`` and ``to``, or ``between`` two, a link in each direction; and
-                          ``bytes_per_s``, or ``lanes`` times the file's ``lane_bytes_per_s``;
-                          perhaps a ``name``, and a ``latency_s`` of its own
-routes                    of pairs that go otherwise: ``from``, ``to``, the names of ``links``, all
-                          of which a message passes, and perhaps a ``latency_s``
+devices                   number of devices, at most 256; they are numbered from 0
+name, note                name in tables (default: the file's name); source of the figures
+gpu                       kind of all GPUs, which predictions need: V100, T4, ...
+latency_s                 seconds of every message, independent of its bytes
+reduce_bytes_per_s        bytes/s that a device adds; default: additions take no time
+shared_reduce_...         bytes/s that all devices add together, if they share a memory; the
+                          additions of a step into one chunk then count once
+switches                  names; with ``bytes_per_s``, all traffic through the switch shares it
+links                     ``from`` and ``to``, or ``between`` two for a link in each direction;
+                          and ``bytes_per_s``, or ``lanes`` times the ``lane_bytes_per_s`` of the
+                          file; optionally ``name`` and ``latency_s``
+routes                    for pairs with another path: ``from``, ``to``, the names of all ``links``
+                          that a message passes, and optionally ``latency_s``
 groups, hosts             devices that are close to each other; devices of each host
 ========================  ========================================================================
 
-Links without ends are for routes alone. `write_topology` writes all routes.
+Links without ends are only used by routes. `write_topology` writes all routes.
 
-``bench allreduce --synthesise m.json --out found.json`` writes a file of schedules with the
-topology that they were found for, under the key ``topology``. It is a topology, too, for which the
-kvstore ``synthesised`` sums by these schedules: when it is read, they are proved, and compared with
-its links.
+``bench allreduce --synthesise m.json --out found.json`` writes a file of schedules, with their
+topology under the key ``topology``. Such a file is also a topology. With it, the kvstore
+``synthesised`` sums by these schedules. When the file is read, the schedules are verified and
+compared with the links.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ from typing import (
 )
 
 from gluonlab.collectives.schedule import FILE_FORMAT
-from gluonlab.collectives.topology import INFINITE, Link, Pair, Route, Topology, pairs_of
+from gluonlab.collectives.topology import INFINITE, Link, Pair, Route, Topology, all_pairs
 from gluonlab.errors import DataError, ScheduleError, unknown
 from gluonlab.files.atomic_files import read_bounded, write_text
 
@@ -73,435 +74,457 @@ if TYPE_CHECKING:
     from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule
 
 SUFFIX = ".json"
-LARGEST_BYTES = 16 * 2**20
-HOW = (
+MAX_FILE_BYTES = 16 * 2**20
+FILE_ADVICE = (
     "give a file of a topology, as docs/topologies.md shows one, or a known "
     "machine's name, such as p3.16xlarge"
 )
-AGAIN = "seek them again, with bench allreduce --synthesise FILE --out NEW"
+SEARCH_ADVICE = "seek them again, with bench allreduce --synthesise FILE --out NEW"
 
 
 def is_file_name(name: Any) -> bool:
-    """Whether a topology of this name is a file: whatever ends in .json."""
+    """Return whether a topology of this name is a file: its name ends in .json."""
     return str(name).lower().endswith(SUFFIX)
 
 
 def read_topology(path: Union[str, Path]) -> Topology:
-    """The topology that the file says. Raises ScheduleError, in one line, for any mistake in it."""
+    """Return the topology of a file. Raise ScheduleError, in one line, for any mistake in it."""
     try:
-        text = read_bounded(Path(path), LARGEST_BYTES)
+        text = read_bounded(Path(path), MAX_FILE_BYTES)
     except DataError as error:
-        raise ScheduleError(f"topology {error}: {HOW}") from None
+        raise ScheduleError(f"topology {error}: {FILE_ADVICE}") from None
     except OSError as error:
-        why = error.strerror or error
-        raise ScheduleError(f"topology {path} cannot be read ({why}): {HOW}") from None
-    return _parsed(text, f"topology {path}", Path(path).stem)
+        reason = error.strerror or error
+        raise ScheduleError(f"topology {path} cannot be read ({reason}): {FILE_ADVICE}") from None
+    return _parse_topology(text, f"topology {path}", Path(path).stem)
 
 
-def _parsed(text: Union[str, bytes], where: str, name: str) -> Topology:
+def _parse_topology(text: Union[str, bytes], where: str, name: str) -> Topology:
     try:
-        content = json.loads(text, parse_constant=_no_number, object_pairs_hook=_once)
+        content = json.loads(
+            text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeated_keys
+        )
     except (ValueError, RecursionError) as error:
-        why = " ".join(str(error).split())[:80]
-        raise ScheduleError(f"{where} is no JSON ({why}): {HOW}") from None
+        reason = " ".join(str(error).split())[:80]
+        raise ScheduleError(f"{where} is no JSON ({reason}): {FILE_ADVICE}") from None
     if isinstance(content, dict) and content.get("format") == FILE_FORMAT:
-        return _with_schedules(where, content, name)
-    return Reader(where, content, name).topology()
+        return _parse_schedules_file(where, content, name)
+    return TopologyReader(where, content, name).read_topology()
 
 
-def _with_schedules(where: str, content: Dict[str, Any], name: str) -> Topology:
-    """The topology of a file of schedules, and these, if they are right and for its links."""
+def _parse_schedules_file(where: str, content: Dict[str, Any], name: str) -> Topology:
+    """Return the topology of a file of schedules, with its verified schedules."""
     if "topology" not in content:
         raise ScheduleError(
-            f"{where}: it has schedules without their topology: {HOW}, or what bench allreduce "
+            f"{where}: it has schedules without their topology: {FILE_ADVICE}, or what bench "
+            "allreduce "
             "--synthesise m.json --out FILE has written"
         )
-    topology = Reader(f"{where}: topology", content["topology"], name).topology()
+    topology = TopologyReader(f"{where}: topology", content["topology"], name).read_topology()
     if content.get("devices") != topology.world_size:
         raise ScheduleError(
-            f"{where}: its schedules are for {shown(content.get('devices'))} devices, and its "
-            f"topology has {topology.world_size}: {AGAIN}"
+            f"{where}: its schedules are for {format_value(content.get('devices'))} devices, and "
+            "its "
+            f"topology has {topology.world_size}: {SEARCH_ADVICE}"
         )
     from gluonlab.collectives.synthesis import precomputed_schedules
-    from gluonlab.collectives.synthesis.flow_network import lanes_of
+    from gluonlab.collectives.synthesis.flow_network import make_flow_network
 
-    held = precomputed_schedules.parsed(where, content)
-    if set(held.lanes.wires) != set(lanes_of(topology).wires):
-        raise ScheduleError(f"{where}: its schedules are for other links than it has: {AGAIN}")
-    return replace(topology, schedules=tuple(found.schedule for found in held.front))
+    stored = precomputed_schedules.parse_schedules(where, content)
+    if set(stored.network.shared_links) != set(make_flow_network(topology).shared_links):
+        raise ScheduleError(
+            f"{where}: its schedules are for other links than it has: {SEARCH_ADVICE}"
+        )
+    return replace(topology, schedules=tuple(found.schedule for found in stored.front))
 
 
-def _no_number(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
-def _once(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-    """An object whose keys are all there once, where Python would silently take the last."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key {shown(twice)} is there twice")
-    return found
+def _refuse_repeated_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    """Return an object as a dict; raise ValueError for a repeated key.
+
+    json itself silently keeps the last value.
+    """
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        repeated, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {format_value(repeated)} is there twice")
+    return content
 
 
 def write_topology(topology: Topology, path: Union[str, Path]) -> None:
-    """Write a file, as a whole, of which `read_topology` makes the same topology again.
+    """Write a file, atomically, that `read_topology` reads as the same topology.
 
-    Raises OutputError, and ScheduleError for what has no place in a file: more than 256 devices,
-    infinite speeds of links, different links of one name, names that are not on one line, and
-    schedules, which `with_schedules` writes.
+    Raises OutputError, and ScheduleError for a topology that no file can hold: more than 256
+    devices, infinite speeds of links, different links with one name, names of several lines, and
+    schedules, which `schedules_file_text` writes.
     """
     if topology.schedules:
         raise ScheduleError(f"{topology.name}: a file of its links has no place for its schedules")
-    text = _as_text(topology)
-    _parsed(text, f"{topology.name}, as a file", "")  # what cannot be read is not written
+    text = _topology_text(topology)
+    _parse_topology(
+        text, f"{topology.name}, as a file", ""
+    )  # raises for a file that could not be read
     write_text(Path(path), text)
 
 
-def with_schedules(topology: Topology, front: "Sequence[SynthesizedSchedule]") -> str:
-    """The text of a file of schedules found for ``topology``, which `read_topology` reads."""
-    from gluonlab.collectives.synthesis import precomputed_schedules
-    from gluonlab.collectives.synthesis.flow_network import lanes_of
+def schedules_file_text(topology: Topology, front: "Sequence[SynthesizedSchedule]") -> str:
+    """Return the text of a file of schedules found for ``topology``.
 
-    return precomputed_schedules.written(
-        [topology.name], lanes_of(topology), front, topology=_as_text(topology)
+    `read_topology` reads it.
+    """
+    from gluonlab.collectives.synthesis import precomputed_schedules
+    from gluonlab.collectives.synthesis.flow_network import make_flow_network
+
+    return precomputed_schedules.to_file_text(
+        [topology.name], make_flow_network(topology), front, topology=_topology_text(topology)
     )
 
 
-def _as_text(topology: Topology) -> str:
-    """JSON with a line for each link and each route."""
-    routes, everyone = topology.routes, (tuple(range(topology.world_size)),)
+def _topology_text(topology: Topology) -> str:
+    """Return JSON with a line for each link and each route."""
+    routes, one_group = topology.routes, (tuple(range(topology.world_size)),)
     links = dict.fromkeys(link for route in routes.values() for link in route.links)
     latencies = Counter(route.latency_s for route in routes.values())
-    usual = latencies.most_common(1)[0][0] if latencies else 0.0
-    left_out = {
+    common_latency = latencies.most_common(1)[0][0] if latencies else 0.0
+    defaults = {
         "gpu": "",
         REDUCE: INFINITE,
         SHARED: INFINITE,
-        "groups": everyone,
-        "hosts": everyone,
+        "groups": one_group,
+        "hosts": one_group,
     }
-    optional = {key: getattr(topology, key) for key in left_out}
+    optional = {key: getattr(topology, key) for key in defaults}
     head = {
         "format": FORMAT, "name": topology.name, "note": topology.note,
-        "devices": topology.world_size, LATENCY: usual,
-        **{key: value for key, value in optional.items() if value != left_out[key]},
+        "devices": topology.world_size, LATENCY: common_latency,
+        **{key: value for key, value in optional.items() if value != defaults[key]},
     }  # fmt: skip
     lists: Dict[str, Sequence[Any]] = {"links": [link._asdict() for link in links]}
     lists["routes"] = [
         {
             "from": src, "to": dst, "links": [link.name for link in route.links],
-            **({} if route.latency_s == usual else {LATENCY: route.latency_s}),
+            **({} if route.latency_s == common_latency else {LATENCY: route.latency_s}),
         }
         for (src, dst), route in routes.items()
     ]  # fmt: skip
-    blocks = [f'"{key}": [\n  ' + ",\n  ".join(map(_dumped, lists[key])) + "\n]" for key in lists]
-    return ",\n".join([_dumped(head)[:-1], *blocks]) + "}\n"
+    blocks = [f'"{key}": [\n  ' + ",\n  ".join(map(_to_json, lists[key])) + "\n]" for key in lists]
+    return ",\n".join([_to_json(head)[:-1], *blocks]) + "}\n"
 
 
-def _dumped(value: Any) -> str:
+def _to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-# --- what the JSON content says
+# --- the content of a file
 
 FORMAT = 1
-MOST_DEVICES, MOST_LANES = 256, 10**6
-MOST_ENTRIES = MOST_DEVICES**2  # of links, and of routes
+MAX_DEVICES, MAX_LANES = 256, 10**6
+MAX_ENTRIES = MAX_DEVICES**2  # links, and routes
 LATENCY, REDUCE, SHARED = "latency_s", "reduce_bytes_per_s", "shared_reduce_bytes_per_s"
 LANE, SPEED = "lane_bytes_per_s", "bytes_per_s"
 KEYS = (
     "format", "name", "note", "devices", "gpu", LATENCY, LANE, REDUCE, SHARED, "switches", "links",
     "routes", "groups", "hosts",
 )  # fmt: skip
-OF_LINK = ("name", "from", "to", "between", SPEED, "lanes", LANE, LATENCY)
-OF_ROUTE = ("from", "to", "links", LATENCY)
+LINK_KEYS = ("name", "from", "to", "between", SPEED, "lanes", LANE, LATENCY)
+ROUTE_KEYS = ("from", "to", "links", LATENCY)
 
 
-class Reader:
-    """The parts of a file, one after the other; whatever is wrong raises ScheduleError.
+class TopologyReader:
+    """A reader of a file's parts, one after the other, which raises ScheduleError for mistakes.
 
-    ``where``: the file, for messages; ``name``: the topology's, where the content gives none.
+    ``where``: the file, for messages. ``name``: the topology's name if the content has none.
     """
 
     def __init__(self, where: str, content: Any, name: str) -> None:
-        self._fields = fields = Fields(where, content, KEYS)
+        self._fields = fields = JsonFields(where, content, KEYS)
         if "format" in fields:
             fields.count("format", FORMAT)
         self._name = fields.text("name", name).strip() or name
-        self._devices = fields.count("devices", MOST_DEVICES)
+        self._devices = fields.count("devices", MAX_DEVICES)
         self._links: Dict[str, Link] = {}
         self._switches: List[str] = []
         self._buses: Dict[Node, Link] = {}
         self._wires: Dict[Tuple[Node, Node], Wire] = {}
 
-    def topology(self) -> Topology:
-        """All of it."""
+    def read_topology(self) -> Topology:
+        """Return the topology."""
         fields = self._fields
-        fields.items("switches", self._switch, MOST_ENTRIES)
-        fields.items("links", self._link, MOST_ENTRIES)
+        fields.items("switches", self._read_switch, MAX_ENTRIES)
+        fields.items("links", self._read_link, MAX_ENTRIES)
         routes = shortest_routes(self._devices, list(self._wires.values()), self._buses)
-        routes.update(self._written_routes())
-        for src, dst in pairs_of(self._devices):
+        routes.update(self._read_routes())
+        for src, dst in all_pairs(self._devices):
             if (src, dst) not in routes:
-                fields.refuse(
+                fields.raise_error(
                     f"no way leads from device {src} to device {dst}: link them, or both to a "
                     "switch, as devices do not forward, or give the pair one of the routes"
                 )
         return Topology(
             self._name,
             self._devices,
-            {pair: routes[pair] for pair in pairs_of(self._devices)},
+            {pair: routes[pair] for pair in all_pairs(self._devices)},
             reduce_bytes_per_s=fields.number(REDUCE, INFINITE),
             shared_reduce_bytes_per_s=fields.number(SHARED, INFINITE),
-            groups=self._parts("groups"),
-            note=fields.text("note", "", LONGEST_TEXT),
-            hosts=self._parts("hosts"),
+            groups=self._read_partition("groups"),
+            note=fields.text("note", "", MAX_TEXT_LENGTH),
+            hosts=self._read_partition("hosts"),
             gpu=fields.text("gpu", ""),
         )
 
     # --- switches and links
 
-    def _switch(self, where: str, item: Any) -> None:
-        fields = Fields(where, {"name": item} if isinstance(item, str) else item, ("name", SPEED))
-        name = self._given_name(fields)
+    def _read_switch(self, where: str, item: Any) -> None:
+        fields = JsonFields(
+            where, {"name": item} if isinstance(item, str) else item, ("name", SPEED)
+        )
+        name = self._read_name(fields)
         if name in self._switches:
-            fields.refuse(f"two switches are called {name!r}: give each a name of its own")
+            fields.raise_error(f"two switches are called {name!r}: give each a name of its own")
         self._switches.append(name)
         if SPEED in fields:
-            self._buses[name] = self._new(fields, name, fields.number(SPEED))
+            self._buses[name] = self._add_link(fields, name, fields.number(SPEED))
 
-    def _link(self, where: str, item: Any) -> None:
-        fields = Fields(where, item, OF_LINK)
-        speed, ends = self._speed(fields), self._ends(fields)
-        name = self._given_name(fields) if "name" in fields or not ends else ""
+    def _read_link(self, where: str, item: Any) -> None:
+        fields = JsonFields(where, item, LINK_KEYS)
+        speed, ends = self._read_speed(fields), self._read_ends(fields)
+        name = self._read_name(fields) if "name" in fields or not ends else ""
         if not ends:
-            self._new(fields, name, speed)
+            self._add_link(fields, name, speed)
         for src, dst in ends:
             if src == dst or (src, dst) in self._wires:
-                why = "leads nowhere" if src == dst else "is the second one: give one more lanes"
-                fields.refuse(f"the link from {shown(src)} to {shown(dst)} {why}")
+                problem = (
+                    "leads nowhere" if src == dst else "is the second one: give one more lanes"
+                )
+                fields.raise_error(
+                    f"the link from {format_value(src)} to {format_value(dst)} {problem}"
+                )
             direction = f"{name} {src} to {dst}".strip()
-            link = self._new(fields, name if name and len(ends) == 1 else direction, speed)
-            self._wires[src, dst] = Wire(src, dst, link, self._latency(fields))
+            link = self._add_link(fields, name if name and len(ends) == 1 else direction, speed)
+            self._wires[src, dst] = Wire(src, dst, link, self._read_latency(fields))
 
-    def _ends(self, fields: Fields) -> List[Tuple[Node, Node]]:
-        """Both directions of a link ``between`` two, the one of a link that has ``from`` and
-        ``to``, or none.
-        """
-        alone = [key for key in ("from", "to") if key in fields]
-        if "between" not in fields and not alone:
+    def _read_ends(self, fields: JsonFields) -> List[Tuple[Node, Node]]:
+        """Return the (src, dst) of a link in each of its directions, or nothing."""
+        single_ends = [key for key in ("from", "to") if key in fields]
+        if "between" not in fields and not single_ends:
             if LATENCY in fields:
-                fields.refuse(f"{LATENCY} is for links with ends, from and to, and for routes")
+                fields.raise_error(f"{LATENCY} is for links with ends, from and to, and for routes")
             return []
         if "between" not in fields:
-            wanted = "a device's number, or a switch's name"
+            expected = "a device's number, or a switch's name"
             src, dst = (
-                self._node(f"{fields.where}: {key}", fields.value(key, wanted))
+                self._check_node(f"{fields.where}: {key}", fields.value(key, expected))
                 for key in ("from", "to")
             )
             return [(src, dst)]
-        both = fields.items("between", self._node, 2)
-        if alone or len(both) < 2:
-            fields.refuse("between names two ends, as [0, 1], and stands for from and to")
-        return [(both[0], both[1]), (both[1], both[0])]
+        ends = fields.items("between", self._check_node, 2)
+        if single_ends or len(ends) < 2:
+            fields.raise_error("between names two ends, as [0, 1], and stands for from and to")
+        return [(ends[0], ends[1]), (ends[1], ends[0])]
 
-    def _speed(self, fields: Fields) -> float:
+    def _read_speed(self, fields: JsonFields) -> float:
         if "lanes" not in fields:
             if LANE in fields:
-                fields.refuse(f"{LANE} is for lanes: give their number, or {SPEED}")
+                fields.raise_error(f"{LANE} is for lanes: give their number, or {SPEED}")
             return fields.number(SPEED)
         if SPEED in fields:
-            fields.refuse(f"give {SPEED} or lanes, not both")
-        lanes = fields.count("lanes", MOST_LANES)
+            fields.raise_error(f"give {SPEED} or lanes, not both")
+        lanes = fields.count("lanes", MAX_LANES)
         speed = lanes * (fields if LANE in fields else self._fields).number(LANE)
-        most = SPEEDS[1]
-        return speed if speed <= most else fields.refuse(
-            f"{lanes} lanes have {speed:g} bytes/s together: {most:g} are the most"
+        max_speed = SPEEDS[1]
+        return speed if speed <= max_speed else fields.raise_error(
+            f"{lanes} lanes have {speed:g} bytes/s together: {max_speed:g} are the most"
         )  # fmt: skip
 
-    def _latency(self, fields: Fields) -> float:
-        """That of a link or route, or the file's."""
+    def _read_latency(self, fields: JsonFields) -> float:
+        """Return the latency of a link or route, by default the file's."""
         return (fields if LATENCY in fields else self._fields).number(LATENCY, zero=True)
 
-    def _new(self, fields: Fields, name: str, speed: float) -> Link:
+    def _add_link(self, fields: JsonFields, name: str, speed: float) -> Link:
         if name in self._links:
-            fields.refuse(f"two links are called {name!r}: give each a name of its own")
+            fields.raise_error(f"two links are called {name!r}: give each a name of its own")
         self._links[name] = Link(name, speed)
         return self._links[name]
 
-    def _given_name(self, fields: Fields) -> str:
+    def _read_name(self, fields: JsonFields) -> str:
         fields.value("name", "one, or a link's ends, from and to")
         name = fields.text("name", "")
-        return name if name.strip() else fields.refuse(f"name is {name!r}: give one")
+        return name if name.strip() else fields.raise_error(f"name is {name!r}: give one")
 
-    def _node(self, where: str, value: Any) -> Node:
-        """A device by its number, or a switch by its name."""
+    def _check_node(self, where: str, value: Any) -> Node:
+        """Return a device by its number, or a switch by its name."""
         if not isinstance(value, str):
-            return self._device(where, value, " and no switch" if self._switches else "")
+            return self._check_device(where, value, " and no switch" if self._switches else "")
         if value not in self._switches:
-            why = unknown("switch", value[:60], self._switches) if self._switches else (
-                f"{shown(value)} is none of the switches, as the file has none"
+            reason = unknown("switch", value[:60], self._switches) if self._switches else (
+                f"{format_value(value)} is none of the switches, as the file has none"
             )  # fmt: skip
-            raise ScheduleError(f"{where}: {why}; devices are numbers without quotes")
+            raise ScheduleError(f"{where}: {reason}; devices are numbers without quotes")
         return value
 
-    def _device(self, where: str, value: Any, nor: str = "") -> int:
+    def _check_device(self, where: str, value: Any, alternative: str = "") -> int:
         if not (type(value) is int and 0 <= value < self._devices):
             raise ScheduleError(
-                f"{where}: {shown(value)} is no device{nor}: choose 0 to {self._devices - 1}"
+                f"{where}: {format_value(value)} is no device{alternative}: choose 0 to "
+                f"{self._devices - 1}"
             )
         return value
 
     # --- routes and parts
 
-    def _written_routes(self) -> Dict[Pair, Route]:
+    def _read_routes(self) -> Dict[Pair, Route]:
         routes: Dict[Pair, Route] = {}
 
         def add(where: str, item: Any) -> None:
-            fields = Fields(where, item, OF_ROUTE)
+            fields = JsonFields(where, item, ROUTE_KEYS)
             src, dst = (
-                self._device(f"{where}: {key}", fields.value(key, "a device's number"))
+                self._check_device(f"{where}: {key}", fields.value(key, "a device's number"))
                 for key in ("from", "to")
             )
-            names = fields.items("links", self._known_link, MOST_ENTRIES)
+            names = fields.items("links", self._find_link, MAX_ENTRIES)
             if src == dst or not names:
-                fields.refuse(
+                fields.raise_error(
                     f"from {src} to {dst} over {len(names)} links: give two devices, and the names "
                     "of all links on the way"
                 )
             if (src, dst) in routes:
-                fields.refuse(f"it is the second one from {src} to {dst}: give one")
-            routes[src, dst] = Route(tuple(names), self._latency(fields))
+                fields.raise_error(f"it is the second one from {src} to {dst}: give one")
+            routes[src, dst] = Route(tuple(names), self._read_latency(fields))
 
-        self._fields.items("routes", add, MOST_ENTRIES)
+        self._fields.items("routes", add, MAX_ENTRIES)
         return routes
 
-    def _known_link(self, where: str, value: Any) -> Link:
+    def _find_link(self, where: str, value: Any) -> Link:
         if not isinstance(value, str):
-            raise ScheduleError(f"{where}: {shown(value)} is no link: give the name of one")
+            raise ScheduleError(f"{where}: {format_value(value)} is no link: give the name of one")
         if value not in self._links:
             raise ScheduleError(f"{where}: {unknown('link', value[:60], self._links)}")
         return self._links[value]
 
-    def _parts(self, key: str) -> Tuple[Tuple[int, ...], ...]:
-        """Groups or hosts, in which every device is once; none where the key is left out."""
+    def _read_partition(self, key: str) -> Tuple[Tuple[int, ...], ...]:
+        """Return groups or hosts, which contain every device once; empty if the key is missing."""
 
         def members(where: str, item: Any) -> Tuple[int, ...]:
             if not (isinstance(item, list) and item):
-                raise ScheduleError(f"{where}: {shown(item)} is no list of devices, as [0, 1]")
-            return tuple(self._device(where, each) for each in item)
+                raise ScheduleError(
+                    f"{where}: {format_value(item)} is no list of devices, as [0, 1]"
+                )
+            return tuple(self._check_device(where, device) for device in item)
 
         parts = tuple(self._fields.items(key, members, self._devices))
-        found = sorted(device for part in parts for device in part)
-        if parts and found != list(range(self._devices)):
-            self._fields.refuse(
+        devices = sorted(device for part in parts for device in part)
+        if parts and devices != list(range(self._devices)):
+            self._fields.raise_error(
                 f"{key}: give every device, 0 to {self._devices - 1}, once, as [[0, 1], [2, 3]]"
             )
         return parts
 
 
-# --- the keys of a JSON object that a person has written, each checked as it is taken
+# --- the keys of a JSON object written by a person, each checked when it is read
 
-LONGEST_NAME, LONGEST_TEXT = 100, 4000  # characters
-# What can be: within it no price overflows. The least, the most, and an example.
+MAX_NAME_LENGTH, MAX_TEXT_LENGTH = 100, 4000  # characters
+# (minimum, maximum, example): within these limits no price overflows
 SPEEDS, SECONDS = (1, 1e18, "25e9"), (0, 1e6, "1e-5")
 _T = TypeVar("_T")
 
 
-class Fields:
-    """One JSON object; ``where``: the file, and the object's place in it, for error messages.
+class JsonFields:
+    """A JSON object whose values are checked when they are read.
 
-    Raises ScheduleError for what is no object, and for keys that are not ``known``; its methods
-    raise it for values that are not what they should be, and for keys that are missing.
+    ``where``: the file and the object's place in it, for messages. Raises ScheduleError if
+    ``content`` is not an object, and for keys not in ``allowed_keys``. The methods raise it for
+    invalid values and missing keys.
     """
 
-    def __init__(self, where: str, content: Any, known: Sequence[str]) -> None:
+    def __init__(self, where: str, content: Any, allowed_keys: Sequence[str]) -> None:
         self.where = where
         if not isinstance(content, dict):
-            self.refuse(f"{shown(content)} is no object: give {{...}} with {', '.join(known)}")
+            self.raise_error(
+                f"{format_value(content)} is no object: give {{...}} with {', '.join(allowed_keys)}"
+            )
         for key in content:
-            if key not in known:
-                self.refuse(unknown("key", key[:LONGEST_NAME], known))
+            if key not in allowed_keys:
+                self.raise_error(unknown("key", key[:MAX_NAME_LENGTH], allowed_keys))
         self._content: Mapping[str, Any] = content
 
     def __contains__(self, key: str) -> bool:
         return key in self._content
 
-    def refuse(self, why: str) -> NoReturn:
-        """Raise the ScheduleError that says why, and where it stands."""
-        raise ScheduleError(f"{self.where}: {why}")
+    def raise_error(self, reason: str) -> NoReturn:
+        """Raise a ScheduleError that names the place and the reason."""
+        raise ScheduleError(f"{self.where}: {reason}")
 
-    def value(self, key: str, wanted: str) -> Any:
-        """What stands under ``key``; ``wanted``: what to give where nothing does."""
+    def value(self, key: str, expected: str) -> Any:
+        """Return the value of ``key``. Messages for a missing key name what is ``expected``."""
         if key not in self._content:
-            self.refuse(f"{key} is missing: give {wanted}")
+            self.raise_error(f"{key} is missing: give {expected}")
         return self._content[key]
 
-    def number(self, key: str, otherwise: Optional[float] = None, *, zero: bool = False) -> float:
-        """A number of bytes/s, or of seconds, which may be ``zero``.
-
-        ``otherwise``: where the key is left out.
-        """
-        if otherwise is not None and key not in self._content:
-            return otherwise
-        least, most, example = SECONDS if zero else SPEEDS
-        wanted = f"a number from {least:g} to {most:g}"
-        value = self.value(key, wanted)
+    def number(self, key: str, default: Optional[float] = None, *, zero: bool = False) -> float:
+        """Return bytes/s, or seconds, which may be ``zero``; ``default`` if the key is missing."""
+        if default is not None and key not in self._content:
+            return default
+        minimum, maximum, example = SECONDS if zero else SPEEDS
+        expected = f"a number from {minimum:g} to {maximum:g}"
+        value = self.value(key, expected)
         try:
             number = float(value) if type(value) in (int, float) else math.nan
         except OverflowError:
             number = math.nan
-        if not least <= number <= most:
-            self.refuse(f"{key} is {shown(value)}: give {wanted}, such as {example}")
+        if not minimum <= number <= maximum:
+            self.raise_error(f"{key} is {format_value(value)}: give {expected}, such as {example}")
         return number
 
-    def count(self, key: str, most: int) -> int:
-        """A whole number from 1 to ``most``."""
-        value = self.value(key, f"a whole number, 1 to {most}")
-        if not (type(value) is int and 1 <= value <= most):
-            self.refuse(f"{key} is {shown(value)}: give a whole number, 1 to {most}")
+    def count(self, key: str, maximum: int) -> int:
+        """Return an integer from 1 to ``maximum``."""
+        value = self.value(key, f"a whole number, 1 to {maximum}")
+        if not (type(value) is int and 1 <= value <= maximum):
+            self.raise_error(f"{key} is {format_value(value)}: give a whole number, 1 to {maximum}")
         return value
 
-    def text(self, key: str, otherwise: str, longest: int = LONGEST_NAME) -> str:
-        """Text on one line, or ``otherwise``, where the key is left out."""
-        value = self._content.get(key, otherwise)
-        if not (isinstance(value, str) and value.isprintable() and len(value) <= longest):
-            self.refuse(
-                f"{key} is {shown(value)}: give text on one line, up to {longest} characters"
+    def text(self, key: str, default: str, max_length: int = MAX_NAME_LENGTH) -> str:
+        """Return text on one line, or ``default`` if the key is missing."""
+        value = self._content.get(key, default)
+        if not (isinstance(value, str) and value.isprintable() and len(value) <= max_length):
+            self.raise_error(
+                f"{key} is {format_value(value)}: give text on one line, up to {max_length} "
+                "characters"
             )
         return value
 
-    def items(self, key: str, read: Callable[[str, Any], _T], most: int) -> List[_T]:
-        """A list of up to ``most``, empty where the key is left out.
+    def items(self, key: str, read: Callable[[str, Any], _T], max_count: int) -> List[_T]:
+        """Return a list of up to ``max_count`` items, empty if the key is missing.
 
-        ``read(where, item)`` makes each.
+        ``read(where, item)`` converts each item.
         """
         value = self._content.get(key, [])
         if not isinstance(value, list):
-            self.refuse(f"{key} is {shown(value)}: give a list, [...]")
-        if len(value) > most:
-            self.refuse(f"{key} has {len(value)} entries: give up to {most}")
-        return [read(f"{self.where}: {key}[{place}]", item) for place, item in enumerate(value)]
+            self.raise_error(f"{key} is {format_value(value)}: give a list, [...]")
+        if len(value) > max_count:
+            self.raise_error(f"{key} has {len(value)} entries: give up to {max_count}")
+        return [read(f"{self.where}: {key}[{index}]", item) for index, item in enumerate(value)]
 
 
-def shown(value: Any) -> str:
-    """A value of a file in an error message, where it need not be whole."""
+def format_value(value: Any) -> str:
+    """Return a value of a file, possibly shortened, for a message."""
     text = repr(value) if isinstance(value, (str, int, float, type(None))) else str(type(value))
     if isinstance(value, (dict, list)):
         text = ("an object" if isinstance(value, dict) else "a list") + f" of {len(value)}"
     return text if len(text) <= 60 else f"{text[:40]}..."
 
 
-# --- routes over wires: of all ways the one with the fewest hops, then the widest
+# --- routes over wires: the path with the fewest hops, then the highest bandwidth
 #
-# Switches forward, and devices do not: a message from one device to another passes none in between.
+# Switches forward messages, and devices do not: a path passes no devices in between.
 
 Node = Union[int, str]  # a device, by its number, or a switch
 
 
 class Wire(NamedTuple):
-    """One direction of a wire from node to node, and the latency of a message that passes it."""
+    """A wire in one direction between two nodes, and its latency."""
 
     src: Node
     dst: Node
@@ -510,58 +533,61 @@ class Wire(NamedTuple):
 
 
 class _WirePath(NamedTuple):
-    """Some wires one after the other."""
+    """Consecutive wires."""
 
     links: Tuple[Link, ...] = ()
     latency_s: float = 0.0
     bytes_per_s: float = INFINITE
 
-    def on(self, wire: Wire, buses: Mapping[Node, Link]) -> _WirePath:
-        """The way that goes on along ``wire``, and through what it leads to."""
+    def extend(self, wire: Wire, buses: Mapping[Node, Link]) -> _WirePath:
+        """Return the path extended by ``wire`` and the bus of the switch at its end."""
         links = [wire.link, *([buses[wire.dst]] if wire.dst in buses else [])]
-        slowest = min(link.bytes_per_s for link in links)
+        bytes_per_s = min(link.bytes_per_s for link in links)
         return _WirePath(
             (*self.links, *links),
             max(self.latency_s, wire.latency_s),
-            min(self.bytes_per_s, slowest),
+            min(self.bytes_per_s, bytes_per_s),
         )
 
 
 def shortest_routes(
     world_size: int, wires: Sequence[Wire], buses: Mapping[Node, Link]
 ) -> Dict[Pair, Route]:
-    """A route for every pair of devices that wires lead from and to; the others have none.
+    """Return a route for every pair of devices that wires connect.
 
-    ``buses``: the link that every message through a switch passes, of those that have one. A
-    message's latency is the largest on its way: it is started once. Of ways that are alike, it is
-    that whose wires come first.
+    ``buses``: the link that every message through a switch passes, for switches that have one. The
+    latency of a message is the largest on its path, because it is started once. Ties go to the
+    wires that come first.
     """
-    leaving: DefaultDict[Node, List[Wire]] = defaultdict(list)
+    wires_from: DefaultDict[Node, List[Wire]] = defaultdict(list)
     for wire in wires:
-        leaving[wire.src].append(wire)
+        wires_from[wire.src].append(wire)
     routes = {}
     for src in range(world_size):
-        for dst, way in _ways(src, leaving, buses).items():
-            routes[src, dst] = Route(way.links, way.latency_s)
+        for dst, path in _find_best_paths(src, wires_from, buses).items():
+            routes[src, dst] = Route(path.links, path.latency_s)
     return routes
 
 
-def _ways(
-    src: int, leaving: Mapping[Node, Sequence[Wire]], buses: Mapping[Node, Link]
+def _find_best_paths(
+    src: int, wires_from: Mapping[Node, Sequence[Wire]], buses: Mapping[Node, Link]
 ) -> Dict[int, _WirePath]:
-    """The best way from ``src`` to every device that it reaches: breadth first."""
-    found: Dict[int, _WirePath] = {}
-    reached: Dict[Node, _WirePath] = {src: _WirePath()}
-    ends: Set[Node] = {src}
-    while reached:
-        longer: Dict[Node, _WirePath] = {}
-        for node, way in reached.items():
-            for wire in leaving.get(node, ()):
-                if wire.dst not in ends:
-                    on = way.on(wire, buses)
-                    if wire.dst not in longer or on.bytes_per_s > longer[wire.dst].bytes_per_s:
-                        longer[wire.dst] = on
-        ends.update(longer)
-        found.update({node: way for node, way in longer.items() if isinstance(node, int)})
-        reached = {node: way for node, way in longer.items() if isinstance(node, str)}
-    return found
+    """Return the best path from ``src`` to every device that it reaches, breadth first."""
+    paths: Dict[int, _WirePath] = {}
+    frontier: Dict[Node, _WirePath] = {src: _WirePath()}
+    visited: Set[Node] = {src}
+    while frontier:
+        next_frontier: Dict[Node, _WirePath] = {}
+        for node, path in frontier.items():
+            for wire in wires_from.get(node, ()):
+                if wire.dst not in visited:
+                    extended = path.extend(wire, buses)
+                    if (
+                        wire.dst not in next_frontier
+                        or extended.bytes_per_s > next_frontier[wire.dst].bytes_per_s
+                    ):
+                        next_frontier[wire.dst] = extended
+        visited.update(next_frontier)
+        paths.update({node: path for node, path in next_frontier.items() if isinstance(node, int)})
+        frontier = {node: path for node, path in next_frontier.items() if isinstance(node, str)}
+    return paths

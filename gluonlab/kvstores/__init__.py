@@ -1,18 +1,19 @@
-"""KVSTORES, the kvstores by name; an unknown name is an error.
+"""The kvstores by name, which sum gradients over devices and processes.
 
-MXNet itself silently turns a misspelled name into a plain local store. A store's module is imported
-when the store is made: ``device`` needs no schedules, topologies or solvers.
+MXNet itself silently replaces a misspelled name by a plain local store; `check_kvstore` raises.
+A store's module is imported only when the store is created, because ``device`` needs no schedules,
+topologies or solvers.
 
-=======================================  ==================  ======================================
-store                                    module              who sums
-=======================================  ==================  ======================================
-device, local, nccl                      `native`            MXNet
-star ... hierarchical, multi_ring, auto  `schedule`          a schedule of `gluonlab.collectives`
-sharded-optimizer                        `sharded`           the halves of one, and it updates
-several processes                        `group_store`       one of these, then a group (`groups`)
-=======================================  ==================  ======================================
+=======================================  =====================  ===================================
+store                                    module                 how gradients are summed
+=======================================  =====================  ===================================
+device, local, nccl                      `mxnet_stores`         by MXNet
+star ... hierarchical, multi_ring, auto  `schedule_stores`      by a schedule of `collectives`
+sharded-optimizer                        `sharded_optimizer`    reduce-scatter, update, all-gather
+several processes                        `process_group_store`  by a store above, then over a group
+=======================================  =====================  ===================================
 
-`summing` is what those have in common that plan their sums themselves.
+`allreduce_store` is the base class of all stores except ``device`` and ``local``.
 """
 
 from __future__ import annotations
@@ -34,43 +35,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KVStoreKind:
-    """One way to sum gradients over devices."""
+    """An entry of `KVSTORES`."""
 
-    create: "Callable[[str, Optional[str]], KVStoreBase]"  # of its name, and a topology's
+    create: "Callable[[str, Optional[str]], KVStoreBase]"  # (name, name of a topology)
     summary: str
-    places: bool = False  # it runs a schedule, whose ranks devices play by their links
+    uses_topology: bool = False  # runs a schedule, whose ranks are assigned to devices by links
     gpus_only: bool = False
-    compresses: bool = False
+    supports_compression: bool = False
 
 
-HOROVOD = "horovod"  # a backend of `gluonlab.launch`; the others are stores of MXNet's
+HOROVOD = "horovod"  # a backend of `gluonlab.launch`; MXNet has no such store
 
 
-def _native(name: str, topology: Optional[str]) -> "KVStoreBase":
-    from gluonlab.kvstores.mxnet_stores import NativeKVStore
+def _create_mxnet_store(name: str, topology: Optional[str]) -> "KVStoreBase":
+    from gluonlab.kvstores.mxnet_stores import MXNetKVStore
 
-    return NativeKVStore(name)
+    return MXNetKVStore(name)
 
 
-def _scheduled(name: str, topology: Optional[str]) -> "KVStoreBase":
+def _create_schedule_store(name: str, topology: Optional[str]) -> "KVStoreBase":
     from gluonlab.kvstores.schedule_stores import ScheduleKVStore
 
     return ScheduleKVStore(name, topology=topology)
 
 
-def _for_links(name: str, topology: Optional[str]) -> "KVStoreBase":
-    from gluonlab.kvstores.schedule_stores import ForLinksKVStore
+def _create_topology_aware_store(name: str, topology: Optional[str]) -> "KVStoreBase":
+    from gluonlab.kvstores.schedule_stores import TopologyAwareKVStore
 
-    return ForLinksKVStore(name, topology)
+    return TopologyAwareKVStore(name, topology)
 
 
-def _sharded_optimizer(name: str, topology: Optional[str]) -> "KVStoreBase":
+def _create_sharded_optimizer_store(name: str, topology: Optional[str]) -> "KVStoreBase":
     from gluonlab.kvstores.sharded_optimizer import ShardedKVStore
 
     return ShardedKVStore(topology=topology)
 
 
-def _nccl(name: str, topology: Optional[str]) -> "KVStoreBase":
+def _create_nccl_store(name: str, topology: Optional[str]) -> "KVStoreBase":
     import mxnet as mx
 
     if not mx.runtime.Features().is_enabled("NCCL"):
@@ -83,55 +84,59 @@ def _nccl(name: str, topology: Optional[str]) -> "KVStoreBase":
     return NcclKVStore()
 
 
-def _by_schedule(summary: str, create: Any = _scheduled) -> KVStoreKind:
-    return KVStoreKind(create, summary, places=True)
+def _schedule_kind(summary: str, create: Any = _create_schedule_store) -> KVStoreKind:
+    return KVStoreKind(create, summary, uses_topology=True)
 
 
 KVSTORES: Dict[str, KVStoreKind] = {
     "device": KVStoreKind(
-        _native,
+        _create_mxnet_store,
         "each bucket is summed on one of the devices, the buckets spread over all of them",
-        compresses=True,
+        supports_compression=True,
     ),
-    "local": KVStoreKind(_native, "every bucket is summed on the CPU"),
+    "local": KVStoreKind(_create_mxnet_store, "every bucket is summed on the CPU"),
     "nccl": KVStoreKind(
-        _nccl,
+        _create_nccl_store,
         "NCCL, as MXNet uses it: reduced to the first GPU, "
         "broadcast from there (a CUDA build of MXNet only)",
         gpus_only=True,
     ),
     # all of `gluonlab.collectives.algorithms.ALGORITHMS`
-    "star": _by_schedule("from scratch: everything to the first device, and back"),
-    "sharded": _by_schedule("from scratch: each device sums its own chunk"),
-    "tree": _by_schedule("from scratch: up a binary tree, and down again"),
-    "double_tree": _by_schedule("from scratch: two binary trees, half of the chunks each"),
-    "ring": _by_schedule("from scratch: chunks travel around a ring, twice"),
-    "bidirectional_ring": _by_schedule("from scratch: two rings, one in each direction"),
-    "halving_doubling": _by_schedule("from scratch: partners exchange halves, then double them"),
-    "hierarchical": _by_schedule("from scratch: within groups, between groups, within groups"),
-    # all of `gluonlab.collectives.topology_aware.FOR_LINKS`
-    "multi_ring": _by_schedule(
-        "from scratch: as many rings as the links carry at once", _for_links
+    "star": _schedule_kind("from scratch: everything to the first device, and back"),
+    "sharded": _schedule_kind("from scratch: each device sums its own chunk"),
+    "tree": _schedule_kind("from scratch: up a binary tree, and down again"),
+    "double_tree": _schedule_kind("from scratch: two binary trees, half of the chunks each"),
+    "ring": _schedule_kind("from scratch: chunks travel around a ring, twice"),
+    "bidirectional_ring": _schedule_kind("from scratch: two rings, one in each direction"),
+    "halving_doubling": _schedule_kind("from scratch: partners exchange halves, then double them"),
+    "hierarchical": _schedule_kind("from scratch: within groups, between groups, within groups"),
+    # all of `gluonlab.collectives.topology_aware.TOPOLOGY_AWARE`
+    "multi_ring": _schedule_kind(
+        "from scratch: as many rings as the links carry at once", _create_topology_aware_store
     ),
-    "synthesised": _by_schedule(
-        "from scratch: schedules that a solver has found for the links, by size", _for_links
+    "synthesised": _schedule_kind(
+        "from scratch: schedules that a solver has found for the links, by size",
+        _create_topology_aware_store,
     ),
-    "auto": _by_schedule(
-        "the one with the lowest price for the links, of all these schedules, by size", _for_links
+    "auto": _schedule_kind(
+        "the one with the lowest price for the links, of all these schedules, by size",
+        _create_topology_aware_store,
     ),
     "sharded-optimizer": KVStoreKind(
-        _sharded_optimizer,
+        _create_sharded_optimizer_store,
         "each device updates its share of the weights and keeps its state",
-        places=True,
+        uses_topology=True,
     ),
 }
-FOR_LINKS = tuple(name for name, kind in KVSTORES.items() if kind.create is _for_links)
+TOPOLOGY_AWARE = tuple(
+    name for name, kind in KVSTORES.items() if kind.create is _create_topology_aware_store
+)
 
 
 def check_kvstore(name: str) -> None:
-    """Raise KVStoreError, with the choices, when no kvstore has this name."""
+    """Raise KVStoreError, with the choices, if no kvstore has this name."""
     if not isinstance(name, str) or name not in KVSTORES:
-        backend = _backend_of(str(name).lower())
+        backend = _find_launch_backend(str(name).lower())
         if backend is not None:
             own_loop = f"; in your own loop, use mx.kv.create({backend!r})"
             raise KVStoreError(
@@ -141,8 +146,8 @@ def check_kvstore(name: str) -> None:
         raise KVStoreError(unknown("kvstore", name, KVSTORES))
 
 
-def _backend_of(name: str) -> Optional[str]:
-    """The backend of `gluonlab.launch` that is meant by a store of MXNet's for processes."""
+def _find_launch_backend(name: str) -> Optional[str]:
+    """Return the backend of `gluonlab.launch` that replaces MXNet's store ``name``, if any."""
     if name == HOROVOD:
         return name
     if name in ("byteps", "p3", "ps"):
@@ -160,16 +165,26 @@ def _backend_of(name: str) -> Optional[str]:
 def make_kvstore(
     name: str, ctxs: "Sequence[Context]" = (), topology: Optional[str] = None
 ) -> "KVStoreBase":
-    """A new kvstore that sums over the devices ``ctxs``, for gluon.Trainer or BucketedTrainer.
+    """Return a new kvstore that sums over devices, for gluon.Trainer or BucketedTrainer.
 
-    ``gluon.Trainer(..., kvstore=make_kvstore("device"))``. A store made of a schedule places GPUs
-    by the links that NVML reports when it first sums over three or more of them; ``topology`` names
-    a machine of `gluonlab.collectives.named_topologies`, or a file, ``m.json``, whose links count
-    instead.
-    Raises KVStoreError for an unknown name, with the choices, for a store that this MXNet was built
-    without, for one that cannot sum over these devices, for a topology that has not so many, and
-    for one that the store has no use for; ScheduleError for an unknown topology; DeviceError for
-    what is not a list of devices, each of them once.
+    Stores that run a schedule place GPUs by the links that NVML reports. They do that when they
+    first sum over three or more GPUs.
+
+    Args:
+        name: a kvstore of `KVSTORES`, such as ``"device"`` or ``"ring"``.
+        ctxs: the devices, each of them once. If given, the devices are checked now.
+        topology: a machine of `gluonlab.collectives.named_topologies`, or a file, ``m.json``.
+            Its links are used instead of the links of this machine.
+
+    Returns:
+        The kvstore: ``gluon.Trainer(..., kvstore=make_kvstore("device"))``.
+
+    Raises:
+        KVStoreError: for an unknown name, a store that this MXNet was built without, a store that
+            cannot sum over these devices, a topology with fewer devices, or a topology for a store
+            that runs no schedule.
+        ScheduleError: for an unknown topology.
+        DeviceError: if ``ctxs`` is not a list of distinct devices.
     """
     check_kvstore(name)
     ctxs = listed(ctxs) if ctxs else ()
@@ -180,12 +195,12 @@ def make_kvstore(
         )
     store = KVSTORES[name].create(name, topology)
     if topology is not None and ctxs:
-        store.placement(ctxs)  # whether it has these devices
+        store.placement(ctxs)  # raises if the topology has fewer devices
     return store
 
 
 def check_topology(topology: Optional[str], kvstore: str) -> None:
-    """Check that ``topology`` is known, and that ``kvstore`` can be placed by it.
+    """Check that ``topology`` is known, and that ``kvstore`` runs a schedule.
 
     Raises ScheduleError for an unknown topology, KVStoreError for a store that runs no schedule.
     """
@@ -194,22 +209,24 @@ def check_topology(topology: Optional[str], kvstore: str) -> None:
     from gluonlab.collectives.named_topologies import make_topology
 
     make_topology(topology)
-    if not KVSTORES[kvstore].places:
-        able = ", ".join(name for name, kind in KVSTORES.items() if kind.places)
+    if not KVSTORES[kvstore].uses_topology:
+        choices = ", ".join(name for name, kind in KVSTORES.items() if kind.uses_topology)
         raise KVStoreError(
-            f"topology {topology!r}: kvstore {kvstore!r} is MXNet's own, which nobody can place: "
-            f"choose one of {able}, or leave the topology out"
+            f"topology {topology!r}: kvstore {kvstore!r} is built into MXNet and ignores "
+            f"topologies: choose one of {choices}, or leave the topology out"
         )
 
 
-def placement_of(
+def find_placement(
     store: Any, ctxs: "Sequence[Context]", copies: "Sequence[Sequence[Context]]"
 ) -> "Optional[Placement]":
-    """Which of the devices plays which rank in a store's schedule; None where none was placed.
+    """Return the rank of each device in a store's schedule, or None if no device was placed.
 
     ``copies``: the devices of each copy of the network.
     """
-    from gluonlab.kvstores.allreduce_store import SummingKVStore
+    from gluonlab.kvstores.allreduce_store import AllreduceKVStore
 
-    placed = store.placed_for(ctxs, copies) if isinstance(store, SummingKVStore) else None
-    return placed if placed is not None and placed.why else None
+    placement = (
+        store.placement_for_training(ctxs, copies) if isinstance(store, AllreduceKVStore) else None
+    )
+    return placement if placement is not None and placement.reason else None

@@ -1,10 +1,10 @@
-"""`SummingKVStore`, the base of the stores that plan their sums themselves.
+"""`AllreduceKVStore`, the base class of kvstores that plan their own allreduce.
 
-It has MXNet's API, for gluon.Trainer. It plans the sums of a call once for its arrays
-(`PushPullPlan`), and then runs them as often as wanted. A store that inherits from it says how
-arrays are summed over the ranks: by a schedule (`schedule`, `sharded`), over processes
-(`group_store`), or by NCCL (`native.NcclKVStore`). ``device`` and ``local`` do not inherit from it:
-MXNet sums there, see `native`.
+The class has MXNet's API, for gluon.Trainer. It plans the allreduce of a call once for its arrays
+(`PushPullPlan`) and then repeats it. A subclass defines how arrays are summed over the ranks:
+by a schedule (`schedule_stores`, `sharded_optimizer`), over processes (`process_group_store`), or
+by NCCL (`mxnet_stores.NcclKVStore`). ``device`` and ``local`` are not subclasses: see
+`mxnet_stores`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import (
     Any,
     Callable,
     Dict,
-    Iterator,
     List,
     NamedTuple,
     Optional,
@@ -34,26 +33,26 @@ from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.gpu.cuda import enable_peer_access
 
 Keys = Tuple[Any, ...]
-Made = TypeVar("Made")
+ReturnType = TypeVar("ReturnType")
 
 SHARDED = "sharded-optimizer"
 
 Call = Callable[[], None]
-# for each rank, its arrays, which lie on a device of its own; all ranks' are alike
-Ranks = List[List[nd.NDArray]]
+# arrays[rank][i]: each rank has another device, and array i has the same shape on all ranks
+ArraysByRank = List[List[nd.NDArray]]
 
 
-class Summing(Protocol):
-    """Something that sums given arrays over the ranks, such as `Executor`."""
+class AllreduceExecutor(Protocol):
+    """An allreduce of fixed arrays over the ranks, such as `Executor`."""
 
     transfers_run: int
 
     def run(self, priority: int = 0) -> None:
-        """Queue it: each array becomes the sum of its like on all ranks. Nothing waits for it."""
+        """Queue the allreduce, which replaces each array by its sum over the ranks, and return."""
 
 
-class Entry(NamedTuple):
-    """A key, its values, and what its sum is left in."""
+class PushPullEntry(NamedTuple):
+    """A key with its values and the arrays that get their sum."""
 
     key: Any
     values: List[nd.NDArray]
@@ -61,70 +60,70 @@ class Entry(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Rank r is played by ``ctxs[order[r]]``; ``why`` says by what it was chosen.
+    """The device of each rank: rank r runs on ``ctxs[order[r]]``.
 
-    It is empty where there was nothing to choose. ``schedules``: where they were made for the
-    links, which of them sums from how many bytes on.
+    ``reason`` names the links that decided; it is empty if there was nothing to choose.
+    ``schedules``, if they were made for the links: the schedules by size of the arrays.
     """
 
     order: Tuple[int, ...]
-    why: str = ""
+    reason: str = ""
     schedules: Tuple[str, ...] = ()
 
-    def settings(self, ctxs: "Sequence[mx.Context]") -> Dict[str, Any]:
-        """As plain values, for config.json."""
+    def to_json(self, ctxs: "Sequence[mx.Context]") -> Dict[str, Any]:
+        """Return the placement as plain values, for config.json."""
         if self.schedules:
-            return {"placed": self.why, "schedules": list(self.schedules)}
-        return {"placed": self.why, "order": [str(ctxs[device]) for device in self.order]}
+            return {"placed": self.reason, "schedules": list(self.schedules)}
+        return {"placed": self.reason, "order": [str(ctxs[device]) for device in self.order]}
 
-    def in_words(self, ctxs: "Sequence[mx.Context]") -> str:
-        """``order gpu(0) gpu(3) ..., by the links that NVML reports``.
+    def describe(self, ctxs: "Sequence[mx.Context]") -> str:
+        """Return, for example, ``order gpu(0) gpu(3) ..., by the links that NVML reports``.
 
-        The text is empty where there was nothing to choose.
+        The text is empty if there was nothing to choose.
         """
         if self.schedules:
-            return f"{', '.join(self.schedules)}, {self.why}"
+            return f"{', '.join(self.schedules)}, {self.reason}"
         devices = " ".join(str(ctxs[device]) for device in self.order)
-        return f"order {devices}, {self.why}" if self.why else ""
+        return f"order {devices}, {self.reason}" if self.reason else ""
 
 
-def refusal(what: str, instead: str) -> Callable[..., None]:
-    """A method that a store which only sums does not have: it raises KVStoreError."""
+def unsupported_method(problem: str, advice: str) -> Callable[..., None]:
+    """Return a method that raises KVStoreError, because the store only sums."""
 
-    def refuse(self: SummingKVStore, *given: Any, **options: Any) -> None:
-        raise KVStoreError(f"kvstore {self.type!r} {what}: {instead}")
+    def refuse(self: AllreduceKVStore, *args: Any, **kwargs: Any) -> None:
+        raise KVStoreError(f"kvstore {self.type!r} {problem}: {advice}")
 
-    refuse.__doc__ = f"Raises KVStoreError: {instead}."
+    refuse.__doc__ = f"Raises KVStoreError: {advice}."
     return refuse
 
 
-class SummingKVStore(KVStoreBase):
-    """Sums over the devices of the arrays that it is given, as `executor` does, and keeps nothing.
+class AllreduceKVStore(KVStoreBase):
+    """A store that sums over the devices of its arguments and keeps no values.
 
-    Keys that come in one list are summed together. Give the same list every time: what sums is made
-    when its keys are first used, and again when they come with other arrays. Use a store from one
+    Keys of one list are summed together. Pass the same list every time: an executor is made when
+    its keys are first used, and made again when they come with other arrays. Use a store from one
     thread.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._sums: Dict[Keys, PushPullPlan] = {}
-        self._retired = 0  # transfers of executors that were replaced
+        self._plans: Dict[Keys, PushPullPlan] = {}
+        self._replaced_transfers = 0  # transfers of executors that were replaced
 
-    def executor(self, arrays: Ranks, keys: Keys) -> Summing:
-        """What sums ``arrays[rank]`` over the ranks, in place, each time that it is run.
+    def make_executor(self, arrays: ArraysByRank, keys: Keys) -> AllreduceExecutor:
+        """Return an executor that sums ``arrays[rank]`` over the ranks, in place.
 
-        ``keys``: of the call, for a store that keeps something of theirs from sum to sum. Raises
+        ``keys``: the keys of the call, for a store that keeps state from sum to sum. Raises
         ScheduleError or KVStoreError.
         """
         raise NotImplementedError
 
-    def placed_for(
+    def placement_for_training(
         self, ctxs: Sequence[mx.Context], copies: Sequence[Sequence[mx.Context]]
     ) -> Optional[Placement]:
-        """Which device plays which rank when a run sums; None for a store without ranks to place.
+        """Return the placement of a run's devices, or None for a store without ranks to place.
 
-        ``ctxs``: the run's devices, ``copies``: those of each copy of the network.
+        ``ctxs``: the run's devices. ``copies``: the devices of each copy of the network.
         """
         return None
 
@@ -146,30 +145,30 @@ class SummingKVStore(KVStoreBase):
 
     @property
     def transfers_run(self) -> int:
-        """How many transfers the executors have queued so far; each piece of a chunk counts."""
-        return self._retired + sum(sums.transfers_run for sums in self._sums.values())
+        """Return the number of transfers that were queued so far; each piece of a chunk counts."""
+        return self._replaced_transfers + sum(plan.transfers_run for plan in self._plans.values())
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """Copy ``value``, or its first array, into every array of ``out``.
 
-        Nothing is recorded for autograd. ``key`` may be a list, of values and outs then: all values
-        are read before anything is written. Raises KVStoreError, and changes nothing, when a value
-        does not fit its outs.
+        Nothing is recorded for autograd. ``key`` may be a list; then values and outs are lists. All
+        values are read before anything is written. Raises KVStoreError, and changes nothing, if a
+        value does not fit its outs.
         """
         entries = [
-            entry._replace(values=entry.values[:1]) for entry in self._entries(key, value, out)
+            entry._replace(values=entry.values[:1]) for entry in self._make_entries(key, value, out)
         ]
         for entry in entries:
-            self._made((entry.key,), partial(check, entry))
+            self._prefix_errors((entry.key,), partial(check_summable, entry))
         sources = [entry.values[0] for entry in entries]
-        elsewhere = [
+        copied_values = [
             value
             for (_, [value], outs) in entries
             if not any(same_memory(value, out) for out in outs)
         ]
-        _enable_peers(entries)
+        _enable_peer_access(entries)
         with autograd.pause():
-            if share_memory([out for entry in entries for out in entry.outs], elsewhere):
+            if share_memory([out for entry in entries for out in entry.outs], copied_values):
                 sources = [source.copy() for source in sources]
             for source, entry in zip(sources, entries):
                 for out in entry.outs:
@@ -179,110 +178,120 @@ class SummingKVStore(KVStoreBase):
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Leave the sum of ``value``, one array per device, in each of them, or in ``out``.
 
-        All get the same bits. ``key`` may be a list, of values and outs then. Arrays may come
-        several times and share memory, see `PushPullPlan`. Nothing is recorded for
-        autograd. Raises KVStoreError, and changes nothing, when the arrays cannot be summed.
+        All devices get the same bits. ``key`` may be a list; then values and outs are lists. Arrays
+        may come several times and share memory, see `PushPullPlan`. Nothing is recorded for
+        autograd. Raises KVStoreError, and changes nothing, if the arrays cannot be summed.
         """
-        entries = self._entries(key, value, value if out is None else out)
+        entries = self._make_entries(key, value, value if out is None else out)
         if entries:
-            self._sums_of(entries).run(priority)
+            self._plan_for(entries).run(priority)
 
-    set_optimizer = refusal(
+    set_optimizer = unsupported_method(
         "has no optimizer",
         "update on the devices (update_on_kvstore=False), or choose sharded-optimizer",
     )
-    init = refusal("has no init", "broadcast(key, value, out) copies a value to all devices")
-    push = refusal("has no push", "pushpull(key, value, out) sums")
-    pull = refusal("has no pull", "pushpull(key, value, out) sums")
-    row_sparse_pull = refusal("has no row_sparse_pull", "choose device or local for sparse arrays")
-    save_optimizer_states = refusal("has no optimizer states", "trainer.save_states saves its own")
-    load_optimizer_states = refusal("has no optimizer states", "trainer.load_states loads its own")
-    _set_updater = refusal("has no updater", "update what pushpull(key, value) leaves")
-    set_gradient_compression = refusal(
+    init = unsupported_method(
+        "has no init", "broadcast(key, value, out) copies a value to all devices"
+    )
+    push = unsupported_method("has no push", "pushpull(key, value, out) sums")
+    pull = unsupported_method("has no pull", "pushpull(key, value, out) sums")
+    row_sparse_pull = unsupported_method(
+        "has no row_sparse_pull", "choose device or local for sparse arrays"
+    )
+    save_optimizer_states = unsupported_method(
+        "has no optimizer states", "trainer.save_states saves its own"
+    )
+    load_optimizer_states = unsupported_method(
+        "has no optimizer states", "trainer.load_states loads its own"
+    )
+    _set_updater = unsupported_method("has no updater", "update what pushpull(key, value) leaves")
+    set_gradient_compression = unsupported_method(
         "cannot compress gradients", "choose device, or leave compression out"
     )
 
     def _barrier(self) -> None:
-        """There are no other workers to wait for."""
+        """Do nothing, because there are no other workers to wait for."""
 
-    def _entries(self, key: Any, value: Any, out: Any) -> List[Entry]:
-        """Each key with its values and outs."""
+    def _make_entries(self, key: Any, value: Any, out: Any) -> List[PushPullEntry]:
+        """Return each key with its values and outs."""
         name = self.type
-        if not isinstance(key, (list, tuple)):  # in every step
-            return [Entry(key, arrays_of(name, key, value), arrays_of(name, key, out))]
-        return [Entry._make(own) for own in by_key(name, key, value, out)]
+        if not isinstance(key, (list, tuple)):  # a short way, because each step takes it
+            return [
+                PushPullEntry(key, to_array_list(name, key, value), to_array_list(name, key, out))
+            ]
+        return [PushPullEntry._make(columns) for columns in group_by_key(name, key, value, out)]
 
-    def _sums_of(self, entries: List[Entry]) -> PushPullPlan:
+    def _plan_for(self, entries: List[PushPullEntry]) -> PushPullPlan:
         keys = tuple(entry.key for entry in entries)
-        sums = self._sums.get(keys)
-        if sums is None or not sums.serves(entries):
-            new = self._made(
-                keys, partial(PushPullPlan, partial(self.executor, keys=keys), entries)
+        plan = self._plans.get(keys)
+        if plan is None or not plan.matches(entries):
+            new = self._prefix_errors(
+                keys, partial(PushPullPlan, partial(self.make_executor, keys=keys), entries)
             )
-            _enable_peers(entries)
-            self._retired += sums.transfers_run if sums is not None else 0
-            sums = self._sums[keys] = new
-        return sums
+            _enable_peer_access(entries)
+            self._replaced_transfers += plan.transfers_run if plan is not None else 0
+            plan = self._plans[keys] = new
+        return plan
 
-    def _made(self, keys: Keys, make: Callable[[], Made]) -> Made:
-        """What ``make`` gives. Its errors name the store, and the keys where they do not."""
+    def _prefix_errors(self, keys: Keys, make: Callable[[], ReturnType]) -> ReturnType:
+        """Return ``make()``. Errors get the name of the store, and the keys if they are missing."""
         try:
             return make()
         except KVStoreError as error:
             raise KVStoreError(f"kvstore {self.type!r}, {error}") from error
         except ScheduleError as error:
-            raise KVStoreError(f"kvstore {self.type!r}, {named(keys)}: {error}") from error
+            raise KVStoreError(f"kvstore {self.type!r}, {format_keys(keys)}: {error}") from error
 
 
-def named(keys: Sequence[Any]) -> str:
-    """The keys, for a message."""
+def format_keys(keys: Sequence[Any]) -> str:
+    """Return the keys as text for a message."""
     return f"key {keys[0]!r}" if len(keys) == 1 else f"keys {', '.join(map(repr, keys))}"
 
 
 def is_sharded(store: Any) -> bool:
-    """Whether ``store`` is a `gluonlab.kvstores.sharded_optimizer.ShardedKVStore`, which updates.
+    """Return whether ``store`` is a `gluonlab.kvstores.sharded_optimizer.ShardedKVStore`.
 
-    Its module, and with it schedules and topologies, is imported only to make one.
+    The class itself would import schedules and topologies.
     """
-    return isinstance(store, SummingKVStore) and store.type == SHARDED
+    return isinstance(store, AllreduceKVStore) and store.type == SHARDED
 
 
-# --- what calls are given
+# --- arguments of calls
 
 
-def is_list(given: Any) -> bool:
-    """Whether MXNet takes this for several keys, or several arrays."""
-    return isinstance(given, (list, tuple))
+def is_list(argument: Any) -> bool:
+    """Return whether MXNet takes the argument for several keys, or several arrays."""
+    return isinstance(argument, (list, tuple))
 
 
-def as_list(given: Any) -> List[Any]:
-    """A list; anything else becomes a list of one."""
-    return list(given) if is_list(given) else [given]
+def as_list(argument: Any) -> List[Any]:
+    """Return the argument as a list; anything else becomes a list of one."""
+    return list(argument) if is_list(argument) else [argument]
 
 
-def by_key(store: str, key: Any, *given: Any) -> List[Tuple[Any, ...]]:
-    """Each key with a list of arrays out of each of ``given``.
+def group_by_key(store: str, key: Any, *arguments: Any) -> List[Tuple[Any, ...]]:
+    """Return (key, arrays, ...) for each key, with a list of arrays out of each argument.
 
-    Raises KVStoreError, which names the ``store``, for other numbers of values than of keys, and
-    for what is no array.
+    Raises KVStoreError, which names the ``store``, for different numbers of values and keys, and
+    for anything that is not an array.
     """
     if not isinstance(key, (list, tuple)):
-        return [(key, *[arrays_of(store, key, values) for values in given])]
+        return [(key, *[to_array_list(store, key, values) for values in arguments])]
     columns = []
-    for values in given:
+    for values in arguments:
         count = len(values) if is_list(values) else 1
         if not is_list(values) or count != len(key):
             raise KVStoreError(
                 f"kvstore {store!r}: {len(key)} keys and {count} values or outs: "
                 "give each key its own"
             )
-        columns.append([arrays_of(store, name, own) for name, own in zip(key, values)])
+        columns.append([to_array_list(store, name, arrays) for name, arrays in zip(key, values)])
     return list(zip(key, *columns))
 
 
-def arrays_of(store: str, key: Any, given: Any) -> List[nd.NDArray]:
-    """The arrays given for a key, as a list. Raises KVStoreError for what is no array."""
-    arrays = list(given) if isinstance(given, (list, tuple)) else [given]
+def to_array_list(store: str, key: Any, argument: Any) -> List[nd.NDArray]:
+    """Return the arrays of a key as a list. Raise KVStoreError for anything else."""
+    arrays = list(argument) if isinstance(argument, (list, tuple)) else [argument]
     for array in arrays:
         if not isinstance(array, nd.NDArray):
             raise KVStoreError(
@@ -291,113 +300,122 @@ def arrays_of(store: str, key: Any, given: Any) -> List[nd.NDArray]:
     return arrays
 
 
-# --- the sums of one call
+# --- the allreduce of one call
 
 
 class PushPullPlan:
-    """``run()`` leaves the sum of each entry's values in its outs, by ``executor``.
+    """The allreduce of one call: ``run()`` leaves the sum of each entry's values in its outs.
 
-    Nothing waits, and nothing is recorded. Values that lie on distinct devices are summed in the
-    outs themselves, where these lie on the same devices and nothing else shares their memory.
-    Others are first copied to where they can be summed, one array for each device of the key.
-    Raises KVStoreError or ScheduleError, and changes nothing, for arrays that cannot be summed.
+    Values on distinct devices are summed in the outs themselves, if the outs lie on the same
+    devices and share no memory with other arrays. Other values are first copied to new arrays, one
+    for each device of the key. Nothing waits, and nothing is recorded for autograd. Raises
+    KVStoreError or ScheduleError, and changes nothing, for arrays that cannot be summed.
     """
 
-    def __init__(self, executor: Callable[[Ranks], Summing], entries: Sequence[Entry]) -> None:
+    def __init__(
+        self,
+        make_executor: Callable[[ArraysByRank], AllreduceExecutor],
+        entries: Sequence[PushPullEntry],
+    ) -> None:
         self._entries = entries
-        self._before: List[Call] = []
-        self._after: List[Call] = []
-        groups: Dict[Tuple[mx.Context, ...], List[List[nd.NDArray]]] = {}  # devices -> arrays
-        merged = list(_merged(entries))
+        self._calls_before: List[Call] = []
+        self._calls_after: List[Call] = []
+        arrays_by_devices: Dict[Tuple[mx.Context, ...], List[List[nd.NDArray]]] = {}
+        merged = _merge_by_key(entries)
         for entry in merged:
-            check(entry)
-        in_place = not _mixed_up(merged)
+            check_summable(entry)
+        in_place = not _outs_overlap(merged)
         for entry in merged:
-            summed = self._in_outs(entry) if in_place and _fits(entry) else self._aside(entry)
-            groups.setdefault(tuple(array.context for array in summed), []).append(summed)
-        by_rank = ([list(rank) for rank in zip(*arrays)] for arrays in groups.values())
-        self._executors = [executor(arrays) for arrays in by_rank]
+            arrays = (
+                self._reduce_in_outs(entry)
+                if in_place and _outs_match_values(entry)
+                else self._reduce_in_new_arrays(entry)
+            )
+            arrays_by_devices.setdefault(tuple(array.context for array in arrays), []).append(
+                arrays
+            )
+        self._executors = [
+            make_executor([list(of_rank) for of_rank in zip(*arrays)])
+            for arrays in arrays_by_devices.values()
+        ]
 
     @property
     def transfers_run(self) -> int:
-        """How many transfers its executors have queued so far."""
+        """Return the number of transfers queued so far."""
         return sum(executor.transfers_run for executor in self._executors)
 
-    def serves(self, entries: Sequence[Entry]) -> bool:
-        """Whether these are the very arrays that it was made for."""
-        return same_entries(self._entries, entries)
+    def matches(self, entries: Sequence[PushPullEntry]) -> bool:
+        """Return whether the plan was made for these very arrays."""
+        return have_same_arrays(self._entries, entries)
 
     def run(self, priority: int = 0) -> None:
         """Queue everything. ``priority``: as in `Executor.run`."""
         with autograd.pause():
-            for call in self._before:
+            for call in self._calls_before:
                 call()
             for executor in self._executors:
                 executor.run(priority)
-            for call in self._after:
+            for call in self._calls_after:
                 call()
 
-    def _in_outs(self, entry: Entry) -> List[nd.NDArray]:
-        """The outs, which get the values first."""
+    def _reduce_in_outs(self, entry: PushPullEntry) -> List[nd.NDArray]:
+        """Return the outs for the sum, and plan to copy the values there first."""
         for value, out in zip(entry.values, entry.outs):
             if value.size and not same_memory(value, out):
-                self._before.append(partial(CopyInto(out).copy, value))
+                self._calls_before.append(partial(CopyInto(out).copy, value))
         return entry.outs
 
-    def _aside(self, entry: Entry) -> List[nd.NDArray]:
-        """New arrays, one for each device, for the sums; the outs are copied from them."""
+    def _reduce_in_new_arrays(self, entry: PushPullEntry) -> List[nd.NDArray]:
+        """Return new arrays for the sum, one for each device, and plan the copies in and out."""
         shape, dtype = entry.values[0].shape, entry.values[0].dtype
-        places: Dict[mx.Context, nd.NDArray] = {}
+        buffers: Dict[mx.Context, nd.NDArray] = {}
         for value in entry.values if entry.values[0].size else ():
-            if value.context in places:
-                self._before.append(partial(AddInto(places[value.context]).add, value))
+            if value.context in buffers:
+                self._calls_before.append(partial(AddInto(buffers[value.context]).add, value))
             else:
-                places[value.context] = nd.empty(shape, value.context, dtype)
-                self._before.append(partial(CopyInto(places[value.context]).copy, value))
-        for out in entry.outs if places else ():
-            source = places.get(out.context, next(iter(places.values())))
-            self._after.append(partial(CopyInto(out).copy, source))
-        return list(places.values()) or entry.values[:1]
+                buffers[value.context] = nd.empty(shape, value.context, dtype)
+                self._calls_before.append(partial(CopyInto(buffers[value.context]).copy, value))
+        for out in entry.outs if buffers else ():
+            source = buffers.get(out.context, next(iter(buffers.values())))
+            self._calls_after.append(partial(CopyInto(out).copy, source))
+        return list(buffers.values()) or entry.values[:1]
 
 
-def same_entries(some: Sequence[Entry], others: Sequence[Entry]) -> bool:
-    """Whether these have the same objects for values and outs, one by one."""
-    return len(some) == len(others) and all(
-        _same(one.values, other.values) and _same(one.outs, other.outs)
-        for one, other in zip(some, others)
+def have_same_arrays(entries: Sequence[PushPullEntry], others: Sequence[PushPullEntry]) -> bool:
+    """Return whether both lists hold the same objects for values and outs, in the same order."""
+    return len(entries) == len(others) and all(
+        _are_same_objects(one.values, other.values) and _are_same_objects(one.outs, other.outs)
+        for one, other in zip(entries, others)
     )
 
 
-def _same(some: Sequence[nd.NDArray], others: Sequence[nd.NDArray]) -> bool:
-    return len(some) == len(others) and all(a is b for a, b in zip(some, others))
+def _are_same_objects(arrays: Sequence[nd.NDArray], others: Sequence[nd.NDArray]) -> bool:
+    return len(arrays) == len(others) and all(a is b for a, b in zip(arrays, others))
 
 
-def size_of(arrays: Sequence[nd.NDArray]) -> int:
-    """The bytes of the arrays of one rank."""
+def total_bytes(arrays: Sequence[nd.NDArray]) -> int:
+    """Return the number of bytes of the arrays of one rank."""
     return sum(array.size * np.dtype(array.dtype).itemsize for array in arrays)
 
 
-def described(array: nd.NDArray) -> str:
-    """Type, shape and device, for a message."""
+def format_array(array: nd.NDArray) -> str:
+    """Return type, shape and device as text for a message."""
     return f"{np.dtype(array.dtype).name}{list(array.shape)} on {array.context}"
 
 
-def _merged(entries: Sequence[Entry]) -> Iterator[Entry]:
-    """One entry for each key, with all its values and outs, in the order of the keys.
-
-    That is MXNet's order.
-    """
-    of_key: Dict[Any, Entry] = {}
+def _merge_by_key(entries: Sequence[PushPullEntry]) -> List[PushPullEntry]:
+    """Return one entry for each key, with all its values and outs, in MXNet's order of keys."""
+    by_key: Dict[Any, PushPullEntry] = {}
     for key, values, outs in entries:
-        entry = of_key.setdefault(key, Entry(key, [], []))
+        entry = by_key.setdefault(key, PushPullEntry(key, [], []))
         entry.values.extend(values)
         entry.outs.extend(outs)
-    in_order = sorted(of_key) if all(isinstance(key, int) for key in of_key) else of_key
-    return iter(of_key[key] for key in in_order)
+    keys = sorted(by_key) if all(isinstance(key, int) for key in by_key) else by_key
+    return [by_key[key] for key in keys]
 
 
-def check(entry: Entry) -> None:
-    """Raise KVStoreError when the values of a key cannot be summed and left in its outs."""
+def check_summable(entry: PushPullEntry) -> None:
+    """Raise KVStoreError if the values of a key cannot be summed and left in its outs."""
     key, values, outs = entry
     if not values:
         raise KVStoreError(f"key {key!r}: there are no arrays to sum: give one for each device")
@@ -408,35 +426,40 @@ def check(entry: Entry) -> None:
                 f"key {key!r}: sparse arrays cannot be summed: "
                 "use array.tostype('default'), or choose device"
             )
-    for place, array in enumerate((*values, *outs)):
+    for index, array in enumerate((*values, *outs)):
         if (array.shape, array.dtype) != (first.shape, first.dtype):
-            both = f"{described(first)} and {described(array)} cannot be summed"
-            if place >= len(values):
-                both = f"{described(first)} cannot be left in {described(array)}"
-            raise KVStoreError(f"key {key!r}: {both}: they must be alike")
+            problem = f"{format_array(first)} and {format_array(array)} cannot be summed"
+            if index >= len(values):
+                problem = f"{format_array(first)} cannot be left in {format_array(array)}"
+            raise KVStoreError(f"key {key!r}: {problem}: they must be alike")
 
 
-def _fits(entry: Entry) -> bool:
-    """Whether there is an out for each value, on its device, and no device comes twice."""
+def _outs_match_values(entry: PushPullEntry) -> bool:
+    """Return whether each value has an out on its device, and no device comes twice."""
     ctxs = [value.context for value in entry.values]
     return ctxs == [out.context for out in entry.outs] and len(set(ctxs)) == len(ctxs)
 
 
-def _mixed_up(entries: Sequence[Entry]) -> bool:
-    """Whether writing to an out would change another out, or a value summed elsewhere."""
+def _outs_overlap(entries: Sequence[PushPullEntry]) -> bool:
+    """Return whether writing to an out would change another out, or a value of another device."""
     outs = [out for entry in entries for out in entry.outs]
     if share_memory(outs):
         return True
-    others = [
+    other_values = [
         value
         for entry in entries
-        for place, value in enumerate(entry.values)
-        if place >= len(entry.outs) or not same_memory(value, entry.outs[place])
+        for index, value in enumerate(entry.values)
+        if index >= len(entry.outs) or not same_memory(value, entry.outs[index])
     ]
-    return share_memory(outs, others)
+    return share_memory(outs, other_values)
 
 
-def _enable_peers(entries: Sequence[Entry]) -> None:
+def _enable_peer_access(entries: Sequence[PushPullEntry]) -> None:
     enable_peer_access(
-        [array.context for _, *both in entries for arrays in both for array in arrays]
+        [
+            array.context
+            for _, *values_and_outs in entries
+            for arrays in values_and_outs
+            for array in arrays
+        ]
     )

@@ -1,4 +1,4 @@
-"""A kvstore that sums over the devices of this process, and then over a group of processes."""
+"""A kvstore that sums over the devices of this process, then over a process group."""
 
 from __future__ import annotations
 
@@ -12,45 +12,54 @@ from mxnet.kvstore import KVStoreBase
 from gluonlab.engine.fast_invoke import ADD_TWO, Attributes, Call, CopyInto, operator_call
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores.allreduce_store import (
-    Entry,
+    AllreduceExecutor,
+    AllreduceKVStore,
+    ArraysByRank,
     Keys,
-    Ranks,
-    Summing,
-    SummingKVStore,
+    PushPullEntry,
     is_sharded,
-    refusal,
+    unsupported_method,
 )
-from gluonlab.kvstores.gradient_compression import FP16, TwoBits, keeps_rest, sendable, threshold_of
-from gluonlab.kvstores.process_groups import Group
+from gluonlab.kvstores.gradient_compression import (
+    FP16,
+    TwoBitCompressor,
+    keeps_residual,
+    parse_threshold,
+    resolve_group_compression,
+)
+from gluonlab.kvstores.process_groups import ProcessGroup
 
 
-class GroupKVStore(SummingKVStore):
-    """Sums over this process's devices by the store ``local``, then over ``group``.
+class GroupKVStore(AllreduceKVStore):
+    """A store that sums over this process's devices by the store ``local``, then over ``group``.
 
-    Between processes the arrays of a call travel as one flat buffer, of the first device; the other
-    devices get copies of the sums, so replicas have the same bits everywhere. Every process makes
-    the same calls, in one order; they may have different numbers of devices. ``broadcast`` gives
-    all of them what the first device of rank 0 has, and waits for it.
+    Between processes the arrays of a call travel as one flat buffer, of the first device. The other
+    devices get copies of the sums, so all replicas have the same bits. Every process makes the same
+    calls in the same order; processes may have different numbers of devices. ``broadcast`` sends
+    the values of rank 0's first device to all processes, and waits for them.
 
-    Raises KVStoreError for a local store that updates, or sums over processes itself, for
-    ``on_servers`` in a group that has none, and for a ``compress`` that is none, or that servers
-    which update, or the group, cannot take.
+    Args:
+        local: the store of this process's devices.
+        group: the process group.
+        on_servers: the group's servers update the weights, under BucketedTrainer.
+        compress: "fp16" rounds the sent values, and so the sums, to float16: half the bytes. Values
+            beyond 65504 become infinite in all processes. "2bit:THRESHOLD" sends -1, 0 or 1 times
+            the threshold for each float32 and float64, and keeps the residual for the next sum of
+            the same keys: see `gluonlab.kvstores.gradient_compression`. Broadcasts stay exact.
+
+    Raises:
+        KVStoreError: for a local store that updates, or that sums over processes itself; for
+            ``on_servers`` in a group without servers; for a ``compress`` that is invalid, or that
+            the group, or servers that update, cannot take.
     """
 
     def __init__(
         self,
         local: KVStoreBase,
-        group: Group,
+        group: ProcessGroup,
         on_servers: bool = False,
         compress: Optional[str] = None,
     ) -> None:
-        """``on_servers``: the group's servers update, under BucketedTrainer.
-
-        ``compress``: "fp16" rounds what a process sends to float16, and so the sums: in half the
-        bytes. What is beyond 65504 becomes infinite, in all processes. "2bit:THRESHOLD" sends -1, 0
-        or 1 times the threshold of each float32 and float64, and keeps the rest for the next sum of
-        the same keys: see `gluonlab.kvstores.gradient_compression`. Broadcasts stay exact.
-        """
         super().__init__(f"{local.type} over {group.size} processes")
         if is_sharded(local):
             raise KVStoreError(
@@ -67,15 +76,15 @@ class GroupKVStore(SummingKVStore):
                 f"on_servers: {group.name or 'a process alone'} has no servers that could update: "
                 "take a group of gluonlab.launch.parameter_server_group, or leave it out"
             )
-        if not (on_servers or group.waits):
+        if not (on_servers or group.is_synchronous):
             raise KVStoreError(
                 f"{group.name}: processes do not wait for each other, so no sum can be made: "
                 "set on_servers, or choose dist_sync"
             )
-        self.compress = sendable(compress, group, on_servers)
+        self.compress = resolve_group_compression(compress, group, on_servers)
         self.local, self.group, self.on_servers = local, group, on_servers
-        self._local_keys = 0  # given to the local store so far
-        self._two_bits: Dict[Tuple[Any, ...], TwoBits] = {}  # of the keys of each call
+        self._local_key_count = 0  # keys of the local store that are in use
+        self._compressors: Dict[Tuple[Any, ...], TwoBitCompressor] = {}
 
     @property
     def rank(self) -> int:
@@ -86,46 +95,58 @@ class GroupKVStore(SummingKVStore):
         return self.group.size
 
     @property
-    def keeps_rest(self) -> bool:
-        """Whether it sends 2 bits, and keeps what they leave over for the next sum."""
-        return keeps_rest(self.compress)
+    def keeps_residual(self) -> bool:
+        """Return whether the store sends 2 bits and keeps the residual for the next sum."""
+        return keeps_residual(self.compress)
 
-    set_gradient_compression = refusal(
+    set_gradient_compression = unsupported_method(
         "compresses as it is made to", "GroupKVStore(..., compress='2bit:0.5')"
     )
 
-    def executor(self, arrays: Ranks, keys: Keys) -> Summing:
-        own = list(range(self._local_keys, self._local_keys + len(arrays[0])))
-        self._local_keys += len(own)
-        of_call = (keys, *(of_rank[0].context for of_rank in arrays))
-        two_bits = partial(self._two_bits_of, of_call) if self.keeps_rest else None
-        halved = self.compress == FP16
-        return _Sum(self.local, own, self.group, arrays, halved, two_bits)
+    def make_executor(self, arrays: ArraysByRank, keys: Keys) -> AllreduceExecutor:
+        local_keys = list(range(self._local_key_count, self._local_key_count + len(arrays[0])))
+        self._local_key_count += len(local_keys)
+        keys_and_devices = (keys, *(of_rank[0].context for of_rank in arrays))
+        get_compressor = (
+            partial(self._get_compressor, keys_and_devices) if self.keeps_residual else None
+        )
+        as_float16 = self.compress == FP16
+        return _GroupAllreduce(
+            self.local, local_keys, self.group, arrays, as_float16, get_compressor
+        )
 
-    def _two_bits_of(self, of_call: Any, arrays: Sequence[nd.NDArray]) -> TwoBits:
-        """What sends these arrays of the first device, all of one type, in 2 bits.
+    def _get_compressor(
+        self, keys_and_devices: Any, arrays: Sequence[nd.NDArray]
+    ) -> TwoBitCompressor:
+        """Return the compressor for these arrays of the first device, all of one type.
 
-        What it keeps of them goes on with other arrays of the same keys, devices and shapes.
+        Other arrays of the same keys, devices and shapes get the same compressor, so that they
+        inherit the residual.
         """
         dtype = np.dtype(arrays[0].dtype)
-        what = of_call, dtype, tuple(array.shape for array in arrays)
-        if what not in self._two_bits:
-            size, threshold = sum(array.size for array in arrays), threshold_of(str(self.compress))
-            self._two_bits[what] = TwoBits(
+        key = keys_and_devices, dtype, tuple(array.shape for array in arrays)
+        if key not in self._compressors:
+            size, threshold = (
+                sum(array.size for array in arrays),
+                parse_threshold(str(self.compress)),
+            )
+            self._compressors[key] = TwoBitCompressor(
                 size, dtype, arrays[0].context, threshold, self.group.size
             )
-        return self._two_bits[what]
+        return self._compressors[key]
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
-        super().broadcast(key, value, out, priority)  # refuses what does not fit
-        entries: List[Entry] = [entry for entry in self._entries(key, value, out) if entry.outs]
+        super().broadcast(key, value, out, priority)  # raises if a value does not fit its outs
+        entries: List[PushPullEntry] = [
+            entry for entry in self._make_entries(key, value, out) if entry.outs
+        ]
         self.group.broadcast([entry.outs[0] for entry in entries])
         for entry in entries:
             super().broadcast(entry.key, entry.outs[0], entry.outs[1:], priority)
 
 
-class _Sum:
-    """``run()`` leaves the sum over all devices of all processes in ``arrays[rank]`` of each."""
+class _GroupAllreduce:
+    """The allreduce of ``arrays[rank]`` over all devices of all processes."""
 
     transfers_run = 0
 
@@ -133,79 +154,84 @@ class _Sum:
         self,
         local: KVStoreBase,
         keys: List[int],
-        group: Group,
-        arrays: Ranks,
-        halved: bool,
-        two_bits: "Optional[Callable[[Sequence[nd.NDArray]], TwoBits]]",
+        group: ProcessGroup,
+        arrays: ArraysByRank,
+        as_float16: bool,
+        get_compressor: "Optional[Callable[[Sequence[nd.NDArray]], TwoBitCompressor]]",
     ) -> None:
-        """``halved``: float32 and float64 travel as float16; ``two_bits``: as that sends them."""
+        """``as_float16``: float32 and float64 travel as float16. ``get_compressor``: for 2 bits."""
         self._local = (
             partial(local.pushpull, keys, [list(of_key) for of_key in zip(*arrays)])
             if len(arrays) > 1
             else None
         )
-        self._group, self._halved, self._two_bits = group, halved, two_bits
-        self._gather: List[Call] = []
-        self._scatter: List[Call] = []
-        of_type: Dict[Any, List[int]] = {}  # the places of arrays that may share a buffer
-        for place, array in enumerate(arrays[0]):
+        self._group, self._as_float16, self._get_compressor = group, as_float16, get_compressor
+        self._calls_before: List[Call] = []
+        self._calls_after: List[Call] = []
+        indices_by_dtype: Dict[Any, List[int]] = {}
+        for index, array in enumerate(arrays[0]):
             if array.size:
-                of_type.setdefault(np.dtype(array.dtype), []).append(place)
-        self._flat = [
-            self._buffer([[of_rank[place] for place in places] for of_rank in arrays])
-            for places in of_type.values()
+                indices_by_dtype.setdefault(np.dtype(array.dtype), []).append(index)
+        self._buffers = [
+            self._make_buffer([[of_rank[index] for index in indices] for of_rank in arrays])
+            for indices in indices_by_dtype.values()
         ]
 
     def run(self, priority: int = 0) -> None:
         if self._local is not None:
             self._local(priority=priority)
-        for call in self._gather:
+        for call in self._calls_before:
             call()
-        self._group.allreduce(self._flat, priority)
-        for call in self._scatter:
+        self._group.allreduce(self._buffers, priority)
+        for call in self._calls_after:
             call()
 
-    def _buffer(self, arrays: Sequence[Sequence[nd.NDArray]]) -> nd.NDArray:
-        """The flat array for ``arrays[rank]``, all of one type; a single flat one is it itself."""
-        own, *others = arrays
-        is_float = np.dtype(own[0].dtype) in (np.float32, np.float64)
-        if is_float and self._two_bits is not None:
-            return self._in_two_bits(self._two_bits(own), own, others)
-        is_halved = is_float and self._halved
-        if len(own) == 1 and len(own[0].shape) == 1 and not is_halved:
-            flat = own[0].as_nd_ndarray()
-            self._scatter += [partial(CopyInto(array).copy, flat) for [array] in others]
-            return flat
-        dtype = np.float16 if is_halved else own[0].dtype
-        flat = nd.empty((sum(array.size for array in own),), own[0].context, dtype)
-        begin = 0
-        for array, *elsewhere in zip(own, *others):
-            part = flat[begin : begin + array.size].reshape(array.shape)  # a view
-            begin += array.size
-            self._gather.append(_converted(array, part))
-            self._scatter.append(_converted(part, array))
-            self._scatter += [partial(CopyInto(each).copy, array) for each in elsewhere]
-        return flat
+    def _make_buffer(self, arrays: Sequence[Sequence[nd.NDArray]]) -> nd.NDArray:
+        """Return the buffer for ``arrays[rank]``, all of one type, and plan the copies in and out.
 
-    def _in_two_bits(
+        A single flat array is its own buffer.
+        """
+        sent_arrays, *others = arrays
+        is_float = np.dtype(sent_arrays[0].dtype) in (np.float32, np.float64)
+        if is_float and self._get_compressor is not None:
+            return self._make_two_bit_buffer(self._get_compressor(sent_arrays), sent_arrays, others)
+        is_converted = is_float and self._as_float16
+        if len(sent_arrays) == 1 and len(sent_arrays[0].shape) == 1 and not is_converted:
+            buffer = sent_arrays[0].as_nd_ndarray()
+            self._calls_after += [partial(CopyInto(array).copy, buffer) for [array] in others]
+            return buffer
+        dtype = np.float16 if is_converted else sent_arrays[0].dtype
+        buffer = nd.empty(
+            (sum(array.size for array in sent_arrays),), sent_arrays[0].context, dtype
+        )
+        start = 0
+        for array, *copies in zip(sent_arrays, *others):
+            view = buffer[start : start + array.size].reshape(array.shape)
+            start += array.size
+            self._calls_before.append(_copy_or_cast(array, view))
+            self._calls_after.append(_copy_or_cast(view, array))
+            self._calls_after += [partial(CopyInto(copy).copy, array) for copy in copies]
+        return buffer
+
+    def _make_two_bit_buffer(
         self,
-        two_bits: TwoBits,
-        own: Sequence[nd.NDArray],
+        compressor: TwoBitCompressor,
+        sent_arrays: Sequence[nd.NDArray],
         others: Sequence[Sequence[nd.NDArray]],
     ) -> nd.NDArray:
-        """What travels of the first device's arrays, ``own``; they and ``others`` get the sums."""
-        parts = two_bits.parts([array.shape for array in own])
-        self._scatter.append(two_bits.decode)
-        for (rest, sums), array, *elsewhere in zip(parts, own, *others):
-            self._gather.append(operator_call(ADD_TWO, [rest, array], rest))
-            self._scatter.append(partial(CopyInto(array).copy, sums))
-            self._scatter += [partial(CopyInto(each).copy, array) for each in elsewhere]
-        self._gather.append(two_bits.encode)
-        return two_bits.travels
+        """Return the packed buffer for the first device's arrays; all devices get the sums."""
+        views = compressor.array_views([array.shape for array in sent_arrays])
+        self._calls_after.append(compressor.decode)
+        for (residual, sums), array, *copies in zip(views, sent_arrays, *others):
+            self._calls_before.append(operator_call(ADD_TWO, [residual, array], residual))
+            self._calls_after.append(partial(CopyInto(array).copy, sums))
+            self._calls_after += [partial(CopyInto(copy).copy, array) for copy in copies]
+        self._calls_before.append(compressor.encode)
+        return compressor.packed
 
 
-def _converted(source: nd.NDArray, into: nd.NDArray) -> Call:
-    """The call that copies an array into another of its device, which may have another type."""
+def _copy_or_cast(source: nd.NDArray, into: nd.NDArray) -> Call:
+    """Return a call that copies an array into another of its device, of any type."""
     if np.dtype(source.dtype) == np.dtype(into.dtype):
         return partial(CopyInto(into).copy, source)
     return operator_call("Cast", [source], into, Attributes({"dtype": np.dtype(into.dtype).name}))

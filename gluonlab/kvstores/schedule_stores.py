@@ -1,4 +1,4 @@
-"""The kvstores that sum by schedules of `gluonlab.collectives`, and who plays which rank."""
+"""The kvstores that sum by a schedule of `gluonlab.collectives`, and the placement of ranks."""
 
 from __future__ import annotations
 
@@ -8,60 +8,72 @@ from typing import TYPE_CHECKING, Dict, Optional, Sequence, Tuple
 import mxnet as mx
 
 from gluonlab.collectives.algorithms import make_schedule
-from gluonlab.collectives.cost_model import best_order
-from gluonlab.collectives.named_topologies import FEWEST_TO_PLACE, Ground, ground_of, make_topology
+from gluonlab.collectives.cost_model import find_best_order
+from gluonlab.collectives.named_topologies import (
+    MIN_DEVICES_TO_PLACE,
+    ResolvedTopology,
+    make_topology,
+    resolve_topology,
+)
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.schedule_executor import Executor
-from gluonlab.collectives.topology import cpu_devices
+from gluonlab.collectives.topology import typical_cpu_topology
 from gluonlab.errors import KVStoreError, ScheduleError
-from gluonlab.kvstores.allreduce_store import Keys, Placement, Ranks, SummingKVStore, size_of
+from gluonlab.kvstores.allreduce_store import (
+    AllreduceKVStore,
+    ArraysByRank,
+    Keys,
+    Placement,
+    total_bytes,
+)
 
 if TYPE_CHECKING:
     from gluonlab.collectives.topology import Topology
-    from gluonlab.collectives.topology_aware import ForLinks
+    from gluonlab.collectives.topology_aware import SchedulesBySize
 
 
-class _PlacedKVStore(SummingKVStore):
+class _TopologyKVStore(AllreduceKVStore):
     """A store whose schedules depend on the links of this machine, or of ``topology``."""
 
     def __init__(self, name: str, topology: Optional[str]) -> None:
         super().__init__(name)
         if topology is not None:
-            make_topology(topology)  # whether there is one
+            make_topology(topology)  # raises if it is unknown
         self._topology = topology
 
     def placement(self, ctxs: Sequence[mx.Context]) -> Placement:
-        """Which of ``ctxs`` plays which rank of which schedules, and by what they were chosen.
+        """Return which of ``ctxs`` plays which rank of which schedules, and the reason.
 
-        Raises KVStoreError for devices that the named topology has not, and where there is no
-        schedule for them.
+        Raises KVStoreError if the named topology has fewer devices, or if there is no schedule for
+        these devices.
         """
         try:
-            return self._place(ctxs)
+            return self._find_placement(ctxs)
         except ScheduleError as error:
             raise KVStoreError(
                 f"kvstore {self.type!r} on {' '.join(map(str, ctxs))}: {error}"
             ) from error
 
-    def _place(self, ctxs: Sequence[mx.Context]) -> Placement:
+    def _find_placement(self, ctxs: Sequence[mx.Context]) -> Placement:
         raise NotImplementedError
 
 
-class ScheduleKVStore(_PlacedKVStore):
-    """Sums over devices by the algorithm ``name`` of `gluonlab.collectives.algorithms`.
+class ScheduleKVStore(_TopologyKVStore):
+    """A store that sums by the algorithm ``name`` of `gluonlab.collectives.algorithms`.
 
-    Keys that come in one list are summed together: their arrays are cut into chunks as one, and
-    wait for each other. Give the same list every time. Executors are made when their keys are first
-    used, and again when they come with other arrays. ``priority`` is that of the first and the last
-    thing that is queued for those that are cut; transfers are made as soon as their chunks are
-    ready. Use a store from one thread.
+    Keys of one list are summed together: their arrays are cut into chunks as one, and wait for each
+    other. Pass the same list every time. Executors are made when their keys are first used, and
+    again when they come with other arrays. Use a store from one thread.
 
-    ``order``: which device plays which rank; see `Schedule.placed`. Without it GPUs are placed by
-    the links of this machine, or of the one that ``topology`` names, which places CPU devices, too
-    (`gluonlab.collectives.named_topologies.ground_of`).
+    ``priority`` applies to the first and the last operation on arrays that are cut. Transfers start
+    as soon as their chunks are ready.
+
+    ``order``: which device plays which rank; see `Schedule.placed`. Without it, GPUs are placed by
+    the links of this machine. With ``topology``, all devices, also CPU devices, are placed by its
+    links (`gluonlab.collectives.named_topologies.resolve_topology`).
 
     Raises ScheduleError for an unknown name or topology, and for an order that does not name every
-    device once; KVStoreError for an order and a topology.
+    device once; KVStoreError for both an order and a topology.
     """
 
     def __init__(
@@ -75,91 +87,104 @@ class ScheduleKVStore(_PlacedKVStore):
         super().__init__(name, topology)
         self._order = order
         self._placements: Dict[Tuple[mx.Context, ...], Placement] = {}
-        self.schedule(2 if order is None else len(order))  # whether there is one
+        self.schedule(2 if order is None else len(order))  # raises for an unknown name
 
     def schedule(self, world_size: int) -> Schedule:
-        """The schedule for so many devices, placed by ``order`` if there is one."""
+        """Return the schedule for so many devices, placed by ``order`` if it is set."""
         schedule = make_schedule(self._name, world_size)
         return schedule if self._order is None else schedule.placed(self._order)
 
-    def placed_for(
+    def placement_for_training(
         self, ctxs: Sequence[mx.Context], copies: Sequence[Sequence[mx.Context]]
     ) -> Placement:
         return self.placement(ctxs)
 
-    def executor(self, arrays: Ranks, keys: Keys) -> Executor:
-        placed = self._place([of_rank[0].context for of_rank in arrays])
-        return Executor(make_schedule(self._name, len(arrays)).placed(placed.order), arrays)
+    def make_executor(self, arrays: ArraysByRank, keys: Keys) -> Executor:
+        placement = self._find_placement([of_rank[0].context for of_rank in arrays])
+        return Executor(make_schedule(self._name, len(arrays)).placed(placement.order), arrays)
 
-    def _place(self, ctxs: Sequence[mx.Context]) -> Placement:
+    def _find_placement(self, ctxs: Sequence[mx.Context]) -> Placement:
         if self._order is not None:
             return Placement(tuple(self._order), "as given")
         key = tuple(ctxs)
         if key not in self._placements:
-            self._placements[key] = place(self.schedule(len(key)), ground_of(key, self._topology))
+            self._placements[key] = place_ranks(
+                self.schedule(len(key)), resolve_topology(key, self._topology)
+            )
         return self._placements[key]
 
 
-class ForLinksKVStore(_PlacedKVStore):
-    """Sums by the schedule ``name`` of `gluonlab.collectives.topology_aware`.
+class TopologyAwareKVStore(_TopologyKVStore):
+    """A store that sums by schedules made for the links: `gluonlab.collectives.topology_aware`.
 
-    Keys that come in one list are summed together, by the schedule for their bytes. The links are
-    those of the machine that ``topology`` names, or, of GPUs, those that NVML reports; GPUs of
-    unknown links count as behind one switch, and CPU devices have their usual speeds
-    (`gluonlab.collectives.topology.cpu_devices`). Raises ScheduleError for an unknown topology.
+    Keys of one list are summed together, by the schedule for their number of bytes. The links are
+    those of ``topology``, or those that NVML reports for GPUs. GPUs with unknown links are treated
+    as GPUs behind one switch. CPU devices have typical speeds
+    (`gluonlab.collectives.topology.typical_cpu_topology`). Raises ScheduleError for an unknown
+    topology.
     """
 
     def __init__(self, name: str, topology: Optional[str] = None) -> None:
         super().__init__(name, topology)
-        self._of_devices: Dict[Tuple[mx.Context, ...], Tuple[str, "ForLinks"]] = {}
+        self._schedules_by_devices: Dict[Tuple[mx.Context, ...], Tuple[str, "SchedulesBySize"]] = {}
 
-    def _place(self, ctxs: Sequence[mx.Context]) -> Placement:
-        """Each device plays its own rank."""
-        why, made = self._made_for(ctxs)
-        return Placement(tuple(range(len(ctxs))), why, tuple(map(str, made.table())))
+    def _find_placement(self, ctxs: Sequence[mx.Context]) -> Placement:
+        """Return a placement in which each device plays its own rank."""
+        reason, schedules = self._schedules_with_reason(ctxs)
+        return Placement(
+            tuple(range(len(ctxs))), reason, tuple(map(str, schedules.size_thresholds()))
+        )
 
-    def placed_for(
+    def placement_for_training(
         self, ctxs: Sequence[mx.Context], copies: Sequence[Sequence[mx.Context]]
     ) -> Optional[Placement]:
-        summed = [copy[0] for copy in copies]  # as all that copies have alike
-        return self.placement(summed) if len(summed) > 1 else None
+        # each copy sums over like devices of all copies: the first ones stand for all
+        first_devices = [copy[0] for copy in copies]
+        return self.placement(first_devices) if len(first_devices) > 1 else None
 
-    def schedules(self, ctxs: Sequence[mx.Context]) -> "ForLinks":
-        """The schedules for these devices. Raises ScheduleError."""
-        return self._made_for(ctxs)[1]
+    def schedules(self, ctxs: Sequence[mx.Context]) -> "SchedulesBySize":
+        """Return the schedules for these devices. Raise ScheduleError if there are none."""
+        return self._schedules_with_reason(ctxs)[1]
 
-    def executor(self, arrays: Ranks, keys: Keys) -> Executor:
-        made = self.schedules([of_rank[0].context for of_rank in arrays])
-        return Executor(made.cheapest(size_of(arrays[0])), arrays)
+    def make_executor(self, arrays: ArraysByRank, keys: Keys) -> Executor:
+        schedules = self.schedules([of_rank[0].context for of_rank in arrays])
+        return Executor(schedules.cheapest(total_bytes(arrays[0])), arrays)
 
-    def _made_for(self, ctxs: Sequence[mx.Context]) -> Tuple[str, "ForLinks"]:
-        """By what links schedules are made for these devices, and the schedules; once for all."""
+    def _schedules_with_reason(self, ctxs: Sequence[mx.Context]) -> Tuple[str, "SchedulesBySize"]:
+        """Return the reason for the schedules and the schedules for these devices, made once."""
         key = tuple(ctxs)
-        if key not in self._of_devices:
-            ground = ground_of(ctxs, self._topology)
-            links, why = ground.topology, ground.why or "as behind a switch"
+        if key not in self._schedules_by_devices:
+            resolved = resolve_topology(ctxs, self._topology)
+            links, reason = resolved.topology, resolved.reason or "as behind a switch"
             if links is None and any(ctx.device_type != "gpu" for ctx in ctxs):
-                made = _made_for_cpu_devices(self._name, len(key))
-                self._of_devices[key] = "by the usual speeds of CPU devices", made
+                schedules = _make_cpu_schedules(self._name, len(key))
+                self._schedules_by_devices[key] = "by the usual speeds of CPU devices", schedules
             else:
-                self._of_devices[key] = why, _made_for_links(self._name, links, len(key))
-        return self._of_devices[key]
+                self._schedules_by_devices[key] = (
+                    reason,
+                    _make_schedules(self._name, links, len(key)),
+                )
+        return self._schedules_by_devices[key]
 
 
 @lru_cache(maxsize=None)
-def _made_for_cpu_devices(name: str, count: int) -> "ForLinks":
-    """Once for all stores of a process: it takes as long as many steps of a small network."""
-    return _made_for_links(name, cpu_devices(count), count)
+def _make_cpu_schedules(name: str, count: int) -> "SchedulesBySize":
+    """Return the schedules for CPU devices, made once for all stores of a process.
+
+    Making them takes as long as many steps of a small network.
+    """
+    return _make_schedules(name, typical_cpu_topology(count), count)
 
 
-def _made_for_links(name: str, links: "Optional[Topology]", count: int) -> "ForLinks":
-    from gluonlab.collectives.topology_aware import make_for_links  # and the synthesis with it
+def _make_schedules(name: str, links: "Optional[Topology]", count: int) -> "SchedulesBySize":
+    # imports the synthesis, which other stores do not need
+    from gluonlab.collectives.topology_aware import make_for_links
 
     return make_for_links(name, links, count)
 
 
-def place(schedule: Schedule, ground: Ground) -> Placement:
-    """The cheapest order found for ``schedule``; as numbered if the topology is unknown."""
-    if ground.topology is None or schedule.world_size < FEWEST_TO_PLACE:
-        return Placement(tuple(range(schedule.world_size)), ground.why)
-    return Placement(tuple(best_order(schedule, ground.topology)), ground.why)
+def place_ranks(schedule: Schedule, resolved: ResolvedTopology) -> Placement:
+    """Return the cheapest order for ``schedule``, or the given order for an unknown topology."""
+    if resolved.topology is None or schedule.world_size < MIN_DEVICES_TO_PLACE:
+        return Placement(tuple(range(schedule.world_size)), resolved.reason)
+    return Placement(tuple(find_best_order(schedule, resolved.topology)), resolved.reason)

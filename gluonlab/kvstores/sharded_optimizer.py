@@ -1,9 +1,9 @@
 """A kvstore in which every device updates its own part of the weights and keeps its state.
 
-Gradients are summed by a reduce-scatter, the owners update their chunks of the weights, an
-all-gather hands these out: the bytes of an allreduce, and one update and one copy of the state
-instead of one per device (Rajbhandari, Rasley, Ruwase, He, "ZeRO: memory optimizations toward
-training trillion parameter models", 2020, section 5.1).
+Gradients are summed by a reduce-scatter, each owner updates its chunks of the weights, and an
+all-gather distributes the weights. This moves the bytes of an allreduce, with one update and one
+copy of the state in all instead of one per device (Rajbhandari, Rasley, Ruwase, He, "ZeRO: memory
+optimizations toward training trillion parameter models", 2020, section 5.1).
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from mxnet import autograd, nd
 
 from gluonlab.collectives.algorithms import HALVES
 from gluonlab.collectives.chunk_layout import owned_parts
-from gluonlab.collectives.schedule_executor import Executor, Owned, ReduceApart
+from gluonlab.collectives.schedule_executor import Executor, OutOfPlaceReduceScatter, OwnedSum
 from gluonlab.engine.fast_invoke import flattened, share_memory
 from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores.allreduce_store import (
     SHARDED,
-    Entry,
     Keys,
+    PushPullEntry,
     as_list,
-    described,
-    named,
-    same_entries,
+    format_array,
+    format_keys,
+    have_same_arrays,
 )
-from gluonlab.kvstores.mxnet_stores import Owner, check_optimizer, no_optimizer
+from gluonlab.kvstores.mxnet_stores import StoreTrainerRef, check_optimizer, no_optimizer_error
 from gluonlab.kvstores.schedule_stores import ScheduleKVStore
 from gluonlab.optimizers.optimizer_registry import ELEMENT_WISE, OPTIMIZERS, is_element_wise
 from gluonlab.optimizers.optimizer_states import (
@@ -61,8 +61,8 @@ from gluonlab.optimizers.optimizer_step import (
 class ShardedKVStore(ScheduleKVStore):
     """A store that updates: ``pushpull(key, gradients, out=weights)`` for gluon.Trainer.
 
-    ``gluon.Trainer(..., kvstore=ShardedKVStore())``. ``name``: an algorithm made of a
-    reduce-scatter and an all-gather. Without an optimizer it sums as `ScheduleKVStore` does.
+    ``gluon.Trainer(..., kvstore=ShardedKVStore())``. ``name``: an algorithm that consists of a
+    reduce-scatter and an all-gather. Without an optimizer the store sums like `ScheduleKVStore`.
     """
 
     def __init__(self, name: str = "sharded", topology: Optional[str] = None) -> None:
@@ -72,12 +72,14 @@ class ShardedKVStore(ScheduleKVStore):
                 f"not of {name!r}"
             )
         super().__init__(name, topology=topology)
-        self.optimizer: Optional[mx.optimizer.Optimizer] = None  # what `set_optimizer` was given
+        self.optimizer: Optional[mx.optimizer.Optimizer] = None  # set by `set_optimizer`
         self._updates: Dict[Keys, ShardedUpdate] = {}
-        self._loaded: Dict[Any, KeyState] = {}  # of keys that have not been updated since
-        self._owner = Owner(self)
-        # of optimizers: the states of those that others have replaced, and their schedules
-        self._aside: "WeakKeyDictionary[Any, Dict[Any, KeyState]]" = WeakKeyDictionary()
+        self._loaded: Dict[Any, KeyState] = {}  # states of keys that were not updated since loading
+        self._trainer_of_store = StoreTrainerRef(self)
+        # the states of optimizers that another one has replaced, and all optimizers' schedules
+        self._states_by_optimizer: "WeakKeyDictionary[Any, Dict[Any, KeyState]]" = (
+            WeakKeyDictionary()
+        )
         self._schedules: "WeakKeyDictionary[Any, Rewinding]" = WeakKeyDictionary()
 
     @staticmethod
@@ -90,85 +92,86 @@ class ShardedKVStore(ScheduleKVStore):
 
     @property
     def transfers_run(self) -> int:
-        own = sum(update.transfers_run for update in self._updates.values())
-        return super().transfers_run + own
+        update_transfers = sum(update.transfers_run for update in self._updates.values())
+        return super().transfers_run + update_transfers
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
-        """Give the owners the optimizer that they update with.
+        """Set the optimizer with which the owners update.
 
-        Raises KVStoreError for one that looks at more than one element at a time.
-
-        The optimizer of another Trainer finds no state but what it left here: the former one's is
-        put aside until it comes again.
+        The states of the previous optimizer are kept until it is set again. Raises KVStoreError for
+        an optimizer that is not element-wise.
         """
         check_optimizer(self.type, optimizer)
         check_element_wise(type(optimizer))
-        self._owner.take(optimizer)
+        self._trainer_of_store.assign(optimizer)
         if self.optimizer is not None and self.optimizer is not optimizer:
-            self._aside[self.optimizer] = {key: self.state_of(key) for key in self._own()}
-            self.set_states(self._aside.pop(optimizer, {}))
+            self._states_by_optimizer[self.optimizer] = {
+                key: self.get_key_state(key) for key in self._parameters_by_key()
+            }
+            self.set_key_states(self._states_by_optimizer.pop(optimizer, {}))
         self.optimizer = optimizer
         self._schedules.setdefault(optimizer, Rewinding(optimizer))
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Sum the gradients ``value`` and update the weights ``out`` on each device.
 
-        The gradients stay as they are, for which each device has memory for the sums that it makes:
-        with the algorithm "sharded" for the part that it owns, with a ring for all but one part.
-        `update_and_use_up` needs none. Without ``out``, or before `set_optimizer`, sum only. Raises
-        KVStoreError, and changes nothing, when the arrays cannot be summed.
+        The gradients are not changed, so each device needs memory for the sums that it computes:
+        with the algorithm "sharded" for its own part, with a ring for all parts but one.
+        `update_overwriting_gradients` needs no such memory. Without ``out``, or before
+        `set_optimizer`, only sum. Raises KVStoreError, and changes nothing, if the arrays cannot be
+        summed.
         """
         if out is None or self.optimizer is None:
             super().pushpull(key, value, out, priority)
             return
-        self._run(self._update(key, value, out, keep=True), priority)
+        self._run_update(self._find_or_make_update(key, value, out, keep=True), priority)
 
-    def update_and_use_up(self, key: Any, grads: Any, weights: Any, priority: int = 0) -> None:
-        """``pushpull(key, grads, out=weights)`` that leaves no meaning in ``grads``.
+    def update_overwriting_gradients(
+        self, key: Any, grads: Any, weights: Any, priority: int = 0
+    ) -> None:
+        """Run ``pushpull(key, grads, out=weights)`` with ``grads`` as undefined working memory."""
+        self._run_update(self._find_or_make_update(key, grads, weights), priority)
 
-        They hold neither the gradients nor the sum afterwards.
-        """
-        self._run(self._update(key, grads, weights), priority)
-
-    def _run(self, update: ShardedUpdate, priority: int) -> None:
-        update.reduce(priority)
-        update.finish(priority, {})
+    def _run_update(self, update: ShardedUpdate, priority: int) -> None:
+        update.reduce_gradients(priority)
+        update.update_and_gather(priority, {})
 
     def reduce_scatter(
         self, key: Any, grads: Any, weights: Any, priority: int = 0, keep: bool = False
     ) -> List[nd.NDArray]:
-        """The first half of ``pushpull(key, grads, out=weights)``.
+        """Queue the first half of ``pushpull(key, grads, out=weights)``: the reduce-scatter.
 
-        Returns the owners' parts of the sum, which lie in ``grads``, unless these are to ``keep``
-        what they hold. They may be changed before `update` does the rest. Needs `set_optimizer`;
-        raises KVStoreError as `pushpull` does.
+        Returns the owners' parts of the sum, which are views of ``grads`` unless ``keep`` is set.
+        The parts may be changed before `update` runs the second half. Needs `set_optimizer`. Raises
+        KVStoreError as `pushpull` does.
         """
-        update = self._update(key, grads, weights, keep)
-        update.reduce(priority)
+        update = self._find_or_make_update(key, grads, weights, keep)
+        update.reduce_gradients(priority)
         return [shard.grad for shards in update.shards.values() for shard in shards]
 
     def update(
         self, key: Any, priority: int = 0, stale: "Optional[Dict[Any, List[Range]]]" = None
     ) -> None:
-        """The second half: the owners update their parts, and all devices get the weights.
+        """Queue the second half: owners update their parts, and all devices get the weights.
 
         ``key``: the same as in the first half. ``stale``: for some of the keys, the elements that
-        stay as they are, with their states and counts of updates.
+        keep their values, states and counts of updates.
         """
-        self._half_done(key).finish(priority, stale or {})
+        self._find_reduced_update(key).update_and_gather(priority, stale or {})
 
     @nd_semantics()
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
-        """Write the states of all parameters, each whole. Raises OutputError.
+        """Write the whole states of all parameters. Raise OutputError on failure.
 
-        The file is laid out as in `gluonlab.optimizers.optimizer_states`. States are named as the
+        `gluonlab.optimizers.optimizer_states` defines the file's layout. States are named as the
         optimizer's ``param_dict`` names their keys, which gluon.Trainer fills, or else by their
-        keys. The schedule of learning rates is not in the file, so ``dump_optimizer`` changes
-        nothing.
+        keys. The file does not contain the schedule of learning rates, so ``dump_optimizer``
+        changes nothing.
         """
-        optimizer, own = self._known(), self._own()
+        optimizer, parameters_by_key = self._require_optimizer(), self._parameters_by_key()
         parameters = tuple(
-            self.state_of(key).of_parameter(param.name, param.shape) for key, param in own.items()
+            self.get_key_state(key).of_parameter(param.name, param.shape)
+            for key, param in parameters_by_key.items()
         )
         states = States(kind_of(optimizer), optimizer.num_update, numbers_of(optimizer), parameters)
         save(fname, to_arrays(states))
@@ -177,208 +180,223 @@ class ShardedKVStore(ScheduleKVStore):
     def load_optimizer_states(self, fname: str) -> None:
         """Read saved states, on any devices.
 
-        They are what `save_optimizer_states`, BucketedTrainer.save_states or
-        gluon.Trainer.save_states wrote. Raises KVStoreError, and changes nothing, when the file
-        holds something else or does not fit.
+        They were written by `save_optimizer_states`, BucketedTrainer.save_states or
+        gluon.Trainer.save_states. Raises KVStoreError, and changes nothing, if the file contains
+        something else or does not fit.
         """
-        own, optimizer = self._own(), self._known()
-        params = list(own.values())
-        states = read(fname, most_bytes(params) if own else None)
-        if own:
+        parameters_by_key, optimizer = self._parameters_by_key(), self._require_optimizer()
+        params = list(parameters_by_key.values())
+        states = read(fname, most_bytes(params) if parameters_by_key else None)
+        if parameters_by_key:
             states = fitted(optimizer, states, params, repr(str(fname)))
         names = [state.name for state in states.parameters]
-        keys = list(own) or [int(name) if name.isdecimal() else name for name in names]
-        of_keys = {
+        keys = list(parameters_by_key) or [
+            int(name) if name.isdecimal() else name for name in names
+        ]
+        states_by_key = {
             key: KeyState(state.arrays, {(0, 0): state.age})
             for key, state in zip(keys, states.parameters)
         }
-        self.set_states(of_keys)
+        self.set_key_states(states_by_key)
         schedule = self._schedules[optimizer]
-        resume(optimizer, of_keys, states.num_update, states.numbers, (), schedule)
+        resume(optimizer, states_by_key, states.num_update, states.numbers, (), schedule)
 
-    def _known(self) -> mx.optimizer.Optimizer:
-        """The optimizer. Raises KVStoreError before there is one."""
+    def _require_optimizer(self) -> mx.optimizer.Optimizer:
+        """Return the optimizer. Raise KVStoreError before it is set."""
         if self.optimizer is None:
-            raise no_optimizer(self.type)
+            raise no_optimizer_error(self.type)
         return self.optimizer
 
-    def _half_done(self, key: Any) -> ShardedUpdate:
-        """The update of these keys, of which `reduce_scatter` is done."""
-        self._known()
+    def _find_reduced_update(self, key: Any) -> ShardedUpdate:
+        """Return the update of these keys, whose `reduce_scatter` was called."""
+        self._require_optimizer()
         keys = tuple(as_list(key))
         if keys not in self._updates:
             raise KVStoreError(
-                f"kvstore {self.type!r}: {named(keys)} cannot be updated: call reduce_scatter first"
+                f"kvstore {self.type!r}: {format_keys(keys)} cannot be updated: "
+                "call reduce_scatter first"
             )
         return self._updates[keys]
 
-    def _own(self) -> Dict[Any, StateTarget]:
-        """The parameters of gluon.Trainer by key, or else the keys that were updated or loaded."""
-        known = self._known().param_dict.items()
-        params = {key: param for key, param in known if hasattr(param, "name")}
+    def _parameters_by_key(self) -> Dict[Any, StateTarget]:
+        """Return gluon.Trainer's parameters, or else the keys that were updated or loaded."""
+        items = self._require_optimizer().param_dict.items()
+        params = {key: param for key, param in items if hasattr(param, "name")}
         if params:
             return dict(zip(params, own_of(params.values())))
-        own = {}
+        targets = {}
         for key, state in self._loaded.items():
             shape = state.arrays[0].shape if state.arrays else None
-            own[key] = StateTarget(str(key), shape, "float32", True)
+            targets[key] = StateTarget(str(key), shape, "float32", True)
         for update in self._updates.values():
             for key, (weight, *_) in zip(update.keys, update.weights):
-                own[key] = StateTarget(str(key), weight.shape, weight.dtype, True)
-        return own
+                targets[key] = StateTarget(str(key), weight.shape, weight.dtype, True)
+        return targets
 
-    def state_of(self, key: Any) -> KeyState:
-        """What the optimizer knows about a key, as copies on the CPU.
+    def get_key_state(self, key: Any) -> KeyState:
+        """Return the optimizer's state of a key as copies on the CPU.
 
-        They have the shape of the arrays on the devices, or are flat.
+        The arrays are flat, or have the shape of the arrays on the devices.
         """
         if key in self._loaded:
             return self._loaded[key]
         update = next((update for update in self._updates.values() if key in update.keys), None)
         if update is None:
-            return KeyState((), {(0, 0): age_of(self._known(), key)})
-        return update.state_of(key)
+            return KeyState((), {(0, 0): age_of(self._require_optimizer(), key)})
+        return update.get_key_state(key)
 
     def keys_to_update(self, key: Any, stale: Mapping[Any, List[Range]]) -> List[Any]:
-        """The optimizer's keys that `update` of ``key`` would update."""
-        updates = self._half_done(key).updates
-        every = (each.spans(stale.get(name, ())) for name, each in updates.items())
-        return [span.key for spans in every for span in spans]
+        """Return the optimizer's keys that `update` of ``key`` would update."""
+        updates = self._find_reduced_update(key).updates
+        spans_by_key = (
+            key_update.spans(stale.get(name, ())) for name, key_update in updates.items()
+        )
+        return [span.key for spans in spans_by_key for span in spans]
 
-    def set_states(self, of_keys: Mapping[Any, KeyState]) -> None:
-        """Set the state that each key gets when it is next updated; other keys begin anew.
+    def set_key_states(self, states_by_key: Mapping[Any, KeyState]) -> None:
+        """Set the state that each key gets at its next update; all other keys restart.
 
-        Arrays are those of whole parameters, in their shape or flat.
+        The arrays belong to whole parameters, in their shape or flat.
         """
-        self._retired += sum(update.transfers_run for update in self._updates.values())
+        self._replaced_transfers += sum(update.transfers_run for update in self._updates.values())
         self._updates.clear()
-        self._loaded = dict(of_keys)
+        self._loaded = dict(states_by_key)
 
     @property
     def _updater(self) -> "ShardedKVStore":
-        return self  # gluon.Trainer.load_states asks it for its ``optimizer``
+        return self  # gluon.Trainer.load_states reads its ``optimizer``
 
-    def _update(self, key: Any, grads: Any, weights: Any, keep: bool = False) -> ShardedUpdate:
-        """The update of these keys, made anew, with its state, when they come with other arrays."""
-        self._known()
-        entries = self._entries(key, grads, weights)
+    def _find_or_make_update(
+        self, key: Any, grads: Any, weights: Any, keep: bool = False
+    ) -> ShardedUpdate:
+        """Return the update of these keys; make it again, with its state, for other arrays."""
+        self._require_optimizer()
+        entries = self._make_entries(key, grads, weights)
         keys = tuple(entry.key for entry in entries)
         update = self._updates.get(keys)
-        if update is None or not update.serves(entries, keep):
-            self._made(keys, partial(check, entries))
-            self._check_company(keys)
-            states = {key: self.state_of(key) for key in keys}
-            order = partial(self._place, [weight.context for weight in entries[0].outs])
-            make = partial(ShardedUpdate, self._name, self._made(keys, order).order, self.optimizer)
-            update = self._made(keys, partial(make, entries, keep))
-            self._made(keys, partial(update.restore, states))
+        if update is None or not update.matches(entries, keep):
+            self._prefix_errors(keys, partial(check_update_arrays, entries))
+            self._check_same_keys(keys)
+            states = {key: self.get_key_state(key) for key in keys}
+            order = partial(self._find_placement, [weight.context for weight in entries[0].outs])
+            make = partial(
+                ShardedUpdate, self._name, self._prefix_errors(keys, order).order, self.optimizer
+            )
+            update = self._prefix_errors(keys, partial(make, entries, keep))
+            self._prefix_errors(keys, partial(update.restore_states, states))
             for key in keys:
                 self._loaded.pop(key, None)
-            self._retired += self._updates[keys].transfers_run if keys in self._updates else 0
+            if keys in self._updates:
+                self._replaced_transfers += self._updates[keys].transfers_run
             self._updates[keys] = update
         return update
 
-    def _check_company(self, keys: Keys) -> None:
+    def _check_same_keys(self, keys: Keys) -> None:
         """Raise KVStoreError for a key that was updated together with other keys before.
 
-        Its state is cut otherwise.
+        Together with other keys its state is cut at other elements.
         """
         for others in self._updates:
             if others != keys and not set(others).isdisjoint(keys):
                 raise KVStoreError(
                     f"kvstore {self.type!r}: "
-                    f"{named(keys)} cannot be updated after {named(others)}: "
+                    f"{format_keys(keys)} cannot be updated after {format_keys(others)}: "
                     "give the same keys in every call"
                 )
 
 
-MXNETS = "mx.optimizer"
-OURS = [kind.cls for kind in OPTIMIZERS.values()]
+MXNET_MODULE = "mx.optimizer"
+OPTIMIZER_CLASSES = [kind.cls for kind in OPTIMIZERS.values()]
 
 
 def check_element_wise(optimizer: "type[mx.optimizer.Optimizer]") -> None:
-    """Raise KVStoreError for a kind of optimizer that looks at more than one element at a time."""
+    """Raise KVStoreError for a class of optimizers that is not element-wise."""
     if not is_element_wise(optimizer):
         names = sorted({kind.__name__ for kind in ELEMENT_WISE})
         name = optimizer.__name__
-        theirs, instead = name, f"choose one of {', '.join(names)}"
-        if name in names:  # a class of the same name is meant
-            ours = any(kind.__name__ == name for kind in OURS)
+        described, advice = name, f"choose one of {', '.join(names)}"
+        if name in names:  # a class of the same name is element-wise
+            is_own = any(kind.__name__ == name for kind in OPTIMIZER_CLASSES)
             module = optimizer.__module__
-            theirs = f"{MXNETS if module.startswith('mxnet.optimizer') else module}.{name}"
-            instead = f"give {'gluonlab.optimizers' if ours else MXNETS}.{name}"
+            described = f"{MXNET_MODULE if module.startswith('mxnet.optimizer') else module}.{name}"
+            advice = f"give {'gluonlab.optimizers' if is_own else MXNET_MODULE}.{name}"
         raise KVStoreError(
             f"kvstore {SHARDED!r} cuts parameters anywhere, "
-            f"which {theirs} does not allow: {instead}, or another kvstore"
+            f"which {described} does not allow: {advice}, or another kvstore"
         )
 
 
-# --- one step of some keys, of which each device owns parts
+# --- one step of some keys; each device owns parts of them
 
 Arrays = List[List[nd.NDArray]]
 
 
 class ShardedUpdate:
-    """`reduce`, then `finish`: a reduce-scatter of gradients, updates, an all-gather of weights.
+    """An update of some keys: reduce-scatter of gradients, update, all-gather of weights.
 
-    ``name``: of the algorithm. ``order``: which device plays which rank. With ``keep`` the
-    gradients stay as they are, and there is memory for their sums; otherwise they are summed in
-    place, unless they share memory. Raises ScheduleError for arrays that cannot be summed; what
-    else may be wrong is found by `check`.
+    ``name``: the algorithm. ``order``: which device plays which rank. With ``keep`` the gradients
+    are not changed, and their sums get memory of their own; otherwise they are summed in place,
+    unless they share memory. Raises ScheduleError for arrays that cannot be summed.
+    `check_update_arrays` finds the other mistakes.
     """
 
     def __init__(
-        self, name: str, order: Sequence[int], optimizer: Any, entries: Sequence[Entry], keep: bool
+        self,
+        name: str,
+        order: Sequence[int],
+        optimizer: Any,
+        entries: Sequence[PushPullEntry],
+        keep: bool,
     ) -> None:
         self.keys, self.optimizer = tuple(entry.key for entry in entries), optimizer
-        self._entries, self._keeps = entries, keep
+        self._entries, self._keeps_gradients = entries, keep
         self.weights = [entry.outs for entry in entries]
         reduce_scatter, all_gather = (half(len(order)).placed(order) for half in HALVES[name])
-        grads, weights = _by_rank([entry.values for entry in entries]), _by_rank(self.weights)
-        self._reduce: Union[Executor, ReduceApart]
+        grads, weights = _transpose([entry.values for entry in entries]), _transpose(self.weights)
+        self._reduce_scatter: Union[Executor, OutOfPlaceReduceScatter]
         if keep or share_memory([*chain(*grads)]):
-            self._reduce = ReduceApart(reduce_scatter, grads)
-            owned = self._reduce.owned
+            self._reduce_scatter = OutOfPlaceReduceScatter(reduce_scatter, grads)
+            owned = self._reduce_scatter.owned
         else:
-            self._reduce = Executor(reduce_scatter, grads)
+            self._reduce_scatter = Executor(reduce_scatter, grads)
             parts = owned_parts(reduce_scatter, [array.size for array in grads[0]])
-            owned = [Owned(rank, part, _cut(grads[rank], part)) for rank, part in parts]
-        self._gather = Executor(all_gather, weights)
-        # which hold the only states
+            owned = [OwnedSum(rank, part, _view_part(grads[rank], part)) for rank, part in parts]
+        self._all_gather = Executor(all_gather, weights)
+        # each shard holds the only copy of its optimizer state
         self.shards: Dict[Any, List[KeyPart]] = {key: [] for key in self.keys}
         for rank, part, grad in owned:
-            key, weight = self.keys[part.array], _cut(weights[rank], part)
+            key, weight = self.keys[part.array], _view_part(weights[rank], part)
             state = optimizer.create_state_multi_precision(key, weight)
             self.shards[key].append(KeyPart(part.begin, weight, grad, state))
         self.updates = {key: KeyUpdate(optimizer, key, own) for key, own in self.shards.items()}
 
-    def reduce(self, priority: int) -> None:
-        """Queue the sums."""
-        self._reduce.run(priority)
+    def reduce_gradients(self, priority: int) -> None:
+        """Queue the reduce-scatter of the gradients."""
+        self._reduce_scatter.run(priority)
 
-    def finish(self, priority: int, stale: Mapping[Any, List[Range]]) -> None:
-        """Queue the rest. ``stale``: for some of the keys, the elements that stay as they are."""
+    def update_and_gather(self, priority: int, stale: Mapping[Any, List[Range]]) -> None:
+        """Queue update and all-gather. ``stale``: elements of some keys that do not change."""
         with autograd.pause():
-            self._gather.settle()  # before a shard of the weights is written
+            self._all_gather.make_row_major()  # must come before a shard of the weights is written
             spans = [
                 span
                 for key, update in self.updates.items()
                 for span in update.spans(stale.get(key, ()))
             ]
             update_spans(self.optimizer, spans)
-        self._gather.run(priority, settled=True)
+        self._all_gather.run(priority, is_row_major=True)
 
     @property
     def transfers_run(self) -> int:
-        """How many transfers were queued so far; each piece of a chunk counts."""
-        return self._reduce.transfers_run + self._gather.transfers_run
+        """Return the number of transfers queued so far; each piece of a chunk counts."""
+        return self._reduce_scatter.transfers_run + self._all_gather.transfers_run
 
-    def serves(self, entries: Sequence[Entry], keep: bool) -> bool:
-        """Whether it was made for these very arrays."""
-        return self._keeps == keep and same_entries(self._entries, entries)
+    def matches(self, entries: Sequence[PushPullEntry], keep: bool) -> bool:
+        """Return whether the update was made for these very arrays."""
+        return self._keeps_gradients == keep and have_same_arrays(self._entries, entries)
 
-    def state_of(self, key: Any) -> KeyState:
-        """The whole arrays of the state: copies on the CPU, of the weight's shape."""
+    def get_key_state(self, key: Any) -> KeyState:
+        """Return the whole arrays of the state: copies on the CPU, of the weight's shape."""
         shards, weight = self.shards[key], self.weights[self.keys.index(key)][0]
         arrays = []
         for parts in zip(*(shard.arrays() for shard in shards)):
@@ -388,18 +406,18 @@ class ShardedUpdate:
             arrays.append(whole.reshape(weight.shape or (1,)))
         return KeyState(tuple(arrays), self.updates[key].ages())
 
-    def restore(self, states: Mapping[Any, KeyState]) -> None:
-        """Set the states to these whole ones; a key without arrays begins anew.
+    def restore_states(self, states: Mapping[Any, KeyState]) -> None:
+        """Set the states to these whole ones; a key without arrays restarts.
 
-        Raises KVStoreError, and changes nothing, when they do not fit.
+        Raises KVStoreError, and changes nothing, if they do not fit.
         """
         for key, weights in zip(self.keys, self.weights):
             arrays = states[key].arrays
-            wanted = {len(shard.arrays()) for shard in self.shards[key]} if arrays else set()
-            if wanted - {len(arrays)} or any(array.size != weights[0].size for array in arrays):
+            counts = {len(shard.arrays()) for shard in self.shards[key]} if arrays else set()
+            if counts - {len(arrays)} or any(array.size != weights[0].size for array in arrays):
                 raise KVStoreError(
                     f"key {key!r}: the optimizer's state, loaded or made in earlier steps, "
-                    f"does not fit {described(weights[0])}: "
+                    f"does not fit {format_array(weights[0])}: "
                     "keep shapes, types and multi_precision, or begin with a new trainer and store"
                 )
         for key, shards in self.shards.items():
@@ -410,8 +428,8 @@ class ShardedUpdate:
             self.updates[key].set_ages(states[key].ages)
 
 
-def check(entries: Sequence[Entry]) -> None:
-    """Raise KVStoreError when the weights cannot be updated with these gradients."""
+def check_update_arrays(entries: Sequence[PushPullEntry]) -> None:
+    """Raise KVStoreError if the weights cannot be updated with these gradients."""
     keys = [entry.key for entry in entries]
     for key, grads, weights in entries:
         if keys.count(key) > 1:
@@ -422,27 +440,27 @@ def check(entries: Sequence[Entry]) -> None:
             raise KVStoreError(f"key {key!r}: {counts}: give one for each")
         if len(weights) != len(entries[0].outs):
             first = f"key {keys[0]!r} is on {len(entries[0].outs)} devices"
-            both = f"{first}, {key!r} on {len(weights)}"
-            raise KVStoreError(f"{both}: give keys of one call the same devices")
+            mismatch = f"{first}, {key!r} on {len(weights)}"
+            raise KVStoreError(f"{mismatch}: give keys of one call the same devices")
         for grad, weight in zip(grads, weights):
-            if _kind(grad) != _kind(weight):
-                both = f"{described(grad)} cannot be left in {described(weight)}"
-                raise KVStoreError(f"key {key!r}: {both}: they must be alike")
+            if _array_kind(grad) != _array_kind(weight):
+                mismatch = f"{format_array(grad)} cannot be left in {format_array(weight)}"
+                raise KVStoreError(f"key {key!r}: {mismatch}: they must be alike")
     gradients = [grad for entry in entries for grad in entry.values]
     if share_memory([weight for entry in entries for weight in entry.outs], gradients):
         shared = "weights share memory with other weights or gradients"
-        raise KVStoreError(f"{named(keys)}: {shared}: give each its own")
+        raise KVStoreError(f"{format_keys(keys)}: {shared}: give each its own")
 
 
-def _kind(array: nd.NDArray) -> Any:
+def _array_kind(array: nd.NDArray) -> Any:
     return array.shape, array.dtype, array.context
 
 
-def _by_rank(arrays: Arrays) -> Arrays:
-    """Per key the array of each device -> per device the array of each key."""
+def _transpose(arrays: Arrays) -> Arrays:
+    """Convert arrays[key][device] to arrays[device][key]."""
     return [list(of_device) for of_device in zip(*arrays)]
 
 
-def _cut(arrays: Sequence[nd.NDArray], part: Any) -> nd.NDArray:
-    """A view of the elements of ``part``, a `gluonlab.collectives.chunk_layout.ArrayRange`."""
+def _view_part(arrays: Sequence[nd.NDArray], part: Any) -> nd.NDArray:
+    """Return a view of ``part``, a `gluonlab.collectives.chunk_layout.ArrayRange`."""
     return flattened(arrays[part.array])[part.begin : part.end]

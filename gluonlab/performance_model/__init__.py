@@ -1,6 +1,7 @@
-"""What training would take on machines that one does not have.
+"""A performance model that predicts training on machines that are not available.
 
-`predict` is asked. Operations are counted from a network's graph (`counting`), a roofline for each
-GPU gives the time of a step (`roofline`), `sums` prices the sums of gradients, and published
-figures say how far off it is (`published`; tools/prediction fits and validates the model).
+`predict_training.predict` makes a prediction. `count_work` counts operations in a network's graph,
+a roofline for each GPU gives the time of a step (`roofline`), `allreduce_time` prices the sums of
+gradients, and `published_speeds` compares the model with published speeds. tools/prediction fits
+and validates the model.
 """

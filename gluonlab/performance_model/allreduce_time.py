@@ -1,9 +1,9 @@
-"""The time of summing all gradients once, and what of it is left when backward ends.
+"""The time to sum all gradients once, and the part of it that backward does not hide.
 
-By a store, over the GPUs of a host or of several: on GPUs that a topology knows, schedules are
-priced on it (`collectives.cost_model`); ``local`` sums on the CPU, in closed form. gluonlab queues
-backward in pieces of operators, and a bucket of gradients, those of the last layers first, is
-summed when the piece that completes it has run (`gluonlab.engine.pieces`). MXNet is not imported.
+The gradients are summed by a store, over the GPUs of one host or of several hosts. Schedules are
+priced on a known topology (`collectives.cost_model`). ``local`` sums on the CPU, in closed form.
+gluonlab queues backward in pieces of operators. A bucket of gradients is summed after the piece
+that completes it; the last layers come first (`gluonlab.engine.pieces`). MXNet is not imported.
 """
 
 from __future__ import annotations
@@ -11,284 +11,310 @@ from __future__ import annotations
 import math
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.collectives.algorithms import ALGORITHMS, over_hosts, ring
-from gluonlab.collectives.cost_model import best_order, price
-from gluonlab.collectives.named_topologies import NETWORKS, Network
+from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule_over_hosts, ring
+from gluonlab.collectives.cost_model import find_best_order, price
+from gluonlab.collectives.named_topologies import NETWORKS, HostNetwork
 from gluonlab.collectives.topology import Topology
-from gluonlab.collectives.topology_aware import FOR_LINKS, make_for_links
+from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE, make_for_links
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.performance_model.gpu_specifications import Machine
 from gluonlab.performance_model.roofline import UPDATE_PASSES, Work
 
 
 class HostRates(NamedTuple):
-    """How ``local`` sums: a CPU's bytes/s in sums and updates, and those of a GPU's copies."""
+    """The speeds of the store ``local``: a CPU's bytes/s in sums and updates, a GPU's in copies."""
 
     pass_bytes_per_s: float
     copy_bytes_per_s: float
 
 
-# MXNet 1.9.1 on two cores of an EPYC: (n + 1) times the gradients of ResNet-18, by the time that
-# `bench gradients` measured for `local` on two CPU devices, 13.3 ms; copies as NCCL counts PCIe 3.0
-MEASURED_NOW = HostRates(10.5e9, 12e9)
-SERVER_ADDS = 10e9  # bytes/s that a server adds: inferred
+# MXNet 1.9.1 on two cores of an EPYC: (n + 1) times the gradients of ResNet-18, divided by 13.3 ms,
+# which `bench gradients` measured for `local` on two CPU devices; copies as NCCL counts PCIe 3.0
+MXNET_1_9_HOST = HostRates(10.5e9, 12e9)
+SERVER_ADD_BYTES_PER_S = 10e9  # inferred
 DEVICE, LOCAL, NCCL = "device", "local", "nccl"
-OVER_HOSTS = {"horovod": "hierarchical", "dist_sync": "parameter server"}
+MULTI_HOST_ALGORITHMS = {"horovod": "hierarchical", "dist_sync": "parameter server"}
 
 
 class GradientSizes(NamedTuple):
-    """What is summed: the ``sizes`` of its tensors in bytes, and the host's ``key_s`` for each.
+    """The gradients to sum: the ``sizes`` of their tensors in bytes.
 
-    ``updated``: whether the store also updates the weights, as MXNet's own loops had it do.
-    ``apart``: each is summed by itself, as gluonlab's buckets are, and has a latency of its own;
-    else they are one.
+    ``key_s``: host seconds for each tensor. ``updates_weights``: whether the store also updates the
+    weights, as in MXNet's own loops. ``separate_sums``: whether each tensor is summed separately,
+    with its own latency, like gluonlab's buckets; otherwise they are summed as one.
     """
 
     sizes: Sequence[float]
     key_s: float = 0.0
-    updated: bool = False
-    apart: bool = False
+    updates_weights: bool = False
+    separate_sums: bool = False
 
     @property
-    def total(self) -> float:
-        """Bytes."""
+    def total_bytes(self) -> float:
+        """Return the bytes of all tensors."""
         return sum(self.sizes)
 
 
-def stores() -> List[str]:
-    """The stores that have a price on one host."""
-    return [DEVICE, LOCAL, NCCL, *ALGORITHMS, *FOR_LINKS]
+def single_host_stores() -> List[str]:
+    """Return the stores that have a price on one host."""
+    return [DEVICE, LOCAL, NCCL, *ALGORITHMS, *TOPOLOGY_AWARE]
 
 
-def within_host_s(
+def sum_within_host_s(
     store: str, topology: Topology, gradients: GradientSizes, host: HostRates
 ) -> float:
-    """One sum over the GPUs of ``topology``, and what the host does for each tensor and GPU.
+    """Return the seconds of one sum over the GPUs of ``topology``, including the host's time.
 
-    ``host``: of ``local``. Raises ConfigError for a store without a price.
+    ``host``: the speeds of ``local``. Raises ConfigError for a store without a price.
     """
-    if store not in stores():
-        raise ConfigError(unknown("store to predict", store, stores()))
+    if store not in single_host_stores():
+        raise ConfigError(unknown("store to predict", store, single_host_stores()))
     gpus = topology.world_size
     if store == LOCAL:
-        seconds = _local_s(gpus, gradients, host)
+        seconds = _sum_on_cpu_s(gpus, gradients, host)
     elif gpus == 1:
         return 0.0
     elif store == DEVICE:
         schedule = ALGORITHMS["sharded"](gpus)
-        seconds = price(schedule, topology, gpus * owned(gradients.sizes, gpus)).seconds
-        if gradients.apart:  # each GPU sums its own beside those of the others
-            again = math.ceil(len(gradients.sizes) / gpus) - 1
-            seconds += again * price(schedule, topology, 0).seconds
-    elif store in FOR_LINKS:
-        made = make_for_links(store, topology, gpus)
-        found = made.cheapest(gradients.total / (len(gradients.sizes) if gradients.apart else 1))
-        seconds = price(found, topology, gradients.total).seconds
-        seconds += _more(gradients) * price(found, topology, 0).seconds
+        seconds = price(schedule, topology, gpus * max_owned_bytes(gradients.sizes, gpus)).seconds
+        if gradients.separate_sums:  # the GPUs sum their tensors at the same time
+            later_rounds = math.ceil(len(gradients.sizes) / gpus) - 1
+            seconds += later_rounds * price(schedule, topology, 0).seconds
+    elif store in TOPOLOGY_AWARE:
+        schedules = make_for_links(store, topology, gpus)
+        schedule = schedules.cheapest(
+            gradients.total_bytes / (len(gradients.sizes) if gradients.separate_sums else 1)
+        )
+        seconds = price(schedule, topology, gradients.total_bytes).seconds
+        seconds += _extra_sums(gradients) * price(schedule, topology, 0).seconds
     else:
         schedule = ring(gpus) if store == NCCL else ALGORITHMS[store](gpus)
-        placed = schedule.placed(best_order(schedule, topology))
-        seconds = price(placed, topology, gradients.total).seconds
-        seconds += _more(gradients) * price(placed, topology, 0).seconds
+        schedule = schedule.placed(find_best_order(schedule, topology))
+        seconds = price(schedule, topology, gradients.total_bytes).seconds
+        seconds += _extra_sums(gradients) * price(schedule, topology, 0).seconds
     return seconds + (gradients.key_s * len(gradients.sizes) * gpus if gpus > 1 else 0.0)
 
 
-def owned(sizes: Sequence[float], gpus: int) -> float:
-    """The bytes that the busiest GPU sums: whole tensors, each given to who has least so far."""
+def max_owned_bytes(sizes: Sequence[float], gpus: int) -> float:
+    """Return the bytes that the busiest GPU sums, if each tensor goes to the GPU with the least."""
     loads = [0.0] * gpus
     for size in sorted(sizes, reverse=True):
         loads[loads.index(min(loads))] += size
     return max(loads)
 
 
-def _more(gradients: GradientSizes) -> int:
-    """How many sums there are besides the first."""
-    return len(gradients.sizes) - 1 if gradients.apart else 0
+def _extra_sums(gradients: GradientSizes) -> int:
+    """Return the number of sums after the first."""
+    return len(gradients.sizes) - 1 if gradients.separate_sums else 0
 
 
-def _local_s(gpus: int, gradients: GradientSizes, host: HostRates) -> float:
-    """Copies to the CPU and back, each GPU's over its own lanes; there a sum, perhaps an update."""
-    passes = (gpus + 1 if gpus > 1 else 0) + UPDATE_PASSES * gradients.updated
+def _sum_on_cpu_s(gpus: int, gradients: GradientSizes, host: HostRates) -> float:
+    """Return the seconds of copies to the CPU and back, and of a sum, perhaps an update, there.
+
+    Each GPU copies over its own lanes.
+    """
+    passes = (gpus + 1 if gpus > 1 else 0) + UPDATE_PASSES * gradients.updates_weights
     if not passes:
         return 0.0
-    total = gradients.total
+    total = gradients.total_bytes
     return passes * total / host.pass_bytes_per_s + 2 * total / host.copy_bytes_per_s
 
 
-# --- over hosts
+# --- several hosts
 
 
-def hierarchical_s(topology: Topology, network: Network, size_bytes: float) -> float:
-    """Rings within hosts, and rings across them between GPUs of equal rank."""
+def hierarchical_sum_s(topology: Topology, network: HostNetwork, size_bytes: float) -> float:
+    """Return the seconds with rings within hosts, then across GPUs of equal rank."""
     host = topology.subset(topology.hosts[0])
-    schedule = over_hosts(len(topology.hosts), host.world_size, order=host.ring_order())
+    schedule = make_schedule_over_hosts(
+        len(topology.hosts), host.world_size, order=host.ring_order()
+    )
     return price(schedule, topology, size_bytes).seconds
 
 
-def flat_ring_s(topology: Topology, network: Network, size_bytes: float) -> float:
-    """One ring through all GPUs, host after host."""
+def flat_ring_sum_s(topology: Topology, network: HostNetwork, size_bytes: float) -> float:
+    """Return the seconds with one ring through all GPUs, host after host."""
     schedule = ring(topology.world_size).placed(topology.ring_order())
     return price(schedule, topology, size_bytes).seconds
 
 
-def parameter_server_s(topology: Topology, network: Network, size_bytes: float) -> float:
-    """As many servers as hosts, one on each, in closed form.
+def parameter_server_sum_s(topology: Topology, network: HostNetwork, size_bytes: float) -> float:
+    """Return the seconds with as many servers as hosts, one on each host, in closed form.
 
-    For n bytes on h hosts: the price of a ring within a host, then of a copy of n from one GPU to
-    the host's memory and back; on the NICs of a host 2 (h-1) (alpha + n/h beta), the parts that it
-    sends away and gets back, and as much for those that its server receives and sends, in the other
-    direction; (h-1) n/h gamma for the server's additions. A single host has no servers.
+    For n bytes on h hosts the time is the sum of: the price of a ring within a host; a copy of n
+    from one GPU to the host's memory and back; 2 (h-1) (alpha + n/h beta) on the NICs of a host,
+    for the parts that it sends and gets back, while its server receives and sends as much in the
+    other direction; and (h-1) n/h gamma for the server's additions. A single host has no servers.
     """
     hosts = len(topology.hosts)
-    within_s = flat_ring_s(topology.subset(topology.hosts[0]), network, size_bytes)
+    within_s = flat_ring_sum_s(topology.subset(topology.hosts[0]), network, size_bytes)
     if hosts == 1:
         return within_s
     copies_s = sum(
-        size_bytes / min(link.bytes_per_s for link in way(0)) for way in (network.out, network.into)
+        size_bytes / min(link.bytes_per_s for link in links_of(0))
+        for links_of in (network.out_links, network.in_links)
     )
     part = size_bytes / hosts
     message_s = network.latency_s + part / (network.nics * network.bytes_per_s)
-    return within_s + copies_s + (hosts - 1) * (2 * message_s + part / SERVER_ADDS)
+    return within_s + copies_s + (hosts - 1) * (2 * message_s + part / SERVER_ADD_BYTES_PER_S)
 
 
-WAYS: Dict[str, Callable[[Topology, Network, float], float]] = {
-    "hierarchical": hierarchical_s,
-    "flat ring": flat_ring_s,
-    "parameter server": parameter_server_s,
+MULTI_HOST_SUMS: Dict[str, Callable[[Topology, HostNetwork, float], float]] = {
+    "hierarchical": hierarchical_sum_s,
+    "flat ring": flat_ring_sum_s,
+    "parameter server": parameter_server_sum_s,
 }
 
 
-def over_hosts_s(store: str, machine: str, topology: Topology, gradients: GradientSizes) -> float:
-    """One sum over several hosts of ``machine``, by the store of OVER_HOSTS. Raises ConfigError."""
-    if store not in OVER_HOSTS:
-        raise ConfigError(unknown("store over hosts to predict", store, OVER_HOSTS))
-    way, network = WAYS[OVER_HOSTS[store]], NETWORKS[machine]
-    latency_s = way(topology, network, 0) if _more(gradients) else 0.0
-    return way(topology, network, gradients.total) + _more(gradients) * latency_s
+def sum_over_hosts_s(
+    store: str, machine: str, topology: Topology, gradients: GradientSizes
+) -> float:
+    """Return the seconds of one sum over hosts, by a store of MULTI_HOST_ALGORITHMS.
+
+    ``machine``: the name of each host. Raises ConfigError for other stores.
+    """
+    if store not in MULTI_HOST_ALGORITHMS:
+        raise ConfigError(unknown("store over hosts to predict", store, MULTI_HOST_ALGORITHMS))
+    sum_seconds, network = MULTI_HOST_SUMS[MULTI_HOST_ALGORITHMS[store]], NETWORKS[machine]
+    latency_s = sum_seconds(topology, network, 0) if _extra_sums(gradients) else 0.0
+    return (
+        sum_seconds(topology, network, gradients.total_bytes) + _extra_sums(gradients) * latency_s
+    )
 
 
-# --- which schedule a store is priced by
+# --- the schedule by which a store is priced
 
 HIERARCHICAL, RING = "horovod", "ring"
-# Those that sum no otherwise than another: what lies between the halves of sharded-optimizer moves
-# nothing, and a group gives both parameter servers one array of each process.
-PRICED_AS = {"sharded-optimizer": "sharded", "dist_device_sync": "dist_sync"}
-NOBODY_WAITS = "dist_async"
+# Stores that sum like another store. sharded-optimizer moves nothing between its halves, and a
+# group passes one array of each process to both kinds of parameter servers.
+EQUIVALENT_STORES = {"sharded-optimizer": "sharded", "dist_device_sync": "dist_sync"}
+ASYNC_STORE = "dist_async"
 
 
-def known_stores() -> List[str]:
-    """All that have a price: --kvstore's, and over hosts --backend's."""
-    return [*stores(), *PRICED_AS, *OVER_HOSTS]
+def all_stores() -> List[str]:
+    """Return all stores with a price: those of --kvstore, and over hosts those of --backend."""
+    return [*single_host_stores(), *EQUIVALENT_STORES, *MULTI_HOST_ALGORITHMS]
 
 
-def priced_as(store: str, machine: Machine) -> Tuple[str, Optional[str]]:
-    """The store that is priced on ``machine`` for ``store``, and a caution if it is another.
+def resolve_store(store: str, machine: Machine) -> Tuple[str, Optional[str]]:
+    """Return the store that is priced on ``machine`` for ``store``, and a caution if it differs.
 
-    Over hosts it is one of OVER_HOSTS, on one host none of them. Raises ConfigError for others.
+    Over hosts it is one of MULTI_HOST_ALGORITHMS, on one host none of them. Raises ConfigError for
+    unknown stores.
     """
-    if store == NOBODY_WAITS:
+    if store == ASYNC_STORE:
         raise ConfigError(
             f"store {store!r} has no prediction, since no step waits for a sum: choose dist_sync"
         )
-    if store not in known_stores():
-        raise ConfigError(unknown("store to predict", store, known_stores()))
-    alike = PRICED_AS.get(store, store)
-    if machine.hosts == 1 and alike in OVER_HOSTS:
+    if store not in all_stores():
+        raise ConfigError(unknown("store to predict", store, all_stores()))
+    equivalent = EQUIVALENT_STORES.get(store, store)
+    if machine.hosts == 1 and equivalent in MULTI_HOST_ALGORITHMS:
         return RING, (
             f"{store} sums over hosts, and {machine.name} is one: priced is a ring of its GPUs; "
             f"for hosts give {machine.kind if machine.nominal else 'p3.16xlarge'}*2"
         )
-    if machine.hosts > 1 and alike not in OVER_HOSTS:
-        # the default stands for what is usual over hosts
+    if machine.hosts > 1 and equivalent not in MULTI_HOST_ALGORITHMS:
+        # no caution for the default store, whose usual replacement over hosts is horovod
         caution = (
             f"{store} sums over the GPUs of one host: over hosts priced is {HIERARCHICAL}, rings "
             "within hosts and rings across them"
         )
         return HIERARCHICAL, None if store == DEVICE else caution
-    return alike, None
+    return equivalent, None
 
 
-def within_host(store: str) -> str:
-    """What sums within one of several hosts, by the store that is priced over them."""
-    return RING if store in OVER_HOSTS else store
+def store_within_host(store: str) -> str:
+    """Return the store that sums within each host, for a store over hosts."""
+    return RING if store in MULTI_HOST_ALGORITHMS else store
 
 
-# --- what is left of the sum when backward ends
+# --- the exposed part of the sum, after the end of backward
 
-PIECE = 15  # operators on GPUs; see gluonlab.engine.pieces
-# Of a bucket at most, and the least by which the store device is given one for each GPU: see
-# gluonlab.bucketed_trainer.bucket
-BUCKET_BYTES, SPREAD_BYTES = 25 * 2**20, 4 * 2**20
+BACKWARD_PIECE = 15  # operators on GPUs; see gluonlab.engine.pieces
+# The maximum of a bucket, and the minimum for one bucket per GPU with the store device: see
+# gluonlab.bucketed_trainer.buckets
+BUCKET_BYTES, MIN_BUCKET_BYTES = 25 * 2**20, 4 * 2**20
 
 
 class GradientBucket(NamedTuple):
-    """A part of the gradients: when backward has made it, seconds from its begin; its bytes."""
+    """A part of the gradients, complete ``ready_s`` seconds after the start of backward.
+
+    ``size``: in bytes.
+    """
 
     ready_s: float
     size: float
 
 
-def usual_bucket_bytes(work: Work, store: str, gpus: int) -> float:
-    """Those of the largest bucket, where nobody has sized them."""
+def default_bucket_bytes(work: Work, store: str, gpus: int) -> float:
+    """Return the default size of the largest bucket."""
     if store != DEVICE or gpus < 2:
         return BUCKET_BYTES
-    return min(BUCKET_BYTES, max(SPREAD_BYTES, 4 * work.parameters // gpus))
+    return min(BUCKET_BYTES, max(MIN_BUCKET_BYTES, 4 * work.parameters // gpus))
 
 
 def bucket_sizes(work: Work, bucket_bytes: float = BUCKET_BYTES) -> List[float]:
-    """The bytes of each bucket, the last layers' first: ``bucket_bytes`` together at most.
+    """Return the bytes of each bucket, the last layers first: ``bucket_bytes`` at most.
 
-    A larger tensor is a bucket of its own, and with 0 each is; see
-    `gluonlab.bucketed_trainer.bucket.group`.
+    A larger tensor gets its own bucket, and with 0 each tensor does: see
+    `gluonlab.bucketed_trainer.buckets`.
     """
-    found: List[float] = []
+    sizes: List[float] = []
     for numbers in reversed(work.tensors):
         size = 4.0 * numbers
-        if found and found[-1] + size <= bucket_bytes:
-            found[-1] += size
+        if sizes and sizes[-1] + size <= bucket_bytes:
+            sizes[-1] += size
         else:
-            found.append(size)
-    return found
+            sizes.append(size)
+    return sizes
 
 
-def buckets(
+def make_buckets(
     work: Work,
     backward_s: Sequence[float],
-    piece: Optional[int] = PIECE,
+    piece: Optional[int] = BACKWARD_PIECE,
     bucket_bytes: float = BUCKET_BYTES,
 ) -> List[GradientBucket]:
-    """The gradients in the order in which backward makes them, in buckets.
+    """Return the gradients in buckets, in the order in which backward computes them.
 
-    ``backward_s``: of each operator, in the order of forward. ``piece``: how many operators, None
-    for all.
+    ``backward_s``: the seconds of each operator, in the order of forward. ``piece``: the number of
+    operators of a piece, None for all.
     """
-    order = [
+    gradients = [
         (seconds, 4.0 * operator.weights)
         for operator, seconds in zip(reversed(work.operators), reversed(backward_s))
         if seconds
     ]
-    size = piece or max(1, len(order))
-    pieces = [order[first : first + size] for first in range(0, len(order), size)]
-    found: List[GradientBucket] = []
-    now = held = 0.0
-    for each in pieces:
-        now += math.fsum(seconds for seconds, _ in each)
-        for _, weights in each:
-            held += weights
-            if held and held >= bucket_bytes:
-                found.append(GradientBucket(now, held))
-                held = 0.0
-    # what belongs to no convolution or dense layer, such as BatchNorm's, is little
-    rest = held + max(0.0, 4.0 * work.parameters - held - sum(each.size for each in found))
-    return [*found, GradientBucket(now, rest)] if rest else found
+    piece_size = piece or max(1, len(gradients))
+    pieces = [
+        gradients[first : first + piece_size] for first in range(0, len(gradients), piece_size)
+    ]
+    made: List[GradientBucket] = []
+    elapsed_s = pending_bytes = 0.0
+    for operators in pieces:
+        elapsed_s += math.fsum(seconds for seconds, _ in operators)
+        for _, weights in operators:
+            pending_bytes += weights
+            if pending_bytes and pending_bytes >= bucket_bytes:
+                made.append(GradientBucket(elapsed_s, pending_bytes))
+                pending_bytes = 0.0
+    # parameters outside convolutions and dense layers, such as BatchNorm's, are few
+    last_bytes = pending_bytes + max(
+        0.0, 4.0 * work.parameters - pending_bytes - sum(operators.size for operators in made)
+    )
+    return [*made, GradientBucket(elapsed_s, last_bytes)] if last_bytes else made
 
 
-def exposed_s(parts: Sequence[GradientBucket], sum_s: float, backward_s: float) -> float:
-    """Seconds of the sum behind the end of backward; ``sum_s``: of all gradients together.
+def exposed_sum_s(
+    gradient_buckets: Sequence[GradientBucket], sum_s: float, backward_s: float
+) -> float:
+    """Return the seconds of the sum after the end of backward.
 
-    A bucket takes its share of the time, one after the other, and does not slow backward down.
+    ``sum_s``: the time for all gradients together. A bucket takes its share of that time, one after
+    the other, and does not slow backward down.
     """
-    total, end = sum(part.size for part in parts), 0.0
-    for part in parts:
-        end = max(end, part.ready_s) + sum_s * part.size / total
+    total_bytes, end = sum(bucket.size for bucket in gradient_buckets), 0.0
+    for bucket in gradient_buckets:
+        end = max(end, bucket.ready_s) + sum_s * bucket.size / total_bytes
     return max(0.0, end - backward_s)

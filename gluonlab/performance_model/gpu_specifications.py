@@ -1,6 +1,6 @@
-"""The GPUs and machines that predictions are made for. Nothing here is measured.
+"""The GPUs and machines of predictions. None of the figures is measured here.
 
-How GPUs and hosts are linked: `gluonlab.collectives`.
+See `gluonlab.collectives` for the links of GPUs and hosts.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, NamedTuple
 
-from gluonlab.collectives.named_topologies import MOST_HOSTS, NETWORKS, Topology, make_topology
+from gluonlab.collectives.named_topologies import MAX_HOSTS, NETWORKS, Topology, make_topology
 from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.errors import ConfigError, ScheduleError, unknown
 
@@ -17,9 +17,17 @@ FLOAT32, TF32, FLOAT16 = "float32", "TF32", "float16"
 
 @dataclass(frozen=True)
 class GpuSpec:
-    """One GPU: peak ``flops`` (FLOP/s by kind of arithmetic), memory's bytes/s, and its cores.
+    """The specification of a GPU.
 
-    ``capability``: (major, minor). ``sheet``: where the figures stand.
+    Attributes:
+        name: the key in `GPUS`.
+        generation: NVIDIA's name of the architecture.
+        capability: the compute capability.
+        flops: peak FLOP/s by kind of arithmetic.
+        bytes_per_s: bandwidth of the memory.
+        memory_bytes: size of the memory.
+        cores: number of CUDA cores.
+        data_sheet: the source of the figures.
     """
 
     name: str
@@ -29,13 +37,13 @@ class GpuSpec:
     bytes_per_s: float
     memory_bytes: float
     cores: int
-    sheet: str
+    data_sheet: str
 
     def arithmetic(self, dtype: str, tf32: bool = True) -> str:
-        """What MXNet 1.9.1 cu112 computes matrix products of ``dtype`` with.
+        """Return the arithmetic that MXNet 1.9.1 cu112 uses for matrix products of ``dtype``.
 
-        From compute capability 8.0 on, cuDNN and cuBLAS of CUDA 11 take TF32 for float32, unless
-        NVIDIA_TF32_OVERRIDE=0, which gluonlab sets without --tf32. float16 takes tensor cores from
+        From compute capability 8.0 on, cuDNN and cuBLAS of CUDA 11 use TF32 for float32, unless
+        NVIDIA_TF32_OVERRIDE=0, which gluonlab sets without --tf32. float16 uses tensor cores from
         7.0 on.
         """
         return TF32 if tf32 and dtype == FLOAT32 and TF32 in self.flops else dtype
@@ -99,9 +107,9 @@ MACHINES: Dict[str, str] = {
 
 
 class Machine(NamedTuple):
-    """One machine, or several alike: ``name`` as given, and ``kind`` without their number.
+    """A machine, or several hosts: ``name`` as given, and ``kind`` without their number.
 
-    ``nominal``: whether its links have the speeds that its makers name, and not those of a file.
+    ``nominal``: whether its links have nominal speeds, not the speeds of a file.
     """
 
     name: str
@@ -112,25 +120,25 @@ class Machine(NamedTuple):
 
     @property
     def hosts(self) -> int:
-        """How many."""
+        """Return the number of hosts."""
         return len(self.topology.hosts)
 
     @property
     def gpus_each(self) -> int:
-        """GPUs of each host."""
+        """Return the number of GPUs of each host."""
         return self.topology.world_size // self.hosts
 
 
 def find_machine(name: str) -> Machine:
-    """The machine ``p3.16xlarge``, or four of them, ``p3.16xlarge*4``, or a file's, ``m.json``.
+    """Return the machine ``p3.16xlarge``, four of them, ``p3.16xlarge*4``, or a file's, ``m.json``.
 
-    Raises ConfigError, with what is possible, for others.
+    Raises ConfigError, with the choices, for other names.
     """
     kind = name.partition("*")[0].strip()
     if is_file_name(kind):
-        return _written(name)
+        return _read_machine_file(name)
     if kind not in MACHINES:
-        several = f"; several hosts are NAME*HOSTS, up to {MOST_HOSTS}, as in p3.16xlarge*4"
+        several = f"; several hosts are NAME*HOSTS, up to {MAX_HOSTS}, as in p3.16xlarge*4"
         file = "; a machine of your own is a file, m.json"
         raise ConfigError(unknown("machine to predict", kind, MACHINES) + several + file)
     try:
@@ -141,8 +149,8 @@ def find_machine(name: str) -> Machine:
     return Machine(name, kind, GPUS[MACHINES[kind]], topology)
 
 
-def _written(name: str) -> Machine:
-    """The machine of a file, which says the kind of its GPUs."""
+def _read_machine_file(name: str) -> Machine:
+    """Return the machine of a file, which names the kind of its GPUs."""
     try:
         topology = make_topology(name)
     except ScheduleError as error:

@@ -1,4 +1,4 @@
-"""`predict`: training on a machine, by numbers of its GPUs; its assumptions and doubts."""
+"""`predict`: predict training on a machine, by number of GPUs, with assumptions and caveats."""
 
 from __future__ import annotations
 
@@ -13,39 +13,52 @@ from gluonlab.errors import ConfigError
 from gluonlab.optimizers.optimizer_registry import make_optimizer, optimizer_kind
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.performance_model.allreduce_time import (
+    BACKWARD_PIECE,
     LOCAL,
-    MEASURED_NOW,
-    PIECE,
+    MXNET_1_9_HOST,
     RING,
     GradientSizes,
     bucket_sizes,
-    buckets,
-    exposed_s,
-    over_hosts_s,
-    priced_as,
-    usual_bucket_bytes,
-    within_host,
-    within_host_s,
+    default_bucket_bytes,
+    exposed_sum_s,
+    make_buckets,
+    resolve_store,
+    store_within_host,
+    sum_over_hosts_s,
+    sum_within_host_s,
 )
 from gluonlab.performance_model.gpu_specifications import FLOAT16, FLOAT32, Machine, find_machine
-from gluonlab.performance_model.published_speeds import ComparableTraining, doubts, wrapped
+from gluonlab.performance_model.published_speeds import (
+    ComparableTraining,
+    list_caveats,
+    wrap_sentence,
+)
 from gluonlab.performance_model.roofline import (
-    FITTED,
+    FITTED_CONSTANTS,
     ExecutionSetting,
     Work,
-    operator_s,
-    step_parts,
+    operator_seconds,
+    step_seconds,
 )
 
 
 @dataclass(frozen=True)
 class PredictionRow:
-    """A step on so many GPUs, in seconds, and what it comes to.
+    """A predicted step on a number of GPUs.
 
-    ``batch_size``: images of a GPU, the most if they differ.
-    ``host_s``: what queueing takes, beside the GPUs' work; where it is longer than all the rest, it
-    is the step. ``exposed_s``: what of ``sum_s`` lies behind backward. ``speedup``: over one GPU of
-    the machine.
+    Attributes:
+        gpus: the number of GPUs.
+        hosts: the number of hosts.
+        batch_size: images per GPU, the most if they differ.
+        input_s: seconds to copy the images.
+        compute_s: seconds of forward and backward.
+        sum_s: seconds of the sum of gradients.
+        exposed_s: the part of ``sum_s`` after backward.
+        update_s: seconds of the update.
+        host_s: seconds in which the host queues the step, in parallel with the GPUs; the step
+            takes at least so long.
+        images_per_s: images per second of all GPUs.
+        speedup: relative to one GPU of the machine.
     """
 
     gpus: int
@@ -62,22 +75,22 @@ class PredictionRow:
 
     @property
     def step_s(self) -> float:
-        """The whole step."""
+        """Return the seconds of the whole step."""
         return max(self.device_s, self.host_s)
 
     @property
     def device_s(self) -> float:
-        """What the GPUs do, one after the other."""
+        """Return the seconds of the GPUs' work, one part after the other."""
         return self.input_s + self.compute_s + self.exposed_s + self.update_s
 
     @property
     def efficiency(self) -> float:
-        """The speed-up by GPU."""
+        """Return the speed-up per GPU."""
         return self.speedup / self.gpus
 
     @property
     def bound_by(self) -> str:
-        """What takes most of the step: host, compute, sum, update or input."""
+        """Return the largest part of the step: host, compute, sum, update or input."""
         if self.host_s > self.device_s:
             return "host"
         parts = {
@@ -89,14 +102,23 @@ class PredictionRow:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Predicted training: a `PredictionRow` for each number of GPUs, the whole machine last.
+    """Predicted training, with a `PredictionRow` for each number of GPUs, the whole machine last.
 
-    ``batch_size``: images of a GPU in the last row. ``global_batch_size``: where all rows share as
-    many images a step; None where each GPU has as many. ``passes``: of a GPU's images, one after
-    the other, in microbatches. ``store``: as it is priced.
-    ``with_ring``: the speed-up of all GPUs of one host with the store ring.
-    ``not_trusted``: reasons for which it is not to be trusted here; empty where figures published
-    for the like were met. ``cautions``: what else was never compared.
+    Attributes:
+        machine: the name of the machine.
+        gpu: the name of its GPU.
+        arithmetic: the arithmetic of matrix products.
+        network: the name of the network.
+        batch_size: images per GPU in the last row.
+        global_batch_size: images per step if all rows have the same number; None if each GPU has.
+        passes: microbatches per GPU and step.
+        optimizer: the name of the optimizer.
+        store: the store that is priced.
+        rows: the rows.
+        with_ring: the speed-up of all GPUs of one host with the store ring.
+        not_trusted: reasons not to trust the prediction; empty if similar published figures match.
+        cautions: further aspects that were never compared.
+        assumptions: the assumptions, as sentences.
     """
 
     machine: str
@@ -116,11 +138,11 @@ class Prediction:
 
     @property
     def whole(self) -> PredictionRow:
-        """With all GPUs."""
+        """Return the row of all GPUs."""
         return self.rows[-1]
 
     def to_dict(self) -> Dict[str, Any]:
-        """For JSON: all fields, and of each row also step_s, efficiency and bound_by."""
+        """Return all fields for JSON, and step_s, efficiency and bound_by of each row."""
         rows = [
             {
                 **asdict(row),
@@ -134,46 +156,49 @@ class Prediction:
 
     @property
     def text(self) -> str:
-        """A table of 80 columns, then doubts and assumptions."""
-        return _as_text(self)
+        """Return a table of 80 columns, then caveats and assumptions."""
+        return _prediction_text(self)
 
 
-def _as_text(prediction: Prediction) -> str:
-    shared = prediction.global_batch_size
+def _prediction_text(prediction: Prediction) -> str:
+    global_batch_size = prediction.global_batch_size
     images = (
         f"{prediction.batch_size:,} images a GPU"
-        if shared is None
-        else f"{shared:,} images a step, whatever the GPUs"
+        if global_batch_size is None
+        else f"{global_batch_size:,} images a step, whatever the GPUs"
     )
-    what = (
+    training = (
         f"{prediction.network} on {prediction.machine}: {prediction.whole.gpus} x "
         f"{prediction.gpu}, {prediction.arithmetic}, {images}, {prediction.optimizer}"
     )
     if prediction.passes > 1:
-        what += f", in {prediction.passes} microbatches"
+        training += f", in {prediction.passes} microbatches"
     lines = [
-        *wrapped(f"Predicted, not measured: {what}", ""),
+        *wrap_sentence(f"Predicted, not measured: {training}", ""),
         "",
         f"{'GPUs':>5}{'images/s':>11}{'speed-up':>9}{'efficiency':>11}{'step':>11}{'sum':>11}"
         f"{'exposed':>11}{'bound by':>11}",
-        *map(_line, prediction.rows),
+        *map(_row_text, prediction.rows),
         "",
     ]
-    better = prediction.with_ring or 0.0
-    if better > 1.05 * prediction.whole.speedup:
-        lines += [f"With --kvstore ring the speed-up of all of them would be {better:.2f}.", ""]
+    ring_speedup = prediction.with_ring or 0.0
+    if ring_speedup > 1.05 * prediction.whole.speedup:
+        lines += [
+            f"With --kvstore ring the speed-up of all of them would be {ring_speedup:.2f}.",
+            "",
+        ]
     for reason in prediction.not_trusted:
-        lines += wrapped(f"Not to be trusted here: {reason}.", "")
+        lines += wrap_sentence(f"Not to be trusted here: {reason}.", "")
     for caution in prediction.cautions:
-        lines += wrapped(f"Take care: {caution}.", "")
+        lines += wrap_sentence(f"Take care: {caution}.", "")
     lines += ["" for _ in range(bool(prediction.not_trusted or prediction.cautions))]
     lines.append("Assumed:")
     for assumption in prediction.assumptions:
-        lines += wrapped(assumption, "- ")
+        lines += wrap_sentence(assumption, "- ")
     return "\n".join(lines)
 
 
-def _line(row: PredictionRow) -> str:
+def _row_text(row: PredictionRow) -> str:
     return (
         f"{row.gpus:>5}{row.images_per_s:>11,.0f}{row.speedup:>9.2f}{row.efficiency:>11.2f}"
         f"{row.step_s * 1e3:>8,.1f} ms{row.sum_s * 1e3:>8,.1f} ms{row.exposed_s * 1e3:>8,.1f} ms"
@@ -183,25 +208,28 @@ def _line(row: PredictionRow) -> str:
 
 # --- optimizers
 
-# MXNet has one kernel for each of these; the others take several operators.
+# MXNet updates with one kernel for each of these; other optimizers take several operators.
 ONE_KERNEL = ("sgd", "nag", "signum", "adam", "rmsprop")
-SHAPE = (2, 3)  # of the weight that is asked about
+PROBE_SHAPE = (2, 3)  # of the weight whose state is counted
 
 
 @lru_cache(maxsize=None)
-def states(name: str, momentum: bool) -> int:
-    """How many arrays as large as the weights it keeps. Raises ConfigError for an unknown one."""
+def count_states(name: str, momentum: bool) -> int:
+    """Return the number of state arrays as large as the weights.
+
+    Raises ConfigError for an unknown optimizer.
+    """
     options = {"momentum": 0.9 if momentum else 0.0} if optimizer_kind(name).momentum else {}
-    return _arrays(make_optimizer(name, options).create_state(0, nd.ones(SHAPE)))
+    return _count_arrays(make_optimizer(name, options).create_state(0, nd.ones(PROBE_SHAPE)))
 
 
-def by_bucket(name: str) -> bool:
-    """Whether a whole bucket is updated at once, and not parameter by parameter."""
+def updates_whole_buckets(name: str) -> bool:
+    """Return whether a whole bucket is updated at once, not parameter by parameter."""
     return optimizer_kind(name).element_wise
 
 
-def caution_about(name: str) -> Optional[str]:
-    """What of its update is not priced, if anything is not."""
+def optimizer_caution(name: str) -> Optional[str]:
+    """Return a caution if a part of the optimizer's update is not priced."""
     if name.lower() in ONE_KERNEL:
         return None
     return (
@@ -210,119 +238,142 @@ def caution_about(name: str) -> Optional[str]:
     )
 
 
-def _arrays(state: Any) -> int:
-    """State comes alone, in a tuple, or as None."""
+def _count_arrays(state: Any) -> int:
+    """Return the number of arrays in a state: an array, a tuple, or None."""
     if isinstance(state, (tuple, list)):
-        return sum(map(_arrays, state))
-    return int(state is not None and state.shape == SHAPE)
+        return sum(map(_count_arrays, state))
+    return int(state is not None and state.shape == PROBE_SHAPE)
 
 
 # --- steps
 
-# Of the one thread that queues, by GPU: a step with one pass and one bucket, `bench host` with load
-# and log; and each further bucket, as a parameter in Gluon's own sums, 100 us for eight.
-HOST_S, KEY_S = 168e-6, 12.5e-6
+# Seconds of the queueing thread, per GPU: for a step with one pass and one bucket, `bench host`
+# with load and log; and for each further bucket, as a parameter in Gluon's own sums, 100 us for
+# eight.
+HOST_STEP_S, HOST_BUCKET_S = 168e-6, 12.5e-6
 OFF = "off"
 Overlap = Union[int, str, None]
 
 
 class TrainingSpec(NamedTuple):
-    """What is trained, and how. ``batch_size`` images a GPU, or ``shared`` by all GPUs of a step.
+    """The training to predict: ``batch_size`` images per GPU, or ``global_batch_size`` per step.
 
-    ``setting``: but for what depends on a GPU's images, microbatches and buckets. ``by_bucket``:
-    whether an update takes a whole bucket. ``bucket_bytes``: None for the usual.
+    ``setting``: without the parts that depend on a GPU's images, microbatches and buckets.
+    ``updates_whole_buckets``: whether an update takes a whole bucket. ``bucket_bytes``: None for
+    the default.
     """
 
     work: Work
     machine: Machine
     batch_size: int
-    shared: Optional[int]
+    global_batch_size: Optional[int]
     microbatches: Microbatches
     setting: ExecutionSetting
-    by_bucket: bool
+    updates_whole_buckets: bool
     overlap: Overlap
     bucket_bytes: Optional[int]
 
-    def share(self, gpus: int) -> int:
-        """Images of a GPU, of the one with most of them."""
-        return self.batch_size if self.shared is None else math.ceil(self.shared / gpus)
+    def images_per_gpu(self, gpus: int) -> int:
+        """Return the images of a GPU, of the one with the most images."""
+        return (
+            self.batch_size
+            if self.global_batch_size is None
+            else math.ceil(self.global_batch_size / gpus)
+        )
 
     def passes(self, gpus: int) -> int:
-        """In how many microbatches they go through the network."""
-        return len(self.microbatches.bounds(self.share(gpus)))
+        """Return the number of microbatches in which a GPU's images pass the network."""
+        return len(self.microbatches.bounds(self.images_per_gpu(gpus)))
 
-    def rows(self, store: str, counts: List[int]) -> List[PredictionRow]:
-        """A row for each of ``counts`` GPUs, the first of which is 1."""
-        found = [self._row(store, count) for count in counts]
-        one = found[0].images_per_s
-        return [replace(row, speedup=row.images_per_s / one) for row in found]
+    def predict_rows(self, store: str, counts: List[int]) -> List[PredictionRow]:
+        """Return a row for each of ``counts`` GPUs, the first of which is 1."""
+        rows = [self._predict_row(store, count) for count in counts]
+        one_gpu_speed = rows[0].images_per_s
+        return [replace(row, speedup=row.images_per_s / one_gpu_speed) for row in rows]
 
-    def _row(self, store: str, gpus: int) -> PredictionRow:
-        work, machine, share, passes = self.work, self.machine, self.share(gpus), self.passes(gpus)
-        most = self.bucket_bytes
-        bucket_bytes = usual_bucket_bytes(work, store, gpus) if most is None else most
+    def _predict_row(self, store: str, gpus: int) -> PredictionRow:
+        work, machine, images_of_gpu, passes = (
+            self.work,
+            self.machine,
+            self.images_per_gpu(gpus),
+            self.passes(gpus),
+        )
+        given_bytes = self.bucket_bytes
+        bucket_bytes = (
+            default_bucket_bytes(work, store, gpus) if given_bytes is None else given_bytes
+        )
         sizes = bucket_sizes(work, bucket_bytes)
-        updates = max(1, len(sizes) if self.by_bucket else len(work.tensors))
+        updates = max(1, len(sizes) if self.updates_whole_buckets else len(work.tensors))
         setting = self.setting._replace(microbatches=passes, updates=updates)
-        one = step_parts(work, share, machine.gpu, FITTED, setting)
+        step = step_seconds(work, images_of_gpu, machine.gpu, FITTED_CONSTANTS, setting)
         hosts = max(1, gpus // machine.gpus_each)
         sum_s = self._sum_s(store, gpus, hosts, sizes)
-        behind_s = self._exposed_s(sum_s, share / passes, bucket_bytes) if sum_s else 0.0
-        queued_s = passes * HOST_S + KEY_S * (max(1, len(sizes)) - 1)
-        host_s = queued_s * min(gpus, machine.gpus_each)
-        images = gpus * share if self.shared is None else self.shared
+        exposed_s = self._exposed_s(sum_s, images_of_gpu / passes, bucket_bytes) if sum_s else 0.0
+        gpu_queueing_s = passes * HOST_STEP_S + HOST_BUCKET_S * (max(1, len(sizes)) - 1)
+        host_s = gpu_queueing_s * min(gpus, machine.gpus_each)
+        images = gpus * images_of_gpu if self.global_batch_size is None else self.global_batch_size
         return PredictionRow(
             gpus=gpus,
             hosts=hosts,
-            batch_size=share,
-            input_s=one.input_s,
-            compute_s=one.compute_s,
+            batch_size=images_of_gpu,
+            input_s=step.input_s,
+            compute_s=step.compute_s,
             sum_s=sum_s,
-            exposed_s=behind_s,
-            update_s=one.update_s,
+            exposed_s=exposed_s,
+            update_s=step.update_s,
             host_s=host_s,
-            images_per_s=images / max(one.seconds + behind_s, host_s),
+            images_per_s=images / max(step.seconds + exposed_s, host_s),
             speedup=1.0,
         )
 
     def _sum_s(self, store: str, gpus: int, hosts: int, sizes: List[float]) -> float:
         if gpus == 1:
             return 0.0
-        topology, gradients = self.machine.topology.subset(gpus), GradientSizes(sizes, apart=True)
+        topology, gradients = (
+            self.machine.topology.subset(gpus),
+            GradientSizes(sizes, separate_sums=True),
+        )
         if hosts > 1:
-            return over_hosts_s(store, self.machine.kind, topology, gradients)
-        return within_host_s(within_host(store), topology, gradients, MEASURED_NOW)
+            return sum_over_hosts_s(store, self.machine.kind, topology, gradients)
+        return sum_within_host_s(store_within_host(store), topology, gradients, MXNET_1_9_HOST)
 
     def _exposed_s(self, sum_s: float, images: float, bucket_bytes: float) -> float:
-        """Sums begin in the last pass, with whose gradients a bucket is complete."""
+        """Return the exposed seconds of the sum, which starts in the last pass.
+
+        Buckets are complete only with the gradients of the last pass.
+        """
         backward_s = [
-            operator_s(operator, images, self.machine.gpu, FITTED, self.setting)[1]
+            operator_seconds(operator, images, self.machine.gpu, FITTED_CONSTANTS, self.setting)[1]
             for operator in self.work.operators
         ]
         overlap = self.overlap
-        piece = None if overlap == OFF else PIECE if overlap is None else int(overlap)
-        made = buckets(self.work, backward_s, piece, bucket_bytes)
-        return exposed_s(made, sum_s, math.fsum(backward_s))
+        piece = None if overlap == OFF else BACKWARD_PIECE if overlap is None else int(overlap)
+        gradient_buckets = make_buckets(self.work, backward_s, piece, bucket_bytes)
+        return exposed_sum_s(gradient_buckets, sum_s, math.fsum(backward_s))
 
 
 # --- assumptions
 
 
-def assumptions(training: TrainingSpec, optimizer: str, store: str, arithmetic: str) -> List[str]:
-    """What is taken for granted; ``store``: the one that is priced."""
+def list_assumptions(
+    training: TrainingSpec, optimizer: str, store: str, arithmetic: str
+) -> List[str]:
+    """Return the assumptions as sentences; ``store``: the store that is priced."""
     machine = training.machine
     gpu = machine.gpu
     sentences = [
         "Predicted, not measured: operations counted in the network's graph, a roofline for each "
         f"kernel on {gpu.name} ({gpu.flops[arithmetic] / 1e12:g} TFLOP/s in {arithmetic}, "
-        f"{gpu.bytes_per_s / 1e9:g} GB/s: {gpu.sheet.partition(':')[0]}), constants fitted to "
+        f"{gpu.bytes_per_s / 1e9:g} GB/s: {gpu.data_sheet.partition(':')[0]}), constants fitted to "
         "published speeds of V100 and K80.",
         f"Training with gluonlab's loop and {optimizer}; images are uint8 and copied at 12 GB/s; "
         "reading and decoding them keeps up, and changing them takes no time.",
-        f"The sum is {store}'s, priced on {_links(machine)}.",
-        _about_buckets(training),
-        f"One thread of the host queues a step in {HOST_S * 1e6:.0f} us for each GPU of the host "
-        f"and microbatch, as measured with `bench host` on a core of an EPYC, and {KEY_S * 1e6:g} "
+        f"The sum is {store}'s, priced on {_describe_links(machine)}.",
+        _describe_buckets(training),
+        f"One thread of the host queues a step in {HOST_STEP_S * 1e6:.0f} us for each GPU of the "
+        "host "
+        "and microbatch, as measured with `bench host` on a core of an EPYC, and "
+        f"{HOST_BUCKET_S * 1e6:g} "
         "us for each further bucket.",
     ]
     if store == LOCAL:
@@ -333,7 +384,7 @@ def assumptions(training: TrainingSpec, optimizer: str, store: str, arithmetic: 
     return sentences
 
 
-def _links(machine: Machine) -> str:
+def _describe_links(machine: Machine) -> str:
     note = machine.topology.note
     if machine.nominal:
         return f"the machine's links at nominal speed: {note}"
@@ -342,12 +393,16 @@ def _links(machine: Machine) -> str:
     )
 
 
-def _about_buckets(training: TrainingSpec) -> str:
-    most = training.bucket_bytes
-    if most == 0:
+def _describe_buckets(training: TrainingSpec) -> str:
+    given_bytes = training.bucket_bytes
+    if given_bytes == 0:
         buckets = "Parameters are summed one by one"
     else:
-        size = "25 MiB, smaller ones with the store device," if most is None else f"{most:,} bytes"
+        size = (
+            "25 MiB, smaller ones with the store device,"
+            if given_bytes is None
+            else f"{given_bytes:,} bytes"
+        )
         buckets = f"Buckets of {size} are summed"
     if training.overlap == OFF:
         return f"{buckets} after backward (--overlap off)."
@@ -359,7 +414,7 @@ def _about_buckets(training: TrainingSpec) -> str:
 
 # --- predict
 
-MOST_IMAGES = 2**20
+MAX_IMAGES = 2**20
 
 
 def predict(
@@ -378,123 +433,154 @@ def predict(
     store: str = "device",
     gpus: Optional[int] = None,
 ) -> Prediction:
-    """Training with gluonlab's loop on ``machine``, such as p3.16xlarge*4.
+    """Predict training with gluonlab's loop on ``machine``, such as p3.16xlarge*4.
 
-    ``batch_size``: images per GPU and step; or ``global_batch_size`` images a step, which the GPUs
-    of each row share. ``microbatches``: how a GPU's images are cut. ``tf32``: as --tf32.
-    ``momentum``: whether ``optimizer`` has any, where it may. ``store``: over the GPUs of one host,
-    or over hosts "horovod" or "dist_sync"; over hosts any other stands for "horovod". ``gpus``:
-    all, by default. ``overlap``: operators of a piece of backward, or "off", as --overlap;
-    ``bucket_bytes``: as --bucket-bytes. Raises ConfigError, with what is possible, for what no
-    prediction is known for.
+    Args:
+        work: the work of the network.
+        machine: a machine, several hosts, or a file (`find_machine`).
+        batch_size: images per GPU and step.
+        global_batch_size: images per step, which the GPUs of each row share; instead of
+            ``batch_size``.
+        microbatches: how a GPU's images are cut.
+        dtype: "float32" or "float16".
+        tf32: as --tf32.
+        optimizer: the name of the optimizer.
+        momentum: whether ``optimizer`` has momentum, if it supports momentum.
+        overlap: operators of a piece of backward, or "off", as --overlap.
+        bucket_bytes: as --bucket-bytes.
+        store: a store over the GPUs of one host, or over hosts "horovod" or "dist_sync". Over
+            hosts, any other store is replaced by "horovod".
+        gpus: the number of GPUs; all by default.
+
+    Returns:
+        The prediction.
+
+    Raises:
+        ConfigError: with the choices, for arguments without a prediction.
     """
-    found = find_machine(machine)
-    asked, kind = (
+    specification = find_machine(machine)
+    images, kind = (
         (batch_size, "batch size {!r} per GPU")
         if global_batch_size is None
         else (global_batch_size, "batch size {!r} over all GPUs")
     )
-    if not (isinstance(asked, int) and 0 < asked <= MOST_IMAGES):
-        raise ConfigError(f"{kind.format(asked)}: give a whole number, 1 to {MOST_IMAGES}")
+    if not (isinstance(images, int) and 0 < images <= MAX_IMAGES):
+        raise ConfigError(f"{kind.format(images)}: give a whole number, 1 to {MAX_IMAGES}")
     if dtype not in (FLOAT32, FLOAT16):
         raise ConfigError(f"dtype {dtype!r} has no prediction: choose {FLOAT32} or {FLOAT16}")
-    most = found.topology.world_size
-    if gpus is not None and not (isinstance(gpus, int) and 1 <= gpus <= most):
-        raise ConfigError(f"{gpus!r} GPUs of {machine}: choose 1 to {most}")
+    max_gpus = specification.topology.world_size
+    if gpus is not None and not (isinstance(gpus, int) and 1 <= gpus <= max_gpus):
+        raise ConfigError(f"{gpus!r} GPUs of {machine}: choose 1 to {max_gpus}")
     if overlap not in (None, OFF) and not (isinstance(overlap, int) and overlap > 0):
         raise ConfigError(f"overlap {overlap!r}: give operators of a piece, 1 or more, or off")
-    priced, of_store = priced_as(store, found)
-    counts = _counts(found, gpus)
+    priced, store_caution = resolve_store(store, specification)
+    counts = _gpu_counts(specification, gpus)
     if global_batch_size is not None and global_batch_size < counts[-1]:
         raise ConfigError(
             f"{global_batch_size} images a step for {counts[-1]} GPUs: give {counts[-1]} or more, "
             f"or {global_batch_size} GPUs or fewer"
         )
-    kept, arithmetic = states(optimizer, momentum), found.gpu.arithmetic(dtype, tf32)
+    optimizer_states, arithmetic = (
+        count_states(optimizer, momentum),
+        specification.gpu.arithmetic(dtype, tf32),
+    )
     training = TrainingSpec(
         work,
-        found,
+        specification,
         batch_size,
         global_batch_size,
         microbatches,
-        ExecutionSetting(dtype, pixel_bytes=1, tf32=tf32, kept=kept),
-        by_bucket(optimizer),
+        ExecutionSetting(dtype, pixel_bytes=1, tf32=tf32, optimizer_states=optimizer_states),
+        updates_whole_buckets(optimizer),
         overlap,
         bucket_bytes,
     )
-    not_trusted, cautions = _doubts(training, priced, counts)
-    more = [of_store, _about_shares(training, counts), caution_about(optimizer)]
-    ring = training.rows(RING, [1, counts[-1]])[-1].speedup if found.hosts == 1 else None
+    not_trusted, cautions = _collect_caveats(training, priced, counts)
+    further_cautions = [
+        store_caution,
+        _share_caution(training, counts),
+        optimizer_caution(optimizer),
+    ]
+    ring_speedup = (
+        training.predict_rows(RING, [1, counts[-1]])[-1].speedup
+        if specification.hosts == 1
+        else None
+    )
     return Prediction(
         machine=machine,
-        gpu=found.gpu.name,
+        gpu=specification.gpu.name,
         arithmetic=arithmetic,
         network=work.name,
-        batch_size=training.share(counts[-1]),
+        batch_size=training.images_per_gpu(counts[-1]),
         global_batch_size=global_batch_size,
         passes=training.passes(counts[-1]),
         optimizer=optimizer,
         store=priced,
-        rows=tuple(training.rows(priced, counts)),
-        with_ring=ring,
+        rows=tuple(training.predict_rows(priced, counts)),
+        with_ring=ring_speedup,
         not_trusted=tuple(not_trusted),
-        cautions=(*cautions, *(caution for caution in more if caution)),
-        assumptions=tuple(assumptions(training, optimizer, priced, arithmetic)),
+        cautions=(*cautions, *(caution for caution in further_cautions if caution)),
+        assumptions=tuple(list_assumptions(training, optimizer, priced, arithmetic)),
     )
 
 
-def _counts(machine: Machine, gpus: Optional[int]) -> List[int]:
-    """1, 2, 4, ... GPUs of a host, then whole hosts, and the number that is asked for."""
+def _gpu_counts(machine: Machine, gpus: Optional[int]) -> List[int]:
+    """Return 1, 2, 4, ... GPUs of a host, then whole hosts, up to the requested number."""
     if gpus is None or machine.hosts == 1:
-        most = gpus or machine.topology.world_size
+        max_gpus = gpus or machine.topology.world_size
     elif gpus <= machine.gpus_each:
-        most = gpus
+        max_gpus = gpus
     else:
-        most = gpus - gpus % machine.gpus_each
-        if most != gpus:
+        max_gpus = gpus - gpus % machine.gpus_each
+        if max_gpus != gpus:
             raise ConfigError(
                 f"{gpus} GPUs of {machine.name}: over hosts give whole hosts of "
-                f"{machine.gpus_each}, such as {most}"
+                f"{machine.gpus_each}, such as {max_gpus}"
             )
     counts, count = [], 1
-    while count < most:
+    while count < max_gpus:
         counts.append(count)
         count *= 2
         if machine.hosts > 1 and count > machine.gpus_each and counts[-1] < machine.gpus_each:
             count = machine.gpus_each
-    return [*counts, most]
+    return [*counts, max_gpus]
 
 
-def _doubts(training: TrainingSpec, store: str, counts: List[int]) -> Tuple[List[str], List[str]]:
-    """Those of all rows, each once."""
-    alike: Dict[int, List[int]] = {}
+def _collect_caveats(
+    training: TrainingSpec, store: str, counts: List[int]
+) -> Tuple[List[str], List[str]]:
+    """Return the reasons not to trust the rows and the cautions of all rows, each once."""
+    counts_by_images: Dict[int, List[int]] = {}
     for count in counts:
-        alike.setdefault(training.share(count), []).append(count)
+        counts_by_images.setdefault(training.images_per_gpu(count), []).append(count)
     not_trusted: List[str] = []
     cautions: List[str] = []
-    for share, gpus in alike.items():
-        case = ComparableTraining(
-            share,
+    for images, gpus in counts_by_images.items():
+        training_case = ComparableTraining(
+            images,
             training.setting.dtype,
             training.setting.tf32,
             store,
             tuple(count for count in gpus if count <= training.machine.gpus_each),
             training.passes(gpus[0]),
-            training.setting.kept,
+            training.setting.optimizer_states,
         )
-        refused, said = doubts(training.work, training.machine.gpu, case)
-        not_trusted += refused
-        cautions += said
+        row_reasons, row_cautions = list_caveats(training.work, training.machine.gpu, training_case)
+        not_trusted += row_reasons
+        cautions += row_cautions
     return list(dict.fromkeys(not_trusted)), list(dict.fromkeys(cautions))
 
 
-def _about_shares(training: TrainingSpec, counts: List[int]) -> Optional[str]:
-    """A caution where GPUs have unequal shares of a step's images."""
-    shared = training.shared
-    uneven = [count for count in counts if shared is not None and shared % count]
+def _share_caution(training: TrainingSpec, counts: List[int]) -> Optional[str]:
+    """Return a caution if GPUs have unequal shares of a step's images."""
+    global_batch_size = training.global_batch_size
+    uneven = [
+        count for count in counts if global_batch_size is not None and global_batch_size % count
+    ]
     if not uneven:
         return None
     return (
-        f"{shared} images do not divide by {', '.join(map(str, uneven))} GPUs: priced is the GPU "
+        f"{global_batch_size} images do not divide by {', '.join(map(str, uneven))} GPUs: priced "
+        "is the GPU "
         "with most of them, for which the others wait"
     )

@@ -13,17 +13,17 @@ from support.examples import examples
 from support.schedule_reference import is_right
 
 from gluonlab.collectives.algorithms import (
-    ACROSS,
+    ACROSS_HOSTS,
     ALGORITHMS,
     HALVES,
-    balanced_tree,
+    make_balanced_tree,
+    make_mirrored_trees,
     make_schedule,
-    mirrored_trees,
-    nested,
-    over_hosts,
+    make_schedule_over_hosts,
+    nest_over_hosts,
 )
-from gluonlab.collectives.schedule import Transfer, then
-from gluonlab.collectives.verify_schedule import check, states
+from gluonlab.collectives.schedule import combine_halves
+from gluonlab.collectives.verify_schedule import check, simulate_contributions
 from gluonlab.errors import ScheduleError
 
 # in make test ranks alone, a pair, odd and even numbers, and a power of two
@@ -54,7 +54,7 @@ def test_every_algorithm_leaves_the_same_sum_on_every_rank(name, world_size):
     for chunk, owner in enumerate(schedule.owner):  # nobody has a sum before its owner
         complete = [
             {rank for rank, chunks in enumerate(state) if chunks[chunk] == (1,) * world_size}
-            for state in states(schedule)
+            for state in simulate_contributions(schedule)
         ]
         assert owner in next(filter(None, complete))
 
@@ -128,7 +128,7 @@ def neighbours(schedule, rank):
 
 
 @pytest.mark.parametrize("world_size", SEVERAL)
-def test_neighbours(world_size):
+def test_each_rank_exchanges_messages_with_the_expected_neighbors(world_size):
     """In a star everybody knows the centre, in a ring the two beside, in halving and doubling
     log2(p).
     """
@@ -144,7 +144,7 @@ def test_neighbours(world_size):
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_the_number_of_steps(world_size):
+def test_the_number_of_steps_is_the_closed_form(world_size):
     core = world_size.bit_length() - 1
     folded = world_size != 1 << core
     expected = {
@@ -217,22 +217,26 @@ def depth(tree):
 @pytest.mark.parametrize("world_size", OF_TREES)
 def test_trees_are_binary_and_flat(world_size):
     floor, ceiling = world_size.bit_length() - 1, (world_size - 1).bit_length()  # of log2
-    first, second = mirrored_trees(world_size)
-    for tree, deepest in ((balanced_tree(world_size), floor), (first, ceiling), (second, ceiling)):
+    first, second = make_mirrored_trees(world_size)
+    for tree, deepest in (
+        (make_balanced_tree(world_size), floor),
+        (first, ceiling),
+        (second, ceiling),
+    ):
         assert depth(tree) <= deepest
         assert sum(rank == parent for rank, parent in enumerate(tree.parent)) == 1
         assert all(len(below) <= 2 for below in children(tree))
         for rank, below in enumerate(children(tree)):
-            assert all(tree.wait[rank] > tree.wait[child] for child in below)
-        assert tree.wait[tree.root] <= deepest
+            assert all(tree.ready_step[rank] > tree.ready_step[child] for child in below)
+        assert tree.ready_step[tree.root] <= deepest
 
 
 @pytest.mark.parametrize("world_size", OF_TREES[1:])
-def test_no_rank_passes_on_in_both_of_two_mirrored_trees(world_size):
+def test_no_rank_has_children_in_both_mirrored_trees(world_size):
     """But the first one's root, where the number of ranks is odd: there are only (p-1)/2 leaves for
     (p+1)/2 inner ranks.
     """
-    first, second = mirrored_trees(world_size)
+    first, second = make_mirrored_trees(world_size)
     inner = [
         {rank for rank, below in enumerate(children(tree)) if below} for tree in (first, second)
     ]
@@ -274,7 +278,7 @@ def test_an_impossible_number_of_chunks_is_refused(name):
 
 
 @every_maker
-def test_what_an_algorithm_has_no_use_for_is_refused(maker):
+def test_options_that_an_algorithm_does_not_use_are_refused(maker):
     name = maker.__name__
     assert set(inspect.signature(maker).parameters) == {"world_size", "chunks", "groups"}
     if not name.startswith(WITH_CHUNKS):
@@ -303,7 +307,7 @@ def test_an_unknown_algorithm_is_refused_with_the_choices():
 
 
 @pytest.mark.parametrize("order", [[0, 1], [0, 1, 1], [0, 1, 3]])
-def test_an_order_that_is_none_is_refused(order):
+def test_an_invalid_order_is_refused(order):
     with pytest.raises(ScheduleError, match="name each of the devices 0 to 2 once"):
         make_schedule("ring", 3).placed(order)
 
@@ -316,12 +320,7 @@ def test_only_a_reduce_scatter_and_an_all_gather_from_its_owners_make_an_allredu
         (scatter, HALVES["ring"][1](5)),
     ):  # fmt: skip
         with pytest.raises(ScheduleError, match=r" then |leaves chunks with owners"):
-            then("both", first, second)
-
-
-def test_a_transfer_reads_as_a_sentence():
-    assert str(Transfer(1, 0, 3, "add")) == "add chunk 3 of rank 1 to rank 0"
-    assert str(Transfer(1, 0, 3, "copy")) == "copy chunk 3 of rank 1 over rank 0"
+            combine_halves("both", first, second)
 
 
 # --- Allreduces over hosts are right for any number of hosts and devices, and send no byte twice
@@ -334,9 +333,9 @@ HOSTS = st.integers(1, 4)
 @given(
     HOSTS, HOSTS, st.sampled_from(sorted(ALGORITHMS)), st.sampled_from(sorted(HALVES)), st.data()
 )
-def test_any_algorithms_within_and_across_are_proved(hosts, devices, across, within, data):
+def test_any_algorithms_within_and_across_hosts_are_proved(hosts, devices, across, within, data):
     order = data.draw(st.none() | st.permutations(range(devices)))
-    schedule = over_hosts(hosts, devices, across, within=within, order=order)
+    schedule = make_schedule_over_hosts(hosts, devices, across, within=within, order=order)
     check(schedule)
     assert is_right(schedule)
     assert (schedule.collective, schedule.world_size) == ("allreduce", hosts * devices)
@@ -346,7 +345,7 @@ def test_any_algorithms_within_and_across_are_proved(hosts, devices, across, wit
 @given(HOSTS, HOSTS)
 def test_rings_send_as_few_bytes_between_hosts_as_possible(hosts, devices):
     """2 (h-1)/h of the buffer out of every host, and as much in, shared by all of its devices."""
-    schedule = over_hosts(hosts, devices)
+    schedule = make_schedule_over_hosts(hosts, devices)
     between = [t for step in schedule.steps for t in step if t.src // devices != t.dst // devices]
     assert all(t.src % devices == t.dst % devices for t in between)
     for rank in range(hosts * devices):
@@ -356,8 +355,8 @@ def test_rings_send_as_few_bytes_between_hosts_as_possible(hosts, devices):
 
 
 def test_with_one_device_a_host_it_is_the_schedule_across():
-    for across in ACROSS:
-        schedule = over_hosts(5, 1, across)
+    for across in ACROSS_HOSTS:
+        schedule = make_schedule_over_hosts(5, 1, across)
         assert schedule.steps == make_schedule(across, 5).steps
         assert schedule.name == f"hierarchical, {across}"
 
@@ -366,14 +365,23 @@ def test_schedules_that_do_not_fit_are_refused():
     scatter, gather = (half(2) for half in HALVES["ring"])
     ring = make_schedule("ring", 2)
     for make, words in (
-        (lambda: nested("both", gather, ring, scatter), "then"),
-        (lambda: nested("both", scatter, ring, HALVES["ring"][1](3)), "begins with"),
-        (lambda: nested("both", scatter, scatter, gather), "an allreduce, not ring, a reduce"),
-        (lambda: over_hosts(2, 2, within="star"), "'star' within hosts: choose sharded, ring, hal"),
-        (lambda: over_hosts(2, 2, "rign"), "unknown algorithm 'rign'"),
-        (lambda: over_hosts(0, 2), "there must be at least 1"),
-        (lambda: over_hosts(2, 1.5), "there must be at least 1"),
-        (lambda: over_hosts(2, 2, order=[0, 0]), "name each of the devices 0 to 1 once"),
+        (lambda: nest_over_hosts("both", gather, ring, scatter), "then"),
+        (lambda: nest_over_hosts("both", scatter, ring, HALVES["ring"][1](3)), "begins with"),
+        (
+            lambda: nest_over_hosts("both", scatter, scatter, gather),
+            "an allreduce, not ring, a reduce",
+        ),
+        (
+            lambda: make_schedule_over_hosts(2, 2, within="star"),
+            "'star' within hosts: choose sharded, ring, hal",
+        ),
+        (lambda: make_schedule_over_hosts(2, 2, "rign"), "unknown algorithm 'rign'"),
+        (lambda: make_schedule_over_hosts(0, 2), "there must be at least 1"),
+        (lambda: make_schedule_over_hosts(2, 1.5), "there must be at least 1"),
+        (
+            lambda: make_schedule_over_hosts(2, 2, order=[0, 0]),
+            "name each of the devices 0 to 1 once",
+        ),
     ):
         with pytest.raises(ScheduleError, match=words):
             make()

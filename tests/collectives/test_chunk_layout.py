@@ -15,9 +15,15 @@ from mxnet import nd
 from support.examples import examples
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
-from gluonlab.collectives.chunk_layout import ArrayRange, Overlaps, moves, partition, targets
+from gluonlab.collectives.chunk_layout import (
+    ArrayRange,
+    OverlapTracker,
+    coalesce_transfers,
+    list_chunk_writes,
+    partition,
+)
 from gluonlab.collectives.named_topologies import make_topology
-from gluonlab.collectives.topology_aware import FOR_LINKS, make_for_links
+from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE, make_for_links
 from gluonlab.engine.fast_invoke import added_on_gpu
 
 NAMES = st.sampled_from(sorted(ALGORITHMS))
@@ -36,21 +42,21 @@ def test_every_element_of_every_transfer_is_moved_once_in_its_step_and_order(
         for part in parts[chunk]:
             for place in range(part.begin, part.end):
                 wanted[dst, part.array, place].append((op, src))
-    for move in moves(schedule, parts):
+    for move in coalesce_transfers(schedule, parts):
         for place in range(move.part.begin, move.part.end):
             sources = [(move.op, source) for source in move.sources]
             found[move.dst, move.part.array, place] += sources
     assert found == wanted
     # no chunk is empty, and none ends with the array it begins in
     full = schedule.chunks <= min(sizes)
-    assert sum(move.transfers for move in moves(schedule, parts)) == schedule.transfers or not (
-        full and len(sizes) == 1
-    )
+    assert sum(
+        move.transfers for move in coalesce_transfers(schedule, parts)
+    ) == schedule.transfers or not (full and len(sizes) == 1)
 
 
 def check_free(schedule):
     """Judged by the engine's rules: who reads or writes what another writes comes after it."""
-    found = targets(schedule)
+    found = list_chunk_writes(schedule)
     written = [(target.dst, target.chunk) for target in found]
     reads = [
         {(src, chunk) for src in (sources[:-1] if free else sources)}
@@ -67,30 +73,33 @@ def check_free(schedule):
 
 
 @given(NAMES, st.integers(1, 7))
-def test_what_is_free_to_read_is_written_by_nobody_before_and_by_nobody_who_has_not_waited(
-    name, world_size
-):
+def test_a_last_source_that_is_ready_has_no_earlier_or_unordered_writer(name, world_size):
     check_free(make_schedule(name, world_size))
 
 
-@pytest.mark.parametrize("name", [*FOR_LINKS, *HALVES])
-def test_nor_is_it_in_halves_and_in_schedules_that_are_made_for_links(name):
+@pytest.mark.parametrize("name", [*TOPOLOGY_AWARE, *HALVES])
+def test_the_same_holds_for_halves_and_topology_aware_schedules(name):
     halves = [half(5) for half in HALVES.get(name, ())]
     topology = make_topology("p3.16xlarge")
     for schedule in halves or make_for_links(name, topology, 8).schedules:
         check_free(schedule)
 
 
-def test_all_that_a_sharded_sum_and_the_leaves_of_a_tree_send_is_free_to_read():
-    additions = [target for target in targets(make_schedule("sharded", 4)) if target.op == "add"]
-    assert len(additions) == 4 and all(target.free for target in additions)
-    tree = {target.dst: target.free for target in targets(make_schedule("tree", 7))[:3]}
+def test_sources_of_a_sharded_sum_and_leaves_of_a_tree_are_ready():
+    additions = [
+        target for target in list_chunk_writes(make_schedule("sharded", 4)) if target.op == "add"
+    ]
+    assert len(additions) == 4 and all(target.last_source_ready for target in additions)
+    tree = {
+        target.dst: target.last_source_ready
+        for target in list_chunk_writes(make_schedule("tree", 7))[:3]
+    }
     assert tree == {1: True, 2: True, 0: False}  # the root's children have added before
 
 
 def with_its_moves(name, world_size):
     schedule = make_schedule(name, world_size)
-    return schedule, list(moves(schedule, partition([1000], schedule.chunks)))
+    return schedule, list(coalesce_transfers(schedule, partition([1000], schedule.chunks)))
 
 
 @pytest.mark.parametrize(
@@ -122,10 +131,10 @@ def test_uses_of_common_elements_are_ordered_wherever_one_of_them_writes(uses):
     it names.
     """
     # each: {part: whether it is written}, or the number of a use with it
-    overlaps, queued = Overlaps(), []
+    overlaps, queued = OverlapTracker(), []
     places = []
     for part, writes in uses:
-        others = overlaps.use(part, writes)
+        others = overlaps.record_use(part, writes)
         if others:
             queued.append(dict.fromkeys((part, *others), True))
         places.append(len(queued))
@@ -146,11 +155,11 @@ def test_uses_of_common_elements_are_ordered_wherever_one_of_them_writes(uses):
 
 
 def test_parts_that_are_apart_and_readers_need_no_fence():
-    overlaps, reading = Overlaps(), Overlaps()
+    overlaps, reading = OverlapTracker(), OverlapTracker()
     for array, begin, writes in ((0, 0, True), (0, 4, True), (1, 0, True), (0, 0, False)):
-        assert overlaps.use(ArrayRange(array, begin, begin + 4), writes) == []
+        assert overlaps.record_use(ArrayRange(array, begin, begin + 4), writes) == []
     for begin in range(3):
-        assert reading.use(ArrayRange(0, begin, 4), writes=False) == []
+        assert reading.record_use(ArrayRange(0, begin, 4), writes=False) == []
 
 
 @examples(40)

@@ -21,9 +21,9 @@ from gluonlab.collectives.named_topologies import (
     fully_connected,
     p3_16xlarge,
     switch,
-    this_machine,
 )
 from gluonlab.collectives.schedule import Schedule, Transfer
+from gluonlab.collectives.topology import shared_memory_topology
 from gluonlab.errors import ScheduleError
 
 MOST = 17
@@ -289,7 +289,7 @@ def test_on_one_memory_what_moves_the_same_bytes_differs_by_how_often_it_adds():
     cores. What comes to a chunk from several ranks at once is added at once: by a star all, by a
     tree of four ranks two and one, by a ring one after the other.
     """
-    shared = this_machine(4, 0.0, 20e9, 15e9)
+    shared = shared_memory_topology(4, 0.0, 20e9, 15e9)
     moved = [
         price(make_schedule(name, 4), shared, N).seconds
         for name in ("star", "sharded", "tree", "ring")
@@ -297,7 +297,7 @@ def test_on_one_memory_what_moves_the_same_bytes_differs_by_how_often_it_adds():
     more = N / 15e9 - N / 20e9  # of an addition than of a copy
     expected = [6 * N / 20e9 + additions * more for additions in (1, 1, 2, 3)]
     assert moved == pytest.approx(expected, rel=EXACT)
-    slow_cores = this_machine(
+    slow_cores = shared_memory_topology(
         4, 0.0, 20e9, 15e9, device_copy_bytes_per_s=10e9, device_add_bytes_per_s=7.5e9
     )
     star, ring = (price(make_schedule(name, 4), slow_cores, N).seconds for name in ("star", "ring"))
@@ -366,6 +366,6 @@ def test_nothing_to_do_and_nothing_to_send():
           for size in (-1, math.inf, math.nan)),
     ],
 )  # fmt: skip
-def test_what_has_no_price_is_refused(topology, size_bytes, words):
+def test_invalid_sizes_and_world_sizes_have_no_price(topology, size_bytes, words):
     with pytest.raises(ScheduleError, match=words):
         price(make_schedule("ring", 4), topology, size_bytes)

@@ -20,7 +20,7 @@ from mxnet import autograd, nd  # isort: skip
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
-def test_what_was_queued_to_read_the_arrays_reads_them_as_they_were(name):
+def test_reads_queued_before_the_allreduce_see_the_old_values(name):
     """The reader waits for slow work on its other input, and only then looks at the array."""
     ctxs, side = contexts(2), 60 if on_gpus() else 300  # a GPU that is simulated is slow enough
     arrays = [[nd.ones((side, side), ctx=ctx)] for ctx in ctxs]
@@ -44,7 +44,7 @@ def test_what_was_queued_to_read_the_arrays_reads_them_as_they_were(name):
 
 @pytest.mark.parametrize("name", sorted(HALVES))
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_what_is_written_afterwards_is_not_summed(name, world_size):
+def test_writes_queued_after_the_allreduce_are_not_summed(name, world_size):
     """After a reduce-scatter a rank whose own sum is ready may write, though others still need what
     it had.
     """
@@ -139,7 +139,7 @@ def test_autograd_does_not_record_it():
 
 def test_make_allreduce_forgets_the_list_that_was_not_used_for_longest(monkeypatch):
     ctxs, made = contexts(2), []
-    monkeypatch.setattr("gluonlab.collectives.schedule_executor.MOST_EXECUTORS", 2)
+    monkeypatch.setattr("gluonlab.collectives.schedule_executor.MAX_EXECUTORS", 2)
 
     class Counted(Executor):
         def __init__(self, schedule, arrays):

@@ -7,17 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from gluonlab.collectives.algorithms import ACROSS, ALGORITHMS, make_schedule, over_hosts
-from gluonlab.collectives.cost_model import best_order, price
+from gluonlab.collectives.algorithms import (
+    ACROSS_HOSTS,
+    ALGORITHMS,
+    make_schedule,
+    make_schedule_over_hosts,
+)
+from gluonlab.collectives.cost_model import find_best_order, price
 from gluonlab.collectives.named_topologies import (
-    MOST_HOSTS,
+    MAX_HOSTS,
     NETWORKS,
     TOPOLOGIES,
+    HostNetwork,
     Link,
-    Network,
     fully_connected,
     make_topology,
-    several_hosts,
+    repeat_host,
     switch,
 )
 from gluonlab.errors import ScheduleError
@@ -31,7 +36,7 @@ def nothing(device):
 
 
 def network(nics=1, bytes_per_s=5.0, latency_s=2.0, out=nothing, into=nothing):
-    return Network(nics, bytes_per_s, latency_s, out, into)
+    return HostNetwork(nics, bytes_per_s, latency_s, out, into)
 
 
 def names(links):
@@ -47,7 +52,7 @@ def test_a_message_passes_both_nics_and_the_ways_to_them():
         out=lambda device: (Link(f"lane of {device}", 7.0),),
         into=lambda device: (Link(f"lane to {device}", 8.0),),
     )
-    two = several_hosts(fully_connected(4, 1.0, 10.0, 3.0), 2, lanes)
+    two = repeat_host(fully_connected(4, 1.0, 10.0, 3.0), 2, lanes)
     assert (two.name, two.world_size) == ("fully_connected*2", 8)
     assert (two.routes[1, 7].latency_s, two.routes[1, 7].bytes_per_s) == (2.0, 5.0)
     assert names(two.routes[1, 7].links) == [
@@ -103,11 +108,11 @@ def test_hosts_send_at_the_published_speed(name, nics, gigabits):
 
 
 @pytest.mark.parametrize("name", sorted(set(NETWORKS) - ALL_ON_NVLINKS - {"p3.2xlarge"}))
-def test_what_leads_to_a_nic_are_links_of_the_machine(name):
+def test_the_path_to_a_nic_uses_links_of_the_machine(name):
     """But for one GPU alone, and where NVLinks carry all that stays within the host."""
     machine = {link for route in make_topology(name).routes.values() for link in route.links}
     for gpu in range(make_topology(name).world_size):
-        assert {*NETWORKS[name].out(gpu), *NETWORKS[name].into(gpu)} <= machine
+        assert {*NETWORKS[name].out_links(gpu), *NETWORKS[name].in_links(gpu)} <= machine
 
 
 # --- rings, and parts
@@ -118,7 +123,7 @@ def test_a_ring_over_hosts_goes_from_host_to_host():
     best = [0, 3, 2, 1, 5, 6, 7, 4]  # on doubled NVLinks
     assert topology.ring_order() == [8 * host + gpu for host in range(3) for gpu in best]
     ring = make_schedule("ring", 24)
-    placed = price(ring.placed(best_order(ring, topology)), topology, 1e8).seconds
+    placed = price(ring.placed(find_best_order(ring, topology)), topology, 1e8).seconds
     assert placed <= price(ring, topology, 1e8).seconds
 
 
@@ -142,7 +147,9 @@ def cases(draw):
     between = network(
         draw(st.integers(1, 4)), draw(speeds), draw(st.floats(0, 2)), lambda _: lane, lambda _: ()
     )
-    schedules = st.sampled_from(ACROSS).map(lambda across: over_hosts(hosts, devices, across))
+    schedules = st.sampled_from(ACROSS_HOSTS).map(
+        lambda across: make_schedule_over_hosts(hosts, devices, across)
+    )
     flat = st.sampled_from(sorted(ALGORITHMS)).map(lambda n: make_schedule(n, hosts * devices))
     return draw(schedules | flat), host, between, hosts, draw(st.integers(0, 1000))
 
@@ -154,14 +161,14 @@ def test_no_schedule_beats_the_bytes_that_must_pass_the_nics(case):
     out of the NICs of one of them.
     """
     schedule, host, between, hosts, size = case
-    seconds = price(schedule, several_hosts(host, hosts, between), size).seconds
+    seconds = price(schedule, repeat_host(host, hosts, between), size).seconds
     least = 2 * (hosts - 1) / hosts * size / (between.nics * between.bytes_per_s)
     assert seconds >= least * (1 - ROUNDING)
 
 
 def test_one_host_is_the_machine():
     host = switch(3, 1.0, 10.0)
-    assert several_hosts(host, 1, network()) is host
+    assert repeat_host(host, 1, network()) is host
 
 
 @examples(50)
@@ -171,7 +178,7 @@ def test_a_faster_network_never_costs_more(case, times):
     faster = replace(between, bytes_per_s=between.bytes_per_s * times)
     quicker = replace(faster, latency_s=between.latency_s / times)
     slow, fast, quick = (
-        price(schedule, several_hosts(host, hosts, each), size).seconds
+        price(schedule, repeat_host(host, hosts, each), size).seconds
         for each in (between, faster, quicker)
     )
     assert slow >= fast * (1 - ROUNDING) and fast >= quick * (1 - ROUNDING)
@@ -182,12 +189,12 @@ def test_rings_within_and_across_hosts_cost_the_closed_form(hosts, devices, nics
     """On ports within, and g GPUs at a NIC: 2 (g-1) (alpha + n/gb) and, for the NIC that most
     devices share, 2 (h-1) (s alpha' + s n/ghb').
     """
-    topology = several_hosts(switch(devices, 0.5, 10.0), hosts, network(nics))
+    topology = repeat_host(switch(devices, 0.5, 10.0), hosts, network(nics))
     shares = [device * nics // devices for device in range(devices)]
     most = max(map(shares.count, shares))
     within = 2 * (devices - 1) * (0.5 + size / devices / 10)
     across = 2 * (hosts - 1) * most * (2 + size / devices / hosts / 5)
-    priced = price(over_hosts(hosts, devices), topology, size).seconds
+    priced = price(make_schedule_over_hosts(hosts, devices), topology, size).seconds
     assert priced == pytest.approx(within + across, rel=ROUNDING)
 
 
@@ -195,7 +202,7 @@ def test_rings_within_and_across_hosts_cost_the_closed_form(hosts, devices, nics
 def test_on_known_hosts_the_hierarchy_is_the_cheapest_for_large_buffers(name):
     topology = make_topology(name)
     order = topology.subset(topology.hosts[0]).ring_order()
-    best = price(over_hosts(8, 8, order=order), topology, 1e8).seconds
+    best = price(make_schedule_over_hosts(8, 8, order=order), topology, 1e8).seconds
     for algorithm in ALGORITHMS:
         flat = make_schedule(algorithm, 64)
         assert best < price(flat, topology, 1e8).seconds
@@ -209,12 +216,12 @@ def test_on_known_hosts_the_hierarchy_is_the_cheapest_for_large_buffers(name):
              "p3.16xlarge*", "p3.16xlarge*two", "p3.16xlarge*2*2",
              "p3.16xlarge*99999999999999999999999", "p3.16xlarge*\u0662", "p3*16xlarge*2"],
 )  # fmt: skip
-def test_a_number_of_hosts_that_is_none_is_refused(text):
+def test_an_invalid_number_of_hosts_is_refused(text):
     with pytest.raises(ScheduleError) as error:
         make_topology(text)
     hosts = text.split("*", 1)[1]
     assert str(error.value) == (
-        f"topology {text!r}: {hosts!r} is no number of hosts: give 1 to {MOST_HOSTS}, as in "
+        f"topology {text!r}: {hosts!r} is no number of hosts: give 1 to {MAX_HOSTS}, as in "
         "p3.16xlarge*8"
     )
 
@@ -222,18 +229,18 @@ def test_a_number_of_hosts_that_is_none_is_refused(text):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: make_topology("p3.16xlrage*2"), f"unknown topology.* up to {MOST_HOSTS}"),
-        (lambda: make_topology("*2"), f"unknown topology.* up to {MOST_HOSTS}"),
+        (lambda: make_topology("p3.16xlrage*2"), f"unknown topology.* up to {MAX_HOSTS}"),
+        (lambda: make_topology("*2"), f"unknown topology.* up to {MAX_HOSTS}"),
         (lambda: make_topology("pcie*2"), f"pcie is no particular.* {', '.join(NETWORKS)}$"),
         (lambda: make_topology("nvswitch*2"), "nvswitch is no particular machine"),
         (lambda: make_topology("p3.8xlarge*2", 9), r"\*2 has 8 devices: choose 1 to 8, not 9"),
-        *((lambda hosts=hosts: several_hosts(switch(2, 1.0, 1.0), hosts, network()),
+        *((lambda hosts=hosts: repeat_host(switch(2, 1.0, 1.0), hosts, network()),
            "there must be at least 1") for hosts in (0, 1.5, True, "2")),
         *((lambda figures=figures: network(*figures), "give 1 or more NICs")
           for figures in ((0, 5.0, 2.0), (1, 0.0, 2.0), (1, 5.0, -1.0), (1.5, 5.0, 2.0))),
     ],
 )  # fmt: skip
-def test_hosts_that_cannot_be_are_refused_in_one_line(make, words):
+def test_invalid_hosts_and_networks_are_refused_in_one_line(make, words):
     with pytest.raises(ScheduleError, match=words) as error:
         make()
     assert "\n" not in str(error.value)

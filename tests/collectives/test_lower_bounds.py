@@ -14,10 +14,10 @@ from support.schedule_reference import mutants
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.cost_model import price, prices
-from gluonlab.collectives.lower_bounds import Capacity, floor_of
+from gluonlab.collectives.lower_bounds import LinkCapacity, floor_of
 from gluonlab.collectives.named_topologies import TOPOLOGIES, fully_connected, make_topology, switch
 from gluonlab.collectives.schedule import Schedule, Transfer
-from gluonlab.collectives.topology import Link, Route, Topology, pairs_of
+from gluonlab.collectives.topology import Link, Route, Topology, all_pairs
 from gluonlab.collectives.verify_schedule import check
 from gluonlab.errors import ScheduleError
 
@@ -30,7 +30,7 @@ MAKERS = [*ALGORITHMS.values(), *chain(*HALVES.values())]
 def line_of(links, latency_s=10e-6, bytes_per_s=25e9):
     """A ring of ``links`` devices; messages to others pass the shorter way of links around it."""
     routes = {}
-    for src, dst in pairs_of(links):
+    for src, dst in all_pairs(links):
         step = 1 if (dst - src) % links <= links / 2 else -1
         hops, here = [], src
         while here != dst:
@@ -53,7 +53,7 @@ def topologies(draw, world_size):
             tuple(draw(st.lists(st.sampled_from(links), min_size=1, max_size=3, unique=True))),
             draw(latencies),
         )
-        for pair in pairs_of(world_size)
+        for pair in all_pairs(world_size)
     }
     speeds = st.sampled_from([1e9, 300e9, float("inf")])
     return Topology("drawn", world_size, routes, draw(speeds), draw(speeds))
@@ -103,7 +103,7 @@ def assert_above_the_floor(schedule, topology, floors=None):
 
 @given(st.data(), st.integers(2, 9), st.sampled_from(COLLECTIVES))
 @pytest.mark.long
-def test_no_schedule_along_any_trees_is_below_the_floor_of_any_topology(data, p, collective):
+def test_no_tree_schedule_is_below_the_lower_bound_of_any_topology(data, p, collective):
     schedule = data.draw(tree_schedules(p, collective))
     check(schedule)
     assert_above_the_floor(schedule, data.draw(topologies(p)))
@@ -111,7 +111,7 @@ def test_no_schedule_along_any_trees_is_below_the_floor_of_any_topology(data, p,
 
 @given(st.data(), st.integers(2, 9), st.sampled_from(MAKERS))
 @pytest.mark.long
-def test_no_algorithm_in_any_order_and_no_mutant_of_it_is_below_the_floor(data, p, make):
+def test_no_placed_algorithm_and_no_mutant_is_below_the_lower_bound(data, p, make):
     schedule = make(p)
     topology = data.draw(topologies(p))
     assert_above_the_floor(schedule.placed(data.draw(st.permutations(range(p)))), topology)
@@ -121,7 +121,7 @@ def test_no_algorithm_in_any_order_and_no_mutant_of_it_is_below_the_floor(data, 
 
 
 @pytest.mark.parametrize("name", [*TOPOLOGIES, "p3.16xlarge*2", "p4d.24xlarge*2"])
-def test_no_algorithm_is_below_the_floor_of_a_known_machine(name):
+def test_no_algorithm_is_below_the_lower_bound_of_a_known_machine(name):
     topology = make_topology(name)
     floors = {collective: floor_of(topology, collective) for collective in COLLECTIVES}
     for make in MAKERS:
@@ -189,7 +189,7 @@ def writes(held, rank, readable):
 
 @given(st.data())
 @pytest.mark.long
-def test_of_all_that_three_ranks_can_do_nothing_is_below_the_floor(data):
+def test_no_schedule_of_three_ranks_is_below_the_lower_bound(data):
     topology = data.draw(topologies(3))
     assert floor_of(topology).seconds(0) <= cheapest(topology) * ROUNDING
 
@@ -202,20 +202,20 @@ def test_of_all_that_three_ranks_can_do_nothing_is_below_the_floor(data):
     [*((make, p) for make in (switch, fully_connected, line_of) for p in (2, 3)),
      pytest.param(switch, 4, marks=pytest.mark.long)],
 )  # fmt: skip
-def test_the_latency_is_what_a_search_of_all_finds(make, p):
+def test_the_latency_bound_equals_an_exhaustive_search(make, p):
     topology = make(p, 10e-6, 25e9)
     assert floor_of(topology).seconds(0) == pytest.approx(cheapest(topology))
 
 
 @pytest.mark.parametrize("name", ["p3.8xlarge", "g4dn.12xlarge", "p4d.24xlarge", "pcie"])
-def test_two_devices_reach_the_floor_for_every_size(name):
+def test_two_devices_reach_the_lower_bound_for_every_size(name):
     topology = make_topology(name).subset([0, 1])
     floor, ring = floor_of(topology), make_schedule("ring", 2)
     for size in SIZES:
         assert floor.seconds(size) == pytest.approx(price(ring, topology, size).seconds)
 
 
-def test_four_ranks_behind_a_switch_reach_it_where_latency_rules():
+def test_four_ranks_behind_a_switch_reach_the_lower_bound_for_small_sizes():
     topology = switch(4, 10e-6, 12e9, 100e9)
     halving = price(make_schedule("halving_doubling", 4), topology, 1024).seconds
     assert floor_of(topology).seconds(1024) == pytest.approx(halving)
@@ -240,7 +240,7 @@ def test_bytes_and_additions_are_those_of_the_rings(topology, algorithm):
 
 @pytest.mark.parametrize("collective", ["reduce_scatter", "all_gather"])
 @pytest.mark.parametrize("p", [2, 8])
-def test_the_halves_are_reached_by_all_at_once_with_links_of_their_own(collective, p):
+def test_fully_connected_devices_reach_the_lower_bound_of_both_halves(collective, p):
     topology = fully_connected(p, 10e-6, 25e9, 300e9)
     half = HALVES["sharded"][collective == "all_gather"](p)
     for size in SIZES:
@@ -261,11 +261,11 @@ def test_the_hybrid_cube_mesh_by_hand():
 
 
 def test_messages_that_one_rank_of_the_cube_mesh_can_receive_at_once():
-    receives = Capacity(make_topology("p3.16xlarge")).most_messages(inward=True)
+    receives = LinkCapacity(make_topology("p3.16xlarge")).max_partners(inward=True)
     assert [receives(1), receives(2), receives(3), receives(9)] == [5, 6, 7, 7]
 
 
-def test_one_device_has_nothing_to_do_and_a_collective_that_is_none_is_refused():
+def test_one_device_has_bound_0_and_an_unknown_collective_is_refused():
     for collective in COLLECTIVES:
         assert floor_of(switch(1, 1.0, 1.0), collective).seconds(10**9) == 0
     with pytest.raises(ScheduleError, match=r"unknown collective 'gather'.*all_gather"):

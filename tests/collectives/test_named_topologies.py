@@ -21,8 +21,8 @@ from gluonlab.collectives.named_topologies import (
     p3_16xlarge,
     pcie,
     switch,
-    this_machine,
 )
+from gluonlab.collectives.topology import shared_memory_topology
 from gluonlab.errors import ScheduleError
 
 # nvidia-smi topo -m of a DGX-1V: NVLinks between GPUs, row by row; 0 is by way of PCIe
@@ -99,7 +99,7 @@ def test_machines_whose_devices_have_one_port_each(name, devices, gigabytes):
     assert topology.routes == switch(devices, 10e-6, gigabytes * 1e9).routes
 
 
-def test_what_shares_links_on_pcie():
+def test_pairs_share_the_expected_pcie_links():
     """Four GPUs, two switches: neighbours below a switch stay below it; all others share its way up
     and down.
     """
@@ -153,8 +153,8 @@ def test_uniform_topologies():
         (21e9, {"device_copy_bytes_per_s": 25e9}, 20e9, math.inf),  # faster than is possible
     ],
 )
-def test_this_machine_is_one_memory(add, of_one, speed, own_add):
-    topology = this_machine(3, 40e-6, 20e9, add, **of_one)
+def test_devices_of_a_shared_memory_topology_share_one_link(add, of_one, speed, own_add):
+    topology = shared_memory_topology(3, 40e-6, 20e9, add, **of_one)
     routes = topology.routes.values()
     assert set.intersection(*[set(route.links) for route in routes]) == {Link("memory", 20e9)}
     assert {route.bytes_per_s for route in routes} == {speed}
@@ -177,7 +177,7 @@ def test_the_ring_of_the_cube_mesh_runs_on_doubled_links_only():
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8, 17])
-def test_where_all_rings_are_equal_the_order_is_that_of_the_numbers(world_size):
+def test_equal_rings_keep_the_order_of_numbers(world_size):
     for topology in (fully_connected(world_size, 0, 1e9), nvswitch(world_size), pcie(world_size)):
         assert topology.ring_order() == list(range(world_size))
 
@@ -309,11 +309,12 @@ def back(speed, latency_s=1e-5):
         *((lambda make=make, given=given: make(*given), "there must be at|a route has")
           for make in (switch, fully_connected)
           for given in ((0, 1e-5, 1e9), ("2", 1e-5, 1e9), (2, -1e-5, 1e9), (2, 1e-5, 0.0))),
-        *((lambda given=given: this_machine(*given), "there must be at|a route has|above 0 b")
+        *((lambda given=given: shared_memory_topology(*given),
+           "there must be at|a route has|above 0 b")
           for given in ((0, 1e-5, 1e9, 1e9), (2, -1e-5, 1e9, 1e9), (2, 1e-5, 0.0, 1e9),
                         (2, 1e-5, 1e9, -1.0))),
     ],
 )  # fmt: skip
-def test_devices_and_links_that_cannot_be_are_refused(make, words):
+def test_invalid_devices_and_links_are_refused(make, words):
     with pytest.raises(ScheduleError, match=words):
         make()

@@ -14,7 +14,7 @@ from support.legible import controls_outside
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES
 from gluonlab.collectives.render import as_page, draw
 from gluonlab.collectives.schedule import Schedule, Transfer
-from gluonlab.collectives.verify_schedule import states
+from gluonlab.collectives.verify_schedule import simulate_contributions
 
 pytestmark = pytest.mark.browser
 wanted()
@@ -45,7 +45,7 @@ def everything():
 
 
 def test_stepping_shows_what_every_device_holds(opened, everything):
-    page, expected = opened(everything), list(states(ALGORITHMS["ring"](4)))
+    page, expected = opened(everything), list(simulate_contributions(ALGORITHMS["ring"](4)))
     assert page.text("name") == "ring"
     assert page.text("size") == "allreduce, 4 ranks, 4 chunks, 6 steps, 24 transfers"
     for number, state in enumerate(expected):
@@ -66,7 +66,7 @@ def test_every_algorithm_and_world_size_can_be_chosen_and_shows_its_states(opene
     for name in ALGORITHMS:
         page.choose("algorithm", name)
         for ranks, shown in enumerate(page.all_states("world-size"), 1):
-            assert shown == list(states(ALGORITHMS[name](ranks)))
+            assert shown == list(simulate_contributions(ALGORITHMS[name](ranks)))
     page.slide(3)
     page.choose("world-size", 7)
     page.choose("algorithm", "halving_doubling")  # the world size stays, and the first step comes
@@ -90,7 +90,7 @@ def test_it_plays_pauses_and_stops_at_the_end(opened, everything):
     page.find("play").click()
     page.wait(lambda: page.text("counter") == "step 6 of 6")
     assert page.text("play") == "Play"
-    assert page.state() == list(states(ALGORITHMS["ring"](4)))[-1]
+    assert page.state() == list(simulate_contributions(ALGORITHMS["ring"](4)))[-1]
     page.watch("counter")
     page.find("play").click()  # and once more, from the start
     page.wait(lambda: "step 1 of 6" in page.seen())
@@ -100,7 +100,7 @@ def test_it_plays_pauses_and_stops_at_the_end(opened, everything):
 def test_keys_and_the_slider_step_through_it(opened, everything):
     from selenium.webdriver.common.keys import Keys
 
-    page, expected = opened(everything), list(states(ALGORITHMS["ring"](4)))
+    page, expected = opened(everything), list(simulate_contributions(ALGORITHMS["ring"](4)))
     at = {Keys.ARROW_RIGHT: 1, Keys.END: 6, Keys.ARROW_LEFT: 5, Keys.HOME: 0}
     for key, step in at.items():
         page.press(key)
@@ -126,7 +126,7 @@ def test_every_transfer_of_a_step_is_an_arrow(opened, everything):
             assert sorted(page.arrows()) == sorted(map(tuple, step))
 
 
-def test_the_step_is_told(opened, everything):
+def test_the_current_step_is_announced_to_screen_readers(opened, everything):
     page = opened(everything)
     page.choose("algorithm", "star")
     page.find("next").click()
@@ -138,7 +138,7 @@ def test_the_step_is_told(opened, everything):
 
 
 @pytest.mark.parametrize("width", [360, 1200])
-def test_nothing_sticks_out_on_a_phone_or_a_desktop(opened, width):
+def test_nothing_exceeds_the_window_on_a_phone_or_a_desktop(opened, width):
     page = opened(draw("bidirectional_ring", 16))
     size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -189,11 +189,11 @@ def test_a_frame_that_gets_its_width_late_is_drawn_for_it(opened, everything):
     page.wait(lambda: "chunk 3" in page.driver.execute_script(labels))
 
 
-def test_it_speaks_japanese_at_every_step(opened):
+def test_every_step_is_in_japanese_on_the_japanese_page(opened):
     page, texts = opened(draw("ring", 4, language="ja")), []
     page.find("as-table").find_element("tag name", "summary").click()
     page.wait(lambda: "チャンク 3" in page.text("as-table"))
-    for number, state in enumerate(states(ALGORITHMS["ring"](4))):
+    for number, state in enumerate(simulate_contributions(ALGORITHMS["ring"](4))):
         assert page.state() == state
         assert page.text("counter") == f"ステップ {number} / 6"
         texts.append(page.driver.execute_script(WORDS))
@@ -207,7 +207,7 @@ def test_it_speaks_japanese_at_every_step(opened):
     assert re.findall("undefined|null|[{}]", " ".join(texts)) == []
 
 
-def test_on_paper_it_is_a_light_picture_without_what_can_be_pressed(opened, everything):
+def test_the_printed_page_is_light_and_has_no_controls(opened, everything):
     page = opened(everything)
     page.find("next").click()
     dark = {"name": "prefers-color-scheme", "value": "dark"}
@@ -240,7 +240,7 @@ def test_halves_and_wrong_schedules_can_be_shown(opened):
     page = opened(as_page(named, ("wrong", 3)))
     for name, schedule in shown.items():
         page.choose("algorithm", name)
-        assert page.all_states("world-size") == [list(states(schedule))]
+        assert page.all_states("world-size") == [list(simulate_contributions(schedule))]
     whole = page.driver.execute_script(
         "return document.querySelectorAll('[data-whole=true]').length"
     )

@@ -18,7 +18,11 @@ from gluonlab import drawing
 from gluonlab.collectives import render
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.render import as_page, draw
-from gluonlab.collectives.render.schedule_scene import JAPANESE, in_few_words, in_words
+from gluonlab.collectives.render.schedule_scene import (
+    JAPANESE,
+    describe_contributions,
+    list_contributors,
+)
 from gluonlab.collectives.render.schedule_svg import STYLE
 from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.errors import ScheduleError
@@ -44,7 +48,7 @@ def test_the_page_is_one_small_file_with_every_algorithm_that_may_not_load_anyth
         ),
     ],
 )
-def test_what_was_asked_for_is_shown_first(asked, given, size):
+def test_the_requested_schedule_is_shown_first(asked, given, size):
     data = embedded(draw(*asked, **given))
     first = data["schedules"][data["start"]]
     assert (first["name"], first["world_size"], first["size"]) == (*asked, size)
@@ -69,7 +73,7 @@ TWICE = Schedule(
         (lambda: as_page([TWICE, TWICE]), "two schedules are twice for 2 ranks"),
     ],
 )
-def test_what_cannot_be_shown_is_refused(make, message):
+def test_schedules_that_cannot_be_shown_are_refused(make, message):
     with pytest.raises(ScheduleError, match=message):
         make()
 
@@ -77,19 +81,19 @@ def test_what_cannot_be_shown_is_refused(make, message):
 # --- The words of the page that draws allreduces: contributions, and what the page says in English
 
 
-def test_no_english_is_left_on_a_japanese_page_of_a_schedule_of_ones_own():
+def test_a_japanese_page_of_a_users_schedule_has_no_english_text():
     page = as_page([TWICE], ("twice", 2), language="ja")
     words = " ".join(Texts(page).texts + strings(embedded(page)))
     assert english_words(re.sub("{[a-z]+}", "", words)) == {"twice"}
 
 
 def test_contributions_in_japanese():
-    assert in_words((0, 1, 0), JAPANESE) == "ランク 1 の寄与"
-    assert in_words((1, 1, 0, 2), JAPANESE) == "ランク 0, 1, 3 (2 回) の寄与"
-    assert in_words((0, 0), JAPANESE) == in_few_words((0, 0), JAPANESE) == "なし"
+    assert describe_contributions((0, 1, 0), JAPANESE) == "ランク 1 の寄与"
+    assert describe_contributions((1, 1, 0, 2), JAPANESE) == "ランク 0, 1, 3 (2 回) の寄与"
+    assert describe_contributions((0, 0), JAPANESE) == list_contributors((0, 0), JAPANESE) == "なし"
 
 
-def test_the_english_page_says_what_it_said():
+def test_the_text_of_the_english_page_is_unchanged():
     first, *others = Texts(draw("ring", 4)).texts
     assert first == "ring, step by step"
     assert "allreduce, 4 ranks, 4 chunks, 6 steps, 24 transfers" in others

@@ -13,7 +13,7 @@ from support.reference import convolved
 from gluonlab.collectives import schedule_executor as executor_module
 from gluonlab.collectives.algorithms import HALVES, make_schedule
 from gluonlab.collectives.schedule import Schedule, Transfer
-from gluonlab.collectives.schedule_executor import ReduceApart, allreduce
+from gluonlab.collectives.schedule_executor import OutOfPlaceReduceScatter, allreduce
 from gluonlab.errors import ScheduleError
 
 import mxnet as mx  # isort: skip
@@ -50,7 +50,7 @@ def on_trees(draw, devices):
 def in_few_moves(schedule, arrays):
     """Sum as on GPUs: chunks that are adjacent in memory move as one. It also works on CPUs."""
     with patch.object(executor_module, "is_gpu", lambda array: True):
-        return ReduceApart(schedule, arrays)
+        return OutOfPlaceReduceScatter(schedule, arrays)
 
 
 def random_arrays(devices, sizes, dtype):
@@ -80,7 +80,9 @@ def test_owners_get_the_bits_of_a_sum_in_place_and_arrays_stay(
 ):
     schedule, arrays = reduce_scatter(name, devices), random_arrays(devices, sizes, dtype)
     before = [[array.asnumpy() for array in of_rank] for of_rank in arrays]
-    apart = in_few_moves(schedule, arrays) if few_moves else ReduceApart(schedule, arrays)
+    apart = (
+        in_few_moves(schedule, arrays) if few_moves else OutOfPlaceReduceScatter(schedule, arrays)
+    )
     for _ in range(2):
         apart.run()
     found = put_together(apart.owned, sizes)
@@ -98,7 +100,7 @@ def test_owners_get_the_bits_of_a_sum_in_place_and_arrays_stay(
 
 @examples(60)
 @given(st.integers(3, 6).flatmap(on_trees))
-def test_chunks_that_move_as_one_may_have_been_summed_apart_before(schedule):
+def test_chunks_that_move_together_may_have_been_summed_separately(schedule):
     """Each rank's contribution is a one in an octal digit of its own."""
     arrays = [[nd.full(10, 8**rank, ctx)] for rank, ctx in enumerate(contexts(schedule.world_size))]
     apart = in_few_moves(schedule, arrays)
@@ -109,10 +111,10 @@ def test_chunks_that_move_as_one_may_have_been_summed_apart_before(schedule):
 
 @pytest.mark.parametrize("name", sorted(HALVES))
 @pytest.mark.parametrize("devices", [2, 3])
-def test_what_is_written_before_is_summed_and_what_is_written_afterwards_is_not(name, devices):
+def test_earlier_writes_are_summed_and_later_writes_are_not(name, devices):
     """Nothing but the engine orders readers and writers here, and nothing waits in between."""
     arrays = [[nd.zeros((100_000,), ctx=ctx)] for ctx in contexts(devices)]
-    apart = ReduceApart(reduce_scatter(name, devices), arrays)
+    apart = OutOfPlaceReduceScatter(reduce_scatter(name, devices), arrays)
     for turn in range(1, 5):
         for (array,) in arrays:
             array[:] = turn
@@ -126,9 +128,11 @@ def test_what_is_written_before_is_summed_and_what_is_written_afterwards_is_not(
 
 @pytest.mark.parametrize("name", sorted(HALVES))
 @pytest.mark.parametrize("devices", [2, 5])
-def test_there_is_memory_for_what_the_schedule_writes_and_no_more(name, devices):
+def test_memory_is_allocated_only_for_chunks_that_the_schedule_writes(name, devices):
     schedule, size = reduce_scatter(name, devices), 120
-    apart = ReduceApart(schedule, [[nd.zeros((size,), ctx=ctx)] for ctx in contexts(devices)])
+    apart = OutOfPlaceReduceScatter(
+        schedule, [[nd.zeros((size,), ctx=ctx)] for ctx in contexts(devices)]
+    )
     written = {(transfer.dst, transfer.chunk) for step in schedule.steps for transfer in step}
     elements = sum(array.size for array in apart._sums.values())
     assert elements == len(written) * size // schedule.chunks
@@ -142,7 +146,7 @@ def test_arrays_may_share_memory_and_be_mxnets_numpy_s():
     ]
     before = [array.asnumpy() for array in whole]
     arrays = [[array, array, array[4:9]] for array in whole]
-    apart = ReduceApart(reduce_scatter("ring", 3), arrays)
+    apart = OutOfPlaceReduceScatter(reduce_scatter("ring", 3), arrays)
     apart.run()
     total = sum(before)
     for found, expected in zip(put_together(apart.owned, [12, 12, 5]), [total, total, total[4:9]]):
@@ -159,7 +163,7 @@ def test_arrays_in_onednns_own_layout_are_summed(name, devices, blocks_at_first)
         [convolved(ctx, 9 + rank) if blocks_at_first else nd.zeros(shape, ctx)]
         for rank, ctx in enumerate(ctxs)
     ]
-    apart = ReduceApart(reduce_scatter(name, devices), arrays)
+    apart = OutOfPlaceReduceScatter(reduce_scatter(name, devices), arrays)
     if blocks_at_first:
         apart.run()
     for seed in (0, 3):
@@ -172,11 +176,11 @@ def test_arrays_in_onednns_own_layout_are_summed(name, devices, blocks_at_first)
         np.testing.assert_allclose(found, expected.reshape(-1), rtol=1e-4, atol=1e-4)
 
 
-def test_what_copies_or_does_not_fit_is_refused():
+def test_schedules_with_copies_and_arrays_that_do_not_fit_are_refused():
     arrays = [[nd.ones((4,), ctx=ctx)] for ctx in contexts(2)]
     for schedule, words in (
         (make_schedule("ring", 2), "ring copies chunks: give a reduce-scatter"),
         (reduce_scatter("ring", 3), "is for 3 ranks, and there are arrays of 2"),
     ):
         with pytest.raises(ScheduleError, match=words):
-            ReduceApart(schedule, arrays)
+            OutOfPlaceReduceScatter(schedule, arrays)

@@ -13,9 +13,14 @@ from support.examples import examples
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES
 from gluonlab.collectives.render import as_svg, as_text
-from gluonlab.collectives.render.schedule_scene import buses, in_words, numbers, sends
+from gluonlab.collectives.render.schedule_scene import (
+    bundle_transfers,
+    describe_contributions,
+    describe_step,
+    format_ranges,
+)
 from gluonlab.collectives.schedule import Schedule, Transfer
-from gluonlab.collectives.verify_schedule import states
+from gluonlab.collectives.verify_schedule import simulate_contributions
 from gluonlab.errors import ScheduleError
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -69,15 +74,15 @@ def in_order(transfers):
 
 @given(st.sets(st.integers(0, 40), min_size=1))
 @example({0, 1, 2, 5, 7, 8})
-def test_runs_name_every_number_once(values):
-    assert list(expanded(numbers(values))) == sorted(values)
-    assert len(numbers(values).split(",")) == sum(value - 1 not in values for value in values)
+def test_format_ranges_lists_every_number_once(values):
+    assert list(expanded(format_ranges(values))) == sorted(values)
+    assert len(format_ranges(values).split(",")) == sum(value - 1 not in values for value in values)
 
 
 def test_contributions_in_words():
-    assert in_words((0, 1, 0)) == "rank 1"
-    assert in_words((1, 1, 0, 2)) == "ranks 0, 1 and 3 (2 times)"
-    assert in_words((0, 0)) == "nothing"
+    assert describe_contributions((0, 1, 0)) == "rank 1"
+    assert describe_contributions((1, 1, 0, 2)) == "ranks 0, 1 and 3 (2 times)"
+    assert describe_contributions((0, 0)) == "nothing"
 
 
 # --- text
@@ -109,7 +114,7 @@ def test_the_text_names_every_transfer_of_every_step(schedule):
 @few
 def test_messages_are_in_the_order_of_who_sends_or_adds_up_what_many_send(schedule):
     for step in schedule.steps:
-        ends = [re.fullmatch(r"(\S+) -> (\S+): .*", line).groups() for line in sends(step)]
+        ends = [re.fullmatch(r"(\S+) -> (\S+): .*", line).groups() for line in describe_step(step)]
         firsts = [int(src) if src.isdigit() else int(dst) for src, dst in ends]
         assert firsts == sorted(firsts)
 
@@ -125,7 +130,9 @@ def named(counts):
 )  # fmt: skip
 def test_the_grid_names_or_counts_the_ranks_whose_contributions_are_held(name, world_size, cell):
     schedule = ALGORITHMS[name](world_size)
-    for (_, grid), state in zip(parsed_text(as_text(schedule)), list(states(schedule))[1:]):
+    for (_, grid), state in zip(
+        parsed_text(as_text(schedule)), list(simulate_contributions(schedule))[1:]
+    ):
         for chunk in range(schedule.chunks):
             assert grid[chunk] == [cell(state[rank][chunk]) for rank in range(world_size)]
 
@@ -137,7 +144,7 @@ def test_the_grid_counts_only_where_names_do_not_fit(world_size):
         assert words in " ".join(as_text(ALGORITHMS["star"](world_size), columns).split())
 
 
-def test_where_nothing_fits_the_text_says_so_and_has_no_grid():
+def test_without_room_for_a_grid_the_text_reports_it():
     too_many = ALGORITHMS["tree"](2, chunks=33)
     for schedule, width in ((ALGORITHMS["ring"](30), 80), (too_many, 80), (too_many, 20)):
         text = as_text(schedule, width)
@@ -179,7 +186,7 @@ def test_one_rank_sends_nothing():
 def test_no_two_arrows_lie_on_each_other(schedule):
     for step in schedule.steps:
         taken = Counter()
-        for bus in buses(step):
+        for bus in bundle_transfers(step):
             ends = (bus.hub, *bus.others)
             taken.update((bus.chunk, bus.lane, rank) for rank in range(min(ends), max(ends) + 1))
         assert max(taken.values()) == 1
@@ -252,13 +259,13 @@ def test_the_picture_has_a_panel_a_step_and_an_arrow_a_transfer(schedule):
 @few
 def test_the_picture_shows_what_every_rank_holds(schedule):
     """In words, and by as many filled segments as contributions."""
-    kept = list(states(schedule))
+    kept = list(simulate_contributions(schedule))
     for panel, before, state in zip(panels(as_svg(schedule)), [kept[0], *kept], kept):
         cells = {cell.find(f"{SVG}title").text: cell for cell in panel.findall(f"{SVG}g")}
         assert len(cells) == schedule.world_size * schedule.chunks
         for rank, row in enumerate(state):
             for chunk, held in enumerate(row):
-                cell = cells[f"rank {rank}, chunk {chunk}: {in_words(held)}"]
+                cell = cells[f"rank {rank}, chunk {chunk}: {describe_contributions(held)}"]
                 paths = cell.findall(f"{SVG}path")
                 segments = {path.get("class"): path.get("d").count("M") for path in paths}
                 kinds = Counter(
@@ -278,14 +285,14 @@ def test_the_picture_shows_what_every_rank_holds(schedule):
     ],
     ids=["allreduce", "reduce_scatter", "all_gather", "wrong"],
 )
-def test_what_is_whole_in_the_end_looks_so(schedule, whole_at):
+def test_complete_chunks_are_marked_as_complete(schedule, whole_at):
     for cell in panels(as_svg(schedule))[-1].findall(f"{SVG}g"):
         rank, chunk = map(int, re.findall(r"\d+", cell.find(f"{SVG}title").text)[:2])
         looks_whole = "whole" in cell.find(f"{SVG}rect").get("class").split()
         assert looks_whole == whole_at(schedule, rank, chunk)
 
 
-def test_the_picture_stands_alone_and_tells_its_title():
+def test_the_picture_is_self_contained_and_has_a_title():
     svg = as_svg(ALGORITHMS["hierarchical"](8))
     root = ElementTree.fromstring(svg)
     title, described = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
@@ -296,7 +303,7 @@ def test_the_picture_stands_alone_and_tells_its_title():
     assert root.get("aria-labelledby").split() == [title.get("id"), described.get("id")]
 
 
-def test_a_name_is_text_and_nothing_else():
+def test_the_name_of_a_schedule_is_escaped():
     name = '</svg><script>alert("1")</script> & more'
     root = ElementTree.fromstring(as_svg(Schedule(name, "allreduce", 1, 1, (0,), ())))
     assert root.find(f"{SVG}text").text == name
@@ -311,6 +318,6 @@ def test_a_name_is_text_and_nothing_else():
         (lambda: as_text(ALGORITHMS["ring"](2), 19), "19 columns: give it at least 20"),
     ],
 )
-def test_what_is_too_large_to_draw_is_refused(make, words):
+def test_schedules_that_are_too_large_to_draw_are_refused(make, words):
     with pytest.raises(ScheduleError, match=words):
         make()

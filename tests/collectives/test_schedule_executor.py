@@ -8,7 +8,13 @@ from support.devices import device, devices
 from support.examples import examples
 
 from gluonlab.collectives import schedule_executor as executor_module
-from gluonlab.collectives.algorithms import ACROSS, ALGORITHMS, HALVES, make_schedule, over_hosts
+from gluonlab.collectives.algorithms import (
+    ACROSS_HOSTS,
+    ALGORITHMS,
+    HALVES,
+    make_schedule,
+    make_schedule_over_hosts,
+)
 from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.collectives.schedule_executor import Executor, allreduce, make_allreduce
 from gluonlab.errors import ScheduleError
@@ -149,11 +155,11 @@ def test_a_mistake_is_named_and_leaves_the_arrays_as_they_are(arrays, words):
 
 
 @pytest.mark.parametrize(("hosts", "devices"), [(2, 4), (3, 2)])
-@pytest.mark.parametrize("across", ACROSS)
+@pytest.mark.parametrize("across", ACROSS_HOSTS)
 def test_hosts_of_devices_end_with_numpys_sum(hosts, devices, across):
     parts = integers(hosts, hosts * devices, (1, 37, 1000))
     arrays = on_devices(parts, "float32")
-    allreduce(over_hosts(hosts, devices, across), arrays)
+    allreduce(make_schedule_over_hosts(hosts, devices, across), arrays)
     for own in arrays:
         for array, same in zip(own, zip(*parts)):
             assert (array.asnumpy() == sum(same)).all()

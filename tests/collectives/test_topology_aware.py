@@ -13,18 +13,18 @@ from support.topologies import topologies
 
 from gluonlab.collectives import topology_aware
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.collectives.cost_model import SIZES, best_order, first_of_lowest, price
+from gluonlab.collectives.cost_model import SIZES, find_best_order, lowest_cost_index, price
 from gluonlab.collectives.lower_bounds import floor_of
 from gluonlab.collectives.named_topologies import fully_connected, make_topology
-from gluonlab.collectives.synthesis.flow_network import lanes_of
-from gluonlab.collectives.topology import cpu_devices
+from gluonlab.collectives.synthesis.flow_network import make_flow_network
+from gluonlab.collectives.topology import typical_cpu_topology
 from gluonlab.collectives.topology_aware import (
-    FOR_LINKS,
-    MOST_AT_ONCE,
-    MOST_TRANSFERS,
+    MAX_PARALLEL_RINGS,
+    MAX_TRANSFERS,
+    TOPOLOGY_AWARE,
     make_for_links,
     multi_ring,
-    packed,
+    pack_rings,
 )
 from gluonlab.errors import ScheduleError
 
@@ -37,8 +37,8 @@ def others(topology):
     for name in ALGORITHMS:
         schedule = make_schedule(name, topology.world_size)
         yield schedule
-        yield schedule.placed(best_order(schedule, topology))
-    for name in FOR_LINKS:
+        yield schedule.placed(find_best_order(schedule, topology))
+    for name in TOPOLOGY_AWARE:
         if name == topology_aware.AUTO:
             continue
         try:
@@ -49,7 +49,7 @@ def others(topology):
 
 @examples(5, 8)
 @given(drawn, st.sampled_from(SIZES), st.floats(0, 1))
-def test_auto_takes_the_cheapest_and_its_table_says_from_where_on(topology, size, beyond):
+def test_auto_uses_the_cheapest_schedule_and_lists_its_size_thresholds(topology, size, beyond):
     """Nothing is cheaper at the sizes that are compared, and nothing much between them."""
     made = make_for_links(topology_aware.AUTO, topology, topology.world_size)
     known = list(others(topology))
@@ -58,7 +58,7 @@ def test_auto_takes_the_cheapest_and_its_table_says_from_where_on(topology, size
         lowest = min(plain_price(schedule, topology, bytes_) for schedule in known)
         assert chosen <= lowest * slack
     assert all(keeps_promise(schedule) for schedule in made.schedules)
-    table = made.table()
+    table = made.size_thresholds()
     assert table[0].size_bytes == 1
     for size in SIZES:
         [*_, row] = [row for row in table if row.size_bytes <= size]
@@ -66,13 +66,13 @@ def test_auto_takes_the_cheapest_and_its_table_says_from_where_on(topology, size
     assert {id(row.schedule) for row in table} == {id(schedule) for schedule in made.schedules}
 
 
-def test_algorithms_are_cut_finer_too_where_they_leave_the_choice():
+def test_algorithms_with_a_choice_of_chunks_are_also_tried_with_more_chunks():
     topology = make_topology("p3.8xlarge")
     chunks = {}
-    for schedule in topology_aware.candidates(topology):
+    for schedule in topology_aware.candidate_schedules(topology):
         chunks.setdefault(schedule.name, set()).add(schedule.chunks)
-    assert chunks["tree"] == {1, *topology_aware.FINER} and chunks["ring"] == {4}
-    assert chunks["sharded"] == {4 * times for times in (1, *topology_aware.FINER)}
+    assert chunks["tree"] == {1, *topology_aware.CHUNK_MULTIPLES} and chunks["ring"] == {4}
+    assert chunks["sharded"] == {4 * times for times in (1, *topology_aware.CHUNK_MULTIPLES)}
 
 
 @pytest.mark.parametrize(
@@ -89,23 +89,23 @@ def test_on_known_machines_it_is_near_the_floor_at_every_size(machine, gap):
 
 
 def test_equal_prices_give_the_first_and_so_the_same_choice_always():
-    assert first_of_lowest([2.0, 1.0, 1.0 - 1e-12]) == 1
-    made = [make_for_links(topology_aware.AUTO, cpu_devices(4), 4) for _ in range(2)]
-    assert len({str([str(row) for row in each.table()]) for each in made}) == 1
+    assert lowest_cost_index([2.0, 1.0, 1.0 - 1e-12]) == 1
+    made = [make_for_links(topology_aware.AUTO, typical_cpu_topology(4), 4) for _ in range(2)]
+    assert len({str([str(row) for row in each.size_thresholds()]) for each in made}) == 1
 
 
 @pytest.mark.parametrize(
     "topology",
-    [cpu_devices(5), make_topology("g4dn.12xlarge"), make_topology("p3.2xlarge*4")],
+    [typical_cpu_topology(5), make_topology("g4dn.12xlarge"), make_topology("p3.2xlarge*4")],
     ids=lambda topology: topology.name,
 )
 @examples(30)
 @given(st.data())
-def test_where_all_devices_are_alike_no_order_has_another_price(topology, data):
-    assert topology.routes.alike and not make_topology("pcie", 8).routes.alike
+def test_all_orders_of_interchangeable_devices_have_the_same_price(topology, data):
+    assert topology.routes.is_symmetric and not make_topology("pcie", 8).routes.is_symmetric
     schedule = make_schedule(data.draw(st.sampled_from(sorted(ALGORITHMS))), topology.world_size)
     order = data.draw(st.permutations(range(topology.world_size)))
-    assert best_order(schedule, topology) == list(range(topology.world_size))
+    assert find_best_order(schedule, topology) == list(range(topology.world_size))
     seconds = [plain_price(each, topology, 1e6) for each in (schedule, schedule.placed(order))]
     assert seconds[1] == pytest.approx(seconds[0])
 
@@ -116,10 +116,10 @@ def test_where_all_devices_are_alike_no_order_has_another_price(topology, data):
 @examples(40)
 @given(meshes())
 def test_rings_fit_on_the_lanes_together_and_no_other_ring_fits_beside_them(topology):
-    lanes, p = lanes_of(topology), topology.world_size
-    rings = packed(lanes)
+    lanes, p = make_flow_network(topology), topology.world_size
+    rings = pack_rings(lanes)
     used = Counter((ring[place], ring[(place + 1) % p]) for ring in rings for place in range(p))
-    left = {wire.pairs[0]: wire.lanes - used.pop(wire.pairs[0], 0) for wire in lanes.wires}
+    left = {wire.pairs[0]: wire.lanes - used.pop(wire.pairs[0], 0) for wire in lanes.shared_links}
     assert not used and min(left.values()) >= 0
     assert all(sorted(ring) == list(range(p)) for ring in rings)
     for others in permutations(range(1, p)):
@@ -130,7 +130,7 @@ def test_rings_fit_on_the_lanes_together_and_no_other_ring_fits_beside_them(topo
 
 @given(meshes())
 @pytest.mark.long
-def test_its_allreduce_is_right_and_not_below_the_floor(topology):
+def test_multi_ring_is_correct_and_not_below_the_lower_bound(topology):
     schedule = multi_ring(topology)
     assert keeps_promise(schedule)
     assert len(schedule.steps) == 2 * (topology.world_size - 1)
@@ -139,16 +139,16 @@ def test_its_allreduce_is_right_and_not_below_the_floor(topology):
 
 
 @pytest.mark.parametrize("p, rings", [(3, 2), (5, 4), (7, 6)])
-def test_devices_that_are_all_neighbours_use_every_link_if_they_are_a_prime(p, rings):
+def test_a_prime_number_of_fully_connected_devices_uses_every_link(p, rings):
     topology = fully_connected(p, 1e-5, 1e9)
-    assert len(packed(lanes_of(topology))) == rings
+    assert len(pack_rings(make_flow_network(topology))) == rings
     seconds = price(multi_ring(topology), topology, 1e8).seconds
     assert seconds == pytest.approx(2 * (p - 1) * (1e-5 + 1e8 / rings / p / 1e9))
 
 
 def test_a_p3_16xlarge_carries_six_rings():
     topology = make_topology("p3.16xlarge")
-    assert len(packed(lanes_of(topology))) == 6
+    assert len(pack_rings(make_flow_network(topology))) == 6
     assert price(multi_ring(topology), topology, 1e8).seconds == pytest.approx(1598.3e-6, rel=1e-4)
     assert multi_ring(make_topology("p3.2xlarge")).steps == ()
 
@@ -156,7 +156,7 @@ def test_a_p3_16xlarge_carries_six_rings():
 @pytest.mark.parametrize(
     "topology", [make_topology("p3.16xlarge", 5), make_topology("g4dn.12xlarge*2")]
 )
-def test_where_fast_links_form_no_ring_it_is_the_best_single_one(topology):
+def test_without_a_ring_of_fast_links_multi_ring_is_the_best_single_ring(topology):
     schedule = multi_ring(topology)
     assert keeps_promise(schedule) and schedule.chunks == topology.world_size
     one = make_schedule("ring", topology.world_size).placed(topology.ring_order())
@@ -168,7 +168,7 @@ def test_where_fast_links_form_no_ring_it_is_the_best_single_one(topology):
 def test_a_search_for_rings_that_do_not_exist_ends():
     """Two sets of twelve, all neighbours, and one link between: 11! ways lead to the link."""
     topology = cliques(12)
-    assert packed(lanes_of(topology)) == []
+    assert pack_rings(make_flow_network(topology)) == []
     assert multi_ring(topology).chunks == 24
 
 
@@ -176,7 +176,7 @@ def test_a_search_for_rings_that_do_not_exist_ends():
 @pytest.mark.long
 def test_speeds_that_all_differ_make_few_rings_no_dearer_than_the_single_one(topology):
     schedule, p = multi_ring(topology), topology.world_size
-    assert keeps_promise(schedule) and schedule.chunks <= MOST_AT_ONCE * p
+    assert keeps_promise(schedule) and schedule.chunks <= MAX_PARALLEL_RINGS * p
     single = make_schedule("ring", p).placed(topology.ring_order())
     most, least = (price(each, topology, 2**30).seconds for each in (single, schedule))
     assert least <= most * (1 + 1e-9)
@@ -184,5 +184,5 @@ def test_speeds_that_all_differ_make_few_rings_no_dearer_than_the_single_one(top
 
 def test_the_rings_of_many_devices_are_a_schedule_of_bounded_size():
     topology = fully_connected(128, 1e-5, 1e9)
-    rings = packed(lanes_of(topology))
-    assert 0 < 2 * 127 * 128 * len(rings) <= MOST_TRANSFERS
+    rings = pack_rings(make_flow_network(topology))
+    assert 0 < 2 * 127 * 128 * len(rings) <= MAX_TRANSFERS

@@ -16,7 +16,7 @@ from support.topologies import both, pairs, read_content, topologies
 from gluonlab.collectives.named_topologies import TOPOLOGIES, make_topology, nvswitch, p3_16xlarge
 from gluonlab.collectives.topology import Link, Route, Topology
 from gluonlab.collectives.topology_file import (
-    LARGEST_BYTES,
+    MAX_FILE_BYTES,
     Wire,
     read_topology,
     shortest_routes,
@@ -51,7 +51,7 @@ def test_every_topology_and_every_part_of_it_is_read_as_it_was_written(
     assert read_topology(file) == topology
 
 
-def test_what_has_no_place_in_a_file_is_refused(tmp_path):
+def test_topologies_that_a_file_cannot_hold_are_refused(tmp_path):
     wires = {(0, 1): Route((Link("wire", 1e9),), 0.0), (1, 0): Route((Link("wire", 2e9),), 0.0)}
 
     def alike(name, speed, latency_s):
@@ -187,7 +187,7 @@ def test_no_way_through_switches_is_shorter_or_as_short_and_wider(drawn):
             )
 
 
-def test_the_example_of_the_page_is_what_it_says(tmp_path):
+def test_the_example_in_the_documentation_is_correct(tmp_path):
     page = Path(__file__).resolve().parents[2] / "docs" / "topologies.md"
     (example,) = re.findall(r'^```json\n(\{"name": .*?)^```', page.read_text(), re.M | re.S)
     (tmp_path / "m.json").write_text(example)
@@ -286,7 +286,7 @@ def test_a_mistake_is_one_line_with_the_file_the_place_and_what_is_possible(read
     assert one_line(str(error.value)) == str(error.value)
 
 
-def test_files_that_are_none_are_refused(tmp_path):
+def test_unreadable_and_invalid_files_are_refused(tmp_path):
     large, binary = tmp_path / "large.json", tmp_path / "binary.json"
     with large.open("wb") as file:
         file.truncate(2**30)
@@ -294,7 +294,7 @@ def test_files_that_are_none_are_refused(tmp_path):
     for file, words in (
         (tmp_path / "no.json", r"no.json cannot be read \(No such file"),
         (tmp_path, r"cannot be read \(Is a directory\)"),
-        (large, f"more than the {LARGEST_BYTES:,} bytes"),
+        (large, f"more than the {MAX_FILE_BYTES:,} bytes"),
         (binary, "is no JSON"),
     ):
         with pytest.raises(ScheduleError, match=words):

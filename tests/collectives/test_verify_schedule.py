@@ -22,7 +22,7 @@ from support.schedule_reference import (
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES
 from gluonlab.collectives.schedule import Schedule, Transfer
-from gluonlab.collectives.verify_schedule import check, states
+from gluonlab.collectives.verify_schedule import check, simulate_contributions
 from gluonlab.errors import ScheduleError
 
 CHUNKED = ("star", "tree", "double_tree", "sharded", "hierarchical")
@@ -129,7 +129,7 @@ def test_a_transfer_made_twice_in_a_step_is_named(schedule, data):
 @given(valid_schedules())
 def test_states_are_the_counts_of_the_reference_after_every_step(schedule):
     start, base = digits(schedule)
-    for number, state in enumerate(states(schedule)):
+    for number, state in enumerate(simulate_contributions(schedule)):
         numbers, _ = run(replace(schedule, steps=schedule.steps[:number]), start)
         expected = [
             [tuple(counts(cell, base, schedule.world_size)) for cell in row] for row in numbers
@@ -177,7 +177,7 @@ def test_a_fault_is_named(world_size, steps, place, words):
     assert "\n" not in str(error)
 
 
-def test_what_is_copied_over_may_have_been_wrong():
+def test_a_wrong_chunk_that_is_overwritten_is_accepted():
     check(schedule_of(2, SUM_AND_BACK[0], *SPOILT_AND_MENDED))
 
 
@@ -251,7 +251,7 @@ def test_two_sums_of_the_same_are_accepted_exactly_when_they_differ_by_swapped_s
         *(({"owner": owner}, "each of 1 chunks has one among 2") for owner in [(), (2,), (-1,)]),
     ],
 )
-def test_a_schedule_that_is_none_is_refused(change, words):
+def test_a_schedule_with_invalid_fields_is_refused(change, words):
     error = verdict(replace(schedule_of(2, *SUM_AND_BACK), **change))
     assert words in str(error)
     assert (error.step, error.transfer) == (None, None)
@@ -271,7 +271,7 @@ OTHERS = "rank {} ends with another chunk 0 than its owner, rank {}, began with"
         ("all_gather", 3, [FROM_1], 2, (0, 0), OTHERS.format(0, 2)),
     ],
 )
-def test_a_reduce_scatter_owes_the_sum_to_the_owner_and_an_all_gather_its_chunk_to_everybody(
+def test_a_reduce_scatter_must_sum_on_owners_and_an_all_gather_must_copy_from_owners(
     collective, ranks, steps, owner, place, words
 ):
     error = verdict(schedule_of(ranks, *steps, collective=collective, owner=(owner,)))

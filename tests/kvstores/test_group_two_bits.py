@@ -18,9 +18,13 @@ from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.errors import GluonlabWarning, KVStoreError, RunError
 from gluonlab.kvstores import make_kvstore
-from gluonlab.kvstores.gradient_compression import LIMIT, TwoBits, digits_for
+from gluonlab.kvstores.gradient_compression import (
+    FLOAT32_CODE_LIMIT,
+    TwoBitCompressor,
+    max_packed_digits,
+)
 from gluonlab.kvstores.process_group_store import GroupKVStore
-from gluonlab.kvstores.process_groups import ALONE, SummingGroup
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, SummingGroup
 
 LOCAL = ["device", "local", "ring", "sharded", "tree", "hierarchical"]
 SHAPES = st.lists(
@@ -91,9 +95,9 @@ def exact(digits, base):
 @given(processes=PROCESSES, seed=st.integers(0, 2**16), extreme=st.booleans())
 def test_every_sum_of_digits_is_read_exactly(processes, seed, extreme):
     """The largest and smallest of all first; and what travels is a whole number below 2**24."""
-    base, low, high = digits_for(processes)
+    base, low, high = max_packed_digits(processes)
     assert base == 2 * processes + 1 and low - high in (0, 1)
-    assert base ** (low + high) + base**low <= LIMIT
+    assert base ** (low + high) + base**low <= FLOAT32_CODE_LIMIT
     random, most = np.random.RandomState(seed), processes
     rows = 40
     digits = random.randint(-most, most + 1, (rows, low + high))
@@ -104,8 +108,8 @@ def test_every_sum_of_digits_is_read_exactly(processes, seed, extreme):
     numbers = exact(digits, base)
     assert max(map(abs, numbers)) < 2**24
     flat = np.concatenate([digits[:, :low].ravel(), digits[:, low:].ravel()])
-    two_bits = TwoBits(digits.size, np.dtype("float32"), device(), 0.1, processes)
-    two_bits.travels[:] = nd.array(np.array(numbers, "float32"))
+    two_bits = TwoBitCompressor(digits.size, np.dtype("float32"), device(), 0.1, processes)
+    two_bits.packed[:] = nd.array(np.array(numbers, "float32"))
     two_bits.decode()
     assert np.array_equal(two_bits.sums.asnumpy(), np.float32(0.1) * flat.astype("float32"))
 
@@ -123,19 +127,19 @@ def test_float32_adds_what_travels_in_any_order(processes, size, dtype, alike, s
     random = np.random.RandomState(seed)
     signs = random.choice([-1, 1] if alike else [-1, 0, 1], (processes, size))
     signs = np.broadcast_to(signs[0], signs.shape) if alike else signs
-    sender = TwoBits(size, np.dtype(dtype), device(), 1.0, processes)
+    sender = TwoBitCompressor(size, np.dtype(dtype), device(), 1.0, processes)
     sent = []
     for own in signs:
-        sender.rest[:size] = nd.array(own, dtype=dtype)
+        sender.residual[:size] = nd.array(own, dtype=dtype)
         sender.encode()
-        sent.append(sender.travels.asnumpy())
-        assert not sender.rest.asnumpy().any()
+        sent.append(sender.packed.asnumpy())
+        assert not sender.residual.asnumpy().any()
     for order in (range(processes), random.permutation(processes)):
         total = np.zeros_like(sent[0])
         for place in order:
             total = total + sent[place]
         assert total.dtype == np.float32
-        sender.travels[:] = nd.array(total)
+        sender.packed[:] = nd.array(total)
         sender.decode()
         assert np.array_equal(sender.sums.asnumpy()[:size], signs.sum(axis=0))
 
@@ -143,7 +147,7 @@ def test_float32_adds_what_travels_in_any_order(processes, size, dtype, alike, s
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("size", [1, 23])
-def test_what_is_not_finite_is_seen_by_all_processes_now_and_later(bad, dtype, size):
+def test_all_processes_see_nan_from_the_first_value_that_is_not_finite(bad, dtype, size):
     """At its place, and at most at those that share a number: the others go on."""
     place = size // 2
 
@@ -247,14 +251,14 @@ def make(group=None, **given):
     return GroupKVStore(make_kvstore("device"), group or SummingGroup(0, 2), **given)
 
 
-def test_one_process_has_nobody_to_send_to():
+def test_a_single_process_does_not_compress():
     def work(group):
         store, array = make(group, compress="2bit"), nd.array([0.3], device())
         store.pushpull(0, [array])
         return array.asnumpy().tolist()
 
     said = "^compress 2bit:0.5: one process has nobody to send"
-    for run in (lambda: [work(ALONE)], lambda: in_processes(1, work)):
+    for run in (lambda: [work(SINGLE_PROCESS)], lambda: in_processes(1, work)):
         with pytest.warns(GluonlabWarning, match=said):
             assert run() == [[np.float32(0.3)]]
 

@@ -11,10 +11,10 @@ from support.devices import contexts
 
 from gluonlab import kvstores
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.collectives.topology_aware import FOR_LINKS
+from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import KVSTORES, check_kvstore, make_kvstore
-from gluonlab.kvstores.mxnet_stores import NativeKVStore, NcclKVStore
+from gluonlab.kvstores.mxnet_stores import MXNetKVStore, NcclKVStore
 from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.kvstores.schedule_stores import ScheduleKVStore
 from gluonlab.kvstores.sharded_optimizer import ShardedKVStore
@@ -23,9 +23,9 @@ AVAILABLE = sorted(set(KVSTORES) - {"nccl"})
 
 
 def test_every_algorithm_and_every_schedule_for_links_is_a_store():
-    by_schedule = [name for name, kind in KVSTORES.items() if kind.places]
-    assert by_schedule == [*ALGORITHMS, *FOR_LINKS, "sharded-optimizer"]
-    assert tuple(FOR_LINKS) == kvstores.FOR_LINKS
+    by_schedule = [name for name, kind in KVSTORES.items() if kind.uses_topology]
+    assert by_schedule == [*ALGORITHMS, *TOPOLOGY_AWARE, "sharded-optimizer"]
+    assert tuple(TOPOLOGY_AWARE) == kvstores.TOPOLOGY_AWARE
 
 
 LOADED = """
@@ -46,16 +46,17 @@ def test_a_store_imports_what_it_needs(name, needs, not_needed):
         [sys.executable, "-c", LOADED, name], capture_output=True, text=True, check=True
     )
     packages, collectives = found.stdout.split("\n")[:2]
-    unwanted = {"parallel", "launch", "export", "training", "bench", "exercises", "prediction"}
+    unwanted = {"parallel", "launch", "export", "training", "bench", "exercises"}
+    unwanted.add("performance_model")
     assert not unwanted & set(packages.split())
     assert needs in collectives and not_needed not in collectives.replace(".", " ").split()
 
 
 @pytest.mark.parametrize("method", ["broadcast", "pushpull"])
 @pytest.mark.parametrize(
-    "store", [GroupKVStore, NativeKVStore, NcclKVStore, ScheduleKVStore, ShardedKVStore]
+    "store", [GroupKVStore, MXNetKVStore, NcclKVStore, ScheduleKVStore, ShardedKVStore]
 )
-def test_stores_are_called_as_mxnet_s_are(store, method):
+def test_stores_have_the_signatures_of_mxnets_stores(store, method):
     own, mxnet_s = (
         [(each.name, each.default) for each in inspect.signature(function).parameters.values()]
         for function in (getattr(store, method), getattr(mx.kvstore.KVStoreBase, method))
@@ -81,7 +82,7 @@ def test_pushpull_leaves_the_sum_on_every_device(name):
     ("name", "meant"),
     [("rign", "ring"), ("Device", "device"), ("ncll", "nccl"), ("", None), (None, None)],
 )
-def test_an_unknown_store_is_answered_with_the_choices(name, meant):
+def test_an_unknown_store_is_refused_with_the_choices(name, meant):
     guess = rf".* \(did you mean '{meant}'\?\)" if meant else ""
     for refuse in (make_kvstore, check_kvstore):
         with pytest.raises(
@@ -114,8 +115,10 @@ EARLY = {  # calls before there is an optimizer
     "load": lambda store, arrays: store.load_optimizer_states("states"),
     "reduce_scatter": lambda store, arrays: store.reduce_scatter(1, arrays, arrays),
     "update": lambda store, arrays: store.update(1),
-    "update_and_use_up": lambda store, arrays: store.update_and_use_up(1, arrays, arrays),
-    "state_of": lambda store, arrays: store.state_of(1),
+    "update_overwriting_gradients": lambda store, arrays: store.update_overwriting_gradients(
+        1, arrays, arrays
+    ),
+    "get_key_state": lambda store, arrays: store.get_key_state(1),
     "keys_to_update": lambda store, arrays: store.keys_to_update(1, {}),
 }
 
@@ -124,7 +127,7 @@ EARLY = {  # calls before there is an optimizer
     ("name", "call"),
     [("device", "save"), ("local", "load"), *(("sharded-optimizer", call) for call in EARLY)],
 )
-def test_a_call_that_comes_before_the_optimizer_says_so(name, call, empty_cwd):
+def test_calls_before_set_optimizer_are_refused(name, call, empty_cwd):
     store, arrays = make_kvstore(name), [mx.nd.ones((3,), ctx=ctx) for ctx in contexts(2)]
     with pytest.raises(
         KVStoreError, match=f"^kvstore '{name}' has no optimizer yet: call set_optimizer first, or"
@@ -164,7 +167,7 @@ class Ftrl(mx.optimizer.Ftrl):
         (mx.optimizer.LAMB, "LAMB does not allow: choose one of AdaDelta, AdaGrad, Adam,"),
     ],
 )
-def test_an_optimizer_of_a_name_that_is_allowed_is_told_from_the_one_that_is(kind, said):
+def test_optimizers_with_the_name_of_an_allowed_class_are_distinguished(kind, said):
     with pytest.raises(KVStoreError) as raised:
         make_kvstore("sharded-optimizer").set_optimizer(kind())
     assert f"which {said} " in str(raised.value)
@@ -172,7 +175,7 @@ def test_an_optimizer_of_a_name_that_is_allowed_is_told_from_the_one_that_is(kin
 
 
 @pytest.mark.parametrize("name", ["device", "local"])
-def test_what_a_store_needs_is_asked_for(name):
+def test_missing_arguments_are_named(name):
     store = make_kvstore(name)
     store.init(1, mx.nd.ones((3,)))
     with pytest.raises(KVStoreError, match="pull needs arrays: give out=arrays"):

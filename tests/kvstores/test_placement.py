@@ -21,9 +21,9 @@ from support.fake_nvml import CUBE, RTX, T4, V100, machine
 
 from gluonlab.collectives import named_topologies as topology_module
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.collectives.cost_model import ORDER_SIZES, best_order, price
+from gluonlab.collectives.cost_model import ORDER_SIZES, find_best_order, price
 from gluonlab.collectives.named_topologies import make_topology, nvml_topology
-from gluonlab.collectives.topology_aware import FOR_LINKS
+from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE
 from gluonlab.config import TrainConfig
 from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.gpu import nvml
@@ -64,7 +64,7 @@ def linked_machines(draw, most=5):
 def test_a_placed_schedule_never_costs_more_than_an_unplaced_one(drawn, name):
     driver, chosen = drawn
     topology, schedule = nvml_topology(driver, chosen), make_schedule(name, len(chosen))
-    order = best_order(schedule, topology)
+    order = find_best_order(schedule, topology)
     assert sorted(order) == list(range(len(chosen)))
     for size in ORDER_SIZES:
         unplaced = price(schedule, topology, size).seconds
@@ -80,7 +80,7 @@ def test_no_ring_at_all_is_cheaper_than_the_placed_one(drawn):
         price(ring.placed(order), topology, 1e9).seconds
         for order in permutations(range(len(chosen)))
     ]
-    order = best_order(ring, topology)
+    order = find_best_order(ring, topology)
     assert price(ring.placed(order), topology, 1e9).seconds == pytest.approx(min(every))
 
 
@@ -91,7 +91,7 @@ def test_no_ring_at_all_is_cheaper_than_the_placed_one(drawn):
 def test_all_algorithms_gain_on_a_p3_16xlarge_what_is_known_of_its_links(name, at_most_us):
     """Unplaced they cost 17,932, 57,747 and 7,352 microseconds."""
     topology, schedule = make_topology("p3.16xlarge"), make_schedule(name, 8)
-    order = best_order(schedule, topology)
+    order = find_best_order(schedule, topology)
     assert price(schedule.placed(order), topology, MB_100).seconds * 1e6 <= at_most_us
 
 
@@ -142,23 +142,23 @@ def test_a_ring_stays_below_one_cpu_as_long_as_it_can(monkeypatch):
     "driver",
     [machine(*[V100] * 8, nvlinks=CUBE), nvml.Driver(error="nvidia-ml-py is not installed")],
 )
-def test_a_named_machine_counts_instead_of_what_nvml_tells(monkeypatch, driver):
+def test_a_named_machine_overrides_the_links_of_nvml(monkeypatch, driver):
     ctxs = shown(monkeypatch, machine(*[V100] * 8))
     monkeypatch.setattr(nvml, "known", lambda: driver)
     placed = make_kvstore("ring", ctxs, topology="p3.16xlarge").placement(ctxs)
     assert placed == Placement((0, 3, 2, 1, 5, 6, 7, 4), "by the links of p3.16xlarge")
 
 
-def test_gpus_stay_as_numbered_where_nvml_says_nothing(monkeypatch):
+def test_gpus_keep_their_order_if_nvml_reports_nothing(monkeypatch):
     ctxs = shown(monkeypatch, machine(*[RTX] * 4))
     monkeypatch.setattr(nvml, "known", lambda: nvml.Driver(error="nvidia-ml-py is not installed"))
     placed = make_kvstore("tree", ctxs).placement(ctxs)
     assert placed.order == (0, 1, 2, 3)
-    assert placed.why == "as numbered: NVML reports no links (nvidia-ml-py is not installed)"
+    assert placed.reason == "as numbered: NVML reports no links (nvidia-ml-py is not installed)"
 
 
 @pytest.mark.cpu_only("of GPUs the driver is asked for their links")
-@pytest.mark.parametrize("name", [name for name, kind in KVSTORES.items() if kind.places])
+@pytest.mark.parametrize("name", [name for name, kind in KVSTORES.items() if kind.uses_topology])
 def test_stores_on_cpu_devices_sum_the_same_with_and_without_a_named_machine(name, monkeypatch):
     """Whole numbers, so that no order changes a bit. Nobody asks the driver."""
     monkeypatch.setattr(nvml, "known", lambda: pytest.fail("NVML is looked for"))
@@ -168,8 +168,10 @@ def test_stores_on_cpu_devices_sum_the_same_with_and_without_a_named_machine(nam
         arrays = [nd.array(np.arange(11) * (i + 1), ctx=ctx) for i, ctx in enumerate(ctxs)]
         store.pushpull("weight", arrays)
         assert all(np.array_equal(array.asnumpy(), np.arange(11) * 15) for array in arrays)
-        unnamed = "by the usual speeds of CPU devices" if name in FOR_LINKS else ""
-        assert store.placement(ctxs).why == (f"by the links of {topology}" if topology else unnamed)
+        unnamed = "by the usual speeds of CPU devices" if name in TOPOLOGY_AWARE else ""
+        assert store.placement(ctxs).reason == (
+            f"by the links of {topology}" if topology else unnamed
+        )
 
 
 BY_LINKS = "by the links of p3.16xlarge"
@@ -183,9 +185,7 @@ BY_LINKS = "by the links of p3.16xlarge"
                                "from 8 MiB synthesised (5 steps, 48 chunks)"]),
     ],
 )  # fmt: skip
-def test_a_plan_knows_which_device_plays_which_rank_or_what_sums_how_many_bytes(
-    kvstore, kind, said
-):
+def test_a_plan_records_the_order_of_devices_or_the_schedules_by_size(kvstore, kind, said):
     plan = make_plan(TrainConfig(devices=named(8), kvstore=kvstore, topology="p3.16xlarge"))
     words = f"order {' '.join(said)}" if kind == "order" else ", ".join(said)
     assert plan.placed_in_words() == f", {words}, {BY_LINKS}"
@@ -207,7 +207,7 @@ def test_only_devices_that_have_the_same_part_of_a_network_sum():
 
 
 @pytest.mark.long
-def test_a_run_says_and_writes_down_which_device_plays_which_rank(tmp_path):
+def test_a_run_prints_and_records_the_order_of_devices(tmp_path):
     out = tmp_path / "run"
     asked = "--kvstore ring --topology p3.16xlarge --epochs 1"
     said = CliRunner().invoke(run, ["--devices", named(8), *asked.split(), "--out", str(out)])
@@ -222,7 +222,7 @@ def test_a_run_says_and_writes_down_which_device_plays_which_rank(tmp_path):
     [
         ("ring", "p3", 2, ScheduleError, "unknown topology 'p3': choose .*p3.16xlarge"),
         ("device", "p3.16xlarge", 2, KVStoreError,
-         "topology .*: kvstore .device. is MXNet.s own.*: choose one of star,"),
+         "topology .*: kvstore .device. is built into MXNet .*: choose one of star,"),
         ("ring", "p3.8xlarge", 5, KVStoreError,
          r"kvstore 'ring' on [cg]pu\(0\) .*: p3.8xlarge has 4 devices: choose 1 to 4, not 5"),
     ],

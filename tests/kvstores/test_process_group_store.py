@@ -18,7 +18,7 @@ from gluonlab.data.loading.split_batch import shard
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.process_group_store import GroupKVStore
-from gluonlab.kvstores.process_groups import ALONE, SummingGroup
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, SummingGroup
 from gluonlab.models import get_model
 
 LOCAL = ["device", "local", "ring", "sharded", "tree", "hierarchical"]
@@ -257,7 +257,7 @@ def make(name="device", group=None, **given):
         (lambda: make("sharded-optimizer"), "updates the weights.*choose .*'device'"),
         (lambda: GroupKVStore(make("ring"), two()), "sums over processes itself.*choose .*'dev"),
         (lambda: make(compress="fp16"), "a group cannot send that: it is possible with Horovod"),
-        (lambda: make(compress="fp16", group=ALONE), "a process alone cannot send that"),
+        (lambda: make(compress="fp16", group=SINGLE_PROCESS), "a process alone cannot send that"),
         (lambda: make(compress="4bit"), "^compress 4bit: give 2bit:THRESHOLD, such as .*, or fp16"),
         (lambda: make(compress="2bit:-1"), "^compress 2bit:-1: .*give a number"),
         (lambda: make(compress="2bit:nan"), "^compress 2bit:nan: "),
@@ -267,7 +267,7 @@ def make(name="device", group=None, **given):
         ),
     ],
 )
-def test_what_cannot_be_is_one_line(mistake, words):
+def test_invalid_arguments_are_refused_in_one_line(mistake, words):
     with pytest.raises(KVStoreError, match=words) as raised:
         mistake()
     assert "\n" not in str(raised.value)

@@ -10,7 +10,7 @@ from mxnet import nd
 from support.devices import device
 from support.process_group import in_processes
 
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 
 NUMBERS = st.one_of(
     st.floats(width=32, allow_nan=True, allow_infinity=True, allow_subnormal=False),
@@ -21,14 +21,14 @@ NUMBERS = st.one_of(
 
 @settings(max_examples=20)
 @given(rows=st.lists(st.lists(NUMBERS, min_size=3, max_size=3), min_size=1, max_size=4))
-def test_a_total_is_that_of_float64_in_the_order_of_ranks_in_every_process(rows):
+def test_all_reduce_values_sums_float64_in_the_order_of_ranks(rows):
     """Although what travels is float32, as a parameter server makes of float64."""
     arrays = [np.array(row).reshape(1, 3) for row in rows]
     with np.errstate(invalid="ignore"):
         expected = np.sum(arrays, axis=0)
 
     def work(group):
-        total = group.total(arrays[group.rank])
+        total = group.all_reduce_values(arrays[group.rank])
         assert {dtype for _, dtype in group.sums} == {"float32"}
         return total
 
@@ -37,16 +37,16 @@ def test_a_total_is_that_of_float64_in_the_order_of_ranks_in_every_process(rows)
         np.testing.assert_array_equal(total, expected)
 
 
-def test_everyone_sees_what_each_process_gives():
+def test_all_gather_returns_the_values_of_each_process():
     rows = [[math.nan, 2.0**53, -0.1], [math.inf, 1e-20, 7.0], [0.0, -3.0, 2.0**53 - 1]]
-    found = in_processes(3, lambda group: group.everyones(np.array(rows[group.rank])))
+    found = in_processes(3, lambda group: group.all_gather(np.array(rows[group.rank])))
     for table in found:
         np.testing.assert_array_equal(table, np.array(rows))
-    alone = ALONE.everyones(np.array(4))
+    alone = SINGLE_PROCESS.all_gather(np.array(4))
     assert (alone.shape, alone.dtype, alone.tolist()) == ((1,), np.float64, [4.0])
 
 
-def test_all_get_what_rank_0_has():
+def test_broadcast_copies_the_arrays_of_rank_0():
     def work(group):
         arrays = [nd.full(shape, group.rank + 3, ctx=device()) for shape in ((2, 3), (6,))]
         group.broadcast(arrays)
@@ -57,31 +57,31 @@ def test_all_get_what_rank_0_has():
 
 @settings(max_examples=20)
 @given(st.lists(st.binary(max_size=1500), min_size=1, max_size=4))
-def test_everyone_gets_the_bytes_of_each(rows):
+def test_all_gather_bytes_returns_the_bytes_of_each_process(rows):
     def work(group):
-        found = group.everyones_bytes(rows[group.rank])
+        found = group.all_gather_bytes(rows[group.rank])
         assert {dtype for _, dtype in group.sums} == {"float32"}
         return found
 
     assert in_processes(len(rows), work) == [rows] * len(rows)
-    assert ALONE.everyones_bytes(rows[0]) == rows[:1]
+    assert SINGLE_PROCESS.all_gather_bytes(rows[0]) == rows[:1]
 
 
 @settings(max_examples=20)
 @given(st.binary(max_size=5000))
-def test_all_get_the_bytes_of_rank_0_however_many(data):
+def test_broadcast_bytes_returns_any_number_of_bytes_of_rank_0(data):
     def work(group):
-        return group.bytes_of_first(data if group.rank == 0 else b"of no account")
+        return group.broadcast_bytes(data if group.rank == 0 else b"of no account")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gluonlab.kvstores.process_groups.MOST_PAIRS", 256)
+        patch.setattr("gluonlab.kvstores.process_groups.MAX_PAIRS", 256)
         assert in_processes(3, work) == [data] * 3
-    assert ALONE.bytes_of_first(data) == data
+    assert SINGLE_PROCESS.broadcast_bytes(data) == data
 
 
 def test_a_process_alone_has_the_sums():
     array = nd.ones((3,))
-    ALONE.allreduce([array])
-    ALONE.broadcast([array])
+    SINGLE_PROCESS.allreduce([array])
+    SINGLE_PROCESS.broadcast([array])
     assert array.asnumpy().tolist() == [1, 1, 1]
-    assert ALONE.total(np.array([1, 2])).tolist() == [1.0, 2.0]
+    assert SINGLE_PROCESS.all_reduce_values(np.array([1, 2])).tolist() == [1.0, 2.0]

@@ -15,10 +15,10 @@ from support.reference import as_is, distance, values
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.named_topologies import make_topology
-from gluonlab.collectives.synthesis.precomputed_schedules import front_of
+from gluonlab.collectives.synthesis.precomputed_schedules import find_stored_schedules
 from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule
-from gluonlab.collectives.topology_aware import FOR_LINKS, make_for_links
-from gluonlab.collectives.topology_file import with_schedules
+from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE, make_for_links
+from gluonlab.collectives.topology_file import schedules_file_text
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.split_batch import shard, whole
 from gluonlab.errors import KVStoreError
@@ -161,7 +161,7 @@ def test_one_device_needs_no_schedule_and_still_trains(name, parameters_of_one_d
     assert all(np.array_equal(a, b) for a, b in zip(values(net), parameters_of_one_device))
 
 
-def test_an_order_changes_who_plays_which_rank_and_not_the_sum():
+def test_an_order_changes_the_ranks_of_devices_and_not_the_sum():
     ctxs = contexts(4)
     store = ScheduleKVStore("ring", order=(0, 3, 2, 1))
     assert store.schedule(4).steps[0][0][:2] == (0, 3)
@@ -194,7 +194,7 @@ def arrays_of(ctxs, sizes=(3, 3), dtypes=("float32", "float32")):
         (lambda ctxs: [nd.sparse.zeros("row_sparse", (3, 1), ctx=ctx) for ctx in ctxs], "sparse"),
     ],
 )
-def test_what_cannot_be_summed_is_refused_and_left_alone(arrays, message):
+def test_arrays_that_cannot_be_summed_are_refused_and_unchanged(arrays, message):
     arrays = arrays(contexts(2))
     with pytest.raises(KVStoreError, match=message):
         make_kvstore("ring").pushpull("weight", arrays)
@@ -215,7 +215,7 @@ ALIKE = r"cannot be left in {} on [cg]pu\({}\)"
          ALIKE.format(r"int32\[3\]", 0)),
     ],
 )  # fmt: skip
-def test_outputs_that_do_not_fit_are_refused_and_left_alone(name, outs, message):
+def test_outputs_that_do_not_fit_are_refused_and_unchanged(name, outs, message):
     store, ctxs = make_kvstore(name), contexts(2)
     outs = outs(ctxs)
     if name == "sharded-optimizer":
@@ -251,7 +251,7 @@ def test_every_store_trains_the_digits_as_well_as_device(name, optimizer, empty_
 @pairwise(
     sizes=[(1,), (7, 1000), (1_500_000,)],
     machine_and_count=[("p3.16xlarge", 8), ("p3.8xlarge", 4), (None, 5)],
-    name=list(FOR_LINKS),
+    name=list(TOPOLOGY_AWARE),
 )
 def test_sums_are_exact_and_alike_on_all_devices(name, machine_and_count, sizes):
     machine, count = machine_and_count
@@ -274,7 +274,9 @@ def test_small_and_large_sums_take_the_schedule_that_is_cheapest_for_them():
         expected = make_for_links("synthesised", topology, 8).cheapest(4 * size)
         assert store.transfers_run == expected.transfers
         steps.append(len(expected.steps))
-    assert steps == [len(found.schedule.steps) for found in front_of(topology)] == [4, 5]
+    assert (
+        steps == [len(found.schedule.steps) for found in find_stored_schedules(topology)] == [4, 5]
+    )
 
 
 def test_more_devices_than_there_are_schedules_for_are_one_line():
@@ -287,7 +289,7 @@ def own(tmp_path):
     """A file of a machine of three, whose own schedule sums on device 2 in one chunk."""
     placed = make_schedule("star", 3).placed([2, 0, 1])
     topology = make_topology("g4dn.12xlarge", 3)
-    text = with_schedules(topology, [SynthesizedSchedule(placed, 9.0, 1.0)])
+    text = schedules_file_text(topology, [SynthesizedSchedule(placed, 9.0, 1.0)])
     (tmp_path / "f.json").write_text(text, encoding="utf-8")
     return tmp_path / "f.json", placed
 
@@ -303,4 +305,4 @@ def test_schedules_of_ones_own_file_sum(own, name):
     if name == "synthesised":
         assert [each.steps for each in made] == [placed.steps]
         assert store.transfers_run == placed.transfers
-        assert store.placement(ctxs).why == f"by the links of {path}"
+        assert store.placement(ctxs).reason == f"by the links of {path}"

@@ -131,7 +131,7 @@ def test_states_of_keys_that_are_updated_together_are_saved_and_go_on(tmp_path):
     assert all(np.array_equal(a, b) for a, b in zip(*nets))
 
 
-def test_a_key_is_always_updated_in_the_same_company():
+def test_a_key_must_always_be_updated_with_the_same_keys():
     store, ctxs = make_kvstore("sharded-optimizer"), contexts(2)
     store.set_optimizer(mx.optimizer.SGD(learning_rate=0.1, momentum=0.9))
     grads, weights = (
@@ -293,7 +293,7 @@ def test_many_parameters_are_updated_as_on_one_device(case, tmp_path_factory):
     check_case(case, str(tmp_path_factory.mktemp("states") / "states"))
 
 
-def test_a_state_that_does_not_fit_other_arrays_is_said():
+def test_a_state_that_does_not_fit_is_refused():
     [param] = params = made_up([(7,)], contexts(2), "float32")
     optimizer = sgd(multi_precision=True)()
     trainer = gluon.Trainer(params, optimizer, kvstore=make_kvstore("sharded-optimizer"))

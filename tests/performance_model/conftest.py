@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from gluonlab.collectives.cost_model import best_order
+from gluonlab.collectives.cost_model import find_best_order
 from gluonlab.performance_model import allreduce_time
 
 
@@ -19,7 +19,7 @@ def seek_orders_once(orders, monkeypatch):
     def seek_once(schedule, topology):
         key = pickle.dumps((schedule, topology))
         if key not in orders:
-            orders[key] = best_order(schedule, topology)
+            orders[key] = find_best_order(schedule, topology)
         return orders[key]
 
-    monkeypatch.setattr(allreduce_time, "best_order", seek_once)
+    monkeypatch.setattr(allreduce_time, "find_best_order", seek_once)

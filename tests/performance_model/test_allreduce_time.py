@@ -12,18 +12,18 @@ from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.collectives.topology import switch
 from gluonlab.errors import ConfigError
 from gluonlab.performance_model.allreduce_time import (
+    BACKWARD_PIECE,
     BUCKET_BYTES,
-    OVER_HOSTS,
-    PIECE,
+    MULTI_HOST_ALGORITHMS,
     GradientBucket,
     GradientSizes,
     HostRates,
-    buckets,
-    exposed_s,
-    over_hosts_s,
-    owned,
-    stores,
-    within_host_s,
+    exposed_sum_s,
+    make_buckets,
+    max_owned_bytes,
+    single_host_stores,
+    sum_over_hosts_s,
+    sum_within_host_s,
 )
 from gluonlab.performance_model.roofline import DENSE, Operator, Work
 from prediction.validate import staged_s
@@ -34,7 +34,7 @@ HOST = HostRates(2e9, 5e9)
 
 @given(SIZES, st.integers(1, 8))
 def test_the_busiest_gpu_sums_its_share_or_the_largest_tensor(sizes, gpus):
-    most = owned(sizes, gpus)
+    most = max_owned_bytes(sizes, gpus)
     least = max(max(sizes), sum(sizes) / gpus)
     assert least <= most + 1e-6 <= 2 * least + 2e-6  # longest first is at most 4/3 of the best
 
@@ -43,12 +43,14 @@ def test_the_busiest_gpu_sums_its_share_or_the_largest_tensor(sizes, gpus):
 def test_local_is_passes_over_memory_and_two_copies(sizes, gpus):
     total, one = sum(sizes), switch(1, 1e-6, 1e10)
     topology = switch(gpus, 1e-6, 1e10)
-    plain, updated = GradientSizes(sizes), GradientSizes(sizes, updated=True)
-    found = within_host_s("local", topology, plain, HOST)
+    plain, updated = GradientSizes(sizes), GradientSizes(sizes, updates_weights=True)
+    found = sum_within_host_s("local", topology, plain, HOST)
     assert found == pytest.approx((gpus + 1) * total / 2e9 + 2 * total / 5e9)
-    assert within_host_s("local", topology, updated, HOST) == pytest.approx(found + 5 * total / 2e9)
-    assert within_host_s("local", one, plain, HOST) == 0
-    assert within_host_s("local", one, updated, HOST) == pytest.approx(
+    assert sum_within_host_s("local", topology, updated, HOST) == pytest.approx(
+        found + 5 * total / 2e9
+    )
+    assert sum_within_host_s("local", one, plain, HOST) == 0
+    assert sum_within_host_s("local", one, updated, HOST) == pytest.approx(
         5 * total / 2e9 + 2 * total / 5e9
     )
 
@@ -56,20 +58,20 @@ def test_local_is_passes_over_memory_and_two_copies(sizes, gpus):
 @given(SIZES, st.integers(2, 8))
 def test_device_without_peer_access_fills_the_lanes_of_who_sums_most(sizes, gpus):
     found = staged_s(gpus, GradientSizes(sizes), HOST)
-    assert found == pytest.approx(2 * gpus * owned(sizes, gpus) / 5e9)
+    assert found == pytest.approx(2 * gpus * max_owned_bytes(sizes, gpus) / 5e9)
     assert staged_s(1, GradientSizes(sizes), HOST) == 0
 
 
-@pytest.mark.parametrize("store", [name for name in stores() if name != "local"])
+@pytest.mark.parametrize("store", [name for name in single_host_stores() if name != "local"])
 def test_faster_links_and_smaller_gradients_are_never_worse_and_one_gpu_sums_nothing(store):
     gradients, half = GradientSizes([3e7, 2e7, 5e6]), GradientSizes([1.5e7, 1e7, 2.5e6])
     slow, fast = switch(4, 1e-5, 1e10), switch(4, 1e-5, 2e10)
-    seconds = within_host_s(store, slow, gradients, HOST)
-    assert 0 < within_host_s(store, fast, gradients, HOST) < seconds
-    assert 0 < within_host_s(store, slow, half, HOST) < seconds
-    assert within_host_s(store, slow.subset(1), gradients, HOST) == 0
+    seconds = sum_within_host_s(store, slow, gradients, HOST)
+    assert 0 < sum_within_host_s(store, fast, gradients, HOST) < seconds
+    assert 0 < sum_within_host_s(store, slow, half, HOST) < seconds
+    assert sum_within_host_s(store, slow.subset(1), gradients, HOST) == 0
     with_keys = replace_keys(gradients, 1e-5)
-    assert within_host_s(store, slow, with_keys, HOST) == pytest.approx(seconds + 3 * 4 * 1e-5)
+    assert sum_within_host_s(store, slow, with_keys, HOST) == pytest.approx(seconds + 3 * 4 * 1e-5)
 
 
 def replace_keys(gradients, key_s):
@@ -78,15 +80,15 @@ def replace_keys(gradients, key_s):
 
 def test_a_ring_on_a_switch_has_its_closed_form():
     topology = replace(switch(8, 0.0, 1e10), reduce_bytes_per_s=float("inf"))
-    found = within_host_s("nccl", topology, GradientSizes([8e8]), HOST)
+    found = sum_within_host_s("nccl", topology, GradientSizes([8e8]), HOST)
     assert found == pytest.approx(2 * 7 / 8 * 8e8 / 1e10)
 
 
-@pytest.mark.parametrize("store", OVER_HOSTS)
+@pytest.mark.parametrize("store", MULTI_HOST_ALGORITHMS)
 def test_more_hosts_take_longer(store):
     gradients = GradientSizes([1e8])
     times = [
-        over_hosts_s(store, "p3.16xlarge", make_topology(f"p3.16xlarge*{hosts}"), gradients)
+        sum_over_hosts_s(store, "p3.16xlarge", make_topology(f"p3.16xlarge*{hosts}"), gradients)
         for hosts in (1, 2, 4)
     ]
     assert times == sorted(times) and times[0] < times[2]
@@ -94,25 +96,27 @@ def test_more_hosts_take_longer(store):
 
 def test_unknown_stores_are_one_line():
     with pytest.raises(ConfigError, match=r"unknown store to predict 'rign'.*ring"):
-        within_host_s("rign", switch(2, 1e-6, 1e10), GradientSizes([1.0]), HOST)
+        sum_within_host_s("rign", switch(2, 1e-6, 1e10), GradientSizes([1.0]), HOST)
     with pytest.raises(ConfigError, match=r"unknown store over hosts to predict 'ring'.*horovod"):
-        over_hosts_s("ring", "p3.16xlarge", make_topology("p3.16xlarge*2"), GradientSizes([1.0]))
+        sum_over_hosts_s(
+            "ring", "p3.16xlarge", make_topology("p3.16xlarge*2"), GradientSizes([1.0])
+        )
 
 
 SECONDS = st.floats(0.001, 10)
 LAYERS = st.lists(st.tuples(SECONDS, st.integers(1, 20_000_000)), min_size=1, max_size=40)
 
 
-def made(layers, piece=PIECE):
+def made(layers, piece=BACKWARD_PIECE):
     operators = tuple(Operator(DENSE, "fc", weights=weights) for _, weights in layers)
     work = Work("net", (1,), operators, tuple(weights for _, weights in layers))
-    return buckets(work, [seconds for seconds, _ in layers], piece)
+    return make_buckets(work, [seconds for seconds, _ in layers], piece)
 
 
 def test_pieces_and_buckets_are_gluonlabs():
     from gluonlab.engine.mxnet_setup import ON_GPUS
 
-    assert (PIECE, BUCKET_BYTES) == (ON_GPUS, GPU_BUCKET_BYTES)
+    assert (BACKWARD_PIECE, BUCKET_BYTES) == (ON_GPUS, GPU_BUCKET_BYTES)
 
 
 @given(LAYERS, st.one_of(st.none(), st.integers(1, 50)))
@@ -126,19 +130,19 @@ def test_every_gradient_is_in_one_bucket_which_is_ready_before_backward_ends(lay
 
 
 @given(LAYERS, SECONDS)
-def test_what_is_left_lies_between_the_last_bucket_and_the_whole_sum(layers, sum_s):
+def test_exposed_time_lies_between_the_last_bucket_and_the_whole_sum(layers, sum_s):
     found = made(layers)
     backward_s = math.fsum(seconds for seconds, _ in layers)
-    left = exposed_s(found, sum_s, backward_s)
+    left = exposed_sum_s(found, sum_s, backward_s)
     total = sum(part.size for part in found)
     latest = sum_s * found[-1].size / total - (backward_s - found[-1].ready_s)
     assert max(latest, sum_s - backward_s) - 1e-9 <= left <= sum_s * (1 + 1e-9)
-    whole = exposed_s(made(layers, None), sum_s, backward_s)
+    whole = exposed_sum_s(made(layers, None), sum_s, backward_s)
     assert whole == pytest.approx(sum_s)  # in one piece nothing is ready before the end
 
 
 def test_buckets_wait_for_backward_and_for_each_other():
     parts = [GradientBucket(1.0, 50), GradientBucket(2.0, 30), GradientBucket(4.0, 20)]
     # from 1 to 3.5, to 5, to 6: behind the end of backward at 4 are 2 of 5 seconds
-    assert exposed_s(parts, 5.0, 4.0) == pytest.approx(2.0)
-    assert exposed_s(parts, 0.5, 4.0) == pytest.approx(0.1)  # the last bucket alone
+    assert exposed_sum_s(parts, 5.0, 4.0) == pytest.approx(2.0)
+    assert exposed_sum_s(parts, 0.5, 4.0) == pytest.approx(0.1)  # the last bucket alone

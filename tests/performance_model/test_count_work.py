@@ -11,7 +11,11 @@ from mxnet.gluon.model_zoo import vision
 
 from benchmarks.host_jobs import LENET
 from gluonlab.errors import ModelError
-from gluonlab.performance_model.count_work import count, of_network, work_of
+from gluonlab.performance_model.count_work import (
+    count_graph_work,
+    count_model_work,
+    count_network_work,
+)
 from gluonlab.performance_model.roofline import CONVOLUTION, DENSE, DEPTHWISE, MEMORY
 from prediction.validate import NETWORKS, published_work
 
@@ -28,7 +32,7 @@ def test_a_convolution_has_a_product_for_each_output_channel_of_its_group_and_pl
     channels, filters, groups, kernel, stride, padding, height, width
 ):
     net = nn.Conv2D(filters * groups, kernel, stride, padding, groups=groups)
-    work = of_network(net, (channels * groups, height, width), "net")
+    work = count_network_work(net, (channels * groups, height, width), "net")
     rows, columns = ((side + 2 * padding - kernel) // stride + 1 for side in (height, width))
     outputs = filters * groups * rows * columns
     (layer,) = work.operators
@@ -46,7 +50,7 @@ def test_a_convolution_has_a_product_for_each_output_channel_of_its_group_and_pl
 def test_a_dense_layer_is_a_product_of_matrices(sizes):
     net = nn.HybridSequential()
     net.add(*[nn.Dense(size) for size in sizes[1:]])
-    work = of_network(net, (sizes[0],), "net")
+    work = count_network_work(net, (sizes[0],), "net")
     assert work.multiply_adds == sum(a * b for a, b in zip(sizes, sizes[1:]))
     assert work.parameters == sum((a + 1) * b for a, b in zip(sizes, sizes[1:]))
     gradients = [layer.data_gradient for layer in work.operators if layer.kind == DENSE]
@@ -61,7 +65,7 @@ def test_a_dense_layer_is_a_product_of_matrices(sizes):
     ],
 )  # fmt: skip
 def test_known_networks_have_their_published_operations(net, giga):
-    work = of_network(net(), (3, 224, 224), "net")
+    work = count_network_work(net(), (3, 224, 224), "net")
     assert work.multiply_adds / 1e9 == pytest.approx(giga, rel=0.03)
     assert work.uncounted == ()
 
@@ -82,7 +86,7 @@ def test_the_parameters_are_those_that_gluon_would_train():
     net.initialize()
     net(mx.nd.zeros((1, 3, 32, 32)))
     trained = [p for p in net.collect_params().values() if p.grad_req != "null"]
-    work = of_network(net, (3, 32, 32), "net")
+    work = count_network_work(net, (3, 32, 32), "net")
     assert sorted(work.tensors) == sorted(math.prod(param.shape) for param in trained)
 
 
@@ -93,8 +97,8 @@ def test_lenets_operations_are_those_that_the_bench_counts():
 def test_where_an_output_is_used_twice_its_gradients_are_added():
     x = mx.sym.var("data")
     hidden = mx.sym.FullyConnected(x, num_hidden=6, name="fc")
-    once = count(mx.sym.relu(hidden), (4,), "net")
-    twice = count(mx.sym.relu(hidden) + mx.sym.tanh(hidden), (4,), "net")
+    once = count_graph_work(mx.sym.relu(hidden), (4,), "net")
+    twice = count_graph_work(mx.sym.relu(hidden) + mx.sym.tanh(hidden), (4,), "net")
     assert all(each.name != "sum of gradients" for each in once.operators)
     (added,) = [each for each in twice.operators if each.name == "sum of gradients"]
     assert (added.kind, added.backward_moved) == (MEMORY, 3 * 6)  # two are read, one is written
@@ -102,16 +106,16 @@ def test_where_an_output_is_used_twice_its_gradients_are_added():
 
 def test_operators_whose_operations_are_not_counted_are_named():
     x = mx.sym.var("data")
-    assert count(mx.sym.batch_dot(x, x, transpose_b=True), (3, 4), "net").uncounted == (
+    assert count_graph_work(mx.sym.batch_dot(x, x, transpose_b=True), (3, 4), "net").uncounted == (
         "batch_dot",
     )
 
 
 def test_networks_by_name_and_images_that_do_not_fit():
-    assert work_of("lenet", 10, (1, 28, 28)).tensors == published_work("LeNet").tensors
+    assert count_model_work("lenet", 10, (1, 28, 28)).tensors == published_work("LeNet").tensors
     with pytest.raises(ModelError, match=r"resnet50|lenet"):
-        work_of("lenett", 10, (1, 28, 28))
+        count_model_work("lenett", 10, (1, 28, 28))
     with pytest.raises(ModelError, match="cannot take images of shape 1x4x4"):
-        work_of("lenet", 10, (1, 4, 4))
+        count_model_work("lenet", 10, (1, 4, 4))
     with pytest.raises(ModelError, match=", ".join(sorted(NETWORKS))[:20]):
         published_work("LeNet-6")

@@ -15,8 +15,15 @@ from support.commands import the_error
 from support.processes import clean_environment
 
 from gluonlab.collectives.named_topologies import NETWORKS
-from gluonlab.performance_model.gpu_specifications import MACHINES as MACHINES_OF
-from prediction.efficiency import GRADIENTS, HOSTS, MACHINES, WAYS, main, of_way, predict
+from prediction.efficiency import (
+    GRADIENTS,
+    HOSTS,
+    MACHINES,
+    MULTI_HOST_SUMS,
+    main,
+    predict_scaling,
+    select_way,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "pictures" / "efficiency.svg"
@@ -54,7 +61,7 @@ def test_predictions_need_no_mxnet_and_name_every_machine_way_and_host(as_json):
     assert set(rows_of(as_json)) == {
         (machine, way, hosts)
         for machine in MACHINES.split(",")
-        for way in WAYS
+        for way in MULTI_HOST_SUMS
         for hosts in range(1, HOSTS + 1)
     }
     assert json.loads(as_json)["assumptions"][0].startswith("Predicted, not measured.")
@@ -64,17 +71,17 @@ def test_the_parameter_servers_by_hand():
     """Two p3.2xlarge, 100 MB: out of each NIC (10 Gb/s) 50 MB to the other server, and 50 MB that
     its own sends back, 50 µs each; 100 MB down and up PCIe at 10 GB/s; the server adds 50 MB.
     """
-    rows = of_way(predict("p3.2xlarge", 2, 0.1, 100e6), "parameter server")
+    rows = select_way(predict_scaling("p3.2xlarge", 2, 0.1, 100e6), "parameter server")
     assert rows[0].sum_s == 0  # one GPU
     assert rows[1].sum_s == pytest.approx(2 * (50e-6 + 0.04) + 2 * 0.01 + 0.005)
-    assert rows[1].alone == pytest.approx(0.1 / (0.1 + rows[1].sum_s))
-    assert rows[1].hidden == pytest.approx(0.1 / (0.1 + rows[1].sum_s - 0.2 / 3))
+    assert rows[1].efficiency_after == pytest.approx(0.1 / (0.1 + rows[1].sum_s))
+    assert rows[1].efficiency_behind == pytest.approx(0.1 / (0.1 + rows[1].sum_s - 0.2 / 3))
 
 
 def test_two_hosts_of_one_gpu_by_hand():
     """Each sends half of 100 MB twice, through PCIe and NIC at once; 300 GB/s add half of it."""
     for way in ("hierarchical", "flat ring"):
-        row = of_way(predict("p3.2xlarge", 2, 0.1, 100e6), way)[1]
+        row = select_way(predict_scaling("p3.2xlarge", 2, 0.1, 100e6), way)[1]
         assert row.sum_s == pytest.approx(2 * (50e-6 + 0.04) + 50e6 / 300e9)
 
 
@@ -85,14 +92,10 @@ def test_two_hosts_of_one_gpu_by_hand():
 def test_efficiency_lies_between_nothing_hidden_and_all(machine, hosts, step_s, size):
     """And no way to sum beats what must pass the NICs."""
     network = NETWORKS[machine]
-    for row in predict(machine, hosts, step_s, size):
-        assert 0 < row.alone <= row.hidden <= 1
+    for row in predict_scaling(machine, hosts, step_s, size):
+        assert 0 < row.efficiency_after <= row.efficiency_behind <= 1
         least = 2 * (row.hosts - 1) / row.hosts * size / (network.nics * network.bytes_per_s)
         assert row.sum_s >= least * (1 - 1e-9)
-
-
-def test_every_machine_with_a_network_has_named_gpus():
-    assert MACHINES_OF.keys() == NETWORKS.keys()
 
 
 @pytest.mark.cpu_only("only shapes are counted")
@@ -113,8 +116,8 @@ def test_on_one_host_it_agrees_with_what_was_published():
 
     The rest, less than a hundredth, is what the prediction does not count.
     """
-    (one,) = of_way(predict("p3.16xlarge", 1, 96 / 384, GRADIENTS), "hierarchical")
-    assert one.alone - 0.01 < 3005 / 384 / 8 < one.hidden
+    (one,) = select_way(predict_scaling("p3.16xlarge", 1, 96 / 384, GRADIENTS), "hierarchical")
+    assert one.efficiency_after - 0.01 < 3005 / 384 / 8 < one.efficiency_behind
 
 
 # --- table and picture
@@ -133,7 +136,7 @@ def test_the_table_fits_the_terminal_and_shows_the_numbers(efficiency, as_json):
     assert lines[HOSTS - 1][:2] == ("8", "64")
     assert cells == [
         round(value, digits)
-        for way in WAYS
+        for way in MULTI_HOST_SUMS
         for row in [rows["p3.16xlarge", way, 8]]
         for value, digits in (
             (row["sum_s"] * 1e3, 1),

@@ -10,15 +10,15 @@ from gluonlab.performance_model.gpu_specifications import FLOAT16, FLOAT32, GPUS
 from gluonlab.performance_model.roofline import (
     CONVOLUTION,
     DENSE,
-    FITTED,
+    FITTED_CONSTANTS,
     MEMORY,
     ExecutionSetting,
     Operator,
     Work,
-    kernels,
-    step_parts,
+    operator_kernels,
+    step_seconds,
 )
-from prediction.fit import EXPECTED
+from prediction.fit import EXPECTED_CONSTANTS
 
 BATCHES = st.integers(1, 512)
 GPU = st.sampled_from(sorted(GPUS))
@@ -50,8 +50,8 @@ def works(draw):
     return Work("net", (3, 8, 8), tuple(operators), tuple(draw(st.lists(COUNTS, max_size=3))))
 
 
-def seconds(work, batch, gpu, constants=FITTED, **setting):
-    return step_parts(work, batch, gpu, constants, ExecutionSetting(**setting)).seconds
+def seconds(work, batch, gpu, constants=FITTED_CONSTANTS, **setting):
+    return step_seconds(work, batch, gpu, constants, ExecutionSetting(**setting)).seconds
 
 
 @given(works(), BATCHES, GPU, st.floats(1, 10))
@@ -83,24 +83,28 @@ def test_training_takes_longer_than_inference_and_more_numbers_take_longer(work,
 
 
 @given(st.integers(10**6, 10**9), BATCHES)
-def test_a_large_product_takes_its_operations_by_the_share_of_the_peak(products, batch):
+def test_a_large_product_takes_the_time_of_its_operations(products, batch):
     layer = Operator(DENSE, "fc", multiply_adds=products, inputs=1, outputs=1, weights=1)
     gpu, work = GPUS["V100"], Work("net", (1,), (layer,), ())
-    found = step_parts(work, batch, gpu, EXPECTED, ExecutionSetting(training=False)).compute_s
+    found = step_seconds(
+        work, batch, gpu, EXPECTED_CONSTANTS, ExecutionSetting(training=False)
+    ).compute_s
     assert found == pytest.approx(
-        EXPECTED.launch_inference_s + 2 * products * batch / (15.7e12 * EXPECTED.convolution)
+        EXPECTED_CONSTANTS.launch_inference_s
+        + 2 * products * batch / (15.7e12 * EXPECTED_CONSTANTS.convolution)
     )
 
 
 @given(st.integers(10**4, 10**8), BATCHES)
-def test_what_only_moves_numbers_takes_them_by_the_share_of_the_memorys_speed(numbers, batch):
+def test_memory_operators_take_the_time_of_their_bytes(numbers, batch):
     relu = Operator(MEMORY, "relu", outputs=numbers, forward_moved=2 * numbers)
     work = Work("net", (1,), (relu,), ())
-    found = step_parts(
-        work, batch, GPUS["V100"], EXPECTED, ExecutionSetting(training=False)
+    found = step_seconds(
+        work, batch, GPUS["V100"], EXPECTED_CONSTANTS, ExecutionSetting(training=False)
     ).compute_s
     assert found == pytest.approx(
-        EXPECTED.launch_inference_s + 2 * 4 * numbers * batch / (900e9 * EXPECTED.memory)
+        EXPECTED_CONSTANTS.launch_inference_s
+        + 2 * 4 * numbers * batch / (900e9 * EXPECTED_CONSTANTS.memory)
     )
 
 
@@ -110,12 +114,12 @@ def test_a_convolution_on_tensor_cores_is_transposed_unless_channels_are_last():
     work = Work("net", (1,), (layer,), ())
 
     def each(name, dtype, **setting):
-        return seconds(work, 8, GPUS[name], EXPECTED, dtype=dtype, **setting)
+        return seconds(work, 8, GPUS[name], EXPECTED_CONSTANTS, dtype=dtype, **setting)
 
     for name, dtype, size in (("V100", FLOAT16, 2), ("A100", FLOAT16, 2), ("A100", FLOAT32, 4)):
         more = each(name, dtype) - each(name, dtype, channels_last=True)
         moved = 3 * 2 * 3 * 10**6 * 8 * size
-        assert more == pytest.approx(moved / (GPUS[name].bytes_per_s * EXPECTED.memory))
+        assert more == pytest.approx(moved / (GPUS[name].bytes_per_s * EXPECTED_CONSTANTS.memory))
     for name, dtype in (("V100", FLOAT32), ("K80", FLOAT16)):  # no tensor cores
         assert each(name, dtype) == each(name, dtype, channels_last=True)
 
@@ -125,19 +129,19 @@ def test_a_batch_in_parts_is_passes_of_a_part_whose_gradients_are_added():
     layer = Operator(CONVOLUTION, "conv", 10**7, 10**5, 10**5, 10**6, 3)
     work, gpu = Work("net", (3, 8, 8), (layer,), (10**6,)), GPUS["V100"]
     whole, cut = (
-        step_parts(work, 64, gpu, EXPECTED, ExecutionSetting(microbatches=n, updates=1))
+        step_seconds(work, 64, gpu, EXPECTED_CONSTANTS, ExecutionSetting(microbatches=n, updates=1))
         for n in (1, 4)
     )
-    part = step_parts(work, 16, gpu, EXPECTED, ExecutionSetting(updates=1))
-    once = 4 * 10**6 / (900e9 * EXPECTED.memory)
+    part = step_seconds(work, 16, gpu, EXPECTED_CONSTANTS, ExecutionSetting(updates=1))
+    once = 4 * 10**6 / (900e9 * EXPECTED_CONSTANTS.memory)
     assert cut.compute_s == pytest.approx(4 * part.compute_s + 3 * once)
     assert cut.compute_s > whole.compute_s
     assert (cut.input_s, cut.update_s) == (whole.input_s, whole.update_s)
     for kept in (0, 1, 2, 3):
-        update_s = step_parts(
-            work, 64, gpu, EXPECTED, ExecutionSetting(kept=kept, updates=1)
+        update_s = step_seconds(
+            work, 64, gpu, EXPECTED_CONSTANTS, ExecutionSetting(optimizer_states=kept, updates=1)
         ).update_s
-        assert update_s == pytest.approx(EXPECTED.launch_s + (2 + kept + 1 + kept) * once)
+        assert update_s == pytest.approx(EXPECTED_CONSTANTS.launch_s + (2 + kept + 1 + kept) * once)
 
 
 def test_backward_computes_two_products_and_the_first_layer_one():
@@ -148,7 +152,7 @@ def test_backward_computes_two_products_and_the_first_layer_one():
         (first, ExecutionSetting(), (1, 1)),
         (layer, ExecutionSetting(training=False), (1, 0)),
     ):
-        assert tuple(map(len, kernels(each, 1, setting))) == expected
+        assert tuple(map(len, operator_kernels(each, 1, setting))) == expected
 
 
 @pytest.mark.parametrize(

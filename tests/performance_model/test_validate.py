@@ -7,15 +7,15 @@ from statistics import mean, median
 import pytest
 
 from gluonlab.performance_model.gpu_specifications import FLOAT32, GPUS
-from gluonlab.performance_model.published_speeds import WIDTH, validation, validation_text
-from prediction.figures import FIGURES, TRAINING, Given, training_on_one
+from gluonlab.performance_model.published_speeds import WIDTH, read_validation, validation_text
+from prediction.figures import FIGURES, TRAINING, DeviceSpeed
 from prediction.validate import (
     GROUPS,
     SOFTWARE,
-    Models,
+    FittedModel,
     predict_figures,
     published_work,
-    summaries,
+    summarize_errors,
     validate,
 )
 
@@ -37,7 +37,7 @@ BOUNDS = {
 
 @pytest.fixture(scope="module")
 def found():
-    return predict_figures(Models())
+    return predict_figures(FittedModel())
 
 
 def errors(found, group):
@@ -83,7 +83,7 @@ def test_what_is_given_is_the_speed_of_one_device_and_never_the_figure_itself():
     """The speed of one device comes from the same source, if that source has a figure for it."""
     for figure in FIGURES:
         alone = [
-            Given(each.value, each.batch)
+            DeviceSpeed(each.value, each.batch)
             for each in FIGURES
             if (each.source, each.network, each.gpu, each.dtype, each.gpus, each.given)
             == (figure.source, figure.network, figure.gpu, figure.dtype, 1, None)
@@ -92,13 +92,8 @@ def test_what_is_given_is_the_speed_of_one_device_and_never_the_figure_itself():
             assert (figure.value, figure.batch) != figure.given
             assert figure.given in alone or not alone
         by_gpu = figure.software in ("mxnet", "the lab's loop")  # needs no speed
-        sums = figure.gpus > 1 or figure.on_host
+        sums = figure.gpus > 1 or figure.is_summed_on_host
         assert (figure.given is not None) == (sums and not by_gpu)
-
-
-def test_a_published_step_is_found_by_gpu_network_and_batch():
-    assert training_on_one("V100", "ResNet-50", 64).value == 343.19
-    assert training_on_one("A100-80GB", "ResNet-50", 256).value == 1022
 
 
 # --- the errors of those that are held out
@@ -137,7 +132,7 @@ def test_another_framework_is_outside_of_what_is_predicted(found):
 
 def linear(figure, share=0.97):
     """``share`` of one device's speed from each."""
-    one = figure.given or Given(
+    one = figure.given or DeviceSpeed(
         next(
             each.value
             for each in FIGURES
@@ -183,10 +178,10 @@ def test_one_share_of_the_peak_for_all_does_not_pass(group, most):
 
 
 def test_the_packages_file_holds_what_is_predicted(found):
-    ours, theirs = validate(Models()), validation()
+    ours, theirs = validate(FittedModel()), read_validation()
     assert ours.multiply_adds == theirs.multiply_adds
     assert [figure[:-2] for figure in ours.figures] == [
-        (*figure[:10], figure.given and Given(*figure.given), *figure[11:-2])
+        (*figure[:10], figure.given and DeviceSpeed(*figure.given), *figure[11:-2])
         for figure in theirs.figures
     ]
     for name in ("predicted", "ratio"):
@@ -207,5 +202,5 @@ def test_the_table_has_every_figure_its_source_and_the_errors(found):
     joined = " ".join(text.split())
     for figure in FIGURES:
         assert f"{figure.value:,.1f}" in text and figure.source.split(", p")[0] in joined
-    for summary in summaries(found):
+    for summary in summarize_errors(found):
         assert summary.group in text

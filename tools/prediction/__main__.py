@@ -1,4 +1,4 @@
-"""python tools/prediction NAME: fit the model of predictions, validate it, and what it says."""
+"""python tools/prediction NAME: fit the performance model, validate it, and predict efficiency."""
 
 import sys
 from pathlib import Path
@@ -17,8 +17,10 @@ COMMANDS = {
 
 
 def main(args: Optional[Sequence[str]] = None) -> None:
-    """Hand the remaining options to the command that is named first."""
-    commands = {name: (said, main_of(f"prediction.{name}")) for name, said in COMMANDS.items()}
+    """Pass the remaining options to the command that is named first."""
+    commands = {
+        name: (summary, main_of(f"prediction.{name}")) for name, summary in COMMANDS.items()
+    }
     dispatch("python tools/prediction", commands, sys.argv[1:] if args is None else args)
 
 

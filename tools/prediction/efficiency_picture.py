@@ -1,4 +1,4 @@
-"""Predicted efficiency against hosts, as one SVG picture with its assumptions printed on it."""
+"""Predicted efficiency by number of hosts, as an SVG picture that includes its assumptions."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from xml.etree.ElementTree import Element, SubElement
 
 from gluonlab.drawing.svg_parts import document, finished, group, text
-from prediction.efficiency import WAYS, Prediction, Step, host_in_words, of_way
+from prediction.efficiency import (
+    MULTI_HOST_SUMS,
+    GpuStep,
+    ScalingPrediction,
+    describe_host,
+    select_way,
+)
 
-# All lengths are px.
+# All lengths are in px.
 WIDTH, MARGIN, ACROSS = 960, 28, 3  # panels side by side
-AXIS, BESIDE = 40, 46  # left of a plot, and right of it, for the values at its end
+AXIS, VALUES = 40, 46  # left of a plot, and right of it, for the values at the end of curves
 HEIGHT, ABOVE, BELOW = 230, 52, 64  # of a plot, its title, and its axis
-LINE, APART = 19, 15  # of texts, and of values at the end of curves
-COLUMNS = 124  # of the sentences
+LINE, VALUE_PITCH = 19, 15  # line height of texts, and of the values at the end of curves
+COLUMNS = 124  # of the assumptions
 
-# Colours differ in lightness, too, and each way has a mark of its own.
+# Colors also differ in lightness, and each algorithm has its own mark.
 STYLE = """
 text { font-family: system-ui, "Segoe UI", "Helvetica Neue", Arial, sans-serif; font-size: 13px;
   fill: #1c2430 }
@@ -43,11 +49,11 @@ MARKS = (  # around (0, 0): a disc, a triangle, a square
     "m-4.2 -4.2h8.4v8.4h-8.4z",
 )
 
-Rows = Mapping[str, Sequence[Prediction]]
+Rows = Mapping[str, Sequence[ScalingPrediction]]
 
 
 class _Plot(NamedTuple):
-    """Where values are in a panel: ``lowest`` efficiency at its foot, 1 at its top."""
+    """The scales of a panel: ``lowest`` efficiency at the bottom, 1 at the top."""
 
     width: float
     most_hosts: int
@@ -60,26 +66,26 @@ class _Plot(NamedTuple):
         return ABOVE + HEIGHT * (1 - efficiency) / (1 - self.lowest)
 
 
-def as_svg(steps: Mapping[str, Step], rows: Rows, assumed: Sequence[str]) -> str:
-    """The picture of all machines; ``assumed``: sentences that are printed below the panels.
+def as_svg(steps: Mapping[str, GpuStep], rows: Rows, assumption_texts: Sequence[str]) -> str:
+    """Return the picture of all machines, with the assumptions below the panels.
 
-    Solid: the sum begins after backward. Dashed: it hides behind backward.
+    Solid curves: the sum starts after backward. Dashed curves: it overlaps with backward.
     """
-    most_hosts = max(row.hosts for of in rows.values() for row in of)
+    most_hosts = max(row.hosts for predictions in rows.values() for row in predictions)
     title = f"Training on up to {most_hosts} hosts: predicted efficiency, not measured"
-    root = document(title, [_in_words(rows), *assumed], STYLE)
+    root = document(title, [_describe_values(rows), *assumption_texts], STYLE)
     text(root, MARGIN, 44, title, "name")
-    _legend(group(root, MARGIN, 70))
-    lowest = min(row.alone for of in rows.values() for row in of)
+    _draw_legend(group(root, MARGIN, 70))
+    lowest = min(row.efficiency_after for predictions in rows.values() for row in predictions)
     pitch = (WIDTH - 2 * MARGIN) / ACROSS
-    plot = _Plot(pitch - AXIS - BESIDE, most_hosts, min(0.9, math.floor(lowest * 10) / 10))
-    y, panel = 128, ABOVE + HEIGHT + BELOW
-    for place, name in enumerate(rows):
-        below, beside = divmod(place, ACROSS)
-        at = group(root, MARGIN + beside * pitch, y + below * panel)
-        _panel(at, plot, name, host_in_words(name, steps[name]), rows[name])
-    y += math.ceil(len(rows) / ACROSS) * panel + 10
-    for sentence in assumed:
+    plot = _Plot(pitch - AXIS - VALUES, most_hosts, min(0.9, math.floor(lowest * 10) / 10))
+    y, panel_height = 128, ABOVE + HEIGHT + BELOW
+    for index, name in enumerate(rows):
+        panel_row, panel_column = divmod(index, ACROSS)
+        panel_group = group(root, MARGIN + panel_column * pitch, y + panel_row * panel_height)
+        _draw_panel(panel_group, plot, name, describe_host(name, steps[name]), rows[name])
+    y += math.ceil(len(rows) / ACROSS) * panel_height + 10
+    for sentence in assumption_texts:
         for line in textwrap.wrap(sentence, COLUMNS):
             text(root, MARGIN, y, line, "quiet")
             y += LINE
@@ -87,22 +93,25 @@ def as_svg(steps: Mapping[str, Step], rows: Rows, assumed: Sequence[str]) -> str
     return finished(root, WIDTH, y + 4)
 
 
-def _in_words(rows: Rows) -> str:
-    """The curves' last values, for those who do not see them."""
+def _describe_values(rows: Rows) -> str:
+    """Return the last values of the curves as text, for screen readers."""
     parts = []
-    for name, of in rows.items():
-        last = [of_way(of, way)[-1] for way in WAYS]
-        values = (f"{row.way} {row.alone:.2f}, or {row.hidden:.2f} hidden" for row in last)
+    for name, predictions in rows.items():
+        last = [select_way(predictions, way)[-1] for way in MULTI_HOST_SUMS]
+        values = (
+            f"{row.way} {row.efficiency_after:.2f}, or {row.efficiency_behind:.2f} hidden"
+            for row in last
+        )
         hosts = last[0].hosts
         parts.append(f"{name}, {hosts} host{'s' * (hosts > 1)}: {', '.join(values)}.")
     return " ".join(parts)
 
 
-def _legend(parent: Element) -> None:
+def _draw_legend(parent: Element) -> None:
     x = 0
-    for number, way in enumerate(WAYS):
-        _curve(parent, [(x, 0), (x + 28, 0)], f"line{number}")
-        _mark(parent, number, x + 14, 0)
+    for number, way in enumerate(MULTI_HOST_SUMS):
+        _draw_curve(parent, [(x, 0), (x + 28, 0)], f"line{number}")
+        _draw_mark(parent, number, x + 14, 0)
         text(parent, x + 36, 4.5, way)
         x += 62 + 7 * len(way)
     x = 0
@@ -110,48 +119,53 @@ def _legend(parent: Element) -> None:
         ("the sum of gradients begins after backward", "sample"),
         ("it hides behind all of backward", "sample behind"),
     ):
-        _curve(parent, [(x, 26), (x + 28, 26)], kind)
+        _draw_curve(parent, [(x, 26), (x + 28, 26)], kind)
         text(parent, x + 36, 30.5, words)
         x += 62 + 7 * len(words)
 
 
-def _panel(
-    parent: Element, plot: _Plot, name: str, described: str, rows: Sequence[Prediction]
+def _draw_panel(
+    parent: Element, plot: _Plot, name: str, description: str, rows: Sequence[ScalingPrediction]
 ) -> None:
     text(parent, AXIS, 14, name, "panel")
-    text(parent, AXIS, 34, described, "quiet")
-    _axes(parent, plot)
-    _hidden(parent, plot, rows)
+    text(parent, AXIS, 34, description, "quiet")
+    _draw_axes(parent, plot)
+    _draw_dashed_curves(parent, plot, rows)
     ends: Dict[int, float] = {}
-    for number, way in reversed(list(enumerate(WAYS))):  # what is best comes last, on top
-        points = [(plot.x(row.hosts), plot.y(row.alone)) for row in of_way(rows, way)]
-        _curve(parent, points, f"line{number}")
+    for number, way in reversed(list(enumerate(MULTI_HOST_SUMS))):  # the best one last, on top
+        points = [
+            (plot.x(row.hosts), plot.y(row.efficiency_after)) for row in select_way(rows, way)
+        ]
+        _draw_curve(parent, points, f"line{number}")
         for x, y in points:
-            _mark(parent, number, x, y)
-        ends[number] = of_way(rows, way)[-1].alone
-    wanted = sorted(ends, key=lambda number: -ends[number])
-    places = _spread([plot.y(ends[number]) for number in wanted])
-    for number, y in zip(wanted, places):
+            _draw_mark(parent, number, x, y)
+        ends[number] = select_way(rows, way)[-1].efficiency_after
+    by_efficiency = sorted(ends, key=lambda number: -ends[number])
+    ys = _spread_labels([plot.y(ends[number]) for number in by_efficiency])
+    for number, y in zip(by_efficiency, ys):
         words = f"{ends[number]:.2f}"
         text(parent, AXIS + plot.width + 9, y + 4.5, words, f"value value{number}")
 
 
-def _hidden(parent: Element, plot: _Plot, rows: Sequence[Prediction]) -> None:
-    """The dashed curves: one for all ways, in no way's colour, where they are the same."""
-    curves = [[(plot.x(r.hosts), plot.y(r.hidden)) for r in of_way(rows, way)] for way in WAYS]
+def _draw_dashed_curves(parent: Element, plot: _Plot, rows: Sequence[ScalingPrediction]) -> None:
+    """Draw the dashed curves; if all are equal, a single one in a neutral color."""
+    curves = [
+        [(plot.x(row.hosts), plot.y(row.efficiency_behind)) for row in select_way(rows, way)]
+        for way in MULTI_HOST_SUMS
+    ]
     if all(curve == curves[0] for curve in curves):
-        _curve(parent, curves[0], "sample behind")
+        _draw_curve(parent, curves[0], "sample behind")
         return
     for number, curve in reversed(list(enumerate(curves))):
-        _curve(parent, curve, f"behind line{number}")
+        _draw_curve(parent, curve, f"behind line{number}")
 
 
-def _axes(parent: Element, plot: _Plot) -> None:
+def _draw_axes(parent: Element, plot: _Plot) -> None:
     tenths = range(round(plot.lowest * 10), 11)
     for tenth in tenths[:: 2 if len(tenths) > 6 else 1]:
         y = plot.y(tenth / 10)
-        across = {"x1": f"{AXIS}", "x2": f"{AXIS + plot.width:g}", "y1": f"{y:g}", "y2": f"{y:g}"}
-        SubElement(parent, "line", {"class": "grid", **across})
+        ends = {"x1": f"{AXIS}", "x2": f"{AXIS + plot.width:g}", "y1": f"{y:g}", "y2": f"{y:g}"}
+        SubElement(parent, "line", {"class": "grid", **ends})
         text(parent, AXIS - 8, y + 4.5, f"{tenth / 10:.1f}", "quiet end")
     step = 1 if plot.most_hosts <= 8 else 3
     for hosts in range(1, plot.most_hosts + 1, step):
@@ -159,20 +173,20 @@ def _axes(parent: Element, plot: _Plot) -> None:
     text(parent, AXIS + plot.width / 2, ABOVE + HEIGHT + 40, "hosts", "quiet middle")
 
 
-def _spread(places: Sequence[float]) -> List[float]:
-    """Places from top to bottom, moved down where they would touch, and all of them up by half."""
-    apart: List[float] = []
-    for place in places:
-        apart.append(max(place, apart[-1] + APART) if apart else place)
-    moved = max((new - old for new, old in zip(apart, places)), default=0.0)
-    return [place - moved / 2 for place in apart]
+def _spread_labels(ys: Sequence[float]) -> List[float]:
+    """Return positions of labels, moved apart where they would touch, and all centered."""
+    spread: List[float] = []
+    for y in ys:
+        spread.append(max(y, spread[-1] + VALUE_PITCH) if spread else y)
+    largest_shift = max((new - old for new, old in zip(spread, ys)), default=0.0)
+    return [y - largest_shift / 2 for y in spread]
 
 
-def _curve(parent: Element, points: Sequence[Tuple[float, float]], kind: str) -> None:
-    way = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-    SubElement(parent, "path", {"class": f"curve {kind}", "d": f"M{way}"})
+def _draw_curve(parent: Element, points: Sequence[Tuple[float, float]], kind: str) -> None:
+    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+    SubElement(parent, "path", {"class": f"curve {kind}", "d": f"M{path}"})
 
 
-def _mark(parent: Element, number: int, x: float, y: float) -> None:
-    way = f"M{x:.1f} {y:.1f}{MARKS[number]}"
-    SubElement(parent, "path", {"class": f"mark{number}", "d": way})
+def _draw_mark(parent: Element, number: int, x: float, y: float) -> None:
+    path = f"M{x:.1f} {y:.1f}{MARKS[number]}"
+    SubElement(parent, "path", {"class": f"mark{number}", "d": path})

@@ -1,7 +1,7 @@
-"""FIGURES: the published speeds that predictions are compared with, all of them, with sources.
+"""FIGURES: all published speeds that predictions are compared with, and their sources.
 
-A third of them, at most, may be fitted (`Figure.fitted`); the others are held out.
-MXNet is not imported.
+At most a third of them may be used for the fit (`Figure.fitted`); the others are held out. MXNet is
+not imported.
 """
 
 from __future__ import annotations
@@ -17,21 +17,32 @@ LAB = "the Gluon lab of several GPUs, on ml.p3.8xlarge: epochs of 2.2-2.4 s for 
 TUTORIAL = "batchflow's tutorial of several GPUs (TensorFlow): 197 batches of 64 in 89, 61, 176 s"
 
 
-class Given(NamedTuple):
-    """The published speed of one device of the same series, and its images a step."""
+class DeviceSpeed(NamedTuple):
+    """The published speed of one device of the same series, and its images per step."""
 
     images_per_s: float
     batch: float
 
 
 class Figure(NamedTuple):
-    """One published speed in images/s: ``value``.
+    """A published speed ``value`` in images/s.
 
-    ``batch``: images per device and step, in ``microbatches`` equal parts. With the store dist_sync
-    ``gpus`` and ``value`` are those of each host. ``given``: where the GPU
-    is not named, or the software is not MXNet 1.9.1's, the time of computing is taken from the
-    speed of one device, and what is predicted is what several devices make of it.
-    ``software``: a key of `prediction.validate.SOFTWARE`.
+    Attributes:
+        network: a network of `prediction.validate.NETWORKS`.
+        gpu: the GPU, None if the source does not name it.
+        batch: images per device and step.
+        value: images/s, with the store dist_sync of each host.
+        source: where the figure was published.
+        task: "training" or "inference".
+        dtype: "float32" or "float16".
+        gpus: the number of GPUs, with the store dist_sync of each host.
+        store: the store that sums gradients.
+        machine: the topology that stands for the machine.
+        given: the published speed of one device, from which the time of computing is taken if the
+        GPU
+            is not named, or if the software is not MXNet 1.9.1. The prediction is then the scaling.
+        software: a key of `prediction.validate.SOFTWARE`.
+        microbatches: the number of equal parts of the batch.
     """
 
     network: str
@@ -44,25 +55,25 @@ class Figure(NamedTuple):
     gpus: int = 1
     store: str = "device"
     machine: Optional[str] = None
-    given: Optional[Given] = None
+    given: Optional[DeviceSpeed] = None
     software: str = "mxnet"
     microbatches: int = 1
 
     @property
     def fitted(self) -> bool:
-        """Whether the constants were fitted with this figure."""
+        """Return whether the constants were fitted with this figure."""
         if self.source == ISSUE + "872":
             return self.store == "local" and self.gpus in FITTED_LOCAL
         batches = FITTED.get((self.network, self.gpu or "", self.task, self.dtype), ())
         return self.source.startswith(PERF) and self.batch in batches
 
     @property
-    def on_host(self) -> bool:
-        """Whether its gradients are summed by a CPU."""
+    def is_summed_on_host(self) -> bool:
+        """Return whether a CPU sums the gradients."""
         return self.store == "local"
 
 
-ON_ONE = ("AlexNet", "Inception-v3", "ResNet-50")
+SINGLE_GPU_NETWORKS = ("AlexNet", "Inception-v3", "ResNet-50")
 # batch -> AlexNet (16 times the batch), Inception-v3, ResNet-50
 Table = Dict[int, Tuple[Optional[float], ...]]
 V100: Table = {
@@ -84,7 +95,7 @@ SCORING = {  # V100, batches 1, 8, 32, 128
     ("ResNet-152", "float32"): (61, 294, 452, 512),
     ("ResNet-50", "float16"): (271, 1282, 2086, 2355),
 }
-GPUS_OF_DGX = (1, 2, 4, 8)
+DGX_GPU_COUNTS = (1, 2, 4, 8)
 DGX = (  # GPU, machine that stands for it, type, batch a GPU, images/s on 1, 2, 4, 8
     ("V100", "p3.16xlarge", "float32", 96, (384, 763, 1513, 3005)),
     ("V100", "p3.16xlarge", "float16", 192, (1376, 2768, 5357, 10723)),
@@ -92,9 +103,9 @@ DGX = (  # GPU, machine that stands for it, type, batch a GPU, images/s on 1, 2,
     ("A100-80GB", "p4d.24xlarge", "float16", 256, (2180, 4332, 8587, 16925)),
 )
 
-# What is fitted: network, GPU, task, type -> batches. Held out are Inception-v3, VGG-16, ResNet-152
-# and CIFAR's ResNet, the GPUs M60 and A100, batches 4, 8 and 64, training in float16 and TF32, and
-# all sums but these two.
+# The figures for the fit: (network, GPU, task, type) -> batches. Held out are Inception-v3, VGG-16,
+# ResNet-152 and CIFAR's ResNet, the GPUs M60 and A100, batches 4, 8 and 64, training in float16 and
+# TF32, and all sums except two.
 FITTED: Dict[Tuple[str, str, str, str], Tuple[int, ...]] = {
     ("ResNet-50", "V100", TRAINING, "float32"): (1, 16, 128),
     ("AlexNet", "V100", TRAINING, "float32"): (16, 256, 512),
@@ -107,35 +118,35 @@ FITTED: Dict[Tuple[str, str, str, str], Tuple[int, ...]] = {
 FITTED_LOCAL = (1, 4)  # K80 of issue 872
 
 
-def _on_one() -> Iterator[Figure]:
+def _single_gpu_figures() -> Iterator[Figure]:
     for gpu, machine, table in (
         ("V100", "p3.2xlarge", V100), ("M60", "g3.4xlarge", M60), ("K80", "p2.2xlarge", K80)
     ):  # fmt: skip
-        for batch, of_networks in table.items():
-            for network, value in zip(ON_ONE, of_networks):
-                own = batch * (16 if network == "AlexNet" else 1)
+        for batch, values in table.items():
+            for network, value in zip(SINGLE_GPU_NETWORKS, values):
+                network_batch = batch * (16 if network == "AlexNet" else 1)
                 if value is not None:
-                    yield Figure(network, gpu, own, value, f"{PERF}, {machine}")
+                    yield Figure(network, gpu, network_batch, value, f"{PERF}, {machine}")
 
 
-def _scoring() -> Iterator[Figure]:
+def _inference_figures() -> Iterator[Figure]:
     for (network, dtype), values in SCORING.items():
         for batch, value in zip((1, 8, 32, 128), values):
             yield Figure(network, "V100", batch, value, f"{PERF}, p3.2xlarge", INFERENCE, dtype)
 
 
-def _dgx() -> Iterator[Figure]:
+def _dgx_figures() -> Iterator[Figure]:
     for gpu, machine, dtype, batch, values in DGX:
-        for gpus, value in zip(GPUS_OF_DGX, values):
+        for gpus, value in zip(DGX_GPU_COUNTS, values):
             yield Figure(
                 "ResNet-50", gpu, batch, value, NVIDIA, dtype=dtype, gpus=gpus, store="nccl",
                 machine=machine, software="nvidia",
-                given=None if gpus == 1 else Given(values[0], batch),
+                given=None if gpus == 1 else DeviceSpeed(values[0], batch),
             )  # fmt: skip
 
 
-def _users() -> Iterator[Figure]:
-    one = Given(409, 256)
+def _issue_figures() -> Iterator[Figure]:
+    one = DeviceSpeed(409, 256)
     for store, values in (("local", (197, 211, 226, 184)), ("device", (409, 485, 540, 596))):
         for gpus, value in enumerate(values, 1):
             alone = store == "device" and gpus == 1
@@ -149,21 +160,21 @@ def _users() -> Iterator[Figure]:
         for gpus, value in zip((2, 4), several):
             yield Figure(
                 "ResNet-50", None, batch, value, ISSUE + "4968", gpus=gpus, store=store,
-                machine="pcie", software="mxnet of 2017", given=Given(one_value, batch),
+                machine="pcie", software="mxnet of 2017", given=DeviceSpeed(one_value, batch),
             )  # fmt: skip
     for gpus, value in zip((2, 4), (139, 292)):  # on each of two hosts
         yield Figure(
             "ResNet-50", None, 64, value, ISSUE + "4968", gpus=gpus, store="dist_sync",
-            machine="pcie", software="mxnet of 2017", given=Given(73, 64),
+            machine="pcie", software="mxnet of 2017", given=DeviceSpeed(73, 64),
         )  # fmt: skip
     for gpus, value in zip((2, 4, 6), (206, 393, 592)):
         yield Figure(
             "CIFAR ResNet-110", None, 64, value, ISSUE + "1260", gpus=gpus, store="local",
-            machine="pcie", software="mxnet of 2015", given=Given(108, 64),
+            machine="pcie", software="mxnet of 2015", given=DeviceSpeed(108, 64),
         )  # fmt: skip
 
 
-def _lab() -> Iterator[Figure]:
+def _lab_figures() -> Iterator[Figure]:
     for gpus, seconds in ((1, 2.24), (2, 2.34)):  # the means of five epochs of 60,000 images
         yield Figure(
             "LeNet", "V100", 64, round(60000 / seconds), LAB, gpus=gpus, store="local",
@@ -171,9 +182,9 @@ def _lab() -> Iterator[Figure]:
         )  # fmt: skip
 
 
-def _tutorial() -> Iterator[Figure]:
-    """197 batches of 64 in 89, 61 and, in microbatches of 2, 176 seconds."""
-    one = Given(round(197 * 64 / 89, 1), 64)
+def _tutorial_figures() -> Iterator[Figure]:
+    """Yield 197 batches of 64 in 89, 61 and, in microbatches of 2, 176 seconds."""
+    one = DeviceSpeed(round(197 * 64 / 89, 1), 64)
     for seconds, microbatches in ((61, 1), (176, 32)):
         yield Figure(
             "ResNet-18", None, 32, round(197 * 64 / seconds, 1), TUTORIAL, gpus=2, store="device",
@@ -182,12 +193,13 @@ def _tutorial() -> Iterator[Figure]:
 
 
 FIGURES: List[Figure] = [
-    *_on_one(), *_scoring(), *_dgx(), *_users(), *_lab(), *_tutorial(),
+    *_single_gpu_figures(), *_inference_figures(), *_dgx_figures(), *_issue_figures(),
+    *_lab_figures(), *_tutorial_figures(),
 ]  # fmt: skip
 
 
-def training_on_one(gpu: str, network: str, batch: float) -> Figure:
-    """The published speed of training on one such GPU, in float32 (or TF32 in its place)."""
+def find_single_gpu_figure(gpu: str, network: str, batch: float) -> Figure:
+    """Return the published speed of training on one such GPU, in float32 or TF32."""
     return next(
         figure
         for figure in FIGURES

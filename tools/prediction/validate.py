@@ -1,6 +1,6 @@
-"""Predictions of the published figures, beside them: how far off, and on what.
+"""Predictions of the published figures, and their errors by group.
 
-Their sums are taken to begin after backward: how far they overlapped is published of none.
+The sums are assumed to start after backward, because none of the sources publishes its overlap.
 """
 
 from __future__ import annotations
@@ -21,21 +21,26 @@ from gluonlab.models.networks import LeNet
 from gluonlab.performance_model.allreduce_time import (
     DEVICE,
     LOCAL,
-    MEASURED_NOW,
+    MXNET_1_9_HOST,
     GradientSizes,
     HostRates,
-    owned,
-    within_host_s,
+    max_owned_bytes,
+    sum_within_host_s,
 )
-from gluonlab.performance_model.count_work import of_network
+from gluonlab.performance_model.count_work import count_network_work
 from gluonlab.performance_model.gpu_specifications import FLOAT16, GPUS
-from gluonlab.performance_model.published_speeds import FILE, Published, Summary, Validation
+from gluonlab.performance_model.published_speeds import (
+    FILE,
+    ErrorSummary,
+    PublishedSpeed,
+    Validation,
+)
 from gluonlab.performance_model.roofline import (
-    FITTED,
-    Constants,
+    FITTED_CONSTANTS,
     ExecutionSetting,
+    ModelConstants,
     Work,
-    step_parts,
+    step_seconds,
 )
 from gluonlab.plain_text import json_text
 from prediction.figures import FIGURES, INFERENCE, PERF, TRAINING, Figure
@@ -43,10 +48,10 @@ from prediction.figures import FIGURES, INFERENCE, PERF, TRAINING, Figure
 IMAGENET, CIFAR, MNIST = (3, 224, 224), (3, 32, 32), (1, 28, 28)
 
 
-def _alexnet(ceil: bool = False) -> nn.HybridSequential:
-    """AlexNet as MXNet's example/image-classification has it: one tower, response normalisation.
+def _make_alexnet(ceil: bool = False) -> nn.HybridSequential:
+    """Return AlexNet as in MXNet's example/image-classification: one tower, LRN.
 
-    ``ceil``: pooling as MXNet counted until 2016, to whose last window some pixels are lacking.
+    ``ceil``: pooling as in MXNet until 2016, whose last window may exceed the image.
     """
     net = nn.HybridSequential()
     for channels, kernel, stride, padding, pooled, normed in (
@@ -71,8 +76,8 @@ def _cifar_resnet(blocks: int) -> nn.HybridBlock:
 
 
 NETWORKS: Dict[str, Tuple[Callable[[], Any], Tuple[int, int, int]]] = {
-    "AlexNet": (_alexnet, IMAGENET),
-    "AlexNet of 2015": (lambda: _alexnet(ceil=True), IMAGENET),
+    "AlexNet": (_make_alexnet, IMAGENET),
+    "AlexNet of 2015": (lambda: _make_alexnet(ceil=True), IMAGENET),
     "VGG-16": (vision.vgg16, IMAGENET),
     "Inception-v3": (vision.inception_v3, (3, 299, 299)),
     "ResNet-18": (vision.resnet18_v1, (3, 320, 320)),
@@ -85,43 +90,44 @@ NETWORKS: Dict[str, Tuple[Callable[[], Any], Tuple[int, int, int]]] = {
 
 @lru_cache(maxsize=None)
 def published_work(name: str) -> Work:
-    """The work of a network of NETWORKS; each is counted once."""
+    """Return the work of a network of NETWORKS, counted once."""
     if name not in NETWORKS:
         raise ModelError(unknown("published network", name, NETWORKS))
     make, shape = NETWORKS[name]
     with mx.name.NameManager():
-        return of_network(make(), shape, name)
+        return count_network_work(make(), shape, name)
 
 
-REFERENCE = "V100"  # whose times of two batches give the ratio, where a GPU is not named
-# Seconds of the host a step and device in the Gluon lab's loop, layer by layer, with NDArrayIter:
-# the processor time of the thread that queues, the median of twelve epochs on a core of an EPYC.
+REFERENCE = "V100"  # if a GPU is not named, this GPU determines the ratio of two batches' times
+# Host seconds per step and device in the Gluon lab's loop, layer by layer, with NDArrayIter: the
+# processor time of the queueing thread, the median of twelve epochs on a core of an EPYC.
 LAB_HOST_S = 2.2e-3
-# Seconds of the host a parameter and device in Gluon's own sums: `bench host`, 100 us for eight.
+# Host seconds per parameter and device in Gluon's own sums: `bench host`, 100 us for eight.
 KEY_S = 12.5e-6
 DIST = "dist_sync"
-FITTED_THEN = HostRates(2.293e9, 4.830e9)  # MXNet of 2015 to 2017, on its users' machines
+OLD_HOST_RATES = HostRates(2.293e9, 4.830e9)  # MXNet of 2015 to 2017, on its users' machines
 
 
-class Models(NamedTuple):
+class FittedModel(NamedTuple):
     """Fitted constants: of kernels, and of ``local`` on the hosts of 2015 to 2017."""
 
-    constants: Constants = FITTED
-    then: HostRates = FITTED_THEN
+    constants: ModelConstants = FITTED_CONSTANTS
+    old_host_rates: HostRates = OLD_HOST_RATES
 
 
 class Software(NamedTuple):
-    """What a figure was measured with, as far as it changes the prediction.
+    """The properties of a figure's software that change the prediction.
 
-    ``then``: MXNet before 1.0, on machines whose GPUs reached each other through the host, and
-    which updated where it summed. ``peers``: whether they reached each other after all.
-    ``processes``: one for each GPU, whose host queues its sums beside the GPU's work. ``fuses``:
-    ReLU and additions behind BatchNorm, in float16, and has channels last. ``host_s``: seconds a
-    step and device that the one thread of the host takes.
+    Attributes:
+        is_old: MXNet before 1.0, which updated weights in the store, on machines of that time.
+        has_peer_access: whether GPUs copy to each other directly, not through the host.
+        processes: one process per GPU, so that the host queues sums in parallel with the GPU's
+        work. fuses: fused ReLU and additions after BatchNorm in float16, and channels last.
+        host_s: host seconds per step and device, in one thread.
     """
 
-    then: bool = False
-    peers: bool = True
+    is_old: bool = False
+    has_peer_access: bool = True
     processes: bool = False
     fuses: bool = False
     host_s: float = 0.0
@@ -129,23 +135,23 @@ class Software(NamedTuple):
 
 SOFTWARE: Dict[str, Software] = {
     "mxnet": Software(),
-    "mxnet of 2015": Software(then=True, peers=False),
-    "mxnet of 2017": Software(then=True),
+    "mxnet of 2015": Software(is_old=True, has_peer_access=False),
+    "mxnet of 2017": Software(is_old=True),
     "nvidia": Software(processes=True, fuses=True),
     "the lab's loop": Software(host_s=LAB_HOST_S),
     "tensorflow": Software(),
 }
 
 
-def predicted(figure: Figure, models: Models) -> float:
-    """images/s for a figure: all devices' together."""
-    step_s = _one_s(figure, models.constants) + _sum_s(figure, models)
+def predict_speed(figure: Figure, models: FittedModel) -> float:
+    """Return the predicted images/s of all devices of a figure."""
+    step_s = _device_step_s(figure, models.constants) + _sum_s(figure, models)
     step_s = max(step_s, SOFTWARE[figure.software].host_s * figure.gpus)
     return figure.gpus * figure.batch / step_s
 
 
-def _one_s(figure: Figure, constants: Constants) -> float:
-    """A step of one device: predicted, or as the given speed of one says."""
+def _device_step_s(figure: Figure, constants: ModelConstants) -> float:
+    """Return the seconds of a step of one device: predicted, or from its given speed."""
     software = SOFTWARE[figure.software]
     work, gpu = published_work(figure.network), GPUS[figure.gpu or REFERENCE]
     setting = ExecutionSetting(
@@ -157,58 +163,60 @@ def _one_s(figure: Figure, constants: Constants) -> float:
     )
 
     def seconds(batch: float) -> float:
-        return step_parts(work, batch, gpu, constants, setting).seconds
+        return step_seconds(work, batch, gpu, constants, setting).seconds
 
-    part = figure.batch / figure.microbatches
+    images_per_pass = figure.batch / figure.microbatches
     if figure.given is None:
-        return figure.microbatches * seconds(part)
+        return figure.microbatches * seconds(images_per_pass)
     given_s = figure.given.batch / figure.given.images_per_s
-    if (part, figure.microbatches) == (figure.given.batch, 1):
+    if (images_per_pass, figure.microbatches) == (figure.given.batch, 1):
         return given_s
-    return given_s * figure.microbatches * seconds(part) / seconds(figure.given.batch)
+    return given_s * figure.microbatches * seconds(images_per_pass) / seconds(figure.given.batch)
 
 
-def _sum_s(figure: Figure, models: Models) -> float:
+def _sum_s(figure: Figure, models: FittedModel) -> float:
     software = SOFTWARE[figure.software]
-    if figure.gpus == 1 and not (figure.store == LOCAL and software.then):
+    if figure.gpus == 1 and not (figure.store == LOCAL and software.is_old):
         return 0.0
     sizes = [4.0 * numbers for numbers in published_work(figure.network).tensors]
-    gradients = GradientSizes(sizes, 0.0 if software.processes else KEY_S, updated=software.then)
-    host = models.then if software.then else MEASURED_NOW
-    if figure.store == DEVICE and not software.peers:
+    gradients = GradientSizes(
+        sizes, 0.0 if software.processes else KEY_S, updates_weights=software.is_old
+    )
+    host = models.old_host_rates if software.is_old else MXNET_1_9_HOST
+    if figure.store == DEVICE and not software.has_peer_access:
         return staged_s(figure.gpus, gradients, host)
     if figure.store == DIST:
         # servers and network as in the given speed of one GPU a host; more GPUs add their sum there
-        return (figure.gpus + 1) * gradients.total / host.pass_bytes_per_s
+        return (figure.gpus + 1) * gradients.total_bytes / host.pass_bytes_per_s
     topology = make_topology(figure.machine or "pcie", None).subset(figure.gpus)
-    return within_host_s(figure.store, topology, gradients, host)
+    return sum_within_host_s(figure.store, topology, gradients, host)
 
 
 def staged_s(gpus: int, gradients: GradientSizes, host: HostRates) -> float:
-    """``device`` where GPUs cannot reach each other: every copy goes through the host's memory.
+    """Return the seconds of ``device`` if GPUs copy through the host's memory.
 
-    To the GPU that sums most, and from it, gpus - 1 copies pass its lanes, and one more those of
-    another: the halves of a copy run beside each other, but for the first.
+    In each direction, gpus - 1 copies pass the lanes of the GPU that sums most, and one copy passes
+    those of another GPU. The two halves of a copy overlap, except those of the first copy.
     """
-    most = owned(gradients.sizes, gpus)
-    copies_s = 2 * gpus * most / host.copy_bytes_per_s if gpus > 1 else 0.0
+    owned_bytes = max_owned_bytes(gradients.sizes, gpus)
+    copies_s = 2 * gpus * owned_bytes / host.copy_bytes_per_s if gpus > 1 else 0.0
     return copies_s + (gradients.key_s * len(gradients.sizes) * gpus if gpus > 1 else 0.0)
 
 
-def predict_figures(models: Models) -> Tuple[Published, ...]:
-    """All figures with their predictions by these constants."""
-    return tuple(_published(figure, predicted(figure, models)) for figure in FIGURES)
+def predict_figures(models: FittedModel) -> Tuple[PublishedSpeed, ...]:
+    """Return all figures with predictions by this model."""
+    return tuple(_with_prediction(figure, predict_speed(figure, models)) for figure in FIGURES)
 
 
-def _published(figure: Figure, value: float) -> Published:
+def _with_prediction(figure: Figure, value: float) -> PublishedSpeed:
     ratio = value / figure.value
-    return Published(**figure._asdict(), fitted=figure.fitted, predicted=value, ratio=ratio)
+    return PublishedSpeed(**figure._asdict(), fitted=figure.fitted, predicted=value, ratio=ratio)
 
 
-# --- what the figures are about
+# --- groups of figures
 
 
-GROUPS: Dict[str, Callable[[Published], bool]] = {
+GROUPS: Dict[str, Callable[[PublishedSpeed], bool]] = {
     "training on GPUs that were fitted (V100, K80)": lambda figure: (
         figure.task == TRAINING and figure.gpu in ("V100", "K80") and figure.source.startswith(PERF)
     ),
@@ -221,38 +229,40 @@ GROUPS: Dict[str, Callable[[Published], bool]] = {
     ),
     "scaling from 2 to 8 GPUs": lambda figure: figure.software == "nvidia" and figure.gpus > 1,
     "slow: local, device through the host, the lab's loop": lambda figure: (
-        SOFTWARE[figure.software].then or figure.software == "the lab's loop"
+        SOFTWARE[figure.software].is_old or figure.software == "the lab's loop"
     ),
     "another framework (TensorFlow)": lambda figure: figure.software == "tensorflow",
 }
 
 
-def summaries(figures: Sequence[Published]) -> List[Summary]:
-    """One for each group that has figures held out."""
-    made = []
-    for group, holds in GROUPS.items():
-        errors = [figure.error for figure in figures if holds(figure) and not figure.fitted]
+def summarize_errors(figures: Sequence[PublishedSpeed]) -> List[ErrorSummary]:
+    """Return the errors of each group with held-out figures."""
+    error_summaries = []
+    for group, belongs in GROUPS.items():
+        errors = [figure.error for figure in figures if belongs(figure) and not figure.fitted]
         if errors:
-            made.append(Summary(group, len(errors), mean(errors), median(errors), max(errors)))
-    return made
+            error_summaries.append(
+                ErrorSummary(group, len(errors), mean(errors), median(errors), max(errors))
+            )
+    return error_summaries
 
 
-def validate(models: Models) -> Validation:
-    """What gluonlab/performance_model/published.json should hold."""
+def validate(models: FittedModel) -> Validation:
+    """Return the content of gluonlab/performance_model/published.json."""
     figures = predict_figures(models)
     networks = dict.fromkeys(figure.network for figure in figures)
     operations = {name: published_work(name).multiply_adds for name in networks}
-    return Validation(figures, tuple(summaries(figures)), operations)
+    return Validation(figures, tuple(summarize_errors(figures)), operations)
 
 
 @command("python tools/prediction validate")
 def main() -> None:
     """Predict the published figures again, and write them into gluonlab/performance_model."""
-    found = validate(Models())
-    content = {**found.as_dict(), "multiply_adds": found.multiply_adds}
+    validation = validate(FittedModel())
+    content = {**validation.as_dict(), "multiply_adds": validation.multiply_adds}
     parts = [f'"kind": {json_text(content["kind"])}']
     for name in ("figures", "errors"):
-        lines = ",\n".join(f"  {json_text(one)}" for one in content[name])
+        lines = ",\n".join(f"  {json_text(entry)}" for entry in content[name])
         parts.append(f'"{name}": [\n{lines}\n]')
     parts.append(f'"multiply_adds": {json_text(content["multiply_adds"])}')
     FILE.write_text("{" + ",\n".join(parts) + "}\n", encoding="utf-8")

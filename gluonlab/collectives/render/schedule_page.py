@@ -1,4 +1,4 @@
-"""Schedules of an allreduce as one HTML page to step through; its scene is in template/."""
+"""Schedules of an allreduce as one interactive HTML page; its scene is in template/."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from gluonlab.collectives.algorithms import ALGORITHMS, Groups, make_schedule
 from gluonlab.collectives.render.schedule_scene import (
     WORDS,
     ScheduleTexts,
-    buses,
-    description,
-    drawable,
-    goal,
-    in_few_words,
-    in_words,
-    lanes,
-    sends,
-    size,
+    algorithm_description,
+    bundle_transfers,
+    check_drawable,
+    complete_contributions,
+    describe_contributions,
+    describe_size,
+    describe_step,
+    lane_count,
+    list_contributors,
 )
 from gluonlab.collectives.schedule import Schedule
-from gluonlab.collectives.verify_schedule import Contributions, states
+from gluonlab.collectives.verify_schedule import Contributions, simulate_contributions
 from gluonlab.drawing.page_template import render
 from gluonlab.drawing.translations import in_language
 from gluonlab.errors import ScheduleError
@@ -32,28 +32,30 @@ _CHOICES = {"algorithm": "name", "world-size": "world_size"}
 def as_page(
     schedules: Iterable[Schedule], start: Tuple[str, int] = ("ring", 4), *, language: str = "en"
 ) -> str:
-    """An HTML page that shows ``schedules`` step by step.
+    """Return an HTML page that shows ``schedules`` step by step.
 
-    It begins with the one that has the name and world size of ``start``. Every device's chunks
-    carry what they hold as ``data-contributions``, as `check.states` computes it. Raises
-    ScheduleError for a schedule that is too large to draw, for two of one name and world size, and
-    for a ``start`` that is not there; ConfigError for a ``language`` that is not in `words.WORDS`.
+    The page starts with the schedule that has the name and world size of ``start``. Every device's
+    chunks have their contributions as ``data-contributions``, from
+    `verify_schedule.simulate_contributions`. Raises ScheduleError for a schedule that is too large
+    to draw, for two with the same name and world size, and for an unknown ``start``; ConfigError
+    for an unknown ``language``.
     """
     words = in_language(WORDS, language)
-    chosen = list(schedules)
-    places = [(schedule.name, schedule.world_size) for schedule in chosen]
-    for place, schedule in zip(places, chosen):
-        drawable(schedule)
-        if places.count(place) > 1:
+    listed = list(schedules)
+    identities = [(schedule.name, schedule.world_size) for schedule in listed]
+    for identity, schedule in zip(identities, listed):
+        check_drawable(schedule)
+        if identities.count(identity) > 1:
             raise ScheduleError(
-                f"two schedules are {place[0]} for {place[1]} ranks: give each a name of its own"
+                f"two schedules are {identity[0]} for {identity[1]} ranks: give each a name of "
+                "its own"
             )
-    if start not in places:
-        names = ", ".join(f"{name} for {world_size}" for name, world_size in places)
+    if start not in identities:
+        names = ", ".join(f"{name} for {world_size}" for name, world_size in identities)
         choices = f"choose {names}" if names else "there is none"
         raise ScheduleError(f"no schedule is {start[0]} for {start[1]} ranks: {choices}")
-    data = [_as_data(schedule, words) for schedule in chosen]
-    return render(_SCENE, _CHOICES, data, places.index(start), words, language)
+    data = [_page_data(schedule, words) for schedule in listed]
+    return render(_SCENE, _CHOICES, data, identities.index(start), words, language)
 
 
 def draw(
@@ -64,34 +66,40 @@ def draw(
     groups: Optional[Groups] = None,
     language: str = "en",
 ) -> str:
-    """The page of all algorithms for 1 to 8 ranks, which begins with this one.
+    """Return the page of all algorithms for 1 to 8 ranks, which starts with this one.
 
-    It replaces the same algorithm with other chunks. Raises ScheduleError for what `make_schedule`
-    refuses, and for more than can be drawn; ConfigError for an unknown language.
+    With ``chunks``, it replaces the same algorithm. Raises ScheduleError for arguments that
+    `make_schedule` rejects, and for schedules too large to draw; ConfigError for an unknown
+    language.
     """
     chosen = make_schedule(name, world_size, chunks=chunks, groups=groups)
-    drawable(chosen)
-    shown = {(other, n): make(n) for other, make in ALGORITHMS.items() for n in WORLD_SIZES}
-    shown[name, world_size] = chosen
-    return as_page(shown.values(), (name, world_size), language=language)
+    check_drawable(chosen)
+    schedules = {(other, n): make(n) for other, make in ALGORITHMS.items() for n in WORLD_SIZES}
+    schedules[name, world_size] = chosen
+    return as_page(schedules.values(), (name, world_size), language=language)
 
 
-def _as_data(schedule: Schedule, words: ScheduleTexts) -> Dict[str, Any]:
-    """What template/scene.js draws.
+def _page_data(schedule: Schedule, words: ScheduleTexts) -> Dict[str, Any]:
+    """Return the data that template/scene.js draws.
 
-    Contributions are written once each, and named by their place in ``vectors``.
+    Each distinct tuple of contributions is written once, and referenced by its index in
+    ``vectors``.
     """
     vectors: Dict[Contributions, int] = {}
-    kept = [
-        [vectors.setdefault(held, len(vectors)) for row in state for held in row]
-        for state in states(schedule)
+    state_indices = [
+        [vectors.setdefault(contributions, len(vectors)) for row in state for contributions in row]
+        for state in simulate_contributions(schedule)
     ]
-    wholes = [goal(schedule, chunk) for chunk in range(schedule.chunks)]
-    goals = [vectors.setdefault(whole, len(vectors)) for whole in wholes]
+    complete = [complete_contributions(schedule, chunk) for chunk in range(schedule.chunks)]
+    complete_indices = [vectors.setdefault(whole, len(vectors)) for whole in complete]
     steps = [
         {
-            "buses": [(b.chunk, int(b.add), b.hub, b.lane, b.others) for b in buses(step)],
-            "sends": [line.replace("->", "\N{RIGHTWARDS ARROW}") for line in sends(step, words)],
+            "buses": [
+                (b.chunk, int(b.add), b.hub, b.lane, b.others) for b in bundle_transfers(step)
+            ],
+            "sends": [
+                line.replace("->", "\N{RIGHTWARDS ARROW}") for line in describe_step(step, words)
+            ],
         }
         for step in schedule.steps
     ]
@@ -99,13 +107,13 @@ def _as_data(schedule: Schedule, words: ScheduleTexts) -> Dict[str, Any]:
         "name": schedule.name,
         "world_size": schedule.world_size,
         "chunks": schedule.chunks,
-        "lanes": lanes(schedule),
-        "size": size(schedule, words),
-        "description": description(schedule, words),
+        "lanes": lane_count(schedule),
+        "size": describe_size(schedule, words),
+        "description": algorithm_description(schedule, words),
         "vectors": list(vectors),
-        "words": [in_words(held, words) for held in vectors],
-        "few_words": [in_few_words(held, words) for held in vectors],
-        "goal": goals,
-        "states": kept,
+        "words": [describe_contributions(contributions, words) for contributions in vectors],
+        "few_words": [list_contributors(contributions, words) for contributions in vectors],
+        "goal": complete_indices,
+        "states": state_indices,
         "steps": steps,
     }

@@ -12,28 +12,27 @@ from typing import List, Sequence, Tuple
 from xml.etree.ElementTree import Element, SubElement
 
 from gluonlab.collectives.render.schedule_scene import (
-    buses,
-    description,
-    drawable,
-    goal,
-    in_words,
-    lanes,
-    size,
+    algorithm_description,
+    bundle_transfers,
+    check_drawable,
+    complete_contributions,
+    describe_contributions,
+    describe_size,
+    lane_count,
 )
 from gluonlab.collectives.schedule import Schedule, Step
-from gluonlab.collectives.verify_schedule import Contributions, states
+from gluonlab.collectives.verify_schedule import Contributions, simulate_contributions
 from gluonlab.drawing.svg_parts import document, finished, group, text
 
-# All lengths are px. As many panels stand side by side as fit into WIDTH, at least one.
-WIDTH, NARROWEST, MARGIN, BETWEEN = 1440, 720, 32, 44
-TITLE, LABELS, BESIDE = 44, 62, 13  # of a panel: above its cells, left of them, and between them
-# of a row: lanes of buses, the last bit of an arrow, the cell, air
+# All lengths are in px. As many panels are side by side as fit into WIDTH, at least one.
+WIDTH, MIN_WIDTH, MARGIN, PANEL_GAP = 1440, 720, 32, 44
+TITLE, LABELS, CELL_GAP = 44, 62, 13  # of a panel: above its cells, left of them, between them
+# of a row: height of a lane, of an arrow's head, of the cell, and the gap
 LANE, ARROW, CELL, GAP = 8, 13, 20, 7
 PADDING, CORNER = 4, 5
 HEIGHTS = {"empty": 2, "held": 7, "new": 12, "often": 12}  # of a segment
 
-# On white, what carries meaning has a contrast of at least 4.5 and differs in shape as well as in
-# colour.
+# On white, meaningful parts have a contrast of at least 4.5, and differ both in shape and color.
 STYLE = """
 text { font-family: system-ui, "Segoe UI", "Helvetica Neue", Arial, sans-serif; font-size: 13px;
   fill: #1c2430 }
@@ -55,54 +54,61 @@ State = Sequence[Sequence[Contributions]]
 
 
 class _ScheduleLayout:
-    """Where things are in a panel of a schedule."""
+    """The positions of parts in a panel of a schedule."""
 
     def __init__(self, schedule: Schedule) -> None:
         ranks = schedule.world_size
-        # and the air between two
+        # (width, gap)
         self.segment = (9, 2) if ranks <= 4 else (5, 1) if ranks <= 8 else (3, 1)
         self.cell = max(28, 2 * PADDING + ranks * sum(self.segment) - self.segment[1])
-        self.lanes = lanes(schedule)
+        self.lanes = lane_count(schedule)
         self.row = self.lanes * LANE + ARROW + CELL + GAP
-        self.pitch = self.cell + BESIDE
-        self.width = max(LABELS + ranks * self.pitch - BESIDE, 160)
+        self.pitch = self.cell + CELL_GAP
+        self.width = max(LABELS + ranks * self.pitch - CELL_GAP, 160)
         self.height = TITLE + schedule.chunks * self.row
 
-    def left(self, rank: int) -> int:
+    def cell_left(self, rank: int) -> int:
         return LABELS + rank * self.pitch
 
-    def middle(self, rank: int) -> float:
-        return self.left(rank) + self.cell / 2
+    def cell_middle(self, rank: int) -> float:
+        return self.cell_left(rank) + self.cell / 2
 
-    def top(self, chunk: int) -> int:
-        """Of the chunk's cells."""
+    def cell_top(self, chunk: int) -> int:
+        """Return the top of the chunk's cells."""
         return TITLE + (chunk + 1) * self.row - CELL - GAP
 
-    def lane(self, chunk: int, lane: int) -> int:
-        return self.top(chunk) - ARROW - lane * LANE
+    def lane_y(self, chunk: int, lane: int) -> int:
+        return self.cell_top(chunk) - ARROW - lane * LANE
 
 
 def as_svg(schedule: Schedule) -> str:
-    """The schedule as an SVG document, complete in itself.
+    """Return the schedule as a self-contained SVG document.
 
-    A chunk of a rank is a cell with a segment for each rank, filled when it holds that rank's
-    contribution: low when it held it before, high when it came with the step. A solid arrow adds, a
-    dashed one with an open head copies. Raises ScheduleError for more ranks or chunks than can be
-    told apart.
+    A chunk of a rank is a cell with a segment for each rank. The segment is filled if the chunk
+    contains that rank's contribution: low if it was there before the step, high if it came with the
+    step. A solid arrow adds, and a dashed arrow with an open head copies. Raises ScheduleError for
+    too many ranks or chunks.
     """
-    drawable(schedule)
-    frame, after = _ScheduleLayout(schedule), list(states(schedule))
-    across = max(1, min(len(after), (WIDTH - 2 * MARGIN + BETWEEN) // (frame.width + BETWEEN)))
-    width = max(2 * MARGIN + across * (frame.width + BETWEEN) - BETWEEN, NARROWEST)
-    described = [description(schedule), _HOW_TO_READ]
-    root = document(f"{schedule.name}: {size(schedule)}", described, STYLE)
-    y = _heading(root, schedule, width)
-    for number, now in enumerate(after):
-        x = MARGIN + number % across * (frame.width + BETWEEN)
-        panel = group(root, x, y + number // across * (frame.height + BETWEEN))
+    check_drawable(schedule)
+    layout, all_states = _ScheduleLayout(schedule), list(simulate_contributions(schedule))
+    panels_per_row = max(
+        1, min(len(all_states), (WIDTH - 2 * MARGIN + PANEL_GAP) // (layout.width + PANEL_GAP))
+    )
+    width = max(2 * MARGIN + panels_per_row * (layout.width + PANEL_GAP) - PANEL_GAP, MIN_WIDTH)
+    texts = [algorithm_description(schedule), _HOW_TO_READ]
+    root = document(f"{schedule.name}: {describe_size(schedule)}", texts, STYLE)
+    y = _draw_heading(root, schedule, width)
+    for number, state in enumerate(all_states):
+        x = MARGIN + number % panels_per_row * (layout.width + PANEL_GAP)
+        panel = group(root, x, y + number // panels_per_row * (layout.height + PANEL_GAP))
         title, step = (f"step {number}", schedule.steps[number - 1]) if number else ("start", ())
-        _panel(panel, frame, schedule, step, title, (after[max(number - 1, 0)], now))
-    height = y + math.ceil(len(after) / across) * (frame.height + BETWEEN) - BETWEEN + MARGIN
+        _draw_panel(panel, layout, schedule, step, title, (all_states[max(number - 1, 0)], state))
+    height = (
+        y
+        + math.ceil(len(all_states) / panels_per_row) * (layout.height + PANEL_GAP)
+        - PANEL_GAP
+        + MARGIN
+    )
     return finished(root, width, height)
 
 
@@ -113,78 +119,96 @@ _HOW_TO_READ = (
 )
 
 
-def _heading(root: Element, schedule: Schedule, width: int) -> int:
-    """Name, size, description and legend; returns where the panels begin."""
+def _draw_heading(root: Element, schedule: Schedule, width: int) -> int:
+    """Draw name, size, description and legend. Return the top of the panels."""
     text(root, MARGIN, 46, schedule.name, "name")
     y = 70
-    for line in [size(schedule), *textwrap.wrap(description(schedule), (width - 2 * MARGIN) // 7)]:
+    for line in [
+        describe_size(schedule),
+        *textwrap.wrap(algorithm_description(schedule), (width - 2 * MARGIN) // 7),
+    ]:
         text(root, MARGIN, y, line, "quiet")
         y += 19
-    _legend(group(root, MARGIN, y))
-    return y + CELL + BETWEEN
+    _draw_legend(group(root, MARGIN, y))
+    return y + CELL + PANEL_GAP
 
 
-def _legend(parent: Element) -> None:
+def _draw_legend(parent: Element) -> None:
     x = 0
-    kinds = (("held before", 1, ""), ("came with the step", 0, "written"), ("whole", 1, "whole"))
-    for label, before, kind in kinds:
-        _box(parent, kind, x, 0, 24)
-        _segments(parent, x, 0, (16, 0), [before], [1])
+    cell_kinds = (
+        ("held before", 1, ""),
+        ("came with the step", 0, "written"),
+        ("whole", 1, "whole"),
+    )
+    for label, was_held, kind in cell_kinds:
+        _draw_cell(parent, kind, x, 0, 24)
+        _draw_segments(parent, x, 0, (16, 0), [was_held], [1])
         text(parent, x + 32, 15, label)
         x += 54 + 7 * len(label)
     for label, add in (("+ added", True), ("= copied over", False)):
-        way = f"M{x} 14V7Q{x} 2 {x + 5} 2H{x + 27}Q{x + 32} 2 {x + 32} 7V12"
-        _lines(parent, [way], [(x + 32, 18)], add)
+        path = f"M{x} 14V7Q{x} 2 {x + 5} 2H{x + 27}Q{x + 32} 2 {x + 32} 7V12"
+        _draw_arrows(parent, [path], [(x + 32, 18)], add)
         text(parent, x + 44, 15, label)
         x += 66 + 7 * len(label)
 
 
-def _panel(
+def _draw_panel(
     parent: Element,
-    frame: _ScheduleLayout,
+    layout: _ScheduleLayout,
     schedule: Schedule,
     step: Step,
     title: str,
     states: Tuple[State, State],
 ) -> None:
-    """``states``: before and after the step; ``title``: of the panel."""
+    """Draw a panel. ``states``: before and after the step."""
     text(parent, 0, 14, title, "panel")
     ops = sorted({transfer.op for transfer in step})
-    text(parent, frame.width, 14, " and ".join(ops), "quiet end")
+    text(parent, layout.width, 14, " and ".join(ops), "quiet end")
     text(parent, LABELS - 10, 40, "rank", "quiet end")
     for rank in range(schedule.world_size):
-        text(parent, frame.middle(rank), 40, str(rank), "middle")
+        text(parent, layout.cell_middle(rank), 40, str(rank), "middle")
     written = {(transfer.dst, transfer.chunk) for transfer in step}
     for chunk in range(schedule.chunks):
-        text(parent, LABELS - 10, frame.top(chunk) + 15, f"chunk {chunk}", "quiet end")
+        text(parent, LABELS - 10, layout.cell_top(chunk) + 15, f"chunk {chunk}", "quiet end")
         for rank in range(schedule.world_size):
-            before, now = (state[rank][chunk] for state in states)
+            previous, current = (state[rank][chunk] for state in states)
             kind = "written" if (rank, chunk) in written else ""
-            kind = "whole" if now == goal(schedule, chunk) else kind
-            cell, x, y = SubElement(parent, "g"), frame.left(rank), frame.top(chunk)
-            SubElement(cell, "title").text = f"rank {rank}, chunk {chunk}: {in_words(now)}"
-            _box(cell, kind, x, y, frame.cell)
-            _segments(cell, x, y, frame.segment, before, now)
+            kind = "whole" if current == complete_contributions(schedule, chunk) else kind
+            cell, x, y = SubElement(parent, "g"), layout.cell_left(rank), layout.cell_top(chunk)
+            SubElement(
+                cell, "title"
+            ).text = f"rank {rank}, chunk {chunk}: {describe_contributions(current)}"
+            _draw_cell(cell, kind, x, y, layout.cell)
+            _draw_segments(cell, x, y, layout.segment, previous, current)
     # the long ones first: the short ones cross above them
-    for bus in sorted(buses(step), key=lambda bus: -bus.lane):
-        ways = [(other, bus.hub) if bus.add else (bus.hub, other) for other in bus.others]
-        tips = [(frame.middle(dst), frame.top(bus.chunk) - 2.0) for _, dst in ways]
-        lines = [_way(frame, src, dst, bus.chunk, bus.lane) for src, dst in ways]
-        _lines(parent, lines, tips, bus.add)
+    for bundle in sorted(bundle_transfers(step), key=lambda bundle: -bundle.lane):
+        ends = [
+            (other, bundle.hub) if bundle.add else (bundle.hub, other) for other in bundle.others
+        ]
+        tips = [(layout.cell_middle(dst), layout.cell_top(bundle.chunk) - 2.0) for _, dst in ends]
+        lines = [_arrow_path(layout, src, dst, bundle.chunk, bundle.lane) for src, dst in ends]
+        _draw_arrows(parent, lines, tips, bundle.add)
 
 
-def _box(parent: Element, kind: str, x: int, y: int, width: int) -> None:
-    place = {"x": str(x), "y": str(y), "width": str(width), "height": str(CELL), "rx": "3"}
-    SubElement(parent, "rect", {"class": f"cell {kind}".strip(), **place})
+def _draw_cell(parent: Element, kind: str, x: int, y: int, width: int) -> None:
+    attributes = {"x": str(x), "y": str(y), "width": str(width), "height": str(CELL), "rx": "3"}
+    SubElement(parent, "rect", {"class": f"cell {kind}".strip(), **attributes})
 
 
-def _segments(
-    cell: Element, x: int, y: int, size: Tuple[int, int], before: Sequence[int], now: Sequence[int]
+def _draw_segments(
+    cell: Element,
+    x: int,
+    y: int,
+    size: Tuple[int, int],
+    previous: Sequence[int],
+    current: Sequence[int],
 ) -> None:
-    """``size``: the width of a segment, and of the air between two."""
+    """Draw the segments of a cell. ``size``: the width of a segment, and of the gap."""
     paths = dict.fromkeys(HEIGHTS, "")
-    for rank, (was, count) in enumerate(zip(before, now)):
-        kind = "empty" if not count else "often" if count > 1 else "held" if was else "new"
+    for rank, (previous_count, count) in enumerate(zip(previous, current)):
+        kind = (
+            "empty" if not count else "often" if count > 1 else "held" if previous_count else "new"
+        )
         paths[kind] += (
             f"M{x + PADDING + rank * sum(size)} "
             f"{y + CELL - PADDING}h{size[0]}v-{HEIGHTS[kind]}h-{size[0]}z"
@@ -194,23 +218,23 @@ def _segments(
             SubElement(cell, "path", {"class": kind, "d": path})
 
 
-def _way(frame: _ScheduleLayout, src: int, dst: int, chunk: int, lane: int) -> str:
-    """Up from one cell, along the lane, down to the other; the corners are round."""
-    begin, end = frame.middle(src), frame.middle(dst)
-    top, y = frame.top(chunk), frame.lane(chunk, lane)
-    turn = math.copysign(CORNER, end - begin)
+def _arrow_path(layout: _ScheduleLayout, src: int, dst: int, chunk: int, lane: int) -> str:
+    """Return the path of an arrow: up from a cell, along the lane, and down to the other cell."""
+    start, end = layout.cell_middle(src), layout.cell_middle(dst)
+    top, y = layout.cell_top(chunk), layout.lane_y(chunk, lane)
+    turn = math.copysign(CORNER, end - start)
     return (
-        f"M{begin:g} {top - 1}V{y + CORNER}Q{begin:g} {y} {begin + turn:g} {y}"
+        f"M{start:g} {top - 1}V{y + CORNER}Q{start:g} {y} {start + turn:g} {y}"
         f"H{end - turn:g}Q{end:g} {y} {end:g} {y + CORNER}V{top - 8}"
     )
 
 
-def _lines(
-    parent: Element, ways: List[str], tips: Sequence[Tuple[float, float]], add: bool
+def _draw_arrows(
+    parent: Element, paths: List[str], tips: Sequence[Tuple[float, float]], add: bool
 ) -> None:
-    """Arrows that belong together, on a white halo that sets them off from lines they cross."""
+    """Draw arrows of a bundle, on a white halo that separates them from lines below."""
     kind = "" if add else " copy"
-    SubElement(parent, "path", {"class": "halo", "d": "".join(ways)})
-    SubElement(parent, "path", {"class": f"line{kind}", "d": "".join(ways)})
+    SubElement(parent, "path", {"class": "halo", "d": "".join(paths)})
+    SubElement(parent, "path", {"class": f"line{kind}", "d": "".join(paths)})
     heads = "".join(f"M{x - 4:g} {y - 6:g}h8l-4 6z" for x, y in tips)
     SubElement(parent, "path", {"class": f"head{kind}", "d": heads})

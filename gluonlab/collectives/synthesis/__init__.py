@@ -1,15 +1,16 @@
-"""Schedules found for the links of a machine by a constraint solver, with a bound from below.
+"""Schedules that a constraint solver has found for the links of a machine, with a lower bound.
 
-An allreduce of S steps is sought in which every chunk has an owner and a turning point k: it is
-summed up on its owner in the first k steps, on a tree, and copied to all in the others, on another.
-Turning points may differ, so that some chunks are still summed up while others are on their way
-back. The links' *lanes* say how many chunks each carries in a *round*; a step has as many rounds as
-its busiest link needs. Fewer steps cost less latency, fewer rounds a chunk cost less time for large
-buffers: what is found is a front of both.
+The solver looks for an allreduce of S steps in which every chunk has an owner and a turning point
+k. The chunk is summed on its owner in the first k steps, along a tree, and copied to all ranks in
+the other steps, along another tree. Turning points may differ, so that some chunks are still summed
+while others are already copied. The links' *lanes* are the numbers of chunks that each link carries
+in a *round*. A step has as many rounds as its busiest link needs. Fewer steps cost less latency,
+and fewer rounds per chunk cost less time for large buffers. The solver finds the Pareto front of
+both.
 
-The search imposes a symmetry of the links on the schedule where one is proved to hold
-(`automorphisms`), the linear relaxation bounds the rounds from below (`relaxation`), and OR-tools'
-CP-SAT finds the schedule (`search`). Source of the idea: Cai, Liu, Maleki, Musuvathi, Mytkowicz,
-Nelson, Saarikivi, "Synthesizing optimal collective algorithms" (2021), for all-gathers with one
-number of rounds a step.
+The search imposes a symmetry of the links on the schedule, if one is proved to hold
+(`symmetry_groups`). The linear relaxation bounds the rounds from below (`rounds_lower_bound`), and
+CP-SAT of OR-tools finds the schedule (`find_schedule`). Source of the idea: Cai, Liu, Maleki,
+Musuvathi, Mytkowicz, Nelson, Saarikivi, "Synthesizing optimal collective algorithms" (2021), for
+all-gathers with one number of rounds per step.
 """

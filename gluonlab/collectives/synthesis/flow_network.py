@@ -1,4 +1,4 @@
-"""What the solver knows of a topology: who may send, what passes which links, and symmetries."""
+"""The flow network of a topology for the solver: usable pairs, shared links, and symmetries."""
 
 from __future__ import annotations
 
@@ -8,126 +8,147 @@ from fractions import Fraction
 from functools import reduce
 from typing import DefaultDict, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.collectives.lower_bounds import Capacity
+from gluonlab.collectives.lower_bounds import LinkCapacity
 from gluonlab.collectives.topology import Link, Pair, Topology
 from gluonlab.errors import ScheduleError
 
-LARGEST_DENOMINATOR = 8  # of the speeds' ratios, so that measured speeds have few lanes, too
-FASTEST = 64  # times the slowest wire: a faster one has room for all that steps bring
-SLOWEST = 0.5  # of the slowest pair that is needed to reach all: what is slower is not used
+MAX_DENOMINATOR = 8  # of the ratios of speeds, so that measured speeds also have few lanes
+MAX_SPEED_RATIO = 64  # to the slowest link: a faster link has enough room for all transfers
+MIN_SPEED_RATIO = (
+    0.5  # to the slowest pair that is needed to connect all devices: slower pairs are not used
+)
 
 
 class SharedLink(NamedTuple):
-    """Links that the same ``pairs`` pass: ``lanes`` chunks in a round, one message in a step."""
+    """Links that the same ``pairs`` use: ``lanes`` chunks in a round, one message in a step."""
 
     pairs: Tuple[Pair, ...]
     lanes: int
 
 
-class Lanes(NamedTuple):
-    """The pairs that may send, and the wires that they pass.
+class FlowNetwork(NamedTuple):
+    """The pairs that may send, and the links that they share.
 
-    ``unit_bytes_per_s``: of one lane. ``latency_s``: of a message. ``adding``: rounds that a device
-    needs to add one chunk. ``fewest_in``, ``fewest_out``: the least steps in which all can be
-    summed up on one device, and copied from one to all.
+    Attributes:
+        world_size: the number of devices.
+        pairs: the pairs (src, dst) that may send.
+        shared_links: the links that they use.
+        unit_bytes_per_s: bytes/s of one lane.
+        latency_s: seconds of a message.
+        addition_rounds: the rounds that a device needs to add one chunk.
+        min_reduce_steps: the least steps in which all can be summed on one device.
+        min_broadcast_steps: the least steps in which one device can copy to all.
     """
 
     world_size: int
     pairs: Tuple[Pair, ...]
-    wires: Tuple[SharedLink, ...]
+    shared_links: Tuple[SharedLink, ...]
     unit_bytes_per_s: float
     latency_s: float
-    adding: float
-    fewest_in: int
-    fewest_out: int
+    addition_rounds: float
+    min_reduce_steps: int
+    min_broadcast_steps: int
 
 
-def lanes_of(topology: Topology) -> Lanes:
-    """The lanes of ``topology``. Raises ScheduleError where messages differ in their latency."""
+def make_flow_network(topology: Topology) -> FlowNetwork:
+    """Return the flow network of ``topology``.
+
+    Raises ScheduleError if messages differ in their latency.
+    """
     if topology.world_size == 1:
-        return Lanes(1, (), (), 1.0, 0.0, 0.0, 0, 0)
-    pairs = _used(topology)
+        return FlowNetwork(1, (), (), 1.0, 0.0, 0.0, 0, 0)
+    pairs = _usable_pairs(topology)
     latencies = {topology.routes[pair].latency_s for pair in pairs}
     if len(latencies) > 1:
         raise ScheduleError(
             f"{topology.name}: its messages differ in latency, as those between hosts do: "
             "schedules are sought within one host, whose devices are equally near"
         )
-    passing: DefaultDict[Link, List[Pair]] = defaultdict(list)
+    pairs_of_link: DefaultDict[Link, List[Pair]] = defaultdict(list)
     for pair in pairs:
         for link in topology.routes[pair].links:
-            passing[link].append(pair)
-    narrowest: Dict[FrozenSet[Pair], float] = {}
-    for link, passed in passing.items():
-        key = frozenset(passed)
-        narrowest[key] = min(link.bytes_per_s, narrowest.get(key, math.inf))
-    unit, lanes = _in_lanes(list(narrowest.values()))
+            pairs_of_link[link].append(pair)
+    min_speeds: Dict[FrozenSet[Pair], float] = {}
+    for link, link_pairs in pairs_of_link.items():
+        key = frozenset(link_pairs)
+        min_speeds[key] = min(link.bytes_per_s, min_speeds.get(key, math.inf))
+    unit_bytes_per_s, lanes = _to_lane_counts(list(min_speeds.values()))
     wires = tuple(
-        sorted(SharedLink(tuple(sorted(key)), count) for key, count in zip(narrowest, lanes))
+        sorted(SharedLink(tuple(sorted(key)), count) for key, count in zip(min_speeds, lanes))
     )
-    capacity = Capacity(topology)
-    receives, sends = capacity.most_messages(True), capacity.most_messages(False)
-    back = [(dst, src) for src, dst in pairs]
-    return Lanes(
+    capacity = LinkCapacity(topology)
+    receives, sends = capacity.max_partners(True), capacity.max_partners(False)
+    reversed_pairs = [(dst, src) for src, dst in pairs]
+    return FlowNetwork(
         topology.world_size,
         pairs,
         wires,
-        unit,
+        unit_bytes_per_s,
         latencies.pop() if latencies else 0.0,
-        unit / topology.reduce_bytes_per_s,
-        max(_radius(topology.world_size, back), _steps(topology.world_size, receives(1))),
-        max(_radius(topology.world_size, pairs), _steps(topology.world_size, sends(1))),
+        unit_bytes_per_s / topology.reduce_bytes_per_s,
+        max(
+            _radius(topology.world_size, reversed_pairs),
+            _min_spread_steps(topology.world_size, receives(1)),
+        ),
+        max(_radius(topology.world_size, pairs), _min_spread_steps(topology.world_size, sends(1))),
     )
 
 
-def lanes_or_none(topology: Topology) -> Optional[Lanes]:
-    """The lanes of ``topology``, or None where messages differ in their latency."""
+def flow_network_or_none(topology: Topology) -> Optional[FlowNetwork]:
+    """Return the flow network of ``topology``, or None if messages differ in their latency."""
     try:
-        return lanes_of(topology)
+        return make_flow_network(topology)
     except ScheduleError:
         return None
 
 
-def _used(topology: Topology) -> Tuple[Pair, ...]:
-    """The pairs that are fast enough: slower ones would hold all others up."""
+def _usable_pairs(topology: Topology) -> Tuple[Pair, ...]:
+    """Return the pairs that are fast enough. Slower pairs would delay all others."""
     speed_of = {pair: route.bytes_per_s for pair, route in topology.routes.items()}
     speeds = sorted(set(speed_of.values()))
-    # all pairs connect, the fastest alone perhaps not: halve what is left of the speeds between
-    enough, too_fast = 0, len(speeds)
-    while too_fast - enough > 1:
-        middle = (enough + too_fast) // 2
-        fast = [pair for pair, speed in speed_of.items() if speed >= speeds[middle]]
-        if _connects(topology.world_size, fast):
-            enough = middle
+    # bisection: all pairs together connect the devices, the fastest pairs perhaps do not
+    slowest_enough, too_fast = 0, len(speeds)
+    while too_fast - slowest_enough > 1:
+        middle = (slowest_enough + too_fast) // 2
+        fast_pairs = [pair for pair, speed in speed_of.items() if speed >= speeds[middle]]
+        if _is_connected(topology.world_size, fast_pairs):
+            slowest_enough = middle
         else:
             too_fast = middle
-    return tuple(sorted(p for p, speed in speed_of.items() if speed >= SLOWEST * speeds[enough]))
+    return tuple(
+        sorted(
+            p for p, speed in speed_of.items() if speed >= MIN_SPEED_RATIO * speeds[slowest_enough]
+        )
+    )
 
 
-def _connects(world_size: int, pairs: Sequence[Pair]) -> bool:
-    """Whether all reach all: device 0 does, and is reached by all."""
-    ways = [pairs, [(dst, src) for src, dst in pairs]]
-    return all(_hops(0, world_size, onward_of(way)) < world_size for way in ways)
+def _is_connected(world_size: int, pairs: Sequence[Pair]) -> bool:
+    """Return whether all devices reach all: device 0 reaches all, and all reach device 0."""
+    directions = [pairs, [(dst, src) for src, dst in pairs]]
+    return all(
+        _count_hops(0, world_size, successors(direction_pairs)) < world_size
+        for direction_pairs in directions
+    )
 
 
 def _radius(world_size: int, pairs: Sequence[Pair]) -> int:
-    """The most hops from the device that is nearest to all; ``world_size`` if none reaches all."""
-    onward = onward_of(pairs)
-    return min(_hops(start, world_size, onward) for start in range(world_size))
+    """Return the most hops from the most central device; ``world_size`` if none reaches all."""
+    neighbors = successors(pairs)
+    return min(_count_hops(start, world_size, neighbors) for start in range(world_size))
 
 
-def onward_of(pairs: Sequence[Pair]) -> "DefaultDict[int, List[int]]":
-    """To whom each device may send."""
-    onward: DefaultDict[int, List[int]] = defaultdict(list)
+def successors(pairs: Sequence[Pair]) -> "DefaultDict[int, List[int]]":
+    """Return the devices to which each device may send."""
+    neighbors: DefaultDict[int, List[int]] = defaultdict(list)
     for src, dst in pairs:
-        onward[src].append(dst)
-    return onward
+        neighbors[src].append(dst)
+    return neighbors
 
 
-def _hops(start: int, world_size: int, onward: "DefaultDict[int, List[int]]") -> int:
+def _count_hops(start: int, world_size: int, neighbors: "DefaultDict[int, List[int]]") -> int:
     reached, newest, hops = {start}, {start}, 0
     while len(reached) < world_size:
-        newest = {dst for src in newest for dst in onward[src]} - reached
+        newest = {dst for src in newest for dst in neighbors[src]} - reached
         if not newest:
             return world_size
         reached |= newest
@@ -135,97 +156,112 @@ def _hops(start: int, world_size: int, onward: "DefaultDict[int, List[int]]") ->
     return hops
 
 
-def _steps(world_size: int, partners: int) -> int:
-    """The least steps until one holds what all have, where each step brings so many partners'."""
-    steps, holds = 0, 1
-    while holds < world_size:
-        steps, holds = steps + 1, holds * (1 + partners)
+def _min_spread_steps(world_size: int, partners: int) -> int:
+    """Return the least steps until one device holds all, with so many partners per step."""
+    steps, held = 0, 1
+    while held < world_size:
+        steps, held = steps + 1, held * (1 + partners)
     return steps
 
 
-def _in_lanes(speeds: Sequence[float]) -> Tuple[float, List[int]]:
-    """(bytes/s of a lane, the lanes of each): the speeds as small whole multiples of one."""
+def _to_lane_counts(speeds: Sequence[float]) -> Tuple[float, List[int]]:
+    """Return (bytes/s of a lane, lanes of each link): speeds as small multiples of one speed."""
     if not speeds:
         return 1.0, []
     slowest = min(speeds)
     ratios = [
-        Fraction(min(FASTEST, s / slowest)).limit_denominator(LARGEST_DENOMINATOR) for s in speeds
+        Fraction(min(MAX_SPEED_RATIO, s / slowest)).limit_denominator(MAX_DENOMINATOR)
+        for s in speeds
     ]
-    common = reduce(lambda a, b: a * b // math.gcd(a, b), (r.denominator for r in ratios))
-    return slowest / common, [int(ratio * common) for ratio in ratios]
+    common_denominator = reduce(
+        lambda a, b: a * b // math.gcd(a, b), (r.denominator for r in ratios)
+    )
+    return slowest / common_denominator, [int(ratio * common_denominator) for ratio in ratios]
 
 
-# --- symmetries of links: renamings of devices after which all wires are where some were before
+# --- symmetries of links: permutations of devices that map links to links
 #
-# Rotations, rank + k, and reflections of bits, rank XOR k, are looked at: they are groups, they
-# move every rank, and the machines that people build have some of them.
+# Rotations, rank + k, and reflections of bits, rank XOR k, are tried. They are groups, they move
+# every rank, and real machines have some of them.
 
-Renaming = Tuple[int, ...]  # device d becomes renaming[d]
+Permutation = Tuple[int, ...]  # device d becomes permutation[d]
 
 
-def symmetries(lanes: Lanes) -> List[List[Renaming]]:
-    """The groups of renamings that ``lanes`` is proved to have, the largest first.
+def symmetry_groups(network: FlowNetwork) -> List[List[Permutation]]:
+    """Return groups of permutations that are verified symmetries, the largest first.
 
-    The last one is the identity alone.
+    The last group is the identity.
     """
-    p = lanes.world_size
+    p = network.world_size
     rotations = [tuple((rank + k) % p for rank in range(p)) for k in range(p)]
-    groups = [[each for each in rotations if holds(lanes, each)]]
+    groups = [[permutation for permutation in rotations if is_symmetry(network, permutation)]]
     if p & (p - 1) == 0:
-        bits = [tuple(rank ^ k for rank in range(p)) for k in range(p)]
-        groups.append([each for each in bits if holds(lanes, each)])
+        reflections = [tuple(rank ^ k for rank in range(p)) for k in range(p)]
+        groups.append(
+            [permutation for permutation in reflections if is_symmetry(network, permutation)]
+        )
     groups.append([tuple(range(p))])
     groups.sort(key=len, reverse=True)
-    return [group for at, group in enumerate(groups) if group not in groups[:at]]
+    return [group for index, group in enumerate(groups) if group not in groups[:index]]
 
 
-def holds(lanes: Lanes, renaming: Sequence[int]) -> bool:
-    """Whether every wire, with its devices renamed, is a wire of as many lanes."""
-    return {_renamed(wire, renaming) for wire in lanes.wires} == set(lanes.wires)
+def is_symmetry(network: FlowNetwork, permutation: Sequence[int]) -> bool:
+    """Return whether a permutation maps every link to a link of as many lanes."""
+    return {_permute_link(link, permutation) for link in network.shared_links} == set(
+        network.shared_links
+    )
 
 
-def _renamed(wire: SharedLink, renaming: Sequence[int]) -> SharedLink:
-    pairs = sorted((renaming[src], renaming[dst]) for src, dst in wire.pairs)
-    return SharedLink(tuple(pairs), wire.lanes)
+def _permute_link(link: SharedLink, permutation: Sequence[int]) -> SharedLink:
+    pairs = sorted((permutation[src], permutation[dst]) for src, dst in link.pairs)
+    return SharedLink(tuple(pairs), link.lanes)
 
 
-def representatives(world_size: int, group: Sequence[Renaming]) -> List[int]:
-    """One device of each set that the ``group`` renames into each other: the lowest."""
-    return sorted({min(renaming[rank] for renaming in group) for rank in range(world_size)})
+def orbit_representatives(world_size: int, group: Sequence[Permutation]) -> List[int]:
+    """Return the lowest device of each set of devices that the ``group`` permutes."""
+    return sorted({min(permutation[rank] for permutation in group) for rank in range(world_size)})
 
 
-def isomorphism(one: Lanes, other: Lanes) -> Optional[Renaming]:
-    """A renaming of the devices of ``one`` that makes its wires those of ``other``, or None.
+def find_isomorphism(one: FlowNetwork, other: FlowNetwork) -> Optional[Permutation]:
+    """Return a permutation of the devices of ``one`` that maps its links to those of ``other``.
 
-    A pair is renamed to one that passes as many wires, as wide and as much shared.
+    Return None if there is none. A pair is mapped to a pair with as many links, of the same lanes
+    and shared by as many pairs.
     """
-    if one.world_size != other.world_size or len(one.wires) != len(other.wires):
+    if one.world_size != other.world_size or len(one.shared_links) != len(other.shared_links):
         return None
-    kinds, others = _kinds(one), _kinds(other)
-    p, wires = one.world_size, set(other.wires)
+    signatures, other_signatures = _links_of_pairs(one), _links_of_pairs(other)
+    p, other_links = one.world_size, set(other.shared_links)
 
-    def extended(renaming: List[int]) -> Optional[Renaming]:
-        if len(renaming) == p:
-            found = tuple(renaming)
-            return found if {_renamed(wire, found) for wire in one.wires} == wires else None
-        new = len(renaming)
+    def extend(permutation: List[int]) -> Optional[Permutation]:
+        if len(permutation) == p:
+            complete = tuple(permutation)
+            return (
+                complete
+                if {_permute_link(link, complete) for link in one.shared_links} == other_links
+                else None
+            )
+        next_device = len(permutation)
         for device in range(p):
-            if device not in renaming and all(
-                kinds.get((rank, new)) == others.get((renaming[rank], device))
-                and kinds.get((new, rank)) == others.get((device, renaming[rank]))
-                for rank in range(new)
+            if device not in permutation and all(
+                signatures.get((rank, next_device))
+                == other_signatures.get((permutation[rank], device))
+                and signatures.get((next_device, rank))
+                == other_signatures.get((device, permutation[rank]))
+                for rank in range(next_device)
             ):
-                whole = extended([*renaming, device])
-                if whole:
-                    return whole
+                complete_permutation = extend([*permutation, device])
+                if complete_permutation:
+                    return complete_permutation
         return None
 
-    return extended([])
+    return extend([])
 
 
-def _kinds(lanes: Lanes) -> Dict[Pair, List[Tuple[int, int]]]:
-    kinds: Dict[Pair, List[Tuple[int, int]]] = {pair: [] for pair in lanes.pairs}
-    for wire in lanes.wires:
-        for pair in wire.pairs:
-            kinds[pair].append((wire.lanes, len(wire.pairs)))
-    return {pair: sorted(found) for pair, found in kinds.items()}
+def _links_of_pairs(network: FlowNetwork) -> Dict[Pair, List[Tuple[int, int]]]:
+    """Return (lanes, number of pairs) of each link of each pair."""
+    links_of_pair: Dict[Pair, List[Tuple[int, int]]] = {pair: [] for pair in network.pairs}
+    for link in network.shared_links:
+        for pair in link.pairs:
+            links_of_pair[pair].append((link.lanes, len(link.pairs)))
+    return {pair: sorted(links) for pair, links in links_of_pair.items()}

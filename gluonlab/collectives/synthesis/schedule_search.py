@@ -1,8 +1,8 @@
-"""The synthesis: the front of schedules for some links, its bound from below, and the search.
+"""Synthesis of schedules for the links of a topology, and its lower bound.
 
-For each number of steps the front has the schedule with the fewest rounds a chunk (`synthesise`).
-`bound` says by linear programming how few there can be, and `search` finds a schedule with CP-SAT
-of OR-tools.
+For each number of steps, `synthesize` finds the schedule with the fewest rounds per chunk.
+`rounds_lower_bound` bounds that number by linear programming, and `find_schedule` finds a schedule
+with CP-SAT of OR-tools.
 """
 
 from __future__ import annotations
@@ -26,30 +26,31 @@ from typing import (
 
 from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Transfer
 from gluonlab.collectives.synthesis.flow_network import (
-    Lanes,
-    Renaming,
-    lanes_of,
-    representatives,
-    symmetries,
+    FlowNetwork,
+    Permutation,
+    make_flow_network,
+    orbit_representatives,
+    symmetry_groups,
 )
 from gluonlab.collectives.topology import Pair, Topology
 from gluonlab.collectives.verify_schedule import check
 from gluonlab.errors import ScheduleError
 from gluonlab.host.signals import delayed_signals
 
-MOST_CHUNKS = 64  # each costs an operation for every device that it passes
-MORE_STEPS = 8  # beyond the fewest, at most
-EQUAL = 1e-6  # rounds that differ by less are the same, rounded otherwise
-WORTH = 0.005  # a step more must promise at least so much less moving
+MAX_CHUNKS = 64  # each chunk costs an operation on every device that it passes
+MAX_EXTRA_STEPS = 8  # more than the fewest steps
+ROUNDS_TOLERANCE = 1e-6  # rounds that differ by less are equal up to rounding
+MIN_IMPROVEMENT = 0.005  # relative: one more step must promise at least so many fewer rounds
 
 
-Slot = Tuple[Pair, int]  # a pair, and a step
+Slot = Tuple[Pair, int]  # (pair, step)
 
 
 class SynthesizedSchedule(NamedTuple):
-    """A schedule, its rounds, and the bound under all of as many steps, both as in `RoundBound`.
+    """A schedule with its rounds, and the lower bound for its number of steps (`RoundBound`).
 
-    The bound is for what `Lanes` knows: the fast pairs alone, and one message on a wire in a step.
+    The bound holds for the flow network: with the fast pairs only, and one message on a link per
+    step.
     """
 
     schedule: Schedule
@@ -57,42 +58,44 @@ class SynthesizedSchedule(NamedTuple):
     bound: float
 
     @property
-    def optimal(self) -> bool:
-        """Whether no schedule on these lanes that sums on trees and then copies has fewer."""
-        return self.rounds <= self.bound + EQUAL
+    def is_optimal(self) -> bool:
+        """Return whether no schedule that first sums and then copies has fewer rounds."""
+        return self.rounds <= self.bound + ROUNDS_TOLERANCE
 
 
-def synthesise(
+def synthesize(
     topology: Topology,
     seconds: float,
     workers: int = 1,
-    told: Optional[Callable[[str], None]] = None,
+    report: Optional[Callable[[str], None]] = None,
 ) -> List[SynthesizedSchedule]:
-    """The front for ``topology``, by rising number of steps.
+    """Return the Pareto front for ``topology``, by rising number of steps.
 
-    ``seconds``: for each number of steps. ``told``: gets a line for everything that is tried.
-    Raises ScheduleError where there is nothing to find, or messages differ in latency.
+    ``seconds``: the time for each number of steps. ``report``: is called with a line for each
+    attempt. Raises ScheduleError if nothing is found, and if messages differ in latency.
     """
     if topology.world_size < 2:
         raise ScheduleError(
             f"{topology.name} has {topology.world_size} device: there is nothing to sum over; "
             "choose a topology of two or more"
         )
-    lanes = lanes_of(topology)
-    fewest = lanes.fewest_in + lanes.fewest_out
+    network = make_flow_network(topology)
+    min_steps = network.min_reduce_steps + network.min_broadcast_steps
     front: List[SynthesizedSchedule] = []
-    promised = math.inf
-    for steps in range(fewest, fewest + MORE_STEPS):
-        turnings = tuple(range(lanes.fewest_in, steps - lanes.fewest_out + 1))
-        least = bound(lanes, steps, turnings, symmetries(lanes)[0])
-        if least.moving > promised * (1 - WORTH):
+    last_rounds = math.inf
+    for steps in range(min_steps, min_steps + MAX_EXTRA_STEPS):
+        turnings = tuple(range(network.min_reduce_steps, steps - network.min_broadcast_steps + 1))
+        lower_bound = rounds_lower_bound(network, steps, turnings, symmetry_groups(network)[0])
+        if lower_bound.rounds > last_rounds * (1 - MIN_IMPROVEMENT):
             break
-        if math.isinf(least.moving):  # so few steps do not suffice
+        if math.isinf(lower_bound.rounds):  # so few steps do not suffice
             continue
-        found = _best(lanes, steps, turnings, least, seconds, workers, told or (lambda line: None))
-        if found and (not front or found.rounds < front[-1].rounds - EQUAL):
+        found = _find_best(
+            network, steps, turnings, lower_bound, seconds, workers, report or (lambda line: None)
+        )
+        if found and (not front or found.rounds < front[-1].rounds - ROUNDS_TOLERANCE):
             front.append(found)
-            promised = least.moving
+            last_rounds = lower_bound.rounds
     if not front:
         raise ScheduleError(
             f"{topology.name}: no schedule was found in {seconds:g} s for each number of steps: "
@@ -101,222 +104,248 @@ def synthesise(
     return front
 
 
-def _best(
-    lanes: Lanes,
+def _find_best(
+    network: FlowNetwork,
     steps: int,
     turnings: Tuple[int, ...],
-    least: RoundBound,
+    lower_bound: RoundBound,
     seconds: float,
     workers: int,
-    told: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> Optional[SynthesizedSchedule]:
-    """What comes nearest to the bound, in so many seconds; a third is for what is easy to find."""
-    until, best = time.monotonic() + seconds, None
-    for sought, ratio in _tries(lanes, steps, turnings, least):
-        left = until - time.monotonic() - (0 if best else seconds / 3)
-        if left <= 0:
+    """Return the schedule closest to the bound; the last third of the time is for easy goals."""
+    deadline, best = time.monotonic() + seconds, None
+    for goal, rounds in _search_goals(network, steps, turnings, lower_bound):
+        seconds_left = deadline - time.monotonic() - (0 if best else seconds / 3)
+        if seconds_left <= 0:
             break
-        if best and ratio >= best.rounds - EQUAL:
+        if best and rounds >= best.rounds - ROUNDS_TOLERANCE:
             continue
-        made = search(lanes, sought, min(left, seconds / 3), workers)
-        what = f"{steps} steps, {sought.chunks} chunks, {sought.rounds} rounds"
-        told(f"{what}, {len(sought.group)}-fold symmetry: {'found' if made else 'not found'}")
-        if made:
-            check(made)
-            best = SynthesizedSchedule(made, ratio, least.moving)
-            if best.optimal:
+        schedule = find_schedule(network, goal, min(seconds_left, seconds / 3), workers)
+        description = f"{steps} steps, {goal.chunks} chunks, {goal.rounds} rounds"
+        report(
+            f"{description}, {len(goal.group)}-fold symmetry: "
+            f"{'found' if schedule else 'not found'}"
+        )
+        if schedule:
+            check(schedule)
+            best = SynthesizedSchedule(schedule, rounds, lower_bound.rounds)
+            if best.is_optimal:
                 break
-    return best or anything(lanes, steps, turnings, least, until, workers, told)
+    return best or find_any_schedule(
+        network, steps, turnings, lower_bound, deadline, workers, report
+    )
 
 
-def anything(
-    lanes: Lanes,
+def find_any_schedule(
+    network: FlowNetwork,
     steps: int,
     turnings: Tuple[int, ...],
-    least: RoundBound,
-    until: float,
+    lower_bound: RoundBound,
+    deadline: float,
     workers: int,
-    told: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> Optional[SynthesizedSchedule]:
-    """Any schedule of a chunk for each device, then ones of fewer rounds.
+    """Return any schedule with a chunk for each device, improved until the deadline.
 
-    That goes on until there is none, or none was found ``until`` then, of `time.monotonic`.
+    ``deadline``: the deadline in terms of `time.monotonic`. Each further search asks for fewer
+    rounds.
     """
-    p, best = lanes.world_size, None
-    group = next(group for group in symmetries(lanes) if p % len(group) == 0)
+    p, best = network.world_size, None
+    group = next(group for group in symmetry_groups(network) if p % len(group) == 0)
     rounds = p * p * steps  # all chunks over the same lane, in every step
-    while rounds >= steps and until > time.monotonic():
-        sought = Sought(p, steps, turnings, rounds, group)
-        made = search(lanes, sought, until - time.monotonic(), workers)
-        what = f"{steps} steps, {p} chunks, {rounds} rounds at most"
-        told(f"{what}, {len(group)}-fold symmetry: {'found' if made else 'not found'}")
-        if made is None:
+    while rounds >= steps and deadline > time.monotonic():
+        goal = SearchGoal(p, steps, turnings, rounds, group)
+        schedule = find_schedule(network, goal, deadline - time.monotonic(), workers)
+        description = f"{steps} steps, {p} chunks, {rounds} rounds at most"
+        report(f"{description}, {len(group)}-fold symmetry: {'found' if schedule else 'not found'}")
+        if schedule is None:
             break
-        check(made)
-        per_step = (Counter((t.src, t.dst) for t in step) for step in made.steps)
+        check(schedule)
+        per_step = (Counter((t.src, t.dst) for t in step) for step in schedule.steps)
         busiest = sum(
-            max(-(-sum(chunks[pair] for pair in wire.pairs) // wire.lanes) for wire in lanes.wires)
+            max(
+                -(-sum(chunks[pair] for pair in wire.pairs) // wire.lanes)
+                for wire in network.shared_links
+            )
             for chunks in per_step
         )
-        # as in `RoundBound`: of the busiest wire, summed over the steps, for each device's part
-        best = SynthesizedSchedule(made, busiest * p / made.chunks, least.moving)
+        # as in `RoundBound`: rounds of the busiest link, summed over steps, per part of a device
+        best = SynthesizedSchedule(schedule, busiest * p / schedule.chunks, lower_bound.rounds)
         rounds = round(best.rounds) - 1
     return best
 
 
-def _tries(
-    lanes: Lanes, steps: int, turnings: Tuple[int, ...], least: RoundBound
-) -> Iterator[Tuple[Sought, float]]:
-    """What to look for, with its rounds as in `RoundBound`: the nearest to the bound first."""
-    p = lanes.world_size
-    for group in symmetries(lanes):
-        tries = []
-        for chunks in range(len(group), MOST_CHUNKS + 1, len(group)):
-            rounds = max(steps, math.ceil(least.moving * chunks / p - EQUAL))
-            tries.append((rounds * p / chunks, chunks, rounds))
-        for ratio, chunks, rounds in sorted(tries):
-            yield Sought(chunks, steps, turnings, rounds, group), ratio
+def _search_goals(
+    network: FlowNetwork, steps: int, turnings: Tuple[int, ...], lower_bound: RoundBound
+) -> Iterator[Tuple[SearchGoal, float]]:
+    """Yield goals with their rounds as in `RoundBound`, the closest to the bound first."""
+    p = network.world_size
+    for group in symmetry_groups(network):
+        goals = []
+        for chunks in range(len(group), MAX_CHUNKS + 1, len(group)):
+            rounds = max(steps, math.ceil(lower_bound.rounds * chunks / p - ROUNDS_TOLERANCE))
+            goals.append((rounds * p / chunks, chunks, rounds))
+        for bound_rounds, chunks, rounds in sorted(goals):
+            yield SearchGoal(chunks, steps, turnings, rounds, group), bound_rounds
 
 
-# --- the bound from below: chunks that may be cut at will, by linear programming
+# --- the lower bound: chunks that may be divided arbitrarily, by linear programming
 #
-# The transfers of all chunks with one owner and one turning point are summed up. Every device but
-# the owner receives as much of them as there is, and passes on at most what it had received before;
-# the same holds backwards for the sums. Whatever schedule there is satisfies this, with any number
-# of chunks, so its rounds are not fewer. It is a bound and no more: it does not know that two
-# devices may pass on the same half.
+# The transfers of all chunks with one owner and one turning point are added up as a flow. Every
+# device except the owner receives the whole amount, and passes on at most what it received before;
+# the same holds backwards for the sums. Every schedule satisfies this, with any number of chunks,
+# so it has at least as many rounds. The bound need not be tight: two devices may have to pass on
+# the same half.
 
 
 class RoundBound(NamedTuple):
-    """Rounds that an allreduce takes at least.
+    """The lower bound on the rounds of an allreduce.
 
-    A round moves, over each lane, one part in ``world_size`` of the buffer. ``cost``: with the
-    additions, in the time of rounds. Infinite where no schedule has so few steps.
+    In a round, each lane moves one part in ``world_size`` of the buffer. ``cost`` includes the
+    additions, in the time of rounds. Infinite if no schedule has so few steps.
     """
 
-    moving: float
+    rounds: float
     cost: float
 
 
-def bound(
-    lanes: Lanes, steps: int, turnings: Sequence[int], group: Sequence[Renaming]
+def rounds_lower_bound(
+    network: FlowNetwork, steps: int, turnings: Sequence[int], group: Sequence[Permutation]
 ) -> RoundBound:
-    """The bound of all schedules with so many steps and these turning points.
+    """Return the bound for all schedules with so many steps and these turning points.
 
-    The best schedule, averaged over a symmetry, is as good, and symmetric: so it is enough to look
-    at owners up to the ``group``.
+    The average of the best schedule over a symmetry is equally good, and symmetric. So only the
+    owners that represent the orbits of ``group`` matter.
     """
     from ortools.linear_solver import pywraplp
 
     solver = pywraplp.Solver.CreateSolver("GLOP")
     load: DefaultDict[Slot, List[Any]] = defaultdict(list)
-    added: DefaultDict[Tuple[int, int], List[Any]] = defaultdict(list)
+    additions: DefaultDict[Tuple[int, int], List[Any]] = defaultdict(list)
     amounts = []
-    for owner in representatives(lanes.world_size, group):
+    for owner in orbit_representatives(network.world_size, group):
         for turning in turnings:
             amount = solver.NumVar(0, solver.infinity(), "")
             amounts.append(amount)
-            for (src, dst), step, part in _gather(solver, lanes, owner, amount, turning, steps):
-                for of in group:
-                    load[(of[src], of[dst]), step].append(part)
-            # a sum is a gather on the reversed links, backwards in time
-            for (dst, src), back, part in _gather(solver, lanes, owner, amount, 0, turning, True):
-                for of in group:
-                    load[(of[src], of[dst]), turning - 1 - back].append(part)
-                    added[of[dst], turning - 1 - back].append(part)
-    solver.Add(sum(amounts) * len(group) == lanes.world_size)
+            for (src, dst), step, flow in _add_flow(solver, network, owner, amount, turning, steps):
+                for permutation in group:
+                    load[(permutation[src], permutation[dst]), step].append(flow)
+            # a sum is a broadcast over reversed links, backwards in time
+            for (dst, src), reversed_step, flow in _add_flow(
+                solver, network, owner, amount, 0, turning, True
+            ):
+                for permutation in group:
+                    load[(permutation[src], permutation[dst]), turning - 1 - reversed_step].append(
+                        flow
+                    )
+                    additions[permutation[dst], turning - 1 - reversed_step].append(flow)
+    solver.Add(sum(amounts) * len(group) == network.world_size)
     rounds = [solver.NumVar(0, solver.infinity(), "") for _ in range(steps)]
     adding = [solver.NumVar(0, solver.infinity(), "") for _ in range(steps)]
-    for wire in lanes.wires:
+    for link in network.shared_links:
         for step in range(steps):
-            passing = [part for pair in wire.pairs for part in load[pair, step]]
-            solver.Add(sum(passing) <= wire.lanes * rounds[step])
-    for (_, step), parts in added.items():
-        solver.Add(sum(parts) <= adding[step])
-    solver.Minimize(sum(rounds) + lanes.adding * sum(adding))
+            link_flows = [flow for pair in link.pairs for flow in load[pair, step]]
+            solver.Add(sum(link_flows) <= link.lanes * rounds[step])
+    for (_, step), amounts_added in additions.items():
+        solver.Add(sum(amounts_added) <= adding[step])
+    solver.Minimize(sum(rounds) + network.addition_rounds * sum(adding))
     if solver.Solve() != pywraplp.Solver.OPTIMAL:
         return RoundBound(math.inf, math.inf)
-    return RoundBound(sum(each.solution_value() for each in rounds), solver.Objective().Value())
+    return RoundBound(
+        sum(variable.solution_value() for variable in rounds), solver.Objective().Value()
+    )
 
 
-def _gather(
-    solver: Any, lanes: Lanes, owner: int, amount: Any, first: int, last: int, back: bool = False
+def _add_flow(
+    solver: Any,
+    network: FlowNetwork,
+    owner: int,
+    amount: Any,
+    first: int,
+    last: int,
+    back: bool = False,
 ) -> List[Tuple[Pair, int, Any]]:
-    """(pair, step, how much) of the owner's chunks on their way to all, from step to step."""
-    pairs = [(dst, src) for src, dst in lanes.pairs] if back else lanes.pairs
+    """Add the flow of an owner's chunks to all devices, and return (pair, step, amount).
+
+    ``back``: use the reversed pairs, for sums.
+    """
+    pairs = [(dst, src) for src, dst in network.pairs] if back else network.pairs
     flow: Dict[Slot, Any] = {
         (pair, step): solver.NumVar(0, solver.infinity(), "")
         for pair in pairs
         for step in range(first, last)
         if pair[1] != owner and (step > first or pair[0] == owner)
     }
-    into: DefaultDict[int, List[Slot]] = defaultdict(list)
+    incoming: DefaultDict[int, List[Slot]] = defaultdict(list)
     for slot in flow:
-        into[slot[0][1]].append(slot)
-    for device in range(lanes.world_size):
+        incoming[slot[0][1]].append(slot)
+    for device in range(network.world_size):
         if device != owner:
-            solver.Add(sum(flow[slot] for slot in into[device]) == amount)
-    for ((src, _), step), part in flow.items():
+            solver.Add(sum(flow[slot] for slot in incoming[device]) == amount)
+    for ((src, _), step), outgoing in flow.items():
         if src != owner:
-            solver.Add(part <= sum(flow[slot] for slot in into[src] if slot[1] < step))
-    return [(pair, step, part) for (pair, step), part in flow.items()]
+            solver.Add(outgoing <= sum(flow[slot] for slot in incoming[src] if slot[1] < step))
+    return [(pair, step, outgoing) for (pair, step), outgoing in flow.items()]
 
 
-# --- the search for a schedule: what the trees of each chunk are, by CP-SAT
+# --- the search for a schedule, the trees of each chunk, by CP-SAT
 
 
-class Sought(NamedTuple):
-    """A schedule of so many chunks and steps, with at most so many rounds in all."""
+class SearchGoal(NamedTuple):
+    """The number of chunks and steps of a schedule, and its maximum number of rounds."""
 
     chunks: int
     steps: int
     turnings: Tuple[int, ...]
     rounds: int
-    group: Sequence[Renaming]
+    group: Sequence[Permutation]
 
 
-class _Chunk(NamedTuple):
-    """What may happen to one chunk: its owner and turning point, sums, and copies."""
+class _ChunkVariables(NamedTuple):
+    """The variables of one chunk: owner and turning point, sums, and copies."""
 
-    owned: Dict[Tuple[int, int], Any]  # by owner and turning point
+    owned: Dict[Tuple[int, int], Any]  # by (owner, turning point)
     sums: Dict[Slot, Any]
     copies: Dict[Slot, Any]
 
 
-def search(lanes: Lanes, sought: Sought, seconds: float, workers: int) -> Optional[Schedule]:
-    """A schedule, with few additions one after the other, or None where none was found.
+def find_schedule(
+    network: FlowNetwork, goal: SearchGoal, seconds: float, workers: int
+) -> Optional[Schedule]:
+    """Return a schedule with few consecutive additions, or None if none was found.
 
-    ``seconds`` at most for the schedule, and again for the additions. The same arguments may give
-    another schedule where several ``workers`` search at once.
+    ``seconds``: the time for the schedule, and again for fewer additions. The same arguments may
+    give different schedules if several ``workers`` search at once.
     """
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
-    drawn = sought.chunks // len(sought.group)  # the others are their images
-    chunks = [_chunk(model, lanes, sought) for _ in range(drawn)]
-    _in_order(model, chunks)
-    adding = _shared(model, lanes, sought, chunks)
+    free_chunks = goal.chunks // len(goal.group)  # the other chunks are images of these
+    chunks = [_add_chunk(model, network, goal) for _ in range(free_chunks)]
+    _order_chunks(model, chunks)
+    max_additions = _add_link_constraints(model, network, goal, chunks)
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = workers
-    # else it catches SIGINT, and leaves it to end the process without a word for ever after
+    # otherwise it catches SIGINT, and afterwards SIGINT kills the process without a message
     solver.parameters.catch_sigint_signal = False
-    if not _solved(solver, model):
+    if not _solve(solver, model):
         return None
-    # Any schedule first, then the additions: sought together, both take longer.
-    variables = [each for chunk in chunks for part in chunk for each in part.values()]
-    for each in variables:
-        model.add_hint(each, solver.value(each))
-    first = _schedule(lanes, sought, chunks, solver)
-    model.minimize(sum(adding))
-    return _schedule(lanes, sought, chunks, solver) if _solved(solver, model) else first
+    # First any schedule, then fewer additions: together both take longer.
+    variables = [variable for chunk in chunks for group in chunk for variable in group.values()]
+    for variable in variables:
+        model.add_hint(variable, solver.value(variable))
+    first = _extract_schedule(network, goal, chunks, solver)
+    model.minimize(sum(max_additions))
+    return _extract_schedule(network, goal, chunks, solver) if _solve(solver, model) else first
 
 
-def _solved(solver: Any, model: Any) -> bool:
-    """Whether there is a solution. Ctrl-C ends the search, as it ends everything else."""
+def _solve(solver: Any, model: Any) -> bool:
+    """Return whether there is a solution. Ctrl-C stops the search."""
     status: List[Any] = []
-    # An interrupted Thread.join takes a running thread for a stopped one. Without a timeout Python
-    # may miss a signal that comes just before it waits.
+    # An event, because an interrupted Thread.join treats a running thread as stopped. With a
+    # timeout, because without one Python may miss a signal just before it waits.
     ended = threading.Event()
 
     def solve() -> None:
@@ -325,34 +354,34 @@ def _solved(solver: Any, model: Any) -> bool:
         finally:
             ended.set()
 
-    # a thread of its own: Python hears of signals between its own lines alone
+    # a separate thread, because Python handles signals only between its bytecodes
     thread = threading.Thread(target=solve, daemon=True)
     try:
-        with delayed_signals():  # an interrupted start would leave a running solver
+        with delayed_signals():  # an interrupted start would leave the solver running
             thread.start()
         while not ended.wait(0.1):
             continue
     except BaseException:
         with delayed_signals():
-            # a solver that has not begun forgets that it was stopped
+            # repeatedly: a solver that has not started yet ignores the request
             while thread.ident is not None and not ended.wait(0.1):
                 solver.stop_search()
         raise
     return bool(status) and solver.status_name(status[0]) in ("OPTIMAL", "FEASIBLE")
 
 
-def _chunk(model: Any, lanes: Lanes, sought: Sought) -> _Chunk:
-    """A tree on which it is summed up on its owner, and then one on which it is copied to all."""
-    owners, turnings = representatives(lanes.world_size, sought.group), sought.turnings
+def _add_chunk(model: Any, network: FlowNetwork, goal: SearchGoal) -> _ChunkVariables:
+    """Add a chunk: a tree of sums to its owner, then a tree of copies to all devices."""
+    owners, turnings = orbit_representatives(network.world_size, goal.group), goal.turnings
     owned = {(r, k): model.new_bool_var("") for r in owners for k in turnings}
     model.add_exactly_one(owned.values())
     sums, copies = (
-        {(pair, step): model.new_bool_var("") for pair in lanes.pairs for step in steps}
-        for steps in (range(max(turnings)), range(min(turnings), sought.steps))
+        {(pair, step): model.new_bool_var("") for pair in network.pairs for step in steps}
+        for steps in (range(max(turnings)), range(min(turnings), goal.steps))
     )
     is_owner = [
-        sum(each for (rank, _), each in owned.items() if rank == device)
-        for device in range(lanes.world_size)
+        sum(variable for (rank, _), variable in owned.items() if rank == device)
+        for device in range(network.world_size)
     ]
     sent: DefaultDict[int, List[Slot]] = defaultdict(list)
     received: DefaultDict[int, List[Slot]] = defaultdict(list)
@@ -360,78 +389,89 @@ def _chunk(model: Any, lanes: Lanes, sought: Sought) -> _Chunk:
         sent[pair[0]].append((pair, step))
     for pair, step in copies:
         received[pair[1]].append((pair, step))
-    for device in range(lanes.world_size):
+    for device in range(network.world_size):
         model.add(sum(sums[slot] for slot in sent[device]) == 1 - is_owner[device])
         model.add(sum(copies[slot] for slot in received[device]) == 1 - is_owner[device])
-    for ((_, dst), step), each in sums.items():
-        model.add(each <= is_owner[dst] + sum(sums[s] for s in sent[dst] if s[1] > step))
-    for ((src, _), step), each in copies.items():
-        model.add(each <= is_owner[src] + sum(copies[s] for s in received[src] if s[1] < step))
+    for ((_, dst), step), variable in sums.items():
+        model.add(variable <= is_owner[dst] + sum(sums[s] for s in sent[dst] if s[1] > step))
+    for ((src, _), step), variable in copies.items():
+        model.add(variable <= is_owner[src] + sum(copies[s] for s in received[src] if s[1] < step))
     for turning in turnings:
-        turns = sum(each for (_, k), each in owned.items() if k == turning)
-        late = [each for (_, step), each in sums.items() if step >= turning]
-        early = [each for (_, step), each in copies.items() if step < turning]
-        for each in late + early:
-            model.add(each + turns <= 1)
-    return _Chunk(owned, sums, copies)
+        turns = sum(variable for (_, k), variable in owned.items() if k == turning)
+        late = [variable for (_, step), variable in sums.items() if step >= turning]
+        early = [variable for (_, step), variable in copies.items() if step < turning]
+        for variable in late + early:
+            model.add(variable + turns <= 1)
+    return _ChunkVariables(owned, sums, copies)
 
 
-def _in_order(model: Any, chunks: Sequence[_Chunk]) -> None:
-    """Chunks that differ in nothing have an order, so that the search sees each set once."""
+def _order_chunks(model: Any, chunks: Sequence[_ChunkVariables]) -> None:
+    """Order chunks that are otherwise equal, so that the search sees each set once."""
     ranked = [
-        sum(place * each for place, each in enumerate(chunk.owned.values())) for chunk in chunks
+        sum(index * variable for index, variable in enumerate(chunk.owned.values()))
+        for chunk in chunks
     ]
-    for one, following in zip(ranked, ranked[1:]):
-        model.add(one <= following)
+    for previous, following in zip(ranked, ranked[1:]):
+        model.add(previous <= following)
 
 
-def _shared(model: Any, lanes: Lanes, sought: Sought, chunks: Sequence[_Chunk]) -> List[Any]:
-    """What all chunks share: wires, each with one message in a step, and devices that add.
+def _add_link_constraints(
+    model: Any, network: FlowNetwork, goal: SearchGoal, chunks: Sequence[_ChunkVariables]
+) -> List[Any]:
+    """Add what chunks share: links, each with one message per step, and devices that add.
 
-    The most additions of any device, by step.
+    Returns the maximum number of additions of any device, by step.
     """
     load: DefaultDict[Slot, List[Any]] = defaultdict(list)
-    added: DefaultDict[Tuple[int, int], List[Any]] = defaultdict(list)
+    additions: DefaultDict[Tuple[int, int], List[Any]] = defaultdict(list)
     for chunk in chunks:
-        for of in sought.group:
+        for permutation in goal.group:
             for adds, slots in ((True, chunk.sums), (False, chunk.copies)):
                 for ((src, dst), step), each in slots.items():
-                    load[(of[src], of[dst]), step].append(each)
+                    load[(permutation[src], permutation[dst]), step].append(each)
                     if adds:
-                        added[of[dst], step].append(each)
-    most = sought.rounds * max((wire.lanes for wire in lanes.wires), default=1)
-    rounds = [model.new_int_var(0, sought.rounds, "") for _ in range(sought.steps)]
-    adding = [model.new_int_var(0, sought.chunks * lanes.world_size, "") for _ in rounds]
-    model.add(sum(rounds) <= sought.rounds)
-    for wire in lanes.wires:
-        for step in range(sought.steps):
-            passing = [each for pair in wire.pairs for each in load[pair, step]]
-            model.add(sum(passing) <= wire.lanes * rounds[step])
-    for (_, step), each in added.items():
-        model.add(sum(each) <= adding[step])
-    alone = {wire.pairs for wire in lanes.wires if len(wire.pairs) > 1}
-    shared = {pair for pairs in alone for pair in pairs}
+                        additions[permutation[dst], step].append(each)
+    max_chunks = goal.rounds * max((link.lanes for link in network.shared_links), default=1)
+    rounds = [model.new_int_var(0, goal.rounds, "") for _ in range(goal.steps)]
+    max_additions = [model.new_int_var(0, goal.chunks * network.world_size, "") for _ in rounds]
+    model.add(sum(rounds) <= goal.rounds)
+    for link in network.shared_links:
+        for step in range(goal.steps):
+            link_chunks = [each for pair in link.pairs for each in load[pair, step]]
+            model.add(sum(link_chunks) <= link.lanes * rounds[step])
+    for (_, step), each in additions.items():
+        model.add(sum(each) <= max_additions[step])
+    exclusive_pairs = {link.pairs for link in network.shared_links if len(link.pairs) > 1}
+    sharing_pairs = {pair for pairs in exclusive_pairs for pair in pairs}
     sends = {
-        (pair, step): model.new_bool_var("") for pair in shared for step in range(sought.steps)
+        (pair, step): model.new_bool_var("") for pair in sharing_pairs for step in range(goal.steps)
     }
     for slot, each in sends.items():
-        model.add(sum(load[slot]) <= most * each)
-    for pairs in alone:
-        for step in range(sought.steps):
+        model.add(sum(load[slot]) <= max_chunks * each)
+    for pairs in exclusive_pairs:
+        for step in range(goal.steps):
             model.add_at_most_one(sends[pair, step] for pair in pairs)
-    return adding
+    return max_additions
 
 
-def _schedule(lanes: Lanes, sought: Sought, chunks: Sequence[_Chunk], solver: Any) -> Schedule:
-    steps: List[List[Transfer]] = [[] for _ in range(sought.steps)]
+def _extract_schedule(
+    network: FlowNetwork, goal: SearchGoal, chunks: Sequence[_ChunkVariables], solver: Any
+) -> Schedule:
+    steps: List[List[Transfer]] = [[] for _ in range(goal.steps)]
     owner: List[int] = []
     for chunk in chunks:
-        [(rank, _)] = [key for key, each in chunk.owned.items() if solver.value(each)]
-        for of in sought.group:
+        [(rank, _)] = [key for key, variable in chunk.owned.items() if solver.value(variable)]
+        for permutation in goal.group:
             for op, slots in ((ADD, chunk.sums), (COPY, chunk.copies)):
-                for ((src, dst), step), each in slots.items():
-                    if solver.value(each):
-                        steps[step].append(Transfer(of[src], of[dst], len(owner), op))
-            owner.append(of[rank])
-    made = tuple(tuple(sorted(step, key=lambda t: (t.chunk, t.src, t.dst))) for step in steps)
-    return Schedule("synthesised", ALLREDUCE, lanes.world_size, len(owner), tuple(owner), made)
+                for ((src, dst), step), variable in slots.items():
+                    if solver.value(variable):
+                        steps[step].append(
+                            Transfer(permutation[src], permutation[dst], len(owner), op)
+                        )
+            owner.append(permutation[rank])
+    step_tuples = tuple(
+        tuple(sorted(step, key=lambda t: (t.chunk, t.src, t.dst))) for step in steps
+    )
+    return Schedule(
+        "synthesised", ALLREDUCE, network.world_size, len(owner), tuple(owner), step_tuples
+    )

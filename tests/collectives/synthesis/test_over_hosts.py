@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.schedule_reference import keeps_promise
 
-from gluonlab.collectives.algorithms import ACROSS, ALGORITHMS, make_schedule
-from gluonlab.collectives.algorithms import over_hosts as by_rings
+from gluonlab.collectives.algorithms import ACROSS_HOSTS, ALGORITHMS, make_schedule
+from gluonlab.collectives.algorithms import make_schedule_over_hosts as by_rings
 from gluonlab.collectives.cost_model import price, prices
 from gluonlab.collectives.lower_bounds import floor_of
 from gluonlab.collectives.named_topologies import make_topology, switch
 from gluonlab.collectives.synthesis import precomputed_schedules
-from gluonlab.collectives.synthesis.precomputed_schedules import pipeline
+from gluonlab.collectives.synthesis.precomputed_schedules import pipeline_parts
 from gluonlab.collectives.topology_aware import make_for_links
 from gluonlab.collectives.verify_schedule import check
 from gluonlab.errors import ScheduleError
@@ -20,7 +20,7 @@ from gluonlab.errors import ScheduleError
 
 def cheapest(topology, size):
     return make_for_links(
-        precomputed_schedules.SYNTHESISED, topology, topology.world_size
+        precomputed_schedules.SYNTHESIZED, topology, topology.world_size
     ).cheapest(size)
 
 
@@ -31,11 +31,11 @@ def cheapest(topology, size):
 def test_over_hosts_every_choice_is_right_and_the_cheapest_beats_rings_within_hosts(name):
     topology = make_topology(name)
     hosts, floor = len(topology.hosts), floor_of(topology)
-    every = precomputed_schedules.choices(topology)
+    every = precomputed_schedules.choose_schedules(topology)
     for schedule in every:
         check(schedule)
     order = topology.subset(topology.hosts[0]).ring_order()
-    others = [by_rings(hosts, len(order), across, order=order) for across in ACROSS]
+    others = [by_rings(hosts, len(order), across, order=order) for across in ACROSS_HOSTS]
     for size in (4**power * 1024 for power in range(11)):
         seconds = price(cheapest(topology, size), topology, size).seconds
         assert floor.seconds(size) <= seconds * (1 + 1e-9)
@@ -66,7 +66,7 @@ def test_too_many_hosts_and_unequal_ones_are_one_line():
 @given(st.sampled_from(sorted(ALGORITHMS)), st.integers(2, 5), st.integers(1, 4))
 def test_a_pipeline_of_any_schedule_is_right_and_a_step_longer_for_each_part(name, p, parts):
     one = make_schedule(name, p)
-    whole = pipeline(one, parts)
+    whole = pipeline_parts(one, parts)
     assert keeps_promise(whole) and whole.transfers == parts * one.transfers
     assert len(whole.steps) == len(one.steps) + parts - 1
     topology = switch(p, 0.0, 1e9)  # where a message costs nothing, it is not dearer
@@ -78,7 +78,7 @@ def test_a_pipeline_of_any_schedule_is_right_and_a_step_longer_for_each_part(nam
 def test_of_groups_each_choice_is_right_and_none_below_the_floor(name, devices):
     topology = make_topology(name, devices)
     floor, sizes = floor_of(topology), (1024, 2**20, 2**30)
-    for schedule in precomputed_schedules.choices(topology):
+    for schedule in precomputed_schedules.choose_schedules(topology):
         check(schedule)
         for size, priced in zip(sizes, prices(schedule, topology, sizes)):
             assert priced.seconds >= floor.seconds(size) * (1 - 1e-9)
@@ -98,4 +98,4 @@ def test_on_a_g5_48xlarge_large_buffers_keep_all_links_busy():
 def test_groups_of_unequal_sizes_get_the_schedules_of_a_switch():
     topology = make_topology("g5.48xlarge", 6)
     assert topology.groups == ((0, 1, 2, 3), (4, 5))
-    assert len(precomputed_schedules.choices(topology)) == 1
+    assert len(precomputed_schedules.choose_schedules(topology)) == 1

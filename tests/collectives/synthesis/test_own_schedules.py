@@ -17,9 +17,9 @@ from gluonlab.collectives.cost_model import price
 from gluonlab.collectives.named_topologies import TOPOLOGIES, make_topology
 from gluonlab.collectives.synthesis import precomputed_schedules
 from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule
-from gluonlab.collectives.topology import Link, Route, Topology, pairs_of
+from gluonlab.collectives.topology import Link, Route, Topology, all_pairs
 from gluonlab.collectives.topology_aware import make_for_links
-from gluonlab.collectives.topology_file import read_topology, with_schedules, write_topology
+from gluonlab.collectives.topology_file import read_topology, schedules_file_text, write_topology
 from gluonlab.errors import ScheduleError
 
 
@@ -33,7 +33,7 @@ def star(world_size, hub):
 def five():
     """A machine whose wires all differ."""
     speed = random.Random(1).uniform
-    routes = {(a, b): Route((Link(f"{a} to {b}", speed(1e9, 2e9)),), 1e-5) for a, b in pairs_of(5)}
+    routes = {(a, b): Route((Link(f"{a} to {b}", speed(1e9, 2e9)),), 1e-5) for a, b in all_pairs(5)}
     return Topology("five", 5, routes, 1e11, gpu="V100")
 
 
@@ -42,7 +42,7 @@ def file(tmp_path):
     """``file(change)``: of `five`; ``change``: of its content."""
 
     def write(change=lambda content: None):
-        content = json.loads(with_schedules(five(), [star(5, 3)]))
+        content = json.loads(schedules_file_text(five(), [star(5, 3)]))
         change(content)
         (tmp_path / "f.json").write_text(json.dumps(content), encoding="utf-8")
         return tmp_path / "f.json"
@@ -56,8 +56,10 @@ def test_a_file_of_schedules_is_the_topology_that_they_were_found_for(file):
     assert read.schedules == (star(5, 3).schedule,)
     assert (read.routes, read.name, read.gpu) == (topology.routes, "five", "V100")
     made = make_for_links("synthesised", read, 5)
-    assert made.schedules == list(read.schedules) != precomputed_schedules.choices(topology)
-    assert any(each == read.schedules[0] for each in topology_aware.candidates(read))
+    assert (
+        made.schedules == list(read.schedules) != precomputed_schedules.choose_schedules(topology)
+    )
+    assert any(each == read.schedules[0] for each in topology_aware.candidate_schedules(read))
     with pytest.raises(ScheduleError, match="has no place for its schedules"):
         write_topology(read, path.with_name("again.json"))
 
@@ -75,19 +77,19 @@ def test_devices_may_come_in_any_order_and_fewer_have_other_schedules(order):
 
 @examples(40)
 @given(meshes(most=4))
-def test_what_is_sought_is_read_as_it_was(tmp_path_factory, topology):
+def test_a_file_of_found_schedules_is_read_as_written(tmp_path_factory, topology):
     front = [star(topology.world_size, 0)]
     path = tmp_path_factory.mktemp("own") / "f.json"
-    path.write_text(with_schedules(topology, front), encoding="utf-8")
+    path.write_text(schedules_file_text(topology, front), encoding="utf-8")
     assert list(read_topology(path).schedules) == [found.schedule for found in front]
-    assert precomputed_schedules.read(path).front == tuple(front)
+    assert precomputed_schedules.read_schedules(path).front == tuple(front)
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_schedules_of_every_known_machine_can_be_written(tmp_path, name):
     topology = make_topology(name)
     path = tmp_path / "f.json"
-    path.write_text(with_schedules(topology, []), encoding="utf-8")
+    path.write_text(schedules_file_text(topology, []), encoding="utf-8")
     assert dict(read_topology(path).routes) == dict(topology.routes)
 
 
@@ -114,7 +116,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("change", "words"), MISTAKES)
-def test_a_file_is_not_believed(file, change, words):
+def test_a_changed_file_of_schedules_is_refused(file, change, words):
     path = file(change)
     with pytest.raises(ScheduleError, match=words) as error:
         make_topology(str(path))
@@ -123,7 +125,7 @@ def test_a_file_is_not_believed(file, change, words):
 
 TEXTS = [
     *(path.read_text() for path in sorted(precomputed_schedules.FOLDER.glob("*.json"))[:3]),
-    with_schedules(make_topology("g4dn.12xlarge", 3), [star(3, 1)]),
+    schedules_file_text(make_topology("g4dn.12xlarge", 3), [star(3, 1)]),
 ]
 
 
@@ -139,7 +141,9 @@ def test_a_damaged_file_is_one_line_or_proved_schedules(tmp_path_factory, data):
         if text == TEXTS[-1]:
             schedules = read_topology(path).schedules
         else:
-            schedules = [found.schedule for found in precomputed_schedules.read(path).front]
+            schedules = [
+                found.schedule for found in precomputed_schedules.read_schedules(path).front
+            ]
     except ScheduleError as error:
         assert "\n" not in str(error)
     else:
