@@ -189,11 +189,11 @@ def _run(
 
     reporter = make_reporter(quiet or as_json)
     if counts is not None:
-        from gluonlab.study.compare_devices import compare, table
+        from gluonlab.study.compare_devices import compare, comparison_table
 
         rows = compare(config, counts, reporter)
         with heard_or_not(sys.stdout):  # the comparison's folder has it
-            text = "\n" * (not quiet) + table(rows)
+            text = "\n" * (not quiet) + comparison_table(rows)
             click.echo(json_text([vars(row) for row in rows]) if as_json else text)
         return
     result = train(config, reporter=reporter, autoresume=autoresume)
@@ -220,19 +220,19 @@ def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quie
     found = find_batch_size(
         config, budget_bytes, lambda line: None if silent else click.echo(line, err=True)
     )
-    click.echo(json_text(found.to_dict()) if as_json else "\n".join(found.lines()))
+    click.echo(json_text(found.to_dict()) if as_json else "\n".join(found.summary_lines()))
 
 
 def _find_lr(config: TrainConfig, steps: str, as_json: bool) -> None:
     count = whole(1)("--find-lr", steps)
     _check_early(config)
     from gluonlab.study import learning_rate_finder
-    from gluonlab.study.study import in_terminal
+    from gluonlab.study.study import wrap_for_terminal
 
-    found = learning_rate_finder.find_rate(config, count)
-    path = learning_rate_finder.write(found, config.out)
-    lines = [*found.lines(), f"written to {path}: {learning_rate_finder.PICTURE} shows it"]
-    click.echo(json_text(found.to_dict()) if as_json else in_terminal(lines))
+    found = learning_rate_finder.find_learning_rate(config, count)
+    path = learning_rate_finder.write_finder_result(found, config.out)
+    lines = [*found.summary_lines(), f"written to {path}: {learning_rate_finder.PICTURE} shows it"]
+    click.echo(json_text(found.to_dict()) if as_json else wrap_for_terminal(lines))
 
 
 def _names() -> Dict[str, Dict[str, str]]:

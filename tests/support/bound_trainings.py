@@ -232,14 +232,14 @@ def register(monkeypatch: Any, bound: Bound) -> None:
         store.late, store.seconds = name != SLEEPY, getattr(bound, name)
         return store
 
-    plain = measure_step._PlainSum.__call__
+    plain = measure_step._PlainCopySum.__call__
 
     def over_the_link(self: Any) -> None:
         if bound.link:
             pause(self._first, bound.link / self.factor, b"link")
         plain(self)
 
-    monkeypatch.setattr(measure_step._PlainSum, "__call__", over_the_link)
+    monkeypatch.setattr(measure_step._PlainCopySum, "__call__", over_the_link)
     for name in (SLEEPY, LATE, LINK):
         kind = kvstores.KVStoreKind(sleepy, "sleeps before it sums")
         monkeypatch.setitem(kvstores.KVSTORES, name, kind)

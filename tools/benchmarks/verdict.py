@@ -20,7 +20,7 @@ from gluonlab.bench.harness.table_format import table as as_table
 from gluonlab.bench.worker_main import Job
 from gluonlab.cli.command import command
 from gluonlab.config import TrainConfig
-from gluonlab.study.speedup.diagnosis import judge
+from gluonlab.study.speedup.diagnosis import diagnose
 from gluonlab.study.speedup.measure_step import MeasuredTraining
 
 ROUNDS = 9
@@ -56,7 +56,7 @@ def kept(rounds: int) -> List[Series]:
 
 
 def _of(name: str, settings: Dict[str, Any], rounds: int) -> List[Series]:
-    verdict = judge(TrainConfig(**settings))
+    verdict = diagnose(TrainConfig(**settings))
     if not verdict.advice or verdict.advice[0].gain is None:
         return [Series(f"{PROMISED} {name}", name, "times", (), UNADVISED)]
     best = verdict.advice[0]
@@ -67,7 +67,7 @@ def _of(name: str, settings: Dict[str, Any], rounds: int) -> List[Series]:
     gains = tuple(b / a for a, b in zip(before, after)) if reason is None else ()
     promised = (verdict.advice[0].gain.value,)
     return [
-        Series(f"{PROMISED} {name}", f"{name}: {best.candidate.words}", "times", promised),
+        Series(f"{PROMISED} {name}", f"{name}: {best.candidate.option_text}", "times", promised),
         Series(f"{DELIVERED} {name}", name, "times", gains, reason),
     ]
 
@@ -79,7 +79,7 @@ def _subject(name: str, settings: Dict[str, Any]) -> Subject:
 def profile_cost(rounds: int) -> List[Series]:
     """Seconds of a step, in turns: as it is, and while it is recorded."""
     trained = MeasuredTraining(TrainConfig(**COMMON, **OF_PROFILE))
-    window = trained.steps()
+    window = trained.step_window()
     trained.record(2)
     seconds: Dict[str, List[float]] = {PLAIN: [], PROFILED: []}
     for _ in range(rounds):
