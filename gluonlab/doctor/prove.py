@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from tqdm import tqdm
 
-from gluonlab.bench.harness.machine_info import about
+from gluonlab.bench.harness.machine_info import describe_environment
 from gluonlab.doctor.findings import FAULT, Finding, ok, one_line, plural
 from gluonlab.doctor.trials import TRIALS
 from gluonlab.drawing.page_template import environment
@@ -143,7 +143,7 @@ def as_object(machine: Dict[str, Any], tried: List[TrialResult]) -> Dict[str, An
 
 def describe(driver: nvml.Driver) -> Dict[str, Any]:
     """The machine, for the file. GPUs have NVML's numbers, which are nvidia-smi's."""
-    here = about()
+    here = describe_environment()
     gpus = [
         {
             "name": gpu.name,

@@ -141,7 +141,7 @@ def _run_study(
 )
 @json_option()
 @click.option("--quiet", is_flag=True, help="say nothing before the verdict")
-def speedup(
+def speedup_command(
     rounds: str,
     no_trial: bool,
     out: Optional[str],
@@ -198,7 +198,7 @@ def speedup(
 
 
 COMMANDS: Dict[str, click.Command] = {
-    "speedup": speedup,
+    "speedup": speedup_command,
     "batch-size": _study_command(
         batch_size.STUDY,
         "--panels --sizes --target --quick --out --resume --json",

@@ -14,7 +14,7 @@ from itertools import accumulate
 from statistics import median
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.bench.harness.confidence_interval import bootstrap
+from gluonlab.bench.harness.confidence_interval import bootstrap_interval
 from gluonlab.bench.harness.machine_info import cpu_model
 from gluonlab.config.option_types import real, whole
 from gluonlab.drawing.svg_chart import Axis, Chart, Curve, Region, number
@@ -532,12 +532,14 @@ def analyze_regimes(rows: Sequence[SizeRow], reached: Sequence[Sequence[float]])
     return PanelFindings(
         list(rows),
         find_regimes(sizes, steps),
-        IntervalEstimate(perfect, bootstrap(groups, on_medians(largest_perfect_size)))
+        IntervalEstimate(perfect, bootstrap_interval(groups, on_medians(largest_perfect_size)))
         if perfect > sizes[0]
         else None,
         None
         if stagnant is None
-        else IntervalEstimate(stagnant, bootstrap(groups, on_medians(smallest_stagnant_size))),
+        else IntervalEstimate(
+            stagnant, bootstrap_interval(groups, on_medians(smallest_stagnant_size))
+        ),
     )
 
 

@@ -10,30 +10,30 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.bench.harness.confidence_interval import bootstrap, ratio
+from gluonlab.bench.harness.confidence_interval import bootstrap_interval, median_ratio
 from gluonlab.bench.harness.interleaved_rounds import Subject, image_rates
-from gluonlab.bench.harness.interleaved_rounds import measure as measure_rounds
+from gluonlab.bench.harness.interleaved_rounds import measure_subjects as measure_rounds
 from gluonlab.bench.harness.machine_info import cpu_model
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.scaling import (
-    MOST,
+    MAX_COUNT,
     NETWORKS,
     ONE_PROCESS,
     STRONG,
     WEAK,
     ProcessLayout,
     check_network,
-    make_ways,
+    default_batch,
+    make_layouts,
+    make_subjects,
     parse_counts,
-    subjects,
-    usual_batch,
 )
 from gluonlab.bench.splits import (
+    ALLREDUCE_STORE,
     CHANNELS,
+    DEFAULT_MICROBATCHES,
     LAYERS,
-    MICROBATCHES,
     PIPELINES,
-    SUMS,
     run_options,
 )
 from gluonlab.bench.workloads import TASKS
@@ -110,7 +110,7 @@ def load_options(options: Mapping[str, Any]) -> Dict[str, Any]:
 
     checks = {
         "network": choice_check(NETWORKS),
-        "devices": ascending_list_check(integer_check(1, MOST)),
+        "devices": ascending_list_check(integer_check(1, MAX_COUNT)),
         "stores": choice_list_check(KVSTORES),
         "splits": choice_list_check(SPLITS, 0),
         "kinds": choice_list_check((WEAK, STRONG)),
@@ -159,7 +159,7 @@ def list_cases(options: Mapping[str, Any]) -> List[ScalingCase]:
     return [
         ScalingCase(name, kind, layout)
         for kind in options["kinds"]
-        for layout in make_ways(options["network"], kind, [1], options["devices"], [])
+        for layout in make_layouts(options["network"], kind, [1], options["devices"], [])
         for name in names
         if layout.backend == ONE_PROCESS and (layout.devices > 1 or name == names[0])
     ]
@@ -191,12 +191,12 @@ def measure_round(settings: Mapping[str, Any], round: int) -> Dict[str, Any]:
 
 
 def _make_subject(case: ScalingCase, network: str) -> Subject:
-    [subject] = subjects(network, [case.layout])
+    [subject] = make_subjects(network, [case.layout])
     if case.store_or_split in SPLITS:
         options = {
             **subject.options,
-            "split": run_options(case.store_or_split, MICROBATCHES),
-            "kvstore": SUMS,
+            "split": run_options(case.store_or_split, DEFAULT_MICROBATCHES),
+            "kvstore": ALLREDUCE_STORE,
         }
     else:
         options = {**subject.options, "kvstore": case.store_or_split}
@@ -228,10 +228,10 @@ class _ScalingReport:
         self.series = {item.name: item for item in series}
         self.options, self.texts, self.cases = options, texts, list_cases(options)
         self.measured_cases = [case for case in self.cases if self._values(case)]
-        batch = usual_batch(options["network"])
+        batch = default_batch(options["network"])
         self.values = {**options, "network": TASKS[options["network"]].title, "batch": batch,
                      "both": 2 * batch, "most": options["devices"][-1],
-                     "microbatches": MICROBATCHES}  # fmt: skip
+                     "microbatches": DEFAULT_MICROBATCHES}  # fmt: skip
 
     def _values(self, case: ScalingCase, prefix: str = "") -> Tuple[float, ...]:
         return self.series[f"{prefix}{case.name.replace(' ', '-')}"].values
@@ -256,7 +256,10 @@ class _ScalingReport:
             return None
         rates = [self._values(case), self._values(single)]
         return IntervalEstimate(
-            ratio(*rates), bootstrap(rates, lambda groups: ratio(groups[0], groups[1]), paired=True)
+            median_ratio(*rates),
+            bootstrap_interval(
+                rates, lambda groups: median_ratio(groups[0], groups[1]), paired=True
+            ),
         )
 
     def build(self, language: str) -> StudyReport:

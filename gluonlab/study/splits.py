@@ -13,7 +13,7 @@ from gluonlab.bench import splits as bench_splits
 from gluonlab.bench.harness.machine_info import cpu_model
 from gluonlab.bench.harness.measurement_command import cpu_devices
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.splits import MB, SplitRow, in_megabytes, make_rows
+from gluonlab.bench.splits import MB, SplitRow, format_megabytes, make_rows
 from gluonlab.bench.workloads import Task
 from gluonlab.config.command_line import given
 from gluonlab.config.option_types import whole
@@ -46,8 +46,8 @@ def parse_options(quick: bool, **options: Optional[str]) -> Dict[str, Any]:
     """
     defaults = {
         "network": "lenet" if quick else "resnet18",
-        "devices": bench_splits.DEVICES,
-        "microbatches": str(bench_splits.MICROBATCHES),
+        "devices": bench_splits.DEFAULT_DEVICES,
+        "microbatches": str(bench_splits.DEFAULT_MICROBATCHES),
         "rounds": 5 if quick else bench_splits.ROUNDS,
     }
     values: Dict[str, Any] = {**defaults, **given({**options})}
@@ -55,9 +55,9 @@ def parse_options(quick: bool, **options: Optional[str]) -> Dict[str, Any]:
     devices = whole(2, MAX_DEVICES)("--devices", values["devices"])
     microbatches = bench_splits.check_microbatches(values["microbatches"], task)
     rounds = whole(1, 1000)("--rounds", values["rounds"])
-    from gluonlab.bench.measure_splits import cuts_of  # MXNet is loaded here, not for --help
+    from gluonlab.bench.measure_splits import choose_cuts  # MXNet is loaded here, not for --help
 
-    cuts = cuts_of(task, cpu_devices(devices), devices, microbatches)
+    cuts = choose_cuts(task, cpu_devices(devices), devices, microbatches)
     return {"network": values["network"], "devices": devices, "microbatches": microbatches,
             "rounds": rounds, "cuts": cuts}  # fmt: skip
 
@@ -81,7 +81,7 @@ def _is_cut_mapping(value: Any) -> bool:
     "2,5"}``.
     """
     return isinstance(value, dict) and all(
-        name in bench_splits.CUT_APART
+        name in bench_splits.SEPARATELY_CUT
         and isinstance(cut, str)
         and bool(_CUT_PATTERN.fullmatch(cut))
         for name, cut in value.items()
@@ -90,14 +90,16 @@ def _is_cut_mapping(value: Any) -> bool:
 
 def measure(options: Mapping[str, Any], store: MeasurementStore) -> Findings:
     """Measure all rounds, and return the findings."""
-    from gluonlab.bench.measure_splits import splits  # MXNet is loaded here, not for --help
+    from gluonlab.bench.measure_splits import measure_splits  # MXNet is loaded here, not for --help
 
     task = bench_splits.TASKS[options["network"]]
 
     def measure_round(settings: Mapping[str, Any], round: int) -> Dict[str, Any]:
         devices = cpu_devices(settings["devices"])
         counts = settings["devices"], settings["microbatches"]
-        return series_to_json(splits(task, devices, *counts, rounds=1, cuts=settings["cuts"]))
+        return series_to_json(
+            measure_splits(task, devices, *counts, rounds=1, cuts=settings["cuts"])
+        )
 
     point = {name: options[name] for name in ("network", "devices", "microbatches", "cuts")}
     with Sweep(store, measure_round, show_progress=False) as sweep:
@@ -216,7 +218,7 @@ def _table_row(row: SplitRow, texts: Dict[str, Any]) -> List[str]:
         time.format_range("{:.2f}".format),
         "" if row.speed is None else f"{row.speed:.2f}",
         f"{row.moved / MB:.2f}",
-        in_megabytes(row.memory),
+        format_megabytes(row.memory),
     ]
 
 

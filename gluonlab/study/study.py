@@ -28,7 +28,7 @@ from typing import (
 )
 
 import gluonlab
-from gluonlab.bench.harness.confidence_interval import bootstrap
+from gluonlab.bench.harness.confidence_interval import bootstrap_interval
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.harness.table_format import WIDTH
 from gluonlab.config.option_types import whole
@@ -176,7 +176,7 @@ def median_estimate(values: Sequence[float]) -> Optional[IntervalEstimate]:
         value = median(groups[0])
         return value if math.isfinite(value) else None
 
-    return IntervalEstimate(median(values), bootstrap([values], finite_median))
+    return IntervalEstimate(median(values), bootstrap_interval([values], finite_median))
 
 
 def finite_median_estimate(values: Sequence[float]) -> IntervalEstimate:
@@ -189,7 +189,9 @@ def finite_median_estimate(values: Sequence[float]) -> IntervalEstimate:
 def paired_difference(above: Sequence[float], below: Sequence[float]) -> IntervalEstimate:
     """Return the median of the differences ``above - below`` of pairs, such as seeds."""
     values = [minuend - subtrahend for minuend, subtrahend in zip(above, below)]
-    return IntervalEstimate(median(values), bootstrap([values], lambda groups: median(groups[0])))
+    return IntervalEstimate(
+        median(values), bootstrap_interval([values], lambda groups: median(groups[0]))
+    )
 
 
 def as_plain(value: Any) -> Any:

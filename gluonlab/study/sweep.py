@@ -31,7 +31,7 @@ from typing import (
 )
 
 import gluonlab
-from gluonlab.bench.harness.interleaved_rounds import progress, rotated
+from gluonlab.bench.harness.interleaved_rounds import progress_bar, rotate
 from gluonlab.errors import ConfigError, DataError, RunError
 from gluonlab.files.atomic_files import (
     append_whole,
@@ -164,7 +164,7 @@ class Sweep:
     ) -> None:
         self.store, self.measure = store, measure
         self.done = self.total = 0
-        self._bar: Any = progress(0) if show_progress else None
+        self._bar: Any = progress_bar(0) if show_progress else None
 
     def __enter__(self) -> "Sweep":
         return self
@@ -181,7 +181,7 @@ class Sweep:
         self._show(label)
         by_point: List[Dict[int, Dict[str, Any]]] = [{} for _ in points]
         for round in rounds:
-            for point in rotated(range(len(points)), round):
+            for point in rotate(range(len(points)), round):
                 by_point[point][round] = self._measure_point(points[point], round)
         return [[by_round[round] for round in rounds] for by_round in by_point]
 

@@ -19,8 +19,8 @@ from benchmarks.images import BATCH_SIZE, Photographs
 from gluonlab.bench import splits, workloads
 from gluonlab.bench.__main__ import TOOLS
 from gluonlab.bench.harness.interleaved_rounds import Measurement
-from gluonlab.bench.harness.machine_info import Others
-from gluonlab.bench.harness.measurement_command import MeasuredOn, cpu_devices
+from gluonlab.bench.harness.machine_info import OtherProcessLoad
+from gluonlab.bench.harness.measurement_command import MeasuredDevices, cpu_devices
 from gluonlab.bench.harness.measurement_record import Series, read_record
 from gluonlab.bench.workloads import Task
 from gluonlab.errors import GluonlabWarning
@@ -100,7 +100,7 @@ def test_what_workers_answer_is_a_table_of_80_columns_and_a_record(name, bench, 
 @given(count=st.integers(2, 8))
 def test_workers_are_told_the_devices_that_are_asked_for_as_many_as_their_row_has(count):
     """And nothing where nobody names devices: a checkout beside may not know of the option."""
-    asked = MeasuredOn("gpu", tuple(range(1, count + 1)), "", asked=True)
+    asked = MeasuredDevices("gpu", tuple(range(1, count + 1)), "", asked=True)
     for on in (asked, cpu_devices(4)):
         rows = [*peers.lenet(on), *peers.resnet18(on), *host.subjects(on),
                 *gradients.ours(on, ["ring"], on.counts([2, 4]), 8)]  # fmt: skip
@@ -167,7 +167,7 @@ def test_promises_are_kept_if_four_fifths_of_the_gain_come_in_eight_of_ten_train
 
 
 def test_a_table_from_a_busy_machine_comes_with_a_warning(ended, one_row, monkeypatch):
-    monkeypatch.setattr(Others, "cores", lambda self: 1.25)
+    monkeypatch.setattr(OtherProcessLoad, "busy_cores", lambda self: 1.25)
     with warnings.catch_warnings():
         warnings.simplefilter("always", GluonlabWarning)
         status, _, error = ended(main, "peers")

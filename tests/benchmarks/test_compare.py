@@ -21,7 +21,7 @@ from benchmarks.__main__ import main
 from benchmarks.compare import compare, slower, table
 from benchmarks.rates import of_pairs, of_separate
 from gluonlab.bench.harness import interleaved_rounds
-from gluonlab.bench.harness.machine_info import Others
+from gluonlab.bench.harness.machine_info import OtherProcessLoad
 from gluonlab.bench.harness.measurement_record import Record, Series, read_record
 from gluonlab.errors import ConfigError, DataError
 
@@ -219,8 +219,8 @@ def test_two_checkouts_take_turns(ended, tmp_path, monkeypatch):
     answer = "{'seconds': 0.1, 'total': os.getpid()}"
     job.write_text(f"import os\ndef make(kind, device_count):\n    return lambda steps: {answer}\n")
     monkeypatch.setattr(host, "DEVICE_COUNTS", (1,))
-    monkeypatch.setattr(interleaved_rounds, "CHUNK_S", 0.01)
-    monkeypatch.setattr(Others, "cores", lambda self: 0.0)
+    monkeypatch.setattr(interleaved_rounds, "ROUND_S", 0.01)
+    monkeypatch.setattr(OtherProcessLoad, "busy_cores", lambda self: 0.0)
     out = tmp_path / "after.json"
     turns = ("host", "--rounds", "3", "--beside", str(copy), "--restart-every", "2")
     status, said, err = ended(main, *turns, "--out", str(out))

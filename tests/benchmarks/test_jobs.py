@@ -33,9 +33,9 @@ from benchmarks.classic_loop import lenet, train_batch
 from benchmarks.gradients import STORES, TRAINERS, measure_steps
 from benchmarks.optimize import TASKS as NETWORKS
 from gluonlab import load_dataset
-from gluonlab.bench.harness.measurement_command import measured_on
+from gluonlab.bench.harness.measurement_command import find_measured_devices
 from gluonlab.bench.harness.worker_processes import Worker, child_environment
-from gluonlab.bench.training_job import competing
+from gluonlab.bench.training_job import competing_processes
 from gluonlab.bench.workloads import TASKS, Task
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.collectives.algorithms import ALGORITHMS
@@ -224,7 +224,7 @@ def test_checkpoints_are_on_disk_at_the_end_of_a_block_and_checks_find_replicas_
 ):
     tiny = Task("LeNet 28x28", "lenet", (1, 28, 28), 4)
     with ExitStack() as stack:
-        on = measured_on(named(2)).first(2)
+        on = find_measured_devices(named(2)).device_spec(2)
         ways = dict(checkpoints.make_ways(tiny, on, 1, tmp_path, stack))
         way = ways[checkpoints.CHECKPOINTS]
         for block in range(2):
@@ -256,7 +256,7 @@ def ticks(pid):
 
 
 def test_competitors_compute_as_long_as_they_shall_and_are_gone_afterwards():
-    with pytest.raises(KeyboardInterrupt), competing(2) as pids:
+    with pytest.raises(KeyboardInterrupt), competing_processes(2) as pids:
         before = [ticks(pid) for pid in pids]
         while not all(ticks(pid) > at_first + 2 for pid, at_first in zip(pids, before)):
             time.sleep(0.01)
@@ -266,8 +266,8 @@ def test_competitors_compute_as_long_as_they_shall_and_are_gone_afterwards():
 
 def test_a_competitor_does_not_outlive_a_process_that_is_killed():
     code = (
-        "import os, signal\nfrom gluonlab.bench.training_job import competing\n"
-        "with competing(1) as [pid]:\n    print(pid, flush=True)\n"
+        "import os, signal\nfrom gluonlab.bench.training_job import competing_processes\n"
+        "with competing_processes(1) as [pid]:\n    print(pid, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run(

@@ -11,7 +11,7 @@ from support.drawn_pages import Texts, contrast
 from gluonlab.bench.harness.confidence_interval import Estimate
 from gluonlab.bench.harness.measurement_command import cpu_devices
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.measure_splits import splits
+from gluonlab.bench.measure_splits import measure_splits
 from gluonlab.bench.splits import TASKS
 from gluonlab.config import TrainConfig
 from gluonlab.drawing.svg_chart import as_svg
@@ -112,7 +112,7 @@ def split(language):
 
 @lru_cache(maxsize=1)
 def measured_splits(task):
-    return splits(task, cpu_devices(2), 2, 2, rounds=1)
+    return measure_splits(task, cpu_devices(2), 2, 2, rounds=1)
 
 
 STUDIES = {

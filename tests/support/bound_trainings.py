@@ -13,7 +13,7 @@ from mxnet.gluon import nn
 
 from gluonlab import kvstores, models
 from gluonlab.bench.harness import interleaved_rounds
-from gluonlab.bench.harness.machine_info import Others
+from gluonlab.bench.harness.machine_info import OtherProcessLoad
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
 from gluonlab.engine.cpu_threads import EngineCallback, push
@@ -74,7 +74,7 @@ class MadeTime:
             monkeypatch.setattr(module, "BLOCK_S", TICK_S)
         monkeypatch.setattr(measure_step, "RECORDED_S", 0.0)
         monkeypatch.setattr(pause, "made", made)
-        monkeypatch.setattr(Others, "cores", lambda self: 0.0)
+        monkeypatch.setattr(OtherProcessLoad, "busy_cores", lambda self: 0.0)
         return made
 
 

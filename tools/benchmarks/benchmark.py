@@ -10,8 +10,14 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 import click
 
 from benchmarks import compare
-from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, measure
-from gluonlab.bench.harness.measurement_command import Asked, MeasuredOn, Session, Title, option
+from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, measure_subjects
+from gluonlab.bench.harness.measurement_command import (
+    MeasuredDevices,
+    MeasurementOptions,
+    MeasurementSession,
+    RecordTitle,
+    option,
+)
 from gluonlab.bench.harness.measurement_record import Record, Series
 from gluonlab.config.option_types import whole
 from gluonlab.errors import ConfigError
@@ -52,7 +58,11 @@ def check(beside: Optional[str], restart_every: Optional[str], as_json: bool) ->
 
 
 def take_turns(
-    subjects: Sequence[Subject], to_series: ToSeries, title: Title, rounds: int, beside: Beside
+    subjects: Sequence[Subject],
+    to_series: ToSeries,
+    title: RecordTitle,
+    rounds: int,
+    beside: Beside,
 ) -> Tuple[Record, Record]:
     """The records of ``subjects`` in the checkout ``beside``, and here.
 
@@ -61,9 +71,9 @@ def take_turns(
     that no row depends on one lucky process.
     """
     checkout, every = beside
-    session = Session()
+    session = MeasurementSession()
     pairs = [(one, _in_checkout(one, checkout)) for one in subjects]
-    found = measure([each for pair in pairs for each in pair], rounds, every)
+    found = measure_subjects([each for pair in pairs for each in pair], rounds, every)
     session.warn_if_busy()
     ours, theirs = found[::2], found[1::2]
     for own, other in zip(ours, theirs):
@@ -80,7 +90,11 @@ def _in_checkout(subject: Subject, checkout: Path) -> Subject:
 
 
 def compare_in_turns(
-    subjects: Sequence[Subject], to_series: ToSeries, title: Title, asked: Asked, beside: Beside
+    subjects: Sequence[Subject],
+    to_series: ToSeries,
+    title: RecordTitle,
+    asked: MeasurementOptions,
+    beside: Beside,
 ) -> str:
     """The other checkout's record compared with ours, as text; --out writes both."""
     theirs, ours = take_turns(subjects, to_series, title, asked.rounds, beside)
@@ -100,20 +114,20 @@ class Benchmark:
     gluonlab's code, with which another checkout takes turns.
     """
 
-    title: Title
+    title: RecordTitle
     measured: Callable[[int], List[Measurement]]
     ours: Sequence[Subject]
     series: ToSeries
     text: Callable[[Record], str]
-    on: Optional[MeasuredOn] = None
+    on: Optional[MeasuredDevices] = None
 
-    def run(self, asked: Asked, beside: Optional[Beside]) -> None:
+    def run(self, asked: MeasurementOptions, beside: Optional[Beside]) -> None:
         """Measure, print, and write the record where --out says."""
         if beside is not None:
             click.echo(compare_in_turns(self.ours, self.series, self.title, asked, beside))
             return
-        _, record = asked.record(self.title, self.measured, self.series)
-        asked.say(record, self.text(record), self.on)
+        _, record = asked.measure_and_record(self.title, self.measured, self.series)
+        asked.print_record(record, self.text(record), self.on)
 
 
 def in_turns(function: Callable[..., None]) -> Callable[..., None]:
@@ -124,7 +138,10 @@ def in_turns(function: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(function)
     def run(
-        asked: Asked, beside: Optional[str] = None, restart_every: Optional[str] = None, **own: Any
+        asked: MeasurementOptions,
+        beside: Optional[str] = None,
+        restart_every: Optional[str] = None,
+        **own: Any,
     ) -> None:
         function(asked, check(beside, restart_every, asked.as_json), **own)
 

@@ -17,20 +17,20 @@ from statistics import median
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from benchmarks.rates import Ratio, of_pairs
-from gluonlab.bench.harness.interleaved_rounds import progress, rotated, time_block
+from gluonlab.bench.harness.interleaved_rounds import progress_bar, rotate, time_block
 from gluonlab.bench.harness.measurement_command import (
+    DEVICES_OPTION,
     INTERRUPTED,
-    ON,
-    Asked,
-    MeasuredOn,
+    MeasuredDevices,
+    MeasurementOptions,
     cpu_devices,
-    measured_on,
-    measurement,
+    find_measured_devices,
+    measurement_options,
     option,
 )
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.harness.table_format import interleaved, missing, outcome
-from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.harness.table_format import format_table as as_table
+from gluonlab.bench.harness.table_format import missing_row, outcome_line, rounds_text
 from gluonlab.bench.splits import check_network
 from gluonlab.bench.workloads import Task
 from gluonlab.cli.command import command
@@ -132,25 +132,26 @@ class Way:
         self.run.close()
 
 
-def check_devices(on: MeasuredOn) -> int:
+def check_devices(on: MeasuredDevices) -> int:
     """How many devices train. Raises DeviceError for one, which has no replica to compare."""
     count = len(on.numbers)
     if count < 2:
         raise DeviceError(
-            f"--devices {on.first(count)}: replicas are compared on 2 devices or more: name so many"
+            f"--devices {on.device_spec(count)}: replicas are compared on 2 devices or more: "
+            "name so many"
         )
     return count
 
 
-def checkpoints(task: Task, on: MeasuredOn, devices: int, rounds: int) -> List[Series]:
+def checkpoints(task: Task, on: MeasuredDevices, devices: int, rounds: int) -> List[Series]:
     """Seconds of a step in each of NAMES, by round."""
     seconds: Dict[str, List[float]] = {name: [] for name in NAMES}
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder("bench"))
-        ways = dict(make_ways(task, on.first(devices), rounds, folder, stack))
-        bar = stack.enter_context(progress((1 + rounds) * len(ways)))
+        ways = dict(make_ways(task, on.device_spec(devices), rounds, folder, stack))
+        bar = stack.enter_context(progress_bar((1 + rounds) * len(ways)))
         for number in range(-1, rounds):  # the first one binds and allocates
-            for name in rotated(NAMES, number):
+            for name in rotate(NAMES, number):
                 spent = time_block(ways[name].block, 1) / ways[name].steps
                 if number >= 0:
                     seconds[name].append(spent)
@@ -241,7 +242,7 @@ def text(series: Sequence[Series], task: Task, devices: int, rounds: int) -> str
     head = f"{task.title}, batches of {task.global_batch_size}, {devices} devices"
     lines = [f"{head:<41}{'ms':>9}{'longer':>9}{'95 %':>16}", *map(_line, rows)]
     note = (
-        f"ms: of a step of SGD with momentum, the median of {interleaved(rounds)}. longer: than "
+        f"ms: of a step of SGD with momentum, the median of {rounds_text(rounds)}. longer: than "
         "where nothing is kept, with its 95 % interval. files in the loop: net.save_parameters "
         "and trainer.save_states. "
         "All that is written is waited for, and counts."
@@ -252,7 +253,7 @@ def text(series: Sequence[Series], task: Task, devices: int, rounds: int) -> str
 def _line(row: Row) -> str:
     label = f"{LABELS[row.name]:<41}"
     if row.step_s is None:
-        return missing(label, None)
+        return missing_row(label, None)
     return f"{label}{row.step_s * 1e3:>9.2f}{percent(row.longer):>9}{row.interval:>16}".rstrip()
 
 
@@ -268,16 +269,16 @@ def verdict(rows: Sequence[Row], task: Task, devices: int) -> str:
     claim = f"a checkpoint every {EVERY} steps"
     if (task.title, devices) != (TASKS[JUDGED].title, DEVICES):
         return f"{claim}: {shown or 'not measured'} of the steps' time"
-    return outcome(
+    return outcome_line(
         f"{claim} <= {MOST:.0%} of the steps' time", shown, longer is not None and longer <= MOST
     )
 
 
 @command("python tools/benchmarks checkpoints", INTERRUPTED)
-@measurement(ROUNDS)
+@measurement_options(ROUNDS)
 @option("--network", "NAME", f"one of {', '.join(TASKS)}", JUDGED)
-@ON
-def main(asked: Asked, network: str, devices: Optional[str]) -> None:
+@DEVICES_OPTION
+def main(asked: MeasurementOptions, network: str, devices: Optional[str]) -> None:
     """Measure what checkpoints cost a run, and --check-replicas.
 
     Beside them stand files that are saved in the loop.
@@ -287,8 +288,8 @@ def main(asked: Asked, network: str, devices: Optional[str]) -> None:
     task = check_network(network, TASKS)
     # MXNet is loaded here, not for the other commands
 
-    on = cpu_devices(DEVICES) if devices is None else measured_on(devices)
+    on = cpu_devices(DEVICES) if devices is None else find_measured_devices(devices)
     count = check_devices(on)
-    title = ("checkpoints", {"network": network, **on.title()})
-    found, record = asked.record(title, partial(checkpoints, task, on, count), list)
-    asked.say(record, text(found, task, count, asked.rounds), on)
+    title = ("checkpoints", {"network": network, **on.record_options()})
+    found, record = asked.measure_and_record(title, partial(checkpoints, task, on, count), list)
+    asked.print_record(record, text(found, task, count, asked.rounds), on)

@@ -13,7 +13,7 @@ import click
 from benchmarks.rates import Ratio, of_pairs, of_separate
 from gluonlab.bench.harness import table_format as text
 from gluonlab.bench.harness.machine_info import BUSY_CORES
-from gluonlab.bench.harness.measurement_command import JSON, option
+from gluonlab.bench.harness.measurement_command import JSON_OPTION, option
 from gluonlab.bench.harness.measurement_record import Record, Series, read_record
 from gluonlab.cli.command import command
 from gluonlab.config.option_types import real
@@ -152,7 +152,7 @@ def slower(comparisons: Sequence[Comparison], limit: float) -> List[str]:
 @option(
     "--at-least", "RATIO", "exit with 1 if a row's whole interval lies below this, such as 0.97"
 )
-@JSON
+@JSON_OPTION
 def main(first: str, second: str, at_least: Optional[str], as_json: bool) -> None:
     """Compare two records of one measurement, or folders of them.
 

@@ -11,7 +11,7 @@ import time
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from benchmarks.peers import images_and_labels
-from gluonlab.bench.harness.worker_processes import Rank, start_rank
+from gluonlab.bench.harness.worker_processes import RankProcess, start_rank
 from gluonlab.bench.worker_main import Job
 from gluonlab.bench.workloads import CLASSES, LEARNING_RATE, TASKS
 
@@ -28,7 +28,7 @@ def make(
 
     def run(steps: int) -> Dict[str, float]:
         for other in others:
-            other.order(steps=steps)
+            other.send(steps=steps)
         return train(steps)
 
     return run
@@ -45,7 +45,7 @@ def parameter_server(role: str, port: int, workers: int) -> Dict[str, str]:
     }
 
 
-def _start(task: str, world_size: int, threads: Optional[int]) -> List[Rank]:
+def _start(task: str, world_size: int, threads: Optional[int]) -> List[RankProcess]:
     """Start scheduler, server and the other workers, and return these.
 
     This process becomes a worker, too.
@@ -55,7 +55,7 @@ def _start(task: str, world_size: int, threads: Optional[int]) -> List[Rank]:
         port: int = listening.getsockname()[1]
     for role in ("scheduler", "server"):
         # it serves as soon as MXNet is imported
-        Rank(["-c", "import gluonlab, mxnet"], parameter_server(role, port, world_size))
+        RankProcess(["-c", "import gluonlab, mxnet"], parameter_server(role, port, world_size))
     variables = parameter_server("worker", port, world_size)
     os.environ.update(variables)  # before MXNet is imported, which reads them
     options = {"task": task, "world_size": world_size, "threads": threads, "port": port}

@@ -22,34 +22,34 @@ from gluonlab.bench.allreduce.candidate_schedules import make_plans
 from gluonlab.bench.allreduce.measure_allreduce import (
     CHAPTER,
     PEERS,
+    AllreduceBuffers,
     AllreduceReport,
     AllreduceRow,
-    Buffers,
     make_variants,
 )
 from gluonlab.bench.allreduce.message_sizes import parse_sizes
-from gluonlab.bench.harness.confidence_interval import ratio
+from gluonlab.bench.harness.confidence_interval import median_ratio
 from gluonlab.bench.harness.interleaved_rounds import (
     Call,
     Measurement,
     Subject,
-    progress,
+    progress_bar,
     time_block,
-    time_in_turns,
+    time_interleaved,
 )
 from gluonlab.bench.harness.machine_info import require_memory
 from gluonlab.bench.harness.measurement_command import (
+    DEVICES_OPTION,
     INTERRUPTED,
-    ON,
-    Asked,
-    MeasuredOn,
+    MeasuredDevices,
+    MeasurementOptions,
     cpu_devices,
-    measured_on,
-    measurement,
+    find_measured_devices,
+    measurement_options,
     option,
 )
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.harness.table_format import interleaved, outcome, table
+from gluonlab.bench.harness.table_format import format_table, outcome_line, rounds_text
 from gluonlab.bench.worker_main import Job
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.cli.command import command
@@ -117,9 +117,9 @@ def measure_steps(
     Raises ConfigError when there is not enough memory.
     """
     updates = make_updates(shapes, stores, ctxs)
-    with progress(rounds) as bar:
+    with progress_bar(rounds) as bar:
         steps = {update.label: update.step for update in updates}
-        seconds = time_in_turns(steps, rounds, done=bar.update)
+        seconds = time_interleaved(steps, rounds, on_round=bar.update)
     return [
         StepRow(one.trainer_name, one.store, len(ctxs), tuple(seconds[one.label]), one.error)
         for one in updates
@@ -239,7 +239,7 @@ class Verdict(NamedTuple):
         if self.at_least is None:
             return f"{self.beside}: {shown or 'not measured'}"
         claim = f">= {self._number(self.at_least)} {self.beside}"
-        return outcome(claim, shown, bool(self.reached))
+        return outcome_line(claim, shown, bool(self.reached))
 
     def _number(self, value: float) -> str:
         if self.beside == LIMIT:
@@ -260,7 +260,10 @@ def of_allreduce(rows: Sequence[AllreduceRow]) -> List[Verdict]:
     at_least = AT_LEAST_ALLREDUCE if judged else None
     verdicts = [
         Verdict(
-            what, name, ratio(seconds[peer], best.seconds) if peer in seconds else None, at_least
+            what,
+            name,
+            median_ratio(seconds[peer], best.seconds) if peer in seconds else None,
+            at_least,
         )
         for peer, name in (("device", "MXNet's device"), (CHAPTER, "the chapter's allreduce"))
     ]
@@ -281,7 +284,7 @@ def of_steps(rows: Sequence[StepRow], world_size: int) -> List[Verdict]:
         Verdict(
             what,
             f"MXNet's device under {trainer}",
-            ratio(device[trainer], best.seconds) if trainer in device else None,
+            median_ratio(device[trainer], best.seconds) if trainer in device else None,
             at_least,
         )
         for trainer in (GLUON, BUCKETED)
@@ -319,7 +322,9 @@ class Findings:
 
     def wrong(self) -> List[str]:
         """What did not compute exact sums."""
-        sums = [name for report in self.allreduces for name in allreduce.wrong(report.rows)]
+        sums = [
+            name for report in self.allreduces for name in allreduce.inexact_algorithms(report.rows)
+        ]
         updates = [f"{row.store} ({row.trainer})" for row in self.steps if row.error != 0]
         return list(dict.fromkeys([*sums, *updates]))
 
@@ -348,7 +353,7 @@ def allreduce_name(world_size: int, arrays: int, algorithm: str) -> str:
 
 
 def ours(
-    on: MeasuredOn, stores: Sequence[str], world_sizes: Sequence[int], size_bytes: int
+    on: MeasuredDevices, stores: Sequence[str], world_sizes: Sequence[int], size_bytes: int
 ) -> List[Subject]:
     """The subjects that run gluonlab's code, as jobs of workers."""
     same = {"size_bytes": size_bytes, "stores": list(stores)}
@@ -384,7 +389,7 @@ def parse_stores(text: str, on_gpus: bool = False) -> List[str]:
     return list(dict.fromkeys(names))
 
 
-def parse_world_sizes(text: Optional[str], on: MeasuredOn) -> List[int]:
+def parse_world_sizes(text: Optional[str], on: MeasuredDevices) -> List[int]:
     """Numbers of devices, separated by commas; by default 2 and 4, and all that --devices names.
 
     Raises ConfigError.
@@ -396,7 +401,7 @@ def parse_world_sizes(text: Optional[str], on: MeasuredOn) -> List[int]:
         found = list(dict.fromkeys(check("--world-sizes", part) for part in text.split(",")))
     if min(found) < 2:
         raise ConfigError(
-            f"--devices {on.first(1)}: one device has no other to sum with: name two or more"
+            f"--devices {on.device_spec(1)}: one device has no other to sum with: name two or more"
         )
     return found
 
@@ -406,7 +411,7 @@ def gradients(
     world_sizes: Sequence[int],
     size_bytes: int,
     rounds: int,
-    on: MeasuredOn,
+    on: MeasuredDevices,
 ) -> Findings:
     """Allreduces of ``size_bytes`` in one array and in 16, then steps on ResNet-18's gradients.
 
@@ -414,7 +419,7 @@ def gradients(
     """
     found = Findings([], [], resnet18_shapes(), rounds)
     for world_size in world_sizes:
-        ctxs = devices(on.first(world_size))
+        ctxs = devices(on.device_spec(world_size))
         for arrays in ARRAYS:
             variants = make_variants(None, make_plans(None, world_size), ctxs, arrays)
             report = allreduce.measure([size_bytes], variants, ctxs, arrays=arrays, rounds=rounds)
@@ -439,18 +444,18 @@ def steps_table(findings: Findings) -> str:
             *(_step_line(row, beside) for row in own),
         ]
     note = (
-        f"ms: of a step of SGD with momentum, the median of {interleaved(findings.rounds)}. "
+        f"ms: of a step of SGD with momentum, the median of {rounds_text(findings.rounds)}. "
         "error: the largest difference of the first step's weights from the exact ones. "
         "device /: the time of gluon.Trainer's step with device over this one's, "
         "the median of the rounds' ratios."
     )
-    return table(lines, note)
+    return format_table(lines, note)
 
 
 def _step_line(row: StepRow, beside: Sequence[Sequence[float]]) -> str:
     extent = f"{min(row.seconds) * 1e3:.2f}..{max(row.seconds) * 1e3:.2f}"
     error = "0" if row.error == 0 else f"{row.error:.1e}"
-    times = f"{ratio(beside[0], row.seconds):.2f}x" if beside else "-"
+    times = f"{median_ratio(beside[0], row.seconds):.2f}x" if beside else "-"
     name = f"  {row.trainer:<16}{row.store:<19}{row.time_s * 1e3:>8.2f}"
     return f"{name}  {extent:>16}{error:>8}{times:>9}"
 
@@ -458,7 +463,7 @@ def _step_line(row: StepRow, beside: Sequence[Sequence[float]]) -> str:
 def report(findings: Findings) -> str:
     """All tables, and the verdicts."""
     rows = [row for each in findings.allreduces for row in each.rows]
-    explained = allreduce_table.explain(findings.allreduces[-1])
+    explained = allreduce_table.explain_columns(findings.allreduces[-1])
     judged = "\n".join(verdict_lines(findings.verdicts()))
     return "\n\n".join([allreduce_table.rows_table(rows), explained, steps_table(findings), judged])
 
@@ -475,7 +480,7 @@ def make(
     calls: Dict[str, Call] = {}
     errors: Dict[str, float] = {}
     for arrays in ARRAYS:
-        buffers = Buffers(ctxs, size_bytes // 4, "float32", arrays)
+        buffers = AllreduceBuffers(ctxs, size_bytes // 4, "float32", arrays)
         for variant in make_variants(None, make_plans(None, world_size), ctxs, arrays):
             if variant.label not in PEERS:
                 name = allreduce_name(world_size, arrays, variant.label)
@@ -502,14 +507,14 @@ def make(
     INTERRUPTED,
     most_used="--size --stores --world-sizes --devices --rounds --out --json",
 )
-@measurement(ROUNDS)
+@measurement_options(ROUNDS)
 @in_turns
 @option("--size", "SIZE", "size of the buffers for allreduce alone", "46MB")
 @option("--stores", "NAMES", "kvstores for allreduce with update, such as device,ring", "all")
 @option("--world-sizes", "N,N", "numbers of devices  [default: 2,4; with --devices also all]")
-@ON
+@DEVICES_OPTION
 def main(
-    asked: Asked,
+    asked: MeasurementOptions,
     beside: Optional[Beside],
     size: str,
     stores: str,
@@ -524,19 +529,22 @@ def main(
     size_bytes, *more = parse_sizes(size, "--size")
     if more:
         raise ConfigError(f"--size {size}: give one size, such as 46MB")
-    on = cpu_devices(max(WORLD_SIZES)) if devices is None else measured_on(devices)
+    on = cpu_devices(max(WORLD_SIZES)) if devices is None else find_measured_devices(devices)
     names = parse_stores(stores, on.on_gpus)
     counts = parse_world_sizes(world_sizes, on)
     told = world_sizes or ",".join(map(str, counts))
-    title = ("gradients", {"size": size, "stores": stores, "world-sizes": told, **on.title()})
+    title = (
+        "gradients",
+        {"size": size, "stores": stores, "world-sizes": told, **on.record_options()},
+    )
     if beside is not None:
         subjects = ours(on, names, counts, size_bytes)
         click.echo(compare_in_turns(subjects, job_series, title, asked, beside))
         return
     measured = partial(gradients, names, counts, size_bytes, on=on)
-    found, record = asked.record(title, measured, Findings.series)
+    found, record = asked.measure_and_record(title, measured, Findings.series)
     wrong = ", ".join(found.wrong())
     # a record of wrong sums is not kept
-    (asked._replace(out=None) if wrong else asked).say(record, report(found), on)
+    (asked._replace(out=None) if wrong else asked).print_record(record, report(found), on)
     if wrong:
         raise RunError(f"wrong sums by {wrong}: see the column error")

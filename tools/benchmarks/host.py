@@ -9,16 +9,16 @@ from typing import Dict, Iterator, List, Optional, Sequence
 
 from benchmarks.benchmark import Benchmark, Beside, in_turns
 from gluonlab.bench.harness import table_format as texts
-from gluonlab.bench.harness.confidence_interval import ratio
-from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, measure
+from gluonlab.bench.harness.confidence_interval import median_ratio
+from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, measure_subjects
 from gluonlab.bench.harness.measurement_command import (
+    DEVICES_OPTION,
     INTERRUPTED,
-    ON,
-    Asked,
-    MeasuredOn,
+    MeasuredDevices,
+    MeasurementOptions,
     cpu_devices,
-    measured_on,
-    measurement,
+    find_measured_devices,
+    measurement_options,
 )
 from gluonlab.bench.harness.measurement_record import Record, Series
 from gluonlab.cli.command import command
@@ -50,12 +50,12 @@ class Row:
     reason: Optional[str] = None
 
 
-def on_devices(spec: Optional[str]) -> MeasuredOn:
+def on_devices(spec: Optional[str]) -> MeasuredDevices:
     """What --devices names; eight CPU devices without it."""
-    return ON_CPUS if spec is None else measured_on(spec)
+    return ON_CPUS if spec is None else find_measured_devices(spec)
 
 
-def subjects(on: MeasuredOn = ON_CPUS) -> List[Subject]:
+def subjects(on: MeasuredDevices = ON_CPUS) -> List[Subject]:
     """A worker for every device count and loop, and one for a core's arithmetic, the last."""
     costs = []
     for kind, label in _LABELS.items():
@@ -66,7 +66,7 @@ def subjects(on: MeasuredOn = ON_CPUS) -> List[Subject]:
     return [*costs, Subject(EFFICIENCY, "arithmetic", "efficiency", missing=missing)]
 
 
-def ours(on: MeasuredOn = ON_CPUS) -> List[Subject]:
+def ours(on: MeasuredDevices = ON_CPUS) -> List[Subject]:
     """The subjects that run gluonlab's code."""
     return [subject for subject in subjects(on) if subject.options.get("kind") == "gluonlab"]
 
@@ -109,13 +109,13 @@ def text(record: Record) -> str:
 def table(rows: Sequence[Row]) -> str:
     """The host's cost as text."""
     columns = "".join(f"{name:>10}" for name in (*COLUMNS[:-1], "load+log"))
-    return texts.table([f"{'':<12}{'devices':>8}{columns}", *map(_line, rows)], _NOTE)
+    return texts.format_table([f"{'':<12}{'devices':>8}{columns}", *map(_line, rows)], _NOTE)
 
 
 def _line(row: Row) -> str:
     label, found = f"{row.label:<12}{row.devices:>8}", row.microseconds
     if not found:
-        return texts.missing(f"{label}  ", row.reason)
+        return texts.missing_row(f"{label}  ", row.reason)
     cells = (f"{found[name]:.0f}" if name in found else "-" for name in COLUMNS)
     return label + "".join(f"{cell:>10}" for cell in cells)
 
@@ -125,8 +125,8 @@ def efficiency_lines(record: Record) -> List[str]:
     sgemm, lenet = (record.find(f"{EFFICIENCY} {kernel}") for kernel in KERNELS)
     if sgemm is None or lenet is None:
         reasons = (one.reason for one in record.series if one.name.startswith(EFFICIENCY))
-        return [texts.missing("arithmetic: ", next(reasons, None))]
-    part = ratio(lenet.values, sgemm.values)
+        return [texts.missing_row("arithmetic: ", next(reasons, None))]
+    part = median_ratio(lenet.values, sgemm.values)
     reached = f"{median(lenet.values):6.1f} GFLOP/s, {part:.0%} of that"
     return [
         f"1 thread, sgemm 1024x1024:         {median(sgemm.values):6.1f} GFLOP/s",
@@ -143,18 +143,23 @@ def _verdict(record: Record, count: int) -> str:
     claim = f"host on {count} devices <= {TARGET:.2f} of Gluon's loop"
     ours, gluons = (record.find(f"host-{name}-{count} total") for name in ("gluonlab", "gluon"))
     if ours is None or gluons is None or not (ours.values and gluons.values):
-        return texts.outcome(claim, None, False)
-    share = ratio(ours.values, gluons.values)
-    return texts.outcome(claim, f"{share:.2f}", share <= TARGET)
+        return texts.outcome_line(claim, None, False)
+    share = median_ratio(ours.values, gluons.values)
+    return texts.outcome_line(claim, f"{share:.2f}", share <= TARGET)
 
 
 @command("python tools/benchmarks host", INTERRUPTED)
-@measurement(ROUNDS)
+@measurement_options(ROUNDS)
 @in_turns
-@ON
-def main(asked: Asked, beside: Optional[Beside], devices: Optional[str]) -> None:
+@DEVICES_OPTION
+def main(asked: MeasurementOptions, beside: Optional[Beside], devices: Optional[str]) -> None:
     """Measure what the host's Python costs a step, in time and cores."""
     on = on_devices(devices)
-    Benchmark(("host", on.title()), partial(measure, subjects(on)), ours(on), series, text, on).run(
-        asked, beside
-    )
+    Benchmark(
+        ("host", on.record_options()),
+        partial(measure_subjects, subjects(on)),
+        ours(on),
+        series,
+        text,
+        on,
+    ).run(asked, beside)

@@ -231,7 +231,9 @@ BATCH_SIZE = 64
 
 def make_efficiency() -> Job:
     """On one device of one thread; the job's numbers are GFLOP/s of ``sgemm`` and of ``lenet``."""
-    train = training_job.make("lenet", device_count=1, threads=1, global_batch_size=BATCH_SIZE)
+    train = training_job.make_training_job(
+        "lenet", device_count=1, threads=1, global_batch_size=BATCH_SIZE
+    )
     left, right = nd.random.uniform(shape=(SIDE, SIDE)), nd.random.uniform(shape=(SIDE, SIDE))
 
     def run(steps: int) -> Dict[str, float]:

@@ -11,11 +11,20 @@ from typing import Any, Dict, Iterable, List, Sequence
 from benchmarks import rates
 from benchmarks.peers import no_torch
 from benchmarks.rates import ThroughputRow
-from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, image_rates, measure
-from gluonlab.bench.harness.measurement_command import INTERRUPTED, Asked, measurement
+from gluonlab.bench.harness.interleaved_rounds import (
+    Measurement,
+    Subject,
+    image_rates,
+    measure_subjects,
+)
+from gluonlab.bench.harness.measurement_command import (
+    INTERRUPTED,
+    MeasurementOptions,
+    measurement_options,
+)
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.harness.table_format import interleaved
-from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.harness.table_format import format_table as as_table
+from gluonlab.bench.harness.table_format import rounds_text
 from gluonlab.bench.worker_main import Job
 from gluonlab.cli.command import command
 from gluonlab.files.atomic_files import temporary_folder
@@ -70,7 +79,7 @@ def images(rounds: int = ROUNDS) -> List[Measurement]:
     for photographs in SETS:
         with temporary_folder("images") as folder:
             make_jpegs(folder, photographs)
-            found += measure(subjects(folder, photographs.size), rounds)
+            found += measure_subjects(subjects(folder, photographs.size), rounds)
         for one in found[-len(WAYS) :]:
             one.subject = replace(one.subject, name=f"{photographs.label()}: {one.subject.name}")
     return found
@@ -133,7 +142,7 @@ def table(rows: Sequence[ThroughputRow], rounds: int) -> str:
         lines += [*[""] * bool(lines), rates.heading(label, LABELS, "row / PyTorch"), *own]
     note = (
         f"JPEGs are read, decoded and put into batches of {BATCH_SIZE}; nothing is trained. "
-        f"images/s: the median of {interleaved(rounds)}. "
+        f"images/s: the median of {rounds_text(rounds)}. "
         "gluonlab's batches are shards of bytes on 2 devices, in a seed's order; "
         "packed is read as pixels."
     )
@@ -141,11 +150,11 @@ def table(rows: Sequence[ThroughputRow], rounds: int) -> str:
 
 
 @command("python tools/benchmarks images", INTERRUPTED)
-@measurement(ROUNDS)
-def main(asked: Asked) -> None:
+@measurement_options(ROUNDS)
+def main(asked: MeasurementOptions) -> None:
     """Measure JPEGs decoded per second: gluonlab, MXNet and PyTorch.
 
     A slow result is a result: it does not change the exit status.
     """
-    _, record = asked.record(("images", {}), images, image_rates)
-    asked.say(record, table(make_rows(record.series), asked.rounds))
+    _, record = asked.measure_and_record(("images", {}), images, image_rates)
+    asked.print_record(record, table(make_rows(record.series), asked.rounds))

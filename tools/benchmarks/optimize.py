@@ -10,8 +10,12 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 from benchmarks.benchmark import Benchmark, Beside, in_turns
 from benchmarks.rates import Ratio, of_pairs
 from gluonlab.bench.harness import table_format as texts
-from gluonlab.bench.harness.interleaved_rounds import Subject, image_rates, measure
-from gluonlab.bench.harness.measurement_command import INTERRUPTED, Asked, measurement
+from gluonlab.bench.harness.interleaved_rounds import Subject, image_rates, measure_subjects
+from gluonlab.bench.harness.measurement_command import (
+    INTERRUPTED,
+    MeasurementOptions,
+    measurement_options,
+)
 from gluonlab.bench.harness.measurement_record import Record, Series
 from gluonlab.cli.command import command
 
@@ -112,26 +116,26 @@ def text(record: Record) -> str:
     """Return the table as text."""
     heading = f"{'':<{LABELS}}{'batch':>11}{'plain':>9}{'optimized':>11}  faster by"
     lines = [heading, *map(_line, make_rows(record.series))]
-    return texts.table(lines, _NOTE.format(rounds=texts.interleaved(record.rounds)))
+    return texts.format_table(lines, _NOTE.format(rounds=texts.rounds_text(record.rounds)))
 
 
 def _line(row: Row) -> str:
     head = f"{row.label:<{LABELS}}{row.batch:>11}"
     if row.plain is None:
-        return texts.missing(f"{head}  ", row.reason)
+        return texts.missing_row(f"{head}  ", row.reason)
     return f"{head}{row.plain:>9,.0f}{row.optimized:>11,.0f}  {row.faster}"
 
 
 @command("python tools/benchmarks optimize", INTERRUPTED)
-@measurement(ROUNDS)
+@measurement_options(ROUNDS)
 @in_turns
-def main(asked: Asked, beside: Optional[Beside]) -> None:
+def main(asked: MeasurementOptions, beside: Optional[Beside]) -> None:
     """Measure tutorials' networks before and after gluonlab.optimize.
 
     They train on one CPU device with one thread. The losses of the first steps are compared, and a
     row whose losses differ shows them instead of a speed.
     A slow result is a result: it does not change the exit status.
     """
-    Benchmark(("optimize", {}), partial(measure, subjects()), ours(), image_rates, text).run(
-        asked, beside
-    )
+    Benchmark(
+        ("optimize", {}), partial(measure_subjects, subjects()), ours(), image_rates, text
+    ).run(asked, beside)

@@ -8,20 +8,20 @@ from statistics import median
 from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 from benchmarks.rates import Ratio, of_pairs
-from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, measure
+from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, measure_subjects
 from gluonlab.bench.harness.measurement_command import (
+    DEVICES_OPTION,
     INTERRUPTED,
-    ON,
-    Asked,
-    MeasuredOn,
+    MeasuredDevices,
+    MeasurementOptions,
     cpu_devices,
-    measured_on,
-    measurement,
+    find_measured_devices,
+    measurement_options,
     option,
 )
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.harness.table_format import interleaved, missing
-from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.harness.table_format import format_table as as_table
+from gluonlab.bench.harness.table_format import missing_row, rounds_text
 from gluonlab.bench.workloads import TASKS
 from gluonlab.cli.command import command
 from gluonlab.errors import ConfigError, unknown
@@ -56,15 +56,15 @@ def check_network(name: str) -> str:
     return name
 
 
-def on_devices(spec: Optional[str]) -> MeasuredOn:
+def on_devices(spec: Optional[str]) -> MeasuredDevices:
     """What --devices names, two or more; two CPU devices without it. Raises ConfigError for one."""
-    on = cpu_devices(DEVICES) if spec is None else measured_on(spec)
+    on = cpu_devices(DEVICES) if spec is None else find_measured_devices(spec)
     if len(on.numbers) < 2:
         raise ConfigError(f"--devices {spec}: one device has nothing to sum: name two or more")
     return on
 
 
-def subjects(network: str, on: MeasuredOn) -> List[Subject]:
+def subjects(network: str, on: MeasuredDevices) -> List[Subject]:
     """One for each overlap, none first."""
     count, images = len(on.numbers), TASKS[network].global_batch_size
     common = {"task": network, "device_count": count, "threads": 1, "traced": TRACED}
@@ -106,13 +106,13 @@ def text(network: str, found: Sequence[Series], rounds: int) -> str:
     for row in make_rows(found):
         label = f"{row.overlap:<12}"
         if row.images_per_second is None or row.beside is None:
-            lines.append(missing(label, row.reason))
+            lines.append(missing_row(label, row.reason))
             continue
         ratio = "" if row.ratio is None else str(row.ratio)
         lines.append(f"{label}{row.images_per_second:>9,.0f}   {ratio:<21}{row.beside:>16.0%}")
     note = (
         f"{TASKS[network].title}, kvstore device. Backward is queued in pieces of so many "
-        f"operators; off: in one. images/s: medians of {interleaved(rounds)}; over off: the median "
+        f"operators; off: in one. images/s: medians of {rounds_text(rounds)}; over off: the median "
         "of the rounds' ratios with its 95 % interval. beside backward: of the time of sums and "
         f"copies, the share in which some device computed backward, in a trace of {TRACED} steps "
         "of each round, which are not timed."
@@ -121,17 +121,17 @@ def text(network: str, found: Sequence[Series], rounds: int) -> str:
 
 
 @command("python tools/benchmarks overlap", INTERRUPTED)
-@measurement(ROUNDS)
+@measurement_options(ROUNDS)
 @option("--network", "NAME", f"one of {', '.join(NETWORKS)}", "resnet18")
-@ON
-def main(asked: Asked, network: str, devices: Optional[str]) -> None:
+@DEVICES_OPTION
+def main(asked: MeasurementOptions, network: str, devices: Optional[str]) -> None:
     """Measure what --overlap costs and brings.
 
     It runs on two CPU devices, or on those named.
     A slow result is a result: it does not change the exit status.
     """
     network, on = check_network(network), on_devices(devices)
-    title = ("overlap", {"network": network, **on.title()})
-    measured = partial(measure, subjects(network, on))
-    _, record = asked.record(title, measured, series)
-    asked.say(record, text(network, record.series, asked.rounds), on)
+    title = ("overlap", {"network": network, **on.record_options()})
+    measured = partial(measure_subjects, subjects(network, on))
+    _, record = asked.measure_and_record(title, measured, series)
+    asked.print_record(record, text(network, record.series, asked.rounds), on)

@@ -20,8 +20,14 @@ from typing import (
 
 from benchmarks import rates
 from benchmarks.benchmark import Benchmark, Beside, in_turns
-from gluonlab.bench.harness.interleaved_rounds import image_rates, measure
-from gluonlab.bench.harness.measurement_command import INTERRUPTED, ON, Asked, measurement, option
+from gluonlab.bench.harness.interleaved_rounds import image_rates, measure_subjects
+from gluonlab.bench.harness.measurement_command import (
+    DEVICES_OPTION,
+    INTERRUPTED,
+    MeasurementOptions,
+    measurement_options,
+    option,
+)
 from gluonlab.bench.workloads import CLASSES
 from gluonlab.cli.command import command
 from gluonlab.host.resources import INSTRUCTION_SETS, LIMIT, instruction_set
@@ -31,10 +37,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 from benchmarks.rates import ThroughputRow
 from gluonlab.bench.harness.interleaved_rounds import Subject
-from gluonlab.bench.harness.measurement_command import MeasuredOn, cpu_devices, measured_on
+from gluonlab.bench.harness.measurement_command import (
+    MeasuredDevices,
+    cpu_devices,
+    find_measured_devices,
+)
 from gluonlab.bench.harness.measurement_record import Record, Series
-from gluonlab.bench.harness.table_format import interleaved, outcome
-from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.harness.table_format import format_table as as_table
+from gluonlab.bench.harness.table_format import outcome_line, rounds_text
 from gluonlab.bench.workloads import TASKS, Task
 from gluonlab.errors import ConfigError, unknown
 
@@ -81,7 +91,7 @@ def no_torch() -> Optional[str]:
     return None if importlib.util.find_spec("torch") else NO_TORCH
 
 
-def lenet(on: MeasuredOn = ON_CPUS) -> List[Subject]:
+def lenet(on: MeasuredDevices = ON_CPUS) -> List[Subject]:
     """LeNet's rows, the reference first. Without torch its rows say so."""
     count = len(on.numbers)
     options, images = {"device_count": count, **on.options(count)}, TASKS["lenet"].global_batch_size
@@ -94,7 +104,7 @@ def lenet(on: MeasuredOn = ON_CPUS) -> List[Subject]:
     ]
 
 
-def resnet18(on: MeasuredOn = ON_CPUS) -> List[Subject]:
+def resnet18(on: MeasuredDevices = ON_CPUS) -> List[Subject]:
     """ResNet-18's rows: the reference has the store that suits so many parameters best."""
     count = len(on.numbers)
     return [
@@ -105,7 +115,7 @@ def resnet18(on: MeasuredOn = ON_CPUS) -> List[Subject]:
     ]
 
 
-def _alone(on: MeasuredOn, task: str) -> List[Subject]:
+def _alone(on: MeasuredDevices, task: str) -> List[Subject]:
     """One device: of a CPU with the cores of both, and with one of them."""
     return [_gluonlab(on, task, 1, threads) for threads in ((1,) if on.on_gpus else (2, 1))]
 
@@ -115,7 +125,7 @@ def _devices(count: int) -> str:
 
 
 def _gluonlab(
-    on: MeasuredOn, task: str, device_count: int, threads: int, kvstore: str = "device"
+    on: MeasuredDevices, task: str, device_count: int, threads: int, kvstore: str = "device"
 ) -> Subject:
     name, label = f"gluonlab-{device_count}x{threads}", f"gluonlab {_devices(device_count)}"
     if kvstore != "device":
@@ -127,7 +137,7 @@ def _gluonlab(
     return Subject(name, label, "gluonlab", options, images=TASKS[task].global_batch_size)
 
 
-def _torch(on: MeasuredOn, task: str) -> List[Subject]:
+def _torch(on: MeasuredDevices, task: str) -> List[Subject]:
     missing, two = CPU_ROW if on.on_gpus else no_torch(), {"task": task, "threads": 2}
     rows: Sequence[Tuple[str, str, str, Dict[str, Any], Dict[str, str]]] = (
         ("eager", "eager 2 threads", "torch", two, {}),
@@ -203,9 +213,9 @@ def check_network(name: str) -> Comparison:
     return COMPARISONS[name]
 
 
-def on_devices(spec: Optional[str]) -> MeasuredOn:
+def on_devices(spec: Optional[str]) -> MeasuredDevices:
     """What --devices names, two or more; two CPU devices without it. Raises ConfigError for one."""
-    on = ON_CPUS if spec is None else measured_on(spec)
+    on = ON_CPUS if spec is None else find_measured_devices(spec)
     if len(on.numbers) < 2:
         raise ConfigError(
             f"--devices {spec}: the rows compare several devices with one: name two or more"
@@ -213,7 +223,7 @@ def on_devices(spec: Optional[str]) -> MeasuredOn:
     return on
 
 
-def ours(comparison: Comparison, on: MeasuredOn = ON_CPUS) -> List[Subject]:
+def ours(comparison: Comparison, on: MeasuredDevices = ON_CPUS) -> List[Subject]:
     """The rows that run gluonlab's code."""
     return [subject for subject in comparison.subjects(on) if subject.job == "gluonlab"]
 
@@ -223,7 +233,7 @@ def make_rows(found: Sequence[Series]) -> List[ThroughputRow]:
     return [rates.make_row(one, found[0].values, one.values) for one in found]
 
 
-def text(comparison: Comparison, record: Record, on: MeasuredOn) -> str:
+def text(comparison: Comparison, record: Record, on: MeasuredDevices) -> str:
     """The table and, as targets were set for two CPU devices, on those the verdicts.
 
     They depend on the instruction set with which the record was measured.
@@ -243,7 +253,7 @@ def table(task: Task, rows: Sequence[ThroughputRow], rounds: int, devices: int =
     """The rows as text; ``devices``: how many the first row has."""
     ratio = f"gluonlab {devices} / row"
     note = (
-        f"{task.title}, global batch {task.global_batch_size}, {interleaved(rounds)}. "
+        f"{task.title}, global batch {task.global_batch_size}, {rounds_text(rounds)}. "
         "images/s: the median; "
         f"{ratio}: images/s of the first row over this row's, the median of the rounds' ratios."
     )
@@ -260,16 +270,18 @@ def verdicts(targets: Sequence[Target], rows: Sequence[ThroughputRow]) -> List[s
         ratios = [ratio for ratio in own if ratio is not None]
         lowest = min(ratios, default=0.0)  # over the fastest of these rows
         shown = f"{lowest:.2f}x" if ratios else None
-        lines.append(outcome(claim, shown, lowest >= target.at_least))
+        lines.append(outcome_line(claim, shown, lowest >= target.at_least))
     return lines
 
 
 @command("python tools/benchmarks peers", INTERRUPTED)
-@measurement(ROUNDS)
+@measurement_options(ROUNDS)
 @in_turns
-@ON
+@DEVICES_OPTION
 @option("--network", "NAME", f"one of {', '.join(COMPARISONS)}", "lenet")
-def main(asked: Asked, beside: Optional[Beside], devices: Optional[str], network: str) -> None:
+def main(
+    asked: MeasurementOptions, beside: Optional[Beside], devices: Optional[str], network: str
+) -> None:
     """Measure gluonlab beside the classic Gluon loop and PyTorch.
 
     It runs on two devices, or on those named.
@@ -277,8 +289,8 @@ def main(asked: Asked, beside: Optional[Beside], devices: Optional[str], network
     """
     comparison, on = check_network(network), on_devices(devices)
     Benchmark(
-        ("peers", {"network": network, **on.title()}),
-        partial(measure, comparison.subjects(on)),
+        ("peers", {"network": network, **on.record_options()}),
+        partial(measure_subjects, comparison.subjects(on)),
         ours(comparison, on),
         image_rates,
         lambda record: text(comparison, record, on),

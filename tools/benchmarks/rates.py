@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import List, Optional, Sequence
 
-from gluonlab.bench.harness.confidence_interval import CONFIDENCE, ratio
+from gluonlab.bench.harness.confidence_interval import CONFIDENCE, median_ratio
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.harness.table_format import missing
+from gluonlab.bench.harness.table_format import missing_row
 
 QUANTILE = 1.959964  # of the normal distribution, for CONFIDENCE
 
@@ -72,7 +72,7 @@ def _between(ratios: List[float], k: int) -> Ratio:
 class ThroughputRow:
     """Images/s over the rounds, or the ``reason`` why there are none.
 
-    ``ratio``: the median of the rounds' ratios to, or of, a reference row; the table says which.
+    ``median_ratio``: the median of the rounds' ratios to, or of, a reference row; see the table.
     """
 
     name: str
@@ -90,19 +90,19 @@ def make_row(one: Series, above: Sequence[float], below: Sequence[float]) -> Thr
         return ThroughputRow(one.name, one.label, reason=one.reason)
     extent = (median(one.values), min(one.values), max(one.values))
     return ThroughputRow(
-        one.name, one.label, *extent, ratio(above, below) if above and below else None
+        one.name, one.label, *extent, median_ratio(above, below) if above and below else None
     )
 
 
 def heading(title: str, label_width: int, ratio: str) -> str:
-    """The line above the rows: ``title`` over the labels, ``ratio`` over the ratios."""
+    """The line above the rows: ``title`` over the labels, ``median_ratio`` over the ratios."""
     return f"{title:<{label_width}}{'images/s':>9}   {'lowest..highest':>17}   {ratio:>17}"
 
 
 def line(row: ThroughputRow, label_width: int) -> str:
     """A row as text."""
     if row.images_per_second is None:
-        return missing(f"{row.label:<{label_width - 5}}  ", row.reason)
+        return missing_row(f"{row.label:<{label_width - 5}}  ", row.reason)
     extent = f"{row.lowest:,.0f}..{row.highest:,.0f}"
     times = "-" if row.ratio is None else f"{row.ratio:.2f}x"
     rate = f"{row.images_per_second:>9,.0f}"

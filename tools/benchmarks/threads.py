@@ -11,12 +11,22 @@ from statistics import median
 from typing import Dict, List, Mapping, Optional, Sequence
 
 from benchmarks.benchmark import Benchmark, Beside, in_turns
-from gluonlab.bench.harness.confidence_interval import ratio
-from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, image_rates, measure
-from gluonlab.bench.harness.measurement_command import INTERRUPTED, Asked, measurement, option
+from gluonlab.bench.harness.confidence_interval import median_ratio
+from gluonlab.bench.harness.interleaved_rounds import (
+    Measurement,
+    Subject,
+    image_rates,
+    measure_subjects,
+)
+from gluonlab.bench.harness.measurement_command import (
+    INTERRUPTED,
+    MeasurementOptions,
+    measurement_options,
+    option,
+)
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.harness.table_format import interleaved, missing
-from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.harness.table_format import format_table as as_table
+from gluonlab.bench.harness.table_format import missing_row, rounds_text
 from gluonlab.bench.workloads import TASKS
 from gluonlab.cli.command import command
 from gluonlab.config.option_types import whole
@@ -93,7 +103,7 @@ def threads(spin_counts: Sequence[int], rounds: int = ROUNDS) -> List[Measuremen
     return [
         one
         for network in NETWORKS
-        for one in measure(subjects(spin_counts, network), rounds, RESTART_EVERY)
+        for one in measure_subjects(subjects(spin_counts, network), rounds, RESTART_EVERY)
     ]
 
 
@@ -121,7 +131,7 @@ def _row(name: str, own: Mapping[str, Series], reference: Mapping[str, Series]) 
     measured = {column: one.values for column, one in own.items() if one.values}
     rates = {column: median(values) for column, values in measured.items()}
     ratios = {
-        column: ratio(values, reference[column].values)
+        column: median_ratio(values, reference[column].values)
         for column, values in measured.items()
         if name not in (SHARING, NOT_SHARING) and column in reference and reference[column].values
     }
@@ -135,9 +145,9 @@ def table(rows: Sequence[Row], rounds: int) -> str:
     for row in rows:
         cells = (_cell(row.rates.get(name), row.ratios.get(name)) for name in columns())
         lines.append(f"{row.label:<26}" + "".join(f"{cell:>13}" for cell in cells))
-        lines += [missing("  ", row.reason)] * bool(row.reason)
+        lines += [missing_row("  ", row.reason)] * bool(row.reason)
     note = (
-        f"One CPU device, {resources.available_cores()} threads, medians of {interleaved(rounds)}; "
+        f"One CPU device, {resources.available_cores()} threads, medians of {rounds_text(rounds)}; "
         "the smaller numbers: multiples of OpenMP as it comes. "
         "beside: one other process computes. "
         f"dist_sync: {WORKERS} workers of a parameter server on this host, "
@@ -153,10 +163,10 @@ def _cell(rate: Optional[float], ratio: Optional[float]) -> str:
 
 
 @command("python tools/benchmarks threads", INTERRUPTED)
-@measurement(ROUNDS)
+@measurement_options(ROUNDS)
 @in_turns
 @option("--spin-counts", "N,N", "also compare threads that spin N times for work", SPIN_COUNTS)
-def main(asked: Asked, beside: Optional[Beside], spin_counts: str) -> None:
+def main(asked: MeasurementOptions, beside: Optional[Beside], spin_counts: str) -> None:
     """Compare ways in which a CPU device's idle threads wait.
 
     They wait alone, and beside a busy process. Also measured are two workers of a parameter server

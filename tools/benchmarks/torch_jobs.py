@@ -174,7 +174,7 @@ def make_ddp(task: str, world_size: int, rank: int = 0, meeting_point: Optional[
 
     def run(steps: int) -> Dict[str, float]:
         for other in others:
-            other.order(steps=steps)
+            other.send(steps=steps)
         return train(steps)
 
     return run

@@ -12,11 +12,15 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from mxnet import nd
 
-from gluonlab.bench.harness.interleaved_rounds import Subject, measure, progress
-from gluonlab.bench.harness.measurement_command import INTERRUPTED, Asked, measurement
+from gluonlab.bench.harness.interleaved_rounds import Subject, measure_subjects, progress_bar
+from gluonlab.bench.harness.measurement_command import (
+    INTERRUPTED,
+    MeasurementOptions,
+    measurement_options,
+)
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.harness.table_format import outcome
-from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.harness.table_format import format_table as as_table
+from gluonlab.bench.harness.table_format import outcome_line
 from gluonlab.bench.worker_main import Job
 from gluonlab.cli.command import command
 from gluonlab.config import TrainConfig
@@ -48,7 +52,7 @@ OF_PROFILE: Mapping[str, Any] = {"model": "lenet", "batch_size": 64}
 def kept(rounds: int) -> List[Series]:
     """Of each training what was promised and, by round, what that brought; and --profile's cost."""
     found = profile_cost(rounds)
-    with progress(len(TRAININGS)) as bar:
+    with progress_bar(len(TRAININGS)) as bar:
         for name, own in TRAININGS.items():
             found += _of(name, {**COMMON, **own}, rounds)
             bar.update()
@@ -61,7 +65,7 @@ def _of(name: str, settings: Dict[str, Any], rounds: int) -> List[Series]:
         return [Series(f"{PROMISED} {name}", name, "times", (), UNADVISED)]
     best = verdict.advice[0]
     changed = {**settings, **best.candidate.settings}
-    both = measure([_subject("before", settings), _subject("after", changed)], rounds)
+    both = measure_subjects([_subject("before", settings), _subject("after", changed)], rounds)
     before, after = (one.rates() for one in both)
     reason = both[0].reason or both[1].reason
     gains = tuple(b / a for a, b in zip(before, after)) if reason is None else ()
@@ -83,7 +87,7 @@ def profile_cost(rounds: int) -> List[Series]:
     trained.record(2)
     seconds: Dict[str, List[float]] = {PLAIN: [], PROFILED: []}
     for _ in range(rounds):
-        seconds[PLAIN].append(window.seconds(RECORDED))
+        seconds[PLAIN].append(window.mean_seconds(RECORDED))
         seconds[PROFILED].append(trained.record(RECORDED).step_s)
         nd.waitall()
     trained.close()
@@ -129,7 +133,7 @@ def text(series: Sequence[Series]) -> str:
     )
     claim = f"{KEPT:.0%} of the promised gain in {OF_TEN} of 10".replace("%", " %")
     shown = f"{good} of {len(TRAININGS)}" if made else None
-    judged = outcome(claim, shown, good >= OF_TEN)
+    judged = outcome_line(claim, shown, good >= OF_TEN)
     return f"{as_table(lines, note)}\n\n{judged}\n{_profile_in_words(series)}"
 
 
@@ -139,7 +143,7 @@ def _profile_in_words(series: Sequence[Series]) -> str:
     longer = median(b / a for a, b in pairs) - 1 if pairs else None
     shown = None if longer is None else f"{longer:.1%}".replace("%", " %")
     claim = f"--profile <= {MOST_PROFILED:.0%} of the steps' time".replace("%", " %")
-    return outcome(claim, shown, longer is not None and longer <= MOST_PROFILED)
+    return outcome_line(claim, shown, longer is not None and longer <= MOST_PROFILED)
 
 
 def make(settings: Dict[str, Any]) -> Job:
@@ -158,13 +162,13 @@ def make(settings: Dict[str, Any]) -> Job:
 
 
 @command("python tools/benchmarks verdict", INTERRUPTED)
-@measurement(ROUNDS)
-def main(asked: Asked) -> None:
+@measurement_options(ROUNDS)
+def main(asked: MeasurementOptions) -> None:
     """Take the advice of study speedup, and measure what it brings.
 
     Does it bring what it promises, in ten trainings? And what does --profile cost the steps that it
     records? Two CPU devices, one thread each; some minutes. A slow result is a result: it does not
     change the exit status.
     """
-    _, record = asked.record(("verdict", {}), kept, list)
-    asked.say(record, text(record.series))
+    _, record = asked.measure_and_record(("verdict", {}), kept, list)
+    asked.print_record(record, text(record.series))

@@ -11,8 +11,8 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 import click
 
 from gluonlab.bench.allreduce.message_sizes import parse_sizes
-from gluonlab.bench.harness.measurement_command import JSON, option
-from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.harness.measurement_command import JSON_OPTION, option
+from gluonlab.bench.harness.table_format import format_table as as_table
 from gluonlab.cli.command import command
 from gluonlab.collectives.named_topologies import GBIT, MOST_HOSTS, NETWORKS, make_topology
 from gluonlab.collectives.topology_file import is_file_name
@@ -254,7 +254,7 @@ def _as_json(rows: Mapping[str, List[Prediction]], assumed: List[str]) -> str:
 @option("--gradients", "SIZE", "of another network, such as 46MB  [default: ResNet-50's, 102.3MB]")
 @option("--step", "MS", "of one GPU alone  [default: as published, for K80, V100 and A100]")
 @option("--out", "FILE", "write the picture, a new file that ends in .svg")
-@JSON
+@JSON_OPTION
 def main(as_json: bool, **options: Optional[str]) -> None:
     """Predict the efficiency of training on 1 to 8 known hosts.
 

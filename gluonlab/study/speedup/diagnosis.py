@@ -25,9 +25,9 @@ from typing import (
     Tuple,
 )
 
-from gluonlab.bench.harness.confidence_interval import Estimate, estimates
-from gluonlab.bench.harness.interleaved_rounds import Timed, time_in_turns
-from gluonlab.bench.harness.machine_info import Others
+from gluonlab.bench.harness.confidence_interval import Estimate, estimate_intervals
+from gluonlab.bench.harness.interleaved_rounds import TimedCall, time_interleaved
+from gluonlab.bench.harness.machine_info import OtherProcessLoad
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.gluon_datasets import resolve_dataset
@@ -378,10 +378,10 @@ def try_candidate(
             if candidate.images_per_copy is not None:
                 single = single_device_config(advised, trainings["advised"])
                 trainings["one"] = _open_training(single, measurement.dataset, strategy, stack)
-            calls: Dict[str, Timed] = {
+            calls: Dict[str, TimedCall] = {
                 name: training.step_window() for name, training in trainings.items()
             }
-            seconds = time_in_turns(calls, ADVICE_ROUNDS, block_s=BLOCK_S)
+            seconds = time_interleaved(calls, ADVICE_ROUNDS, block_s=BLOCK_S)
             images = {name: training.images for name, training in trainings.items()}
     except UsageError as error:
         return TriedAdvice(candidate, reason=str(error))
@@ -414,7 +414,9 @@ def _open_training(
 
 
 def _ratio_estimate(numerators: Sequence[float], denominators: Sequence[float]) -> Estimate:
-    return estimates({"ratio": [a / b for a, b in zip(numerators, denominators)]}, dict)["ratio"]
+    return estimate_intervals({"ratio": [a / b for a, b in zip(numerators, denominators)]}, dict)[
+        "ratio"
+    ]
 
 
 # --- the verdict
@@ -559,13 +561,13 @@ def diagnose(
     line. Raises a UsageError for a config that cannot be trained, and ConfigError for a single
     device.
     """
-    cpu_meter = Others()
+    cpu_meter = OtherProcessLoad()
     config = set_one_thread_per_device(config)
     report_start = partial(say, "measuring a step, part by part")
     measurement = measure_training_step(
         config, resolve_dataset(dataset), strategy, rounds, on_start=report_start
     )
-    diagnosis = diagnose_measurement(measurement, cpu_meter.cores())
+    diagnosis = diagnose_measurement(measurement, cpu_meter.busy_cores())
     if not try_advice:
         return diagnosis
     for candidate in choose_candidates(diagnosis.causes, measurement.facts):
@@ -602,7 +604,7 @@ def diagnose_measurement(measurement: StepMeasurement, other_busy_cores: float =
             "pays": 0.0 if pays is None else 1 / (1 + pays),
         }
 
-    estimates_by_name = estimates(
+    estimates_by_name = estimate_intervals(
         {**differences, windows.ONE_DEVICE: measurement.rounds[windows.ONE_DEVICE]}, compute_numbers
     )
     rates = [
@@ -611,7 +613,7 @@ def diagnose_measurement(measurement: StepMeasurement, other_busy_cores: float =
             measurement.rounds[windows.ONE_DEVICE], measurement.rounds[windows.STEP]
         )
     ]
-    speed_up = estimates({"rate": rates}, dict)["rate"]
+    speed_up = estimate_intervals({"rate": rates}, dict)["rate"]
     shares = _select_prefix(estimates_by_name, "part ")
     overheads = _select_prefix(estimates_by_name, "cause ")
     singles = single_device_seconds({name: median(values) for name, values in differences.items()})

@@ -17,7 +17,7 @@ from typing import Any, Callable, Collection, Dict, List, NamedTuple, Optional, 
 
 from mxnet import nd
 
-from gluonlab.bench.harness.interleaved_rounds import Timed, time_in_turns
+from gluonlab.bench.harness.interleaved_rounds import TimedCall, time_interleaved
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, ReadAheadSplit
@@ -164,7 +164,7 @@ def measure_training_step(
         )
         stack.callback(single.close)
         gated = _gated_windows(training)
-        calls: Dict[str, Timed] = {
+        calls: Dict[str, TimedCall] = {
             windows.ONE_DEVICE: single.step_window(),
             windows.STEP: training.step_window(),
             windows.SAME_BATCH: training.repeat_step,
@@ -182,7 +182,7 @@ def measure_training_step(
             blocked_seconds.append(_blocked_seconds(phase_costs))
             on_round()
 
-        seconds = time_in_turns(calls, rounds, done=record_host_times, block_s=BLOCK_S)
+        seconds = time_interleaved(calls, rounds, on_round=record_host_times, block_s=BLOCK_S)
         waits = gated[windows.WITHOUT_HOST].waits
         seconds[windows.QUEUED] = queue_seconds
         seconds[windows.BLOCKED] = [
@@ -264,7 +264,7 @@ def _gated_windows(training: MeasuredTraining) -> Dict[str, GatedWindow]:
     return windows_by_name
 
 
-def _isolated_windows(training: MeasuredTraining) -> Dict[str, Timed]:
+def _isolated_windows(training: MeasuredTraining) -> Dict[str, TimedCall]:
     """Return the parts of a step that are repeated without the others."""
     batch, passes = training.batch, (FORWARD, BACKWARD, STAGES)
     return {
@@ -481,7 +481,7 @@ class StreamedWindow:
         self._queue = queue
         self._ahead = trained.ahead
 
-    def seconds(self, repeat: int) -> float:
+    def mean_seconds(self, repeat: int) -> float:
         """Return the mean seconds of ``repeat`` steps, or of more if the loader has prefetched
         many.
         """
@@ -498,7 +498,7 @@ class ZeroGradientWindow:
         self._updates = getattr(strategy, "trainer", None) or strategy.updates
         self._copies, self._queue = range(len(strategy.inputs)), queue
 
-    def seconds(self, repeat: int) -> float:
+    def mean_seconds(self, repeat: int) -> float:
         """Return the mean seconds of ``repeat`` calls."""
         self._updates.zero_grad(self._copies)
         return _mean_seconds(self._queue, repeat)
@@ -517,7 +517,7 @@ class GatedWindow:
         self.last: Any = None  # the return value of the last ``queue``
         self.waits = False  # whether the host waits for the devices within a step
 
-    def seconds(self, repeat: int) -> float:
+    def mean_seconds(self, repeat: int) -> float:
         """Return the mean seconds of a step, of MIN_GATED_STEPS to MAX_GATED_STEPS steps."""
         if not self._patience_s:
             self._measure_ungated(1)  # it binds and allocates

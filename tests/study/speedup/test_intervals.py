@@ -54,7 +54,7 @@ def test_without_noise_the_batch_that_pays_is_where_both_lines_meet(one, passes,
     fixed = share * passes
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
-            confidence_interval, "DRAWS", 40
+            confidence_interval, "BOOTSTRAP_DRAWS", 40
         )  # rounds are alike, and so is whatever is drawn
         found = diagnose_measurement(measured(one, passes, fixed, sums))
     slope = (passes - fixed) / 8

@@ -117,7 +117,7 @@ def test_what_is_expected_of_a_batch_counts_a_copys_images(one, several, copies,
         patched.setattr(diagnosis, "_open_training", lambda *_: way)
         patched.setattr(diagnosis, "single_device_config", lambda *_: None)
         seconds = {name: [1.0] * 5 for name in ("present", "advised", "one")}
-        patched.setattr(diagnosis, "time_in_turns", lambda *_, **__: seconds)
+        patched.setattr(diagnosis, "time_interleaved", lambda *_, **__: seconds)
         candidate = Candidate({"batch_size": each}, each)
         expected = diagnosis.try_candidate(TrainConfig(), found, solved, candidate, None).expected
     of_all = copies * each / several.seconds(copies * each / devices)
