@@ -161,13 +161,13 @@ def threads_table(record):
     heads = ["images/s, and as a multiple of OpenMP's as it comes"]
     heads += [
         f"{NETWORKS[network]} {COMPANY[company]}"
-        for network, company in map(str.split, threads.columns())
+        for network, company in map(str.split, threads.column_names())
     ]
     rows = threads.make_rows(record.series)
     cells = [
         [
             THREADS.get(row.name, row.label),
-            *(_threads_cell(row, name) for name in threads.columns()),
+            *(_threads_cell(row, name) for name in threads.column_names()),
         ]
         for row in rows
     ]
@@ -243,7 +243,7 @@ SPLITS = {
     "one": "one device",
     "gpipe": "pipeline, `gpipe`",
     "1f1b": "pipeline, `1f1b`",
-    "interleaved": "pipeline, `rounds_text`",
+    "interleaved": "pipeline, `interleaved`",
 }
 
 
@@ -289,8 +289,8 @@ def checkpoints_table(record):
             [
                 CHECKPOINTS.get(row.name, f"`{checkpoints.LABELS[row.name]}`"),
                 f"{row.step_s * 1e3:.1f} ms",
-                checkpoints.percent(row.longer),
-                row.interval,
+                checkpoints.format_percent(row.relative_overhead),
+                row.overhead_interval,
             ]
             for row in checkpoints.make_rows(record.series)
             if row.step_s is not None

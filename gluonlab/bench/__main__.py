@@ -40,7 +40,12 @@ from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
 @option("--gpus", "N,N", "numbers of devices of each process", _scaling.DEVICES)
 @option("--backends", "NAMES", "what carries the sums between them", ",".join(BACKENDS))
 def scaling_command(
-    asked: MeasurementOptions, network: str, scaling: str, processes: str, gpus: str, backends: str
+    run_options: MeasurementOptions,
+    network: str,
+    scaling: str,
+    processes: str,
+    gpus: str,
+    backends: str,
 ) -> None:
     """Measure the same training by more devices and more processes.
 
@@ -51,9 +56,9 @@ def scaling_command(
     options["backends"] = backends
     ways = _scaling.parse_layouts(options)
     measured = partial(measure_subjects, _scaling.make_subjects(network, ways))
-    _, record = asked.measure_and_record(("scaling", options), measured, image_rates)
-    asked.print_record(
-        record, _scaling.format_results(network, scaling, ways, record.series, asked.rounds)
+    _, record = run_options.measure_and_record(("scaling", options), measured, image_rates)
+    run_options.print_record(
+        record, _scaling.format_results(network, scaling, ways, record.series, run_options.rounds)
     )
 
 
@@ -68,7 +73,7 @@ def scaling_command(
 )
 @DEVICES_OPTION
 def splits_command(
-    asked: MeasurementOptions, network: str, microbatches: str, devices: Optional[str]
+    run_options: MeasurementOptions, network: str, microbatches: str, devices: Optional[str]
 ) -> None:
     """Measure a network under each split: time, bytes and bubbles.
 
@@ -84,10 +89,12 @@ def splits_command(
     on = cpu_devices(_splits.DEFAULT_DEVICES) if devices is None else find_measured_devices(devices)
     count = _measure.check_devices(on)
     title = ("splits", {"network": network, "microbatches": parts, **on.record_options()})
-    found, record = asked.measure_and_record(
+    found, record = run_options.measure_and_record(
         title, partial(_measure.measure_splits, task, on, count, parts), list
     )
-    asked.print_record(record, _splits.format_results(found, task, parts, asked.rounds), on)
+    run_options.print_record(
+        record, _splits.format_results(found, task, parts, run_options.rounds), on
+    )
 
 
 @command(
@@ -127,8 +134,8 @@ def pipeline_command(as_json: bool, **options: Optional[str]) -> None:
     --devices 4 --microbatches 8
     --draw 1f1b --devices 4 --microbatches 8 --out 1f1b.html
     """
-    asked = {name: value for name, value in options.items() if value is not None}
-    click.echo(_pipeline.pipeline_text({**asked, **({"json": True} if as_json else {})}))
+    given = {name: value for name, value in options.items() if value is not None}
+    click.echo(_pipeline.pipeline_text({**given, **({"json": True} if as_json else {})}))
 
 
 COMMANDS: Dict[str, click.Command] = {

@@ -35,61 +35,64 @@ COLUMN_NOTES = (
 )
 
 
-def pipeline_text(asked: CommandOptions) -> str:
+def pipeline_text(options: CommandOptions) -> str:
     """Return the text to print. Raises a UsageError for impossible values."""
-    if "draw" in asked:
-        if "json" in asked:
+    if "draw" in options:
+        if "json" in options:
             raise ConfigError("--json has no effect with --draw: leave it out")
-        return _draw_schedule(asked)
+        return _draw_schedule(options)
     for name in ("out", "language"):
-        if name in asked:
+        if name in options:
             raise ConfigError(f"--{name} is for a drawing: give --draw SCHEDULE, or leave it out")
-    return _price_all_schedules(asked)
+    return _price_all_schedules(options)
 
 
-def _draw_schedule(asked: CommandOptions) -> str:
+def _draw_schedule(options: CommandOptions) -> str:
     from gluonlab.parallel.pipeline.render import as_svg, as_text, draw
 
-    name = asked["draw"]
+    name = options["draw"]
     if name not in SCHEDULES:
         raise ConfigError(unknown("pipeline schedule", name, SCHEDULES))
-    schedule, costs_of = _make_schedule(asked, name), _parse_costs(asked)
+    schedule, costs_of = _make_schedule(options, name), _parse_costs(options)
     costs = costs_of(schedule)
     if costs is None:
-        raise _stage_count_error(asked, schedule)
+        raise _stage_count_error(options, schedule)
     timeline = price(schedule, costs)
     drawing = ScheduleDrawing(
         text=lambda: as_text(schedule, timeline),
         picture=lambda: as_svg(schedule, timeline),
         page=lambda language: draw(schedule, costs_of, language=language),
     )
-    return output_drawing(drawing, asked.get("out"), asked.get("language"))
+    return output_drawing(drawing, options.get("out"), options.get("language"))
 
 
-def _price_all_schedules(asked: CommandOptions) -> str:
-    schedules, costs_of = [_make_schedule(asked, name) for name in SCHEDULES], _parse_costs(asked)
+def _price_all_schedules(options: CommandOptions) -> str:
+    schedules, costs_of = (
+        [_make_schedule(options, name) for name in SCHEDULES],
+        _parse_costs(options),
+    )
     rows = []
     for schedule in schedules:
         costs = costs_of(schedule)
         if costs is not None:
             rows.append(_PriceRow(schedule, price(schedule, costs)))
     if not rows:
-        raise _stage_count_error(asked, schedules[0])
-    if "json" in asked:
+        raise _stage_count_error(options, schedules[0])
+    if "json" in options:
         return json_text({"rows": [row.as_json() for row in rows]})
     return _format_prices(rows)
 
 
-def _make_schedule(asked: CommandOptions, name: str) -> PipelineSchedule:
+def _make_schedule(options: CommandOptions, name: str) -> PipelineSchedule:
     """Return the schedule of this name with the requested sizes."""
-    devices = count_devices(asked["devices"]) if "devices" in asked else DEFAULT_DEVICES
+    devices = count_devices(options["devices"]) if "devices" in options else DEFAULT_DEVICES
     parse_count = whole(1, MAX_COUNT)
-    microbatches = parse_count("--microbatches", asked.get("microbatches", DEFAULT_MICROBATCHES))
+    microbatches = parse_count("--microbatches", options.get("microbatches", DEFAULT_MICROBATCHES))
     stages_per_device = INTERLEAVED_STAGES if name == "interleaved" else 1
-    if "stages_per_device" in asked:
-        requested_stages = parse_count("--stages-per-device", asked["stages_per_device"])
+    if "stages_per_device" in options:
+        requested_stages = parse_count("--stages-per-device", options["stages_per_device"])
         # with all schedules, it is for the one that knows what to do with several
-        stages_per_device = requested_stages if name in ("interleaved", asked.get("draw")) else 1
+        stages_per_device = requested_stages if name in ("interleaved", options.get("draw")) else 1
     if devices * stages_per_device * microbatches > MAX_STAGE_MICROBATCHES:
         raise ConfigError(
             f"{name} on {devices} devices has {devices * stages_per_device} stages "
@@ -99,11 +102,11 @@ def _make_schedule(asked: CommandOptions, name: str) -> PipelineSchedule:
     return make_pipeline(name, devices, microbatches, stages_per_device)
 
 
-def _parse_costs(asked: CommandOptions) -> CostsOf:
+def _parse_costs(options: CommandOptions) -> CostsOf:
     """Return a function from a schedule to its costs, or to None for another number of stages."""
-    if "costs" not in asked:
+    if "costs" not in options:
         return equal_shares
-    stage_costs = [_parse_stage_cost(part) for part in asked["costs"].split("/")]
+    stage_costs = [_parse_stage_cost(part) for part in options["costs"].split("/")]
 
     def costs_of(schedule: PipelineSchedule) -> Optional[Costs]:
         schedule_costs = stage_costs
@@ -148,8 +151,8 @@ def _parse_stage_cost(part: str) -> _StageCost:
     )
 
 
-def _stage_count_error(asked: CommandOptions, schedule: PipelineSchedule) -> ConfigError:
-    stages = len(asked["costs"].split("/"))
+def _stage_count_error(options: CommandOptions, schedule: PipelineSchedule) -> ConfigError:
+    stages = len(options["costs"].split("/"))
     return ConfigError(
         f"--costs gives those of {stages} stages, and {schedule.name} has {schedule.stages}: give "
         "one for each stage, or one for all"

@@ -135,7 +135,7 @@ def test_the_first_losses_of_an_optimized_network_are_those_of_the_plain_one(nam
     [ctx] = find_devices("cpu*1", threads=1)
     plain, optimized = (optimize_job.first_losses(small(name), ctx, how) for how in (False, True))
     assert len(set(plain)) > 1  # it learns
-    optimize_job.check(NETWORKS[name], plain, optimized)
+    optimize_job.check_same_losses(NETWORKS[name], plain, optimized)
     net = optimize_job.NETWORKS[NETWORKS[name].network]()
     net.initialize(ctx=ctx)
     assert optimize(net, small(name).batch)
@@ -208,7 +208,7 @@ def test_a_reader_counts_whole_epochs(folder, reader):
 @pytest.mark.torch
 def test_pytorch_trains_alone_and_as_two_processes_and_reads_images(tmp_path, folder):
     for name in ("torch-eager", "torch-ddp"):
-        [subject] = [subject for subject in peers.lenet() if subject.name == name]
+        [subject] = [subject for subject in peers.lenet_subjects() if subject.name == name]
         with started(subject, tmp_path) as worker:
             # log(10) for ten classes that nothing tells apart
             assert 2.2 < worker.ask({"steps": 2}, 60)["loss"] < 2.5
@@ -225,26 +225,26 @@ def test_checkpoints_are_on_disk_at_the_end_of_a_block_and_checks_find_replicas_
     tiny = Task("LeNet 28x28", "lenet", (1, 28, 28), 4)
     with ExitStack() as stack:
         on = find_measured_devices(named(2)).device_spec(2)
-        ways = dict(checkpoints.make_ways(tiny, on, 1, tmp_path, stack))
+        ways = dict(checkpoints.make_runs(tiny, on, 1, tmp_path, stack))
         way = ways[checkpoints.CHECKPOINTS]
         for block in range(2):
-            way.block()
+            way.train_block()
             found = checkpoint.newest(way.run.path)
             assert found.damaged == []
             assert found.checkpoint.step == checkpoints.MIDDLE + checkpoints.EVERY * block
             assert len(checkpoint.checkpoints(way.run.path)) == block + 1
-        ways[checkpoints.FILES].block()
+        ways[checkpoints.FILES].train_block()
         files = {path.name for path in (tmp_path / checkpoints.FILES).iterdir()}
         assert {"net.params", "trainer.states"} <= files
         params = ways[checkpoints.NONE].strategy.net.collect_params().values()
         drifted = next(iter(params)).list_data()[1]
         drifted[:] = drifted + 1
         nd.waitall()
-        ways[checkpoints.NONE].block()
+        ways[checkpoints.NONE].train_block()
         for every in (10, 1):
             first = every * (checkpoints.MIDDLE // every + 1)  # not at the end of an epoch
             with pytest.raises(DriftError, match=f"after step {first}[;,]"):
-                ways[checkpoints.check_name(every)].block()
+                ways[checkpoints.check_name(every)].train_block()
 
 
 # --- processes that compute meanwhile

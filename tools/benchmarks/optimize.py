@@ -1,4 +1,4 @@
-"""Images/s of tutorials' networks as they are and optimized, in turns, and the ratio of both."""
+"""Benchmark of gluonlab.optimize: images/s of tutorials' networks before and after, interleaved."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import partial
 from statistics import median
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
-from benchmarks.benchmark import Benchmark, Beside, in_turns
-from benchmarks.rates import Ratio, of_pairs
+from benchmarks.benchmark import Benchmark, OtherCheckout, beside_options
+from benchmarks.rates import Ratio, paired_ratio
 from gluonlab.bench.harness import table_format as texts
 from gluonlab.bench.harness.interleaved_rounds import Subject, image_rates, measure_subjects
 from gluonlab.bench.harness.measurement_command import (
@@ -23,8 +23,8 @@ from gluonlab.cli.command import command
 class Task(NamedTuple):
     """A network, and random images for it.
 
-    ``network``: the function of `benchmarks.optimize_job`. ``batch``: the shape
-    (n, C, H, W) of a batch. ``batches``: how many there are. ``learning_rate``: the tutorial's.
+    ``network``: the function of `benchmarks.optimize_job`. ``batch``: the shape (n, C, H, W) of a
+    batch. ``batches``: their number. ``learning_rate``: the tutorial's.
     """
 
     title: str
@@ -48,7 +48,7 @@ TASKS = {
 ROUNDS = 9
 START_TIMEOUT_S = 240.0  # a network is trained for some steps before, as it is and optimized
 PLAIN, OPTIMIZED = "plain", "optimized"
-LABELS = 28  # columns
+LABEL_WIDTH = 28  # columns
 _NOTE = (
     "One CPU device with one thread, a plain Gluon loop, {rounds}. images/s: medians. "
     "faster by: optimized over plain, the median of the rounds' ratios, with its 95 % interval."
@@ -56,7 +56,7 @@ _NOTE = (
 
 
 @dataclass(frozen=True)
-class Row:
+class OptimizeRow:
     """Images/s of a network, medians over the rounds, or the ``reason`` for none."""
 
     name: str
@@ -89,38 +89,38 @@ def ours() -> List[Subject]:
     return [subject for subject in subjects() if subject.options["optimized"]]
 
 
-def make_rows(found: Sequence[Series]) -> List[Row]:
+def make_rows(series: Sequence[Series]) -> List[OptimizeRow]:
     """Return the table's numbers."""
-    by_name = {one.name: one for one in found}
+    by_name = {item.name: item for item in series}
     return [
-        _row(name, by_name[f"{name} {PLAIN}"], by_name[f"{name} {OPTIMIZED}"])
+        _optimize_row(name, by_name[f"{name} {PLAIN}"], by_name[f"{name} {OPTIMIZED}"])
         for name in TASKS
         if f"{name} {PLAIN}" in by_name and f"{name} {OPTIMIZED}" in by_name
     ]
 
 
-def _row(name: str, plain: Series, optimized: Series) -> Row:
+def _optimize_row(name: str, plain: Series, optimized: Series) -> OptimizeRow:
     size, _, height, width = TASKS[name].batch
     head = (name, TASKS[name].title, f"{size} of {height}x{width}")
     if not (plain.values and optimized.values):
-        return Row(*head, reason=plain.reason or optimized.reason)
-    return Row(
+        return OptimizeRow(*head, reason=plain.reason or optimized.reason)
+    return OptimizeRow(
         *head,
         median(plain.values),
         median(optimized.values),
-        of_pairs(optimized.values, plain.values),
+        paired_ratio(optimized.values, plain.values),
     )
 
 
 def text(record: Record) -> str:
     """Return the table as text."""
-    heading = f"{'':<{LABELS}}{'batch':>11}{'plain':>9}{'optimized':>11}  faster by"
-    lines = [heading, *map(_line, make_rows(record.series))]
+    heading = f"{'':<{LABEL_WIDTH}}{'batch':>11}{'plain':>9}{'optimized':>11}  faster by"
+    lines = [heading, *map(_format_row, make_rows(record.series))]
     return texts.format_table(lines, _NOTE.format(rounds=texts.rounds_text(record.rounds)))
 
 
-def _line(row: Row) -> str:
-    head = f"{row.label:<{LABELS}}{row.batch:>11}"
+def _format_row(row: OptimizeRow) -> str:
+    head = f"{row.label:<{LABEL_WIDTH}}{row.batch:>11}"
     if row.plain is None:
         return texts.missing_row(f"{head}  ", row.reason)
     return f"{head}{row.plain:>9,.0f}{row.optimized:>11,.0f}  {row.faster}"
@@ -128,8 +128,8 @@ def _line(row: Row) -> str:
 
 @command("python tools/benchmarks optimize", INTERRUPTED)
 @measurement_options(ROUNDS)
-@in_turns
-def main(asked: MeasurementOptions, beside: Optional[Beside]) -> None:
+@beside_options
+def main(run_options: MeasurementOptions, beside: Optional[OtherCheckout]) -> None:
     """Measure tutorials' networks before and after gluonlab.optimize.
 
     They train on one CPU device with one thread. The losses of the first steps are compared, and a
@@ -138,4 +138,4 @@ def main(asked: MeasurementOptions, beside: Optional[Beside]) -> None:
     """
     Benchmark(
         ("optimize", {}), partial(measure_subjects, subjects()), ours(), image_rates, text
-    ).run(asked, beside)
+    ).run(run_options, beside)

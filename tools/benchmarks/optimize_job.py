@@ -1,4 +1,4 @@
-"""Training of a tutorial's network by a plain Gluon loop, on one CPU device with one thread."""
+"""Worker job that trains a tutorial's network by a plain Gluon loop on one CPU device."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def nin() -> nn.HybridSequential:
 
 
 class Inception(gluon.HybridBlock):  # type: ignore[misc]
-    """Four paths, whose channels are concatenated."""
+    """A block of four paths, whose channels are concatenated."""
 
     def __init__(self, c1: int, c2: Tuple[int, int], c3: Tuple[int, int], c4: int) -> None:
         super().__init__()
@@ -117,11 +117,11 @@ class Inception(gluon.HybridBlock):  # type: ignore[misc]
             )
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
-        """Return the outputs of all paths, side by side."""
+        """Return the concatenated outputs of all paths."""
         return F.concat(self.p1(x), self.p2(x), self.p3(x), self.p4(x), dim=1)
 
 
-def _halved() -> nn.MaxPool2D:
+def _halving_pool() -> nn.MaxPool2D:
     return nn.MaxPool2D(pool_size=3, strides=2, padding=1)
 
 
@@ -129,19 +129,19 @@ def googlenet() -> nn.HybridSequential:
     """Return d2l's GoogLeNet: nine Inception blocks."""
     return _sequence(
         nn.Conv2D(64, kernel_size=7, strides=2, padding=3, activation="relu"),
-        _halved(),
+        _halving_pool(),
         nn.Conv2D(64, kernel_size=1, activation="relu"),
         nn.Conv2D(192, kernel_size=3, padding=1, activation="relu"),
-        _halved(),
+        _halving_pool(),
         Inception(64, (96, 128), (16, 32), 32),
         Inception(128, (128, 192), (32, 96), 64),
-        _halved(),
+        _halving_pool(),
         Inception(192, (96, 208), (16, 48), 64),
         Inception(160, (112, 224), (24, 64), 64),
         Inception(128, (128, 256), (24, 64), 64),
         Inception(112, (144, 288), (32, 64), 64),
         Inception(256, (160, 320), (32, 128), 128),
-        _halved(),
+        _halving_pool(),
         Inception(256, (160, 320), (32, 128), 128),
         Inception(384, (192, 384), (48, 128), 128),
         nn.GlobalAvgPool2D(),
@@ -153,12 +153,12 @@ NETWORKS = {
     made.__name__: made for made in (mnist_cnn, lenet, lenet_with_batch_norm, nin, googlenet)
 }
 SEED = 0
-CHECKED = 4  # steps whose losses are compared
+CHECKED_STEPS = 4  # steps whose losses are compared
 TOLERANCE = 1e-4  # relative: rewrites change rounding errors only
 
 
 class Training:
-    """A network, its data and its optimizer. Each has the same first parameters and batches.
+    """A network, its data and its optimizer, with the same first parameters and batches each time.
 
     Args:
         task: the network and its images, which are random, as are the labels.
@@ -206,15 +206,15 @@ def make(network: str, optimized: bool) -> Job:
     task = TASKS[network]
     [ctx] = find_devices("cpu*1", threads=1)
     if optimized:
-        check(task, first_losses(task, ctx, False), first_losses(task, ctx, True))
+        check_same_losses(task, first_losses(task, ctx, False), first_losses(task, ctx, True))
     training = Training(task, ctx, optimized)
 
     def run(steps: int) -> Dict[str, float]:
-        began = time.perf_counter()
+        started = time.perf_counter()
         for _ in range(steps):
             training.step()
         nd.waitall()
-        return {"seconds": time.perf_counter() - began}
+        return {"seconds": time.perf_counter() - started}
 
     return run
 
@@ -222,10 +222,10 @@ def make(network: str, optimized: bool) -> Job:
 def first_losses(task: Task, ctx: mx.Context, optimized: bool) -> List[float]:
     """Return the mean losses of the first steps of a training."""
     training = Training(task, ctx, optimized)
-    return [float(training.step().mean().asscalar()) for _ in range(CHECKED)]
+    return [float(training.step().mean().asscalar()) for _ in range(CHECKED_STEPS)]
 
 
-def check(task: Task, plain: List[float], optimized: List[float]) -> None:
+def check_same_losses(task: Task, plain: List[float], optimized: List[float]) -> None:
     """Raise RunError if the losses differ by more than rounding errors."""
     if not np.allclose(optimized, plain, rtol=TOLERANCE, atol=0):
         raise RunError(

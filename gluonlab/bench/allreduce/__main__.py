@@ -116,8 +116,8 @@ def allreduce_command(as_json: bool, **options: Any) -> None:
     """
     from gluonlab.bench.allreduce.modes import run_mode  # --help needs no numpy
 
-    asked = {name: value for name, value in options.items() if value is not None}
-    text, failure = run_mode({**asked, **({"json": True} if as_json else {})})
+    given = {name: value for name, value in options.items() if value is not None}
+    text, failure = run_mode({**given, **({"json": True} if as_json else {})})
     click.echo(text)
     if failure:
         raise RunError(failure)

@@ -516,33 +516,33 @@ class AllreduceMeasurement(NamedTuple):
 
 
 def measure_by_options(
-    asked: CommandOptions, schedules_alone: bool = False
+    options: CommandOptions, schedules_alone: bool = False
 ) -> AllreduceMeasurement:
     """Run the measurement that the options request. Raises a UsageError for impossible ones.
 
     ``schedules_alone``: measure only auto, every algorithm with its defaults, and those made for
     the links, without MXNet's stores.
     """
-    sizes = parse_sizes(asked.get("sizes", DEFAULT_SIZES))
-    counts = [name for name in ("arrays", "repeat", "rounds") if name in asked]
-    numbers = {name: whole(1)(option_name(name), asked[name]) for name in counts}
-    names = parse_algorithms(asked.get("algorithms", "all"), CHOICES)
-    dtype = asked.get("dtype", DTYPES[0])
+    sizes = parse_sizes(options.get("sizes", DEFAULT_SIZES))
+    counts = [name for name in ("arrays", "repeat", "rounds") if name in options]
+    numbers = {name: whole(1)(option_name(name), options[name]) for name in counts}
+    names = parse_algorithms(options.get("algorithms", "all"), CHOICES)
+    dtype = options.get("dtype", DTYPES[0])
     if dtype not in DTYPES:
         raise ConfigError(unknown("dtype", dtype, DTYPES))
-    ctxs = devices(asked.get("devices", DEFAULT_DEVICES))
-    topology = ground_of(ctxs, asked.get("topology")).topology
+    ctxs = devices(options.get("devices", DEFAULT_DEVICES))
+    topology = ground_of(ctxs, options.get("topology")).topology
     auto = None
     if AUTO in (names or ([AUTO] if schedules_alone or len(ctxs) <= MOST_DEVICES else [])):
-        auto = ForLinksKVStore(AUTO, asked.get("topology")).schedules(ctxs)
+        auto = ForLinksKVStore(AUTO, options.get("topology")).schedules(ctxs)
     known = (*FOR_LINKS, *ALGORITHMS)
     scheduled = None if names is None else [name for name in names if name in known]
     on = auto.topology if auto and schedules_alone else topology
-    plans = make_plans(scheduled, len(ctxs), asked.get("chunks"), asked.get("groups"), on)
+    plans = make_plans(scheduled, len(ctxs), options.get("chunks"), options.get("groups"), on)
     plans += [make_auto_plan(auto)] if auto else []
     others = [] if schedules_alone else names
     variants = make_variants(others, plans, ctxs, numbers.get("arrays", 1))
-    backends = _parse_processes(asked, ctxs, dtype)
+    backends = _parse_processes(options, ctxs, dtype)
     session = MeasurementSession()
     with start_process_groups(backends, len(ctxs)) as processes:
         report = measure(
@@ -552,17 +552,17 @@ def measure_by_options(
     return AllreduceMeasurement(ctxs, topology, plans, report, auto)
 
 
-def _parse_processes(asked: CommandOptions, ctxs: Sequence[Any], dtype: str) -> List[str]:
+def _parse_processes(options: CommandOptions, ctxs: Sequence[Any], dtype: str) -> List[str]:
     """Return the backends of --processes. Raises ConfigError for options that processes do not
     support.
     """
-    if "processes" not in asked:
+    if "processes" not in options:
         return []
-    names = parse_backends(asked["processes"])
+    names = parse_backends(options["processes"])
     if dtype != "float32" or ctxs[0].device_type != "cpu" or len(ctxs) < 2:
         raise ConfigError(
-            f"--processes {asked['processes']}: processes sum float32 on CPU devices, one in each: "
-            "give two or more with --devices cpu*N, and leave --dtype out"
+            f"--processes {options['processes']}: processes sum float32 on CPU devices, "
+            "one in each: give two or more with --devices cpu*N, and leave --dtype out"
         )
     return names
 

@@ -63,21 +63,21 @@ class ModeOutput(NamedTuple):
     failure: Optional[str] = None
 
 
-def run_mode(asked: Dict[str, Any]) -> ModeOutput:
+def run_mode(options: Dict[str, Any]) -> ModeOutput:
     """Run the mode that the given options select.
 
     Raises a UsageError for impossible values, and for options that do not belong together.
     """
-    mode = next((mode for mode in (DRAW, CHOOSE, SIMULATE, SYNTHESISE) if mode in asked), MEASURE)
-    _check_mode_options(asked, mode, MODE_OPTIONS[mode])
-    if mode == CHOOSE and SIMULATE in asked:
-        _check_mode_options(asked, SIMULATE, MODE_OPTIONS[CHOOSE] - MEASURING_OPTIONS)
-    if "chunks" in asked:
-        asked["chunks"] = whole(1, MAX_CHUNKS)("--chunks", asked["chunks"])
-    if "groups" in asked:
-        asked["groups"] = parse_groups(asked["groups"])
-    if "plot" in asked:
-        check_new("--plot", Path(asked["plot"]))
+    mode = next((mode for mode in (DRAW, CHOOSE, SIMULATE, SYNTHESISE) if mode in options), MEASURE)
+    _check_mode_options(options, mode, MODE_OPTIONS[mode])
+    if mode == CHOOSE and SIMULATE in options:
+        _check_mode_options(options, SIMULATE, MODE_OPTIONS[CHOOSE] - MEASURING_OPTIONS)
+    if "chunks" in options:
+        options["chunks"] = whole(1, MAX_CHUNKS)("--chunks", options["chunks"])
+    if "groups" in options:
+        options["groups"] = parse_groups(options["groups"])
+    if "plot" in options:
+        check_new("--plot", Path(options["plot"]))
     modes = {
         DRAW: _draw_schedule,
         CHOOSE: _show_choices,
@@ -85,12 +85,12 @@ def run_mode(asked: Dict[str, Any]) -> ModeOutput:
         SYNTHESISE: _search_schedules,
         MEASURE: _measure_algorithms,
     }
-    return modes[mode](asked)
+    return modes[mode](options)
 
 
-def _check_mode_options(asked: CommandOptions, mode: str, known: AbstractSet[str]) -> None:
+def _check_mode_options(options: CommandOptions, mode: str, known: AbstractSet[str]) -> None:
     """Raise ConfigError for an option that has no effect in a mode."""
-    for name in asked:
+    for name in options:
         if name not in known:
             condition = "when measuring" if mode == MEASURE else f"with {option_name(mode)}"
             owners = [
@@ -100,18 +100,18 @@ def _check_mode_options(asked: CommandOptions, mode: str, known: AbstractSet[str
             raise ConfigError(f"{option_name(name)} has no effect {condition}{hint}: leave it out")
 
 
-def _draw_schedule(asked: CommandOptions) -> ModeOutput:
+def _draw_schedule(options: CommandOptions) -> ModeOutput:
     from gluonlab.collectives.render import as_page, as_svg, as_text, draw
 
-    if "topology" in asked and "out" in asked and asked["draw"] not in FOR_LINKS:
+    if "topology" in options and "out" in options and options["draw"] not in FOR_LINKS:
         raise ConfigError(
             "--topology has no effect on pages and pictures, it prices what --draw prints as text: "
             "leave out --topology or --out"
         )
-    name, world_size = asked["draw"], _parse_world_size(asked)
-    topology = make_topology(asked["topology"], world_size) if "topology" in asked else None
+    name, world_size = options["draw"], _parse_world_size(options)
+    topology = make_topology(options["topology"], world_size) if "topology" in options else None
     world_size = topology.world_size if topology else world_size or DRAWN_DEVICES
-    cuts: Dict[str, Any] = {option: asked.get(option) for option in ("chunks", "groups")}
+    cuts: Dict[str, Any] = {option: options.get(option) for option in ("chunks", "groups")}
 
     def make_drawn_schedule() -> Schedule:
         if name in FOR_LINKS:
@@ -133,7 +133,7 @@ def _draw_schedule(asked: CommandOptions) -> ModeOutput:
         picture=lambda: as_svg(make_drawn_schedule()),
         page=page,
     )
-    return ModeOutput(output_drawing(drawing, asked.get("out"), asked.get("language")))
+    return ModeOutput(output_drawing(drawing, options.get("out"), options.get("language")))
 
 
 def _make_link_aware_schedule(
@@ -156,94 +156,94 @@ def _price_tables(plan: NamedSchedule, topology: Topology) -> List[str]:
     ]
 
 
-def _parse_world_size(asked: CommandOptions) -> Optional[int]:
+def _parse_world_size(options: CommandOptions) -> Optional[int]:
     """Return the number of devices that --devices names, or None."""
-    return count_devices(asked["devices"]) if "devices" in asked else None
+    return count_devices(options["devices"]) if "devices" in options else None
 
 
-def _price_algorithms(asked: CommandOptions) -> ModeOutput:
-    if "hosts" in asked:
-        return _price_hosts(asked)
-    topology = make_topology(asked["simulate"], _parse_world_size(asked))
-    sizes, world_size = parse_sizes(asked.get("sizes", DEFAULT_SIZES)), topology.world_size
-    names = parse_algorithms(asked.get("algorithms", "all"), [*FOR_LINKS, *ALGORITHMS])
-    plans = make_plans(names, world_size, asked.get("chunks"), asked.get("groups"), topology)
+def _price_algorithms(options: CommandOptions) -> ModeOutput:
+    if "hosts" in options:
+        return _price_hosts(options)
+    topology = make_topology(options["simulate"], _parse_world_size(options))
+    sizes, world_size = parse_sizes(options.get("sizes", DEFAULT_SIZES)), topology.world_size
+    names = parse_algorithms(options.get("algorithms", "all"), [*FOR_LINKS, *ALGORITHMS])
+    plans = make_plans(names, world_size, options.get("chunks"), options.get("groups"), topology)
     if AUTO in (names or ([AUTO] if world_size <= MOST_DEVICES else [])):
         plans.append(make_auto_plan(make_for_links(AUTO, topology, world_size)))
     rows = prices.price_schedules(topology, plans, sizes)
     _save_plot(
-        asked, rows, world_size, f"allreduce on {topology.name}, {world_size} devices: prices"
+        options, rows, world_size, f"allreduce on {topology.name}, {world_size} devices: prices"
     )
-    if "json" in asked:
+    if "json" in options:
         head = {"topology": topology.name, "world_size": world_size, "note": topology.note}
         return ModeOutput(json_text({**head, **_rows_to_json(plans, rows)}))
-    if len(sizes) > 1 and "all" not in asked:
+    if len(sizes) > 1 and "all" not in options:
         return ModeOutput(prices.cheapest_table(rows, topology))
     return ModeOutput(prices.price_table(rows, topology, describe_orders(plans, topology)))
 
 
-def _price_hosts(asked: CommandOptions) -> ModeOutput:
-    for name in sorted({"all", "devices", "chunks", "groups"} & set(asked)):
+def _price_hosts(options: CommandOptions) -> ModeOutput:
+    for name in sorted({"all", "devices", "chunks", "groups"} & set(options)):
         raise ConfigError(f"{option_name(name)} has no effect with --hosts: leave it out")
-    machine, hosts = asked[SIMULATE], prices.parse_hosts(asked["hosts"])
-    sizes = parse_sizes(asked.get("sizes", "100MB"))
+    machine, hosts = options[SIMULATE], prices.parse_hosts(options["hosts"])
+    sizes = parse_sizes(options.get("sizes", "100MB"))
     if len(sizes) > 1:
-        raise ConfigError(f"--sizes {asked['sizes']}: with --hosts one size is priced: give one")
-    names = parse_algorithms(asked.get("algorithms", "all"), [*FOR_LINKS, *ALGORITHMS])
+        raise ConfigError(f"--sizes {options['sizes']}: with --hosts one size is priced: give one")
+    names = parse_algorithms(options.get("algorithms", "all"), [*FOR_LINKS, *ALGORITHMS])
     if AUTO in (names or []):
         raise ConfigError(
             "--algorithms auto is always one of the others: leave it out with --hosts"
         )
     rows, topology = prices.price_hosts(machine, hosts, names, sizes[0])
-    if "plot" in asked:
+    if "plot" in options:
         from gluonlab.bench.allreduce.plot_bandwidth import make_ranks_figure
 
         title = f"allreduce of {in_words(sizes[0])} on hosts like {machine}: prices"
-        with new_file("--plot", Path(asked["plot"])) as temporary:
+        with new_file("--plot", Path(options["plot"])) as temporary:
             make_ranks_figure(rows, title).savefig(temporary, format="png", dpi=110)
-    if "json" in asked:
+    if "json" in options:
         as_rows = [{"world_size": row.price.world_size, **row.as_json()} for row in rows]
         return ModeOutput(json_text({"topology": machine, "hosts": hosts, "rows": as_rows}))
     return ModeOutput(prices.ranks_table(rows, topology))
 
 
-def _search_schedules(asked: CommandOptions) -> ModeOutput:
-    topology = make_topology(asked["synthesise"], _parse_world_size(asked))
-    sizes = parse_sizes(asked.get("sizes", PRICED_SIZES))
-    seconds = whole(1, MAX_SECONDS)("--seconds", asked.get("seconds", prices.DEFAULT_SECONDS))
-    if "out" in asked:
-        if not is_file_name(asked["out"]):
+def _search_schedules(options: CommandOptions) -> ModeOutput:
+    topology = make_topology(options["synthesise"], _parse_world_size(options))
+    sizes = parse_sizes(options.get("sizes", PRICED_SIZES))
+    seconds = whole(1, MAX_SECONDS)("--seconds", options.get("seconds", prices.DEFAULT_SECONDS))
+    if "out" in options:
+        if not is_file_name(options["out"]):
             raise ConfigError(
-                f"--out {asked['out']}: give a name that ends in .json, by which it is known"
+                f"--out {options['out']}: give a name that ends in .json, by which it is known"
             )
-        check_new("--out", Path(asked["out"]))
-    front = prices.search_schedules(topology, seconds, own_cores(), asked.get("out"))
-    if "json" in asked:
+        check_new("--out", Path(options["out"]))
+    front = prices.search_schedules(topology, seconds, own_cores(), options.get("out"))
+    if "json" in options:
         plans = prices.make_synthesized_plans(front)
         rows = prices.price_schedules(topology, plans, sizes)
         head = {"topology": topology.name, "world_size": topology.world_size}
         content = {**head, "front": prices.synthesis_to_json(front), **_rows_to_json(plans, rows)}
         return ModeOutput(json_text(content))
-    return ModeOutput(prices.synthesis_text(topology, front, sizes, asked.get("out")))
+    return ModeOutput(prices.synthesis_text(topology, front, sizes, options.get("out")))
 
 
-def _show_choices(asked: CommandOptions) -> ModeOutput:
-    if SIMULATE in asked:
-        topology = make_topology(asked[SIMULATE], _parse_world_size(asked))
+def _show_choices(options: CommandOptions) -> ModeOutput:
+    if SIMULATE in options:
+        topology = make_topology(options[SIMULATE], _parse_world_size(options))
         schedules = make_for_links(AUTO, topology, topology.world_size)
         choices = prices.choose_algorithms(
-            schedules, parse_sizes(asked.get("sizes", DEFAULT_SIZES))
+            schedules, parse_sizes(options.get("sizes", DEFAULT_SIZES))
         )
         as_json = json_text(prices.choices_to_json(schedules, choices))
-        return ModeOutput(as_json if "json" in asked else prices.choices_text(schedules, choices))
+        return ModeOutput(as_json if "json" in options else prices.choices_text(schedules, choices))
 
     from gluonlab.bench.allreduce.measure_allreduce import measure_by_options
 
-    measurement = measure_by_options(asked, schedules_alone=True)
+    measurement = measure_by_options(options, schedules_alone=True)
     assert measurement.auto is not None  # it was asked for
     sizes = sorted({row.size_bytes for row in measurement.report.rows})
     choices = prices.choose_algorithms(measurement.auto, sizes, measurement.report.rows)
-    if "json" in asked:
+    if "json" in options:
         return ModeOutput(
             measurement.as_json(prices.choices_to_json(measurement.auto, choices)),
             measurement.failure,
@@ -253,18 +253,18 @@ def _show_choices(asked: CommandOptions) -> ModeOutput:
     )
 
 
-def _measure_algorithms(asked: CommandOptions) -> ModeOutput:
+def _measure_algorithms(options: CommandOptions) -> ModeOutput:
     from gluonlab.bench.allreduce import result_table as allreduce_table
     from gluonlab.bench.allreduce.measure_allreduce import measure_by_options
 
-    measurement = measure_by_options(asked)
+    measurement = measure_by_options(options)
     rows, count = measurement.report.rows, len(measurement.ctxs)
     where = f"{count} devices ({measurement.ctxs[0].device_type})"
     title = (
         f"allreduce of {rows[0].dtype} on {where}, medians of {measurement.report.rounds} rounds"
     )
-    _save_plot(asked, rows, count, title)
-    if "json" in asked:
+    _save_plot(options, rows, count, title)
+    if "json" in options:
         return ModeOutput(
             measurement.as_json(_rows_to_json(measurement.plans, rows)), measurement.failure
         )
@@ -274,12 +274,12 @@ def _measure_algorithms(asked: CommandOptions) -> ModeOutput:
     return ModeOutput(measurement.as_text(table), measurement.failure)
 
 
-def _save_plot(asked: CommandOptions, rows: Sequence[Any], world_size: int, title: str) -> None:
+def _save_plot(options: CommandOptions, rows: Sequence[Any], world_size: int, title: str) -> None:
     """Write the picture that --plot names, if given."""
-    if "plot" in asked:
+    if "plot" in options:
         from gluonlab.bench.allreduce.plot_bandwidth import make_figure
 
-        with new_file("--plot", Path(asked["plot"])) as temporary:
+        with new_file("--plot", Path(options["plot"])) as temporary:
             make_figure(rows, world_size, title).savefig(temporary, format="png", dpi=110)
 
 

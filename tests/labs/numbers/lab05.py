@@ -30,7 +30,7 @@ works = {
 print(json.dumps({
     "on_gpus": here.on_gpus,
     "full": full,
-    "taken": {name: [list(one) for one in taken(way)] for name, way in ways.items()},
+    "taken": {name: [list(one) for one in planned_memory(way)] for name, way in ways.items()},
     "apart": apart,
     "sizes": [sum(param.data().size for param in part.collect_params().values())
               for part in (part_1, part_2)],
