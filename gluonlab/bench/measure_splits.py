@@ -124,7 +124,7 @@ class PreparedSplit:
         assert self.strategy is not None and self.batch is not None
         self.strategy.step(self.batch)
 
-    def program(self) -> Program:
+    def make_program(self) -> Program:
         """Return the instructions that a step of stages queues."""
         assert self.staged_strategy is not None and self.batch is not None
         [program] = self.staged_strategy.programs(self.batch)
@@ -253,20 +253,20 @@ def planned_memory(split: PreparedSplit) -> List[Taken]:
 def _stage_messages(split: PreparedSplit, devices: int) -> Iterator[Message]:
     """Yield messages with activations, their gradients, and the labels for the last device."""
     assert split.batch is not None
-    program = split.program()
+    program = split.make_program()
     for instruction in (
         instruction
         for device_program in program.schedule.programs
         for instruction in device_program
     ):
         if instruction.op in (SEND_FORWARD, SEND_BACKWARD):
-            message = _message(program, instruction)
+            message = _make_message(program, instruction)
             if message.size_bytes:
                 yield message
     yield Message(0, devices - 1, _array_bytes(split.batch.ys[0]))
 
 
-def _message(program: Program, send: Instruction) -> Message:
+def _make_message(program: Program, send: Instruction) -> Message:
     to = send.stage + (1 if send.op == SEND_FORWARD else -1)
     device = program.schedule.device
     return Message(device(send.stage), device(to), program.message_bytes(send))
@@ -292,7 +292,9 @@ def pipeline_costs(
             Instruction(SEND_FORWARD, stage, 0),
             Instruction(SEND_BACKWARD, stage + 1, 0),
         )
-        transfer_s = [_message(program, send).seconds(topology) for send in (forward, backward)]
+        transfer_s = [
+            _make_message(program, send).seconds(topology) for send in (forward, backward)
+        ]
         transfers.append((transfer_s[0], transfer_s[1]))
     return Costs(tuple(forward_s), tuple(backward_s), tuple(transfers), tuple(update_s))
 
@@ -368,7 +370,7 @@ def _timed_calls(ways: Mapping[str, PreparedSplit]) -> Iterator[Tuple[str, Call]
         if name in ways:
             yield from _isolated_calls(ways[name])
     if ONE_F_ONE_B in ways:
-        program = ways[ONE_F_ONE_B].program()
+        program = ways[ONE_F_ONE_B].make_program()
         stages = [program.passes(stage) for stage in range(program.schedule.stages)]
         in_turns = chain.from_iterable(zip_longest(*stages))
         yield "at once", _call_all([call for call in in_turns if call is not None])
@@ -377,7 +379,7 @@ def _timed_calls(ways: Mapping[str, PreparedSplit]) -> Iterator[Tuple[str, Call]
 def _isolated_calls(way: PreparedSplit) -> Iterator[Tuple[str, Call]]:
     """Yield a pipeline's stages and updates, each alone."""
     assert way.staged_strategy is not None and way.batch is not None and way.plan is not None
-    program = way.program()
+    program = way.make_program()
     for stage in range(program.schedule.stages):
         yield f"alone {way.name} {stage}", _call_all(program.passes(stage))
         yield f"forward {way.name} {stage}", _call_all(program.passes(stage, backward=False))
@@ -402,7 +404,7 @@ def _run_update(trainer: BucketedTrainer, batch_size: int) -> None:
 def _host_seconds(split: PreparedSplit) -> float:
     """Return the host's processor seconds per instruction, without the effect of other threads."""
     assert split.staged_strategy is not None and split.batch is not None
-    programs = split.program().schedule.programs
+    programs = split.make_program().schedule.programs
     instructions = sum(instruction.op != UPDATE for program in programs for instruction in program)
     nd.waitall()
     started = time.thread_time()
@@ -426,7 +428,7 @@ def _computed_series(split: PreparedSplit, seconds: Seconds) -> Iterator[Series]
     yield _single_value_series(f"moved {split.name}", "B", step_traffic.total_bytes)
     yield _single_value_series(f"links {split.name}", "s", step_traffic.seconds(topology))
     if split.name in PIPELINES:
-        program = split.program()
+        program = split.make_program()
         timeline = price_pipeline(
             program.schedule, pipeline_costs(program, *_stage_costs(split, seconds), topology)
         )
@@ -442,7 +444,7 @@ def _stage_costs(
     split: PreparedSplit, seconds: Seconds
 ) -> Tuple[List[float], List[float], List[float]]:
     """Return seconds of each stage: forward and backward of a microbatch, and update."""
-    schedule, name = split.program().schedule, ISOLATED_STAGES_OF.get(split.name, split.name)
+    schedule, name = split.make_program().schedule, ISOLATED_STAGES_OF.get(split.name, split.name)
     medians: Dict[str, float] = {key: median(values) for key, values in seconds.items()}
     forward, backward, update = [], [], []
     for stage in range(schedule.stages):

@@ -166,7 +166,7 @@ class _PriceRow(NamedTuple):
     timeline: PipelineTimeline
 
     @property
-    def each(self) -> int:
+    def stages_per_device(self) -> int:
         """Stages on each device."""
         return self.schedule.stages // self.schedule.devices
 
@@ -175,14 +175,14 @@ class _PriceRow(NamedTuple):
         return self.schedule.devices * (1 - self.timeline.bubble)
 
     @property
-    def kept(self) -> float:
+    def kept_microbatches(self) -> float:
         """Microbatches' activations on the fullest device, of all that lies there."""
         microbatches = max(
             stage_memory.microbatches
             for device_memory in self.timeline.kept
             for stage_memory in device_memory
         )
-        return microbatches / self.each
+        return microbatches / self.stages_per_device
 
     def as_json(self) -> Dict[str, Any]:
         return {
@@ -194,7 +194,7 @@ class _PriceRow(NamedTuple):
             "bubble": self.timeline.bubble,
             "bubbles": list(self.timeline.bubbles),
             "speed_up": self.speed_up,
-            "kept": self.kept,
+            "kept": self.kept_microbatches,
             "kept_by_stage": list(peaks(self.schedule)),
         }
 
@@ -210,6 +210,6 @@ def _format_prices(rows: Sequence[_PriceRow]) -> str:
         timeline = row.timeline
         lines.append(
             f"{row.schedule.name:<14}{row.schedule.stages:>8}{timeline.seconds * 1e3:>12,.4g}"
-            f"{timeline.bubble:>9.1%}{row.speed_up:>10.2f}x{row.kept:>8.3g}"
+            f"{timeline.bubble:>9.1%}{row.speed_up:>10.2f}x{row.kept_microbatches:>8.3g}"
         )
     return as_table(lines, COLUMN_NOTES)

@@ -108,28 +108,28 @@ class NamedSeries:
     def __init__(self, series: Sequence[Series]) -> None:
         self._named = {item.name: item for item in series}
 
-    def series(self, name: str) -> Series:
+    def get_series(self, name: str) -> Series:
         """Return the series of this name."""
         return self._named[name]
 
-    def values(self, name: str) -> Tuple[float, ...]:
+    def get_values(self, name: str) -> Tuple[float, ...]:
         """Return the values of a series, or () if there is none."""
         return self._named[name].values if name in self._named else ()
 
-    def numbered(self, name: str) -> List[Tuple[float, ...]]:
+    def get_numbered_values(self, name: str) -> List[Tuple[float, ...]]:
         """Return the values of ``name 0``, ``name 1`` and so on, as far as they exist."""
         count = 0
         while f"{name} {count}" in self._named:
             count += 1
-        return [self.values(f"{name} {number}") for number in range(count)]
+        return [self.get_values(f"{name} {number}") for number in range(count)]
 
 
 def make_rows(series: Sequence[Series]) -> List[SplitRow]:
     """Return a row for each split, in their order."""
     named_series = NamedSeries(series)
-    single_device_s = named_series.values(f"step {ONE}")
+    single_device_s = named_series.get_values(f"step {ONE}")
     return [
-        _split_row(named_series, named_series.series(f"step {name}"), name, single_device_s)
+        _split_row(named_series, named_series.get_series(f"step {name}"), name, single_device_s)
         for name in SPLIT_NAMES
     ]
 
@@ -141,9 +141,9 @@ def _split_row(
     if not step.values:
         return SplitRow(name, label, reason=step.reason)
     moved, links = (
-        named_series.values(f"{quantity} {name}") or (0.0,) for quantity in ("moved", "links")
+        named_series.get_values(f"{quantity} {name}") or (0.0,) for quantity in ("moved", "links")
     )
-    memory = tuple(values[0] for values in named_series.numbered(f"memory {name}"))
+    memory = tuple(values[0] for values in named_series.get_numbered_values(f"memory {name}"))
     speed = median_ratio(single_device_s, step.values) if single_device_s else None
     return SplitRow(name, label, cuts, step.values, speed, moved[0], links[0], memory)
 
@@ -151,25 +151,27 @@ def _split_row(
 def make_pipeline_rows(series: Sequence[Series], microbatches: int) -> List[PipelineRow]:
     """Return a row for each measured pipeline."""
     named_series = NamedSeries(series)
-    measured = [name for name in PIPELINES if named_series.values(f"step {name}")]
+    measured = [name for name in PIPELINES if named_series.get_values(f"step {name}")]
     return [_pipeline_row(named_series, name, microbatches) for name in measured]
 
 
 def _pipeline_row(named_series: NamedSeries, name: str, microbatches: int) -> PipelineRow:
     step, devices = (
-        named_series.series(f"step {name}"),
-        len(named_series.numbered(f"memory {name}")),
+        named_series.get_series(f"step {name}"),
+        len(named_series.get_numbered_values(f"memory {name}")),
     )
     measured_name = ISOLATED_STAGES_OF.get(name, name)
-    stages = named_series.numbered(f"alone {measured_name}")
-    updates = [named_series.values(f"update {measured_name} {device}") for device in range(devices)]
+    stages = named_series.get_numbered_values(f"alone {measured_name}")
+    updates = [
+        named_series.get_values(f"update {measured_name} {device}") for device in range(devices)
+    ]
     work = [sum(round_seconds) for round_seconds in zip(*stages, *filter(None, updates))]
     busy = median_ratio(work, [devices * seconds for seconds in step.values])
     return PipelineRow(
-        name, median(step.values), named_series.values(f"price {name}")[0], 1 - busy,
-        named_series.values(f"price bubble {name}")[0],
+        name, median(step.values), named_series.get_values(f"price {name}")[0], 1 - busy,
+        named_series.get_values(f"price bubble {name}")[0],
         ideal_bubble(devices, microbatches, len(stages) // devices),
-        median(named_series.values(f"host {name}")),
+        median(named_series.get_values(f"host {name}")),
     )  # fmt: skip
 
 
@@ -179,8 +181,11 @@ def judge_overlap(series: Sequence[Series], microbatches: int) -> str:
     It is judged only for 2 devices and 8 microbatches.
     """
     named_series = NamedSeries(series)
-    devices = len(named_series.numbered(f"memory {ONE_F_ONE_B}"))
-    step, at_once = named_series.values(f"step {ONE_F_ONE_B}"), named_series.values("at once")
+    devices = len(named_series.get_numbered_values(f"memory {ONE_F_ONE_B}"))
+    step, at_once = (
+        named_series.get_values(f"step {ONE_F_ONE_B}"),
+        named_series.get_values("at once"),
+    )
     slowdown = median_ratio(step, at_once) if step and at_once else None
     slowdown_text = None if slowdown is None else f"{slowdown:.2f}x"
     reference = "its stages at once, each for itself"

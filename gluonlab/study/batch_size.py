@@ -521,11 +521,11 @@ def analyze_regimes(rows: Sequence[SizeRow], reached: Sequence[Sequence[float]])
     def on_medians(
         find_size: Callable[[Sequence[float], Sequence[float]], Optional[float]],
     ) -> Callable[[List[List[float]]], Optional[float]]:
-        def statistic(groups: List[List[float]]) -> Optional[float]:
+        def size_of_medians(groups: List[List[float]]) -> Optional[float]:
             medians = [median(group) for group in groups]
             return find_size(sizes, medians) if all(map(math.isfinite, medians)) else None
 
-        return statistic
+        return size_of_medians
 
     groups = [seeds for _, seeds in complete]
     perfect, stagnant = largest_perfect_size(sizes, steps), smallest_stagnant_size(sizes, steps)

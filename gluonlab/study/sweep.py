@@ -372,7 +372,7 @@ def _check_same_options(path: Path, study: str, options: Mapping[str, Any]) -> N
         )
     stored, requested = description["options"], json.loads(json.dumps(dict(options)))
     differences = [
-        f"--{_printable(name.replace('_', '-'))} {_option_text(stored, name)}, "
+        f"--{_escape_unprintable(name.replace('_', '-'))} {_option_text(stored, name)}, "
         f"not {_option_text(requested, name)}"
         for name in {**stored, **requested}
         if stored.get(name, _MISSING) != requested.get(name, _MISSING)
@@ -388,9 +388,9 @@ def _check_same_options(path: Path, study: str, options: Mapping[str, Any]) -> N
 
 def _option_text(options: Mapping[str, Any], name: str) -> str:
     value = options.get(name)
-    return _printable(",".join(map(str, value)) if isinstance(value, list) else str(value))
+    return _escape_unprintable(",".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
-def _printable(text: str) -> str:
+def _escape_unprintable(text: str) -> str:
     """Return the text, escaped if it has control characters, as a damaged file may."""
     return text if text.isprintable() else ascii(text)

@@ -66,4 +66,4 @@ def test_processes_really_train_together(backend):
     found = make_layouts("lenet", STRONG, [2], [1], [backend])
     assert found[-1][:4] == (2, 1, backend, 128)
     [one] = measure_subjects(scaling.make_subjects("lenet", found)[-1:], rounds=1)
-    assert one.reason is None and one.rates()[0] > 0
+    assert one.reason is None and one.images_per_second()[0] > 0

@@ -104,8 +104,8 @@ def test_workers_are_told_the_devices_that_are_asked_for_as_many_as_their_row_ha
     """And nothing where nobody names devices: a checkout beside may not know of the option."""
     asked = MeasuredDevices("gpu", tuple(range(1, count + 1)), "", asked=True)
     for on in (asked, cpu_devices(4)):
-        rows = [*peers.lenet_subjects(on), *peers.resnet18_subjects(on), *host.subjects(on),
-                *gradients.our_subjects(on, ["ring"], on.counts([2, 4]), 8)]  # fmt: skip
+        rows = [*peers.lenet_subjects(on), *peers.resnet18_subjects(on), *host.make_subjects(on),
+                *gradients.our_subjects(on, ["ring"], on.available_counts([2, 4]), 8)]  # fmt: skip
         told = [row.options for row in rows if row.missing is None and "devices" in row.options]
         assert len(told) > 8 if on.asked else not told
         for options in told:
@@ -161,11 +161,11 @@ def test_promises_are_kept_if_four_fifths_of_the_gain_come_in_eight_of_ten_train
         gain = 1.81 if place < kept else 1.79
         found.append(Series(f"delivered {name}", name, "times", (gain - 1, gain, 9.0)))
     found.append(Series(f"promised {last}", last, "times", (), "nothing is advised"))
-    said = verdict.text(found)
+    said = verdict.format_results(found)
     assert max(map(len, said.split("\n"))) <= 80 and said.endswith("2.0 % reached")
     assert f"8 of 10: {kept} of 10 {'not ' * (kept < 8)}reached\n" in said
     assert re.search(f"^{last} .* nothing is advised$", said, re.M)
-    assert "8 of 10: not measured\n" in verdict.text([])
+    assert "8 of 10: not measured\n" in verdict.format_results([])
 
 
 def test_a_table_from_a_busy_machine_comes_with_a_warning(ended, one_row, monkeypatch):

@@ -54,9 +54,9 @@ from gluonlab.runs import checkpoint
 def started(subject, folder):
     """Its worker, which is ready."""
     environment = child_environment(subject.variables, folder)
-    worker = Worker(subject.command(), environment, folder / "log")
+    worker = Worker(subject.worker_command(), environment, folder / "log")
     try:
-        worker.answer(240)
+        worker.read_answer(240)
         yield worker
     finally:
         worker.end(grace_s=2)
@@ -159,7 +159,7 @@ def test_a_job_ends_if_the_optimized_network_computes_something_else(monkeypatch
 
 
 def test_a_worker_of_host_reports_every_column(tmp_path):
-    subject = next(subject for subject in host.subjects() if subject.name == "host-gluonlab-2")
+    subject = next(subject for subject in host.make_subjects() if subject.name == "host-gluonlab-2")
     with started(subject, tmp_path) as worker:
         found = worker.ask({"steps": 8}, 240)
     assert set(found) == {"seconds", *host.COLUMNS} and min(found.values()) > 0
@@ -214,7 +214,7 @@ def test_pytorch_trains_alone_and_as_two_processes_and_reads_images(tmp_path, fo
             assert 2.2 < worker.ask({"steps": 2}, 60)["loss"] < 2.5
         with pytest.raises(ProcessLookupError):
             os.killpg(worker.pid, 0)
-    *_, reading = images.subjects(folder, 8)
+    *_, reading = images.make_subjects(folder, 8)
     with started(reading, tmp_path) as worker:
         assert worker.ask({"steps": 1}, 60)["images"] == images.BATCH_SIZE + 2
 
@@ -280,7 +280,7 @@ def test_a_competitor_does_not_outlive_a_process_that_is_killed():
 
 @pytest.mark.long
 def test_two_workers_of_a_parameter_server_train_and_leave_nothing_running(tmp_path):
-    [sharing, _] = [one for one in threads.subjects([], "lenet") if one.job == "dist"]
+    [sharing, _] = [one for one in threads.make_subjects([], "lenet") if one.job == "dist"]
     with started(sharing, tmp_path) as worker:
         assert worker.ask({"steps": 2}, 240)["seconds"] > 0
         found = processes._processes(Path("/proc")).items()

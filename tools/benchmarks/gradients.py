@@ -375,7 +375,7 @@ def our_subjects(
 ) -> List[Subject]:
     """Return the subjects that run gluonlab's code, as jobs of workers."""
     common = {"size_bytes": size_bytes, "stores": list(stores)}
-    options = [{"world_size": n, **common, **on.options(n)} for n in world_sizes]
+    options = [{"world_size": n, **common, **on.job_options(n)} for n in world_sizes]
     return [
         Subject(f"gradients-{n}", f"{n} devices", "gradients", job_options)
         for n, job_options in zip(world_sizes, options)
@@ -387,7 +387,9 @@ def job_series(measurements: Sequence[Measurement]) -> List[Series]:
     series = []
     for measurement in measurements:
         names = [name for name in (measurement.answers or [{}])[0] if name != "seconds"]
-        series += [Series(name, name, "s", tuple(measurement.column(name))) for name in names]
+        series += [
+            Series(name, name, "s", tuple(measurement.numbers_by_round(name))) for name in names
+        ]
         if measurement.reason:
             series.append(
                 Series(
@@ -417,7 +419,7 @@ def parse_world_sizes(text: Optional[str], on: MeasuredDevices) -> List[int]:
     Raises ConfigError.
     """
     if text is None:
-        world_sizes = on.counts(WORLD_SIZES) if on.asked else list(WORLD_SIZES)
+        world_sizes = on.available_counts(WORLD_SIZES) if on.asked else list(WORLD_SIZES)
     else:
         check = whole(2, len(on.numbers) if on.asked else MOST_CPU_DEVICES)
         world_sizes = list(dict.fromkeys(check("--world-sizes", part) for part in text.split(",")))

@@ -55,23 +55,23 @@ def find_host_devices(spec: Optional[str]) -> MeasuredDevices:
     return ON_CPUS if spec is None else find_measured_devices(spec)
 
 
-def subjects(on: MeasuredDevices = ON_CPUS) -> List[Subject]:
+def make_subjects(on: MeasuredDevices = ON_CPUS) -> List[Subject]:
     """Return a worker for every device count and loop, then one for a core's arithmetic."""
     costs = []
     for kind, label in _LABELS.items():
-        for count in on.counts(DEVICE_COUNTS):
-            options = {"kind": kind, "device_count": count, **on.options(count)}
+        for count in on.available_counts(DEVICE_COUNTS):
+            options = {"kind": kind, "device_count": count, **on.job_options(count)}
             costs.append(Subject(f"host-{kind}-{count}", label, "host", options))
     missing = OF_CPUS if on.on_gpus else None
     return [*costs, Subject(EFFICIENCY, "arithmetic", "efficiency", missing=missing)]
 
 
-def ours(on: MeasuredDevices = ON_CPUS) -> List[Subject]:
+def our_subjects(on: MeasuredDevices = ON_CPUS) -> List[Subject]:
     """Return the subjects that run gluonlab's code."""
-    return [subject for subject in subjects(on) if subject.options.get("kind") == "gluonlab"]
+    return [subject for subject in make_subjects(on) if subject.options.get("kind") == "gluonlab"]
 
 
-def series(measurements: Sequence[Measurement]) -> List[Series]:
+def make_series(measurements: Sequence[Measurement]) -> List[Series]:
     """Return ``host-gluonlab-4 total`` in microseconds and ``efficiency sgemm`` in GFLOP/s, by
     round.
     """
@@ -83,7 +83,7 @@ def _measurement_series(measurement: Measurement) -> Iterator[Series]:
     for name in COLUMNS if costs else KERNELS:
         has_it = measurement.answers and name in measurement.answers[0]
         if has_it or measurement.reason:
-            values = tuple(measurement.column(name)) if has_it else ()
+            values = tuple(measurement.numbers_by_round(name)) if has_it else ()
             unit = "us" if costs else "GFLOP/s"
             yield Series(f"{subject.name} {name}", subject.label, unit, values, measurement.reason)
 
@@ -104,13 +104,15 @@ def _host_cost_row(name: str, columns: Sequence[Series]) -> HostCostRow:
     )
 
 
-def text(record: Record) -> str:
+def format_results(record: Record) -> str:
     """Return the table, a core's arithmetic, and whether targets are reached."""
     rows = make_rows(record.series)
-    return "\n".join([table(rows), "", *describe_efficiency(record), "", *judge_targets(record)])
+    return "\n".join(
+        [format_costs(rows), "", *describe_efficiency(record), "", *judge_targets(record)]
+    )
 
 
-def table(rows: Sequence[HostCostRow]) -> str:
+def format_costs(rows: Sequence[HostCostRow]) -> str:
     """Return the host's cost as text."""
     columns = "".join(f"{name:>10}" for name in (*COLUMNS[:-1], "load+log"))
     return texts.format_table([f"{'':<12}{'devices':>8}{columns}", *map(_format_row, rows)], _NOTE)
@@ -163,9 +165,9 @@ def main(
     on = find_host_devices(devices)
     Benchmark(
         ("host", on.record_options()),
-        partial(measure_subjects, subjects(on)),
-        ours(on),
-        series,
-        text,
+        partial(measure_subjects, make_subjects(on)),
+        our_subjects(on),
+        make_series,
+        format_results,
         on,
     ).run(run_options, beside)

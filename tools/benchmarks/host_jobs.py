@@ -103,7 +103,7 @@ def _make_gluon_job(ctxs: List[mx.Context]) -> Job:
         with autograd.record():
             losses[:] = [loss(net(x), y) for x, y in zip(xs, ys)]
 
-    def parts() -> List[Call]:
+    def step_parts() -> List[Call]:
         return [
             forward,
             lambda: autograd.backward(losses),
@@ -119,7 +119,7 @@ def _make_gluon_job(ctxs: List[mx.Context]) -> Job:
     def run(steps: int) -> Dict[str, float]:
         began = time.perf_counter()
         medians = [
-            *_median_part_seconds(parts, steps, xs),
+            *_median_part_seconds(step_parts, steps, xs),
             *_median_part_seconds(lambda: [step], steps, xs),
         ]
         return _job_numbers(began, [*STEP_PARTS, "total"], medians, len(ctxs))

@@ -52,7 +52,7 @@ class Photographs:
     size: int
     count: int
 
-    def label(self) -> str:
+    def size_label(self) -> str:
         """Return ``320x240 -> 224x224``."""
         return f"{self.width}x{self.height} -> {self.size}x{self.size}"
 
@@ -60,7 +60,7 @@ class Photographs:
 SETS = (Photographs(64, 64, 64, 1280), Photographs(320, 240, 224, 384))
 
 
-def subjects(folder: Path, size: int) -> List[Subject]:
+def make_subjects(folder: Path, size: int) -> List[Subject]:
     """Return the readers of the JPEGs below ``folder``, with two processes or threads where
     possible.
     """
@@ -81,10 +81,10 @@ def measure_images(rounds: int = ROUNDS) -> List[Measurement]:
     for photographs in SETS:
         with temporary_folder("images") as folder:
             make_jpegs(folder, photographs)
-            measurements += measure_subjects(subjects(folder, photographs.size), rounds)
+            measurements += measure_subjects(make_subjects(folder, photographs.size), rounds)
         for measurement in measurements[-len(WAYS) :]:
             measurement.subject = replace(
-                measurement.subject, name=f"{photographs.label()}: {measurement.subject.name}"
+                measurement.subject, name=f"{photographs.size_label()}: {measurement.subject.name}"
             )
     return measurements
 
@@ -138,7 +138,7 @@ def set_of(named: "Series | ThroughputRow") -> str:
     return named.name.partition(": ")[0]
 
 
-def table(rows: Sequence[ThroughputRow], rounds: int) -> str:
+def format_results(rows: Sequence[ThroughputRow], rounds: int) -> str:
     """The rows as text, set by set."""
     lines: List[str] = []
     for label in dict.fromkeys(map(set_of, rows)):
@@ -165,4 +165,4 @@ def main(run_options: MeasurementOptions) -> None:
     A slow result is a result: it does not change the exit status.
     """
     _, record = run_options.measure_and_record(("images", {}), measure_images, image_rates)
-    run_options.print_record(record, table(make_rows(record.series), run_options.rounds))
+    run_options.print_record(record, format_results(make_rows(record.series), run_options.rounds))

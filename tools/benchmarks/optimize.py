@@ -68,7 +68,7 @@ class OptimizeRow:
     reason: Optional[str] = None
 
 
-def subjects() -> List[Subject]:
+def make_subjects() -> List[Subject]:
     """Return two workers for each network."""
     return [
         Subject(
@@ -84,9 +84,9 @@ def subjects() -> List[Subject]:
     ]
 
 
-def ours() -> List[Subject]:
+def our_subjects() -> List[Subject]:
     """Return the subjects that gluonlab's code makes faster."""
-    return [subject for subject in subjects() if subject.options["optimized"]]
+    return [subject for subject in make_subjects() if subject.options["optimized"]]
 
 
 def make_rows(series: Sequence[Series]) -> List[OptimizeRow]:
@@ -112,7 +112,7 @@ def _optimize_row(name: str, plain: Series, optimized: Series) -> OptimizeRow:
     )
 
 
-def text(record: Record) -> str:
+def format_results(record: Record) -> str:
     """Return the table as text."""
     heading = f"{'':<{LABEL_WIDTH}}{'batch':>11}{'plain':>9}{'optimized':>11}  faster by"
     lines = [heading, *map(_format_row, make_rows(record.series))]
@@ -137,5 +137,9 @@ def main(run_options: MeasurementOptions, beside: Optional[OtherCheckout]) -> No
     A slow result is a result: it does not change the exit status.
     """
     Benchmark(
-        ("optimize", {}), partial(measure_subjects, subjects()), ours(), image_rates, text
+        ("optimize", {}),
+        partial(measure_subjects, make_subjects()),
+        our_subjects(),
+        image_rates,
+        format_results,
     ).run(run_options, beside)

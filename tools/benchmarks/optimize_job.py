@@ -20,7 +20,7 @@ from gluonlab.models.optimize_network import optimize
 CLASSES = 10
 
 
-def _sequence(*layers: gluon.HybridBlock) -> nn.HybridSequential:
+def _make_sequence(*layers: gluon.HybridBlock) -> nn.HybridSequential:
     net = nn.HybridSequential()
     net.add(*layers)
     return net
@@ -28,7 +28,7 @@ def _sequence(*layers: gluon.HybridBlock) -> nn.HybridSequential:
 
 def mnist_cnn() -> nn.HybridSequential:
     """Return MXNet's network for 28x28 digits: 20 and 50 channels, tanh, max pooling."""
-    return _sequence(
+    return _make_sequence(
         nn.Conv2D(20, kernel_size=(5, 5), activation="tanh"),
         nn.MaxPool2D(pool_size=(2, 2), strides=(2, 2)),
         nn.Conv2D(50, kernel_size=(5, 5), activation="tanh"),
@@ -40,7 +40,7 @@ def mnist_cnn() -> nn.HybridSequential:
 
 def lenet() -> nn.HybridSequential:
     """Return d2l's LeNet for 28x28 images: 6 and 16 channels, sigmoid, average pooling."""
-    return _sequence(
+    return _make_sequence(
         nn.Conv2D(channels=6, kernel_size=5, padding=2, activation="sigmoid"),
         nn.AvgPool2D(pool_size=2, strides=2),
         nn.Conv2D(channels=16, kernel_size=5, activation="sigmoid"),
@@ -53,7 +53,7 @@ def lenet() -> nn.HybridSequential:
 
 def lenet_with_batch_norm() -> nn.HybridSequential:
     """Return d2l's LeNet for 28x28 images with BatchNorm before each activation."""
-    return _sequence(
+    return _make_sequence(
         nn.Conv2D(6, kernel_size=5),
         nn.BatchNorm(),
         nn.Activation("sigmoid"),
@@ -73,7 +73,7 @@ def lenet_with_batch_norm() -> nn.HybridSequential:
 
 
 def _nin_block(channels: int, kernel: int, strides: int, padding: int) -> nn.HybridSequential:
-    return _sequence(
+    return _make_sequence(
         nn.Conv2D(channels, kernel, strides, padding, activation="relu"),
         nn.Conv2D(channels, kernel_size=1, activation="relu"),
         nn.Conv2D(channels, kernel_size=1, activation="relu"),
@@ -82,7 +82,7 @@ def _nin_block(channels: int, kernel: int, strides: int, padding: int) -> nn.Hyb
 
 def nin() -> nn.HybridSequential:
     """Return d2l's NiN: its last convolutions have a channel for each class."""
-    return _sequence(
+    return _make_sequence(
         _nin_block(96, kernel=11, strides=4, padding=0),
         nn.MaxPool2D(pool_size=3, strides=2),
         _nin_block(256, kernel=5, strides=1, padding=2),
@@ -103,15 +103,15 @@ class Inception(gluon.HybridBlock):  # type: ignore[misc]
         super().__init__()
         with self.name_scope():
             self.p1 = nn.Conv2D(c1, kernel_size=1, activation="relu")
-            self.p2 = _sequence(
+            self.p2 = _make_sequence(
                 nn.Conv2D(c2[0], kernel_size=1, activation="relu"),
                 nn.Conv2D(c2[1], kernel_size=3, padding=1, activation="relu"),
             )
-            self.p3 = _sequence(
+            self.p3 = _make_sequence(
                 nn.Conv2D(c3[0], kernel_size=1, activation="relu"),
                 nn.Conv2D(c3[1], kernel_size=5, padding=2, activation="relu"),
             )
-            self.p4 = _sequence(
+            self.p4 = _make_sequence(
                 nn.MaxPool2D(pool_size=3, strides=1, padding=1),
                 nn.Conv2D(c4, kernel_size=1, activation="relu"),
             )
@@ -127,7 +127,7 @@ def _halving_pool() -> nn.MaxPool2D:
 
 def googlenet() -> nn.HybridSequential:
     """Return d2l's GoogLeNet: nine Inception blocks."""
-    return _sequence(
+    return _make_sequence(
         nn.Conv2D(64, kernel_size=7, strides=2, padding=3, activation="relu"),
         _halving_pool(),
         nn.Conv2D(64, kernel_size=1, activation="relu"),

@@ -66,11 +66,11 @@ def find_two_devices(spec: Optional[str]) -> MeasuredDevices:
     return on
 
 
-def subjects(network: str, on: MeasuredDevices) -> List[Subject]:
+def make_subjects(network: str, on: MeasuredDevices) -> List[Subject]:
     """Return a subject for each overlap, the first one without."""
     count, images = len(on.numbers), TASKS[network].global_batch_size
     common = {"task": network, "device_count": count, "threads": 1, "traced": TRACED}
-    common.update(on.options(count))
+    common.update(on.job_options(count))
     return [
         Subject(
             f"{overlap}", f"{overlap}", "gluonlab", {**common, "overlap": overlap}, images=images
@@ -79,13 +79,15 @@ def subjects(network: str, on: MeasuredDevices) -> List[Subject]:
     ]
 
 
-def series(measurements: Sequence[Measurement]) -> List[Series]:
+def make_series(measurements: Sequence[Measurement]) -> List[Series]:
     """Return images/s of each overlap, and the share of its sums beside backward, by round."""
     all_series = []
     for measurement in measurements:
         name, reason = measurement.subject.name, measurement.reason
         beside = tuple(answer["beside"] for answer in measurement.answers)
-        all_series.append(Series(f"{name} {SPEED}", name, SPEED, measurement.rates(), reason))
+        all_series.append(
+            Series(f"{name} {SPEED}", name, SPEED, measurement.images_per_second(), reason)
+        )
         all_series.append(Series(f"{name} {BESIDE}", name, BESIDE, beside, reason))
     return all_series
 
@@ -104,7 +106,7 @@ def make_rows(series: Sequence[Series]) -> List[OverlapRow]:
     return rows
 
 
-def text(network: str, series: Sequence[Series], rounds: int) -> str:
+def format_results(network: str, series: Sequence[Series], rounds: int) -> str:
     """Return the table."""
     lines = [f"{'--overlap':<12}{'images/s':>9}   {'over off':<21}{'beside backward':>16}"]
     for row in make_rows(series):
@@ -136,6 +138,6 @@ def main(run_options: MeasurementOptions, network: str, devices: Optional[str]) 
     """
     network, on = check_network(network), find_two_devices(devices)
     title = ("overlap", {"network": network, **on.record_options()})
-    measured = partial(measure_subjects, subjects(network, on))
-    _, record = run_options.measure_and_record(title, measured, series)
-    run_options.print_record(record, text(network, record.series, run_options.rounds), on)
+    measured = partial(measure_subjects, make_subjects(network, on))
+    _, record = run_options.measure_and_record(title, measured, make_series)
+    run_options.print_record(record, format_results(network, record.series, run_options.rounds), on)

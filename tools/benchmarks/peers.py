@@ -95,7 +95,10 @@ def missing_torch_reason() -> Optional[str]:
 def lenet_subjects(on: MeasuredDevices = ON_CPUS) -> List[Subject]:
     """Return LeNet's rows, the reference first. Without torch its rows have a reason instead."""
     count = len(on.numbers)
-    options, images = {"device_count": count, **on.options(count)}, TASKS["lenet"].global_batch_size
+    options, images = (
+        {"device_count": count, **on.job_options(count)},
+        TASKS["lenet"].global_batch_size,
+    )
     label = f"classic loop {_device_count_text(count)}"
     return [
         _gluonlab_subject(on, "lenet", count, 1),
@@ -137,7 +140,7 @@ def _gluonlab_subject(
     elif device_count == 1 and not on.on_gpus:
         label += f" {threads} thread{'s' * (threads > 1)}"
     options = {"task": task, "device_count": device_count, "threads": threads, "kvstore": kvstore}
-    options.update(on.options(device_count))
+    options.update(on.job_options(device_count))
     return Subject(name, label, "gluonlab", options, images=TASKS[task].global_batch_size)
 
 
@@ -229,7 +232,7 @@ def find_two_devices(spec: Optional[str]) -> MeasuredDevices:
     return on
 
 
-def ours(comparison: Comparison, on: MeasuredDevices = ON_CPUS) -> List[Subject]:
+def our_subjects(comparison: Comparison, on: MeasuredDevices = ON_CPUS) -> List[Subject]:
     """Return the rows that run gluonlab's code."""
     return [subject for subject in comparison.subjects(on) if subject.job == "gluonlab"]
 
@@ -239,13 +242,13 @@ def make_rows(series: Sequence[Series]) -> List[ThroughputRow]:
     return [rates.make_row(item, series[0].values, item.values) for item in series]
 
 
-def text(comparison: Comparison, record: Record, on: MeasuredDevices) -> str:
+def format_results(comparison: Comparison, record: Record, on: MeasuredDevices) -> str:
     """Return the table and, for two CPU devices, whether targets are reached.
 
     Targets depend on the instruction set with which the record was measured.
     """
     rows = make_rows(record.series)
-    table_text = table(comparison.task, rows, record.rounds, len(on.numbers))
+    table_text = format_rates(comparison.task, rows, record.rounds, len(on.numbers))
     if on.asked:
         return table_text
     instructions = record.about.get("instruction_set", "")
@@ -257,7 +260,7 @@ def text(comparison: Comparison, record: Record, on: MeasuredDevices) -> str:
     )
 
 
-def table(task: Task, rows: Sequence[ThroughputRow], rounds: int, devices: int = 2) -> str:
+def format_rates(task: Task, rows: Sequence[ThroughputRow], rounds: int, devices: int = 2) -> str:
     """Return the rows as text; ``devices``: the first row's."""
     ratio = f"gluonlab {devices} / row"
     note = (
@@ -305,8 +308,8 @@ def main(
     Benchmark(
         ("peers", {"network": network, **on.record_options()}),
         partial(measure_subjects, comparison.subjects(on)),
-        ours(comparison, on),
+        our_subjects(comparison, on),
         image_rates,
-        lambda record: text(comparison, record, on),
+        lambda record: format_results(comparison, record, on),
         on,
     ).run(run_options, beside)

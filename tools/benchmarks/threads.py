@@ -81,7 +81,7 @@ def thread_settings(spin_counts: Sequence[int]) -> Dict[str, Mapping[str, str]]:
     return {**fixed, **{str(count): spin_variables(count) for count in spin_counts}}
 
 
-def subjects(spin_counts: Sequence[int], network: str) -> List[Subject]:
+def make_subjects(spin_counts: Sequence[int], network: str) -> List[Subject]:
     """Return a worker for each setting, alone and with others; with LeNet also the pairs of
     workers.
     """
@@ -107,13 +107,15 @@ def measure_threads(spin_counts: Sequence[int], rounds: int = ROUNDS) -> List[Me
     return [
         measurement
         for network in NETWORKS
-        for measurement in measure_subjects(subjects(spin_counts, network), rounds, RESTART_EVERY)
+        for measurement in measure_subjects(
+            make_subjects(spin_counts, network), rounds, RESTART_EVERY
+        )
     ]
 
 
-def ours() -> List[Subject]:
+def our_subjects() -> List[Subject]:
     """Return the subjects that run gluonlab's code."""
-    all_subjects = [subject for network in NETWORKS for subject in subjects((), network)]
+    all_subjects = [subject for network in NETWORKS for subject in make_subjects((), network)]
     return [subject for subject in all_subjects if subject.name.split()[1] in (OURS, SHARING)]
 
 
@@ -147,7 +149,7 @@ def _threads_row(
     )
 
 
-def table(rows: Sequence[ThreadsRow], rounds: int) -> str:
+def format_results(rows: Sequence[ThreadsRow], rounds: int) -> str:
     """Return the rows as text."""
     lines = [f"{'images/s':<26}" + "".join(f"{column:>13}" for column in column_names())]
     for row in rows:
@@ -186,7 +188,7 @@ def main(
     Benchmark(
         ("threads", {"spin-counts": spin_counts}),
         partial(measure_threads, counts),
-        ours(),
+        our_subjects(),
         image_rates,
-        lambda record: table(make_rows(record.series), record.rounds),
+        lambda record: format_results(make_rows(record.series), record.rounds),
     ).run(run_options, beside)

@@ -68,7 +68,7 @@ def _measure_training_advice(name: str, settings: Dict[str, Any], rounds: int) -
     measurements = measure_subjects(
         [_subject("before", settings), _subject("after", advised_settings)], rounds
     )
-    before, after = (measurement.rates() for measurement in measurements)
+    before, after = (measurement.images_per_second() for measurement in measurements)
     reason = measurements[0].reason or measurements[1].reason
     gains = tuple(b / a for a, b in zip(before, after)) if reason is None else ()
     promised = (diagnosis.advice[0].gain.value,)
@@ -118,7 +118,7 @@ def is_gain_reached(promised: float, delivered: float) -> bool:
     return delivered - 1 >= MIN_GAIN_SHARE * (promised - 1)
 
 
-def text(series: Sequence[Series]) -> str:
+def format_results(series: Sequence[Series]) -> str:
     """Return the table and whether both targets are reached."""
     lines = [f"{'training, and what was advised':<56}{'promised':>10}{'delivered':>11}"]
     kept_count = 0
@@ -177,4 +177,4 @@ def main(run_options: MeasurementOptions) -> None:
     change the exit status.
     """
     _, record = run_options.measure_and_record(("verdict", {}), measure_advice, list)
-    run_options.print_record(record, text(record.series))
+    run_options.print_record(record, format_results(record.series))

@@ -198,7 +198,7 @@ class MultiprocessAllreduce:
     def __init__(self, processes: ProcessGroupWorker, count: int, arrays: int) -> None:
         self._processes, self._of = processes, (count, arrays)
 
-    def error(self) -> float:
+    def measure_error(self) -> float:
         """Return the largest error of a sum of random whole numbers, in any process."""
         return self._processes.ask(0, *self._of)["difference"]
 
@@ -228,7 +228,7 @@ def start_process_groups(backends: Sequence[str], size: int) -> Iterator[List[Pr
             log = folder / f"{name}.log"
             workers.append(Worker(command, environment, log, name == HOROVOD))
             try:
-                workers[-1].answer(START_TIMEOUT_S)
+                workers[-1].read_answer(START_TIMEOUT_S)
             except WorkerError as error:
                 raise RunError(f"--processes {name}: {error}") from None
             groups.append(ProcessGroupWorker(name, workers[-1]))
@@ -387,7 +387,7 @@ def _measure_size(
         each.label: MultiprocessAllreduce(each, count, len(buffers.arrays[0])) for each in processes
     }
     errors = {label: buffers.check(call) for label, call in calls.items()}
-    errors.update({label: each.error() for label, each in process_sums.items()})
+    errors.update({label: each.measure_error() for label, each in process_sums.items()})
     buffers.clear()
     size = count * np.dtype(dtype).itemsize
     # one alone has nothing to read or write
@@ -398,7 +398,7 @@ def _measure_size(
     limit_s = limit.seconds(seconds) if limit else None
     floor_s = floor_of(topology).seconds(size) if topology else None
 
-    def row(label: str, schedule_for: Optional[Callable[[float], Schedule]]) -> AllreduceRow:
+    def make_row(label: str, schedule_for: Optional[Callable[[float], Schedule]]) -> AllreduceRow:
         schedule = schedule_for(size) if schedule_for and topology else None
         priced_s = price(schedule, topology, size).seconds if schedule and topology else None
         measured = (len(buffers.arrays[0]), tuple(seconds[label]), errors[label])
@@ -410,7 +410,7 @@ def _measure_size(
         **dict.fromkeys(process_sums),
         **{each.label: each.schedule_for for each in variants},
     }
-    return [row(label, schedule_for) for label, schedule_for in schedules.items()]
+    return [make_row(label, schedule_for) for label, schedule_for in schedules.items()]
 
 
 class AllreduceBuffers:

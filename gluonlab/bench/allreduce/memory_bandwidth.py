@@ -107,7 +107,7 @@ def probe_speeds(ctxs: Sequence[mx.Context], size_bytes: int) -> MemorySpeeds:
     seconds = {name: min(times) for name, times in time_interleaved(runs, PROBE_ROUNDS).items()}
     latency_s = seconds["latency"] / copies.transfers
 
-    def rate(name: str) -> float:
+    def payload_bytes_per_s(name: str) -> float:
         schedule = large[name]
         payload = schedule.transfers * elements * 4 / schedule.chunks
         moving_s = seconds[name] - schedule.transfers * latency_s
@@ -115,7 +115,11 @@ def probe_speeds(ctxs: Sequence[mx.Context], size_bytes: int) -> MemorySpeeds:
         return payload / max(moving_s, seconds[name] / 2)
 
     return MemorySpeeds(
-        latency_s, rate("copy"), rate("add"), rate("device copy"), rate("device add")
+        latency_s,
+        payload_bytes_per_s("copy"),
+        payload_bytes_per_s("add"),
+        payload_bytes_per_s("device copy"),
+        payload_bytes_per_s("device add"),
     )
 
 

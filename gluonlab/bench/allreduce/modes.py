@@ -118,20 +118,20 @@ def _draw_schedule(options: CommandOptions) -> ModeOutput:
             return _make_link_aware_schedule(name, topology, world_size, cuts)
         return make_schedule(name, world_size, **cuts)
 
-    def page(language: str) -> str:
+    def make_page(language: str) -> str:
         if name in FOR_LINKS:
             return as_page([make_drawn_schedule()], (name, world_size), language=language)
         return draw(name, world_size, language=language, **cuts)
 
-    def text() -> str:
+    def make_text() -> str:
         schedule = make_drawn_schedule()
         prices = _price_tables(NamedSchedule(name, schedule), topology) if topology else []
         return "\n\n".join([as_text(schedule), *prices])
 
     drawing = ScheduleDrawing(
-        text=text,
+        text=make_text,
         picture=lambda: as_svg(make_drawn_schedule()),
-        page=page,
+        page=make_page,
     )
     return ModeOutput(output_drawing(drawing, options.get("out"), options.get("language")))
 

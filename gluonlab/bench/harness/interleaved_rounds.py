@@ -59,7 +59,7 @@ class Subject:
     checkout: Optional[Path] = None
     pauses: bool = False
 
-    def command(self) -> List[str]:
+    def worker_command(self) -> List[str]:
         """Return the command line of its worker."""
         options = json.dumps(dict(self.options))
         return [sys.executable, "-m", "gluonlab.bench.worker_main", self.job, options]
@@ -83,11 +83,11 @@ class Measurement:
         """
         self.reason, self.answers = reason, []
 
-    def column(self, name: str) -> List[float]:
+    def numbers_by_round(self, name: str) -> List[float]:
         """Return one of the job's numbers, by round."""
         return [answer[name] for answer in self.answers]
 
-    def rates(self) -> Tuple[float, ...]:
+    def images_per_second(self) -> Tuple[float, ...]:
         """Return images/s, by round."""
         images = self.subject.images * self.steps
         return tuple(answer.get("images", images) / answer["seconds"] for answer in self.answers)
@@ -96,7 +96,9 @@ class Measurement:
 def image_rates(measurements: Sequence[Measurement]) -> List[Series]:
     """Return the series of images/s of each subject."""
     return [
-        Series(item.subject.name, item.subject.label, "images/s", item.rates(), item.reason)
+        Series(
+            item.subject.name, item.subject.label, "images/s", item.images_per_second(), item.reason
+        )
         for item in measurements
     ]
 
@@ -154,13 +156,13 @@ class _InterleavedWorkers:
         first.
         """
         end_all(self.workers.values())
-        self._each(self._start, turn, bar, "starting ")
+        self._run_for_each(self._start, turn, bar, "starting ")
 
     def round(self, number: int, bar: Any) -> None:
         """Run the steps of every worker that has not failed once."""
-        self._each(self._run, number, bar)
+        self._run_for_each(self._run, number, bar)
 
-    def _each(
+    def _run_for_each(
         self, action: Callable[[Measurement], None], round: int, bar: Any, label_prefix: str = ""
     ) -> None:
         for measurement in rotate(self.measurements, round):
@@ -178,9 +180,9 @@ class _InterleavedWorkers:
         environment = child_environment(subject.variables, self.folder, subject.checkout)
         log = self.folder / f"{subject.name}.log"
         started = time.perf_counter()
-        worker = Worker(subject.command(), environment, log, subject.pauses)
+        worker = Worker(subject.worker_command(), environment, log, subject.pauses)
         self.workers[subject.name] = worker
-        worker.answer(subject.start_timeout_s)  # it is ready
+        worker.read_answer(subject.start_timeout_s)  # it is ready
         worker.ask({"steps": 1}, subject.start_timeout_s)
         measurement.starts.append(time.perf_counter() - started)
         worker.ask({"steps": WARM_UP_STEPS - 1}, subject.start_timeout_s)

@@ -71,7 +71,7 @@ class MeasuredDevices:
             return f"cpu*{count}"
         return f"{self.kind}:{','.join(map(str, self.numbers[:count]))}"
 
-    def options(self, count: int) -> Dict[str, str]:
+    def job_options(self, count: int) -> Dict[str, str]:
         """Return the options of a worker's job that name the devices; empty for default CPU
         devices.
         """
@@ -83,7 +83,7 @@ class MeasuredDevices:
         """
         return {"devices": self.words} if self.asked else {}
 
-    def counts(self, wanted: Sequence[int]) -> List[int]:
+    def available_counts(self, wanted: Sequence[int]) -> List[int]:
         """Return the ``wanted`` numbers of devices that are available, and the number of all."""
         available = len(self.numbers)
         return sorted({*(count for count in wanted if count <= available), available})
@@ -276,7 +276,7 @@ def measurement_options(rounds: int) -> Option:
     """
     rounds_option = option("--rounds", "N", "measurements of each row", str(rounds))
 
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+    def add_options(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
         def run(
             rounds: str,
@@ -292,4 +292,4 @@ def measurement_options(rounds: int) -> Option:
         decorated: Callable[..., None] = rounds_option(JSON_OPTION(OUT_OPTION(run)))
         return decorated
 
-    return decorate
+    return add_options

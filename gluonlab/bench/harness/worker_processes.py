@@ -107,17 +107,17 @@ class Worker:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
         except OSError:
-            self._fail(self._last_words())
-        return self.answer(timeout_s)
+            self._raise_failure(self._exit_reason())
+        return self.read_answer(timeout_s)
 
-    def answer(self, timeout_s: float) -> Dict[str, Any]:
+    def read_answer(self, timeout_s: float) -> Dict[str, Any]:
         """Return the worker's next answer. Raises WorkerError, after which the worker is gone."""
         try:
-            answer: Dict[str, Any] = json.loads(self._line(timeout_s))
+            answer: Dict[str, Any] = json.loads(self._read_line(timeout_s))
         except ValueError:
-            self._fail("answered something that is not JSON")
+            self._raise_failure("answered something that is not JSON")
         if "error" in answer:
-            self._fail(_first_line(answer["error"]))
+            self._raise_failure(_first_line(answer["error"]))
         self._signal(signal.SIGSTOP)
         return answer
 
@@ -127,25 +127,25 @@ class Worker:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
-    def _line(self, timeout_s: float) -> bytes:
+    def _read_line(self, timeout_s: float) -> bytes:
         assert self._process.stdout is not None
         pipe, deadline = self._process.stdout.fileno(), time.monotonic() + timeout_s
         while b"\n" not in self._unread:
             readable, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
             if not readable:
-                self._fail(f"no answer within {timeout_s:g} s")
+                self._raise_failure(f"no answer within {timeout_s:g} s")
             received = os.read(pipe, 65536)
             if not received:
-                self._fail(self._last_words())
+                self._raise_failure(self._exit_reason())
             self._unread += received
         line, _, self._unread = self._unread.partition(b"\n")
         return line
 
-    def _fail(self, reason: str) -> NoReturn:
+    def _raise_failure(self, reason: str) -> NoReturn:
         self.end(grace_s=0)
         raise WorkerError(reason)
 
-    def _last_words(self) -> str:
+    def _exit_reason(self) -> str:
         """Return how the worker's process ended, and the last line of its standard error."""
         self.end(grace_s=1)
         status = self._process.returncode
@@ -198,7 +198,7 @@ def _first_line(text: str) -> str:
 
 
 class RankProcess:
-    """Another process of the job; ``words``: the arguments of ``python``."""
+    """A further process of the job; ``words``: the arguments of ``python``."""
 
     def __init__(self, words: List[str], variables: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -208,7 +208,7 @@ class RankProcess:
             stdout=subprocess.DEVNULL,
             preexec_fn=die_with_parent,
         )
-        atexit.register(self._end)
+        atexit.register(self._kill)
 
     def send(self, **words: int) -> None:
         """Send a request to the job, which this process runs at the same time."""
@@ -216,7 +216,7 @@ class RankProcess:
         self._process.stdin.write(json.dumps(words).encode() + b"\n")
         self._process.stdin.flush()
 
-    def _end(self) -> None:
+    def _kill(self) -> None:
         """Kill the process, since a rank whose peers are gone would wait for them."""
         self._process.kill()
         self._process.wait()

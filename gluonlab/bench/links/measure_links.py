@@ -98,7 +98,7 @@ def measure_links(ctxs: Sequence[mx.Context], sizes: Sequence[int], rounds: int)
         )
         fits = {pair: fit_link({size: copies[pair, size] for size in sizes}) for pair in pairs}
         groups = [] if on_cpu else list_simultaneous_groups(fits)
-        together = timed({group: arrays.copies(group[1]) for group in groups})
+        together = timed({group: arrays.copy_all(group[1]) for group in groups})
     measured = DeviceMeasurement(
         world_size,
         fits,
@@ -146,7 +146,7 @@ class _CopyBuffers:
             AddInto(_leading_bytes(target, size_bytes)).add, _leading_bytes(source, size_bytes)
         )
 
-    def copies(self, pairs: Sequence[Pair]) -> Call:
+    def copy_all(self, pairs: Sequence[Pair]) -> Call:
         """Return the call that queues whole copies of all these pairs."""
         calls = [partial(CopyInto(self._targets[a, b]).copy, self._sources[a]) for a, b in pairs]
 

@@ -84,7 +84,11 @@ def test_a_worker_that_hangs_or_dies_is_a_row_with_a_reason_and_leaves_nothing_r
         Subject("absent", "absent", "none", missing="not here"),
     ]
     works, *broken = measure_subjects(subjects, rounds=3)
-    assert works.reason is None and works.steps == 700 and works.column("seconds") == [0.7] * 3
+    assert (
+        works.reason is None
+        and works.steps == 700
+        and works.numbers_by_round("seconds") == [0.7] * 3
+    )
     assert [measurement.reason for measurement in broken] == [
         "no answer within 0.5 s",
         "ended with status 1: out of luck",
@@ -113,7 +117,7 @@ def test_new_processes_share_the_rounds_and_the_old_ones_are_gone(tmp_path, rest
     """
     [found] = measure_subjects(fakes(tmp_path, "lucky"), rounds=5, restart_every=restart_every)
     assert (found.reason, found.steps) == (None, 700)
-    assert found.column("seconds") == pytest.approx(seconds)
+    assert found.numbers_by_round("seconds") == pytest.approx(seconds)
     assert all_gone(tmp_path)
 
 
@@ -123,7 +127,8 @@ def test_each_is_as_often_the_first_to_be_started(tmp_path, count, restart_every
     subjects = [LuckyFake(f"{n}", f"{n}", "fake", folder=str(tmp_path)) for n in range(count)]
     found = measure_subjects(subjects, rounds=count * restart_every, restart_every=restart_every)
     begun = [  # the how-manieth each was to be started, by round
-        [round(1000 * seconds / one.steps) for seconds in one.column("seconds")] for one in found
+        [round(1000 * seconds / one.steps) for seconds in one.numbers_by_round("seconds")]
+        for one in found
     ]
     first = [
         min(range(count), key=lambda n: begun[n][at])
@@ -135,7 +140,8 @@ def test_each_is_as_often_the_first_to_be_started(tmp_path, count, restart_every
 def test_a_worker_that_fails_once_is_not_started_again(tmp_path):
     works, dies = measure_subjects(fakes(tmp_path, "works", "dies"), rounds=4, restart_every=3)
     assert (
-        dies.reason == "ended with status 1: out of luck" and works.column("seconds") == [0.7] * 4
+        dies.reason == "ended with status 1: out of luck"
+        and works.numbers_by_round("seconds") == [0.7] * 4
     )
     assert len((tmp_path / "pids").read_text().splitlines()) == 3
 
@@ -163,7 +169,7 @@ def test_an_unknown_job_is_reported(tmp_path):
     command = [sys.executable, "-m", "gluonlab.bench.worker_main", "nonesuch", "{}"]
     worker = Worker(command, child_environment({}, tmp_path), tmp_path / "log")
     with pytest.raises(WorkerError, match="KeyError: 'nonesuch'"):
-        worker.answer(HANGS)
+        worker.read_answer(HANGS)
 
 
 def test_what_tunes_an_engine_does_not_reach_the_workers_by_itself(tmp_path, monkeypatch):
@@ -199,7 +205,7 @@ def test_what_pauses_computes_only_when_it_is_asked_and_ends_all_the_same(tmp_pa
     command = [sys.executable, "-c", BUSY]
     worker = Worker(command, child_environment({}, tmp_path), tmp_path / "log", pauses=True)
     try:
-        own = worker.answer(HANGS)["own"]
+        own = worker.read_answer(HANGS)["own"]
         for _ in range(2):
             wait_until(lambda: stopped(worker.pid) and stopped(own))
             assert worker.ask({"steps": 1}, HANGS) == {"seconds": 0.1}
@@ -235,6 +241,6 @@ def test_a_worker_is_waited_for_as_long_as_it_may_take_in_all_whatever_it_says(
     command = ["sh", "-c", "printf half; exec sleep 100"]  # half a line
     worker = Worker(command, dict(os.environ), tmp_path / "log")
     with pytest.raises(WorkerError, match=r"^no answer within 0\.1 s$"):
-        worker.answer(0.1)
+        worker.read_answer(0.1)
     assert waits == sorted(waits, reverse=True) and 0 <= waits[-1] <= waits[0] <= 0.1
     assert gone(worker.pid)
