@@ -54,11 +54,12 @@ def scaling_command(
     """
     options = {"network": network, "scaling": scaling, "processes": processes, "gpus": gpus}
     options["backends"] = backends
-    ways = _scaling.parse_layouts(options)
-    measured = partial(measure_subjects, _scaling.make_subjects(network, ways))
+    layouts = _scaling.parse_layouts(options)
+    measured = partial(measure_subjects, _scaling.make_subjects(network, layouts))
     _, record = run_options.measure_and_record(("scaling", options), measured, image_rates)
     run_options.print_record(
-        record, _scaling.format_results(network, scaling, ways, record.series, run_options.rounds)
+        record,
+        _scaling.format_results(network, scaling, layouts, record.series, run_options.rounds),
     )
 
 
@@ -89,11 +90,11 @@ def splits_command(
     on = cpu_devices(_splits.DEFAULT_DEVICES) if devices is None else find_measured_devices(devices)
     count = _measure.check_devices(on)
     title = ("splits", {"network": network, "microbatches": parts, **on.record_options()})
-    found, record = run_options.measure_and_record(
+    series, record = run_options.measure_and_record(
         title, partial(_measure.measure_splits, task, on, count, parts), list
     )
     run_options.print_record(
-        record, _splits.format_results(found, task, parts, run_options.rounds), on
+        record, _splits.format_results(series, task, parts, run_options.rounds), on
     )
 
 

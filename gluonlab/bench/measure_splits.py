@@ -236,7 +236,7 @@ def count_traffic(split: PreparedSplit) -> StepTraffic:
         inputs, sums = replica.moved()
         input_bytes = inputs // (devices - 1)
         return StepTraffic(
-            devices, [Message(0, other, input_bytes) for other in range(1, devices)], sums
+            devices, [Message(0, device, input_bytes) for device in range(1, devices)], sums
         )
     assert isinstance(split.strategy, DataParallel)
     buckets = [bucket.grads[0] for bucket in split.strategy.trainer.buckets]
@@ -308,10 +308,10 @@ Seconds = Mapping[str, Sequence[float]]
 
 def check_devices(on: MeasuredDevices) -> int:
     """Return the number of devices. Raises DeviceError if a network cannot be split over them."""
-    count, most = len(on.numbers), make_topology(PRICED_TOPOLOGY).world_size
-    if not 2 <= count <= most:
+    count, maximum = len(on.numbers), make_topology(PRICED_TOPOLOGY).world_size
+    if not 2 <= count <= maximum:
         raise DeviceError(
-            f"--devices {on.device_spec(count)}: a network is split over 2 to {most} devices, "
+            f"--devices {on.device_spec(count)}: a network is split over 2 to {maximum} devices, "
             "as many as "
             f"{PRICED_TOPOLOGY} has: name so many"
         )
@@ -359,33 +359,33 @@ def measure_splits(
     ]
 
 
-def _row_label(way: PreparedSplit) -> str:
-    return LABELS.get(way.name, way.name) + (f", cut {way.cuts}" if way.cuts else "")
+def _row_label(split: PreparedSplit) -> str:
+    return LABELS.get(split.name, split.name) + (f", cut {split.cuts}" if split.cuts else "")
 
 
-def _timed_calls(ways: Mapping[str, PreparedSplit]) -> Iterator[Tuple[str, Call]]:
-    for name, way in ways.items():
-        yield f"step {name}", way.step
+def _timed_calls(splits: Mapping[str, PreparedSplit]) -> Iterator[Tuple[str, Call]]:
+    for name, split in splits.items():
+        yield f"step {name}", split.step
     for name in (ONE_F_ONE_B, INTERLEAVED):
-        if name in ways:
-            yield from _isolated_calls(ways[name])
-    if ONE_F_ONE_B in ways:
-        program = ways[ONE_F_ONE_B].make_program()
+        if name in splits:
+            yield from _isolated_calls(splits[name])
+    if ONE_F_ONE_B in splits:
+        program = splits[ONE_F_ONE_B].make_program()
         stages = [program.passes(stage) for stage in range(program.schedule.stages)]
-        in_turns = chain.from_iterable(zip_longest(*stages))
-        yield "at once", _call_all([call for call in in_turns if call is not None])
+        alternating = chain.from_iterable(zip_longest(*stages))
+        yield "at once", _call_all([call for call in alternating if call is not None])
 
 
-def _isolated_calls(way: PreparedSplit) -> Iterator[Tuple[str, Call]]:
+def _isolated_calls(split: PreparedSplit) -> Iterator[Tuple[str, Call]]:
     """Yield a pipeline's stages and updates, each alone."""
-    assert way.staged_strategy is not None and way.batch is not None and way.plan is not None
-    program = way.make_program()
+    assert split.staged_strategy is not None and split.batch is not None and split.plan is not None
+    program = split.make_program()
     for stage in range(program.schedule.stages):
-        yield f"alone {way.name} {stage}", _call_all(program.passes(stage))
-        yield f"forward {way.name} {stage}", _call_all(program.passes(stage, backward=False))
-    for trainer in way.staged_strategy.updates.trainers:
-        device = way.plan.ctxs.index(trainer._contexts[0])
-        yield f"update {way.name} {device}", partial(_run_update, trainer, way.batch.size)
+        yield f"alone {split.name} {stage}", _call_all(program.passes(stage))
+        yield f"forward {split.name} {stage}", _call_all(program.passes(stage, backward=False))
+    for trainer in split.staged_strategy.updates.trainers:
+        device = split.plan.ctxs.index(trainer._contexts[0])
+        yield f"update {split.name} {device}", partial(_run_update, trainer, split.batch.size)
 
 
 def _call_all(calls: Sequence[Callable[[], object]]) -> Call:

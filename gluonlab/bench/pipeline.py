@@ -186,17 +186,12 @@ class _PriceRow(NamedTuple):
 
     def as_json(self) -> Dict[str, Any]:
         return {
-            "schedule": self.schedule.name,
-            "devices": self.schedule.devices,
-            "stages": self.schedule.stages,
-            "microbatches": self.schedule.microbatches,
-            "seconds": self.timeline.seconds,
-            "bubble": self.timeline.bubble,
-            "bubbles": list(self.timeline.bubbles),
-            "speed_up": self.speed_up,
-            "kept": self.kept_microbatches,
-            "kept_by_stage": list(peaks(self.schedule)),
-        }
+            "schedule": self.schedule.name, "devices": self.schedule.devices,
+            "stages": self.schedule.stages, "microbatches": self.schedule.microbatches,
+            "seconds": self.timeline.seconds, "bubble": self.timeline.bubble,
+            "bubbles": list(self.timeline.bubbles), "speed_up": self.speed_up,
+            "kept": self.kept_microbatches, "kept_by_stage": list(peaks(self.schedule)),
+        }  # fmt: skip
 
 
 def _format_prices(rows: Sequence[_PriceRow]) -> str:

@@ -60,17 +60,10 @@ def make_training_job(
     workload = TASKS[task]
     global_batch_size = global_batch_size or workload.global_batch_size
     config = TrainConfig(
-        devices=devices or f"cpu*{device_count}",
-        threads=threads,
-        model=workload.model,
-        dataset="synthetic",
-        global_batch_size=global_batch_size,
-        optimizer="sgd",
-        lr=LEARNING_RATE,
-        momentum=workload.momentum,
-        kvstore=kvstore,
-        **(split or {}),
-    )
+        devices=devices or f"cpu*{device_count}", threads=threads, model=workload.model,
+        dataset="synthetic", global_batch_size=global_batch_size, optimizer="sgd",
+        lr=LEARNING_RATE, momentum=workload.momentum, kvstore=kvstore, **(split or {}),
+    )  # fmt: skip
     dataset = load_dataset(
         "synthetic", samples=workload.samples, shape=workload.shape, classes=CLASSES
     )
@@ -78,14 +71,9 @@ def make_training_job(
     make_strategy = strategy_class(plan.split.way)
     strategy = make_strategy(partial(make_net, plan), make_loss(), plan, group)
     loader = Loader(
-        plan.dataset.train,
-        strategy.inputs,
-        global_batch_size,
-        rank=group.rank,
-        world_size=group.size,
-        raw=True,
-        resident_bytes=plan.resident_bytes,
-    )
+        plan.dataset.train, strategy.inputs, global_batch_size, rank=group.rank,
+        world_size=group.size, raw=True, resident_bytes=plan.resident_bytes,
+    )  # fmt: skip
     log, batches = LossLog(plan.ctxs), _repeat_epochs(loader)
 
     def run(steps: int) -> Dict[str, float]:
@@ -130,8 +118,8 @@ def make_group_job(backend: str, processes: int, first: bool = True, **training:
     train = make_training_job(**training, group=BACKENDS[backend]())
 
     def run(steps: int) -> Dict[str, float]:
-        for other in others:
-            other.send(steps=steps)
+        for rank in others:
+            rank.send(steps=steps)
         return train(steps)
 
     return run

@@ -277,7 +277,7 @@ SUMMARIES = {
 
 def main(args: Optional[Sequence[str]] = None) -> None:
     """Run the study that the first argument names with the remaining arguments."""
-    commands = {name: (SUMMARIES[name], made) for name, made in COMMANDS.items()}
+    commands = {name: (SUMMARIES[name], command) for name, command in COMMANDS.items()}
     dispatch("python -m gluonlab.study", commands, sys.argv[1:] if args is None else args)
 
 

@@ -407,17 +407,13 @@ def analyze_panel(name: str, sizes: List[SizeTrials]) -> PanelFindings:
 def _size_row(panel: Panel, trials: SizeTrials) -> SizeRow:
     compared_steps = {STEPS: panel.equal_steps, EPOCHS: panel.equal_epochs * trials.steps_per_epoch}
     return SizeRow(
-        trials.size,
-        trials.rate,
-        median_estimate(trials.steps_to_target),
+        trials.size, trials.rate, median_estimate(trials.steps_to_target),
         median_estimate([steps / trials.steps_per_epoch for steps in trials.steps_to_target]),
         median_estimate(trials.seconds_to_target),
-        {which: _median_errors(trials, steps) for which, steps in compared_steps.items()},
-        sum(map(math.isfinite, trials.steps_to_target)),
-        len(trials.trials),
-        trials.limit,
+        {unit: _median_errors(trials, steps) for unit, steps in compared_steps.items()},
+        sum(map(math.isfinite, trials.steps_to_target)), len(trials.trials), trials.limit,
         trials.best_accuracy,
-    )
+    )  # fmt: skip
 
 
 def _median_errors(
@@ -449,8 +445,8 @@ def scaling_exponents(sizes: Sequence[float], steps: Sequence[float]) -> List[fl
     steps.
     """
     return [
-        math.log(before / after) / math.log(larger / size)
-        for size, larger, before, after in zip(sizes, sizes[1:], steps, steps[1:])
+        math.log(steps_before / steps_after) / math.log(larger / size)
+        for size, larger, steps_before, steps_after in zip(sizes, sizes[1:], steps, steps[1:])
     ]
 
 
@@ -616,13 +612,9 @@ class _PanelReport:
         ]  # fmt: skip
         notes = [*self._regime_sentences(), self.texts["rule"]] if unit == "steps" else []
         return Chart(
-            self.texts["charts"][unit].format(**self.values),
-            self._size_axis(),
-            Axis(self.texts["axes"][unit], log=True),
-            curves,
-            regions,
-            notes,
-        )
+            self.texts["charts"][unit].format(**self.values), self._size_axis(),
+            Axis(self.texts["axes"][unit], log=True), curves, regions, notes,
+        )  # fmt: skip
 
     def _size_axis(self) -> Axis:
         sizes = [row.size for row in self.findings.rows]
@@ -718,15 +710,12 @@ class _PanelReport:
     def _table_row(self, row: SizeRow) -> List[str]:
         never_text = self.texts["never"] if row.steps is None else ""
         return [
-            number(row.size),
-            number(row.rate),
-            never_text or number(_required_value(row.steps)),
-            _format_range(row.steps),
-            "" if never_text else number(_required_value(row.epochs)),
+            number(row.size), number(row.rate), never_text or number(_required_value(row.steps)),
+            _format_range(row.steps), "" if never_text else number(_required_value(row.epochs)),
             "" if never_text else f"{_required_value(row.seconds):.2f}",
             _format_range(row.seconds),
             *(_format_errors(row.errors[unit]) for unit in (STEPS, EPOCHS)),
-        ]
+        ]  # fmt: skip
 
     def describe_method(self) -> str:
         """Return how the panel was measured."""

@@ -88,10 +88,19 @@ def compare(
         for count in counts:
             name = f"{count}-device{'s' * (count > 1)}"
             reporter.say(f"\n--- {name.replace('-', ' ')}")
-            own = config.replace(gpus=count, out=str(folder.path / name))
-            results.append(train(
-                own, None, reporter, read, callbacks=callbacks, net=net, loss=loss, metrics=metrics
-            ))  # fmt: skip
+            run_config = config.replace(gpus=count, out=str(folder.path / name))
+            results.append(
+                train(
+                    run_config,
+                    None,
+                    reporter,
+                    read,
+                    callbacks=callbacks,
+                    net=net,
+                    loss=loss,
+                    metrics=metrics,
+                )
+            )
         rows = make_comparison_rows(results)
         folder.compared([asdict(row) for row in rows])
         folder.close()

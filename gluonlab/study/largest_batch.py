@@ -61,14 +61,10 @@ class LargestBatch:
         """Return plain values. ``total`` is the plan's sum for the device that needs most."""
         planned = {name: {**memory._asdict(), "total": memory.total} for name, memory in self.rows}
         return {
-            **self.memory._asdict(),
-            "total": self.memory.total,
-            **({"devices": planned} if len(planned) > 1 else {}),
-            "taken": self.taken,
-            "budget": self.budget,
-            "limit": self.limit,
-            "would_fit": self.would_fit,
-        }
+            **self.memory._asdict(), "total": self.memory.total,
+            **({"devices": planned} if len(planned) > 1 else {}), "taken": self.taken,
+            "budget": self.budget, "limit": self.limit, "would_fit": self.would_fit,
+        }  # fmt: skip
 
     def summary_lines(self) -> List[str]:
         """Return text lines: the size, its memory, its limit, and the plan's figures."""
@@ -137,12 +133,9 @@ class _BatchSizeSearch:
             else max(self.smallest, len(self.plan.dataset.train) // len(self.plan.split.copies))
         )
         sizes = LargestSizeSearch(
-            self._measure_within_ceiling,
-            self.smallest,
-            self.needs.limit.largest(share),
-            self.ceiling,
-            self._planned_image_bytes(),
-        )
+            self._measure_within_ceiling, self.smallest, self.needs.limit.largest(share),
+            self.ceiling, self._planned_image_bytes(),
+        )  # fmt: skip
         largest = sizes.search()
         if largest is None:
             self._raise_too_small(_format_bytes(self._measure_peak(self.smallest, None)))
@@ -153,13 +146,9 @@ class _BatchSizeSearch:
             )
         would_fit = images + int((self.ceiling - peak_bytes) / sizes.cost_per_unit())
         return LargestBatch(
-            self._planned_rows(images),
-            peak_bytes,
-            self.budget,
-            "data" if images == share else "arrays",
-            would_fit,
-            self.per,
-        )
+            self._planned_rows(images), peak_bytes, self.budget,
+            "data" if images == share else "arrays", would_fit, self.per,
+        )  # fmt: skip
 
     def _limit_to_free_memory(self) -> None:
         """Lower the ceiling to the free memory. Raise ConfigError if it is less than any process

@@ -263,14 +263,9 @@ def build_report(
         setting_names["machine"]: cpu_model(),
     }
     return StudyReport(
-        texts["title"],
-        sentences,
-        charts,
-        [_curve_table(findings, options, texts)],
-        [method],
-        settings,
-        language,
-    )
+        texts["title"], sentences, charts, [_curve_table(findings, options, texts)], [method],
+        settings, language,
+    )  # fmt: skip
 
 
 def _curves_of_rule(rule: str, findings: RateFindings) -> List[AccuracyCurve]:

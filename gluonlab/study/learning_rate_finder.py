@@ -127,7 +127,7 @@ class _RangeTestStopper(Reporter):
         self.losses: List[float] = []
 
     def step_done(self, images: int, known: List[StepLoss]) -> None:
-        self.losses += [each.loss for each in known]
+        self.losses += [step_loss.loss for step_loss in known]
         is_far = known and _is_far_above_best(smooth_losses(self.losses))
         if is_far or (known and known[-1].step >= self.steps):
             raise StopTraining

@@ -101,7 +101,7 @@ def _parse_splits(text: str) -> List[str]:
 
 def _parse_names(text: str) -> List[str]:
     """Return the comma-separated names without duplicates."""
-    return list(dict.fromkeys(each.strip() for each in text.split(",")))
+    return list(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
 def load_options(options: Mapping[str, Any]) -> Dict[str, Any]:
@@ -273,14 +273,10 @@ class _ScalingReport:
             setting_names["machine"]: cpu_model(),
         }
         return StudyReport(
-            self.texts["title"].format(**self.values),
-            self._write_sentences(),
-            charts,
-            self._build_tables(),
-            [self.texts["method"].format(**self.values)],
-            settings,
+            self.texts["title"].format(**self.values), self._write_sentences(), charts,
+            self._build_tables(), [self.texts["method"].format(**self.values)], settings,
             language,
-        )
+        )  # fmt: skip
 
     def _speedup_chart(self, kind: str) -> Chart:
         devices, curves = self.options["devices"], []
@@ -310,8 +306,8 @@ class _ScalingReport:
         )  # fmt: skip
 
     def _core_limit_notes(self) -> List[str]:
-        most, cores = self.options["devices"][-1], resources.available_cores()
-        return [self.texts["cores"].format(count=most, here=cores)] if most > cores else []
+        devices, cores = self.options["devices"][-1], resources.available_cores()
+        return [self.texts["cores"].format(count=devices, here=cores)] if devices > cores else []
 
     def _start_times(self) -> List[Tuple[ScalingCase, IntervalEstimate]]:
         kind = next(list_kinds(self.measured_cases))
@@ -391,13 +387,9 @@ class _ScalingReport:
                 f"{speedup.value / layout.devices:.0%}",
             ]
         return [
-            self._sharing_label(case.store_or_split),
-            case.kind,
-            number(layout.devices),
-            number(layout.global_batch_size),
-            f"{median(self._values(case)):,.0f}",
-            *cells,
-        ]
+            self._sharing_label(case.store_or_split), case.kind, number(layout.devices),
+            number(layout.global_batch_size), f"{median(self._values(case)):,.0f}", *cells,
+        ]  # fmt: skip
 
 
 def _round_to_hundredths(value: float) -> float:

@@ -130,14 +130,11 @@ def build_report(
     }
     title = texts["title"].format(**values)
     return StudyReport(
-        title,
-        _write_sentences(rows, measured, texts),
+        title, _write_sentences(rows, measured, texts),
         _build_charts(measured, options["rounds"], texts),
-        [Table(title, texts["heads"], [_table_row(row, texts) for row in measured])],
-        [method],
-        settings,
-        language,
-    )
+        [Table(title, texts["heads"], [_table_row(row, texts) for row in measured])], [method],
+        settings, language,
+    )  # fmt: skip
 
 
 def _step_milliseconds(row: SplitRow) -> IntervalEstimate:
@@ -150,8 +147,8 @@ def _build_charts(rows: Sequence[SplitRow], rounds: int, texts: Dict[str, Any]) 
     times = [_step_milliseconds(row) for row in rows]
     time_curve = Curve(
         texts["measured"].format(rounds=rounds),
-        [(index, each.value) for index, each in enumerate(times)], 0,
-        [each.ends for each in times], joined=False,
+        [(index, estimate.value) for index, estimate in enumerate(times)], 0,
+        [estimate.ends for estimate in times], joined=False,
     )  # fmt: skip
     moved_curve = Curve(
         texts["planned"],
@@ -198,10 +195,10 @@ def _write_sentences(
         sentences.append(texts["least"].format(
             way=texts["ways"][smallest.name], mb=number(max(smallest.memory) / MB),
             one=number(max(single.memory) / MB)))  # fmt: skip
-        most, least = (pick(several, key=lambda row: row.moved) for pick in (max, min))
+        most_moved, least_moved = (pick(several, key=lambda row: row.moved) for pick in (max, min))
         sentences.append(texts["moves"].format(
-            most=texts["ways"][most.name], mb=number(most.moved / MB),
-            least=texts["ways"][least.name], few=number(least.moved / MB)))  # fmt: skip
+            most=texts["ways"][most_moved.name], mb=number(most_moved.moved / MB),
+            least=texts["ways"][least_moved.name], few=number(least_moved.moved / MB)))  # fmt: skip
     sentences += [
         texts["missing"].format(way=texts["ways"][row.name], reason=row.reason)
         for row in rows
@@ -213,13 +210,10 @@ def _write_sentences(
 def _table_row(row: SplitRow, texts: Dict[str, Any]) -> List[str]:
     time = _step_milliseconds(row)
     return [
-        texts["ways"][row.name],
-        f"{time.value:.2f}",
-        time.format_range("{:.2f}".format),
-        "" if row.speed is None else f"{row.speed:.2f}",
-        f"{row.moved / MB:.2f}",
+        texts["ways"][row.name], f"{time.value:.2f}", time.format_range("{:.2f}".format),
+        "" if row.speed is None else f"{row.speed:.2f}", f"{row.moved / MB:.2f}",
         format_megabytes(row.memory),
-    ]
+    ]  # fmt: skip
 
 
 STUDY = Study(NAME, parse_options, load_options, measure)

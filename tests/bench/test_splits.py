@@ -17,14 +17,11 @@ def series(step_1f1b=0.9, **others):
     values = {
         **{f"memory {name} {device}": 3e6 + device * 1e6 for name in steps for device in (0, 1)},
         **{f"{what} {name}": 2e6 for name in steps if name != "one" for what in ("moved", "links")},
-        "alone 1f1b 0": 0.3,
-        "alone 1f1b 1": 0.5,
-        "update 1f1b 0": 0.1,
-        "update 1f1b 1": 0.1,
+        "alone 1f1b 0": 0.3, "alone 1f1b 1": 0.5, "update 1f1b 0": 0.1, "update 1f1b 1": 0.1,
         "at once": 0.8,
         **{f"{what} {name}": 0.25 for name in ("gpipe", "1f1b") for what in ("price", "host")},
         **{f"price bubble {name}": 0.25 for name in ("gpipe", "1f1b")},
-    }
+    }  # fmt: skip
     # the machine was half as fast in the first round
     return found + [
         Series(name, name, "s", (2 * value, value) if name[0] in "au" else (value,))

@@ -172,13 +172,9 @@ def test_however_the_search_ends_no_child_is_left(tmp_path, sign):
 
 # MiB; the parameters of the larger ones, on two devices, leave no room for images in 600
 BUDGETS = {
-    "lenet": 600,
-    "resnet8": 600,
-    "cifar_resnet20": 600,
-    "gluoncv:mobilenetv2_0.25": 600,
-    "resnet18": 900,
-    "resnet50": 1400,
-}
+    "lenet": 600, "resnet8": 600, "cifar_resnet20": 600, "gluoncv:mobilenetv2_0.25": 600,
+    "resnet18": 900, "resnet50": 1400,
+}  # fmt: skip
 
 
 @pytest.mark.long

@@ -298,7 +298,7 @@ def main(run_options: MeasurementOptions, network: str, devices: Optional[str]) 
     on = cpu_devices(DEVICES) if devices is None else find_measured_devices(devices)
     count = check_devices(on)
     title = ("checkpoints", {"network": network, **on.record_options()})
-    found, record = run_options.measure_and_record(
+    series, record = run_options.measure_and_record(
         title, partial(measure_checkpoints, task, on, count), list
     )
-    run_options.print_record(record, format_results(found, task, count, run_options.rounds), on)
+    run_options.print_record(record, format_results(series, task, count, run_options.rounds), on)

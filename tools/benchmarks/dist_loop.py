@@ -27,8 +27,8 @@ def make(
     train = _make_training_job(task, world_size, threads)
 
     def run(steps: int) -> Dict[str, float]:
-        for other in others:
-            other.send(steps=steps)
+        for rank in others:
+            rank.send(steps=steps)
         return train(steps)
 
     return run
@@ -37,12 +37,9 @@ def make(
 def parameter_server_variables(role: str, port: int, workers: int) -> Dict[str, str]:
     """Return the environment of a process; ``role``: scheduler, server or worker."""
     return {
-        "DMLC_ROLE": role,
-        "DMLC_PS_ROOT_URI": "127.0.0.1",
-        "DMLC_PS_ROOT_PORT": str(port),
-        "DMLC_NUM_SERVER": "1",
-        "DMLC_NUM_WORKER": str(workers),
-    }
+        "DMLC_ROLE": role, "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": str(port),
+        "DMLC_NUM_SERVER": "1", "DMLC_NUM_WORKER": str(workers),
+    }  # fmt: skip
 
 
 def _start_other_processes(task: str, world_size: int, threads: Optional[int]) -> List[RankProcess]:

@@ -269,7 +269,7 @@ def judge_allreduce(rows: Sequence[AllreduceRow]) -> List[Comparison]:
     )
     seconds = {row.algorithm: row.seconds for row in rows}
     at_least = AT_LEAST_ALLREDUCE if has_target else None
-    verdicts = [
+    comparisons = [
         Comparison(
             description,
             name,
@@ -279,7 +279,7 @@ def judge_allreduce(rows: Sequence[AllreduceRow]) -> List[Comparison]:
         for peer, name in (("device", "MXNet's device"), (CHAPTER, "the chapter's allreduce"))
     ]
     return [
-        *verdicts,
+        *comparisons,
         Comparison(description, LIMIT, best.of_limit, AT_LEAST_OF_LIMIT if has_target else None),
     ]
 
@@ -307,11 +307,11 @@ def judge_steps(rows: Sequence[StepRow], world_size: int) -> List[Comparison]:
     ]
 
 
-def format_comparisons(verdicts: Sequence[Comparison]) -> List[str]:
+def format_comparisons(comparisons: Sequence[Comparison]) -> List[str]:
     """Return lines with our best, and a line for each peer."""
     lines = []
-    for best, comparisons in groupby(verdicts, key=lambda verdict: verdict.best):
-        lines += [best, *(f"  {verdict}" for verdict in comparisons)]
+    for best, group in groupby(comparisons, key=lambda comparison: comparison.best):
+        lines += [best, *(f"  {comparison}" for comparison in group)]
     return lines
 
 
@@ -564,21 +564,21 @@ def main(
     on = cpu_devices(max(WORLD_SIZES)) if devices is None else find_measured_devices(devices)
     names = parse_stores(stores, on.on_gpus)
     counts = parse_world_sizes(world_sizes, on)
-    told = world_sizes or ",".join(map(str, counts))
+    sizes_text = world_sizes or ",".join(map(str, counts))
     title = (
         "gradients",
-        {"size": size, "stores": stores, "world-sizes": told, **on.record_options()},
+        {"size": size, "stores": stores, "world-sizes": sizes_text, **on.record_options()},
     )
     if beside is not None:
         subjects = our_subjects(on, names, counts, size_bytes)
         click.echo(compare_checkouts(subjects, job_series, title, run_options, beside))
         return
     measured = partial(measure_gradients, names, counts, size_bytes, on=on)
-    found, record = run_options.measure_and_record(title, measured, Findings.series)
-    wrong = ", ".join(found.inexact_sums())
+    findings, record = run_options.measure_and_record(title, measured, Findings.series)
+    wrong = ", ".join(findings.inexact_sums())
     # a record of wrong sums is not kept
     (run_options._replace(out=None) if wrong else run_options).print_record(
-        record, format_findings(found), on
+        record, format_findings(findings), on
     )
     if wrong:
         raise RunError(f"wrong sums by {wrong}: see the column error")

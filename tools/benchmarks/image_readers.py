@@ -48,8 +48,10 @@ class _RecordReader:
     """ImageRecordIter over a .rec of the unchanged JPEGs; it has one thread on two cores."""
 
     def __init__(self, folder: str, size: int) -> None:
-        place = Path(tempfile.mkdtemp())
-        record = recordio.MXIndexedRecordIO(str(place / "a.idx"), str(place / "a.rec"), "w")
+        folder_of_records = Path(tempfile.mkdtemp())
+        record = recordio.MXIndexedRecordIO(
+            str(folder_of_records / "a.idx"), str(folder_of_records / "a.rec"), "w"
+        )
         paths, labels = ImageFolder(folder).train
         for number, (path, label) in enumerate(zip(paths, labels)):
             record.write_idx(
@@ -60,9 +62,9 @@ class _RecordReader:
             )
         record.close()
         self._iterator = mx.io.ImageRecordUInt8Iter(
-            path_imgrec=str(place / "a.rec"), path_imgidx=str(place / "a.idx"),
-            data_shape=(3, size, size), batch_size=BATCH_SIZE, resize=size, shuffle=True,
-            preprocess_threads=WORKERS,
+            path_imgrec=str(folder_of_records / "a.rec"),
+            path_imgidx=str(folder_of_records / "a.idx"), data_shape=(3, size, size),
+            batch_size=BATCH_SIZE, resize=size, shuffle=True, preprocess_threads=WORKERS,
         )  # fmt: skip
 
     def __iter__(self) -> Iterator[Any]:

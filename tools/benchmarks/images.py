@@ -127,10 +127,10 @@ def whole_epochs(epoch: Iterable[Any], images: int) -> Job:
     return run
 
 
-def make_rows(found: Sequence[Series]) -> List[ThroughputRow]:
+def make_rows(series: Sequence[Series]) -> List[ThroughputRow]:
     """The table's numbers; ratios are the row's images/s over those of PyTorch on the same set."""
-    peers = {set_of(one): one.values for one in found if one.name.endswith(f": {PEER}")}
-    return [rates.make_row(one, one.values, peers.get(set_of(one), ())) for one in found]
+    peers = {set_of(item): item.values for item in series if item.name.endswith(f": {PEER}")}
+    return [rates.make_row(item, item.values, peers.get(set_of(item), ())) for item in series]
 
 
 def set_of(named: "Series | ThroughputRow") -> str:
@@ -142,11 +142,11 @@ def format_results(rows: Sequence[ThroughputRow], rounds: int) -> str:
     """The rows as text, set by set."""
     lines: List[str] = []
     for label in dict.fromkeys(map(set_of, rows)):
-        own = [rates.format_row(row, LABEL_WIDTH) for row in rows if set_of(row) == label]
+        rows_of_set = [rates.format_row(row, LABEL_WIDTH) for row in rows if set_of(row) == label]
         lines += [
             *[""] * bool(lines),
             rates.format_heading(label, LABEL_WIDTH, "row / PyTorch"),
-            *own,
+            *rows_of_set,
         ]
     note = (
         f"JPEGs are read, decoded and put into batches of {BATCH_SIZE}; nothing is trained. "

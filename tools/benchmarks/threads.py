@@ -134,9 +134,9 @@ def make_rows(series: Sequence[Series]) -> List[ThreadsRow]:
 
 
 def _threads_row(
-    name: str, own: Mapping[str, Series], reference: Mapping[str, Series]
+    name: str, series_by_column: Mapping[str, Series], reference: Mapping[str, Series]
 ) -> ThreadsRow:
-    measured = {column: one.values for column, one in own.items() if one.values}
+    measured = {column: item.values for column, item in series_by_column.items() if item.values}
     rates = {column: median(values) for column, values in measured.items()}
     ratios = {
         column: median_ratio(values, reference[column].values)
@@ -145,8 +145,9 @@ def _threads_row(
     }
     label = _LABELS.get(name) or f"{int(name):,} looks"
     return ThreadsRow(
-        name, label, rates, ratios, next((o.reason for o in own.values() if o.reason), None)
-    )
+        name, label, rates, ratios,
+        next((o.reason for o in series_by_column.values() if o.reason), None),
+    )  # fmt: skip
 
 
 def format_results(rows: Sequence[ThreadsRow], rounds: int) -> str:

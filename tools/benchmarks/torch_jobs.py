@@ -68,8 +68,8 @@ def resnet18() -> Any:
     He, Zhang, Ren, Sun, "Deep residual learning for image recognition", 2016, table 1.
     """
     blocks = [
-        _Residual(before, channels, stride)
-        for before, channels, stride in [
+        _Residual(channels_in, channels, stride)
+        for channels_in, channels, stride in [
             (64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1),
             (256, 512, 2), (512, 512, 1),
         ]
@@ -162,14 +162,11 @@ def make_ddp(task: str, world_size: int, rank: int = 0, meeting_point: Optional[
     rendezvous_file = meeting_point or str(Path(tempfile.mkdtemp(prefix="ddp-")) / "meeting-point")
     common = {"task": task, "world_size": world_size, "meeting_point": rendezvous_file}
     ranks = range(1, world_size if rank == 0 else 1)
-    others = [start_rank("torch-ddp", {**common, "rank": other}, {}) for other in ranks]
+    others = [start_rank("torch-ddp", {**common, "rank": other_rank}, {}) for other_rank in ranks]
     distributed.init_process_group(
-        "gloo",
-        init_method=f"file://{rendezvous_file}",
-        rank=rank,
-        world_size=world_size,
+        "gloo", init_method=f"file://{rendezvous_file}", rank=rank, world_size=world_size,
         timeout=TIMEOUT,
-    )
+    )  # fmt: skip
     net = DistributedDataParallel(NETWORKS[task](), gradient_as_bucket_view=True)
 
     def forward(x: Any, y: Any) -> Any:
@@ -180,8 +177,8 @@ def make_ddp(task: str, world_size: int, rank: int = 0, meeting_point: Optional[
     )
 
     def run(steps: int) -> Dict[str, float]:
-        for other in others:
-            other.send(steps=steps)
+        for other_rank in others:
+            other_rank.send(steps=steps)
         return train(steps)
 
     return run

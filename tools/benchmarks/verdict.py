@@ -68,9 +68,9 @@ def _measure_training_advice(name: str, settings: Dict[str, Any], rounds: int) -
     measurements = measure_subjects(
         [_subject("before", settings), _subject("after", advised_settings)], rounds
     )
-    before, after = (measurement.images_per_second() for measurement in measurements)
+    rates_before, rates_after = (measurement.images_per_second() for measurement in measurements)
     reason = measurements[0].reason or measurements[1].reason
-    gains = tuple(b / a for a, b in zip(before, after)) if reason is None else ()
+    gains = tuple(b / a for a, b in zip(rates_before, rates_after)) if reason is None else ()
     promised = (diagnosis.advice[0].gain.value,)
     return [
         Series(f"{PROMISED} {name}", f"{name}: {best.candidate.option_text}", "times", promised),

@@ -135,9 +135,9 @@ def make_plans(
     return plans
 
 
-def make_auto_plan(made: ForLinks) -> NamedSchedule:
+def make_auto_plan(schedules: ForLinks) -> NamedSchedule:
     """Return the row of auto for its schedules."""
-    return NamedSchedule(AUTO, made.cheapest(0), by_size=made)
+    return NamedSchedule(AUTO, schedules.cheapest(0), by_size=schedules)
 
 
 def synthesised_label(schedule: Schedule) -> str:

@@ -144,8 +144,8 @@ def _execute_plan(
 
 def _make_chapter_allreduce(arrays: Arrays) -> Callable[[], None]:
     def run() -> None:
-        for same in zip(*arrays):
-            chapters_allreduce(list(same))
+        for replicas in zip(*arrays):
+            chapters_allreduce(list(replicas))
 
     return run
 
@@ -155,14 +155,14 @@ def _use_native_store(
 ) -> Callable[[Arrays], Callable[[], None]]:
     def make(arrays: Arrays) -> Callable[[], None]:
         store = make_kvstore(name, ctxs)
-        keys = [list(same) for same in zip(*arrays)]
-        for key, same in enumerate(keys):
-            store.broadcast(key, same[0], same)
+        keys = [list(replicas) for replicas in zip(*arrays)]
+        for key, replicas in enumerate(keys):
+            store.broadcast(key, replicas[0], replicas)
 
         # as gluon.Trainer does it: a key for each array, the first the most urgent
         def run() -> None:
-            for key, same in enumerate(keys):
-                store.pushpull(key, same, priority=-key)
+            for key, replicas in enumerate(keys):
+                store.pushpull(key, replicas, priority=-key)
 
         return run
 
@@ -290,18 +290,15 @@ class AllreduceRow:
         """Return the row as --json prints it; bandwidths in GB/s, as in the table."""
         names = ("algorithm", "size_bytes", "count", "dtype", "arrays")
         return {
-            **{name: getattr(self, name) for name in names},
-            "time_us": self.time_s * 1e6,
-            "lowest_us": min(self.seconds) * 1e6,
-            "highest_us": max(self.seconds) * 1e6,
-            "algbw": self.algbw / 1e9,
-            "busbw": self.busbw / 1e9,
+            **{name: getattr(self, name) for name in names}, "time_us": self.time_s * 1e6,
+            "lowest_us": min(self.seconds) * 1e6, "highest_us": max(self.seconds) * 1e6,
+            "algbw": self.algbw / 1e9, "busbw": self.busbw / 1e9,
             "error": None if np.isnan(self.error) else self.error,
             "predicted_us": None if self.predicted_s is None else self.predicted_s * 1e6,
             "floor_us": None if self.floor_s is None else self.floor_s * 1e6,
             "limit_us": None if self.limit_s is None else median(self.limit_s) * 1e6,
             "of_limit": self.of_limit,
-        }
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -347,9 +344,9 @@ def measure(
     counts = [_count_elements(size, dtype, arrays) for size in sizes]
     on_cpu = ctxs[0].device_type == "cpu"
     if on_cpu:
-        what = f"{max(sizes):,} bytes on each of {len(ctxs)} devices"
+        description = f"{max(sizes):,} bytes on each of {len(ctxs)} devices"
         remedy = "choose smaller --sizes or fewer --devices"
-        require_memory(MEMORY_REPLICAS * len(ctxs) * max(sizes), what, remedy)
+        require_memory(MEMORY_REPLICAS * len(ctxs) * max(sizes), description, remedy)
     speeds = (
         probe_speeds(ctxs, max(sizes)) if topology is None and on_cpu and len(ctxs) > 1 else None
     )
@@ -384,10 +381,10 @@ def _measure_size(
     ctxs, count, dtype = buffers.ctxs, buffers.count, buffers.dtype
     calls = {variant.label: variant.make(buffers.arrays) for variant in variants}
     process_sums = {
-        each.label: MultiprocessAllreduce(each, count, len(buffers.arrays[0])) for each in processes
+        item.label: MultiprocessAllreduce(item, count, len(buffers.arrays[0])) for item in processes
     }
     errors = {label: buffers.check(call) for label, call in calls.items()}
-    errors.update({label: each.measure_error() for label, each in process_sums.items()})
+    errors.update({label: item.measure_error() for label, item in process_sums.items()})
     buffers.clear()
     size = count * np.dtype(dtype).itemsize
     # one alone has nothing to read or write
@@ -408,7 +405,7 @@ def _measure_size(
 
     schedules = {
         **dict.fromkeys(process_sums),
-        **{each.label: each.schedule_for for each in variants},
+        **{item.label: item.schedule_for for item in variants},
     }
     return [make_row(label, schedule_for) for label, schedule_for in schedules.items()]
 
@@ -469,10 +466,10 @@ def _random_contribution(rank: int, count: int) -> "np.ndarray[Any, np.dtype[np.
     )
 
 
-def _max_difference(found: "np.ndarray[Any, Any]", expected: "np.ndarray[Any, Any]") -> float:
-    if np.array_equal(found, expected):
+def _max_difference(actual: "np.ndarray[Any, Any]", expected: "np.ndarray[Any, Any]") -> float:
+    if np.array_equal(actual, expected):
         return 0.0
-    return float(np.max(np.abs(found.astype(np.float64) - expected)))
+    return float(np.max(np.abs(actual.astype(np.float64) - expected)))
 
 
 # --- by options of the command
@@ -501,12 +498,9 @@ class AllreduceMeasurement(NamedTuple):
         """Return ``content`` after the machine, devices and rounds."""
         speeds = vars(self.report.speeds) if self.report.speeds else None
         head: Dict[str, Any] = {
-            "machine": describe_machine(),
-            "devices": [str(ctx) for ctx in self.ctxs],
-            "on": describe_devices(self.ctxs),
-            "rounds": self.report.rounds,
-            "speeds": speeds,
-        }
+            "machine": describe_machine(), "devices": [str(ctx) for ctx in self.ctxs],
+            "on": describe_devices(self.ctxs), "rounds": self.report.rounds, "speeds": speeds,
+        }  # fmt: skip
         return json_text({**head, **content})
 
     def as_text(self, tables: str) -> str:

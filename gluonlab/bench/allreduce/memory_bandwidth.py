@@ -102,7 +102,9 @@ def probe_speeds(ctxs: Sequence[mx.Context], size_bytes: int) -> MemorySpeeds:
     alone_copies = _one_step_schedule(world_size, [Transfer(0, rank, 0, COPY) for rank in others])
     alone_adds = _one_step_schedule(world_size, [Transfer(1, 0, 0, ADD)])
     large = {"copy": copies, "add": adds, "device copy": alone_copies, "device add": alone_adds}
-    runs: Dict[str, Call] = {name: Executor(each, arrays).run for name, each in large.items()}
+    runs: Dict[str, Call] = {
+        name: Executor(schedule, arrays).run for name, schedule in large.items()
+    }
     runs["latency"] = Executor(copies, tiny).run
     seconds = {name: min(times) for name, times in time_interleaved(runs, PROBE_ROUNDS).items()}
     latency_s = seconds["latency"] / copies.transfers
@@ -115,12 +117,9 @@ def probe_speeds(ctxs: Sequence[mx.Context], size_bytes: int) -> MemorySpeeds:
         return payload / max(moving_s, seconds[name] / 2)
 
     return MemorySpeeds(
-        latency_s,
-        payload_bytes_per_s("copy"),
-        payload_bytes_per_s("add"),
-        payload_bytes_per_s("device copy"),
-        payload_bytes_per_s("device add"),
-    )
+        latency_s, payload_bytes_per_s("copy"), payload_bytes_per_s("add"),
+        payload_bytes_per_s("device copy"), payload_bytes_per_s("device add"),
+    )  # fmt: skip
 
 
 def _one_step_schedule(world_size: int, transfers: Sequence[Transfer]) -> Schedule:

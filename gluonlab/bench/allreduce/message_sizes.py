@@ -36,22 +36,27 @@ def parse_sizes(text: str, option: str = "--sizes") -> List[int]:
     Upper and lower case are equivalent. Raises ConfigError for other text and for sizes below one
     byte.
     """
-    given = f"{option} {text if text.strip() else repr(text)}"
-    return sorted({size for part in text.split(",") for size in _parse_range(part, given)})
+    option_text = f"{option} {text if text.strip() else repr(text)}"
+    return sorted({size for part in text.split(",") for size in _parse_range(part, option_text)})
 
 
-def _parse_range(text: str, given: str) -> List[int]:
-    first_text, *rest = text.split(":")
-    if len(rest) > 2:
-        raise ConfigError(f"{given}: {_SIZE_HELP}")
-    size = _parse_size(first_text, given)
-    if not rest:
+def _parse_range(text: str, option_text: str) -> List[int]:
+    first_text, *further_texts = text.split(":")
+    if len(further_texts) > 2:
+        raise ConfigError(f"{option_text}: {_SIZE_HELP}")
+    size = _parse_size(first_text, option_text)
+    if not further_texts:
         return [size]
-    end = _parse_size(rest[0], given)
-    factor = whole(2)(f"{given}, factor", rest[1]) if len(rest) == 2 else DEFAULT_FACTOR
+    end = _parse_size(further_texts[0], option_text)
+    factor = (
+        whole(2)(f"{option_text}, factor", further_texts[1])
+        if len(further_texts) == 2
+        else DEFAULT_FACTOR
+    )
     if end < size:
         raise ConfigError(
-            f"{given}: write the smaller size first, {rest[0].strip()}:{first_text.strip()}"
+            f"{option_text}: write the smaller size first, "
+            f"{further_texts[0].strip()}:{first_text.strip()}"
         )
     sizes = []
     while size <= end:
@@ -60,11 +65,11 @@ def _parse_range(text: str, given: str) -> List[int]:
     return sizes
 
 
-def _parse_size(part: str, given: str) -> int:
+def _parse_size(part: str, option_text: str) -> int:
     match = _SIZE_PATTERN.fullmatch(part.lower())
     if not match or match[2] not in UNITS:
-        raise ConfigError(f"{given}: {_SIZE_HELP}")
+        raise ConfigError(f"{option_text}: {_SIZE_HELP}")
     size = int(Fraction(match[1]) * UNITS[match[2]])
     if size < 1:
-        raise ConfigError(f"{given}: there is nothing to sum in {part.strip()}, {_SIZE_HELP}")
+        raise ConfigError(f"{option_text}: there is nothing to sum in {part.strip()}, {_SIZE_HELP}")
     return size

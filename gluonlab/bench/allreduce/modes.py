@@ -79,12 +79,9 @@ def run_mode(options: Dict[str, Any]) -> ModeOutput:
     if "plot" in options:
         check_new("--plot", Path(options["plot"]))
     modes = {
-        DRAW: _draw_schedule,
-        CHOOSE: _show_choices,
-        SIMULATE: _price_algorithms,
-        SYNTHESISE: _search_schedules,
-        MEASURE: _measure_algorithms,
-    }
+        DRAW: _draw_schedule, CHOOSE: _show_choices, SIMULATE: _price_algorithms,
+        SYNTHESISE: _search_schedules, MEASURE: _measure_algorithms,
+    }  # fmt: skip
     return modes[mode](options)
 
 
@@ -129,9 +126,7 @@ def _draw_schedule(options: CommandOptions) -> ModeOutput:
         return "\n\n".join([as_text(schedule), *prices])
 
     drawing = ScheduleDrawing(
-        text=make_text,
-        picture=lambda: as_svg(make_drawn_schedule()),
-        page=make_page,
+        text=make_text, picture=lambda: as_svg(make_drawn_schedule()), page=make_page
     )
     return ModeOutput(output_drawing(drawing, options.get("out"), options.get("language")))
 
@@ -259,10 +254,9 @@ def _measure_algorithms(options: CommandOptions) -> ModeOutput:
 
     measurement = measure_by_options(options)
     rows, count = measurement.report.rows, len(measurement.ctxs)
-    where = f"{count} devices ({measurement.ctxs[0].device_type})"
-    title = (
-        f"allreduce of {rows[0].dtype} on {where}, medians of {measurement.report.rounds} rounds"
-    )
+    devices_text = f"{count} devices ({measurement.ctxs[0].device_type})"
+    medians = f"medians of {measurement.report.rounds} rounds"
+    title = f"allreduce of {rows[0].dtype} on {devices_text}, {medians}"
     _save_plot(options, rows, count, title)
     if "json" in options:
         return ModeOutput(

@@ -34,16 +34,16 @@ def make_sum_job(backend: str, processes: int, first: bool = True) -> Job:
     buffers_by_shape: Dict[Tuple[int, int], AllreduceBuffers] = {}
 
     def run(steps: int, count: int, arrays: int) -> Dict[str, float]:
-        for other in others:
-            other.send(steps=steps, count=count, arrays=arrays)
+        for rank in others:
+            rank.send(steps=steps, count=count, arrays=arrays)
         if (count, arrays) not in buffers_by_shape:
             buffers_by_shape[count, arrays] = AllreduceBuffers(
                 ctxs, count, "float32", arrays, group.rank, group.size
             )
         buffers = buffers_by_shape[count, arrays]
-        [own] = buffers.arrays
+        [arrays_of_device] = buffers.arrays
         if not steps:
-            difference = buffers.check(lambda: group.allreduce(own))
+            difference = buffers.check(lambda: group.allreduce(arrays_of_device))
             buffers.clear()
             return {
                 "seconds": 0.0,
@@ -51,7 +51,7 @@ def make_sum_job(backend: str, processes: int, first: bool = True) -> Job:
             }
         started = time.perf_counter()
         for _ in range(steps):
-            group.allreduce(own)
+            group.allreduce(arrays_of_device)
         nd.waitall()
         return {"seconds": time.perf_counter() - started}
 

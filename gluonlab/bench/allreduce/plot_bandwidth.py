@@ -91,13 +91,9 @@ def make_figure(rows: Rows, world_size: int, title: str) -> Any:
         plot(curve.measured, color=colour, ls="-", lw=1.6, **marked)
         plot(curve.predicted, color=colour, ls="--", lw=1.0, **dash)
     plot(
-        limit,
-        color=LIMIT_COLOR,
-        ls=":",
-        lw=3.0,
-        label="memory limit",
+        limit, color=LIMIT_COLOR, ls=":", lw=3.0, label="memory limit",
         **_single_point_marker(limit),
-    )
+    )  # fmt: skip
     sizes = sorted({size for curve in curves for size, _ in curve.measured + curve.predicted})
     for panel, panel_title in zip(panels, ("time, microseconds", "busbw, GB/s")):
         _format_axes(panel, panel_title, sizes)
@@ -106,14 +102,10 @@ def make_figure(rows: Rows, world_size: int, title: str) -> Any:
     words = ("solid: measured", "dashed: predicted")
     figure.legend(
         *time.get_legend_handles_labels(),
-        title=", ".join(word for word, there in zip(words, lines) if there),
-        fontsize=9,
-        title_fontsize=9,
-        loc="upper left",
-        bbox_to_anchor=(0.82, 0.89),
-        frameon=False,
+        title=", ".join(word for word, is_present in zip(words, lines) if is_present), fontsize=9,
+        title_fontsize=9, loc="upper left", bbox_to_anchor=(0.82, 0.89), frameon=False,
         handlelength=3.5,
-    )
+    )  # fmt: skip
     return figure
 
 

@@ -95,15 +95,11 @@ class PricedRow:
         """Return the row as --json prints it; bandwidths in GB/s, as in the table."""
         algbw, busbw = self.bandwidths()
         return {
-            "algorithm": self.algorithm,
-            "size_bytes": self.price.size_bytes,
-            "time_us": self.price.seconds * 1e6,
-            "algbw": algbw,
-            "busbw": busbw,
-            "floor_us": self.floor_s * 1e6,
-            "times_floor": self.times_floor,
+            "algorithm": self.algorithm, "size_bytes": self.price.size_bytes,
+            "time_us": self.price.seconds * 1e6, "algbw": algbw, "busbw": busbw,
+            "floor_us": self.floor_s * 1e6, "times_floor": self.times_floor,
             "bottleneck": self.bottleneck,
-        }
+        }  # fmt: skip
 
 
 def price_schedules(
@@ -112,8 +108,8 @@ def price_schedules(
     """Price every schedule at every size, in bytes."""
     floor = floor_of(topology)
     by_plan = [
-        [PricedRow(plan.label, each, find_bottleneck(each), floor.seconds(each.size_bytes))
-         for each in _price_plan(plan, topology, sizes)]
+        [PricedRow(plan.label, price, find_bottleneck(price), floor.seconds(price.size_bytes))
+         for price in _price_plan(plan, topology, sizes)]
         for plan in plans
     ]  # fmt: skip
     return [row for of_size in zip(*by_plan) for row in of_size]
@@ -140,8 +136,8 @@ def price_table(rows: Sequence[PricedRow], topology: Topology, notes: Sequence[s
     """Return the rows as text, then an explanation of the columns, and ``notes``."""
     lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size B':>15}", HEADING]
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
-        same = list(same_size)
-        lines += ["", f"{size:>15,}  {in_words(size)}", *format_price_lines(same)]
+        rows_of_size = list(same_size)
+        lines += ["", f"{size:>15,}  {in_words(size)}", *format_price_lines(rows_of_size)]
     return as_table(lines, COLUMN_NOTES, *notes, *_topology_notes(topology))
 
 
@@ -190,7 +186,7 @@ def parse_hosts(text: str) -> List[int]:
     """Return numbers of hosts from ``1:128``, by factors of two, or ``1,3,8``. Raises
     ConfigError.
     """
-    option, found = "--hosts", set()
+    option, counts = "--hosts", set()
     count = whole(1, MOST_HOSTS)
     for part in text.split(","):
         first, colon, last = part.partition(":")
@@ -198,9 +194,9 @@ def parse_hosts(text: str) -> List[int]:
         if end < hosts:
             raise ConfigError(f"{option} {text}: write the smaller number first, {last}:{first}")
         while hosts <= end:
-            found.add(hosts)
+            counts.add(hosts)
             hosts *= HOSTS_FACTOR
-    return sorted(found)
+    return sorted(counts)
 
 
 def price_hosts(
@@ -208,8 +204,8 @@ def price_hosts(
 ) -> Tuple[List[PricedRow], Topology]:
     """Return the rows of each number of hosts, and the last topology. Shows a progress bar."""
     rows: List[PricedRow] = []
-    with tqdm(hosts, unit="topology", file=sys.stderr, disable=None, leave=False) as each:
-        for count in each:
+    with tqdm(hosts, unit="topology", file=sys.stderr, disable=None, leave=False) as bar:
+        for count in bar:
             topology = make_topology(machine if count == 1 else f"{machine}*{count}")
             rows += price_schedules(topology, _available_plans(names, topology), [size])
     if not rows:
@@ -223,9 +219,9 @@ def price_hosts(
 def _available_plans(names: Optional[Sequence[str]], topology: Topology) -> List[NamedSchedule]:
     """Return the schedules of ``names`` that exist for this number of hosts."""
     plans: List[NamedSchedule] = []
-    for each in [None] if names is None else [[name] for name in names]:
+    for group in [None] if names is None else [[name] for name in names]:
         with suppress(ScheduleError):
-            plans += make_plans(each, topology.world_size, topology=topology)
+            plans += make_plans(group, topology.world_size, topology=topology)
     return plans
 
 
@@ -289,10 +285,10 @@ def synthesis_text(
 ) -> str:
     """Return the found schedules, their prices, and how to use the file, if one was written."""
     lines = [f"  {'steps':>5}{'chunks':>8}{'rounds':>9}{'bound':>9}  status"]
-    for found in front:
-        numbers = f"{found.rounds:>9.4f}{found.bound:>9.4f}"
-        steps = f"  {len(found.schedule.steps):>5}{found.schedule.chunks:>8}"
-        lines.append(f"{steps}{numbers}  {optimality_text(found)}")
+    for synthesized in front:
+        numbers = f"{synthesized.rounds:>9.4f}{synthesized.bound:>9.4f}"
+        steps = f"  {len(synthesized.schedule.steps):>5}{synthesized.schedule.chunks:>8}"
+        lines.append(f"{steps}{numbers}  {optimality_text(synthesized)}")
     priced = price_table(
         price_schedules(topology, make_synthesized_plans(front), sizes), topology, [SYNTHESIS_NOTE]
     )
@@ -376,15 +372,11 @@ class AlgorithmChoice:
     def as_json(self) -> Dict[str, Any]:
         """Return the values that --json prints."""
         return {
-            "size_bytes": self.size_bytes,
-            **_schedule_to_json(self.schedule),
-            "predicted_us": self.priced_s * 1e6,
-            "floor_us": self.floor_s * 1e6,
-            "time_us": None if self.time_s is None else self.time_s * 1e6,
-            "best": self.best,
-            "best_us": None if self.best_s is None else self.best_s * 1e6,
-            "regret": self.regret,
-        }
+            "size_bytes": self.size_bytes, **_schedule_to_json(self.schedule),
+            "predicted_us": self.priced_s * 1e6, "floor_us": self.floor_s * 1e6,
+            "time_us": None if self.time_s is None else self.time_s * 1e6, "best": self.best,
+            "best_us": None if self.best_s is None else self.best_s * 1e6, "regret": self.regret,
+        }  # fmt: skip
 
 
 def choose_algorithms(
@@ -433,11 +425,7 @@ def choices_to_json(schedules: ForLinks, choices: Sequence[AlgorithmChoice]) -> 
 
 
 def _schedule_to_json(schedule: Schedule) -> Dict[str, Any]:
-    return {
-        "schedule": schedule.name,
-        "steps": len(schedule.steps),
-        "chunks": schedule.chunks,
-    }
+    return {"schedule": schedule.name, "steps": len(schedule.steps), "chunks": schedule.chunks}
 
 
 def _table_line(row: From) -> str:

@@ -43,19 +43,21 @@ def rows_table(rows: Sequence[AllreduceRow]) -> str:
     columns = f"{'time us':>11}{'algbw':>7}{'busbw':>7}{'error':>8}{'price us':>10}{'of limit':>10}"
     lines = [f"{'size B':>15}{'count':>16}  type", f"  {'algorithm':<25}{columns}"]
     for _, group in groupby(rows, key=lambda row: (row.size_bytes, row.world_size, row.arrays)):
-        same = list(group)
-        lines += ["", _size_heading(same[0]), *map(_result_line, same)]
-        if same[0].limit_s:
-            lines.append(_limit_line(same[0], median(same[0].limit_s)))
-        if same[0].floor_s:
-            lines.append(_lower_bound_line(same))
+        rows_of_size = list(group)
+        lines += ["", _size_heading(rows_of_size[0]), *map(_result_line, rows_of_size)]
+        if rows_of_size[0].limit_s:
+            lines.append(_limit_line(rows_of_size[0], median(rows_of_size[0].limit_s)))
+        if rows_of_size[0].floor_s:
+            lines.append(_lower_bound_line(rows_of_size))
     return "\n".join(lines)
 
 
 def explain_columns(report: AllreduceReport, notes: Sequence[str] = ()) -> str:
     """Return the meaning of the columns of `rows_table`, paragraph by paragraph."""
-    where = report.topology.name if report.topology else "a topology, which --topology names"
-    texts = [COLUMN_NOTES.format(rounds=rounds_text(report.rounds), topology=where), *notes]
+    topology_name = (
+        report.topology.name if report.topology else "a topology, which --topology names"
+    )
+    texts = [COLUMN_NOTES.format(rounds=rounds_text(report.rounds), topology=topology_name), *notes]
     if any(row.limit_s for row in report.rows):
         texts.append(f"{LIMIT_SHARE_NOTE} {LIMIT_NOTE}")
     if report.speeds:
@@ -65,9 +67,9 @@ def explain_columns(report: AllreduceReport, notes: Sequence[str] = ()) -> str:
 
 def _size_heading(row: AllreduceRow) -> str:
     arrays = f" in {row.arrays} arrays" if row.arrays > 1 else ""
-    where = f"{arrays} on {row.world_size} device{'s' * (row.world_size > 1)}"
+    layout = f"{arrays} on {row.world_size} device{'s' * (row.world_size > 1)}"
     size = f"{row.size_bytes:>15,}{row.count:>16,}  {row.dtype:<8}"
-    return f"{size}  {in_words(row.size_bytes)}{where}"
+    return f"{size}  {in_words(row.size_bytes)}{layout}"
 
 
 def _limit_line(row: AllreduceRow, seconds: float) -> str:

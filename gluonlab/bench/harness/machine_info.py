@@ -57,15 +57,12 @@ def describe_environment(checkout: Path = CHECKOUT) -> Dict[str, Any]:
     versions = {name: _installed_version(name) for name in PACKAGES}
     installed = {name: version for name, version in versions.items() if version != "not installed"}
     return {
-        "gluonlab": gluonlab.__version__,
-        "commit": find_commit(checkout),
-        "cpu": cpu_model(),
-        "processor": describe_processor(),
-        "instruction_set": instruction_set(),
+        "gluonlab": gluonlab.__version__, "commit": find_commit(checkout), "cpu": cpu_model(),
+        "processor": describe_processor(), "instruction_set": instruction_set(),
         **({LIMIT: os.environ[LIMIT]} if os.environ.get(LIMIT) else {}),
         "cores": resources.available_cores(),
         "versions": {"python": platform.python_version(), **installed},
-    }
+    }  # fmt: skip
 
 
 def find_commit(checkout: Path) -> Optional[str]:
@@ -120,8 +117,8 @@ class OtherProcessLoad:
         return max(0.0, self._seconds() - self._at_first) / (time.monotonic() - self._began)
 
     def _seconds(self) -> float:
-        stat, own = text_of(PROC / "stat"), os.times()
-        ours = own.user + own.system + own.children_user + own.children_system
+        stat, times = text_of(PROC / "stat"), os.times()
+        ours = times.user + times.system + times.children_user + times.children_system
         return busy_seconds(stat) - ours if stat else 0.0
 
 
@@ -134,13 +131,13 @@ def busy_seconds(stat: str, ticks_per_second: int = os.sysconf("SC_CLK_TCK")) ->
     return (user + nice + system + sum(interrupts_and_stolen)) / ticks_per_second
 
 
-def require_memory(needed: int, what: str, remedy: str) -> None:
+def require_memory(needed: int, purpose: str, remedy: str) -> None:
     """Raise ConfigError if ``what`` needs more memory than is free, before the kernel kills a
     process.
     """
     memory = room()
     if memory is not None and needed > memory.free:
         raise ConfigError(
-            f"{what} needs about {needed / 1e9:.1f} GB of memory, "
+            f"{purpose} needs about {needed / 1e9:.1f} GB of memory, "
             f"and {memory.free / 1e9:.1f} GB are free: {remedy}"
         )

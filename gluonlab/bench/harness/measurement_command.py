@@ -83,10 +83,10 @@ class MeasuredDevices:
         """
         return {"devices": self.words} if self.asked else {}
 
-    def available_counts(self, wanted: Sequence[int]) -> List[int]:
+    def available_counts(self, counts: Sequence[int]) -> List[int]:
         """Return the ``wanted`` numbers of devices that are available, and the number of all."""
         available = len(self.numbers)
-        return sorted({*(count for count in wanted if count <= available), available})
+        return sorted({*(count for count in counts if count <= available), available})
 
 
 def cpu_devices(count: int) -> MeasuredDevices:
@@ -278,12 +278,7 @@ def measurement_options(rounds: int) -> Option:
 
     def add_options(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
-        def run(
-            rounds: str,
-            as_json: bool,
-            out: Optional[str],
-            **own_options: Any,
-        ) -> None:
+        def run(rounds: str, as_json: bool, out: Optional[str], **own_options: Any) -> None:
             count = whole(1)("--rounds", rounds)
             if out is not None:
                 check_file("--out", Path(out))  # before it measures for minutes

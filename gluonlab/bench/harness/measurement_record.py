@@ -105,9 +105,6 @@ def _parse_series(content: Mapping[str, Any]) -> Series:
     if not all(0 < value < math.inf for value in values):
         raise ValueError(f"{content['name']} has values that are not above 0")
     return Series(
-        str(content["name"]),
-        str(content["label"]),
-        str(content["unit"]),
-        values,
+        str(content["name"]), str(content["label"]), str(content["unit"]), values,
         content.get("reason"),
-    )
+    )  # fmt: skip

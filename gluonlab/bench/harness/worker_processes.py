@@ -27,16 +27,8 @@ from gluonlab.host.child_processes import die_with_parent
 # What changes threads or engine is taken out of every worker's environment; a row that needs some
 # gets them back.
 TUNING_PREFIXES = (
-    "MXNET_",
-    "OMP_",
-    "GOMP_",
-    "KMP_",
-    "MKL_",
-    "OPENBLAS_",
-    "TORCH",
-    "DMLC_",
-    "GLOO_",
-)
+    "MXNET_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "DMLC_", "GLOO_",
+)  # fmt: skip
 
 
 def child_environment(
@@ -202,12 +194,9 @@ class RankProcess:
 
     def __init__(self, words: List[str], variables: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, *words],
-            env={**os.environ, **variables},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            preexec_fn=die_with_parent,
-        )
+            [sys.executable, *words], env={**os.environ, **variables}, stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, preexec_fn=die_with_parent,
+        )  # fmt: skip
         atexit.register(self._kill)
 
     def send(self, **words: int) -> None:

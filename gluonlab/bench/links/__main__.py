@@ -57,8 +57,8 @@ def links_command(
     python -m gluonlab.run --gpus 8 --kvstore ring --topology m.json
     python -m gluonlab.study speedup --predict m.json
     """
-    given, count = parse_sizes(sizes), whole(1)("--rounds", rounds)
-    if len(given) < 2:
+    copy_sizes, count = parse_sizes(sizes), whole(1)("--rounds", rounds)
+    if len(copy_sizes) < 2:
         raise ConfigError(
             f"--sizes {sizes}: latency and bandwidth need two sizes: "
             f"give more, such as {DEFAULT_SIZES}"
@@ -68,7 +68,7 @@ def links_command(
     if nvml:
         click.echo(_save_reported(save, as_json))
         return
-    click.echo(_measure_and_save(given, count, devices, save, as_json))
+    click.echo(_measure_and_save(copy_sizes, count, devices, save, as_json))
 
 
 def _check_save_file(save: str) -> None:
@@ -109,20 +109,21 @@ def _measure_and_save(
         raise DeviceError(f"--devices {spec}: links are between two devices: give two or more")
     ctxs = ctxs if save is None else save_topology.order_devices(ctxs)
     session = MeasurementSession()
-    found = measure_links(ctxs, sizes, rounds)
+    measurement = measure_links(ctxs, sizes, rounds)
     session.warn_if_busy()
     if save is not None:
         with new_file("--save", Path(save)) as temporary:
             write_topology(
-                save_topology.topology_from_measurement(found, ctxs, Path(save).stem), temporary
+                save_topology.topology_from_measurement(measurement, ctxs, Path(save).stem),
+                temporary,
             )
     if as_json:
         head: Dict[str, Any] = {"machine": describe_machine(), "on": describe_devices(ctxs)}
-        return json_text({**head, "devices": [str(ctx) for ctx in ctxs], **found.as_json()})
+        return json_text({**head, "devices": [str(ctx) for ctx in ctxs], **measurement.as_json()})
     lines = [describe_machine(), textwrap.fill(f"devices: {describe_devices(ctxs)}", WIDTH), ""]
     written = [] if save is None else ["", f"written to {save}: python -m gluonlab.bench allreduce "
                                            f"--simulate {save}"]  # fmt: skip
-    return "\n".join([*lines, format_measurement(found), *written])
+    return "\n".join([*lines, format_measurement(measurement), *written])
 
 
 if __name__ == "__main__":

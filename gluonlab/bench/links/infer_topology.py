@@ -119,7 +119,7 @@ def list_simultaneous_groups(pairs: Mapping[Pair, LinkFit]) -> List[CopyGroup]:
     groups: List[CopyGroup] = [(BOTH, ((a, b), (b, a))) for a, b in pairs if a < b]
     for kind, all_members in kinds if world_size > 2 else []:
         equal = [
-            tuple(p for p in all_members if speeds[p] == each) for each in set(speeds.values())
+            tuple(p for p in all_members if speeds[p] == speed) for speed in set(speeds.values())
         ]
         groups += [(kind, members) for members in [*equal, all_members] if len(members) > 1]
     return list(dict.fromkeys(groups))
@@ -183,18 +183,20 @@ def _find_bus(
     measured: DeviceMeasurement,
     group: CopyGroup,
     fits: Mapping[Pair, LinkFit],
-    found: Sequence[SharedLink],
+    known_links: Sequence[SharedLink],
 ) -> Iterator[SharedLink]:
     """Yield one link for all pairs of the group, if it explains why they are slow.
 
     It has the highest bandwidth of the measured steps. Links of only some pairs would also slow all
     of them, but other steps would pass faster.
     """
-    if _is_slower(measured, group, fits, found):
+    if _is_slower(measured, group, fits, known_links):
         pairs, size = group[1], measured.size_bytes
         steps = [(kind, members) for kind, members in measured.together if kind == SHIFT]
         own_steps = [(kind, members) for kind, members in steps if set(members) <= set(pairs)]
-        bandwidth = max(_shared_bandwidth(measured, each, fits) for each in [group, *own_steps])
+        bandwidth = max(
+            _shared_bandwidth(measured, candidate, fits) for candidate in [group, *own_steps]
+        )
         speed_text = (
             "" if len(pairs) == len(fits) else f" of {fits[pairs[0]].bytes_per_s / 1e9:.4g} GB/s"
         )
@@ -203,7 +205,7 @@ def _find_bus(
             Link(f"{ALL}{speed_text}", _round_to_four_digits(bandwidth)),
             pairs,
         )
-        without_s = _predict_seconds(pairs, fits, size, found)
+        without_s = _predict_seconds(pairs, fits, size, known_links)
         if _predict_seconds(pairs, fits, size, [bus]) > SLOWDOWN_FACTOR * without_s:
             yield bus
 
@@ -212,9 +214,9 @@ def _is_slower(
     measured: DeviceMeasurement,
     group: CopyGroup,
     fits: Mapping[Pair, LinkFit],
-    found: Sequence[SharedLink],
+    known_links: Sequence[SharedLink],
 ) -> bool:
-    explained_s = _predict_seconds(group[1], fits, measured.size_bytes, found)
+    explained_s = _predict_seconds(group[1], fits, measured.size_bytes, known_links)
     return measured.together[group] > SLOWDOWN_FACTOR * explained_s
 
 
@@ -242,11 +244,14 @@ def _equally_fast(pairs: Sequence[Pair], fits: Mapping[Pair, LinkFit]) -> bool:
 
 
 def _predict_seconds(
-    pairs: Sequence[Pair], fits: Mapping[Pair, LinkFit], size: int, found: Sequence[SharedLink]
+    pairs: Sequence[Pair],
+    fits: Mapping[Pair, LinkFit],
+    size: int,
+    shared_links: Sequence[SharedLink],
 ) -> float:
     """Return seconds of simultaneous copies as a step is priced: by the busiest link."""
     busiest_s = max(fits[pair].seconds(size) for pair in pairs)
-    for shared in found:
+    for shared in shared_links:
         passing = set(pairs) & set(shared.pairs)
         latencies_s = sum(fits[pair].latency_s for pair in passing)
         busiest_s = max(busiest_s, latencies_s + len(passing) * size / shared.link.bytes_per_s)

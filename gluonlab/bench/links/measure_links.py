@@ -61,17 +61,14 @@ class LinkMeasurement:
             for (src, dst), fit in measured.pairs.items()
         ]
         together = [
-            {"copies": what, "pairs": pairs, "time_us": seconds * 1e6}
-            for (what, pairs), seconds in measured.together.items()
+            {"copies": kind, "pairs": pairs, "time_us": seconds * 1e6}
+            for (kind, pairs), seconds in measured.together.items()
         ]
         return {
-            "rounds": self.rounds,
-            "sizes": list(self.sizes),
-            "pairs": pairs,
-            "adds": [speed / 1e9 for speed in measured.adds],
-            "together": together,
+            "rounds": self.rounds, "sizes": list(self.sizes), "pairs": pairs,
+            "adds": [speed / 1e9 for speed in measured.adds], "together": together,
             "speeds": vars(self.speeds) if self.speeds else None,
-        }
+        }  # fmt: skip
 
 
 def measure_links(ctxs: Sequence[mx.Context], sizes: Sequence[int], rounds: int) -> LinkMeasurement:

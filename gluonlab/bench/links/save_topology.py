@@ -49,7 +49,7 @@ def order_devices(ctxs: Sequence[Any]) -> List[Any]:
             "topology has GPUs 0, 1, ... without a gap: measure all of the machine, with --devices "
             "gpu:* and without CUDA_VISIBLE_DEVICES"
         )
-    return [ctx for _, ctx in sorted(zip(numbers, ctxs), key=lambda both: both[0])]
+    return [ctx for _, ctx in sorted(zip(numbers, ctxs), key=lambda numbered: numbered[0])]
 
 
 def topology_from_measurement(

@@ -103,15 +103,10 @@ def overhead_seconds(breakdown: StepParts) -> Dict[str, float]:
         max(0.0, breakdown.fixed - straggler) * unshared_fraction, passes - straggler - shared
     )
     return {
-        INPUT: breakdown.input,
-        HOST: breakdown.host,
-        SUM: breakdown.sum,
-        WAITING: breakdown.waiting,
-        UPDATE: breakdown.update,
-        STRAGGLER: straggler,
-        CORES: shared,
+        INPUT: breakdown.input, HOST: breakdown.host, SUM: breakdown.sum,
+        WAITING: breakdown.waiting, UPDATE: breakdown.update, STRAGGLER: straggler, CORES: shared,
         FEW: few,
-    }
+    }  # fmt: skip
 
 
 def image_independent_seconds(overheads: Mapping[str, float]) -> float:
@@ -320,16 +315,20 @@ def _device_candidate(devices: Sequence[str]) -> Candidate:
 
 def weights_by_speed(images: Sequence[int], seconds: Sequence[float]) -> str:
     """Return --device-weights in proportion to the devices' speeds: ``images`` over ``seconds``."""
-    speeds = [count / each for count, each in zip(images, seconds)]
+    speeds = [count / elapsed for count, elapsed in zip(images, seconds)]
     return ",".join(f"{speed / min(speeds):.1f}".replace(".0", "") for speed in speeds)
 
 
 def _larger_batch_candidates(facts: TrainingFacts) -> Iterator[Candidate]:
     """Yield a larger batch if the data set has enough images."""
-    each = min(BATCH_FACTOR * facts.images_per_copy, facts.max_images_per_copy)
-    if each > facts.images_per_copy:
-        images = each * facts.copies if facts.batch_option == "global_batch_size" else each
-        yield Candidate({facts.batch_option: images}, each)
+    images_per_copy = min(BATCH_FACTOR * facts.images_per_copy, facts.max_images_per_copy)
+    if images_per_copy > facts.images_per_copy:
+        images = (
+            images_per_copy * facts.copies
+            if facts.batch_option == "global_batch_size"
+            else images_per_copy
+        )
+        yield Candidate({facts.batch_option: images}, images_per_copy)
 
 
 def _input_candidates(facts: TrainingFacts) -> Iterator[Candidate]:
@@ -403,10 +402,7 @@ def try_candidate(
 
 
 def _open_training(
-    config: TrainConfig,
-    dataset: Dataset,
-    strategy: Optional[MakeStrategy],
-    stack: ExitStack,
+    config: TrainConfig, dataset: Dataset, strategy: Optional[MakeStrategy], stack: ExitStack
 ) -> MeasuredTraining:
     training = MeasuredTraining(config, dataset, strategy)
     stack.callback(training.close)
@@ -419,7 +415,7 @@ def _ratio_estimate(numerators: Sequence[float], denominators: Sequence[float]) 
     ]
 
 
-# --- the verdict
+# --- the diagnosis
 
 
 class TraceShares(NamedTuple):
@@ -475,7 +471,9 @@ class Diagnosis:
     @property
     def accounted_share(self) -> float:
         """Return the explained share of a step, of the device with the lowest."""
-        return 1 - max((each.unknown for each in self.trace.categories.values()), default=0.0)
+        return 1 - max(
+            (categories.unknown for categories in self.trace.categories.values()), default=0.0
+        )
 
     @property
     def advice(self) -> List[TriedAdvice]:
@@ -543,7 +541,7 @@ class Diagnosis:
 def _estimate_to_json(estimate: Estimate) -> Dict[str, Optional[float]]:
     """Return an estimate with None for infinity, which JSON does not have."""
     plain = estimate._asdict()
-    return {name: each if math.isfinite(each) else None for name, each in plain.items()}
+    return {name: value if math.isfinite(value) else None for name, value in plain.items()}
 
 
 @nd_semantics()
@@ -608,8 +606,8 @@ def diagnose_measurement(measurement: StepMeasurement, other_busy_cores: float =
         {**differences, windows.ONE_DEVICE: measurement.rounds[windows.ONE_DEVICE]}, compute_numbers
     )
     rates = [
-        measurement.images * one / (measurement.images_of_one * step)
-        for one, step in zip(
+        measurement.images * single_s / (measurement.images_of_one * step_s)
+        for single_s, step_s in zip(
             measurement.rounds[windows.ONE_DEVICE], measurement.rounds[windows.STEP]
         )
     ]
@@ -692,5 +690,7 @@ def compute_trace_shares(timeline: Timeline, apart: bool = True) -> TraceShares:
 
 def _select_prefix(estimates: Mapping[str, Estimate], prefix: str) -> Dict[str, Estimate]:
     return {
-        name[len(prefix) :]: each for name, each in estimates.items() if name.startswith(prefix)
+        name[len(prefix) :]: estimate
+        for name, estimate in estimates.items()
+        if name.startswith(prefix)
     }

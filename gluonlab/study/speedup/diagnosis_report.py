@@ -90,8 +90,8 @@ def _iterate_sentences(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterat
 
 def _main_cause_phrase(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> str:
     if not diagnosis.causes:
-        how = "efficient" if diagnosis.efficiency.value >= HIGH_EFFICIENCY else "unsure"
-        return str(texts[how].format(least=format_percent(MIN_CAUSE_SHARE)))
+        text_name = "efficient" if diagnosis.efficiency.value >= HIGH_EFFICIENCY else "unsure"
+        return str(texts[text_name].format(least=format_percent(MIN_CAUSE_SHARE)))
     return _cause_sentence(0, "joined", diagnosis, texts)
 
 

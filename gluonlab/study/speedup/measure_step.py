@@ -194,20 +194,13 @@ def measure_training_step(
         steps = int(RECORDED_S / median(seconds[windows.STEP]))
         timeline = training.record(max(MIN_RECORDED_STEPS, min(MAX_RECORDED_STEPS, steps)))
         return StepMeasurement(
-            rounds=seconds,
-            devices=[str(ctx) for ctx in training.plan.ctxs],
-            images=training.images,
-            images_of_one=single.images,
-            ratio=_resized_batch(training)[0],
-            host_waits=waits,
-            store_updates=_updates_in_store(training),
-            passes_apart=windows.FORWARD in gated,
-            gradient_bytes=plain_sum.gradient_bytes,
-            threads=training.plan.threads,
-            timeline=timeline,
-            dataset=training.plan.dataset,
-            facts=_collect_facts(training),
-        )
+            rounds=seconds, devices=[str(ctx) for ctx in training.plan.ctxs],
+            images=training.images, images_of_one=single.images,
+            ratio=_resized_batch(training)[0], host_waits=waits,
+            store_updates=_updates_in_store(training), passes_apart=windows.FORWARD in gated,
+            gradient_bytes=plain_sum.gradient_bytes, threads=training.plan.threads,
+            timeline=timeline, dataset=training.plan.dataset, facts=_collect_facts(training),
+        )  # fmt: skip
 
 
 def _collect_facts(training: MeasuredTraining) -> TrainingFacts:

@@ -53,21 +53,15 @@ _SPLIT_REASON = "belongs to another --split, which has no prediction"
 _SUM_REASON = "changes the sum of gradients in a way that has no prediction"
 # It would change the step so much that a prediction without it would be another training's.
 REFUSED_SETTINGS: Dict[str, str] = {
-    "split": "has no prediction, which is of data parallelism",
-    "stages": _SPLIT_REASON,
-    "cut": _SPLIT_REASON,
-    "balance": _SPLIT_REASON,
-    "pipeline_schedule": _SPLIT_REASON,
-    "stages_per_device": _SPLIT_REASON,
-    "ways": _SPLIT_REASON,
-    "channels": _SPLIT_REASON,
+    "split": "has no prediction, which is of data parallelism", "stages": _SPLIT_REASON,
+    "cut": _SPLIT_REASON, "balance": _SPLIT_REASON, "pipeline_schedule": _SPLIT_REASON,
+    "stages_per_device": _SPLIT_REASON, "ways": _SPLIT_REASON, "channels": _SPLIT_REASON,
     "threads": "is of CPU devices, and the machines that are predicted have GPUs",
     "devices": "names this machine's devices: give --gpus N with --predict",
     "device_weights": "is for unequal devices, and the GPUs of a machine here are alike",
     "topology": "places by other links than those of the machine that is predicted",
-    "compress": _SUM_REASON,
-    "update_on_servers": _SUM_REASON,
-}
+    "compress": _SUM_REASON, "update_on_servers": _SUM_REASON,
+}  # fmt: skip
 # A step takes as long with it, or it is no part of a step.
 IRRELEVANT_SETTINGS = {
     "require_gpu", "seed", "data_dir", "skip_bad", "val_share", "pretrained", "epochs", "patience",
@@ -117,20 +111,14 @@ def predict_config(name: str, config: TrainConfig, images: Optional[str] = None)
         dataset = load_data(resolved, 1)
         shape, classes = dataset.image_shape, len(dataset.classes)
     prediction = predict(
-        work_of(str(used_config.model), classes, shape),
-        name,
-        used_config.batch_size or 1,
+        work_of(str(used_config.model), classes, shape), name, used_config.batch_size or 1,
         global_batch_size=used_config.global_batch_size,
         microbatches=Microbatches(used_config.microbatches, used_config.microbatch_size),
-        dtype=used_config.dtype,
-        tf32=bool(used_config.tf32),
-        optimizer=str(used_config.optimizer).lower(),
-        momentum=bool(used_config.momentum),
-        overlap=used_config.overlap,
-        bucket_bytes=used_config.bucket_bytes,
-        store=used_config.kvstore,
-        gpus=config.gpus,
-    )
+        dtype=used_config.dtype, tf32=bool(used_config.tf32),
+        optimizer=str(used_config.optimizer).lower(), momentum=bool(used_config.momentum),
+        overlap=used_config.overlap, bucket_bytes=used_config.bucket_bytes,
+        store=used_config.kvstore, gpus=config.gpus,
+    )  # fmt: skip
     cautions = [
         f"{given_options[field]} is not priced: {reason}"
         for field, reason in CAUTIONS.items()

@@ -78,17 +78,14 @@ def part_differences(times: WindowSeconds) -> WindowSeconds:
     """
     without_host, step = times[WITHOUT_HOST], times[STEP]
     differences = {
-        "input": step - times[SAME_BATCH],
-        "host": times[SAME_BATCH] - without_host,
-        "sum": without_host - times[NO_SUM],
-        "update": without_host - times[NO_UPDATE],
-        "passes": times[PASSES],
-        "forward": times.get(FORWARD, times[PASSES]),
+        "input": step - times[SAME_BATCH], "host": times[SAME_BATCH] - without_host,
+        "sum": without_host - times[NO_SUM], "update": without_host - times[NO_UPDATE],
+        "passes": times[PASSES], "forward": times.get(FORWARD, times[PASSES]),
         OTHER_SIZE: times[OTHER_SIZE],
         **{name: times[name] for name in (JUST_INPUT, JUST_SUM, JUST_UPDATE, QUEUED, BLOCKED)},
         PLAIN_SUM: times[PLAIN_SUM],
         **{name: times[name] for name in times if name.startswith(SINGLE_DEVICE)},
-    }
+    }  # fmt: skip
     return {STEP: step, **{name: value / step for name, value in differences.items()}}
 
 
@@ -110,18 +107,14 @@ def compute_parts(differences: WindowSeconds, ratio: float) -> StepParts:
     forward = min(differences["forward"], passes)
     singles = single_device_seconds(differences)
     shares = {
-        "step": 1.0,
-        "input": _clamp(differences["input"], differences[JUST_INPUT]),
-        "host": host_share - blocked,
-        "forward": forward,
-        "backward": passes - forward,
-        "sum": sum_share - waiting_share,
-        "waiting": waiting_share + blocked,
+        "step": 1.0, "input": _clamp(differences["input"], differences[JUST_INPUT]),
+        "host": host_share - blocked, "forward": forward, "backward": passes - forward,
+        "sum": sum_share - waiting_share, "waiting": waiting_share + blocked,
         "update": _clamp(differences["update"], differences[JUST_UPDATE]),
         "straggler": _straggler_excess(singles),
         "shared": max(0.0, passes - max(singles)) if singles else 0.0,
         "fixed": _fixed_share(passes, differences[OTHER_SIZE], ratio),
-    }
+    }  # fmt: skip
     return StepParts(**{name: share * differences[STEP] for name, share in shares.items()})
 
 
@@ -143,7 +136,7 @@ def _straggler_excess(singles: List[float]) -> float:
     return slowest - second_slowest
 
 
-def _fixed_share(passes: float, other: float, ratio: float) -> float:
+def _fixed_share(passes: float, resized_passes: float, ratio: float) -> float:
     """Return the cost without images, extrapolated from both sizes to a single image."""
-    slope = (other - passes) / (ratio - 1)
+    slope = (resized_passes - passes) / (ratio - 1)
     return min(passes, max(0.0, passes - max(0.0, slope)))

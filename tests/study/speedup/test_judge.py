@@ -55,20 +55,14 @@ def windows_of(spent, passes, fixed, ratio, blocked=0.0, plain=None, hidden=0.0)
     everything = passes + spent["sum"] + spent["update"]
     return {
         windows.STEP: everything + spent["host"] + spent["input"],
-        windows.SAME_BATCH: everything + spent["host"],
-        windows.WITHOUT_HOST: everything,
+        windows.SAME_BATCH: everything + spent["host"], windows.WITHOUT_HOST: everything,
         windows.NO_SUM: everything - spent["sum"],
-        windows.NO_UPDATE: everything - spent["update"],
-        windows.PASSES: passes,
-        windows.FORWARD: spent["forward"],
-        windows.OTHER_SIZE: fixed + ratio * (passes - fixed),
-        windows.JUST_INPUT: spent["input"] + hidden,
-        windows.JUST_SUM: spent["sum"] + hidden,
-        windows.JUST_UPDATE: spent["update"] + hidden,
-        windows.QUEUED: spent["host"] + hidden,
-        windows.BLOCKED: blocked,
-        windows.PLAIN_SUM: spent["sum"] if plain is None else plain,
-    }
+        windows.NO_UPDATE: everything - spent["update"], windows.PASSES: passes,
+        windows.FORWARD: spent["forward"], windows.OTHER_SIZE: fixed + ratio * (passes - fixed),
+        windows.JUST_INPUT: spent["input"] + hidden, windows.JUST_SUM: spent["sum"] + hidden,
+        windows.JUST_UPDATE: spent["update"] + hidden, windows.QUEUED: spent["host"] + hidden,
+        windows.BLOCKED: blocked, windows.PLAIN_SUM: spent["sum"] if plain is None else plain,
+    }  # fmt: skip
 
 
 @given(steps(), st.sampled_from([0.0, 0.5]))
@@ -218,21 +212,16 @@ def facts(draw):
     count = draw(st.integers(2, 8))
     each = draw(st.integers(1, 256))
     return TrainingFacts(
-        devices=[f"cpu:{number}" for number in range(count)],
-        images_per_copy=each,
-        copies=count,
+        devices=[f"cpu:{number}" for number in range(count)], images_per_copy=each, copies=count,
         max_images_per_copy=each * draw(st.integers(1, 8)),
         batch_option=draw(st.sampled_from(["batch_size", "global_batch_size"])),
         kvstore=draw(st.sampled_from(["device", "ring", "sharded", "sharded-optimizer"])),
-        microbatches=draw(st.none() | st.integers(1, 16)),
-        prefetch=draw(st.integers(0, 8)),
+        microbatches=draw(st.none() | st.integers(1, 16)), prefetch=draw(st.integers(0, 8)),
         resident_bytes=draw(st.integers(0, 100)),
         data_bytes=draw(st.none() | st.integers(0, 200)),
-        decoders=draw(st.none() | st.integers(1, 4)),
-        free_bytes=draw(st.integers(0, 1000)),
-        cores=draw(st.integers(1, 8)),
-        is_cpu=draw(st.booleans()),
-    )
+        decoders=draw(st.none() | st.integers(1, 4)), free_bytes=draw(st.integers(0, 1000)),
+        cores=draw(st.integers(1, 8)), is_cpu=draw(st.booleans()),
+    )  # fmt: skip
 
 
 CAUSE = st.builds(Cause, st.sampled_from(CAUSES), st.floats(0.2, 1), st.integers(0, 1))
