@@ -46,12 +46,12 @@ for number, line in enumerate(sys.stdin):
 class FakeSubject(Subject):
     folder: str = ""
 
-    def command(self):
+    def worker_command(self):
         return [sys.executable, "-c", FAKE, self.name, self.folder]
 
 
 class LuckyFake(FakeSubject):
-    def command(self):
+    def worker_command(self):
         return [sys.executable, "-c", FAKE, "lucky", self.folder]
 
 
