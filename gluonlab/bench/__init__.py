@@ -1,11 +1,12 @@
-"""Measuring: ``python -m gluonlab.bench allreduce``, ``links``, ``scaling`` and so on.
+"""Measurements: ``python -m gluonlab.bench allreduce``, ``links``, ``scaling`` and so on.
 
-What is compared takes turns, some steps each per round: a machine that slows down for a while slows
-down all of them. `harness` has what all measurements share.
+Everything that is compared is interleaved, some steps each per round, so that a temporary slowdown
+affects all of it. `harness` contains the shared parts of all measurements.
 
-In ``scaling`` every row has a worker process of its own (`harness.rounds.measure`, `worker`),
-because threads and scratch memory are settings of a process. ``allreduce``, ``links`` and
-``splits`` compare what runs on the same threads, in one process (`harness.rounds.time_in_turns`).
+In ``scaling`` every row has its own worker process (`harness.interleaved_rounds.measure_subjects`,
+`worker_main`), because threads and scratch memory are settings of a process. ``allreduce``,
+``links`` and ``splits`` compare calls on the same threads, in one process
+(`harness.interleaved_rounds.time_interleaved`).
 
-Measurements that developers of gluonlab make are scripts: tools/benchmarks.
+Measurements for developers of gluonlab are scripts in tools/benchmarks.
 """

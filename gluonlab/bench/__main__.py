@@ -1,4 +1,4 @@
-"""python -m gluonlab.bench NAME: options in, a measurement, its table out."""
+"""Commands of ``python -m gluonlab.bench NAME``."""
 
 from __future__ import annotations
 
@@ -12,35 +12,40 @@ import click
 from gluonlab.bench import pipeline as _pipeline
 from gluonlab.bench import scaling as _scaling
 from gluonlab.bench import splits as _splits
-from gluonlab.bench.allreduce.__main__ import allreduce
-from gluonlab.bench.harness.interleaved_rounds import image_rates, measure
-from gluonlab.bench.harness.machine_info import HERE
+from gluonlab.bench.allreduce.__main__ import allreduce_command
+from gluonlab.bench.harness.interleaved_rounds import image_rates, measure_subjects
+from gluonlab.bench.harness.machine_info import CHECKOUT
 from gluonlab.bench.harness.measurement_command import (
+    DEVICES_OPTION,
     INTERRUPTED,
-    JSON,
-    ON,
-    Asked,
+    JSON_OPTION,
+    MeasurementOptions,
     cpu_devices,
-    measured_on,
-    measurement,
+    find_measured_devices,
+    measurement_options,
     option,
 )
 from gluonlab.bench.harness.worker_processes import BACKENDS
-from gluonlab.bench.links.__main__ import links
+from gluonlab.bench.links.__main__ import links_command
 from gluonlab.cli.command import command, dispatch
 from gluonlab.cli.output_streams import complain
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
 
 
 @command("python -m gluonlab.bench scaling", INTERRUPTED)
-@measurement(_scaling.ROUNDS)
+@measurement_options(_scaling.ROUNDS)
 @option("--network", "NAME", f"one of {', '.join(_scaling.NETWORKS)}", "lenet")
 @option("--scaling", "KIND", "weak: a batch for each device; strong: one for all", _scaling.WEAK)
 @option("--processes", "N,N", "numbers of processes", _scaling.PROCESSES)
 @option("--gpus", "N,N", "numbers of devices of each process", _scaling.DEVICES)
 @option("--backends", "NAMES", "what carries the sums between them", ",".join(BACKENDS))
-def scaling(
-    asked: Asked, network: str, scaling: str, processes: str, gpus: str, backends: str
+def scaling_command(
+    run_options: MeasurementOptions,
+    network: str,
+    scaling: str,
+    processes: str,
+    gpus: str,
+    backends: str,
 ) -> None:
     """Measure the same training by more devices and more processes.
 
@@ -49,23 +54,28 @@ def scaling(
     """
     options = {"network": network, "scaling": scaling, "processes": processes, "gpus": gpus}
     options["backends"] = backends
-    ways = _scaling.asked_for(options)
-    measured = partial(measure, _scaling.subjects(network, ways))
-    _, record = asked.record(("scaling", options), measured, image_rates)
-    asked.say(record, _scaling.text(network, scaling, ways, record.series, asked.rounds))
+    layouts = _scaling.parse_layouts(options)
+    measured = partial(measure_subjects, _scaling.make_subjects(network, layouts))
+    _, record = run_options.measure_and_record(("scaling", options), measured, image_rates)
+    run_options.print_record(
+        record,
+        _scaling.format_results(network, scaling, layouts, record.series, run_options.rounds),
+    )
 
 
 @command("python -m gluonlab.bench splits", INTERRUPTED)
-@measurement(_splits.ROUNDS)
+@measurement_options(_splits.ROUNDS)
 @option("--network", "NAME", f"one of {', '.join(_splits.TASKS)}", "resnet18")
 @option(
     "--microbatches",
     "N",
     "parts of a batch that goes through a pipeline",
-    str(_splits.MICROBATCHES),
+    str(_splits.DEFAULT_MICROBATCHES),
 )
-@ON
-def splits(asked: Asked, network: str, microbatches: str, devices: Optional[str]) -> None:
+@DEVICES_OPTION
+def splits_command(
+    run_options: MeasurementOptions, network: str, microbatches: str, devices: Optional[str]
+) -> None:
     """Measure a network under each split: time, bytes and bubbles.
 
     That is steps, the bytes moved and kept, and pipelines' bubbles.
@@ -77,23 +87,30 @@ def splits(asked: Asked, network: str, microbatches: str, devices: Optional[str]
     # MXNet is loaded here, not for the other commands
     from gluonlab.bench import measure_splits as _measure
 
-    on = cpu_devices(_splits.DEVICES) if devices is None else measured_on(devices)
+    on = cpu_devices(_splits.DEFAULT_DEVICES) if devices is None else find_measured_devices(devices)
     count = _measure.check_devices(on)
-    title = ("splits", {"network": network, "microbatches": parts, **on.title()})
-    found, record = asked.record(title, partial(_measure.splits, task, on, count, parts), list)
-    asked.say(record, _splits.text(found, task, parts, asked.rounds), on)
+    title = ("splits", {"network": network, "microbatches": parts, **on.record_options()})
+    series, record = run_options.measure_and_record(
+        title, partial(_measure.measure_splits, task, on, count, parts), list
+    )
+    run_options.print_record(
+        record, _splits.format_results(series, task, parts, run_options.rounds), on
+    )
 
 
 @command(
     "python -m gluonlab.bench pipeline",
     most_used="--devices --microbatches --stages-per-device --costs --draw --out --json",
 )
-@option("--devices", "SPEC", f"gpu:0,2 gpu:* cpu*4, or a number  [default: {_pipeline.DEVICES}]")
-@option("--microbatches", "N", f"parts of a batch  [default: {_pipeline.MICROBATCHES}]")
+@option(
+    "--devices", "SPEC", f"gpu:0,2 gpu:* cpu*4, or a number  [default: {_pipeline.DEFAULT_DEVICES}]"
+)
+@option("--microbatches", "N", f"parts of a batch  [default: {_pipeline.DEFAULT_MICROBATCHES}]")
 @option(
     "--stages-per-device",
     "N",
-    f"for interleaved and sequential  [default: {_pipeline.SEVERAL} for interleaved, else 1]",
+    "for interleaved and sequential  "
+    f"[default: {_pipeline.INTERLEAVED_STAGES} for interleaved, else 1]",
 )
 @option(
     "--costs",
@@ -106,8 +123,8 @@ def splits(asked: Asked, network: str, microbatches: str, devices: Optional[str]
     "--out", "FILE", "with --draw: write a new file, a page that plays it, or with .svg one picture"
 )
 @option("--language", "NAME", "language of the page, en or ja  [default: en]")
-@JSON
-def pipeline(as_json: bool, **options: Optional[str]) -> None:
+@JSON_OPTION
+def pipeline_command(as_json: bool, **options: Optional[str]) -> None:
     """Price pipeline schedules, or draw one.
 
     A drawing shows who computes what when, who waits, and who keeps what.
@@ -118,13 +135,19 @@ def pipeline(as_json: bool, **options: Optional[str]) -> None:
     --devices 4 --microbatches 8
     --draw 1f1b --devices 4 --microbatches 8 --out 1f1b.html
     """
-    asked = {name: value for name, value in options.items() if value is not None}
-    click.echo(_pipeline.answer({**asked, **({"json": True} if as_json else {})}))
+    given = {name: value for name, value in options.items() if value is not None}
+    click.echo(_pipeline.pipeline_text({**given, **({"json": True} if as_json else {})}))
 
 
 COMMANDS: Dict[str, click.Command] = {
     str(made.name).rpartition(" ")[2]: made
-    for made in (allreduce, links, scaling, splits, pipeline)
+    for made in (
+        allreduce_command,
+        links_command,
+        scaling_command,
+        splits_command,
+        pipeline_command,
+    )
 }
 # Measurements of developers, by name: their modules below tools/ in a checkout.
 TOOLS = {
@@ -140,30 +163,34 @@ TOOLS = {
 
 
 def main(args: Optional[Sequence[str]] = None) -> None:
-    """Hand the remaining options to the measurement that is named first."""
-    words = sys.argv[1:] if args is None else list(args)
-    if words[:1] == ["help"] and words[1:2] and words[1] in TOOLS:
-        words = [words[1], *words[2:], "--help"]
-    if words and words[0] in TOOLS:
-        _run_tool(words[0])(words[1:])
+    """Run the measurement that the first argument names with the remaining arguments."""
+    arguments = sys.argv[1:] if args is None else list(args)
+    if arguments[:1] == ["help"] and arguments[1:2] and arguments[1] in TOOLS:
+        arguments = [arguments[1], *arguments[2:], "--help"]
+    if arguments and arguments[0] in TOOLS:
+        _load_tool(arguments[0])(arguments[1:])
         return
-    commands = {name: (made.get_short_help_str(100), made) for name, made in COMMANDS.items()}
-    dispatch("python -m gluonlab.bench", commands, words)
+    commands = {
+        name: (command.get_short_help_str(100), command) for name, command in COMMANDS.items()
+    }
+    dispatch("python -m gluonlab.bench", commands, arguments)
 
 
-def _run_tool(name: str) -> Callable[[List[str]], Any]:
-    """The command of a tool, if gluonlab is run from a checkout; else ends with an error."""
-    tools, room = HERE / "tools", TOOLS[name].partition(".")[0]
-    if not (tools / room).is_dir():
+def _load_tool(name: str) -> Callable[[List[str]], Any]:
+    """Return the main function of a tool in this checkout. Exit with an error if there is no
+    checkout.
+    """
+    tools, folder = CHECKOUT / "tools", TOOLS[name].partition(".")[0]
+    if not (tools / folder).is_dir():
         complain(
             f"error: bench {name} is a measurement for developers of gluonlab, and is not "
-            f"installed: run python tools/{room} {name} in a checkout of gluonlab"
+            f"installed: run python tools/{folder} {name} in a checkout of gluonlab"
         )
         sys.exit(2)
     if str(tools) not in sys.path:
         sys.path.insert(0, str(tools))
-    command: Callable[[List[str]], Any] = importlib.import_module(TOOLS[name]).main
-    return command
+    tool_main: Callable[[List[str]], Any] = importlib.import_module(TOOLS[name]).main
+    return tool_main
 
 
 if __name__ == "__main__":

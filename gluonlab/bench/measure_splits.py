@@ -1,18 +1,18 @@
-"""Steps under each split, and the stages of pipelines by themselves, in turns.
+"""Measurement of steps under each split, and of a pipeline's stages in isolation, interleaved.
 
-What is found is one list of series, from which the tables are made:
+The result is one list of series, from which the tables are made:
 
     step WAY              seconds of a step
-    at once               seconds in which the stages of 1f1b work at once, each for itself
-    alone WAY STAGE       seconds of a stage by itself, forward and backward of all microbatches
-    forward WAY STAGE     the same, forward alone
-    update WAY DEVICE     seconds of a device's update by itself
-    host WAY              seconds for which the host's thread computes to queue an instruction, the
-                          mean of all but the updates
+    at once               seconds of all stages of 1f1b at the same time, each independent
+    alone WAY STAGE       seconds of a stage alone, forward and backward of all microbatches
+    forward WAY STAGE     the same, only forward
+    update WAY DEVICE     seconds of a device's update alone
+    host WAY              processor seconds to queue an instruction on the host, the mean of all
+                          except updates
     moved WAY             bytes that devices send each other in a step
-    links WAY             seconds that takes on LINKS, one message after the other
+    links WAY             seconds of these on PRICED_TOPOLOGY, one message after the other
     memory WAY DEVICE     bytes, as --memory plans them
-    price WAY             seconds of a step on LINKS, with the times of stages and updates measured
+    price WAY             seconds of a step on PRICED_TOPOLOGY, with measured stages and updates
     price bubble WAY      the share of that in which devices are idle
 """
 
@@ -38,23 +38,23 @@ from typing import (
 
 from mxnet import nd
 
-from gluonlab.bench.harness.interleaved_rounds import Call, progress, time_in_turns
-from gluonlab.bench.harness.measurement_command import MeasuredOn
+from gluonlab.bench.harness.interleaved_rounds import Call, progress_bar, time_interleaved
+from gluonlab.bench.harness.measurement_command import MeasuredDevices
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.splits import (
-    APART,
+    ALLREDUCE_STORE,
     CHANNELS,
-    CUT_APART,
     DATA,
     GPIPE,
     INTERLEAVED,
+    ISOLATED_STAGES_OF,
     LAYERS,
-    LINKS,
-    NAMES,
     ONE,
     ONE_F_ONE_B,
     PIPELINES,
-    SUMS,
+    PRICED_TOPOLOGY,
+    SEPARATELY_CUT,
+    SPLIT_NAMES,
     run_options,
 )
 from gluonlab.bench.workloads import CLASSES, Task
@@ -93,10 +93,10 @@ LEARNING_RATE = 1e-5
 
 
 @dataclass(frozen=True)
-class Way:
-    """A strategy that is ready to train, and a batch for it; or the ``reason`` why there is none.
+class PreparedSplit:
+    """A strategy that is ready to train, and a batch for it, or the ``reason`` why there is none.
 
-    ``name``: one of NAMES. ``cuts``: the layers with which stages begin, but the first.
+    ``name``: one of SPLIT_NAMES. ``cuts``: the first layers of stages, without the first stage.
     """
 
     name: str
@@ -106,94 +106,103 @@ class Way:
     reason: Optional[str] = None
 
     @property
-    def staged(self) -> Optional[StagedParallel]:
-        """The strategy, if it is one of stages."""
+    def staged_strategy(self) -> Optional[StagedParallel]:
+        """Return the strategy if it has stages, or None."""
         return self.strategy if isinstance(self.strategy, StagedParallel) else None
 
     @property
     def cuts(self) -> str:
-        """``3,7``, or nothing."""
-        return ",".join(map(str, self.staged.cuts)) if self.staged is not None else ""
+        """Return the cuts as text, such as ``3,7``, or ""."""
+        return (
+            ",".join(map(str, self.staged_strategy.cuts))
+            if self.staged_strategy is not None
+            else ""
+        )
 
     def step(self) -> None:
-        """Queue the training on the batch."""
+        """Queue a step of training on the batch."""
         assert self.strategy is not None and self.batch is not None
         self.strategy.step(self.batch)
 
-    def program(self) -> Program:
-        """What a step of stages queues."""
-        assert self.staged is not None and self.batch is not None
-        [program] = self.staged.programs(self.batch)
+    def make_program(self) -> Program:
+        """Return the instructions that a step of stages queues."""
+        assert self.staged_strategy is not None and self.batch is not None
+        [program] = self.staged_strategy.programs(self.batch)
         return program
 
 
-def make_ways(
+def prepare_splits(
     task: Task,
-    on: MeasuredOn,
+    on: MeasuredDevices,
     devices: int,
     microbatches: int,
     cuts: Optional[Mapping[str, str]] = None,
-) -> Iterator[Way]:
-    """All of NAMES, on the first ``devices`` of ``on``; stages as many as devices are cut alike.
+) -> Iterator[PreparedSplit]:
+    """Yield all of SPLIT_NAMES on the first ``devices`` of ``on``. Equal numbers of stages are cut
+    alike.
 
-    ``cuts``: where those of `cuts_of` begin; what is not among them is chosen by measured time.
+    ``cuts``: those of `choose_cuts`; missing ones are chosen by measured time.
     """
-    chosen = dict(cuts or {})
-    found = {}
+    cuts_by_name = dict(cuts or {})
+    splits = {}
     for name in (ONE_F_ONE_B, GPIPE, INTERLEAVED, LAYERS, CHANNELS, DATA, ONE):
         options = run_options(name, microbatches)
-        alike = ONE_F_ONE_B if name in (GPIPE, LAYERS) else name
-        if alike in chosen:
-            options["cut"] = chosen[alike]
-        way = found[name] = _make(name, task, on.first(1 if name == ONE else devices), options)
-        if name == ONE_F_ONE_B and way.cuts:
-            chosen[name] = way.cuts
-    yield from (found[name] for name in NAMES)
+        cut_name = ONE_F_ONE_B if name in (GPIPE, LAYERS) else name
+        if cut_name in cuts_by_name:
+            options["cut"] = cuts_by_name[cut_name]
+        split = splits[name] = _prepare_split(
+            name, task, on.device_spec(1 if name == ONE else devices), options
+        )
+        if name == ONE_F_ONE_B and split.cuts:
+            cuts_by_name[name] = split.cuts
+    yield from (splits[name] for name in SPLIT_NAMES)
 
 
-def cuts_of(task: Task, on: MeasuredOn, devices: int, microbatches: int) -> Dict[str, str]:
-    """The cuts of pipelines by name, as measured times choose them now: not always alike."""
-    ways = make_ways(task, on, devices, microbatches)
-    return {way.name: way.cuts for way in ways if way.name in CUT_APART and way.cuts}
+def choose_cuts(task: Task, on: MeasuredDevices, devices: int, microbatches: int) -> Dict[str, str]:
+    """Return the cuts of pipelines by name, chosen by measured time, which can vary."""
+    splits = prepare_splits(task, on, devices, microbatches)
+    return {
+        split.name: split.cuts for split in splits if split.name in SEPARATELY_CUT and split.cuts
+    }
 
 
-def _make(name: str, task: Task, devices: str, options: Dict[str, Any]) -> Way:
+def _prepare_split(name: str, task: Task, devices: str, options: Dict[str, Any]) -> PreparedSplit:
     size = task.global_batch_size
     dataset = load_dataset("synthetic", samples=size, shape=task.shape, classes=CLASSES)
     config = TrainConfig(
         model=task.model, dataset="synthetic", devices=devices,
         threads=1 if devices.startswith("cpu") else None, global_batch_size=size, optimizer="sgd",
-        lr=LEARNING_RATE, momentum=0.9, kvstore=SUMS, **options,
+        lr=LEARNING_RATE, momentum=0.9, kvstore=ALLREDUCE_STORE, **options,
     )  # fmt: skip
     try:
         plan = make_plan(config, dataset)
         strategy = prepare(plan).strategy
     except UsageError as error:
-        return Way(name, reason=str(error))
+        return PreparedSplit(name, reason=str(error))
     loader = Loader(
         dataset.train, strategy.inputs, size, raw=True, resident_bytes=plan.resident_bytes
     )
-    return Way(name, plan, strategy, next(iter(loader)))
+    return PreparedSplit(name, plan, strategy, next(iter(loader)))
 
 
 # --- what a step moves, and its price
 
 
 class Message(NamedTuple):
-    """Bytes that one device sends another."""
+    """A message of one device to another, in bytes."""
 
     src: int
     dst: int
     size_bytes: int
 
     def seconds(self, topology: Topology) -> float:
-        """Its price there."""
+        """Return the message's price on a topology."""
         route = topology.routes[self.src, self.dst]
         return route.latency_s + self.size_bytes / route.bytes_per_s
 
 
-class Moves(NamedTuple):
-    """Of a step: messages, and the sizes of what all ``devices`` sum by the schedule SUMS."""
+class StepTraffic(NamedTuple):
+    """The messages of a step, and the sizes of buffers that all ``devices`` reduce."""
 
     devices: int
     messages: List[Message]
@@ -201,161 +210,185 @@ class Moves(NamedTuple):
 
     @property
     def total_bytes(self) -> float:
-        """All that devices send."""
-        schedule = make_schedule(SUMS, self.devices)
-        summed = (each.sent for size in self.sums for each in traffic(schedule, size))
-        return sum(message.size_bytes for message in self.messages) + sum(summed)
+        """Return the bytes that all devices send."""
+        schedule = make_schedule(ALLREDUCE_STORE, self.devices)
+        allreduce_bytes = (
+            device_traffic.sent for size in self.sums for device_traffic in traffic(schedule, size)
+        )
+        return sum(message.size_bytes for message in self.messages) + sum(allreduce_bytes)
 
     def seconds(self, topology: Topology) -> float:
-        """The price of all, one after the other."""
-        schedule = make_schedule(SUMS, self.devices)
-        summed = sum(price(schedule, topology, size).seconds for size in self.sums)
-        return sum(message.seconds(topology) for message in self.messages) + summed
+        """Return the price of all messages and sums, one after the other."""
+        schedule = make_schedule(ALLREDUCE_STORE, self.devices)
+        allreduce_s = sum(price(schedule, topology, size).seconds for size in self.sums)
+        return sum(message.seconds(topology) for message in self.messages) + allreduce_s
 
 
-def moves(way: Way) -> Moves:
-    """What a step on several devices moves, once one has been queued."""
-    assert way.plan is not None and way.strategy is not None and way.batch is not None
-    devices = len(way.plan.ctxs)
-    if way.staged is not None:
-        return Moves(devices, list(_of_stages(way, devices)), [])
-    if isinstance(way.strategy, ChannelParallel):
-        [replica] = way.strategy.replicas
+def count_traffic(split: PreparedSplit) -> StepTraffic:
+    """Return the traffic of a step on several devices, once a step has been queued."""
+    assert split.plan is not None and split.strategy is not None and split.batch is not None
+    devices = len(split.plan.ctxs)
+    if split.staged_strategy is not None:
+        return StepTraffic(devices, list(_stage_messages(split, devices)), [])
+    if isinstance(split.strategy, ChannelParallel):
+        [replica] = split.strategy.replicas
         assert isinstance(replica, ChannelReplica)
         inputs, sums = replica.moved()
-        each = inputs // (devices - 1)
-        return Moves(devices, [Message(0, other, each) for other in range(1, devices)], sums)
-    assert isinstance(way.strategy, DataParallel)
-    buckets = [bucket.grads[0] for bucket in way.strategy.trainer.buckets]
-    return Moves(devices, [], [_bytes(bucket) for bucket in buckets])
+        input_bytes = inputs // (devices - 1)
+        return StepTraffic(
+            devices, [Message(0, device, input_bytes) for device in range(1, devices)], sums
+        )
+    assert isinstance(split.strategy, DataParallel)
+    buckets = [bucket.grads[0] for bucket in split.strategy.trainer.buckets]
+    return StepTraffic(devices, [], [_array_bytes(bucket) for bucket in buckets])
 
 
-def taken(way: Way) -> List[Taken]:
-    """What each device takes, as --memory plans it."""
-    assert way.plan is not None and way.strategy is not None
-    of_copy = way.strategy.taken(ShardSizes((way.plan.largest_share,)))
-    return of_copy * len(way.plan.split.copies)
+def planned_memory(split: PreparedSplit) -> List[Taken]:
+    """Return the memory of each device, as --memory plans it."""
+    assert split.plan is not None and split.strategy is not None
+    copy_memory = split.strategy.taken(ShardSizes((split.plan.largest_share,)))
+    return copy_memory * len(split.plan.split.copies)
 
 
-def _of_stages(way: Way, devices: int) -> Iterator[Message]:
-    """Activations, their gradients, and the labels for the last device."""
-    assert way.batch is not None
-    program = way.program()
-    for instruction in (each for own in program.schedule.programs for each in own):
+def _stage_messages(split: PreparedSplit, devices: int) -> Iterator[Message]:
+    """Yield messages with activations, their gradients, and the labels for the last device."""
+    assert split.batch is not None
+    program = split.make_program()
+    for instruction in (
+        instruction
+        for device_program in program.schedule.programs
+        for instruction in device_program
+    ):
         if instruction.op in (SEND_FORWARD, SEND_BACKWARD):
-            message = _message(program, instruction)
+            message = _make_message(program, instruction)
             if message.size_bytes:
                 yield message
-    yield Message(0, devices - 1, _bytes(way.batch.ys[0]))
+    yield Message(0, devices - 1, _array_bytes(split.batch.ys[0]))
 
 
-def _message(program: Program, send: Instruction) -> Message:
+def _make_message(program: Program, send: Instruction) -> Message:
     to = send.stage + (1 if send.op == SEND_FORWARD else -1)
     device = program.schedule.device
     return Message(device(send.stage), device(to), program.message_bytes(send))
 
 
-def _bytes(array: nd.NDArray) -> int:
+def _array_bytes(array: nd.NDArray) -> int:
     return bytes_of((array.shape, array.dtype))
 
 
-def costs(
+def pipeline_costs(
     program: Program,
     forward_s: Sequence[float],
     backward_s: Sequence[float],
     update_s: Sequence[float],
     topology: Topology,
 ) -> Costs:
-    """Of a pipeline whose messages take such links; seconds of each stage for a microbatch."""
+    """Return the costs of a pipeline, from seconds of each stage for a microbatch, and a
+    topology.
+    """
     transfers = []
     for stage in range(program.schedule.stages - 1):
-        there, back = Instruction(SEND_FORWARD, stage, 0), Instruction(SEND_BACKWARD, stage + 1, 0)
-        both = [_message(program, send).seconds(topology) for send in (there, back)]
-        transfers.append((both[0], both[1]))
+        forward, backward = (
+            Instruction(SEND_FORWARD, stage, 0),
+            Instruction(SEND_BACKWARD, stage + 1, 0),
+        )
+        transfer_s = [
+            _make_message(program, send).seconds(topology) for send in (forward, backward)
+        ]
+        transfers.append((transfer_s[0], transfer_s[1]))
     return Costs(tuple(forward_s), tuple(backward_s), tuple(transfers), tuple(update_s))
 
 
 # --- measurement
 
-QUEUED = 4  # steps that the host queues in a row, as in training
+QUEUED_STEPS = 4  # steps that the host queues in a row, as in training
 LABELS = {ONE: "one device"}
 Seconds = Mapping[str, Sequence[float]]
 
 
-def check_devices(on: MeasuredOn) -> int:
-    """How many devices split the network. Raises DeviceError for more or fewer than possible."""
-    count, most = len(on.numbers), make_topology(LINKS).world_size
-    if not 2 <= count <= most:
+def check_devices(on: MeasuredDevices) -> int:
+    """Return the number of devices. Raises DeviceError if a network cannot be split over them."""
+    count, maximum = len(on.numbers), make_topology(PRICED_TOPOLOGY).world_size
+    if not 2 <= count <= maximum:
         raise DeviceError(
-            f"--devices {on.first(count)}: a network is split over 2 to {most} devices, as many as "
-            f"{LINKS} has: name so many"
+            f"--devices {on.device_spec(count)}: a network is split over 2 to {maximum} devices, "
+            "as many as "
+            f"{PRICED_TOPOLOGY} has: name so many"
         )
     return count
 
 
-def splits(
+def measure_splits(
     task: Task,
-    on: MeasuredOn,
+    on: MeasuredDevices,
     devices: int,
     microbatches: int,
     rounds: int,
     cuts: Optional[Mapping[str, str]] = None,
 ) -> List[Series]:
-    """All series of the ways of a network over devices; what a way cannot do has the reason.
+    """Return all series of a network under each split. Impossible splits have a reason instead.
 
-    ``cuts``: of `cuts_of`, so that measurements at other times are of the same stages.
+    ``cuts``: those of `choose_cuts`, so that measurements at other times have the same stages.
     """
-    ways = {way.name: way for way in make_ways(task, on, devices, microbatches, cuts)}
-    there = {name: way for name, way in ways.items() if way.reason is None}
-    for way in there.values():
-        way.step()  # everything is bound
-    with progress(rounds) as bar:
-        seconds = time_in_turns(dict(_calls(there)), rounds, done=bar.update)
-    for name in filter(there.__contains__, PIPELINES):
-        seconds[f"host {name}"] = [_host_seconds(there[name]) for _ in range(rounds)]
-    found = [
-        Series(f"step {name}", _label(ways[name]), "s", tuple(seconds.get(f"step {name}", ())),
-               ways[name].reason)
-        for name in NAMES
-    ]  # fmt: skip
-    found += [
+    splits = {split.name: split for split in prepare_splits(task, on, devices, microbatches, cuts)}
+    prepared = {name: split for name, split in splits.items() if split.reason is None}
+    for split in prepared.values():
+        split.step()  # everything is bound
+    with progress_bar(rounds) as bar:
+        seconds = time_interleaved(dict(_timed_calls(prepared)), rounds, on_round=bar.update)
+    for name in filter(prepared.__contains__, PIPELINES):
+        seconds[f"host {name}"] = [_host_seconds(prepared[name]) for _ in range(rounds)]
+    series = [
+        Series(
+            f"step {name}",
+            _row_label(splits[name]),
+            "s",
+            tuple(seconds.get(f"step {name}", ())),
+            splits[name].reason,
+        )
+        for name in SPLIT_NAMES
+    ]
+    series += [
         Series(name, name, "s", tuple(values))
         for name, values in seconds.items()
         if not name.startswith("step ")
     ]
-    return [*found, *(each for way in there.values() for each in _told(way, seconds))]
+    return [
+        *series,
+        *(item for split in prepared.values() for item in _computed_series(split, seconds)),
+    ]
 
 
-def _label(way: Way) -> str:
-    return LABELS.get(way.name, way.name) + (f", cut {way.cuts}" if way.cuts else "")
+def _row_label(split: PreparedSplit) -> str:
+    return LABELS.get(split.name, split.name) + (f", cut {split.cuts}" if split.cuts else "")
 
 
-def _calls(ways: Mapping[str, Way]) -> Iterator[Tuple[str, Call]]:
-    for name, way in ways.items():
-        yield f"step {name}", way.step
+def _timed_calls(splits: Mapping[str, PreparedSplit]) -> Iterator[Tuple[str, Call]]:
+    for name, split in splits.items():
+        yield f"step {name}", split.step
     for name in (ONE_F_ONE_B, INTERLEAVED):
-        if name in ways:
-            yield from _apart(ways[name])
-    if ONE_F_ONE_B in ways:
-        program = ways[ONE_F_ONE_B].program()
+        if name in splits:
+            yield from _isolated_calls(splits[name])
+    if ONE_F_ONE_B in splits:
+        program = splits[ONE_F_ONE_B].make_program()
         stages = [program.passes(stage) for stage in range(program.schedule.stages)]
-        in_turns = chain.from_iterable(zip_longest(*stages))
-        yield "at once", _all([call for call in in_turns if call is not None])
+        alternating = chain.from_iterable(zip_longest(*stages))
+        yield "at once", _call_all([call for call in alternating if call is not None])
 
 
-def _apart(way: Way) -> Iterator[Tuple[str, Call]]:
-    """A pipeline's stages and updates, each for itself."""
-    assert way.staged is not None and way.batch is not None and way.plan is not None
-    program = way.program()
+def _isolated_calls(split: PreparedSplit) -> Iterator[Tuple[str, Call]]:
+    """Yield a pipeline's stages and updates, each alone."""
+    assert split.staged_strategy is not None and split.batch is not None and split.plan is not None
+    program = split.make_program()
     for stage in range(program.schedule.stages):
-        yield f"alone {way.name} {stage}", _all(program.passes(stage))
-        yield f"forward {way.name} {stage}", _all(program.passes(stage, backward=False))
-    for trainer in way.staged.updates.trainers:
-        device = way.plan.ctxs.index(trainer._contexts[0])
-        yield f"update {way.name} {device}", partial(_update, trainer, way.batch.size)
+        yield f"alone {split.name} {stage}", _call_all(program.passes(stage))
+        yield f"forward {split.name} {stage}", _call_all(program.passes(stage, backward=False))
+    for trainer in split.staged_strategy.updates.trainers:
+        device = split.plan.ctxs.index(trainer._contexts[0])
+        yield f"update {split.name} {device}", partial(_run_update, trainer, split.batch.size)
 
 
-def _all(calls: Sequence[Callable[[], object]]) -> Call:
+def _call_all(calls: Sequence[Callable[[], object]]) -> Call:
     def run() -> None:
         for call in calls:
             call()
@@ -363,59 +396,61 @@ def _all(calls: Sequence[Callable[[], object]]) -> Call:
     return run
 
 
-def _update(trainer: BucketedTrainer, batch_size: int) -> None:
+def _run_update(trainer: BucketedTrainer, batch_size: int) -> None:
     for _, call in trainer.phases(batch_size):
         call()
 
 
-def _host_seconds(way: Way) -> float:
-    """Of the processor's time: what other threads do to the clock is not the host's cost."""
-    assert way.staged is not None and way.batch is not None
-    programs = way.program().schedule.programs
-    instructions = sum(each.op != UPDATE for program in programs for each in program)
+def _host_seconds(split: PreparedSplit) -> float:
+    """Return the host's processor seconds per instruction, without the effect of other threads."""
+    assert split.staged_strategy is not None and split.batch is not None
+    programs = split.make_program().schedule.programs
+    instructions = sum(instruction.op != UPDATE for program in programs for instruction in program)
     nd.waitall()
-    began = time.thread_time()
-    for _ in range(QUEUED):
-        _, queue = next(way.staged.phases(way.batch))
+    started = time.thread_time()
+    for _ in range(QUEUED_STEPS):
+        _, queue = next(split.staged_strategy.phases(split.batch))
         queue()
-    seconds = time.thread_time() - began
+    seconds = time.thread_time() - started
     nd.waitall()
-    return seconds / QUEUED / instructions
+    return seconds / QUEUED_STEPS / instructions
 
 
-def _told(way: Way, seconds: Seconds) -> Iterator[Series]:
-    """What needs no clock, and prices of what was measured."""
-    for device, each in enumerate(taken(way)):
-        name = f"memory {way.name} {device}"
-        yield Series(name, name, "B", (float(sum(each)),))
-    if way.name == ONE:
+def _computed_series(split: PreparedSplit, seconds: Seconds) -> Iterator[Series]:
+    """Yield series without a clock, and prices from measured times."""
+    for device, memory in enumerate(planned_memory(split)):
+        name = f"memory {split.name} {device}"
+        yield Series(name, name, "B", (float(sum(memory)),))
+    if split.name == ONE:
         return  # nothing is moved
-    moved = moves(way)
-    topology = make_topology(LINKS, moved.devices)
-    yield _one(f"moved {way.name}", "B", moved.total_bytes)
-    yield _one(f"links {way.name}", "s", moved.seconds(topology))
-    if way.name in PIPELINES:
-        program = way.program()
+    step_traffic = count_traffic(split)
+    topology = make_topology(PRICED_TOPOLOGY, step_traffic.devices)
+    yield _single_value_series(f"moved {split.name}", "B", step_traffic.total_bytes)
+    yield _single_value_series(f"links {split.name}", "s", step_traffic.seconds(topology))
+    if split.name in PIPELINES:
+        program = split.make_program()
         timeline = price_pipeline(
-            program.schedule, costs(program, *_stage_costs(way, seconds), topology)
+            program.schedule, pipeline_costs(program, *_stage_costs(split, seconds), topology)
         )
-        yield _one(f"price {way.name}", "s", timeline.seconds)
-        yield _one(f"price bubble {way.name}", "of the time", timeline.bubble)
+        yield _single_value_series(f"price {split.name}", "s", timeline.seconds)
+        yield _single_value_series(f"price bubble {split.name}", "of the time", timeline.bubble)
 
 
-def _one(name: str, unit: str, value: float) -> Series:
+def _single_value_series(name: str, unit: str, value: float) -> Series:
     return Series(name, name, unit, (value,))
 
 
-def _stage_costs(way: Way, seconds: Seconds) -> Tuple[List[float], List[float], List[float]]:
-    """Seconds of each stage: forward and backward of a microbatch, and update."""
-    schedule, name = way.program().schedule, APART.get(way.name, way.name)
-    middle: Dict[str, float] = {each: median(values) for each, values in seconds.items()}
+def _stage_costs(
+    split: PreparedSplit, seconds: Seconds
+) -> Tuple[List[float], List[float], List[float]]:
+    """Return seconds of each stage: forward and backward of a microbatch, and update."""
+    schedule, name = split.make_program().schedule, ISOLATED_STAGES_OF.get(split.name, split.name)
+    medians: Dict[str, float] = {key: median(values) for key, values in seconds.items()}
     forward, backward, update = [], [], []
     for stage in range(schedule.stages):
-        forward.append(middle[f"forward {name} {stage}"] / schedule.microbatches)
-        both = middle[f"alone {name} {stage}"] / schedule.microbatches
-        backward.append(max(0.0, both - forward[-1]))
-        of_device = middle.get(f"update {name} {schedule.device(stage)}", 0.0)
-        update.append(of_device / len(schedule.stages_of(schedule.device(stage))))
+        forward.append(medians[f"forward {name} {stage}"] / schedule.microbatches)
+        passes_s = medians[f"alone {name} {stage}"] / schedule.microbatches
+        backward.append(max(0.0, passes_s - forward[-1]))
+        device_update_s = medians.get(f"update {name} {schedule.device(stage)}", 0.0)
+        update.append(device_update_s / len(schedule.stages_of(schedule.device(stage))))
     return forward, backward, update

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from gluonlab.bench.harness.measurement_command import Drawing, drawn, number_of_devices
-from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.harness.measurement_command import (
+    ScheduleDrawing,
+    count_devices,
+    output_drawing,
+)
+from gluonlab.bench.harness.table_format import format_table as as_table
 from gluonlab.config.option_types import real, whole
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.parallel.pipeline.pipeline_cost import Costs, PipelineTimeline, equal_shares, price
@@ -16,14 +20,14 @@ from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES, PipelineSche
 from gluonlab.parallel.pipeline.verify_pipeline import peaks
 from gluonlab.plain_text import json_text
 
-DEVICES, MICROBATCHES, SEVERAL = 4, 8, 2
-MOST = 4096  # microbatches, and stages on each device; each is some instructions
-MOST_PRICED = 50_000  # stages x microbatches: some seconds
+DEFAULT_DEVICES, DEFAULT_MICROBATCHES, INTERLEAVED_STAGES = 4, 8, 2
+MAX_COUNT = 4096  # microbatches, and stages on each device; each is some instructions
+MAX_STAGE_MICROBATCHES = 50_000  # stages x microbatches: some seconds
 
-Asked = Mapping[str, Any]
+CommandOptions = Mapping[str, Any]
 CostsOf = Callable[[PipelineSchedule], Optional[Costs]]
 
-COLUMNS = (
+COLUMN_NOTES = (
     "Prices, not measurements: a device computes one thing at a time, and sends while it goes on. "
     "bubble: the share of the devices' time in which they are idle; speed-up: over one device, "
     "if it had the memory. kept: of how many microbatches the fullest device keeps the "
@@ -31,91 +35,100 @@ COLUMNS = (
 )
 
 
-def answer(asked: Asked) -> str:
-    """The text to print. Raises a UsageError for impossible values."""
-    if "draw" in asked:
-        if "json" in asked:
+def pipeline_text(options: CommandOptions) -> str:
+    """Return the text to print. Raises a UsageError for impossible values."""
+    if "draw" in options:
+        if "json" in options:
             raise ConfigError("--json has no effect with --draw: leave it out")
-        return _draw(asked)
+        return _draw_schedule(options)
     for name in ("out", "language"):
-        if name in asked:
+        if name in options:
             raise ConfigError(f"--{name} is for a drawing: give --draw SCHEDULE, or leave it out")
-    return _price(asked)
+    return _price_all_schedules(options)
 
 
-def _draw(asked: Asked) -> str:
+def _draw_schedule(options: CommandOptions) -> str:
     from gluonlab.parallel.pipeline.render import as_svg, as_text, draw
 
-    name = asked["draw"]
+    name = options["draw"]
     if name not in SCHEDULES:
         raise ConfigError(unknown("pipeline schedule", name, SCHEDULES))
-    schedule, costs_of = _schedule(asked, name), _costs(asked)
+    schedule, costs_of = _make_schedule(options, name), _parse_costs(options)
     costs = costs_of(schedule)
     if costs is None:
-        raise _other_stages(asked, schedule)
+        raise _stage_count_error(options, schedule)
     timeline = price(schedule, costs)
-    drawing = Drawing(
+    drawing = ScheduleDrawing(
         text=lambda: as_text(schedule, timeline),
         picture=lambda: as_svg(schedule, timeline),
         page=lambda language: draw(schedule, costs_of, language=language),
     )
-    return drawn(drawing, asked.get("out"), asked.get("language"))
+    return output_drawing(drawing, options.get("out"), options.get("language"))
 
 
-def _price(asked: Asked) -> str:
-    schedules, costs_of = [_schedule(asked, name) for name in SCHEDULES], _costs(asked)
+def _price_all_schedules(options: CommandOptions) -> str:
+    schedules, costs_of = (
+        [_make_schedule(options, name) for name in SCHEDULES],
+        _parse_costs(options),
+    )
     rows = []
     for schedule in schedules:
         costs = costs_of(schedule)
         if costs is not None:
-            rows.append(_Row(schedule, price(schedule, costs)))
+            rows.append(_PriceRow(schedule, price(schedule, costs)))
     if not rows:
-        raise _other_stages(asked, schedules[0])
-    if "json" in asked:
+        raise _stage_count_error(options, schedules[0])
+    if "json" in options:
         return json_text({"rows": [row.as_json() for row in rows]})
-    return _table(rows)
+    return _format_prices(rows)
 
 
-def _schedule(asked: Asked, name: str) -> PipelineSchedule:
-    """The schedule of this name, for as many of everything as was asked for."""
-    devices = number_of_devices(asked["devices"]) if "devices" in asked else DEVICES
-    up_to = whole(1, MOST)
-    microbatches = up_to("--microbatches", asked.get("microbatches", MICROBATCHES))
-    several = SEVERAL if name == "interleaved" else 1
-    if "stages_per_device" in asked:
-        given = up_to("--stages-per-device", asked["stages_per_device"])
+def _make_schedule(options: CommandOptions, name: str) -> PipelineSchedule:
+    """Return the schedule of this name with the requested sizes."""
+    devices = count_devices(options["devices"]) if "devices" in options else DEFAULT_DEVICES
+    parse_count = whole(1, MAX_COUNT)
+    microbatches = parse_count("--microbatches", options.get("microbatches", DEFAULT_MICROBATCHES))
+    stages_per_device = INTERLEAVED_STAGES if name == "interleaved" else 1
+    if "stages_per_device" in options:
+        requested_stages = parse_count("--stages-per-device", options["stages_per_device"])
         # with all schedules, it is for the one that knows what to do with several
-        several = given if name in ("interleaved", asked.get("draw")) else 1
-    if devices * several * microbatches > MOST_PRICED:
+        stages_per_device = requested_stages if name in ("interleaved", options.get("draw")) else 1
+    if devices * stages_per_device * microbatches > MAX_STAGE_MICROBATCHES:
         raise ConfigError(
-            f"{name} on {devices} devices has {devices * several} stages x {microbatches} "
-            f"microbatches: up to {MOST_PRICED} are possible; choose fewer"
+            f"{name} on {devices} devices has {devices * stages_per_device} stages "
+            f"x {microbatches} "
+            f"microbatches: up to {MAX_STAGE_MICROBATCHES} are possible; choose fewer"
         )
-    return make_pipeline(name, devices, microbatches, several)
+    return make_pipeline(name, devices, microbatches, stages_per_device)
 
 
-def _costs(asked: Asked) -> CostsOf:
-    """Costs of a schedule from --costs; None for one that has another number of stages."""
-    if "costs" not in asked:
+def _parse_costs(options: CommandOptions) -> CostsOf:
+    """Return a function from a schedule to its costs, or to None for another number of stages."""
+    if "costs" not in options:
         return equal_shares
-    given = [_parse(part) for part in asked["costs"].split("/")]
+    stage_costs = [_parse_stage_cost(part) for part in options["costs"].split("/")]
 
     def costs_of(schedule: PipelineSchedule) -> Optional[Costs]:
-        parts = given
-        if len(given) == 1:  # of each device's share of the network
-            each = schedule.stages // schedule.devices
-            forward, backward, transfer, update = given[0]
-            share = _Given(forward / each, backward / each, transfer, update / each)
-            parts = [share] * schedule.stages
-        if len(parts) != schedule.stages:
+        schedule_costs = stage_costs
+        if len(stage_costs) == 1:  # of each device's share of the network
+            stages_per_device = schedule.stages // schedule.devices
+            forward, backward, transfer, update = stage_costs[0]
+            share = _StageCost(
+                forward / stages_per_device,
+                backward / stages_per_device,
+                transfer,
+                update / stages_per_device,
+            )
+            schedule_costs = [share] * schedule.stages
+        if len(schedule_costs) != schedule.stages:
             return None
-        forwards, backwards, transfers, updates = zip(*parts)
+        forwards, backwards, transfers, updates = zip(*schedule_costs)
         return Costs(forwards, backwards, tuple((s, s) for s in transfers[:-1]), updates)
 
     return costs_of
 
 
-class _Given(NamedTuple):
+class _StageCost(NamedTuple):
     """Seconds of one stage; ``transfer_s``: of a message to or from the next stage."""
 
     forward_s: float
@@ -124,32 +137,36 @@ class _Given(NamedTuple):
     update_s: float = 0.0
 
 
-def _parse(part: str) -> _Given:
+def _parse_stage_cost(part: str) -> _StageCost:
     numbers = part.split(",")
     if not 2 <= len(numbers) <= 4:
         raise ConfigError(
             f"--costs {part}: give the milliseconds of forward and backward, then if you like of a "
             "transfer and an update: 10,20 or 10,20,0.5,1"
         )
-    computing, others = real(0, 1e9, above_minimum=True), real(0, 1e9)
-    checks = (computing, computing, others, others)
-    return _Given(*(check("--costs", text.strip()) / 1e3 for check, text in zip(checks, numbers)))
+    positive, nonnegative = real(0, 1e9, above_minimum=True), real(0, 1e9)
+    checks = (positive, positive, nonnegative, nonnegative)
+    return _StageCost(
+        *(check("--costs", text.strip()) / 1e3 for check, text in zip(checks, numbers))
+    )
 
 
-def _other_stages(asked: Asked, schedule: PipelineSchedule) -> ConfigError:
-    given = len(asked["costs"].split("/"))
+def _stage_count_error(options: CommandOptions, schedule: PipelineSchedule) -> ConfigError:
+    stages = len(options["costs"].split("/"))
     return ConfigError(
-        f"--costs gives those of {given} stages, and {schedule.name} has {schedule.stages}: give "
+        f"--costs gives those of {stages} stages, and {schedule.name} has {schedule.stages}: give "
         "one for each stage, or one for all"
     )
 
 
-class _Row(NamedTuple):
+class _PriceRow(NamedTuple):
+    """A schedule and its timeline."""
+
     schedule: PipelineSchedule
     timeline: PipelineTimeline
 
     @property
-    def each(self) -> int:
+    def stages_per_device(self) -> int:
         """Stages on each device."""
         return self.schedule.stages // self.schedule.devices
 
@@ -158,27 +175,26 @@ class _Row(NamedTuple):
         return self.schedule.devices * (1 - self.timeline.bubble)
 
     @property
-    def kept(self) -> float:
+    def kept_microbatches(self) -> float:
         """Microbatches' activations on the fullest device, of all that lies there."""
-        most = max(kept.microbatches for of in self.timeline.kept for kept in of)
-        return most / self.each
+        microbatches = max(
+            stage_memory.microbatches
+            for device_memory in self.timeline.kept
+            for stage_memory in device_memory
+        )
+        return microbatches / self.stages_per_device
 
     def as_json(self) -> Dict[str, Any]:
         return {
-            "schedule": self.schedule.name,
-            "devices": self.schedule.devices,
-            "stages": self.schedule.stages,
-            "microbatches": self.schedule.microbatches,
-            "seconds": self.timeline.seconds,
-            "bubble": self.timeline.bubble,
-            "bubbles": list(self.timeline.bubbles),
-            "speed_up": self.speed_up,
-            "kept": self.kept,
-            "kept_by_stage": list(peaks(self.schedule)),
-        }
+            "schedule": self.schedule.name, "devices": self.schedule.devices,
+            "stages": self.schedule.stages, "microbatches": self.schedule.microbatches,
+            "seconds": self.timeline.seconds, "bubble": self.timeline.bubble,
+            "bubbles": list(self.timeline.bubbles), "speed_up": self.speed_up,
+            "kept": self.kept_microbatches, "kept_by_stage": list(peaks(self.schedule)),
+        }  # fmt: skip
 
 
-def _table(rows: Sequence[_Row]) -> str:
+def _format_prices(rows: Sequence[_PriceRow]) -> str:
     first = rows[0].schedule
     several = f"{first.devices} device{'s' * (first.devices > 1)}"
     lines: List[str] = [
@@ -189,6 +205,6 @@ def _table(rows: Sequence[_Row]) -> str:
         timeline = row.timeline
         lines.append(
             f"{row.schedule.name:<14}{row.schedule.stages:>8}{timeline.seconds * 1e3:>12,.4g}"
-            f"{timeline.bubble:>9.1%}{row.speed_up:>10.2f}x{row.kept:>8.3g}"
+            f"{timeline.bubble:>9.1%}{row.speed_up:>10.2f}x{row.kept_microbatches:>8.3g}"
         )
-    return as_table(lines, COLUMNS)
+    return as_table(lines, COLUMN_NOTES)

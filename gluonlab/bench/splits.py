@@ -1,7 +1,7 @@
-"""``bench splits``: a network spread over devices in each of the possible ways.
+"""``bench splits``: a network under each split over devices.
 
-This module has the ways, the command and its tables, made from the series that
-`gluonlab.bench.measure_splits` measures. It does not import MXNet.
+This module contains the splits and the tables of the series that `gluonlab.bench.measure_splits`
+measures. It does not import MXNet.
 """
 
 from __future__ import annotations
@@ -10,23 +10,25 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from gluonlab.bench.harness.confidence_interval import ratio
+from gluonlab.bench.harness.confidence_interval import median_ratio
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.harness.table_format import interleaved, missing, outcome
-from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.harness.table_format import format_table as as_table
+from gluonlab.bench.harness.table_format import missing_row, outcome_line, rounds_text
 from gluonlab.bench.workloads import Task
 from gluonlab.config.option_types import whole
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.parallel.pipeline.pipeline_cost import ideal_bubble
 
-DEVICES, MICROBATCHES, ROUNDS = 2, 8, 9
+DEFAULT_DEVICES, DEFAULT_MICROBATCHES, ROUNDS = 2, 8, 9
 ONE, DATA, LAYERS, CHANNELS = "one", "data", "layers", "channels"
 GPIPE, ONE_F_ONE_B, INTERLEAVED = PIPELINES = ("gpipe", "1f1b", "interleaved")
-NAMES = (ONE, DATA, LAYERS, CHANNELS, *PIPELINES)
-CUT_APART = (ONE_F_ONE_B, INTERLEAVED)  # the cuts of the others are the first one's
-APART = {GPIPE: ONE_F_ONE_B}  # the way whose stages are measured, where that is another one
-SUMS = "sharded"  # the allreduce of gradients, and of the activations of split channels
-LINKS = "p3.16xlarge"
+SPLIT_NAMES = (ONE, DATA, LAYERS, CHANNELS, *PIPELINES)
+SEPARATELY_CUT = (ONE_F_ONE_B, INTERLEAVED)  # the cuts of the others are the first one's
+ISOLATED_STAGES_OF = {
+    GPIPE: ONE_F_ONE_B
+}  # the way whose stages are measured, where that is another one
+ALLREDUCE_STORE = "sharded"  # the allreduce of gradients, and of the activations of split channels
+PRICED_TOPOLOGY = "p3.16xlarge"
 # On 64x64 images each of ResNet-18's eight blocks computes about as much as any other, so that its
 # stages can be balanced.
 TASKS = {
@@ -39,14 +41,14 @@ TASKS = {
 
 
 def check_network(name: str, tasks: Mapping[str, Task] = TASKS) -> Task:
-    """The one of the ``tasks`` with this name. Raises ConfigError, with the choices, for others."""
+    """Return the task with this name. Raises ConfigError, with the choices, for an unknown one."""
     if name not in tasks:
         raise ConfigError(unknown("network", name, tasks))
     return tasks[name]
 
 
 def run_options(name: str, microbatches: int) -> Dict[str, Any]:
-    """The options of a run that is spread over its devices in one of NAMES."""
+    """Return the options of a run that is split in one of SPLIT_NAMES."""
     if name in PIPELINES:
         schedule = {"pipeline_schedule": name, "microbatches": microbatches}
         return {"split": "pipeline", **schedule}
@@ -54,22 +56,22 @@ def run_options(name: str, microbatches: int) -> Dict[str, Any]:
 
 
 def check_microbatches(text: str, task: Task) -> int:
-    """How many microbatches a pipeline's batch has. Raises ConfigError."""
+    """Return the number of microbatches of a pipeline's batch. Raises ConfigError."""
     return int(whole(1, task.global_batch_size)("--microbatches", text))
 
 
 # --- the tables
 
-MARGIN = 1.1  # of what the schedule's bubble alone allows
+OVERLAP_MARGIN = 1.1  # of what the schedule's bubble alone allows
 MB, MOST_SHOWN = 1e6, 4
 
 
 @dataclass(frozen=True)
 class SplitRow:
-    """A way of the network over devices. ``speed``: one device's time of a step over this one's.
+    """The measurement of a split. ``speed``: one device's time of a step over this one's.
 
-    ``cuts``: the layers with which stages begin, but the first, as text. ``memory``: bytes of each
-    device. ``links_s``: what is moved, priced on LINKS.
+    ``cuts``: the first layers of stages, without the first stage, as text. ``memory``: bytes of
+    each device. ``links_s``: the price of the traffic on PRICED_TOPOLOGY.
     """
 
     name: str
@@ -85,10 +87,10 @@ class SplitRow:
 
 @dataclass(frozen=True)
 class PipelineRow:
-    """A pipeline: the share of the devices' time in which they are idle, measured and expected.
+    """The idle share of the devices' time (bubble) of a pipeline, measured and expected.
 
-    ``ideal``: (p-1) / (v m + p-1). ``priced``: with measured stages, on LINKS. ``host_s``: of the
-    host's time, for an instruction.
+    ``ideal``: (p-1) / (v m + p-1). ``priced``: with measured stages, on PRICED_TOPOLOGY.
+    ``host_s``: the host's time for an instruction.
     """
 
     name: str
@@ -104,93 +106,108 @@ class NamedSeries:
     """The series of a record, by name."""
 
     def __init__(self, series: Sequence[Series]) -> None:
-        self._named = {one.name: one for one in series}
+        self._named = {item.name: item for item in series}
 
-    def series(self, name: str) -> Series:
-        """That of this name."""
+    def get_series(self, name: str) -> Series:
+        """Return the series of this name."""
         return self._named[name]
 
-    def values(self, name: str) -> Tuple[float, ...]:
-        """Its values; none if there is no such series."""
+    def get_values(self, name: str) -> Tuple[float, ...]:
+        """Return the values of a series, or () if there is none."""
         return self._named[name].values if name in self._named else ()
 
-    def numbered(self, name: str) -> List[Tuple[float, ...]]:
-        """The values of ``name 0``, ``name 1`` and so on, as far as there are any."""
+    def get_numbered_values(self, name: str) -> List[Tuple[float, ...]]:
+        """Return the values of ``name 0``, ``name 1`` and so on, as far as they exist."""
         count = 0
         while f"{name} {count}" in self._named:
             count += 1
-        return [self.values(f"{name} {number}") for number in range(count)]
+        return [self.get_values(f"{name} {number}") for number in range(count)]
 
 
 def make_rows(series: Sequence[Series]) -> List[SplitRow]:
-    """All ways, in their order."""
-    found = NamedSeries(series)
-    one = found.values(f"step {ONE}")
-    return [_row(found, found.series(f"step {name}"), name, one) for name in NAMES]
+    """Return a row for each split, in their order."""
+    named_series = NamedSeries(series)
+    single_device_s = named_series.get_values(f"step {ONE}")
+    return [
+        _split_row(named_series, named_series.get_series(f"step {name}"), name, single_device_s)
+        for name in SPLIT_NAMES
+    ]
 
 
-def _row(found: NamedSeries, step: Series, name: str, one: Sequence[float]) -> SplitRow:
+def _split_row(
+    named_series: NamedSeries, step: Series, name: str, single_device_s: Sequence[float]
+) -> SplitRow:
     label, _, cuts = step.label.partition(", cut ")
     if not step.values:
         return SplitRow(name, label, reason=step.reason)
-    moved, links = (found.values(f"{what} {name}") or (0.0,) for what in ("moved", "links"))
-    memory = tuple(values[0] for values in found.numbered(f"memory {name}"))
-    speed = ratio(one, step.values) if one else None
+    moved, links = (
+        named_series.get_values(f"{quantity} {name}") or (0.0,) for quantity in ("moved", "links")
+    )
+    memory = tuple(values[0] for values in named_series.get_numbered_values(f"memory {name}"))
+    speed = median_ratio(single_device_s, step.values) if single_device_s else None
     return SplitRow(name, label, cuts, step.values, speed, moved[0], links[0], memory)
 
 
 def make_pipeline_rows(series: Sequence[Series], microbatches: int) -> List[PipelineRow]:
-    """The pipelines that were measured."""
-    found = NamedSeries(series)
-    there = [name for name in PIPELINES if found.values(f"step {name}")]
-    return [_pipeline_row(found, name, microbatches) for name in there]
+    """Return a row for each measured pipeline."""
+    named_series = NamedSeries(series)
+    measured = [name for name in PIPELINES if named_series.get_values(f"step {name}")]
+    return [_pipeline_row(named_series, name, microbatches) for name in measured]
 
 
-def _pipeline_row(found: NamedSeries, name: str, microbatches: int) -> PipelineRow:
-    step, devices = found.series(f"step {name}"), len(found.numbered(f"memory {name}"))
-    apart = APART.get(name, name)
-    stages = found.numbered(f"alone {apart}")
-    updates = [found.values(f"update {apart} {device}") for device in range(devices)]
-    work = [sum(of_round) for of_round in zip(*stages, *filter(None, updates))]
-    busy = ratio(work, [devices * seconds for seconds in step.values])
+def _pipeline_row(named_series: NamedSeries, name: str, microbatches: int) -> PipelineRow:
+    step, devices = (
+        named_series.get_series(f"step {name}"),
+        len(named_series.get_numbered_values(f"memory {name}")),
+    )
+    measured_name = ISOLATED_STAGES_OF.get(name, name)
+    stages = named_series.get_numbered_values(f"alone {measured_name}")
+    updates = [
+        named_series.get_values(f"update {measured_name} {device}") for device in range(devices)
+    ]
+    work = [sum(round_seconds) for round_seconds in zip(*stages, *filter(None, updates))]
+    busy = median_ratio(work, [devices * seconds for seconds in step.values])
     return PipelineRow(
-        name, median(step.values), found.values(f"price {name}")[0], 1 - busy,
-        found.values(f"price bubble {name}")[0],
+        name, median(step.values), named_series.get_values(f"price {name}")[0], 1 - busy,
+        named_series.get_values(f"price bubble {name}")[0],
         ideal_bubble(devices, microbatches, len(stages) // devices),
-        median(found.values(f"host {name}")),
+        median(named_series.get_values(f"host {name}")),
     )  # fmt: skip
 
 
-def verdict(series: Sequence[Series], microbatches: int) -> str:
-    """Whether the pipeline overlaps: its step beside its stages at once, each for itself.
+def judge_overlap(series: Sequence[Series], microbatches: int) -> str:
+    """Return whether a pipeline's step is as fast as its stages at the same time, each alone.
 
-    Judged for 2 devices and 8 microbatches.
+    It is judged only for 2 devices and 8 microbatches.
     """
-    found = NamedSeries(series)
-    devices = len(found.numbered(f"memory {ONE_F_ONE_B}"))
-    step, at_once = found.values(f"step {ONE_F_ONE_B}"), found.values("at once")
-    value = ratio(step, at_once) if step and at_once else None
-    shown = None if value is None else f"{value:.2f}x"
-    beside = "its stages at once, each for itself"
-    if (devices, microbatches) != (DEVICES, MICROBATCHES):
-        return f"a step of 1f1b beside {beside}: {shown or 'not measured'}"
-    most = MARGIN * (microbatches + devices - 1) / microbatches
-    reached = value is not None and value <= most
-    return outcome(f"a step of 1f1b <= {most:.4g}x {beside}", shown, reached)
+    named_series = NamedSeries(series)
+    devices = len(named_series.get_numbered_values(f"memory {ONE_F_ONE_B}"))
+    step, at_once = (
+        named_series.get_values(f"step {ONE_F_ONE_B}"),
+        named_series.get_values("at once"),
+    )
+    slowdown = median_ratio(step, at_once) if step and at_once else None
+    slowdown_text = None if slowdown is None else f"{slowdown:.2f}x"
+    reference = "its stages at once, each for itself"
+    if (devices, microbatches) != (DEFAULT_DEVICES, DEFAULT_MICROBATCHES):
+        return f"a step of 1f1b beside {reference}: {slowdown_text or 'not measured'}"
+    limit = OVERLAP_MARGIN * (microbatches + devices - 1) / microbatches
+    reached = slowdown is not None and slowdown <= limit
+    return outcome_line(f"a step of 1f1b <= {limit:.4g}x {reference}", slowdown_text, reached)
 
 
-def text(series: Sequence[Series], task: Task, microbatches: int, rounds: int) -> str:
-    """All tables, and the verdict."""
+def format_results(series: Sequence[Series], task: Task, microbatches: int, rounds: int) -> str:
+    """Return all tables, and whether the pipeline overlaps."""
     return "\n\n".join(
         [
-            _ways(make_rows(series), task, rounds),
-            _pipelines(make_pipeline_rows(series, microbatches), microbatches),
-            verdict(series, microbatches),
+            _split_table(make_rows(series), task, rounds),
+            _pipeline_table(make_pipeline_rows(series, microbatches), microbatches),
+            judge_overlap(series, microbatches),
         ]
     )
 
 
-def _ways(rows: Sequence[SplitRow], task: Task, rounds: int) -> str:
+def _split_table(rows: Sequence[SplitRow], task: Task, rounds: int) -> str:
     lines = [
         f"{task.title}, batches of {task.global_batch_size}",
         f"{'':<14}{'ms':>9}{'speed':>7}{'moved MB':>10}{'links ms':>10}  memory MB",
@@ -198,17 +215,17 @@ def _ways(rows: Sequence[SplitRow], task: Task, rounds: int) -> str:
     for row in rows:
         label = f"{row.label:<14}"
         if row.reason is not None or not row.seconds:
-            lines.append(missing(label, row.reason))
+            lines.append(missing_row(label, row.reason))
             continue
         speed = "" if row.speed is None else f"{row.speed:.2f}x"
         lines.append(
             f"{label}{median(row.seconds) * 1e3:>9.2f}{speed:>7}{row.moved / MB:>10.2f}"
-            f"{row.links_s * 1e3:>10.2f}  {in_megabytes(row.memory)}"
+            f"{row.links_s * 1e3:>10.2f}  {format_megabytes(row.memory)}"
         )
     note = (
-        f"ms: of a step of SGD with momentum, the median of {interleaved(rounds)}. "
+        f"ms: of a step of SGD with momentum, the median of {rounds_text(rounds)}. "
         "speed: one device's time over this one's. moved: what devices send each other in a step. "
-        f"links: the price of that on {LINKS}, one message after the other. "
+        f"links: the price of that on {PRICED_TOPOLOGY}, one message after the other. "
         "memory: of each device, as --memory plans it."
     )
     cuts = "; ".join(f"{row.label} {row.cuts}" for row in rows if row.cuts)
@@ -216,14 +233,14 @@ def _ways(rows: Sequence[SplitRow], task: Task, rounds: int) -> str:
     return as_table(lines, note)
 
 
-def in_megabytes(sizes: Sequence[float]) -> str:
-    """``66 102``; of more than four the smallest and the largest, ``7..12``."""
+def format_megabytes(sizes: Sequence[float]) -> str:
+    """Return ``66 102``, or for more than four sizes the smallest and the largest, ``7..12``."""
     several = len(sizes) > MOST_SHOWN
     shown = [min(sizes), max(sizes)] if several else sizes
     return (".." if several else " ").join(f"{size / MB:.0f}" for size in shown)
 
 
-def _pipelines(rows: Sequence[PipelineRow], microbatches: int) -> str:
+def _pipeline_table(rows: Sequence[PipelineRow], microbatches: int) -> str:
     lines = [
         f"{microbatches} microbatches",
         f"{'':<14}{'ms':>9}{'priced':>10}{'bubble':>9}{'priced':>9}{'ideal':>7}{'host us':>9}",
@@ -235,7 +252,8 @@ def _pipelines(rows: Sequence[PipelineRow], microbatches: int) -> str:
         )
     note = (
         "bubble: 1 - work / (devices x step), the work being that of stages and updates, each "
-        f"measured by itself; priced: by the schedule from the same times, on {LINKS}'s links; "
+        f"measured by itself; priced: by the schedule from the same times, "
+        f"on {PRICED_TOPOLOGY}'s links; "
         "ideal: (p-1) / (v m + p-1). host us: of an instruction, for which the host's "
         "thread computes to queue it."
     )

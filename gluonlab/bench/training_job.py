@@ -1,6 +1,6 @@
-"""Jobs of `gluonlab.bench.worker_main`: gluonlab's own training, in one process or in several.
+"""Worker jobs that train with gluonlab, in one process or in several.
 
-It is made of the parts that `gluonlab.training.loop` is made of.
+The jobs use the same parts as `gluonlab.training.loop`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gluonlab.training.loss_meter import LossLog
 from gluonlab.training.plan import make_plan
 
 
-def make(
+def make_training_job(
     task: str,
     device_count: int,
     threads: int,
@@ -49,57 +49,47 @@ def make(
     traced: int = 0,
     split: Optional[Mapping[str, Any]] = None,
 ) -> Job:
-    """Train on ``device_count`` CPU devices of ``threads`` threads each.
+    """Return a job that trains on ``device_count`` CPU devices of ``threads`` threads each.
 
-    ``competitors``: the number of other processes that compute meanwhile. ``devices``: train on
-    those instead. ``group``: the processes that train together, each on so many devices.
-    ``overlap``: as `TrainConfig` has it. ``traced``: so many steps more are recorded after those
-    that are timed, for ``beside``, the share of sums beside backward. ``split``: the options of a
-    run that spread its network over its devices; None for data parallelism.
+    ``competitors``: the number of other processes that compute at the same time. ``devices``: train
+    on these instead. ``group``: the processes that train together, each on as many devices.
+    ``overlap``: as in `TrainConfig`. ``traced``: steps to record after the timed ones, for
+    ``beside``, the share of sums that overlap with backward. ``split``: the options of a run that
+    spread its network over its devices; None for data parallelism.
     """
-    work = TASKS[task]
-    global_batch_size = global_batch_size or work.global_batch_size
+    workload = TASKS[task]
+    global_batch_size = global_batch_size or workload.global_batch_size
     config = TrainConfig(
-        devices=devices or f"cpu*{device_count}",
-        threads=threads,
-        model=work.model,
-        dataset="synthetic",
-        global_batch_size=global_batch_size,
-        optimizer="sgd",
-        lr=LEARNING_RATE,
-        momentum=work.momentum,
-        kvstore=kvstore,
-        **(split or {}),
+        devices=devices or f"cpu*{device_count}", threads=threads, model=workload.model,
+        dataset="synthetic", global_batch_size=global_batch_size, optimizer="sgd",
+        lr=LEARNING_RATE, momentum=workload.momentum, kvstore=kvstore, **(split or {}),
+    )  # fmt: skip
+    dataset = load_dataset(
+        "synthetic", samples=workload.samples, shape=workload.shape, classes=CLASSES
     )
-    dataset = load_dataset("synthetic", samples=work.samples, shape=work.shape, classes=CLASSES)
     plan = dataclasses.replace(make_plan(config), dataset=dataset)
     make_strategy = strategy_class(plan.split.way)
     strategy = make_strategy(partial(make_net, plan), make_loss(), plan, group)
     loader = Loader(
-        plan.dataset.train,
-        strategy.inputs,
-        global_batch_size,
-        rank=group.rank,
-        world_size=group.size,
-        raw=True,
-        resident_bytes=plan.resident_bytes,
-    )
-    log, batches = LossLog(plan.ctxs), _for_ever(loader)
+        plan.dataset.train, strategy.inputs, global_batch_size, rank=group.rank,
+        world_size=group.size, raw=True, resident_bytes=plan.resident_bytes,
+    )  # fmt: skip
+    log, batches = LossLog(plan.ctxs), _repeat_epochs(loader)
 
     def run(steps: int) -> Dict[str, float]:
-        with competing(competitors), overlapping(overlap):
-            began = time.perf_counter()
+        with competing_processes(competitors), overlapping(overlap):
+            started = time.perf_counter()
             for batch in itertools.islice(batches, steps):
                 log.append(strategy.step(batch), batch.size)
             log.flush()
             nd.waitall()
-            seconds = time.perf_counter() - began
-            return {"seconds": seconds, **_beside(plan.ctxs, strategy, batches, traced)}
+            seconds = time.perf_counter() - started
+            return {"seconds": seconds, **_measure_overlap(plan.ctxs, strategy, batches, traced)}
 
     return run
 
 
-def _beside(
+def _measure_overlap(
     ctxs: List[mx.Context], strategy: Strategy, batches: Iterator[Batch], steps: int
 ) -> Dict[str, float]:
     if not steps:
@@ -111,25 +101,25 @@ def _beside(
     return {"beside": recorder.end().overlap() or 0.0}
 
 
-def _for_ever(loader: Loader) -> Iterator[Batch]:
+def _repeat_epochs(loader: Loader) -> Iterator[Batch]:
     while True:  # an epoch after the other
         yield from loader
 
 
-def make_member(backend: str, processes: int, first: bool = True, **training: Any) -> Job:
-    """A process of a group; ``training``: as `make` takes it, for each of them.
+def make_group_job(backend: str, processes: int, first: bool = True, **training: Any) -> Job:
+    """Return the job of a process of a group; ``training``: arguments of `make_training_job`.
 
-    ``first``: it is rank 0.
+    ``first``: whether it is rank 0.
     """
     options = {"backend": backend, "processes": processes, "first": False, **training}
     others = start_group(backend, processes, "member", options) if first else []
     from gluonlab.launch.backends import BACKENDS  # MXNet, now that the environment is complete
 
-    train = make(**training, group=BACKENDS[backend]())
+    train = make_training_job(**training, group=BACKENDS[backend]())
 
     def run(steps: int) -> Dict[str, float]:
-        for other in others:
-            other.order(steps=steps)
+        for rank in others:
+            rank.send(steps=steps)
         return train(steps)
 
     return run
@@ -138,7 +128,7 @@ def make_member(backend: str, processes: int, first: bool = True, **training: An
 # --- processes that compute meanwhile
 
 # longer than any round may take: it ends by itself then, or when its parent has gone
-MOST_S = 120.0
+MAX_COMPETING_S = 120.0
 _BUSY = """
 import os, sys, time
 parent, end = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
@@ -150,9 +140,9 @@ while os.getppid() == parent and time.monotonic() < end:
 
 
 @contextmanager
-def competing(count: int) -> Iterator[List[int]]:
-    """``count`` processes that keep a core busy each until the block ends; gives their ids."""
-    command = [sys.executable, "-I", "-S", "-c", _BUSY, str(os.getpid()), str(MOST_S)]
+def competing_processes(count: int) -> Iterator[List[int]]:
+    """Keep ``count`` cores busy, by one process each, until the block exits. Yields their ids."""
+    command = [sys.executable, "-I", "-S", "-c", _BUSY, str(os.getpid()), str(MAX_COMPETING_S)]
     with ExitStack() as stack:
         pids = []
         for _ in range(count):

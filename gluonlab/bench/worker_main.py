@@ -1,11 +1,11 @@
-"""The child's end of a measurement: ``python -m gluonlab.bench.worker_main JOB {"option": value}``.
+"""Main program of a worker: ``python -m gluonlab.bench.worker_main JOB {"option": value}``.
 
-Says ``{"ready": true}`` when the job is set up. Then, for every line ``{"steps": N}`` on standard
-input, which may have more words for the job, runs N steps and answers with one line: the job's
-dictionary of numbers, among them ``seconds``. A failure is answered with ``{"error": "..."}`` and
-ends the worker, as does the end of standard input; so a worker does not outlive its parent.
+It writes ``{"ready": true}`` when the job is set up. Then, for every line ``{"steps": N}`` on
+standard input, which may contain more arguments, it runs N steps and writes one line: the job's
+dictionary of numbers, among them ``seconds``. After a failure it writes ``{"error": "..."}`` and
+exits. It also exits at the end of standard input, so that a worker does not outlive its parent.
 
-Other checkouts start this module by its name, and jobs by theirs (`--beside`): both stay.
+Other checkouts (`--beside`) start this module and its jobs by name, so that these names must stay.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import traceback
 from typing import Any, Callable, Dict, TextIO
 
-from gluonlab.bench.harness.machine_info import HERE
+from gluonlab.bench.harness.machine_info import CHECKOUT
 from gluonlab.engine import mxnet_setup
 
 Job = Callable[..., Dict[str, float]]  # job(steps=N)
@@ -25,9 +25,9 @@ Job = Callable[..., Dict[str, float]]  # job(steps=N)
 # MODULE:FUNCTION; the function makes a Job of the options. Imported when needed: only one framework
 # is loaded into a worker.
 JOBS = {
-    "gluonlab": "gluonlab.bench.training_job:make",
-    "member": "gluonlab.bench.training_job:make_member",
-    "sum": "gluonlab.bench.allreduce.multiprocess:make",
+    "gluonlab": "gluonlab.bench.training_job:make_training_job",
+    "member": "gluonlab.bench.training_job:make_group_job",
+    "sum": "gluonlab.bench.allreduce.multiprocess:make_sum_job",
     "classic": "benchmarks.classic_loop:make",
     "torch": "benchmarks.torch_jobs:make",
     "torch-ddp": "benchmarks.torch_jobs:make_ddp",
@@ -40,14 +40,14 @@ JOBS = {
     "images": "benchmarks.image_readers:make",
     "training": "benchmarks.verdict:make",
 }
-TOOLS = HERE / "tools"  # in a checkout; it has the package ``benchmarks``
+TOOLS = CHECKOUT / "tools"  # in a checkout; it has the package ``benchmarks``
 
-AS_IT_COMES = {"classic"}  # jobs that measure MXNet with its own defaults
+UNMODIFIED_MXNET = {"classic"}  # jobs that measure MXNet with its own defaults
 
 
 def make_job(name: str, options: Dict[str, Any]) -> Job:
-    """The job of this name. Raises KeyError for another one."""
-    if name in AS_IT_COMES:
+    """Return the job of this name. Raises KeyError for an unknown one."""
+    if name in UNMODIFIED_MXNET:
         mxnet_setup.uninstall()
     module, _, function = JOBS[name].partition(":")
     if not module.startswith("gluonlab.") and str(TOOLS) not in sys.path:
@@ -63,16 +63,16 @@ def main() -> None:
     os.dup2(2, 1)
     try:
         job = make_job(sys.argv[1], json.loads(sys.argv[2]))
-        _answer(answers, {"ready": True})
+        _write_answer(answers, {"ready": True})
         for line in sys.stdin:
-            _answer(answers, job(**json.loads(line)))
+            _write_answer(answers, job(**json.loads(line)))
     except Exception as error:
         traceback.print_exc()
-        _answer(answers, {"error": f"{type(error).__name__}: {error}"})
+        _write_answer(answers, {"error": f"{type(error).__name__}: {error}"})
         sys.exit(1)
 
 
-def _answer(answers: TextIO, message: Dict[str, Any]) -> None:
+def _write_answer(answers: TextIO, message: Dict[str, Any]) -> None:
     print(json.dumps(message), file=answers, flush=True)
 
 

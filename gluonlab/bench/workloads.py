@@ -1,4 +1,4 @@
-"""The networks that measurements train, on random images. Does not import MXNet."""
+"""Networks that measurements train, on random images. Does not import MXNet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CLASSES = 10
 class Task(NamedTuple):
     """A network of `gluonlab.models`, trained with SGD on random images (samples, C, H, W).
 
-    ``samples``: 0 where one batch is trained on again and again.
+    ``samples``: 0 to train on the same batch in every step.
     """
 
     title: str

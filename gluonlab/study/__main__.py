@@ -1,4 +1,6 @@
-"""python -m gluonlab.study NAME: a question about training, answered by many runs."""
+"""Commands of ``python -m gluonlab.study NAME``: questions about training, answered by
+many runs.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,20 @@ from gluonlab.drawing.translations import in_language
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.plain_text import json_text
 from gluonlab.study import batch_size, learning_rate, scaling, splits
-from gluonlab.study.study import LANGUAGES, PAGE, Findings, Study, as_plain, in_terminal, write
-from gluonlab.study.sweep import begun, options_of
+from gluonlab.study.study import (
+    LANGUAGES,
+    PAGE,
+    Findings,
+    Study,
+    as_plain,
+    wrap_for_terminal,
+    write_report,
+)
+from gluonlab.study.sweep import load_study_options, open_study
 
 INTERRUPTED = "nothing was measured"  # before the first measurement, which says what is kept
-FEWEST_ROUNDS = 5  # of speedup, of which an interval says anything
-SHARED: Tuple[Option, ...] = (
+MIN_ROUNDS = 5  # of speedup, of which an interval says anything
+SHARED_OPTIONS: Tuple[Option, ...] = (
     click.option("--quick", is_flag=True, help="less of everything: at most 2 minutes "
                  "on two cores"),
     option("--out", "DIR", "folder of the study, a new one or one that goes on "
@@ -38,10 +48,10 @@ SHARED: Tuple[Option, ...] = (
 )  # fmt: skip
 
 
-def _command(study: Study, most_used: str, help: str, *own: Option) -> click.Command:
-    """The command of a study, with options of its ``own`` and SHARED ones.
+def _study_command(study: Study, most_used: str, help: str, *own_options: Option) -> click.Command:
+    """Return the command of a study, with ``own_options`` and SHARED_OPTIONS.
 
-    With --resume the study goes on with the options in its folder.
+    With --resume, the study uses the options in its folder.
     """
 
     def run(
@@ -50,51 +60,53 @@ def _command(study: Study, most_used: str, help: str, *own: Option) -> click.Com
         language: str,
         quick: bool,
         as_json: bool,
-        **own: Optional[str],
+        **option_values: Optional[str],
     ) -> None:
         in_language(dict.fromkeys(LANGUAGES), language)
         if resume is None:
-            options = study.choose(quick, **own)
+            options = study.parse_options(quick, **option_values)
         else:
-            named = {f"--{name.replace('_', '-')}": value for name, value in own.items()}
-            _check_alone({"--out": out, "--quick": quick or None, **named}, resume)
-            options, out = options_of(Path(resume), study.name, study.read), resume
-        _answer(study, options, out, language, as_json)
+            named = {f"--{name.replace('_', '-')}": value for name, value in option_values.items()}
+            _check_resume_alone({"--out": out, "--quick": quick or None, **named}, resume)
+            options, out = load_study_options(Path(resume), study.name, study.load_options), resume
+        _run_study(study, options, out, language, as_json)
 
     decorated: Callable[..., None] = run
-    for add in reversed([*SHARED, *own]):
-        decorated = add(decorated)
+    for add_option in reversed([*SHARED_OPTIONS, *own_options]):
+        decorated = add_option(decorated)
     decorated.__doc__ = help
     name = f"python -m gluonlab.study {study.name}"
     return command(name, INTERRUPTED, most_used=most_used)(decorated)
 
 
-def _check_alone(others: Mapping[str, Any], resume: str) -> None:
-    for name, value in others.items():
+def _check_resume_alone(other_options: Mapping[str, Any], resume: str) -> None:
+    for name, value in other_options.items():
         if value is not None:
             raise ConfigError(f"--resume {resume} goes on with the options there: leave {name} out")
 
 
-def _answer(study: Study, options: Any, out: Optional[str], language: str, as_json: bool) -> None:
-    """Measure what has not been measured, write everything, and print what was found."""
-    plain = as_plain(options)
-    with begun(study.name, plain, out) as folder:
-        found = study.measure(options, folder.measured)
-        folder.write_result({"study": study.name, "options": plain, **found.values})
-        report = found.report(language)
-        write(folder, report)
+def _run_study(
+    study: Study, options: Any, out: Optional[str], language: str, as_json: bool
+) -> None:
+    """Measure what has not been measured, write all files, and print the findings."""
+    plain_options = as_plain(options)
+    with open_study(study.name, plain_options, out) as folder:
+        findings = study.measure(options, folder.store)
+        folder.write_result({"study": study.name, "options": plain_options, **findings.values})
+        report = findings.report(language)
+        write_report(folder, report)
 
-        def say(found: Findings, sentences: Sequence[str]) -> None:
+        def print_findings(findings: Findings, sentences: Sequence[str]) -> None:
             head = {"study": study.name, "path": str(folder.path)}
-            text = json_text({**head, **found.values, "said": sentences})
-            click.echo(text if as_json else in_terminal(sentences))
+            text = json_text({**head, **findings.values, "said": sentences})
+            click.echo(text if as_json else wrap_for_terminal(sentences))
 
-        if found.failure:
-            if found.rest is not None:  # what it says is no less true
-                say(found.rest, [*found.rest.report(language).sentences, ""])
-            raise RunError(found.failure)
-    where = f"written to {folder.path}: {PAGE} holds all figures"
-    say(found, [*report.sentences, "", where])
+        if findings.failure:
+            if findings.partial is not None:  # what it says is no less true
+                print_findings(findings.partial, [*findings.partial.report(language).sentences, ""])
+            raise RunError(findings.failure)
+    last_line = f"written to {folder.path}: {PAGE} holds all figures"
+    print_findings(findings, [*report.sentences, "", last_line])
 
 
 @command(
@@ -109,7 +121,7 @@ def _answer(study: Study, options: Any, out: Optional[str], language: str, as_js
     metavar="N",
     default="11",
     show_default=True,
-    help=f"measurements of each part, at least {FEWEST_ROUNDS}",
+    help=f"measurements of each part, at least {MIN_ROUNDS}",
 )
 @click.option("--no-trial", is_flag=True, help="only measure, and try no advice")
 @click.option("--out", metavar="FILE", help="write a page with the picture, a new file")
@@ -129,7 +141,7 @@ def _answer(study: Study, options: Any, out: Optional[str], language: str, as_js
 )
 @json_option()
 @click.option("--quiet", is_flag=True, help="say nothing before the verdict")
-def speedup(
+def speedup_command(
     rounds: str,
     no_trial: bool,
     out: Optional[str],
@@ -152,7 +164,7 @@ def speedup(
     --predict p3.16xlarge --model resnet50 --images 3x224x224 --batch-size 64
     --predict table
     """
-    count = whole(FEWEST_ROUNDS)("--rounds", rounds)
+    count = whole(MIN_ROUNDS)("--rounds", rounds)
     if language is not None and out is None:
         raise ConfigError(
             "--language is for the page: give --out FILE.html for one, or leave it out"
@@ -162,32 +174,32 @@ def speedup(
     config = TrainConfig(**given(settings))
     # MXNet is loaded here, not for --help
     if machine is not None:
-        from gluonlab.study.speedup.predict_step import answer
+        from gluonlab.study.speedup.predict_step import prediction_text
 
         if out is not None:
             raise ConfigError("--predict draws no page: leave --out out, or take --json")
-        click.echo(answer(machine, config, images, as_json))
+        click.echo(prediction_text(machine, config, images, as_json))
         return
-    from gluonlab.study.speedup.diagnosis import judge
+    from gluonlab.study.speedup.diagnosis import diagnose
     from gluonlab.study.speedup.diagnosis_report import as_text, check_page, write_page
 
     check_page(out, language)
 
-    def say(line: str) -> None:
+    def print_progress(line: str) -> None:
         if not (quiet or as_json):
             click.echo(line, err=True)
 
-    verdict = judge(config, rounds=count, say=say, try_advice=not no_trial)
+    diagnosis = diagnose(config, rounds=count, say=print_progress, try_advice=not no_trial)
     if out is not None:
-        write_page(verdict, Path(out), language or "en")
-    click.echo(json_text(verdict.to_dict()) if as_json else as_text(verdict))
+        write_page(diagnosis, Path(out), language or "en")
+    click.echo(json_text(diagnosis.to_dict()) if as_json else as_text(diagnosis))
     if out is not None and not as_json:
         click.echo(f"\nwritten to {out}: open it in a browser")
 
 
 COMMANDS: Dict[str, click.Command] = {
-    "speedup": speedup,
-    "batch-size": _command(
+    "speedup": speedup_command,
+    "batch-size": _study_command(
         batch_size.STUDY,
         "--panels --sizes --target --quick --out --resume --json",
         """Measure how many steps, epochs and seconds a target takes with each batch size.
@@ -205,7 +217,7 @@ COMMANDS: Dict[str, click.Command] = {
         option("--seeds", "N", "trainings of each batch size  [default: 7; with --quick: 4]"),
         option("--gpus", "N", "use N GPUs; without any, N CPU devices stand in"),
     ),
-    "learning-rate": _command(
+    "learning-rate": _study_command(
         learning_rate.STUDY,
         "--devices --batch-size --epochs --quick --out --resume --json",
         """Measure accuracy against the learning rate for several numbers of devices.
@@ -220,7 +232,7 @@ COMMANDS: Dict[str, click.Command] = {
         option("--epochs", "N", "of each training  [default: 3]"),
         option("--seeds", "N", "trainings with each rate  [default: 5; with --quick: 2]"),
     ),
-    "scaling": _command(
+    "scaling": _study_command(
         scaling.STUDY,
         "--network --devices --stores --splits --quick --out --resume --json",
         """Measure strong and weak scaling over devices, stores and splits, and the time to
@@ -235,11 +247,11 @@ COMMANDS: Dict[str, click.Command] = {
         option("--stores", "NAMES", "kvstores (see gluonlab.run --list)  "
                "[default: device,local,ring; with --quick: device]"),
         option("--splits", "NAMES", "ways to split the network: some of "
-               f"{', '.join(scaling.SPLITS)}, or none  [default: {scaling.USUAL_SPLITS}; "
+               f"{', '.join(scaling.SPLITS)}, or none  [default: {scaling.DEFAULT_SPLITS}; "
                f"with --quick: {scaling.QUICK_SPLITS}]"),
         option("--rounds", "N", "measurements of each  [default: 7; with --quick: 5]"),
     ),
-    "splits": _command(
+    "splits": _study_command(
         splits.STUDY,
         "",
         """Measure one network under every split: time, bytes and memory.
@@ -249,7 +261,7 @@ COMMANDS: Dict[str, click.Command] = {
         option("--network", "NAME",
                f"one of {', '.join(TASKS)}  [default: resnet18; with --quick: lenet]"),
         option("--devices", "N",
-               f"CPU devices that share it, 2 to {splits.MOST_DEVICES}  [default: 2]"),
+               f"CPU devices that share it, 2 to {splits.MAX_DEVICES}  [default: 2]"),
         option("--microbatches", "N", "parts of a pipeline's batch  [default: 8]"),
         option("--rounds", "N", "measurements of each split  [default: 9; with --quick: 5]"),
     ),
@@ -264,8 +276,8 @@ SUMMARIES = {
 
 
 def main(args: Optional[Sequence[str]] = None) -> None:
-    """Hand the remaining options to the study that is named first."""
-    commands = {name: (SUMMARIES[name], made) for name, made in COMMANDS.items()}
+    """Run the study that the first argument names with the remaining arguments."""
+    commands = {name: (SUMMARIES[name], command) for name, command in COMMANDS.items()}
     dispatch("python -m gluonlab.study", commands, sys.argv[1:] if args is None else args)
 
 

@@ -1,10 +1,10 @@
-"""``study batch-size``: how many steps, epochs and seconds a target takes with each batch size.
+"""``study batch-size``: steps, epochs and seconds to a target accuracy for each batch size.
 
-The rate is tuned at each size, then several seeds are trained. The three regimes are those of C. J.
-Shallue et al., "Measuring the effects of data parallelism on neural network training", 2019 (first
-2018), section 4.1, which tells them by eye: perfect scaling, where twice the batch takes half the
-steps; diminishing returns; and no further benefit, called stagnation here. Here a rule tells them:
-how steeply steps fall as the batch grows.
+The learning rate is tuned at each size, then several seeds are trained. C. J. Shallue et al.,
+"Measuring the effects of data parallelism on neural network training", 2019 (first 2018), section
+4.1, distinguish three regimes by eye: perfect scaling, where twice the batch needs half the steps;
+diminishing returns; and no further benefit, called stagnation here. Here a rule distinguishes them
+by the slope of steps over batch size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import accumulate
 from statistics import median
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.bench.harness.confidence_interval import bootstrap
+from gluonlab.bench.harness.confidence_interval import bootstrap_interval
 from gluonlab.bench.harness.machine_info import cpu_model
 from gluonlab.config.option_types import real, whole
 from gluonlab.drawing.svg_chart import Axis, Chart, Curve, Region, number
@@ -26,68 +26,74 @@ from gluonlab.study.study import (
     StudyReport,
     Table,
     as_plain,
-    ascending,
+    ascending_list_check,
     check_options,
-    middle,
-    positive,
-    read_words,
-    whole_number,
+    integer_check,
+    median_estimate,
+    parse_integer_list,
+    positive_check,
+    read_translations,
 )
-from gluonlab.study.sweep import InMemory, Sweep
+from gluonlab.study.sweep import MeasurementStore, Sweep
 
 NAME = "batch-size"
-STEPS, EPOCHS = "steps", "epochs"  # what is equal where errors are compared
-MOST_IMAGES = 2**20  # of a batch
+STEPS, EPOCHS = "steps", "epochs"  # errors are compared at equal ones
+MAX_BATCH_SIZE = 2**20  # of a batch
 
 
 class Panel(NamedTuple):
-    """A network of `gluonlab.models` that is trained on a data set with plain SGD.
+    """A workload of the study: a network of `gluonlab.models` trained on a data set with plain SGD.
 
-    ``target``: the share of test images that is to be right. ``sizes``: of batches, ``quick`` those
-    of --quick. ``rate``: with which the search for the smallest size begins. ``limit``: of steps;
-    ``most_images``: so many in all steps of a training. ``equal_steps``, ``equal_epochs``: after
-    which all sizes are compared. ``resolution``: each look is so many times as late as the last.
+    ``target``: the test accuracy to reach. ``sizes``: batch sizes; ``quick_sizes``: those of
+    --quick. ``first_rate``: where the search starts at the smallest size. ``max_steps`` and
+    ``max_images``: limits of a training. ``equal_steps``, ``equal_epochs``: after which all sizes
+    are compared. ``evaluation_ratio``: the steps at an evaluation over those at the previous one.
     """
 
-    title: str
     dataset: str
     model: str
     momentum: float
     target: float
     sizes: Tuple[int, ...]
-    quick: Tuple[int, ...]
-    rate: float
-    limit: int
-    most_images: int
+    quick_sizes: Tuple[int, ...]
+    first_rate: float
+    max_steps: int
+    max_images: int
     equal_steps: int
     equal_epochs: int
-    resolution: float
+    evaluation_ratio: float
 
 
-def _powers(first: int, last: int) -> Tuple[int, ...]:
+def _powers_of_two(first: int, last: int) -> Tuple[int, ...]:
     return tuple(2**power for power in range(first, last + 1))
 
 
-def _downloaded(title: str, dataset: str, model: str, target: float) -> Panel:
-    sizes = _powers(3, 13)
-    return Panel(title, dataset, model, 0.9, target, sizes, sizes[::2], 2**-9, 30_000, 10_000_000,
-                 500, 3, 1.1)  # fmt: skip
+def _downloaded_panel(dataset: str, model: str, target: float) -> Panel:
+    sizes = _powers_of_two(3, 13)
+    return Panel(
+        dataset, model, momentum=0.9, target=target, sizes=sizes, quick_sizes=sizes[::2],
+        first_rate=2**-9, max_steps=30_000, max_images=10_000_000, equal_steps=500, equal_epochs=3,
+        evaluation_ratio=1.1,
+    )  # fmt: skip
 
 
 PANELS = {
     "digits": Panel(
-        "MLP on handwritten digits", "digits", "mlp", 0.0, 0.93, _powers(0, 10),
-        (2, 4, 8, 16, 32, 64, 256, 1024), 2**-6, 8000, 400_000, 64, 2, 1.05,
+        "digits", "mlp", momentum=0.0, target=0.93, sizes=_powers_of_two(0, 10),
+        quick_sizes=(2, 4, 8, 16, 32, 64, 256, 1024), first_rate=2**-6, max_steps=8000,
+        max_images=400_000, equal_steps=64, equal_epochs=2, evaluation_ratio=1.05,
     ),
-    "mnist": _downloaded("Simple CNN on MNIST", "mnist", "lenet", 0.99),
-    "fashion-mnist": _downloaded("Simple CNN on Fashion-MNIST", "fashion-mnist", "lenet", 0.9),
-    "cifar10": _downloaded("ResNet-8 on CIFAR-10", "cifar10", "resnet8", 0.7),
+    "mnist": _downloaded_panel("mnist", "lenet", 0.99),
+    "fashion-mnist": _downloaded_panel("fashion-mnist", "lenet", 0.9),
+    "cifar10": _downloaded_panel("cifar10", "resnet8", 0.7),
 }  # fmt: skip
 SEEDS, TUNING_SEEDS = {False: 7, True: 4}, {False: 3, True: 2}  # by --quick
 
 
 class BatchSizeOptions(NamedTuple):
-    """What was asked: names of panels, their batch sizes and targets, seeds, and devices."""
+    """Options of the study: panels with their batch sizes and targets, numbers of seeds,
+    and GPUs.
+    """
 
     panels: Dict[str, Dict[str, Any]]
     seeds: int
@@ -95,7 +101,7 @@ class BatchSizeOptions(NamedTuple):
     gpus: Optional[int]
 
 
-def choose(
+def parse_options(
     quick: bool,
     panels: Optional[str] = None,
     sizes: Optional[str] = None,
@@ -103,18 +109,22 @@ def choose(
     seeds: Optional[str] = None,
     gpus: Optional[str] = None,
 ) -> BatchSizeOptions:
-    """The options of a command, as text. Raises ConfigError."""
+    """Convert the options of the command from text. Raises ConfigError."""
     chosen = {}
-    for name in _names(panels, quick):
+    for name in _select_panels(panels, quick):
         if name not in PANELS:
             raise ConfigError(unknown("panel", name, PANELS))
         panel = PANELS[name]
-        usual = panel.quick if quick else panel.sizes
-        own = list(usual) if sizes is None else _sizes(sizes)
-        share = panel.target
+        default_sizes = panel.quick_sizes if quick else panel.sizes
+        panel_sizes = (
+            list(default_sizes)
+            if sizes is None
+            else parse_integer_list("--sizes", sizes, MAX_BATCH_SIZE, "batch sizes", "16,64,256")
+        )
+        panel_target = panel.target
         if target is not None:
-            share = float(real(0, 1, above_minimum=True)("--target", target))
-        chosen[name] = {"sizes": own, "target": share}
+            panel_target = float(real(0, 1, above_minimum=True)("--target", target))
+        chosen[name] = {"sizes": panel_sizes, "target": panel_target}
     return BatchSizeOptions(
         chosen,
         SEEDS[quick] if seeds is None else whole(1, 1000)("--seeds", seeds),
@@ -123,61 +133,56 @@ def choose(
     )
 
 
-def _names(given: Optional[str], quick: bool) -> List[str]:
-    """The panels that are named, else those whose data are here, else the digits."""
+def _select_panels(names_text: Optional[str], quick: bool) -> List[str]:
+    """Return the named panels, or those whose data are on this machine, or the digits."""
     from gluonlab.study.short_training import read_dataset  # MXNet is loaded here, not for --help
 
-    if given is not None:
-        names = [each.strip() for each in given.split(",")]
+    if names_text is not None:
+        names = [name.strip() for name in names_text.split(",")]
         for name in filter(PANELS.__contains__, names):
             read_dataset(PANELS[name].dataset)
         return names
-    here = []
+    available = []
     for name, panel in PANELS.items():
         try:
             if not quick and name != "digits":
                 read_dataset(panel.dataset)
-                here.append(name)
+                available.append(name)
         except DataError:
             pass
-    return here or ["digits"]
+    return available or ["digits"]
 
 
-def _sizes(text: str) -> List[int]:
-    number = whole(1, MOST_IMAGES)
-    sizes = sorted({number("--sizes", part.strip()) for part in text.split(",")})
-    if len(sizes) < 2:
-        raise ConfigError(f"--sizes {text}: give two batch sizes or more, such as 16,64,256")
-    return sizes
-
-
-def read(options: Mapping[str, Any]) -> BatchSizeOptions:
-    """The options as a folder has them. Raises ValueError for anything else."""
-    fits = {
+def load_options(options: Mapping[str, Any]) -> BatchSizeOptions:
+    """Convert the options in a study's folder. Raises ValueError for invalid ones."""
+    checks = {
         "panels": lambda panels: isinstance(panels, dict) and set() < set(panels) <= set(PANELS),
-        "seeds": whole_number(1, 1000), "tuning_seeds": whole_number(1, 1000),
-        "gpus": lambda count: count is None or whole_number(1)(count),
+        "seeds": integer_check(1, 1000), "tuning_seeds": integer_check(1, 1000),
+        "gpus": lambda count: count is None or integer_check(1)(count),
     }  # fmt: skip
-    check_options(options, fits)
-    of_panel = {"sizes": ascending(whole_number(1, MOST_IMAGES), 2), "target": positive(1)}
+    check_options(options, checks)
+    panel_checks = {
+        "sizes": ascending_list_check(integer_check(1, MAX_BATCH_SIZE), 2),
+        "target": positive_check(1),
+    }
     for panel in options["panels"].values():
         if not isinstance(panel, dict):
             raise ValueError("panels")
-        check_options(panel, of_panel)
+        check_options(panel, panel_checks)
     return BatchSizeOptions(**options)
 
 
 # --- measurements
 
-FACTOR = 2.0  # between the rates that are tried
-FIRST_TUNING_SEED = 1000  # those that tune train nothing that is reported
-# Rates in a row, in each direction, that bring nothing: while none has reached the target, and
-# afterwards, since a single one may have had bad luck.
-HOPELESS, PATIENCE = 3, 2
+RATE_FACTOR = 2.0  # between the rates that are tried
+FIRST_TUNING_SEED = 1000  # reported trainings use other seeds
+# Rates without improvement in a row after which a direction of the search ends. A single one may
+# have had bad luck.
+PATIENCE_WITHOUT_TARGET, PATIENCE = 3, 2
 
 
 class SizeTrials(NamedTuple):
-    """What was found for a batch size: the rate, and the measurements of each seed."""
+    """The trainings with a batch size: the tuned rate, and the measurements of each seed."""
 
     size: int
     rate: float
@@ -186,37 +191,37 @@ class SizeTrials(NamedTuple):
     trials: List[Dict[str, Any]]
 
     @property
-    def reached(self) -> List[float]:
-        """By seed, the steps to the target; infinite where it was not reached."""
-        return [math.inf if each["reached"] is None else each["reached"] for each in self.trials]
+    def steps_to_target(self) -> List[float]:
+        """Return the steps to the target, by seed; infinite if a seed did not reach it."""
+        return [math.inf if trial["reached"] is None else trial["reached"] for trial in self.trials]
 
     @property
-    def seconds(self) -> List[float]:
-        """By seed, the seconds of that many steps."""
+    def seconds_to_target(self) -> List[float]:
+        """Return the seconds to the target, by seed."""
         return [
-            next((look[1] for look in each["looks"] if look[0] == each["reached"]), math.inf)
-            for each in self.trials
+            next((look[1] for look in trial["looks"] if look[0] == trial["reached"]), math.inf)
+            for trial in self.trials
         ]
 
-    def errors(self, steps: int) -> List[Tuple[float, float]]:
-        """By seed, the shares of training and test images that are wrong after so many steps.
+    def error_rates(self, steps: int) -> List[Tuple[float, float]]:
+        """Return the error rates on training and test images after ``steps``, by seed.
 
-        Those that diverged before have no such pair.
+        Seeds that diverged before are omitted.
         """
-        looks = [look for each in self.trials for look in each["looks"] if look[0] == steps]
+        looks = [look for trial in self.trials for look in trial["looks"] if look[0] == steps]
         return [(1 - train, 1 - test) for _, _, test, train in looks if train is not None]
 
     @property
-    def best(self) -> float:
-        """The largest share of test images that any trial got right."""
-        return max((look[2] for each in self.trials for look in each["looks"]), default=0.0)
+    def best_accuracy(self) -> float:
+        """Return the highest test accuracy of all trials."""
+        return max((look[2] for trial in self.trials for look in trial["looks"]), default=0.0)
 
 
 class SizeRow(NamedTuple):
-    """A batch size. ``errors``: shares that are wrong, by what is equal: (training, test).
+    """The findings for a batch size. ``errors``: (training, test) error rates by what is equal.
 
-    ``steps``, ``epochs`` and ``seconds`` are None where half of the seeds did not reach the target
-    in ``limit`` steps; ``best`` is the largest share of test images that was right.
+    ``steps``, ``epochs`` and ``seconds`` are None if half of the seeds did not reach the target in
+    ``limit`` steps. ``best`` is the highest test accuracy.
     """
 
     size: int
@@ -232,9 +237,10 @@ class SizeRow(NamedTuple):
 
 
 class PanelFindings(NamedTuple):
-    """A panel. ``perfect`` and ``stagnant``: where these regimes end and begin, if they are there.
+    """The findings for a panel.
 
-    Regimes are of the sizes that reached the target, if there are two or more.
+    ``perfect``: the size at which perfect scaling ends; ``stagnant``: the size at which stagnation
+    starts. Regimes consider the sizes that reached the target, if there are at least two.
     """
 
     rows: List[SizeRow]
@@ -243,37 +249,46 @@ class PanelFindings(NamedTuple):
     stagnant: Optional[IntervalEstimate]
 
 
-def measure(options: BatchSizeOptions, store: InMemory) -> Findings:
-    """Measure all panels, and find the answer."""
+def measure(options: BatchSizeOptions, store: MeasurementStore) -> Findings:
+    """Measure all panels, and return the findings."""
     from gluonlab.study.short_training import (
-        warn_of_stand_ins,
+        warn_cpu_fallback,
     )  # MXNet is loaded here, not for --help
 
     if options.gpus is not None:
-        warn_of_stand_ins()
+        warn_cpu_fallback()
     with Sweep(store, lambda settings, seed: train_point(options, settings, seed)) as sweep:
-        found = {
-            name: panel_findings(name, measure_panel(name, options, sweep))
+        findings = {
+            name: analyze_panel(name, measure_panel(name, options, sweep))
             for name in options.panels
         }
-    missed = {name: why for name in found for why in [_missed(name, found[name], options)] if why}
-    others = {name: each for name, each in found.items() if name not in missed}
-    failure = f"{'; '.join(missed.values())}: give a smaller --target" if missed else ""
+    failures = {
+        name: message
+        for name in findings
+        for message in [_unreached_message(name, findings[name], options)]
+        if message
+    }
+    reached = {
+        name: panel_findings for name, panel_findings in findings.items() if name not in failures
+    }
+    failure = f"{'; '.join(failures.values())}: give a smaller --target" if failures else ""
     return Findings(
-        {"panels": as_plain(found)},
-        lambda language: report(found, options, language),
+        {"panels": as_plain(findings)},
+        lambda language: build_report(findings, options, language),
         failure,
-        Findings({"panels": as_plain(others)}, lambda language: report(others, options, language))
-        if others
+        Findings(
+            {"panels": as_plain(reached)}, lambda language: build_report(reached, options, language)
+        )
+        if reached
         else None,
     )
 
 
-def _missed(name: str, found: PanelFindings, options: BatchSizeOptions) -> str:
-    """What to say of a panel in which no batch size reached the target."""
-    if any(row.steps is not None for row in found.rows):
+def _unreached_message(name: str, findings: PanelFindings, options: BatchSizeOptions) -> str:
+    """Return the message for a panel in which no batch size reached the target, or ""."""
+    if any(row.steps is not None for row in findings.rows):
         return ""
-    best = max(found.rows, key=lambda row: row.best)
+    best = max(findings.rows, key=lambda row: row.best)
     return (
         f"{name}: no batch size reached {options.panels[name]['target']:g} of the test images; "
         f"the best was {best.best:.4f}, with batches of {best.size}"
@@ -281,424 +296,455 @@ def _missed(name: str, found: PanelFindings, options: BatchSizeOptions) -> str:
 
 
 def train_point(
-    options: BatchSizeOptions, settings: Mapping[str, Any], number: int
+    options: BatchSizeOptions, settings: Mapping[str, Any], round: int
 ) -> Dict[str, Any]:
     """Train a panel with a batch size and a rate."""
     from gluonlab.config import TrainConfig
-    from gluonlab.study.short_training import AccuracyProbe, devices_of, growing, watched
+    from gluonlab.study.short_training import (
+        AccuracyProbe,
+        device_settings,
+        log_spaced_steps,
+        train_with_probe,
+    )
 
     panel = PANELS[settings["panel"]]
-    thorough = settings.get("thorough", [])
-    watch = AccuracyProbe(
-        growing(settings["limit"], panel.resolution),
+    train_eval_steps = settings.get("thorough", [])
+    probe = AccuracyProbe(
+        log_spaced_steps(settings["limit"], panel.evaluation_ratio),
         options.panels[settings["panel"]]["target"],
-        thorough,
+        train_eval_steps,
     )
-    per_epoch = _steps_per_epoch(panel, settings["size"])
-    longest = max([settings["limit"], *thorough])
+    steps_per_epoch = _steps_per_epoch(panel, settings["size"])
+    most_steps = max([settings["limit"], *train_eval_steps])
     config = TrainConfig(
         dataset=panel.dataset, model=panel.model, recipe="quick",
-        global_batch_size=settings["size"], epochs=math.ceil(longest / per_epoch),
+        global_batch_size=settings["size"], epochs=math.ceil(most_steps / steps_per_epoch),
         optimizer="sgd", momentum=panel.momentum, lr=settings["rate"],
-        seed=number if thorough else FIRST_TUNING_SEED + number,
-        **({} if options.gpus is None else devices_of(options.gpus)),
+        seed=round if train_eval_steps else FIRST_TUNING_SEED + round,
+        **({} if options.gpus is None else device_settings(options.gpus)),
     )  # fmt: skip
-    return watched(config, watch)
+    return train_with_probe(config, probe)
 
 
 def measure_panel(name: str, options: BatchSizeOptions, sweep: Sweep) -> List[SizeTrials]:
-    """Everything about a panel, by batch size. Raises ConfigError for an impossible size."""
+    """Tune and train a panel with each batch size. Raises ConfigError for an impossible size."""
     panel, sizes = PANELS[name], options.panels[name]["sizes"]
-    images = _images(panel)
+    images = _training_images(panel)
     if sizes[-1] > images:
         raise ConfigError(
             f"--sizes {sizes[-1]}: {panel.dataset} has {images:,} training images: "
             "give smaller batch sizes"
         )
     rates: List[float] = []
-    for place, size in enumerate(sizes):
-        # between the linear rule and none: the search goes on from there
-        grown = rates[-1] * math.sqrt(size / sizes[place - 1]) if rates else panel.rate
-        first = FACTOR ** round(math.log(grown, FACTOR))
-        rates.append(_tuned(name, size, first, options, sweep))
-    points = [_final(name, size, rate) for size, rate in zip(sizes, rates)]
-    measured = sweep.run(points, range(options.seeds), label=f"{name}: seeds")
+    for index, size in enumerate(sizes):
+        # start between the linear rule and the same rate
+        scaled_rate = rates[-1] * math.sqrt(size / sizes[index - 1]) if rates else panel.first_rate
+        first_rate = RATE_FACTOR ** round(math.log(scaled_rate, RATE_FACTOR))
+        rates.append(_tune_rate(name, size, first_rate, options, sweep))
+    points = [_final_point(name, size, rate) for size, rate in zip(sizes, rates)]
+    measurements = sweep.run(points, range(options.seeds), label=f"{name}: seeds")
     return [
         SizeTrials(size, rate, point["limit"], _steps_per_epoch(panel, size), trials)
-        for size, rate, point, trials in zip(sizes, rates, points, measured)
+        for size, rate, point, trials in zip(sizes, rates, points, measurements)
     ]
 
 
-def _final(name: str, size: int, rate: float) -> Dict[str, Any]:
+def _final_point(name: str, size: int, rate: float) -> Dict[str, Any]:
     panel = PANELS[name]
-    thorough = {panel.equal_steps, panel.equal_epochs * _steps_per_epoch(panel, size)}
-    point = {"panel": name, "size": size, "rate": rate, "limit": limit(panel, size)}
-    return {**point, "thorough": sorted(thorough)}
+    train_eval_steps = {panel.equal_steps, panel.equal_epochs * _steps_per_epoch(panel, size)}
+    point = {"panel": name, "size": size, "rate": rate, "limit": step_limit(panel, size)}
+    return {**point, "thorough": sorted(train_eval_steps)}
 
 
 def _steps_per_epoch(panel: Panel, size: int) -> int:
-    return math.ceil(_images(panel) / size)
+    return math.ceil(_training_images(panel) / size)
 
 
-def _images(panel: Panel) -> int:
+def _training_images(panel: Panel) -> int:
     from gluonlab.study.short_training import read_dataset
 
     return len(read_dataset(panel.dataset).train)
 
 
-def limit(panel: Panel, size: int) -> int:
-    """The steps after which a training without the target is given up."""
-    return max(10, min(panel.limit, panel.most_images // size))
+def step_limit(panel: Panel, size: int) -> int:
+    """Return the steps after which a training that has not reached the target is stopped."""
+    return max(10, min(panel.max_steps, panel.max_images // size))
 
 
-def _tuned(name: str, size: int, first: float, options: BatchSizeOptions, sweep: Sweep) -> float:
-    """The rate with the fewest steps, the median of some seeds; larger and smaller ones are worse.
+def _tune_rate(
+    name: str, size: int, first_rate: float, options: BatchSizeOptions, sweep: Sweep
+) -> float:
+    """Return the learning rate with the fewest median steps to the target over some seeds.
 
-    A rate is given up where it is not better than the best so far. Of none that reaches the target,
-    the one with the most images right.
+    The search multiplies ``first_rate`` by RATE_FACTOR up and down while rates improve. If no rate
+    reaches the target, the rate with the highest accuracy is returned.
     """
-    best, fewest, most_right = first, math.inf, -1.0
-    for factor in (FACTOR, 1 / FACTOR):
-        rate, failed = first if factor > 1 else first * factor, 0
-        while failed < (PATIENCE if fewest < math.inf else HOPELESS):
-            most = limit(PANELS[name], size)
+    best_rate, fewest_steps, best_accuracy = first_rate, math.inf, -1.0
+    for factor in (RATE_FACTOR, 1 / RATE_FACTOR):
+        rate, failures = first_rate if factor > 1 else first_rate * factor, 0
+        while failures < (PATIENCE if fewest_steps < math.inf else PATIENCE_WITHOUT_TARGET):
+            max_steps = step_limit(PANELS[name], size)
             point = {"panel": name, "size": size, "rate": rate}
-            point["limit"] = most if fewest == math.inf else int(fewest)
+            point["limit"] = max_steps if fewest_steps == math.inf else int(fewest_steps)
             [trials] = sweep.run([point], range(options.tuning_seeds), label=f"{name}: rate")
-            tried = SizeTrials(size, rate, most, 1, trials)
-            steps: float = median(tried.reached)
-            if (steps, -tried.best) < (fewest, -most_right):
-                best, fewest, most_right, failed = rate, steps, tried.best, 0
+            size_trials = SizeTrials(size, rate, max_steps, 1, trials)
+            steps: float = median(size_trials.steps_to_target)
+            if (steps, -size_trials.best_accuracy) < (fewest_steps, -best_accuracy):
+                best_rate, fewest_steps, best_accuracy = rate, steps, size_trials.best_accuracy
+                failures = 0
             else:
-                failed += 1
+                failures += 1
             rate *= factor
-    return best
+    return best_rate
 
 
-def panel_findings(name: str, sizes: List[SizeTrials]) -> PanelFindings:
-    """What the measurements of a panel say."""
-    rows = [_row(PANELS[name], each) for each in sizes]
-    return regime_findings(rows, [each.reached for each in sizes])
+def analyze_panel(name: str, sizes: List[SizeTrials]) -> PanelFindings:
+    """Return the findings of a panel's measurements."""
+    rows = [_size_row(PANELS[name], trials) for trials in sizes]
+    return analyze_regimes(rows, [trials.steps_to_target for trials in sizes])
 
 
-def _row(panel: Panel, of: SizeTrials) -> SizeRow:
-    equal = {STEPS: panel.equal_steps, EPOCHS: panel.equal_epochs * of.steps_per_epoch}
+def _size_row(panel: Panel, trials: SizeTrials) -> SizeRow:
+    compared_steps = {STEPS: panel.equal_steps, EPOCHS: panel.equal_epochs * trials.steps_per_epoch}
     return SizeRow(
-        of.size,
-        of.rate,
-        middle(of.reached),
-        middle([steps / of.steps_per_epoch for steps in of.reached]),
-        middle(of.seconds),
-        {which: _errors(of, steps) for which, steps in equal.items()},
-        sum(map(math.isfinite, of.reached)),
-        len(of.trials),
-        of.limit,
-        of.best,
-    )
+        trials.size, trials.rate, median_estimate(trials.steps_to_target),
+        median_estimate([steps / trials.steps_per_epoch for steps in trials.steps_to_target]),
+        median_estimate(trials.seconds_to_target),
+        {unit: _median_errors(trials, steps) for unit, steps in compared_steps.items()},
+        sum(map(math.isfinite, trials.steps_to_target)), len(trials.trials), trials.limit,
+        trials.best_accuracy,
+    )  # fmt: skip
 
 
-def _errors(of: SizeTrials, steps: int) -> Optional[Tuple[IntervalEstimate, IntervalEstimate]]:
-    """Shares of training and test images that are wrong; a seed that diverged has all wrong."""
-    pairs = of.errors(steps)
-    pairs += [(1.0, 1.0)] * (len(of.trials) - len(pairs))
-    trained, tested = (middle(shares) for shares in zip(*pairs))
-    return None if trained is None or tested is None else (trained, tested)
+def _median_errors(
+    trials: SizeTrials, steps: int
+) -> Optional[Tuple[IntervalEstimate, IntervalEstimate]]:
+    """Return median error rates on training and test images; a seed that diverged counts as 1."""
+    pairs = trials.error_rates(steps)
+    pairs += [(1.0, 1.0)] * (len(trials.trials) - len(pairs))
+    train_error, test_error = (median_estimate(shares) for shares in zip(*pairs))
+    return None if train_error is None or test_error is None else (train_error, test_error)
 
 
 # --- regimes
 
 PERFECT, DIMINISHING, STAGNATION = REGIMES = ("perfect", "diminishing", "stagnation")
-STEEP, FLAT = 0.75, 0.25
+PERFECT_EXPONENT, STAGNANT_EXPONENT = 0.75, 0.25
 
 
 class Regime(NamedTuple):
-    """Neighbouring batch sizes of one regime, from ``left`` to ``right``."""
+    """Neighboring batch sizes of one regime, from ``left`` to ``right``."""
 
     regime: str
     left: float
     right: float
 
 
-def exponents(sizes: Sequence[float], steps: Sequence[float]) -> List[float]:
-    """Between neighbouring sizes the a of steps ~ size**-a: 1 where twice as large takes half."""
+def scaling_exponents(sizes: Sequence[float], steps: Sequence[float]) -> List[float]:
+    """Return a of steps ~ size**-a between neighboring sizes: 1 if twice the batch needs half the
+    steps.
+    """
     return [
-        math.log(before / after) / math.log(larger / size)
-        for size, larger, before, after in zip(sizes, sizes[1:], steps, steps[1:])
+        math.log(steps_before / steps_after) / math.log(larger / size)
+        for size, larger, steps_before, steps_after in zip(sizes, sizes[1:], steps, steps[1:])
     ]
 
 
-def falling(values: Sequence[float], weights: Sequence[float]) -> List[float]:
-    """The values that never rise and are nearest in squares, by pooling those that do.
+def isotonic_decreasing(values: Sequence[float], weights: Sequence[float]) -> List[float]:
+    """Return the nearest values, by weighted least squares, that never increase.
 
-    R. Barlow et al., "Statistical inference under order restrictions", 1972, section 1.2.
+    Adjacent violators are pooled: R. Barlow et al., "Statistical inference under order
+    restrictions", 1972, section 1.2.
     """
     pools: List[Tuple[float, float, int]] = []  # mean, weight, how many
     for value, weight in zip(values, weights):
         pool = (value, weight, 1)
         while pools and pools[-1][0] < pool[0]:
-            mean, own, count = pools.pop()
-            total = own + pool[1]
-            pool = ((mean * own + pool[0] * pool[1]) / total, total, count + pool[2])
+            mean, pool_weight, count = pools.pop()
+            total = pool_weight + pool[1]
+            pool = ((mean * pool_weight + pool[0] * pool[1]) / total, total, count + pool[2])
         pools.append(pool)
     return [mean for mean, _, count in pools for _ in range(count)]
 
 
-def regime(exponent: float) -> str:
-    """Its name, for the exponent of one gap between sizes."""
-    if exponent >= STEEP:
+def classify_exponent(exponent: float) -> str:
+    """Return the regime of a scaling exponent."""
+    if exponent >= PERFECT_EXPONENT:
         return PERFECT
-    return STAGNATION if exponent <= FLAT else DIMINISHING
+    return STAGNATION if exponent <= STAGNANT_EXPONENT else DIMINISHING
 
 
-def parts(sizes: Sequence[float], steps: Sequence[float]) -> List[Regime]:
-    """The regimes that were seen, from small batches to large ones; ``sizes`` ascend.
+def find_regimes(sizes: Sequence[float], steps: Sequence[float]) -> List[Regime]:
+    """Return the regimes from small batches to large ones; ``sizes`` are ascending.
 
     The exponent of a longer gap has more weight. Raises ValueError for fewer than two sizes.
     """
     if len(sizes) < 2:
         raise ValueError("a regime is what lies between two sizes")
     widths = [math.log(larger / size) for size, larger in zip(sizes, sizes[1:])]
-    named = [regime(each) for each in falling(exponents(sizes, steps), widths)]
-    ends = [0, *accumulate(named.count(each) for each in REGIMES)]
+    regimes = [
+        classify_exponent(regime)
+        for regime in isotonic_decreasing(scaling_exponents(sizes, steps), widths)
+    ]
+    ends = [0, *accumulate(regimes.count(regime) for regime in REGIMES)]
     return [
-        Regime(each, sizes[begin], sizes[end])
-        for each, begin, end in zip(REGIMES, ends, ends[1:])
-        if end > begin
+        Regime(regime, sizes[start], sizes[end])
+        for regime, start, end in zip(REGIMES, ends, ends[1:])
+        if end > start
     ]
 
 
-def perfect_until(sizes: Sequence[float], steps: Sequence[float]) -> float:
-    """The largest size of perfect scaling; the smallest of all where there is none."""
-    found = [part.right for part in parts(sizes, steps) if part.regime == PERFECT]
-    return found[0] if found else sizes[0]
+def largest_perfect_size(sizes: Sequence[float], steps: Sequence[float]) -> float:
+    """Return the largest size of perfect scaling, or the smallest of all sizes if there is none."""
+    ends = [regime.right for regime in find_regimes(sizes, steps) if regime.regime == PERFECT]
+    return ends[0] if ends else sizes[0]
 
 
-def stagnant_from(sizes: Sequence[float], steps: Sequence[float]) -> Optional[float]:
-    """The smallest size from which more brings nothing; None where all still bring something."""
-    found = [part.left for part in parts(sizes, steps) if part.regime == STAGNATION]
-    return found[0] if found else None
+def smallest_stagnant_size(sizes: Sequence[float], steps: Sequence[float]) -> Optional[float]:
+    """Return the smallest size of stagnation, or None if larger batches always help."""
+    starts = [regime.left for regime in find_regimes(sizes, steps) if regime.regime == STAGNATION]
+    return starts[0] if starts else None
 
 
-def regime_findings(rows: Sequence[SizeRow], reached: Sequence[Sequence[float]]) -> PanelFindings:
-    """``reached``: of each row the steps to the target, by seed."""
-    whole = [(row, steps) for row, steps in zip(rows, reached) if row.steps is not None]
-    sizes = [row.size for row, _ in whole]
-    steps = [median(each) for _, each in whole]
-    if len(whole) < 2:
+def analyze_regimes(rows: Sequence[SizeRow], reached: Sequence[Sequence[float]]) -> PanelFindings:
+    """Return the findings of a panel. ``reached``: the steps to the target of each row, by seed."""
+    complete = [(row, steps) for row, steps in zip(rows, reached) if row.steps is not None]
+    sizes = [row.size for row, _ in complete]
+    steps = [median(seeds) for _, seeds in complete]
+    if len(complete) < 2:
         return PanelFindings(list(rows), [], None, None)
 
-    def drawn(
-        of: Callable[[Sequence[float], Sequence[float]], Optional[float]],
+    def on_medians(
+        find_size: Callable[[Sequence[float], Sequence[float]], Optional[float]],
     ) -> Callable[[List[List[float]]], Optional[float]]:
-        def statistic(groups: List[List[float]]) -> Optional[float]:
-            medians = [median(each) for each in groups]
-            return of(sizes, medians) if all(map(math.isfinite, medians)) else None
+        def size_of_medians(groups: List[List[float]]) -> Optional[float]:
+            medians = [median(group) for group in groups]
+            return find_size(sizes, medians) if all(map(math.isfinite, medians)) else None
 
-        return statistic
+        return size_of_medians
 
-    groups = [each for _, each in whole]
-    until, since = perfect_until(sizes, steps), stagnant_from(sizes, steps)
+    groups = [seeds for _, seeds in complete]
+    perfect, stagnant = largest_perfect_size(sizes, steps), smallest_stagnant_size(sizes, steps)
     return PanelFindings(
         list(rows),
-        parts(sizes, steps),
-        IntervalEstimate(until, bootstrap(groups, drawn(perfect_until)))
-        if until > sizes[0]
+        find_regimes(sizes, steps),
+        IntervalEstimate(perfect, bootstrap_interval(groups, on_medians(largest_perfect_size)))
+        if perfect > sizes[0]
         else None,
-        None if since is None else IntervalEstimate(since, bootstrap(groups, drawn(stagnant_from))),
+        None
+        if stagnant is None
+        else IntervalEstimate(
+            stagnant, bootstrap_interval(groups, on_medians(smallest_stagnant_size))
+        ),
     )
 
 
 # --- the report
 
 
-def report(
-    found: Dict[str, PanelFindings], options: BatchSizeOptions, language: str
+def build_report(
+    findings: Dict[str, PanelFindings], options: BatchSizeOptions, language: str
 ) -> StudyReport:
-    """What the study says of its panels."""
-    said = read_words(NAME, language)
+    """Return the study's report."""
+    texts = read_translations(NAME, language)
     charts: Dict[str, Chart] = {}
     sentences: List[str] = []
     tables: List[Table] = []
     method: List[str] = []
-    for name, panel in found.items():
-        one = _PanelReport(name, panel, options, said)
-        charts.update(one.charts())
-        sentences += one.sentences()
-        tables.append(one.table())
-        method.append(one.method())
+    for name, panel in findings.items():
+        panel_report = _PanelReport(name, panel, options, texts)
+        charts.update(panel_report.build_charts())
+        sentences += panel_report.write_sentences()
+        tables.append(panel_report.build_table())
+        method.append(panel_report.describe_method())
     settings = {
-        said["settings"]["seeds"]: str(options.seeds),
-        said["settings"]["devices"]: str(options.gpus or 1),
-        said["settings"]["machine"]: cpu_model(),
+        texts["settings"]["seeds"]: str(options.seeds),
+        texts["settings"]["devices"]: str(options.gpus or 1),
+        texts["settings"]["machine"]: cpu_model(),
     }
-    method.append(said["rule"])
-    return StudyReport(said["title"], sentences, charts, tables, method, settings, language)
+    method.append(texts["rule"])
+    return StudyReport(texts["title"], sentences, charts, tables, method, settings, language)
 
 
 class _PanelReport:
+    """Builder of the part of the report on one panel."""
+
     def __init__(
-        self, name: str, found: PanelFindings, options: BatchSizeOptions, said: Dict[str, Any]
+        self, name: str, findings: PanelFindings, options: BatchSizeOptions, texts: Dict[str, Any]
     ) -> None:
-        self.name, self.found, self.said = name, found, said
+        self.name, self.findings, self.texts = name, findings, texts
         self.panel, self.options = PANELS[name], options
-        self.fill = {
-            "panel": said["panels"][name],
+        self.values = {
+            "panel": texts["panels"][name],
             "target": f"{options.panels[name]['target']:.1%}".replace(".0%", "%").replace(
                 "%", " %"
             ),
             "steps": self.panel.equal_steps,
             "epochs": self.panel.equal_epochs,
         }
-        self.reached = [row for row in found.rows if row.steps is not None]
+        self.reached_rows = [row for row in findings.rows if row.steps is not None]
 
-    def charts(self) -> Dict[str, Chart]:
-        """By the names of their files; those of a target that was never reached are left out."""
-        made = {}
-        if self.reached:
-            for which in ("steps", "epochs", "seconds"):
-                made[f"{self.name}-{which}"] = self._to_target(which)
-        for which in (STEPS, EPOCHS):
-            made[f"{self.name}-equal-{which}"] = self._errors(which)
-        return made
+    def build_charts(self) -> Dict[str, Chart]:
+        """Return charts by file name, without those of a target that no size reached."""
+        charts = {}
+        if self.reached_rows:
+            for unit in ("steps", "epochs", "seconds"):
+                charts[f"{self.name}-{unit}"] = self._target_chart(unit)
+        for unit in (STEPS, EPOCHS):
+            charts[f"{self.name}-equal-{unit}"] = self._error_chart(unit)
+        return charts
 
-    def _to_target(self, which: str) -> Chart:
-        points = [(row.size, getattr(row, which)) for row in self.reached]
-        curves = [_curve(self.said["measured"].format(seeds=self.options.seeds), points, 0)]
-        if which == "steps":
+    def _target_chart(self, unit: str) -> Chart:
+        points = [(row.size, getattr(row, unit)) for row in self.reached_rows]
+        curves = [
+            _estimate_curve(self.texts["measured"].format(seeds=self.options.seeds), points, 0)
+        ]
+        if unit == "steps":
             first, fewest = points[0][0], points[0][1].value
-            lowest = min(each.value for _, each in points) / 3
+            lowest = min(steps.value for _, steps in points) / 3
             last = min(points[-1][0], first * fewest / lowest)
             ends = [(first, fewest), (last, fewest * first / last)]
-            curves.append(Curve(self.said["ideal"], ends, None, dashed=True))
+            curves.append(Curve(self.texts["ideal"], ends, None, dashed=True))
         regions = [
-            Region(self.said["regimes"][part.regime], part.left, part.right,
-                   REGIMES.index(part.regime))
-            for part in self.found.regimes
+            Region(self.texts["regimes"][regime.regime], regime.left, regime.right,
+                   REGIMES.index(regime.regime))
+            for regime in self.findings.regimes
         ]  # fmt: skip
-        notes = [*self._regimes(), self.said["rule"]] if which == "steps" else []
+        notes = [*self._regime_sentences(), self.texts["rule"]] if unit == "steps" else []
         return Chart(
-            self.said["charts"][which].format(**self.fill),
-            self._sizes(),
-            Axis(self.said["axes"][which], log=True),
-            curves,
-            regions,
-            notes,
-        )
+            self.texts["charts"][unit].format(**self.values), self._size_axis(),
+            Axis(self.texts["axes"][unit], log=True), curves, regions, notes,
+        )  # fmt: skip
 
-    def _sizes(self) -> Axis:
-        sizes = [row.size for row in self.found.rows]
-        return Axis(self.said["size"], log=True, ticks=sizes)
+    def _size_axis(self) -> Axis:
+        sizes = [row.size for row in self.findings.rows]
+        return Axis(self.texts["size"], log=True, ticks=sizes)
 
-    def _errors(self, which: str) -> Chart:
-        parts = []
-        for place, name in enumerate(("test", "train")):
-            pairs = [(row.size, row.errors[which]) for row in self.found.rows]
+    def _error_chart(self, unit: str) -> Chart:
+        curves = []
+        for position, split_name in enumerate(("test", "train")):
+            pairs = [(row.size, row.errors[unit]) for row in self.findings.rows]
             points = [
-                (size, pair[1 - place].scaled(100)) for size, pair in pairs if pair is not None
+                (size, pair[1 - position].scale(100)) for size, pair in pairs if pair is not None
             ]
-            parts.append(_curve(self.said[name], points, place, dashed=name == "train"))
-        title = self.said["charts"][f"equal-{which}"].format(**self.fill)
-        return Chart(title, self._sizes(), Axis(self.said["axes"]["errors"], lowest=0), parts)
-
-    def _regimes(self) -> List[str]:
-        """What regimes there are, and where they end."""
-        if not self.found.regimes:
-            return []
-        told = [
-            self.said["between"].format(
-                regime=self.said["regimes"][part.regime],
-                left=number(part.left),
-                right=number(part.right),
+            curves.append(
+                _estimate_curve(
+                    self.texts[split_name], points, position, dashed=split_name == "train"
+                )
             )
-            for part in self.found.regimes
+        title = self.texts["charts"][f"equal-{unit}"].format(**self.values)
+        return Chart(title, self._size_axis(), Axis(self.texts["axes"]["errors"], lowest=0), curves)
+
+    def _regime_sentences(self) -> List[str]:
+        """Return sentences on the regimes and where they end."""
+        if not self.findings.regimes:
+            return []
+        phrases = [
+            self.texts["between"].format(
+                regime=self.texts["regimes"][regime.regime],
+                left=number(regime.left),
+                right=number(regime.right),
+            )
+            for regime in self.findings.regimes
         ]
-        comma = "、" if self.said["all"].endswith("。") else "; "
-        lines = [self.said["all"].format(parts=comma.join(told), **self.fill)]
-        for which, at in (("perfect", self.found.perfect), ("stagnant", self.found.stagnant)):
-            if at is not None:
-                ends = at.interval(self.said, number)
-                lines.append(self.said[which].format(size=number(at.value), ends=ends))
-        return lines
+        separator = "、" if self.texts["all"].endswith("。") else "; "
+        sentences = [self.texts["all"].format(parts=separator.join(phrases), **self.values)]
+        for key, estimate in (
+            ("perfect", self.findings.perfect),
+            ("stagnant", self.findings.stagnant),
+        ):
+            if estimate is not None:
+                ends = estimate.format_interval(self.texts, number)
+                sentences.append(self.texts[key].format(size=number(estimate.value), ends=ends))
+        return sentences
 
-    def sentences(self) -> List[str]:
-        """What the figures show."""
-        lines = self._regimes()
-        few = min(self.reached, key=lambda row: _value(row.epochs), default=None)
-        if few is not None and few is not self.reached[-1]:
-            last = self.reached[-1]
-            lines.append(self.said["cost"].format(
-                few=number(_value(few.epochs)), small=number(few.size), large=number(last.size),
-                many=number(_value(last.epochs)),
-                times=f"{_value(last.epochs) / _value(few.epochs):.1f}",
-            ))  # fmt: skip
-        first, last = self.found.rows[0], self.found.rows[-1]
-        ends = [row.errors[which] for which in (STEPS, EPOCHS) for row in (first, last)]
-        if all(each is not None for each in ends):
-            tested = [100 * each[1].value for each in ends if each is not None]
-            lines.append(self.said["equal"].format(
-                step_high=tested[0], step_low=tested[1], epoch_low=tested[2], epoch_high=tested[3],
-                small=number(first.size), large=number(last.size), **self.fill,
-            ))  # fmt: skip
-        return [*lines, *self.missed()]
+    def write_sentences(self) -> List[str]:
+        """Return the sentences that describe the figures."""
+        sentences = self._regime_sentences()
+        cheapest = min(self.reached_rows, key=lambda row: _required_value(row.epochs), default=None)
+        if cheapest is not None and cheapest is not self.reached_rows[-1]:
+            last = self.reached_rows[-1]
+            sentences.append(
+                self.texts["cost"].format(
+                    few=number(_required_value(cheapest.epochs)),
+                    small=number(cheapest.size),
+                    large=number(last.size),
+                    many=number(_required_value(last.epochs)),
+                    times=f"{_required_value(last.epochs) / _required_value(cheapest.epochs):.1f}",
+                )
+            )
+        first, last = self.findings.rows[0], self.findings.rows[-1]
+        compared = [row.errors[unit] for unit in (STEPS, EPOCHS) for row in (first, last)]
+        if all(errors is not None for errors in compared):
+            test_errors = [100 * errors[1].value for errors in compared if errors is not None]
+            sentences.append(
+                self.texts["equal"].format(
+                    step_high=test_errors[0],
+                    step_low=test_errors[1],
+                    epoch_low=test_errors[2],
+                    epoch_high=test_errors[3],
+                    small=number(first.size),
+                    large=number(last.size),
+                    **self.values,
+                )
+            )
+        return [*sentences, *self._missed_target_sentences()]
 
-    def missed(self) -> List[str]:
-        """A line for each batch size with which a seed did not reach the target."""
+    def _missed_target_sentences(self) -> List[str]:
+        """Return a sentence for each batch size with which a seed did not reach the target."""
         return [
-            self.said["missed"].format(
+            self.texts["missed"].format(
                 size=number(row.size), reached=row.reached, seeds=row.seeds, limit=row.limit,
                 rate=number(row.rate), best=f"{row.best:.1%}".replace("%", " %"),
-                target=self.fill["target"],
+                target=self.values["target"],
             )
-            for row in self.found.rows
+            for row in self.findings.rows
             if row.reached < row.seeds
         ]  # fmt: skip
 
-    def table(self) -> Table:
-        """A row for each batch size."""
-        rows = [self._row(row) for row in self.found.rows]
-        return Table(str(self.fill["panel"]), self.said["heads"], rows)
+    def build_table(self) -> Table:
+        """Return the table with a row for each batch size."""
+        rows = [self._table_row(row) for row in self.findings.rows]
+        return Table(str(self.values["panel"]), self.texts["heads"], rows)
 
-    def _row(self, row: SizeRow) -> List[str]:
-        never = self.said["never"] if row.steps is None else ""
+    def _table_row(self, row: SizeRow) -> List[str]:
+        never_text = self.texts["never"] if row.steps is None else ""
         return [
-            number(row.size),
-            number(row.rate),
-            never or number(_value(row.steps)),
-            _range(row.steps),
-            "" if never else number(_value(row.epochs)),
-            "" if never else f"{_value(row.seconds):.2f}",
-            _range(row.seconds),
-            *(_shares(row.errors[which]) for which in (STEPS, EPOCHS)),
-        ]
+            number(row.size), number(row.rate), never_text or number(_required_value(row.steps)),
+            _format_range(row.steps), "" if never_text else number(_required_value(row.epochs)),
+            "" if never_text else f"{_required_value(row.seconds):.2f}",
+            _format_range(row.seconds),
+            *(_format_errors(row.errors[unit]) for unit in (STEPS, EPOCHS)),
+        ]  # fmt: skip
 
-    def method(self) -> str:
-        """How it was measured."""
+    def describe_method(self) -> str:
+        """Return how the panel was measured."""
         momentum = self.panel.momentum
-        return str(self.said["method"].format(
-            momentum=self.said["momentum"].format(momentum=momentum) if momentum else "",
+        return str(self.texts["method"].format(
+            momentum=self.texts["momentum"].format(momentum=momentum) if momentum else "",
             tuning=self.options.tuning_seeds, seeds=self.options.seeds,
-            resolution=self.panel.resolution, target=self.fill["target"],
+            resolution=self.panel.evaluation_ratio, target=self.values["target"],
         ))  # fmt: skip
 
 
-def _value(value: Optional[IntervalEstimate]) -> float:
+def _required_value(value: Optional[IntervalEstimate]) -> float:
     assert value is not None
     return value.value
 
 
-def _curve(
+def _estimate_curve(
     name: str, points: Sequence[Tuple[int, IntervalEstimate]], kind: int, dashed: bool = False
 ) -> Curve:
-    places = [(float(size), each.value) for size, each in points]
-    return Curve(name, places, kind, [each.ends for _, each in points], dashed)
+    coordinates = [(float(size), estimate.value) for size, estimate in points]
+    return Curve(name, coordinates, kind, [estimate.ends for _, estimate in points], dashed)
 
 
-def _range(value: Optional[IntervalEstimate]) -> str:
-    return "" if value is None else value.range(number)
+def _format_range(value: Optional[IntervalEstimate]) -> str:
+    return "" if value is None else value.format_range(number)
 
 
-def _shares(pair: Optional[Tuple[IntervalEstimate, IntervalEstimate]]) -> str:
-    return "" if pair is None else ", ".join(f"{100 * each.value:.1f} %" for each in pair)
+def _format_errors(pair: Optional[Tuple[IntervalEstimate, IntervalEstimate]]) -> str:
+    return "" if pair is None else ", ".join(f"{100 * estimate.value:.1f} %" for estimate in pair)
 
 
-STUDY = Study(NAME, choose, read, measure)
+STUDY = Study(NAME, parse_options, load_options, measure)

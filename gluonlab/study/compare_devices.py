@@ -1,4 +1,4 @@
-"""The same training on 1, 2, ... devices, and a table."""
+"""The same training on several numbers of devices, and a table of speedup and efficiency."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from gluonlab.training.user_components import UserComponents, make_own
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One run of a comparison.
+    """A run of a comparison.
 
-    ``speedup``: images/s over those of the first run; ``efficiency``: that per device.
+    ``speedup``: images/s over those of the first run; ``efficiency``: the speedup per device.
     """
 
     devices: int
@@ -80,7 +80,7 @@ def compare(
             "give a function that makes it"
         )
     made(callbacks)
-    read = _check(configs, dataset, make_own(net, loss, metrics))
+    read = _check_configs(configs, dataset, make_own(net, loss, metrics))
     folder = RunDirectory.create(config.out, f"compare-{'-'.join(map(str, counts))}")
     results: List[Result] = []
     try:
@@ -88,11 +88,20 @@ def compare(
         for count in counts:
             name = f"{count}-device{'s' * (count > 1)}"
             reporter.say(f"\n--- {name.replace('-', ' ')}")
-            own = config.replace(gpus=count, out=str(folder.path / name))
-            results.append(train(
-                own, None, reporter, read, callbacks=callbacks, net=net, loss=loss, metrics=metrics
-            ))  # fmt: skip
-        rows = make_rows(results)
+            run_config = config.replace(gpus=count, out=str(folder.path / name))
+            results.append(
+                train(
+                    run_config,
+                    None,
+                    reporter,
+                    read,
+                    callbacks=callbacks,
+                    net=net,
+                    loss=loss,
+                    metrics=metrics,
+                )
+            )
+        rows = make_comparison_rows(results)
         folder.compared([asdict(row) for row in rows])
         folder.close()
         return rows
@@ -110,26 +119,29 @@ def compare(
             folder.close()
 
 
-def _check(configs: Sequence[TrainConfig], given: Any, own: UserComponents) -> Dataset:
-    """The data set of all runs, read unless it is given.
+def _check_configs(
+    configs: Sequence[TrainConfig], dataset: Any, components: UserComponents
+) -> Dataset:
+    """Return the data set of all runs, which is read unless ``dataset`` is given.
 
-    Mistakes are found before the first run, and the cheap ones before anything is read.
+    Raises for mistakes of any run before the first run starts. The cheap checks come before the
+    data are read.
     """
     RunDirectory.check(configs[0].out)
     for config in configs:
-        set_up_devices(resolve_config(config, until_read(given), own=own))
-    dataset = resolve_dataset(given)
+        set_up_devices(resolve_config(config, until_read(dataset), own=components))
+    resolved = resolve_dataset(dataset)
     plans: List[Plan] = []
     for config in configs:
-        plans.append(make_plan(config, plans[0].dataset if plans else dataset, own=own))
+        plans.append(make_plan(config, plans[0].dataset if plans else resolved, own=components))
         plan = plans[-1]
-        warn_of_loaders(given, plan.dataset, plan.global_batch_size, plan.drop_last)
+        warn_of_loaders(dataset, plan.dataset, plan.global_batch_size, plan.drop_last)
         prepare(plan)
     return plans[0].dataset
 
 
-def make_rows(results: Sequence[Result]) -> List[ComparisonRow]:
-    """The table's numbers; speed-up and efficiency are relative to the first result."""
+def make_comparison_rows(results: Sequence[Result]) -> List[ComparisonRow]:
+    """Return the table's numbers; speedup and efficiency are relative to the first result."""
     first, rows = results[0], []
     for result in results:
         devices, images_per_second = len(result.plan.ctxs), result.images_per_second
@@ -142,8 +154,8 @@ def make_rows(results: Sequence[Result]) -> List[ComparisonRow]:
     return rows
 
 
-def table(rows: Sequence[ComparisonRow]) -> str:
-    """The comparison as text, for a terminal of 80 columns."""
+def comparison_table(rows: Sequence[ComparisonRow]) -> str:
+    """Return the comparison as text for a terminal of 80 columns."""
     heads = f"{'devices':>7}  {'batch':>6}  {'images/s':>9}  {'speed-up':>8}  {'efficiency':>10}"
     lines = [f"{heads}  {'accuracy':>8}"]
     for row in rows:

@@ -1,8 +1,8 @@
-"""The largest batch that fits into a given amount of memory, found by short runs of some sizes.
+"""Search for the largest batch that fits into a given amount of memory, by short runs.
 
-`gluonlab.training.run_memory` says what is measured. Memory grows almost linearly with the batch:
-two small sizes predict the largest one, and a run of that size must stay below the budget, with a
-little left for what differs from run to run.
+`gluonlab.training.run_memory` measures a run. Memory grows almost linearly with the batch: two
+small sizes predict the largest one, and a run of that size must stay below the budget, with a
+margin for differences between runs.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from gluonlab.parallel.strategy import DATA
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.run_memory import Memory, Needs, Row, TooMuch, measure, needs_of, table
 
-# of the budget, for what differs between runs; those of one config differ by 1 %
-SPARE, LEAST_SPARE = 0.03, 16 * MIB
-LEAST = 128 * MIB  # Python and MXNet alone take more
-UNBOUNDED = 2**31  # images: more than MXNet's arrays hold
+# Reserved for differences between runs. Runs of one config differ by 1 %.
+MARGIN_SHARE, MIN_MARGIN_BYTES = 0.03, 16 * MIB
+MIN_PROCESS_BYTES = 128 * MIB  # Python and MXNet without any network need more
+MAX_ARRAY_IMAGES = 2**31  # images: more than MXNet's arrays hold
 
-Tell = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class LargestBatch:
-    """The largest batch, and what limits it.
+    """The largest batch, and its limit.
 
     ``rows``: the plan's figures for each device. ``taken``: the peak of a run with it, of the
     ``budget``, both in bytes: of the whole process on CPU devices, of each GPU on GPUs. ``limit``:
-    the "budget"; the "machine", which has less memory free; the "data", of which a device has no
-    more; the "arrays", which MXNet does not allow larger. ``would_fit``: in the last two cases,
-    about how many images per device the memory would hold. Where devices share a copy of the
-    network, sizes are those of a copy, ``per``.
+    "budget"; "machine", if less memory is free; "data", if a device has no more images; "arrays",
+    if MXNet does not allow larger ones. ``would_fit``: in the last two cases, about how many images
+    per device fit into memory. If devices share a copy of the network, sizes are per copy
+    (``per``).
     """
 
     rows: List[Row]
@@ -49,35 +49,31 @@ class LargestBatch:
 
     @property
     def memory(self) -> Memory:
-        """Of the device that takes most."""
+        """Return the memory of the device that needs most."""
         return max((memory for _, memory in self.rows), key=lambda memory: memory.total)
 
     @property
     def images(self) -> int:
-        """The batch size per device, or per copy of the network."""
+        """Return the batch size per device, or per copy of the network."""
         return self.memory.images
 
     def to_dict(self) -> Dict[str, Any]:
-        """Plain values; ``total`` is the plan's sum for a device, of several that takes most."""
-        planned = {name: {**each._asdict(), "total": each.total} for name, each in self.rows}
+        """Return plain values. ``total`` is the plan's sum for the device that needs most."""
+        planned = {name: {**memory._asdict(), "total": memory.total} for name, memory in self.rows}
         return {
-            **self.memory._asdict(),
-            "total": self.memory.total,
-            **({"devices": planned} if len(planned) > 1 else {}),
-            "taken": self.taken,
-            "budget": self.budget,
-            "limit": self.limit,
-            "would_fit": self.would_fit,
-        }
+            **self.memory._asdict(), "total": self.memory.total,
+            **({"devices": planned} if len(planned) > 1 else {}), "taken": self.taken,
+            "budget": self.budget, "limit": self.limit, "would_fit": self.would_fit,
+        }  # fmt: skip
 
-    def lines(self) -> List[str]:
-        """For people: the size, what it takes, what limits it, and the plan's figures."""
-        training = f"training takes {_mib(self.taken)} of {_mib(self.budget)}"
+    def summary_lines(self) -> List[str]:
+        """Return text lines: the size, its memory, its limit, and the plan's figures."""
+        training = f"training takes {_format_bytes(self.taken)} of {_format_bytes(self.budget)}"
         if self.would_fit is None:
-            less = "" if self.limit == "budget" else ", and no more is free on this machine"
-            first = f"--batch-size {self.images} is the largest that fits: {training}{less}"
+            machine_note = "" if self.limit == "budget" else ", and no more is free on this machine"
+            first = f"--batch-size {self.images} is the largest that fits: {training}{machine_note}"
             return [first, *table(self.rows)]
-        ends = (
+        limit_text = (
             f"the data set has only {self.images:,} images per {self.per}"
             if self.limit == "data"
             else "MXNet allows no larger arrays"
@@ -85,7 +81,7 @@ class LargestBatch:
         return [
             f"--batch-size {self.images} fits: {training}",
             (
-                f"memory is not the limit: {ends}; "
+                f"memory is not the limit: {limit_text}; "
                 f"memory would hold batches of up to about {self.would_fit:,}"
             ),
             *table(self.rows),
@@ -94,14 +90,15 @@ class LargestBatch:
 
 @nd_semantics()
 def find_batch_size(
-    config: TrainConfig, budget_bytes: int, tell: Tell = lambda line: None
+    config: TrainConfig, budget_bytes: int, tell: PrintLine = lambda line: None
 ) -> LargestBatch:
-    """The largest batch per device with which a run takes at most ``budget_bytes``.
+    """Return the largest batch per device with which a run needs at most ``budget_bytes``.
 
-    It is per copy of the network where devices share one, and at most the share of the training
-    images. The budget is for the whole process on
-    CPU devices, for each GPU on GPUs. ``tell`` gets a line for each size that is tried. Raises
-    ConfigError when not even the smallest batch fits, or when the config has a batch size already.
+    The batch is per copy of the network if devices share one, and at most the share of the training
+    images. The budget is for the whole process on CPU devices, for each GPU on GPUs. ``tell``
+    receives a line for each size that is tried.
+
+    Raises ConfigError if not even the smallest batch fits, or if the config sets a batch size.
     """
     if config.batch_size is not None or config.global_batch_size is not None:
         raise ConfigError(
@@ -110,182 +107,210 @@ def find_batch_size(
         )
     smallest = config.microbatches or 1
     plan = make_plan(config.replace(batch_size=smallest))
-    return _Search(plan, budget_bytes, smallest, tell).result()
+    return _BatchSizeSearch(plan, budget_bytes, smallest, tell).find_largest()
 
 
-class _Search:
-    """What the sizes are, and what they cost."""
+class _BatchSizeSearch:
+    """The search for one config: sizes to try, and the memory they need."""
 
-    def __init__(self, plan: Plan, budget: int, smallest: int, tell: Tell) -> None:
+    def __init__(self, plan: Plan, budget: int, smallest: int, tell: PrintLine) -> None:
         self.plan, self.budget, self.smallest, self.tell = plan, budget, smallest, tell
-        self.grows = takes(plan.config.dataset, "samples")
+        self.dataset_grows = takes(plan.config.dataset, "samples")
         split = plan.split.way != DATA
         self.per = plan.split.has_copy
-        # a share of a pipeline has as many microbatches as usual only if it has as many images
-        self.few = (8 * smallest, 72 * smallest) if split else (smallest, 9 * smallest)
-        self.needs = self._needs(self.few[1]) if split else needs_of(plan)
+        # A pipeline uses its usual number of microbatches only with at least as many images.
+        self.planned_sizes = (8 * smallest, 72 * smallest) if split else (smallest, 9 * smallest)
+        self.needs = self._estimate_needs(self.planned_sizes[1]) if split else needs_of(plan)
         self.on_gpus = plan.ctxs[0].device_type == "gpu"
-        self.ceiling, self.limit = _less_spare(budget), "budget"
+        self.ceiling, self.limit = _subtract_margin(budget), "budget"
 
-    def result(self) -> LargestBatch:
-        """Find it. Raises ConfigError if nothing fits."""
-        self._look_at_the_machine()
+    def find_largest(self) -> LargestBatch:
+        """Search for the largest batch. Raises ConfigError if no batch fits."""
+        self._limit_to_free_memory()
         share = (
-            UNBOUNDED
-            if self.grows
+            MAX_ARRAY_IMAGES
+            if self.dataset_grows
             else max(self.smallest, len(self.plan.dataset.train) // len(self.plan.split.copies))
         )
-        sizes = LargestSize(
-            self._cost,
-            self.smallest,
-            self.needs.limit.largest(share),
-            self.ceiling,
-            self._planned_image_bytes(),
-        )
-        found = sizes.search()
-        if found is None:
-            self._refuse(_mib(self._measure(self.smallest, None)))
-        images, taken = found
-        if images < sizes.most:
-            return LargestBatch(self._planned(images), taken, self.budget, self.limit, per=self.per)
-        would_fit = images + int((self.ceiling - taken) / sizes.slope())
+        sizes = LargestSizeSearch(
+            self._measure_within_ceiling, self.smallest, self.needs.limit.largest(share),
+            self.ceiling, self._planned_image_bytes(),
+        )  # fmt: skip
+        largest = sizes.search()
+        if largest is None:
+            self._raise_too_small(_format_bytes(self._measure_peak(self.smallest, None)))
+        images, peak_bytes = largest
+        if images < sizes.largest:
+            return LargestBatch(
+                self._planned_rows(images), peak_bytes, self.budget, self.limit, per=self.per
+            )
+        would_fit = images + int((self.ceiling - peak_bytes) / sizes.cost_per_unit())
         return LargestBatch(
-            self._planned(images),
-            taken,
-            self.budget,
-            "data" if images == share else "arrays",
-            would_fit,
-            self.per,
-        )
+            self._planned_rows(images), peak_bytes, self.budget,
+            "data" if images == share else "arrays", would_fit, self.per,
+        )  # fmt: skip
 
-    def _look_at_the_machine(self) -> None:
-        """No more than there is, and not less than any process takes."""
+    def _limit_to_free_memory(self) -> None:
+        """Lower the ceiling to the free memory. Raise ConfigError if it is less than any process
+        needs.
+        """
         if self.on_gpus:
             return
-        here = room()
-        if here is not None and _less_spare(here.free) < self.ceiling:
-            self.ceiling, self.limit = _less_spare(here.free), "machine"
-        if self.ceiling < LEAST:
-            self._refuse(f"more than the {_mib(LEAST)} that Python and MXNet take by themselves")
+        memory = room()
+        if memory is not None and _subtract_margin(memory.free) < self.ceiling:
+            self.ceiling, self.limit = _subtract_margin(memory.free), "machine"
+        if self.ceiling < MIN_PROCESS_BYTES:
+            self._raise_too_small(
+                f"more than the {_format_bytes(MIN_PROCESS_BYTES)} "
+                "that Python and MXNet take by themselves"
+            )
 
     def _planned_image_bytes(self) -> float:
-        """What another image for every copy takes by MXNet's plan, which knows only a part."""
-        fewer, more = (self._taken_by_all(images) for images in self.few)
-        return (more - fewer) / (self.few[1] - self.few[0])
+        """Return the bytes of one more image for every copy by MXNet's plan, which omits a part."""
+        bytes_of_smaller, bytes_of_larger = (
+            self._planned_bytes(images) for images in self.planned_sizes
+        )
+        return (bytes_of_larger - bytes_of_smaller) / (
+            self.planned_sizes[1] - self.planned_sizes[0]
+        )
 
-    def _taken_by_all(self, images: int) -> int:
-        """Bytes of all devices, which share one memory, or of the GPU that takes most."""
+    def _planned_bytes(self, images: int) -> int:
+        """Return the bytes of all CPU devices, which share one memory, or of the GPU that needs
+        most.
+        """
         needs = self.needs
         if self.on_gpus:
             return needs.memory(images).total
-        of_a_copy = sum(memory.total for _, memory in needs.rows(images))
-        return of_a_copy * len(self.plan.split.copies)
+        copy_bytes = sum(memory.total for _, memory in needs.rows(images))
+        return copy_bytes * len(self.plan.split.copies)
 
-    def _planned(self, images: int) -> List[Row]:
-        """The plan's figures; a made-up data set has grown with the batch, and cuts have moved."""
-        same = self.plan.split.way == DATA and not self.grows
-        return (self.needs if same else self._needs(images)).rows(images)
+    def _planned_rows(self, images: int) -> List[Row]:
+        """Return the plan's figures for a batch."""
+        needs_scale = self.plan.split.way == DATA and not self.dataset_grows
+        return (self.needs if needs_scale else self._estimate_needs(images)).rows(images)
 
-    def _needs(self, images: int) -> Needs:
-        """Those of a plan for batches of this size."""
-        dataset = None if self.grows else self.plan.dataset
+    def _estimate_needs(self, images: int) -> Needs:
+        """Return the memory needs of a plan for batches of this size."""
+        dataset = None if self.dataset_grows else self.plan.dataset
         return needs_of(make_plan(self.plan.config.replace(batch_size=images), dataset))
 
-    def _cost(self, size: int) -> Optional[int]:
+    def _measure_within_ceiling(self, size: int) -> Optional[int]:
         try:
-            taken = self._measure(size, self.ceiling)
+            peak_bytes = self._measure_peak(size, self.ceiling)
         except TooMuch:
             self.tell(f"a batch of {size:,} per {self.per} takes too much")
             return None
-        self.tell(f"a batch of {size:,} per {self.per} takes {_mib(taken)}")
-        return taken
+        self.tell(f"a batch of {size:,} per {self.per} takes {_format_bytes(peak_bytes)}")
+        return peak_bytes
 
-    def _measure(self, size: int, ceiling: Optional[int]) -> int:
+    def _measure_peak(self, size: int, ceiling: Optional[int]) -> int:
         config = self.plan.config.replace(batch_size=size)
         return measure(config, ceiling=None if self.on_gpus else ceiling)
 
-    def _refuse(self, needed: str) -> NoReturn:
+    def _raise_too_small(self, needed: str) -> NoReturn:
         raise ConfigError(
-            f"--find-batch-size {_mib(self.budget)}: "
+            f"--find-batch-size {_format_bytes(self.budget)}: "
             f"a batch of {self.smallest} per {self.per} needs {needed}: "
             "give more, or choose a smaller --model"
         )
 
 
-def _less_spare(size: int) -> int:
-    return size - int(max(LEAST_SPARE, SPARE * size))
+def _subtract_margin(size: int) -> int:
+    return size - int(max(MIN_MARGIN_BYTES, MARGIN_SHARE * size))
 
 
-def _mib(size: int) -> str:
+def _format_bytes(size: int) -> str:
     return f"{size / MIB:,.1f} MiB" if size >= MIB else f"{size:,} bytes"
 
 
-# --- the largest size whose cost, slow to measure and nearly even, stays below a ceiling
+# --- search for the largest size whose cost, slow to measure and nearly linear, fits
 
-AIM = 0.97  # of the ceiling: a size that is estimated to cost so much is tried
-ENOUGH = 0.93  # of the ceiling: what costs so much needs no further search
-CLOSE = 0.02  # of a size: as near to one that costs too much
-TRIES = 10
-FIRST_SHARE = 0.06  # of the ceiling, by the estimate: the first size that is tried
+TARGET_SHARE = 0.97  # of the ceiling: the estimated cost of the next size to try
+SUFFICIENT_SHARE = 0.93  # of the ceiling: the search stops at such a cost
+SIZE_TOLERANCE = 0.02  # of a size: the search stops this close to a size that does not fit
+MAX_TRIES = 10
+FIRST_SHARE = 0.06  # of the ceiling: the estimated cost of the first size to try
 
-Cost = Callable[[int], Optional[int]]
-Point = Tuple[int, int]  # a size, and what it costs
+MeasureCost = Callable[[int], Optional[int]]
+SizeCost = Tuple[int, int]  # a size, and what it costs
 
 
-class LargestSize:
-    """Tries sizes from ``smallest`` to ``most``; ``fit`` has those that fit, the largest last.
+class LargestSizeSearch:
+    """Search from ``smallest`` to ``largest`` for the largest size whose cost is below ``ceiling``.
 
-    ``cost(size)`` is None where it exceeds ``ceiling``. ``each``: a lower estimate of the cost of
-    one more.
+    ``measure_cost(size)`` returns None for a cost above the ceiling. ``unit_cost``: a lower
+    estimate of the cost of increasing the size by 1. ``fitting``: the sizes that fit, the largest
+    last.
     """
 
-    def __init__(self, cost: Cost, smallest: int, most: int, ceiling: int, each: float) -> None:
-        self.cost, self.each = cost, max(each, 1.0)
-        self.smallest, self.most, self.ceiling = smallest, most, ceiling
-        self.fit: List[Point] = []
-        self.beyond: Optional[int] = None  # the smallest size that was found to cost too much
+    def __init__(
+        self, measure_cost: MeasureCost, smallest: int, largest: int, ceiling: int, unit_cost: float
+    ) -> None:
+        self.measure_cost, self.unit_cost = measure_cost, max(unit_cost, 1.0)
+        self.smallest, self.largest, self.ceiling = smallest, largest, ceiling
+        self.fitting: List[SizeCost] = []
+        self.smallest_failing: Optional[int] = None
         self.tries = 0
 
-    def search(self) -> Optional[Point]:
-        """The largest size that fits, and its cost; None if not even the smallest fits."""
-        first = max(self.smallest, int(FIRST_SHARE * self.ceiling / self.each))
-        self._try(first)
-        if not self._done():
-            self._try(2 * first)
-        while not self._done():
-            self._try(self._next())
-        return self.fit[-1] if self.fit else None
+    def search(self) -> Optional[SizeCost]:
+        """Return the largest size that fits, and its cost, or None if not even the
+        smallest fits.
+        """
+        first = max(self.smallest, int(FIRST_SHARE * self.ceiling / self.unit_cost))
+        self._try_size(first)
+        if not self._is_finished():
+            self._try_size(2 * first)
+        while not self._is_finished():
+            self._try_size(self._next_size())
+        return self.fitting[-1] if self.fitting else None
 
-    def slope(self) -> float:
-        """What another one costs, by the last two sizes that fit."""
-        if len(self.fit) < 2:
-            return 2 * self.each
-        (size, cost), (larger, larger_cost) = self.fit[-2:]
-        return max((larger_cost - cost) / (larger - size), self.each / 4)
+    def cost_per_unit(self) -> float:
+        """Return the cost of increasing the size by 1, by the last two sizes that fit."""
+        if len(self.fitting) < 2:
+            return 2 * self.unit_cost
+        (size, cost), (larger, larger_cost) = self.fitting[-2:]
+        return max((larger_cost - cost) / (larger - size), self.unit_cost / 4)
 
-    def _done(self) -> bool:
-        if not self.fit:
-            return self.beyond == self.smallest
-        size, cost = self.fit[-1]
-        close = self.beyond is not None and self.beyond - size <= max(1, CLOSE * size)
-        return size == self.most or close or cost >= ENOUGH * self.ceiling or self.tries >= TRIES
+    def _is_finished(self) -> bool:
+        if not self.fitting:
+            return self.smallest_failing == self.smallest
+        size, cost = self.fitting[-1]
+        close = self.smallest_failing is not None and self.smallest_failing - size <= max(
+            1, SIZE_TOLERANCE * size
+        )
+        return (
+            size == self.largest
+            or close
+            or cost >= SUFFICIENT_SHARE * self.ceiling
+            or self.tries >= MAX_TRIES
+        )
 
-    def _try(self, size: int) -> None:
-        size = min(size, self.most)
-        if self.beyond is not None and size >= self.beyond:
+    def _try_size(self, size: int) -> None:
+        size = min(size, self.largest)
+        if self.smallest_failing is not None and size >= self.smallest_failing:
             return
         self.tries += 1
-        cost = self.cost(size)
+        cost = self.measure_cost(size)
         if cost is None or cost > self.ceiling:
-            self.beyond = size
+            self.smallest_failing = size
         else:
-            self.fit = sorted([*self.fit, (size, cost)])
+            self.fitting = sorted([*self.fitting, (size, cost)])
 
-    def _next(self) -> int:
-        """Where the line through the last two sizes meets the ceiling, or halfway to too large."""
-        if not self.fit:
-            assert self.beyond is not None
-            return max(self.smallest, self.beyond // 4)
-        size, cost = self.fit[-1]
-        there = max(size + 1, size + int((AIM * self.ceiling - cost) / self.slope()))
-        return there if self.beyond is None or there < self.beyond else (size + self.beyond) // 2
+    def _next_size(self) -> int:
+        """Return the size to try next.
+
+        It is where the line through the last two sizes meets TARGET_SHARE of the ceiling, or
+        halfway to the smallest size that does not fit.
+        """
+        if not self.fitting:
+            assert self.smallest_failing is not None
+            return max(self.smallest, self.smallest_failing // 4)
+        size, cost = self.fitting[-1]
+        candidate = max(
+            size + 1, size + int((TARGET_SHARE * self.ceiling - cost) / self.cost_per_unit())
+        )
+        return (
+            candidate
+            if self.smallest_failing is None or candidate < self.smallest_failing
+            else (size + self.smallest_failing) // 2
+        )

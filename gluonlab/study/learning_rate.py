@@ -1,7 +1,8 @@
-"""``study learning-rate``: accuracy against the rate, for several numbers of devices.
+"""``study learning-rate``: accuracy against the learning rate for several numbers of devices.
 
-Each device has as many images, so that k devices make batches k times as large. The rate stays, or
-follows the linear rule, with and without warm-up and momentum correction.
+Each device has the same number of images, so that k devices make batches k times as large. The rate
+is the same for all numbers of devices, or follows the linear rule, with and without warm-up and
+momentum correction.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 from gluonlab.bench.harness.machine_info import cpu_model
 from gluonlab.config.option_types import whole
 from gluonlab.drawing.svg_chart import KINDS, Axis, Chart, Curve, number
-from gluonlab.errors import ConfigError
 from gluonlab.study.study import (
     Findings,
     IntervalEstimate,
@@ -21,30 +21,31 @@ from gluonlab.study.study import (
     StudyReport,
     Table,
     as_plain,
-    ascending,
+    ascending_list_check,
     check_options,
-    difference,
-    middle,
-    positive,
-    read_words,
-    whole_number,
+    integer_check,
+    median_estimate,
+    paired_difference,
+    parse_integer_list,
+    positive_check,
+    read_translations,
 )
-from gluonlab.study.sweep import InMemory, Sweep
+from gluonlab.study.sweep import MeasurementStore, Sweep
 
 NAME = "learning-rate"
 DATASET, MODEL, MOMENTUM = "digits", "mlp", 0.9
 SAME, LINEAR, WARM_UP, UNCORRECTED = "same", "linear", "warm-up", "uncorrected"
-WAYS: Dict[str, Dict[str, Any]] = {  # the settings of a TrainConfig
+SCALING_RULES: Dict[str, Dict[str, Any]] = {  # the settings of a TrainConfig
     SAME: {},
     LINEAR: {"scale_lr": True},
     WARM_UP: {"scale_lr": True, "warmup_epochs": 1.0},
     UNCORRECTED: {"scale_lr": True, "warmup_epochs": 1.0, "momentum_rule": "mxnet"},
 }
-MOST_DEVICES = 64
+MAX_DEVICES = 64
 
 
 class LearningRateOptions(NamedTuple):
-    """What was asked: numbers of devices, images of each, rates, epochs and seeds."""
+    """Options of the study: numbers of devices, images per device, rates, epochs and seeds."""
 
     devices: List[int]
     batch_size: int
@@ -52,26 +53,30 @@ class LearningRateOptions(NamedTuple):
     epochs: int
     seeds: int
 
-    def points(self) -> List[Dict[str, Any]]:
-        """All settings. For one device, whose rate nothing scales, the linear rule is none."""
+    def list_points(self) -> List[Dict[str, Any]]:
+        """Return the settings of all trainings. For one device the linear rule changes nothing."""
         return [
-            {"way": way, "devices": count, "rate": rate}
+            {"way": rule, "devices": count, "rate": rate}
             for count in self.devices
-            for way in WAYS
+            for rule in SCALING_RULES
             for rate in self.rates
-            if count > 1 or way != LINEAR
+            if count > 1 or rule != LINEAR
         ]
 
 
-def choose(
+def parse_options(
     quick: bool,
     devices: Optional[str] = None,
     batch_size: Optional[str] = None,
     epochs: Optional[str] = None,
     seeds: Optional[str] = None,
 ) -> LearningRateOptions:
-    """The options of a command, as text. Raises ConfigError."""
-    counts = [1, 2, 4] if devices is None else _counts(devices)
+    """Convert the options of the command from text. Raises ConfigError."""
+    counts = (
+        [1, 2, 4]
+        if devices is None
+        else parse_integer_list("--devices", devices, MAX_DEVICES, "numbers of devices", "1,2,4")
+    )
     powers = range(-8, -2, 1) if quick else range(-10, 0)
     return LearningRateOptions(
         counts,
@@ -82,36 +87,31 @@ def choose(
     )
 
 
-def _counts(text: str) -> List[int]:
-    number = whole(1, MOST_DEVICES)
-    counts = sorted({number("--devices", part.strip()) for part in text.split(",")})
-    if len(counts) < 2:
-        raise ConfigError(f"--devices {text}: give two numbers of devices or more, such as 1,2,4")
-    return counts
-
-
-def read(options: Mapping[str, Any]) -> LearningRateOptions:
-    """The options as a folder has them. Raises ValueError for anything else."""
-    fits = {
-        "devices": ascending(whole_number(1, MOST_DEVICES), 2), "batch_size": whole_number(1),
-        "rates": ascending(positive()), "epochs": whole_number(2, 1000),
-        "seeds": whole_number(1, 1000),
-    }  # fmt: skip
-    check_options(options, fits)
+def load_options(options: Mapping[str, Any]) -> LearningRateOptions:
+    """Convert the options in a study's folder. Raises ValueError for invalid ones."""
+    checks = {
+        "devices": ascending_list_check(integer_check(1, MAX_DEVICES), 2),
+        "batch_size": integer_check(1),
+        "rates": ascending_list_check(positive_check()),
+        "epochs": integer_check(2, 1000),
+        "seeds": integer_check(1, 1000),
+    }
+    check_options(options, checks)
     return LearningRateOptions(**options)
 
 
 # --- measurements
 
-NEAR = 0.02  # of the best accuracy is as good
+ACCURACY_TOLERANCE = 0.02  # accuracies this close to the best are as good
 
 Point = Tuple[str, int, float]  # way, devices, rate
 
 
 class AccuracyCurve(NamedTuple):
-    """A way with a number of devices. ``shares``: by rate, of the test images that were right.
+    """The accuracy of a scaling rule (``way``) with a number of devices, by rate.
 
-    ``best``: the rate with the largest; ``largest``: the largest rate that is within NEAR of it.
+    ``shares``: test accuracies. ``best``: the rate with the highest; ``largest``: the largest rate
+    within ACCURACY_TOLERANCE of it.
     """
 
     way: str
@@ -122,7 +122,9 @@ class AccuracyCurve(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """What a way brings beside another, with so many devices at a rate, in pairs of seeds."""
+    """The gain in accuracy of the rule ``of`` over the rule ``beside`` at one rate, in pairs of
+    seeds.
+    """
 
     of: str
     beside: str
@@ -132,185 +134,209 @@ class Effect(NamedTuple):
 
 
 class RateFindings(NamedTuple):
-    """Everything that the study says."""
+    """The findings of the study."""
 
     rates: List[float]
     curves: List[AccuracyCurve]
     effects: List[Effect]
 
 
-def measure(options: LearningRateOptions, store: InMemory) -> Findings:
-    """Measure all points, and find the answer."""
+def measure(options: LearningRateOptions, store: MeasurementStore) -> Findings:
+    """Measure all points, and return the findings."""
     from gluonlab.study.short_training import (
-        warn_of_stand_ins,
+        warn_cpu_fallback,
     )  # MXNet is loaded here, not for --help
 
-    warn_of_stand_ins()
+    warn_cpu_fallback()
     with Sweep(store, lambda settings, seed: train_point(options, settings, seed)) as sweep:
-        found = findings(options, sweep.run(options.points(), range(options.seeds), NAME))
-    return Findings(as_plain(found), lambda language: report(found, options, language))
+        findings = analyze_measurements(
+            options, sweep.run(options.list_points(), range(options.seeds), NAME)
+        )
+    return Findings(as_plain(findings), lambda language: build_report(findings, options, language))
 
 
 def train_point(
     options: LearningRateOptions, settings: Mapping[str, Any], seed: int
 ) -> Dict[str, Any]:
-    """The share of test images that a training gets right in the end.
-
-    A training that diverges gets none right.
-    """
+    """Return the test accuracy of a training at its end, which is 0 if it diverges."""
     from gluonlab.config import TrainConfig
-    from gluonlab.study.short_training import AccuracyProbe, devices_of, read_dataset, watched
+    from gluonlab.study.short_training import (
+        AccuracyProbe,
+        device_settings,
+        read_dataset,
+        train_with_probe,
+    )
 
     config = TrainConfig(
         dataset=DATASET, model=MODEL, recipe="quick",
         batch_size=options.batch_size, epochs=options.epochs, optimizer="sgd",
-        momentum=MOMENTUM, lr=settings["rate"], seed=seed, **WAYS[settings["way"]],
-        **devices_of(settings["devices"]),
+        momentum=MOMENTUM, lr=settings["rate"], seed=seed, **SCALING_RULES[settings["way"]],
+        **device_settings(settings["devices"]),
     )  # fmt: skip
     images = len(read_dataset(DATASET).train)
     steps = math.ceil(images / (options.batch_size * settings["devices"]))
-    found = watched(config, AccuracyProbe([steps * options.epochs], target=math.inf))
-    right = found["looks"][-1][2] if found["looks"] else 0.0
-    return {"right": right, "diverged": found["diverged"]}
+    measured = train_with_probe(config, AccuracyProbe([steps * options.epochs], target=math.inf))
+    accuracy = measured["looks"][-1][2] if measured["looks"] else 0.0
+    return {"right": accuracy, "diverged": measured["diverged"]}
 
 
-def findings(
-    options: LearningRateOptions, measured: Sequence[Sequence[Mapping[str, Any]]]
+def analyze_measurements(
+    options: LearningRateOptions, measurements: Sequence[Sequence[Mapping[str, Any]]]
 ) -> RateFindings:
-    """What the measurements of all points say; each has a value for each seed."""
-    by_point: Dict[Point, List[float]] = {
-        (point["way"], point["devices"], point["rate"]): [each["right"] for each in of_seeds]
-        for point, of_seeds in zip(options.points(), measured)
+    """Return the findings of the measurements of all points, which have a value for each seed."""
+    accuracies: Dict[Point, List[float]] = {
+        (point["way"], point["devices"], point["rate"]): [trial["right"] for trial in trials]
+        for point, trials in zip(options.list_points(), measurements)
     }
     curves = [
-        _curve(way, count, [by_point[way, count, rate] for rate in options.rates], options.rates)
-        for way in WAYS
+        _accuracy_curve(
+            rule, count, [accuracies[rule, count, rate] for rate in options.rates], options.rates
+        )
+        for rule in SCALING_RULES
         for count in options.devices
-        if (way, count, options.rates[0]) in by_point
+        if (rule, count, options.rates[0]) in accuracies
     ]
-    return RateFindings(options.rates, curves, _effects(by_point, curves))
+    return RateFindings(options.rates, curves, _compare_rules(accuracies, curves))
 
 
-def _curve(
-    way: str, count: int, shares: Sequence[List[float]], rates: Sequence[float]
+def _accuracy_curve(
+    rule: str, count: int, accuracies: Sequence[List[float]], rates: Sequence[float]
 ) -> AccuracyCurve:
-    medians = [median(each) for each in shares]
-    best = max(range(len(rates)), key=lambda place: (medians[place], -place))
-    near = [rate for rate, each in zip(rates, medians) if each >= medians[best] - NEAR]
-    numbers = [found for found in map(middle, shares) if found is not None]
-    return AccuracyCurve(way, count, numbers, rates[best], max(near))
+    medians = [median(seeds) for seeds in accuracies]
+    best = max(range(len(rates)), key=lambda index: (medians[index], -index))
+    good_rates = [
+        rate for rate, seeds in zip(rates, medians) if seeds >= medians[best] - ACCURACY_TOLERANCE
+    ]
+    estimates = [estimate for estimate in map(median_estimate, accuracies) if estimate is not None]
+    return AccuracyCurve(rule, count, estimates, rates[best], max(good_rates))
 
 
-def _effects(
-    by_point: Mapping[Point, List[float]], curves: Sequence[AccuracyCurve]
+def _compare_rules(
+    accuracies: Mapping[Point, List[float]], curves: Sequence[AccuracyCurve]
 ) -> List[Effect]:
-    """Of the linear rule at the rate that is best for the fewest devices; of the others where the
-    way beside them trains with the largest rate that is as good.
+    """Return the effects of the scaling rules with the most devices.
+
+    The linear rule is compared at the best rate of the fewest devices. Warm-up is compared at the
+    largest good rate of the rule without it.
     """
-    by_way = {(each.way, each.devices): each for each in curves}
-    first, last = by_way[SAME, curves[0].devices], curves[-1].devices
-    places = [(LINEAR, SAME, first.best)]
-    for of, beside in ((WARM_UP, LINEAR), (WARM_UP, UNCORRECTED)):
-        curve: Optional[AccuracyCurve] = by_way.get((beside, last))
+    curve_of = {(curve.way, curve.devices): curve for curve in curves}
+    curve_of_fewest, most_devices = curve_of[SAME, curves[0].devices], curves[-1].devices
+    comparisons = [(LINEAR, SAME, curve_of_fewest.best)]
+    for rule, baseline in ((WARM_UP, LINEAR), (WARM_UP, UNCORRECTED)):
+        curve: Optional[AccuracyCurve] = curve_of.get((baseline, most_devices))
         if curve is not None:
-            places.append((of, beside, curve.largest))
+            comparisons.append((rule, baseline, curve.largest))
     return [
-        Effect(of, beside, last, rate,
-               difference(by_point[of, last, rate], by_point[beside, last, rate]))
-        for of, beside, rate in places
-    ]  # fmt: skip
+        Effect(
+            rule,
+            baseline,
+            most_devices,
+            rate,
+            paired_difference(
+                accuracies[rule, most_devices, rate], accuracies[baseline, most_devices, rate]
+            ),
+        )
+        for rule, baseline, rate in comparisons
+    ]
 
 
 # --- the report
 
 
-def report(found: RateFindings, options: LearningRateOptions, language: str) -> StudyReport:
-    """What the study says."""
-    said = read_words(NAME, language)
-    charts = {way: _chart(way, found, options, said) for way in WAYS}
-    lines = [_best(way, found, said) for way in WAYS]
-    lines += [_effect(each, said) for each in found.effects]
-    method = said["method"].format(
+def build_report(
+    findings: RateFindings, options: LearningRateOptions, language: str
+) -> StudyReport:
+    """Return the study's report."""
+    texts = read_translations(NAME, language)
+    charts = {rule: _accuracy_chart(rule, findings, options, texts) for rule in SCALING_RULES}
+    sentences = [_best_rates_sentence(rule, findings, texts) for rule in SCALING_RULES]
+    sentences += [_effect_sentence(effect, texts) for effect in findings.effects]
+    method = texts["method"].format(
         model=MODEL.upper(), batch=options.batch_size, epochs=options.epochs, momentum=MOMENTUM,
         seeds=options.seeds,
     )  # fmt: skip
-    named = said["settings"]
+    setting_names = texts["settings"]
     settings = {
-        named["devices"]: ", ".join(map(str, options.devices)),
-        named["seeds"]: str(options.seeds),
-        named["epochs"]: str(options.epochs),
-        named["machine"]: cpu_model(),
+        setting_names["devices"]: ", ".join(map(str, options.devices)),
+        setting_names["seeds"]: str(options.seeds),
+        setting_names["epochs"]: str(options.epochs),
+        setting_names["machine"]: cpu_model(),
     }
     return StudyReport(
-        said["title"], lines, charts, [_table(found, options, said)], [method], settings, language
-    )
+        texts["title"], sentences, charts, [_curve_table(findings, options, texts)], [method],
+        settings, language,
+    )  # fmt: skip
 
 
-def _of_way(way: str, found: RateFindings) -> List[AccuracyCurve]:
-    """Its curves; for one device the linear rule changes nothing."""
+def _curves_of_rule(rule: str, findings: RateFindings) -> List[AccuracyCurve]:
+    """Return the curves of a rule, including the unscaled one of one device for the linear rule."""
     return [
-        each
-        for each in found.curves
-        if each.way == way or (way == LINEAR and (each.way, each.devices) == (SAME, 1))
+        curve
+        for curve in findings.curves
+        if curve.way == rule or (rule == LINEAR and (curve.way, curve.devices) == (SAME, 1))
     ]
 
 
-def _chart(
-    way: str, found: RateFindings, options: LearningRateOptions, said: Dict[str, Any]
+def _accuracy_chart(
+    rule: str, findings: RateFindings, options: LearningRateOptions, texts: Dict[str, Any]
 ) -> Chart:
     curves = []
-    for each in _of_way(way, found):
-        shares = [share.scaled(100) for share in each.shares]
-        points = [(rate, share.value) for rate, share in zip(found.rates, shares)]
-        name = said["devices"]["one" if each.devices == 1 else "several"].format(
-            count=each.devices, batch=number(each.devices * options.batch_size)
+    for curve in _curves_of_rule(rule, findings):
+        accuracies = [accuracy.scale(100) for accuracy in curve.shares]
+        points = [(rate, accuracy.value) for rate, accuracy in zip(findings.rates, accuracies)]
+        name = texts["devices"]["one" if curve.devices == 1 else "several"].format(
+            count=curve.devices, batch=number(curve.devices * options.batch_size)
         )
-        kind = options.devices.index(each.devices) % KINDS
-        curves.append(Curve(name, points, kind, [share.ends for share in shares]))
+        kind = options.devices.index(curve.devices) % KINDS
+        curves.append(Curve(name, points, kind, [accuracy.ends for accuracy in accuracies]))
     return Chart(
-        said["chart"].format(way=said["ways"][way]),
-        Axis(said["x"], log=True, ticks=found.rates),
-        Axis(said["y"], lowest=0, highest=100),
+        texts["chart"].format(way=texts["ways"][rule]),
+        Axis(texts["x"], log=True, ticks=findings.rates),
+        Axis(texts["y"], lowest=0, highest=100),
         curves,
-        notes=[_best(way, found, said)],
+        notes=[_best_rates_sentence(rule, findings, texts)],
     )
 
 
-def _devices(count: int, said: Dict[str, Any]) -> str:
-    return str(said["device"] if count == 1 else said["several"].format(count=count))
+def _device_count_text(count: int, texts: Dict[str, Any]) -> str:
+    return str(texts["device"] if count == 1 else texts["several"].format(count=count))
 
 
-def _best(way: str, found: RateFindings, said: Dict[str, Any]) -> str:
-    rates = said["and"].join(
-        said["rate"].format(rate=number(each.best), devices=_devices(each.devices, said))
-        for each in _of_way(way, found)
+def _best_rates_sentence(rule: str, findings: RateFindings, texts: Dict[str, Any]) -> str:
+    rates = texts["and"].join(
+        texts["rate"].format(
+            rate=number(curve.best), devices=_device_count_text(curve.devices, texts)
+        )
+        for curve in _curves_of_rule(rule, findings)
     )
-    return str(said["best"].format(way=said["ways"][way], rates=rates))
+    return str(texts["best"].format(way=texts["ways"][rule], rates=rates))
 
 
-def _effect(effect: Effect, said: Dict[str, Any]) -> str:
-    gain = effect.gain.scaled(100)
-    return str(said["effect"].format(
-        devices=_devices(effect.devices, said), rate=number(effect.rate),
-        of=said["ways"][effect.of], beside=said["ways"][effect.beside],
-        gain=gain.value, ends=gain.interval(said, float),
+def _effect_sentence(effect: Effect, texts: Dict[str, Any]) -> str:
+    gain = effect.gain.scale(100)
+    return str(texts["effect"].format(
+        devices=_device_count_text(effect.devices, texts), rate=number(effect.rate),
+        of=texts["ways"][effect.of], beside=texts["ways"][effect.beside],
+        gain=gain.value, ends=gain.format_interval(texts, float),
     ))  # fmt: skip
 
 
-def _table(found: RateFindings, options: LearningRateOptions, said: Dict[str, Any]) -> Table:
+def _curve_table(
+    findings: RateFindings, options: LearningRateOptions, texts: Dict[str, Any]
+) -> Table:
     rows = []
-    for each in found.curves:
-        best = each.shares[found.rates.index(each.best)].scaled(100)
+    for curve in findings.curves:
+        best = curve.shares[findings.rates.index(curve.best)].scale(100)
         rows.append([
-            said["ways"][each.way],
-            str(each.devices),
-            number(each.devices * options.batch_size),
-            number(each.best),
+            texts["ways"][curve.way],
+            str(curve.devices),
+            number(curve.devices * options.batch_size),
+            number(curve.best),
             f"{best.value:.1f} %",
-            best.range("{:.1f}".format),
-            number(each.largest),
+            best.format_range("{:.1f}".format),
+            number(curve.largest),
         ])  # fmt: skip
-    return Table(said["title"], said["heads"], rows, said["note"])
+    return Table(texts["title"], texts["heads"], rows, texts["note"])
 
 
-STUDY = Study(NAME, choose, read, measure)
+STUDY = Study(NAME, parse_options, load_options, measure)

@@ -1,8 +1,8 @@
-"""A learning rate range test: one short training whose rate rises exponentially, step by step.
+"""Learning rate range test: a short training whose learning rate rises exponentially per step.
 
 L. N. Smith, "Cyclical learning rates for training neural networks", 2015, section 3.3, raises it
-linearly over some epochs; fastai's lr_find raises it exponentially over 100 steps, smooths the loss
-and ends where that is 4 times the best, as here.
+linearly over some epochs. fastai's lr_find raises it exponentially over 100 steps, smooths the loss
+and stops once it is 4 times the best, as here.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
 
 LOWEST, HIGHEST = 1e-6, 10.0
-FEWEST = 20  # steps
+MIN_STEPS = 20  # steps
 SMOOTHING = 0.9  # the share of the loss so far, of a step's smoothed loss
-DRAWN = 2.0  # times the first loss is the highest in the picture
-TOO_MUCH = 4.0  # times the best smoothed loss ends the test
+PLOTTED_LOSS_FACTOR = 2.0  # times the first loss is the highest in the picture
+STOP_LOSS_FACTOR = 4.0  # times the best smoothed loss ends the test
 PICTURE, RESULT = "find-lr.svg", "find-lr.json"
 RULE = "a tenth of the rate at which the smoothed loss is smallest"
-FALLEN = 0.95  # of its beginning, at most, is a smallest loss that says something
-BEGINNING = 10  # steps
+MAX_LOSS_RATIO = 0.95  # of its beginning, at most, is a smallest loss that says something
+INITIAL_STEPS = 10  # steps
 # What a run writes or says, and how long and at which rates it trains: of a range test only picture
 # and numbers stay, and its steps and rates are its own.
-OF_RUNS = (
+RUN_OUTPUT_FIELDS = (
     "profile", "export", "confusion", "tensorboard", "checkpoint_every", "keep", "memory"
 )  # fmt: skip
-OF_RATES = (
+SCHEDULE_FIELDS = (
     "epochs", "patience", "lr_schedule", "warmup_epochs", "lr_decay", "lr_decay_epochs", "final_lr"
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class RangeTest(Rates):
+class RangeTestRates(Rates):
     """A rate that grows by the same factor each step, from LOWEST to HIGHEST times ``base_lr``."""
 
     def __call__(self, step: int) -> float:
@@ -58,9 +58,11 @@ class RangeTest(Rates):
 
 
 class RateFinderResult(NamedTuple):
-    """``suggestion``: for --lr. By step: the rates, as for --lr, the losses, and these smoothed.
+    """The result of a range test. By step: the rates as for --lr, the losses, and the smoothed
+    losses.
 
-    ``batch``: images of a step. ``ended``: why before the highest rate, if so.
+    ``suggestion``: for --lr. ``batch``: images of a step. ``ended``: the reason for stopping before
+    the highest rate, or "".
     """
 
     suggestion: float
@@ -71,51 +73,53 @@ class RateFinderResult(NamedTuple):
     ended: str
 
     @property
-    def best(self) -> float:
-        """The rate with the smallest smoothed loss."""
+    def best_rate(self) -> float:
+        """Return the rate with the smallest smoothed loss."""
         return self.rates[self.smoothed.index(min(self.smoothed))]
 
     def to_dict(self) -> Dict[str, Any]:
-        """Plain values."""
-        return {**self._asdict(), "best": self.best}
+        """Return plain values."""
+        return {**self._asdict(), "best": self.best_rate}
 
-    def lines(self) -> List[str]:
-        """For people."""
+    def summary_lines(self) -> List[str]:
+        """Return text lines for the terminal."""
         return [
             f"--lr {self.suggestion:.2g}: {RULE}",
-            f"that is smallest at {self.best:.2g}; the rate rose to {self.rates[-1]:.2g} in "
+            f"that is smallest at {self.best_rate:.2g}; the rate rose to {self.rates[-1]:.2g} in "
             f"{len(self.rates)} steps of {self.batch:,} images{self.ended and '; '}{self.ended}",
         ]
 
-    def picture(self) -> str:
-        """The losses against the rate, as SVG."""
+    def render_svg(self) -> str:
+        """Return a chart of the losses against the rate, as SVG."""
         # what is far above would make all else flat
-        highest = DRAWN * self.smoothed[0]
-        parts = {"smoothed loss": self.smoothed, "loss of a step": self.losses}
-        smooth, each = (
+        highest = PLOTTED_LOSS_FACTOR * self.smoothed[0]
+        losses_by_name = {"smoothed loss": self.smoothed, "loss of a step": self.losses}
+        smooth_curve, step_curve = (
             Curve(name, [(x, min(y, highest)) for x, y in zip(self.rates, values)], kind)
-            for (name, values), kind in zip(parts.items(), (None, 1))
+            for (name, values), kind in zip(losses_by_name.items(), (None, 1))
         )
-        place = next(n for n, rate in enumerate(self.rates) if rate >= self.suggestion)
-        point = (self.suggestion, self.smoothed[place])
-        named = Curve(f"suggestion: {self.suggestion:.2g}", [point], 0, joined=False)
+        index = next(n for n, rate in enumerate(self.rates) if rate >= self.suggestion)
+        suggested_point = (self.suggestion, self.smoothed[index])
+        suggestion_curve = Curve(
+            f"suggestion: {self.suggestion:.2g}", [suggested_point], 0, joined=False
+        )
         chart = Chart(
             "Learning rate range test",
             Axis("learning rate (--lr)", log=True),
             Axis("training loss", lowest=0),
-            [named, smooth, dataclasses.replace(each, joined=False)],
+            [suggestion_curve, smooth_curve, dataclasses.replace(step_curve, joined=False)],
             notes=[
-                *(f"{line[0].upper()}{line[1:]}." for line in self.lines()),
+                *(f"{line[0].upper()}{line[1:]}." for line in self.summary_lines()),
                 f"Losses above {highest:.2g} are drawn there.",
             ],
         )
         return as_svg(chart)
 
 
-class _Enough(Reporter):
-    """Ends the training after so many steps, or when the loss is far above its best.
+class _RangeTestStopper(Reporter):
+    """Stops the training after ``steps`` steps, or when the loss is far above its best.
 
-    At the end of an epoch some losses become known that it is not told.
+    At the end of an epoch, some losses are read without a call of `step_done`.
     """
 
     def __init__(self, steps: int) -> None:
@@ -123,104 +127,116 @@ class _Enough(Reporter):
         self.losses: List[float] = []
 
     def step_done(self, images: int, known: List[StepLoss]) -> None:
-        self.losses += [each.loss for each in known]
-        far = known and _is_far(smoothed(self.losses))
-        if far or (known and known[-1].step >= self.steps):
+        self.losses += [step_loss.loss for step_loss in known]
+        is_far = known and _is_far_above_best(smooth_losses(self.losses))
+        if is_far or (known and known[-1].step >= self.steps):
             raise StopTraining
 
 
-def _is_far(values: Sequence[float]) -> bool:
-    return values[-1] > TOO_MUCH * min(values)
+def _is_far_above_best(values: Sequence[float]) -> bool:
+    return values[-1] > STOP_LOSS_FACTOR * min(values)
 
 
-def smoothed(losses: Sequence[float]) -> List[float]:
-    """Their moving average with exponential weights, without the bias of its beginning."""
-    values, average = [], 0.0
+def smooth_losses(losses: Sequence[float]) -> List[float]:
+    """Return the exponential moving average of the losses, corrected for the bias of its start."""
+    averages, average = [], 0.0
     for count, loss in enumerate(losses, start=1):
         average = SMOOTHING * average + (1 - SMOOTHING) * loss
-        values.append(average / (1 - SMOOTHING**count))
-    return values
+        averages.append(average / (1 - SMOOTHING**count))
+    return averages
 
 
-def suggested(rates: Sequence[float], losses: Sequence[float]) -> Optional[float]:
-    """By RULE, of smoothed losses; None where they do not fall."""
+def suggest_rate(rates: Sequence[float], losses: Sequence[float]) -> Optional[float]:
+    """Return the rate that RULE suggests for smoothed losses, or None if they do not fall."""
     lowest = min(range(len(losses)), key=losses.__getitem__)
-    if lowest < BEGINNING or losses[lowest] > FALLEN * median(losses[:BEGINNING]):
+    if lowest < INITIAL_STEPS or losses[lowest] > MAX_LOSS_RATIO * median(losses[:INITIAL_STEPS]):
         return None
     return rates[lowest] / 10
 
 
 @nd_semantics()
-def find_rate(config: TrainConfig, steps: int) -> RateFinderResult:
-    """Train for so many steps with a rising rate, and else as ``config`` says.
+def find_learning_rate(config: TrainConfig, steps: int) -> RateFinderResult:
+    """Run a learning rate range test of ``steps`` steps with the other settings of ``config``.
 
-    Raises ConfigError for a config with a rate or with settings that are for runs that stay, and
-    for too few steps; RunError where the loss does not fall at any rate. Nothing is written.
+    Raises ConfigError for a config with a rate, for settings that a range test ignores, and for too
+    few steps; RunError if the loss does not fall at any rate. Nothing is written.
     """
     config = TrainConfig.required("find_rate", config)
     if config.lr is not None:
         raise ConfigError(f"--find-lr looks for the learning rate: leave --lr {config.lr:g} out")
-    _refuse_useless(config, steps)
-    if steps < FEWEST:
-        raise ConfigError(f"--find-lr {steps}: give at least {FEWEST} steps, such as 100")
+    _check_settings(config, steps)
+    if steps < MIN_STEPS:
+        raise ConfigError(f"--find-lr {steps}: give at least {MIN_STEPS} steps, such as 100")
     with temporary_folder("find-lr") as folder, limits_explained():
         # a rate of 1, so that what scales it is in the rates that are tried, too
-        asked = config.replace(lr=1.0, out=str(Path(folder, "run")))
-        plan = make_plan(asked)
+        test_config = config.replace(lr=1.0, out=str(Path(folder, "run")))
+        plan = make_plan(test_config)
         scale = plan.rates.base_lr
         plan = dataclasses.replace(
             plan,
-            rates=RangeTest(scale, steps),
+            rates=RangeTestRates(scale, steps),
             # losses are known some steps later
             epochs=math.ceil((steps + 2 * STRIDE) / plan.steps_per_epoch),
         )
-        ended = ""
+        stop_reason = ""
         try:
-            train_plan(plan, None, _Enough(steps))
+            train_plan(plan, None, _RangeTestStopper(steps))
         except StopTraining:
             pass
         except DivergedError as error:
-            ended = str(error)
+            stop_reason = str(error)
         except KeyboardInterrupt as error:
             error.args = ("nothing was written",)
             raise
         lines = read_lines(Path(folder, "run"))
     losses = [line.loss for line in lines if isinstance(line, Step)][:steps]
-    values = smoothed(losses)
-    far = next((n for n in range(1, len(values) + 1) if _is_far(values[:n])), 0)
-    if far:
-        losses, values, ended = losses[:far], values[:far], f"its end was {TOO_MUCH:g} times that"
+    smooth = smooth_losses(losses)
+    far_step = next(
+        (count for count in range(1, len(smooth) + 1) if _is_far_above_best(smooth[:count])), 0
+    )
+    if far_step:
+        losses, smooth, stop_reason = (
+            losses[:far_step],
+            smooth[:far_step],
+            f"its end was {STOP_LOSS_FACTOR:g} times that",
+        )
     rates = [plan.rates(step) / scale for step in range(1, len(losses) + 1)]
-    suggestion = suggested(rates, values) if values else None
+    suggestion = suggest_rate(rates, smooth) if smooth else None
     if suggestion is None:
         raise RunError(
             f"--find-lr {steps}: the loss did not fall at any rate from {LOWEST:g} to {HIGHEST:g}: "
             "try more steps, a larger batch, or another --optimizer"
         )
-    return RateFinderResult(suggestion, rates, losses, values, plan.global_batch_size, ended)
+    return RateFinderResult(suggestion, rates, losses, smooth, plan.global_batch_size, stop_reason)
 
 
-def _refuse_useless(config: TrainConfig, steps: int) -> None:
-    """Raise ConfigError for a setting that changes nothing of a range test."""
+def _check_settings(config: TrainConfig, steps: int) -> None:
+    """Raise ConfigError for a setting that a range test ignores."""
     reasons = {
-        **dict.fromkeys(OF_RUNS, "keeps its picture and its numbers, and nothing of the training"),
-        **dict.fromkeys(OF_RATES, f"raises the rate in each of {steps} steps, whatever else"),
+        **dict.fromkeys(
+            RUN_OUTPUT_FIELDS, "keeps its picture and its numbers, and nothing of the training"
+        ),
+        **dict.fromkeys(
+            SCHEDULE_FIELDS, f"raises the rate in each of {steps} steps, whatever else"
+        ),
     }
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.name in reasons and value != field.default:
-            bare = value is True or value == field.metadata["alone"]
-            shown = "" if bare else f" {value}"
+            is_flag = value is True or value == field.metadata["alone"]
+            value_text = "" if is_flag else f" {value}"
             raise ConfigError(
-                f"--find-lr {steps} {reasons[field.name]}: leave {option_name(field.name)}{shown} "
-                "out, or train with a rate (--lr)"
+                f"--find-lr {steps} {reasons[field.name]}: leave "
+                f"{option_name(field.name)}{value_text} out, or train with a rate (--lr)"
             )
 
 
-def write(found: RateFinderResult, out: Optional[str]) -> Path:
-    """Write the picture and the numbers into ``out``, or a new folder in runs/; which one."""
+def write_finder_result(result: RateFinderResult, out: Optional[str]) -> Path:
+    """Write the picture and the numbers into ``out`` or a new folder in runs/, and return the
+    folder.
+    """
     path = Path(out) if out is not None else make_unused(RUNS / folder_name("find-lr"))
     with folder_for(path):
-        write_text(path / PICTURE, found.picture())
-        write_text(path / RESULT, file_text(found.to_dict()) + "\n")
+        write_text(path / PICTURE, result.render_svg())
+        write_text(path / RESULT, file_text(result.to_dict()) + "\n")
     return path

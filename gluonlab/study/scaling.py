@@ -1,7 +1,7 @@
-"""``study scaling``: strong and weak scaling over devices, stores and splits, and start-up.
+"""``study scaling``: strong and weak scaling over devices, stores and splits, and startup time.
 
-It is the measurement of bench scaling: images/s, and seconds to the end of the first step. Each
-round has processes of its own, and is kept at once. Does not import MXNet.
+It measures images/s and seconds to the end of the first step, as bench scaling does. Each round has
+new processes, and is stored at once. Does not import MXNet.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.bench.harness.confidence_interval import bootstrap, ratio
+from gluonlab.bench.harness.confidence_interval import bootstrap_interval, median_ratio
 from gluonlab.bench.harness.interleaved_rounds import Subject, image_rates
-from gluonlab.bench.harness.interleaved_rounds import measure as measure_rounds
+from gluonlab.bench.harness.interleaved_rounds import measure_subjects as measure_rounds
 from gluonlab.bench.harness.machine_info import cpu_model
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.scaling import (
-    MOST,
+    MAX_COUNT,
     NETWORKS,
     ONE_PROCESS,
     STRONG,
     WEAK,
     ProcessLayout,
     check_network,
-    make_ways,
+    default_batch,
+    make_layouts,
+    make_subjects,
     parse_counts,
-    subjects,
-    usual_batch,
 )
 from gluonlab.bench.splits import (
+    ALLREDUCE_STORE,
     CHANNELS,
+    DEFAULT_MICROBATCHES,
     LAYERS,
-    MICROBATCHES,
     PIPELINES,
-    SUMS,
     run_options,
 )
 from gluonlab.bench.workloads import TASKS
@@ -48,49 +48,49 @@ from gluonlab.study.study import (
     Study,
     StudyReport,
     Table,
-    as_values,
-    ascending,
+    ascending_list_check,
     check_options,
-    difference,
-    middle,
-    one_of,
-    read_words,
-    some_of,
-    together,
-    whole_number,
+    choice_check,
+    choice_list_check,
+    finite_median_estimate,
+    integer_check,
+    merge_rounds,
+    paired_difference,
+    read_translations,
+    series_to_json,
 )
-from gluonlab.study.sweep import InMemory, Sweep
+from gluonlab.study.sweep import MeasurementStore, Sweep
 
 NAME = "scaling"
-NONE, USUAL_SPLITS, QUICK_SPLITS = "none", "layers,channels,1f1b", "layers"
+NONE, DEFAULT_SPLITS, QUICK_SPLITS = "none", "layers,channels,1f1b", "layers"
 SPLITS = (LAYERS, CHANNELS, *PIPELINES)
-DEVICE = "device"  # MXNet's store, which also stands for one device: it calls none
+DEVICE_STORE = "device"  # MXNet's store, which also stands for one device: it calls none
 
 
-def choose(quick: bool, **own: Optional[str]) -> Dict[str, Any]:
-    """The options as plain values. Raises ConfigError and KVStoreError."""
-    usual = {
+def parse_options(quick: bool, **options: Optional[str]) -> Dict[str, Any]:
+    """Return the options of the command as plain values. Raises ConfigError and KVStoreError."""
+    defaults = {
         "network": NETWORKS[0], "devices": "2" if quick else "2,4", "rounds": 5 if quick else 7,
-        "stores": DEVICE if quick else f"{DEVICE},local,ring",
-        "splits": QUICK_SPLITS if quick else USUAL_SPLITS,
+        "stores": DEVICE_STORE if quick else f"{DEVICE_STORE},local,ring",
+        "splits": QUICK_SPLITS if quick else DEFAULT_SPLITS,
     }  # fmt: skip
-    wanted: Dict[str, Any] = {**usual, **given({**own})}
-    network = check_network(wanted["network"])
-    counts = parse_counts("--devices", wanted["devices"])
-    rounds = whole(1, 1000)("--rounds", wanted["rounds"])
-    names = _names(wanted["stores"])
+    values: Dict[str, Any] = {**defaults, **given({**options})}
+    network = check_network(values["network"])
+    counts = parse_counts("--devices", values["devices"])
+    rounds = whole(1, 1000)("--rounds", values["rounds"])
+    names = _parse_names(values["stores"])
     from gluonlab.kvstores import check_kvstore  # MXNet is loaded here, not for --help
 
     for name in names:
         check_kvstore(name)
-    splits = _splits(wanted["splits"])
+    splits = _parse_splits(values["splits"])
     return {"network": network, "devices": sorted({1, *counts}), "stores": names,
             "splits": splits, "kinds": [WEAK, STRONG], "rounds": rounds}  # fmt: skip
 
 
-def _splits(text: str) -> List[str]:
-    """Their names. Raises ConfigError for others."""
-    names = [] if text == NONE else _names(text)
+def _parse_splits(text: str) -> List[str]:
+    """Return the names of splits. Raises ConfigError for unknown ones."""
+    names = [] if text == NONE else _parse_names(text)
     for name in names:
         if name not in SPLITS:
             raise ConfigError(
@@ -99,265 +99,302 @@ def _splits(text: str) -> List[str]:
     return names
 
 
-def _names(text: str) -> List[str]:
-    """Each once."""
-    return list(dict.fromkeys(each.strip() for each in text.split(",")))
+def _parse_names(text: str) -> List[str]:
+    """Return the comma-separated names without duplicates."""
+    return list(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
-def read(options: Mapping[str, Any]) -> Dict[str, Any]:
-    """The options as a folder has them. Raises ValueError for anything else."""
+def load_options(options: Mapping[str, Any]) -> Dict[str, Any]:
+    """Check the options in a study's folder. Raises ValueError for invalid ones."""
     from gluonlab.kvstores import KVSTORES  # MXNet is loaded here, not for --help
 
-    fits = {
-        "network": one_of(NETWORKS), "devices": ascending(whole_number(1, MOST)),
-        "stores": some_of(KVSTORES), "splits": some_of(SPLITS, 0), "kinds": some_of((WEAK, STRONG)),
-        "rounds": whole_number(1, 1000),
-    }  # fmt: skip
-    check_options(options, fits)
+    checks = {
+        "network": choice_check(NETWORKS),
+        "devices": ascending_list_check(integer_check(1, MAX_COUNT)),
+        "stores": choice_list_check(KVSTORES),
+        "splits": choice_list_check(SPLITS, 0),
+        "kinds": choice_list_check((WEAK, STRONG)),
+        "rounds": integer_check(1, 1000),
+    }
+    check_options(options, checks)
     return {**options}
 
 
 # --- measurements
 
 
-def measure(options: Mapping[str, Any], store: InMemory) -> Findings:
-    """Measure all rounds, and find the answer."""
+def measure(options: Mapping[str, Any], store: MeasurementStore) -> Findings:
+    """Measure all rounds, and return the findings."""
     point = {name: options[name] for name in ("network", "devices", "stores", "splits", "kinds")}
-    with Sweep(store, one_round, shown=False) as sweep:
-        [found] = sweep.run([point], range(options["rounds"]))
-    series = together(found)
-    if not any(one.values for one in series):
+    with Sweep(store, measure_round, show_progress=False) as sweep:
+        [rounds] = sweep.run([point], range(options["rounds"]))
+    series = merge_rounds(rounds)
+    if not any(item.values for item in series):
         raise RunError(f"nothing could be measured: {series[0].reason}")
-    return Findings(as_values(series), lambda language: report(series, options, language))
+    return Findings(
+        series_to_json(series), lambda language: build_report(series, options, language)
+    )
 
 
 class ScalingCase(NamedTuple):
-    """A way of `gluonlab.bench.scaling`, and ``how`` its process's devices share the work.
+    """A measurement of the study: a process layout, and the store or split of its devices.
 
-    ``how``: the store that sums their gradients, or one of SPLITS, which spreads one copy of the
-    network over them.
+    ``store_or_split``: the kvstore that sums gradients, or one of SPLITS, which spreads one copy of
+    the network over the devices.
     """
 
-    how: str
+    store_or_split: str
     kind: str
-    way: ProcessLayout
+    layout: ProcessLayout
 
     @property
     def name(self) -> str:
-        """Of its series of images/s."""
-        return f"{self.kind} {self.how} {self.way.devices}"
+        """Return the name of the series of images/s."""
+        return f"{self.kind} {self.store_or_split} {self.layout.devices}"
 
 
-def cases(options: Mapping[str, Any]) -> List[ScalingCase]:
-    """One device once for each kind, then each store and each split with several."""
-    ways = hows(options)
+def list_cases(options: Mapping[str, Any]) -> List[ScalingCase]:
+    """Return one device once for each kind, then each store and each split with several devices."""
+    names = stores_and_splits(options)
     return [
-        ScalingCase(how, kind, way)
+        ScalingCase(name, kind, layout)
         for kind in options["kinds"]
-        for way in make_ways(options["network"], kind, [1], options["devices"], [])
-        for how in ways
-        if way.backend == ONE_PROCESS and (way.devices > 1 or how == ways[0])
+        for layout in make_layouts(options["network"], kind, [1], options["devices"], [])
+        for name in names
+        if layout.backend == ONE_PROCESS and (layout.devices > 1 or name == names[0])
     ]
 
 
-def hows(options: Mapping[str, Any]) -> List[str]:
-    """The stores, of which there is one at least, and the splits."""
+def stores_and_splits(options: Mapping[str, Any]) -> List[str]:
+    """Return the stores, at least one, and the splits."""
     return [*options["stores"], *options["splits"]]
 
 
-def one_round(settings: Mapping[str, Any], number: int) -> Dict[str, Any]:
-    """Images/s of every case, and its start: one round of bench's measurement."""
-    wanted = cases(settings)
-    found = measure_rounds([_subject(case, settings["network"]) for case in wanted], rounds=1)
-    series = image_rates(found)
+def measure_round(settings: Mapping[str, Any], round: int) -> Dict[str, Any]:
+    """Measure images/s and start of every case, in one round of bench's measurement."""
+    cases = list_cases(settings)
+    measurements = measure_rounds(
+        [_make_subject(case, settings["network"]) for case in cases], rounds=1
+    )
+    series = image_rates(measurements)
     starts = (
-        Series(f"start {one.name}", one.name, "s", tuple(each.starts) if one.values else (),
-               one.reason)
-        for one, each in zip(series, found)
-    )  # fmt: skip
-    return as_values([*series, *starts])
+        Series(
+            f"start {item.name}",
+            item.name,
+            "s",
+            tuple(measurement.starts) if item.values else (),
+            item.reason,
+        )
+        for item, measurement in zip(series, measurements)
+    )
+    return series_to_json([*series, *starts])
 
 
-def _subject(case: ScalingCase, network: str) -> Subject:
-    [subject] = subjects(network, [case.way])
-    if case.how in SPLITS:
-        options = {**subject.options, "split": run_options(case.how, MICROBATCHES), "kvstore": SUMS}
+def _make_subject(case: ScalingCase, network: str) -> Subject:
+    [subject] = make_subjects(network, [case.layout])
+    if case.store_or_split in SPLITS:
+        options = {
+            **subject.options,
+            "split": run_options(case.store_or_split, DEFAULT_MICROBATCHES),
+            "kvstore": ALLREDUCE_STORE,
+        }
     else:
-        options = {**subject.options, "kvstore": case.how}
+        options = {**subject.options, "kvstore": case.store_or_split}
     name = case.name.replace(" ", "-")  # of a file, too
     return replace(subject, name=name, label=name, options=options)
 
 
-def kinds_of(wanted: List[ScalingCase]) -> Iterator[str]:
-    """Weak before strong."""
-    yield from sorted({case.kind for case in wanted}, key=lambda kind: kind != WEAK)
+def list_kinds(cases: List[ScalingCase]) -> Iterator[str]:
+    """Return the kinds of scaling of these cases, weak before strong."""
+    yield from sorted({case.kind for case in cases}, key=lambda kind: kind != WEAK)
 
 
 # --- the report
 
 
-def report(series: Sequence[Series], options: Mapping[str, Any], language: str) -> StudyReport:
-    """What the study says of the series of all rounds; ``options`` are the study's."""
-    return _ScalingReport(series, options, read_words(NAME, language)).report(language)
+def build_report(
+    series: Sequence[Series], options: Mapping[str, Any], language: str
+) -> StudyReport:
+    """Return the study's report for the series of all rounds; ``options`` are the study's."""
+    return _ScalingReport(series, options, read_translations(NAME, language)).build(language)
 
 
 class _ScalingReport:
+    """Builder of the report."""
+
     def __init__(
-        self, series: Sequence[Series], options: Mapping[str, Any], said: Dict[str, Any]
+        self, series: Sequence[Series], options: Mapping[str, Any], texts: Dict[str, Any]
     ) -> None:
-        self.found = {one.name: one for one in series}
-        self.options, self.said, self.cases = options, said, cases(options)
-        self.there = [case for case in self.cases if self._values(case)]
-        batch = usual_batch(options["network"])
-        self.fill = {**options, "network": TASKS[options["network"]].title, "batch": batch,
+        self.series = {item.name: item for item in series}
+        self.options, self.texts, self.cases = options, texts, list_cases(options)
+        self.measured_cases = [case for case in self.cases if self._values(case)]
+        batch = default_batch(options["network"])
+        self.values = {**options, "network": TASKS[options["network"]].title, "batch": batch,
                      "both": 2 * batch, "most": options["devices"][-1],
-                     "microbatches": MICROBATCHES}  # fmt: skip
+                     "microbatches": DEFAULT_MICROBATCHES}  # fmt: skip
 
-    def _values(self, case: ScalingCase, what: str = "") -> Tuple[float, ...]:
-        return self.found[f"{what}{case.name.replace(' ', '-')}"].values
+    def _values(self, case: ScalingCase, prefix: str = "") -> Tuple[float, ...]:
+        return self.series[f"{prefix}{case.name.replace(' ', '-')}"].values
 
-    def _named(self, how: str) -> str:
-        return str(self.said["split"].format(name=how)) if how in SPLITS else how
-
-    def _alone(self, kind: str) -> Optional[ScalingCase]:
-        found = (case for case in self.there if case.kind == kind and case.way.devices == 1)
-        return next(found, None)
-
-    def speedup(self, case: ScalingCase) -> Optional[IntervalEstimate]:
-        """Of its images/s over those of one device in the same round."""
-        alone = self._alone(case.kind)
-        if alone is None:
-            return None
-        both = [self._values(case), self._values(alone)]
-        return IntervalEstimate(
-            ratio(*both), bootstrap(both, lambda drawn: ratio(drawn[0], drawn[1]), paired=True)
+    def _sharing_label(self, store_or_split: str) -> str:
+        return (
+            str(self.texts["split"].format(name=store_or_split))
+            if store_or_split in SPLITS
+            else store_or_split
         )
 
-    def report(self, language: str) -> StudyReport:
-        charts = {kind: self._chart(kind) for kind in kinds_of(self.there)}
-        if self.there:
+    def _single_device_case(self, kind: str) -> Optional[ScalingCase]:
+        matches = (
+            case for case in self.measured_cases if case.kind == kind and case.layout.devices == 1
+        )
+        return next(matches, None)
+
+    def estimate_speedup(self, case: ScalingCase) -> Optional[IntervalEstimate]:
+        """Return the images/s of a case over those of one device in the same round."""
+        single = self._single_device_case(case.kind)
+        if single is None:
+            return None
+        rates = [self._values(case), self._values(single)]
+        return IntervalEstimate(
+            median_ratio(*rates),
+            bootstrap_interval(
+                rates, lambda groups: median_ratio(groups[0], groups[1]), paired=True
+            ),
+        )
+
+    def build(self, language: str) -> StudyReport:
+        charts = {kind: self._speedup_chart(kind) for kind in list_kinds(self.measured_cases)}
+        if self.measured_cases:
             charts["start"] = self._start_chart()
-        named = self.said["settings"]
+        setting_names = self.texts["settings"]
         settings = {
-            named["devices"]: ", ".join(map(str, self.options["devices"])),
-            named["rounds"]: str(self.options["rounds"]),
-            named["machine"]: cpu_model(),
+            setting_names["devices"]: ", ".join(map(str, self.options["devices"])),
+            setting_names["rounds"]: str(self.options["rounds"]),
+            setting_names["machine"]: cpu_model(),
         }
         return StudyReport(
-            self.said["title"].format(**self.fill), self._sentences(), charts, self._tables(),
-            [self.said["method"].format(**self.fill)], settings, language,
+            self.texts["title"].format(**self.values), self._write_sentences(), charts,
+            self._build_tables(), [self.texts["method"].format(**self.values)], settings,
+            language,
         )  # fmt: skip
 
-    def _chart(self, kind: str) -> Chart:
+    def _speedup_chart(self, kind: str) -> Chart:
         devices, curves = self.options["devices"], []
-        for place, how in enumerate(hows(self.options)):
-            own = [
-                (case.way.devices, speed)
-                for case in self.there
-                if case.kind == kind and (case.how == how or case.way.devices == 1)
-                for speed in [self.speedup(case)]
-                if speed is not None
+        for index, name in enumerate(stores_and_splits(self.options)):
+            speedups = [
+                (case.layout.devices, estimate)
+                for case in self.measured_cases
+                if case.kind == kind and (case.store_or_split == name or case.layout.devices == 1)
+                for estimate in [self.estimate_speedup(case)]
+                if estimate is not None
             ]
-            points = [(float(count), speed.value) for count, speed in own]
+            points = [(float(count), estimate.value) for count, estimate in speedups]
             if points:
                 curves.append(
-                    Curve(self._named(how), points, place % KINDS, [each.ends for _, each in own])
+                    Curve(
+                        self._sharing_label(name),
+                        points,
+                        index % KINDS,
+                        [speedup.ends for _, speedup in speedups],
+                    )
                 )
-        curves.append(Curve(self.said["ideal"], [(n, n) for n in devices], None, dashed=True))
+        curves.append(Curve(self.texts["ideal"], [(n, n) for n in devices], None, dashed=True))
         return Chart(
-            self.said["charts"][kind], Axis(self.said["x"], log=True, ticks=devices),
-            Axis(self.said["y"], log=True, ticks=devices, lowest=0.5), curves,
-            notes=[self.said["kinds"][kind].format(**self.fill), *self._cores()],
+            self.texts["charts"][kind], Axis(self.texts["x"], log=True, ticks=devices),
+            Axis(self.texts["y"], log=True, ticks=devices, lowest=0.5), curves,
+            notes=[self.texts["kinds"][kind].format(**self.values), *self._core_limit_notes()],
         )  # fmt: skip
 
-    def _cores(self) -> List[str]:
-        most, here = self.options["devices"][-1], resources.available_cores()
-        return [self.said["cores"].format(count=most, here=here)] if most > here else []
+    def _core_limit_notes(self) -> List[str]:
+        devices, cores = self.options["devices"][-1], resources.available_cores()
+        return [self.texts["cores"].format(count=devices, here=cores)] if devices > cores else []
 
-    def _starts(self) -> List[Tuple[ScalingCase, IntervalEstimate]]:
-        kind = next(kinds_of(self.there))
-        own = [case for case in self.there if case.kind == kind]
-        return [(case, _median(self._values(case, "start "))) for case in own]
+    def _start_times(self) -> List[Tuple[ScalingCase, IntervalEstimate]]:
+        kind = next(list_kinds(self.measured_cases))
+        cases = [case for case in self.measured_cases if case.kind == kind]
+        return [(case, finite_median_estimate(self._values(case, "start "))) for case in cases]
 
     def _start_chart(self) -> Chart:
-        first = hows(self.options)[0]
-        own = [(case, start) for case, start in self._starts() if case.how == first]
-        points = [(float(case.way.devices), start.value) for case, start in own]
-        curve = Curve(self.said["start"], points, 0, [start.ends for _, start in own])
-        across = Axis(self.said["x"], log=True, ticks=self.options["devices"])
-        return Chart(self.said["charts"]["start"], across, Axis(self.said["s"], lowest=0), [curve])
-
-    def _sentences(self) -> List[str]:
-        lines = []
-        for case in self.there:
-            speed = self.speedup(case)
-            if case.way.devices == self.options["devices"][-1] and speed is not None:
-                kind = self.said["kinds"][case.kind].format(**self.fill)
-                lines.append(self.said["told"].format(
-                    how=self._named(case.how), kind=kind,
-                    count=case.way.devices, times=f"{speed.value:.2f}",
-                    ends=speed.interval(self.said, _rounded),
-                ))  # fmt: skip
-        first = hows(self.options)[0]
-        own = [case for case in self.there if case.how == first]
-        own = [case for case in own if case.kind == own[0].kind]
-        if len(own) > 1:
-            begin, last = (self._values(case, "start ") for case in (own[0], own[-1]))
-            more = difference(last, begin)
-            lines.append(self.said["begins"].format(
-                first=f"{median(begin):.2f}", last=f"{median(last):.2f}",
-                count=own[-1].way.devices, more=_rounded(more.value),
-                ends=more.interval(self.said, _rounded),
-            ))  # fmt: skip
-        lines += self._cores()
-        lines += [
-            self.said["missing"].format(name=one.name, reason=one.reason)
-            for one in self.found.values()
-            if one.reason and not one.name.startswith("start ")
+        first_name = stores_and_splits(self.options)[0]
+        starts = [
+            (case, start)
+            for case, start in self._start_times()
+            if case.store_or_split == first_name
         ]
-        return lines
+        points = [(float(case.layout.devices), start.value) for case, start in starts]
+        curve = Curve(self.texts["start"], points, 0, [start.ends for _, start in starts])
+        x_axis = Axis(self.texts["x"], log=True, ticks=self.options["devices"])
+        return Chart(
+            self.texts["charts"]["start"], x_axis, Axis(self.texts["s"], lowest=0), [curve]
+        )
 
-    def _tables(self) -> List[Table]:
-        rows = [self._row(case) for case in self.there]
+    def _write_sentences(self) -> List[str]:
+        sentences = []
+        for case in self.measured_cases:
+            speedup = self.estimate_speedup(case)
+            if case.layout.devices == self.options["devices"][-1] and speedup is not None:
+                kind = self.texts["kinds"][case.kind].format(**self.values)
+                sentences.append(self.texts["told"].format(
+                    how=self._sharing_label(case.store_or_split), kind=kind,
+                    count=case.layout.devices, times=f"{speedup.value:.2f}",
+                    ends=speedup.format_interval(self.texts, _round_to_hundredths),
+                ))  # fmt: skip
+        first_name = stores_and_splits(self.options)[0]
+        cases = [case for case in self.measured_cases if case.store_or_split == first_name]
+        cases = [case for case in cases if case.kind == cases[0].kind]
+        if len(cases) > 1:
+            first_starts, last_starts = (
+                self._values(case, "start ") for case in (cases[0], cases[-1])
+            )
+            delay = paired_difference(last_starts, first_starts)
+            sentences.append(self.texts["begins"].format(
+                first=f"{median(first_starts):.2f}", last=f"{median(last_starts):.2f}",
+                count=cases[-1].layout.devices, more=_round_to_hundredths(delay.value),
+                ends=delay.format_interval(self.texts, _round_to_hundredths),
+            ))  # fmt: skip
+        sentences += self._core_limit_notes()
+        sentences += [
+            self.texts["missing"].format(name=item.name, reason=item.reason)
+            for item in self.series.values()
+            if item.reason and not item.name.startswith("start ")
+        ]
+        return sentences
+
+    def _build_tables(self) -> List[Table]:
+        rows = [self._speedup_row(case) for case in self.measured_cases]
         starts = [
             [
-                self._named(case.how),
-                number(case.way.devices),
+                self._sharing_label(case.store_or_split),
+                number(case.layout.devices),
                 f"{start.value:.2f}",
-                start.range("{:.2f}".format),
+                start.format_range("{:.2f}".format),
             ]
-            for case, start in (self._starts() if self.there else [])
+            for case, start in (self._start_times() if self.measured_cases else [])
         ]
-        title = self.said["title"].format(**self.fill)
+        title = self.texts["title"].format(**self.values)
         return [
-            Table(title, self.said["heads"], rows),
-            Table(self.said["charts"]["start"], self.said["heads-start"], starts),
+            Table(title, self.texts["heads"], rows),
+            Table(self.texts["charts"]["start"], self.texts["heads-start"], starts),
         ]
 
-    def _row(self, case: ScalingCase) -> List[str]:
-        speed, way = self.speedup(case), case.way
-        shown = ["", "", ""]
-        if speed is not None:
-            shown = [
-                f"{speed.value:.2f}",
-                speed.range("{:.2f}".format),
-                f"{speed.value / way.devices:.0%}",
+    def _speedup_row(self, case: ScalingCase) -> List[str]:
+        speedup, layout = self.estimate_speedup(case), case.layout
+        cells = ["", "", ""]
+        if speedup is not None:
+            cells = [
+                f"{speedup.value:.2f}",
+                speedup.format_range("{:.2f}".format),
+                f"{speedup.value / layout.devices:.0%}",
             ]
         return [
-            self._named(case.how), case.kind, number(way.devices), number(way.global_batch_size),
-            f"{median(self._values(case)):,.0f}", *shown,
+            self._sharing_label(case.store_or_split), case.kind, number(layout.devices),
+            number(layout.global_batch_size), f"{median(self._values(case)):,.0f}", *cells,
         ]  # fmt: skip
 
 
-def _median(values: Sequence[float]) -> IntervalEstimate:
-    found = middle(values)
-    assert found is not None  # times are finite
-    return found
-
-
-def _rounded(value: float) -> float:
-    """To hundredths, and never -0."""
+def _round_to_hundredths(value: float) -> float:
+    """Round to hundredths, and return 0 instead of -0."""
     return round(value, 2) + 0.0
 
 
-STUDY = Study(NAME, choose, read, measure)
+STUDY = Study(NAME, parse_options, load_options, measure)

@@ -1,4 +1,4 @@
-"""Trainings of a study: they are looked at in between, and end when they have shown enough."""
+"""Trainings of a study: they are evaluated at some steps, and stop once the answer is known."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ from gluonlab.training.loop import train
 from gluonlab.training.plan import Plan
 from gluonlab.training.reporter import Reporter
 
-EVALUATED = 512  # images at a time, whatever the training's batches are
+EVAL_BATCH_SIZE = 512  # images, for any batch size of the training
 
-read_dataset = lru_cache(maxsize=1)(load_dataset)  # once for all trials of a panel
+read_dataset = lru_cache(maxsize=1)(load_dataset)  # one data set for all trainings of a panel
 
 
-class Look(NamedTuple):
-    """After so many ``steps``, which took so many ``seconds``, but for the first and all looks.
+class AccuracyLook(NamedTuple):
+    """An evaluation after ``steps``, which took ``seconds`` without the first step and evaluations.
 
-    ``test``: the share of test images that the network gets right; ``train``: of the training
-    images, where that was asked for.
+    ``test``: accuracy on the test images; ``train``: on the training images, if requested.
     """
 
     steps: int
@@ -44,49 +43,54 @@ class Look(NamedTuple):
 
 
 class StopTraining(Exception):
-    """The training has shown what it was for."""
+    """Raised to stop a training that has shown what it was for."""
 
 
 class AccuracyProbe:
-    """Looks after the steps ``marks``, in ascending order, and ends the training after the last.
+    """Evaluates a training after the steps ``eval_steps``, and stops it after the last of them.
 
-    Also as soon as ``target`` of the test images are right, where no step of ``thorough`` is left;
-    after these it looks at the training images, too. ``reached``: the steps of the first look that
-    had the target.
+    The training also stops once the test accuracy is ``target`` or more and no step of
+    ``train_eval_steps`` is left. At these steps the training images are evaluated as well.
+    ``reached``: the steps of the first evaluation that had the target.
     """
 
-    def __init__(self, marks: Sequence[int], target: float, thorough: Sequence[int] = ()) -> None:
-        self.thorough = frozenset(thorough)
-        self.marks = sorted({*marks, *thorough})
-        self.target, self.looks = target, cast(List[Look], [])
+    def __init__(
+        self, eval_steps: Sequence[int], target: float, train_eval_steps: Sequence[int] = ()
+    ) -> None:
+        self.train_eval_steps = frozenset(train_eval_steps)
+        self.eval_steps = sorted({*eval_steps, *train_eval_steps})
+        self.target, self.looks = target, cast(List[AccuracyLook], [])
         self.reached: Optional[int] = None
-        self._steps, self._seconds, self._began = 0, 0.0, 0.0
+        self._steps, self._seconds, self._started = 0, 0.0, 0.0
 
-    def after_step(self, score: Callable[[bool], Score]) -> None:
-        """A step is queued; ``score`` evaluates on the test images, or with True on the others."""
+    def after_step(self, evaluate: Callable[[bool], Score]) -> None:
+        """Evaluate if a look is due at this step, which has been queued.
+
+        ``score`` evaluates the test images, or with True the training images.
+        """
         self._steps += 1
-        if self._steps == 1:  # everything is bound and tuned in it
+        if self._steps == 1:  # not timed, since graphs are bound and tuned in it
             nd.waitall()
-            self._began = time.perf_counter()
-        if self._steps not in self.marks:
+            self._started = time.perf_counter()
+        if self._steps not in self.eval_steps:
             return
         nd.waitall()
-        self._seconds += time.perf_counter() - self._began
-        test = score(False).accuracy
-        trained = score(True).accuracy if self._steps in self.thorough else None
-        self.looks.append(Look(self._steps, self._seconds, test, trained))
-        if self.reached is None and test >= self.target:
+        self._seconds += time.perf_counter() - self._started
+        test_accuracy = evaluate(False).accuracy
+        train_accuracy = evaluate(True).accuracy if self._steps in self.train_eval_steps else None
+        self.looks.append(AccuracyLook(self._steps, self._seconds, test_accuracy, train_accuracy))
+        if self.reached is None and test_accuracy >= self.target:
             self.reached = self._steps
-        last = self.marks[-1]
+        last = self.eval_steps[-1]
         if self.reached is not None:
-            last = max([self._steps, *self.thorough])
+            last = max([self._steps, *self.train_eval_steps])
         if self._steps >= last:
             raise StopTraining
-        self._began = time.perf_counter()
+        self._started = time.perf_counter()
 
 
-class _Watched(DataParallel):
-    """Data parallelism with a `AccuracyProbe`."""
+class _ProbedDataParallel(DataParallel):
+    """Data parallelism that calls an `AccuracyProbe` after each step."""
 
     def __init__(
         self,
@@ -95,69 +99,71 @@ class _Watched(DataParallel):
         plan: Any,
         group: Group = ALONE,
         *,
-        watch: AccuracyProbe,
+        probe: AccuracyProbe,
     ) -> None:
         super().__init__(make_net, loss, plan, group)
-        self._watch, self._run_plan = watch, plan
+        self._probe, self._run_plan = probe, plan
 
     def step(self, batch: Batch, around: Optional[Around] = None) -> List[nd.NDArray]:
-        """As `DataParallel.step`, after which the watch looks."""
         losses = super().step(batch, around)
-        self._watch.after_step(self._score)
+        self._probe.after_step(self._score)
         return losses
 
-    def _score(self, of_training: bool) -> Score:
+    def _score(self, on_training_images: bool) -> Score:
         self.settle_statistics()
         plan: Plan = self._run_plan
         dataset = plan.dataset
-        if of_training:
+        if on_training_images:
             dataset = dataclasses.replace(dataset, test=dataset.train)
-        seen = dataclasses.replace(plan, dataset=dataset, global_batch_size=EVALUATED)
-        batches = evaluation_loader(seen, self.inputs)
+        evaluation_plan = dataclasses.replace(
+            plan, dataset=dataset, global_batch_size=EVAL_BATCH_SIZE
+        )
+        batches = evaluation_loader(evaluation_plan, self.inputs)
         return evaluate(self, batches, len(dataset.classes), group=plan.group)
 
 
-def watched(
-    config: TrainConfig, watch: AccuracyProbe, dataset: Optional[Dataset] = None
+def train_with_probe(
+    config: TrainConfig, probe: AccuracyProbe, dataset: Optional[Dataset] = None
 ) -> Dict[str, Any]:
-    """Train until ``watch`` has seen enough; its looks and what it found, as plain values.
+    """Train until ``probe`` stops it, and return its looks as plain values. Nothing is written.
 
-    ``diverged``: whether the loss went beyond recovery before. Nothing is written.
+    ``diverged``: whether the loss became NaN or infinite before.
     """
     diverged = False
     with temporary_folder("study") as folder:
-        here = config.replace(out=str(Path(folder, "run")))
+        own_config = config.replace(out=str(Path(folder, "run")))
         try:
-            strategy = partial(_Watched, watch=watch)
-            train(here, cast(Any, strategy), Reporter(), dataset or read_dataset(config.dataset))
+            strategy = partial(_ProbedDataParallel, probe=probe)
+            train(
+                own_config, cast(Any, strategy), Reporter(), dataset or read_dataset(config.dataset)
+            )
         except StopTraining:
             pass
         except DivergedError:
             diverged = True
-    looks = [list(look) for look in watch.looks]
-    return {"reached": watch.reached, "diverged": diverged, "looks": looks}
+    looks = [list(look) for look in probe.looks]
+    return {"reached": probe.reached, "diverged": diverged, "looks": looks}
 
 
-def devices_of(count: int) -> Dict[str, Any]:
-    """The settings of a TrainConfig for ``count`` GPUs, or CPU devices that stand in for them.
-
-    Every CPU device has one thread, else a single one would already use all cores.
+def device_settings(count: int) -> Dict[str, Any]:
+    """Return the settings of a TrainConfig for ``count`` GPUs, or CPU devices if there is
+    no GPU.
     """
     if gpu_count():
         return {"gpus": count}
     return {"devices": f"cpu*{count}", "threads": 1}
 
 
-def warn_of_stand_ins() -> None:
-    """Warn, once for all trainings, where there is no GPU."""
+def warn_cpu_fallback() -> None:
+    """Warn if there is no GPU, once for all trainings."""
     if not gpu_count():
         warn("no GPU on this machine: CPU devices stand in for GPUs")
 
 
-def growing(last: int, factor: float) -> List[int]:
-    """Whole numbers from 1 to ``last``, each about ``factor`` times the one before."""
-    marks, mark = [], 1.0
-    while round(mark) < last:
-        marks.append(round(mark))
-        mark = max(mark * factor, round(mark) + 1.0)
-    return [*marks, last]
+def log_spaced_steps(last: int, factor: float) -> List[int]:
+    """Return whole numbers from 1 to ``last``, each about ``factor`` times the previous one."""
+    steps, next_step = [], 1.0
+    while round(next_step) < last:
+        steps.append(round(next_step))
+        next_step = max(next_step * factor, round(next_step) + 1.0)
+    return [*steps, last]

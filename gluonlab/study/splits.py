@@ -1,6 +1,6 @@
-"""``study splits``: one network under every split: time, bytes and memory.
+"""``study splits``: time, bytes and memory of one network under every split.
 
-It is the measurement of bench splits, with each round kept.
+It is the measurement of bench splits, with each round stored.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import re
 from statistics import median
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from gluonlab.bench import splits as _names
+from gluonlab.bench import splits as bench_splits
 from gluonlab.bench.harness.machine_info import cpu_model
 from gluonlab.bench.harness.measurement_command import cpu_devices
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.splits import MB, SplitRow, in_megabytes, make_rows
+from gluonlab.bench.splits import MB, SplitRow, format_megabytes, make_rows
 from gluonlab.bench.workloads import Task
 from gluonlab.config.command_line import given
 from gluonlab.config.option_types import whole
@@ -24,178 +24,196 @@ from gluonlab.study.study import (
     Study,
     StudyReport,
     Table,
-    as_values,
     check_options,
-    middle,
-    one_of,
-    read_words,
-    together,
-    whole_number,
+    choice_check,
+    finite_median_estimate,
+    integer_check,
+    merge_rounds,
+    read_translations,
+    series_to_json,
 )
-from gluonlab.study.sweep import InMemory, Sweep
+from gluonlab.study.sweep import MeasurementStore, Sweep
 
 NAME = "splits"
-_CUT = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*")
-MOST_DEVICES = 8  # that the links have, on which transfers are priced
+_CUT_PATTERN = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*")
+MAX_DEVICES = 8  # that the links have, on which transfers are priced
 
 
-def choose(quick: bool, **own: Optional[str]) -> Dict[str, Any]:
-    """The options as plain values. Raises ConfigError.
+def parse_options(quick: bool, **options: Optional[str]) -> Dict[str, Any]:
+    """Return the options of the command as plain values. Raises ConfigError.
 
-    ``cuts``: where pipelines are cut, once: in each round it could be elsewhere.
+    ``cuts``: where pipelines are cut. They are chosen once, since they could differ between rounds.
     """
-    usual = {
-        "network": "lenet" if quick else "resnet18", "devices": _names.DEVICES,
-        "microbatches": str(_names.MICROBATCHES), "rounds": 5 if quick else _names.ROUNDS,
-    }  # fmt: skip
-    wanted: Dict[str, Any] = {**usual, **given({**own})}
-    task = _names.check_network(wanted["network"])
-    devices = whole(2, MOST_DEVICES)("--devices", wanted["devices"])
-    microbatches = _names.check_microbatches(wanted["microbatches"], task)
-    rounds = whole(1, 1000)("--rounds", wanted["rounds"])
-    from gluonlab.bench.measure_splits import cuts_of  # MXNet is loaded here, not for --help
+    defaults = {
+        "network": "lenet" if quick else "resnet18",
+        "devices": bench_splits.DEFAULT_DEVICES,
+        "microbatches": str(bench_splits.DEFAULT_MICROBATCHES),
+        "rounds": 5 if quick else bench_splits.ROUNDS,
+    }
+    values: Dict[str, Any] = {**defaults, **given({**options})}
+    task = bench_splits.check_network(values["network"])
+    devices = whole(2, MAX_DEVICES)("--devices", values["devices"])
+    microbatches = bench_splits.check_microbatches(values["microbatches"], task)
+    rounds = whole(1, 1000)("--rounds", values["rounds"])
+    from gluonlab.bench.measure_splits import choose_cuts  # MXNet is loaded here, not for --help
 
-    cuts = cuts_of(task, cpu_devices(devices), devices, microbatches)
-    return {"network": wanted["network"], "devices": devices, "microbatches": microbatches,
+    cuts = choose_cuts(task, cpu_devices(devices), devices, microbatches)
+    return {"network": values["network"], "devices": devices, "microbatches": microbatches,
             "rounds": rounds, "cuts": cuts}  # fmt: skip
 
 
-def read(options: Mapping[str, Any]) -> Dict[str, Any]:
-    """The options as a folder has them. Raises ValueError for anything else."""
-    task = _names.TASKS.get(str(options.get("network")))
+def load_options(options: Mapping[str, Any]) -> Dict[str, Any]:
+    """Check the options in a study's folder. Raises ValueError for invalid ones."""
+    task = bench_splits.TASKS.get(str(options.get("network")))
     if task is None:
         raise ValueError("network")
-    fits = {
-        "network": one_of(_names.TASKS), "devices": whole_number(2, MOST_DEVICES),
-        "microbatches": whole_number(1, task.global_batch_size), "rounds": whole_number(1, 1000),
-        "cuts": _are_cuts,
+    checks = {
+        "network": choice_check(bench_splits.TASKS), "devices": integer_check(2, MAX_DEVICES),
+        "microbatches": integer_check(1, task.global_batch_size), "rounds": integer_check(1, 1000),
+        "cuts": _is_cut_mapping,
     }  # fmt: skip
-    check_options(options, fits)
+    check_options(options, checks)
     return {**options}
 
 
-def _are_cuts(value: Any) -> bool:
-    """The layers with which stages begin, by a pipeline's name: ``{"1f1b": "2,5"}``."""
+def _is_cut_mapping(value: Any) -> bool:
+    """Return whether the value maps pipelines to the first layers of stages, as ``{"1f1b":
+    "2,5"}``.
+    """
     return isinstance(value, dict) and all(
-        name in _names.CUT_APART and isinstance(cut, str) and bool(_CUT.fullmatch(cut))
+        name in bench_splits.SEPARATELY_CUT
+        and isinstance(cut, str)
+        and bool(_CUT_PATTERN.fullmatch(cut))
         for name, cut in value.items()
     )
 
 
-def measure(options: Mapping[str, Any], store: InMemory) -> Findings:
-    """Measure all rounds, and find the answer."""
-    from gluonlab.bench.measure_splits import splits  # MXNet is loaded here, not for --help
+def measure(options: Mapping[str, Any], store: MeasurementStore) -> Findings:
+    """Measure all rounds, and return the findings."""
+    from gluonlab.bench.measure_splits import measure_splits  # MXNet is loaded here, not for --help
 
-    task = _names.TASKS[options["network"]]
+    task = bench_splits.TASKS[options["network"]]
 
-    def one_round(settings: Mapping[str, Any], number: int) -> Dict[str, Any]:
-        on = cpu_devices(settings["devices"])
-        size = settings["devices"], settings["microbatches"]
-        return as_values(splits(task, on, *size, rounds=1, cuts=settings["cuts"]))
+    def measure_round(settings: Mapping[str, Any], round: int) -> Dict[str, Any]:
+        devices = cpu_devices(settings["devices"])
+        counts = settings["devices"], settings["microbatches"]
+        return series_to_json(
+            measure_splits(task, devices, *counts, rounds=1, cuts=settings["cuts"])
+        )
 
     point = {name: options[name] for name in ("network", "devices", "microbatches", "cuts")}
-    with Sweep(store, one_round, shown=False) as sweep:
-        [found] = sweep.run([point], range(options["rounds"]))
-    series = together(found)
-    return Findings(as_values(series), lambda language: report(series, task, options, language))
+    with Sweep(store, measure_round, show_progress=False) as sweep:
+        [rounds] = sweep.run([point], range(options["rounds"]))
+    series = merge_rounds(rounds)
+    return Findings(
+        series_to_json(series), lambda language: build_report(series, task, options, language)
+    )
 
 
 # --- the report
 
 
-def report(
+def build_report(
     series: Sequence[Series], task: Task, options: Mapping[str, Any], language: str
 ) -> StudyReport:
-    """What the study says of the series of bench splits; ``options`` are the study's."""
-    said = read_words(NAME, language)
+    """Return the study's report for the series of bench splits; ``options`` are the study's."""
+    texts = read_translations(NAME, language)
     rows = make_rows(series)
-    there = [row for row in rows if row.seconds]
-    fill = {**options, "network": task.title, "batch": task.global_batch_size}
-    method = said["method"].format(**fill)
-    named = said["settings"]
+    measured = [row for row in rows if row.seconds]
+    values = {**options, "network": task.title, "batch": task.global_batch_size}
+    method = texts["method"].format(**values)
+    setting_names = texts["settings"]
     settings = {
-        named["devices"]: str(options["devices"]),
-        named["rounds"]: str(options["rounds"]),
-        named["machine"]: cpu_model(),
+        setting_names["devices"]: str(options["devices"]),
+        setting_names["rounds"]: str(options["rounds"]),
+        setting_names["machine"]: cpu_model(),
     }
-    title = said["title"].format(**fill)
+    title = texts["title"].format(**values)
     return StudyReport(
-        title, _sentences(rows, there, said), _charts(there, options["rounds"], said),
-        [Table(title, said["heads"], [_cells(row, said) for row in there])], [method], settings,
-        language,
+        title, _write_sentences(rows, measured, texts),
+        _build_charts(measured, options["rounds"], texts),
+        [Table(title, texts["heads"], [_table_row(row, texts) for row in measured])], [method],
+        settings, language,
     )  # fmt: skip
 
 
-def _milliseconds(row: SplitRow) -> IntervalEstimate:
-    found = middle([1e3 * seconds for seconds in row.seconds])
-    assert found is not None  # times are finite
-    return found
+def _step_milliseconds(row: SplitRow) -> IntervalEstimate:
+    return finite_median_estimate([1e3 * seconds for seconds in row.seconds])
 
 
-def _charts(rows: Sequence[SplitRow], rounds: int, said: Dict[str, Any]) -> Dict[str, Chart]:
-    names = [said["ways"][row.name] for row in rows]
-    across = Axis(said["x"], names=names)
-    times = [_milliseconds(row) for row in rows]
-    time = Curve(
-        said["measured"].format(rounds=rounds),
-        [(place, each.value) for place, each in enumerate(times)], 0,
-        [each.ends for each in times], joined=False,
+def _build_charts(rows: Sequence[SplitRow], rounds: int, texts: Dict[str, Any]) -> Dict[str, Chart]:
+    names = [texts["ways"][row.name] for row in rows]
+    x_axis = Axis(texts["x"], names=names)
+    times = [_step_milliseconds(row) for row in rows]
+    time_curve = Curve(
+        texts["measured"].format(rounds=rounds),
+        [(index, estimate.value) for index, estimate in enumerate(times)], 0,
+        [estimate.ends for estimate in times], joined=False,
     )  # fmt: skip
-    moved = Curve(
-        said["planned"], [(n, row.moved / MB) for n, row in enumerate(rows)], 0, joined=False
+    moved_curve = Curve(
+        texts["planned"],
+        [(index, row.moved / MB) for index, row in enumerate(rows)],
+        0,
+        joined=False,
     )
-    most = max(len(row.memory) for row in rows)
-    memory = [
-        Curve(said["device"].format(number=device),
-              [(n, row.memory[device] / MB) for n, row in enumerate(rows)
+    device_count = max(len(row.memory) for row in rows)
+    memory_curves = [
+        Curve(texts["device"].format(number=device),
+              [(index, row.memory[device] / MB) for index, row in enumerate(rows)
                if device < len(row.memory)], device % KINDS, joined=False)
-        for device in range(most)
+        for device in range(device_count)
     ]  # fmt: skip
-    of = {"time": ("ms", [time]), "moved": ("MB", [moved]), "memory": ("MB", memory)}
+    charts = {
+        "time": ("ms", [time_curve]),
+        "moved": ("MB", [moved_curve]),
+        "memory": ("MB", memory_curves),
+    }
     return {
-        name: Chart(said["charts"][name], across, Axis(said[unit], lowest=0), curves)
-        for name, (unit, curves) in of.items()
+        name: Chart(texts["charts"][name], x_axis, Axis(texts[unit], lowest=0), curves)
+        for name, (unit, curves) in charts.items()
     }
 
 
-def _sentences(
-    rows: Sequence[SplitRow], there: Sequence[SplitRow], said: Dict[str, Any]
+def _write_sentences(
+    rows: Sequence[SplitRow], measured: Sequence[SplitRow], texts: Dict[str, Any]
 ) -> List[str]:
-    one = next((row for row in there if row.name == _names.ONE), None)
-    several = [row for row in there if row.name != _names.ONE]
-    lines = []
-    if one is not None and several:
-        fast = min(several, key=lambda row: median(row.seconds))
-        time = _milliseconds(fast)
-        lines.append(said["fastest"].format(
-            way=said["ways"][fast.name], ms=number(time.value), ends=time.interval(said, number),
-            times=f"{fast.speed or 0:.2f}"))  # fmt: skip
-        small = min(several, key=lambda row: max(row.memory))
-        lines.append(said["least"].format(
-            way=said["ways"][small.name], mb=number(max(small.memory) / MB),
-            one=number(max(one.memory) / MB)))  # fmt: skip
-        most, least = (pick(several, key=lambda row: row.moved) for pick in (max, min))
-        lines.append(said["moves"].format(
-            most=said["ways"][most.name], mb=number(most.moved / MB),
-            least=said["ways"][least.name], few=number(least.moved / MB)))  # fmt: skip
-    lines += [
-        said["missing"].format(way=said["ways"][row.name], reason=row.reason)
+    single = next((row for row in measured if row.name == bench_splits.ONE), None)
+    several = [row for row in measured if row.name != bench_splits.ONE]
+    sentences = []
+    if single is not None and several:
+        fastest = min(several, key=lambda row: median(row.seconds))
+        time = _step_milliseconds(fastest)
+        sentences.append(
+            texts["fastest"].format(
+                way=texts["ways"][fastest.name],
+                ms=number(time.value),
+                ends=time.format_interval(texts, number),
+                times=f"{fastest.speed or 0:.2f}",
+            )
+        )
+        smallest = min(several, key=lambda row: max(row.memory))
+        sentences.append(texts["least"].format(
+            way=texts["ways"][smallest.name], mb=number(max(smallest.memory) / MB),
+            one=number(max(single.memory) / MB)))  # fmt: skip
+        most_moved, least_moved = (pick(several, key=lambda row: row.moved) for pick in (max, min))
+        sentences.append(texts["moves"].format(
+            most=texts["ways"][most_moved.name], mb=number(most_moved.moved / MB),
+            least=texts["ways"][least_moved.name], few=number(least_moved.moved / MB)))  # fmt: skip
+    sentences += [
+        texts["missing"].format(way=texts["ways"][row.name], reason=row.reason)
         for row in rows
         if row.reason is not None
     ]
-    return lines
+    return sentences
 
 
-def _cells(row: SplitRow, said: Dict[str, Any]) -> List[str]:
-    time = _milliseconds(row)
+def _table_row(row: SplitRow, texts: Dict[str, Any]) -> List[str]:
+    time = _step_milliseconds(row)
     return [
-        said["ways"][row.name],
-        f"{time.value:.2f}",
-        time.range("{:.2f}".format),
-        "" if row.speed is None else f"{row.speed:.2f}",
-        f"{row.moved / MB:.2f}",
-        in_megabytes(row.memory),
-    ]
+        texts["ways"][row.name], f"{time.value:.2f}", time.format_range("{:.2f}".format),
+        "" if row.speed is None else f"{row.speed:.2f}", f"{row.moved / MB:.2f}",
+        format_megabytes(row.memory),
+    ]  # fmt: skip
 
 
-STUDY = Study(NAME, choose, read, measure)
+STUDY = Study(NAME, parse_options, load_options, measure)

@@ -1,8 +1,8 @@
-"""What all studies share: options that can be read back, numbers with intervals, and a page.
+"""Shared parts of all studies: checks of stored options, estimates with intervals, and the page.
 
-A study is a module with a `Study`. Its command is in `gluonlab.study.__main__`, its measurements
-are kept by `gluonlab.study.sweep`, and its sentences are in ``words/NAME.json``, in both languages.
-No study loads MXNet or numpy before it measures.
+A study is a module with a `Study`. `gluonlab.study.__main__` defines its command,
+`gluonlab.study.sweep` keeps its measurements, and ``words/NAME.json`` contains its sentences in
+both languages. No study loads MXNet or numpy before it measures.
 """
 
 from __future__ import annotations
@@ -28,48 +28,52 @@ from typing import (
 )
 
 import gluonlab
-from gluonlab.bench.harness.confidence_interval import bootstrap
+from gluonlab.bench.harness.confidence_interval import bootstrap_interval
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.harness.table_format import WIDTH
+from gluonlab.config.option_types import whole
 from gluonlab.drawing.page_template import environment
 from gluonlab.drawing.svg_chart import Chart, as_svg
 from gluonlab.drawing.translations import in_language, load_words
-from gluonlab.study.sweep import InMemory, StudyFolder
+from gluonlab.errors import ConfigError
+from gluonlab.study.sweep import MeasurementStore, StudyFolder
 
 PAGE = "study.html"
 LANGUAGES = ("en", "ja")
-WORDS = Path(__file__).parent / "words"
+TRANSLATIONS_FOLDER = Path(__file__).parent / "words"
 
 
 class Study(NamedTuple):
     """A question about training that many measurements answer.
 
-    ``choose(quick, **options)`` makes the study's options of those of its command, which are text,
-    and raises ConfigError; ``read`` makes them of the plain values in a study's folder, and raises
-    ValueError. ``measure`` takes these options, and where measurements are kept.
+    ``parse_options(quick, **options)`` converts the options of the command, which are text, and
+    raises ConfigError. ``load_options`` converts the plain values of a study's folder, and raises
+    ValueError. ``measure`` accepts these options and the store of the measurements.
     """
 
     name: str
-    choose: Callable[..., Any]
-    read: Callable[[Mapping[str, Any]], Any]
-    measure: Callable[[Any, InMemory], "Findings"]
+    parse_options: Callable[..., Any]
+    load_options: Callable[[Mapping[str, Any]], Any]
+    measure: Callable[[Any, MeasurementStore], "Findings"]
 
 
 class Findings(NamedTuple):
     """The answer of a study: plain values, and a report in a language.
 
-    ``failure``: what to say where the question has no answer; ``rest``: the answer of the part that
-    has one nevertheless.
+    ``failure``: the message if the study has no answer; ``partial``: the answer of the panels that
+    have one nevertheless.
     """
 
     values: Dict[str, Any]
     report: Callable[[str], "StudyReport"]
     failure: str = ""
-    rest: Optional["Findings"] = None
+    partial: Optional["Findings"] = None
 
 
 class Table(NamedTuple):
-    """``heads`` of columns, and rows of cells; the first column is a name."""
+    """A table of a report. The first cell of each row is a name; ``heads`` are the
+    columns' titles.
+    """
 
     title: str
     heads: Sequence[str]
@@ -78,7 +82,10 @@ class Table(NamedTuple):
 
 
 class StudyReport(NamedTuple):
-    """What a study says. ``charts``: by the name of their file, without its ending."""
+    """The text, charts and tables of a study in one language.
+
+    ``charts``: by the name of the file, without its ending.
+    """
 
     title: str
     sentences: Sequence[str]
@@ -89,167 +96,192 @@ class StudyReport(NamedTuple):
     language: str
 
 
-def read_words(name: str, language: str) -> Dict[str, Any]:
-    """The words of a study. Raises ConfigError, with the choices, for another language."""
-    return dict(in_language(load_words(WORDS / f"{name}.json"), language))
+def read_translations(name: str, language: str) -> Dict[str, Any]:
+    """Return the texts of a study in a language. Raises ConfigError for an unknown language."""
+    return dict(in_language(load_words(TRANSLATIONS_FOLDER / f"{name}.json"), language))
 
 
-def in_terminal(sentences: Sequence[str]) -> str:
-    """Sentences for a terminal of 80 columns; the last names a folder, which stays in one piece."""
-    *told, where = sentences
-    return "\n".join([*(textwrap.fill(each, WIDTH) for each in told), where])
+def wrap_for_terminal(sentences: Sequence[str]) -> str:
+    """Wrap sentences to 80 columns. The last names a folder, so that its line is not broken."""
+    *wrapped, last = sentences
+    return "\n".join([*(textwrap.fill(sentence, WIDTH) for sentence in wrapped), last])
 
 
-def write(folder: StudyFolder, report: StudyReport) -> None:
-    """Write the charts, and PAGE."""
-    pictures = {f"{name}.svg": as_svg(chart) for name, chart in report.charts.items()}
-    for name, picture in pictures.items():
-        folder.write(name, picture)
-    folder.write(PAGE, as_page(report, list(pictures.values())))
+def write_report(folder: StudyFolder, report: StudyReport) -> None:
+    """Write the charts and PAGE."""
+    svg_files = {f"{name}.svg": as_svg(chart) for name, chart in report.charts.items()}
+    for name, svg in svg_files.items():
+        folder.write(name, svg)
+    folder.write(PAGE, render_page(report, list(svg_files.values())))
 
 
-def as_page(report: StudyReport, pictures: Sequence[str]) -> str:
-    """The page, which needs no other file and no network."""
-    shown = [
+def render_page(report: StudyReport, pictures: Sequence[str]) -> str:
+    """Return the page as HTML that embeds ``pictures``, the charts as SVG."""
+    images = [
         {
             "source": base64.b64encode(picture.encode()).decode(),
             "told": " ".join([chart.title, *chart.notes]),
         }
         for picture, chart in zip(pictures, report.charts.values())
     ]
-    text = (
+    html = (
         environment("gluonlab.study")
         .get_template("study.html")
         .render(
             report=report,
-            pictures=shown,
-            words=read_words("page", report.language),
+            pictures=images,
+            words=read_translations("page", report.language),
             version=gluonlab.__version__,
         )
     )
-    return f"{text}\n"
+    return f"{html}\n"
 
 
 # --- numbers
 
 
 class IntervalEstimate(NamedTuple):
-    """A number and its bootstrap interval of 95 % confidence, if it has one."""
+    """A number and the ends of its bootstrap interval of 95 % confidence, if it has one."""
 
     value: float
     ends: Optional[Tuple[float, float]] = None
 
-    def scaled(self, factor: float) -> "IntervalEstimate":
-        """Both in another unit."""
+    def scale(self, factor: float) -> "IntervalEstimate":
+        """Return the estimate in another unit."""
         ends = self.ends
         return IntervalEstimate(
             self.value * factor, None if ends is None else (ends[0] * factor, ends[1] * factor)
         )
 
-    def range(self, form: Callable[[float], str]) -> str:
-        """``low..high`` for a table; nothing without an interval."""
-        return "" if self.ends is None else "..".join(map(form, self.ends))
+    def format_range(self, format_value: Callable[[float], str]) -> str:
+        """Return ``low..high`` for a table, or "" without an interval."""
+        return "" if self.ends is None else "..".join(map(format_value, self.ends))
 
-    def interval(self, said: Mapping[str, Any], form: Callable[[float], Any]) -> str:
-        """The interval in words; nothing without one."""
+    def format_interval(
+        self, texts: Mapping[str, Any], format_value: Callable[[float], Any]
+    ) -> str:
+        """Return the interval as a phrase, or "" without an interval."""
         if self.ends is None:
             return ""
-        low, high = map(form, self.ends)
-        return str(said["ends"].format(low=low, high=high))
+        low, high = map(format_value, self.ends)
+        return str(texts["ends"].format(low=low, high=high))
 
 
-def middle(values: Sequence[float]) -> Optional[IntervalEstimate]:
-    """The median over seeds or rounds; None where that is not finite."""
+def median_estimate(values: Sequence[float]) -> Optional[IntervalEstimate]:
+    """Return the median over seeds or rounds, or None if it is not finite."""
     if not values or not math.isfinite(median(values)):
         return None
 
-    def drawn(groups: List[List[float]]) -> Optional[float]:
+    def finite_median(groups: List[List[float]]) -> Optional[float]:
         value = median(groups[0])
         return value if math.isfinite(value) else None
 
-    return IntervalEstimate(median(values), bootstrap([values], drawn))
+    return IntervalEstimate(median(values), bootstrap_interval([values], finite_median))
 
 
-def difference(above: Sequence[float], below: Sequence[float]) -> IntervalEstimate:
-    """The median of the differences above - below of pairs, such as seeds."""
-    values = [one - other for one, other in zip(above, below)]
-    return IntervalEstimate(median(values), bootstrap([values], lambda groups: median(groups[0])))
+def finite_median_estimate(values: Sequence[float]) -> IntervalEstimate:
+    """Return the median of values that are finite, such as times."""
+    estimate = median_estimate(values)
+    assert estimate is not None
+    return estimate
+
+
+def paired_difference(above: Sequence[float], below: Sequence[float]) -> IntervalEstimate:
+    """Return the median of the differences ``above - below`` of pairs, such as seeds."""
+    values = [minuend - subtrahend for minuend, subtrahend in zip(above, below)]
+    return IntervalEstimate(
+        median(values), bootstrap_interval([values], lambda groups: median(groups[0]))
+    )
 
 
 def as_plain(value: Any) -> Any:
-    """Named tuples, and what holds them, for JSON."""
+    """Convert named tuples, also nested ones, to values for JSON."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, dict):
-        return {name: as_plain(each) for name, each in value.items()}
-    return [as_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {name: as_plain(item) for name, item in value.items()}
+    return [as_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 # --- measurements of bench, each round by itself
 
 
-def as_values(series: Iterable[Series]) -> Dict[str, Any]:
-    """Plain values of what a round of a measurement gave."""
-    return {"series": [{**asdict(one), "values": list(one.values)} for one in series]}
+def series_to_json(series: Iterable[Series]) -> Dict[str, Any]:
+    """Convert the series of one round to plain values."""
+    return {"series": [{**asdict(item), "values": list(item.values)} for item in series]}
 
 
-def together(rounds: Sequence[Mapping[str, Any]]) -> List[Series]:
-    """The series of all rounds; what failed in one has no values, but that one's reason."""
-    found: Dict[str, Series] = {}
-    for of_round in rounds:
-        for plain in of_round["series"]:
-            one = Series(**{**plain, "values": tuple(plain["values"])})
-            before = found.get(one.name)
-            if before is not None:
-                reason = before.reason or one.reason
-                values = () if reason else before.values + one.values
-                one = replace(one, values=values, reason=reason)
-            found[one.name] = one
-    return list(found.values())
+def merge_rounds(rounds: Sequence[Mapping[str, Any]]) -> List[Series]:
+    """Return the series of all rounds. A series that failed in one round keeps only that reason."""
+    merged: Dict[str, Series] = {}
+    for round_values in rounds:
+        for plain in round_values["series"]:
+            current = Series(**{**plain, "values": tuple(plain["values"])})
+            previous = merged.get(current.name)
+            if previous is not None:
+                reason = previous.reason or current.reason
+                values = () if reason else previous.values + current.values
+                current = replace(current, values=values, reason=reason)
+            merged[current.name] = current
+    return list(merged.values())
 
 
 # --- options as study.json has them
 
-Fits = Callable[[Any], bool]
-LARGEST = 2**31  # of any number of things
+Check = Callable[[Any], bool]
+MAX_COUNT = 2**31  # of any number of things
 
 
-def check_options(options: Mapping[str, Any], fits: Mapping[str, Fits]) -> None:
-    """Raise ValueError unless the options have these names, and each value fits."""
-    if set(options) != set(fits):
-        raise ValueError(f"not {', '.join(fits)}")
+def check_options(options: Mapping[str, Any], checks: Mapping[str, Check]) -> None:
+    """Raise ValueError unless the options have exactly these names, and each value passes its
+    check.
+    """
+    if set(options) != set(checks):
+        raise ValueError(f"not {', '.join(checks)}")
     for name, value in options.items():
-        if not fits[name](value):
+        if not checks[name](value):
             raise ValueError(name)
 
 
-def whole_number(least: int, most: int = LARGEST) -> Fits:
-    """A whole number within these bounds."""
-    return lambda value: type(value) is int and least <= value <= most
+def integer_check(minimum: int, maximum: int = MAX_COUNT) -> Check:
+    """Return a check for a whole number from ``least`` to ``most``."""
+    return lambda value: type(value) is int and minimum <= value <= maximum
 
 
-def positive(most: float = math.inf) -> Fits:
-    """A finite number above 0, of ``most`` at most."""
-    return lambda value: type(value) is float and 0 < value <= most and math.isfinite(value)
+def positive_check(maximum: float = math.inf) -> Check:
+    """Return a check for a finite number above 0, up to ``maximum``."""
+    return lambda value: type(value) is float and 0 < value <= maximum and math.isfinite(value)
 
 
-def one_of(names: Collection[str]) -> Fits:
-    """One of these names."""
+def parse_integer_list(option: str, text: str, maximum: int, noun: str, example: str) -> List[int]:
+    """Return at least two different numbers, ascending, from comma-separated text.
+
+    Raises ConfigError, which names the ``option``.
+    """
+    parse = whole(1, maximum)
+    values = sorted({parse(option, part.strip()) for part in text.split(",")})
+    if len(values) < 2:
+        raise ConfigError(f"{option} {text}: give two {noun} or more, such as {example}")
+    return values
+
+
+def choice_check(names: Collection[str]) -> Check:
+    """Return a check for one of these names."""
     return lambda value: isinstance(value, str) and value in names
 
 
-def ascending(each: Fits, count: int = 1) -> Fits:
-    """A list of ``count`` or more, none twice, in ascending order."""
+def ascending_list_check(item_check: Check, count: int = 1) -> Check:
+    """Return a check for a list of at least ``count`` different items in ascending order."""
     return lambda value: (
-        isinstance(value, list) and all(map(each, value)) and sorted({*value}) == value
+        isinstance(value, list) and all(map(item_check, value)) and sorted({*value}) == value
         and len(value) >= count
     )  # fmt: skip
 
 
-def some_of(names: Collection[str], count: int = 1) -> Fits:
-    """A list of ``count`` or more of these names, none twice."""
-    fits = one_of(names)
+def choice_list_check(names: Collection[str], count: int = 1) -> Check:
+    """Return a check for a list of at least ``count`` different names from ``names``."""
+    name_check = choice_check(names)
     return lambda value: (
-        isinstance(value, list) and all(map(fits, value)) and len({*value}) == len(value)
+        isinstance(value, list) and all(map(name_check, value)) and len({*value}) == len(value)
         and len(value) >= count
     )  # fmt: skip

@@ -1,12 +1,12 @@
-"""Points of a study, measured in turns, and the folder that keeps each measurement.
+"""A sweep over the points of a study, in interleaved rounds, and the folder of its measurements.
 
 A point is the settings of a measurement, as plain values. Each round measures every point once, and
-begins with another one: what slows the machine for a while slows all of them. Measurements of the
-same round belong together, as pairs.
+starts with another point, so that a temporary slowdown of the machine affects all of them.
+Measurements of the same round belong together, as pairs.
 
-In the folder, study.json says which study it is, and measurements.jsonl holds one JSON line for
-each measurement, which appears whole or not at all. The rest, result.json, figures and page, can be
-made from these two again.
+In the folder, study.json describes the study. measurements.jsonl contains one JSON line for each
+measurement, written whole or not at all. result.json, the figures and the page can be rebuilt from
+these two files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import (
 )
 
 import gluonlab
-from gluonlab.bench.harness.interleaved_rounds import progress, rotated
+from gluonlab.bench.harness.interleaved_rounds import progress_bar, rotate
 from gluonlab.errors import ConfigError, DataError, RunError
 from gluonlab.files.atomic_files import (
     append_whole,
@@ -56,53 +56,57 @@ FORMAT = 1
 STUDY, MEASUREMENTS, RESULT = "study.json", "measurements.jsonl", "result.json"
 LARGEST_BYTES = {STUDY: 2**20, MEASUREMENTS: 2**28}  # of a file that is read
 Values = Mapping[str, Any]  # plain, as JSON has them
-# settings, number of the round (from 0) -> what was measured
-Measure = Callable[[Values, int], Values]
+# settings, round (from 0) -> measured values
+MeasurePoint = Callable[[Values, int], Values]
 
-# The JSON text of a line. ValueError for NaN and infinity, which JSON has not.
-_text = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
-_sorted_text = json.JSONEncoder(allow_nan=False, sort_keys=True, separators=(",", ":")).encode
+# Raise ValueError for NaN and infinity, which JSON cannot contain.
+_encode_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+_encode_sorted_json = json.JSONEncoder(
+    allow_nan=False, sort_keys=True, separators=(",", ":")
+).encode
 
 
-def key_of(settings: Values) -> str:
-    """The name of a point: the same text for the same settings, in whatever order they stand."""
-    return _sorted_text(dict(settings))
+def settings_key(settings: Values) -> str:
+    """Return the name of a point: the same text for the same settings in any order."""
+    return _encode_sorted_json(dict(settings))
 
 
 class PointMeasurement(NamedTuple):
-    """What was measured of a point's ``settings`` in a ``round``."""
+    """The values measured for a point's ``settings`` in a ``round``."""
 
     settings: Dict[str, Any]
     round: int
     values: Dict[str, Any]
 
 
-class InMemory:
-    """Measurements that end with their process."""
+class MeasurementStore:
+    """Measurements in memory, by settings and round."""
 
     def __init__(self) -> None:
-        self._found: Dict[Tuple[str, int], PointMeasurement] = {}
+        self._measurements: Dict[Tuple[str, int], PointMeasurement] = {}
 
     def find(self, settings: Values, round: int) -> Optional[Dict[str, Any]]:
-        """What was measured there already; None if nothing was."""
-        found = self._found.get((key_of(settings), round))
-        return None if found is None else found.values
+        """Return the values that were measured there, or None."""
+        measurement = self._measurements.get((settings_key(settings), round))
+        return None if measurement is None else measurement.values
 
     def add(self, settings: Values, round: int, values: Values) -> None:
         """Keep a measurement."""
-        self._found[key_of(settings), round] = PointMeasurement(dict(settings), round, dict(values))
+        self._measurements[settings_key(settings), round] = PointMeasurement(
+            dict(settings), round, dict(values)
+        )
 
     def all(self) -> List[PointMeasurement]:
-        """Everything, in the order in which it was measured."""
-        return list(self._found.values())
+        """Return all measurements in the order in which they were added."""
+        return list(self._measurements.values())
 
 
-class InFile(InMemory):
-    """Appends a line to a file for each measurement; lines that are there count as measured.
+class MeasurementFile(MeasurementStore):
+    """Measurements in a file with one line for each; existing lines count as measured.
 
-    A last line that a kill cut off is removed. The caller sees to it that no other process has the
-    file. Raises DataError, naming the line, for a damaged one, and OutputError where the disk does
-    not take a line.
+    A last line that a kill cut off is removed. The caller makes sure that no other process uses the
+    file. Raises DataError, with the line's number, for a damaged line, and OutputError if the disk
+    does not accept a line.
     """
 
     def __init__(self, path: Path) -> None:
@@ -113,33 +117,33 @@ class InFile(InMemory):
         try:
             with on_disk(path):
                 content = read_bounded(path, LARGEST_BYTES[MEASUREMENTS])
-                whole = content.rfind(b"\n") + 1
-                os.truncate(self._file, whole)
-            for number, line in enumerate(content[:whole].split(b"\n")[:-1], start=1):
+                complete_bytes = content.rfind(b"\n") + 1
+                os.truncate(self._file, complete_bytes)
+            for number, line in enumerate(content[:complete_bytes].split(b"\n")[:-1], start=1):
                 super().add(*self._read(number, line))
         except BaseException:
             os.close(self._file)
             raise
 
     def add(self, settings: Values, round: int, values: Values) -> None:
-        """Keep a measurement: it is in the file when this returns."""
-        text = _text({"settings": dict(settings), "round": round, "values": dict(values)})
+        """Keep a measurement. When this returns, the file contains it."""
+        text = _encode_json({"settings": dict(settings), "round": round, "values": dict(values)})
         with on_disk(self.path):
             append_whole(self._file, f"{text}\n".encode())
         super().add(settings, round, values)
 
     def close(self) -> None:
-        """Nothing more is added. May be called again."""
+        """Close the file. May be called again."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def _read(self, number: int, line: bytes) -> PointMeasurement:
         try:
-            parts = json.loads(line.decode())
-            found = PointMeasurement(parts["settings"], parts["round"], parts["values"])
-            if [type(each) for each in found] == [dict, int, dict]:
-                return found
+            fields = json.loads(line.decode())
+            measurement = PointMeasurement(fields["settings"], fields["round"], fields["values"])
+            if [type(field) for field in measurement] == [dict, int, dict]:
+                return measurement
         except (ValueError, TypeError, KeyError, RecursionError):
             pass
         raise DataError(
@@ -148,17 +152,19 @@ class InFile(InMemory):
 
 
 class Sweep:
-    """Measures points that have not been measured yet, and keeps each measurement at once.
+    """Runs the measurements that are missing in ``store``, and stores each at once.
 
-    ``with Sweep(store, measure) as sweep``: a bar shows progress on a terminal. ``done`` and
-    ``wanted`` count measurements, those of an earlier try included. ``shown``: whether there may be
-    a bar; not where each measurement shows its own.
+    ``with Sweep(store, measure) as sweep`` shows a progress bar on a terminal, unless
+    ``show_progress`` is False. ``done`` and ``total`` count measurements, also those of an earlier
+    run of the study.
     """
 
-    def __init__(self, store: InMemory, measure: Measure, shown: bool = True) -> None:
+    def __init__(
+        self, store: MeasurementStore, measure: MeasurePoint, show_progress: bool = True
+    ) -> None:
         self.store, self.measure = store, measure
-        self.done = self.wanted = 0
-        self._bar: Any = progress(0) if shown else None
+        self.done = self.total = 0
+        self._bar: Any = progress_bar(0) if show_progress else None
 
     def __enter__(self) -> "Sweep":
         return self
@@ -170,20 +176,20 @@ class Sweep:
     def run(
         self, points: Sequence[Values], rounds: Sequence[int], label: Optional[str] = None
     ) -> List[List[Dict[str, Any]]]:
-        """Each point's measurements, by round. ``label``: what the bar says meanwhile."""
-        self.wanted += len(points) * len(rounds)
+        """Return each point's measurements, by round. ``label``: the text of the progress bar."""
+        self.total += len(points) * len(rounds)
         self._show(label)
-        found: List[Dict[int, Dict[str, Any]]] = [{} for _ in points]
-        for number in rounds:
-            for place in rotated(range(len(points)), number):
-                found[place][number] = self._measured(points[place], number)
-        return [[of_point[number] for number in rounds] for of_point in found]
+        by_point: List[Dict[int, Dict[str, Any]]] = [{} for _ in points]
+        for round in rounds:
+            for point in rotate(range(len(points)), round):
+                by_point[point][round] = self._measure_point(points[point], round)
+        return [[by_round[round] for round in rounds] for by_round in by_point]
 
-    def _measured(self, settings: Values, number: int) -> Dict[str, Any]:
-        values = self.store.find(settings, number)
+    def _measure_point(self, settings: Values, round: int) -> Dict[str, Any]:
+        values = self.store.find(settings, round)
         if values is None:
-            values = dict(self.measure(settings, number))
-            self.store.add(settings, number, values)
+            values = dict(self.measure(settings, round))
+            self.store.add(settings, round, values)
         self.done += 1
         self._show()
         return values
@@ -193,75 +199,82 @@ class Sweep:
             return
         if label is not None:
             self._bar.set_description(label, refresh=False)
-        self._bar.total, self._bar.n = self.wanted, self.done
+        self._bar.total, self._bar.n = self.total, self.done
         self._bar.refresh()
 
 
 _MISSING = object()
-_WORD = re.compile(r"[\w.+-]{1,60}", re.ASCII)  # names of studies and versions
-_DAMAGED = (
+_PLAIN_NAME = re.compile(r"[\w.+-]{1,60}", re.ASCII)  # names of studies and versions
+_DAMAGED_MESSAGE = (
     "{file} is damaged: put a copy of it there, or measure in a new folder, "
     "without --resume and with another --out"
 )
 
 
 class StudyFolder:
-    """Belongs to this process until `close`. ``measured``: what it holds, and will hold.
+    """The folder of a study, locked by this process until `close`.
 
-    ``options``: those of the study, as plain values. Raises OutputError for a place that cannot be
-    written or that another process has, DataError for damaged files.
+    ``store``: the stored measurements. ``options``: those of the study, as plain values.
+    Raises OutputError for a folder that cannot be written or that another process uses, and
+    DataError for damaged files.
     """
 
     def __init__(
-        self, path: Path, study: str, options: Mapping[str, Any], made: List[Path]
+        self, path: Path, study: str, options: Mapping[str, Any], created_folders: List[Path]
     ) -> None:
-        """``path`` is there. ``made``: the folders that were made for it, the innermost first."""
-        self.path, self.study, self.options, self._made = path, study, dict(options), made
+        """Lock the existing folder ``path``.
+
+        ``created_folders``: the folders that were created for it, the innermost first.
+        """
+        self.path, self.study, self.options, self._created_folders = (
+            path, study, dict(options), created_folders,
+        )  # fmt: skip
         self._lock = FolderLock(path)
         try:
             if not (path / STUDY).exists():
-                self._write(STUDY, {**_head(study), "options": self.options})
-            self.measured = InFile(path / MEASUREMENTS)
+                self._write(STUDY, {**_file_header(study), "options": self.options})
+            self.store = MeasurementFile(path / MEASUREMENTS)
         except BaseException:
             self._lock.release()
             raise
 
     @classmethod
     def open(cls, out: Optional[str], study: str, options: Mapping[str, Any]) -> "StudyFolder":
-        """The folder ``out``, new or empty, or with this study begun by the same options.
+        """Open the folder ``out``, which is new, empty, or contains this study with the same
+        options.
 
-        Without ``out`` a new one in runs/, by time and study. Raises ConfigError, with what
-        differs, for a study of other options.
+        Without ``out``, a new folder in runs/ is named by time and study. Raises ConfigError with
+        the differences if the folder's options differ.
         """
-        goes_on = out is not None and (Path(out) / STUDY).exists()
-        if out is not None and not goes_on:
+        is_resumed = out is not None and (Path(out) / STUDY).exists()
+        if out is not None and not is_resumed:
             remove_left_behind([Path(out)], [STUDY])  # of a process that was killed as it began
-        RunDirectory.check(out, empty=not goes_on)
-        if goes_on:
+        RunDirectory.check(out, empty=not is_resumed)
+        if is_resumed:
             path = Path(out or "")
-            _check_same(path, study, options)
+            _check_same_options(path, study, options)
             return cls(path, study, options, [])
-        made: List[Path] = []
+        created_folders: List[Path] = []
         path = Path(out) if out is not None else RUNS / folder_name(study)
         try:
             with on_disk(path):
-                made = missing_folders(path if out is not None else path.parent)
+                created_folders = missing_folders(path if out is not None else path.parent)
                 if out is None:
                     path = make_unused(path)
-                    made = [path, *made]
+                    created_folders = [path, *created_folders]
                 path.mkdir(parents=True, exist_ok=True)
-            return cls(path, study, options, made)
+            return cls(path, study, options, created_folders)
         except BaseException:
-            remove_empty(made)
+            remove_empty(created_folders)
             raise
 
     @property
-    def go_on(self) -> str:
-        """The command that goes on."""
+    def resume_command(self) -> str:
+        """Return the command that resumes the study."""
         return f"python -m gluonlab.study {self.study} --resume {shlex.quote(str(self.path))}"
 
     def write(self, name: str, text: str) -> None:
-        """Write a file as a whole. Raises OutputError."""
+        """Write a file atomically. Raises OutputError."""
         write_text(self.path / name, text)
 
     def write_result(self, result: Any) -> None:
@@ -272,89 +285,97 @@ class StudyFolder:
         self.write(name, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
     def close(self) -> None:
-        """The folder is free. May be called again."""
-        self.measured.close()
+        """Release the folder. May be called again."""
+        self.store.close()
         self._lock.release()
 
     def discard(self) -> None:
-        """Close, and take away what was made, if nothing has been measured."""
+        """Close, and remove the created folders if nothing has been measured."""
         self.close()
-        if not self.measured.all() and self._made:
+        if not self.store.all() and self._created_folders:
             with suppress(OSError):
                 for name in (MEASUREMENTS, STUDY, LOCK):
                     (self.path / name).unlink(missing_ok=True)
-                remove_empty(self._made)
+                remove_empty(self._created_folders)
 
 
 @contextmanager
-def begun(study: str, options: Mapping[str, Any], out: Optional[str]) -> Iterator[StudyFolder]:
-    """The `StudyFolder.open` of a block that measures, and is closed after it.
+def open_study(study: str, options: Mapping[str, Any], out: Optional[str]) -> Iterator[StudyFolder]:
+    """Open a study's folder for a block that measures, and close it afterwards.
 
-    What interrupts the block, and what goes wrong in it, says what is kept and how to go on.
+    If the block is interrupted or fails, the message also states how many measurements are kept and
+    how to resume.
     """
     folder = StudyFolder.open(out, study, options)
     try:
         yield folder
     except (KeyboardInterrupt, RunError) as error:
-        count = len(folder.measured.all())
-        kept = f"{folder.path} keeps {count} measurement{'s' * (count != 1)}"
-        told = [] if isinstance(error, KeyboardInterrupt) else [str(error)]
-        error.args = ("; ".join([*told, kept, f"to go on: {folder.go_on}"]),)
+        count = len(folder.store.all())
+        kept_message = f"{folder.path} keeps {count} measurement{'s' * (count != 1)}"
+        messages = [] if isinstance(error, KeyboardInterrupt) else [str(error)]
+        error.args = ("; ".join([*messages, kept_message, f"to go on: {folder.resume_command}"]),)
         raise
     finally:
         folder.discard()
 
 
-def options_of(path: Path, study: str, read: Callable[[Mapping[str, Any]], Any] = dict) -> Any:
-    """What ``read`` makes of the options of the study in a folder.
+def load_study_options(
+    path: Path, study: str, convert: Callable[[Mapping[str, Any]], Any] = dict
+) -> Any:
+    """Read the options of the study in a folder, converted by ``convert``.
 
-    Raises DataError for another study, and where ``read`` raises ValueError, as for damaged
-    options; OutputError where another process goes on with it.
+    Raises DataError for another study and for damaged options, for which ``convert`` raises
+    ValueError; OutputError if another process uses the folder.
     """
-    about = _about(path)
-    if about["study"] != study:
+    description = _read_study_file(path)
+    if description["study"] != study:
         raise DataError(
-            f"{path} holds the study {about['study']}: "
-            f"python -m gluonlab.study {about['study']} --resume goes on with it"
+            f"{path} holds the study {description['study']}: "
+            f"python -m gluonlab.study {description['study']} --resume goes on with it"
         )
     check_free(path)
     try:
-        return read(about["options"])
+        return convert(description["options"])
     except ValueError:
-        raise DataError(_DAMAGED.format(file=path / STUDY)) from None
+        raise DataError(_DAMAGED_MESSAGE.format(file=path / STUDY)) from None
 
 
-def _head(study: str) -> Dict[str, Any]:
+def _file_header(study: str) -> Dict[str, Any]:
     return {"format": FORMAT, "gluonlab": gluonlab.__version__, "study": study}
 
 
-def _about(path: Path) -> Dict[str, Any]:
+def _read_study_file(path: Path) -> Dict[str, Any]:
     file = path / STUDY
     try:
-        about = json.loads(read_bounded(file, LARGEST_BYTES[STUDY]))
-        fits = about["format"] == FORMAT and isinstance(about["options"], dict)
-        if fits and all(_WORD.fullmatch(about[name]) for name in ("study", "gluonlab")):
-            return dict(about)
-        fault = "is not one of this version's"
+        description = json.loads(read_bounded(file, LARGEST_BYTES[STUDY]))
+        is_readable = description["format"] == FORMAT and isinstance(description["options"], dict)
+        if is_readable and all(
+            _PLAIN_NAME.fullmatch(description[name]) for name in ("study", "gluonlab")
+        ):
+            return dict(description)
+        problem = "is not one of this version's"
     except OSError as error:
-        fault = f"cannot be read ({error.strerror})"
+        problem = f"cannot be read ({error.strerror})"
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise DataError(_DAMAGED.format(file=file)) from None
-    raise DataError(f"{file} {fault}: give the folder of a study, as its first lines name it")
+        raise DataError(_DAMAGED_MESSAGE.format(file=file)) from None
+    raise DataError(f"{file} {problem}: give the folder of a study, as its first lines name it")
 
 
-def _check_same(path: Path, study: str, options: Mapping[str, Any]) -> None:
-    there = _about(path)
-    if there["study"] != study:
-        raise ConfigError(f"--out {path} holds the study {there['study']}: give another folder")
-    before, now = there["options"], json.loads(json.dumps(dict(options)))
+def _check_same_options(path: Path, study: str, options: Mapping[str, Any]) -> None:
+    description = _read_study_file(path)
+    if description["study"] != study:
+        raise ConfigError(
+            f"--out {path} holds the study {description['study']}: give another folder"
+        )
+    stored, requested = description["options"], json.loads(json.dumps(dict(options)))
     differences = [
-        f"--{_printable(name.replace('_', '-'))} {_shown(before, name)}, not {_shown(now, name)}"
-        for name in {**before, **now}
-        if before.get(name, _MISSING) != now.get(name, _MISSING)
+        f"--{_escape_unprintable(name.replace('_', '-'))} {_option_text(stored, name)}, "
+        f"not {_option_text(requested, name)}"
+        for name in {**stored, **requested}
+        if stored.get(name, _MISSING) != requested.get(name, _MISSING)
     ]
-    if there["gluonlab"] != gluonlab.__version__:
-        differences.append(f"gluonlab {there['gluonlab']}, not {gluonlab.__version__}")
+    if description["gluonlab"] != gluonlab.__version__:
+        differences.append(f"gluonlab {description['gluonlab']}, not {gluonlab.__version__}")
     if differences:
         raise ConfigError(
             f"--out {path} was begun with {'; '.join(differences)}: "
@@ -362,11 +383,11 @@ def _check_same(path: Path, study: str, options: Mapping[str, Any]) -> None:
         )
 
 
-def _shown(options: Mapping[str, Any], name: str) -> str:
+def _option_text(options: Mapping[str, Any], name: str) -> str:
     value = options.get(name)
-    return _printable(",".join(map(str, value)) if isinstance(value, list) else str(value))
+    return _escape_unprintable(",".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
-def _printable(text: str) -> str:
-    """On one line, whatever a damaged file holds."""
+def _escape_unprintable(text: str) -> str:
+    """Return the text, escaped if it has control characters, as a damaged file may."""
     return text if text.isprintable() else ascii(text)

@@ -22,8 +22,8 @@ def bench(ended, monkeypatch, short):
     in this process.
     """
     from gluonlab.bench.__main__ import main
-    from gluonlab.bench.harness.machine_info import Others
+    from gluonlab.bench.harness.machine_info import OtherProcessLoad
 
     # a busy machine is no fault of the command
-    monkeypatch.setattr(Others, "cores", lambda self: 0.0)
+    monkeypatch.setattr(OtherProcessLoad, "busy_cores", lambda self: 0.0)
     return functools.partial(ended, main)

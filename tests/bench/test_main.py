@@ -20,14 +20,14 @@ def test_a_former_name_leads_to_the_tool_of_a_checkout(ended, monkeypatch, tmp_p
     status, out, _ = ended(program.main, name, "--help")
     room = program.TOOLS[name].partition(".")[0]
     assert (status, out.split(" [OPTIONS]")[0]) == (0, f"Usage: python tools/{room} {name}")
-    monkeypatch.setattr(program, "HERE", tmp_path)  # as where gluonlab is installed
+    monkeypatch.setattr(program, "CHECKOUT", tmp_path)  # as where gluonlab is installed
     status, out, error = ended(program.main, name, "--help")
     assert (status, out, error.count("\n")) == (2, "", 1)
     assert f"run python tools/{room} {name} in a checkout" in error
 
 
 def test_the_tools_are_found_by_their_folder(monkeypatch, ended):
-    tools = str(program.HERE / "tools")
+    tools = str(program.CHECKOUT / "tools")
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each != tools])
     assert ended(program.main, "host", "--rounds", "0")[0] == 2
     assert tools in sys.path

@@ -7,9 +7,9 @@ from mxnet import nd
 from support.devices import named
 
 from gluonlab.bench import measure_splits, splits
-from gluonlab.bench.harness.measurement_command import measured_on
-from gluonlab.bench.measure_splits import _calls
-from gluonlab.bench.splits import NAMES, ONE_F_ONE_B, PIPELINES
+from gluonlab.bench.harness.measurement_command import find_measured_devices
+from gluonlab.bench.measure_splits import _timed_calls
+from gluonlab.bench.splits import ONE_F_ONE_B, PIPELINES, SPLIT_NAMES
 from gluonlab.collectives.cost_model import traffic
 from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.collectives.schedule_executor import Executor
@@ -31,10 +31,12 @@ def test_the_command_measures_all_splits_and_judges_the_overlap(bench, monkeypat
     record = json.loads(out)
     found = {one["name"]: one["values"] for one in record["series"]}
     assert all(len(values) >= 1 and min(values) > 0 for values in found.values())
-    assert [name for name in found if name.startswith("step")] == [f"step {n}" for n in NAMES]
+    assert [name for name in found if name.startswith("step")] == [f"step {n}" for n in SPLIT_NAMES]
     for name in PIPELINES:
         assert 0 < found[f"price bubble {name}"][0] < 1 and f"host {name}" in found
-    assert {f"memory {name} {device}" for name in NAMES[1:] for device in (0, 1)} <= set(found)
+    assert {f"memory {name} {device}" for name in SPLIT_NAMES[1:] for device in (0, 1)} <= set(
+        found
+    )
     assert {f"alone interleaved {stage}" for stage in range(4)} <= set(found)
     options = {"network": "lenet", "microbatches": 8}
     assert {name: record["options"][name] for name in options} == options
@@ -71,8 +73,10 @@ def test_bytes_moved_are_those_that_a_step_queues(devices, monkeypatch):
     monkeypatch.setattr(CopyInto, "__init__", make)
     monkeypatch.setattr(CopyInto, "copy", copy)
     monkeypatch.setattr(Executor, "run", count)
-    there = list(measure_splits.make_ways(TINY, measured_on(named(devices)), devices, 4))
-    assert [way.name for way in there if way.reason is None] == list(NAMES)
+    there = list(
+        measure_splits.prepare_splits(TINY, find_measured_devices(named(devices)), devices, 4)
+    )
+    assert [way.name for way in there if way.reason is None] == list(SPLIT_NAMES)
     for way in there:
         way.step()
         queued["bytes"] = 0
@@ -80,17 +84,19 @@ def test_bytes_moved_are_those_that_a_step_queues(devices, monkeypatch):
         if way.name == splits.ONE:
             assert queued["bytes"] == 0
         else:
-            assert measure_splits.moves(way).total_bytes == pytest.approx(queued["bytes"]), way.name
+            assert measure_splits.count_traffic(way).total_bytes == pytest.approx(
+                queued["bytes"]
+            ), way.name
             assert queued["bytes"] > 0
     nd.waitall()
 
 
 def test_stages_alone_and_at_once_compute_the_gradients_of_the_step():
-    there = measure_splits.make_ways(TINY, measured_on(named(2)), 2, 3)
+    there = measure_splits.prepare_splits(TINY, find_measured_devices(named(2)), 2, 3)
     # it keeps all microbatches, so that each stage finds what it had
     [way] = [each for each in there if each.name == "gpipe"]
-    [pipeline] = way.staged.pipelines
-    _, forward_and_backward = next(way.staged.phases(way.batch))
+    [pipeline] = way.staged_strategy.pipelines
+    _, forward_and_backward = next(way.staged_strategy.phases(way.batch))
     forward_and_backward()
     grads = [part.grads for part in pipeline.parts]
     expected = [{name: grad.asnumpy() for name, grad in own.items()} for own in grads]
@@ -107,8 +113,8 @@ def test_stages_alone_and_at_once_compute_the_gradients_of_the_step():
                 assert (grad.asnumpy() == expected[stage][name]).all()
 
     for stage in range(2):
-        are_computed_by(way.program().passes(stage), [stage])
-    timed = dict(_calls({ONE_F_ONE_B: way}))  # what is timed of the pipeline of this name
+        are_computed_by(way.make_program().passes(stage), [stage])
+    timed = dict(_timed_calls({ONE_F_ONE_B: way}))  # what is timed of the pipeline of this name
     are_computed_by([timed["at once"]], [0, 1])
     for stage in range(2):
         are_computed_by([timed[f"alone gpipe {stage}"]], [stage])
@@ -119,9 +125,9 @@ def test_messages_cost_latency_and_bytes_on_the_slowest_link_of_their_way():
     # 0-1 have one NVLink, 0-3 two: 25 GB/s each, and 10 µs to start
     assert measure_splits.Message(0, 1, 25_000).seconds(topology) == pytest.approx(11e-6)
     assert measure_splits.Message(3, 0, 25_000).seconds(topology) == pytest.approx(10.5e-6)
-    own = measure_splits.Moves(
+    own = measure_splits.StepTraffic(
         4, [measure_splits.Message(0, 1, 25_000), measure_splits.Message(0, 3, 25_000)], []
     )
     assert own.seconds(topology) == pytest.approx(21.5e-6) and own.total_bytes == 50_000
     # n devices sum S bytes: every algorithm of SUMS's kind sends 2 (n-1) S in all
-    assert measure_splits.Moves(4, [], [1000, 3000]).total_bytes == 2 * 3 * 4000
+    assert measure_splits.StepTraffic(4, [], [1000, 3000]).total_bytes == 2 * 3 * 4000

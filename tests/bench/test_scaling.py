@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, strategies
 
 from gluonlab.bench import scaling
-from gluonlab.bench.harness.interleaved_rounds import measure
+from gluonlab.bench.harness.interleaved_rounds import measure_subjects
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.harness.worker_processes import BACKENDS
-from gluonlab.bench.scaling import NETWORKS, STRONG, WEAK, make_ways
+from gluonlab.bench.scaling import NETWORKS, STRONG, WEAK, make_layouts
 from gluonlab.bench.workloads import TASKS
 
 HOROVOD = pytest.mark.horovod
@@ -25,7 +25,7 @@ COUNTS = strategies.lists(strategies.integers(1, 4), min_size=1, unique=True)
 def test_every_group_stands_beside_one_process_with_as_many_devices(
     network, kind, processes, devices, backends
 ):
-    found = make_ways(network, kind, processes, devices, backends)
+    found = make_layouts(network, kind, processes, devices, backends)
     assert len({way.name for way in found}) == len(found)
     assert found[0][:3] == (1, 1, "")
     alone = {way.all_devices for way in found if way.processes == 1}
@@ -44,7 +44,7 @@ def series(found, rates):
 
 
 def test_ratios_are_medians_over_the_rounds_and_a_missing_row_says_why():
-    found = make_ways("lenet", WEAK, [2], [1], BACKENDS)
+    found = make_layouts("lenet", WEAK, [2], [1], BACKENDS)
     assert [way.name for way in found] == ["1x1", "1x2", "2x1 dist_sync", "2x1 horovod"]
     measured = series(found, [(100, 200, 100), (160, 400, 200), (150, 340, 180), ()])
     one, two, served, missing = scaling.make_rows(found, measured)
@@ -53,7 +53,7 @@ def test_ratios_are_medians_over_the_rounds_and_a_missing_row_says_why():
     assert (served.speedup, served.efficiency) == (1.7, 0.85)
     assert served.beside == 0.9  # of 0.9375, 0.85 and 0.9
     assert missing.reason == "no answer"
-    text = scaling.text("lenet", WEAK, found, measured, 3)
+    text = scaling.format_results("lenet", WEAK, found, measured, 3)
     assert max(map(len, text.split("\n"))) <= 80
     assert text.endswith(
         "2 processes over dist_sync >= 0.88x one with 2 devices: 0.90x reached\n"
@@ -63,7 +63,7 @@ def test_ratios_are_medians_over_the_rounds_and_a_missing_row_says_why():
 
 @pytest.mark.parametrize("backend", [SERVERS, pytest.param("horovod", marks=HOROVOD)])
 def test_processes_really_train_together(backend):
-    found = make_ways("lenet", STRONG, [2], [1], [backend])
+    found = make_layouts("lenet", STRONG, [2], [1], [backend])
     assert found[-1][:4] == (2, 1, backend, 128)
-    [one] = measure(scaling.subjects("lenet", found)[-1:], rounds=1)
-    assert one.reason is None and one.rates()[0] > 0
+    [one] = measure_subjects(scaling.make_subjects("lenet", found)[-1:], rounds=1)
+    assert one.reason is None and one.images_per_second()[0] > 0

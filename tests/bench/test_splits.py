@@ -4,7 +4,7 @@ import pytest
 
 from gluonlab.bench import splits
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.splits import NAMES, TASKS
+from gluonlab.bench.splits import SPLIT_NAMES, TASKS
 
 
 def series(step_1f1b=0.9, **others):
@@ -17,14 +17,11 @@ def series(step_1f1b=0.9, **others):
     values = {
         **{f"memory {name} {device}": 3e6 + device * 1e6 for name in steps for device in (0, 1)},
         **{f"{what} {name}": 2e6 for name in steps if name != "one" for what in ("moved", "links")},
-        "alone 1f1b 0": 0.3,
-        "alone 1f1b 1": 0.5,
-        "update 1f1b 0": 0.1,
-        "update 1f1b 1": 0.1,
+        "alone 1f1b 0": 0.3, "alone 1f1b 1": 0.5, "update 1f1b 0": 0.1, "update 1f1b 1": 0.1,
         "at once": 0.8,
         **{f"{what} {name}": 0.25 for name in ("gpipe", "1f1b") for what in ("price", "host")},
         **{f"price bubble {name}": 0.25 for name in ("gpipe", "1f1b")},
-    }
+    }  # fmt: skip
     # the machine was half as fast in the first round
     return found + [
         Series(name, name, "s", (2 * value, value) if name[0] in "au" else (value,))
@@ -34,7 +31,7 @@ def series(step_1f1b=0.9, **others):
 
 def test_ratios_and_bubbles_are_those_of_rounds():
     rows = {row.name: row for row in splits.make_rows(series())}
-    assert list(rows) == list(NAMES)
+    assert list(rows) == list(SPLIT_NAMES)
     assert rows["data"].speed == pytest.approx(1.5) and rows["one"].moved == 0
     assert rows["1f1b"].cuts == "3" and rows["1f1b"].memory == (3e6, 4e6)
     assert rows["interleaved"].reason == "the chain is too short"
@@ -49,16 +46,16 @@ def test_ratios_and_bubbles_are_those_of_rounds():
 def test_the_overlap_is_judged_for_two_devices_and_eight_microbatches():
     limit = 1.1 * 9 / 8 * 0.8
     promise = "a step of 1f1b <= 1.238x its stages at once, each for itself: "
-    assert splits.verdict(series(limit - 1e-9), 8) == f"{promise}1.24x reached"
-    assert splits.verdict(series(limit + 0.01), 8) == f"{promise}1.25x not reached"
-    assert "reached" not in splits.verdict(series(), 4)
+    assert splits.judge_overlap(series(limit - 1e-9), 8) == f"{promise}1.24x reached"
+    assert splits.judge_overlap(series(limit + 0.01), 8) == f"{promise}1.25x not reached"
+    assert "reached" not in splits.judge_overlap(series(), 4)
     without = [one for one in series() if one.name != "at once"]
-    assert splits.verdict(without, 8) == f"{promise}not measured"
+    assert splits.judge_overlap(without, 8) == f"{promise}not measured"
 
 
 def test_the_text_fits_a_terminal_whatever_is_missing():
-    text = splits.text(series(), TASKS["lenet"], 8, 2)
+    text = splits.format_results(series(), TASKS["lenet"], 8, 2)
     assert max(map(len, text.split("\n"))) <= 80
     assert "interleaved   the chain is too short" in text
-    assert splits.in_megabytes([1e6, 2e6, 3e6, 4e6]) == "1 2 3 4"
-    assert splits.in_megabytes([5e6, 2e6, 3e6, 4e6, 3e6]) == "2..5"
+    assert splits.format_megabytes([1e6, 2e6, 3e6, 4e6]) == "1 2 3 4"
+    assert splits.format_megabytes([5e6, 2e6, 3e6, 4e6, 3e6]) == "2..5"

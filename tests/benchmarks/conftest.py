@@ -12,9 +12,9 @@ def bench(ended, monkeypatch):
     """
     from benchmarks.__main__ import main
     from gluonlab.bench.harness import interleaved_rounds
-    from gluonlab.bench.harness.machine_info import Others
+    from gluonlab.bench.harness.machine_info import OtherProcessLoad
 
     monkeypatch.setattr(interleaved_rounds, "BLOCK_S", 0.001)
     # a busy machine is no fault of the command
-    monkeypatch.setattr(Others, "cores", lambda self: 0.0)
+    monkeypatch.setattr(OtherProcessLoad, "busy_cores", lambda self: 0.0)
     return functools.partial(ended, main)

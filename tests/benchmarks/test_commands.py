@@ -19,14 +19,14 @@ from benchmarks.images import BATCH_SIZE, Photographs
 from gluonlab.bench import splits, workloads
 from gluonlab.bench.__main__ import TOOLS
 from gluonlab.bench.harness.interleaved_rounds import Measurement
-from gluonlab.bench.harness.machine_info import Others
-from gluonlab.bench.harness.measurement_command import MeasuredOn, cpu_devices
+from gluonlab.bench.harness.machine_info import OtherProcessLoad
+from gluonlab.bench.harness.measurement_command import MeasuredDevices, cpu_devices
 from gluonlab.bench.harness.measurement_record import Series, read_record
 from gluonlab.bench.workloads import Task
 from gluonlab.errors import GluonlabWarning
 from gluonlab.host.resources import LIMIT
 
-REFERENCE = peers.lenet()[0].name
+REFERENCE = peers.lenet_subjects()[0].name
 # what a worker of any job could answer
 ANSWER = {"seconds": 0.5, "images": 64.0, "beside": 0.5,
           **dict.fromkeys([*host.COLUMNS, *host.KERNELS], 2.0)}  # fmt: skip
@@ -35,7 +35,9 @@ ANSWER = {"seconds": 0.5, "images": 64.0, "beside": 0.5,
 @pytest.fixture
 def one_row(monkeypatch):
     monkeypatch.setattr(
-        peers, "measure", lambda subjects, rounds: [measured(REFERENCE, 10, [1.0] * rounds)]
+        peers,
+        "measure_subjects",
+        lambda subjects, rounds: [measured(REFERENCE, 10, [1.0] * rounds)],
     )
 
 
@@ -86,7 +88,7 @@ def test_what_workers_answer_is_a_table_of_80_columns_and_a_record(name, bench, 
         found[-1].fail("it died " * 30)
         return found
 
-    monkeypatch.setattr(importlib.import_module(f"benchmarks.{name}"), "measure", measure)
+    monkeypatch.setattr(importlib.import_module(f"benchmarks.{name}"), "measure_subjects", measure)
     monkeypatch.setattr(images, "SETS", (Photographs(20, 16, 8, BATCH_SIZE + 2),))
     status, out, err = bench(name, "--rounds", "2")
     assert (status, err) == (0, "") and max(map(len, out.splitlines())) <= 81
@@ -100,10 +102,10 @@ def test_what_workers_answer_is_a_table_of_80_columns_and_a_record(name, bench, 
 @given(count=st.integers(2, 8))
 def test_workers_are_told_the_devices_that_are_asked_for_as_many_as_their_row_has(count):
     """And nothing where nobody names devices: a checkout beside may not know of the option."""
-    asked = MeasuredOn("gpu", tuple(range(1, count + 1)), "", asked=True)
+    asked = MeasuredDevices("gpu", tuple(range(1, count + 1)), "", asked=True)
     for on in (asked, cpu_devices(4)):
-        rows = [*peers.lenet(on), *peers.resnet18(on), *host.subjects(on),
-                *gradients.ours(on, ["ring"], on.counts([2, 4]), 8)]  # fmt: skip
+        rows = [*peers.lenet_subjects(on), *peers.resnet18_subjects(on), *host.make_subjects(on),
+                *gradients.our_subjects(on, ["ring"], on.available_counts([2, 4]), 8)]  # fmt: skip
         told = [row.options for row in rows if row.missing is None and "devices" in row.options]
         assert len(told) > 8 if on.asked else not told
         for options in told:
@@ -144,7 +146,7 @@ def test_checkpoints_are_measured_and_nothing_is_left(bench, tmp_path, monkeypat
     series = [Series(**one) for one in json.loads(out)["series"]]
     assert tuple(one.name for one in series) == checkpoints.NAMES
     assert all(len(one.values) == 1 and one.values[0] > 0 for one in series)
-    text = checkpoints.text(series[:2], checkpoints.TASKS["resnet18"], 2, 1)
+    text = checkpoints.format_results(series[:2], checkpoints.TASKS["resnet18"], 2, 1)
     assert max(map(len, text.split("\n"))) <= 80 and "reached" in text and "not measured" in text
 
 
@@ -159,15 +161,15 @@ def test_promises_are_kept_if_four_fifths_of_the_gain_come_in_eight_of_ten_train
         gain = 1.81 if place < kept else 1.79
         found.append(Series(f"delivered {name}", name, "times", (gain - 1, gain, 9.0)))
     found.append(Series(f"promised {last}", last, "times", (), "nothing is advised"))
-    said = verdict.text(found)
+    said = verdict.format_results(found)
     assert max(map(len, said.split("\n"))) <= 80 and said.endswith("2.0 % reached")
     assert f"8 of 10: {kept} of 10 {'not ' * (kept < 8)}reached\n" in said
     assert re.search(f"^{last} .* nothing is advised$", said, re.M)
-    assert "8 of 10: not measured\n" in verdict.text([])
+    assert "8 of 10: not measured\n" in verdict.format_results([])
 
 
 def test_a_table_from_a_busy_machine_comes_with_a_warning(ended, one_row, monkeypatch):
-    monkeypatch.setattr(Others, "cores", lambda self: 1.25)
+    monkeypatch.setattr(OtherProcessLoad, "busy_cores", lambda self: 1.25)
     with warnings.catch_warnings():
         warnings.simplefilter("always", GluonlabWarning)
         status, _, error = ended(main, "peers")

@@ -18,10 +18,10 @@ from scipy import stats
 import gluonlab
 from benchmarks import host
 from benchmarks.__main__ import main
-from benchmarks.compare import compare, slower, table
-from benchmarks.rates import of_pairs, of_separate
+from benchmarks.compare import compare, find_slower_rows, format_comparison
+from benchmarks.rates import paired_ratio, unpaired_ratio
 from gluonlab.bench.harness import interleaved_rounds
-from gluonlab.bench.harness.machine_info import Others
+from gluonlab.bench.harness.machine_info import OtherProcessLoad
 from gluonlab.bench.harness.measurement_record import Record, Series, read_record
 from gluonlab.errors import ConfigError, DataError
 
@@ -103,7 +103,7 @@ def test_the_interval_of_pairs_is_that_of_scipys_sign_test(n):
     median.
     """
     ratios = [random.Random(i).lognormvariate(0, 1) for i in range(n)]
-    found = of_pairs(ratios, [1.0] * n)
+    found = paired_ratio(ratios, [1.0] * n)
     kept = [
         (low + high) / 2
         for i, (low, high) in enumerate(zip([0, *sorted(ratios)], [*sorted(ratios), 1e9]))
@@ -121,7 +121,9 @@ def test_the_interval_of_pairs_is_that_of_scipys_sign_test(n):
 
 
 @pytest.mark.parametrize(
-    ("interval", "paired"), [(of_pairs, True), (of_separate, False)], ids=["in turns", "separate"]
+    ("interval", "paired"),
+    [(paired_ratio, True), (unpaired_ratio, False)],
+    ids=["in turns", "separate"],
 )
 def test_intervals_hold_the_truth_as_often_as_they_say(interval, paired):
     """2,000 pairs of runs of 15 rounds with long tails, the second 0.97 times as fast; in turns,
@@ -180,8 +182,8 @@ def test_a_row_is_slower_only_when_its_whole_interval_is():
     first = record(rates(*[1.0] * 15), rates(*[1.0] * 15, name="noisy"))
     second = record(rates(*[0.95] * 15), rates(*[0.9, 1.0] * 7, 0.9, name="noisy"))
     found = compare(first, second)
-    assert slower([found], 0.97) == ["peers --network lenet: ours"]
-    assert max(map(len, table(found).split("\n"))) <= 80
+    assert find_slower_rows([found], 0.97) == ["peers --network lenet: ours"]
+    assert max(map(len, format_comparison(found).split("\n"))) <= 80
 
 
 def test_the_command_compares_files_and_folders(ended, tmp_path, monkeypatch):
@@ -219,8 +221,8 @@ def test_two_checkouts_take_turns(ended, tmp_path, monkeypatch):
     answer = "{'seconds': 0.1, 'total': os.getpid()}"
     job.write_text(f"import os\ndef make(kind, device_count):\n    return lambda steps: {answer}\n")
     monkeypatch.setattr(host, "DEVICE_COUNTS", (1,))
-    monkeypatch.setattr(interleaved_rounds, "CHUNK_S", 0.01)
-    monkeypatch.setattr(Others, "cores", lambda self: 0.0)
+    monkeypatch.setattr(interleaved_rounds, "ROUND_S", 0.01)
+    monkeypatch.setattr(OtherProcessLoad, "busy_cores", lambda self: 0.0)
     out = tmp_path / "after.json"
     turns = ("host", "--rounds", "3", "--beside", str(copy), "--restart-every", "2")
     status, said, err = ended(main, *turns, "--out", str(out))

@@ -33,9 +33,9 @@ from benchmarks.classic_loop import lenet, train_batch
 from benchmarks.gradients import STORES, TRAINERS, measure_steps
 from benchmarks.optimize import TASKS as NETWORKS
 from gluonlab import load_dataset
-from gluonlab.bench.harness.measurement_command import measured_on
+from gluonlab.bench.harness.measurement_command import find_measured_devices
 from gluonlab.bench.harness.worker_processes import Worker, child_environment
-from gluonlab.bench.training_job import competing
+from gluonlab.bench.training_job import competing_processes
 from gluonlab.bench.workloads import TASKS, Task
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.collectives.algorithms import ALGORITHMS
@@ -54,9 +54,9 @@ from gluonlab.runs import checkpoint
 def started(subject, folder):
     """Its worker, which is ready."""
     environment = child_environment(subject.variables, folder)
-    worker = Worker(subject.command(), environment, folder / "log")
+    worker = Worker(subject.worker_command(), environment, folder / "log")
     try:
-        worker.answer(240)
+        worker.read_answer(240)
         yield worker
     finally:
         worker.end(grace_s=2)
@@ -135,7 +135,7 @@ def test_the_first_losses_of_an_optimized_network_are_those_of_the_plain_one(nam
     [ctx] = find_devices("cpu*1", threads=1)
     plain, optimized = (optimize_job.first_losses(small(name), ctx, how) for how in (False, True))
     assert len(set(plain)) > 1  # it learns
-    optimize_job.check(NETWORKS[name], plain, optimized)
+    optimize_job.check_same_losses(NETWORKS[name], plain, optimized)
     net = optimize_job.NETWORKS[NETWORKS[name].network]()
     net.initialize(ctx=ctx)
     assert optimize(net, small(name).batch)
@@ -159,7 +159,7 @@ def test_a_job_ends_if_the_optimized_network_computes_something_else(monkeypatch
 
 
 def test_a_worker_of_host_reports_every_column(tmp_path):
-    subject = next(subject for subject in host.subjects() if subject.name == "host-gluonlab-2")
+    subject = next(subject for subject in host.make_subjects() if subject.name == "host-gluonlab-2")
     with started(subject, tmp_path) as worker:
         found = worker.ask({"steps": 8}, 240)
     assert set(found) == {"seconds", *host.COLUMNS} and min(found.values()) > 0
@@ -208,13 +208,13 @@ def test_a_reader_counts_whole_epochs(folder, reader):
 @pytest.mark.torch
 def test_pytorch_trains_alone_and_as_two_processes_and_reads_images(tmp_path, folder):
     for name in ("torch-eager", "torch-ddp"):
-        [subject] = [subject for subject in peers.lenet() if subject.name == name]
+        [subject] = [subject for subject in peers.lenet_subjects() if subject.name == name]
         with started(subject, tmp_path) as worker:
             # log(10) for ten classes that nothing tells apart
             assert 2.2 < worker.ask({"steps": 2}, 60)["loss"] < 2.5
         with pytest.raises(ProcessLookupError):
             os.killpg(worker.pid, 0)
-    *_, reading = images.subjects(folder, 8)
+    *_, reading = images.make_subjects(folder, 8)
     with started(reading, tmp_path) as worker:
         assert worker.ask({"steps": 1}, 60)["images"] == images.BATCH_SIZE + 2
 
@@ -224,27 +224,27 @@ def test_checkpoints_are_on_disk_at_the_end_of_a_block_and_checks_find_replicas_
 ):
     tiny = Task("LeNet 28x28", "lenet", (1, 28, 28), 4)
     with ExitStack() as stack:
-        on = measured_on(named(2)).first(2)
-        ways = dict(checkpoints.make_ways(tiny, on, 1, tmp_path, stack))
+        on = find_measured_devices(named(2)).device_spec(2)
+        ways = dict(checkpoints.make_runs(tiny, on, 1, tmp_path, stack))
         way = ways[checkpoints.CHECKPOINTS]
         for block in range(2):
-            way.block()
+            way.train_block()
             found = checkpoint.newest(way.run.path)
             assert found.damaged == []
             assert found.checkpoint.step == checkpoints.MIDDLE + checkpoints.EVERY * block
             assert len(checkpoint.checkpoints(way.run.path)) == block + 1
-        ways[checkpoints.FILES].block()
+        ways[checkpoints.FILES].train_block()
         files = {path.name for path in (tmp_path / checkpoints.FILES).iterdir()}
         assert {"net.params", "trainer.states"} <= files
         params = ways[checkpoints.NONE].strategy.net.collect_params().values()
         drifted = next(iter(params)).list_data()[1]
         drifted[:] = drifted + 1
         nd.waitall()
-        ways[checkpoints.NONE].block()
+        ways[checkpoints.NONE].train_block()
         for every in (10, 1):
             first = every * (checkpoints.MIDDLE // every + 1)  # not at the end of an epoch
             with pytest.raises(DriftError, match=f"after step {first}[;,]"):
-                ways[checkpoints.check_name(every)].block()
+                ways[checkpoints.check_name(every)].train_block()
 
 
 # --- processes that compute meanwhile
@@ -256,7 +256,7 @@ def ticks(pid):
 
 
 def test_competitors_compute_as_long_as_they_shall_and_are_gone_afterwards():
-    with pytest.raises(KeyboardInterrupt), competing(2) as pids:
+    with pytest.raises(KeyboardInterrupt), competing_processes(2) as pids:
         before = [ticks(pid) for pid in pids]
         while not all(ticks(pid) > at_first + 2 for pid, at_first in zip(pids, before)):
             time.sleep(0.01)
@@ -266,8 +266,8 @@ def test_competitors_compute_as_long_as_they_shall_and_are_gone_afterwards():
 
 def test_a_competitor_does_not_outlive_a_process_that_is_killed():
     code = (
-        "import os, signal\nfrom gluonlab.bench.training_job import competing\n"
-        "with competing(1) as [pid]:\n    print(pid, flush=True)\n"
+        "import os, signal\nfrom gluonlab.bench.training_job import competing_processes\n"
+        "with competing_processes(1) as [pid]:\n    print(pid, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run(
@@ -280,7 +280,7 @@ def test_a_competitor_does_not_outlive_a_process_that_is_killed():
 
 @pytest.mark.long
 def test_two_workers_of_a_parameter_server_train_and_leave_nothing_running(tmp_path):
-    [sharing, _] = [one for one in threads.subjects([], "lenet") if one.job == "dist"]
+    [sharing, _] = [one for one in threads.make_subjects([], "lenet") if one.job == "dist"]
     with started(sharing, tmp_path) as worker:
         assert worker.ask({"steps": 2}, 240)["seconds"] > 0
         found = processes._processes(Path("/proc")).items()

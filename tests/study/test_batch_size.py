@@ -9,7 +9,7 @@ from support.studies import begun
 
 from gluonlab.study import batch_size
 from gluonlab.study.__main__ import main
-from gluonlab.study.sweep import InMemory, Sweep
+from gluonlab.study.sweep import MeasurementStore, Sweep
 
 WORDS = ["batch-size", "--quick", "--sizes", "32,128", "--seeds", "2", "--target", "0.7"]
 
@@ -29,9 +29,11 @@ def short():
     """Fewer rates and seeds to tune by, and shorter trainings."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch_size, "PATIENCE", 1)
-        patch.setattr(batch_size, "HOPELESS", 1)
+        patch.setattr(batch_size, "PATIENCE_WITHOUT_TARGET", 1)
         patch.setitem(batch_size.TUNING_SEEDS, True, 1)
-        digits = batch_size.PANELS["digits"]._replace(rate=0.125, equal_steps=16, equal_epochs=1)
+        digits = batch_size.PANELS["digits"]._replace(
+            first_rate=0.125, equal_steps=16, equal_epochs=1
+        )
         patch.setitem(batch_size.PANELS, "digits", digits)
         yield
 
@@ -51,7 +53,7 @@ def searched(power, made_up, monkeypatch):
     ``made_up(own, away)``: the steps to the target and the share of images right, with the rate
     2**own, which is ``away`` powers from the best. What was found, and the powers that were tried.
     """
-    monkeypatch.setattr(batch_size, "HOPELESS", 3)
+    monkeypatch.setattr(batch_size, "PATIENCE_WITHOUT_TARGET", 3)
     monkeypatch.setattr(batch_size, "PATIENCE", 2)
     tried = {32: set(), 128: set()}
 
@@ -65,7 +67,7 @@ def searched(power, made_up, monkeypatch):
     options = batch_size.BatchSizeOptions(
         {"digits": {"sizes": [32, 128], "target": 0.7}}, 2, 1, None
     )
-    with Sweep(InMemory(), one, shown=False) as sweep:
+    with Sweep(MeasurementStore(), one, show_progress=False) as sweep:
         return batch_size.measure_panel("digits", options, sweep), tried
 
 
@@ -78,7 +80,7 @@ def test_the_best_rate_of_every_size_is_found_wherever_the_search_begins(
     """Steps to the target grow with the distance to the best rate; or none reaches it, and fewer
     images are right. ``unlucky``: so many rates beside the first bring nothing, and end no search.
     """
-    first = math.log2(batch_size.PANELS["digits"].rate)
+    first = math.log2(batch_size.PANELS["digits"].first_rate)
 
     def made_up(own, away):
         if abs(own - first) in range(1, 1 + unlucky) and away:
@@ -87,16 +89,16 @@ def test_the_best_rate_of_every_size_is_found_wherever_the_search_begins(
 
     found, tried = searched(power, made_up, monkeypatch)
     assert [each.rate for each in found] == [2.0**power, 2.0 ** (power + 1)]
-    assert [each.reached for each in found] == [[20 if reaches else math.inf] * 2] * 2
+    assert [each.steps_to_target for each in found] == [[20 if reaches else math.inf] * 2] * 2
     # four times the size: the search begins with twice the rate, which is the best
-    around = batch_size.PATIENCE if reaches else batch_size.HOPELESS
+    around = batch_size.PATIENCE if reaches else batch_size.PATIENCE_WITHOUT_TARGET
     assert tried[128] == {power + 1.0 + more for more in range(-around, around + 1)}
 
 
 @pytest.mark.parametrize("power", [-9, 3])
 def test_a_search_goes_on_until_three_rates_in_a_row_bring_nothing_at_all(power, monkeypatch):
     """The first rate is six powers from the best, and within three there is something to see."""
-    first = math.log2(batch_size.PANELS["digits"].rate)
+    first = math.log2(batch_size.PANELS["digits"].first_rate)
     assert abs(first - power) == 6
     made_up = lambda _, away: (20 + away if away <= 3 else math.inf, 0.1)  # noqa: E731
     found, _ = searched(power, made_up, monkeypatch)
@@ -110,7 +112,7 @@ def test_a_search_goes_on_until_three_rates_in_a_row_bring_nothing_at_all(power,
 def test_an_interrupted_study_goes_on_and_measures_the_same_bits(
     whole, study, tmp_path, monkeypatch
 ):
-    folder, one = tmp_path / "study", Sweep._measured
+    folder, one = tmp_path / "study", Sweep._measure_point
 
     def at_most_four(sweep, settings, number):
         if len(sweep.store.all()) == 4:
@@ -118,7 +120,7 @@ def test_an_interrupted_study_goes_on_and_measures_the_same_bits(
         return one(sweep, settings, number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Sweep, "_measured", at_most_four)
+        patch.setattr(Sweep, "_measure_point", at_most_four)
         status, out, err = study(*WORDS, "--out", str(folder))
     assert (status, out) == (130, "")
     command = f"python -m gluonlab.study batch-size --resume {folder}"
@@ -159,7 +161,7 @@ def test_a_finished_study_is_written_again_in_another_language(whole, study):
 def test_a_target_that_is_never_reached_is_one_line_and_keeps_what_was_measured(study, tmp_path):
     words = [*WORDS[:-2], "--target", "0.999", "--sizes", "512,1024", "--seeds", "1"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_size, "limit", lambda panel, size: 10)
+        patch.setattr(batch_size, "step_limit", lambda panel, size: 10)
         status, out, err = study(*words, "--out", str(tmp_path / "a"))
     assert (status, out, err.count("\n")) == (1, "", 1)
     assert err.startswith(
@@ -172,13 +174,13 @@ def test_a_target_that_is_never_reached_is_one_line_and_keeps_what_was_measured(
 @pytest.mark.long
 def test_what_another_panel_found_is_said_before_the_mistake(study, tmp_path, monkeypatch):
     """Of a second panel, in truth the same data, for which the target is too high."""
-    hard = batch_size.PANELS["digits"]._replace(title="a hard one")
+    hard = batch_size.PANELS["digits"]._replace()
     monkeypatch.setitem(batch_size.PANELS, "mnist", hard)
     options = batch_size.BatchSizeOptions(
         {name: {"sizes": [32, 128], "target": target}
          for name, target in (("digits", 0.7), ("mnist", 0.9999))}, 1, 1, None,
     )  # fmt: skip
-    monkeypatch.setattr(batch_size, "limit", lambda panel, size: 10 if panel is hard else 400)
+    monkeypatch.setattr(batch_size, "step_limit", lambda panel, size: 10 if panel is hard else 400)
     begun("batch-size", options, tmp_path / "a")
     words = ["batch-size", "--resume", str(tmp_path / "a")]
     for language, digits in (("en", "digits"), ("ja", "数字")):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.study.compare_devices import make_rows, table
+from gluonlab.study.compare_devices import comparison_table, make_comparison_rows
 
 RUNS = st.lists(st.tuples(st.integers(1, 16), st.floats(1, 1e6)), min_size=1, max_size=5)
 
@@ -23,7 +23,7 @@ def result(devices, images_per_second):
 
 @given(RUNS)
 def test_efficiency_is_the_speed_of_a_device_over_that_of_one_of_the_first_run(runs):
-    rows = make_rows([result(*run) for run in runs])
+    rows = make_comparison_rows([result(*run) for run in runs])
     devices, speed = runs[0]
     for row, (own_devices, own_speed) in zip(rows, runs):
         assert row.efficiency == pytest.approx((own_speed / own_devices) / (speed / devices))
@@ -33,6 +33,8 @@ def test_efficiency_is_the_speed_of_a_device_over_that_of_one_of_the_first_run(r
 
 def test_a_comparison_that_begins_with_two_devices():
     """4 devices at twice the speed of 2 are fully used, not half."""
-    lines = table(make_rows([result(2, 1000), result(4, 2000), result(8, 3000)])).splitlines()
+    lines = comparison_table(
+        make_comparison_rows([result(2, 1000), result(4, 2000), result(8, 3000)])
+    ).splitlines()
     shown = [line.split()[3:5] for line in lines[1:]]
     assert shown == [["1.00x", "100%"], ["2.00x", "100%"], ["3.00x", "75%"]]

@@ -27,7 +27,7 @@ from gluonlab.parallel.memory_estimate import MIB
 from gluonlab.parallel.strategy import WAYS
 from gluonlab.run import main
 from gluonlab.study import largest_batch
-from gluonlab.study.largest_batch import LargestSize, find_batch_size
+from gluonlab.study.largest_batch import LargestSizeSearch, find_batch_size
 from gluonlab.training.plan import make_plan
 from gluonlab.training.run_memory import Needs
 from gluonlab.training.training_setup import prepare
@@ -58,7 +58,7 @@ def test_the_search_finds_the_largest_of_any_cost_that_grows(
         return 260 * MIB + each * (-(-size // step) * step) + jump * (size >= 100)
 
     tried = []
-    found = LargestSize(cost, smallest, most, ceiling, each * known).search()
+    found = LargestSizeSearch(cost, smallest, most, ceiling, each * known).search()
     if found is None:
         assert exactly(smallest) > ceiling
         return
@@ -97,13 +97,13 @@ def test_under_a_split_sizes_are_those_of_a_copy_of_the_network_with_its_usual_m
     assert (found.images, found.limit) == (1437, "data")
     assert re.fullmatch(r"a batch of 1,437 per copy of the network takes .* MiB", told[-1])
     said = "the data set has only 1,437 images per copy of the network"
-    assert any(said in line for line in found.lines())
+    assert any(said in line for line in found.summary_lines())
     plan = make_plan(TrainConfig(**settings, batch_size=1437))
     assert plan.microbatches.count == 8
     strategy = prepare(plan).strategy
     assert found.rows == Needs(plan, strategy.net, strategy.taken).rows(1437)
     assert [name for name, _ in found.rows] == list(map(str, plan.ctxs))
-    assert found.to_dict()["devices"][str(plan.ctxs[0])]["total"] == found.rows[0][1].total
+    assert found.to_dict()["devices"][str(plan.ctxs[0])]["total"] == found.rows[0][1].parts_total
 
 
 @pytest.mark.cpu_only("a GPU's memory holds neither Python nor MXNet")
@@ -132,7 +132,7 @@ def test_the_machine_has_less_than_the_budget(monkeypatch):
     found = find_batch_size(TrainConfig(devices=named(1), dataset="synthetic"), 100 * GIB)
     assert found.limit == "machine"
     assert 0.8 * 600 * MIB < found.taken < 600 * MIB
-    assert found.lines()[0].endswith("MiB, and no more is free on this machine")
+    assert found.summary_lines()[0].endswith("MiB, and no more is free on this machine")
 
 
 def measuring(pid):
@@ -172,13 +172,9 @@ def test_however_the_search_ends_no_child_is_left(tmp_path, sign):
 
 # MiB; the parameters of the larger ones, on two devices, leave no room for images in 600
 BUDGETS = {
-    "lenet": 600,
-    "resnet8": 600,
-    "cifar_resnet20": 600,
-    "gluoncv:mobilenetv2_0.25": 600,
-    "resnet18": 900,
-    "resnet50": 1400,
-}
+    "lenet": 600, "resnet8": 600, "cifar_resnet20": 600, "gluoncv:mobilenetv2_0.25": 600,
+    "resnet18": 900, "resnet50": 1400,
+}  # fmt: skip
 
 
 @pytest.mark.long

@@ -13,13 +13,13 @@ from gluonlab.study import learning_rate
 from gluonlab.study.learning_rate import (
     LINEAR,
     SAME,
+    SCALING_RULES,
     WARM_UP,
-    WAYS,
     LearningRateOptions,
-    choose,
-    findings,
-    read,
-    report,
+    analyze_measurements,
+    build_report,
+    load_options,
+    parse_options,
     train_point,
 )
 from gluonlab.training.reporter import Reporter
@@ -30,7 +30,7 @@ OPTIONS = LearningRateOptions(
 pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine")
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", SCALING_RULES)
 def test_a_measurement_is_the_accuracy_of_such_a_run(way, tmp_path):
     """The reference: the same training by the command's own road, written down to its end."""
     point = {"way": way, "devices": 2, "rate": 0.02}
@@ -48,7 +48,7 @@ def made_up(shares):
     """Measurements in which (way, devices, rate) got these shares right, by seed."""
     return [
         [{"right": share} for share in shares(point["way"], point["devices"], point["rate"])]
-        for point in OPTIONS.points()
+        for point in OPTIONS.list_points()
     ]
 
 
@@ -61,7 +61,7 @@ def test_the_best_and_the_largest_rates_and_the_gain_of_pairs_are_found():
             base + gain + seed - (0.5 if (way, rate) == (WARM_UP, 0.04) else 0) for seed in seeds
         ]
 
-    found = findings(OPTIONS, made_up(shares))
+    found = analyze_measurements(OPTIONS, made_up(shares))
     by = {(curve.way, curve.devices): curve for curve in found.curves}
     assert (LINEAR, 1) not in by and len(by) == 7
     assert (by[SAME, 2].best, by[SAME, 2].largest) == (0.02, 0.04)
@@ -76,11 +76,14 @@ def test_the_best_and_the_largest_rates_and_the_gain_of_pairs_are_found():
 @pytest.mark.parametrize("quick", [True, False])
 def test_what_is_asked_for_is_what_a_resumed_study_reads(quick):
     """Each rate is twice the one before."""
-    options = choose(quick, devices="4,1", batch_size="8")
-    assert read(json.loads(json.dumps(options._asdict()))) == options
+    options = parse_options(quick, devices="4,1", batch_size="8")
+    assert load_options(json.loads(json.dumps(options._asdict()))) == options
     assert (options.devices, options.batch_size) == ([1, 4], 8)
     assert options.rates[1:] == [2 * rate for rate in options.rates[:-1]]
-    assert set(options.rates) <= set(choose(False).rates) and options.seeds <= choose(False).seeds
+    assert (
+        set(options.rates) <= set(parse_options(False).rates)
+        and options.seeds <= parse_options(False).seeds
+    )
     assert min(options.rates) < 0.01 < max(options.rates) < 1
 
 
@@ -90,14 +93,14 @@ def test_the_figure_of_a_way_has_the_shares_of_every_number_of_devices():
     def shares(way, devices, rate):
         return [devices / 10 + rate + (way == WARM_UP) / 20] * 3
 
-    found = findings(OPTIONS, made_up(shares))
-    told = report(found, OPTIONS, "en")
+    found = analyze_measurements(OPTIONS, made_up(shares))
+    told = build_report(found, OPTIONS, "en")
     for way, chart in told.charts.items():
         assert [curve.points for curve in chart.curves] == [
             [(rate, pytest.approx(100 * shares(way, devices, rate)[0])) for rate in OPTIONS.rates]
             for devices in OPTIONS.devices
         ]
-    assert list(told.charts) == list(WAYS)
+    assert list(told.charts) == list(SCALING_RULES)
 
 
 def test_a_training_that_diverges_gets_nothing_right():
@@ -121,9 +124,9 @@ def test_the_command_writes_figures_and_a_page_in_both_languages(study, tmp_path
     assert result["curves"][0]["shares"][2]["value"] == pytest.approx(median(own))
     assert {path.name for path in folder.iterdir()} == {
         "study.json", "measurements.jsonl", "result.json", "study.html",
-        *(f"{way}.svg" for way in WAYS),
+        *(f"{way}.svg" for way in SCALING_RULES),
     }  # fmt: skip
-    for way in WAYS:
+    for way in SCALING_RULES:
         ElementTree.parse(folder / f"{way}.svg")
     english = (folder / "study.html").read_text(encoding="utf-8")
     status, out, _ = study("learning-rate", "--resume", str(folder), "--language", "ja")

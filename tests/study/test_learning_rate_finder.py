@@ -18,10 +18,10 @@ from gluonlab.runs.run_schema import Step
 from gluonlab.study.learning_rate_finder import (
     HIGHEST,
     LOWEST,
-    find_rate,
-    smoothed,
-    suggested,
-    write,
+    find_learning_rate,
+    smooth_losses,
+    suggest_rate,
+    write_finder_result,
 )
 from gluonlab.training.learning_rate_schedule import LR_SCHEDULES
 from gluonlab.training.reporter import Reporter
@@ -31,7 +31,7 @@ CONFIG = TrainConfig(model="mlp", global_batch_size=128, optimizer="sgd")
 
 @pytest.fixture(scope="module")
 def found():
-    return find_rate(CONFIG.replace(devices=named(2)), 60)
+    return find_learning_rate(CONFIG.replace(devices=named(2)), 60)
 
 
 def step_losses(run):
@@ -62,13 +62,13 @@ def test_its_losses_are_those_of_a_run_that_follows_the_same_rates(found, monkey
 def test_the_suggestion_trains(found, tmp_path):
     config = CONFIG.replace(lr=found.suggestion, epochs=10, out=str(tmp_path / "run"))
     assert train(config, reporter=Reporter()).accuracy > 0.9
-    assert found.suggestion < found.best < HIGHEST
+    assert found.suggestion < found.best_rate < HIGHEST
 
 
 def test_a_rate_that_is_scaled_is_suggested_as_it_is_given():
     """--scale-lr multiplies what --lr gives by 4: the same steps, a rate 4 times as small."""
     scaled = CONFIG.replace(global_batch_size=None, batch_size=32, scale_lr=True)
-    four = find_rate(scaled.replace(devices=named(4)), 40)
+    four = find_learning_rate(scaled.replace(devices=named(4)), 40)
     assert four.batch == 128 and four.rates[0] == LOWEST
     assert four.rates[-1] <= HIGHEST
 
@@ -77,26 +77,26 @@ def test_a_rate_that_is_scaled_is_suggested_as_it_is_given():
 def test_the_rule_is_a_tenth_of_the_rate_of_the_smallest_loss(lowest, depth):
     rates = [10 ** (power / 10) for power in range(-60, 11)]
     losses = [5 - depth + depth * abs(place - lowest) / lowest for place in range(71)]
-    assert suggested(rates, losses) == pytest.approx(rates[lowest] / 10)
+    assert suggest_rate(rates, losses) == pytest.approx(rates[lowest] / 10)
 
 
 def test_losses_that_do_not_fall_suggest_nothing():
     rates = [10 ** (power / 10) for power in range(-60, 11)]
-    assert suggested(rates, [2.3] * 71) is None
-    assert suggested(rates, [2 + place / 10 for place in range(71)]) is None
-    assert suggested(rates, [2.3, 2.25] * 35) is None
-    assert suggested([1.0], [1.0]) is None
+    assert suggest_rate(rates, [2.3] * 71) is None
+    assert suggest_rate(rates, [2 + place / 10 for place in range(71)]) is None
+    assert suggest_rate(rates, [2.3, 2.25] * 35) is None
+    assert suggest_rate([1.0], [1.0]) is None
 
 
 def test_smoothing_is_that_of_a_weighted_mean():
     losses = [3.0, 1.0, 2.0, 5.0]
     weights = [0.9**age for age in range(4)][::-1]
-    assert smoothed(losses)[-1] == pytest.approx(np.average(losses, weights=weights))
-    assert smoothed([0.3] * 40) == pytest.approx([0.3] * 40)
+    assert smooth_losses(losses)[-1] == pytest.approx(np.average(losses, weights=weights))
+    assert smooth_losses([0.3] * 40) == pytest.approx([0.3] * 40)
 
 
 def test_picture_and_numbers_are_written_together(found, tmp_path):
-    path = write(found, str(tmp_path / "a"))
+    path = write_finder_result(found, str(tmp_path / "a"))
     assert {each.name for each in path.iterdir()} == {"find-lr.svg", "find-lr.json"}
     tree = tree_of((path / "find-lr.svg").read_text(encoding="utf-8"))
     highest = 2 * found.smoothed[0]  # where what is above is drawn
@@ -113,9 +113,11 @@ def test_the_command_says_a_rate_and_leaves_only_its_folder(run, empty_cwd):
 
 
 def test_a_training_that_learns_nothing_is_one_line(monkeypatch):
-    monkeypatch.setattr("gluonlab.study.learning_rate_finder.suggested", lambda rates, losses: None)
+    monkeypatch.setattr(
+        "gluonlab.study.learning_rate_finder.suggest_rate", lambda rates, losses: None
+    )
     with pytest.raises(RunError, match="did not fall at any rate"):
-        find_rate(CONFIG, 20)
+        find_learning_rate(CONFIG, 20)
     mx.nd.waitall()
 
 
@@ -135,4 +137,4 @@ def test_a_training_that_learns_nothing_is_one_line(monkeypatch):
 )
 def test_what_changes_nothing_of_a_range_test_is_refused(setting, said):
     with pytest.raises(ConfigError, match=re.escape(said)):
-        find_rate(CONFIG.replace(**setting), 30)
+        find_learning_rate(CONFIG.replace(**setting), 30)

@@ -70,7 +70,7 @@ def resumed(ended, tmp_path, monkeypatch):
     text, or the line that says why not.
     """
     found = []
-    monkeypatch.setattr(command, "_answer", lambda study, options, *_: found.append(options))
+    monkeypatch.setattr(command, "_run_study", lambda study, options, *_: found.append(options))
 
     def resume(name, text):
         del found[:]

@@ -11,21 +11,21 @@ from support.drawn_pages import Texts, contrast
 from gluonlab.bench.harness.confidence_interval import Estimate
 from gluonlab.bench.harness.measurement_command import cpu_devices
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.measure_splits import splits
+from gluonlab.bench.measure_splits import measure_splits
 from gluonlab.bench.splits import TASKS
 from gluonlab.config import TrainConfig
 from gluonlab.drawing.svg_chart import as_svg
-from gluonlab.study.batch_size import BatchSizeOptions, SizeTrials, panel_findings
-from gluonlab.study.batch_size import report as of_batch_size
-from gluonlab.study.learning_rate import LearningRateOptions, findings
-from gluonlab.study.learning_rate import report as of_learning_rate
-from gluonlab.study.scaling import cases
-from gluonlab.study.scaling import report as of_scaling
+from gluonlab.study.batch_size import BatchSizeOptions, SizeTrials, analyze_panel
+from gluonlab.study.batch_size import build_report as of_batch_size
+from gluonlab.study.learning_rate import LearningRateOptions, analyze_measurements
+from gluonlab.study.learning_rate import build_report as of_learning_rate
+from gluonlab.study.scaling import build_report as of_scaling
+from gluonlab.study.scaling import list_cases
 from gluonlab.study.speedup import measure_step
-from gluonlab.study.speedup.diagnosis import Candidate, TriedAdvice, judge
-from gluonlab.study.speedup.diagnosis_report import as_page as verdict_page
-from gluonlab.study.splits import report as of_splits
-from gluonlab.study.study import as_page as study_page
+from gluonlab.study.speedup.diagnosis import Candidate, TriedAdvice, diagnose
+from gluonlab.study.speedup.diagnosis_report import render_page as verdict_page
+from gluonlab.study.splits import build_report as of_splits
+from gluonlab.study.study import render_page as study_page
 
 wanted()
 pytestmark = pytest.mark.cpu_only("pages are the same wherever it was trained")
@@ -58,13 +58,13 @@ def verdict():
         patched.setattr(measure_step, "BLOCK_S", 0.005)
         patched.setattr(measure_step, "RECORDED_S", 0.02)
         config = TrainConfig(devices=named(2), dataset="synthetic", model="mlp", batch_size=4)
-        found = judge(config, rounds=5, try_advice=False)
+        found = diagnose(config, rounds=5, try_advice=False)
     tried = [
         TriedAdvice(Candidate({"kvstore": "sharded-optimizer"}), Estimate(1.2, 1.1, 1.3)),
         TriedAdvice(Candidate({"batch_size": 16}, 16), *(Estimate(1.0, 0.9, 1.1),) * 2, 1.5),
         TriedAdvice(Candidate({"decoders": 8}), reason="there are no files: " + "unbroken_" * 12),
     ]
-    return replace(found, tried=tried)
+    return replace(found, tried_advice=tried)
 
 
 def learning_rate(language):
@@ -72,9 +72,9 @@ def learning_rate(language):
     options = LearningRateOptions([1, 2, 4], 32, [2.0**power for power in range(-10, 0)], 3, 3)
     measured = [
         [{"right": min(1.0, 0.4 + point["rate"] + seed / 50)} for seed in range(3)]
-        for point in options.points()
+        for point in options.list_points()
     ]
-    return of_learning_rate(findings(options, measured), options, language)
+    return of_learning_rate(analyze_measurements(options, measured), options, language)
 
 
 def batch_size(language):
@@ -86,7 +86,7 @@ def batch_size(language):
         trial = {"reached": reached, "diverged": False, "looks": looks}
         sizes.append(SizeTrials(size, 0.1, 8000, -(-1437 // size), [trial] * 3))
     options = BatchSizeOptions({"digits": {"sizes": list(steps), "target": 0.93}}, 3, 2, None)
-    return of_batch_size({"digits": panel_findings("digits", sizes)}, options, language)
+    return of_batch_size({"digits": analyze_panel("digits", sizes)}, options, language)
 
 
 def scaling(language):
@@ -94,10 +94,10 @@ def scaling(language):
     options = {"network": "lenet", "devices": [1, 2], "stores": ["device", "ring"],
                "splits": ["1f1b"], "kinds": ["weak", "strong"], "rounds": 3}  # fmt: skip
     series = []
-    for case in cases(options):
-        name, count = case.name.replace(" ", "-"), case.way.devices
+    for case in list_cases(options):
+        name, count = case.name.replace(" ", "-"), case.layout.devices
         rates = tuple(1000 * load * (0.2 + 0.8 * count) for load in (1.0, 0.5, 0.8))
-        gone = case.how == "ring"
+        gone = case.store_or_split == "ring"
         series.append(Series(name, name, "images/s", () if gone else rates, "it " * 30))
         starts = tuple(2.0 + load + 0.25 * count for load in (0.1, 0.2, 0.3))
         series.append(Series(f"start {name}", name, "s", starts, None))
@@ -112,7 +112,7 @@ def split(language):
 
 @lru_cache(maxsize=1)
 def measured_splits(task):
-    return splits(task, cpu_devices(2), 2, 2, rounds=1)
+    return measure_splits(task, cpu_devices(2), 2, 2, rounds=1)
 
 
 STUDIES = {

@@ -13,11 +13,11 @@ from gluonlab.study.batch_size import (
     PERFECT,
     REGIMES,
     STAGNATION,
-    exponents,
-    falling,
-    parts,
-    perfect_until,
-    stagnant_from,
+    find_regimes,
+    isotonic_decreasing,
+    largest_perfect_size,
+    scaling_exponents,
+    smallest_stagnant_size,
 )
 
 SIZES = [2**power for power in range(15)]
@@ -32,9 +32,9 @@ def test_a_noise_scale_of_128_images_has_its_regimes_around_it():
     scale / (size + scale): 3/4 at a third of the scale, 1/4 at three times it.
     """
     steps = [50 * (1 + 128 / size) for size in SIZES]
-    assert [part.regime for part in parts(SIZES, steps)] == list(REGIMES)
-    assert perfect_until(SIZES, steps) == pytest.approx(128 / 3, rel=math.sqrt(2))
-    assert stagnant_from(SIZES, steps) == pytest.approx(128 * 3, rel=math.sqrt(2))
+    assert [part.regime for part in find_regimes(SIZES, steps)] == list(REGIMES)
+    assert largest_perfect_size(SIZES, steps) == pytest.approx(128 / 3, rel=math.sqrt(2))
+    assert smallest_stagnant_size(SIZES, steps) == pytest.approx(128 * 3, rel=math.sqrt(2))
 
 
 @pytest.mark.parametrize(
@@ -42,14 +42,14 @@ def test_a_noise_scale_of_128_images_has_its_regimes_around_it():
 )
 def test_a_power_law_is_one_regime(power, regime):
     steps = [1e6 / size**power for size in SIZES]
-    assert exponents(SIZES, steps) == pytest.approx([power] * 14)
-    assert parts(SIZES, steps) == [(regime, 1, SIZES[-1])]
-    assert stagnant_from(SIZES, steps) == (1 if regime == STAGNATION else None)
+    assert scaling_exponents(SIZES, steps) == pytest.approx([power] * 14)
+    assert find_regimes(SIZES, steps) == [(regime, 1, SIZES[-1])]
+    assert smallest_stagnant_size(SIZES, steps) == (1 if regime == STAGNATION else None)
 
 
 def test_a_single_bump_does_not_make_a_regime_come_twice():
     steps = [1024, 512, 300, 128, 64, 60, 62, 58]
-    found = parts(SIZES[:8], steps)
+    found = find_regimes(SIZES[:8], steps)
     assert [part.regime for part in found] == [PERFECT, STAGNATION]
     assert found[0].right == found[1].left == 16
 
@@ -60,22 +60,26 @@ def test_falling_is_isotonic_regression(pairs):
     wanted = IsotonicRegression(increasing=False).fit_transform(
         np.arange(len(values)), values, sample_weight=weights
     )
-    assert falling(values, weights) == pytest.approx(list(wanted), abs=1e-9)
+    assert isotonic_decreasing(values, weights) == pytest.approx(list(wanted), abs=1e-9)
 
 
 @given(STEPS, st.floats(0.1, 10))
 def test_regimes_follow_each_other_and_do_not_depend_on_units(steps, factor):
     sizes = SIZES[: len(steps)]
-    found = parts(sizes, steps)
+    found = find_regimes(sizes, steps)
     assert (found[0].left, found[-1].right) == (sizes[0], sizes[-1])
     assert all(before.right == after.left for before, after in zip(found, found[1:]))
     order = [REGIMES.index(part.regime) for part in found]
     assert order == sorted(set(order))
-    assert found[0].left <= perfect_until(sizes, steps) <= (stagnant_from(sizes, steps) or math.inf)
+    assert (
+        found[0].left
+        <= largest_perfect_size(sizes, steps)
+        <= (smallest_stagnant_size(sizes, steps) or math.inf)
+    )
     twice = [2 * each for each in steps]
-    assert parts(sizes, twice) == found
+    assert find_regimes(sizes, twice) == found
 
 
 def test_a_single_size_has_no_regime():
     with pytest.raises(ValueError, match="between two sizes"):
-        parts([1], [10])
+        find_regimes([1], [10])

@@ -5,15 +5,15 @@ import json
 import pytest
 
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.study.scaling import cases, report
+from gluonlab.study.scaling import build_report, list_cases
 
 OPTIONS = {"network": "lenet", "devices": [1, 2], "stores": ["device", "ring"],
            "splits": ["layers"], "kinds": ["weak", "strong"], "rounds": 3}  # fmt: skip
 
 
 def test_one_device_is_measured_once_for_each_kind_and_the_rest_with_several():
-    found = [(case.kind, case.how, case.way.devices, case.way.global_batch_size)
-             for case in cases(OPTIONS)]  # fmt: skip
+    found = [(case.kind, case.store_or_split, case.layout.devices, case.layout.global_batch_size)
+             for case in list_cases(OPTIONS)]  # fmt: skip
     assert found == [
         ("weak", "device", 1, 64), ("weak", "device", 2, 128), ("weak", "ring", 2, 128),
         ("weak", "layers", 2, 128),
@@ -24,18 +24,20 @@ def test_one_device_is_measured_once_for_each_kind_and_the_rest_with_several():
 
 def series(missing="", options=OPTIONS):
     """Made-up rounds, in which the machine's speed changes and ring is 1.5 times one device."""
-    for case in cases(options):
+    for case in list_cases(options):
         name = case.name.replace(" ", "-")
-        factor = {1: 1.0, 2: 1.8}[case.way.devices] - {"ring": 0.3, "layers": 0.9}.get(case.how, 0)
+        factor = {1: 1.0, 2: 1.8}[case.layout.devices] - {"ring": 0.3, "layers": 0.9}.get(
+            case.store_or_split, 0
+        )
         values = tuple(1000 * load * factor for load in (1.0, 0.5, 0.8))
-        starts = tuple(2.0 + load + 0.25 * case.way.devices for load in (0.1, 0.2, 0.3))
+        starts = tuple(2.0 + load + 0.25 * case.layout.devices for load in (0.1, 0.2, 0.3))
         gone = name == missing
         yield Series(name, name, "images/s", () if gone else values, "it died" if gone else None)
         yield Series(f"start {name}", name, "s", () if gone else starts)
 
 
 def test_what_slows_a_round_is_in_no_speedup_nor_in_what_a_device_adds_to_the_start():
-    told = report(list(series()), OPTIONS, "en")
+    told = build_report(list(series()), OPTIONS, "en")
     text = " ".join(told.sentences)
     assert "device, weak scaling: each device has 64 images: 2 devices are 1.80 times one" in text
     assert "ring, strong scaling: all share 128 images: 2 devices are 1.50 times one" in text
@@ -45,11 +47,11 @@ def test_what_slows_a_round_is_in_no_speedup_nor_in_what_a_device_adds_to_the_st
     ring = next(row for row in told.tables[0].rows if row[0] == "ring")
     assert ring[2:4] == ["2", "128"] and ring[5:] == ["1.50", "1.50..1.50", "75%"]
     assert list(told.charts) == ["weak", "strong", "start"]
-    assert "弱スケーリング" in report(list(series()), OPTIONS, "ja").charts["weak"].notes[0]
+    assert "弱スケーリング" in build_report(list(series()), OPTIONS, "ja").charts["weak"].notes[0]
 
 
 def test_what_could_not_be_measured_is_said_and_left_out():
-    told = report(list(series("weak-ring-2")), OPTIONS, "en")
+    told = build_report(list(series("weak-ring-2")), OPTIONS, "en")
     assert "weak-ring-2: it died." in told.sentences
     assert [row[0] for row in told.tables[0].rows if row[1] == "weak"] == [
         "device", "device", "split: layers",
@@ -60,7 +62,7 @@ def test_what_could_not_be_measured_is_said_and_left_out():
 def test_the_start_is_told_once_of_each_way_whatever_kinds_there_are(kinds):
     """The start does not depend on how the batch grows with the devices."""
     options = {**OPTIONS, "kinds": kinds}
-    told = report(list(series(options=options)), options, "en")
+    told = build_report(list(series(options=options)), options, "en")
     assert [row[:3] for row in told.tables[1].rows] == [
         ["device", "1", "2.45"], ["device", "2", "2.70"], ["ring", "2", "2.70"],
         ["split: layers", "2", "2.70"],

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from gluonlab.bench.harness.measurement_command import cpu_devices
-from gluonlab.bench.measure_splits import splits
-from gluonlab.bench.splits import NAMES, TASKS
+from gluonlab.bench.measure_splits import measure_splits
+from gluonlab.bench.splits import SPLIT_NAMES, TASKS
 
 pytestmark = pytest.mark.cpu_only("the study is of CPU devices")
 
@@ -18,9 +18,9 @@ def test_each_round_is_kept_and_what_needs_no_clock_is_what_bench_says(study, tm
     status, out, _ = study("splits", *words, "--json")
     assert status == 0
     found = {one["name"]: one["values"] for one in json.loads(out)["series"]}
-    assert [len(found[f"step {name}"]) for name in NAMES] == [2] * len(NAMES)
+    assert [len(found[f"step {name}"]) for name in SPLIT_NAMES] == [2] * len(SPLIT_NAMES)
     cuts = json.loads((folder / "study.json").read_text())["options"]["cuts"]
-    same = splits(TASKS["mlp"], cpu_devices(2), 2, 2, rounds=1, cuts=cuts)
+    same = measure_splits(TASKS["mlp"], cpu_devices(2), 2, 2, rounds=1, cuts=cuts)
     assert {one.label for one in same} >= {f"{way}, cut {cut}" for way, cut in cuts.items()}
     for one in same:
         if one.name.startswith(("moved", "memory", "links")):

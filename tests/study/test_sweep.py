@@ -13,7 +13,14 @@ from support.processes import REPOSITORY
 
 import gluonlab
 from gluonlab.errors import ConfigError, DataError, DivergedError, OutputError
-from gluonlab.study.sweep import InMemory, StudyFolder, Sweep, begun, key_of, options_of
+from gluonlab.study.sweep import (
+    MeasurementStore,
+    StudyFolder,
+    Sweep,
+    load_study_options,
+    open_study,
+    settings_key,
+)
 
 POINTS = [{"size": 1}, {"size": 2}, {"size": 3}]
 
@@ -28,16 +35,16 @@ def noting(calls):
 
 def test_each_round_measures_every_point_once_and_begins_with_another():
     calls = []
-    with Sweep(InMemory(), noting(calls), shown=False) as sweep:
+    with Sweep(MeasurementStore(), noting(calls), show_progress=False) as sweep:
         found = sweep.run(POINTS, range(3))
     assert calls == [(1, 0), (2, 0), (3, 0), (2, 1), (3, 1), (1, 1), (3, 2), (1, 2), (2, 2)]
     assert found == [[{"value": size * 100 + number} for number in range(3)] for size in (1, 2, 3)]
-    assert sweep.done == sweep.wanted == 9
+    assert sweep.done == sweep.total == 9
 
 
 def test_what_is_measured_is_not_measured_again_and_later_points_are_added():
-    store, calls = InMemory(), []
-    with Sweep(store, noting(calls), shown=False) as sweep:
+    store, calls = MeasurementStore(), []
+    with Sweep(store, noting(calls), show_progress=False) as sweep:
         sweep.run(POINTS[:2], range(1))
         del calls[:]
         found = sweep.run(POINTS, range(2))
@@ -52,9 +59,9 @@ PLAIN = st.one_of(st.integers(), st.booleans(), st.text(max_size=3), st.none())
 def test_the_key_of_a_point_is_that_of_its_settings_in_any_order(settings, chance):
     names = list(settings)
     chance.shuffle(names)
-    assert key_of({name: settings[name] for name in names}) == key_of(settings)
-    assert json.loads(key_of(settings)) == settings
-    assert key_of({**settings, "one more": 1}) != key_of(settings)
+    assert settings_key({name: settings[name] for name in names}) == settings_key(settings)
+    assert json.loads(settings_key(settings)) == settings
+    assert settings_key({**settings, "one more": 1}) != settings_key(settings)
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
@@ -77,19 +84,19 @@ OPTIONS = {"sizes": [1, 2], "target": 0.9}
 
 
 def filled(path, count=2):
-    with begun("toy", OPTIONS, str(path)) as folder:
+    with open_study("toy", OPTIONS, str(path)) as folder:
         for number in range(count):
-            folder.measured.add({"size": number}, 0, {"value": number / 3})
+            folder.store.add({"size": number}, 0, {"value": number / 3})
     return path / "measurements.jsonl"
 
 
 def test_a_folder_goes_on_with_what_it_holds(tmp_path):
     filled(tmp_path / "a")
-    assert options_of(tmp_path / "a", "toy") == OPTIONS
-    with begun("toy", OPTIONS, str(tmp_path / "a")) as folder:
-        assert folder.measured.find({"size": 1}, 0) == {"value": 1 / 3}  # bit for bit
-        assert folder.measured.find({"size": 1}, 1) is None
-        assert len(folder.measured.all()) == 2
+    assert load_study_options(tmp_path / "a", "toy") == OPTIONS
+    with open_study("toy", OPTIONS, str(tmp_path / "a")) as folder:
+        assert folder.store.find({"size": 1}, 0) == {"value": 1 / 3}  # bit for bit
+        assert folder.store.find({"size": 1}, 1) is None
+        assert len(folder.store.all()) == 2
 
 
 @pytest.mark.parametrize("cut", range(1, 50, 7))
@@ -97,9 +104,9 @@ def test_a_last_line_that_was_cut_off_is_removed(tmp_path, cut):
     file = filled(tmp_path / "a")
     whole = file.read_bytes()
     file.write_bytes(whole[:-cut])
-    with begun("toy", OPTIONS, str(tmp_path / "a")) as folder:
-        assert [each.settings for each in folder.measured.all()] == [{"size": 0}]
-        folder.measured.add({"size": 1}, 0, {"value": 1 / 3})
+    with open_study("toy", OPTIONS, str(tmp_path / "a")) as folder:
+        assert [each.settings for each in folder.store.all()] == [{"size": 0}]
+        folder.store.add({"size": 1}, 0, {"value": 1 / 3})
     assert file.read_bytes() == whole
 
 
@@ -123,7 +130,7 @@ def test_other_options_are_refused_with_the_difference(tmp_path):
         with pytest.raises(ConfigError, match=said):
             StudyFolder.open(str(tmp_path / "a"), study, options)
     with pytest.raises(DataError, match=r"holds the study toy: .* toy --resume"):
-        options_of(tmp_path / "a", "other")
+        load_study_options(tmp_path / "a", "other")
 
 
 def test_another_version_does_not_go_on(tmp_path, monkeypatch):
@@ -138,7 +145,7 @@ def test_a_damaged_description_is_one_line(tmp_path, content):
     filled(tmp_path / "a")
     (tmp_path / "a" / "study.json").write_text(content)
     for read in (
-        lambda: options_of(tmp_path / "a", "toy"),
+        lambda: load_study_options(tmp_path / "a", "toy"),
         lambda: StudyFolder.open(str(tmp_path / "a"), "toy", OPTIONS),
     ):
         with pytest.raises(DataError, match=r"study\.json"):
@@ -146,11 +153,11 @@ def test_a_damaged_description_is_one_line(tmp_path, content):
 
 
 def test_a_folder_has_one_process_at_a_time(tmp_path):
-    with begun("toy", OPTIONS, str(tmp_path / "a")) as folder:
-        folder.measured.add({}, 0, {})
+    with open_study("toy", OPTIONS, str(tmp_path / "a")) as folder:
+        folder.store.add({}, 0, {})
         for again in (
             lambda: StudyFolder.open(str(tmp_path / "a"), "toy", OPTIONS),
-            lambda: options_of(tmp_path / "a", "toy"),
+            lambda: load_study_options(tmp_path / "a", "toy"),
         ):
             with pytest.raises(OutputError, match="is in use by process"):
                 again()
@@ -174,15 +181,15 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
 
 
 def test_nothing_is_left_where_nothing_was_measured(tmp_path):
-    with pytest.raises(DataError), begun("toy", OPTIONS, str(tmp_path / "a" / "b")):
+    with pytest.raises(DataError), open_study("toy", OPTIONS, str(tmp_path / "a" / "b")):
         raise DataError("no such data")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, DivergedError])
 def test_what_breaks_it_off_says_what_is_kept_and_how_to_go_on(tmp_path, kind):
-    with pytest.raises(kind) as ended, begun("toy", OPTIONS, str(tmp_path / "a b")) as folder:
-        folder.measured.add({"size": 1}, 0, {"value": 1})
+    with pytest.raises(kind) as ended, open_study("toy", OPTIONS, str(tmp_path / "a b")) as folder:
+        folder.store.add({"size": 1}, 0, {"value": 1})
         raise kind("why")
     kept = f"{tmp_path / 'a b'} keeps 1 measurement; to go on: "
     command = f"python -m gluonlab.study toy --resume '{tmp_path / 'a b'}'"
@@ -193,8 +200,8 @@ def test_what_breaks_it_off_says_what_is_kept_and_how_to_go_on(tmp_path, kind):
 def test_a_full_disk_is_one_line_and_leaves_whole_lines(tmp_path):
     file = filled(tmp_path / "a")
     before = file.read_bytes()
-    with full_at(len(before) + 20), pytest.raises(OutputError, match="cannot write"), begun(
+    with full_at(len(before) + 20), pytest.raises(OutputError, match="cannot write"), open_study(
         "toy", OPTIONS, str(tmp_path / "a")
     ) as folder:
-        folder.measured.add({"size": 9}, 0, {"value": 1})
+        folder.store.add({"size": 9}, 0, {"value": 1})
     assert file.read_bytes() == before

@@ -1,7 +1,7 @@
-"""python tools/benchmarks NAME: measurements that developers make of gluonlab.
+"""Commands of ``python tools/benchmarks NAME``: measurements for developers of gluonlab.
 
-Records that --out writes are compared by ``compare``. With --beside DIR another checkout takes
-turns with this one.
+``compare`` compares records that --out writes. With --beside DIR another checkout is measured in
+the same rounds.
 """
 
 import sys
@@ -28,8 +28,10 @@ COMMANDS = {
 
 
 def main(args: Optional[Sequence[str]] = None) -> None:
-    """Hand the remaining options to the measurement that is named first."""
-    commands = {name: (said, main_of(f"benchmarks.{name}")) for name, said in COMMANDS.items()}
+    """Run the measurement that the first argument names with the remaining arguments."""
+    commands = {
+        name: (summary, main_of(f"benchmarks.{name}")) for name, summary in COMMANDS.items()
+    }
     dispatch("python tools/benchmarks", commands, sys.argv[1:] if args is None else args)
 
 

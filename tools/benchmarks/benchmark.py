@@ -1,4 +1,4 @@
-"""A benchmark of developers: what it measures, in turns with another checkout if asked to."""
+"""Shared parts of benchmarks: the command's frame, and interleaved rounds with another checkout."""
 
 from __future__ import annotations
 
@@ -10,27 +10,35 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 import click
 
 from benchmarks import compare
-from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, measure
-from gluonlab.bench.harness.measurement_command import Asked, MeasuredOn, Session, Title, option
+from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, measure_subjects
+from gluonlab.bench.harness.measurement_command import (
+    MeasuredDevices,
+    MeasurementOptions,
+    MeasurementSession,
+    RecordTitle,
+    option,
+)
 from gluonlab.bench.harness.measurement_record import Record, Series
 from gluonlab.config.option_types import whole
 from gluonlab.errors import ConfigError
 
 RESTART_EVERY = 3  # rounds
-BESIDE = "@beside"  # behind the name of a subject of the other checkout
+BESIDE_SUFFIX = "@beside"  # behind the name of a subject of the other checkout
 
 ToSeries = Callable[[Sequence[Measurement]], List[Series]]
 
 
-class Beside(NamedTuple):
-    """The other checkout, and after how many rounds the processes are restarted."""
+class OtherCheckout(NamedTuple):
+    """The other checkout, and the number of rounds after which processes are restarted."""
 
     checkout: Path
     restart_every: int
 
 
-def check(beside: Optional[str], restart_every: Optional[str], as_json: bool) -> Optional[Beside]:
-    """What --beside and --restart-every mean; None without them. Raises ConfigError."""
+def parse_other_checkout(
+    beside: Optional[str], restart_every: Optional[str], as_json: bool
+) -> Optional[OtherCheckout]:
+    """Return the checkout of --beside and --restart-every, or None. Raises ConfigError."""
     if beside is None:
         if restart_every is not None:
             raise ConfigError(
@@ -42,103 +50,121 @@ def check(beside: Optional[str], restart_every: Optional[str], as_json: bool) ->
             f"--json prints one record, and --beside {beside} makes two: write them with --out FILE"
         )
     every = RESTART_EVERY if restart_every is None else whole(1)("--restart-every", restart_every)
-    # older checkouts have it in the same place
-    if not Path(beside, "gluonlab", "bench", "worker.py").is_file():
+    if not Path(beside, "gluonlab", "bench", "worker_main.py").is_file():
         raise ConfigError(
             f"--beside {beside}: there is no gluonlab/bench in it: "
             "give the folder of another checkout of gluonlab"
         )
-    return Beside(Path(beside).resolve(), every)
+    return OtherCheckout(Path(beside).resolve(), every)
 
 
-def take_turns(
-    subjects: Sequence[Subject], to_series: ToSeries, title: Title, rounds: int, beside: Beside
+def measure_both_checkouts(
+    subjects: Sequence[Subject],
+    to_series: ToSeries,
+    title: RecordTitle,
+    rounds: int,
+    beside: OtherCheckout,
 ) -> Tuple[Record, Record]:
-    """The records of ``subjects`` in the checkout ``beside``, and here.
+    """Return the records of ``subjects`` in the checkout ``beside``, and here.
 
-    Each is measured there right after here, in every round. A process's speed also depends on where
-    its memory lies, for as long as it lives. Both are therefore restarted after some rounds, so
-    that no row depends on one lucky process.
+    In every round, each subject is measured there right after here. A process's speed also depends
+    on its memory layout for its whole life. Both are therefore restarted after some rounds.
     """
-    checkout, every = beside
-    session = Session()
-    pairs = [(one, _in_checkout(one, checkout)) for one in subjects]
-    found = measure([each for pair in pairs for each in pair], rounds, every)
+    checkout, restart_every = beside
+    session = MeasurementSession()
+    pairs = [(subject, _in_checkout(subject, checkout)) for subject in subjects]
+    measurements = measure_subjects(
+        [subject for pair in pairs for subject in pair], rounds, restart_every
+    )
     session.warn_if_busy()
-    ours, theirs = found[::2], found[1::2]
-    for own, other in zip(ours, theirs):
-        other.subject = replace(other.subject, name=own.subject.name)
+    ours, theirs = measurements[::2], measurements[1::2]
+    for our_measurement, their_measurement in zip(ours, theirs):
+        their_measurement.subject = replace(
+            their_measurement.subject, name=our_measurement.subject.name
+        )
     return (
-        session.record(title, rounds, to_series(theirs), checkout, restart_every=every),
-        session.record(title, rounds, to_series(ours), restart_every=every),
+        session.record(title, rounds, to_series(theirs), checkout, restart_every=restart_every),
+        session.record(title, rounds, to_series(ours), restart_every=restart_every),
     )
 
 
 def _in_checkout(subject: Subject, checkout: Path) -> Subject:
-    name, label = subject.name + BESIDE, f"{subject.label}, beside"
+    name, label = subject.name + BESIDE_SUFFIX, f"{subject.label}, beside"
     return replace(subject, name=name, label=label, checkout=checkout)
 
 
-def compare_in_turns(
-    subjects: Sequence[Subject], to_series: ToSeries, title: Title, asked: Asked, beside: Beside
+def compare_checkouts(
+    subjects: Sequence[Subject],
+    to_series: ToSeries,
+    title: RecordTitle,
+    run_options: MeasurementOptions,
+    beside: OtherCheckout,
 ) -> str:
-    """The other checkout's record compared with ours, as text; --out writes both."""
-    theirs, ours = take_turns(subjects, to_series, title, asked.rounds, beside)
-    if asked.out is not None:
-        path = Path(asked.out)
+    """Return a comparison of the other checkout's record with ours. --out writes both."""
+    theirs, ours = measure_both_checkouts(subjects, to_series, title, run_options.rounds, beside)
+    if run_options.out is not None:
+        path = Path(run_options.out)
         ours.write(path)
         theirs.write(path.with_name(f"{path.stem}-beside{path.suffix}"))
-    found = compare.compare(theirs, ours)
-    return f"{compare.table(found)}\n\n{compare.notes([found])}"
+    comparison = compare.compare(theirs, ours)
+    return f"{compare.format_comparison(comparison)}\n\n{compare.format_notes([comparison])}"
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What a command measures, and how it is shown.
+    """A benchmark's command: measurements, and how they are shown.
 
-    ``measured``: given the number of rounds, measures all subjects. ``ours``: those that run
-    gluonlab's code, with which another checkout takes turns.
+    ``measured(rounds)`` measures all subjects. ``ours``: those that run gluonlab's code, which can
+    be measured in another checkout.
     """
 
-    title: Title
+    title: RecordTitle
     measured: Callable[[int], List[Measurement]]
     ours: Sequence[Subject]
     series: ToSeries
     text: Callable[[Record], str]
-    on: Optional[MeasuredOn] = None
+    on: Optional[MeasuredDevices] = None
 
-    def run(self, asked: Asked, beside: Optional[Beside]) -> None:
-        """Measure, print, and write the record where --out says."""
+    def run(self, run_options: MeasurementOptions, beside: Optional[OtherCheckout]) -> None:
+        """Measure, print, and write the record to the file of --out."""
         if beside is not None:
-            click.echo(compare_in_turns(self.ours, self.series, self.title, asked, beside))
+            click.echo(compare_checkouts(self.ours, self.series, self.title, run_options, beside))
             return
-        _, record = asked.record(self.title, self.measured, self.series)
-        asked.say(record, self.text(record), self.on)
+        _, record = run_options.measure_and_record(self.title, self.measured, self.series)
+        run_options.print_record(record, self.text(record), self.on)
 
 
-def in_turns(function: Callable[..., None]) -> Callable[..., None]:
-    """``@in_turns``, below ``@measurement``, adds --beside and --restart-every.
+def beside_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add --beside and --restart-every to a command; for use below ``@measurement_options``.
 
-    The function gets an Asked, a Beside or None, and its own options by name.
+    The function receives a MeasurementOptions, an OtherCheckout or None, and its own options by
+    name.
     """
 
     @wraps(function)
     def run(
-        asked: Asked, beside: Optional[str] = None, restart_every: Optional[str] = None, **own: Any
+        run_options: MeasurementOptions,
+        beside: Optional[str] = None,
+        restart_every: Optional[str] = None,
+        **own_options: Any,
     ) -> None:
-        function(asked, check(beside, restart_every, asked.as_json), **own)
+        function(
+            run_options,
+            parse_other_checkout(beside, restart_every, run_options.as_json),
+            **own_options,
+        )
 
-    in_other = option(
+    beside_option = option(
         "--beside",
         "DIR",
         "take turns with the gluonlab of another checkout: gluonlab's rows only, compared at the "
         "end",
     )
-    restart = option(
+    restart_option = option(
         "--restart-every",
         "N",
         "with --beside: restart both checkouts' processes after N rounds, "
         "as each keeps a fast or slow memory layout for life  "
         f"[default: {RESTART_EVERY}]",
     )
-    return in_other(restart(run))
+    return beside_option(restart_option(run))

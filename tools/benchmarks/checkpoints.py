@@ -1,9 +1,9 @@
-"""Steps with and without checkpoints, in turns.
+"""Benchmark of the cost of checkpoints and replica checks, per step, interleaved.
 
-The ways share one strategy, so that memory lies alike for all of them. Each has a run of its own
-around it, with a folder, and is measured in whole epochs of EVERY steps. What is written or checked
-is so in the middle of one, as at its end the devices are waited for anyway. What is written is
-waited for at the end: all that it costs falls into the epoch.
+All runs share one strategy, so that the memory layout is the same. Each has its own folder, and is
+measured in whole epochs of EVERY steps. Files are written, and replicas checked, in the middle of
+an epoch, since the devices are waited for at its end anyway. Pending writes are waited for at the
+end, so that their whole cost is in the epoch.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
-from benchmarks.rates import Ratio, of_pairs
-from gluonlab.bench.harness.interleaved_rounds import progress, rotated, time_block
+from benchmarks.rates import Ratio, paired_ratio
+from gluonlab.bench.harness.interleaved_rounds import progress_bar, rotate, time_block
 from gluonlab.bench.harness.measurement_command import (
+    DEVICES_OPTION,
     INTERRUPTED,
-    ON,
-    Asked,
-    MeasuredOn,
+    MeasuredDevices,
+    MeasurementOptions,
     cpu_devices,
-    measured_on,
-    measurement,
+    find_measured_devices,
+    measurement_options,
     option,
 )
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.harness.table_format import interleaved, missing, outcome
-from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.harness.table_format import format_table as as_table
+from gluonlab.bench.harness.table_format import missing_row, outcome_line, rounds_text
 from gluonlab.bench.splits import check_network
 from gluonlab.bench.workloads import Task
 from gluonlab.cli.command import command
@@ -56,7 +56,7 @@ NONE, CHECKPOINTS, FILES = "none", "checkpoints", "files"
 
 
 def check_name(every: int) -> str:
-    """The way that checks replicas so often."""
+    """Return the name of the run that checks replicas every ``every`` steps."""
     return f"check {every}"
 
 
@@ -76,8 +76,8 @@ CLASSES = 10
 LEARNING_RATE = 1e-5
 
 
-class Way:
-    """A run over ``strategy`` that keeps in ``folder`` what ``plan`` says.
+class CheckpointRun:
+    """A run of ``strategy`` that writes to ``folder`` as ``plan`` requires.
 
     ``save``: called in the middle of each epoch, in the loop. ``epochs``: those of a block.
     """
@@ -94,101 +94,104 @@ class Way:
         self.strategy, self.epochs = strategy, epochs
         consensus = Consensus(plan.group)
         view = RunView(plan, Result(plan, strategy.net, folder), consensus)
-        nobody = Callbacks([], view, consensus)
-        self.standing = TrainState(plan, strategy, self.run, time.perf_counter(), consensus, nobody)
+        no_callbacks = Callbacks([], view, consensus)
+        self.state = TrainState(
+            plan, strategy, self.run, time.perf_counter(), consensus, no_callbacks
+        )
         # no epoch is the best, which would have a checkpoint of its own
-        self.standing.checkpoints.begin(-MIDDLE, 0, best=1.0)
+        self.state.checkpoints.begin(-MIDDLE, 0, best=1.0)
         self._every, self._save = plan.check_replicas or 1, save
         self._check = ReplicaCheck.of(plan, strategy) if plan.check_replicas else None
 
     @property
-    def steps(self) -> int:
-        """Those of a block."""
+    def block_steps(self) -> int:
+        """Return the steps of a block."""
         return self.epochs * EVERY
 
-    def block(self) -> None:
-        """Train for some epochs, until all that they keep is kept."""
+    def train_block(self) -> None:
+        """Train for the epochs of a block, and wait until everything is written."""
         for _ in range(self.epochs):
             self._epoch()
-        self.standing.checkpoints.wait()
+        self.state.checkpoints.wait()
 
     def _epoch(self) -> None:
-        standing = self.standing
-        epoch, log = standing.loader.epoch + 1, standing.log
-        with standing.epoch() as batches:
+        state = self.state
+        epoch, log = state.loader.epoch + 1, state.log
+        with state.epoch() as batches:
             for batch in batches:
-                standing.note(epoch, log.append(self.strategy.step(batch), batch.size))
+                state.note(epoch, log.append(self.strategy.step(batch), batch.size))
                 if self._check is not None and (log.step + MIDDLE) % self._every == 0:
                     self._check.after(log.step + MIDDLE)
-                standing.step_done()
+                state.step_done()
                 if log.step % EVERY == MIDDLE:
                     self._save()
-        standing.note(epoch, log.flush())
-        standing.epoch_done(score=0.0)
+        state.note(epoch, log.flush())
+        state.epoch_done(score=0.0)
 
     def close(self) -> None:
-        """End the run."""
-        self.standing.checkpoints.close()
+        """Close the run."""
+        self.state.checkpoints.close()
         self.run.close()
 
 
-def check_devices(on: MeasuredOn) -> int:
-    """How many devices train. Raises DeviceError for one, which has no replica to compare."""
+def check_devices(on: MeasuredDevices) -> int:
+    """Return the number of devices. Raises DeviceError for one, which has no replica to compare."""
     count = len(on.numbers)
     if count < 2:
         raise DeviceError(
-            f"--devices {on.first(count)}: replicas are compared on 2 devices or more: name so many"
+            f"--devices {on.device_spec(count)}: replicas are compared on 2 devices or more: "
+            "name so many"
         )
     return count
 
 
-def checkpoints(task: Task, on: MeasuredOn, devices: int, rounds: int) -> List[Series]:
-    """Seconds of a step in each of NAMES, by round."""
+def measure_checkpoints(task: Task, on: MeasuredDevices, devices: int, rounds: int) -> List[Series]:
+    """Return seconds of a step in each of NAMES, by round."""
     seconds: Dict[str, List[float]] = {name: [] for name in NAMES}
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder("bench"))
-        ways = dict(make_ways(task, on.first(devices), rounds, folder, stack))
-        bar = stack.enter_context(progress((1 + rounds) * len(ways)))
-        for number in range(-1, rounds):  # the first one binds and allocates
-            for name in rotated(NAMES, number):
-                spent = time_block(ways[name].block, 1) / ways[name].steps
-                if number >= 0:
-                    seconds[name].append(spent)
+        runs = dict(make_runs(task, on.device_spec(devices), rounds, folder, stack))
+        bar = stack.enter_context(progress_bar((1 + rounds) * len(runs)))
+        for round in range(-1, rounds):  # the first one binds and allocates
+            for name in rotate(NAMES, round):
+                step_seconds = time_block(runs[name].train_block, 1) / runs[name].block_steps
+                if round >= 0:
+                    seconds[name].append(step_seconds)
                 bar.update()
     return [Series(name, name, "s", tuple(values)) for name, values in seconds.items()]
 
 
-def make_ways(
+def make_runs(
     task: Task, devices: str, rounds: int, folder: Path, stack: ExitStack
-) -> "Iterator[tuple[str, Way]]":
-    """All of NAMES, with runs below ``folder``, which ``stack`` closes."""
-    longest = -(-max(CHECKS) // EVERY)  # epochs of a block
+) -> "Iterator[tuple[str, CheckpointRun]]":
+    """Yield all of NAMES, with runs below ``folder``, which ``stack`` closes."""
+    most_epochs = -(-max(CHECKS) // EVERY)  # epochs of a block
     samples = EVERY * task.global_batch_size
     dataset = load_dataset("synthetic", samples=samples, shape=task.shape, classes=CLASSES)
     config = TrainConfig(
         model=task.model, dataset="synthetic", devices=devices,
-        threads=1 if devices.startswith("cpu") else None, epochs=longest * (rounds + 2),
+        threads=1 if devices.startswith("cpu") else None, epochs=most_epochs * (rounds + 2),
         global_batch_size=task.global_batch_size, optimizer="sgd", lr=LEARNING_RATE, momentum=0.9,
     )  # fmt: skip
     plan = make_plan(config, dataset)
     strategy = prepare(plan).strategy
     assert isinstance(strategy, DataParallel)
 
-    def made(name: str, changed: Plan, **more: Any) -> "tuple[str, Way]":
-        way = Way(changed, strategy, folder / name, **more)
-        stack.callback(way.close)
-        return name, way
+    def open_run(name: str, run_plan: Plan, **options: Any) -> "tuple[str, CheckpointRun]":
+        run = CheckpointRun(run_plan, strategy, folder / name, **options)
+        stack.callback(run.close)
+        return name, run
 
     def save() -> None:
         strategy.net.save_parameters(str(folder / FILES / "net.params"))
         strategy.trainer.save_states(str(folder / FILES / "trainer.states"))
 
-    yield made(NONE, plan)
-    yield made(CHECKPOINTS, replace(plan, checkpoint_every=f"{EVERY} steps"))
-    yield made(FILES, plan, save=save)
+    yield open_run(NONE, plan)
+    yield open_run(CHECKPOINTS, replace(plan, checkpoint_every=f"{EVERY} steps"))
+    yield open_run(FILES, plan, save=save)
     for every in CHECKS:
         epochs = -(-every // EVERY)
-        yield made(check_name(every), replace(plan, check_replicas=every), epochs=epochs)
+        yield open_run(check_name(every), replace(plan, check_replicas=every), epochs=epochs)
 
 
 MOST = 0.03  # of the steps' time
@@ -201,94 +204,101 @@ LABELS = {
 
 
 @dataclass(frozen=True)
-class Row:
-    """A way: ``step_s``, the median seconds of a step, and how many times those of NONE it is."""
+class CheckpointRow:
+    """The measurement of a run: ``step_s``, the median seconds of a step, and its ratio to NONE."""
 
     name: str
     step_s: Optional[float] = None
     ratio: Optional[Ratio] = None
 
     @property
-    def longer(self) -> Optional[float]:
-        """How much longer than in NONE a step is: 0.02 is 2 %."""
+    def relative_overhead(self) -> Optional[float]:
+        """Return by how much longer a step is than in NONE: 0.02 is 2 %."""
         return None if self.ratio is None else self.ratio.value - 1
 
     @property
-    def interval(self) -> str:
-        """``0.8..2.9 %``, the interval of that; empty where there is none."""
+    def overhead_interval(self) -> str:
+        """Return the interval of the overhead, ``0.8..2.9 %``, or ""."""
         if self.ratio is None or self.ratio.lowest is None or self.ratio.highest is None:
             return ""
         return f"{self.ratio.lowest * 100 - 100:.1f}..{self.ratio.highest * 100 - 100:.1f} %"
 
 
-def make_rows(series: Sequence[Series]) -> List[Row]:
-    """All ways, in their order."""
-    found = {one.name: one.values for one in series}
-    none = found.get(NONE, ())
-    return [_row(name, found.get(name, ()), none) for name in LABELS]
+def make_rows(series: Sequence[Series]) -> List[CheckpointRow]:
+    """Return a row for each run, in their order."""
+    values_by_name = {item.name: item.values for item in series}
+    none = values_by_name.get(NONE, ())
+    return [_checkpoint_row(name, values_by_name.get(name, ()), none) for name in LABELS]
 
 
-def _row(name: str, values: Sequence[float], none: Sequence[float]) -> Row:
+def _checkpoint_row(name: str, values: Sequence[float], none: Sequence[float]) -> CheckpointRow:
     if not values:
-        return Row(name)
+        return CheckpointRow(name)
     compared = name != NONE and none
-    return Row(name, median(values), of_pairs(values, none) if compared else None)
+    return CheckpointRow(name, median(values), paired_ratio(values, none) if compared else None)
 
 
-def text(series: Sequence[Series], task: Task, devices: int, rounds: int) -> str:
-    """The table and the verdict."""
+def format_results(series: Sequence[Series], task: Task, devices: int, rounds: int) -> str:
+    """Return the table, and whether the target is reached."""
     rows = make_rows(series)
     head = f"{task.title}, batches of {task.global_batch_size}, {devices} devices"
-    lines = [f"{head:<41}{'ms':>9}{'longer':>9}{'95 %':>16}", *map(_line, rows)]
+    lines = [f"{head:<41}{'ms':>9}{'longer':>9}{'95 %':>16}", *map(_format_row, rows)]
     note = (
-        f"ms: of a step of SGD with momentum, the median of {interleaved(rounds)}. longer: than "
+        f"ms: of a step of SGD with momentum, the median of {rounds_text(rounds)}. longer: than "
         "where nothing is kept, with its 95 % interval. files in the loop: net.save_parameters "
         "and trainer.save_states. "
         "All that is written is waited for, and counts."
     )
-    return f"{as_table(lines, note)}\n\n{verdict(rows, task, devices)}"
+    return f"{as_table(lines, note)}\n\n{judge_overhead(rows, task, devices)}"
 
 
-def _line(row: Row) -> str:
+def _format_row(row: CheckpointRow) -> str:
     label = f"{LABELS[row.name]:<41}"
     if row.step_s is None:
-        return missing(label, None)
-    return f"{label}{row.step_s * 1e3:>9.2f}{percent(row.longer):>9}{row.interval:>16}".rstrip()
+        return missing_row(label, None)
+    overhead = f"{format_percent(row.relative_overhead):>9}{row.overhead_interval:>16}"
+    return f"{label}{row.step_s * 1e3:>9.2f}{overhead}".rstrip()
 
 
-def percent(share: Optional[float]) -> str:
-    """``2.1 %``; nothing for None."""
+def format_percent(share: Optional[float]) -> str:
+    """Return ``2.1 %``, or "" for None."""
     return "" if share is None else f"{share:.1%}".replace("%", " %")
 
 
-def verdict(rows: Sequence[Row], task: Task, devices: int) -> str:
-    """Whether a checkpoint costs as little as promised, which is judged for JUDGED on DEVICES."""
-    [longer] = [row.longer for row in rows if row.name == CHECKPOINTS]
-    shown = None if longer is None else percent(longer)
+def judge_overhead(rows: Sequence[CheckpointRow], task: Task, devices: int) -> str:
+    """Return whether a checkpoint costs as little as the target, which is set for JUDGED on
+    DEVICES.
+    """
+    [overhead] = [row.relative_overhead for row in rows if row.name == CHECKPOINTS]
+    overhead_text = None if overhead is None else format_percent(overhead)
     claim = f"a checkpoint every {EVERY} steps"
     if (task.title, devices) != (TASKS[JUDGED].title, DEVICES):
-        return f"{claim}: {shown or 'not measured'} of the steps' time"
-    return outcome(
-        f"{claim} <= {MOST:.0%} of the steps' time", shown, longer is not None and longer <= MOST
+        return f"{claim}: {overhead_text or 'not measured'} of the steps' time"
+    return outcome_line(
+        f"{claim} <= {MOST:.0%} of the steps' time",
+        overhead_text,
+        overhead is not None and overhead <= MOST,
     )
 
 
 @command("python tools/benchmarks checkpoints", INTERRUPTED)
-@measurement(ROUNDS)
+@measurement_options(ROUNDS)
 @option("--network", "NAME", f"one of {', '.join(TASKS)}", JUDGED)
-@ON
-def main(asked: Asked, network: str, devices: Optional[str]) -> None:
+@DEVICES_OPTION
+def main(run_options: MeasurementOptions, network: str, devices: Optional[str]) -> None:
     """Measure what checkpoints cost a run, and --check-replicas.
 
-    Beside them stand files that are saved in the loop.
+    OtherCheckout them stand files that are saved in the loop.
     On two CPU devices or those named, one thread each. Files are written into the folder for
     temporary ones (TMPDIR). A slow result is a result: it does not change the exit status.
     """
     task = check_network(network, TASKS)
     # MXNet is loaded here, not for the other commands
 
-    on = cpu_devices(DEVICES) if devices is None else measured_on(devices)
+    on = cpu_devices(DEVICES) if devices is None else find_measured_devices(devices)
     count = check_devices(on)
-    title = ("checkpoints", {"network": network, **on.title()})
-    found, record = asked.record(title, partial(checkpoints, task, on, count), list)
-    asked.say(record, text(found, task, count, asked.rounds), on)
+    title = ("checkpoints", {"network": network, **on.record_options()})
+    series, record = run_options.measure_and_record(
+        title, partial(measure_checkpoints, task, on, count), list
+    )
+    run_options.print_record(record, format_results(series, task, count, run_options.rounds), on)

@@ -36,22 +36,23 @@ def train_batch(
     loss: gluon.Block,
     trainer: gluon.Trainer,
 ) -> None:
-    """One step on an mx.io.DataBatch: split, forward on each device, backward by loss, update."""
+    """Train on an mx.io.DataBatch: split, forward on each device, backward by loss, update."""
     images, labels = batch.data[0], batch.label[0]
     xs = gluon.utils.split_and_load(images, ctxs)
     ys = gluon.utils.split_and_load(labels, ctxs)
     with autograd.record():
         losses = [loss(net(x), y) for x, y in zip(xs, ys)]
-    for each in losses:
-        each.backward()
+    for device_loss in losses:
+        device_loss.backward()
     trainer.step(images.shape[0])
 
 
 def make(device_count: int, devices: Optional[str] = None) -> Job:
-    """The loop on CPU devices as MXNet sets them up by itself, without gluonlab's tuning.
+    """Return a job that runs the loop on CPU devices with MXNet's defaults, without gluonlab's
+    tuning.
 
-    ``devices``, as ``gpu:0,1``: on those instead, where the gradients are summed as well, as in a
-    course on GPUs.
+    ``devices``, as ``gpu:0,1``: use these instead, and sum the gradients there, as in a course on
+    GPUs.
     """
     kind, _, numbers = (devices or "cpu:" + ",".join(map(str, range(device_count)))).partition(":")
     ctxs: List[mx.Context] = [mx.Context(kind, int(number)) for number in numbers.split(",")]
@@ -62,19 +63,19 @@ def make(device_count: int, devices: Optional[str] = None) -> Job:
         net.collect_params(), "sgd", {"learning_rate": LEARNING_RATE}, kvstore=store
     )
     task = TASKS["lenet"]
-    batches = _for_ever(mx.io.NDArrayIter(*images_and_labels(task), task.global_batch_size))
+    batches = _repeat_epochs(mx.io.NDArrayIter(*images_and_labels(task), task.global_batch_size))
 
     def run(steps: int) -> Dict[str, float]:
-        began = time.perf_counter()
+        started = time.perf_counter()
         for _ in range(steps):
             train_batch(next(batches), ctxs, net, loss, trainer)
         nd.waitall()
-        return {"seconds": time.perf_counter() - began}
+        return {"seconds": time.perf_counter() - started}
 
     return run
 
 
-def _for_ever(iterator: mx.io.NDArrayIter) -> Iterator[Any]:
+def _repeat_epochs(iterator: mx.io.NDArrayIter) -> Iterator[Any]:
     while True:  # an epoch after the other
         iterator.reset()
         yield from iterator

@@ -1,4 +1,4 @@
-"""Two records of one measurement, row by row: how much faster the second is, and how sure it is."""
+"""Comparison of two records of one measurement: speed ratios per row, with intervals."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Iterator, List, Optional, Sequence, Tuple
 
 import click
 
-from benchmarks.rates import Ratio, of_pairs, of_separate
+from benchmarks.rates import Ratio, paired_ratio, unpaired_ratio
 from gluonlab.bench.harness import table_format as text
 from gluonlab.bench.harness.machine_info import BUSY_CORES
-from gluonlab.bench.harness.measurement_command import JSON, option
+from gluonlab.bench.harness.measurement_command import JSON_OPTION, option
 from gluonlab.bench.harness.measurement_record import Record, Series, read_record
 from gluonlab.cli.command import command
 from gluonlab.config.option_types import real
@@ -31,7 +31,7 @@ NOT_IN_TURNS = (
 
 
 @dataclass(frozen=True)
-class Row:
+class SeriesComparison:
     """A series of both records: medians in ``unit``, and the second's speed over the first's."""
 
     name: str
@@ -43,10 +43,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The rows of one measurement. ``in_turns``: the rounds belong together."""
+    """The rows of one measurement. ``in_turns``: whether rounds with equal numbers belong
+    together.
+    """
 
     title: str
-    rows: List[Row]
+    rows: List[SeriesComparison]
     in_turns: bool
     notes: List[str]
 
@@ -59,44 +61,59 @@ def compare(first: Record, second: Record) -> Comparison:
             "compare records of the same one"
         )
     in_turns = first.turns == second.turns
-    interval = of_pairs if in_turns else of_separate
-    before, rows = {one.name: one for one in first.series}, []
-    for b in second.series:
-        if b.name in before:
-            a = before[b.name]
-            ratio = interval(b.speeds(), a.speeds()) if a.values and b.values else None
-            rows.append(Row(b.name, b.unit, _median(a), _median(b), ratio))
-    return Comparison(second.title, rows, in_turns, list(_notes(first, second, in_turns)))
+    interval = paired_ratio if in_turns else unpaired_ratio
+    first_by_name, rows = {item.name: item for item in first.series}, []
+    for second_series in second.series:
+        if second_series.name in first_by_name:
+            first_series = first_by_name[second_series.name]
+            ratio = (
+                interval(second_series.speeds(), first_series.speeds())
+                if first_series.values and second_series.values
+                else None
+            )
+            rows.append(
+                SeriesComparison(
+                    second_series.name,
+                    second_series.unit,
+                    _median(first_series),
+                    _median(second_series),
+                    ratio,
+                )
+            )
+    return Comparison(second.title, rows, in_turns, list(_list_caveats(first, second, in_turns)))
 
 
 def _median(series: Series) -> Optional[float]:
     return median(series.values) if series.values else None
 
 
-def _notes(first: Record, second: Record, in_turns: bool) -> Iterator[str]:
-    """The caveats of the comparison."""
+def _list_caveats(first: Record, second: Record, in_turns: bool) -> Iterator[str]:
+    """Yield the caveats of the comparison."""
     if not in_turns:
         yield NOT_IN_TURNS
     for name in ("cpu", "cores", "versions"):
         a, b = first.about.get(name), second.about.get(name)
         if a != b:
             yield f"{name}: {a} and {b}."
-    sets = [record.about.get("instruction_set") for record in (first, second)]
-    if None not in sets and sets[0] != sets[1]:  # older records have none
+    instruction_sets = [record.about.get("instruction_set") for record in (first, second)]
+    if (
+        None not in instruction_sets and instruction_sets[0] != instruction_sets[1]
+    ):  # older records have none
         yield (
-            f"The CPUs computed with different instruction sets: {sets[0] or 'none'} and "
-            f"{sets[1] or 'none'}. They change every row."
+            f"The CPUs computed with different instruction sets: "
+            f"{instruction_sets[0] or 'none'} and {instruction_sets[1] or 'none'}. "
+            "They change every row."
         )
-    for what, record in (("first", first), ("second", second)):
+    for position, record in (("first", first), ("second", second)):
         others = record.about.get("others", 0.0)
         if isinstance(others, float) and others > BUSY_CORES:
-            yield f"Other processes kept {others:.1f} cores busy during the {what}."
+            yield f"Other processes kept {others:.1f} cores busy during the {position}."
 
 
-def pairs_of_records(first: Path, second: Path) -> List[Tuple[Record, Record]]:
-    """Two files, or the files of equal names in two folders.
+def pair_records(first: Path, second: Path) -> List[Tuple[Record, Record]]:
+    """Return two files, or the files of equal names in two folders.
 
-    Raises ConfigError when there are none, and DataError.
+    Raises ConfigError if there are none, and DataError.
     """
     if first.is_dir() != second.is_dir():
         raise ConfigError(f"{first} and {second}: give two files, or two folders")
@@ -111,38 +128,38 @@ def pairs_of_records(first: Path, second: Path) -> List[Tuple[Record, Record]]:
     return [(read_record(first / name), read_record(second / name)) for name in names]
 
 
-def table(comparison: Comparison) -> str:
-    """The rows as text."""
+def format_comparison(comparison: Comparison) -> str:
+    """Return the rows as text."""
     title = f"{comparison.title:<{LABEL_WIDTH}}"
     heading = f"{title}{'first':>9} {'second':>9}  {'speed':>5}  {'95 % interval':>14}"
-    return "\n".join([heading, *map(_line, comparison.rows)])
+    return "\n".join([heading, *map(_format_row, comparison.rows)])
 
 
-def notes(comparisons: Sequence[Comparison]) -> str:
-    """What the columns are, and the caveats of the comparisons, each once."""
-    said = dict.fromkeys(note for comparison in comparisons for note in comparison.notes)
-    return "\n".join(textwrap.fill(printable(note), text.WIDTH) for note in (EXPLAINED, *said))
+def format_notes(comparisons: Sequence[Comparison]) -> str:
+    """Return the meaning of the columns, and the caveats of all comparisons without duplicates."""
+    caveats = dict.fromkeys(note for comparison in comparisons for note in comparison.notes)
+    return "\n".join(textwrap.fill(printable(note), text.WIDTH) for note in (EXPLAINED, *caveats))
 
 
-def _line(row: Row) -> str:
+def _format_row(row: SeriesComparison) -> str:
     name = printable(f"{row.name}, {row.unit}")
     label = textwrap.shorten(name, LABEL_WIDTH - 1, placeholder="...")
-    cells = f"{_digits(row.first):>9} {_digits(row.second):>9} "
+    cells = f"{_format_digits(row.first):>9} {_format_digits(row.second):>9} "
     return f"{label:<{LABEL_WIDTH}}{cells} {'-' if row.ratio is None else row.ratio}"
 
 
-def _digits(value: Optional[float]) -> str:
-    """At least three digits, without exponents: 5,023  138  11.1  0.0123."""
+def _format_digits(value: Optional[float]) -> str:
+    """Return at least three digits without exponents: 5,023  138  11.1  0.0123."""
     return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def slower(comparisons: Sequence[Comparison], limit: float) -> List[str]:
-    """The rows whose whole interval lies below ``limit``."""
+def find_slower_rows(comparisons: Sequence[Comparison], limit: float) -> List[str]:
+    """Return the rows whose whole interval is below ``limit``."""
     return [
         f"{comparison.title}: {row.name}"
         for comparison in comparisons
         for row in comparison.rows
-        if row.ratio is not None and row.ratio.below(limit)
+        if row.ratio is not None and row.ratio.is_below(limit)
     ]
 
 
@@ -152,7 +169,7 @@ def slower(comparisons: Sequence[Comparison], limit: float) -> List[str]:
 @option(
     "--at-least", "RATIO", "exit with 1 if a row's whole interval lies below this, such as 0.97"
 )
-@JSON
+@JSON_OPTION
 def main(first: str, second: str, at_least: Optional[str], as_json: bool) -> None:
     """Compare two records of one measurement, or folders of them.
 
@@ -160,12 +177,12 @@ def main(first: str, second: str, at_least: Optional[str], as_json: bool) -> Non
     --out writes records. Rounds that were measured in turns (--beside) are compared pair by pair.
     """
     limit = None if at_least is None else real(0, above_minimum=True)("--at-least", at_least)
-    pairs = pairs_of_records(Path(first), Path(second))
-    found = [compare(*pair) for pair in pairs]
+    pairs = pair_records(Path(first), Path(second))
+    comparisons = [compare(*pair) for pair in pairs]
     if as_json:
-        click.echo(json_text([asdict(one) for one in found]))
+        click.echo(json_text([asdict(comparison) for comparison in comparisons]))
     else:
-        click.echo("\n\n".join([*map(table, found), notes(found)]))
-    behind = [] if limit is None else slower(found, limit)
-    if behind:
-        raise RunError(f"slower, below {at_least} with 95 % confidence: {'; '.join(behind)}")
+        click.echo("\n\n".join([*map(format_comparison, comparisons), format_notes(comparisons)]))
+    slower_rows = [] if limit is None else find_slower_rows(comparisons, limit)
+    if slower_rows:
+        raise RunError(f"slower, below {at_least} with 95 % confidence: {'; '.join(slower_rows)}")

@@ -1,4 +1,4 @@
-"""Gradients of a real network's size: allreduce alone, and allreduce with update."""
+"""Benchmark of a real network's gradients: allreduce alone, and allreduce with update."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon, nd
 
-from benchmarks.benchmark import Beside, compare_in_turns, in_turns
+from benchmarks.benchmark import OtherCheckout, beside_options, compare_checkouts
 from gluonlab.bench.allreduce import measure_allreduce as allreduce
 from gluonlab.bench.allreduce import result_table as allreduce_table
 from gluonlab.bench.allreduce.candidate_schedules import make_plans
 from gluonlab.bench.allreduce.measure_allreduce import (
     CHAPTER,
     PEERS,
+    AllreduceBuffers,
     AllreduceReport,
     AllreduceRow,
-    Buffers,
     make_variants,
 )
 from gluonlab.bench.allreduce.message_sizes import parse_sizes
-from gluonlab.bench.harness.confidence_interval import ratio
+from gluonlab.bench.harness.confidence_interval import median_ratio
 from gluonlab.bench.harness.interleaved_rounds import (
     Call,
     Measurement,
     Subject,
-    progress,
+    progress_bar,
     time_block,
-    time_in_turns,
+    time_interleaved,
 )
 from gluonlab.bench.harness.machine_info import require_memory
 from gluonlab.bench.harness.measurement_command import (
+    DEVICES_OPTION,
     INTERRUPTED,
-    ON,
-    Asked,
-    MeasuredOn,
+    MeasuredDevices,
+    MeasurementOptions,
     cpu_devices,
-    measured_on,
-    measurement,
+    find_measured_devices,
+    measurement_options,
     option,
 )
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.harness.table_format import interleaved, outcome, table
+from gluonlab.bench.harness.table_format import format_table, outcome_line, rounds_text
 from gluonlab.bench.worker_main import Job
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.cli.command import command
@@ -68,16 +68,16 @@ STORES = tuple(name for name, kind in KVSTORES.items() if not kind.gpus_only)
 # With a learning rate of 1/2, the first step from zero leaves half of the sum of whole numbers,
 # which is exact. No weight decay.
 SGD = {"learning_rate": 0.5, "momentum": 0.9, "wd": 0.0}
-LARGEST = 8  # of a gradient
+MAX_GRADIENT = 8  # of a gradient
 
 Shape = Tuple[int, ...]
 
 
 def resnet18_shapes() -> List[Shape]:
-    """The shapes of the parameters with gradients of Gluon's resnet18_v1 for 1,000 classes.
+    """Return the shapes of the trained parameters of Gluon's resnet18_v1 for 1,000 classes.
 
     62 arrays, 11,689,512 numbers: 20 convolutions without biases, a scale and a shift for each of
-    20 batch normalisations, and the last layer's weight and bias.
+    20 batch normalizations, and the last layer's weight and bias.
     """
     net = gluon.model_zoo.vision.resnet18_v1(classes=1000)
     net.initialize()
@@ -87,9 +87,9 @@ def resnet18_shapes() -> List[Shape]:
 
 @dataclass(frozen=True)
 class StepRow:
-    """One store under one trainer.
+    """The measurement of one kvstore under one trainer.
 
-    ``seconds``: of a step, by round; ``error``: the first step's weights, from the exact ones.
+    ``seconds``: of a step, by round; ``error``: of the first step's weights.
     """
 
     trainer: str
@@ -100,51 +100,59 @@ class StepRow:
 
     @property
     def time_s(self) -> float:
-        """The median over the rounds."""
+        """Return the median seconds over the rounds."""
         return median(self.seconds)
 
 
 def step_name(world_size: int, trainer: str, store: str) -> str:
-    """``step 2 BucketedTrainer ring``: the name of a series."""
+    """Return the name of a series: ``step 2 BucketedTrainer ring``."""
     return f"step {world_size} {trainer} {store}"
 
 
 def measure_steps(
     shapes: Sequence[Shape], stores: Sequence[str], ctxs: Sequence[mx.Context], rounds: int
 ) -> List[StepRow]:
-    """Every store under both trainers, which take turns.
+    """Measure every store under both trainers, interleaved.
 
-    Raises ConfigError when there is not enough memory.
+    Raises ConfigError if there is not enough memory.
     """
     updates = make_updates(shapes, stores, ctxs)
-    with progress(rounds) as bar:
+    with progress_bar(rounds) as bar:
         steps = {update.label: update.step for update in updates}
-        seconds = time_in_turns(steps, rounds, done=bar.update)
+        seconds = time_interleaved(steps, rounds, on_round=bar.update)
     return [
-        StepRow(one.trainer_name, one.store, len(ctxs), tuple(seconds[one.label]), one.error)
-        for one in updates
+        StepRow(
+            update.trainer_name, update.store, len(ctxs), tuple(seconds[update.label]), update.error
+        )
+        for update in updates
     ]
 
 
 def make_updates(
     shapes: Sequence[Shape], stores: Sequence[str], ctxs: Sequence[mx.Context]
 ) -> "List[Update]":
-    """Every store under both trainers, checked. Raises ConfigError as `measure_steps` does."""
+    """Return every store under both trainers, after a check. Raises ConfigError as `measure_steps`
+    does.
+    """
     size = 4 * sum(map(math.prod, shapes))
     # Bucketed, each has weights, gradients and momentum of its own; under gluon.Trainer all share
     # the first two.
-    need = size * len(ctxs) * (len(stores) * (3 + 2) + 2)
+    needed_bytes = size * len(ctxs) * (len(stores) * (3 + 2) + 2)
     if ctxs[0].device_type == "cpu":
-        what = f"{len(stores)} stores on {len(ctxs)} devices"
-        require_memory(need, what, "choose fewer with --stores, or smaller --world-sizes")
-    shared = parameters(shapes, ctxs)
+        description = f"{len(stores)} stores on {len(ctxs)} devices"
+        require_memory(
+            needed_bytes, description, "choose fewer with --stores, or smaller --world-sizes"
+        )
+    shared = make_parameters(shapes, ctxs)
     updates = [
-        Update(name, store, shared if name == GLUON else parameters(shapes, ctxs))
+        Update(name, store, shared if name == GLUON else make_parameters(shapes, ctxs))
         for name in TRAINERS
         for store in stores
     ]
     ranks = range(len(ctxs))
-    gradients = [[_random(rank, i, shape) for i, shape in enumerate(shapes)] for rank in ranks]
+    gradients = [
+        [_random_gradient(rank, i, shape) for i, shape in enumerate(shapes)] for rank in ranks
+    ]
     for update in updates:
         update.check(gradients)
     return updates
@@ -171,9 +179,9 @@ class Update:
         self.trainer.step(1, ignore_stale_grad=True)
 
     def check(self, gradients: Sequence[Sequence[Any]]) -> float:
-        """The first step from zero: a weight's largest difference from the exact one.
+        """Check the first step from zero, and return a weight's largest error.
 
-        Gradients are zero then, and stay so, step after step, however often they are summed.
+        Afterwards gradients are zero, and stay so in every further step.
         """
         for param in self.params:
             param.set_data(nd.zeros(param.shape))
@@ -187,8 +195,8 @@ class Update:
                 grad[:] = nd.array(gradients[rank][number], dtype="float32")
         self.step()
         differences = []
-        for param, own in zip(self.params, zip(*gradients)):
-            expected = -SGD["learning_rate"] * np.sum(own, axis=0, dtype=np.int32)
+        for param, rank_gradients in zip(self.params, zip(*gradients)):
+            expected = -SGD["learning_rate"] * np.sum(rank_gradients, axis=0, dtype=np.int32)
             differences += [np.max(np.abs(data.asnumpy() - expected)) for data in param.list_data()]
             for grad in param.list_grad():
                 grad[:] = 0
@@ -197,8 +205,8 @@ class Update:
         return self.error
 
 
-def parameters(shapes: Sequence[Shape], ctxs: Sequence[mx.Context]) -> List[gluon.Parameter]:
-    """Parameters of these shapes, all zero, with a replica and a gradient on each device."""
+def make_parameters(shapes: Sequence[Shape], ctxs: Sequence[mx.Context]) -> List[gluon.Parameter]:
+    """Return parameters of these shapes, all zero, with a replica and a gradient on each device."""
     params = [
         gluon.Parameter(f"parameter{number}_weight", shape=shape, init="zeros")
         for number, shape in enumerate(shapes)
@@ -208,9 +216,9 @@ def parameters(shapes: Sequence[Shape], ctxs: Sequence[mx.Context]) -> List[gluo
     return params
 
 
-def _random(rank: int, number: int, shape: Shape) -> "np.ndarray[Any, np.dtype[np.int8]]":
+def _random_gradient(rank: int, number: int, shape: Shape) -> "np.ndarray[Any, np.dtype[np.int8]]":
     random = np.random.RandomState((rank, number))
-    return random.randint(-LARGEST, LARGEST + 1, shape, dtype=np.int8)
+    return random.randint(-MAX_GRADIENT, MAX_GRADIENT + 1, shape, dtype=np.int8)
 
 
 JUDGED = 2  # devices, of the targets
@@ -218,10 +226,10 @@ AT_LEAST_ALLREDUCE, AT_LEAST_STEP, AT_LEAST_OF_LIMIT = 1.6, 1.5, 0.5
 LIMIT = "of the memory limit"
 
 
-class Verdict(NamedTuple):
+class Comparison(NamedTuple):
     """The best speed of gluonlab as a multiple of a peer's, or as a share of the limit's.
 
-    ``found`` is None where that was not measured, ``at_least`` where there is no target.
+    ``found`` is None if it was not measured, ``at_least`` if there is no target.
     """
 
     best: str
@@ -230,70 +238,81 @@ class Verdict(NamedTuple):
     at_least: Optional[float]
 
     @property
-    def reached(self) -> Optional[bool]:
-        """None when there is nothing to reach, or nothing was measured."""
+    def is_reached(self) -> Optional[bool]:
+        """Return whether the target is reached, or None without a target or a measurement."""
         return None if self.at_least is None or self.found is None else self.found >= self.at_least
 
     def __str__(self) -> str:
-        shown = None if self.found is None else self._number(self.found)
+        shown = None if self.found is None else self._format_value(self.found)
         if self.at_least is None:
             return f"{self.beside}: {shown or 'not measured'}"
-        claim = f">= {self._number(self.at_least)} {self.beside}"
-        return outcome(claim, shown, bool(self.reached))
+        claim = f">= {self._format_value(self.at_least)} {self.beside}"
+        return outcome_line(claim, shown, bool(self.is_reached))
 
-    def _number(self, value: float) -> str:
+    def _format_value(self, value: float) -> str:
         if self.beside == LIMIT:
             return f"{value:.0%}"
         return f"{value:g}x" if value == self.at_least else f"{value:.2f}x"
 
 
-def of_allreduce(rows: Sequence[AllreduceRow]) -> List[Verdict]:
-    """The best schedule beside MXNet's store, the chapter's allreduce and the memory limit.
+def judge_allreduce(rows: Sequence[AllreduceRow]) -> List[Comparison]:
+    """Compare the best schedule with MXNet's store, the chapter's allreduce and the memory limit.
 
-    ``rows`` are of one size.
+    ``rows`` have one size.
     """
     best = min((row for row in rows if row.algorithm not in PEERS), key=lambda row: row.time_s)
     arrays = f"{best.arrays} arrays" if best.arrays > 1 else "one array"
-    where = f"{in_words(best.size_bytes)} in {arrays}, {best.world_size} devices"
-    what, judged = f"{where}, our best: {best.algorithm}", best.world_size == JUDGED
+    buffer_text = f"{in_words(best.size_bytes)} in {arrays}, {best.world_size} devices"
+    description, has_target = (
+        f"{buffer_text}, our best: {best.algorithm}",
+        best.world_size == JUDGED,
+    )
     seconds = {row.algorithm: row.seconds for row in rows}
-    at_least = AT_LEAST_ALLREDUCE if judged else None
-    verdicts = [
-        Verdict(
-            what, name, ratio(seconds[peer], best.seconds) if peer in seconds else None, at_least
+    at_least = AT_LEAST_ALLREDUCE if has_target else None
+    comparisons = [
+        Comparison(
+            description,
+            name,
+            median_ratio(seconds[peer], best.seconds) if peer in seconds else None,
+            at_least,
         )
         for peer, name in (("device", "MXNet's device"), (CHAPTER, "the chapter's allreduce"))
     ]
-    return [*verdicts, Verdict(what, LIMIT, best.of_limit, AT_LEAST_OF_LIMIT if judged else None)]
-
-
-def of_steps(rows: Sequence[StepRow], world_size: int) -> List[Verdict]:
-    """The best of our stores beside MXNet's ``device`` under each of the trainers."""
-    own = [row for row in rows if row.world_size == world_size]
-    ours = [row for row in own if row.store not in PEERS]
-    if not ours:
-        return []
-    best = min(ours, key=lambda row: row.time_s)
-    what = f"allreduce and update, {world_size} devices, our best: {best.store}, {best.trainer}"
-    at_least = AT_LEAST_STEP if world_size == JUDGED else None
-    device = {row.trainer: row.seconds for row in own if row.store == "device"}
     return [
-        Verdict(
-            what,
+        *comparisons,
+        Comparison(description, LIMIT, best.of_limit, AT_LEAST_OF_LIMIT if has_target else None),
+    ]
+
+
+def judge_steps(rows: Sequence[StepRow], world_size: int) -> List[Comparison]:
+    """Compare our best store with MXNet's ``device`` under each of the trainers."""
+    rows_of_size = [row for row in rows if row.world_size == world_size]
+    our_rows = [row for row in rows_of_size if row.store not in PEERS]
+    if not our_rows:
+        return []
+    best = min(our_rows, key=lambda row: row.time_s)
+    description = (
+        f"allreduce and update, {world_size} devices, our best: {best.store}, {best.trainer}"
+    )
+    at_least = AT_LEAST_STEP if world_size == JUDGED else None
+    device = {row.trainer: row.seconds for row in rows_of_size if row.store == "device"}
+    return [
+        Comparison(
+            description,
             f"MXNet's device under {trainer}",
-            ratio(device[trainer], best.seconds) if trainer in device else None,
+            median_ratio(device[trainer], best.seconds) if trainer in device else None,
             at_least,
         )
         for trainer in (GLUON, BUCKETED)
     ]
 
 
-def verdict_lines(verdicts: Sequence[Verdict]) -> List[str]:
-    """In words: what our best is, and a line for each thing that it is compared with."""
-    found = []
-    for best, same in groupby(verdicts, key=lambda verdict: verdict.best):
-        found += [best, *(f"  {verdict}" for verdict in same)]
-    return found
+def format_comparisons(comparisons: Sequence[Comparison]) -> List[str]:
+    """Return lines with our best, and a line for each peer."""
+    lines = []
+    for best, group in groupby(comparisons, key=lambda comparison: comparison.best):
+        lines += [best, *(f"  {comparison}" for comparison in group)]
+    return lines
 
 
 ROUNDS = 9
@@ -303,31 +322,35 @@ WORLD_SIZES = (2, 4)
 
 @dataclass(frozen=True)
 class Findings:
-    """All of ``python tools/benchmarks gradients``."""
+    """The results of ``python tools/benchmarks gradients``."""
 
     allreduces: List[AllreduceReport]
     steps: List[StepRow]
     shapes: List[Shape]
     rounds: int
 
-    def verdicts(self) -> List[Verdict]:
-        """What our best reached, for every allreduce and number of devices."""
-        found = [one for report in self.allreduces for one in of_allreduce(report.rows)]
+    def compare_with_peers(self) -> List[Comparison]:
+        """Return the comparisons of every allreduce and number of devices."""
+        comparisons = [
+            comparison for report in self.allreduces for comparison in judge_allreduce(report.rows)
+        ]
         for world_size in sorted({row.world_size for row in self.steps}):
-            found += of_steps(self.steps, world_size)
-        return found
+            comparisons += judge_steps(self.steps, world_size)
+        return comparisons
 
-    def wrong(self) -> List[str]:
-        """What did not compute exact sums."""
-        sums = [name for report in self.allreduces for name in allreduce.wrong(report.rows)]
+    def inexact_sums(self) -> List[str]:
+        """Return the algorithms and stores whose sums were not exact."""
+        sums = [
+            name for report in self.allreduces for name in allreduce.inexact_algorithms(report.rows)
+        ]
         updates = [f"{row.store} ({row.trainer})" for row in self.steps if row.error != 0]
         return list(dict.fromkeys([*sums, *updates]))
 
     def series(self) -> List[Series]:
-        """Seconds of every allreduce and step, and of the memory limit, by round."""
-        return [*self._allreduces(), *self._steps()]
+        """Return seconds of every allreduce and step, and of the memory limit, by round."""
+        return [*self._allreduce_series(), *self._step_series()]
 
-    def _allreduces(self) -> Iterator[Series]:
+    def _allreduce_series(self) -> Iterator[Series]:
         for rows in (report.rows for report in self.allreduces):
             for row in rows:
                 name = allreduce_name(row.world_size, row.arrays, row.algorithm)
@@ -336,42 +359,48 @@ class Findings:
                 name = allreduce_name(rows[0].world_size, rows[0].arrays, LIMIT)
                 yield Series(name, LIMIT, "s", rows[0].limit_s)
 
-    def _steps(self) -> Iterator[Series]:
+    def _step_series(self) -> Iterator[Series]:
         for row in self.steps:
             name = step_name(row.world_size, row.trainer, row.store)
             yield Series(name, f"{row.store}, {row.trainer}", "s", row.seconds)
 
 
 def allreduce_name(world_size: int, arrays: int, algorithm: str) -> str:
-    """``allreduce 2 16 ring``: that of the series of 2 devices and 16 arrays."""
+    """Return the name of a series: ``allreduce 2 16 ring`` for 2 devices and 16 arrays."""
     return f"allreduce {world_size} {arrays} {algorithm}"
 
 
-def ours(
-    on: MeasuredOn, stores: Sequence[str], world_sizes: Sequence[int], size_bytes: int
+def our_subjects(
+    on: MeasuredDevices, stores: Sequence[str], world_sizes: Sequence[int], size_bytes: int
 ) -> List[Subject]:
-    """The subjects that run gluonlab's code, as jobs of workers."""
-    same = {"size_bytes": size_bytes, "stores": list(stores)}
-    options = [{"world_size": n, **same, **on.options(n)} for n in world_sizes]
+    """Return the subjects that run gluonlab's code, as jobs of workers."""
+    common = {"size_bytes": size_bytes, "stores": list(stores)}
+    options = [{"world_size": n, **common, **on.job_options(n)} for n in world_sizes]
     return [
-        Subject(f"gradients-{n}", f"{n} devices", "gradients", own)
-        for n, own in zip(world_sizes, options)
+        Subject(f"gradients-{n}", f"{n} devices", "gradients", job_options)
+        for n, job_options in zip(world_sizes, options)
     ]
 
 
 def job_series(measurements: Sequence[Measurement]) -> List[Series]:
-    """Seconds of every call of the jobs, by round."""
-    found = []
-    for one in measurements:
-        names = [name for name in (one.answers or [{}])[0] if name != "seconds"]
-        found += [Series(name, name, "s", tuple(one.column(name))) for name in names]
-        if one.reason:
-            found.append(Series(one.subject.name, one.subject.label, "s", (), one.reason))
-    return found
+    """Return seconds of every call of the jobs, by round."""
+    series = []
+    for measurement in measurements:
+        names = [name for name in (measurement.answers or [{}])[0] if name != "seconds"]
+        series += [
+            Series(name, name, "s", tuple(measurement.numbers_by_round(name))) for name in names
+        ]
+        if measurement.reason:
+            series.append(
+                Series(
+                    measurement.subject.name, measurement.subject.label, "s", (), measurement.reason
+                )
+            )
+    return series
 
 
 def parse_stores(text: str, on_gpus: bool = False) -> List[str]:
-    """The kvstores in ``text``, separated by commas, or all that sum over such devices.
+    """Return comma-separated kvstores, or all that sum over such devices.
 
     Raises KVStoreError, with the choices.
     """
@@ -384,98 +413,106 @@ def parse_stores(text: str, on_gpus: bool = False) -> List[str]:
     return list(dict.fromkeys(names))
 
 
-def parse_world_sizes(text: Optional[str], on: MeasuredOn) -> List[int]:
-    """Numbers of devices, separated by commas; by default 2 and 4, and all that --devices names.
+def parse_world_sizes(text: Optional[str], on: MeasuredDevices) -> List[int]:
+    """Return comma-separated numbers of devices; by default 2 and 4, and all that --devices names.
 
     Raises ConfigError.
     """
     if text is None:
-        found = on.counts(WORLD_SIZES) if on.asked else list(WORLD_SIZES)
+        world_sizes = on.available_counts(WORLD_SIZES) if on.asked else list(WORLD_SIZES)
     else:
         check = whole(2, len(on.numbers) if on.asked else MOST_CPU_DEVICES)
-        found = list(dict.fromkeys(check("--world-sizes", part) for part in text.split(",")))
-    if min(found) < 2:
+        world_sizes = list(dict.fromkeys(check("--world-sizes", part) for part in text.split(",")))
+    if min(world_sizes) < 2:
         raise ConfigError(
-            f"--devices {on.first(1)}: one device has no other to sum with: name two or more"
+            f"--devices {on.device_spec(1)}: one device has no other to sum with: name two or more"
         )
-    return found
+    return world_sizes
 
 
-def gradients(
+def measure_gradients(
     stores: Sequence[str],
     world_sizes: Sequence[int],
     size_bytes: int,
     rounds: int,
-    on: MeasuredOn,
+    on: MeasuredDevices,
 ) -> Findings:
-    """Allreduces of ``size_bytes`` in one array and in 16, then steps on ResNet-18's gradients.
+    """Measure allreduces of ``size_bytes`` in one array and in 16, then steps on ResNet-18's
+    gradients.
 
-    Each on ``world_sizes`` of the devices ``on``.
+    Each is measured on ``world_sizes`` of the devices ``on``.
     """
-    found = Findings([], [], resnet18_shapes(), rounds)
+    findings = Findings([], [], resnet18_shapes(), rounds)
     for world_size in world_sizes:
-        ctxs = devices(on.first(world_size))
+        ctxs = devices(on.device_spec(world_size))
         for arrays in ARRAYS:
             variants = make_variants(None, make_plans(None, world_size), ctxs, arrays)
             report = allreduce.measure([size_bytes], variants, ctxs, arrays=arrays, rounds=rounds)
-            found.allreduces.append(report)
-        found.steps.extend(measure_steps(found.shapes, stores, ctxs, rounds))
-    return found
+            findings.allreduces.append(report)
+        findings.steps.extend(measure_steps(findings.shapes, stores, ctxs, rounds))
+    return findings
 
 
 def steps_table(findings: Findings) -> str:
-    """The steps as text."""
+    """Return the steps as text."""
     columns = f"{'ms':>8}  {'lowest..highest':>16}{'error':>8}{'device /':>9}"
     heading = f"  {'':<16}{'kvstore':<19}{columns}"
     lines: List[str] = []
-    for world_size, same in groupby(findings.steps, key=lambda row: row.world_size):
-        own = list(same)
-        beside = [row.seconds for row in own if (row.trainer, row.store) == (GLUON, "device")]
-        what = f"{len(findings.shapes)} gradients, {sum(map(math.prod, findings.shapes)):,} numbers"
+    for world_size, rows in groupby(findings.steps, key=lambda row: row.world_size):
+        rows_of_size = list(rows)
+        device_seconds = [
+            row.seconds for row in rows_of_size if (row.trainer, row.store) == (GLUON, "device")
+        ]
+        description = (
+            f"{len(findings.shapes)} gradients, {sum(map(math.prod, findings.shapes)):,} numbers"
+        )
         lines += [
             *[""] * bool(lines),
-            f"allreduce and update of {what}, on {world_size} devices",
+            f"allreduce and update of {description}, on {world_size} devices",
             heading,
-            *(_step_line(row, beside) for row in own),
+            *(_format_step_row(row, device_seconds) for row in rows_of_size),
         ]
     note = (
-        f"ms: of a step of SGD with momentum, the median of {interleaved(findings.rounds)}. "
+        f"ms: of a step of SGD with momentum, the median of {rounds_text(findings.rounds)}. "
         "error: the largest difference of the first step's weights from the exact ones. "
         "device /: the time of gluon.Trainer's step with device over this one's, "
         "the median of the rounds' ratios."
     )
-    return table(lines, note)
+    return format_table(lines, note)
 
 
-def _step_line(row: StepRow, beside: Sequence[Sequence[float]]) -> str:
+def _format_step_row(row: StepRow, device_seconds: Sequence[Sequence[float]]) -> str:
     extent = f"{min(row.seconds) * 1e3:.2f}..{max(row.seconds) * 1e3:.2f}"
     error = "0" if row.error == 0 else f"{row.error:.1e}"
-    times = f"{ratio(beside[0], row.seconds):.2f}x" if beside else "-"
+    factor_text = f"{median_ratio(device_seconds[0], row.seconds):.2f}x" if device_seconds else "-"
     name = f"  {row.trainer:<16}{row.store:<19}{row.time_s * 1e3:>8.2f}"
-    return f"{name}  {extent:>16}{error:>8}{times:>9}"
+    return f"{name}  {extent:>16}{error:>8}{factor_text:>9}"
 
 
-def report(findings: Findings) -> str:
-    """All tables, and the verdicts."""
-    rows = [row for each in findings.allreduces for row in each.rows]
-    explained = allreduce_table.explain(findings.allreduces[-1])
-    judged = "\n".join(verdict_lines(findings.verdicts()))
-    return "\n\n".join([allreduce_table.rows_table(rows), explained, steps_table(findings), judged])
+def format_findings(findings: Findings) -> str:
+    """Return all tables, and the comparisons with peers."""
+    rows = [row for report in findings.allreduces for row in report.rows]
+    notes = allreduce_table.explain_columns(findings.allreduces[-1])
+    comparisons = "\n".join(format_comparisons(findings.compare_with_peers()))
+    return "\n\n".join(
+        [allreduce_table.rows_table(rows), notes, steps_table(findings), comparisons]
+    )
 
 
 def make(
     world_size: int, size_bytes: int, stores: Sequence[str], devices: Optional[str] = None
 ) -> Job:
-    """gluonlab's allreduces of ``size_bytes`` in one array and in 16, and steps with ``stores``.
+    """Return a job: gluonlab's allreduces of ``size_bytes`` in one array and 16, and steps of
+    ``stores``.
 
     The job's numbers are seconds of a call. ``devices``: those that compute; by default
-    ``world_size`` CPU devices. Raises RunError when sums are not exact.
+    ``world_size`` CPU devices. Raises RunError if sums are not exact.
     """
     ctxs = find_devices(devices or f"cpu*{world_size}")
     calls: Dict[str, Call] = {}
     errors: Dict[str, float] = {}
     for arrays in ARRAYS:
-        buffers = Buffers(ctxs, size_bytes // 4, "float32", arrays)
+        buffers = AllreduceBuffers(ctxs, size_bytes // 4, "float32", arrays)
         for variant in make_variants(None, make_plans(None, world_size), ctxs, arrays):
             if variant.label not in PEERS:
                 name = allreduce_name(world_size, arrays, variant.label)
@@ -485,14 +522,14 @@ def make(
     for update in make_updates(resnet18_shapes(), stores, ctxs):
         name = step_name(world_size, update.trainer_name, update.store)
         calls[name], errors[name] = update.step, update.error
-    wrong = [name for name, error in errors.items() if error != 0]
-    if wrong:
-        raise RunError(f"wrong sums by {', '.join(wrong)}")
+    inexact = [name for name, error in errors.items() if error != 0]
+    if inexact:
+        raise RunError(f"wrong sums by {', '.join(inexact)}")
 
     def run(steps: int) -> Dict[str, float]:
-        began = time.perf_counter()
+        started = time.perf_counter()
         seconds = {name: time_block(call, steps) for name, call in calls.items()}
-        return {"seconds": time.perf_counter() - began, **seconds}
+        return {"seconds": time.perf_counter() - started, **seconds}
 
     return run
 
@@ -502,15 +539,15 @@ def make(
     INTERRUPTED,
     most_used="--size --stores --world-sizes --devices --rounds --out --json",
 )
-@measurement(ROUNDS)
-@in_turns
+@measurement_options(ROUNDS)
+@beside_options
 @option("--size", "SIZE", "size of the buffers for allreduce alone", "46MB")
 @option("--stores", "NAMES", "kvstores for allreduce with update, such as device,ring", "all")
 @option("--world-sizes", "N,N", "numbers of devices  [default: 2,4; with --devices also all]")
-@ON
+@DEVICES_OPTION
 def main(
-    asked: Asked,
-    beside: Optional[Beside],
+    run_options: MeasurementOptions,
+    beside: Optional[OtherCheckout],
     size: str,
     stores: str,
     world_sizes: Optional[str],
@@ -524,19 +561,24 @@ def main(
     size_bytes, *more = parse_sizes(size, "--size")
     if more:
         raise ConfigError(f"--size {size}: give one size, such as 46MB")
-    on = cpu_devices(max(WORLD_SIZES)) if devices is None else measured_on(devices)
+    on = cpu_devices(max(WORLD_SIZES)) if devices is None else find_measured_devices(devices)
     names = parse_stores(stores, on.on_gpus)
     counts = parse_world_sizes(world_sizes, on)
-    told = world_sizes or ",".join(map(str, counts))
-    title = ("gradients", {"size": size, "stores": stores, "world-sizes": told, **on.title()})
+    sizes_text = world_sizes or ",".join(map(str, counts))
+    title = (
+        "gradients",
+        {"size": size, "stores": stores, "world-sizes": sizes_text, **on.record_options()},
+    )
     if beside is not None:
-        subjects = ours(on, names, counts, size_bytes)
-        click.echo(compare_in_turns(subjects, job_series, title, asked, beside))
+        subjects = our_subjects(on, names, counts, size_bytes)
+        click.echo(compare_checkouts(subjects, job_series, title, run_options, beside))
         return
-    measured = partial(gradients, names, counts, size_bytes, on=on)
-    found, record = asked.record(title, measured, Findings.series)
-    wrong = ", ".join(found.wrong())
+    measured = partial(measure_gradients, names, counts, size_bytes, on=on)
+    findings, record = run_options.measure_and_record(title, measured, Findings.series)
+    wrong = ", ".join(findings.inexact_sums())
     # a record of wrong sums is not kept
-    (asked._replace(out=None) if wrong else asked).say(record, report(found), on)
+    (run_options._replace(out=None) if wrong else run_options).print_record(
+        record, format_findings(findings), on
+    )
     if wrong:
         raise RunError(f"wrong sums by {wrong}: see the column error")

@@ -1,4 +1,4 @@
-"""What the host costs a step, and how much of a core's arithmetic training reaches."""
+"""Benchmark of the host's time per step, and of the share of a core's arithmetic in training."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from functools import partial
 from statistics import median
 from typing import Dict, Iterator, List, Optional, Sequence
 
-from benchmarks.benchmark import Benchmark, Beside, in_turns
+from benchmarks.benchmark import Benchmark, OtherCheckout, beside_options
 from gluonlab.bench.harness import table_format as texts
-from gluonlab.bench.harness.confidence_interval import ratio
-from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, measure
+from gluonlab.bench.harness.confidence_interval import median_ratio
+from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, measure_subjects
 from gluonlab.bench.harness.measurement_command import (
+    DEVICES_OPTION,
     INTERRUPTED,
-    ON,
-    Asked,
-    MeasuredOn,
+    MeasuredDevices,
+    MeasurementOptions,
     cpu_devices,
-    measured_on,
-    measurement,
+    find_measured_devices,
+    measurement_options,
 )
 from gluonlab.bench.harness.measurement_record import Record, Series
 from gluonlab.cli.command import command
@@ -40,7 +40,7 @@ _NOTE = (
 
 
 @dataclass(frozen=True)
-class Row:
+class HostCostRow:
     """Microseconds per step and device of ``COLUMNS`` (medians), or the ``reason`` for none."""
 
     name: str
@@ -50,111 +50,124 @@ class Row:
     reason: Optional[str] = None
 
 
-def on_devices(spec: Optional[str]) -> MeasuredOn:
-    """What --devices names; eight CPU devices without it."""
-    return ON_CPUS if spec is None else measured_on(spec)
+def find_host_devices(spec: Optional[str]) -> MeasuredDevices:
+    """Return the devices of --devices; eight CPU devices without it."""
+    return ON_CPUS if spec is None else find_measured_devices(spec)
 
 
-def subjects(on: MeasuredOn = ON_CPUS) -> List[Subject]:
-    """A worker for every device count and loop, and one for a core's arithmetic, the last."""
+def make_subjects(on: MeasuredDevices = ON_CPUS) -> List[Subject]:
+    """Return a worker for every device count and loop, then one for a core's arithmetic."""
     costs = []
     for kind, label in _LABELS.items():
-        for count in on.counts(DEVICE_COUNTS):
-            options = {"kind": kind, "device_count": count, **on.options(count)}
+        for count in on.available_counts(DEVICE_COUNTS):
+            options = {"kind": kind, "device_count": count, **on.job_options(count)}
             costs.append(Subject(f"host-{kind}-{count}", label, "host", options))
     missing = OF_CPUS if on.on_gpus else None
     return [*costs, Subject(EFFICIENCY, "arithmetic", "efficiency", missing=missing)]
 
 
-def ours(on: MeasuredOn = ON_CPUS) -> List[Subject]:
-    """The subjects that run gluonlab's code."""
-    return [subject for subject in subjects(on) if subject.options.get("kind") == "gluonlab"]
+def our_subjects(on: MeasuredDevices = ON_CPUS) -> List[Subject]:
+    """Return the subjects that run gluonlab's code."""
+    return [subject for subject in make_subjects(on) if subject.options.get("kind") == "gluonlab"]
 
 
-def series(measurements: Sequence[Measurement]) -> List[Series]:
-    """By round, ``host-gluonlab-4 total`` in microseconds and ``efficiency sgemm`` in GFLOP/s."""
-    return [one for measurement in measurements for one in _series(measurement)]
+def make_series(measurements: Sequence[Measurement]) -> List[Series]:
+    """Return ``host-gluonlab-4 total`` in microseconds and ``efficiency sgemm`` in GFLOP/s, by
+    round.
+    """
+    return [item for measurement in measurements for item in _measurement_series(measurement)]
 
 
-def _series(measurement: Measurement) -> Iterator[Series]:
+def _measurement_series(measurement: Measurement) -> Iterator[Series]:
     subject, costs = measurement.subject, measurement.subject.job == "host"
     for name in COLUMNS if costs else KERNELS:
         has_it = measurement.answers and name in measurement.answers[0]
         if has_it or measurement.reason:
-            values = tuple(measurement.column(name)) if has_it else ()
+            values = tuple(measurement.numbers_by_round(name)) if has_it else ()
             unit = "us" if costs else "GFLOP/s"
             yield Series(f"{subject.name} {name}", subject.label, unit, values, measurement.reason)
 
 
-def make_rows(found: Sequence[Series]) -> List[Row]:
-    """The table's numbers: medians over the rounds."""
+def make_rows(series: Sequence[Series]) -> List[HostCostRow]:
+    """Return the table's numbers: medians over the rounds."""
     rows: Dict[str, List[Series]] = {}
-    for one in found:
-        rows.setdefault(one.name.rpartition(" ")[0], []).append(one)
+    for item in series:
+        rows.setdefault(item.name.rpartition(" ")[0], []).append(item)
     rows.pop(EFFICIENCY, None)
-    return [_row(name, columns) for name, columns in rows.items()]
+    return [_host_cost_row(name, columns) for name, columns in rows.items()]
 
 
-def _row(name: str, columns: Sequence[Series]) -> Row:
-    medians = {one.name.rpartition(" ")[2]: median(one.values) for one in columns if one.values}
-    return Row(name, columns[0].label, int(name.rpartition("-")[2]), medians, columns[0].reason)
+def _host_cost_row(name: str, columns: Sequence[Series]) -> HostCostRow:
+    medians = {item.name.rpartition(" ")[2]: median(item.values) for item in columns if item.values}
+    return HostCostRow(
+        name, columns[0].label, int(name.rpartition("-")[2]), medians, columns[0].reason
+    )
 
 
-def text(record: Record) -> str:
-    """The table, a core's arithmetic, and the verdict."""
+def format_results(record: Record) -> str:
+    """Return the table, a core's arithmetic, and whether targets are reached."""
     rows = make_rows(record.series)
-    return "\n".join([table(rows), "", *efficiency_lines(record), "", *verdicts(record)])
+    return "\n".join(
+        [format_costs(rows), "", *describe_efficiency(record), "", *judge_targets(record)]
+    )
 
 
-def table(rows: Sequence[Row]) -> str:
-    """The host's cost as text."""
+def format_costs(rows: Sequence[HostCostRow]) -> str:
+    """Return the host's cost as text."""
     columns = "".join(f"{name:>10}" for name in (*COLUMNS[:-1], "load+log"))
-    return texts.table([f"{'':<12}{'devices':>8}{columns}", *map(_line, rows)], _NOTE)
+    return texts.format_table([f"{'':<12}{'devices':>8}{columns}", *map(_format_row, rows)], _NOTE)
 
 
-def _line(row: Row) -> str:
-    label, found = f"{row.label:<12}{row.devices:>8}", row.microseconds
-    if not found:
-        return texts.missing(f"{label}  ", row.reason)
-    cells = (f"{found[name]:.0f}" if name in found else "-" for name in COLUMNS)
+def _format_row(row: HostCostRow) -> str:
+    label, microseconds = f"{row.label:<12}{row.devices:>8}", row.microseconds
+    if not microseconds:
+        return texts.missing_row(f"{label}  ", row.reason)
+    cells = (f"{microseconds[name]:.0f}" if name in microseconds else "-" for name in COLUMNS)
     return label + "".join(f"{cell:>10}" for cell in cells)
 
 
-def efficiency_lines(record: Record) -> List[str]:
-    """What one thread computes, in words."""
+def describe_efficiency(record: Record) -> List[str]:
+    """Return lines on what one thread computes."""
     sgemm, lenet = (record.find(f"{EFFICIENCY} {kernel}") for kernel in KERNELS)
     if sgemm is None or lenet is None:
-        reasons = (one.reason for one in record.series if one.name.startswith(EFFICIENCY))
-        return [texts.missing("arithmetic: ", next(reasons, None))]
-    part = ratio(lenet.values, sgemm.values)
-    reached = f"{median(lenet.values):6.1f} GFLOP/s, {part:.0%} of that"
+        reasons = (item.reason for item in record.series if item.name.startswith(EFFICIENCY))
+        return [texts.missing_row("arithmetic: ", next(reasons, None))]
+    share = median_ratio(lenet.values, sgemm.values)
+    lenet_text = f"{median(lenet.values):6.1f} GFLOP/s, {share:.0%} of that"
     return [
         f"1 thread, sgemm 1024x1024:         {median(sgemm.values):6.1f} GFLOP/s",
-        f"1 thread, LeNet training, batch 64:{reached}",
+        f"1 thread, LeNet training, batch 64:{lenet_text}",
     ]
 
 
-def verdicts(record: Record) -> List[str]:
-    """Whether the targets are reached, or that this was not measured."""
-    return [_verdict(record, count) for count in DEVICE_COUNTS if count > 1]
+def judge_targets(record: Record) -> List[str]:
+    """Return whether each target is reached, or that it was not measured."""
+    return [_judge_target(record, count) for count in DEVICE_COUNTS if count > 1]
 
 
-def _verdict(record: Record, count: int) -> str:
+def _judge_target(record: Record, count: int) -> str:
     claim = f"host on {count} devices <= {TARGET:.2f} of Gluon's loop"
     ours, gluons = (record.find(f"host-{name}-{count} total") for name in ("gluonlab", "gluon"))
     if ours is None or gluons is None or not (ours.values and gluons.values):
-        return texts.outcome(claim, None, False)
-    share = ratio(ours.values, gluons.values)
-    return texts.outcome(claim, f"{share:.2f}", share <= TARGET)
+        return texts.outcome_line(claim, None, False)
+    share = median_ratio(ours.values, gluons.values)
+    return texts.outcome_line(claim, f"{share:.2f}", share <= TARGET)
 
 
 @command("python tools/benchmarks host", INTERRUPTED)
-@measurement(ROUNDS)
-@in_turns
-@ON
-def main(asked: Asked, beside: Optional[Beside], devices: Optional[str]) -> None:
+@measurement_options(ROUNDS)
+@beside_options
+@DEVICES_OPTION
+def main(
+    run_options: MeasurementOptions, beside: Optional[OtherCheckout], devices: Optional[str]
+) -> None:
     """Measure what the host's Python costs a step, in time and cores."""
-    on = on_devices(devices)
-    Benchmark(("host", on.title()), partial(measure, subjects(on)), ours(on), series, text, on).run(
-        asked, beside
-    )
+    on = find_host_devices(devices)
+    Benchmark(
+        ("host", on.record_options()),
+        partial(measure_subjects, make_subjects(on)),
+        our_subjects(on),
+        make_series,
+        format_results,
+        on,
+    ).run(run_options, beside)

@@ -1,11 +1,12 @@
-"""Processor time that the host needs to queue a step.
+"""Worker jobs that measure the processor time of the host to queue a step.
 
 Steps are queued one after the other, as in training, but behind a gate that holds the devices until
 a block of steps is queued. So neither computing nor waiting is timed. A step that is queued alone,
-after the devices have become idle, costs 1.2 to 1.6 times as much: its code has left the caches.
+after the devices have become idle, costs 1.2 to 1.6 times as much, since its code has left the
+caches.
 
-The processor time of the calling thread is measured. Wall time also counts how long other threads
-keep the caller from its core.
+The processor time of the calling thread is measured. Wall time would include the time in which
+other threads keep the caller from its core.
 """
 
 from __future__ import annotations
@@ -36,23 +37,23 @@ from gluonlab.training.loss_meter import STRIDE, LossLog
 SHAPE = (1, 12, 12)
 BATCHES = 256  # per epoch
 SGD = {"learning_rate": 0.01}
-PARTS = ("forward", "backward", "allreduce", "update")
-BLOCK = 16  # steps that are queued before the devices compute them
+STEP_PARTS = ("forward", "backward", "allreduce", "update")
+BLOCK_STEPS = 16  # steps that are queued before the devices compute them
 PATIENCE_S = 60.0  # for queueing a block, which takes some milliseconds
 
 
 def make(kind: str, device_count: int, devices: Optional[str] = None) -> Job:
-    """A job that measures the host's microseconds per step and device.
+    """Return a job that measures the host's microseconds per step and device.
 
     ``kind``: "gluonlab", or "gluon" for Gluon's own loop. ``devices``: their names; by default
     ``device_count`` CPU devices.
     """
     ctxs = find_devices(devices or f"cpu*{device_count}", threads=1)
-    return {"gluonlab": _gluonlab, "gluon": _gluon}[kind](ctxs)
+    return {"gluonlab": _make_gluonlab_job, "gluon": _make_gluon_job}[kind](ctxs)
 
 
 def tiny_net(ctxs: Sequence[mx.Context]) -> nn.HybridSequential:
-    """LeNet's eight parameters, as small as they get: (n, 1, 12, 12) -> (n, 10)."""
+    """Return a tiny network with LeNet's eight parameters: (n, 1, 12, 12) -> (n, 10)."""
     net = nn.HybridSequential()
     net.add(
         nn.Conv2D(2, 3), nn.MaxPool2D(2, 2), nn.Activation("relu"),
@@ -65,26 +66,28 @@ def tiny_net(ctxs: Sequence[mx.Context]) -> nn.HybridSequential:
     return net
 
 
-def _gluonlab(ctxs: List[mx.Context]) -> Job:
+def _make_gluonlab_job(ctxs: List[mx.Context]) -> Job:
     net, loss = tiny_net(ctxs), gluon.loss.SoftmaxCrossEntropyLoss()
     trainer = BucketedTrainer(net.collect_params(), "sgd", SGD, kvstore=make_kvstore("device"))
     step = DataParallelStep(net, loss, trainer, ctxs, to_float)
-    batches, log = _batches(ctxs), LossLog(ctxs)
+    batches, log = _repeat_batches(ctxs), LossLog(ctxs)
     batch = next(batches)
 
     def run(steps: int) -> Dict[str, float]:
         began = time.perf_counter()
         medians = [
-            *_medians(lambda: (queue for _, queue in step.phases(batch)), steps, batch.xs),
-            *_medians(lambda: [lambda: step(batch)], steps, batch.xs),
-            _loader_and_log(batches, step, log, steps),
+            *_median_part_seconds(
+                lambda: (queue for _, queue in step.phases(batch)), steps, batch.xs
+            ),
+            *_median_part_seconds(lambda: [lambda: step(batch)], steps, batch.xs),
+            _measure_loader_and_log(batches, step, log, steps),
         ]
-        return _report(began, [*PARTS, "total", "loader"], medians, len(ctxs))
+        return _job_numbers(began, [*STEP_PARTS, "total", "loader"], medians, len(ctxs))
 
     return run
 
 
-def _gluon(ctxs: List[mx.Context]) -> Job:
+def _make_gluon_job(ctxs: List[mx.Context]) -> Job:
     net, loss = tiny_net(ctxs), gluon.loss.SoftmaxCrossEntropyLoss()
     loss.hybridize(static_alloc=True, static_shape=True)
     # The update on the devices, as gluonlab's: with it in the store, allreduce and update could not
@@ -92,7 +95,7 @@ def _gluon(ctxs: List[mx.Context]) -> Job:
     trainer = gluon.Trainer(
         net.collect_params(), "sgd", SGD, kvstore=make_kvstore("device"), update_on_kvstore=False
     )
-    xs, ys = next(_batches(ctxs))
+    xs, ys = next(_repeat_batches(ctxs))
     xs = [to_float(nd, x) for x in xs]
     losses: List[nd.NDArray] = []
 
@@ -100,7 +103,7 @@ def _gluon(ctxs: List[mx.Context]) -> Job:
         with autograd.record():
             losses[:] = [loss(net(x), y) for x, y in zip(xs, ys)]
 
-    def parts() -> List[Call]:
+    def step_parts() -> List[Call]:
         return [
             forward,
             lambda: autograd.backward(losses),
@@ -115,31 +118,34 @@ def _gluon(ctxs: List[mx.Context]) -> Job:
 
     def run(steps: int) -> Dict[str, float]:
         began = time.perf_counter()
-        medians = [*_medians(parts, steps, xs), *_medians(lambda: [step], steps, xs)]
-        return _report(began, [*PARTS, "total"], medians, len(ctxs))
+        medians = [
+            *_median_part_seconds(step_parts, steps, xs),
+            *_median_part_seconds(lambda: [step], steps, xs),
+        ]
+        return _job_numbers(began, [*STEP_PARTS, "total"], medians, len(ctxs))
 
     return run
 
 
-def _batches(ctxs: List[mx.Context]) -> Iterator[Any]:
-    """Batches of one image per device, without end."""
+def _repeat_batches(ctxs: List[mx.Context]) -> Iterator[Any]:
+    """Yield batches of one image per device, without end."""
     dataset = load_dataset("synthetic", samples=BATCHES * len(ctxs), shape=SHAPE, classes=CLASSES)
     loader = Loader(dataset.train, ctxs, len(ctxs), raw=True, resident_bytes=2**30)
     return itertools.chain.from_iterable(itertools.repeat(loader))
 
 
-def _medians(
+def _median_part_seconds(
     parts: Callable[[], Iterable[Call]], steps: int, images: Sequence[nd.NDArray]
 ) -> List[float]:
-    """The median processor seconds of each part of a step, called one after the other.
+    """Return the median processor seconds of each part of a step, called one after the other.
 
-    ``images``: what the first operation of a step reads on each device. The medians are over blocks
-    of steps. What is done to get the next part counts for the whole step alone.
+    ``images``: the inputs of the first operation on each device. The medians are over blocks of
+    steps. The time between two parts counts only for the whole step.
     """
     blocks = []
-    for _ in range(max(1, steps // BLOCK)):
+    for _ in range(max(1, steps // BLOCK_STEPS)):
         gate = Gate(images, PATIENCE_S)
-        times = [_seconds(parts()) for _ in range(BLOCK)]
+        times = [_call_seconds(parts()) for _ in range(BLOCK_STEPS)]
         gate.open()
         nd.waitall()
         assert gate.held, "the devices have begun before the block was queued"
@@ -147,40 +153,40 @@ def _medians(
     return [statistics.median(column) for column in zip(*blocks)]
 
 
-def _seconds(parts: Iterable[Call]) -> List[float]:
-    """The processor seconds that each of these calls takes this thread."""
+def _call_seconds(parts: Iterable[Call]) -> List[float]:
+    """Return the processor seconds of this thread for each call."""
     seconds = []
     for part in parts:
-        begin = time.thread_time()
+        started = time.thread_time()
         part()
-        seconds.append(time.thread_time() - begin)
+        seconds.append(time.thread_time() - started)
     return seconds
 
 
-def _loader_and_log(
+def _measure_loader_and_log(
     batches: Iterator[Any], step: DataParallelStep, log: LossLog, steps: int
 ) -> float:
-    """The median processor seconds per step of fetching a batch and noting its losses.
+    """Return the median processor seconds per step to fetch a batch and log its losses.
 
-    The log reads once in STRIDE steps, so the median is over blocks of that many.
+    The log reads once in STRIDE steps, so that the median is over blocks of STRIDE steps.
     """
     blocks = []
     for _ in range(max(1, steps // STRIDE)):
         seconds = 0.0
         for _ in range(STRIDE):
-            begin = time.thread_time()
+            started = time.thread_time()
             batch = next(batches)
-            seconds += time.thread_time() - begin
+            seconds += time.thread_time() - started
             losses = step(batch)
             nd.waitall()
-            begin = time.thread_time()
+            started = time.thread_time()
             log.append(losses, batch.size)
-            seconds += time.thread_time() - begin
+            seconds += time.thread_time() - started
         blocks.append(seconds / STRIDE)
     return statistics.median(blocks)
 
 
-def _report(
+def _job_numbers(
     began: float, names: List[str], medians_s: List[float], device_count: int
 ) -> Dict[str, float]:
     per_device_us = {name: seconds * 1e6 / device_count for name, seconds in zip(names, medians_s)}
@@ -197,30 +203,32 @@ class Layer(NamedTuple):
     data_gradient: bool = True
 
 
-def conv(
+def conv_layer(
     channels_in: int, channels_out: int, kernel: int, side_out: int, data_gradient: bool = True
 ) -> Layer:
-    """A convolution with a square kernel and a square output of ``side_out``."""
+    """Return a convolution with a square kernel and a square output of ``side_out``."""
     return Layer(side_out**2 * channels_out * channels_in * kernel**2, data_gradient)
 
 
-def dense(units_in: int, units_out: int) -> Layer:
-    """A dense layer."""
+def dense_layer(units_in: int, units_out: int) -> Layer:
+    """Return a dense layer."""
     return Layer(units_in * units_out)
 
 
 LENET = (
-    conv(1, 20, 3, side_out=26, data_gradient=False),  # nobody asks for the gradient of the images
-    conv(20, 50, 5, side_out=9),
-    dense(50 * 4 * 4, 128),
-    dense(128, CLASSES),
+    conv_layer(
+        1, 20, 3, side_out=26, data_gradient=False
+    ),  # nobody asks for the gradient of the images
+    conv_layer(20, 50, 5, side_out=9),
+    dense_layer(50 * 4 * 4, 128),
+    dense_layer(128, CLASSES),
 )
 
 
 def training_flops(layers: Sequence[Layer]) -> int:
-    """Operations of forward and backward per image, a multiply-add counted as two.
+    """Return operations of forward and backward per image; a multiply-add counts as two.
 
-    Backward does forward's work twice, once for the weights' gradient and once for the input's.
+    Backward has twice forward's work: the weights' gradient and the input's.
     """
     return sum(2 * layer.multiply_adds * (3 if layer.data_gradient else 2) for layer in layers)
 
@@ -230,8 +238,12 @@ BATCH_SIZE = 64
 
 
 def make_efficiency() -> Job:
-    """On one device of one thread; the job's numbers are GFLOP/s of ``sgemm`` and of ``lenet``."""
-    train = training_job.make("lenet", device_count=1, threads=1, global_batch_size=BATCH_SIZE)
+    """Return a job on one device of one thread, which measures GFLOP/s of ``sgemm`` and of
+    ``lenet``.
+    """
+    train = training_job.make_training_job(
+        "lenet", device_count=1, threads=1, global_batch_size=BATCH_SIZE
+    )
     left, right = nd.random.uniform(shape=(SIDE, SIDE)), nd.random.uniform(shape=(SIDE, SIDE))
 
     def run(steps: int) -> Dict[str, float]:
@@ -247,10 +259,10 @@ def make_efficiency() -> Job:
     return run
 
 
-def _sgemm_s(left: nd.NDArray, right: nd.NDArray, times: int) -> float:
+def _sgemm_s(left: nd.NDArray, right: nd.NDArray, count: int) -> float:
     nd.waitall()
-    began = time.perf_counter()
-    for _ in range(times):
+    started = time.perf_counter()
+    for _ in range(count):
         nd.dot(left, right)
     nd.waitall()
-    return time.perf_counter() - began
+    return time.perf_counter() - started

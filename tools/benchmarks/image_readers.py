@@ -1,4 +1,4 @@
-"""Jobs that make batches in MXNet of images in files; nothing is trained with them."""
+"""Worker jobs that read image files into batches in MXNet, without training."""
 
 from __future__ import annotations
 
@@ -25,31 +25,33 @@ WORKERS = 2
 
 
 def make(reader: str, folder: str, size: int) -> Job:
-    """Batches by one of READERS."""
+    """Return a job that reads batches by one of READERS."""
     return whole_epochs(READERS[reader](folder, size), len(ImageFolder(folder).train[0]))
 
 
-def _decoders(folder: str, size: int) -> Loader:
-    return _loader(load(folder, image_size=size, decoders=WORKERS))
+def _read_with_decoders(folder: str, size: int) -> Loader:
+    return _make_loader(load(folder, image_size=size, decoders=WORKERS))
 
 
-def _packed(folder: str, size: int) -> Loader:
+def _read_packed(folder: str, size: int) -> Loader:
     # the folder for temporary files is the measurement's
     packed = Path(tempfile.mkdtemp()) / "packed"
     pack(load(folder, image_size=size, decoders=WORKERS), packed)
-    return _loader(load(packed))
+    return _make_loader(load(packed))
 
 
-def _loader(dataset: Dataset) -> Loader:
+def _make_loader(dataset: Dataset) -> Loader:
     return Loader(dataset.train, devices("cpu*2"), BATCH_SIZE, raw=True)
 
 
-class _Records:
-    """ImageRecordIter over a .rec of the JPEGs as they are; it has one thread on two cores."""
+class _RecordReader:
+    """ImageRecordIter over a .rec of the unchanged JPEGs; it has one thread on two cores."""
 
     def __init__(self, folder: str, size: int) -> None:
-        place = Path(tempfile.mkdtemp())
-        record = recordio.MXIndexedRecordIO(str(place / "a.idx"), str(place / "a.rec"), "w")
+        folder_of_records = Path(tempfile.mkdtemp())
+        record = recordio.MXIndexedRecordIO(
+            str(folder_of_records / "a.idx"), str(folder_of_records / "a.rec"), "w"
+        )
         paths, labels = ImageFolder(folder).train
         for number, (path, label) in enumerate(zip(paths, labels)):
             record.write_idx(
@@ -60,9 +62,9 @@ class _Records:
             )
         record.close()
         self._iterator = mx.io.ImageRecordUInt8Iter(
-            path_imgrec=str(place / "a.rec"), path_imgidx=str(place / "a.idx"),
-            data_shape=(3, size, size), batch_size=BATCH_SIZE, resize=size, shuffle=True,
-            preprocess_threads=WORKERS,
+            path_imgrec=str(folder_of_records / "a.rec"),
+            path_imgidx=str(folder_of_records / "a.idx"), data_shape=(3, size, size),
+            batch_size=BATCH_SIZE, resize=size, shuffle=True, preprocess_threads=WORKERS,
         )  # fmt: skip
 
     def __iter__(self) -> Iterator[Any]:
@@ -72,8 +74,8 @@ class _Records:
             yield batch
 
 
-class _Files(gluon.data.Dataset):
-    """What gluon's DataLoader takes: one image (3, size, size) and its label at a time."""
+class _FileDataset(gluon.data.Dataset):
+    """A data set for gluon's DataLoader: an image (3, size, size) and its label."""
 
     def __init__(self, folder: str, size: int) -> None:
         self.paths, self.labels = ImageFolder(folder).train
@@ -87,16 +89,16 @@ class _Files(gluon.data.Dataset):
         return np.ascontiguousarray(pixels), self.labels[index]
 
 
-def _gluon(folder: str, size: int) -> Iterable[Any]:
+def _read_with_gluon(folder: str, size: int) -> Iterable[Any]:
     loader: Iterable[Any] = gluon.data.DataLoader(
-        _Files(folder, size), BATCH_SIZE, shuffle=True, num_workers=WORKERS
+        _FileDataset(folder, size), BATCH_SIZE, shuffle=True, num_workers=WORKERS
     )
     return loader
 
 
 READERS: Dict[str, Callable[[str, int], Iterable[Any]]] = {
-    "decoders": _decoders,
-    "packed": _packed,
-    "record": _Records,
-    "gluon": _gluon,
+    "decoders": _read_with_decoders,
+    "packed": _read_packed,
+    "record": _RecordReader,
+    "gluon": _read_with_gluon,
 }

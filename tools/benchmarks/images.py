@@ -1,4 +1,4 @@
-"""Images per second out of files: gluonlab's ways, MXNet's own, and PyTorch's DataLoader."""
+"""Benchmark of images read per second: gluonlab, MXNet, and PyTorch's DataLoader."""
 
 from __future__ import annotations
 
@@ -9,13 +9,22 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Sequence
 
 from benchmarks import rates
-from benchmarks.peers import no_torch
+from benchmarks.peers import missing_torch_reason
 from benchmarks.rates import ThroughputRow
-from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, image_rates, measure
-from gluonlab.bench.harness.measurement_command import INTERRUPTED, Asked, measurement
+from gluonlab.bench.harness.interleaved_rounds import (
+    Measurement,
+    Subject,
+    image_rates,
+    measure_subjects,
+)
+from gluonlab.bench.harness.measurement_command import (
+    INTERRUPTED,
+    MeasurementOptions,
+    measurement_options,
+)
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.harness.table_format import interleaved
-from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.harness.table_format import format_table as as_table
+from gluonlab.bench.harness.table_format import rounds_text
 from gluonlab.bench.worker_main import Job
 from gluonlab.cli.command import command
 from gluonlab.files.atomic_files import temporary_folder
@@ -24,7 +33,7 @@ ROUNDS = 5
 BATCH_SIZE = 64
 CLASSES = 4
 PEER = "torch"
-LABELS = 30  # columns
+LABEL_WIDTH = 30  # columns
 WAYS = {
     "decoders": "gluonlab, 2 decoders",
     "packed": "gluonlab, packed",
@@ -36,50 +45,54 @@ WAYS = {
 
 @dataclass(frozen=True)
 class Photographs:
-    """Made-up JPEGs of one size, and the size that networks get."""
+    """Synthetic JPEGs of one size, and the size that networks receive."""
 
     width: int
     height: int
     size: int
     count: int
 
-    def label(self) -> str:
-        """``320x240 -> 224x224``."""
+    def size_label(self) -> str:
+        """Return ``320x240 -> 224x224``."""
         return f"{self.width}x{self.height} -> {self.size}x{self.size}"
 
 
 SETS = (Photographs(64, 64, 64, 1280), Photographs(320, 240, 224, 384))
 
 
-def subjects(folder: Path, size: int) -> List[Subject]:
-    """The ways to read the JPEGs below ``folder``, each with two processes or threads if it can."""
+def make_subjects(folder: Path, size: int) -> List[Subject]:
+    """Return the readers of the JPEGs below ``folder``, with two processes or threads where
+    possible.
+    """
     common = {"folder": str(folder), "size": size}
     *readers, peer = WAYS
     return [
         *(Subject(name, WAYS[name], "images", {"reader": name, **common}) for name in readers),
-        Subject(peer, WAYS[peer], "torch-images", common, missing=no_torch()),
+        Subject(peer, WAYS[peer], "torch-images", common, missing=missing_torch_reason()),
     ]
 
 
-def images(rounds: int = ROUNDS) -> List[Measurement]:
-    """Measure every way on every set, interleaved; the names of subjects begin with the set's.
+def measure_images(rounds: int = ROUNDS) -> List[Measurement]:
+    """Measure every reader on every set, interleaved; subjects' names start with the set's.
 
-    The JPEGs are made for it, and removed.
+    The JPEGs are created for it, and removed.
     """
-    found: List[Measurement] = []
+    measurements: List[Measurement] = []
     for photographs in SETS:
         with temporary_folder("images") as folder:
             make_jpegs(folder, photographs)
-            found += measure(subjects(folder, photographs.size), rounds)
-        for one in found[-len(WAYS) :]:
-            one.subject = replace(one.subject, name=f"{photographs.label()}: {one.subject.name}")
-    return found
+            measurements += measure_subjects(make_subjects(folder, photographs.size), rounds)
+        for measurement in measurements[-len(WAYS) :]:
+            measurement.subject = replace(
+                measurement.subject, name=f"{photographs.size_label()}: {measurement.subject.name}"
+            )
+    return measurements
 
 
 def make_jpegs(folder: Path, photographs: Photographs) -> None:
-    """folder/train/CLASS/*.jpg and a few in folder/val, which compress like photographs.
+    """Write folder/train/CLASS/*.jpg and a few in folder/val, which compress like photographs.
 
-    They are smooth colours with some noise.
+    They are smooth colors with some noise.
     """
     import numpy as np  # a bench's --help does without
     from PIL import Image
@@ -87,37 +100,37 @@ def make_jpegs(folder: Path, photographs: Photographs) -> None:
     random = np.random.RandomState(0)
     width, height = photographs.width, photographs.height
     for number in range(photographs.count + CLASSES):
-        part = "train" if number < photographs.count else "val"
-        place = folder / part / f"class{number % CLASSES}"
-        place.mkdir(parents=True, exist_ok=True)
+        split = "train" if number < photographs.count else "val"
+        class_folder = folder / split / f"class{number % CLASSES}"
+        class_folder.mkdir(parents=True, exist_ok=True)
         coarse = random.randint(0, 256, (height // 8, width // 8, 3)).astype(np.uint8)
         smooth = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
         noisy = np.asarray(smooth) + random.randint(-12, 13, (height, width, 3))
         image = Image.fromarray(noisy.clip(0, 255).astype(np.uint8))
-        image.save(place / f"{number:05}.jpg", quality=90)
+        image.save(class_folder / f"{number:05}.jpg", quality=90)
 
 
 def whole_epochs(epoch: Iterable[Any], images: int) -> Job:
-    """A job that iterates over ``epoch``, which gives ``images`` images each time.
+    """Return a job that iterates over ``epoch``, which has ``images`` images.
 
-    It makes as many whole epochs as the steps take: what a reader has made ready beforehand, while
-    another one was measured, would count otherwise.
+    It reads whole epochs for at least the requested steps. Otherwise batches that a reader has
+    prefetched while another one was measured would count.
     """
 
     def run(steps: int) -> Dict[str, float]:
-        began, epochs = time.perf_counter(), math.ceil(steps * BATCH_SIZE / images)
+        started, epochs = time.perf_counter(), math.ceil(steps * BATCH_SIZE / images)
         for _ in range(epochs):
             for batch in epoch:
                 del batch
-        return {"seconds": time.perf_counter() - began, "images": epochs * images}
+        return {"seconds": time.perf_counter() - started, "images": epochs * images}
 
     return run
 
 
-def make_rows(found: Sequence[Series]) -> List[ThroughputRow]:
+def make_rows(series: Sequence[Series]) -> List[ThroughputRow]:
     """The table's numbers; ratios are the row's images/s over those of PyTorch on the same set."""
-    peers = {set_of(one): one.values for one in found if one.name.endswith(f": {PEER}")}
-    return [rates.make_row(one, one.values, peers.get(set_of(one), ())) for one in found]
+    peers = {set_of(item): item.values for item in series if item.name.endswith(f": {PEER}")}
+    return [rates.make_row(item, item.values, peers.get(set_of(item), ())) for item in series]
 
 
 def set_of(named: "Series | ThroughputRow") -> str:
@@ -125,15 +138,19 @@ def set_of(named: "Series | ThroughputRow") -> str:
     return named.name.partition(": ")[0]
 
 
-def table(rows: Sequence[ThroughputRow], rounds: int) -> str:
+def format_results(rows: Sequence[ThroughputRow], rounds: int) -> str:
     """The rows as text, set by set."""
     lines: List[str] = []
     for label in dict.fromkeys(map(set_of, rows)):
-        own = [rates.line(row, LABELS) for row in rows if set_of(row) == label]
-        lines += [*[""] * bool(lines), rates.heading(label, LABELS, "row / PyTorch"), *own]
+        rows_of_set = [rates.format_row(row, LABEL_WIDTH) for row in rows if set_of(row) == label]
+        lines += [
+            *[""] * bool(lines),
+            rates.format_heading(label, LABEL_WIDTH, "row / PyTorch"),
+            *rows_of_set,
+        ]
     note = (
         f"JPEGs are read, decoded and put into batches of {BATCH_SIZE}; nothing is trained. "
-        f"images/s: the median of {interleaved(rounds)}. "
+        f"images/s: the median of {rounds_text(rounds)}. "
         "gluonlab's batches are shards of bytes on 2 devices, in a seed's order; "
         "packed is read as pixels."
     )
@@ -141,11 +158,11 @@ def table(rows: Sequence[ThroughputRow], rounds: int) -> str:
 
 
 @command("python tools/benchmarks images", INTERRUPTED)
-@measurement(ROUNDS)
-def main(asked: Asked) -> None:
+@measurement_options(ROUNDS)
+def main(run_options: MeasurementOptions) -> None:
     """Measure JPEGs decoded per second: gluonlab, MXNet and PyTorch.
 
     A slow result is a result: it does not change the exit status.
     """
-    _, record = asked.record(("images", {}), images, image_rates)
-    asked.say(record, table(make_rows(record.series), asked.rounds))
+    _, record = run_options.measure_and_record(("images", {}), measure_images, image_rates)
+    run_options.print_record(record, format_results(make_rows(record.series), run_options.rounds))

@@ -1,4 +1,4 @@
-"""Images/s of tutorials' networks as they are and optimized, in turns, and the ratio of both."""
+"""Benchmark of gluonlab.optimize: images/s of tutorials' networks before and after, interleaved."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from functools import partial
 from statistics import median
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
-from benchmarks.benchmark import Benchmark, Beside, in_turns
-from benchmarks.rates import Ratio, of_pairs
+from benchmarks.benchmark import Benchmark, OtherCheckout, beside_options
+from benchmarks.rates import Ratio, paired_ratio
 from gluonlab.bench.harness import table_format as texts
-from gluonlab.bench.harness.interleaved_rounds import Subject, image_rates, measure
-from gluonlab.bench.harness.measurement_command import INTERRUPTED, Asked, measurement
+from gluonlab.bench.harness.interleaved_rounds import Subject, image_rates, measure_subjects
+from gluonlab.bench.harness.measurement_command import (
+    INTERRUPTED,
+    MeasurementOptions,
+    measurement_options,
+)
 from gluonlab.bench.harness.measurement_record import Record, Series
 from gluonlab.cli.command import command
 
@@ -19,8 +23,8 @@ from gluonlab.cli.command import command
 class Task(NamedTuple):
     """A network, and random images for it.
 
-    ``network``: the function of `benchmarks.optimize_job`. ``batch``: the shape
-    (n, C, H, W) of a batch. ``batches``: how many there are. ``learning_rate``: the tutorial's.
+    ``network``: the function of `benchmarks.optimize_job`. ``batch``: the shape (n, C, H, W) of a
+    batch. ``batches``: their number. ``learning_rate``: the tutorial's.
     """
 
     title: str
@@ -44,7 +48,7 @@ TASKS = {
 ROUNDS = 9
 START_TIMEOUT_S = 240.0  # a network is trained for some steps before, as it is and optimized
 PLAIN, OPTIMIZED = "plain", "optimized"
-LABELS = 28  # columns
+LABEL_WIDTH = 28  # columns
 _NOTE = (
     "One CPU device with one thread, a plain Gluon loop, {rounds}. images/s: medians. "
     "faster by: optimized over plain, the median of the rounds' ratios, with its 95 % interval."
@@ -52,7 +56,7 @@ _NOTE = (
 
 
 @dataclass(frozen=True)
-class Row:
+class OptimizeRow:
     """Images/s of a network, medians over the rounds, or the ``reason`` for none."""
 
     name: str
@@ -64,7 +68,7 @@ class Row:
     reason: Optional[str] = None
 
 
-def subjects() -> List[Subject]:
+def make_subjects() -> List[Subject]:
     """Return two workers for each network."""
     return [
         Subject(
@@ -80,58 +84,62 @@ def subjects() -> List[Subject]:
     ]
 
 
-def ours() -> List[Subject]:
+def our_subjects() -> List[Subject]:
     """Return the subjects that gluonlab's code makes faster."""
-    return [subject for subject in subjects() if subject.options["optimized"]]
+    return [subject for subject in make_subjects() if subject.options["optimized"]]
 
 
-def make_rows(found: Sequence[Series]) -> List[Row]:
+def make_rows(series: Sequence[Series]) -> List[OptimizeRow]:
     """Return the table's numbers."""
-    by_name = {one.name: one for one in found}
+    by_name = {item.name: item for item in series}
     return [
-        _row(name, by_name[f"{name} {PLAIN}"], by_name[f"{name} {OPTIMIZED}"])
+        _optimize_row(name, by_name[f"{name} {PLAIN}"], by_name[f"{name} {OPTIMIZED}"])
         for name in TASKS
         if f"{name} {PLAIN}" in by_name and f"{name} {OPTIMIZED}" in by_name
     ]
 
 
-def _row(name: str, plain: Series, optimized: Series) -> Row:
+def _optimize_row(name: str, plain: Series, optimized: Series) -> OptimizeRow:
     size, _, height, width = TASKS[name].batch
     head = (name, TASKS[name].title, f"{size} of {height}x{width}")
     if not (plain.values and optimized.values):
-        return Row(*head, reason=plain.reason or optimized.reason)
-    return Row(
+        return OptimizeRow(*head, reason=plain.reason or optimized.reason)
+    return OptimizeRow(
         *head,
         median(plain.values),
         median(optimized.values),
-        of_pairs(optimized.values, plain.values),
+        paired_ratio(optimized.values, plain.values),
     )
 
 
-def text(record: Record) -> str:
+def format_results(record: Record) -> str:
     """Return the table as text."""
-    heading = f"{'':<{LABELS}}{'batch':>11}{'plain':>9}{'optimized':>11}  faster by"
-    lines = [heading, *map(_line, make_rows(record.series))]
-    return texts.table(lines, _NOTE.format(rounds=texts.interleaved(record.rounds)))
+    heading = f"{'':<{LABEL_WIDTH}}{'batch':>11}{'plain':>9}{'optimized':>11}  faster by"
+    lines = [heading, *map(_format_row, make_rows(record.series))]
+    return texts.format_table(lines, _NOTE.format(rounds=texts.rounds_text(record.rounds)))
 
 
-def _line(row: Row) -> str:
-    head = f"{row.label:<{LABELS}}{row.batch:>11}"
+def _format_row(row: OptimizeRow) -> str:
+    head = f"{row.label:<{LABEL_WIDTH}}{row.batch:>11}"
     if row.plain is None:
-        return texts.missing(f"{head}  ", row.reason)
+        return texts.missing_row(f"{head}  ", row.reason)
     return f"{head}{row.plain:>9,.0f}{row.optimized:>11,.0f}  {row.faster}"
 
 
 @command("python tools/benchmarks optimize", INTERRUPTED)
-@measurement(ROUNDS)
-@in_turns
-def main(asked: Asked, beside: Optional[Beside]) -> None:
+@measurement_options(ROUNDS)
+@beside_options
+def main(run_options: MeasurementOptions, beside: Optional[OtherCheckout]) -> None:
     """Measure tutorials' networks before and after gluonlab.optimize.
 
     They train on one CPU device with one thread. The losses of the first steps are compared, and a
     row whose losses differ shows them instead of a speed.
     A slow result is a result: it does not change the exit status.
     """
-    Benchmark(("optimize", {}), partial(measure, subjects()), ours(), image_rates, text).run(
-        asked, beside
-    )
+    Benchmark(
+        ("optimize", {}),
+        partial(measure_subjects, make_subjects()),
+        our_subjects(),
+        image_rates,
+        format_results,
+    ).run(run_options, beside)

@@ -1,4 +1,4 @@
-"""Training on several devices, by how large the pieces are in which backward is queued."""
+"""Benchmark of training on several devices by --overlap, the size of backward's pieces."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from functools import partial
 from statistics import median
 from typing import Dict, List, Optional, Sequence, Tuple, Union
 
-from benchmarks.rates import Ratio, of_pairs
-from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, measure
+from benchmarks.rates import Ratio, paired_ratio
+from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, measure_subjects
 from gluonlab.bench.harness.measurement_command import (
+    DEVICES_OPTION,
     INTERRUPTED,
-    ON,
-    Asked,
-    MeasuredOn,
+    MeasuredDevices,
+    MeasurementOptions,
     cpu_devices,
-    measured_on,
-    measurement,
+    find_measured_devices,
+    measurement_options,
     option,
 )
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.harness.table_format import interleaved, missing
-from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.harness.table_format import format_table as as_table
+from gluonlab.bench.harness.table_format import missing_row, rounds_text
 from gluonlab.bench.workloads import TASKS
 from gluonlab.cli.command import command
 from gluonlab.errors import ConfigError, unknown
@@ -36,8 +36,8 @@ SPEED, BESIDE = "images/s", "beside"
 
 
 @dataclass(frozen=True)
-class Row:
-    """Images/s with such an ``overlap``, over those without any, and what the trace has seen.
+class OverlapRow:
+    """Images/s with an ``overlap``, over those without, and the overlap in a trace.
 
     ``beside``: the share of the time of sums and copies in which some device computed backward.
     """
@@ -50,69 +50,75 @@ class Row:
 
 
 def check_network(name: str) -> str:
-    """The name. Raises ConfigError, with the choices, for another one."""
+    """Return the name. Raises ConfigError, with the choices, for an unknown one."""
     if name not in NETWORKS:
         raise ConfigError(unknown("network", name, NETWORKS))
     return name
 
 
-def on_devices(spec: Optional[str]) -> MeasuredOn:
-    """What --devices names, two or more; two CPU devices without it. Raises ConfigError for one."""
-    on = cpu_devices(DEVICES) if spec is None else measured_on(spec)
+def find_two_devices(spec: Optional[str]) -> MeasuredDevices:
+    """Return the devices of --devices, or two CPU devices. Raises ConfigError for a single
+    device.
+    """
+    on = cpu_devices(DEVICES) if spec is None else find_measured_devices(spec)
     if len(on.numbers) < 2:
         raise ConfigError(f"--devices {spec}: one device has nothing to sum: name two or more")
     return on
 
 
-def subjects(network: str, on: MeasuredOn) -> List[Subject]:
-    """One for each overlap, none first."""
+def make_subjects(network: str, on: MeasuredDevices) -> List[Subject]:
+    """Return a subject for each overlap, the first one without."""
     count, images = len(on.numbers), TASKS[network].global_batch_size
     common = {"task": network, "device_count": count, "threads": 1, "traced": TRACED}
-    common.update(on.options(count))
+    common.update(on.job_options(count))
     return [
-        Subject(f"{each}", f"{each}", "gluonlab", {**common, "overlap": each}, images=images)
-        for each in OVERLAPS
+        Subject(
+            f"{overlap}", f"{overlap}", "gluonlab", {**common, "overlap": overlap}, images=images
+        )
+        for overlap in OVERLAPS
     ]
 
 
-def series(measurements: Sequence[Measurement]) -> List[Series]:
-    """Images/s of each overlap, and the share of its sums beside backward, by round."""
-    found = []
-    for one in measurements:
-        name, reason = one.subject.name, one.reason
-        beside = tuple(answer["beside"] for answer in one.answers)
-        found.append(Series(f"{name} {SPEED}", name, SPEED, one.rates(), reason))
-        found.append(Series(f"{name} {BESIDE}", name, BESIDE, beside, reason))
-    return found
+def make_series(measurements: Sequence[Measurement]) -> List[Series]:
+    """Return images/s of each overlap, and the share of its sums beside backward, by round."""
+    all_series = []
+    for measurement in measurements:
+        name, reason = measurement.subject.name, measurement.reason
+        beside = tuple(answer["beside"] for answer in measurement.answers)
+        all_series.append(
+            Series(f"{name} {SPEED}", name, SPEED, measurement.images_per_second(), reason)
+        )
+        all_series.append(Series(f"{name} {BESIDE}", name, BESIDE, beside, reason))
+    return all_series
 
 
-def make_rows(found: Sequence[Series]) -> List[Row]:
-    """A row for each overlap."""
-    by_name: Dict[Tuple[str, str], Series] = {(one.label, one.unit): one for one in found}
+def make_rows(series: Sequence[Series]) -> List[OverlapRow]:
+    """Return a row for each overlap."""
+    by_name: Dict[Tuple[str, str], Series] = {(item.label, item.unit): item for item in series}
     off, rows = by_name[OFF, SPEED].values, []
     for overlap in map(str, OVERLAPS):
         speed, beside = (by_name[overlap, unit] for unit in (SPEED, BESIDE))
         if not speed.values:
-            rows.append(Row(overlap, reason=speed.reason))
+            rows.append(OverlapRow(overlap, reason=speed.reason))
             continue
-        ratio = of_pairs(speed.values, off) if off and overlap != OFF else None
-        rows.append(Row(overlap, median(speed.values), ratio, median(beside.values)))
+        ratio = paired_ratio(speed.values, off) if off and overlap != OFF else None
+        rows.append(OverlapRow(overlap, median(speed.values), ratio, median(beside.values)))
     return rows
 
 
-def text(network: str, found: Sequence[Series], rounds: int) -> str:
-    """The table."""
+def format_results(network: str, series: Sequence[Series], rounds: int) -> str:
+    """Return the table."""
     lines = [f"{'--overlap':<12}{'images/s':>9}   {'over off':<21}{'beside backward':>16}"]
-    for row in make_rows(found):
+    for row in make_rows(series):
         label = f"{row.overlap:<12}"
         if row.images_per_second is None or row.beside is None:
-            lines.append(missing(label, row.reason))
+            lines.append(missing_row(label, row.reason))
             continue
         ratio = "" if row.ratio is None else str(row.ratio)
         lines.append(f"{label}{row.images_per_second:>9,.0f}   {ratio:<21}{row.beside:>16.0%}")
     note = (
         f"{TASKS[network].title}, kvstore device. Backward is queued in pieces of so many "
-        f"operators; off: in one. images/s: medians of {interleaved(rounds)}; over off: the median "
+        f"operators; off: in one. images/s: medians of {rounds_text(rounds)}; over off: the median "
         "of the rounds' ratios with its 95 % interval. beside backward: of the time of sums and "
         f"copies, the share in which some device computed backward, in a trace of {TRACED} steps "
         "of each round, which are not timed."
@@ -121,17 +127,17 @@ def text(network: str, found: Sequence[Series], rounds: int) -> str:
 
 
 @command("python tools/benchmarks overlap", INTERRUPTED)
-@measurement(ROUNDS)
+@measurement_options(ROUNDS)
 @option("--network", "NAME", f"one of {', '.join(NETWORKS)}", "resnet18")
-@ON
-def main(asked: Asked, network: str, devices: Optional[str]) -> None:
+@DEVICES_OPTION
+def main(run_options: MeasurementOptions, network: str, devices: Optional[str]) -> None:
     """Measure what --overlap costs and brings.
 
     It runs on two CPU devices, or on those named.
     A slow result is a result: it does not change the exit status.
     """
-    network, on = check_network(network), on_devices(devices)
-    title = ("overlap", {"network": network, **on.title()})
-    measured = partial(measure, subjects(network, on))
-    _, record = asked.record(title, measured, series)
-    asked.say(record, text(network, record.series, asked.rounds), on)
+    network, on = check_network(network), find_two_devices(devices)
+    title = ("overlap", {"network": network, **on.record_options()})
+    measured = partial(measure_subjects, make_subjects(network, on))
+    _, record = run_options.measure_and_record(title, measured, make_series)
+    run_options.print_record(record, format_results(network, record.series, run_options.rounds), on)

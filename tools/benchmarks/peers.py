@@ -1,4 +1,4 @@
-"""gluonlab on two devices beside its peers: the classic Gluon loop, PyTorch, and one device."""
+"""Benchmark of gluonlab on two devices with the classic Gluon loop, PyTorch, and one device."""
 
 from __future__ import annotations
 
@@ -19,9 +19,15 @@ from typing import (
 )
 
 from benchmarks import rates
-from benchmarks.benchmark import Benchmark, Beside, in_turns
-from gluonlab.bench.harness.interleaved_rounds import image_rates, measure
-from gluonlab.bench.harness.measurement_command import INTERRUPTED, ON, Asked, measurement, option
+from benchmarks.benchmark import Benchmark, OtherCheckout, beside_options
+from gluonlab.bench.harness.interleaved_rounds import image_rates, measure_subjects
+from gluonlab.bench.harness.measurement_command import (
+    DEVICES_OPTION,
+    INTERRUPTED,
+    MeasurementOptions,
+    measurement_options,
+    option,
+)
 from gluonlab.bench.workloads import CLASSES
 from gluonlab.cli.command import command
 from gluonlab.host.resources import INSTRUCTION_SETS, LIMIT, instruction_set
@@ -31,10 +37,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 from benchmarks.rates import ThroughputRow
 from gluonlab.bench.harness.interleaved_rounds import Subject
-from gluonlab.bench.harness.measurement_command import MeasuredOn, cpu_devices, measured_on
+from gluonlab.bench.harness.measurement_command import (
+    MeasuredDevices,
+    cpu_devices,
+    find_measured_devices,
+)
 from gluonlab.bench.harness.measurement_record import Record, Series
-from gluonlab.bench.harness.table_format import interleaved, outcome
-from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.harness.table_format import format_table as as_table
+from gluonlab.bench.harness.table_format import outcome_line, rounds_text
 from gluonlab.bench.workloads import TASKS, Task
 from gluonlab.errors import ConfigError, unknown
 
@@ -44,18 +54,19 @@ COMPILE_TIMEOUT_S = 240.0
 SHORT = {"sharded-optimizer": "sharded"}  # for a column of labels
 CPU_ROW = "measured on CPUs only"
 NO_TORCH = "torch is not installed: pip install 'gluonlab[bench]'"
-LABELS = 28  # columns
+LABEL_WIDTH = 28  # columns
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
 # else a pool of processes stays beside the measured one
 COMPILE_IN_PROCESS = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 
 def images_and_labels(task: Task) -> "Tuple[NDArray[np.float32], NDArray[np.int32]]":
-    """The task's images in 0..1 and random labels (samples,), those of the data set ``synthetic``.
+    """Return images in 0..1 and random labels (samples,), equal to those of the data set
+    ``synthetic``.
 
-    Made here again because a process that measures PyTorch must not load MXNet. The labels are
-    random, too: a constant one is learnt within seconds, and its gradients then become denormal
-    numbers, with which every library computes slowly.
+    They are created here because a process that measures PyTorch must not load MXNet. The labels
+    are also random: a constant one is learned within seconds, and its gradients then become
+    denormal numbers, with which every library computes slowly.
     """
     import numpy as np  # a bench's --help does without
 
@@ -66,9 +77,9 @@ def images_and_labels(task: Task) -> "Tuple[NDArray[np.float32], NDArray[np.int3
 
 
 def torch_limit() -> Dict[str, str]:
-    """Limit PyTorch's own operators as oneDNN is limited, here by DNNL_MAX_CPU_ISA; else nothing.
+    """Return a variable that limits PyTorch's operators as DNNL_MAX_CPU_ISA limits oneDNN, if set.
 
-    PyTorch's oneDNN obeys that variable, as MXNet's does, and PyTorch's operators one of their own.
+    PyTorch's oneDNN also obeys DNNL_MAX_CPU_ISA, but PyTorch's operators have a separate variable.
     """
     used = instruction_set()
     if LIMIT not in os.environ or used == next(iter(INSTRUCTION_SETS)):
@@ -76,59 +87,65 @@ def torch_limit() -> Dict[str, str]:
     return {"ATEN_CPU_CAPABILITY": "avx2" if used == "AVX2" else "default"}
 
 
-def no_torch() -> Optional[str]:
-    """Why PyTorch's rows are missing; None if they are not."""
+def missing_torch_reason() -> Optional[str]:
+    """Return why PyTorch's rows are missing, or None."""
     return None if importlib.util.find_spec("torch") else NO_TORCH
 
 
-def lenet(on: MeasuredOn = ON_CPUS) -> List[Subject]:
-    """LeNet's rows, the reference first. Without torch its rows say so."""
+def lenet_subjects(on: MeasuredDevices = ON_CPUS) -> List[Subject]:
+    """Return LeNet's rows, the reference first. Without torch its rows have a reason instead."""
     count = len(on.numbers)
-    options, images = {"device_count": count, **on.options(count)}, TASKS["lenet"].global_batch_size
-    label = f"classic loop {_devices(count)}"
+    options, images = (
+        {"device_count": count, **on.job_options(count)},
+        TASKS["lenet"].global_batch_size,
+    )
+    label = f"classic loop {_device_count_text(count)}"
     return [
-        _gluonlab(on, "lenet", count, 1),
+        _gluonlab_subject(on, "lenet", count, 1),
         Subject("classic", label, "classic", options, images=images),
-        *_torch(on, "lenet"),
-        *_alone(on, "lenet"),
+        *_torch_subjects(on, "lenet"),
+        *_single_device_subjects(on, "lenet"),
     ]
 
 
-def resnet18(on: MeasuredOn = ON_CPUS) -> List[Subject]:
-    """ResNet-18's rows: the reference has the store that suits so many parameters best."""
+def resnet18_subjects(on: MeasuredDevices = ON_CPUS) -> List[Subject]:
+    """Return ResNet-18's rows. The reference has the fastest store for so many parameters."""
     count = len(on.numbers)
     return [
-        _gluonlab(on, "resnet18", count, 1, "sharded-optimizer"),
-        _gluonlab(on, "resnet18", count, 1),
-        *_torch(on, "resnet18"),
-        *_alone(on, "resnet18"),
+        _gluonlab_subject(on, "resnet18", count, 1, "sharded-optimizer"),
+        _gluonlab_subject(on, "resnet18", count, 1),
+        *_torch_subjects(on, "resnet18"),
+        *_single_device_subjects(on, "resnet18"),
     ]
 
 
-def _alone(on: MeasuredOn, task: str) -> List[Subject]:
-    """One device: of a CPU with the cores of both, and with one of them."""
-    return [_gluonlab(on, task, 1, threads) for threads in ((1,) if on.on_gpus else (2, 1))]
+def _single_device_subjects(on: MeasuredDevices, task: str) -> List[Subject]:
+    """Return one device: on CPUs once with the cores of both, and once with one core."""
+    return [_gluonlab_subject(on, task, 1, threads) for threads in ((1,) if on.on_gpus else (2, 1))]
 
 
-def _devices(count: int) -> str:
+def _device_count_text(count: int) -> str:
     return f"{count} device{'s' * (count > 1)}"
 
 
-def _gluonlab(
-    on: MeasuredOn, task: str, device_count: int, threads: int, kvstore: str = "device"
+def _gluonlab_subject(
+    on: MeasuredDevices, task: str, device_count: int, threads: int, kvstore: str = "device"
 ) -> Subject:
-    name, label = f"gluonlab-{device_count}x{threads}", f"gluonlab {_devices(device_count)}"
+    name, label = (
+        f"gluonlab-{device_count}x{threads}",
+        f"gluonlab {_device_count_text(device_count)}",
+    )
     if kvstore != "device":
         name, label = f"{name}-{kvstore}", f"{label} {SHORT.get(kvstore, kvstore)}"
     elif device_count == 1 and not on.on_gpus:
         label += f" {threads} thread{'s' * (threads > 1)}"
     options = {"task": task, "device_count": device_count, "threads": threads, "kvstore": kvstore}
-    options.update(on.options(device_count))
+    options.update(on.job_options(device_count))
     return Subject(name, label, "gluonlab", options, images=TASKS[task].global_batch_size)
 
 
-def _torch(on: MeasuredOn, task: str) -> List[Subject]:
-    missing, two = CPU_ROW if on.on_gpus else no_torch(), {"task": task, "threads": 2}
+def _torch_subjects(on: MeasuredDevices, task: str) -> List[Subject]:
+    missing, two = CPU_ROW if on.on_gpus else missing_torch_reason(), {"task": task, "threads": 2}
     rows: Sequence[Tuple[str, str, str, Dict[str, Any], Dict[str, str]]] = (
         ("eager", "eager 2 threads", "torch", two, {}),
         ("channels-last", "channels-last", "torch", {**two, "channels_last": True}, {}),
@@ -191,21 +208,23 @@ RESNET18_TARGETS = dict.fromkeys(
     ),
 )
 COMPARISONS = {
-    "lenet": Comparison(TASKS["lenet"], lenet, LENET_TARGETS),
-    "resnet18": Comparison(TASKS["resnet18"], resnet18, RESNET18_TARGETS),
+    "lenet": Comparison(TASKS["lenet"], lenet_subjects, LENET_TARGETS),
+    "resnet18": Comparison(TASKS["resnet18"], resnet18_subjects, RESNET18_TARGETS),
 }
 
 
 def check_network(name: str) -> Comparison:
-    """The comparison of this name. Raises ConfigError, with the choices."""
+    """Return the comparison of this name. Raises ConfigError, with the choices."""
     if name not in COMPARISONS:
         raise ConfigError(unknown("network", name, COMPARISONS))
     return COMPARISONS[name]
 
 
-def on_devices(spec: Optional[str]) -> MeasuredOn:
-    """What --devices names, two or more; two CPU devices without it. Raises ConfigError for one."""
-    on = ON_CPUS if spec is None else measured_on(spec)
+def find_two_devices(spec: Optional[str]) -> MeasuredDevices:
+    """Return the devices of --devices, or two CPU devices. Raises ConfigError for a single
+    device.
+    """
+    on = ON_CPUS if spec is None else find_measured_devices(spec)
     if len(on.numbers) < 2:
         raise ConfigError(
             f"--devices {spec}: the rows compare several devices with one: name two or more"
@@ -213,74 +232,84 @@ def on_devices(spec: Optional[str]) -> MeasuredOn:
     return on
 
 
-def ours(comparison: Comparison, on: MeasuredOn = ON_CPUS) -> List[Subject]:
-    """The rows that run gluonlab's code."""
+def our_subjects(comparison: Comparison, on: MeasuredDevices = ON_CPUS) -> List[Subject]:
+    """Return the rows that run gluonlab's code."""
     return [subject for subject in comparison.subjects(on) if subject.job == "gluonlab"]
 
 
-def make_rows(found: Sequence[Series]) -> List[ThroughputRow]:
-    """The table's numbers; ratios are the first series' images/s over the row's."""
-    return [rates.make_row(one, found[0].values, one.values) for one in found]
+def make_rows(series: Sequence[Series]) -> List[ThroughputRow]:
+    """Return the table's numbers; ratios are the first series' images/s over the row's."""
+    return [rates.make_row(item, series[0].values, item.values) for item in series]
 
 
-def text(comparison: Comparison, record: Record, on: MeasuredOn) -> str:
-    """The table and, as targets were set for two CPU devices, on those the verdicts.
+def format_results(comparison: Comparison, record: Record, on: MeasuredDevices) -> str:
+    """Return the table and, for two CPU devices, whether targets are reached.
 
-    They depend on the instruction set with which the record was measured.
+    Targets depend on the instruction set with which the record was measured.
     """
     rows = make_rows(record.series)
-    shown = table(comparison.task, rows, record.rounds, len(on.numbers))
+    table_text = format_rates(comparison.task, rows, record.rounds, len(on.numbers))
     if on.asked:
-        return shown
+        return table_text
     instructions = record.about.get("instruction_set", "")
     if instructions not in comparison.targets:
-        return f"{shown}\n\nTargets are set for {' and '.join(comparison.targets)} only."
+        return f"{table_text}\n\nTargets are set for {' and '.join(comparison.targets)} only."
     targets = comparison.targets[instructions]
-    return "\n".join([shown, "", f"Targets with {instructions}:", *verdicts(targets, rows)])
+    return "\n".join(
+        [table_text, "", f"Targets with {instructions}:", *judge_targets(targets, rows)]
+    )
 
 
-def table(task: Task, rows: Sequence[ThroughputRow], rounds: int, devices: int = 2) -> str:
-    """The rows as text; ``devices``: how many the first row has."""
+def format_rates(task: Task, rows: Sequence[ThroughputRow], rounds: int, devices: int = 2) -> str:
+    """Return the rows as text; ``devices``: the first row's."""
     ratio = f"gluonlab {devices} / row"
     note = (
-        f"{task.title}, global batch {task.global_batch_size}, {interleaved(rounds)}. "
+        f"{task.title}, global batch {task.global_batch_size}, {rounds_text(rounds)}. "
         "images/s: the median; "
         f"{ratio}: images/s of the first row over this row's, the median of the rounds' ratios."
     )
-    lines = [rates.heading("", LABELS, ratio), *(rates.line(row, LABELS) for row in rows)]
+    lines = [
+        rates.format_heading("", LABEL_WIDTH, ratio),
+        *(rates.format_row(row, LABEL_WIDTH) for row in rows),
+    ]
     return as_table(lines, note)
 
 
-def verdicts(targets: Sequence[Target], rows: Sequence[ThroughputRow]) -> List[str]:
-    """A line per target: whether it was reached, or that this was not measured."""
+def judge_targets(targets: Sequence[Target], rows: Sequence[ThroughputRow]) -> List[str]:
+    """Return a line for each target: whether it was reached, or that it was not measured."""
     lines = []
     for target in targets:
         claim = f"2 devices >= {target.at_least:g}x {target.text}"
-        own = (row.ratio for row in rows if row.name.startswith(target.rows))
-        ratios = [ratio for ratio in own if ratio is not None]
+        row_ratios = (row.ratio for row in rows if row.name.startswith(target.rows))
+        ratios = [ratio for ratio in row_ratios if ratio is not None]
         lowest = min(ratios, default=0.0)  # over the fastest of these rows
-        shown = f"{lowest:.2f}x" if ratios else None
-        lines.append(outcome(claim, shown, lowest >= target.at_least))
+        ratio_text = f"{lowest:.2f}x" if ratios else None
+        lines.append(outcome_line(claim, ratio_text, lowest >= target.at_least))
     return lines
 
 
 @command("python tools/benchmarks peers", INTERRUPTED)
-@measurement(ROUNDS)
-@in_turns
-@ON
+@measurement_options(ROUNDS)
+@beside_options
+@DEVICES_OPTION
 @option("--network", "NAME", f"one of {', '.join(COMPARISONS)}", "lenet")
-def main(asked: Asked, beside: Optional[Beside], devices: Optional[str], network: str) -> None:
+def main(
+    run_options: MeasurementOptions,
+    beside: Optional[OtherCheckout],
+    devices: Optional[str],
+    network: str,
+) -> None:
     """Measure gluonlab beside the classic Gluon loop and PyTorch.
 
     It runs on two devices, or on those named.
     A slow result is a result: it does not change the exit status.
     """
-    comparison, on = check_network(network), on_devices(devices)
+    comparison, on = check_network(network), find_two_devices(devices)
     Benchmark(
-        ("peers", {"network": network, **on.title()}),
-        partial(measure, comparison.subjects(on)),
-        ours(comparison, on),
+        ("peers", {"network": network, **on.record_options()}),
+        partial(measure_subjects, comparison.subjects(on)),
+        our_subjects(comparison, on),
         image_rates,
-        lambda record: text(comparison, record, on),
+        lambda record: format_results(comparison, record, on),
         on,
-    ).run(asked, beside)
+    ).run(run_options, beside)

@@ -11,23 +11,23 @@ from dataclasses import dataclass
 from statistics import median
 from typing import List, Optional, Sequence
 
-from gluonlab.bench.harness.confidence_interval import CONFIDENCE, ratio
+from gluonlab.bench.harness.confidence_interval import CONFIDENCE, median_ratio
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.harness.table_format import missing
+from gluonlab.bench.harness.table_format import missing_row
 
 QUANTILE = 1.959964  # of the normal distribution, for CONFIDENCE
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of speeds and its interval of 95 % confidence, which too few rounds do not have."""
+    """A ratio of speeds and its interval of 95 % confidence, which needs some rounds."""
 
     value: float
     lowest: Optional[float] = None
     highest: Optional[float] = None
 
-    def below(self, limit: float) -> bool:
-        """Whether the whole interval lies below ``limit``."""
+    def is_below(self, limit: float) -> bool:
+        """Return whether the whole interval is below ``limit``."""
         return self.highest is not None and self.highest < limit
 
     def __str__(self) -> str:
@@ -36,34 +36,34 @@ class Ratio:
         return f"{self.value:.3f}  {self.lowest:.3f}..{self.highest:.3f}"
 
 
-def of_pairs(above: Sequence[float], below: Sequence[float]) -> Ratio:
-    """The median of the rounds' ratios above / below, with the interval of the sign test.
+def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:
+    """Return the median of the rounds' ratios above / below, with the interval of the sign test.
 
-    The k-th smallest and the k-th largest of n ratios hold the median between them unless fewer
-    than k of n fair coins show heads; k is the largest for which that is at most 2.5 % on each
-    side. Six rounds are the fewest that give one.
+    The k-th smallest and the k-th largest of n ratios contain the median unless fewer than k of n
+    fair coins show heads; k is the largest for which the probability is at most 2.5 % on each side.
+    At least six rounds are needed for an interval.
     """
     ratios = sorted(a / b for a, b in zip(above, below))
     n, tail, k = len(ratios), 0.0, 0
     while k < n and tail + math.comb(n, k) / 2**n <= (1 - CONFIDENCE) / 2:
         tail += math.comb(n, k) / 2**n
         k += 1
-    return _between(ratios, k)
+    return _ratio_with_ends(ratios, k)
 
 
-def of_separate(above: Sequence[float], below: Sequence[float]) -> Ratio:
-    """The median of all ratios of one value above to one below, with the rank sum test's interval.
+def unpaired_ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:
+    """Return the median ratio of a value above to one below, with the rank sum test's interval.
 
-    For runs that did not take turns: what changed on the machine between them is not in the
-    interval.
+    For runs that were not interleaved: the interval does not include changes of the machine between
+    them.
     """
     m, n = len(above), len(below)
     k = math.floor(m * n / 2 - QUANTILE * math.sqrt(m * n * (m + n + 1) / 12))
-    return _between(sorted(a / b for a in above for b in below), k)
+    return _ratio_with_ends(sorted(a / b for a in above for b in below), k)
 
 
-def _between(ratios: List[float], k: int) -> Ratio:
-    """The median, and the k-th smallest and k-th largest where there are such."""
+def _ratio_with_ends(ratios: List[float], k: int) -> Ratio:
+    """Return the median, and the k-th smallest and k-th largest if they exist."""
     ends = (ratios[k - 1], ratios[-k]) if k > 0 else ()
     return Ratio(median(ratios), *ends)
 
@@ -72,7 +72,7 @@ def _between(ratios: List[float], k: int) -> Ratio:
 class ThroughputRow:
     """Images/s over the rounds, or the ``reason`` why there are none.
 
-    ``ratio``: the median of the rounds' ratios to, or of, a reference row; the table says which.
+    ``ratio``: the median of the rounds' ratios to, or of, a reference row; see the table.
     """
 
     name: str
@@ -84,26 +84,26 @@ class ThroughputRow:
     reason: Optional[str] = None
 
 
-def make_row(one: Series, above: Sequence[float], below: Sequence[float]) -> ThroughputRow:
-    """The row of a series; ``above`` and ``below`` are the rates of its ratio, by round."""
-    if not one.values:
-        return ThroughputRow(one.name, one.label, reason=one.reason)
-    extent = (median(one.values), min(one.values), max(one.values))
+def make_row(series: Series, above: Sequence[float], below: Sequence[float]) -> ThroughputRow:
+    """Return the row of a series; ``above`` and ``below`` are the rates of its ratio, by round."""
+    if not series.values:
+        return ThroughputRow(series.name, series.label, reason=series.reason)
+    extent = (median(series.values), min(series.values), max(series.values))
     return ThroughputRow(
-        one.name, one.label, *extent, ratio(above, below) if above and below else None
+        series.name, series.label, *extent, median_ratio(above, below) if above and below else None
     )
 
 
-def heading(title: str, label_width: int, ratio: str) -> str:
-    """The line above the rows: ``title`` over the labels, ``ratio`` over the ratios."""
+def format_heading(title: str, label_width: int, ratio: str) -> str:
+    """Return the line above the rows: ``title`` over the labels, ``ratio`` over the ratios."""
     return f"{title:<{label_width}}{'images/s':>9}   {'lowest..highest':>17}   {ratio:>17}"
 
 
-def line(row: ThroughputRow, label_width: int) -> str:
-    """A row as text."""
+def format_row(row: ThroughputRow, label_width: int) -> str:
+    """Return a row as text."""
     if row.images_per_second is None:
-        return missing(f"{row.label:<{label_width - 5}}  ", row.reason)
+        return missing_row(f"{row.label:<{label_width - 5}}  ", row.reason)
     extent = f"{row.lowest:,.0f}..{row.highest:,.0f}"
-    times = "-" if row.ratio is None else f"{row.ratio:.2f}x"
+    ratio_text = "-" if row.ratio is None else f"{row.ratio:.2f}x"
     rate = f"{row.images_per_second:>9,.0f}"
-    return f"{row.label:<{label_width}}{rate}   {extent:>17}   {times:>17}"
+    return f"{row.label:<{label_width}}{rate}   {extent:>17}   {ratio_text:>17}"

@@ -1,6 +1,6 @@
-"""One CPU device with all cores, by how its idle threads wait: alone, and beside a busy process.
+"""Benchmark of idle threads' waiting on a CPU device with all cores, alone and with a busy process.
 
-And two workers of MXNet's parameter server on one host, by how many of its cores each takes.
+Two workers of MXNet's parameter server on one host are also measured, by the cores of each.
 """
 
 from __future__ import annotations
@@ -10,13 +10,23 @@ from functools import partial
 from statistics import median
 from typing import Dict, List, Mapping, Optional, Sequence
 
-from benchmarks.benchmark import Benchmark, Beside, in_turns
-from gluonlab.bench.harness.confidence_interval import ratio
-from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, image_rates, measure
-from gluonlab.bench.harness.measurement_command import INTERRUPTED, Asked, measurement, option
+from benchmarks.benchmark import Benchmark, OtherCheckout, beside_options
+from gluonlab.bench.harness.confidence_interval import median_ratio
+from gluonlab.bench.harness.interleaved_rounds import (
+    Measurement,
+    Subject,
+    image_rates,
+    measure_subjects,
+)
+from gluonlab.bench.harness.measurement_command import (
+    INTERRUPTED,
+    MeasurementOptions,
+    measurement_options,
+    option,
+)
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.harness.table_format import interleaved, missing
-from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.harness.table_format import format_table as as_table
+from gluonlab.bench.harness.table_format import missing_row, rounds_text
 from gluonlab.bench.workloads import TASKS
 from gluonlab.cli.command import command
 from gluonlab.config.option_types import whole
@@ -30,7 +40,7 @@ OURS, REFERENCE, SHARING, NOT_SHARING = "gluonlab", "openmp", "sharing", "not-sh
 SPIN_COUNTS = "2000"  # for comparison
 WORKERS = 2
 # libgomp's own number; said, so that gluonlab leaves it
-AS_OPENMP_COMES = {"GOMP_SPINCOUNT": "300000"}
+OPENMP_DEFAULTS = {"GOMP_SPINCOUNT": "300000"}
 PASSIVE = {"OMP_WAIT_POLICY": "passive"}
 _LABELS = {
     OURS: "as gluonlab sets it",
@@ -42,8 +52,8 @@ _LABELS = {
 
 
 @dataclass(frozen=True)
-class Row:
-    """A setting: images/s by column, and ratios to OpenMP as it comes; medians over rounds."""
+class ThreadsRow:
+    """A setting: images/s by column, and ratios to OpenMP's defaults; medians over rounds."""
 
     name: str
     label: str
@@ -52,92 +62,103 @@ class Row:
     reason: Optional[str] = None
 
 
-def spinning(count: int) -> Dict[str, str]:
-    """Lets an idle thread of OpenMP look for work ``count`` times before it sleeps."""
+def spin_variables(count: int) -> Dict[str, str]:
+    """Return the variables with which idle threads of OpenMP spin ``count`` times before they
+    sleep.
+    """
     return {"GOMP_SPINCOUNT": str(count)}
 
 
 def parse_spin_counts(text: str) -> List[int]:
-    """Numbers of spins, separated by commas. Raises ConfigError."""
+    """Return comma-separated numbers of spins. Raises ConfigError."""
     check = whole(0)
     return list(dict.fromkeys(check("--spin-counts", part) for part in text.split(",")))
 
 
-def settings(spin_counts: Sequence[int]) -> Dict[str, Mapping[str, str]]:
-    """Name of a setting -> the variables that make it."""
-    fixed: Dict[str, Mapping[str, str]] = {OURS: {}, REFERENCE: AS_OPENMP_COMES, "passive": PASSIVE}
-    return {**fixed, **{str(count): spinning(count) for count in spin_counts}}
+def thread_settings(spin_counts: Sequence[int]) -> Dict[str, Mapping[str, str]]:
+    """Return the variables of each setting, by name."""
+    fixed: Dict[str, Mapping[str, str]] = {OURS: {}, REFERENCE: OPENMP_DEFAULTS, "passive": PASSIVE}
+    return {**fixed, **{str(count): spin_variables(count) for count in spin_counts}}
 
 
-def subjects(spin_counts: Sequence[int], network: str) -> List[Subject]:
-    """A worker for each setting, alone and beside others; with LeNet also the pairs of workers."""
+def make_subjects(spin_counts: Sequence[int], network: str) -> List[Subject]:
+    """Return a worker for each setting, alone and with others; with LeNet also the pairs of
+    workers.
+    """
     threads, images = resources.available_cores(), TASKS[network].global_batch_size
-    common, found = {"task": network, "device_count": 1, "threads": threads}, []
-    for setting, variables in settings(spin_counts).items():
+    common, all_subjects = {"task": network, "device_count": 1, "threads": threads}, []
+    for setting, variables in thread_settings(spin_counts).items():
         for company, competitors in COMPETITORS.items():
             name, options = f"{network} {setting} {company}", {**common, "competitors": competitors}
-            found.append(Subject(name, name, "gluonlab", options, variables, images=images))
+            all_subjects.append(Subject(name, name, "gluonlab", options, variables, images=images))
     if network == "lenet":
         pair = {"task": network, "world_size": WORKERS}
         for setting, options, variables in (
             (SHARING, pair, {}),
-            (NOT_SHARING, {**pair, "threads": threads}, AS_OPENMP_COMES),
+            (NOT_SHARING, {**pair, "threads": threads}, OPENMP_DEFAULTS),
         ):
             name, label = f"{network} {setting} quiet", _LABELS[setting]
-            found.append(Subject(name, label, "dist", options, variables, images=images))
-    return found
+            all_subjects.append(Subject(name, label, "dist", options, variables, images=images))
+    return all_subjects
 
 
-def threads(spin_counts: Sequence[int], rounds: int = ROUNDS) -> List[Measurement]:
-    """Measure all subjects, one network after the other, as those of one are in memory together."""
+def measure_threads(spin_counts: Sequence[int], rounds: int = ROUNDS) -> List[Measurement]:
+    """Measure all subjects, one network after the other, to limit the memory."""
     return [
-        one
+        measurement
         for network in NETWORKS
-        for one in measure(subjects(spin_counts, network), rounds, RESTART_EVERY)
+        for measurement in measure_subjects(
+            make_subjects(spin_counts, network), rounds, RESTART_EVERY
+        )
     ]
 
 
-def ours() -> List[Subject]:
-    """The subjects that run gluonlab's code."""
-    found = [one for network in NETWORKS for one in subjects((), network)]
-    return [one for one in found if one.name.split()[1] in (OURS, SHARING)]
+def our_subjects() -> List[Subject]:
+    """Return the subjects that run gluonlab's code."""
+    all_subjects = [subject for network in NETWORKS for subject in make_subjects((), network)]
+    return [subject for subject in all_subjects if subject.name.split()[1] in (OURS, SHARING)]
 
 
-def columns() -> List[str]:
-    """``lenet quiet``, ``lenet beside`` and so on."""
+def column_names() -> List[str]:
+    """Return ``lenet quiet``, ``lenet beside`` and so on."""
     return [f"{network} {company}" for network in NETWORKS for company in COMPETITORS]
 
 
-def make_rows(found: Sequence[Series]) -> List[Row]:
-    """The table's numbers. A setting's ratios are medians of the rounds' ratios."""
+def make_rows(series: Sequence[Series]) -> List[ThreadsRow]:
+    """Return the table's numbers. A setting's ratios are medians of the rounds' ratios."""
     cells: Dict[str, Dict[str, Series]] = {}
-    for one in found:
-        network, name, company = one.name.split()
-        cells.setdefault(name, {})[f"{network} {company}"] = one
-    return [_row(name, cells[name], cells.get(REFERENCE, {})) for name in cells]
+    for item in series:
+        network, name, company = item.name.split()
+        cells.setdefault(name, {})[f"{network} {company}"] = item
+    return [_threads_row(name, cells[name], cells.get(REFERENCE, {})) for name in cells]
 
 
-def _row(name: str, own: Mapping[str, Series], reference: Mapping[str, Series]) -> Row:
-    measured = {column: one.values for column, one in own.items() if one.values}
+def _threads_row(
+    name: str, series_by_column: Mapping[str, Series], reference: Mapping[str, Series]
+) -> ThreadsRow:
+    measured = {column: item.values for column, item in series_by_column.items() if item.values}
     rates = {column: median(values) for column, values in measured.items()}
     ratios = {
-        column: ratio(values, reference[column].values)
+        column: median_ratio(values, reference[column].values)
         for column, values in measured.items()
         if name not in (SHARING, NOT_SHARING) and column in reference and reference[column].values
     }
     label = _LABELS.get(name) or f"{int(name):,} looks"
-    return Row(name, label, rates, ratios, next((o.reason for o in own.values() if o.reason), None))
+    return ThreadsRow(
+        name, label, rates, ratios,
+        next((o.reason for o in series_by_column.values() if o.reason), None),
+    )  # fmt: skip
 
 
-def table(rows: Sequence[Row], rounds: int) -> str:
-    """The rows as text."""
-    lines = [f"{'images/s':<26}" + "".join(f"{column:>13}" for column in columns())]
+def format_results(rows: Sequence[ThreadsRow], rounds: int) -> str:
+    """Return the rows as text."""
+    lines = [f"{'images/s':<26}" + "".join(f"{column:>13}" for column in column_names())]
     for row in rows:
-        cells = (_cell(row.rates.get(name), row.ratios.get(name)) for name in columns())
+        cells = (_format_cell(row.rates.get(name), row.ratios.get(name)) for name in column_names())
         lines.append(f"{row.label:<26}" + "".join(f"{cell:>13}" for cell in cells))
-        lines += [missing("  ", row.reason)] * bool(row.reason)
+        lines += [missing_row("  ", row.reason)] * bool(row.reason)
     note = (
-        f"One CPU device, {resources.available_cores()} threads, medians of {interleaved(rounds)}; "
+        f"One CPU device, {resources.available_cores()} threads, medians of {rounds_text(rounds)}; "
         "the smaller numbers: multiples of OpenMP as it comes. "
         "beside: one other process computes. "
         f"dist_sync: {WORKERS} workers of a parameter server on this host, "
@@ -146,17 +167,19 @@ def table(rows: Sequence[Row], rounds: int) -> str:
     return as_table(lines, note)
 
 
-def _cell(rate: Optional[float], ratio: Optional[float]) -> str:
+def _format_cell(rate: Optional[float], ratio: Optional[float]) -> str:
     if rate is None:
         return "-"
     return f"{rate:,.0f}" + (" " * 5 if ratio is None else f" {ratio:.2f}")
 
 
 @command("python tools/benchmarks threads", INTERRUPTED)
-@measurement(ROUNDS)
-@in_turns
+@measurement_options(ROUNDS)
+@beside_options
 @option("--spin-counts", "N,N", "also compare threads that spin N times for work", SPIN_COUNTS)
-def main(asked: Asked, beside: Optional[Beside], spin_counts: str) -> None:
+def main(
+    run_options: MeasurementOptions, beside: Optional[OtherCheckout], spin_counts: str
+) -> None:
     """Compare ways in which a CPU device's idle threads wait.
 
     They wait alone, and beside a busy process. Also measured are two workers of a parameter server
@@ -165,8 +188,8 @@ def main(asked: Asked, beside: Optional[Beside], spin_counts: str) -> None:
     counts = parse_spin_counts(spin_counts)
     Benchmark(
         ("threads", {"spin-counts": spin_counts}),
-        partial(threads, counts),
-        ours(),
+        partial(measure_threads, counts),
+        our_subjects(),
         image_rates,
-        lambda record: table(make_rows(record.series), record.rounds),
-    ).run(asked, beside)
+        lambda record: format_results(make_rows(record.series), record.rounds),
+    ).run(run_options, beside)

@@ -1,4 +1,4 @@
-"""PyTorch's jobs: training in one process or several, and reading of images.
+"""PyTorch's jobs: make_training_job in one process or several, and reading of images.
 
 A process that runs one of them does not load MXNet.
 """
@@ -25,7 +25,7 @@ from gluonlab.bench.workloads import CLASSES, LEARNING_RATE, TASKS, Task
 
 
 def lenet() -> Any:
-    """The lab's network: (n, 1, 28, 28) -> (n, 10)."""
+    """Return the lab's network: (n, 1, 28, 28) -> (n, 10)."""
     return nn.Sequential(
         nn.Conv2d(1, 20, 3), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(20, 50, 5), nn.ReLU(), nn.MaxPool2d(2),
@@ -36,20 +36,20 @@ def lenet() -> Any:
 
 
 class _Residual(nn.Module):  # type: ignore[misc]
-    """Two convolutions beside a way past them.
+    """Two convolutions with a shortcut.
 
-    ``stride``: of the first, and of the way's projection where shapes change.
+    ``stride``: of the first convolution, and of the shortcut's projection if shapes change.
     """
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            _conv(channels_in, channels, 3, stride), nn.BatchNorm2d(channels), nn.ReLU(),
-            _conv(channels, channels, 3, 1), nn.BatchNorm2d(channels),
+            _make_conv(channels_in, channels, 3, stride), nn.BatchNorm2d(channels), nn.ReLU(),
+            _make_conv(channels, channels, 3, 1), nn.BatchNorm2d(channels),
         )  # fmt: skip
         changes = stride > 1 or channels != channels_in
         self.way = (
-            nn.Sequential(_conv(channels_in, channels, 1, stride), nn.BatchNorm2d(channels))
+            nn.Sequential(_make_conv(channels_in, channels, 1, stride), nn.BatchNorm2d(channels))
             if changes
             else nn.Identity()
         )
@@ -58,24 +58,24 @@ class _Residual(nn.Module):  # type: ignore[misc]
         return torch.relu(self.body(x) + self.way(x))
 
 
-def _conv(channels_in: int, channels: int, kernel: int, stride: int) -> Any:
+def _make_conv(channels_in: int, channels: int, kernel: int, stride: int) -> Any:
     return nn.Conv2d(channels_in, channels, kernel, stride, kernel // 2, bias=False)
 
 
 def resnet18() -> Any:
-    """ResNet-18: (n, 3, H, W) -> (n, 10).
+    """Return ResNet-18: (n, 3, H, W) -> (n, 10).
 
     He, Zhang, Ren, Sun, "Deep residual learning for image recognition", 2016, table 1.
     """
     blocks = [
-        _Residual(before, channels, stride)
-        for before, channels, stride in [
+        _Residual(channels_in, channels, stride)
+        for channels_in, channels, stride in [
             (64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1),
             (256, 512, 2), (512, 512, 1),
         ]
     ]  # fmt: skip
     return nn.Sequential(
-        _conv(3, 64, 7, 2), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1), *blocks,
+        _make_conv(3, 64, 7, 2), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1), *blocks,
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, CLASSES),
     )  # fmt: skip
 
@@ -86,12 +86,11 @@ NETWORKS = {"lenet": lenet, "resnet18": resnet18}
 Forward = Callable[[Any, Any], Any]
 
 
-def batches(
+def shuffled_batches(
     task: Task, rank: int = 0, world_size: int = 1, memory_format: Any = None
 ) -> Iterator[Tuple[Any, Any]]:
-    """This rank's images (n, C, H, W) and labels (n,) of every batch, without end.
-
-    Every epoch is shuffled anew.
+    """Yield this rank's images (n, C, H, W) and labels (n,) of every batch, shuffled in
+    each epoch.
     """
     images, labels = (torch.from_numpy(array) for array in images_and_labels(task))
     labels = labels.long()
@@ -104,15 +103,17 @@ def batches(
             yield images.index_select(0, mine), labels.index_select(0, mine)
 
 
-def training(task: Task, net: Any, forward: Forward, source: Iterator[Tuple[Any, Any]]) -> Job:
-    """A job that trains ``net``; ``forward(images, labels)`` is the mean loss.
+def make_training_job(
+    task: Task, net: Any, forward: Forward, source: Iterator[Tuple[Any, Any]]
+) -> Job:
+    """Return a job that trains ``net``; ``forward(images, labels)`` returns the mean loss.
 
     The losses are added up, and read once per call.
     """
     optimizer = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE, momentum=task.momentum)
 
     def run(steps: int) -> Dict[str, float]:
-        began = time.perf_counter()
+        started = time.perf_counter()
         total = torch.zeros(())
         for _ in range(steps):
             x, y = next(source)
@@ -122,13 +123,13 @@ def training(task: Task, net: Any, forward: Forward, source: Iterator[Tuple[Any,
             optimizer.step()
             total += loss.detach()
         mean = float(total) / steps
-        return {"seconds": time.perf_counter() - began, "loss": mean}
+        return {"seconds": time.perf_counter() - started, "loss": mean}
 
     return run
 
 
 def make(task: str, threads: int, channels_last: bool = False, compiled: bool = False) -> Job:
-    """One process with ``threads`` threads, eager or through torch.compile."""
+    """Return a job of one process with ``threads`` threads, eager or through torch.compile."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     memory_format = torch.channels_last if channels_last else None
@@ -139,12 +140,12 @@ def make(task: str, threads: int, channels_last: bool = False, compiled: bool = 
     def forward(x: Any, y: Any) -> Any:
         return nn.functional.cross_entropy(net(x), y)
 
-    work = TASKS[task]
-    return training(
-        work,
+    workload = TASKS[task]
+    return make_training_job(
+        workload,
         net,
         torch.compile(forward) if compiled else forward,
-        batches(work, memory_format=memory_format),
+        shuffled_batches(workload, memory_format=memory_format),
     )
 
 
@@ -152,29 +153,32 @@ TIMEOUT = datetime.timedelta(seconds=60)  # of joining, and of every allreduce
 
 
 def make_ddp(task: str, world_size: int, rank: int = 0, meeting_point: Optional[str] = None) -> Job:
-    """Rank ``rank`` of ``world_size`` processes, which meet through the file ``meeting_point``.
+    """Return the job of rank ``rank`` of ``world_size`` processes.
 
-    Rank 0 chooses that.
+    They rendezvous through the file ``meeting_point``, which rank 0 chooses.
     """
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    place = meeting_point or str(Path(tempfile.mkdtemp(prefix="ddp-")) / "meeting-point")
-    same = {"task": task, "world_size": world_size, "meeting_point": place}
+    rendezvous_file = meeting_point or str(Path(tempfile.mkdtemp(prefix="ddp-")) / "meeting-point")
+    common = {"task": task, "world_size": world_size, "meeting_point": rendezvous_file}
     ranks = range(1, world_size if rank == 0 else 1)
-    others = [start_rank("torch-ddp", {**same, "rank": other}, {}) for other in ranks]
+    others = [start_rank("torch-ddp", {**common, "rank": other_rank}, {}) for other_rank in ranks]
     distributed.init_process_group(
-        "gloo", init_method=f"file://{place}", rank=rank, world_size=world_size, timeout=TIMEOUT
-    )
+        "gloo", init_method=f"file://{rendezvous_file}", rank=rank, world_size=world_size,
+        timeout=TIMEOUT,
+    )  # fmt: skip
     net = DistributedDataParallel(NETWORKS[task](), gradient_as_bucket_view=True)
 
     def forward(x: Any, y: Any) -> Any:
         return nn.functional.cross_entropy(net(x), y)
 
-    train = training(TASKS[task], net, forward, batches(TASKS[task], rank, world_size))
+    train = make_training_job(
+        TASKS[task], net, forward, shuffled_batches(TASKS[task], rank, world_size)
+    )
 
     def run(steps: int) -> Dict[str, float]:
-        for other in others:
-            other.order(steps=steps)
+        for other_rank in others:
+            other_rank.send(steps=steps)
         return train(steps)
 
     return run
@@ -184,7 +188,9 @@ WORKERS = 2
 
 
 class Files(torch.utils.data.Dataset):
-    """Each image as bytes (3, size, size): decoded, its central square resized. And its label."""
+    """A data set of images as bytes (3, size, size), central squares that are resized, and
+    labels.
+    """
 
     def __init__(self, folder: str, size: int) -> None:
         self.size = size
@@ -211,7 +217,7 @@ class Files(torch.utils.data.Dataset):
 
 
 def make_reader(folder: str, size: int) -> Job:
-    """Batches of a DataLoader with two worker processes that stay from epoch to epoch."""
+    """Return a job that reads batches by a DataLoader with two persistent worker processes."""
     loader = torch.utils.data.DataLoader(
         Files(folder, size), BATCH_SIZE, shuffle=True, num_workers=WORKERS, persistent_workers=True
     )

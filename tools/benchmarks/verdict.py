@@ -1,7 +1,7 @@
-"""Whether what the verdict promises is kept, and what --profile costs, for ``bench verdict``.
+"""Benchmark of the advice of ``study speedup``, and of the cost of --profile (``bench verdict``).
 
-Ten trainings are judged, and the best advice of each is taken: both settings run in processes of
-their own, in turns. Gains are images/s over those of the settings before.
+Ten trainings are diagnosed. The best advice of each is measured in separate worker processes,
+interleaved with the settings before. Gains are images/s over those of the settings before.
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from mxnet import nd
 
-from gluonlab.bench.harness.interleaved_rounds import Subject, measure, progress
-from gluonlab.bench.harness.measurement_command import INTERRUPTED, Asked, measurement
+from gluonlab.bench.harness.interleaved_rounds import Subject, measure_subjects, progress_bar
+from gluonlab.bench.harness.measurement_command import (
+    INTERRUPTED,
+    MeasurementOptions,
+    measurement_options,
+)
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.harness.table_format import outcome
-from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.harness.table_format import format_table as as_table
+from gluonlab.bench.harness.table_format import outcome_line
 from gluonlab.bench.worker_main import Job
 from gluonlab.cli.command import command
 from gluonlab.config import TrainConfig
-from gluonlab.study.speedup.diagnosis import judge
+from gluonlab.study.speedup.diagnosis import diagnose
 from gluonlab.study.speedup.measure_step import MeasuredTraining
 
 ROUNDS = 9
-KEPT, OF_TEN = 0.8, 8  # of the promised gain, and of ten trainings
-MOST_PROFILED = 0.05  # of the steps' time
+MIN_GAIN_SHARE, MIN_KEPT_TRAININGS = 0.8, 8  # of the promised gain, and of ten trainings
+MAX_PROFILE_COST = 0.05  # of the steps' time
 RECORDED = 20  # steps of a window
 UNADVISED = "nothing is advised"
 PROMISED, DELIVERED, PLAIN, PROFILED = "promised", "delivered", "plain", "profiled"
@@ -42,32 +46,34 @@ TRAININGS: Mapping[str, Mapping[str, Any]] = {
     "lenet, 2 images, star": {"model": "lenet", "batch_size": 2, "kvstore": "star"},
     "resnet8, 1 image": {"model": "resnet8", "batch_size": 1},
 }
-OF_PROFILE: Mapping[str, Any] = {"model": "lenet", "batch_size": 64}
+PROFILED_TRAINING: Mapping[str, Any] = {"model": "lenet", "batch_size": 64}
 
 
-def kept(rounds: int) -> List[Series]:
-    """Of each training what was promised and, by round, what that brought; and --profile's cost."""
-    found = profile_cost(rounds)
-    with progress(len(TRAININGS)) as bar:
-        for name, own in TRAININGS.items():
-            found += _of(name, {**COMMON, **own}, rounds)
+def measure_advice(rounds: int) -> List[Series]:
+    """Return the predicted and measured gain of each training's advice, and --profile's cost."""
+    series = profile_cost(rounds)
+    with progress_bar(len(TRAININGS)) as bar:
+        for name, training_settings in TRAININGS.items():
+            series += _measure_training_advice(name, {**COMMON, **training_settings}, rounds)
             bar.update()
-    return found
+    return series
 
 
-def _of(name: str, settings: Dict[str, Any], rounds: int) -> List[Series]:
-    verdict = judge(TrainConfig(**settings))
-    if not verdict.advice or verdict.advice[0].gain is None:
+def _measure_training_advice(name: str, settings: Dict[str, Any], rounds: int) -> List[Series]:
+    diagnosis = diagnose(TrainConfig(**settings))
+    if not diagnosis.advice or diagnosis.advice[0].gain is None:
         return [Series(f"{PROMISED} {name}", name, "times", (), UNADVISED)]
-    best = verdict.advice[0]
-    changed = {**settings, **best.candidate.settings}
-    both = measure([_subject("before", settings), _subject("after", changed)], rounds)
-    before, after = (one.rates() for one in both)
-    reason = both[0].reason or both[1].reason
-    gains = tuple(b / a for a, b in zip(before, after)) if reason is None else ()
-    promised = (verdict.advice[0].gain.value,)
+    best = diagnosis.advice[0]
+    advised_settings = {**settings, **best.candidate.settings}
+    measurements = measure_subjects(
+        [_subject("before", settings), _subject("after", advised_settings)], rounds
+    )
+    rates_before, rates_after = (measurement.images_per_second() for measurement in measurements)
+    reason = measurements[0].reason or measurements[1].reason
+    gains = tuple(b / a for a, b in zip(rates_before, rates_after)) if reason is None else ()
+    promised = (diagnosis.advice[0].gain.value,)
     return [
-        Series(f"{PROMISED} {name}", f"{name}: {best.candidate.words}", "times", promised),
+        Series(f"{PROMISED} {name}", f"{name}: {best.candidate.option_text}", "times", promised),
         Series(f"{DELIVERED} {name}", name, "times", gains, reason),
     ]
 
@@ -77,94 +83,98 @@ def _subject(name: str, settings: Dict[str, Any]) -> Subject:
 
 
 def profile_cost(rounds: int) -> List[Series]:
-    """Seconds of a step, in turns: as it is, and while it is recorded."""
-    trained = MeasuredTraining(TrainConfig(**COMMON, **OF_PROFILE))
-    window = trained.steps()
-    trained.record(2)
+    """Return seconds of a step with and without recording, interleaved."""
+    training = MeasuredTraining(TrainConfig(**COMMON, **PROFILED_TRAINING))
+    window = training.step_window()
+    training.record(2)
     seconds: Dict[str, List[float]] = {PLAIN: [], PROFILED: []}
     for _ in range(rounds):
-        seconds[PLAIN].append(window.seconds(RECORDED))
-        seconds[PROFILED].append(trained.record(RECORDED).step_s)
+        seconds[PLAIN].append(window.mean_seconds(RECORDED))
+        seconds[PROFILED].append(training.record(RECORDED).step_s)
         nd.waitall()
-    trained.close()
+    training.close()
     return [Series(name, name, "s", tuple(values)) for name, values in seconds.items()]
 
 
-def rows(series: Sequence[Series]) -> List[Tuple[str, Optional[float], Optional[float]]]:
-    """(training and advice, promised, delivered) of each; None where there is no such number."""
-    found = {one.name: one for one in series}
-    made = []
+def make_rows(series: Sequence[Series]) -> List[Tuple[str, Optional[float], Optional[float]]]:
+    """Return (training and advice, promised, delivered) of each training; None if not measured."""
+    series_by_name = {item.name: item for item in series}
+    rows = []
     for name in TRAININGS:
-        promised, delivered = (found.get(f"{kind} {name}") for kind in (PROMISED, DELIVERED))
+        promised, delivered = (
+            series_by_name.get(f"{kind} {name}") for kind in (PROMISED, DELIVERED)
+        )
         if promised is not None:
-            made.append((promised.label, _middle(promised), _middle(delivered)))
-    return made
+            rows.append((promised.label, _median_or_none(promised), _median_or_none(delivered)))
+    return rows
 
 
-def _middle(series: Optional[Series]) -> Optional[float]:
+def _median_or_none(series: Optional[Series]) -> Optional[float]:
     return median(series.values) if series is not None and series.values else None
 
 
-def is_kept(promised: float, delivered: float) -> bool:
-    """Whether enough of the gain that was promised has come."""
-    return delivered - 1 >= KEPT * (promised - 1)
+def is_gain_reached(promised: float, delivered: float) -> bool:
+    """Return whether enough of the promised gain was measured."""
+    return delivered - 1 >= MIN_GAIN_SHARE * (promised - 1)
 
 
-def text(series: Sequence[Series]) -> str:
-    """The table and both judgements."""
+def format_results(series: Sequence[Series]) -> str:
+    """Return the table and whether both targets are reached."""
     lines = [f"{'training, and what was advised':<56}{'promised':>10}{'delivered':>11}"]
-    good = 0
-    made = rows(series)
-    for label, promised, delivered in made:
+    kept_count = 0
+    rows = make_rows(series)
+    for label, promised, delivered in rows:
         if promised is None:
             lines.append(f"{label:<56}{UNADVISED:>21}")
             continue
-        numbers = ["-" if each is None else f"{each:.2f}x" for each in (promised, delivered)]
+        numbers = ["-" if gain is None else f"{gain:.2f}x" for gain in (promised, delivered)]
         lines.append(f"{label:<56}{numbers[0]:>10}{numbers[1]:>11}")
-        good += delivered is not None and is_kept(promised, delivered)
+        kept_count += delivered is not None and is_gain_reached(promised, delivered)
     note = (
         "promised, delivered: images/s with the best advice over those without; delivered: in "
         "processes of their own, the median of the rounds' ratios. A training for which nothing is "
         "advised is none in which a promise is kept."
     )
-    claim = f"{KEPT:.0%} of the promised gain in {OF_TEN} of 10".replace("%", " %")
-    shown = f"{good} of {len(TRAININGS)}" if made else None
-    judged = outcome(claim, shown, good >= OF_TEN)
-    return f"{as_table(lines, note)}\n\n{judged}\n{_profile_in_words(series)}"
+    claim = f"{MIN_GAIN_SHARE:.0%} of the promised gain in {MIN_KEPT_TRAININGS} of 10".replace(
+        "%", " %"
+    )
+    shown = f"{kept_count} of {len(TRAININGS)}" if rows else None
+    judged = outcome_line(claim, shown, kept_count >= MIN_KEPT_TRAININGS)
+    return f"{as_table(lines, note)}\n\n{judged}\n{_describe_profile_cost(series)}"
 
 
-def _profile_in_words(series: Sequence[Series]) -> str:
-    found = {one.name: one.values for one in series}
-    pairs = list(zip(found.get(PLAIN, ()), found.get(PROFILED, ())))
-    longer = median(b / a for a, b in pairs) - 1 if pairs else None
-    shown = None if longer is None else f"{longer:.1%}".replace("%", " %")
-    claim = f"--profile <= {MOST_PROFILED:.0%} of the steps' time".replace("%", " %")
-    return outcome(claim, shown, longer is not None and longer <= MOST_PROFILED)
+def _describe_profile_cost(series: Sequence[Series]) -> str:
+    values_by_name = {item.name: item.values for item in series}
+    pairs = list(zip(values_by_name.get(PLAIN, ()), values_by_name.get(PROFILED, ())))
+    overhead = median(b / a for a, b in pairs) - 1 if pairs else None
+    overhead_text = None if overhead is None else f"{overhead:.1%}".replace("%", " %")
+    claim = f"--profile <= {MAX_PROFILE_COST:.0%} of the steps' time".replace("%", " %")
+    return outcome_line(claim, overhead_text, overhead is not None and overhead <= MAX_PROFILE_COST)
 
 
 def make(settings: Dict[str, Any]) -> Job:
-    """A job that trains as `TrainConfig` has it with these settings; it counts ``images``."""
-    trained = MeasuredTraining(TrainConfig(**settings))
+    """Return a job that trains with these settings of `TrainConfig`; it counts ``images``."""
+    training = MeasuredTraining(TrainConfig(**settings))
 
     def run(steps: int) -> Dict[str, float]:
         nd.waitall()
-        began = time.perf_counter()
+        started = time.perf_counter()
         for _ in range(steps):
-            trained.step()
+            training.step()
         nd.waitall()
-        return {"seconds": time.perf_counter() - began, "images": steps * trained.images}
+        return {"seconds": time.perf_counter() - started, "images": steps * training.images}
 
     return run
 
 
 @command("python tools/benchmarks verdict", INTERRUPTED)
-@measurement(ROUNDS)
-def main(asked: Asked) -> None:
+@measurement_options(ROUNDS)
+def main(run_options: MeasurementOptions) -> None:
     """Take the advice of study speedup, and measure what it brings.
 
     Does it bring what it promises, in ten trainings? And what does --profile cost the steps that it
     records? Two CPU devices, one thread each; some minutes. A slow result is a result: it does not
     change the exit status.
     """
-    _, record = asked.record(("verdict", {}), kept, list)
-    asked.say(record, text(record.series))
+    _, record = run_options.measure_and_record(("verdict", {}), measure_advice, list)
+    run_options.print_record(record, format_results(record.series))

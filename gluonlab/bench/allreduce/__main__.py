@@ -1,4 +1,4 @@
-"""python -m gluonlab.bench allreduce: its options, which measure, price or draw."""
+"""Command ``python -m gluonlab.bench allreduce``: its options, which measure, price or draw."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from gluonlab.bench.allreduce.message_sizes import DEVICES, DRAWN, SIZES
-from gluonlab.bench.harness.measurement_command import INTERRUPTED, JSON, option
+from gluonlab.bench.allreduce.message_sizes import DEFAULT_DEVICES, DEFAULT_SIZES, DRAWN_DEVICES
+from gluonlab.bench.harness.measurement_command import INTERRUPTED, JSON_OPTION, option
 from gluonlab.cli.command import command
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.named_topologies import NAMES
@@ -21,7 +21,9 @@ from gluonlab.kvstores import FOR_LINKS
     most_used="--devices --sizes --plot --simulate --topology --choose --draw --out --json",
 )
 @option(
-    "--devices", "SPEC", f"gpu:0,2 gpu:* cpu*4, or a number  [default: {DEVICES}; {DRAWN} to draw]"
+    "--devices",
+    "SPEC",
+    f"gpu:0,2 gpu:* cpu*4, or a number  [default: {DEFAULT_DEVICES}; {DRAWN_DEVICES} to draw]",
 )
 @option(
     "--algorithms",
@@ -32,7 +34,7 @@ from gluonlab.kvstores import FOR_LINKS
 @option(
     "--sizes",
     "SIZES",
-    f"on each device: 46MB  1KiB,1MiB  1KiB:64MiB:2 (a factor)  [default: {SIZES}]",
+    f"on each device: 46MB  1KiB,1MiB  1KiB:64MiB:2 (a factor)  [default: {DEFAULT_SIZES}]",
 )
 @option("--dtype", "TYPE", "float16, float32, float64 or int32  [default: float32]")
 @option("--arrays", "N", "split each size over N arrays, as gradients are  [default: 1]")
@@ -88,8 +90,8 @@ from gluonlab.kvstores import FOR_LINKS
     "with --synthesise: the schedules and their links, f.json, which --topology takes",
 )
 @option("--language", "NAME", "language of the page, en or ja  [default: en]")
-@JSON
-def allreduce(as_json: bool, **options: Any) -> None:
+@JSON_OPTION
+def allreduce_command(as_json: bool, **options: Any) -> None:
     """Measure allreduce algorithms beside MXNet's own stores, by size.
 
     All of them are measured in one run, and in turns.
@@ -112,14 +114,14 @@ def allreduce(as_json: bool, **options: Any) -> None:
     --draw ring --devices 4 --out ring.html
     --draw ring --topology p3.16xlarge
     """
-    from gluonlab.bench.allreduce.modes import answer  # --help needs no numpy
+    from gluonlab.bench.allreduce.modes import run_mode  # --help needs no numpy
 
-    asked = {name: value for name, value in options.items() if value is not None}
-    text, failure = answer({**asked, **({"json": True} if as_json else {})})
+    given = {name: value for name, value in options.items() if value is not None}
+    text, failure = run_mode({**given, **({"json": True} if as_json else {})})
     click.echo(text)
     if failure:
         raise RunError(failure)
 
 
 if __name__ == "__main__":
-    allreduce()
+    allreduce_command()

@@ -1,4 +1,4 @@
-"""The schedules that a bench runs or prices; rings also in the topology's order.
+"""Schedules that a measurement runs or prices, with rings also in the topology's order.
 
 Does not import MXNet.
 """
@@ -25,18 +25,20 @@ from gluonlab.errors import ScheduleError, unknown
 # only neighbours talk, so it matters who is whose neighbour
 RING_LIKE = ("ring", "bidirectional_ring")
 HIERARCHICAL = "hierarchical"
-MOST_RANKS = 4096
-_SIZES = tuple(64**power * 2**10 for power in range(5))  # bytes, of which each has its schedule
+MAX_RANKS = 4096
+_SAMPLED_SIZES = tuple(
+    64**power * 2**10 for power in range(5)
+)  # bytes, of which each has its schedule
 
-Groups = Tuple[Tuple[int, ...], ...]
+RankGroups = Tuple[Tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
 class NamedSchedule:
     """A schedule with the name of its row.
 
-    ``order``: which device plays which rank, where that is not 0, 1, 2, ... ``by_size``: the
-    schedules of which the cheapest is run for each size, instead of this one for all.
+    ``order``: the device of each rank, unless it is 0, 1, 2, ... ``by_size``: schedules of which
+    the cheapest is run for each size, instead of ``schedule``.
     """
 
     label: str
@@ -45,12 +47,12 @@ class NamedSchedule:
     by_size: Optional[ForLinks] = None
 
     def schedule_for(self, size_bytes: float) -> Schedule:
-        """What a buffer of so many bytes on each device is summed by."""
+        """Return the schedule that sums a buffer of ``size_bytes`` on each device."""
         return self.by_size.cheapest(size_bytes) if self.by_size else self.schedule
 
 
 def parse_algorithms(text: str, choices: Sequence[str]) -> Optional[List[str]]:
-    """The names in ``text``, separated by commas, or None for ``all``.
+    """Return the comma-separated names in ``text``, or None for ``all``.
 
     Raises ScheduleError, with the choices, for others.
     """
@@ -63,14 +65,14 @@ def parse_algorithms(text: str, choices: Sequence[str]) -> Optional[List[str]]:
     return list(dict.fromkeys(names))
 
 
-def parse_groups(text: str) -> Groups:
-    """``0-3/4-7`` or ``0,1/2,3``: groups of ranks. Raises ScheduleError."""
+def parse_groups(text: str) -> RankGroups:
+    """Return groups of ranks from ``0-3/4-7`` or ``0,1/2,3``. Raises ScheduleError."""
     groups = []
     for group in text.split("/"):
         ranks: List[int] = []
         for part in group.split(","):
             match = re.fullmatch(r"\s*([0-9]{1,4})\s*(?:-\s*([0-9]{1,4})\s*)?", part)
-            if not match or int(match[2] or match[1]) >= MOST_RANKS:
+            if not match or int(match[2] or match[1]) >= MAX_RANKS:
                 raise ScheduleError(
                     f"--groups {text if text.strip() else repr(text)}: "
                     "give groups of ranks, 0-3/4-7 or 0,1/2,3"
@@ -84,20 +86,29 @@ def make_plans(
     names: Optional[Sequence[str]],
     world_size: int,
     chunks: Optional[int] = None,
-    groups: Optional[Groups] = None,
+    groups: Optional[RankGroups] = None,
     topology: Optional[Topology] = None,
 ) -> List[NamedSchedule]:
-    """The schedules of the algorithms ``names``, or of all (None).
+    """Return the schedules of the algorithms ``names``, or of all algorithms (None).
 
-    ``chunks`` and ``groups`` go to the algorithms that take them; one that does not, and was asked
-    for by name, is refused. Groups are the topology's own by default. Where its ring order is
-    another than 0, 1, 2, ..., ring-like schedules come in both orders; where it has several hosts,
-    hierarchical comes also with a ring and with trees across them. Those made for links come where
-    the topology is known, synthesised ones where some are stored for it; auto is `auto_plan`.
-    Raises ScheduleError.
+    Args:
+        names: Algorithms, or None for all.
+        world_size: Number of devices.
+        chunks: Chunks of the buffer, for algorithms with a choice.
+        groups: Groups of ranks for hierarchical. The default is the topology's.
+        topology: The links. Ring-like schedules are also placed in its ring order. If it has
+            several hosts, hierarchical is also combined with a ring and with trees across them.
+            Schedules for links are made only if it is known. Synthesized ones are included if
+            some are stored.
+
+    Returns:
+        The schedules, without auto, which `make_auto_plan` makes.
+
+    Raises:
+        ScheduleError: An algorithm requested by name does not accept the chunks or groups.
     """
     order = tuple(topology.ring_order()) if topology else tuple(range(world_size))
-    own = topology.groups if topology is not None and len(topology.groups) > 1 else None
+    topology_groups = topology.groups if topology is not None and len(topology.groups) > 1 else None
     named = names is not None
     plans: List[NamedSchedule] = []
     for name in (*FOR_LINKS, *ALGORITHMS) if names is None else names:
@@ -106,13 +117,15 @@ def make_plans(
                 raise ScheduleError("auto cuts buffers itself: leave out --chunks and --groups")
             continue
         if name in FOR_LINKS:
-            plans += _for_links(name, world_size, topology, named)
+            plans += _make_link_aware_plans(name, world_size, topology, named)
             continue
         # what was named refuses what it does not take
-        into = chunks if named or takes(ALGORITHMS[name], chunks=2) else None
+        schedule_chunks = chunks if named or takes(ALGORITHMS[name], chunks=2) else None
         takes_groups = takes(ALGORITHMS[name], groups=((0,), (1,)))
-        within = (groups if named or takes_groups else None) or (own if takes_groups else None)
-        schedule = make_schedule(name, world_size, chunks=into, groups=within)
+        schedule_groups = (groups if named or takes_groups else None) or (
+            topology_groups if takes_groups else None
+        )
+        schedule = make_schedule(name, world_size, chunks=schedule_chunks, groups=schedule_groups)
         plans.append(NamedSchedule(name, schedule))
         if name in RING_LIKE and order != tuple(range(world_size)):
             plans.append(NamedSchedule(f"{name} placed", schedule.placed(order), order))
@@ -122,30 +135,32 @@ def make_plans(
     return plans
 
 
-def auto_plan(made: ForLinks) -> NamedSchedule:
-    """The row of auto, whose schedules these are."""
-    return NamedSchedule(AUTO, made.cheapest(0), by_size=made)
+def make_auto_plan(schedules: ForLinks) -> NamedSchedule:
+    """Return the row of auto for its schedules."""
+    return NamedSchedule(AUTO, schedules.cheapest(0), by_size=schedules)
 
 
 def synthesised_label(schedule: Schedule) -> str:
-    """What its row is called: ``synthesised, 4 steps``; of several its chunks are told, too."""
+    """Return the name of a synthesized schedule's row: ``synthesised, 4 steps``."""
     return f"{SYNTHESISED}, {len(schedule.steps)} steps"
 
 
-def _for_links(
+def _make_link_aware_plans(
     name: str, world_size: int, topology: Optional[Topology], named: bool
 ) -> List[NamedSchedule]:
-    """Schedules made for the topology's links; those for a switch where they are asked for."""
+    """Return the schedules made for the topology's links, or for a switch if requested by name."""
     if not (topology or named):
         return []
     try:
-        made = make_for_links(name, topology, world_size)
+        schedules = make_for_links(name, topology, world_size)
     except ScheduleError:
         if named:
             raise
         return []
-    cheapest = {id(each): each for each in map(made.cheapest, _SIZES)}
-    distinct = sorted(cheapest.values(), key=lambda each: (len(each.steps), each.chunks))
+    cheapest = {id(schedule): schedule for schedule in map(schedules.cheapest, _SAMPLED_SIZES)}
+    distinct = sorted(
+        cheapest.values(), key=lambda schedule: (len(schedule.steps), schedule.chunks)
+    )
     if name != SYNTHESISED:
         return [NamedSchedule(name, schedule) for schedule in distinct]
     labels = [synthesised_label(schedule) for schedule in distinct]
@@ -155,22 +170,23 @@ def _for_links(
     ]
 
 
-def orders_in_words(plans: Sequence[NamedSchedule], topology: Optional[Topology]) -> List[str]:
-    """What "placed" means, when there is such a row."""
+def describe_orders(plans: Sequence[NamedSchedule], topology: Optional[Topology]) -> List[str]:
+    """Return sentences that explain "placed", if a row has that name."""
     orders = sorted({plan.order for plan in plans if plan.order})
     return [
-        f"placed: the devices in the order {'-'.join(map(str, _shown(order, topology)))}, "
-        f"the best ring of {_whose(topology)}."
+        "placed: the devices in the order "
+        f"{'-'.join(map(str, _first_host_ranks(order, topology)))}, "
+        f"the best ring of {_placement_scope(topology)}."
         for order in orders
     ]
 
 
-def _whose(topology: Optional[Topology]) -> str:
+def _placement_scope(topology: Optional[Topology]) -> str:
     if topology is not None and len(topology.hosts) > 1:
         return f"the first host of {topology.name}, then of the next"
     return topology.name if topology else ""
 
 
-def _shown(order: Sequence[int], topology: Optional[Topology]) -> Sequence[int]:
+def _first_host_ranks(order: Sequence[int], topology: Optional[Topology]) -> Sequence[int]:
     """The first host's devices, which are enough to know the order of all."""
     return order if topology is None else order[: len(topology.hosts[0])]

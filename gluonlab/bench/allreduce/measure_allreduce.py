@@ -1,7 +1,8 @@
-"""Allreduce by size and algorithm, beside MXNet's own stores and the chapter's five lines.
+"""Allreduce measured by size and algorithm, with MXNet's stores and the chapter's loop for
+comparison.
 
-Time, bandwidth as nccl-tests counts it, error, price and limit; on request also by processes, each
-of which has one of the devices.
+Time, bandwidth as in nccl-tests, error, price and limit; on request also by processes with one
+device each.
 """
 
 from __future__ import annotations
@@ -31,32 +32,32 @@ from mxnet import nd
 
 from gluonlab.bench.allreduce.candidate_schedules import (
     NamedSchedule,
-    auto_plan,
+    make_auto_plan,
     make_plans,
     parse_algorithms,
 )
-from gluonlab.bench.allreduce.memory_bandwidth import Limit, Speeds, probe
-from gluonlab.bench.allreduce.message_sizes import DEVICES, SIZES, parse_sizes
-from gluonlab.bench.harness.confidence_interval import ratio
+from gluonlab.bench.allreduce.memory_bandwidth import MemoryLimit, MemorySpeeds, probe_speeds
+from gluonlab.bench.allreduce.message_sizes import DEFAULT_DEVICES, DEFAULT_SIZES, parse_sizes
+from gluonlab.bench.harness.confidence_interval import median_ratio
 from gluonlab.bench.harness.interleaved_rounds import (
     ROUND_TIMEOUT_S,
     START_TIMEOUT_S,
     Call,
-    Timed,
-    progress,
-    time_in_turns,
+    TimedCall,
+    progress_bar,
+    time_interleaved,
 )
 from gluonlab.bench.harness.machine_info import describe_machine, require_memory
-from gluonlab.bench.harness.measurement_command import Session, in_words
+from gluonlab.bench.harness.measurement_command import MeasurementSession, describe_devices
 from gluonlab.bench.harness.table_format import WIDTH
 from gluonlab.bench.harness.worker_processes import (
+    BACKEND_VARIABLES,
     HOROVOD,
-    PATIENCE,
     Worker,
     WorkerError,
     child_environment,
     end_all,
-    missing_backend,
+    missing_backend_reason,
     parse_backends,
 )
 from gluonlab.collectives.algorithms import ALGORITHMS, sharded
@@ -79,19 +80,19 @@ from gluonlab.kvstores.schedule_stores import ForLinksKVStore
 from gluonlab.plain_text import json_text
 from gluonlab.scratch.data_parallel import allreduce as chapters_allreduce
 
-CHAPTER, WHOLE = "chapter", "sharded-whole"
+CHAPTER, SHARDED_WHOLE = "chapter", "sharded-whole"
 NATIVE = ("local", "device", "nccl")
 PEERS = (CHAPTER, *NATIVE)
-CHOICES = (*PEERS, WHOLE, *FOR_LINKS, *ALGORITHMS)
+CHOICES = (*PEERS, SHARDED_WHOLE, *FOR_LINKS, *ALGORITHMS)
 
 Arrays = List[List[nd.NDArray]]  # [rank][number]
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A row of the table: ``make(arrays)`` gives the call that queues their sum over the ranks.
+    """A row of the table: ``make(arrays)`` returns the call that queues their sum over the ranks.
 
-    ``schedule_for(size_bytes)``: what it runs, if that is a schedule; it has a price then.
+    ``schedule_for(size_bytes)``: the schedule that it runs, if any, from which its price follows.
     """
 
     label: str
@@ -105,25 +106,29 @@ def make_variants(
     ctxs: Sequence[mx.Context],
     array_count: int,
 ) -> List[Variant]:
-    """The peers among ``names``, or all that work on these devices (None), then the schedules.
+    """Return the peers among ``names``, or all usable ones (None), then the schedules.
 
-    ``sharded-whole`` gives whole arrays to owners, which is of use when there are several. Raises
-    KVStoreError for a store that was asked for and does not work here.
+    ``sharded-whole`` assigns whole arrays to owners, which matters if there are several. Raises
+    KVStoreError for a requested store that does not work here.
     """
-    found = []
+    variants = []
     for name in PEERS if names is None else [name for name in PEERS if name in names]:
         if name == CHAPTER:
-            found.append(Variant(CHAPTER, _chapter))
-        elif names is not None or _works(name, ctxs):
+            variants.append(Variant(CHAPTER, _make_chapter_allreduce))
+        elif names is not None or _is_usable(name, ctxs):
             make_kvstore(name, ctxs)  # now, rather than when half of the table has been measured
-            found.append(Variant(name, _native(name, ctxs)))
-    if (names is None and array_count > 1) or WHOLE in (names or ()):
-        by_owner = NamedSchedule(WHOLE, sharded(len(ctxs)))
-        found.append(Variant(WHOLE, _executed(by_owner, whole=True), by_owner.schedule_for))
-    return found + [Variant(plan.label, _executed(plan), plan.schedule_for) for plan in plans]
+            variants.append(Variant(name, _use_native_store(name, ctxs)))
+    if (names is None and array_count > 1) or SHARDED_WHOLE in (names or ()):
+        by_owner = NamedSchedule(SHARDED_WHOLE, sharded(len(ctxs)))
+        variants.append(
+            Variant(SHARDED_WHOLE, _execute_plan(by_owner, whole=True), by_owner.schedule_for)
+        )
+    return variants + [
+        Variant(plan.label, _execute_plan(plan), plan.schedule_for) for plan in plans
+    ]
 
 
-def _works(name: str, ctxs: Sequence[mx.Context]) -> bool:
+def _is_usable(name: str, ctxs: Sequence[mx.Context]) -> bool:
     try:
         make_kvstore(name, ctxs)
     except KVStoreError:
@@ -131,29 +136,33 @@ def _works(name: str, ctxs: Sequence[mx.Context]) -> bool:
     return True
 
 
-def _executed(plan: NamedSchedule, whole: bool = False) -> Callable[[Arrays], Callable[[], None]]:
+def _execute_plan(
+    plan: NamedSchedule, whole: bool = False
+) -> Callable[[Arrays], Callable[[], None]]:
     return lambda arrays: Executor(plan.schedule_for(size_of(arrays[0])), arrays, whole).run
 
 
-def _chapter(arrays: Arrays) -> Callable[[], None]:
+def _make_chapter_allreduce(arrays: Arrays) -> Callable[[], None]:
     def run() -> None:
-        for same in zip(*arrays):
-            chapters_allreduce(list(same))
+        for replicas in zip(*arrays):
+            chapters_allreduce(list(replicas))
 
     return run
 
 
-def _native(name: str, ctxs: Sequence[mx.Context]) -> Callable[[Arrays], Callable[[], None]]:
+def _use_native_store(
+    name: str, ctxs: Sequence[mx.Context]
+) -> Callable[[Arrays], Callable[[], None]]:
     def make(arrays: Arrays) -> Callable[[], None]:
         store = make_kvstore(name, ctxs)
-        keys = [list(same) for same in zip(*arrays)]
-        for key, same in enumerate(keys):
-            store.broadcast(key, same[0], same)
+        keys = [list(replicas) for replicas in zip(*arrays)]
+        for key, replicas in enumerate(keys):
+            store.broadcast(key, replicas[0], replicas)
 
         # as gluon.Trainer does it: a key for each array, the first the most urgent
         def run() -> None:
-            for key, same in enumerate(keys):
-                store.pushpull(key, same, priority=-key)
+            for key, replicas in enumerate(keys):
+                store.pushpull(key, replicas, priority=-key)
 
         return run
 
@@ -163,82 +172,86 @@ def _native(name: str, ctxs: Sequence[mx.Context]) -> Callable[[Arrays], Callabl
 # --- sums over processes
 
 
-class Processes:
-    """Processes that sum over ``backend``; ``label``: of their row."""
+class ProcessGroupWorker:
+    """A group of processes that sum over ``backend``; ``label``: of their row."""
 
     def __init__(self, backend: str, worker: Worker) -> None:
         self.label = f"{backend}, processes"
         self._worker = worker
 
     def ask(self, steps: int, count: int, arrays: int) -> "dict[str, float]":
-        """Ask the job, see `gluonlab.bench.allreduce.multiprocess`. Raises RunError."""
-        words = {"steps": steps, "count": count, "arrays": arrays}
+        """Send a request to the job, see `gluonlab.bench.allreduce.multiprocess`. Raises
+        RunError.
+        """
+        request = {"steps": steps, "count": count, "arrays": arrays}
         try:
-            return self._worker.ask(words, ROUND_TIMEOUT_S)
+            return self._worker.ask(request, ROUND_TIMEOUT_S)
         except WorkerError as error:
             raise RunError(f"{self.label}: {error}") from None
 
 
-class ProcessSums:
-    """The sums of so many elements in so many arrays, which the processes time themselves."""
+class MultiprocessAllreduce:
+    """The sum of ``count`` elements in ``arrays`` arrays, timed by the processes that
+    compute it.
+    """
 
-    def __init__(self, processes: Processes, count: int, arrays: int) -> None:
+    def __init__(self, processes: ProcessGroupWorker, count: int, arrays: int) -> None:
         self._processes, self._of = processes, (count, arrays)
 
-    def error(self) -> float:
-        """The largest error of a sum of random whole numbers, in any process."""
+    def measure_error(self) -> float:
+        """Return the largest error of a sum of random whole numbers, in any process."""
         return self._processes.ask(0, *self._of)["difference"]
 
-    def seconds(self, repeat: int) -> float:
-        """As `gluonlab.bench.harness.interleaved_rounds.Elsewhere` says."""
+    def mean_seconds(self, repeat: int) -> float:
+        """Return the mean seconds of ``repeat`` sums."""
         return self._processes.ask(repeat, *self._of)["seconds"] / repeat
 
 
 @contextmanager
-def started(backends: Sequence[str], size: int) -> Iterator[List[Processes]]:
-    """So many processes for each of the backends, within the block.
+def start_process_groups(backends: Sequence[str], size: int) -> Iterator[List[ProcessGroupWorker]]:
+    """Start ``size`` processes for each backend, and stop them at the end of the block.
 
-    Raises RunError for Horovod where it is not installed, and for what does not start.
+    Raises RunError if Horovod is not installed, or if a process does not start.
     """
     for name in backends:
-        reason = missing_backend(name)
+        reason = missing_backend_reason(name)
         if reason is not None:
             raise RunError(f"--processes {name}: {reason}")
     with temporary_folder("bench") as folder, ExitStack() as stack:
         workers: List[Worker] = []
         stack.callback(lambda: end_all(workers))
-        found = []
+        groups = []
         for name in backends:
             options = json.dumps({"backend": name, "processes": size})
             command = [sys.executable, "-m", "gluonlab.bench.worker_main", "sum", options]
-            environment = child_environment(PATIENCE.get(name, {}), folder)
+            environment = child_environment(BACKEND_VARIABLES.get(name, {}), folder)
             log = folder / f"{name}.log"
             workers.append(Worker(command, environment, log, name == HOROVOD))
             try:
-                workers[-1].answer(START_TIMEOUT_S)
+                workers[-1].read_answer(START_TIMEOUT_S)
             except WorkerError as error:
                 raise RunError(f"--processes {name}: {error}") from None
-            found.append(Processes(name, workers[-1]))
-        yield found
+            groups.append(ProcessGroupWorker(name, workers[-1]))
+        yield groups
 
 
 # --- rows
 
 ROUNDS = 7
 DTYPES = ("float32", "float64", "float16", "int32")
-LARGEST = 8  # of a contribution: sums over 256 devices are exact even in float16
+MAX_CONTRIBUTION = 8  # of a contribution: sums over 256 devices are exact even in float16
 # how often a size is in memory, roughly: arrays, the limit's, those of MXNet's stores, and the
 # check's
-REPLICAS = 6
+MEMORY_REPLICAS = 6
 
 
 @dataclass(frozen=True)
 class AllreduceRow:
-    """One variant at one size.
+    """The measurement of one variant at one size.
 
     ``seconds``: of an allreduce, by round; ``limit_s``: the memory limit in these rounds.
-    ``error``: the largest difference of any element on any device from the exact sum;
-    ``predicted_s``: the schedule's price; ``floor_s``: below which no schedule's price can be.
+    ``error``: the largest difference from the exact sum on any device; ``predicted_s``: the
+    schedule's price; ``floor_s``: the lower bound of all prices.
     """
 
     algorithm: str
@@ -255,50 +268,47 @@ class AllreduceRow:
 
     @property
     def time_s(self) -> float:
-        """The median over the rounds."""
+        """Return the median seconds over the rounds."""
         return median(self.seconds)
 
     @property
     def algbw(self) -> float:
-        """bytes/s: size by time."""
+        """Return size / time in bytes/s."""
         return algbw(self.size_bytes, self.time_s)
 
     @property
     def busbw(self) -> float:
-        """bytes/s: algbw * 2 (n-1) / n."""
+        """Return algbw * 2 (n-1) / n in bytes/s."""
         return self.algbw * bus_factor(ALLREDUCE, self.world_size)
 
     @property
     def of_limit(self) -> Optional[float]:
-        """The share of the memory limit's speed: the median of the rounds' ratios."""
-        return ratio(self.limit_s, self.seconds) if self.limit_s else None
+        """Return the share of the memory limit's speed: the median of the rounds' ratios."""
+        return median_ratio(self.limit_s, self.seconds) if self.limit_s else None
 
     def as_json(self) -> Dict[str, Any]:
         """Return the row as --json prints it; bandwidths in GB/s, as in the table."""
         names = ("algorithm", "size_bytes", "count", "dtype", "arrays")
         return {
-            **{name: getattr(self, name) for name in names},
-            "time_us": self.time_s * 1e6,
-            "lowest_us": min(self.seconds) * 1e6,
-            "highest_us": max(self.seconds) * 1e6,
-            "algbw": self.algbw / 1e9,
-            "busbw": self.busbw / 1e9,
+            **{name: getattr(self, name) for name in names}, "time_us": self.time_s * 1e6,
+            "lowest_us": min(self.seconds) * 1e6, "highest_us": max(self.seconds) * 1e6,
+            "algbw": self.algbw / 1e9, "busbw": self.busbw / 1e9,
             "error": None if np.isnan(self.error) else self.error,
             "predicted_us": None if self.predicted_s is None else self.predicted_s * 1e6,
             "floor_us": None if self.floor_s is None else self.floor_s * 1e6,
             "limit_us": None if self.limit_s is None else median(self.limit_s) * 1e6,
             "of_limit": self.of_limit,
-        }
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class AllreduceReport:
-    """The rows of one run; ``speeds``: the probed ones that ``topology`` is made of, if any."""
+    """The rows of one run; ``speeds``: those measured for ``topology``, if any."""
 
     rows: List[AllreduceRow]
     rounds: int
     topology: Optional[Topology] = None
-    speeds: Optional[Speeds] = None
+    speeds: Optional[MemorySpeeds] = None
 
 
 def measure(
@@ -310,31 +320,46 @@ def measure(
     rounds: int = ROUNDS,
     repeat: Optional[int] = None,
     topology: Optional[Topology] = None,
-    processes: Sequence[Processes] = (),
+    processes: Sequence[ProcessGroupWorker] = (),
 ) -> AllreduceReport:
-    """Every variant at every size, ``sizes`` in bytes per device, which lie in ``arrays`` arrays.
+    """Measure every variant at every size.
 
-    Schedules are priced on ``topology``; without it, CPU devices on what a probe measures of this
-    machine. ``processes`` sum float32 over as many processes as there are devices. Raises
-    ConfigError for sizes that do not fit the type, the arrays or the memory.
+    Args:
+        sizes: Bytes per device.
+        variants: The rows, from `make_variants`.
+        ctxs: The devices.
+        dtype: Type of the elements.
+        arrays: Number of arrays over which each size is split.
+        rounds: Measurements of each row.
+        repeat: Allreduces per measurement, or None for as many as need 30 ms.
+        topology: Links for the prices. Without it, CPU devices are priced on measured speeds.
+        processes: Groups of processes that also sum, as many processes as devices, in float32.
+
+    Returns:
+        The rows of all sizes.
+
+    Raises:
+        ConfigError: The sizes do not fit the type, the arrays or the memory.
     """
-    counts = [_elements(size, dtype, arrays) for size in sizes]
+    counts = [_count_elements(size, dtype, arrays) for size in sizes]
     on_cpu = ctxs[0].device_type == "cpu"
     if on_cpu:
-        what = f"{max(sizes):,} bytes on each of {len(ctxs)} devices"
+        description = f"{max(sizes):,} bytes on each of {len(ctxs)} devices"
         remedy = "choose smaller --sizes or fewer --devices"
-        require_memory(REPLICAS * len(ctxs) * max(sizes), what, remedy)
-    speeds = probe(ctxs, max(sizes)) if topology is None and on_cpu and len(ctxs) > 1 else None
+        require_memory(MEMORY_REPLICAS * len(ctxs) * max(sizes), description, remedy)
+    speeds = (
+        probe_speeds(ctxs, max(sizes)) if topology is None and on_cpu and len(ctxs) > 1 else None
+    )
     on = speeds.topology(len(ctxs)) if speeds else topology
     rows: List[AllreduceRow] = []
-    with progress(len(sizes) * rounds) as bar:
+    with progress_bar(len(sizes) * rounds) as bar:
         for count in counts:
-            buffers = Buffers(ctxs, count, dtype, arrays)
+            buffers = AllreduceBuffers(ctxs, count, dtype, arrays)
             rows += _measure_size(buffers, variants, processes, rounds, repeat, on, bar.update)
     return AllreduceReport(rows, rounds, on, speeds)
 
 
-def _elements(size_bytes: int, dtype: str, arrays: int) -> int:
+def _count_elements(size_bytes: int, dtype: str, arrays: int) -> int:
     count = size_bytes // np.dtype(dtype).itemsize
     if count < arrays:
         raise ConfigError(
@@ -345,30 +370,32 @@ def _elements(size_bytes: int, dtype: str, arrays: int) -> int:
 
 
 def _measure_size(
-    buffers: Buffers,
+    buffers: AllreduceBuffers,
     variants: Sequence[Variant],
-    processes: Sequence[Processes],
+    processes: Sequence[ProcessGroupWorker],
     rounds: int,
     repeat: Optional[int],
     topology: Optional[Topology],
-    done: Callable[[], object],
+    on_round: Callable[[], object],
 ) -> List[AllreduceRow]:
     ctxs, count, dtype = buffers.ctxs, buffers.count, buffers.dtype
     calls = {variant.label: variant.make(buffers.arrays) for variant in variants}
-    sums = {each.label: ProcessSums(each, count, len(buffers.arrays[0])) for each in processes}
+    process_sums = {
+        item.label: MultiprocessAllreduce(item, count, len(buffers.arrays[0])) for item in processes
+    }
     errors = {label: buffers.check(call) for label, call in calls.items()}
-    errors.update({label: each.error() for label, each in sums.items()})
+    errors.update({label: item.measure_error() for label, item in process_sums.items()})
     buffers.clear()
     size = count * np.dtype(dtype).itemsize
     # one alone has nothing to read or write
     on_cpus = ctxs[0].device_type == "cpu" and len(ctxs) > 1
-    limit = Limit(ctxs, size, dtype) if on_cpus else None
-    timed: Dict[str, Timed] = {**sums, **calls, **(limit.calls if limit else {})}
-    seconds = time_in_turns(timed, rounds, repeat, done)
+    limit = MemoryLimit(ctxs, size, dtype) if on_cpus else None
+    timed: Dict[str, TimedCall] = {**process_sums, **calls, **(limit.calls if limit else {})}
+    seconds = time_interleaved(timed, rounds, repeat, on_round)
     limit_s = limit.seconds(seconds) if limit else None
     floor_s = floor_of(topology).seconds(size) if topology else None
 
-    def row(label: str, schedule_for: Optional[Callable[[float], Schedule]]) -> AllreduceRow:
+    def make_row(label: str, schedule_for: Optional[Callable[[float], Schedule]]) -> AllreduceRow:
         schedule = schedule_for(size) if schedule_for and topology else None
         priced_s = price(schedule, topology, size).seconds if schedule and topology else None
         measured = (len(buffers.arrays[0]), tuple(seconds[label]), errors[label])
@@ -376,15 +403,19 @@ def _measure_size(
             label, len(ctxs), size, count, dtype, *measured, priced_s, limit_s, floor_s
         )
 
-    schedules = {**dict.fromkeys(sums), **{each.label: each.schedule_for for each in variants}}
-    return [row(label, schedule_for) for label, schedule_for in schedules.items()]
+    schedules = {
+        **dict.fromkeys(process_sums),
+        **{item.label: item.schedule_for for item in variants},
+    }
+    return [make_row(label, schedule_for) for label, schedule_for in schedules.items()]
 
 
-class Buffers:
+class AllreduceBuffers:
     """The arrays of all variants, the same for each.
 
-    They have been written to: no measurement is the first to touch a page. ``first``, ``of``: the
-    devices are those from this rank on of so many; all, without.
+    They have been written to, so that no measurement is the first to touch a page. ``first``,
+    ``of``: the devices are the ranks from ``first`` on of ``of`` ranks. By default they are all
+    ranks.
     """
 
     def __init__(
@@ -400,52 +431,56 @@ class Buffers:
         self.ctxs, self.count, self.dtype = ctxs, count, dtype
         self._ends = split_evenly(count, arrays)
         self.arrays: Arrays = [
-            [nd.zeros((end - begin,), ctx=ctx, dtype=dtype) for begin, end in self._ends]
+            [nd.zeros((end - start,), ctx=ctx, dtype=dtype) for start, end in self._ends]
             for ctx in ctxs
         ]
         # whole numbers, so that the sum is exact in any order
-        everyones = [_random(rank, count) for rank in range(of or len(ctxs))]
-        self._contributions = everyones[first : first + len(ctxs)]
-        self._sum = np.sum(everyones, axis=0, dtype=np.int32).astype(dtype)
+        contributions = [_random_contribution(rank, count) for rank in range(of or len(ctxs))]
+        self._contributions = contributions[first : first + len(ctxs)]
+        self._sum = np.sum(contributions, axis=0, dtype=np.int32).astype(dtype)
 
     def check(self, call: Call) -> float:
-        """Run an allreduce of random whole numbers; the largest error of any sum on any device."""
-        for own, contribution in zip(self.arrays, self._contributions):
-            for array, (begin, end) in zip(own, self._ends):
-                array[:] = nd.array(contribution[begin:end], dtype=self.dtype)
+        """Run an allreduce of random whole numbers, and return the largest error on any device."""
+        for rank_arrays, contribution in zip(self.arrays, self._contributions):
+            for array, (start, end) in zip(rank_arrays, self._ends):
+                array[:] = nd.array(contribution[start:end], dtype=self.dtype)
         call()
         differences = [
-            _difference(array.asnumpy(), self._sum[begin:end])
-            for own in self.arrays
-            for array, (begin, end) in zip(own, self._ends)
+            _max_difference(array.asnumpy(), self._sum[start:end])
+            for rank_arrays in self.arrays
+            for array, (start, end) in zip(rank_arrays, self._ends)
         ]
         return float(np.max(differences))  # unlike max, NaN if one is
 
     def clear(self) -> None:
-        """Set all to zero, as sums of sums would become infinite; free what only checks need."""
-        for array in [array for own in self.arrays for array in own]:
+        """Set all arrays to zero, as sums of sums would overflow, and free the memory of checks."""
+        for array in [array for rank_arrays in self.arrays for array in rank_arrays]:
             array[:] = 0
         self._contributions, self._sum = [], np.zeros(0)
         nd.waitall()
 
 
-def _random(rank: int, count: int) -> "np.ndarray[Any, np.dtype[np.int8]]":
-    return np.random.RandomState(rank).randint(-LARGEST, LARGEST + 1, count, dtype=np.int8)
+def _random_contribution(rank: int, count: int) -> "np.ndarray[Any, np.dtype[np.int8]]":
+    return np.random.RandomState(rank).randint(
+        -MAX_CONTRIBUTION, MAX_CONTRIBUTION + 1, count, dtype=np.int8
+    )
 
 
-def _difference(found: "np.ndarray[Any, Any]", expected: "np.ndarray[Any, Any]") -> float:
-    if np.array_equal(found, expected):
+def _max_difference(actual: "np.ndarray[Any, Any]", expected: "np.ndarray[Any, Any]") -> float:
+    if np.array_equal(actual, expected):
         return 0.0
-    return float(np.max(np.abs(found.astype(np.float64) - expected)))
+    return float(np.max(np.abs(actual.astype(np.float64) - expected)))
 
 
 # --- by options of the command
 
-Asked = Mapping[str, Any]
+CommandOptions = Mapping[str, Any]
 
 
 class AllreduceMeasurement(NamedTuple):
-    """A finished measurement: its plans and rows; ``auto``: what auto chose from, if it was run."""
+    """A finished measurement: its plans and rows; ``auto``: the schedules of auto, if it
+    was run.
+    """
 
     ctxs: Sequence[mx.Context]
     topology: Optional[Topology]
@@ -455,56 +490,55 @@ class AllreduceMeasurement(NamedTuple):
 
     @property
     def failure(self) -> Optional[str]:
-        """Which rows had wrong sums, if any."""
-        names = ", ".join(wrong(self.report.rows))
+        """Return a message on the rows with wrong sums, or None."""
+        names = ", ".join(inexact_algorithms(self.report.rows))
         return f"wrong sums by {names}: see the column error" if names else None
 
     def as_json(self, content: Mapping[str, Any]) -> str:
-        """``content`` after what was measured, and on what."""
+        """Return ``content`` after the machine, devices and rounds."""
         speeds = vars(self.report.speeds) if self.report.speeds else None
         head: Dict[str, Any] = {
-            "machine": describe_machine(),
-            "devices": [str(ctx) for ctx in self.ctxs],
-            "on": in_words(self.ctxs),
-            "rounds": self.report.rounds,
-            "speeds": speeds,
-        }
+            "machine": describe_machine(), "devices": [str(ctx) for ctx in self.ctxs],
+            "on": describe_devices(self.ctxs), "rounds": self.report.rounds, "speeds": speeds,
+        }  # fmt: skip
         return json_text({**head, **content})
 
     def as_text(self, tables: str) -> str:
-        """``tables`` after a line on the machine, and one on its devices."""
-        on = textwrap.fill(f"devices: {in_words(self.ctxs)}", WIDTH)
+        """Return ``tables`` after a line on the machine, and one on its devices."""
+        on = textwrap.fill(f"devices: {describe_devices(self.ctxs)}", WIDTH)
         return "\n".join([describe_machine(), on, "", tables])
 
 
-def measured(asked: Asked, schedules_alone: bool = False) -> AllreduceMeasurement:
-    """Run all that the options ask for. Raises a UsageError for what is impossible.
+def measure_by_options(
+    options: CommandOptions, schedules_alone: bool = False
+) -> AllreduceMeasurement:
+    """Run the measurement that the options request. Raises a UsageError for impossible ones.
 
-    ``schedules_alone``: auto, and beside it every algorithm as it is by default, and those that are
-    made for the links; nothing of MXNet's.
+    ``schedules_alone``: measure only auto, every algorithm with its defaults, and those made for
+    the links, without MXNet's stores.
     """
-    sizes = parse_sizes(asked.get("sizes", SIZES))
-    counts = [name for name in ("arrays", "repeat", "rounds") if name in asked]
-    numbers = {name: whole(1)(option_name(name), asked[name]) for name in counts}
-    names = parse_algorithms(asked.get("algorithms", "all"), CHOICES)
-    dtype = asked.get("dtype", DTYPES[0])
+    sizes = parse_sizes(options.get("sizes", DEFAULT_SIZES))
+    counts = [name for name in ("arrays", "repeat", "rounds") if name in options]
+    numbers = {name: whole(1)(option_name(name), options[name]) for name in counts}
+    names = parse_algorithms(options.get("algorithms", "all"), CHOICES)
+    dtype = options.get("dtype", DTYPES[0])
     if dtype not in DTYPES:
         raise ConfigError(unknown("dtype", dtype, DTYPES))
-    ctxs = devices(asked.get("devices", DEVICES))
-    topology = ground_of(ctxs, asked.get("topology")).topology
+    ctxs = devices(options.get("devices", DEFAULT_DEVICES))
+    topology = ground_of(ctxs, options.get("topology")).topology
     auto = None
     if AUTO in (names or ([AUTO] if schedules_alone or len(ctxs) <= MOST_DEVICES else [])):
-        auto = ForLinksKVStore(AUTO, asked.get("topology")).schedules(ctxs)
+        auto = ForLinksKVStore(AUTO, options.get("topology")).schedules(ctxs)
     known = (*FOR_LINKS, *ALGORITHMS)
     scheduled = None if names is None else [name for name in names if name in known]
     on = auto.topology if auto and schedules_alone else topology
-    plans = make_plans(scheduled, len(ctxs), asked.get("chunks"), asked.get("groups"), on)
-    plans += [auto_plan(auto)] if auto else []
+    plans = make_plans(scheduled, len(ctxs), options.get("chunks"), options.get("groups"), on)
+    plans += [make_auto_plan(auto)] if auto else []
     others = [] if schedules_alone else names
     variants = make_variants(others, plans, ctxs, numbers.get("arrays", 1))
-    backends = _backends(asked, ctxs, dtype)
-    session = Session()
-    with started(backends, len(ctxs)) as processes:
+    backends = _parse_processes(options, ctxs, dtype)
+    session = MeasurementSession()
+    with start_process_groups(backends, len(ctxs)) as processes:
         report = measure(
             sizes, variants, ctxs, dtype, topology=topology, processes=processes, **numbers
         )
@@ -512,19 +546,21 @@ def measured(asked: Asked, schedules_alone: bool = False) -> AllreduceMeasuremen
     return AllreduceMeasurement(ctxs, topology, plans, report, auto)
 
 
-def _backends(asked: Asked, ctxs: Sequence[Any], dtype: str) -> List[str]:
-    """Read --processes, if given. Raises ConfigError for what processes cannot do."""
-    if "processes" not in asked:
+def _parse_processes(options: CommandOptions, ctxs: Sequence[Any], dtype: str) -> List[str]:
+    """Return the backends of --processes. Raises ConfigError for options that processes do not
+    support.
+    """
+    if "processes" not in options:
         return []
-    names = parse_backends(asked["processes"])
+    names = parse_backends(options["processes"])
     if dtype != "float32" or ctxs[0].device_type != "cpu" or len(ctxs) < 2:
         raise ConfigError(
-            f"--processes {asked['processes']}: processes sum float32 on CPU devices, one in each: "
-            "give two or more with --devices cpu*N, and leave --dtype out"
+            f"--processes {options['processes']}: processes sum float32 on CPU devices, "
+            "one in each: give two or more with --devices cpu*N, and leave --dtype out"
         )
     return names
 
 
-def wrong(rows: Sequence[AllreduceRow]) -> List[str]:
-    """The algorithms whose sums were not exact, each once."""
+def inexact_algorithms(rows: Sequence[AllreduceRow]) -> List[str]:
+    """Return the algorithms whose sums were not exact."""
     return list(dict.fromkeys(row.algorithm for row in rows if row.error != 0))

@@ -1,4 +1,4 @@
-"""What this machine's memory allows: a limit for any allreduce, and speeds to price by."""
+"""Memory bandwidth of this machine: a lower bound for any allreduce, and speeds for prices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.bench.harness.interleaved_rounds import Call, time_in_turns
+from gluonlab.bench.harness.interleaved_rounds import Call, time_interleaved
 from gluonlab.collectives.algorithms import ring_all_gather, ring_reduce_scatter
 from gluonlab.collectives.named_topologies import Topology
 from gluonlab.collectives.schedule import ADD, COPY, Schedule, Transfer
@@ -17,7 +17,7 @@ from gluonlab.collectives.schedule_executor import Executor
 from gluonlab.collectives.topology import this_machine
 from gluonlab.engine.fast_invoke import NO_ATTRIBUTES, Attributes, OperatorCall
 
-LIMIT = (
+LIMIT_NOTE = (
     "Memory limit: an allreduce of N bytes on k CPU devices moves at least 2kN bytes, "
     "as it reads and writes every replica once. "
     "It cannot be faster than the workers of all devices together read and write memory. "
@@ -25,21 +25,20 @@ LIMIT = (
     "all devices at once copy N bytes, at least 1 MiB, to a second buffer, "
     "or multiply them by one in place; the quicker of the two counts."
 )
-SMALLEST_PASS = 2**20  # bytes: in smaller buffers it is not the memory that takes the time
+MIN_PASS_BYTES = 2**20  # bytes: in smaller buffers it is not the memory that takes the time
 PROBE_ROUNDS = 3
 # bytes per device: at least some pieces, at most what any machine has
-SMALLEST_PROBE, LARGEST_PROBE = 2**20, 2**25
+MIN_PROBE_BYTES, MAX_PROBE_BYTES = 2**20, 2**25
 
 
-class Limit:
-    """Two calls that read as many bytes on every device as they write: a copy, and one in place.
+class MemoryLimit:
+    """Two calls that read and write every buffer on every device: a copy, and a scaling in place.
 
-    An allreduce of ``size_bytes`` on CPU devices cannot take less than the quicker one, for these
-    bytes.
+    An allreduce of ``size_bytes`` on CPU devices cannot be faster than the faster one.
     """
 
     def __init__(self, ctxs: Sequence[mx.Context], size_bytes: int, dtype: str) -> None:
-        count = max(size_bytes, SMALLEST_PASS) // np.dtype(dtype).itemsize
+        count = max(size_bytes, MIN_PASS_BYTES) // np.dtype(dtype).itemsize
         self._part = size_bytes / (count * np.dtype(dtype).itemsize)
         self.sources, self.targets = (
             [nd.zeros((count,), ctx=ctx, dtype=dtype) for ctx in ctxs] for _ in range(2)
@@ -48,18 +47,18 @@ class Limit:
         copies = [OperatorCall("_copyto", [source], target) for source, target in pairs]
         scalings = [OperatorCall("_mul_scalar", [source], source) for source in self.sources]
         self.calls = {
-            "limit by copying": _all(copies, NO_ATTRIBUTES),
-            "limit in place": _all(scalings, Attributes({"scalar": 1.0})),
+            "limit by copying": _call_all(copies, NO_ATTRIBUTES),
+            "limit in place": _call_all(scalings, Attributes({"scalar": 1.0})),
         }
 
     def seconds(self, measured: Mapping[str, Sequence[float]]) -> Tuple[float, ...]:
-        """The limit in each round, of the times of ``calls``."""
+        """Return the limit in each round, from the times of ``calls``."""
         return tuple(
             min(times) * self._part for times in zip(*[measured[name] for name in self.calls])
         )
 
 
-def _all(calls: Sequence[OperatorCall], attributes: Attributes) -> Call:
+def _call_all(calls: Sequence[OperatorCall], attributes: Attributes) -> Call:
     def run() -> None:
         for call in calls:
             call(attributes)
@@ -68,8 +67,8 @@ def _all(calls: Sequence[OperatorCall], attributes: Attributes) -> Call:
 
 
 @dataclass(frozen=True)
-class Speeds:
-    """What `this_machine` takes.
+class MemorySpeeds:
+    """The arguments of `this_machine`.
 
     Seconds of a transfer without bytes; payload bytes/s of all devices together, and of one alone.
     """
@@ -81,40 +80,47 @@ class Speeds:
     device_add_bytes_per_s: float
 
     def topology(self, world_size: int) -> Topology:
-        """This machine's CPU devices."""
+        """Return the topology of this machine's CPU devices."""
         return this_machine(world_size, **vars(self))
 
 
-def probe(ctxs: Sequence[mx.Context], size_bytes: int) -> Speeds:
-    """Measure the speeds of the executor's own transfers, on at least two devices.
+def probe_speeds(ctxs: Sequence[mx.Context], size_bytes: int) -> MemorySpeeds:
+    """Measure the speeds of the executor's transfers, on at least two devices.
 
-    The buffers have about ``size_bytes`` on each. All devices are busy in the two halves of a ring;
-    one works alone where it adds what another has, or sends all others what it has. The time of a
-    transfer without bytes is that of the ring's copies with one element a chunk.
+    The buffers have about ``size_bytes`` on each. Both halves of a ring keep all devices busy. One
+    device works alone when it adds another's buffer, or sends its buffer to all others. The time of
+    a transfer without bytes is that of the ring's copies with one element per chunk.
     """
     world_size = len(ctxs)
-    elements = min(max(size_bytes, SMALLEST_PROBE), LARGEST_PROBE) // 4 // world_size * world_size
+    elements = (
+        min(max(size_bytes, MIN_PROBE_BYTES), MAX_PROBE_BYTES) // 4 // world_size * world_size
+    )
     arrays = [[nd.zeros((elements,), ctx=ctx)] for ctx in ctxs]
     tiny = [[nd.zeros((world_size,), ctx=ctx)] for ctx in ctxs]
     copies, adds = ring_all_gather(world_size), ring_reduce_scatter(world_size)
     others = range(1, world_size)
-    alone_copies = _one_step(world_size, [Transfer(0, rank, 0, COPY) for rank in others])
-    alone_adds = _one_step(world_size, [Transfer(1, 0, 0, ADD)])
+    alone_copies = _one_step_schedule(world_size, [Transfer(0, rank, 0, COPY) for rank in others])
+    alone_adds = _one_step_schedule(world_size, [Transfer(1, 0, 0, ADD)])
     large = {"copy": copies, "add": adds, "device copy": alone_copies, "device add": alone_adds}
-    runs: Dict[str, Call] = {name: Executor(each, arrays).run for name, each in large.items()}
+    runs: Dict[str, Call] = {
+        name: Executor(schedule, arrays).run for name, schedule in large.items()
+    }
     runs["latency"] = Executor(copies, tiny).run
-    seconds = {name: min(times) for name, times in time_in_turns(runs, PROBE_ROUNDS).items()}
+    seconds = {name: min(times) for name, times in time_interleaved(runs, PROBE_ROUNDS).items()}
     latency_s = seconds["latency"] / copies.transfers
 
-    def rate(name: str) -> float:
+    def payload_bytes_per_s(name: str) -> float:
         schedule = large[name]
         payload = schedule.transfers * elements * 4 / schedule.chunks
         moving_s = seconds[name] - schedule.transfers * latency_s
         # with tiny probes, latency is as large and as uncertain as the rest
         return payload / max(moving_s, seconds[name] / 2)
 
-    return Speeds(latency_s, rate("copy"), rate("add"), rate("device copy"), rate("device add"))
+    return MemorySpeeds(
+        latency_s, payload_bytes_per_s("copy"), payload_bytes_per_s("add"),
+        payload_bytes_per_s("device copy"), payload_bytes_per_s("device add"),
+    )  # fmt: skip
 
 
-def _one_step(world_size: int, transfers: Sequence[Transfer]) -> Schedule:
+def _one_step_schedule(world_size: int, transfers: Sequence[Transfer]) -> Schedule:
     return Schedule("probe", "allreduce", world_size, 1, (0,), (tuple(transfers),))

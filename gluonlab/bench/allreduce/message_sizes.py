@@ -1,4 +1,4 @@
-"""Sizes as people write them: ``46MB``, ``1KiB,1MiB`` or ``1KiB:64MiB:4``.
+"""Parser of message sizes, such as ``46MB``, ``1KiB,1MiB`` or ``1KiB:64MiB:4``.
 
 Does not import MXNet.
 """
@@ -13,60 +13,63 @@ from gluonlab.config.option_types import whole
 from gluonlab.errors import ConfigError
 from gluonlab.plain_text import UNITS
 
-DEVICES, SIZES = "cpu*2", "1KiB:64MiB"  # of bench allreduce, where none are given
-DRAWN = 4  # and with --draw
-FACTOR = 4
-_SIZE = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([a-z]*)\s*")
-_FORMS = (
+DEFAULT_DEVICES, DEFAULT_SIZES = "cpu*2", "1KiB:64MiB"  # of bench allreduce, where none are given
+DRAWN_DEVICES = 4  # and with --draw
+DEFAULT_FACTOR = 4
+_SIZE_PATTERN = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([a-z]*)\s*")
+_SIZE_HELP = (
     "give sizes such as 46MB, 1KiB,1MiB or 1KiB:64MiB:4 (B, KB, MB and GB, or KiB, "
     "MiB and GiB of 1024)"
 )
 
 
 def parse_sizes(text: str, option: str = "--sizes") -> List[int]:
-    """The sizes in bytes that ``text`` names, in ascending order, each once.
+    """Return the sizes in bytes that ``text`` names, ascending and without duplicates.
 
-    ====================  ===================================================================
-    what is given         the sizes
-    ====================  ===================================================================
+    ====================  =================================================================== text
+    sizes ====================  ===================================================================
     ``46MB``              46,000,000 bytes; ``46MiB`` are 46 * 2**20, ``46`` and ``46B`` are 46
-    ``1KiB:64MiB``        from 1 KiB by factors of 4 to at most 64 MiB
-    ``1KiB:64MiB:2``      the same by factors of 2
-    ``1KiB:1MiB,46MB``    sizes and ranges together
-    ====================  ===================================================================
+    ``1KiB:64MiB``        from 1 KiB by factors of 4 to at most 64 MiB ``1KiB:64MiB:2``      the
+    same by factors of 2 ``1KiB:1MiB,46MB``    sizes and ranges together ====================
+    ===================================================================
 
-    Upper and lower case are the same. Raises ConfigError for anything else, and for sizes below one
+    Upper and lower case are equivalent. Raises ConfigError for other text and for sizes below one
     byte.
     """
-    given = f"{option} {text if text.strip() else repr(text)}"
-    return sorted({size for part in text.split(",") for size in _range(part, given)})
+    option_text = f"{option} {text if text.strip() else repr(text)}"
+    return sorted({size for part in text.split(",") for size in _parse_range(part, option_text)})
 
 
-def _range(part: str, given: str) -> List[int]:
-    begin_text, *rest = part.split(":")
-    if len(rest) > 2:
-        raise ConfigError(f"{given}: {_FORMS}")
-    begin = _size(begin_text, given)
-    if not rest:
-        return [begin]
-    end = _size(rest[0], given)
-    factor = whole(2)(f"{given}, factor", rest[1]) if len(rest) == 2 else FACTOR
-    if end < begin:
+def _parse_range(text: str, option_text: str) -> List[int]:
+    first_text, *further_texts = text.split(":")
+    if len(further_texts) > 2:
+        raise ConfigError(f"{option_text}: {_SIZE_HELP}")
+    size = _parse_size(first_text, option_text)
+    if not further_texts:
+        return [size]
+    end = _parse_size(further_texts[0], option_text)
+    factor = (
+        whole(2)(f"{option_text}, factor", further_texts[1])
+        if len(further_texts) == 2
+        else DEFAULT_FACTOR
+    )
+    if end < size:
         raise ConfigError(
-            f"{given}: write the smaller size first, {rest[0].strip()}:{begin_text.strip()}"
+            f"{option_text}: write the smaller size first, "
+            f"{further_texts[0].strip()}:{first_text.strip()}"
         )
     sizes = []
-    while begin <= end:
-        sizes.append(begin)
-        begin *= factor
+    while size <= end:
+        sizes.append(size)
+        size *= factor
     return sizes
 
 
-def _size(part: str, given: str) -> int:
-    match = _SIZE.fullmatch(part.lower())
+def _parse_size(part: str, option_text: str) -> int:
+    match = _SIZE_PATTERN.fullmatch(part.lower())
     if not match or match[2] not in UNITS:
-        raise ConfigError(f"{given}: {_FORMS}")
+        raise ConfigError(f"{option_text}: {_SIZE_HELP}")
     size = int(Fraction(match[1]) * UNITS[match[2]])
     if size < 1:
-        raise ConfigError(f"{given}: there is nothing to sum in {part.strip()}, {_FORMS}")
+        raise ConfigError(f"{option_text}: there is nothing to sum in {part.strip()}, {_SIZE_HELP}")
     return size

@@ -1,7 +1,7 @@
-"""``bench allreduce`` in its modes: measure, price, choose, seek (--synthesise), draw.
+"""Modes of ``bench allreduce``: measure, price, choose, synthesise and draw.
 
-Each takes the given options, and returns the text to print. Only measuring, and writing files,
-imports MXNet.
+Each mode receives the given options and returns the text to print. Only measuring and writing files
+import MXNet.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ from typing import AbstractSet, Any, Dict, List, Mapping, NamedTuple, Optional, 
 from gluonlab.bench.allreduce import predicted_costs as prices
 from gluonlab.bench.allreduce.candidate_schedules import (
     NamedSchedule,
-    auto_plan,
+    describe_orders,
+    make_auto_plan,
     make_plans,
-    orders_in_words,
     parse_algorithms,
     parse_groups,
 )
-from gluonlab.bench.allreduce.message_sizes import DRAWN, SIZES, parse_sizes
-from gluonlab.bench.harness.measurement_command import Drawing, drawn, number_of_devices
+from gluonlab.bench.allreduce.message_sizes import DEFAULT_SIZES, DRAWN_DEVICES, parse_sizes
+from gluonlab.bench.harness.measurement_command import (
+    ScheduleDrawing,
+    count_devices,
+    output_drawing,
+)
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.named_topologies import Topology, make_topology
 from gluonlab.collectives.schedule import Schedule
@@ -32,230 +36,247 @@ from gluonlab.errors import ConfigError
 from gluonlab.files.atomic_files import check_new, new_file
 from gluonlab.plain_text import in_words, json_text
 
-PRICED = "1KiB,1MiB,100MB"  # with --draw
-MOST_CHUNKS = 4096  # each is some transfers
-MOST_SECONDS = 86_400  # a day
+PRICED_SIZES = "1KiB,1MiB,100MB"  # with --draw
+MAX_CHUNKS = 4096  # each is some transfers
+MAX_SECONDS = 86_400  # a day
 SIMULATE, DRAW, MEASURE, SYNTHESISE = "simulate", "draw", "measure", "synthesise"
 CHOOSE = "choose"
 
-EVERYWHERE = {"devices", "chunks", "groups"}
-TABLES = EVERYWHERE | {"algorithms", "sizes", "plot", "json"}
-RUN = {"dtype", "arrays", "repeat", "rounds", "topology"}
-OPTIONS = {
-    MEASURE: TABLES | RUN | {"processes"},
-    SIMULATE: TABLES | {"simulate", "hosts", "all"},
-    CHOOSE: RUN | {"choose", "simulate", "devices", "sizes", "json"},
+COMMON_OPTIONS = {"devices", "chunks", "groups"}
+TABLE_OPTIONS = COMMON_OPTIONS | {"algorithms", "sizes", "plot", "json"}
+MEASURING_OPTIONS = {"dtype", "arrays", "repeat", "rounds", "topology"}
+MODE_OPTIONS = {
+    MEASURE: TABLE_OPTIONS | MEASURING_OPTIONS | {"processes"},
+    SIMULATE: TABLE_OPTIONS | {"simulate", "hosts", "all"},
+    CHOOSE: MEASURING_OPTIONS | {"choose", "simulate", "devices", "sizes", "json"},
     SYNTHESISE: {"synthesise", "devices", "sizes", "seconds", "out", "json"},
-    DRAW: EVERYWHERE | {"draw", "out", "language", "topology"},
+    DRAW: COMMON_OPTIONS | {"draw", "out", "language", "topology"},
 }
 
-Asked = Mapping[str, Any]
+CommandOptions = Mapping[str, Any]
 
 
 class ModeOutput(NamedTuple):
-    """The text to print, and the failure that ends the command, if any."""
+    """The text to print, and the failure with which the command exits, if any."""
 
     text: str
     failure: Optional[str] = None
 
 
-def answer(asked: Dict[str, Any]) -> ModeOutput:
-    """Measure, price or draw, as the given options say.
+def run_mode(options: Dict[str, Any]) -> ModeOutput:
+    """Run the mode that the given options select.
 
     Raises a UsageError for impossible values, and for options that do not belong together.
     """
-    mode = next((mode for mode in (DRAW, CHOOSE, SIMULATE, SYNTHESISE) if mode in asked), MEASURE)
-    _check_belonging(asked, mode, OPTIONS[mode])
-    if mode == CHOOSE and SIMULATE in asked:
-        _check_belonging(asked, SIMULATE, OPTIONS[CHOOSE] - RUN)
-    if "chunks" in asked:
-        asked["chunks"] = whole(1, MOST_CHUNKS)("--chunks", asked["chunks"])
-    if "groups" in asked:
-        asked["groups"] = parse_groups(asked["groups"])
-    if "plot" in asked:
-        check_new("--plot", Path(asked["plot"]))
+    mode = next((mode for mode in (DRAW, CHOOSE, SIMULATE, SYNTHESISE) if mode in options), MEASURE)
+    _check_mode_options(options, mode, MODE_OPTIONS[mode])
+    if mode == CHOOSE and SIMULATE in options:
+        _check_mode_options(options, SIMULATE, MODE_OPTIONS[CHOOSE] - MEASURING_OPTIONS)
+    if "chunks" in options:
+        options["chunks"] = whole(1, MAX_CHUNKS)("--chunks", options["chunks"])
+    if "groups" in options:
+        options["groups"] = parse_groups(options["groups"])
+    if "plot" in options:
+        check_new("--plot", Path(options["plot"]))
     modes = {
-        DRAW: _draw,
-        CHOOSE: _choose,
-        SIMULATE: _simulate,
-        SYNTHESISE: _synthesise,
-        MEASURE: _measure,
-    }
-    return modes[mode](asked)
+        DRAW: _draw_schedule, CHOOSE: _show_choices, SIMULATE: _price_algorithms,
+        SYNTHESISE: _search_schedules, MEASURE: _measure_algorithms,
+    }  # fmt: skip
+    return modes[mode](options)
 
 
-def _check_belonging(asked: Asked, mode: str, known: AbstractSet[str]) -> None:
+def _check_mode_options(options: CommandOptions, mode: str, known: AbstractSet[str]) -> None:
     """Raise ConfigError for an option that has no effect in a mode."""
-    for name in asked:
+    for name in options:
         if name not in known:
-            where = "when measuring" if mode == MEASURE else f"with {option_name(mode)}"
-            owners = [of for of in (DRAW, SYNTHESISE, SIMULATE) if name in OPTIONS[of]]
+            condition = "when measuring" if mode == MEASURE else f"with {option_name(mode)}"
+            owners = [
+                owner for owner in (DRAW, SYNTHESISE, SIMULATE) if name in MODE_OPTIONS[owner]
+            ]
             hint = f"; it belongs to {option_name(owners[0])}" if owners else ""
-            raise ConfigError(f"{option_name(name)} has no effect {where}{hint}: leave it out")
+            raise ConfigError(f"{option_name(name)} has no effect {condition}{hint}: leave it out")
 
 
-def _draw(asked: Asked) -> ModeOutput:
+def _draw_schedule(options: CommandOptions) -> ModeOutput:
     from gluonlab.collectives.render import as_page, as_svg, as_text, draw
 
-    if "topology" in asked and "out" in asked and asked["draw"] not in FOR_LINKS:
+    if "topology" in options and "out" in options and options["draw"] not in FOR_LINKS:
         raise ConfigError(
             "--topology has no effect on pages and pictures, it prices what --draw prints as text: "
             "leave out --topology or --out"
         )
-    name, world_size = asked["draw"], _world_size(asked)
-    topology = make_topology(asked["topology"], world_size) if "topology" in asked else None
-    world_size = topology.world_size if topology else world_size or DRAWN
-    cuts: Dict[str, Any] = {option: asked.get(option) for option in ("chunks", "groups")}
+    name, world_size = options["draw"], _parse_world_size(options)
+    topology = make_topology(options["topology"], world_size) if "topology" in options else None
+    world_size = topology.world_size if topology else world_size or DRAWN_DEVICES
+    cuts: Dict[str, Any] = {option: options.get(option) for option in ("chunks", "groups")}
 
-    def made() -> Schedule:
+    def make_drawn_schedule() -> Schedule:
         if name in FOR_LINKS:
-            return _for_links(name, topology, world_size, cuts)
+            return _make_link_aware_schedule(name, topology, world_size, cuts)
         return make_schedule(name, world_size, **cuts)
 
-    def page(language: str) -> str:
+    def make_page(language: str) -> str:
         if name in FOR_LINKS:
-            return as_page([made()], (name, world_size), language=language)
+            return as_page([make_drawn_schedule()], (name, world_size), language=language)
         return draw(name, world_size, language=language, **cuts)
 
-    def text() -> str:
-        schedule = made()
-        prices = _prices(NamedSchedule(name, schedule), topology) if topology else []
+    def make_text() -> str:
+        schedule = make_drawn_schedule()
+        prices = _price_tables(NamedSchedule(name, schedule), topology) if topology else []
         return "\n\n".join([as_text(schedule), *prices])
 
-    drawing = Drawing(
-        text=text,
-        picture=lambda: as_svg(made()),
-        page=page,
+    drawing = ScheduleDrawing(
+        text=make_text, picture=lambda: as_svg(make_drawn_schedule()), page=make_page
     )
-    return ModeOutput(drawn(drawing, asked.get("out"), asked.get("language")))
+    return ModeOutput(output_drawing(drawing, options.get("out"), options.get("language")))
 
 
-def _for_links(
+def _make_link_aware_schedule(
     name: str, topology: Optional[Topology], world_size: int, cuts: Mapping[str, Any]
 ) -> Schedule:
-    """For the smallest buffer: its schedule has the fewest steps and chunks, and fits a picture."""
+    """Return the schedule for the smallest buffer, which has the fewest steps and fits a
+    picture.
+    """
     for option, value in cuts.items():
         if value is not None:
             raise ConfigError(f"{option_name(option)} has no effect on {name}: leave it out")
     return make_for_links(name, topology, world_size).cheapest(0)
 
 
-def _prices(plan: NamedSchedule, topology: Topology) -> List[str]:
-    return [prices.price_table(prices.simulate(topology, [plan], parse_sizes(PRICED)), topology)]
+def _price_tables(plan: NamedSchedule, topology: Topology) -> List[str]:
+    return [
+        prices.price_table(
+            prices.price_schedules(topology, [plan], parse_sizes(PRICED_SIZES)), topology
+        )
+    ]
 
 
-def _world_size(asked: Asked) -> Optional[int]:
-    """The number of devices that --devices names, if given."""
-    return number_of_devices(asked["devices"]) if "devices" in asked else None
+def _parse_world_size(options: CommandOptions) -> Optional[int]:
+    """Return the number of devices that --devices names, or None."""
+    return count_devices(options["devices"]) if "devices" in options else None
 
 
-def _simulate(asked: Asked) -> ModeOutput:
-    if "hosts" in asked:
-        return _against_ranks(asked)
-    topology = make_topology(asked["simulate"], _world_size(asked))
-    sizes, world_size = parse_sizes(asked.get("sizes", SIZES)), topology.world_size
-    names = parse_algorithms(asked.get("algorithms", "all"), [*FOR_LINKS, *ALGORITHMS])
-    plans = make_plans(names, world_size, asked.get("chunks"), asked.get("groups"), topology)
+def _price_algorithms(options: CommandOptions) -> ModeOutput:
+    if "hosts" in options:
+        return _price_hosts(options)
+    topology = make_topology(options["simulate"], _parse_world_size(options))
+    sizes, world_size = parse_sizes(options.get("sizes", DEFAULT_SIZES)), topology.world_size
+    names = parse_algorithms(options.get("algorithms", "all"), [*FOR_LINKS, *ALGORITHMS])
+    plans = make_plans(names, world_size, options.get("chunks"), options.get("groups"), topology)
     if AUTO in (names or ([AUTO] if world_size <= MOST_DEVICES else [])):
-        plans.append(auto_plan(make_for_links(AUTO, topology, world_size)))
-    rows = prices.simulate(topology, plans, sizes)
-    _plot(asked, rows, world_size, f"allreduce on {topology.name}, {world_size} devices: prices")
-    if "json" in asked:
+        plans.append(make_auto_plan(make_for_links(AUTO, topology, world_size)))
+    rows = prices.price_schedules(topology, plans, sizes)
+    _save_plot(
+        options, rows, world_size, f"allreduce on {topology.name}, {world_size} devices: prices"
+    )
+    if "json" in options:
         head = {"topology": topology.name, "world_size": world_size, "note": topology.note}
-        return ModeOutput(json_text({**head, **_rows_as_json(plans, rows)}))
-    if len(sizes) > 1 and "all" not in asked:
-        return ModeOutput(prices.cheapest(rows, topology))
-    return ModeOutput(prices.price_table(rows, topology, orders_in_words(plans, topology)))
+        return ModeOutput(json_text({**head, **_rows_to_json(plans, rows)}))
+    if len(sizes) > 1 and "all" not in options:
+        return ModeOutput(prices.cheapest_table(rows, topology))
+    return ModeOutput(prices.price_table(rows, topology, describe_orders(plans, topology)))
 
 
-def _against_ranks(asked: Asked) -> ModeOutput:
-    for name in sorted({"all", "devices", "chunks", "groups"} & set(asked)):
+def _price_hosts(options: CommandOptions) -> ModeOutput:
+    for name in sorted({"all", "devices", "chunks", "groups"} & set(options)):
         raise ConfigError(f"{option_name(name)} has no effect with --hosts: leave it out")
-    machine, hosts = asked[SIMULATE], prices.parse_hosts(asked["hosts"])
-    sizes = parse_sizes(asked.get("sizes", "100MB"))
+    machine, hosts = options[SIMULATE], prices.parse_hosts(options["hosts"])
+    sizes = parse_sizes(options.get("sizes", "100MB"))
     if len(sizes) > 1:
-        raise ConfigError(f"--sizes {asked['sizes']}: with --hosts one size is priced: give one")
-    names = parse_algorithms(asked.get("algorithms", "all"), [*FOR_LINKS, *ALGORITHMS])
+        raise ConfigError(f"--sizes {options['sizes']}: with --hosts one size is priced: give one")
+    names = parse_algorithms(options.get("algorithms", "all"), [*FOR_LINKS, *ALGORITHMS])
     if AUTO in (names or []):
         raise ConfigError(
             "--algorithms auto is always one of the others: leave it out with --hosts"
         )
     rows, topology = prices.price_hosts(machine, hosts, names, sizes[0])
-    if "plot" in asked:
+    if "plot" in options:
         from gluonlab.bench.allreduce.plot_bandwidth import make_ranks_figure
 
         title = f"allreduce of {in_words(sizes[0])} on hosts like {machine}: prices"
-        with new_file("--plot", Path(asked["plot"])) as temporary:
+        with new_file("--plot", Path(options["plot"])) as temporary:
             make_ranks_figure(rows, title).savefig(temporary, format="png", dpi=110)
-    if "json" in asked:
+    if "json" in options:
         as_rows = [{"world_size": row.price.world_size, **row.as_json()} for row in rows]
         return ModeOutput(json_text({"topology": machine, "hosts": hosts, "rows": as_rows}))
     return ModeOutput(prices.ranks_table(rows, topology))
 
 
-def _synthesise(asked: Asked) -> ModeOutput:
-    topology = make_topology(asked["synthesise"], _world_size(asked))
-    sizes = parse_sizes(asked.get("sizes", PRICED))
-    seconds = whole(1, MOST_SECONDS)("--seconds", asked.get("seconds", prices.SECONDS))
-    if "out" in asked:
-        if not is_file_name(asked["out"]):
+def _search_schedules(options: CommandOptions) -> ModeOutput:
+    topology = make_topology(options["synthesise"], _parse_world_size(options))
+    sizes = parse_sizes(options.get("sizes", PRICED_SIZES))
+    seconds = whole(1, MAX_SECONDS)("--seconds", options.get("seconds", prices.DEFAULT_SECONDS))
+    if "out" in options:
+        if not is_file_name(options["out"]):
             raise ConfigError(
-                f"--out {asked['out']}: give a name that ends in .json, by which it is known"
+                f"--out {options['out']}: give a name that ends in .json, by which it is known"
             )
-        check_new("--out", Path(asked["out"]))
-    front = prices.seek(topology, seconds, own_cores(), asked.get("out"))
-    if "json" in asked:
-        plans = prices.plans_of(front)
-        rows = prices.simulate(topology, plans, sizes)
+        check_new("--out", Path(options["out"]))
+    front = prices.search_schedules(topology, seconds, own_cores(), options.get("out"))
+    if "json" in options:
+        plans = prices.make_synthesized_plans(front)
+        rows = prices.price_schedules(topology, plans, sizes)
         head = {"topology": topology.name, "world_size": topology.world_size}
-        content = {**head, "front": prices.synthesis_as_json(front), **_rows_as_json(plans, rows)}
+        content = {**head, "front": prices.synthesis_to_json(front), **_rows_to_json(plans, rows)}
         return ModeOutput(json_text(content))
-    return ModeOutput(prices.synthesis_text(topology, front, sizes, asked.get("out")))
+    return ModeOutput(prices.synthesis_text(topology, front, sizes, options.get("out")))
 
 
-def _choose(asked: Asked) -> ModeOutput:
-    if SIMULATE in asked:
-        topology = make_topology(asked[SIMULATE], _world_size(asked))
-        made = make_for_links(AUTO, topology, topology.world_size)
-        found = prices.choices(made, parse_sizes(asked.get("sizes", SIZES)))
-        as_json = json_text(prices.choices_as_json(made, found))
-        return ModeOutput(as_json if "json" in asked else prices.choices_text(made, found))
+def _show_choices(options: CommandOptions) -> ModeOutput:
+    if SIMULATE in options:
+        topology = make_topology(options[SIMULATE], _parse_world_size(options))
+        schedules = make_for_links(AUTO, topology, topology.world_size)
+        choices = prices.choose_algorithms(
+            schedules, parse_sizes(options.get("sizes", DEFAULT_SIZES))
+        )
+        as_json = json_text(prices.choices_to_json(schedules, choices))
+        return ModeOutput(as_json if "json" in options else prices.choices_text(schedules, choices))
 
-    from gluonlab.bench.allreduce.measure_allreduce import measured
+    from gluonlab.bench.allreduce.measure_allreduce import measure_by_options
 
-    run = measured(asked, schedules_alone=True)
-    assert run.auto is not None  # it was asked for
-    sizes = sorted({row.size_bytes for row in run.report.rows})
-    found = prices.choices(run.auto, sizes, run.report.rows)
-    if "json" in asked:
-        return ModeOutput(run.as_json(prices.choices_as_json(run.auto, found)), run.failure)
-    return ModeOutput(run.as_text(prices.choices_text(run.auto, found)), run.failure)
+    measurement = measure_by_options(options, schedules_alone=True)
+    assert measurement.auto is not None  # it was asked for
+    sizes = sorted({row.size_bytes for row in measurement.report.rows})
+    choices = prices.choose_algorithms(measurement.auto, sizes, measurement.report.rows)
+    if "json" in options:
+        return ModeOutput(
+            measurement.as_json(prices.choices_to_json(measurement.auto, choices)),
+            measurement.failure,
+        )
+    return ModeOutput(
+        measurement.as_text(prices.choices_text(measurement.auto, choices)), measurement.failure
+    )
 
 
-def _measure(asked: Asked) -> ModeOutput:
+def _measure_algorithms(options: CommandOptions) -> ModeOutput:
     from gluonlab.bench.allreduce import result_table as allreduce_table
-    from gluonlab.bench.allreduce.measure_allreduce import measured
+    from gluonlab.bench.allreduce.measure_allreduce import measure_by_options
 
-    run = measured(asked)
-    rows, count = run.report.rows, len(run.ctxs)
-    where = f"{count} devices ({run.ctxs[0].device_type})"
-    title = f"allreduce of {rows[0].dtype} on {where}, medians of {run.report.rounds} rounds"
-    _plot(asked, rows, count, title)
-    if "json" in asked:
-        return ModeOutput(run.as_json(_rows_as_json(run.plans, rows)), run.failure)
-    table = allreduce_table.table(run.report, orders_in_words(run.plans, run.topology))
-    return ModeOutput(run.as_text(table), run.failure)
+    measurement = measure_by_options(options)
+    rows, count = measurement.report.rows, len(measurement.ctxs)
+    devices_text = f"{count} devices ({measurement.ctxs[0].device_type})"
+    medians = f"medians of {measurement.report.rounds} rounds"
+    title = f"allreduce of {rows[0].dtype} on {devices_text}, {medians}"
+    _save_plot(options, rows, count, title)
+    if "json" in options:
+        return ModeOutput(
+            measurement.as_json(_rows_to_json(measurement.plans, rows)), measurement.failure
+        )
+    table = allreduce_table.format_report(
+        measurement.report, describe_orders(measurement.plans, measurement.topology)
+    )
+    return ModeOutput(measurement.as_text(table), measurement.failure)
 
 
-def _plot(asked: Asked, rows: Sequence[Any], world_size: int, title: str) -> None:
-    """The picture that --plot names, if given."""
-    if "plot" in asked:
+def _save_plot(options: CommandOptions, rows: Sequence[Any], world_size: int, title: str) -> None:
+    """Write the picture that --plot names, if given."""
+    if "plot" in options:
         from gluonlab.bench.allreduce.plot_bandwidth import make_figure
 
-        with new_file("--plot", Path(asked["plot"])) as temporary:
+        with new_file("--plot", Path(options["plot"])) as temporary:
             make_figure(rows, world_size, title).savefig(temporary, format="png", dpi=110)
 
 
-def _rows_as_json(plans: Sequence[NamedSchedule], rows: Sequence[Any]) -> Dict[str, Any]:
+def _rows_to_json(plans: Sequence[NamedSchedule], rows: Sequence[Any]) -> Dict[str, Any]:
     orders = {plan.label: list(plan.order) for plan in plans if plan.order}
     return {"orders": orders, "rows": [row.as_json() for row in rows]}

@@ -1,6 +1,6 @@
-"""Sums of arrays over processes on this host, each with one CPU device of one thread.
+"""Worker job that sums arrays over processes on this host, each with one CPU device of one thread.
 
-Rank 0, which the parent knows, starts the others.
+The parent starts rank 0, and rank 0 starts the others.
 """
 
 from __future__ import annotations
@@ -14,40 +14,45 @@ from gluonlab.bench.harness.worker_processes import start_group
 from gluonlab.bench.worker_main import Job
 
 
-def make(backend: str, processes: int, first: bool = True) -> Job:
-    """A process of a group; ``first``: it is rank 0.
+def make_sum_job(backend: str, processes: int, first: bool = True) -> Job:
+    """Return the job of a process of a group; ``first``: whether it is rank 0.
 
-    The job sums arrays with ``count`` elements in all, in ``arrays`` arrays, ``steps`` times; it
-    answers with the seconds of all. With no steps, it sums random whole numbers, and answers with
-    the largest ``difference`` from the exact sum in any process.
+    The job sums ``arrays`` arrays with ``count`` elements in all ``steps`` times, and returns the
+    seconds of all. With no steps, it sums random whole numbers, and returns the largest
+    ``difference`` from the exact sum in any process.
     """
     options = {"backend": backend, "processes": processes, "first": False}
     others = start_group(backend, processes, "sum", options) if first else []
     # MXNet, now that the environment is complete
     from mxnet import nd
 
-    from gluonlab.bench.allreduce.measure_allreduce import Buffers
+    from gluonlab.bench.allreduce.measure_allreduce import AllreduceBuffers
     from gluonlab.devices import devices
     from gluonlab.launch.backends import BACKENDS
 
     group, ctxs = BACKENDS[backend](), devices("cpu", threads=1)
-    made: Dict[Tuple[int, int], Buffers] = {}
+    buffers_by_shape: Dict[Tuple[int, int], AllreduceBuffers] = {}
 
     def run(steps: int, count: int, arrays: int) -> Dict[str, float]:
-        for other in others:
-            other.order(steps=steps, count=count, arrays=arrays)
-        if (count, arrays) not in made:
-            made[count, arrays] = Buffers(ctxs, count, "float32", arrays, group.rank, group.size)
-        buffers = made[count, arrays]
-        [own] = buffers.arrays
+        for rank in others:
+            rank.send(steps=steps, count=count, arrays=arrays)
+        if (count, arrays) not in buffers_by_shape:
+            buffers_by_shape[count, arrays] = AllreduceBuffers(
+                ctxs, count, "float32", arrays, group.rank, group.size
+            )
+        buffers = buffers_by_shape[count, arrays]
+        [arrays_of_device] = buffers.arrays
         if not steps:
-            error = buffers.check(lambda: group.allreduce(own))
+            difference = buffers.check(lambda: group.allreduce(arrays_of_device))
             buffers.clear()
-            return {"seconds": 0.0, "difference": float(group.everyones(np.array(error)).max())}
-        began = time.perf_counter()
+            return {
+                "seconds": 0.0,
+                "difference": float(group.everyones(np.array(difference)).max()),
+            }
+        started = time.perf_counter()
         for _ in range(steps):
-            group.allreduce(own)
+            group.allreduce(arrays_of_device)
         nd.waitall()
-        return {"seconds": time.perf_counter() - began}
+        return {"seconds": time.perf_counter() - started}
 
     return run

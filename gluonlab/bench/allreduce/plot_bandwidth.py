@@ -1,4 +1,4 @@
-"""Time and bus bandwidth against size, measured and predicted, as a picture."""
+"""Plots of time and bus bandwidth against size, measured and predicted."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ STYLES = {
     "nccl": ("#A0A0A0", "h"),
 }
 DASHES = ("-", "--", "-.")  # of what works across hosts
-OTHER = ("#8a8a8a", "o")
-LIMIT = "#8a8a8a"
+OTHER_STYLE = ("#8a8a8a", "o")
+LIMIT_COLOR = "#8a8a8a"
 
 
 class AlgorithmCurve(NamedTuple):
@@ -54,7 +54,7 @@ class AlgorithmCurve(NamedTuple):
 
 
 def make_curves(rows: Rows) -> List[AlgorithmCurve]:
-    """A curve for each algorithm of a table, or of a simulation, which has only predictions."""
+    """Return a curve for each algorithm of measured or only predicted rows."""
     curves: Dict[str, AlgorithmCurve] = {}
     for row in rows:
         curve = curves.setdefault(row.algorithm, AlgorithmCurve(row.algorithm, [], []))
@@ -66,9 +66,9 @@ def make_curves(rows: Rows) -> List[AlgorithmCurve]:
 
 
 def make_figure(rows: Rows, world_size: int, title: str) -> Any:
-    """Time, and busbw, against size: a matplotlib Figure of two panels with logarithmic axes.
+    """Return a matplotlib Figure of time and busbw against size, with logarithmic axes.
 
-    Measured curves are solid, predicted ones dashed; the memory limit is dotted, where it is known.
+    Measured curves are solid, predicted ones dashed. The memory limit is dotted if it is known.
     """
     figure = new_figure(13, 6.2)
     curves = make_curves(rows)
@@ -85,35 +85,34 @@ def make_figure(rows: Rows, world_size: int, title: str) -> Any:
             bus.plot(sizes, bandwidths, **style)
 
     for curve in curves:
-        colour, marker, face = style(curve.label)
+        colour, marker, face = curve_style(curve.label)
         marked = {"marker": marker, "ms": 6, "markerfacecolor": face, "label": curve.label}
-        dash = _marker(curve.predicted) if curve.measured else marked
+        dash = _single_point_marker(curve.predicted) if curve.measured else marked
         plot(curve.measured, color=colour, ls="-", lw=1.6, **marked)
         plot(curve.predicted, color=colour, ls="--", lw=1.0, **dash)
-    plot(limit, color=LIMIT, ls=":", lw=3.0, label="memory limit", **_marker(limit))
+    plot(
+        limit, color=LIMIT_COLOR, ls=":", lw=3.0, label="memory limit",
+        **_single_point_marker(limit),
+    )  # fmt: skip
     sizes = sorted({size for curve in curves for size, _ in curve.measured + curve.predicted})
     for panel, panel_title in zip(panels, ("time, microseconds", "busbw, GB/s")):
-        _axes(panel, panel_title, sizes)
+        _format_axes(panel, panel_title, sizes)
     figure.suptitle(title, fontsize=11, x=0.055, ha="left")
     lines = (any(curve.measured for curve in curves), any(curve.predicted for curve in curves))
     words = ("solid: measured", "dashed: predicted")
     figure.legend(
         *time.get_legend_handles_labels(),
-        title=", ".join(word for word, there in zip(words, lines) if there),
-        fontsize=9,
-        title_fontsize=9,
-        loc="upper left",
-        bbox_to_anchor=(0.82, 0.89),
-        frameon=False,
+        title=", ".join(word for word, is_present in zip(words, lines) if is_present), fontsize=9,
+        title_fontsize=9, loc="upper left", bbox_to_anchor=(0.82, 0.89), frameon=False,
         handlelength=3.5,
-    )
+    )  # fmt: skip
     return figure
 
 
-def style(label: str) -> Tuple[str, str, str]:
-    """Colour, marker and its filling.
+def curve_style(label: str) -> Tuple[str, str, str]:
+    """Return color, marker and marker filling of an algorithm.
 
-    A variant of an algorithm, such as "ring placed", has its colour, and hollow markers; that of
+    A variant, such as "ring placed", has the algorithm's color and hollow markers. The marker of
     "synthesised, 4 steps" is a 4.
     """
     steps = re.fullmatch(r"(\w+), (\d+) steps", label)
@@ -123,15 +122,15 @@ def style(label: str) -> Tuple[str, str, str]:
     if label in STYLES:
         return (*STYLES[label], STYLES[label][0])
     base = next((name for name in STYLES if re.match(rf"{name}\b", label)), "")
-    return (*STYLES.get(base, OTHER), "white")
+    return (*STYLES.get(base, OTHER_STYLE), "white")
 
 
-def _marker(points: Sequence[Point]) -> Dict[str, str]:
-    """A line through one point would not be seen."""
+def _single_point_marker(points: Sequence[Point]) -> Dict[str, str]:
+    """Return a marker for a single point, whose line would be invisible."""
     return {"marker": "_" if len(points) == 1 else ""}
 
 
-def _axes(axes: Any, title: str, sizes: Sequence[int]) -> None:
+def _format_axes(axes: Any, title: str, sizes: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     shown = sizes[:: max(1, -(-len(sizes) // 9))]  # as many as there is room for
@@ -147,18 +146,18 @@ def _axes(axes: Any, title: str, sizes: Sequence[int]) -> None:
 
 
 def make_ranks_figure(rows: "Sequence[PricedRow]", title: str) -> Any:
-    """Time against the number of ranks, with the floor beneath: a matplotlib Figure."""
+    """Return a matplotlib Figure of time against the number of ranks, with the lower bound."""
     figure = new_figure(9.5, 6.2)
     axes: Any = figure.subplots()
     figure.subplots_adjust(left=0.12, right=0.69, bottom=0.1, top=0.9)
-    for label, points in _by_ranks(rows).items():
-        colour, marker, face = style(label)
+    for label, points in _seconds_by_ranks(rows).items():
+        colour, marker, face = curve_style(label)
         times = [seconds * 1e6 for seconds in points.values()]
         across = ACROSS.index(label.split(", ")[-1]) if label.startswith(f"{HIERARCHICAL}, ") else 0
         look = {"color": colour, "marker": marker, "markerfacecolor": face, "ls": DASHES[across]}
         axes.plot(list(points), times, label=label, markersize=6, linewidth=1.4, **look)
     floor = sorted({(row.price.world_size, row.floor_s * 1e6) for row in rows})
-    axes.plot(*zip(*floor), color=LIMIT, ls=":", lw=3.0, label="floor: no schedule is below")
+    axes.plot(*zip(*floor), color=LIMIT_COLOR, ls=":", lw=3.0, label="floor: no schedule is below")
     ranks = [count for count, _ in floor]
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -175,8 +174,8 @@ def make_ranks_figure(rows: "Sequence[PricedRow]", title: str) -> Any:
     return figure
 
 
-def _by_ranks(rows: "Sequence[PricedRow]") -> Dict[str, Dict[int, float]]:
-    """Seconds by ranks of each algorithm; of synthesised ones, which differ by ranks, the least."""
+def _seconds_by_ranks(rows: "Sequence[PricedRow]") -> Dict[str, Dict[int, float]]:
+    """Return seconds by ranks for each algorithm; synthesized ones are merged to the fastest."""
     curves: Dict[str, Dict[int, float]] = {}
     for row in rows:
         label = SYNTHESISED if row.algorithm.startswith(SYNTHESISED) else row.algorithm

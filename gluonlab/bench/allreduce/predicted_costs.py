@@ -1,4 +1,4 @@
-"""Prices of allreduces: by size, by ranks, of schedules that are sought, and of auto's choices.
+"""Prices of allreduces: by size, by ranks, of synthesized schedules, and of auto's choices.
 
 Nothing is run, and MXNet is not imported.
 """
@@ -24,8 +24,8 @@ from gluonlab.bench.allreduce.candidate_schedules import (
     make_plans,
     synthesised_label,
 )
-from gluonlab.bench.harness.table_format import WIDTH, microseconds, times
-from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.harness.table_format import WIDTH, format_factor, format_microseconds
+from gluonlab.bench.harness.table_format import format_table as as_table
 from gluonlab.collectives.cost_model import Price, price, prices
 from gluonlab.collectives.lower_bounds import floor_of
 from gluonlab.collectives.named_topologies import MOST_HOSTS, Topology, make_topology
@@ -39,7 +39,7 @@ from gluonlab.errors import ConfigError, ScheduleError
 from gluonlab.files.atomic_files import new_file
 from gluonlab.plain_text import in_words
 
-COLUMNS = (
+COLUMN_NOTES = (
     "Prices, not measurements: each message costs its latency, "
     "and its bytes on every link of its route; "
     "messages share links, and a barrier ends each step. "
@@ -48,18 +48,18 @@ COLUMNS = (
     "messages in turn, the bytes on all links, and the additions. "
     "bottleneck: the link that the steps wait for longest. *: the lowest of several."
 )
-SHORTLY = (
+CHEAPEST_NOTE = (
     "The lowest price at each size, and how many times the floor it is, below which no schedule "
     "can be priced. --all shows every algorithm at every size, and what the columns mean."
 )
-NUMBERS = f"  {'algorithm':<25}{'time us':>12}{'algbw':>8}{'busbw':>8}{'x floor':>9}"
-HEADING = f"{NUMBERS}  bottleneck"
-ADDING = "additions"
+NUMBER_HEADING = f"  {'algorithm':<25}{'time us':>12}{'algbw':>8}{'busbw':>8}{'x floor':>9}"
+HEADING = f"{NUMBER_HEADING}  bottleneck"
+ADDITIONS = "additions"
 
 
 @dataclass(frozen=True)
 class PricedRow:
-    """A schedule's price at a size, and the floor under all schedules.
+    """A schedule's price at a size, and the lower bound of all schedules' prices.
 
     ``bottleneck``: the link that its steps wait for longest.
     """
@@ -73,21 +73,21 @@ class PricedRow:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the buffer on each device, in bytes."""
+        """Return the size of the buffer on each device, in bytes."""
         return int(self.price.size_bytes)
 
     @property
     def predicted_s(self) -> float:
-        """Seconds of the allreduce."""
+        """Return the seconds of the allreduce."""
         return self.price.seconds
 
     @property
     def times_floor(self) -> Optional[float]:
-        """The price by the floor; None where nothing is to be done."""
+        """Return the price over the lower bound, or None if no bytes are sent."""
         return self.price.seconds / self.floor_s if self.floor_s else None
 
     def bandwidths(self) -> List[Optional[float]]:
-        """algbw and busbw in GB/s; None where nothing is sent."""
+        """Return algbw and busbw in GB/s, or None if no bytes are sent."""
         values = (self.price.algbw / 1e9, self.price.busbw / 1e9)
         return [value if math.isfinite(value) else None for value in values]
 
@@ -95,99 +95,98 @@ class PricedRow:
         """Return the row as --json prints it; bandwidths in GB/s, as in the table."""
         algbw, busbw = self.bandwidths()
         return {
-            "algorithm": self.algorithm,
-            "size_bytes": self.price.size_bytes,
-            "time_us": self.price.seconds * 1e6,
-            "algbw": algbw,
-            "busbw": busbw,
-            "floor_us": self.floor_s * 1e6,
-            "times_floor": self.times_floor,
+            "algorithm": self.algorithm, "size_bytes": self.price.size_bytes,
+            "time_us": self.price.seconds * 1e6, "algbw": algbw, "busbw": busbw,
+            "floor_us": self.floor_s * 1e6, "times_floor": self.times_floor,
             "bottleneck": self.bottleneck,
-        }
+        }  # fmt: skip
 
 
-def simulate(
+def price_schedules(
     topology: Topology, plans: Sequence[NamedSchedule], sizes: Sequence[int]
 ) -> List[PricedRow]:
     """Price every schedule at every size, in bytes."""
     floor = floor_of(topology)
     by_plan = [
-        [PricedRow(plan.label, each, bottleneck(each), floor.seconds(each.size_bytes))
-         for each in _prices(plan, topology, sizes)]
+        [PricedRow(plan.label, price, find_bottleneck(price), floor.seconds(price.size_bytes))
+         for price in _price_plan(plan, topology, sizes)]
         for plan in plans
     ]  # fmt: skip
     return [row for of_size in zip(*by_plan) for row in of_size]
 
 
-def _prices(plan: NamedSchedule, topology: Topology, sizes: Sequence[int]) -> List[Price]:
+def _price_plan(plan: NamedSchedule, topology: Topology, sizes: Sequence[int]) -> List[Price]:
     if plan.by_size is None:
         return prices(plan.schedule, topology, sizes)
     return [price(plan.schedule_for(size), topology, size) for size in sizes]
 
 
-def bottleneck(priced: Price) -> str:
-    """The link that the steps wait for longest, in all; ``additions`` where these take longer.
-
-    Empty where nothing is sent.
+def find_bottleneck(priced: Price) -> str:
+    """Return the link that the steps wait for longest, or ``additions``; "" if no bytes
+    are sent.
     """
     waiting_s: DefaultDict[str, float] = defaultdict(float)
     for step in priced.steps:
         waiting_s[step.bottleneck] += step.transfer_s
-        waiting_s[ADDING] += step.reduce_s
+        waiting_s[ADDITIONS] += step.reduce_s
     return max(waiting_s, key=lambda name: waiting_s[name], default="")
 
 
 def price_table(rows: Sequence[PricedRow], topology: Topology, notes: Sequence[str] = ()) -> str:
-    """The rows as text, then what they mean, and ``notes``."""
+    """Return the rows as text, then an explanation of the columns, and ``notes``."""
     lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size B':>15}", HEADING]
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
-        same = list(same_size)
-        lines += ["", f"{size:>15,}  {in_words(size)}", *priced_lines(same)]
-    return as_table(lines, COLUMNS, *notes, *_said_of(topology))
+        rows_of_size = list(same_size)
+        lines += ["", f"{size:>15,}  {in_words(size)}", *format_price_lines(rows_of_size)]
+    return as_table(lines, COLUMN_NOTES, *notes, *_topology_notes(topology))
 
 
-def cheapest(rows: Sequence[PricedRow], topology: Topology) -> str:
-    """A line for each size: the row of the lowest price, the first of several, on one screen."""
-    lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size':>9}{NUMBERS}"]
+def cheapest_table(rows: Sequence[PricedRow], topology: Topology) -> str:
+    """Return a line for each size: the row with the lowest price."""
+    lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size':>9}{NUMBER_HEADING}"]
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
         lowest = min(same_size, key=lambda row: row.predicted_s)
-        lines.append(f"{in_words(size):>9}{_numbers(lowest)}")
-    return as_table(lines, SHORTLY)
+        lines.append(f"{in_words(size):>9}{_price_columns(lowest)}")
+    return as_table(lines, CHEAPEST_NOTE)
 
 
-def _said_of(topology: Topology) -> List[str]:
-    """Its note, which a file need not have."""
+def _topology_notes(topology: Topology) -> List[str]:
+    """Return the topology's note, if it has one."""
     return [f"{topology.name}: {topology.note}."] if topology.note else []
 
 
-def priced_lines(rows: Sequence[PricedRow]) -> List[str]:
-    """Rows that have one floor, the cheapest of several marked, and below them that."""
+def format_price_lines(rows: Sequence[PricedRow]) -> List[str]:
+    """Return lines of rows with one lower bound. The cheapest row is marked, the bound is the last
+    line.
+    """
     lowest = min(row.predicted_s for row in rows) if len(rows) > 1 else None
-    lines = [_line(row, "*" if row.predicted_s == lowest else "") for row in rows]
-    return [*lines, f"  {'(floor)':<25}{microseconds(rows[0].floor_s):>12}"]
+    lines = [_price_line(row, "*" if row.predicted_s == lowest else "") for row in rows]
+    return [*lines, f"  {'(floor)':<25}{format_microseconds(rows[0].floor_s):>12}"]
 
 
-def _line(row: PricedRow, mark: str) -> str:
-    line = f"{_numbers(row, mark)}  "
+def _price_line(row: PricedRow, mark: str) -> str:
+    line = f"{_price_columns(row, mark)}  "
     return (line + textwrap.shorten(row.bottleneck, WIDTH - len(line), placeholder="...")).rstrip()
 
 
-def _numbers(row: PricedRow, mark: str = "") -> str:
-    """The columns of HEADING but the last."""
+def _price_columns(row: PricedRow, mark: str = "") -> str:
+    """Return the columns of HEADING without the last one."""
     cells = ("-" if value is None else f"{value:.2f}" for value in row.bandwidths())
     columns = "".join(f"{cell:>8}" for cell in cells)
-    name_and_time = f"{mark:<2}{row.algorithm:<25}{microseconds(row.predicted_s):>12}"
-    return f"{name_and_time}{columns}{times(row.times_floor):>9}"
+    name_and_time = f"{mark:<2}{row.algorithm:<25}{format_microseconds(row.predicted_s):>12}"
+    return f"{name_and_time}{columns}{format_factor(row.times_floor):>9}"
 
 
 # --- --hosts: against ranks
 
-FACTOR = 2
+HOSTS_FACTOR = 2
 
 
 def parse_hosts(text: str) -> List[int]:
-    """``1:128``, by factors of two, or ``1,3,8``. Raises ConfigError."""
-    option, found = "--hosts", set()
+    """Return numbers of hosts from ``1:128``, by factors of two, or ``1,3,8``. Raises
+    ConfigError.
+    """
+    option, counts = "--hosts", set()
     count = whole(1, MOST_HOSTS)
     for part in text.split(","):
         first, colon, last = part.partition(":")
@@ -195,20 +194,20 @@ def parse_hosts(text: str) -> List[int]:
         if end < hosts:
             raise ConfigError(f"{option} {text}: write the smaller number first, {last}:{first}")
         while hosts <= end:
-            found.add(hosts)
-            hosts *= FACTOR
-    return sorted(found)
+            counts.add(hosts)
+            hosts *= HOSTS_FACTOR
+    return sorted(counts)
 
 
 def price_hosts(
     machine: str, hosts: Sequence[int], names: Optional[Sequence[str]], size: int
 ) -> Tuple[List[PricedRow], Topology]:
-    """The rows of each number of hosts, and the topology of the last. Says how far it is."""
+    """Return the rows of each number of hosts, and the last topology. Shows a progress bar."""
     rows: List[PricedRow] = []
-    with tqdm(hosts, unit="topology", file=sys.stderr, disable=None, leave=False) as each:
-        for count in each:
+    with tqdm(hosts, unit="topology", file=sys.stderr, disable=None, leave=False) as bar:
+        for count in bar:
             topology = make_topology(machine if count == 1 else f"{machine}*{count}")
-            rows += simulate(topology, _plans(names, topology), [size])
+            rows += price_schedules(topology, _available_plans(names, topology), [size])
     if not rows:
         raise ConfigError(
             f"--algorithms {','.join(names or [])}: there are none for so many hosts of {machine}: "
@@ -217,28 +216,28 @@ def price_hosts(
     return rows, topology
 
 
-def _plans(names: Optional[Sequence[str]], topology: Topology) -> List[NamedSchedule]:
-    """Select the names that exist for so many hosts."""
+def _available_plans(names: Optional[Sequence[str]], topology: Topology) -> List[NamedSchedule]:
+    """Return the schedules of ``names`` that exist for this number of hosts."""
     plans: List[NamedSchedule] = []
-    for each in [None] if names is None else [[name] for name in names]:
+    for group in [None] if names is None else [[name] for name in names]:
         with suppress(ScheduleError):
-            plans += make_plans(each, topology.world_size, topology=topology)
+            plans += make_plans(group, topology.world_size, topology=topology)
     return plans
 
 
 def ranks_table(rows: Sequence[PricedRow], topology: Topology) -> str:
-    """The rows below a line for each number of ranks."""
+    """Return the rows as text, with a heading for each number of ranks."""
     size = in_words(rows[0].size_bytes)
     lines = [f"{size} on each device, hosts like those of {topology.name}", "", HEADING]
     for ranks, of_ranks in groupby(rows, key=lambda row: row.price.world_size):
-        lines += ["", f"{ranks:>6} ranks", *priced_lines(list(of_ranks))]
-    return as_table(lines, COLUMNS, *_said_of(topology))
+        lines += ["", f"{ranks:>6} ranks", *format_price_lines(list(of_ranks))]
+    return as_table(lines, COLUMN_NOTES, *_topology_notes(topology))
 
 
 # --- --synthesise: schedules that are sought
 
-SECONDS = 60  # for each number of steps
-ROUNDS_AND_BOUND = (
+DEFAULT_SECONDS = 60  # for each number of steps
+SYNTHESIS_NOTE = (
     "rounds: of the busiest link, summed over the steps, for chunks of one part in n of the buffer "
     "on n devices; bound: below which no schedule of as many steps can have rounds, if it uses the "
     "fast links alone, each for one message in a step, and sums up every chunk on a tree before it "
@@ -246,12 +245,13 @@ ROUNDS_AND_BOUND = (
 )
 
 
-def seek(
+def search_schedules(
     topology: Topology, seconds: int, workers: int, out: Optional[str]
 ) -> List[SynthesizedSchedule]:
-    """The front of ``topology``; written with it to the new file ``out``, if given.
+    """Search for the Pareto front of schedules for ``topology``, and write it to a new file
+    ``out``.
 
-    Says on standard error what is being tried. Raises ConfigError without OR-tools.
+    Shows progress on standard error. Raises ConfigError without OR-tools.
     """
     try:
         import ortools  # noqa: F401
@@ -259,19 +259,22 @@ def seek(
         raise ConfigError(
             f"--synthesise needs OR-tools, which is not installed: {pip_install('synthesis')}"
         ) from None
-    began = time.monotonic()
+    started = time.monotonic()
     with tqdm(bar_format="{desc} [{elapsed}]", file=sys.stderr, disable=None) as bar:
-        found = synthesise(topology, seconds, workers, bar.set_description_str)
-        bar.set_description_str(f"{len(found)} found in {time.monotonic() - began:.0f} s")
+        front = synthesise(topology, seconds, workers, bar.set_description_str)
+        bar.set_description_str(f"{len(front)} found in {time.monotonic() - started:.0f} s")
     if out is not None:
         with new_file("--out", Path(out)) as temporary:
-            Path(temporary).write_text(with_schedules(topology, found), encoding="utf-8")
-    return found
+            Path(temporary).write_text(with_schedules(topology, front), encoding="utf-8")
+    return front
 
 
-def plans_of(front: Sequence[SynthesizedSchedule]) -> List[NamedSchedule]:
-    """A row of the table of prices for each."""
-    return [NamedSchedule(synthesised_label(found.schedule), found.schedule) for found in front]
+def make_synthesized_plans(front: Sequence[SynthesizedSchedule]) -> List[NamedSchedule]:
+    """Return a row of the price table for each schedule."""
+    return [
+        NamedSchedule(synthesised_label(synthesized.schedule), synthesized.schedule)
+        for synthesized in front
+    ]
 
 
 def synthesis_text(
@@ -280,47 +283,49 @@ def synthesis_text(
     sizes: Sequence[int],
     out: Optional[str],
 ) -> str:
-    """What was found, what it costs, and how the file that it was written to is used."""
+    """Return the found schedules, their prices, and how to use the file, if one was written."""
     lines = [f"  {'steps':>5}{'chunks':>8}{'rounds':>9}{'bound':>9}  status"]
-    for found in front:
-        numbers = f"{found.rounds:>9.4f}{found.bound:>9.4f}"
-        steps = f"  {len(found.schedule.steps):>5}{found.schedule.chunks:>8}"
-        lines.append(f"{steps}{numbers}  {status(found)}")
-    priced = price_table(simulate(topology, plans_of(front), sizes), topology, [ROUNDS_AND_BOUND])
+    for synthesized in front:
+        numbers = f"{synthesized.rounds:>9.4f}{synthesized.bound:>9.4f}"
+        steps = f"  {len(synthesized.schedule.steps):>5}{synthesized.schedule.chunks:>8}"
+        lines.append(f"{steps}{numbers}  {optimality_text(synthesized)}")
+    priced = price_table(
+        price_schedules(topology, make_synthesized_plans(front), sizes), topology, [SYNTHESIS_NOTE]
+    )
     run = f"python -m gluonlab.run --gpus {topology.world_size} --kvstore synthesised"
     written = [] if out is None else ["", f"written to {out}:", f"{run} --topology {out}"]
     return "\n".join([*lines, "", priced, *written])
 
 
-def status(found: SynthesizedSchedule) -> str:
-    """``proved optimal``, or the bound that is left."""
-    if found.optimal:
+def optimality_text(synthesized: SynthesizedSchedule) -> str:
+    """Return ``proved optimal``, or the remaining bound."""
+    if synthesized.optimal:
         return "proved optimal"
-    return f"best found, bound {found.bound:.4f}"
+    return f"best found, bound {synthesized.bound:.4f}"
 
 
-def synthesis_as_json(front: Sequence[SynthesizedSchedule]) -> List[Dict[str, Any]]:
-    """What --json prints of them, beside their prices."""
+def synthesis_to_json(front: Sequence[SynthesizedSchedule]) -> List[Dict[str, Any]]:
+    """Return the values that --json prints in addition to prices."""
     return [
         {
-            "steps": len(found.schedule.steps),
-            "chunks": found.schedule.chunks,
-            "rounds": found.rounds,
-            "bound": found.bound,
-            "optimal": found.optimal,
+            "steps": len(synthesized.schedule.steps),
+            "chunks": synthesized.schedule.chunks,
+            "rounds": synthesized.rounds,
+            "bound": synthesized.bound,
+            "optimal": synthesized.optimal,
         }
-        for found in front
+        for synthesized in front
     ]
 
 
 # --- --choose: what auto sums by
 
-OF_AUTO = (
+AUTO_NOTE = (
     "auto sums a buffer by the schedule with the lowest price for its bytes: of all algorithms, in "
     "several numbers of chunks, and of those made for the links. x floor: that price as a multiple "
     "of the floor, below which no schedule can be priced."
 )
-REGRET = (
+REGRET_NOTE = (
     "best: the quickest of what was measured in the same rounds: auto, every algorithm as it is by "
     "default, and those made for the links. "
     "regret: auto's time by the best one's, of medians: {median:.2f} in the median of the sizes, "
@@ -329,26 +334,26 @@ REGRET = (
 
 
 class TimedRow(Protocol):
-    """A measured row."""
+    """Interface of a measured row."""
 
     @property
     def algorithm(self) -> str:
-        """The row's name."""
+        """Return the row's name."""
 
     @property
     def size_bytes(self) -> int:
-        """The size of the buffer on each device, in bytes."""
+        """Return the size of the buffer on each device, in bytes."""
 
     @property
     def time_s(self) -> float:
-        """The median."""
+        """Return the median seconds."""
 
 
 @dataclass(frozen=True)
 class AlgorithmChoice:
-    """What sums ``size_bytes``, its price, and the floor.
+    """The schedule that auto chooses for ``size_bytes``, its price, and the lower bound.
 
-    ``time_s``, ``best``, ``best_s``: where it was measured, its time, and the quickest row.
+    ``time_s``: its time, if measured; ``best``, ``best_s``: the fastest row and its time.
     """
 
     size_bytes: int
@@ -361,83 +366,78 @@ class AlgorithmChoice:
 
     @property
     def regret(self) -> Optional[float]:
-        """The chosen one's time by the best one's; 1 is no regret."""
+        """Return the chosen schedule's time over the best one's; 1 is no regret."""
         return self.time_s / self.best_s if self.time_s and self.best_s else None
 
     def as_json(self) -> Dict[str, Any]:
-        """What --json prints of it."""
+        """Return the values that --json prints."""
         return {
-            "size_bytes": self.size_bytes,
-            **_schedule_as_json(self.schedule),
-            "predicted_us": self.priced_s * 1e6,
-            "floor_us": self.floor_s * 1e6,
-            "time_us": None if self.time_s is None else self.time_s * 1e6,
-            "best": self.best,
-            "best_us": None if self.best_s is None else self.best_s * 1e6,
-            "regret": self.regret,
-        }
+            "size_bytes": self.size_bytes, **_schedule_to_json(self.schedule),
+            "predicted_us": self.priced_s * 1e6, "floor_us": self.floor_s * 1e6,
+            "time_us": None if self.time_s is None else self.time_s * 1e6, "best": self.best,
+            "best_us": None if self.best_s is None else self.best_s * 1e6, "regret": self.regret,
+        }  # fmt: skip
 
 
-def choices(
-    made: ForLinks, sizes: Sequence[int], rows: Sequence[TimedRow] = ()
+def choose_algorithms(
+    schedules: ForLinks, sizes: Sequence[int], rows: Sequence[TimedRow] = ()
 ) -> List[AlgorithmChoice]:
-    """What auto, whose schedules are ``made``, takes for each size; beside what was measured."""
-    floor, found = floor_of(made.topology), []
+    """Return auto's choice for each size, with the measured ``rows``."""
+    floor, choices = floor_of(schedules.topology), []
     for size in sizes:
-        schedule = made.cheapest(size)
-        priced = (price(schedule, made.topology, size).seconds, floor.seconds(size))
+        schedule = schedules.cheapest(size)
+        priced = (price(schedule, schedules.topology, size).seconds, floor.seconds(size))
         at_size = {row.algorithm: row.time_s for row in rows if row.size_bytes == size}
         best = min(at_size, key=lambda label: at_size[label]) if at_size else None
         measured = (at_size[AUTO], best, at_size[best]) if best else ()
-        found.append(AlgorithmChoice(size, schedule, *priced, *measured))
-    return found
+        choices.append(AlgorithmChoice(size, schedule, *priced, *measured))
+    return choices
 
 
-def choices_text(made: ForLinks, found: Sequence[AlgorithmChoice]) -> str:
-    """The table of choices, then each size, and the regret where there is one."""
-    lines = [f"auto on {made.topology.name}, {made.topology.world_size} devices", ""]
+def choices_text(schedules: ForLinks, choices: Sequence[AlgorithmChoice]) -> str:
+    """Return the table of auto's schedules, then the choice for each size, and the regret if
+    measured.
+    """
+    lines = [f"auto on {schedules.topology.name}, {schedules.topology.world_size} devices", ""]
     columns = f"{'schedule':<22}{'steps':>6}{'chunks':>8}"
-    lines += [f"  {'from':>8}  {columns}", *map(_from, made.table())]
-    regrets = [choice.regret for choice in found if choice.regret is not None]
-    more = f"{'time us':>9}{'best us':>9}{'regret':>8}  best" if regrets else ""
-    heading = f"  {'size':>8}{'price us':>9}{'x floor':>8}{more}"
-    notes = [REGRET.format(median=median(regrets), worst=max(regrets))] if regrets else []
-    notes += _said_of(made.topology)
-    return as_table([*lines, "", heading, *map(_choice_line, found)], OF_AUTO, *notes)
+    lines += [f"  {'from':>8}  {columns}", *map(_table_line, schedules.table())]
+    regrets = [choice.regret for choice in choices if choice.regret is not None]
+    regret_columns = f"{'time us':>9}{'best us':>9}{'regret':>8}  best" if regrets else ""
+    heading = f"  {'size':>8}{'price us':>9}{'x floor':>8}{regret_columns}"
+    notes = [REGRET_NOTE.format(median=median(regrets), worst=max(regrets))] if regrets else []
+    notes += _topology_notes(schedules.topology)
+    return as_table([*lines, "", heading, *map(_choice_line, choices)], AUTO_NOTE, *notes)
 
 
-def choices_as_json(made: ForLinks, found: Sequence[AlgorithmChoice]) -> Dict[str, Any]:
-    """What --json prints of both."""
+def choices_to_json(schedules: ForLinks, choices: Sequence[AlgorithmChoice]) -> Dict[str, Any]:
+    """Return the table and the choices as --json prints them."""
     table = [
-        {"from_bytes": row.size_bytes, **_schedule_as_json(row.schedule)} for row in made.table()
+        {"from_bytes": row.size_bytes, **_schedule_to_json(row.schedule)}
+        for row in schedules.table()
     ]
     return {
-        "topology": made.topology.name,
-        "world_size": made.topology.world_size,
-        "note": made.topology.note,
+        "topology": schedules.topology.name,
+        "world_size": schedules.topology.world_size,
+        "note": schedules.topology.note,
         "table": table,
-        "choices": [choice.as_json() for choice in found],
+        "choices": [choice.as_json() for choice in choices],
     }
 
 
-def _schedule_as_json(schedule: Schedule) -> Dict[str, Any]:
-    return {
-        "schedule": schedule.name,
-        "steps": len(schedule.steps),
-        "chunks": schedule.chunks,
-    }
+def _schedule_to_json(schedule: Schedule) -> Dict[str, Any]:
+    return {"schedule": schedule.name, "steps": len(schedule.steps), "chunks": schedule.chunks}
 
 
-def _from(row: From) -> str:
+def _table_line(row: From) -> str:
     schedule = row.schedule
     cut = f"{len(schedule.steps):>6}{schedule.chunks:>8}"
     return f"  {in_words(row.size_bytes):>8}  {schedule.name:<22}{cut}"
 
 
 def _choice_line(choice: AlgorithmChoice) -> str:
-    factor = times(choice.priced_s / choice.floor_s if choice.floor_s else None)
-    line = f"  {in_words(choice.size_bytes):>8}{microseconds(choice.priced_s):>9}{factor:>8}"
+    factor = format_factor(choice.priced_s / choice.floor_s if choice.floor_s else None)
+    line = f"  {in_words(choice.size_bytes):>8}{format_microseconds(choice.priced_s):>9}{factor:>8}"
     if choice.regret is None:
         return line
-    measured = f"{microseconds(choice.time_s):>9}{microseconds(choice.best_s):>9}"
+    measured = f"{format_microseconds(choice.time_s):>9}{format_microseconds(choice.best_s):>9}"
     return f"{line}{measured}{choice.regret:>8.2f}  {choice.best}"

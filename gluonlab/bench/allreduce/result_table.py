@@ -1,4 +1,4 @@
-"""What ``bench allreduce`` prints: a line for each size, and below it one for each algorithm."""
+"""Table of ``bench allreduce``: a heading for each size, and below it a line for each algorithm."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from statistics import median
 from typing import Sequence
 
 from gluonlab.bench.allreduce.measure_allreduce import AllreduceReport, AllreduceRow
-from gluonlab.bench.allreduce.memory_bandwidth import LIMIT, Speeds
-from gluonlab.bench.harness.table_format import WIDTH, interleaved, microseconds, times
+from gluonlab.bench.allreduce.memory_bandwidth import LIMIT_NOTE, MemorySpeeds
+from gluonlab.bench.harness.table_format import (
+    WIDTH,
+    format_factor,
+    format_microseconds,
+    rounds_text,
+)
 from gluonlab.collectives.cost_model import algbw, bus_factor
 from gluonlab.collectives.schedule import ALLREDUCE
 from gluonlab.plain_text import in_words
 
-COLUMNS = (
+COLUMN_NOTES = (
     "size, count, type: of the buffer on each device. "
     "time: the median of {rounds}, after a warm-up, without waiting between allreduces. "
     "algbw: size / time; busbw: algbw * 2(n-1)/n for n devices, comparable with a link's speed; "
@@ -25,72 +30,74 @@ COLUMNS = (
     "with barriers between steps, which the executor does not have; "
     "floor: no schedule can be priced lower there."
 )
-OF_LIMIT = "of limit: the share of the memory limit's speed that is reached."
+LIMIT_SHARE_NOTE = "of limit: the share of the memory limit's speed that is reached."
 
 
-def table(report: AllreduceReport, notes: Sequence[str] = ()) -> str:
-    """The rows as text, then what the columns mean, and ``notes``."""
-    return f"{rows_table(report.rows)}\n\n{explain(report, notes)}"
+def format_report(report: AllreduceReport, notes: Sequence[str] = ()) -> str:
+    """Return the rows as text, then an explanation of the columns, and ``notes``."""
+    return f"{rows_table(report.rows)}\n\n{explain_columns(report, notes)}"
 
 
 def rows_table(rows: Sequence[AllreduceRow]) -> str:
-    """The rows alone, below a line for each size, number of devices and number of arrays."""
+    """Return the rows, with a heading for each size, number of devices and number of arrays."""
     columns = f"{'time us':>11}{'algbw':>7}{'busbw':>7}{'error':>8}{'price us':>10}{'of limit':>10}"
     lines = [f"{'size B':>15}{'count':>16}  type", f"  {'algorithm':<25}{columns}"]
     for _, group in groupby(rows, key=lambda row: (row.size_bytes, row.world_size, row.arrays)):
-        same = list(group)
-        lines += ["", _heading(same[0]), *map(_line, same)]
-        if same[0].limit_s:
-            lines.append(_limit(same[0], median(same[0].limit_s)))
-        if same[0].floor_s:
-            lines.append(_floor(same))
+        rows_of_size = list(group)
+        lines += ["", _size_heading(rows_of_size[0]), *map(_result_line, rows_of_size)]
+        if rows_of_size[0].limit_s:
+            lines.append(_limit_line(rows_of_size[0], median(rows_of_size[0].limit_s)))
+        if rows_of_size[0].floor_s:
+            lines.append(_lower_bound_line(rows_of_size))
     return "\n".join(lines)
 
 
-def explain(report: AllreduceReport, notes: Sequence[str] = ()) -> str:
-    """What the columns of `rows_table` mean, paragraph by paragraph."""
-    where = report.topology.name if report.topology else "a topology, which --topology names"
-    texts = [COLUMNS.format(rounds=interleaved(report.rounds), topology=where), *notes]
+def explain_columns(report: AllreduceReport, notes: Sequence[str] = ()) -> str:
+    """Return the meaning of the columns of `rows_table`, paragraph by paragraph."""
+    topology_name = (
+        report.topology.name if report.topology else "a topology, which --topology names"
+    )
+    texts = [COLUMN_NOTES.format(rounds=rounds_text(report.rounds), topology=topology_name), *notes]
     if any(row.limit_s for row in report.rows):
-        texts.append(f"{OF_LIMIT} {LIMIT}")
+        texts.append(f"{LIMIT_SHARE_NOTE} {LIMIT_NOTE}")
     if report.speeds:
-        texts.append(_speeds(report.speeds))
+        texts.append(_describe_speeds(report.speeds))
     return "\n\n".join(textwrap.fill(text, WIDTH) for text in texts)
 
 
-def _heading(row: AllreduceRow) -> str:
+def _size_heading(row: AllreduceRow) -> str:
     arrays = f" in {row.arrays} arrays" if row.arrays > 1 else ""
-    where = f"{arrays} on {row.world_size} device{'s' * (row.world_size > 1)}"
+    layout = f"{arrays} on {row.world_size} device{'s' * (row.world_size > 1)}"
     size = f"{row.size_bytes:>15,}{row.count:>16,}  {row.dtype:<8}"
-    return f"{size}  {in_words(row.size_bytes)}{where}"
+    return f"{size}  {in_words(row.size_bytes)}{layout}"
 
 
-def _limit(row: AllreduceRow, seconds: float) -> str:
+def _limit_line(row: AllreduceRow, seconds: float) -> str:
     speed = algbw(row.size_bytes, seconds)
     bus = speed * bus_factor(ALLREDUCE, row.world_size)
-    return _start("(memory limit)", seconds, speed, bus)
+    return _bandwidth_columns("(memory limit)", seconds, speed, bus)
 
 
-def _floor(rows: Sequence[AllreduceRow]) -> str:
-    """The floor of all prices below their column, and by which factor the lowest is above it."""
+def _lower_bound_line(rows: Sequence[AllreduceRow]) -> str:
+    """Return the lower bound of all prices, and the lowest price over it."""
     floor_s = rows[0].floor_s or 0.0
     lowest = min((row.predicted_s for row in rows if row.predicted_s is not None), default=None)
-    gap = times(None if lowest is None else lowest / floor_s)
-    return f"  {f'(floor; the lowest price is {gap} it)':<58}{microseconds(floor_s):>10}"
+    gap = format_factor(None if lowest is None else lowest / floor_s)
+    return f"  {f'(floor; the lowest price is {gap} it)':<58}{format_microseconds(floor_s):>10}"
 
 
-def _line(row: AllreduceRow) -> str:
+def _result_line(row: AllreduceRow) -> str:
     of_limit = "-" if row.of_limit is None else f"{row.of_limit:.0%}"
     error = "0" if row.error == 0 else "nan" if math.isnan(row.error) else f"{row.error:.1e}"
-    start = _start(row.algorithm, row.time_s, row.algbw, row.busbw)
-    return f"{start}{error:>8}{microseconds(row.predicted_s):>10}{of_limit:>10}"
+    start = _bandwidth_columns(row.algorithm, row.time_s, row.algbw, row.busbw)
+    return f"{start}{error:>8}{format_microseconds(row.predicted_s):>10}{of_limit:>10}"
 
 
-def _start(label: str, seconds: float, algbw: float, busbw: float) -> str:
-    return f"  {label:<25}{microseconds(seconds):>11}{algbw / 1e9:>7.2f}{busbw / 1e9:>7.2f}"
+def _bandwidth_columns(label: str, seconds: float, algbw: float, busbw: float) -> str:
+    return f"  {label:<25}{format_microseconds(seconds):>11}{algbw / 1e9:>7.2f}{busbw / 1e9:>7.2f}"
 
 
-def _speeds(speeds: Speeds) -> str:
+def _describe_speeds(speeds: MemorySpeeds) -> str:
     return (
         "This machine, by a probe in the same run: "
         f"a transfer without bytes takes {speeds.latency_s * 1e6:.1f} us; "

@@ -1,1 +1,1 @@
-"""How everything here is measured: worker processes and rounds, records, comparisons."""
+"""Shared parts of measurements: worker processes and rounds, records, comparisons and tables."""

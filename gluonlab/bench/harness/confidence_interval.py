@@ -1,7 +1,6 @@
-"""Numbers of rounds, with 95 % intervals that assume no distribution, only that rounds are alike.
+"""Confidence intervals of 95 % over rounds, by bootstrap, without an assumed distribution.
 
-Times on a shared machine have long tails, so means and their standard errors say little: intervals
-are drawn.
+Times on a shared machine have long tails, so that means and their standard errors are misleading.
 """
 
 from __future__ import annotations
@@ -22,76 +21,78 @@ from typing import (
 )  # fmt: skip
 
 CONFIDENCE = 0.95
-DRAWS = 1000
+BOOTSTRAP_DRAWS = 1000
 _T = TypeVar("_T")
 
 
-def ratio(above: Sequence[float], below: Sequence[float]) -> float:
-    """The median of the rounds' ratios: what slowed both in a round has no effect."""
-    return median(a / b for a, b in zip(above, below))
+def median_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float:
+    """Return the median of the rounds' ratios, in which a slowdown of a whole round cancels."""
+    return median(a / b for a, b in zip(numerators, denominators))
 
 
 class Estimate(NamedTuple):
-    """A number, and where it lies with 95 % confidence."""
+    """A number and its interval of 95 % confidence."""
 
     value: float
     lowest: float
     highest: float
 
 
-def estimates(
+def estimate_intervals(
     rounds: Mapping[str, Sequence[float]],
     statistic: Callable[[Mapping[str, float]], Mapping[str, float]],
 ) -> Dict[str, Estimate]:
-    """Numbers that ``statistic`` makes of the medians of columns whose rows are rounds.
+    """Return the numbers that ``statistic`` computes from medians over rounds, with intervals.
 
-    Each has the middle 95 % of what it is for rounds that are drawn anew, each as a whole.
-    A statistic keeps its names whatever the numbers.
+    ``rounds``: columns of values, in which index i of all columns is the same round. Each interval
+    contains the middle 95 % of the numbers for resampled rounds. The statistic must return the same
+    names for all values.
     """
     import numpy as np  # a bench's --help does without
 
     names = list(rounds)
     table = np.array([rounds[name] for name in names])  # (columns, rounds)
-    chosen = np.random.RandomState(0).randint(0, table.shape[1], (DRAWS, table.shape[1]))
+    chosen = np.random.RandomState(0).randint(0, table.shape[1], (BOOTSTRAP_DRAWS, table.shape[1]))
     medians = np.median(table[:, chosen], axis=2)  # (columns, draws)
-    found = statistic(dict(zip(names, np.median(table, axis=1).tolist())))
-    drawn = [statistic(dict(zip(names, column.tolist()))) for column in medians.T]
+    values = statistic(dict(zip(names, np.median(table, axis=1).tolist())))
+    samples = [statistic(dict(zip(names, column.tolist()))) for column in medians.T]
     ends = (100 * (1 - CONFIDENCE) / 2, 100 * (1 + CONFIDENCE) / 2)
-    numbers = {}
-    for name, value in found.items():
-        low, high = np.percentile([each[name] for each in drawn], ends)
-        numbers[name] = Estimate(value, min(value, float(low)), max(value, float(high)))
-    return numbers
+    intervals = {}
+    for name, value in values.items():
+        low, high = np.percentile([sample[name] for sample in samples], ends)
+        intervals[name] = Estimate(value, min(value, float(low)), max(value, float(high)))
+    return intervals
 
 
-def bootstrap(
+def bootstrap_interval(
     groups: Sequence[Sequence[_T]],
     statistic: Callable[[List[List[_T]]], Optional[float]],
     paired: bool = False,
 ) -> Optional[Tuple[float, float]]:
-    """The interval of a ``statistic`` of several groups of values, by drawing them anew.
+    """Return the interval of a ``statistic`` of groups of values, by resampling them.
 
-    Each of DRAWS times, every group gets as many of its own values, drawn with replacement; of
-    ``paired`` groups, whose values at one place belong together, those at the same places. The
-    interval has the middle 95 % of what the statistic then is (Efron, Tibshirani, "An introduction
-    to the bootstrap", 1993, section 13.3). Draws for which it is None count at both ends. None
-    where a group has fewer than two values, or so many draws have none that an end is unknown.
-    The same values give the same interval.
+    In each of BOOTSTRAP_DRAWS, values are drawn from every group with replacement; from ``paired``
+    groups, whose values at one index belong together, at the same indices. The interval contains
+    the middle 95 % of the statistic (Efron, Tibshirani, "An introduction to the bootstrap", 1993,
+    section 13.3). A draw whose statistic is None counts at both ends.
+
+    Returns None if a group has fewer than two values, or if so many draws have no value that an end
+    is unknown. The same values give the same interval.
     """
     if not groups or min(map(len, groups)) < 2:
         return None
     random = Random(0)
     low: List[float] = []
     high: List[float] = []
-    for _ in range(DRAWS):
-        places = [random.randrange(len(groups[0])) for _ in groups[0]] if paired else None
-        drawn = [
-            [of[place] for place in (places or [random.randrange(len(of)) for _ in of])]
-            for of in groups
+    for _ in range(BOOTSTRAP_DRAWS):
+        indices = [random.randrange(len(groups[0])) for _ in groups[0]] if paired else None
+        sample = [
+            [group[index] for index in (indices or [random.randrange(len(group)) for _ in group])]
+            for group in groups
         ]
-        value = statistic(drawn)
+        value = statistic(sample)
         low.append(-math.inf if value is None else value)
         high.append(math.inf if value is None else value)
-    cut = math.floor(DRAWS * (1 - CONFIDENCE) / 2)
+    cut = math.floor(BOOTSTRAP_DRAWS * (1 - CONFIDENCE) / 2)
     ends = sorted(low)[cut], sorted(high)[-1 - cut]
     return ends if all(map(math.isfinite, ends)) else None

@@ -1,4 +1,6 @@
-"""The machine in a few lines, without which a rate means nothing, and how busy others kept it."""
+"""Description of the machine, which a record needs to be meaningful, and load by other
+processes.
+"""
 
 from __future__ import annotations
 
@@ -30,114 +32,112 @@ from gluonlab.host.resources import (
 
 BUSY_CORES = 0.2  # what other processes may use before a table comes with a warning
 PACKAGES = ("numpy", "mxnet", "mxnet-cu112", "gluoncv", "torch")
-VECTORS = ("amx", "avx", "f16c", "fma", "gfni", "pni", "sse", "ssse")  # flags begin so
-HERE = Path(gluonlab.__file__).resolve().parent.parent  # the folder that holds this gluonlab
+VECTOR_FLAGS = ("amx", "avx", "f16c", "fma", "gfni", "pni", "sse", "ssse")  # flags begin so
+CHECKOUT = Path(gluonlab.__file__).resolve().parent.parent  # the folder that holds this gluonlab
 
 
 def describe_machine() -> str:
-    """Processor and cores, then the versions of Python, MXNet and torch on another line."""
+    """Return lines with processor, cores, and the versions of Python, MXNet and torch."""
     mxnet = " and ".join(mxnet_installation.flavours()) or "mxnet"
     count = resources.available_cores()
-    versions = f"{mxnet} {_version(mxnet)}, torch {_version('torch')}"
+    versions = f"{mxnet} {_installed_version(mxnet)}, torch {_installed_version('torch')}"
     numbers, limit = cpu_numbers(), os.environ.get(LIMIT)
-    parts = [
+    details = [
         cpu_model() + (f" (family {numbers[0]}, model {numbers[1]})" if numbers else ""),
         f"{count} core{'s' * (count > 1)}",
         (instruction_set() or "no instruction set of oneDNN")
         + (f" ({LIMIT}={limit})" if limit else ""),
     ]
-    machine = textwrap.fill(", ".join(parts), WIDTH)
+    machine = textwrap.fill(", ".join(details), WIDTH)
     return f"{machine}\nPython {platform.python_version()}, {versions}"
 
 
-def about(checkout: Path = HERE) -> Dict[str, Any]:
-    """What a record says of the gluonlab in ``checkout``, the machine and what is installed."""
-    versions = {name: _version(name) for name in PACKAGES}
+def describe_environment(checkout: Path = CHECKOUT) -> Dict[str, Any]:
+    """Return the facts that a record contains about the checkout, the machine and the packages."""
+    versions = {name: _installed_version(name) for name in PACKAGES}
     installed = {name: version for name, version in versions.items() if version != "not installed"}
     return {
-        "gluonlab": gluonlab.__version__,
-        "commit": commit(checkout),
-        "cpu": cpu_model(),
-        "processor": processor(),
-        "instruction_set": instruction_set(),
+        "gluonlab": gluonlab.__version__, "commit": find_commit(checkout), "cpu": cpu_model(),
+        "processor": describe_processor(), "instruction_set": instruction_set(),
         **({LIMIT: os.environ[LIMIT]} if os.environ.get(LIMIT) else {}),
         "cores": resources.available_cores(),
         "versions": {"python": platform.python_version(), **installed},
-    }
+    }  # fmt: skip
 
 
-def commit(checkout: Path) -> Optional[str]:
-    """The commit checked out there, with a + where files differ; None outside a git checkout."""
+def find_commit(checkout: Path) -> Optional[str]:
+    """Return the commit of a checkout, with + if files differ, or None outside a git checkout."""
     try:
-        top = _git(checkout, "rev-parse", "--show-toplevel")
-        name = _git(checkout, "rev-parse", "--short=12", "HEAD")
-        changed = _git(checkout, "status", "--porcelain")
+        repository = _run_git(checkout, "rev-parse", "--show-toplevel")
+        name = _run_git(checkout, "rev-parse", "--short=12", "HEAD")
+        changes = _run_git(checkout, "status", "--porcelain")
     except (OSError, subprocess.CalledProcessError):
         return None
     # not of what lies around it
-    return name + "+" * bool(changed) if Path(top) == checkout.resolve() else None
+    return name + "+" * bool(changes) if Path(repository) == checkout.resolve() else None
 
 
-def _git(folder: Path, *words: str) -> str:
+def _run_git(folder: Path, *words: str) -> str:
     command = ["git", "-C", str(folder), *words]
     return subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stdout.strip()
 
 
 def cpu_model() -> str:
-    """The processor's name as Linux gives it."""
-    named = re.search(r"^model name\s*:(.*)$", text_of(PROC / "cpuinfo"), re.M)
-    return named[1].strip() if named else platform.machine()
+    """Return the processor's name in /proc/cpuinfo."""
+    match = re.search(r"^model name\s*:(.*)$", text_of(PROC / "cpuinfo"), re.M)
+    return match[1].strip() if match else platform.machine()
 
 
-def processor(proc: Path = PROC) -> Dict[str, Any]:
-    """The CPU's vendor, the numbers of its family and model, and its flags.
-
-    The flags are those of vector instructions. What a kernel does not give is left out.
-    """
+def describe_processor(proc: Path = PROC) -> Dict[str, Any]:
+    """Return the CPU's vendor, family, model, and flags of vector instructions, as far as known."""
     family, model = cpu_numbers(proc) or (None, None)
-    flags = [flag for flag in cpu_flags(proc) if flag.startswith(VECTORS)]
-    given = {"vendor": cpu_vendor(proc), "family": family, "model": model, "flags": flags}
-    return {name: value for name, value in given.items() if value not in (None, "", [])}
+    flags = [flag for flag in cpu_flags(proc) if flag.startswith(VECTOR_FLAGS)]
+    facts = {"vendor": cpu_vendor(proc), "family": family, "model": model, "flags": flags}
+    return {name: value for name, value in facts.items() if value not in (None, "", [])}
 
 
-def _version(distribution: str) -> str:
+def _installed_version(distribution: str) -> str:
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
 
 
-class Others:
-    """How busy other processes have kept the machine since this object was made."""
+class OtherProcessLoad:
+    """A meter of the processor time that other processes have used since its creation."""
 
     def __init__(self) -> None:
         self._began, self._at_first = time.monotonic(), self._seconds()
 
-    def cores(self) -> float:
-        """The mean number of cores that they used; own children count until they have ended."""
+    def busy_cores(self) -> float:
+        """Return the mean number of cores that other processes used.
+
+        Children of this process count as others until they have exited.
+        """
         return max(0.0, self._seconds() - self._at_first) / (time.monotonic() - self._began)
 
     def _seconds(self) -> float:
-        stat, own = text_of(PROC / "stat"), os.times()
-        ours = own.user + own.system + own.children_user + own.children_system
+        stat, times = text_of(PROC / "stat"), os.times()
+        ours = times.user + times.system + times.children_user + times.children_system
         return busy_seconds(stat) - ours if stat else 0.0
 
 
 def busy_seconds(stat: str, ticks_per_second: int = os.sysconf("SC_CLK_TCK")) -> float:
-    """CPU seconds since the start that were neither idle nor waiting, by /proc/stat (proc(5))."""
+    """Return CPU seconds since boot that were neither idle nor waiting, from /proc/stat
+    (proc(5)).
+    """
     ticks = [int(field) for field in stat.split("\n")[0].split()[1:9]]
     user, nice, system, _, _, *interrupts_and_stolen = ticks
     return (user + nice + system + sum(interrupts_and_stolen)) / ticks_per_second
 
 
-def require_memory(needed: int, what: str, remedy: str) -> None:
-    """Raise ConfigError when ``what`` needs more bytes than there are.
-
-    The system would otherwise end some process.
+def require_memory(needed: int, purpose: str, remedy: str) -> None:
+    """Raise ConfigError if ``what`` needs more memory than is free, before the kernel kills a
+    process.
     """
-    here = room()
-    if here is not None and needed > here.free:
+    memory = room()
+    if memory is not None and needed > memory.free:
         raise ConfigError(
-            f"{what} needs about {needed / 1e9:.1f} GB of memory, "
-            f"and {here.free / 1e9:.1f} GB are free: {remedy}"
+            f"{purpose} needs about {needed / 1e9:.1f} GB of memory, "
+            f"and {memory.free / 1e9:.1f} GB are free: {remedy}"
         )

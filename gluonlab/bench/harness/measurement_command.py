@@ -1,4 +1,4 @@
-"""What the commands of all measurements share: options, devices, records, and how they end."""
+"""Shared parts of all measurement commands: options, devices, records and output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,13 @@ from typing import (
 
 import click
 
-from gluonlab.bench.harness.machine_info import BUSY_CORES, HERE, Others, about, describe_machine
+from gluonlab.bench.harness.machine_info import (
+    BUSY_CORES,
+    CHECKOUT,
+    OtherProcessLoad,
+    describe_environment,
+    describe_machine,
+)
 from gluonlab.bench.harness.measurement_record import Record, Series
 from gluonlab.bench.harness.table_format import WIDTH
 from gluonlab.config.option_types import whole
@@ -43,8 +49,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class MeasuredOn:
-    """The kind and numbers of the devices, and ``words`` that name them to people and in records.
+class MeasuredDevices:
+    """The devices that are measured: kind, numbers, and a description for people and records.
 
     ``asked``: whether --devices names them.
     """
@@ -56,36 +62,40 @@ class MeasuredOn:
 
     @property
     def on_gpus(self) -> bool:
-        """Whether they are GPUs."""
+        """Return whether they are GPUs."""
         return self.kind == "gpu"
 
-    def first(self, count: int) -> str:
-        """The first ``count`` of them, as `gluonlab.devices.devices` takes them."""
+    def device_spec(self, count: int) -> str:
+        """Return the first ``count`` devices, as text for `gluonlab.devices.devices`."""
         if not self.asked:
             return f"cpu*{count}"
         return f"{self.kind}:{','.join(map(str, self.numbers[:count]))}"
 
-    def options(self, count: int) -> Dict[str, str]:
-        """The options of a worker's job that name the devices; empty for CPU devices by default."""
-        return {"devices": self.first(count)} if self.asked else {}
+    def job_options(self, count: int) -> Dict[str, str]:
+        """Return the options of a worker's job that name the devices; empty for default CPU
+        devices.
+        """
+        return {"devices": self.device_spec(count)} if self.asked else {}
 
-    def title(self) -> Dict[str, str]:
-        """The devices in a record's options: two records are compared if they have the same."""
+    def record_options(self) -> Dict[str, str]:
+        """Return the devices as an option of a record. Only records with equal options are
+        compared.
+        """
         return {"devices": self.words} if self.asked else {}
 
-    def counts(self, wanted: Sequence[int]) -> List[int]:
-        """Those of ``wanted`` that there are devices for, and the number of all."""
-        there = len(self.numbers)
-        return sorted({*(count for count in wanted if count <= there), there})
+    def available_counts(self, counts: Sequence[int]) -> List[int]:
+        """Return the ``wanted`` numbers of devices that are available, and the number of all."""
+        available = len(self.numbers)
+        return sorted({*(count for count in counts if count <= available), available})
 
 
-def cpu_devices(count: int) -> MeasuredOn:
-    """The first ``count`` CPU devices, which each row sets up itself."""
-    return MeasuredOn("cpu", tuple(range(count)), f"{count} CPU devices")
+def cpu_devices(count: int) -> MeasuredDevices:
+    """Return ``count`` CPU devices, which each row sets up itself."""
+    return MeasuredDevices("cpu", tuple(range(count)), f"{count} CPU devices")
 
 
-def measured_on(spec: str) -> MeasuredOn:
-    """The devices that --devices names; MXNet is loaded to find them. Raises DeviceError."""
+def find_measured_devices(spec: str) -> MeasuredDevices:
+    """Return the devices that --devices names. Loads MXNet. Raises DeviceError."""
     from gluonlab.devices import devices
 
     try:
@@ -93,21 +103,21 @@ def measured_on(spec: str) -> MeasuredOn:
     except DeviceError as error:
         raise DeviceError(f"--devices {error}") from None
     numbers = tuple(ctx.device_id for ctx in ctxs)
-    return MeasuredOn(ctxs[0].device_type, numbers, in_words(ctxs), asked=True)
+    return MeasuredDevices(ctxs[0].device_type, numbers, describe_devices(ctxs), asked=True)
 
 
-def in_words(ctxs: "Sequence[mx.Context]") -> str:
-    """``gpu(0) gpu(1): 2 x Tesla T4; no two GPUs ...``: which they are, and how they copy."""
+def describe_devices(ctxs: "Sequence[mx.Context]") -> str:
+    """Return the devices, their kinds and how they copy: ``gpu(0) gpu(1): 2 x Tesla T4; ...``."""
     from gluonlab.devices import describe
     from gluonlab.gpu.cuda import peers_in_words
 
     kinds = ", ".join(f"{count} x {name}" for name, count in Counter(gpu_names(ctxs)).items())
-    what = describe(ctxs) + (f": {kinds}" if kinds else "")
-    return "; ".join(filter(None, [what, peers_in_words(ctxs)]))
+    description = describe(ctxs) + (f": {kinds}" if kinds else "")
+    return "; ".join(filter(None, [description, peers_in_words(ctxs)]))
 
 
 def gpu_names(ctxs: "Sequence[Any]") -> List[str]:
-    """NVML's name of each GPU; empty for CPU devices, and where NVML reports none."""
+    """Return NVML's name of each GPU; empty for CPU devices, or if NVML reports none."""
     from gluonlab.collectives.named_topologies import nvml_numbers
     from gluonlab.gpu import nvml
 
@@ -119,39 +129,41 @@ def gpu_names(ctxs: "Sequence[Any]") -> List[str]:
 
 # --- a measurement from beginning to end
 
-Title = Tuple[str, Mapping[str, Any]]  # a measurement's name and its options
+RecordTitle = Tuple[str, Mapping[str, Any]]  # a measurement's name and its options
 
 
-class Session:
-    """Begin it, measure, then `record` the numbers."""
+class MeasurementSession:
+    """The time span of a measurement: create it, measure, then `record` the numbers."""
 
     def __init__(self) -> None:
         self.turns = secrets.token_hex(8)
         self._began, self._clock = time.time(), time.monotonic()
-        self._load, self._others = os.getloadavg()[0], Others()
+        self._load, self._others = os.getloadavg()[0], OtherProcessLoad()
 
     def record(
         self,
-        title: Title,
+        title: RecordTitle,
         rounds: int,
         series: Sequence[Series],
-        checkout: Path = HERE,
+        checkout: Path = CHECKOUT,
         **more: Any,
     ) -> Record:
-        """The numbers of the gluonlab in ``checkout`` with what they depend on, and ``more``."""
-        found = {
-            **about(checkout),
+        """Return a record of the series, with the environment of ``checkout``, and
+        ``more`` facts.
+        """
+        facts = {
+            **describe_environment(checkout),
             "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._began)),
             "seconds": round(time.monotonic() - self._clock, 1),
             "load": round(self._load, 2),
-            "others": round(self._others.cores(), 2),
+            "others": round(self._others.busy_cores(), 2),
             **more,
         }
-        return Record(*title, rounds, self.turns, found, tuple(series))
+        return Record(*title, rounds, self.turns, facts, tuple(series))
 
     def warn_if_busy(self) -> None:
-        """Warn when the machine had other work meanwhile, which makes every rate lower."""
-        others = self._others.cores()
+        """Warn if other processes used the machine, which lowers every rate."""
+        others = self._others.busy_cores()
         if others > BUSY_CORES:
             message = (
                 f"other processes kept {others:.1f} of {resources.available_cores()} cores busy: "
@@ -163,19 +175,20 @@ class Session:
 # --- schedules that are drawn instead
 
 
-class Drawing(NamedTuple):
-    """What makes each form of a drawing; ``page`` takes the language."""
+class ScheduleDrawing(NamedTuple):
+    """Functions that return each form of a drawing; ``page`` receives the language."""
 
     text: Callable[[], str]
     picture: Callable[[], str]
     page: Callable[[str], str]
 
 
-def drawn(drawing: Drawing, out: Optional[str], language: Optional[str]) -> str:
-    """What to print: the text, or where the file is that --out names.
+def output_drawing(drawing: ScheduleDrawing, out: Optional[str], language: Optional[str]) -> str:
+    """Return the text of a drawing, or write the file of --out and return a message.
 
-    That is one picture if its name ends in .svg, else a page to step through. Raises ConfigError
-    for a ``language`` without a page, OutputError for a file that exists or cannot be written.
+    The file is one picture if its name ends in .svg, otherwise a page to step through. Raises
+    ConfigError for a ``language`` without a page, OutputError for a file that exists or cannot be
+    written.
     """
     path = None if out is None else Path(out)
     is_page = path is not None and path.suffix.lower() != ".svg"
@@ -193,8 +206,10 @@ def drawn(drawing: Drawing, out: Optional[str], language: Optional[str]) -> str:
     return f"written to {path}: open it in a browser"
 
 
-def number_of_devices(spec: str) -> int:
-    """How many devices --devices names; a plain number, or cpu*N, needs none to exist."""
+def count_devices(spec: str) -> int:
+    """Return the number of devices of --devices. For a plain number or cpu*N they need not
+    exist.
+    """
     from gluonlab.devices import MOST_CPU_DEVICES, devices
 
     number = re.fullmatch(r"\s*(?:cpu\s*\*)?\s*([+-]?[0-9]+)\s*", spec.lower())
@@ -211,65 +226,65 @@ Option = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 def option(name: str, metavar: str, help: str, default: Optional[str] = None) -> Option:
-    """An option with a value, which is text until a measurement checks it."""
+    """Return an option with a text value, which the measurement checks."""
     shown = default is not None
     return click.option(name, metavar=metavar, default=default, show_default=shown, help=help)
 
 
-JSON = click.option(
+JSON_OPTION = click.option(
     "--json", "as_json", is_flag=True, help="print JSON, and nothing else, on standard output"
 )
-OUT = option("--out", "FILE", "write the record, as --json prints it, into a file")
-ON = option("--devices", "SPEC", "measure on gpu:* gpu:0,2 cpu:0,1, ...  [default: CPU devices]")
+OUT_OPTION = option("--out", "FILE", "write the record, as --json prints it, into a file")
+DEVICES_OPTION = option(
+    "--devices", "SPEC", "measure on gpu:* gpu:0,2 cpu:0,1, ...  [default: CPU devices]"
+)
 
 
-class Asked(NamedTuple):
-    """The options that all measurements have."""
+class MeasurementOptions(NamedTuple):
+    """The options of all measurements."""
 
     rounds: int
     as_json: bool
     out: Optional[str]
 
-    def record(
-        self, title: Title, measured: Callable[[int], _T], series: Callable[[_T], List[Series]]
+    def measure_and_record(
+        self, title: RecordTitle, measure: Callable[[int], _T], series: Callable[[_T], List[Series]]
     ) -> Tuple[_T, Record]:
-        """What ``measured(rounds)`` gives, and its record. Warns if the machine had other work."""
-        session = Session()
-        found = measured(self.rounds)
-        record = session.record(title, self.rounds, series(found))
+        """Return the result of ``measured(rounds)``, and its record. Warns if the machine
+        was busy.
+        """
+        session = MeasurementSession()
+        result = measure(self.rounds)
+        record = session.record(title, self.rounds, series(result))
         session.warn_if_busy()
-        return found, record
+        return result, record
 
-    def say(self, record: Record, text: str, on: Optional[MeasuredOn] = None) -> None:
-        """Print the record or ``text``, after the machine, and write it where --out says."""
+    def print_record(self, record: Record, text: str, on: Optional[MeasuredDevices] = None) -> None:
+        """Print the record as JSON, or ``text`` after the machine, and write the file of --out."""
         devices = "" if on is None else f"\n{textwrap.fill(f'devices: {on.words}', WIDTH)}"
-        told = record.as_json() if self.as_json else f"{describe_machine()}{devices}\n\n{text}\n"
-        click.echo(told, nl=False)
+        output = record.as_json() if self.as_json else f"{describe_machine()}{devices}\n\n{text}\n"
+        click.echo(output, nl=False)
         if self.out is not None:
             record.write(Path(self.out))
 
 
-def measurement(rounds: int) -> Option:
-    """``@measurement(5)`` adds the options of `Asked` to a command's function.
+def measurement_options(rounds: int) -> Option:
+    """Return a decorator that adds the options of `MeasurementOptions` to a command's function.
 
-    It gets an Asked, and its own options by name. ``rounds``: how many by default.
+    The function receives a MeasurementOptions, and its own options by name. ``rounds``: the
+    default.
     """
-    how_often = option("--rounds", "N", "measurements of each row", str(rounds))
+    rounds_option = option("--rounds", "N", "measurements of each row", str(rounds))
 
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+    def add_options(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
-        def run(
-            rounds: str,
-            as_json: bool,
-            out: Optional[str],
-            **own: Any,
-        ) -> None:
+        def run(rounds: str, as_json: bool, out: Optional[str], **own_options: Any) -> None:
             count = whole(1)("--rounds", rounds)
             if out is not None:
                 check_file("--out", Path(out))  # before it measures for minutes
-            function(Asked(count, as_json, out), **own)
+            function(MeasurementOptions(count, as_json, out), **own_options)
 
-        decorated: Callable[..., None] = how_often(JSON(OUT(run)))
+        decorated: Callable[..., None] = rounds_option(JSON_OPTION(OUT_OPTION(run)))
         return decorated
 
-    return decorate
+    return add_options

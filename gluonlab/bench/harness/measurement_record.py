@@ -1,4 +1,4 @@
-"""What a measurement leaves behind: a JSON file with its numbers by round and what they depend on.
+"""Record of a measurement: a JSON file with its numbers by round and their circumstances.
 
     {"format": 1, "bench": "peers", "options": {"network": "lenet"}, "rounds": 9, "turns": "5f0c",
      "about": {"gluonlab": ..., "commit": ..., "cpu": ..., "processor": {"vendor": ...,
@@ -7,9 +7,8 @@
                "seconds": ..., "load": ..., "others": ...},
      "series": [{"name": "gluonlab-2x1", "label": ..., "unit": "images/s", "values": [...]}, ...]}
 
-Older records have neither ``processor`` nor ``instruction_set``.
-Records with the same ``turns`` were measured in turns: round i of one belongs to round i of the
-other.
+Older records have neither ``processor`` nor ``instruction_set``. Records with the same ``turns``
+were measured interleaved: round i of one belongs to round i of the other.
 """
 
 from __future__ import annotations
@@ -25,14 +24,16 @@ from gluonlab.files.atomic_files import read_bounded, write_text
 from gluonlab.plain_text import json_text, printable
 
 FORMAT = 1
-LARGEST_BYTES = 16 * 2**20  # of a file that is read; a record has some kilobytes
-RATES = ("images/s", "GFLOP/s")  # more of it is better; of every other unit, less
-HEAD = {"bench": str, "options": dict, "rounds": int, "turns": str, "about": dict}
+MAX_RECORD_BYTES = 16 * 2**20  # of a file that is read; a record has some kilobytes
+RATE_UNITS = ("images/s", "GFLOP/s")  # more of it is better; of every other unit, less
+HEAD_FIELDS = {"bench": str, "options": dict, "rounds": int, "turns": str, "about": dict}
 
 
 @dataclass(frozen=True)
 class Series:
-    """One row of a table: a number for each round in ``unit``, or the ``reason`` for none."""
+    """A row of a table: a number for each round in ``unit``, or the ``reason`` why there
+    is none.
+    """
 
     name: str
     label: str
@@ -41,13 +42,13 @@ class Series:
     reason: Optional[str] = None
 
     def speeds(self) -> List[float]:
-        """The values, or where less is better one over them: twice as much is twice as fast."""
-        return [value if self.unit in RATES else 1 / value for value in self.values]
+        """Return the values, inverted if less is better, so that twice as much is twice as fast."""
+        return [value if self.unit in RATE_UNITS else 1 / value for value in self.values]
 
 
 @dataclass(frozen=True)
 class Record:
-    """One measurement. ``about``: machine, versions, load; plain values, as JSON has them."""
+    """A measurement. ``about``: machine, versions and load as plain values."""
 
     bench: str
     options: Mapping[str, Any]
@@ -58,49 +59,52 @@ class Record:
 
     @property
     def title(self) -> str:
-        """``peers --network lenet``."""
+        """Return the command and its options: ``peers --network lenet``."""
         options = (f"--{name} {value}" for name, value in self.options.items())
         return printable(" ".join([self.bench, *options]))
 
     def find(self, name: str) -> Optional[Series]:
-        """The series of this name, if it was measured."""
-        return next((one for one in self.series if one.name == name and one.values), None)
+        """Return the series of this name, if it was measured."""
+        return next((item for item in self.series if item.name == name and item.values), None)
 
     def as_json(self) -> str:
-        """The record as text, a line for each series."""
-        head = {"format": FORMAT, **{name: getattr(self, name) for name in HEAD}}
-        series = ({k: v for k, v in asdict(one).items() if v is not None} for one in self.series)
+        """Return the record as text, with a line for each series."""
+        head = {"format": FORMAT, **{name: getattr(self, name) for name in HEAD_FIELDS}}
+        series = ({k: v for k, v in asdict(item).items() if v is not None} for item in self.series)
         lines = ",\n  ".join(map(json_text, series))
         return f'{json_text(head)[:-1]}, "series": [\n  {lines}\n]}}\n'
 
     def write(self, path: Path) -> None:
-        """Write it as a whole. Raises OutputError."""
+        """Write the record atomically. Raises OutputError."""
         write_text(path, self.as_json())
 
 
 def read_record(path: Path) -> Record:
     """Read a record. Raises DataError for a file that is missing, too large or not a record."""
     try:
-        return _record(json.loads(read_bounded(path, LARGEST_BYTES)))
+        return _parse_record(json.loads(read_bounded(path, MAX_RECORD_BYTES)))
     except OSError as error:
-        fault = f"cannot be read ({error.strerror})"
+        problem = f"cannot be read ({error.strerror})"
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        fault = f"is not a record of a measurement ({' '.join(str(error).split())[:80]})"
-    raise DataError(f"{path} {fault}: give a file that bench --out wrote")
+        problem = f"is not a record of a measurement ({' '.join(str(error).split())[:80]})"
+    raise DataError(f"{path} {problem}: give a file that bench --out wrote")
 
 
-def _record(content: Dict[str, Any]) -> Record:
+def _parse_record(content: Dict[str, Any]) -> Record:
     if content["format"] != FORMAT:
         raise ValueError(f"format {content['format']} instead of {FORMAT}")
-    for name, kind in [*HEAD.items(), ("series", list)]:
+    for name, kind in [*HEAD_FIELDS.items(), ("series", list)]:
         if not isinstance(content[name], kind):
             raise ValueError(f"{name} is no {kind.__name__}")
-    head = {name: content[name] for name in HEAD}
-    return Record(**head, series=tuple(map(_series, content["series"])))
+    head = {name: content[name] for name in HEAD_FIELDS}
+    return Record(**head, series=tuple(map(_parse_series, content["series"])))
 
 
-def _series(one: Mapping[str, Any]) -> Series:
-    values = tuple(float(value) for value in one["values"])
+def _parse_series(content: Mapping[str, Any]) -> Series:
+    values = tuple(float(value) for value in content["values"])
     if not all(0 < value < math.inf for value in values):
-        raise ValueError(f"{one['name']} has values that are not above 0")
-    return Series(str(one["name"]), str(one["label"]), str(one["unit"]), values, one.get("reason"))
+        raise ValueError(f"{content['name']} has values that are not above 0")
+    return Series(
+        str(content["name"]), str(content["label"]), str(content["unit"]), values,
+        content.get("reason"),
+    )  # fmt: skip

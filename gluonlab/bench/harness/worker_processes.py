@@ -1,7 +1,7 @@
-"""Child processes that measure: their environment, the parent's end of a worker, and more ranks.
+"""Worker processes: their environment, the parent's end of their pipes, and further ranks.
 
-Only here, and in the benchmarks that need another setting, are variables named that tune an engine,
-and only for children.
+Variables that tune an engine are named only here and in the benchmarks that need another setting,
+and set only for children.
 """
 
 from __future__ import annotations
@@ -20,45 +20,52 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, NoReturn, Optional
 
-from gluonlab.bench.harness.machine_info import HERE
+from gluonlab.bench.harness.machine_info import CHECKOUT
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.host.child_processes import die_with_parent
 
 # What changes threads or engine is taken out of every worker's environment; a row that needs some
 # gets them back.
-TUNING = ("MXNET_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "DMLC_", "GLOO_")
+TUNING_PREFIXES = (
+    "MXNET_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "DMLC_", "GLOO_",
+)  # fmt: skip
 
 
 def child_environment(
     variables: Mapping[str, str], folder: Path, checkout: Optional[Path] = None
 ) -> Dict[str, str]:
-    """This process's environment without TUNING, and with ``variables``.
+    """Return this process's environment without variables of TUNING_PREFIXES, and with
+    ``variables``.
 
-    Temporary files go into ``folder``. The child measures this gluonlab, or that of ``checkout``,
-    and not another one that is installed.
+    Temporary files go into ``folder``. The child imports this gluonlab, or that of ``checkout``,
+    before an installed one.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(TUNING)}
-    path = filter(None, [str(checkout or HERE), environment.get("PYTHONPATH")])
-    own = {"PYTHONPATH": os.pathsep.join(path), "TMPDIR": str(folder)}
-    return {**environment, **own, **variables}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(TUNING_PREFIXES)
+    }
+    path = filter(None, [str(checkout or CHECKOUT), environment.get("PYTHONPATH")])
+    paths = {"PYTHONPATH": os.pathsep.join(path), "TMPDIR": str(folder)}
+    return {**environment, **paths, **variables}
 
 
 # --- the parent's end of a worker
 
-GOODBYE_S = 3.0  # how long children may take to end by themselves after the end of their input
+EXIT_GRACE_S = 3.0  # how long children may take to end by themselves after the end of their input
 
 
 class WorkerError(RunError):
-    """A worker died, reported an error or did not answer in time; the message says which."""
+    """A worker died, reported an error, or did not answer in time; the message contains
+    the reason.
+    """
 
 
 class Worker:
-    """A child that speaks the protocol of `gluonlab.bench.worker_main`.
+    """A child process that speaks the protocol of `gluonlab.bench.worker_main`.
 
-    Its standard error goes to the file ``log``. It leads a process group of its own: Ctrl-C reaches
-    the parent only, which then ends the child and all that the child has started, by the group's
-    id. One that ``pauses`` is stopped while it has nothing to do, with all that it has started,
-    for what computes without having been asked to; it dies with the parent.
+    Its standard error is written to the file ``log``. It leads its own process group. Ctrl-C
+    reaches only the parent, which then kills the whole group. A worker that ``pauses`` is stopped
+    (SIGSTOP) with all its children while it has nothing to do, since some jobs compute without a
+    request; it dies with the parent.
     """
 
     def __init__(
@@ -79,13 +86,12 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """The child's process id, which is its group's id, too."""
+        """Return the child's process id, which is also its group's id."""
         return self._process.pid
 
     def ask(self, message: Dict[str, Any], timeout_s: float) -> Dict[str, Any]:
-        """Send ``message`` and return the answer.
-
-        Raises WorkerError, and the worker is ended then.
+        """Send ``message`` and return the answer. Raises WorkerError, after which the worker is
+        gone.
         """
         assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
@@ -93,69 +99,69 @@ class Worker:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
         except OSError:
-            self._fail(self._last_words())
-        return self.answer(timeout_s)
+            self._raise_failure(self._exit_reason())
+        return self.read_answer(timeout_s)
 
-    def answer(self, timeout_s: float) -> Dict[str, Any]:
-        """The worker's next line. Raises WorkerError, and the worker is ended then."""
+    def read_answer(self, timeout_s: float) -> Dict[str, Any]:
+        """Return the worker's next answer. Raises WorkerError, after which the worker is gone."""
         try:
-            answer: Dict[str, Any] = json.loads(self._line(timeout_s))
+            answer: Dict[str, Any] = json.loads(self._read_line(timeout_s))
         except ValueError:
-            self._fail("answered something that is not JSON")
+            self._raise_failure("answered something that is not JSON")
         if "error" in answer:
-            self._fail(_first_line(answer["error"]))
+            self._raise_failure(_first_line(answer["error"]))
         self._signal(signal.SIGSTOP)
         return answer
 
     def _signal(self, number: int) -> None:
-        """Stop it, or let it go on, if it pauses."""
+        """Stop or continue the worker if it pauses."""
         if self._pauses:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
-    def _line(self, timeout_s: float) -> bytes:
+    def _read_line(self, timeout_s: float) -> bytes:
         assert self._process.stdout is not None
         pipe, deadline = self._process.stdout.fileno(), time.monotonic() + timeout_s
         while b"\n" not in self._unread:
             readable, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
             if not readable:
-                self._fail(f"no answer within {timeout_s:g} s")
-            said = os.read(pipe, 65536)
-            if not said:
-                self._fail(self._last_words())
-            self._unread += said
+                self._raise_failure(f"no answer within {timeout_s:g} s")
+            received = os.read(pipe, 65536)
+            if not received:
+                self._raise_failure(self._exit_reason())
+            self._unread += received
         line, _, self._unread = self._unread.partition(b"\n")
         return line
 
-    def _fail(self, reason: str) -> NoReturn:
+    def _raise_failure(self, reason: str) -> NoReturn:
         self.end(grace_s=0)
         raise WorkerError(reason)
 
-    def _last_words(self) -> str:
-        """How the worker's process ended, and the last line on its standard error."""
+    def _exit_reason(self) -> str:
+        """Return how the worker's process ended, and the last line of its standard error."""
         self.end(grace_s=1)
         status = self._process.returncode
-        how = f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
+        status_text = f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
         lines = self.log.read_text(errors="replace").split("\n")
-        last = next((line for line in reversed(lines) if line.strip()), "")
-        return _first_line(f"{how}: {last}" if last else how)
+        last_line = next((line for line in reversed(lines) if line.strip()), "")
+        return _first_line(f"{status_text}: {last_line}" if last_line else status_text)
 
-    def dismiss(self) -> None:
-        """Close the worker's input: it ends when it notices."""
+    def close_input(self) -> None:
+        """Close the worker's input, at which it exits."""
         assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
         with suppress(OSError):  # it is dead, and had not read everything
             self._process.stdin.close()
 
     def end(self, grace_s: float) -> None:
-        """See that the worker and its own children are gone, after at most ``grace_s``."""
+        """Wait at most ``grace_s`` for the worker to exit, then kill it and its children."""
         if self._ended:
             return
-        self.dismiss()
+        self.close_input()
         # Not wait(): as long as nobody has waited for the child, its id cannot come to mean
         # somebody else.
-        deadline, left = time.monotonic() + grace_s, os.WEXITED | os.WNOHANG | os.WNOWAIT
-        while time.monotonic() < deadline and os.waitid(os.P_PID, self.pid, left) is None:
+        deadline, wait_flags = time.monotonic() + grace_s, os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while time.monotonic() < deadline and os.waitid(os.P_PID, self.pid, wait_flags) is None:
             time.sleep(0.01)
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
@@ -166,58 +172,57 @@ class Worker:
 
 
 def end_all(workers: Iterable[Worker]) -> None:
-    """End these workers, all at the same time."""
+    """Stop these workers, all at the same time."""
     workers = list(workers)
-    deadline = time.monotonic() + GOODBYE_S
+    deadline = time.monotonic() + EXIT_GRACE_S
     for worker in workers:
-        worker.dismiss()
+        worker.close_input()
     for worker in workers:
         worker.end(max(0.0, deadline - time.monotonic()))
 
 
 def _first_line(text: str) -> str:
-    """The first line that is not empty."""
+    """Return the first line that is not empty."""
     return next((line.strip() for line in text.split("\n") if line.strip()), "no reason given")
 
 
 # --- more ranks of a worker's job
 
 
-class Rank:
-    """Another process of the job; ``words``: what stands behind ``python`` on its command line."""
+class RankProcess:
+    """A further process of the job; ``words``: the arguments of ``python``."""
 
     def __init__(self, words: List[str], variables: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, *words],
-            env={**os.environ, **variables},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            preexec_fn=die_with_parent,
-        )
-        atexit.register(self._end)
+            [sys.executable, *words], env={**os.environ, **variables}, stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, preexec_fn=die_with_parent,
+        )  # fmt: skip
+        atexit.register(self._kill)
 
-    def order(self, **words: int) -> None:
-        """Have it do what these words ask of its job, while this process does the same."""
+    def send(self, **words: int) -> None:
+        """Send a request to the job, which this process runs at the same time."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(words).encode() + b"\n")
         self._process.stdin.flush()
 
-    def _end(self) -> None:
-        """By its id: a rank whose peers have gone would wait for them."""
+    def _kill(self) -> None:
+        """Kill the process, since a rank whose peers are gone would wait for them."""
         self._process.kill()
         self._process.wait()
 
 
-def start_rank(job: str, options: Mapping[str, Any], variables: Mapping[str, str]) -> Rank:
-    """A rank that runs a job of `gluonlab.bench.worker_main`."""
-    return Rank(["-m", "gluonlab.bench.worker_main", job, json.dumps(dict(options))], variables)
+def start_rank(job: str, options: Mapping[str, Any], variables: Mapping[str, str]) -> RankProcess:
+    """Start a rank that runs a job of `gluonlab.bench.worker_main`."""
+    return RankProcess(
+        ["-m", "gluonlab.bench.worker_main", job, json.dumps(dict(options))], variables
+    )
 
 
-def start_group(backend: str, size: int, job: str, options: Mapping[str, Any]) -> List[Rank]:
+def start_group(backend: str, size: int, job: str, options: Mapping[str, Any]) -> List[RankProcess]:
     """Start the other processes of a group of ``size``, and return the workers among them.
 
-    ``options``: of their ``job``. This process becomes rank 0: its environment says so from now on,
-    which has to be before it makes a store.
+    ``options``: of their ``job``. The environment of this process, which becomes rank 0, is
+    changed. Therefore call it before a store is created.
     """
     from gluonlab.launch.group_processes import RANK, Site, parts
 
@@ -228,7 +233,7 @@ def start_group(backend: str, size: int, job: str, options: Mapping[str, Any]) -
     others = []
     for part in parts(backend, [], [0] * size, [0], [loopback], port):
         if not part.is_worker:
-            Rank(part.words, part.environment)  # it serves until this process ends
+            RankProcess(part.words, part.environment)  # it serves until this process ends
         elif part.environment[RANK] == "0":
             os.environ.update(part.environment)
         else:
@@ -241,12 +246,12 @@ def start_group(backend: str, size: int, job: str, options: Mapping[str, Any]) -
 HOROVOD = "horovod"
 BACKENDS = ("dist_sync", HOROVOD)
 # seconds: a group that pauses (`Worker`) would have lost its peers after 30
-PATIENCE = {HOROVOD: {"HOROVOD_GLOO_TIMEOUT_SECONDS": "600"}}
+BACKEND_VARIABLES = {HOROVOD: {"HOROVOD_GLOO_TIMEOUT_SECONDS": "600"}}
 NO_HOROVOD = "Horovod is not installed: make .venv-horovod/.ready compiles it"
 
 
 def parse_backends(text: str) -> List[str]:
-    """Names, separated by commas. Raises ConfigError."""
+    """Return comma-separated names of backends. Raises ConfigError."""
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in BACKENDS:
@@ -254,7 +259,7 @@ def parse_backends(text: str) -> List[str]:
     return list(dict.fromkeys(names))
 
 
-def missing_backend(backend: str) -> Optional[str]:
-    """Why it cannot be measured here; None if it can."""
+def missing_backend_reason(backend: str) -> Optional[str]:
+    """Return why a backend cannot be measured here, or None."""
     absent = backend == HOROVOD and importlib.util.find_spec("horovod") is None
     return NO_HOROVOD if absent else None

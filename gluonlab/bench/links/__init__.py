@@ -1,1 +1,1 @@
-"""Latency and bandwidth between every two devices, and the topology that they make."""
+"""Latency and bandwidth between every two devices, and the topology that follows from them."""

@@ -1,4 +1,4 @@
-"""python -m gluonlab.bench links: its options, and what it prints and saves."""
+"""Command ``python -m gluonlab.bench links``: its options, output and files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from click.core import ParameterSource
 
 from gluonlab.bench.allreduce.message_sizes import parse_sizes
 from gluonlab.bench.harness.machine_info import describe_machine
-from gluonlab.bench.harness.measurement_command import INTERRUPTED, JSON, Session, option
+from gluonlab.bench.harness.measurement_command import (
+    INTERRUPTED,
+    JSON_OPTION,
+    MeasurementSession,
+    option,
+)
 from gluonlab.bench.harness.table_format import WIDTH
 from gluonlab.cli.command import command
 from gluonlab.config.option_types import whole
@@ -19,7 +24,7 @@ from gluonlab.errors import ConfigError, DeviceError
 from gluonlab.files.atomic_files import check_new, new_file
 from gluonlab.plain_text import json_text
 
-DEVICES, SIZES, ROUNDS = "cpu*2", "4KiB,64KiB,1MiB,16MiB", 7
+DEFAULT_DEVICES, DEFAULT_SIZES, DEFAULT_ROUNDS = "cpu*2", "4KiB,64KiB,1MiB,16MiB", 7
 
 
 @command(
@@ -27,17 +32,17 @@ DEVICES, SIZES, ROUNDS = "cpu*2", "4KiB,64KiB,1MiB,16MiB", 7
     INTERRUPTED,
     most_used="--devices --sizes --rounds --save --nvml --json",
 )
-@option("--devices", "SPEC", "gpu:* gpu:0,2 cpu*4, or a number", DEVICES)
-@option("--sizes", "SIZES", "of the copies, two or more", SIZES)
-@option("--rounds", "N", "measurements of each copy", str(ROUNDS))
+@option("--devices", "SPEC", "gpu:* gpu:0,2 cpu*4, or a number", DEFAULT_DEVICES)
+@option("--sizes", "SIZES", "of the copies, two or more", DEFAULT_SIZES)
+@option("--rounds", "N", "measurements of each copy", str(DEFAULT_ROUNDS))
 @option("--save", "FILE", "write a new file, m.json, which is a topology wherever one is named")
 @click.option(
     "--nvml",
     is_flag=True,
     help="measure nothing: --save the links that the driver reports, at nominal speeds",
 )
-@JSON
-def links(
+@JSON_OPTION
+def links_command(
     as_json: bool, devices: str, sizes: str, rounds: str, save: Optional[str], nvml: bool
 ) -> None:
     """Measure latency and bandwidth between every two devices.
@@ -52,20 +57,21 @@ def links(
     python -m gluonlab.run --gpus 8 --kvstore ring --topology m.json
     python -m gluonlab.study speedup --predict m.json
     """
-    given, count = parse_sizes(sizes), whole(1)("--rounds", rounds)
-    if len(given) < 2:
+    copy_sizes, count = parse_sizes(sizes), whole(1)("--rounds", rounds)
+    if len(copy_sizes) < 2:
         raise ConfigError(
-            f"--sizes {sizes}: latency and bandwidth need two sizes: give more, such as {SIZES}"
+            f"--sizes {sizes}: latency and bandwidth need two sizes: "
+            f"give more, such as {DEFAULT_SIZES}"
         )
     if save is not None:
-        _check_file(save)
+        _check_save_file(save)
     if nvml:
-        click.echo(_reported(save, as_json))
+        click.echo(_save_reported(save, as_json))
         return
-    click.echo(_measured(given, count, devices, save, as_json))
+    click.echo(_measure_and_save(copy_sizes, count, devices, save, as_json))
 
 
-def _check_file(save: str) -> None:
+def _check_save_file(save: str) -> None:
     from gluonlab.collectives.topology_file import SUFFIX, is_file_name
 
     if not is_file_name(save):
@@ -73,7 +79,7 @@ def _check_file(save: str) -> None:
     check_new("--save", Path(save))
 
 
-def _reported(save: Optional[str], as_json: bool) -> str:
+def _save_reported(save: Optional[str], as_json: bool) -> str:
     context = click.get_current_context()
     for name in ("devices", "sizes", "rounds"):
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
@@ -83,39 +89,42 @@ def _reported(save: Optional[str], as_json: bool) -> str:
     if save is None:
         raise ConfigError("--nvml writes what the driver reports: give a file, --save m.json")
 
-    from gluonlab.bench.links.save_topology import save_reported
+    from gluonlab.bench.links.save_topology import save_reported_topology
 
-    return save_reported(save, as_json)
+    return save_reported_topology(save, as_json)
 
 
-def _measured(
+def _measure_and_save(
     sizes: Sequence[int], rounds: int, spec: str, save: Optional[str], as_json: bool
 ) -> str:
     # MXNet is loaded here, not for the other commands
-    from gluonlab.bench.harness.measurement_command import in_words
-    from gluonlab.bench.links import measure_links, save_topology
-    from gluonlab.bench.links.measure_links import measure
+    from gluonlab.bench.harness.measurement_command import describe_devices
+    from gluonlab.bench.links import save_topology
+    from gluonlab.bench.links.measure_links import format_measurement, measure_links
     from gluonlab.collectives.topology_file import write_topology
     from gluonlab.devices import devices as devices_of
 
     ctxs = devices_of(spec)
     if len(ctxs) < 2:
         raise DeviceError(f"--devices {spec}: links are between two devices: give two or more")
-    ctxs = ctxs if save is None else save_topology.in_order(ctxs)
-    session = Session()
-    found = measure(ctxs, sizes, rounds)
+    ctxs = ctxs if save is None else save_topology.order_devices(ctxs)
+    session = MeasurementSession()
+    measurement = measure_links(ctxs, sizes, rounds)
     session.warn_if_busy()
     if save is not None:
         with new_file("--save", Path(save)) as temporary:
-            write_topology(save_topology.topology_of(found, ctxs, Path(save).stem), temporary)
+            write_topology(
+                save_topology.topology_from_measurement(measurement, ctxs, Path(save).stem),
+                temporary,
+            )
     if as_json:
-        head: Dict[str, Any] = {"machine": describe_machine(), "on": in_words(ctxs)}
-        return json_text({**head, "devices": [str(ctx) for ctx in ctxs], **found.as_json()})
-    lines = [describe_machine(), textwrap.fill(f"devices: {in_words(ctxs)}", WIDTH), ""]
+        head: Dict[str, Any] = {"machine": describe_machine(), "on": describe_devices(ctxs)}
+        return json_text({**head, "devices": [str(ctx) for ctx in ctxs], **measurement.as_json()})
+    lines = [describe_machine(), textwrap.fill(f"devices: {describe_devices(ctxs)}", WIDTH), ""]
     written = [] if save is None else ["", f"written to {save}: python -m gluonlab.bench allreduce "
                                            f"--simulate {save}"]  # fmt: skip
-    return "\n".join([*lines, measure_links.text(found), *written])
+    return "\n".join([*lines, format_measurement(measurement), *written])
 
 
 if __name__ == "__main__":
-    links()
+    links_command()

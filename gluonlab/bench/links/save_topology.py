@@ -1,4 +1,4 @@
-"""The topology of what was measured or of what the driver reports, with a note of how."""
+"""Topologies from measured links or from the driver's report, with a note on their origin."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, List, Optional, Sequence
 
 import gluonlab
 from gluonlab.bench.harness.machine_info import cpu_model
-from gluonlab.bench.harness.measurement_command import gpu_names, in_words
+from gluonlab.bench.harness.measurement_command import describe_devices, gpu_names
 from gluonlab.bench.harness.table_format import WIDTH
 from gluonlab.bench.links import infer_topology
 from gluonlab.bench.links.measure_links import LinkMeasurement
@@ -25,16 +25,16 @@ from gluonlab.performance_model.gpu_specifications import GPUS
 from gluonlab.plain_text import in_words as size_in_words
 from gluonlab.plain_text import json_text, printable
 
-LARGE = "A100-80GB"  # whose name has its memory at the end
-INFERRED = (
+LARGE_A100 = "A100-80GB"  # whose name has its memory at the end
+INFERENCE_NOTE = (
     "inferred: that speeds and latencies less than 10 % apart are the same, and that all devices "
     "add like the slowest; not looked for: links that only some pairs share, such as the way up "
     "from a PCIe switch"
 )
 
 
-def in_order(ctxs: Sequence[Any]) -> List[Any]:
-    """The devices in the order in which a topology numbers them, which is nvidia-smi's for GPUs.
+def order_devices(ctxs: Sequence[Any]) -> List[Any]:
+    """Return the devices in the order of a topology, which is nvidia-smi's for GPUs.
 
     Raises DeviceError for GPUs that are not the first ones of the machine.
     """
@@ -49,79 +49,92 @@ def in_order(ctxs: Sequence[Any]) -> List[Any]:
             "topology has GPUs 0, 1, ... without a gap: measure all of the machine, with --devices "
             "gpu:* and without CUDA_VISIBLE_DEVICES"
         )
-    return [ctx for _, ctx in sorted(zip(numbers, ctxs), key=lambda both: both[0])]
+    return [ctx for _, ctx in sorted(zip(numbers, ctxs), key=lambda numbered: numbered[0])]
 
 
-def topology_of(found: LinkMeasurement, ctxs: Sequence[Any], name: str) -> Topology:
-    """What was measured of ``ctxs``, as prices and placements take it."""
-    note = _note(found, ctxs)
-    if found.speeds is not None:
-        shared = found.speeds.topology(len(ctxs))
-        return replace(shared, name=name, note=f"{note}; {shared.note}")
-    parts = "; ".join(
-        [note, *infer_topology.in_words(infer_topology.shared_links(found.measured)), INFERRED]
+def topology_from_measurement(
+    measurement: LinkMeasurement, ctxs: Sequence[Any], name: str
+) -> Topology:
+    """Return the topology of measured links, for prices and placements."""
+    note = _measurement_note(measurement, ctxs)
+    if measurement.speeds is not None:
+        cpu_topology = measurement.speeds.topology(len(ctxs))
+        return replace(cpu_topology, name=name, note=f"{note}; {cpu_topology.note}")
+    note_text = "; ".join(
+        [
+            note,
+            *infer_topology.describe_shared_links(
+                infer_topology.find_shared_links(measurement.measured)
+            ),
+            INFERENCE_NOTE,
+        ]
     )
-    return infer_topology.topology_of(found.measured, name, parts, kind_of(gpu_names(ctxs)) or "")
+    return infer_topology.build_topology(
+        measurement.measured, name, note_text, common_gpu_kind(gpu_names(ctxs)) or ""
+    )
 
 
-def _note(found: LinkMeasurement, ctxs: Sequence[Any]) -> str:
-    sizes = " to ".join(size_in_words(size) for size in (min(found.sizes), max(found.sizes)))
+def _measurement_note(measurement: LinkMeasurement, ctxs: Sequence[Any]) -> str:
+    sizes = " to ".join(
+        size_in_words(size) for size in (min(measurement.sizes), max(measurement.sizes))
+    )
     return printable(
         f"measured on {time.strftime('%Y-%m-%d', time.gmtime())} by gluonlab "
-        f"{gluonlab.__version__}, bench links, {found.rounds} rounds of {sizes}, on {cpu_model()}, "
-        f"{resources.available_cores()} cores, {in_words(ctxs)}"
+        f"{gluonlab.__version__}, bench links, {measurement.rounds} rounds of {sizes}, "
+        f"on {cpu_model()}, "
+        f"{resources.available_cores()} cores, {describe_devices(ctxs)}"
     )
 
 
-def kind_of(names: Sequence[str]) -> Optional[str]:
-    """The one of GPUS that all of these are, by NVML's names; None for others, and for a mixture.
+def common_gpu_kind(names: Sequence[str]) -> Optional[str]:
+    """Return the one of GPUS that all these NVML names mean; None for others, and for a mixture.
 
-    >>> kind_of(["Tesla V100-SXM2-16GB"] * 2), kind_of(["NVIDIA A100-SXM4-80GB"])
+    >>> common_gpu_kind(["Tesla V100-SXM2-16GB"] * 2), common_gpu_kind(["NVIDIA A100-SXM4-80GB"])
     ('V100', 'A100-80GB')
     """
     kinds = set()
     for name in names:
         words = re.split(r"[^A-Za-z0-9]+", name)
         known = [kind for kind in GPUS if kind in words]
-        kinds.add(LARGE if known == ["A100"] and "80GB" in words else "".join(known[:1]))
+        kinds.add(LARGE_A100 if known == ["A100"] and "80GB" in words else "".join(known[:1]))
     return kinds.pop() or None if len(kinds) == 1 else None
 
 
 # --- nominal links, as the driver reports them
 
-OTHERWISE = (
+NVML_HINT = (
     "measure the devices, without --nvml, or write a file by hand, as docs/topologies.md shows one"
 )
 
 
-def save_reported(save: str, as_json: bool) -> str:
-    """Write all GPUs of this machine and their links to the new file ``save``; say what they are.
+def save_reported_topology(save: str, as_json: bool) -> str:
+    """Write the driver's links of all GPUs to the new file ``save``, and return a description.
 
-    Raises DeviceError where the driver reports fewer than two GPUs, or not all of them.
+    Raises DeviceError if the driver reports fewer than two GPUs, or not all of them.
     """
-    topology = reported(nvml.known(), Path(save).stem)
+    topology = topology_from_driver(nvml.known(), Path(save).stem)
     with new_file("--save", Path(save)) as temporary:
         write_topology(topology, temporary)
     if as_json:
         head = {"topology": topology.name, "world_size": topology.world_size}
         return json_text({**head, "gpu": topology.gpu, "note": topology.note})
-    what = f"{topology.name}: {topology.world_size} GPUs, {topology.gpu or 'of an unknown kind'}"
-    lines = [what, *textwrap.wrap(f"{topology.note}.", WIDTH)]
-    use = f"written to {save}: python -m gluonlab.bench allreduce --simulate {save}"
-    return "\n".join([*lines, "", use])
+    summary = f"{topology.name}: {topology.world_size} GPUs, {topology.gpu or 'of an unknown kind'}"
+    lines = [summary, *textwrap.wrap(f"{topology.note}.", WIDTH)]
+    usage = f"written to {save}: python -m gluonlab.bench allreduce --simulate {save}"
+    return "\n".join([*lines, "", usage])
 
 
-def reported(driver: nvml.Driver, name: str) -> Topology:
-    """Device i is nvidia-smi's GPU i."""
+def topology_from_driver(driver: nvml.Driver, name: str) -> Topology:
+    """Return the topology that NVML reports, in which device i is nvidia-smi's GPU i."""
     if driver.error:
-        raise DeviceError(f"--nvml: NVML reports no links ({driver.error}): {OTHERWISE}")
+        raise DeviceError(f"--nvml: NVML reports no links ({driver.error}): {NVML_HINT}")
     if driver.silent:
         number, reason = driver.silent[0]
         raise DeviceError(f"--nvml: GPU {number} does not answer ({reason}): see nvidia-smi")
     if len(driver.gpus) < 2:
         raise DeviceError(
-            f"--nvml: NVML reports {len(driver.gpus)} GPU, and links are between two: {OTHERWISE}"
+            f"--nvml: NVML reports {len(driver.gpus)} GPU, and links are between two: {NVML_HINT}"
         )
     topology = nvml_topology(driver, sorted(gpu.index for gpu in driver.gpus))
-    kind = kind_of([gpu.name for gpu in driver.gpus]) or ""
+    kind = common_gpu_kind([gpu.name for gpu in driver.gpus]) or ""
     return replace(topology, name=name, gpu=kind)

@@ -1,1 +1,3 @@
-"""Why several devices are not faster: where a step's time goes, and what was found to help."""
+"""Diagnosis of slow multi-device training: the breakdown of a step, and what would make it
+faster.
+"""

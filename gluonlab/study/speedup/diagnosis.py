@@ -1,7 +1,8 @@
-"""The verdict on a training: measured, judged, and each advice tried beside what there is.
+"""Diagnosis of a training: bottlenecks by measurement, and advice that has been tried.
 
-`judge` measures a step part by part, names the causes for which several devices are not faster,
-solves from which batch they are, and tries what might help. Nothing is advised before that.
+`diagnose` measures a step part by part, names the causes for which several devices are not faster,
+computes from which batch size they are, and tries settings that might help. Only settings that were
+measured to help are advised.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from typing import (
     Tuple,
 )
 
-from gluonlab.bench.harness.confidence_interval import Estimate, estimates
-from gluonlab.bench.harness.interleaved_rounds import Timed, time_in_turns
-from gluonlab.bench.harness.machine_info import Others
+from gluonlab.bench.harness.confidence_interval import Estimate, estimate_intervals
+from gluonlab.bench.harness.interleaved_rounds import TimedCall, time_interleaved
+from gluonlab.bench.harness.machine_info import OtherProcessLoad
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.gluon_datasets import resolve_dataset
@@ -42,36 +43,44 @@ from gluonlab.study.speedup.measure_step import (
     MeasuredTraining,
     StepMeasurement,
     TrainingFacts,
-    for_several,
-    measure,
-    on_one,
+    measure_training_step,
+    set_one_thread_per_device,
+    single_device_config,
 )
-from gluonlab.study.speedup.step_breakdown import PARTS, PASSES, TOGETHER, StepParts, parts, singly
+from gluonlab.study.speedup.step_breakdown import (
+    JOINT_PARTS,
+    PARTS,
+    PASSES,
+    StepParts,
+    compute_parts,
+    single_device_seconds,
+)
 from gluonlab.timeline.exposed_time import HOST_TIME, STORE, Categories, categories, exposed
 from gluonlab.timeline.timeline import BACKWARD, COPY, FORWARD, INPUT, OTHER, SUM, UPDATE, Timeline
 
-# Causes: where the time of a step goes that is no work on its images.
+# Causes: parts of a step that are not work on its images.
 HOST, WAITING, STRAGGLER, CORES, FEW = "host", "waiting", "straggler", "cores", "few"
 NOTHING = "nothing"
 CAUSES = (INPUT, HOST, SUM, WAITING, UPDATE, STRAGGLER, CORES, FEW)
 
-LEAST = 0.2  # of a step: what takes less is not worth changing
-MANY = 0.4  # of a step: what is worth changing together, though no part of it is
-SURE = 0.1  # of a step: what may take less is not named
-AGREE = 0.1  # of a step: two measurements of a part that differ by no more agree
-ACCOUNTED = 0.95  # of a step: what is known of each device is at least that
-MORE = 4  # times as many images as now
-AHEAD = 8  # batches prepared ahead
-MOST = 3  # settings that are tried
+MIN_CAUSE_SHARE = 0.2  # of a step; smaller parts are not worth changing
+MIN_JOINT_SHARE = 0.4  # of a step, of all fixed costs together
+MIN_LOWER_BOUND = 0.1  # of a step; a cause whose interval starts lower is not named
+AGREEMENT_TOLERANCE = 0.1  # of a step, between two measurements of a part
+MIN_ACCOUNTED_SHARE = 0.95  # of a step, of each device
+BATCH_FACTOR = 4  # a larger batch over the present one
+TRIED_PREFETCH = 8  # batches
+MAX_CANDIDATES = 3
 SHARDED = "sharded-optimizer"
-TRIED_ROUNDS = 11
-Say = Callable[[str], None]
+ADVICE_ROUNDS = 11
+PrintLine = Callable[[str], None]
 
 
 class Cause(NamedTuple):
-    """``share``: of a step. ``device``: the straggler's position; ``singles``: each device's time.
+    """A bottleneck: its name, and its share of a step.
 
-    ``together``: the share is that of all `without_images`, since no single part is large.
+    ``device``: the straggler's position; ``singles``: each device's time. ``together``: the share
+    is that of all `image_independent_seconds`, since no single part is large.
     """
 
     name: str
@@ -81,95 +90,105 @@ class Cause(NamedTuple):
     singles: Sequence[float] = ()
 
 
-def overheads(found: StepParts) -> Dict[str, float]:
-    """Seconds of a step by cause: what is no work on the step's images.
+def overhead_seconds(breakdown: StepParts) -> Dict[str, float]:
+    """Return seconds of a step by cause, for everything that is not work on the step's images.
 
-    What a straggler takes is fixed, too, and a device that shares its core is slow in all it does;
-    neither is told twice.
+    Fixed costs exclude the straggler's, and those of shared cores, so that no time counts twice.
     """
-    passes = found.passes
-    straggler = min(found.straggler, passes)
-    shared = min(found.shared, passes - straggler)
-    alone = 1 - shared / passes if passes else 0.0
-    few = min(max(0.0, found.fixed - straggler) * alone, passes - straggler - shared)
+    passes = breakdown.passes
+    straggler = min(breakdown.straggler, passes)
+    shared = min(breakdown.shared, passes - straggler)
+    unshared_fraction = 1 - shared / passes if passes else 0.0
+    few = min(
+        max(0.0, breakdown.fixed - straggler) * unshared_fraction, passes - straggler - shared
+    )
     return {
-        INPUT: found.input, HOST: found.host, SUM: found.sum, WAITING: found.waiting,
-        UPDATE: found.update, STRAGGLER: straggler, CORES: shared, FEW: few,
+        INPUT: breakdown.input, HOST: breakdown.host, SUM: breakdown.sum,
+        WAITING: breakdown.waiting, UPDATE: breakdown.update, STRAGGLER: straggler, CORES: shared,
+        FEW: few,
     }  # fmt: skip
 
 
-def without_images(spent: Mapping[str, float]) -> float:
-    """Of `overheads`: what no image costs."""
-    return sum(spent[name] for name in (HOST, SUM, UPDATE, FEW))
+def image_independent_seconds(overheads: Mapping[str, float]) -> float:
+    """Return the sum of overheads that do not depend on the number of images."""
+    return sum(overheads[name] for name in (HOST, SUM, UPDATE, FEW))
 
 
-def causes(
-    found: StepParts,
+def find_causes(
+    breakdown: StepParts,
     lowest: Optional[Mapping[str, float]] = None,
     singles: Sequence[float] = (),
 ) -> List[Cause]:
-    """What takes LEAST of a step or more, the largest first; none: the step is well spent.
+    """Return the causes that cost MIN_CAUSE_SHARE of a step or more, the largest first.
 
-    ``lowest``: the least share of a step that each may have; ``singles``: seconds of each device
-    alone, of which the slowest is the straggler. Where none does, but all together what no image
-    costs takes MANY of a step, there are too few images.
+    ``lowest``: the lower bound of each cause's share; ``singles``: seconds of each device alone, of
+    which the slowest is the straggler. If no cause is that large, but all costs that do not depend
+    on images together are MIN_JOINT_SHARE of a step, the cause is too few images. An empty list
+    means that the step is efficient.
     """
-    spent = overheads(found)
-    named = [
-        Cause(name, spent[name] / found.step, _slowest(singles), singles=tuple(singles))
+    overheads = overhead_seconds(breakdown)
+    causes = [
+        Cause(
+            name, overheads[name] / breakdown.step, _slowest_device(singles), singles=tuple(singles)
+        )
         if name == STRAGGLER
-        else Cause(name, spent[name] / found.step)
+        else Cause(name, overheads[name] / breakdown.step)
         for name in CAUSES
-        if spent[name] >= LEAST * found.step and (lowest is None or lowest[name] >= SURE)
+        if overheads[name] >= MIN_CAUSE_SHARE * breakdown.step
+        and (lowest is None or lowest[name] >= MIN_LOWER_BOUND)
     ]
-    together = without_images(spent) / found.step
-    if not named and together >= MANY:
-        named.append(Cause(FEW, together, together=True))
-    return sorted(named, key=lambda cause: -cause.share)
+    together = image_independent_seconds(overheads) / breakdown.step
+    if not causes and together >= MIN_JOINT_SHARE:
+        causes.append(Cause(FEW, together, together=True))
+    return sorted(causes, key=lambda cause: -cause.share)
 
 
-def _slowest(singles: Sequence[float]) -> Optional[int]:
+def _slowest_device(singles: Sequence[float]) -> Optional[int]:
     return max(range(len(singles)), key=singles.__getitem__) if singles else None
 
 
-def disagreement(
+def find_disagreements(
     first: Mapping[str, float], second: Mapping[str, float], joint: bool = False
 ) -> Dict[str, Tuple[float, float]]:
-    """Parts whose shares of a step differ by more than AGREE, with both.
+    """Return the parts whose shares of a step differ by more than AGREEMENT_TOLERANCE, with both.
 
-    Both have the same parts. A sum, what it waits for, and with a store that updates (``joint``)
-    the update are one.
+    Both mappings have the same parts. A sum and its waiting count as one part, and the update as
+    well if the store updates (``joint``).
     """
-    as_one = (SUM, WAITING, UPDATE) if joint else (SUM, WAITING)
-    groups = [as_one, *((name,) for name in first if name not in as_one)]
-    found = {
+    merged = (SUM, WAITING, UPDATE) if joint else (SUM, WAITING)
+    groups = [merged, *((name,) for name in first if name not in merged)]
+    shares = {
         names[0]: (sum(first[name] for name in names), sum(second[name] for name in names))
         for names in groups
     }
-    return {name: both for name, both in found.items() if abs(both[0] - both[1]) > AGREE}
+    return {
+        name: pair for name, pair in shares.items() if abs(pair[0] - pair[1]) > AGREEMENT_TOLERANCE
+    }
 
 
 # --- from which batch, and up to which network, several devices are faster
 
 
 class LinearStepTime(NamedTuple):
-    """Seconds of a step of ``images`` per device: ``fixed + per_image * images``."""
+    """A linear model of a step in seconds: ``fixed + per_image * images`` for ``images`` per
+    device.
+    """
 
     fixed: float
     per_image: float
 
     def seconds(self, images: float) -> float:
-        """Of a step."""
+        """Return the seconds of a step."""
         return self.fixed + self.per_image * images
 
 
 class StepModel(NamedTuple):
-    """The steps of one device, and of ``devices`` of them with ``images`` each.
+    """Models of the steps of one device, and of ``devices`` with ``images`` each.
 
-    ``batches``: how many batches of one device make one of all: as many as there are copies of the
-    network; 1 if one device would have all images, as with --global-batch-size. ``moved``: seconds
-    of sum and update, which grow with the network; ``update``: of the update alone, which one
-    device has, too.
+    ``batches``: the batch of all devices over that of one device. It is the number of copies of the
+    network, or 1 if one device would compute all images, as with --global-batch-size. ``moved``:
+    seconds of sum and update, which grow with the network; ``update``: of the update, which one
+    device needs as well.
     """
 
     one: LinearStepTime
@@ -181,14 +200,14 @@ class StepModel(NamedTuple):
     update: float
 
     def speed_up(self, images: float) -> float:
-        """Images/s of all devices, with so many images each, over those of one."""
+        """Return the images/s of all devices with ``images`` each over those of one device."""
         of_one = self.one.seconds(images * self.devices / self.batches)
         return self.batches * of_one / self.several.seconds(images)
 
-    def pays_from(self, speed_up: float = 1.0) -> Optional[float]:
-        """The images per device from which on all batches have this speed-up.
+    def break_even_images(self, speed_up: float = 1.0) -> Optional[float]:
+        """Return the images per device from which all larger batches have this speedup.
 
-        0: any batch has it; None: no large one has.
+        0 means any batch; None means that no batch is large enough.
         """
         n, s = self.devices, speed_up
         missing = s * self.several.fixed - self.batches * self.one.fixed
@@ -197,10 +216,10 @@ class StepModel(NamedTuple):
             return 0.0 if missing <= 0 == gained else None
         return max(0.0, missing / gained)
 
-    def largest_network(self) -> Optional[float]:
-        """How many times as large gradients may be until all devices are only as fast as one.
+    def largest_gradient_factor(self) -> Optional[float]:
+        """Return how many times larger gradients can get until all devices are as slow as one.
 
-        The rest of the step stays; None: that may be as large as they like.
+        None means that there is no limit.
         """
         n = self.batches
         of_one = self.one.seconds(self.images * self.devices / n)
@@ -211,24 +230,26 @@ class StepModel(NamedTuple):
         return max(0.0, room / grows)
 
 
-def model(
-    found: StepParts, one_step: float, devices: int, images: int, images_of_one: int
+def fit_step_model(
+    breakdown: StepParts, one_step: float, devices: int, images: int, images_of_one: int
 ) -> StepModel:
-    """The model of what was measured; ``images``: of a step of all devices."""
-    each = images / devices
-    passes = found.passes
-    slope = max(0.0, passes - found.fixed) / each
-    alone = max(0.0, passes - found.shared) / passes if passes else 1.0
-    per_image = slope + found.input / each
-    slope_of_one = min(slope * alone + found.input / images, one_step / images_of_one)
+    """Return the model of a measured step. ``images``: those of a step of all devices."""
+    images_each = images / devices
+    passes = breakdown.passes
+    slope = max(0.0, passes - breakdown.fixed) / images_each
+    unshared_fraction = max(0.0, passes - breakdown.shared) / passes if passes else 1.0
+    per_image = slope + breakdown.input / images_each
+    slope_of_one = min(
+        slope * unshared_fraction + breakdown.input / images, one_step / images_of_one
+    )
     return StepModel(
         one=LinearStepTime(one_step - slope_of_one * images_of_one, slope_of_one),
-        several=LinearStepTime(max(0.0, found.step - per_image * each), per_image),
+        several=LinearStepTime(max(0.0, breakdown.step - per_image * images_each), per_image),
         devices=devices,
-        images=each,
+        images=images_each,
         batches=images / images_of_one,
-        moved=found.sum + found.waiting + found.update,
-        update=min(found.update, one_step),
+        moved=breakdown.sum + breakdown.waiting + breakdown.update,
+        update=min(breakdown.update, one_step),
     )
 
 
@@ -236,14 +257,14 @@ def model(
 
 
 class Candidate(NamedTuple):
-    """Settings to try. ``each``: images per copy of the network, where they change these."""
+    """Settings to try. ``images_per_copy``: of the network, if the settings change it."""
 
     settings: Dict[str, Any]
-    each: Optional[int] = None
+    images_per_copy: Optional[int] = None
 
     @property
-    def words(self) -> str:
-        """``--kvstore ring``."""
+    def option_text(self) -> str:
+        """Return the settings as options, such as ``--kvstore ring``."""
         return " ".join(
             f"{option_name(name)} {value}"
             for name, value in self.settings.items()
@@ -251,75 +272,81 @@ class Candidate(NamedTuple):
         )
 
 
-def candidates(causes: Sequence[Cause], facts: TrainingFacts) -> List[Candidate]:
-    """Up to MOST, those against the first cause first; none where nothing could help."""
-    against = [list(_against(cause, facts)) for cause in causes]
-    found: List[Candidate] = []
-    for place in range(max(map(len, against), default=0)):
-        for one in against:
-            if place < len(one) and one[place] not in found:
-                found.append(one[place])
-    return found[:MOST]
+def choose_candidates(causes: Sequence[Cause], facts: TrainingFacts) -> List[Candidate]:
+    """Return up to MAX_CANDIDATES settings to try, alternating between the causes."""
+    candidates_by_cause = [list(_candidates_for_cause(cause, facts)) for cause in causes]
+    chosen: List[Candidate] = []
+    for position in range(max(map(len, candidates_by_cause), default=0)):
+        for candidates_of_cause in candidates_by_cause:
+            if position < len(candidates_of_cause) and candidates_of_cause[position] not in chosen:
+                chosen.append(candidates_of_cause[position])
+    return chosen[:MAX_CANDIDATES]
 
 
-def _against(cause: Cause, facts: TrainingFacts) -> Iterator[Candidate]:
+def _candidates_for_cause(cause: Cause, facts: TrainingFacts) -> Iterator[Candidate]:
     if cause.name == INPUT:
-        yield from _of_input(facts)
+        yield from _input_candidates(facts)
         return
     if cause.name in (SUM, UPDATE) and facts.kvstore != SHARDED:
         yield Candidate({"kvstore": SHARDED})
     if cause.name in (SUM, WAITING) and facts.kvstore != "device":
         yield Candidate({"kvstore": "device"})
     if cause.name in (HOST, FEW) and facts.microbatches:
-        yield Candidate({"microbatches": None if facts.microbatches <= MORE else
-                         facts.microbatches // MORE, "microbatch_size": None})  # fmt: skip
+        yield Candidate({"microbatches": None if facts.microbatches <= BATCH_FACTOR else
+                         facts.microbatches // BATCH_FACTOR, "microbatch_size": None})  # fmt: skip
     if cause.name == STRAGGLER and cause.device is not None:
         if len(cause.singles) == len(facts.shares):
-            yield Candidate({"device_weights": weights(facts.shares, cause.singles)})
-        left = [name for place, name in enumerate(facts.devices) if place != cause.device]
-        yield _on(left)
+            yield Candidate({"device_weights": weights_by_speed(facts.shares, cause.singles)})
+        other_devices = [
+            name for position, name in enumerate(facts.devices) if position != cause.device
+        ]
+        yield _device_candidate(other_devices)
     if cause.name == CORES and facts.is_cpu and len(facts.devices) > facts.cores:
-        yield _on(list(facts.devices)[: facts.cores])
+        yield _device_candidate(list(facts.devices)[: facts.cores])
     if cause.name in (HOST, SUM, UPDATE, FEW, WAITING):
-        yield from _larger(facts)
+        yield from _larger_batch_candidates(facts)
     if cause.name == SUM and facts.kvstore != "sharded":
         yield Candidate({"kvstore": "sharded"})
 
 
-def _on(devices: Sequence[str]) -> Candidate:
+def _device_candidate(devices: Sequence[str]) -> Candidate:
     return Candidate({"devices": ",".join(devices), "gpus": None, "device_weights": None})
 
 
-def weights(images: Sequence[int], seconds: Sequence[float]) -> str:
-    """--device-weights for devices that compute so many images each in so long: their speeds."""
-    speeds = [count / each for count, each in zip(images, seconds)]
+def weights_by_speed(images: Sequence[int], seconds: Sequence[float]) -> str:
+    """Return --device-weights in proportion to the devices' speeds: ``images`` over ``seconds``."""
+    speeds = [count / elapsed for count, elapsed in zip(images, seconds)]
     return ",".join(f"{speed / min(speeds):.1f}".replace(".0", "") for speed in speeds)
 
 
-def _larger(facts: TrainingFacts) -> Iterator[Candidate]:
-    """A batch with more images, if the data set has them."""
-    each = min(MORE * facts.each, facts.most)
-    if each > facts.each:
-        images = each * facts.copies if facts.option == "global_batch_size" else each
-        yield Candidate({facts.option: images}, each)
+def _larger_batch_candidates(facts: TrainingFacts) -> Iterator[Candidate]:
+    """Yield a larger batch if the data set has enough images."""
+    images_per_copy = min(BATCH_FACTOR * facts.images_per_copy, facts.max_images_per_copy)
+    if images_per_copy > facts.images_per_copy:
+        images = (
+            images_per_copy * facts.copies
+            if facts.batch_option == "global_batch_size"
+            else images_per_copy
+        )
+        yield Candidate({facts.batch_option: images}, images_per_copy)
 
 
-def _of_input(facts: TrainingFacts) -> Iterator[Candidate]:
+def _input_candidates(facts: TrainingFacts) -> Iterator[Candidate]:
     data = facts.data_bytes
     if data is not None and facts.resident_bytes < data <= facts.free_bytes // 4:
         yield Candidate({"resident_bytes": data})
     if facts.decoders is not None:
         yield Candidate({"decoders": 2 * facts.decoders})
-    if facts.prefetch < AHEAD:
-        yield Candidate({"prefetch": AHEAD})
+    if facts.prefetch < TRIED_PREFETCH:
+        yield Candidate({"prefetch": TRIED_PREFETCH})
 
 
 @dataclass(frozen=True)
 class TriedAdvice:
-    """An advice that was tried: images/s over those of the present settings.
+    """The measured gain of a candidate: images/s over those of the present settings.
 
-    ``speed_up``: of all devices over one, measured where the advice changes the batch, for which
-    ``expected`` was solved. ``reason``: why it could not be tried.
+    ``speed_up``: of all devices over one, if the candidate changes the batch; ``expected``: the
+    speedup that the model predicted for it. ``reason``: why it could not be tried.
     """
 
     candidate: Candidate
@@ -329,66 +356,72 @@ class TriedAdvice:
     reason: Optional[str] = None
 
     @property
-    def given(self) -> bool:
-        """Whether it is an advice: all that its gain may be is one."""
+    def is_advised(self) -> bool:
+        """Return whether the whole interval of the gain is above 1."""
         return self.gain is not None and self.gain.lowest > 1.0
 
 
-def tried(
+def try_candidate(
     config: TrainConfig,
-    found: StepMeasurement,
-    solved: StepModel,
+    measurement: StepMeasurement,
+    step_model: StepModel,
     candidate: Candidate,
     strategy: Optional[MakeStrategy],
 ) -> TriedAdvice:
-    """Some steps with the advised settings and with the present ones, in turns."""
+    """Measure some steps with the candidate's settings and with the present ones, interleaved."""
     try:
         advised = config.replace(**candidate.settings)
         with ExitStack() as stack:
-            ways = {"present": _made(config, found.dataset, strategy, stack)}
-            ways["advised"] = _made(advised, found.dataset, strategy, stack)
-            if candidate.each is not None:
-                one = on_one(advised, ways["advised"])
-                ways["one"] = _made(one, found.dataset, strategy, stack)
-            calls: Dict[str, Timed] = {name: way.steps() for name, way in ways.items()}
-            seconds = time_in_turns(calls, TRIED_ROUNDS, block_s=BLOCK_S)
-            images = {name: way.images for name, way in ways.items()}
+            trainings = {"present": _open_training(config, measurement.dataset, strategy, stack)}
+            trainings["advised"] = _open_training(advised, measurement.dataset, strategy, stack)
+            if candidate.images_per_copy is not None:
+                single = single_device_config(advised, trainings["advised"])
+                trainings["one"] = _open_training(single, measurement.dataset, strategy, stack)
+            calls: Dict[str, TimedCall] = {
+                name: training.step_window() for name, training in trainings.items()
+            }
+            seconds = time_interleaved(calls, ADVICE_ROUNDS, block_s=BLOCK_S)
+            images = {name: training.images for name, training in trainings.items()}
     except UsageError as error:
         return TriedAdvice(candidate, reason=str(error))
     finally:
         give_back()
-    rates = {name: [images[name] / each for each in values] for name, values in seconds.items()}
-    gain = _ratio(rates["advised"], rates["present"])
-    if candidate.each is None:
+    rates = {
+        name: [images[name] / images_per_device for images_per_device in values]
+        for name, values in seconds.items()
+    }
+    gain = _ratio_estimate(rates["advised"], rates["present"])
+    if candidate.images_per_copy is None:
         return TriedAdvice(candidate, gain)
-    speed_up = _ratio(rates["advised"], rates["one"])
+    speed_up = _ratio_estimate(rates["advised"], rates["one"])
     # the model counts by device, and the advice by copy of the network
-    each = candidate.each * found.facts.copies / len(found.devices)
-    return TriedAdvice(candidate, gain, speed_up, solved.speed_up(each))
+    images_per_device = (
+        candidate.images_per_copy * measurement.facts.copies / len(measurement.devices)
+    )
+    return TriedAdvice(candidate, gain, speed_up, step_model.speed_up(images_per_device))
 
 
-def _made(
-    config: TrainConfig,
-    dataset: Dataset,
-    strategy: Optional[MakeStrategy],
-    stack: ExitStack,
+def _open_training(
+    config: TrainConfig, dataset: Dataset, strategy: Optional[MakeStrategy], stack: ExitStack
 ) -> MeasuredTraining:
-    trained = MeasuredTraining(config, dataset, strategy)
-    stack.callback(trained.close)
-    return trained
+    training = MeasuredTraining(config, dataset, strategy)
+    stack.callback(training.close)
+    return training
 
 
-def _ratio(above: Sequence[float], below: Sequence[float]) -> Estimate:
-    return estimates({"ratio": [a / b for a, b in zip(above, below)]}, dict)["ratio"]
+def _ratio_estimate(numerators: Sequence[float], denominators: Sequence[float]) -> Estimate:
+    return estimate_intervals({"ratio": [a / b for a, b in zip(numerators, denominators)]}, dict)[
+        "ratio"
+    ]
 
 
-# --- the verdict
+# --- the diagnosis
 
 
-class ByTrace(NamedTuple):
+class TraceShares(NamedTuple):
     """Shares of a step by the trace, and of each device's time by category.
 
-    ``unseen``: devices of which MXNet's profiler keeps nothing.
+    ``unseen``: devices that MXNet's profiler does not record.
     """
 
     step_s: float
@@ -399,13 +432,14 @@ class ByTrace(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What `judge` found. ``shares``: of a step, by part and by cause; ``step_s``: seconds.
+    """The result of `diagnose`.
 
-    ``causes``: the largest first, and ``cause_shares``; none: the step is well spent. ``pays``: the
-    images per device from which all devices are faster than one, infinite where no batch is large
-    enough. ``copies``: of the network, on the devices. ``disagrees``: parts by which measurement
-    and trace differ. ``cores``: those of this process, for ``threads`` of devices;
-    ``others``: how many cores other processes kept busy.
+    ``shares`` and ``overheads``: of a step, by part and by cause. ``causes``: the largest first,
+    with ``cause_shares``; if empty, the step is efficient. ``break_even``: the images per device
+    from which all devices are faster than one, infinite if no batch is large enough. ``copies``: of
+    the network, on the devices. ``disagreements``: parts for which measurement and trace differ.
+    ``cores``: those of this process, for ``threads`` of devices; ``other_busy_cores``: cores that
+    other processes kept busy.
     """
 
     devices: List[str]
@@ -415,222 +449,248 @@ class Diagnosis:
     efficiency: Estimate
     step_s: Estimate
     shares: Dict[str, Estimate]
-    spent: Dict[str, Estimate]
-    total: Estimate
+    overheads: Dict[str, Estimate]
+    parts_total: Estimate
     causes: List[Cause]
     cause_shares: List[Estimate]
-    trace: ByTrace
-    disagrees: Dict[str, Tuple[float, float]]
+    trace: TraceShares
+    disagreements: Dict[str, Tuple[float, float]]
     model: StepModel
-    pays: Estimate
+    break_even: Estimate
     copies: int
     gradient_bytes: int
-    waits: bool
-    joint: bool
+    host_waits: bool
+    store_updates: bool
     on_cpu: bool
     threads: int
     cores: int
-    others: float
+    other_busy_cores: float
     timeline: Timeline = field(repr=False, compare=False)
-    tried: List[TriedAdvice] = field(default_factory=list)
+    tried_advice: List[TriedAdvice] = field(default_factory=list)
 
     @property
-    def accounted(self) -> float:
-        """The share of a step that is known of the device of which least is."""
-        return 1 - max((each.unknown for each in self.trace.categories.values()), default=0.0)
+    def accounted_share(self) -> float:
+        """Return the explained share of a step, of the device with the lowest."""
+        return 1 - max(
+            (categories.unknown for categories in self.trace.categories.values()), default=0.0
+        )
 
     @property
     def advice(self) -> List[TriedAdvice]:
-        """What helps, the best first."""
-        given = [each for each in self.tried if each.given]
-        return sorted(given, key=lambda each: -(each.gain.value if each.gain else 0.0))
+        """Return the advice that helped, the best first."""
+        helpful = [advice for advice in self.tried_advice if advice.is_advised]
+        return sorted(helpful, key=lambda advice: -(advice.gain.value if advice.gain else 0.0))
 
     @property
     def largest_gradient_bytes(self) -> Optional[int]:
-        """Those of a network with which all devices would be as fast as one; None: any."""
-        times = self.model.largest_network()
-        return None if times is None else int(times * self.gradient_bytes)
+        """Return the gradient size with which all devices are as fast as one; None without
+        a limit.
+        """
+        factor = self.model.largest_gradient_factor()
+        return None if factor is None else int(factor * self.gradient_bytes)
 
     def to_dict(self) -> Dict[str, Any]:
-        """Plain values, for --json; shares are of a step, and numbers have their intervals."""
+        """Return plain values for --json. Shares are of a step, and numbers have their
+        intervals.
+        """
         return {
             "devices": self.devices,
             "images": self.images,
             "images_of_one": self.images_of_one,
-            "speed_up": _plain(self.speed_up),
-            "efficiency": _plain(self.efficiency),
-            "step_seconds": _plain(self.step_s),
-            "parts": {name: _plain(each) for name, each in self.shares.items()},
-            "parts_together": _plain(self.total),
+            "speed_up": _estimate_to_json(self.speed_up),
+            "efficiency": _estimate_to_json(self.efficiency),
+            "step_seconds": _estimate_to_json(self.step_s),
+            "parts": {name: _estimate_to_json(item) for name, item in self.shares.items()},
+            "parts_together": _estimate_to_json(self.parts_total),
             "causes": [
-                {**cause._asdict(), "share": _plain(share)}
+                {**cause._asdict(), "share": _estimate_to_json(share)}
                 for cause, share in zip(self.causes, self.cause_shares)
             ],
-            "overheads": {name: _plain(each) for name, each in self.spent.items()},
+            "overheads": {name: _estimate_to_json(item) for name, item in self.overheads.items()},
             "trace": {
                 "step_seconds": self.trace.step_s,
                 "parts": self.trace.shares,
-                "categories": {row: each._asdict() for row, each in self.trace.categories.items()},
-                "accounted": self.accounted,
+                "categories": {row: item._asdict() for row, item in self.trace.categories.items()},
+                "accounted": self.accounted_share,
                 "unseen": self.trace.unseen,
             },
-            "disagrees": self.disagrees,
+            "disagrees": self.disagreements,
             "copies": self.copies,
-            "pays_from_images_per_device": _plain(self.pays),
+            "pays_from_images_per_device": _estimate_to_json(self.break_even),
             "largest_gradient_bytes": self.largest_gradient_bytes,
             "gradient_bytes": self.gradient_bytes,
-            "host_waits": self.waits,
+            "host_waits": self.host_waits,
             "threads": self.threads,
             "cores": self.cores,
-            "cores_of_others": round(self.others, 2),
+            "cores_of_others": round(self.other_busy_cores, 2),
             "tried": [
                 {
-                    "settings": each.candidate.settings,
-                    "option": each.candidate.words,
-                    "gain": None if each.gain is None else _plain(each.gain),
-                    "expected_speed_up": each.expected,
-                    "speed_up": None if each.speed_up is None else _plain(each.speed_up),
-                    "given": each.given,
-                    "reason": each.reason,
+                    "settings": item.candidate.settings,
+                    "option": item.candidate.option_text,
+                    "gain": None if item.gain is None else _estimate_to_json(item.gain),
+                    "expected_speed_up": item.expected,
+                    "speed_up": None if item.speed_up is None else _estimate_to_json(item.speed_up),
+                    "given": item.is_advised,
+                    "reason": item.reason,
                 }
-                for each in self.tried
+                for item in self.tried_advice
             ],
         }  # fmt: skip
 
 
-def _plain(estimate: Estimate) -> Dict[str, Optional[float]]:
-    """JSON has no infinity: None stands for it."""
+def _estimate_to_json(estimate: Estimate) -> Dict[str, Optional[float]]:
+    """Return an estimate with None for infinity, which JSON does not have."""
     plain = estimate._asdict()
-    return {name: each if math.isfinite(each) else None for name, each in plain.items()}
+    return {name: value if math.isfinite(value) else None for name, value in plain.items()}
 
 
 @nd_semantics()
-def judge(
+def diagnose(
     config: TrainConfig,
     dataset: Any = None,
     strategy: Optional[MakeStrategy] = None,
     rounds: int = ROUNDS,
-    say: Say = lambda line: None,
+    say: PrintLine = lambda line: None,
     try_advice: bool = True,
 ) -> Diagnosis:
-    """Measure the training of ``config`` on its devices and on one, and say what would help.
+    """Measure the training of ``config`` on its devices and on one, and try what might help.
 
-    ``dataset``, ``strategy``: as for `gluonlab.training.loop.train`. ``say``: gets a line about
-    what is measured next. Raises a UsageError for what cannot be trained, and ConfigError for a
-    single device.
+    ``dataset``, ``strategy``: as for `gluonlab.training.loop.train`. ``say``: receives a progress
+    line. Raises a UsageError for a config that cannot be trained, and ConfigError for a single
+    device.
     """
-    others = Others()
-    config = for_several(config)
-    begins = partial(say, "measuring a step, part by part")
-    found = measure(config, resolve_dataset(dataset), strategy, rounds, begins=begins)
-    verdict = judged(found, others.cores())
+    cpu_meter = OtherProcessLoad()
+    config = set_one_thread_per_device(config)
+    report_start = partial(say, "measuring a step, part by part")
+    measurement = measure_training_step(
+        config, resolve_dataset(dataset), strategy, rounds, on_start=report_start
+    )
+    diagnosis = diagnose_measurement(measurement, cpu_meter.busy_cores())
     if not try_advice:
-        return verdict
-    for candidate in candidates(verdict.causes, found.facts):
-        say(f"trying {candidate.words}")
-        verdict.tried.append(tried(config, found, verdict.model, candidate, strategy))
-    return verdict
+        return diagnosis
+    for candidate in choose_candidates(diagnosis.causes, measurement.facts):
+        say(f"trying {candidate.option_text}")
+        diagnosis.tried_advice.append(
+            try_candidate(config, measurement, diagnosis.model, candidate, strategy)
+        )
+    return diagnosis
 
 
-def judged(found: StepMeasurement, others: float = 0.0) -> Diagnosis:
-    """The verdict on what was measured, before anything is tried."""
-    columns = found.columns()
-    found_parts = found.parts()
-    count = len(found.devices)
+def diagnose_measurement(measurement: StepMeasurement, other_busy_cores: float = 0.0) -> Diagnosis:
+    """Return the diagnosis of a measurement, before any advice is tried."""
+    differences = measurement.differences_by_round()
+    breakdown = measurement.median_parts()
+    count = len(measurement.devices)
 
-    def solved(each: StepParts, one_step: float) -> StepModel:
-        return model(each, one_step, count, found.images, found.images_of_one)
+    def fit_model(item: StepParts, one_step: float) -> StepModel:
+        return fit_step_model(item, one_step, count, measurement.images, measurement.images_of_one)
 
-    def numbers(medians: Mapping[str, float]) -> Dict[str, float]:
-        each = parts(medians, found.ratio)
-        spent = overheads(each)
-        pays = solved(each, medians[windows.ONE]).pays_from()
+    def compute_numbers(medians: Mapping[str, float]) -> Dict[str, float]:
+        item = compute_parts(medians, measurement.ratio)
+        overheads = overhead_seconds(item)
+        pays = fit_model(item, medians[windows.ONE_DEVICE]).break_even_images()
         return {
-            **{f"part {name}": getattr(each, name) / each.step for name in _names(found.apart)},
-            **{f"cause {name}": value / each.step for name, value in spent.items()},
-            "together": without_images(spent) / each.step,
-            "total": each.total / each.step,
-            "step": each.step,
-            # of which a mean can be taken where no batch is large enough
+            **{
+                f"part {name}": getattr(item, name) / item.step
+                for name in _part_names(measurement.passes_apart)
+            },
+            **{f"cause {name}": value / item.step for name, value in overheads.items()},
+            "together": image_independent_seconds(overheads) / item.step,
+            "total": item.parts_total / item.step,
+            "step": item.step,
+            # finite also if no batch is large enough
             "pays": 0.0 if pays is None else 1 / (1 + pays),
         }
 
-    known = estimates({**columns, windows.ONE: found.rounds[windows.ONE]}, numbers)
+    estimates_by_name = estimate_intervals(
+        {**differences, windows.ONE_DEVICE: measurement.rounds[windows.ONE_DEVICE]}, compute_numbers
+    )
     rates = [
-        found.images * one / (found.images_of_one * step)
-        for one, step in zip(found.rounds[windows.ONE], found.rounds[windows.STEP])
+        measurement.images * single_s / (measurement.images_of_one * step_s)
+        for single_s, step_s in zip(
+            measurement.rounds[windows.ONE_DEVICE], measurement.rounds[windows.STEP]
+        )
     ]
-    speed_up = estimates({"rate": rates}, dict)["rate"]
-    shares = _with(known, "part ")
-    spent = _with(known, "cause ")
-    singles = singly({name: median(values) for name, values in columns.items()})
-    trace = by_trace(found.timeline, found.apart)
-    named = causes(found_parts, {name: each.lowest for name, each in spent.items()}, singles)
-    first = {name: each.value for name, each in shares.items()}
+    speed_up = estimate_intervals({"rate": rates}, dict)["rate"]
+    shares = _select_prefix(estimates_by_name, "part ")
+    overheads = _select_prefix(estimates_by_name, "cause ")
+    singles = single_device_seconds({name: median(values) for name, values in differences.items()})
+    trace = compute_trace_shares(measurement.timeline, measurement.passes_apart)
+    causes = find_causes(
+        breakdown, {name: item.lowest for name, item in overheads.items()}, singles
+    )
+    measured_shares = {name: item.value for name, item in shares.items()}
     return Diagnosis(
-        devices=found.devices,
-        images=found.images,
-        images_of_one=found.images_of_one,
+        devices=measurement.devices,
+        images=measurement.images,
+        images_of_one=measurement.images_of_one,
         speed_up=speed_up,
-        efficiency=Estimate(*(each / count for each in speed_up)),
-        step_s=known["step"],
+        efficiency=Estimate(*(item / count for item in speed_up)),
+        step_s=estimates_by_name["step"],
         shares=shares,
-        spent=spent,
-        total=known["total"],
-        causes=named,
-        cause_shares=[known["together"] if each.together else spent[each.name] for each in named],
+        overheads=overheads,
+        parts_total=estimates_by_name["total"],
+        causes=causes,
+        cause_shares=[
+            estimates_by_name["together"] if item.together else overheads[item.name]
+            for item in causes
+        ],
         trace=trace,
-        disagrees={} if trace.unseen else disagreement(first, trace.shares, found.joint),
-        model=solved(found_parts, median(found.rounds[windows.ONE])),
-        pays=_images(known["pays"]),
-        copies=found.facts.copies,
-        gradient_bytes=found.gradient_bytes,
-        waits=found.waits,
-        joint=found.joint,
-        on_cpu=found.facts.is_cpu,
-        threads=found.threads * count,
+        disagreements={}
+        if trace.unseen
+        else find_disagreements(measured_shares, trace.shares, measurement.store_updates),
+        model=fit_model(breakdown, median(measurement.rounds[windows.ONE_DEVICE])),
+        break_even=_images_from_fraction(estimates_by_name["pays"]),
+        copies=measurement.facts.copies,
+        gradient_bytes=measurement.gradient_bytes,
+        host_waits=measurement.host_waits,
+        store_updates=measurement.store_updates,
+        on_cpu=measurement.facts.is_cpu,
+        threads=measurement.threads * count,
         cores=own_cores(),
-        others=others,
-        timeline=found.timeline,
-    )  # fmt: skip
+        other_busy_cores=other_busy_cores,
+        timeline=measurement.timeline,
+    )
 
 
-def _names(apart: bool) -> Tuple[str, ...]:
-    """Of the parts of a step."""
-    return PARTS if apart else TOGETHER
+def _part_names(apart: bool) -> Tuple[str, ...]:
+    """Return the names of the parts of a step."""
+    return PARTS if apart else JOINT_PARTS
 
 
-def _images(found: Estimate) -> Estimate:
-    """What ``1 / (1 + images)`` was taken of."""
-    value, high, low = (1 / each - 1 if each else math.inf for each in found)
+def _images_from_fraction(fraction: Estimate) -> Estimate:
+    """Return ``images`` of an estimate of ``1 / (1 + images)``."""
+    value, high, low = (1 / value - 1 if value else math.inf for value in fraction)
     return Estimate(value, low, high)
 
 
-def by_trace(timeline: Timeline, apart: bool = True) -> ByTrace:
-    """What the trace says of the same parts; ``apart``: forward and backward are two."""
-    found = exposed(timeline)
+def compute_trace_shares(timeline: Timeline, apart: bool = True) -> TraceShares:
+    """Return the shares of a step by the trace; ``apart``: forward and backward are separate."""
+    exposed_seconds = exposed(timeline)
     step = timeline.step_s
     seconds = {
-        "input": found[INPUT],
-        "host": found[HOST_TIME] + found[OTHER],
-        "forward": found[FORWARD],
-        "backward": found[BACKWARD],
-        PASSES: found[FORWARD] + found[BACKWARD],
-        "sum": found[SUM] + found[COPY],
-        "waiting": found[STORE],
-        "update": found[UPDATE],
+        "input": exposed_seconds[INPUT],
+        "host": exposed_seconds[HOST_TIME] + exposed_seconds[OTHER],
+        "forward": exposed_seconds[FORWARD],
+        "backward": exposed_seconds[BACKWARD],
+        PASSES: exposed_seconds[FORWARD] + exposed_seconds[BACKWARD],
+        "sum": exposed_seconds[SUM] + exposed_seconds[COPY],
+        "waiting": exposed_seconds[STORE],
+        "update": exposed_seconds[UPDATE],
     }
     seen = {span.row for span in timeline.spans}
     rows = [row for row in timeline.rows if row in seen]
-    return ByTrace(
+    return TraceShares(
         step,
-        {name: seconds[name] / step for name in _names(apart)},
+        {name: seconds[name] / step for name in _part_names(apart)},
         {row: categories(timeline, row) for row in rows},
         [row for row in timeline.rows if row not in seen],
     )
 
 
-def _with(estimates: Mapping[str, Estimate], prefix: str) -> Dict[str, Estimate]:
+def _select_prefix(estimates: Mapping[str, Estimate], prefix: str) -> Dict[str, Estimate]:
     return {
-        name[len(prefix) :]: each for name, each in estimates.items() if name.startswith(prefix)
+        name[len(prefix) :]: estimate
+        for name, estimate in estimates.items()
+        if name.startswith(prefix)
     }

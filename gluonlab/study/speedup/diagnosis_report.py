@@ -1,7 +1,4 @@
-"""The verdict in sentences, on a terminal and as a page, in each language.
-
-The same numbers have the same sentences.
-"""
+"""Text and page of a diagnosis, in each language, with the same numbers."""
 
 from __future__ import annotations
 
@@ -21,28 +18,28 @@ from gluonlab.drawing.translations import in_language, load_words
 from gluonlab.errors import ConfigError
 from gluonlab.files.atomic_files import check_new, new_file
 from gluonlab.study.speedup.diagnosis import (
-    ACCOUNTED,
-    AGREE,
+    AGREEMENT_TOLERANCE,
     CORES,
-    LEAST,
+    MIN_ACCOUNTED_SHARE,
+    MIN_CAUSE_SHARE,
     Cause,
     Diagnosis,
     TriedAdvice,
 )
-from gluonlab.study.study import WORDS as FOLDER
+from gluonlab.study.study import TRANSLATIONS_FOLDER
 from gluonlab.timeline.timeline_svg import as_svg
 
-WORDS: Dict[str, Dict[str, Any]] = load_words(FOLDER / "speedup.json")
+TRANSLATIONS: Dict[str, Dict[str, Any]] = load_words(TRANSLATIONS_FOLDER / "speedup.json")
 ENGLISH = "en"
-LABEL = 34  # columns of a part
-MORE = "Often asked about several devices, and answered: gluonlab's docs/faq.md."
-EFFICIENT = 0.8  # of as many times one device: what nobody asks about
+LABEL_WIDTH = 34  # columns of a part
+FAQ_LINE = "Often asked about several devices, and answered: gluonlab's docs/faq.md."
+HIGH_EFFICIENCY = 0.8  # of as many times one device: what nobody asks about
 
 
 def check_page(out: Optional[str], language: Optional[str]) -> None:
-    """Raise ConfigError or OutputError for a page that cannot be written."""
+    """Raise ConfigError or OutputError if the page cannot be written."""
     if language is not None:
-        in_language(WORDS, language)
+        in_language(TRANSLATIONS, language)
     if out is None:
         return
     if Path(out).suffix.lower() not in (".html", ".htm"):
@@ -50,257 +47,299 @@ def check_page(out: Optional[str], language: Optional[str]) -> None:
     check_new("--out", Path(out))
 
 
-def sentences(verdict: Diagnosis, language: str = ENGLISH) -> List[str]:
-    """What the verdict says, most important first."""
-    return list(_sentences(verdict, in_language(WORDS, language)))
+def diagnosis_sentences(diagnosis: Diagnosis, language: str = ENGLISH) -> List[str]:
+    """Return the sentences of a diagnosis, the most important first."""
+    return list(_iterate_sentences(diagnosis, in_language(TRANSLATIONS, language)))
 
 
-def _sentences(verdict: Diagnosis, words: Mapping[str, Any]) -> Iterator[str]:
-    count = len(verdict.devices)
-    devices = words["device"][count != 1].format(count=count)
-    yield words["headline"].format(
-        devices=devices, speed=times(verdict.speed_up.value),
-        interval=between(verdict.speed_up, times, words), why=_why(verdict, words),
-    )  # fmt: skip
-    for place in range(1, len(verdict.causes)):
-        yield _share(place, "further", verdict, words)
-    yield words["efficiency"].format(
-        efficiency=percent(verdict.efficiency.value),
-        interval=between(verdict.efficiency, percent, words),
+def _iterate_sentences(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterator[str]:
+    count = len(diagnosis.devices)
+    devices = texts["device"][count != 1].format(count=count)
+    yield texts["headline"].format(
+        devices=devices,
+        speed=format_factor(diagnosis.speed_up.value),
+        interval=format_interval(diagnosis.speed_up, format_factor, texts),
+        why=_main_cause_phrase(diagnosis, texts),
     )
-    if _short_of_cores(verdict):
-        yield words["few_cores"].format(threads=verdict.threads, cores=verdict.cores)
-    elif verdict.others > BUSY_CORES and verdict.on_cpu:
-        yield words["busy"].format(busy=f"{verdict.others:.1f}", cores=verdict.cores)
-    if verdict.waits:
-        yield words["waits"]
-    yield " ".join(_pays(verdict, devices, words))
-    for each in verdict.tried:
-        if each.speed_up is not None and each.expected is not None:
-            yield words["larger"].format(
-                images=each.candidate.each, per=_per(verdict, words), devices=devices,
-                speed=times(each.speed_up.value), expected=times(each.expected),
-                interval=between(each.speed_up, times, words),
-            )  # fmt: skip
-    yield from _advice(verdict, words)
-    yield from _trusted(verdict, words)
-
-
-def _why(verdict: Diagnosis, words: Mapping[str, Any]) -> str:
-    if not verdict.causes:
-        how = "efficient" if verdict.efficiency.value >= EFFICIENT else "unsure"
-        return str(words[how].format(least=percent(LEAST)))
-    return _share(0, "joined", verdict, words)
-
-
-def _share(place: int, how: str, verdict: Diagnosis, words: Mapping[str, Any]) -> str:
-    """What a cause takes of a step."""
-    share = verdict.cause_shares[place]
-    return str(
-        words[how].format(
-            share=percent(share.value),
-            interval=between(share, percent, words),
-            cause=_named(verdict.causes[place], verdict, words),
-        )
+    for index in range(1, len(diagnosis.causes)):
+        yield _cause_sentence(index, "further", diagnosis, texts)
+    yield texts["efficiency"].format(
+        efficiency=format_percent(diagnosis.efficiency.value),
+        interval=format_interval(diagnosis.efficiency, format_percent, texts),
     )
-
-
-def _named(cause: Cause, verdict: Diagnosis, words: Mapping[str, Any]) -> str:
-    device = verdict.devices[cause.device] if cause.device is not None else "?"
-    return str(words["causes"][cause.name].format(device=device, per=_per(verdict, words)))
-
-
-def _per(verdict: Diagnosis, words: Mapping[str, Any]) -> str:
-    """Of what --batch-size counts the images: of a device, or of several with one copy."""
-    return str(words["per"][verdict.copies < len(verdict.devices)])
-
-
-def _short_of_cores(verdict: Diagnosis) -> bool:
-    """Whether the devices' threads are more than the cores, and that is felt."""
-    named = any(cause.name == CORES for cause in verdict.causes)
-    return verdict.on_cpu and verdict.threads > verdict.cores and named
-
-
-def _pays(verdict: Diagnosis, devices: str, words: Mapping[str, Any]) -> Iterator[str]:
-    """From which batch and for which network the devices are faster than one."""
-    largest = verdict.largest_gradient_bytes
-    of_copy = len(verdict.devices) / verdict.copies
-    found = Estimate(*(max(1.0, each * of_copy) for each in verdict.pays))
-    if math.isinf(found.value):
-        yield words["pays_never"].format(devices=devices)
-    elif found.value <= 1:
-        yield words["pays_always"].format(devices=devices)
-    else:
-        yield words["pays"].format(
-            devices=devices, images=f"{found.value:,.0f}", per=_per(verdict, words)
-        )
-    if found.lowest < found.highest:
-        low, high = (f"{each:,.0f}" for each in (found.lowest, found.highest))
-        how = "at_least" if math.isinf(found.highest) else "to"
-        yield words["pays_between"].format(interval=words[how].format(low=low, high=high))
-    now = size(verdict.gradient_bytes)
-    if largest is None:
-        yield words["network_any"].format(now=now)
-    elif largest > 0:
-        yield words["network"].format(size=size(largest), now=now)
-
-
-def _advice(verdict: Diagnosis, words: Mapping[str, Any]) -> Iterator[str]:
-    measured = [each for each in verdict.tried if each.gain is not None]
-    if verdict.advice:
-        options = words["or"].join(_option(each, words) for each in verdict.advice)
-        yield words["try"].format(options=options)
-        if any(each.candidate.each for each in verdict.advice):
-            yield words["rates"]
-    elif measured:
-        yield words["no_help"].format(options=", ".join(_option(each, words) for each in measured))
-    else:
-        yield words["nothing_tried"]
-    for each in verdict.tried:
-        if each.reason is not None:
-            yield words["not_tried"].format(option=each.candidate.words, reason=each.reason)
-
-
-def _option(tried: TriedAdvice, words: Mapping[str, Any]) -> str:
-    assert tried.gain is not None
-    return str(
-        words["option"].format(
-            option=tried.candidate.words, gain=times(tried.gain.value),
-            interval=between(tried.gain, times, words),
-        )
-    )  # fmt: skip
-
-
-def _trusted(verdict: Diagnosis, words: Mapping[str, Any]) -> Iterator[str]:
-    """Whether the parts make up the step, and the two measurements agree."""
-    if abs(verdict.total.value - 1) > AGREE:
-        yield words["apart"].format(total=percent(verdict.total.value), limit=percent(AGREE))
-    if verdict.trace.unseen:
-        yield words["unseen"].format(devices=", ".join(verdict.trace.unseen))
-    elif verdict.disagrees:
-        yield words["disagree"].format(
-            parts=", ".join(
-                words["disagreeing"].format(
-                    part=words["parts"][name], first=percent(first), second=percent(second),
-                )
-                for name, (first, second) in verdict.disagrees.items()
+    if _has_too_few_cores(diagnosis):
+        yield texts["few_cores"].format(threads=diagnosis.threads, cores=diagnosis.cores)
+    elif diagnosis.other_busy_cores > BUSY_CORES and diagnosis.on_cpu:
+        yield texts["busy"].format(busy=f"{diagnosis.other_busy_cores:.1f}", cores=diagnosis.cores)
+    if diagnosis.host_waits:
+        yield texts["waits"]
+    yield " ".join(_break_even_sentences(diagnosis, devices, texts))
+    for advice in diagnosis.tried_advice:
+        if advice.speed_up is not None and advice.expected is not None:
+            yield texts["larger"].format(
+                images=advice.candidate.images_per_copy,
+                per=_batch_unit(diagnosis, texts),
+                devices=devices,
+                speed=format_factor(advice.speed_up.value),
+                expected=format_factor(advice.expected),
+                interval=format_interval(advice.speed_up, format_factor, texts),
             )
-        )  # fmt: skip
+    yield from _advice_sentences(diagnosis, texts)
+    yield from _trust_sentences(diagnosis, texts)
+
+
+def _main_cause_phrase(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> str:
+    if not diagnosis.causes:
+        text_name = "efficient" if diagnosis.efficiency.value >= HIGH_EFFICIENCY else "unsure"
+        return str(texts[text_name].format(least=format_percent(MIN_CAUSE_SHARE)))
+    return _cause_sentence(0, "joined", diagnosis, texts)
+
+
+def _cause_sentence(
+    index: int, text_name: str, diagnosis: Diagnosis, texts: Mapping[str, Any]
+) -> str:
+    """Return the sentence on the share of a cause."""
+    share = diagnosis.cause_shares[index]
+    return str(
+        texts[text_name].format(
+            share=format_percent(share.value),
+            interval=format_interval(share, format_percent, texts),
+            cause=_cause_phrase(diagnosis.causes[index], diagnosis, texts),
+        )
+    )
+
+
+def _cause_phrase(cause: Cause, diagnosis: Diagnosis, texts: Mapping[str, Any]) -> str:
+    device = diagnosis.devices[cause.device] if cause.device is not None else "?"
+    return str(texts["causes"][cause.name].format(device=device, per=_batch_unit(diagnosis, texts)))
+
+
+def _batch_unit(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> str:
+    """Return what --batch-size counts images of: a device, or a copy of the network."""
+    return str(texts["per"][diagnosis.copies < len(diagnosis.devices)])
+
+
+def _has_too_few_cores(diagnosis: Diagnosis) -> bool:
+    """Return whether the devices' threads exceed the cores, and shared cores are a cause."""
+    is_cause = any(cause.name == CORES for cause in diagnosis.causes)
+    return diagnosis.on_cpu and diagnosis.threads > diagnosis.cores and is_cause
+
+
+def _break_even_sentences(
+    diagnosis: Diagnosis, devices: str, texts: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield from which batch and up to which network the devices are faster than one."""
+    largest = diagnosis.largest_gradient_bytes
+    devices_per_copy = len(diagnosis.devices) / diagnosis.copies
+    images_per_copy = Estimate(
+        *(max(1.0, value * devices_per_copy) for value in diagnosis.break_even)
+    )
+    if math.isinf(images_per_copy.value):
+        yield texts["pays_never"].format(devices=devices)
+    elif images_per_copy.value <= 1:
+        yield texts["pays_always"].format(devices=devices)
     else:
-        yield words["agree"].format(limit=percent(AGREE))
-    how = "accounted" if verdict.accounted >= ACCOUNTED else "unaccounted"
-    yield words[how].format(share=percent(verdict.accounted), limit=percent(ACCOUNTED))
+        yield texts["pays"].format(
+            devices=devices,
+            images=f"{images_per_copy.value:,.0f}",
+            per=_batch_unit(diagnosis, texts),
+        )
+    if images_per_copy.lowest < images_per_copy.highest:
+        low, high = (f"{value:,.0f}" for value in (images_per_copy.lowest, images_per_copy.highest))
+        text_name = "at_least" if math.isinf(images_per_copy.highest) else "to"
+        yield texts["pays_between"].format(interval=texts[text_name].format(low=low, high=high))
+    gradient_size = format_bytes(diagnosis.gradient_bytes)
+    if largest is None:
+        yield texts["network_any"].format(now=gradient_size)
+    elif largest > 0:
+        yield texts["network"].format(size=format_bytes(largest), now=gradient_size)
 
 
-def between(estimate: Estimate, shown: Any, words: Mapping[str, Any]) -> str:
-    """``1.01x to 1.05x``."""
-    return str(words["to"].format(low=shown(estimate.lowest), high=shown(estimate.highest)))
+def _advice_sentences(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterator[str]:
+    measured_advice = [advice for advice in diagnosis.tried_advice if advice.gain is not None]
+    if diagnosis.advice:
+        options = texts["or"].join(_option_phrase(advice, texts) for advice in diagnosis.advice)
+        yield texts["try"].format(options=options)
+        if any(advice.candidate.images_per_copy for advice in diagnosis.advice):
+            yield texts["rates"]
+    elif measured_advice:
+        yield texts["no_help"].format(
+            options=", ".join(_option_phrase(advice, texts) for advice in measured_advice)
+        )
+    else:
+        yield texts["nothing_tried"]
+    for advice in diagnosis.tried_advice:
+        if advice.reason is not None:
+            yield texts["not_tried"].format(
+                option=advice.candidate.option_text, reason=advice.reason
+            )
 
 
-def times(value: float) -> str:
-    """``1.03x``."""
+def _option_phrase(advice: TriedAdvice, texts: Mapping[str, Any]) -> str:
+    assert advice.gain is not None
+    return str(
+        texts["option"].format(
+            option=advice.candidate.option_text, gain=format_factor(advice.gain.value),
+            interval=format_interval(advice.gain, format_factor, texts),
+        )
+    )  # fmt: skip
+
+
+def _trust_sentences(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield whether the parts add up to the step, and both measurements agree."""
+    if abs(diagnosis.parts_total.value - 1) > AGREEMENT_TOLERANCE:
+        yield texts["apart"].format(
+            total=format_percent(diagnosis.parts_total.value),
+            limit=format_percent(AGREEMENT_TOLERANCE),
+        )
+    if diagnosis.trace.unseen:
+        yield texts["unseen"].format(devices=", ".join(diagnosis.trace.unseen))
+    elif diagnosis.disagreements:
+        yield texts["disagree"].format(
+            parts=", ".join(
+                texts["disagreeing"].format(
+                    part=texts["parts"][name],
+                    first=format_percent(first),
+                    second=format_percent(second),
+                )
+                for name, (first, second) in diagnosis.disagreements.items()
+            )
+        )
+    else:
+        yield texts["agree"].format(limit=format_percent(AGREEMENT_TOLERANCE))
+    text_name = "accounted" if diagnosis.accounted_share >= MIN_ACCOUNTED_SHARE else "unaccounted"
+    yield texts[text_name].format(
+        share=format_percent(diagnosis.accounted_share), limit=format_percent(MIN_ACCOUNTED_SHARE)
+    )
+
+
+def format_interval(estimate: Estimate, format_value: Any, texts: Mapping[str, Any]) -> str:
+    """Format an interval as ``1.01x to 1.05x``."""
+    return str(
+        texts["to"].format(low=format_value(estimate.lowest), high=format_value(estimate.highest))
+    )
+
+
+def format_factor(value: float) -> str:
+    """Format a factor as ``1.03x``."""
     return f"{value:.2f}x"
 
 
-def percent(share: float) -> str:
-    """``61 %``."""
+def format_percent(share: float) -> str:
+    """Format a share as ``61 %``."""
     return f"{100 * share:.0f} %"
 
 
-def size(count: float) -> str:
-    """``46.2 MB``."""
-    for unit, of in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= of:
-            return f"{count / of:.3g} {unit}"
-    return f"{count:.0f} B"
+def format_bytes(size: float) -> str:
+    """Format a size as ``46.2 MB``."""
+    for unit, unit_bytes in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= unit_bytes:
+            return f"{size / unit_bytes:.3g} {unit}"
+    return f"{size:.0f} B"
 
 
-def milliseconds(seconds: float) -> str:
-    """``12.3 ms``."""
+def format_milliseconds(seconds: float) -> str:
+    """Format seconds as ``12.3 ms``."""
     return f"{seconds * 1e3:.3g} ms"
 
 
 # --- on a terminal
 
 
-def as_text(verdict: Diagnosis) -> str:
-    """Sentences, the parts of a step by both measurements, and each device's categories."""
-    told = [line for sentence in sentences(verdict) for line in textwrap.wrap(sentence, WIDTH)]
-    return "\n".join([*told, "", *_parts(verdict), "", *_categories(verdict), "", MORE])
+def as_text(diagnosis: Diagnosis) -> str:
+    """Return sentences, the parts of a step by both measurements, and each device's categories."""
+    lines = [
+        line
+        for sentence in diagnosis_sentences(diagnosis)
+        for line in textwrap.wrap(sentence, WIDTH)
+    ]
+    return "\n".join(
+        [*lines, "", *_part_lines(diagnosis), "", *_category_lines(diagnosis), "", FAQ_LINE]
+    )
 
 
-def _parts(verdict: Diagnosis) -> Iterator[str]:
-    words = WORDS[ENGLISH]
-    step = words["step"].format(images=verdict.images, time=milliseconds(verdict.step_s.value))
-    yield f"{step:<{LABEL}}{words['measured']:>9}{words['interval']:>18}{words['by_trace']:>14}"
-    for name in verdict.shares:
-        share = verdict.shares[name]
-        cells = f"{percent(share.value):>9}{between(share, percent, words):>18}"
-        yield f"{words['parts'][name]:<{LABEL}}{cells}{percent(verdict.trace.shares[name]):>14}"
-    total = f"{percent(verdict.total.value):>9}{between(verdict.total, percent, words):>18}"
-    traced = percent(sum(verdict.trace.shares.values()))
-    yield f"{words['together']:<{LABEL}}{total}{traced:>14}"
+def _part_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    texts = TRANSLATIONS[ENGLISH]
+    step = texts["step"].format(
+        images=diagnosis.images, time=format_milliseconds(diagnosis.step_s.value)
+    )
+    columns = f"{texts['measured']:>9}{texts['interval']:>18}{texts['by_trace']:>14}"
+    yield f"{step:<{LABEL_WIDTH}}{columns}"
+    for name in diagnosis.shares:
+        share = diagnosis.shares[name]
+        cells = (
+            f"{format_percent(share.value):>9}{format_interval(share, format_percent, texts):>18}"
+        )
+        traced = format_percent(diagnosis.trace.shares[name])
+        yield f"{texts['parts'][name]:<{LABEL_WIDTH}}{cells}{traced:>14}"
+    total_interval = format_interval(diagnosis.parts_total, format_percent, texts)
+    total = f"{format_percent(diagnosis.parts_total.value):>9}{total_interval:>18}"
+    traced = format_percent(sum(diagnosis.trace.shares.values()))
+    yield f"{texts['together']:<{LABEL_WIDTH}}{total}{traced:>14}"
 
 
-def _categories(verdict: Diagnosis) -> Iterator[str]:
-    first, *names = WORDS[ENGLISH]["categories"]
+def _category_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    first, *names = TRANSLATIONS[ENGLISH]["categories"]
     widths: List[int] = [len(name) + 2 for name in names]
     yield f"{first:<9}" + "".join(f"{name:>{width}}" for name, width in zip(names, widths))
-    for row, shares in verdict.trace.categories.items():
-        cells = (f"{percent(share):>{width}}" for share, width in zip(shares, widths))
+    for row, shares in diagnosis.trace.categories.items():
+        cells = (f"{format_percent(share):>{width}}" for share, width in zip(shares, widths))
         yield f"{row:<9}" + "".join(cells)
 
 
 # --- the page
 
 
-def write_page(verdict: Diagnosis, path: Path, language: str) -> None:
-    """Write `as_page` into a new file. Raises OutputError."""
-    page = as_page(verdict, language)
+def write_page(diagnosis: Diagnosis, path: Path, language: str) -> None:
+    """Write `render_page` into a new file. Raises OutputError."""
+    page = render_page(diagnosis, language)
     with new_file("--out", path) as temporary:
         temporary.write_text(page, encoding="utf-8")
 
 
-def as_page(verdict: Diagnosis, language: str) -> str:
-    """HTML that needs no other file and no network."""
-    words = in_language(WORDS, language)
+def render_page(diagnosis: Diagnosis, language: str) -> str:
+    """Return the diagnosis as self-contained HTML."""
+    texts = in_language(TRANSLATIONS, language)
     templates = environment("gluonlab.study", trim_blocks=True)
-    count = len(verdict.devices)
-    devices = words["device"][count != 1].format(count=count)
+    count = len(diagnosis.devices)
+    devices = texts["device"][count != 1].format(count=count)
     return templates.get_template("verdict.html").render(
         language=language,
-        words=words,
-        title=words["title"].format(devices=devices),
-        sentences=sentences(verdict, language),
-        step=words["step"].format(images=verdict.images, time=milliseconds(verdict.step_s.value)),
+        words=texts,
+        title=texts["title"].format(devices=devices),
+        sentences=diagnosis_sentences(diagnosis, language),
+        step=texts["step"].format(
+            images=diagnosis.images, time=format_milliseconds(diagnosis.step_s.value)
+        ),
         parts=[
             (
                 name,
-                words["parts"][name],
-                percent(verdict.shares[name].value),
-                between(verdict.shares[name], percent, words),
-                percent(verdict.trace.shares[name]),
+                texts["parts"][name],
+                format_percent(diagnosis.shares[name].value),
+                format_interval(diagnosis.shares[name], format_percent, texts),
+                format_percent(diagnosis.trace.shares[name]),
             )
-            for name in verdict.shares
+            for name in diagnosis.shares
         ],
         together=(
-            percent(verdict.total.value),
-            between(verdict.total, percent, words),
-            percent(sum(verdict.trace.shares.values())),
+            format_percent(diagnosis.parts_total.value),
+            format_interval(diagnosis.parts_total, format_percent, texts),
+            format_percent(sum(diagnosis.trace.shares.values())),
         ),
         categories=[
-            [row, *map(percent, shares)] for row, shares in verdict.trace.categories.items()
+            [row, *map(format_percent, shares)]
+            for row, shares in diagnosis.trace.categories.items()
         ],
         tried=[
             (
-                each.candidate.words,
-                "-" if each.gain is None else times(each.gain.value),
-                "-" if each.gain is None else between(each.gain, times, words),
-                words["yes" if each.given else "no"],
+                advice.candidate.option_text,
+                "-" if advice.gain is None else format_factor(advice.gain.value),
+                "-" if advice.gain is None else format_interval(advice.gain, format_factor, texts),
+                texts["yes" if advice.is_advised else "no"],
             )
-            for each in verdict.tried
+            for advice in diagnosis.tried_advice
         ],
         # our own XML, in which every text has been escaped
-        picture=Markup(as_svg(verdict.timeline, words["timeline"], language)),
+        picture=Markup(as_svg(diagnosis.timeline, texts["timeline"], language)),
         version=gluonlab.__version__,
     )

@@ -1,4 +1,4 @@
-"""--predict: the training of a config on a machine that is not here. Nothing is measured."""
+"""Prediction of a training on a machine that is not here (--predict), without measuring."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from gluonlab.performance_model.published_speeds import validation, validation_t
 from gluonlab.plain_text import json_text
 from gluonlab.training.plan import fill_gaps, load_data
 
-TABLE = "table"
-CLASSES = 1000  # of images of a given shape, as ImageNet has
-SIDES = range(1, 4097)
+PUBLISHED_TABLE = "table"
+CUSTOM_SHAPE_CLASSES = 1000  # of images of a given shape, as ImageNet has
+IMAGE_SIDES = range(1, 4097)
 
 # What becomes of each setting: every field of TrainConfig is in one of these four.
-PRICED = {
+PREDICTED_SETTINGS = {
     "gpus", "dtype", "tf32", "dataset", "image_size", "model", "recipe", "batch_size",
     "global_batch_size", "microbatches", "microbatch_size", "optimizer", "momentum", "kvstore",
     "bucket_bytes", "overlap",
 }  # fmt: skip
 # It would change the step, and the prediction does not know how: said if it is given.
-SAID: Dict[str, str] = {
+CAUTIONS: Dict[str, str] = {
     "deterministic": "algorithms that repeat their bits may be slower",
     "random_resized_crop": "images are taken to be ready in time",
     "crop_padding": "images are taken to be changed in no time",
@@ -49,111 +49,110 @@ SAID: Dict[str, str] = {
     "on_nan": "the host would also wait for a check of the gradients",
     "check_replicas": "the steps in which replicas are compared would take longer",
 }
-_SPLITS = "belongs to another --split, which has no prediction"
-_SUMS = "changes the sum of gradients in a way that has no prediction"
+_SPLIT_REASON = "belongs to another --split, which has no prediction"
+_SUM_REASON = "changes the sum of gradients in a way that has no prediction"
 # It would change the step so much that a prediction without it would be another training's.
-REFUSED: Dict[str, str] = {
-    "split": "has no prediction, which is of data parallelism",
-    "stages": _SPLITS, "cut": _SPLITS, "balance": _SPLITS, "pipeline_schedule": _SPLITS,
-    "stages_per_device": _SPLITS, "ways": _SPLITS, "channels": _SPLITS,
+REFUSED_SETTINGS: Dict[str, str] = {
+    "split": "has no prediction, which is of data parallelism", "stages": _SPLIT_REASON,
+    "cut": _SPLIT_REASON, "balance": _SPLIT_REASON, "pipeline_schedule": _SPLIT_REASON,
+    "stages_per_device": _SPLIT_REASON, "ways": _SPLIT_REASON, "channels": _SPLIT_REASON,
     "threads": "is of CPU devices, and the machines that are predicted have GPUs",
     "devices": "names this machine's devices: give --gpus N with --predict",
     "device_weights": "is for unequal devices, and the GPUs of a machine here are alike",
     "topology": "places by other links than those of the machine that is predicted",
-    "compress": _SUMS, "update_on_servers": _SUMS,
+    "compress": _SUM_REASON, "update_on_servers": _SUM_REASON,
 }  # fmt: skip
 # A step takes as long with it, or it is no part of a step.
-WITHOUT_INFLUENCE = {
+IRRELEVANT_SETTINGS = {
     "require_gpu", "seed", "data_dir", "skip_bad", "val_share", "pretrained", "epochs", "patience",
     "drop_last", "lr",
     "scale_lr", "lr_schedule", "warmup_epochs", "lr_decay", "lr_decay_epochs", "final_lr",
     "momentum_rule", "wd", "label_smoothing", "class_weights", "memory", "confusion", "export",
     "profile", "tensorboard", "checkpoint_every", "keep", "out",
 }  # fmt: skip
-MEASURING = ("rounds", "no_trial")  # options of the command that say how to measure
+MEASURING_OPTIONS = ("rounds", "no_trial")  # options of the command that say how to measure
 
 
-def answer(name: str, config: TrainConfig, images: Optional[str], as_json: bool) -> str:
-    """What to print: the prediction for the machine ``name``, or the table of published speeds.
+def prediction_text(name: str, config: TrainConfig, images: Optional[str], as_json: bool) -> str:
+    """Return the prediction for the machine ``name``, or the table of published speeds, to print.
 
-    Raises ConfigError for what no prediction is known for, and for options that it has no use for.
+    Raises ConfigError for settings without a prediction, and for options that do not apply.
     """
-    _refuse_measuring()
-    if name == TABLE:
-        _refuse_any(config, images)
+    _check_no_measuring_options()
+    if name == PUBLISHED_TABLE:
+        _check_no_settings(config, images)
         return json_text(validation().as_dict()) if as_json else validation_text()
-    prediction = predicted(name, config, images)
+    prediction = predict_config(name, config, images)
     return json_text(prediction.to_dict()) if as_json else prediction.text
 
 
-def predicted(name: str, config: TrainConfig, images: Optional[str] = None) -> Prediction:
-    """The training of ``config`` on the machine ``name``, such as p3.16xlarge*4.
+def predict_config(name: str, config: TrainConfig, images: Optional[str] = None) -> Prediction:
+    """Return the prediction for the training of ``config`` on a machine, such as p3.16xlarge*4.
 
-    ``images``: their shape, as 3x224x224, where the data set's is not meant. Raises ConfigError for
-    what no prediction is known for.
+    ``images``: the shape of images, as 3x224x224, unless the data set's is meant. Raises
+    ConfigError for settings without a prediction.
     """
     find_machine(name)  # whether there is one
-    given = _given(config)
-    for field, reason in REFUSED.items():
-        if field in given:
-            raise ConfigError(f"{given[field]} {reason}: leave it out with --predict")
-    if images and "image_size" in given:
+    given_options = _given_options(config)
+    for field, reason in REFUSED_SETTINGS.items():
+        if field in given_options:
+            raise ConfigError(f"{given_options[field]} {reason}: leave it out with --predict")
+    if images and "image_size" in given_options:
         raise ConfigError(
-            f"--images {images} and {given['image_size']} both say how large images are: give one"
+            f"--images {images} and {given_options['image_size']} both say how large images are: "
+            "give one"
         )
     # devices of this machine are not looked for
     resolved = fill_gaps(config)
-    used = resolved.config
+    used_config = resolved.config
     if images:
-        shape, classes = _shape(images), CLASSES
+        shape, classes = _parse_image_shape(images), CUSTOM_SHAPE_CLASSES
     else:
         dataset = load_data(resolved, 1)
         shape, classes = dataset.image_shape, len(dataset.classes)
     prediction = predict(
-        work_of(str(used.model), classes, shape),
-        name,
-        used.batch_size or 1,
-        global_batch_size=used.global_batch_size,
-        microbatches=Microbatches(used.microbatches, used.microbatch_size),
-        dtype=used.dtype,
-        tf32=bool(used.tf32),
-        optimizer=str(used.optimizer).lower(),
-        momentum=bool(used.momentum),
-        overlap=used.overlap,
-        bucket_bytes=used.bucket_bytes,
-        store=used.kvstore,
-        gpus=config.gpus,
-    )
-    said = [f"{given[field]} is not priced: {why}" for field, why in SAID.items() if field in given]
-    return replace(prediction, cautions=(*prediction.cautions, *said))
+        work_of(str(used_config.model), classes, shape), name, used_config.batch_size or 1,
+        global_batch_size=used_config.global_batch_size,
+        microbatches=Microbatches(used_config.microbatches, used_config.microbatch_size),
+        dtype=used_config.dtype, tf32=bool(used_config.tf32),
+        optimizer=str(used_config.optimizer).lower(), momentum=bool(used_config.momentum),
+        overlap=used_config.overlap, bucket_bytes=used_config.bucket_bytes,
+        store=used_config.kvstore, gpus=config.gpus,
+    )  # fmt: skip
+    cautions = [
+        f"{given_options[field]} is not priced: {reason}"
+        for field, reason in CAUTIONS.items()
+        if field in given_options
+    ]
+    return replace(prediction, cautions=(*prediction.cautions, *cautions))
 
 
-def _given(config: TrainConfig) -> Dict[str, str]:
-    """The settings that are not the default's, as options with their values."""
-    found = {}
+def _given_options(config: TrainConfig) -> Dict[str, str]:
+    """Return the settings that differ from their defaults, as options with values."""
+    options = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if value != field.default:
             option = option_name(field.name)
-            found[field.name] = option if value is True else f"{option} {value}"
-    return found
+            options[field.name] = option if value is True else f"{option} {value}"
+    return options
 
 
-def _refuse_any(config: TrainConfig, images: Optional[str]) -> None:
-    given: List[str] = list(_given(config).values())
+def _check_no_settings(config: TrainConfig, images: Optional[str]) -> None:
+    given_options: List[str] = list(_given_options(config).values())
     if images is not None:
-        given.append(f"--images {images}")
-    if given:
+        given_options.append(f"--images {images}")
+    if given_options:
         raise ConfigError(
-            f"--predict {TABLE} has the published trainings, not one of yours: leave "
-            f"{', '.join(given)} out, or give a machine, such as --predict p3.16xlarge"
+            f"--predict {PUBLISHED_TABLE} has the published trainings, not one of yours: leave "
+            f"{', '.join(given_options)} out, or give a machine, such as --predict p3.16xlarge"
         )
 
 
-def _refuse_measuring() -> None:
-    """Their defaults are no None, so the command's context alone knows whether they were given."""
+def _check_no_measuring_options() -> None:
+    """Raise ConfigError if the command line has an option on how to measure."""
     context = click.get_current_context(silent=True)
-    for name in MEASURING:
+    for name in MEASURING_OPTIONS:
         if context and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise ConfigError(
                 f"{option_name(name)} says how to measure, and --predict measures nothing: leave "
@@ -161,10 +160,13 @@ def _refuse_measuring() -> None:
             )
 
 
-def _shape(text: str) -> Tuple[int, int, int]:
-    parts = [int(part) for part in re.findall(r"\d{1,5}", text)]
-    if not (re.fullmatch(r"\d+x\d+x\d+", text) and all(part in SIDES for part in parts)):
+def _parse_image_shape(text: str) -> Tuple[int, int, int]:
+    numbers = [int(number) for number in re.findall(r"\d{1,5}", text)]
+    if not (
+        re.fullmatch(r"\d+x\d+x\d+", text) and all(number in IMAGE_SIDES for number in numbers)
+    ):
         raise ConfigError(
-            f"--images {text}: give channels, height and width, each 1 to {SIDES[-1]}, as 3x224x224"
+            f"--images {text}: give channels, height and width, each 1 to {IMAGE_SIDES[-1]}, "
+            "as 3x224x224"
         )
-    return parts[0], parts[1], parts[2]
+    return numbers[0], numbers[1], numbers[2]

@@ -17,8 +17,13 @@ from gluonlab.bench.allreduce import memory_bandwidth
 from gluonlab.bench.allreduce import result_table as allreduce_text
 from gluonlab.bench.allreduce.candidate_schedules import make_plans
 from gluonlab.bench.allreduce.measure_allreduce import PEERS, Variant, make_variants
-from gluonlab.bench.allreduce.memory_bandwidth import SMALLEST_PASS, Limit, Speeds, probe
-from gluonlab.bench.harness.interleaved_rounds import time_in_turns
+from gluonlab.bench.allreduce.memory_bandwidth import (
+    MIN_PASS_BYTES,
+    MemoryLimit,
+    MemorySpeeds,
+    probe_speeds,
+)
+from gluonlab.bench.harness.interleaved_rounds import time_interleaved
 from gluonlab.bench.harness.machine_info import require_memory
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.cost_model import price
@@ -37,7 +42,7 @@ ONCE = "--rounds 1 --repeat 1"
 def test_calls_take_turns_and_each_round_begins_with_another():
     made, rounds = [], []
     calls = {name: lambda name=name: made.append(name) for name in "abc"}
-    seconds = time_in_turns(calls, rounds=3, repeat=2, done=lambda: rounds.append(len(made)))
+    seconds = time_interleaved(calls, rounds=3, repeat=2, on_round=lambda: rounds.append(len(made)))
     assert "".join(made[-18:]) == "aabbcc" + "bbccaa" + "ccaabb" and len(rounds) == 3
     assert {name: len(times) for name, times in seconds.items()} == {"a": 3, "b": 3, "c": 3}
     assert all(time > 0 for times in seconds.values() for time in times)
@@ -52,7 +57,7 @@ def test_every_variant_sums_exactly_and_one_that_does_nothing_is_found_out(dtype
     report = allreduce.measure([1000], variants, ctxs, dtype, arrays=2, rounds=1, repeat=1)
     errors = {row.algorithm: row.error for row in report.rows}
     assert errors.pop("lazy") > 0 and set(errors.values()) == {0.0}
-    assert allreduce.wrong(report.rows) == ["lazy"]
+    assert allreduce.inexact_algorithms(report.rows) == ["lazy"]
     assert {(row.count, row.size_bytes, row.arrays) for row in report.rows} == {
         (1000 // np.dtype(dtype).itemsize, 1000, 2)
     }
@@ -79,7 +84,9 @@ def test_not_a_number_is_a_wrong_sum():
 
     [row] = allreduce.measure([400], [Variant("nan", make)], ctxs, rounds=1, repeat=1).rows
     assert np.isnan(row.error) and row.as_json()["error"] is None
-    assert allreduce.wrong([row]) == ["nan"] and " nan " in allreduce_text.rows_table([row])
+    assert allreduce.inexact_algorithms([row]) == ["nan"] and " nan " in allreduce_text.rows_table(
+        [row]
+    )
 
 
 def test_the_arrays_stay_finite_however_often_they_are_summed():
@@ -109,18 +116,18 @@ def test_a_wrong_schedule_shows_in_the_table_and_in_the_exit_status(bench, monke
 
 def test_the_memory_limit_is_that_of_every_replica_read_and_written_once():
     ctxs = devices(2)
-    limit = Limit(ctxs, 3 * SMALLEST_PASS, "float32")
+    limit = MemoryLimit(ctxs, 3 * MIN_PASS_BYTES, "float32")
     copying, in_place = "limit by copying", "limit in place"
     measured = {copying: [4.0, 2.0], in_place: [3.0, 5.0], "ring": [0.1, 0.1]}
     assert limit.seconds(measured) == (3.0, 2.0)
     # measured with buffers that are larger, and so counted in part
-    small = Limit(ctxs, SMALLEST_PASS // 8, "float16")
+    small = MemoryLimit(ctxs, MIN_PASS_BYTES // 8, "float16")
     assert small.seconds({copying: [4.0], in_place: [8.0]}) == (0.5,)
-    for size in (SMALLEST_PASS // 8, 3 * SMALLEST_PASS):
-        limit = Limit(ctxs, size, "float32")
+    for size in (MIN_PASS_BYTES // 8, 3 * MIN_PASS_BYTES):
+        limit = MemoryLimit(ctxs, size, "float32")
         for source, target, value in zip(limit.sources, limit.targets, (1.5, 2.5)):
             source[:] = value
-            assert source.size * 4 == max(size, SMALLEST_PASS) == target.size * 4
+            assert source.size * 4 == max(size, MIN_PASS_BYTES) == target.size * 4
         for call in limit.calls.values():
             call()
         for arrays in (limit.sources, limit.targets):
@@ -138,7 +145,7 @@ def test_memory_that_is_not_there_is_refused_before_it_is_used(bench):
 
 def test_the_probe_finds_speeds_that_a_topology_can_be_made_of():
     for world_size in (2, 3):
-        speeds = probe(devices(world_size), 1)
+        speeds = probe_speeds(devices(world_size), 1)
         assert all(0 < speed < float("inf") for speed in vars(speeds).values())
         assert speeds.topology(world_size).world_size == world_size
 
@@ -147,10 +154,10 @@ def test_speeds_are_payload_by_the_time_beyond_latency(monkeypatch):
     seconds = {"copy": 0.5, "add": 1.0, "device copy": 2.0, "device add": 4.0, "latency": 0.6}
     monkeypatch.setattr(
         memory_bandwidth,
-        "time_in_turns",
+        "time_interleaved",
         lambda runs, rounds: {name: [9.0, seconds[name]] for name in runs},
     )
-    speeds = probe(devices(3), 3 * 2**20)
+    speeds = probe_speeds(devices(3), 3 * 2**20)
     each, latency_s = 2**20, 0.1  # bytes of a chunk of the three; six transfers take 0.6 s
     assert speeds.latency_s == pytest.approx(latency_s)
     # no less than half of the time is the bytes'
@@ -181,7 +188,7 @@ def test_the_table_has_the_numbers_of_the_rows_and_fits_the_terminal():
     huge = replace(ROW, algorithm="bidirectional_ring placed", size_bytes=2**36, count=2**34,
                    seconds=(99.9,) * 3, error=1e-7)  # fmt: skip
     rows = [*report.rows, huge, replace(huge, algorithm="none", limit_s=None)]
-    text = allreduce_text.table(replace(report, rows=rows))
+    text = allreduce_text.format_report(replace(report, rows=rows))
     assert max(map(len, text.split("\n"))) <= 80
     lines = [line.split() for line in text.split("\n")]
     # both in the order of measuring
@@ -214,7 +221,7 @@ def test_the_command_measures_checks_and_predicts_in_one_run(python, tmp_path):
         for_links = {plan.label: plan.schedule for plan in plans if plan.label not in HERE}
         assert for_links
     else:
-        topology, for_links = Speeds(**report["speeds"]).topology(3), {}
+        topology, for_links = MemorySpeeds(**report["speeds"]).topology(3), {}
     auto = make_kvstore("auto").schedules(devices(3))
     assert {(row["algorithm"], row["size_bytes"], row["count"]) for row in report["rows"]} == {
         (name, size, size // 4) for name in (*HERE, *for_links, "auto") for size in (1024, 3000)

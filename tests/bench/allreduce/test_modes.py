@@ -13,7 +13,7 @@ from support.devices import named
 
 from gluonlab.bench.allreduce import plot_bandwidth as allreduce_plot
 from gluonlab.bench.allreduce import predicted_costs as simulated
-from gluonlab.bench.allreduce.candidate_schedules import auto_plan, make_plans
+from gluonlab.bench.allreduce.candidate_schedules import make_auto_plan, make_plans
 from gluonlab.bench.allreduce.measure_allreduce import CHOICES, AllreduceRow
 from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.cost_model import price
@@ -57,7 +57,7 @@ def test_the_picture_has_every_algorithm_measured_and_predicted_and_the_limit():
 
 def test_no_two_algorithms_look_alike():
     labels = [*(name for name in CHOICES), "ring placed", "bidirectional_ring placed"]
-    assert len({allreduce_plot.style(label) for label in labels}) == len(labels)
+    assert len({allreduce_plot.curve_style(label) for label in labels}) == len(labels)
 
 
 # --- prices, and drawings
@@ -73,7 +73,7 @@ def test_simulation_prices_every_algorithm_in_both_orders_without_mxnet(python, 
     assert done.returncode == 0, done.stderr
     rows = {(row["algorithm"], row["size_bytes"]): row for row in json.loads(done.stdout)["rows"]}
     cube = make_topology("p3.16xlarge")
-    auto = auto_plan(make_for_links("auto", cube, 8))
+    auto = make_auto_plan(make_for_links("auto", cube, 8))
     for plan in [*make_plans(None, 8, topology=cube), auto]:
         for size in (1024, 46_000_000):
             row, priced = rows.pop((plan.label, size)), price(plan.schedule_for(size), cube, size)
@@ -109,7 +109,7 @@ SIZES = st.sampled_from([8, 1024, 2**20, 46_000_000])
 @settings(max_examples=10, deadline=None)
 def test_the_lowest_price_of_each_size_is_marked_and_no_other(cube_and_plans, sizes):
     cube, plans = cube_and_plans
-    rows = simulated.simulate(cube, plans, sizes)
+    rows = simulated.price_schedules(cube, plans, sizes)
     groups = simulated.price_table(rows, cube).split("\n\n")[2 : 2 + len(sizes)]
     for size, group in zip(sizes, groups):
         marked = [line[2:27].strip() for line in group.split("\n")[1:] if line.startswith("*")]
@@ -161,11 +161,11 @@ def test_the_bottleneck_is_the_link_that_is_waited_for_longest():
     waiting = dict.fromkeys((step.bottleneck for step in ring.steps), 0.0)
     for step in ring.steps:
         waiting[step.bottleneck] += step.transfer_s
-    assert waiting[simulated.bottleneck(ring)] == max(waiting.values())
+    assert waiting[simulated.find_bottleneck(ring)] == max(waiting.values())
     slow = replace(make_topology("pcie", 4), reduce_bytes_per_s=1e6)
-    assert simulated.bottleneck(price(make_schedule("star", 4), slow, 46e6)) == "additions"
+    assert simulated.find_bottleneck(price(make_schedule("star", 4), slow, 46e6)) == "additions"
     nothing = price(make_schedule("star", 1), make_topology("pcie", 1), 46e6)
-    assert simulated.bottleneck(nothing) == ""
+    assert simulated.find_bottleneck(nothing) == ""
 
 
 def test_a_drawing_is_the_text_a_page_or_a_picture_that_replaces_nothing(bench, empty_cwd):

@@ -60,7 +60,7 @@ def test_the_regret_is_that_of_the_quickest_row_of_the_same_size():
         row("auto", 1024, (3.0, 2.0, 9.0)), row("ring", 1024, (2.0,) * 3),
         row("star", 1024, (2.5,) * 3), row("auto", 4096, (1.0,) * 3), row("ring", 4096, (1.5,) * 3),
     ]  # fmt: skip
-    small, large = predicted_costs.choices(made, [1024, 4096], rows)
+    small, large = predicted_costs.choose_algorithms(made, [1024, 4096], rows)
     assert (small.best, small.best_s, small.regret) == ("ring", 2.0, 1.5)
     assert (large.best, large.regret) == ("auto", 1.0)
     said = " ".join(predicted_costs.choices_text(made, [small, large]).split())

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from gluonlab.bench.allreduce.measure_allreduce import Buffers
-from gluonlab.bench.allreduce.modes import answer
-from gluonlab.bench.harness.machine_info import Others
+from gluonlab.bench.allreduce.measure_allreduce import AllreduceBuffers
+from gluonlab.bench.allreduce.modes import run_mode
+from gluonlab.bench.harness.machine_info import OtherProcessLoad
 from gluonlab.devices import devices
 
 HOROVOD = pytest.mark.horovod
@@ -15,9 +15,11 @@ SERVERS = pytest.param("dist_sync", marks=pytest.mark.long)
 
 @pytest.mark.parametrize("backend", [SERVERS, pytest.param("horovod", marks=HOROVOD)])
 def test_processes_sum_exactly_and_stand_in_the_table(backend, monkeypatch):
-    monkeypatch.setattr(Others, "cores", lambda self: 0.0)  # a busy machine is another test
+    monkeypatch.setattr(
+        OtherProcessLoad, "busy_cores", lambda self: 0.0
+    )  # a busy machine is another test
     words = {"devices": "cpu*2", "sizes": "1KiB,4KiB", "algorithms": "ring", "rounds": "2"}
-    text, failure = answer({**words, "arrays": "3", "processes": backend, "json": True})
+    text, failure = run_mode({**words, "arrays": "3", "processes": backend, "json": True})
     rows = json.loads(text)["rows"]
     label = f"{backend}, processes"
     assert [row["algorithm"] for row in rows] == [label, "ring"] * 2
@@ -28,5 +30,7 @@ def test_processes_sum_exactly_and_stand_in_the_table(backend, monkeypatch):
 
 def test_a_process_that_kept_its_own_numbers_would_be_noticed():
     """What each contributes to the same sum differs, so none has it by itself."""
-    own = [Buffers(devices("cpu"), 1000, "float32", 2, first=rank, of=3) for rank in range(3)]
+    own = [
+        AllreduceBuffers(devices("cpu"), 1000, "float32", 2, first=rank, of=3) for rank in range(3)
+    ]
     assert [buffers.check(lambda: None) > 0 for buffers in own] == [True] * 3

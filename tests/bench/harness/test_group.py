@@ -51,7 +51,7 @@ def read_variables(tmp_path, monkeypatch):
 def test_a_group_of_servers_has_every_rank_once_and_this_process_is_the_first(read_variables, size):
     others = start_group("dist_sync", size, "sum", {"bytes": 8})
     for number, other in enumerate(others):
-        other.order(steps=number)
+        other.send(steps=number)
     processes = [dict(os.environ), *read_variables(len(others) + 2)]
     assert Counter(each["DMLC_ROLE"] for each in processes) == {
         **{"scheduler": 1, "server": 1},
@@ -72,7 +72,7 @@ def test_a_group_of_servers_has_every_rank_once_and_this_process_is_the_first(re
 
 
 def test_a_group_of_horovod_has_every_rank_once_at_one_rendezvous(read_variables):
-    start_group("horovod", 3, "sum", {})[0].order(steps=1)
+    start_group("horovod", 3, "sum", {})[0].send(steps=1)
     rendezvous, second = sorted(read_variables(2), key=lambda each: "HOROVOD_RANK" in each)
     port = os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]
     assert (

@@ -14,7 +14,7 @@ from support.waiting import wait_until
 from support.worker_processes import gone
 
 from gluonlab.bench.harness import interleaved_rounds, table_format, worker_processes
-from gluonlab.bench.harness.interleaved_rounds import Subject, image_rates, measure, rotated
+from gluonlab.bench.harness.interleaved_rounds import Subject, image_rates, measure_subjects, rotate
 from gluonlab.bench.harness.worker_processes import Worker, WorkerError, child_environment
 
 HANGS = 240  # seconds: only what hangs takes so long
@@ -46,12 +46,12 @@ for number, line in enumerate(sys.stdin):
 class FakeSubject(Subject):
     folder: str = ""
 
-    def command(self):
+    def worker_command(self):
         return [sys.executable, "-c", FAKE, self.name, self.folder]
 
 
 class LuckyFake(FakeSubject):
-    def command(self):
+    def worker_command(self):
         return [sys.executable, "-c", FAKE, "lucky", self.folder]
 
 
@@ -83,8 +83,12 @@ def test_a_worker_that_hangs_or_dies_is_a_row_with_a_reason_and_leaves_nothing_r
         *fakes(tmp_path, "works", "hangs", "dies", "reports"),
         Subject("absent", "absent", "none", missing="not here"),
     ]
-    works, *broken = measure(subjects, rounds=3)
-    assert works.reason is None and works.steps == 700 and works.column("seconds") == [0.7] * 3
+    works, *broken = measure_subjects(subjects, rounds=3)
+    assert (
+        works.reason is None
+        and works.steps == 700
+        and works.numbers_by_round("seconds") == [0.7] * 3
+    )
     assert [measurement.reason for measurement in broken] == [
         "no answer within 0.5 s",
         "ended with status 1: out of luck",
@@ -92,7 +96,9 @@ def test_a_worker_that_hangs_or_dies_is_a_row_with_a_reason_and_leaves_nothing_r
         "not here",
     ]
     assert all_gone(tmp_path)
-    lines = [table_format.missing(f"{one.label:<28}", one.reason) for one in image_rates(broken)]
+    lines = [
+        table_format.missing_row(f"{one.label:<28}", one.reason) for one in image_rates(broken)
+    ]
     assert "out of luck" in lines[1] and max(map(len, lines)) <= 80
 
 
@@ -109,9 +115,9 @@ def test_new_processes_share_the_rounds_and_the_old_ones_are_gone(tmp_path, rest
     """Each process is as many times slower as there were processes before it; all do the steps that
     the first one did.
     """
-    [found] = measure(fakes(tmp_path, "lucky"), rounds=5, restart_every=restart_every)
+    [found] = measure_subjects(fakes(tmp_path, "lucky"), rounds=5, restart_every=restart_every)
     assert (found.reason, found.steps) == (None, 700)
-    assert found.column("seconds") == pytest.approx(seconds)
+    assert found.numbers_by_round("seconds") == pytest.approx(seconds)
     assert all_gone(tmp_path)
 
 
@@ -119,9 +125,10 @@ def test_new_processes_share_the_rounds_and_the_old_ones_are_gone(tmp_path, rest
 def test_each_is_as_often_the_first_to_be_started(tmp_path, count, restart_every):
     """Who starts later finds another memory."""
     subjects = [LuckyFake(f"{n}", f"{n}", "fake", folder=str(tmp_path)) for n in range(count)]
-    found = measure(subjects, rounds=count * restart_every, restart_every=restart_every)
+    found = measure_subjects(subjects, rounds=count * restart_every, restart_every=restart_every)
     begun = [  # the how-manieth each was to be started, by round
-        [round(1000 * seconds / one.steps) for seconds in one.column("seconds")] for one in found
+        [round(1000 * seconds / one.steps) for seconds in one.numbers_by_round("seconds")]
+        for one in found
     ]
     first = [
         min(range(count), key=lambda n: begun[n][at])
@@ -131,9 +138,10 @@ def test_each_is_as_often_the_first_to_be_started(tmp_path, count, restart_every
 
 
 def test_a_worker_that_fails_once_is_not_started_again(tmp_path):
-    works, dies = measure(fakes(tmp_path, "works", "dies"), rounds=4, restart_every=3)
+    works, dies = measure_subjects(fakes(tmp_path, "works", "dies"), rounds=4, restart_every=3)
     assert (
-        dies.reason == "ended with status 1: out of luck" and works.column("seconds") == [0.7] * 4
+        dies.reason == "ended with status 1: out of luck"
+        and works.numbers_by_round("seconds") == [0.7] * 4
     )
     assert len((tmp_path / "pids").read_text().splitlines()) == 3
 
@@ -142,14 +150,14 @@ def test_ctrl_c_leaves_no_worker_running(tmp_path, monkeypatch):
     def interrupted(self, number, bar):
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(interleaved_rounds._Bench, "round", interrupted)
+    monkeypatch.setattr(interleaved_rounds._InterleavedWorkers, "round", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        measure(fakes(tmp_path, "works", "works-too"), rounds=3)
+        measure_subjects(fakes(tmp_path, "works", "works-too"), rounds=3)
     assert all_gone(tmp_path)
 
 
 def test_the_rounds_begin_with_another_row_each():
-    assert [rotated("abc", number) for number in range(4)] == [
+    assert [rotate("abc", number) for number in range(4)] == [
         list("abc"),
         list("bca"),
         list("cab"),
@@ -161,7 +169,7 @@ def test_an_unknown_job_is_reported(tmp_path):
     command = [sys.executable, "-m", "gluonlab.bench.worker_main", "nonesuch", "{}"]
     worker = Worker(command, child_environment({}, tmp_path), tmp_path / "log")
     with pytest.raises(WorkerError, match="KeyError: 'nonesuch'"):
-        worker.answer(HANGS)
+        worker.read_answer(HANGS)
 
 
 def test_what_tunes_an_engine_does_not_reach_the_workers_by_itself(tmp_path, monkeypatch):
@@ -197,7 +205,7 @@ def test_what_pauses_computes_only_when_it_is_asked_and_ends_all_the_same(tmp_pa
     command = [sys.executable, "-c", BUSY]
     worker = Worker(command, child_environment({}, tmp_path), tmp_path / "log", pauses=True)
     try:
-        own = worker.answer(HANGS)["own"]
+        own = worker.read_answer(HANGS)["own"]
         for _ in range(2):
             wait_until(lambda: stopped(worker.pid) and stopped(own))
             assert worker.ask({"steps": 1}, HANGS) == {"seconds": 0.1}
@@ -233,6 +241,6 @@ def test_a_worker_is_waited_for_as_long_as_it_may_take_in_all_whatever_it_says(
     command = ["sh", "-c", "printf half; exec sleep 100"]  # half a line
     worker = Worker(command, dict(os.environ), tmp_path / "log")
     with pytest.raises(WorkerError, match=r"^no answer within 0\.1 s$"):
-        worker.answer(0.1)
+        worker.read_answer(0.1)
     assert waits == sorted(waits, reverse=True) and 0 <= waits[-1] <= waits[0] <= 0.1
     assert gone(worker.pid)

@@ -5,7 +5,7 @@ import textwrap
 import pytest
 
 from gluonlab.bench.harness import machine_info
-from gluonlab.bench.harness.machine_info import busy_seconds, processor
+from gluonlab.bench.harness.machine_info import busy_seconds, describe_processor
 from gluonlab.host.resources import LIMIT, instruction_set
 
 CPUINFO = """
@@ -26,14 +26,14 @@ def test_other_processes_are_counted_from_the_ticks_of_proc_stat():
 
 def test_the_processor_is_that_of_the_kernels_list(tmp_path):
     (tmp_path / "cpuinfo").write_text(textwrap.dedent(CPUINFO))
-    assert processor(tmp_path) == {
+    assert describe_processor(tmp_path) == {
         "vendor": "AuthenticAMD",
         "family": 25,
         "model": 1,
         "flags": ["sse2", "ssse3", "fma", "avx", "avx2"],
     }
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nFeatures\t: fp asimd\n")  # as on ARM
-    assert processor(tmp_path) == processor(tmp_path / "missing") == {}
+    assert describe_processor(tmp_path) == describe_processor(tmp_path / "missing") == {}
 
 
 @pytest.mark.parametrize("limit", [None, "AVX2"])
@@ -41,7 +41,7 @@ def test_the_limit_of_onednn_is_recorded_and_printed_with_what_it_leaves(monkeyp
     monkeypatch.delenv(LIMIT, raising=False)
     if limit:
         monkeypatch.setenv(LIMIT, limit)
-    about, lines = machine_info.about(), machine_info.describe_machine().splitlines()
+    about, lines = machine_info.describe_environment(), machine_info.describe_machine().splitlines()
     assert about.get(LIMIT) == limit and about["instruction_set"] == instruction_set()
     assert about["instruction_set"] in " ".join(lines)
     assert (f"{LIMIT}={limit}" in " ".join(lines)) == (limit is not None)

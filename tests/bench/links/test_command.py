@@ -8,7 +8,7 @@ import pytest
 from support.devices import named, on_gpus
 from support.fake_nvml import CUBE, T4, V100, machine
 
-from gluonlab.bench.allreduce.memory_bandwidth import Speeds
+from gluonlab.bench.allreduce.memory_bandwidth import MemorySpeeds
 from gluonlab.bench.links import measure_links as _measure
 from gluonlab.bench.links import save_topology
 from gluonlab.bench.links.infer_topology import (
@@ -18,8 +18,8 @@ from gluonlab.bench.links.infer_topology import (
     OUT,
     SHIFT,
     DeviceMeasurement,
-    Fit,
-    at_once,
+    LinkFit,
+    list_simultaneous_groups,
 )
 from gluonlab.bench.links.measure_links import LinkMeasurement
 from gluonlab.collectives.named_topologies import nvml_topology
@@ -51,7 +51,7 @@ def test_a_saved_file_is_a_topology_wherever_one_is_named(links, bench, empty_cw
         assert {each["copies"] for each in found["together"]} == {BOTH, OUT, INTO, SHIFT, ALL}
         assert "inferred" in topology.note and topology.gpu in ("V100", "")
     else:
-        assert topology.routes == Speeds(**found["speeds"]).topology(3).routes
+        assert topology.routes == MemorySpeeds(**found["speeds"]).topology(3).routes
     status, out, said = bench("allreduce", "--simulate", "m.json", "--json", "--sizes", "1MiB")
     assert (status, said, json.loads(out)["topology"]) == (0, "", "m")
     status, out, said = bench("allreduce", "--draw", "ring", "--topology", "m.json")
@@ -79,16 +79,16 @@ def test_a_file_that_exists_stays_and_nothing_is_measured(links, empty_cwd):
 
 
 def found(world_size, speeds=None):
-    pairs = {pair: Fit(1.23456e-5, 123.456e9, 0.01) for pair in pairs_of(world_size)}
-    together = dict.fromkeys([] if speeds else at_once(pairs), 1.0)
+    pairs = {pair: LinkFit(1.23456e-5, 123.456e9, 0.01) for pair in pairs_of(world_size)}
+    together = dict.fromkeys([] if speeds else list_simultaneous_groups(pairs), 1.0)
     measured = DeviceMeasurement(world_size, pairs, [3e11] * world_size, 2**24, together)
     return LinkMeasurement(measured, (4096, 2**24), 7, speeds)
 
 
 @pytest.mark.parametrize("world_size", [2, 8, 16])
-@pytest.mark.parametrize("speeds", [None, Speeds(1e-5, 2e10, 1e10, 1e10, 5e9)])
+@pytest.mark.parametrize("speeds", [None, MemorySpeeds(1e-5, 2e10, 1e10, 1e10, 5e9)])
 def test_the_matrix_of_any_number_of_devices_fits_a_terminal(world_size, speeds):
-    lines = _measure.text(found(world_size, speeds)).splitlines()
+    lines = _measure.format_measurement(found(world_size, speeds)).splitlines()
     assert max(map(len, lines)) <= 80
     rows = " ".join(line for line in lines if line.lstrip().startswith("from")).split()
     assert rows.count("123.5") == rows.count("12.3") == world_size * (world_size - 1)
@@ -99,10 +99,10 @@ def test_gpus_are_numbered_as_nvidia_smi_does(monkeypatch):
     ctxs = [mx.gpu(number) for number in range(3)]
     for numbers, order in (([2, 0, 1], [1, 2, 0]), (None, [0, 1, 2])):
         monkeypatch.setattr(save_topology, "nvml_numbers", lambda ctxs, numbers=numbers: numbers)
-        assert save_topology.in_order(ctxs) == [ctxs[place] for place in order]
+        assert save_topology.order_devices(ctxs) == [ctxs[place] for place in order]
     monkeypatch.setattr(save_topology, "nvml_numbers", lambda ctxs: [4, 5, 7])
     with pytest.raises(DeviceError, match=r"GPUs 4, 5, 7, .* gpu:\* and without CUDA_VISIBLE"):
-        save_topology.in_order(ctxs)
+        save_topology.order_devices(ctxs)
 
 
 # --- links that the driver reports

@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 
 from gluonlab.bench.allreduce.message_sizes import parse_sizes
 from gluonlab.bench.links import infer_topology
-from gluonlab.bench.links.__main__ import SIZES
+from gluonlab.bench.links.__main__ import DEFAULT_SIZES
 from gluonlab.bench.links.infer_topology import (
     ALL,
     BOTH,
     INTO,
     OUT,
     DeviceMeasurement,
-    Fit,
-    alike,
-    at_once,
-    fit,
+    LinkFit,
+    fit_link,
+    list_simultaneous_groups,
+    merge_similar,
 )
-from gluonlab.bench.links.save_topology import kind_of
+from gluonlab.bench.links.save_topology import common_gpu_kind
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.cost_model import price
 from gluonlab.collectives.named_topologies import make_topology, nvswitch, p3_16xlarge, pcie
@@ -33,13 +33,13 @@ LINKS = st.tuples(st.floats(1e-6, 1e-4), st.floats(1e8, 3e11))  # latency_s, byt
 def times(latency_s, bytes_per_s, noise=lambda: 1.0, rounds=1):
     return {
         size: [(latency_s + size / bytes_per_s) * noise() for _ in range(rounds)]
-        for size in parse_sizes(SIZES)
+        for size in parse_sizes(DEFAULT_SIZES)
     }
 
 
 @given(LINKS)
 def test_exact_times_give_the_link_that_they_were_made_of(link):
-    found = fit(times(*link))
+    found = fit_link(times(*link))
     assert (found.latency_s, found.bytes_per_s) == pytest.approx(link, rel=1e-6)
     assert found.off < 1e-6
     assert found.seconds(2**20) == pytest.approx(link[0] + 2**20 / link[1])
@@ -56,7 +56,7 @@ def test_noise_and_disturbed_rounds_change_little(link, rng):
     for rounds in noisy.values():
         for place in rng.sample(range(7), 2):
             rounds[place] *= rng.uniform(1, 10)
-    found = fit(noisy)
+    found = fit_link(noisy)
     for size, (seconds,) in exact.items():
         assert found.seconds(size) == pytest.approx(seconds, rel=0.08)
     latency_s, bytes_per_s = link
@@ -68,18 +68,18 @@ def test_noise_and_disturbed_rounds_change_little(link, rng):
 
 @given(st.dictionaries(st.integers(1, 2**40), st.floats(1e-9, 1e3), min_size=2, max_size=5))
 def test_whatever_was_measured_is_a_link(seconds):
-    found = fit({size: [t] for size, t in seconds.items()})
+    found = fit_link({size: [t] for size, t in seconds.items()})
     assert found.latency_s >= 0 and 0 < found.bytes_per_s < float("inf")
 
 
 def test_a_copy_that_takes_no_longer_the_larger_it_is_has_half_of_its_time_for_moving():
-    found = fit({1000: [2e-5], 1_000_000: [2e-5]})
+    found = fit_link({1000: [2e-5], 1_000_000: [2e-5]})
     assert (found.latency_s, found.bytes_per_s) == (1e-5, pytest.approx(1e11))
 
 
 @given(st.lists(st.floats(1, 1e12), max_size=20), st.floats(1, 2))
 def test_what_is_alike_gets_the_same_value(values, within):
-    found = alike(values, within)
+    found = merge_similar(values, within)
     for one, new in zip(values, found):
         assert one / within <= new <= one * within
         for other, also in zip(values, found):
@@ -87,7 +87,7 @@ def test_what_is_alike_gets_the_same_value(values, within):
 
 
 def test_noise_is_levelled_and_kinds_of_links_stay_apart():
-    levelled = alike([50.1, 24.9, 49.7, 10, 25.2], 1.1)
+    levelled = merge_similar([50.1, 24.9, 49.7, 10, 25.2], 1.1)
     assert levelled == pytest.approx([49.9, 25.05, 49.9, 10, 25.05])
     assert levelled[0] == levelled[2] and levelled[1] == levelled[4]
 
@@ -106,10 +106,12 @@ def seconds(topology, pairs, size=SIZE):
 def measured(topology, noise=lambda: 1.0):
     """What a measurement of such a machine would find."""
     pairs = {
-        pair: Fit(route.latency_s * noise(), route.bytes_per_s * noise(), 0.0)
+        pair: LinkFit(route.latency_s * noise(), route.bytes_per_s * noise(), 0.0)
         for pair, route in topology.routes.items()
     }
-    together = {group: seconds(topology, group[1]) * noise() for group in at_once(pairs)}
+    together = {
+        group: seconds(topology, group[1]) * noise() for group in list_simultaneous_groups(pairs)
+    }
     adds = [topology.reduce_bytes_per_s * noise() for _ in range(topology.world_size)]
     return DeviceMeasurement(topology.world_size, pairs, adds, SIZE, together)
 
@@ -143,11 +145,11 @@ KINDS = {
 def test_shared_links_are_found_and_no_others_also_in_noise(make, count, latency_s, speed, rng):
     truth = make(count, latency_s, speed, 3e11)
     what = measured(truth, lambda: rng.uniform(0.97, 1.03))
-    shared = infer_topology.shared_links(what)
+    shared = infer_topology.find_shared_links(what)
     moving = SIZE / speed > latency_s  # else the messages themselves are what is shared
     if moving:
         assert {each.kind for each in shared} == KINDS[make]
-    found = infer_topology.topology_of(what, "found", "")
+    found = infer_topology.build_topology(what, "found", "")
     for group, measured_s in what.together.items():
         assert seconds(found, group[1]) == pytest.approx(measured_s, rel=0.35)
     for route in found.routes.values():
@@ -159,7 +161,7 @@ def test_shared_links_are_found_and_no_others_also_in_noise(make, count, latency
 
 def test_the_best_ring_of_a_cube_mesh_is_found_in_its_measurements():
     rng, truth = random.Random(1), p3_16xlarge()
-    found = infer_topology.topology_of(
+    found = infer_topology.build_topology(
         measured(truth, lambda: rng.uniform(0.97, 1.03)), "found", ""
     )
     assert found.ring_order() == truth.ring_order()
@@ -176,7 +178,7 @@ def test_schedules_on_what_was_found_cost_what_they_do_on_the_machine(name, leas
     rng, truth = random.Random(2), make_topology(name)
     exact, noisy = measured(truth), measured(truth, lambda: rng.uniform(0.97, 1.03))
     for what, off in ((exact, 1.02), (noisy, 1.1)):
-        found = infer_topology.topology_of(what, "found", "")
+        found = infer_topology.build_topology(what, "found", "")
         for algorithm in ALGORITHMS:
             schedule = make_schedule(algorithm, truth.world_size).placed(truth.ring_order())
             ratio = price(schedule, found, 1e8).seconds / price(schedule, truth, 1e8).seconds
@@ -184,30 +186,35 @@ def test_schedules_on_what_was_found_cost_what_they_do_on_the_machine(name, leas
 
 
 def test_the_ways_between_cpus_are_shared_by_the_pairs_without_nvlinks_alone():
-    shared = infer_topology.shared_links(measured(p3_16xlarge()))
+    shared = infer_topology.find_shared_links(measured(p3_16xlarge()))
     assert {each.kind for each in shared} == {OUT, INTO, "all pairs of 10 GB/s"}
     assert all(src // 4 != dst // 4 for each in shared for src, dst in each.pairs)
     assert "out of 0 to 5 6 7" in {each.link.name for each in shared}
-    assert infer_topology.in_words(shared)[-1].startswith("all pairs of 10 GB/s share 20.")
+    assert infer_topology.describe_shared_links(shared)[-1].startswith(
+        "all pairs of 10 GB/s share 20."
+    )
 
 
 @pytest.mark.parametrize("truth", [nvswitch(2), pcie(2), one_bus(2, 1e-5, 1e9, 1e9)])
 def test_two_devices_share_at_most_their_wire(truth):
-    shared = infer_topology.shared_links(measured(truth))
+    shared = infer_topology.find_shared_links(measured(truth))
     assert [each.link.name for each in shared] == (["0 and 1"] if truth.name == "bus" else [])
 
 
 def test_words_say_what_is_shared():
-    of = infer_topology.shared_links(measured(switch(3, 1e-6, 1e9, 1e9)))
-    assert infer_topology.in_words(of) == [
+    of = infer_topology.find_shared_links(measured(switch(3, 1e-6, 1e9, 1e9)))
+    assert infer_topology.describe_shared_links(of) == [
         "copies out of a device share 1 GB/s",
         "copies into a device share 1 GB/s",
     ]
     faster = of[0]._replace(link=Link("out of 0", 2e9))
     assert (
-        infer_topology.in_words([faster, *of[1:]])[0] == "copies out of a device share 1 to 2 GB/s"
+        infer_topology.describe_shared_links([faster, *of[1:]])[0]
+        == "copies out of a device share 1 to 2 GB/s"
     )
-    assert infer_topology.in_words([]) == ["copies that are made at once share no link"]
+    assert infer_topology.describe_shared_links([]) == [
+        "copies that are made at once share no link"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -223,4 +230,4 @@ def test_words_say_what_is_shared():
     ],
 )
 def test_a_kind_of_gpu_is_known_by_the_drivers_name(names, kind):
-    assert kind_of(names) == kind
+    assert common_gpu_kind(names) == kind

@@ -9,8 +9,8 @@ from gluonlab.bench.harness.confidence_interval import Estimate
 from gluonlab.errors import ConfigError
 from gluonlab.study.speedup import diagnosis, measure_step
 from gluonlab.study.speedup import step_breakdown as windows
-from gluonlab.study.speedup.diagnosis import NOTHING, judge
-from gluonlab.study.speedup.diagnosis_report import percent, sentences
+from gluonlab.study.speedup.diagnosis import NOTHING, diagnose
+from gluonlab.study.speedup.diagnosis_report import diagnosis_sentences, format_percent
 from gluonlab.study.speedup.step_breakdown import PARTS
 
 ROUNDS = 5
@@ -22,7 +22,9 @@ APART = 0.1  # of a step are its parts together at most, or a sentence says so
 def judged(monkeypatch, bound, try_advice=False):
     with monkeypatch.context() as patched:
         register(patched, bound)
-        return judge(bound.config(), bound.dataset(), bound.strategy, ROUNDS, try_advice=try_advice)
+        return diagnose(
+            bound.config(), bound.dataset(), bound.strategy, ROUNDS, try_advice=try_advice
+        )
 
 
 def first(found):
@@ -33,19 +35,21 @@ def first(found):
 def made_time(monkeypatch):
     """Seconds are those that pauses ask for, on any machine."""
     MadeTime.instead_of_clock(monkeypatch)
-    monkeypatch.setattr(diagnosis, "TRIED_ROUNDS", 5)
+    monkeypatch.setattr(diagnosis, "ADVICE_ROUNDS", 5)
 
 
 def test_a_slow_device_is_named(monkeypatch, made_time):
     found = judged(monkeypatch, Bound("straggler", slow=0.015, image=0.0002))
     assert first(found) == "straggler"
-    assert found.devices[1] in sentences(found)[0]
+    assert found.devices[1] in diagnosis_sentences(found)[0]
     assert found.step_s.value == pytest.approx(0.0182, rel=0.01)
-    assert found.spent["straggler"].value == pytest.approx(0.015 / 0.0182, rel=0.01)
-    assert found.total.value == pytest.approx(1, rel=0.01)
+    assert found.overheads["straggler"].value == pytest.approx(0.015 / 0.0182, rel=0.01)
+    assert found.parts_total.value == pytest.approx(1, rel=0.01)
     for language, total, told in (("en", 0.8, "80 %"), ("en", 1.25, "125 %"), ("ja", 0.8, "80 %")):
-        off = replace(found, total=Estimate(total, total, total))
-        [more] = {*sentences(off, language)} - {*sentences(replace(found, total=EXACT), language)}
+        off = replace(found, parts_total=Estimate(total, total, total))
+        [more] = {*diagnosis_sentences(off, language)} - {
+            *diagnosis_sentences(replace(found, parts_total=EXACT), language)
+        }
         assert told in more
     assert set(found.shares) == set(PARTS)
     for estimate in (found.speed_up, found.efficiency, *found.shares.values()):
@@ -54,30 +58,32 @@ def test_a_slow_device_is_named(monkeypatch, made_time):
 
 def test_an_advice_is_given_once_it_has_been_tried_and_helped(monkeypatch, made_time):
     found = judged(monkeypatch, Bound("waiting", late=0.02, image=0.0002), try_advice=True)
-    assert first(found) == "waiting" and "kvstore" in sentences(found)[0]
-    tried = {each.candidate.words: each for each in found.tried}
+    assert first(found) == "waiting" and "kvstore" in diagnosis_sentences(found)[0]
+    tried = {each.candidate.option_text: each for each in found.tried_advice}
     assert {"--kvstore device", "--batch-size 64"} <= set(tried)
     # without the store's pause a step takes 16 images' time
-    assert tried["--kvstore device"].given
+    assert tried["--kvstore device"].is_advised
     assert tried["--kvstore device"].gain.value == pytest.approx(0.0232 / 0.0032, rel=0.01)
     more = tried["--batch-size 64"]
     assert more.gain.value == pytest.approx(4 * 0.0232 / 0.0328, rel=0.01)
     assert more.speed_up.value == pytest.approx(2 * 0.0128 / 0.0328, rel=0.01)
     assert more.expected == pytest.approx(more.speed_up.value, rel=0.02)
     assert more.speed_up.value > found.speed_up.value
-    said = next(sentence for sentence in sentences(found) if sentence.startswith("Try "))
-    assert found.advice[0].candidate.words in said
+    said = next(sentence for sentence in diagnosis_sentences(found) if sentence.startswith("Try "))
+    assert found.advice[0].candidate.option_text in said
 
 
 def test_unequal_devices_are_told_to_share_by_their_speeds(monkeypatch, made_time):
     bound = Bound("straggler", image=0.0002, slower=0.0006)  # so the second has a fourth of them
     found = judged(monkeypatch, bound, try_advice=True)
     assert first(found) == "straggler"
-    [weighted] = [each for each in found.tried if "--device-weights" in each.candidate.words]
+    [weighted] = [
+        each for each in found.tried_advice if "--device-weights" in each.candidate.option_text
+    ]
     ours, theirs = map(float, weighted.candidate.settings["device_weights"].split(","))
     assert (ours, theirs) == (4, 1)
     # 26 of 32 images on the first, and 6 on the second
-    assert weighted.given
+    assert weighted.is_advised
     assert weighted.gain.value == pytest.approx(16 * 0.0008 / (26 * 0.0002), rel=0.05)
 
 
@@ -85,19 +91,21 @@ def test_a_plain_sum_takes_as_long_as_all_gradients_would_though_part_of_them_is
     monkeypatch, made_time
 ):
     """A link that takes 20 ms for all of them takes 20 ms times their share."""
-    monkeypatch.setattr(measure_step, "MOST_COPIED", 1000)
+    monkeypatch.setattr(measure_step, "MAX_COPIED_BYTES", 1000)
     bound = Bound("link", link=0.02, image=0.0002)
     with monkeypatch.context() as patched:
         register(patched, bound)
-        found = measure_step.measure(bound.config(), bound.dataset(), bound.strategy, ROUNDS)
-    assert found.gradient_bytes > 4 * measure_step.MOST_COPIED
-    assert found.rounds[windows.PLAIN] == pytest.approx([0.02] * ROUNDS, rel=0.1)
+        found = measure_step.measure_training_step(
+            bound.config(), bound.dataset(), bound.strategy, ROUNDS
+        )
+    assert found.gradient_bytes > 4 * measure_step.MAX_COPIED_BYTES
+    assert found.rounds[windows.PLAIN_SUM] == pytest.approx([0.02] * ROUNDS, rel=0.1)
 
 
 def test_one_device_has_no_speed_up(monkeypatch):
     bound, begun = Bound("nothing"), []
     with pytest.raises(ConfigError, match="one device, and a speed-up is that of several"):
-        judge(
+        diagnose(
             bound.config().replace(devices="cpu:0"), bound.dataset(), bound.strategy,
             say=begun.append,
         )  # fmt: skip
@@ -112,10 +120,14 @@ def test_the_first_cause_is_right_in_nearly_all_of_many_runs(monkeypatch):
         found = judged(monkeypatch, bound)
         # what a simulated GPU's thread waited for a core, nothing tells: it is not accounted for,
         # and moves from part to part
-        assert not found.on_cpu or found.accounted >= 0.95, bound
-        if abs(found.total.value - 1) > APART:
-            apart += [(bound, found.total)] if found.on_cpu else []
-            assert [each for each in sentences(found) if percent(found.total.value) in each], bound
+        assert not found.on_cpu or found.accounted_share >= 0.95, bound
+        if abs(found.parts_total.value - 1) > APART:
+            apart += [(bound, found.parts_total)] if found.on_cpu else []
+            assert [
+                each
+                for each in diagnosis_sentences(found)
+                if format_percent(found.parts_total.value) in each
+            ], bound
         if first(found) != bound.cause:
             wrong.append((bound, first(found), found.causes))
     assert len(apart) <= (1 - RIGHT) * len(every), apart
@@ -130,6 +142,8 @@ def test_more_devices_than_cores_are_said_to_share_them(monkeypatch):
 
     count = 2 * own_cores()
     config = TrainConfig(devices=f"cpu*{count}", dataset="synthetic", model="lenet", batch_size=32)
-    found = judge(config, rounds=ROUNDS, try_advice=False)
+    found = diagnose(config, rounds=ROUNDS, try_advice=False)
     assert first(found) == "cores" and found.threads == count
-    assert any("share" in sentence and "cores" in sentence for sentence in sentences(found))
+    assert any(
+        "share" in sentence and "cores" in sentence for sentence in diagnosis_sentences(found)
+    )

@@ -9,23 +9,29 @@ from hypothesis import strategies as st
 from gluonlab.config import TrainConfig
 from gluonlab.study.speedup import step_breakdown as windows
 from gluonlab.study.speedup.diagnosis import (
-    AGREE,
+    AGREEMENT_TOLERANCE,
     CAUSES,
-    LEAST,
-    MANY,
-    MOST,
+    MAX_CANDIDATES,
+    MIN_CAUSE_SHARE,
+    MIN_JOINT_SHARE,
     Cause,
     LinearStepTime,
     StepModel,
     TrainingFacts,
-    candidates,
-    causes,
-    disagreement,
-    model,
-    overheads,
-    weights,
+    choose_candidates,
+    find_causes,
+    find_disagreements,
+    fit_step_model,
+    overhead_seconds,
+    weights_by_speed,
 )
-from gluonlab.study.speedup.step_breakdown import PARTS, TOGETHER, StepParts, differences, parts
+from gluonlab.study.speedup.step_breakdown import (
+    JOINT_PARTS,
+    PARTS,
+    StepParts,
+    compute_parts,
+    part_differences,
+)
 
 SECONDS = st.floats(0, 1)
 POSITIVE = st.floats(0.001, 1)
@@ -49,31 +55,25 @@ def windows_of(spent, passes, fixed, ratio, blocked=0.0, plain=None, hidden=0.0)
     everything = passes + spent["sum"] + spent["update"]
     return {
         windows.STEP: everything + spent["host"] + spent["input"],
-        windows.AGAIN: everything + spent["host"],
-        windows.ALL: everything,
+        windows.SAME_BATCH: everything + spent["host"], windows.WITHOUT_HOST: everything,
         windows.NO_SUM: everything - spent["sum"],
-        windows.NO_UPDATE: everything - spent["update"],
-        windows.PASSES: passes,
-        windows.FORWARD: spent["forward"],
-        windows.OTHER_SIZE: fixed + ratio * (passes - fixed),
-        windows.JUST_INPUT: spent["input"] + hidden,
-        windows.JUST_SUM: spent["sum"] + hidden,
-        windows.JUST_UPDATE: spent["update"] + hidden,
-        windows.QUEUED: spent["host"] + hidden,
-        windows.BLOCKED: blocked,
-        windows.PLAIN: spent["sum"] if plain is None else plain,
-    }
+        windows.NO_UPDATE: everything - spent["update"], windows.PASSES: passes,
+        windows.FORWARD: spent["forward"], windows.OTHER_SIZE: fixed + ratio * (passes - fixed),
+        windows.JUST_INPUT: spent["input"] + hidden, windows.JUST_SUM: spent["sum"] + hidden,
+        windows.JUST_UPDATE: spent["update"] + hidden, windows.QUEUED: spent["host"] + hidden,
+        windows.BLOCKED: blocked, windows.PLAIN_SUM: spent["sum"] if plain is None else plain,
+    }  # fmt: skip
 
 
 @given(steps(), st.sampled_from([0.0, 0.5]))
 def test_windows_that_lack_a_part_give_it_back_and_all_parts_are_the_step(drawn, hidden):
     spent, passes, fixed, ratio = drawn
     times = windows_of(spent, passes, fixed, ratio, hidden=hidden)
-    found = parts(differences(times), ratio)
+    found = compute_parts(part_differences(times), ratio)
     for name, seconds in spent.items():
         assert getattr(found, name) == pytest.approx(seconds, abs=1e-9)
     assert found.fixed == pytest.approx(fixed, abs=1e-6)
-    assert found.total == pytest.approx(times[windows.STEP]) == pytest.approx(found.step)
+    assert found.parts_total == pytest.approx(times[windows.STEP]) == pytest.approx(found.step)
     assert found.waiting == found.straggler == found.shared == 0
 
 
@@ -85,15 +85,17 @@ def test_stragglers_shared_cores_and_slow_stores_are_what_they_were_made(
     passes = max(each) * 1.5
     spent = {**spent, "forward": passes / 3, "backward": passes * 2 / 3}
     times = windows_of(spent, passes, 0.0, ratio, min(blocked, spent["host"]), plain)
-    times.update({windows.alone(device): seconds for device, seconds in enumerate(each)})
-    found = parts(differences(times), ratio)
+    times.update(
+        {windows.single_device_window(device): seconds for device, seconds in enumerate(each)}
+    )
+    found = compute_parts(part_differences(times), ratio)
     *_, second, slowest = sorted(each)
     assert found.straggler == pytest.approx(slowest - second, abs=1e-9)
     assert found.shared == pytest.approx(passes - slowest)
     assert found.waiting + found.sum + found.host == pytest.approx(spent["sum"] + spent["host"])
-    slow = spent["sum"] > windows.SLOW_SUM * plain
+    slow = spent["sum"] > windows.SLOW_SUM_FACTOR * plain
     assert (found.waiting > min(blocked, spent["host"]) + 1e-9) == slow
-    assert found.total == pytest.approx(found.step)
+    assert found.parts_total == pytest.approx(found.step)
 
 
 @st.composite
@@ -107,30 +109,32 @@ def made_of(draw):
 
 @given(made_of())
 def test_the_first_cause_is_the_largest_and_no_second_is_told_twice(found):
-    spent = overheads(found)
+    spent = overhead_seconds(found)
     assert tuple(spent) == CAUSES and all(seconds >= 0 for seconds in spent.values())
     assert sum(spent.values()) <= found.step * (1 + 1e-9)
-    named = causes(found)
+    named = find_causes(found)
     assert [cause.share for cause in named] == sorted((c.share for c in named), reverse=True)
-    large = {name for name, seconds in spent.items() if seconds >= LEAST * found.step}
+    large = {name for name, seconds in spent.items() if seconds >= MIN_CAUSE_SHARE * found.step}
     if large:
         assert {cause.name for cause in named} == large
         assert spent[named[0].name] == max(spent.values())
     else:
         scattered = sum(spent[name] for name in ("host", "sum", "update", "few"))
-        assert [cause.name for cause in named] == ["few"] * (scattered >= MANY * found.step)
+        assert [cause.name for cause in named] == ["few"] * (
+            scattered >= MIN_JOINT_SHARE * found.step
+        )
 
 
 @given(made_of(), st.sampled_from(CAUSES))
 def test_what_may_be_next_to_nothing_is_not_named(found, doubtful):
     lowest = {name: 0.0 if name == doubtful else 1.0 for name in CAUSES}
-    assert doubtful not in {cause.name for cause in causes(found, lowest)} - {"few"}
+    assert doubtful not in {cause.name for cause in find_causes(found, lowest)} - {"few"}
 
 
 @given(st.lists(SECONDS, min_size=2, max_size=8))
 def test_the_straggler_is_the_slowest_device(each):
     found = StepParts(1, 0, 0, 0.6, 0.4, 0, 0, 0, straggler=0.5, shared=0, fixed=0)
-    [cause] = causes(found, None, each)
+    [cause] = find_causes(found, None, each)
     assert cause.name == "straggler" and each[cause.device] == max(each)
 
 
@@ -139,23 +143,23 @@ def test_two_measurements_disagree_where_a_part_differs_by_more_than_a_tenth(one
     first, second = (
         {name: getattr(found, name) / found.step for name in PARTS} for found in (one, other)
     )
-    found = disagreement(first, second, joint)
-    assert disagreement(first, first, joint) == {}
+    found = find_disagreements(first, second, joint)
+    assert find_disagreements(first, first, joint) == {}
     for name in ("input", "host", "forward", "backward"):
-        assert (name in found) == (abs(first[name] - second[name]) > AGREE)
+        assert (name in found) == (abs(first[name] - second[name]) > AGREEMENT_TOLERANCE)
     assert not (joint and "update" in found)
 
 
 @given(made_of(), made_of())
 def test_passes_that_are_one_phase_are_compared_as_one(one, other):
     first, second = (
-        {name: getattr(found, name) / found.step for name in TOGETHER} for found in (one, other)
+        {name: getattr(found, name) / found.step for name in JOINT_PARTS} for found in (one, other)
     )
     assert set(first) == {"input", "host", "passes", "sum", "waiting", "update"}
     assert sum(first.values()) == pytest.approx(1)
-    found = disagreement(first, second)
+    found = find_disagreements(first, second)
     passes = [(each.forward + each.backward) / each.step for each in (one, other)]
-    assert ("passes" in found) == (abs(passes[0] - passes[1]) > AGREE)
+    assert ("passes" in found) == (abs(passes[0] - passes[1]) > AGREEMENT_TOLERANCE)
     assert "forward" not in found and "backward" not in found
 
 
@@ -168,7 +172,7 @@ def test_from_the_batch_that_pays_on_devices_have_the_speed_up_and_below_they_do
 ):
     batches = data.draw(st.integers(1, devices))
     made = StepModel(one, several, devices, 8, batches, 0.0, 0.0)
-    images = made.pays_from(wanted)
+    images = made.break_even_images(wanted)
     if images is None:
         assert made.speed_up(1e9) < wanted + 1e-6
         return
@@ -182,7 +186,7 @@ def test_from_the_batch_that_pays_on_devices_have_the_speed_up_and_below_they_do
 def test_the_model_passes_through_what_was_measured(found, one_step, devices, each):
     images = devices * each
     for of_one in (each, images):
-        made = model(found, one_step, devices, images, of_one)
+        made = fit_step_model(found, one_step, devices, images, of_one)
         rates = images / found.step, of_one / one_step
         if made.several.seconds(each) == pytest.approx(found.step):
             assert made.speed_up(each) == pytest.approx(rates[0] / rates[1])
@@ -196,7 +200,7 @@ def test_with_the_largest_network_all_devices_are_as_fast_as_one(
     one, several, devices, moved, update
 ):
     made = StepModel(one, several, devices, 8, devices, moved, min(update, one.fixed))
-    times = made.largest_network()
+    times = made.largest_gradient_factor()
     if times and math.isfinite(times):  # not where the last digits of a float decide
         of_one = one.seconds(8) + (times - 1) * made.update
         of_all = several.seconds(8) + (times - 1) * made.moved
@@ -208,21 +212,16 @@ def facts(draw):
     count = draw(st.integers(2, 8))
     each = draw(st.integers(1, 256))
     return TrainingFacts(
-        devices=[f"cpu:{number}" for number in range(count)],
-        each=each,
-        copies=count,
-        most=each * draw(st.integers(1, 8)),
-        option=draw(st.sampled_from(["batch_size", "global_batch_size"])),
+        devices=[f"cpu:{number}" for number in range(count)], images_per_copy=each, copies=count,
+        max_images_per_copy=each * draw(st.integers(1, 8)),
+        batch_option=draw(st.sampled_from(["batch_size", "global_batch_size"])),
         kvstore=draw(st.sampled_from(["device", "ring", "sharded", "sharded-optimizer"])),
-        microbatches=draw(st.none() | st.integers(1, 16)),
-        prefetch=draw(st.integers(0, 8)),
+        microbatches=draw(st.none() | st.integers(1, 16)), prefetch=draw(st.integers(0, 8)),
         resident_bytes=draw(st.integers(0, 100)),
         data_bytes=draw(st.none() | st.integers(0, 200)),
-        decoders=draw(st.none() | st.integers(1, 4)),
-        free_bytes=draw(st.integers(0, 1000)),
-        cores=draw(st.integers(1, 8)),
-        is_cpu=draw(st.booleans()),
-    )
+        decoders=draw(st.none() | st.integers(1, 4)), free_bytes=draw(st.integers(0, 1000)),
+        cores=draw(st.integers(1, 8)), is_cpu=draw(st.booleans()),
+    )  # fmt: skip
 
 
 CAUSE = st.builds(Cause, st.sampled_from(CAUSES), st.floats(0.2, 1), st.integers(0, 1))
@@ -232,22 +231,28 @@ CAUSE = st.builds(Cause, st.sampled_from(CAUSES), st.floats(0.2, 1), st.integers
 def test_devices_that_share_by_their_speeds_end_together(seconds, data):
     """To the rounding of the weights, however they shared before."""
     images = data.draw(st.lists(st.integers(1, 64), min_size=len(seconds), max_size=len(seconds)))
-    each = [float(weight) for weight in weights(images, seconds).split(",")]
-    assert TrainConfig(device_weights=weights(images, seconds)) and min(each) == 1
+    each = [float(weight) for weight in weights_by_speed(images, seconds).split(",")]
+    assert TrainConfig(device_weights=weights_by_speed(images, seconds)) and min(each) == 1
     ends = [weight * time / count for weight, time, count in zip(each, seconds, images)]
     assert max(ends) <= min(ends) * 1.05 / 0.95 + 1e-9
 
 
 @given(st.lists(CAUSE, max_size=3), facts())
 def test_what_is_tried_differs_from_what_there_is_and_exists(found, now):
-    chosen = candidates(found, now)
-    assert len(chosen) <= MOST and (found or not chosen)
+    chosen = choose_candidates(found, now)
+    assert len(chosen) <= MAX_CANDIDATES and (found or not chosen)
     for candidate in chosen:
         assert candidate not in chosen[:0]
         for name, value in candidate.settings.items():
             if name in ("batch_size", "global_batch_size"):
                 images = value if name == "batch_size" else value // now.copies
-                assert name == now.option and now.each < images == candidate.each <= now.most
+                assert (
+                    name == now.batch_option
+                    and now.images_per_copy
+                    < images
+                    == candidate.images_per_copy
+                    <= now.max_images_per_copy
+                )
             elif name == "device_weights":
                 assert value is None or candidate.settings.keys() == {"device_weights"}
             elif name == "devices":

@@ -15,9 +15,9 @@ from prediction.figures import FIGURES
 
 @pytest.fixture
 def speedup(ended, empty_cwd):
-    from gluonlab.study.__main__ import speedup
+    from gluonlab.study.__main__ import speedup_command
 
-    return functools.partial(ended, speedup)
+    return functools.partial(ended, speedup_command)
 
 
 def test_a_training_is_predicted_with_its_network_batch_store_and_type(speedup):

@@ -14,11 +14,11 @@ from gluonlab.errors import UsageError
 from gluonlab.performance_model.count_work import work_of
 from gluonlab.study.speedup import predict_step as predicted_module
 from gluonlab.study.speedup.predict_step import (
-    PRICED,
-    REFUSED,
-    SAID,
-    WITHOUT_INFLUENCE,
-    predicted,
+    CAUTIONS,
+    IRRELEVANT_SETTINGS,
+    PREDICTED_SETTINGS,
+    REFUSED_SETTINGS,
+    predict_config,
 )
 
 USUAL = TrainConfig(model="cifar_resnet20", optimizer="sgd", batch_size=64)
@@ -90,7 +90,7 @@ def predict_once():
     def predict_training(config):
         key = repr(config)
         if key not in found:
-            found[key] = predicted(MACHINE, config)
+            found[key] = predict_config(MACHINE, config)
         return found[key]
 
     return predict_training
@@ -103,25 +103,25 @@ def with_and_without(predict_once):
     def predict_both(field):
         without = dataclasses.replace(USUAL, **BESIDE.get(field, {}))
         given = dataclasses.replace(without, **{field: VALUES[field]})
-        return predicted(MACHINE, given), predict_once(without)
+        return predict_config(MACHINE, given), predict_once(without)
 
     return predict_both
 
 
 def test_every_setting_is_in_one_list():
-    lists = [PRICED, set(SAID), set(REFUSED), WITHOUT_INFLUENCE]
+    lists = [PREDICTED_SETTINGS, set(CAUTIONS), set(REFUSED_SETTINGS), IRRELEVANT_SETTINGS]
     fields = {field.name for field in dataclasses.fields(TrainConfig)}
     assert set().union(*lists) == fields == set(VALUES)
     assert sum(map(len, lists)) == len(fields)
 
 
-@pytest.mark.parametrize("field", sorted(PRICED))
+@pytest.mark.parametrize("field", sorted(PREDICTED_SETTINGS))
 def test_what_is_priced_changes_the_prediction(field, with_and_without):
     given, without = with_and_without(field)
     assert given.rows != without.rows
 
 
-@pytest.mark.parametrize("field", sorted(SAID))
+@pytest.mark.parametrize("field", sorted(CAUTIONS))
 def test_what_is_not_priced_is_said_and_changes_nothing_else(field, with_and_without):
     given, without = with_and_without(field)
     (said,) = set(given.cautions) - set(without.cautions)
@@ -129,7 +129,7 @@ def test_what_is_not_priced_is_said_and_changes_nothing_else(field, with_and_wit
     assert given.rows == without.rows
 
 
-@pytest.mark.parametrize("field", sorted(REFUSED))
+@pytest.mark.parametrize("field", sorted(REFUSED_SETTINGS))
 def test_what_would_be_another_training_is_refused_in_one_line(field, with_and_without):
     with pytest.raises(UsageError) as caught:
         with_and_without(field)
@@ -137,7 +137,7 @@ def test_what_would_be_another_training_is_refused_in_one_line(field, with_and_w
     assert message.startswith(option_name(field)) and "\n" not in message
 
 
-@pytest.mark.parametrize("field", sorted(WITHOUT_INFLUENCE))
+@pytest.mark.parametrize("field", sorted(IRRELEVANT_SETTINGS))
 def test_what_has_no_influence_has_none(field, with_and_without):
     given, without = with_and_without(field)
     assert given == without
@@ -147,16 +147,16 @@ def test_what_has_no_influence_has_none(field, with_and_without):
 def test_a_global_batch_is_strong_scaling(machine):
     """Each row is that of a training with its own share of the images, as many in all."""
     shared = dataclasses.replace(USUAL, batch_size=None, global_batch_size=512)
-    for row in predicted(machine, shared).rows:
+    for row in predict_config(machine, shared).rows:
         assert row.batch_size == 512 // row.gpus
         alone = dataclasses.replace(USUAL, batch_size=row.batch_size, gpus=row.gpus)
-        assert row.step_s == predicted(machine, alone).whole.step_s
+        assert row.step_s == predict_config(machine, alone).whole.step_s
         assert row.images_per_s == pytest.approx(512 / row.step_s)
 
 
 def test_images_that_do_not_divide_wait_for_the_gpu_with_most():
     uneven = dataclasses.replace(USUAL, batch_size=None, global_batch_size=65, gpus=8)
-    found = predicted(MACHINE, uneven)
+    found = predict_config(MACHINE, uneven)
     assert found.whole.batch_size == 9
     assert found.whole.images_per_s == pytest.approx(65 / found.whole.step_s)
     assert any("do not divide by 2, 4, 8 GPUs" in caution for caution in found.cautions)

@@ -19,10 +19,10 @@ from gluonlab.study.speedup.diagnosis import (
     LinearStepTime,
     StepModel,
     TriedAdvice,
-    by_trace,
-    judge,
+    compute_trace_shares,
+    diagnose,
 )
-from gluonlab.study.speedup.diagnosis_report import as_page, as_text, sentences
+from gluonlab.study.speedup.diagnosis_report import as_text, diagnosis_sentences, render_page
 from gluonlab.timeline.mxnet_profiler import Span
 from gluonlab.timeline.timeline import BACKWARD, FORWARD, Timeline
 
@@ -49,7 +49,7 @@ def found(request):
             devices=named(2), dataset="synthetic", model="lenet", split=request.param,
             batch_size=16,
         )  # fmt: skip
-        return judge(config, rounds=2, try_advice=False)
+        return diagnose(config, rounds=2, try_advice=False)
 
 
 def test_forward_and_backward_are_one_part_everywhere(found):
@@ -58,12 +58,12 @@ def test_forward_and_backward_are_one_part_everywhere(found):
     assert found.step_s.value == pytest.approx(PASSES_S, rel=0.05)
     assert found.shares["passes"].value == pytest.approx(1, rel=0.05)
     assert found.trace.shares["passes"] > 0
-    assert "forward" not in found.disagrees and "backward" not in found.disagrees
+    assert "forward" not in found.disagreements and "backward" not in found.disagreements
     assert sum(found.trace.shares.values()) == pytest.approx(1)
     parts = json.loads(json.dumps(found.to_dict(), allow_nan=False))["parts"]
     assert set(parts) == set(found.shares)
     for language, told in WORDS.items():
-        assert f">{told}<" in as_page(found, language)
+        assert f">{told}<" in render_page(found, language)
     assert f"\n{WORDS['en']} " in as_text(found)
     assert max(map(len, as_text(found).splitlines())) <= 80
 
@@ -74,7 +74,10 @@ def test_both_passes_of_a_trace_are_one_part_with_the_time_of_both():
     moments = [(0, 300), (300, 600), (200, 500)]
     spans = [Span(row, "any", *moment) for row, moment in zip(rows, moments)]
     timeline = Timeline(1, [0.0], 1000, rows[1:], spans, phases, [], (), [0] * 3, {}, {})
-    together, apart = by_trace(timeline, False).shares, by_trace(timeline, True).shares
+    together, apart = (
+        compute_trace_shares(timeline, False).shares,
+        compute_trace_shares(timeline, True).shares,
+    )
     assert together.pop("passes") == pytest.approx(0.6)
     assert apart.pop(FORWARD) == pytest.approx(0.5) and apart.pop(BACKWARD) == pytest.approx(0.1)
     assert together == apart
@@ -84,10 +87,16 @@ def test_both_passes_of_a_trace_are_one_part_with_the_time_of_both():
 def test_images_are_said_to_be_those_of_a_copy(found, language):
     larger = TriedAdvice(Candidate({"batch_size": 64}, 64), *(Estimate(2, 1, 3),) * 2, 1.5)
     pays = Estimate(10.0, 5.0, 20.0)  # of each of two devices
-    said = " ".join(sentences(replace(found, tried=[larger], pays=pays), language))
+    said = " ".join(
+        diagnosis_sentences(replace(found, tried_advice=[larger], break_even=pays), language)
+    )
     assert said.count(COPY[language]) >= 2 and DEVICE[language] not in said
     assert all(number in said for number in ("64", "20", "10", "40"))
-    each = " ".join(sentences(replace(found, tried=[larger], pays=pays, copies=2), language))
+    each = " ".join(
+        diagnosis_sentences(
+            replace(found, tried_advice=[larger], break_even=pays, copies=2), language
+        )
+    )
     assert COPY[language] not in each and each.count(DEVICE[language]) >= 2
 
 
@@ -104,12 +113,12 @@ def test_what_is_expected_of_a_batch_counts_a_copys_images(one, several, copies,
         facts=SimpleNamespace(copies=copies), devices=["cpu(0)"] * devices, dataset=None
     )
     with pytest.MonkeyPatch.context() as patched:
-        way = SimpleNamespace(steps=lambda: None, images=1)
-        patched.setattr(diagnosis, "_made", lambda *_: way)
-        patched.setattr(diagnosis, "on_one", lambda *_: None)
+        way = SimpleNamespace(step_window=lambda: None, images=1)
+        patched.setattr(diagnosis, "_open_training", lambda *_: way)
+        patched.setattr(diagnosis, "single_device_config", lambda *_: None)
         seconds = {name: [1.0] * 5 for name in ("present", "advised", "one")}
-        patched.setattr(diagnosis, "time_in_turns", lambda *_, **__: seconds)
+        patched.setattr(diagnosis, "time_interleaved", lambda *_, **__: seconds)
         candidate = Candidate({"batch_size": each}, each)
-        expected = diagnosis.tried(TrainConfig(), found, solved, candidate, None).expected
+        expected = diagnosis.try_candidate(TrainConfig(), found, solved, candidate, None).expected
     of_all = copies * each / several.seconds(copies * each / devices)
     assert expected == pytest.approx(of_all / (each / one.seconds(each)))

@@ -9,9 +9,9 @@ from gluonlab.config import TrainConfig
 from gluonlab.engine import mxnet_setup
 from gluonlab.study import learning_rate_finder
 from gluonlab.study.compare_devices import compare
-from gluonlab.study.short_training import AccuracyProbe, watched
+from gluonlab.study.short_training import AccuracyProbe, train_with_probe
 from gluonlab.study.speedup import measure_step
-from gluonlab.study.speedup.diagnosis import judge
+from gluonlab.study.speedup.diagnosis import diagnose
 from gluonlab.study.speedup.measure_step import MeasuredTraining
 from gluonlab.training.reporter import Reporter
 
@@ -51,13 +51,13 @@ def asked(monkeypatch):
 )
 def test_every_window_binds_graphs_with_the_pieces_that_are_asked_for(asked, way, overlap, size):
     trained = MeasuredTraining(TrainConfig(overlap=overlap, **{**SETTINGS, **WAYS[way]}))
-    _, smaller = measure_step._other_size(trained)
+    _, smaller = measure_step._resized_batch(trained)
     windows = [
-        trained.step, trained.again, lambda: trained.queue(trained.batch, ["update"]),
-        lambda: trained.queue(smaller), lambda: trained.record(2),
+        trained.step, trained.repeat_step, lambda: trained.queue_phases(trained.batch, ["update"]),
+        lambda: trained.queue_phases(smaller), lambda: trained.record(2),
     ]  # fmt: skip
     if way == "data":
-        windows.append(lambda: trained.alone(1))
+        windows.append(lambda: trained.train_device_alone(1))
     for window in windows:
         window()
     trained.close()
@@ -66,18 +66,18 @@ def test_every_window_binds_graphs_with_the_pieces_that_are_asked_for(asked, way
 
 def test_so_does_a_verdict_with_the_device_alone_and_all_that_it_tries(asked, monkeypatch):
     MadeTime.instead_of_clock(monkeypatch)
-    monkeypatch.setattr("gluonlab.study.speedup.diagnosis.TRIED_ROUNDS", 5)
+    monkeypatch.setattr("gluonlab.study.speedup.diagnosis.ADVICE_ROUNDS", 5)
     bound = Bound("few", fixed=0.01, image=0.0)
-    found = judge(bound.config().replace(overlap=3), bound.dataset(), bound.strategy, rounds=5)
-    assert found.tried and len(asked) >= 5 and set(asked) == {3}
+    found = diagnose(bound.config().replace(overlap=3), bound.dataset(), bound.strategy, rounds=5)
+    assert found.tried_advice and len(asked) >= 5 and set(asked) == {3}
 
 
 TRAININGS = {
     "a worker of bench": lambda config: verdict.make(
         {name: value for name, value in config.to_dict().items() if value is not None}
     )(2),
-    "a trial of a study": lambda config: watched(config, AccuracyProbe([2], 1.1)),
-    "--find-lr": lambda config: learning_rate_finder.find_rate(
+    "a trial of a study": lambda config: train_with_probe(config, AccuracyProbe([2], 1.1)),
+    "--find-lr": lambda config: learning_rate_finder.find_learning_rate(
         config.replace(optimizer="adam", epochs=None), 100
     ),
     "--compare": lambda config: compare(config.replace(devices=None), [1, 2], Reporter()),
