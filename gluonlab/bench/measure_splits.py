@@ -364,7 +364,7 @@ def _all(calls: Sequence[Callable[[], object]]) -> Call:
 
 
 def _update(trainer: BucketedTrainer, batch_size: int) -> None:
-    for _, call in trainer.phases(batch_size):
+    for _, call in trainer.start_step(batch_size):
         call()
 
 

@@ -20,7 +20,7 @@ from typing import (
 import mxnet as mx
 from mxnet import gluon, nd
 
-from gluonlab.bucketed_trainer.gradient_postprocessing import Postprocess
+from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSettings
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.engine.fast_invoke import between_passes
 from gluonlab.kvstores.process_groups import Group
@@ -234,7 +234,7 @@ class StrategyPlan(Protocol):
         """How much a bucket of gradients holds; None: the default for such devices."""
 
     @property
-    def postprocess(self) -> Postprocess:
+    def postprocess(self) -> PostprocessSettings:
         """What happens to summed gradients before the update."""
 
     @property

@@ -237,7 +237,7 @@ class LossScaleNotes(BuiltInCallback):
         scale, epoch = self._scale, len(run.history) + 1
         if scale is not None:
             self._directory.write(LossScaleEvent(epoch, run.step, scale.value, scale.skipped))
-            self._reporter.say(f"{'loss scale':<11}{scale.in_words()}")
+            self._reporter.say(f"{'loss scale':<11}{scale.summary()}")
 
 
 class StalenessNotes(BuiltInCallback):

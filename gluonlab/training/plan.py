@@ -28,8 +28,8 @@ from typing import (
 import mxnet as mx
 from mxnet import gluon
 
-from gluonlab.bucketed_trainer.buckets import usual_bucket_bytes
-from gluonlab.bucketed_trainer.gradient_postprocessing import Postprocess
+from gluonlab.bucketed_trainer.buckets import default_bucket_bytes
+from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSettings
 from gluonlab.bucketed_trainer.loss_scale import LossScale, make_loss_scale
 from gluonlab.config import TrainConfig
 from gluonlab.config.option_types import (
@@ -408,7 +408,7 @@ class Plan:
     optimizer_params: Dict[str, float]
     kvstore: Any
     rates: Rates
-    postprocess: Postprocess
+    postprocess: PostprocessSettings
     momentum_rule: Optional[str]
     group: Group
     microbatches: Microbatches
@@ -614,7 +614,7 @@ class Plan:
             "sync_bn": self.sync_bn,
             "kvstore": used.kvstore,
             "bucket_bytes": (
-                usual_bucket_bytes(self.ctxs) if self.bucket_bytes is None else self.bucket_bytes
+                default_bucket_bytes(self.ctxs) if self.bucket_bytes is None else self.bucket_bytes
             ),
             "compress": self.compress,
             **({"update_on_servers": True} if self.on_servers else {}),
@@ -749,7 +749,7 @@ def plan_run(
         optimizer_params=optimizer_params,
         momentum_rule=(config.momentum_rule or CORRECTED) if has_momentum_rules else None,
         rates=rates,
-        postprocess=Postprocess(
+        postprocess=PostprocessSettings(
             config.clip_norm,
             make_loss_scale(config.dtype, step_images // copy_count, config.on_nan),
         ),

@@ -15,7 +15,7 @@ from support.devices import named
 from support.reference import distance, values
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.bucketed_trainer.trainer_states import restore, states_of
+from gluonlab.bucketed_trainer.trainer_states import collect_states, set_states
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError, DivergedError
 from gluonlab.models import MODELS, ModelKind
@@ -90,7 +90,7 @@ class TwoHalves(WholeParameters):
         """There is one replica."""
 
     def state(self):
-        first, *others = map(states_of, self.trainers)
+        first, *others = map(collect_states, self.trainers)
         parameters = sum((states.parameters for states in others), first.parameters)
         return State(first._replace(parameters=parameters), {})
 
@@ -98,7 +98,7 @@ class TwoHalves(WholeParameters):
         for trainer in self.trainers:
             names = {param.name for param in trainer._params}
             own = tuple(each for each in state.optimizer.parameters if each.name in names)
-            restore(trainer, state.optimizer._replace(parameters=own), "this state")
+            set_states(trainer, state.optimizer._replace(parameters=own), "this state")
 
 
 LAYERS = {

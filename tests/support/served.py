@@ -71,7 +71,7 @@ def steps(group, devices, asked):
             for device, array in enumerate(param.list_grad()):
                 array[:] = nd.array(grad * of_worker[group.rank] * (device == 0))
         trainer.apply(max(1, sum(of_worker)))
-    trainer.meet()
+    trainer.synchronize()
     return flat(params, devices - 1)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
-from gluonlab.bucketed_trainer.gradient_postprocessing import Postprocess
+from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSettings
 from gluonlab.data.loading.split_batch import shard, whole
 from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers.optimizer_registry import make_optimizer
@@ -97,7 +97,7 @@ def plan_for(
             "ctxs": [ctx for copy in split.copies for ctx in copy], "split": split,
             "kvstore": make_kvstore(kvstore, copies), "bucket_bytes": None,
             "new_kvstore": lambda ctxs: make_kvstore(kvstore, ctxs),
-            "postprocess": Postprocess(clip_norm, loss_scale), "microbatches": microbatches,
+            "postprocess": PostprocessSettings(clip_norm, loss_scale), "microbatches": microbatches,
             "sync_bn": False, "on_servers": False,
             "conversion": as_it_is, "preprocess": as_is,
             "make_optimizer": lambda: make_optimizer(optimizer, OPTIMIZERS[optimizer]), **more,

@@ -15,7 +15,7 @@ import mxnet as mx
 from mxnet import autograd, gluon, nd
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.bucketed_trainer.trainer_states import restore, states_of
+from gluonlab.bucketed_trainer.trainer_states import collect_states, set_states
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores.process_group_store import GroupKVStore
@@ -89,7 +89,7 @@ class ReplicaStep:
             yield "backward", partial(self._backward, parts, around)
         if len(batch.xs) < len(self.replicas):  # idle devices: their last gradients must not count
             self.updates.zero_grad(range(len(batch.xs), len(self.replicas)))
-        yield from self.updates.phases(batch.size)  # executors set no flags of freshness
+        yield from self.updates.start_step(batch.size)  # executors set no flags of freshness
 
     def score(self, batch: Batch) -> Iterator[Scored]:
         """The scores of all shards, part by part, without training.
@@ -192,7 +192,8 @@ class DataParallel(DataParallelStep, WholeParameters):
         self.inputs = self.outputs = plan.ctxs
         trainer = BucketedTrainer(
             self.net.collect_params(), plan.make_optimizer(), None, store,
-            bucket_bytes=plan.bucket_bytes, **plan.postprocess._asdict(),
+            bucket_bytes=plan.bucket_bytes, clip_norm=plan.postprocess.clip_norm,
+            loss_scale=plan.postprocess.loss_scale,
         )  # fmt: skip
         super().__init__(
             self.net, loss, trainer, plan.ctxs, plan.preprocess, plan.microbatches,
@@ -211,7 +212,7 @@ class DataParallel(DataParallelStep, WholeParameters):
 
     def settle_statistics(self) -> None:
         """As `Strategy` says; where the servers update, all processes get the same weights, too."""
-        self.trainer.meet()
+        self.trainer.synchronize()
         self.statistics.average()
 
     def settings(self) -> Dict[str, Any]:
@@ -226,14 +227,14 @@ class DataParallel(DataParallelStep, WholeParameters):
         """Optimizer states, by parameter name, loss scale, and each device's running statistics."""
         scale = self.trainer.loss_scale
         return State(
-            states_of(self.trainer),
+            collect_states(self.trainer),
             {} if scale is None else scale.state(),
             *self.statistics.state(),
         )
 
     def restore(self, state: State) -> None:
         """Go on from a `state`, of any kvstore, and of any devices but for running statistics."""
-        restore(self.trainer, state.optimizer, "this state")
+        set_states(self.trainer, state.optimizer, "this state")
         self.statistics.restore(state.devices, state.counts)
         if self.trainer.loss_scale is not None:
             self.trainer.loss_scale.restore(state.loss_scale)

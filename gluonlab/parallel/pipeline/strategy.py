@@ -126,7 +126,7 @@ class StagedParallel(WholeParameters):
     def phases(self, batch: Batch) -> Iterator[Phase]:
         """``stages``, forward and backward of all; ``allreduce``; ``update``."""
         yield "stages", partial(self._stages, batch)
-        yield from self.updates.phases(batch.size)
+        yield from self.updates.start_step(batch.size)
 
     def score(self, batch: Batch) -> Iterator[Scored]:
         """The scores of all shards, part by part, without training."""
@@ -140,14 +140,14 @@ class StagedParallel(WholeParameters):
         """Optimizer states, by parameter name, loss scale, and running statistics of each copy."""
         scale = self.updates.loss_scale
         return State(
-            self.updates.states(),
+            self.updates.collect_states(),
             {} if scale is None else scale.state(),
             *self.statistics.state(),
         )
 
     def restore(self, state: State) -> None:
         """Go on from a `state`, of any split."""
-        self.updates.restore(state.optimizer, "this state")
+        self.updates.set_states(state.optimizer, "this state")
         self.statistics.restore(state.devices, state.counts)
         if self.updates.loss_scale is not None:
             self.updates.loss_scale.restore(state.loss_scale)

@@ -10,7 +10,7 @@ from mxnet import gluon, nd
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.bucketed_trainer.trainer_group import TrainerGroup
-from gluonlab.bucketed_trainer.trainer_states import restore, states_of
+from gluonlab.bucketed_trainer.trainer_states import collect_states, set_states
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.engine.fast_invoke import between_passes
 from gluonlab.gpu.cuda import enable_peer_access
@@ -75,7 +75,7 @@ class ChannelParallel(ReplicaStep):
         trainers = [self._trainers(own, plan, group) for own in self.parts]
         self._of_slices = [sliced for sliced, _ in trainers]
         self._of_wholes = [whole for _, whole in trainers if whole is not None]
-        updates = TrainerGroup(self._of_slices, plan.postprocess, beside=self._of_wholes)
+        updates = TrainerGroup(self._of_slices, plan.postprocess, replicated=self._of_wholes)
         schedule = make_schedule(_algorithm(plan.kvstore), plan.split.size)
         kept = [{**own, **constants_of(loss)} for own in self.parts]
         replicas = [
@@ -141,7 +141,7 @@ class ChannelParallel(ReplicaStep):
         scale = self.updates.loss_scale
         return State(
             joined_states(
-                [states_of(each) for each in (*self._of_slices, *self._of_wholes)],
+                [collect_states(each) for each in (*self._of_slices, *self._of_wholes)],
                 self.layout.slices,
             ),
             {} if scale is None else scale.state(),
@@ -156,7 +156,7 @@ class ChannelParallel(ReplicaStep):
         for trainers in (self._of_slices, self._of_wholes):
             for device, trainer in enumerate(trainers):
                 own = {param.name: param for param in trainer._params}
-                restore(trainer, state_parts(fit, self.layout.slices, device, own), what)
+                set_states(trainer, state_parts(fit, self.layout.slices, device, own), what)
         self.statistics.restore(state.devices, state.counts)
         if self.updates.loss_scale is not None:
             self.updates.loss_scale.restore(state.loss_scale)

@@ -14,7 +14,7 @@ from support.examples import examples
 from support.process_group import in_processes
 from support.reference import as_is, distance, random_batches, values
 
-from gluonlab.bucketed_trainer.gradient_postprocessing import Postprocess
+from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSettings
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.data.loading.split_batch import Batch, shard, whole
 from gluonlab.kvstores import KVSTORES, make_kvstore
@@ -57,7 +57,7 @@ def made(
         ),
         kvstore=make_kvstore(store, ctxs),
         bucket_bytes=None,
-        postprocess=Postprocess(clip_norm, loss_scale),
+        postprocess=PostprocessSettings(clip_norm, loss_scale),
         microbatches=WHOLE,
         sync_bn=False,
         on_servers=False,
