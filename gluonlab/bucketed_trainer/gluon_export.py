@@ -13,8 +13,8 @@ from mxnet.gluon import Parameter
 from gluonlab.bucketed_trainer.trainer_states import collect_states
 from gluonlab.errors import KVStoreError
 from gluonlab.files.atomic_files import atomic_path, on_disk
-from gluonlab.optimizers.optimizer_states import ParameterState, StateTarget, nest
-from gluonlab.optimizers.optimizer_step import like, set_memory, set_updates
+from gluonlab.optimizers.optimizer_states import ParameterState, StateTarget, make_state_template
+from gluonlab.optimizers.optimizer_step import map_state, set_extra_states, set_update_counts
 
 DEVICES = range(16)  # gluon.Trainer's optimizers count updates separately on each device
 
@@ -42,9 +42,9 @@ def export_gluon_states(trainer: gluon.Trainer, fname: str) -> None:
         if hasattr(optimizer, name):
             setattr(optimizer, name, {})
     counts = {position: state.updates or 0 for position, state in saved.items()}
-    set_updates(optimizer, counts, DEVICES)
-    memory = {position: state.memory for position, state in saved.items()}
-    set_memory(optimizer, memory, DEVICES)
+    set_update_counts(optimizer, counts, DEVICES)
+    memory = {position: state.extra_state for position, state in saved.items()}
+    set_extra_states(optimizer, memory, DEVICES)
     updater = mx.optimizer.get_updater(optimizer)
     updater.states = {
         position: _nest_arrays(optimizer, trainer._params[position], state)
@@ -65,4 +65,4 @@ def export_gluon_states(trainer: gluon.Trainer, fname: str) -> None:
 def _nest_arrays(optimizer: mx.optimizer.Optimizer, param: Parameter, state: ParameterState) -> Any:
     """Return the state with its arrays nested as the optimizer expects them."""
     arrays, target = iter(state.arrays), StateTarget(param.name, param.shape, param.dtype, True)
-    return like(nest(optimizer, target), lambda _: next(arrays))
+    return map_state(make_state_template(optimizer, target), lambda _: next(arrays))

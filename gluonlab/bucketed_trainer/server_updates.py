@@ -19,7 +19,7 @@ from gluonlab.bucketed_trainer.stale_gradients import StaleGradients
 from gluonlab.engine.fast_invoke import CopyInto
 from gluonlab.errors import KVStoreError, RunError
 from gluonlab.kvstores.process_group_store import GroupKVStore
-from gluonlab.optimizers.server_optimizer import EachShare, Flat, Piece, laid_out
+from gluonlab.optimizers.server_optimizer import FlatLayout, PerWorkerSchedule, Piece, make_layout
 
 
 class ServerUpdater:
@@ -57,7 +57,7 @@ class ServerUpdater:
                     views.append((bucket, 0, piece))
                 else:
                     views += _parameter_pieces(bucket, first_numbers[key])
-            flat = laid_out([piece for _, _, piece in views], self._group.servers)
+            flat = make_layout([piece for _, _, piece in views], self._group.servers)
             transfer = _Transfer(store.local, flat, keys, buckets, views)
             self._transfers.append(transfer)
             flats.append(flat)
@@ -79,7 +79,7 @@ class ServerUpdater:
             workers = self._group.size
             sent.wd = sent.wd / workers
             if sent.lr_scheduler is not None:
-                sent.lr_scheduler = EachShare(sent.lr_scheduler, workers)
+                sent.lr_scheduler = PerWorkerSchedule(sent.lr_scheduler, workers)
         return sent
 
     def sum_and_update(self, optimizer: Any, stale: StaleGradients, counts_differ: bool) -> None:
@@ -119,7 +119,7 @@ class _Transfer:
     def __init__(
         self,
         local: Any,
-        flat: Flat,
+        flat: FlatLayout,
         keys: Tuple[int, ...],
         buckets: Sequence[Bucket],
         views: Sequence[Tuple[Bucket, int, Piece]],

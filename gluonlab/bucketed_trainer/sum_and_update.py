@@ -20,7 +20,12 @@ from gluonlab.bucketed_trainer.gradient_postprocessing import GradientPostproces
 from gluonlab.bucketed_trainer.stale_gradients import NO_STALE_GRADIENTS, StaleGradients
 from gluonlab.kvstores.allreduce_store import SummingKVStore
 from gluonlab.kvstores.mxnet_stores import NativeKVStore, sums_over_processes
-from gluonlab.optimizers.optimizer_step import KeyPart, KeyUpdate, foresee, update_spans
+from gluonlab.optimizers.optimizer_step import (
+    KeyPart,
+    KeyUpdate,
+    align_learning_rates,
+    update_spans,
+)
 
 
 class KVStoreCall(NamedTuple):
@@ -110,10 +115,10 @@ class BucketUpdater:
         spans = [
             span
             for update, skipped in zip(self.key_updates, stays)
-            for span in update.spans(skipped)
+            for span in update.fresh_spans(skipped)
         ]
         if counts_differ:
-            foresee(self._optimizer, [span.key for span in spans])
+            align_learning_rates(self._optimizer, [span.key for span in spans])
         update_spans(self._optimizer, spans)
 
     def _key_parts(self, key: int) -> List[KeyPart]:
@@ -151,7 +156,7 @@ class ParameterUpdater:
         if not keys:
             return
         if counts_differ:
-            foresee(self._updaters[0].optimizer, keys)
+            align_learning_rates(self._updaters[0].optimizer, keys)
         weights, grads = (zip(*arrays) for arrays in zip(*(self._arrays[key] for key in keys)))
         for updater, *arrays in zip(self._updaters, grads, weights):
             updater(list(keys), *map(list, arrays))
@@ -216,6 +221,6 @@ class ShardedUpdater:
         }
         if counts_differ:
             keys = [key for call in self._calls for key in store.keys_to_update(call.key, ranges)]
-            foresee(optimizer, keys)
+            align_learning_rates(optimizer, keys)
         for call in self._calls:
             store.update(call.key, priority=call.priority, stale=ranges)

@@ -68,8 +68,8 @@ from gluonlab.kvstores.mxnet_stores import new_keys, sums_over_processes
 from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.models.infer_shapes import note_shapes
 from gluonlab.optimizers.optimizer_registry import is_element_wise
-from gluonlab.optimizers.optimizer_states import States, save
-from gluonlab.optimizers.optimizer_step import Rewinding
+from gluonlab.optimizers.optimizer_states import States, write_states
+from gluonlab.optimizers.optimizer_step import SchedulerRewind
 
 _OPTIMIZER_PARAMS = {
     "lr": "learning_rate",
@@ -196,7 +196,7 @@ class BucketedTrainer(gluon.Trainer):
             self._duplicate_sums: List[nd.NDArray] = []  # to be zeroed under grad_req "add"
             self._stale_gradients = NO_STALE_GRADIENTS
             self._counts_differ = False  # have some parameters had more updates than others?
-            self._lr_schedule = Rewinding(self._optimizer)
+            self._lr_schedule = SchedulerRewind(self._optimizer)
             self._pending_states: Optional[States] = None  # loaded before there were buckets
             self._init_kvstore()
             if not trainer_arguments.names_without_shape(self._params):
@@ -364,7 +364,7 @@ class BucketedTrainer(gluon.Trainer):
             OutputError: If the file cannot be written. An old file then stays.
         """
         self._check_states_are_local()
-        save(fname, gather_states(self))
+        write_states(fname, gather_states(self))
 
     def load_states(self, fname: str) -> None:
         """Load optimizer states that `save_states` or gluon.Trainer wrote, at any time.

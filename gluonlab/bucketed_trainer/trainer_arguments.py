@@ -17,7 +17,7 @@ from gluonlab.errors import ConfigError, KVStoreError, RunError, said_by, unknow
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.allreduce_store import SHARDED, SummingKVStore, is_sharded
 from gluonlab.kvstores.process_group_store import GroupKVStore
-from gluonlab.optimizers.optimizer_registry import check_replicas
+from gluonlab.optimizers.optimizer_registry import check_replicas_stay_equal
 
 
 @contextmanager
@@ -140,7 +140,7 @@ def check_update_on_kvstore(
 
     Raises ConfigError for an optimizer under which the replicas on several devices diverge.
     """
-    check_replicas(optimizer, devices)
+    check_replicas_stay_equal(optimizer, devices)
     sharded = is_sharded(store)
     if sharded and devices > 1:
         from gluonlab.kvstores.sharded_optimizer import check_element_wise

@@ -21,7 +21,7 @@ from gluonlab.bucketed_trainer.gradient_postprocessing import (
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.bucketed_trainer.trainer_states import collect_states, set_states
 from gluonlab.errors import KVStoreError
-from gluonlab.optimizers.optimizer_states import States, fitted, own_of
+from gluonlab.optimizers.optimizer_states import States, fit_states, state_targets
 
 
 class TrainerGroup:
@@ -108,7 +108,7 @@ class TrainerGroup:
 
         Raises KVStoreError for states of another network.
         """
-        fit = fitted(self.trainers[0]._optimizer, states, own_of(self._params), source)
+        fit = fit_states(self.trainers[0]._optimizer, states, state_targets(self._params), source)
         by_param = dict(zip(self._params, fit.parameters))
         for trainer in self.trainers:
             parameters = tuple(by_param[param] for param in trainer._params)

@@ -27,22 +27,22 @@ from gluonlab.optimizers.optimizer_states import (
     KeyState,
     ParameterState,
     States,
-    fitted,
-    from_arrays,
-    kind_of,
-    most_bytes,
-    own_of,
-    read,
-    resume,
-    to_arrays,
-    unique,
+    fit_states,
+    max_states_bytes,
+    optimizer_class_name,
+    read_states,
+    resume_optimizer,
+    state_targets,
+    states_from_arrays,
+    states_to_arrays,
+    unique_names,
 )
 from gluonlab.optimizers.optimizer_step import (
-    age_of,
-    flat,
-    like,
-    numbers_of,
-    set_numbers,
+    flatten_state,
+    map_state,
+    read_scalars,
+    set_scalars,
+    update_history,
 )
 
 
@@ -68,7 +68,7 @@ def gather_states(trainer: gluon.Trainer) -> Dict[str, nd.NDArray]:
     Returns:
         The arrays that ``save_states`` writes.
     """
-    return to_arrays(collect_states(trainer))
+    return states_to_arrays(collect_states(trainer))
 
 
 def restore_states(trainer: gluon.Trainer, arrays: Mapping[str, nd.NDArray]) -> None:
@@ -84,19 +84,19 @@ def restore_states(trainer: gluon.Trainer, arrays: Mapping[str, nd.NDArray]) -> 
         KVStoreError: For arrays that are not states, or states of another optimizer or network.
             Nothing changes then.
     """
-    set_states(trainer, from_arrays(arrays), "these arrays")
+    set_states(trainer, states_from_arrays(arrays), "these arrays")
 
 
 def load_states_file(trainer: gluon.Trainer, fname: "str | bytes | os.PathLike[str]") -> None:
     """Set the states that a file holds. Raises KVStoreError as ``load_states`` does."""
-    states = read(fname, most_bytes(own_of(trainer._params)))
+    states = read_states(fname, max_states_bytes(state_targets(trainer._params)))
     set_states(trainer, states, repr(os.fsdecode(fname)))
 
 
 @nd_semantics()
 def set_states(trainer: gluon.Trainer, states: States, source: str) -> None:
     """Set ``states`` like `restore_states`. Error messages start with ``source``."""
-    states = fitted(trainer._optimizer, states, own_of(trainer._params), source)
+    states = fit_states(trainer._optimizer, states, state_targets(trainer._params), source)
     # after Parameter.set_data, a trainer does not know whether its store updates
     if not trainer._kv_initialized:
         trainer._init_kvstore()
@@ -105,7 +105,7 @@ def set_states(trainer: gluon.Trainer, states: States, source: str) -> None:
         trainer._pending_states = None
         return
     trainer._pending_states = states
-    set_numbers(trainer._optimizer, states.numbers)
+    set_scalars(trainer._optimizer, states.scalars)
     if states.num_update is not None:
         # so that the learning rate already is the one after this number of updates
         trainer._optimizer.num_update = states.num_update
@@ -134,9 +134,11 @@ def collect_states(trainer: gluon.Trainer) -> States:
         _parameter_state(key_states[locations[param].key], locations[param].begin, name, param)
         if param in locations
         else ParameterState(name, param.shape, optimizer.begin_num_update)
-        for name, param in zip(unique(trainer._params), trainer._params)
+        for name, param in zip(unique_names(trainer._params), trainer._params)
     )
-    return States(kind_of(optimizer), optimizer.num_update, numbers_of(optimizer), parameters)
+    return States(
+        optimizer_class_name(optimizer), optimizer.num_update, read_scalars(optimizer), parameters
+    )
 
 
 def _state_locations(trainer: gluon.Trainer) -> Dict[Parameter, _StateLocation]:
@@ -161,10 +163,10 @@ def _key_state(trainer: gluon.Trainer, key: Any) -> KeyState:
     if trainer._update_on_kvstore:
         state: KeyState = trainer._kvstore.state_of(key)
         return state
-    arrays = tuple(flat(trainer._updaters[0].states.get(key)))
+    arrays = tuple(flatten_state(trainer._updaters[0].states.get(key)))
     if isinstance(trainer._device_updater, BucketUpdater):
-        return KeyState(arrays, trainer._device_updater.key_updates[key].ages())
-    return KeyState(arrays, {(0, 0): age_of(trainer._optimizer, key)})
+        return KeyState(arrays, trainer._device_updater.key_updates[key].histories())
+    return KeyState(arrays, {(0, 0): update_history(trainer._optimizer, key)})
 
 
 def _parameter_state(
@@ -174,8 +176,8 @@ def _parameter_state(
     views = [
         array if begin is None else _parameter_view(array, begin, param) for array in state.arrays
     ]
-    copies, age = tuple(view.copyto(mx.cpu()) for view in views), state.age_at(begin or 0)
-    return ParameterState(name, param.shape, age.updates, copies, age.memory)
+    copies, age = tuple(view.copyto(mx.cpu()) for view in views), state.history_at(begin or 0)
+    return ParameterState(name, param.shape, age.updates, copies, age.extra_state)
 
 
 def _parameter_view(array: nd.NDArray, begin: int, param: Parameter) -> nd.NDArray:
@@ -189,22 +191,24 @@ def _put_states(trainer: gluon.Trainer, states: States, source: str) -> None:
     optimizer, ctxs = trainer._optimizer, trainer._contexts
     updated = trainer.buckets if trainer._updates_buckets else trainer._params
     optimizer.param_dict = dict(enumerate(updated))
-    resume(optimizer, key_states, states.num_update, states.numbers, ctxs, trainer._lr_schedule)
+    resume_optimizer(
+        optimizer, key_states, states.num_update, states.scalars, ctxs, trainer._lr_schedule
+    )
     trainer._device_updater = None  # because it holds the old state arrays
-    counts = {age.updates for state in key_states.values() for age in state.ages.values()}
+    counts = {age.updates for state in key_states.values() for age in state.histories.values()}
     trainer._counts_differ = len(counts) > 1
     if trainer._update_on_kvstore:
         trainer._kvstore.set_states(key_states)
         return
     for updater, ctx in zip(trainer._updaters, ctxs):
         copy_to_device = partial(nd.NDArray.copyto, other=ctx)
-        updater.states = {key: like(state, copy_to_device) for key, state in nested.items()}
+        updater.states = {key: map_state(state, copy_to_device) for key, state in nested.items()}
         updater.states_synced = dict.fromkeys(nested, True)
     if trainer._updates_buckets and any(counts):
         device_updater = trainer._make_device_updater()
         assert isinstance(device_updater, BucketUpdater)
         for key, state in key_states.items():
-            device_updater.key_updates[key].set_ages(state.ages)
+            device_updater.key_updates[key].set_histories(state.histories)
         trainer._device_updater = device_updater
 
 
@@ -225,10 +229,10 @@ def _new_key_states(
         if any(param_states[param].arrays for param in locations):
             nested[key] = _assemble_key_state(trainer, key, locations, param_states, source)
         ages = {
-            (location.begin or 0, location.end): param_states[param].age
+            (location.begin or 0, location.end): param_states[param].history
             for param, location in locations.items()
         }
-        key_states[key] = KeyState(tuple(flat(nested.get(key))), ages)
+        key_states[key] = KeyState(tuple(flatten_state(nested.get(key))), ages)
     return nested, key_states
 
 
@@ -246,7 +250,7 @@ def _assemble_key_state(
         weight = next(iter(locations)).list_data()[0].as_nd_ndarray()
     state = trainer._optimizer.create_state_multi_precision(key, weight.copyto(mx.cpu()))
     for param, location in locations.items():
-        for array, saved in zip(flat(state), param_states[param].arrays):
+        for array, saved in zip(flatten_state(state), param_states[param].arrays):
             target = array
             if location.begin is not None:
                 target = _parameter_view(array, location.begin, param)

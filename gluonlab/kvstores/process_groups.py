@@ -20,7 +20,7 @@ from mxnet import nd
 
 from gluonlab.engine.fast_invoke import CopyInto, from_host
 from gluonlab.errors import DivergedError, RunError
-from gluonlab.optimizers.server_optimizer import Flat
+from gluonlab.optimizers.server_optimizer import FlatLayout
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -99,7 +99,9 @@ class Group:
     def end_together(self) -> None:
         """From here on every process ends, and leaves the group, whatever it raises."""
 
-    def serve(self, optimizer: Any, flats: Sequence[Flat], weights: Sequence[nd.NDArray]) -> Served:
+    def serve(
+        self, optimizer: Any, flats: Sequence[FlatLayout], weights: Sequence[nd.NDArray]
+    ) -> Served:
         """Have the servers keep these weights, as rank 0 has them, and update them from now on.
 
         ``flats``: how each array of ``weights`` is laid out. Waits for all processes. Raises

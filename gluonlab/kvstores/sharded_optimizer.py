@@ -38,22 +38,22 @@ from gluonlab.optimizers.optimizer_states import (
     KeyState,
     States,
     StateTarget,
-    fitted,
-    kind_of,
-    most_bytes,
-    own_of,
-    read,
-    resume,
-    save,
-    to_arrays,
+    fit_states,
+    max_states_bytes,
+    optimizer_class_name,
+    read_states,
+    resume_optimizer,
+    state_targets,
+    states_to_arrays,
+    write_states,
 )
 from gluonlab.optimizers.optimizer_step import (
+    ElementRange,
     KeyPart,
     KeyUpdate,
-    Range,
-    Rewinding,
-    age_of,
-    numbers_of,
+    SchedulerRewind,
+    read_scalars,
+    update_history,
     update_spans,
 )
 
@@ -78,7 +78,7 @@ class ShardedKVStore(ScheduleKVStore):
         self._owner = Owner(self)
         # of optimizers: the states of those that others have replaced, and their schedules
         self._aside: "WeakKeyDictionary[Any, Dict[Any, KeyState]]" = WeakKeyDictionary()
-        self._schedules: "WeakKeyDictionary[Any, Rewinding]" = WeakKeyDictionary()
+        self._schedules: "WeakKeyDictionary[Any, SchedulerRewind]" = WeakKeyDictionary()
 
     @staticmethod
     def is_capable(capability: str) -> bool:
@@ -108,7 +108,7 @@ class ShardedKVStore(ScheduleKVStore):
             self._aside[self.optimizer] = {key: self.state_of(key) for key in self._own()}
             self.set_states(self._aside.pop(optimizer, {}))
         self.optimizer = optimizer
-        self._schedules.setdefault(optimizer, Rewinding(optimizer))
+        self._schedules.setdefault(optimizer, SchedulerRewind(optimizer))
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Sum the gradients ``value`` and update the weights ``out`` on each device.
@@ -148,7 +148,7 @@ class ShardedKVStore(ScheduleKVStore):
         return [shard.grad for shards in update.shards.values() for shard in shards]
 
     def update(
-        self, key: Any, priority: int = 0, stale: "Optional[Dict[Any, List[Range]]]" = None
+        self, key: Any, priority: int = 0, stale: "Optional[Dict[Any, List[ElementRange]]]" = None
     ) -> None:
         """The second half: the owners update their parts, and all devices get the weights.
 
@@ -168,10 +168,16 @@ class ShardedKVStore(ScheduleKVStore):
         """
         optimizer, own = self._known(), self._own()
         parameters = tuple(
-            self.state_of(key).of_parameter(param.name, param.shape) for key, param in own.items()
+            self.state_of(key).to_parameter_state(param.name, param.shape)
+            for key, param in own.items()
         )
-        states = States(kind_of(optimizer), optimizer.num_update, numbers_of(optimizer), parameters)
-        save(fname, to_arrays(states))
+        states = States(
+            optimizer_class_name(optimizer),
+            optimizer.num_update,
+            read_scalars(optimizer),
+            parameters,
+        )
+        write_states(fname, states_to_arrays(states))
 
     @nd_semantics()
     def load_optimizer_states(self, fname: str) -> None:
@@ -183,18 +189,18 @@ class ShardedKVStore(ScheduleKVStore):
         """
         own, optimizer = self._own(), self._known()
         params = list(own.values())
-        states = read(fname, most_bytes(params) if own else None)
+        states = read_states(fname, max_states_bytes(params) if own else None)
         if own:
-            states = fitted(optimizer, states, params, repr(str(fname)))
+            states = fit_states(optimizer, states, params, repr(str(fname)))
         names = [state.name for state in states.parameters]
         keys = list(own) or [int(name) if name.isdecimal() else name for name in names]
         of_keys = {
-            key: KeyState(state.arrays, {(0, 0): state.age})
+            key: KeyState(state.arrays, {(0, 0): state.history})
             for key, state in zip(keys, states.parameters)
         }
         self.set_states(of_keys)
         schedule = self._schedules[optimizer]
-        resume(optimizer, of_keys, states.num_update, states.numbers, (), schedule)
+        resume_optimizer(optimizer, of_keys, states.num_update, states.scalars, (), schedule)
 
     def _known(self) -> mx.optimizer.Optimizer:
         """The optimizer. Raises KVStoreError before there is one."""
@@ -217,7 +223,7 @@ class ShardedKVStore(ScheduleKVStore):
         known = self._known().param_dict.items()
         params = {key: param for key, param in known if hasattr(param, "name")}
         if params:
-            return dict(zip(params, own_of(params.values())))
+            return dict(zip(params, state_targets(params.values())))
         own = {}
         for key, state in self._loaded.items():
             shape = state.arrays[0].shape if state.arrays else None
@@ -236,13 +242,13 @@ class ShardedKVStore(ScheduleKVStore):
             return self._loaded[key]
         update = next((update for update in self._updates.values() if key in update.keys), None)
         if update is None:
-            return KeyState((), {(0, 0): age_of(self._known(), key)})
+            return KeyState((), {(0, 0): update_history(self._known(), key)})
         return update.state_of(key)
 
-    def keys_to_update(self, key: Any, stale: Mapping[Any, List[Range]]) -> List[Any]:
+    def keys_to_update(self, key: Any, stale: Mapping[Any, List[ElementRange]]) -> List[Any]:
         """The optimizer's keys that `update` of ``key`` would update."""
         updates = self._half_done(key).updates
-        every = (each.spans(stale.get(name, ())) for name, each in updates.items())
+        every = (each.fresh_spans(stale.get(name, ())) for name, each in updates.items())
         return [span.key for spans in every for span in spans]
 
     def set_states(self, of_keys: Mapping[Any, KeyState]) -> None:
@@ -356,14 +362,14 @@ class ShardedUpdate:
         """Queue the sums."""
         self._reduce.run(priority)
 
-    def finish(self, priority: int, stale: Mapping[Any, List[Range]]) -> None:
+    def finish(self, priority: int, stale: Mapping[Any, List[ElementRange]]) -> None:
         """Queue the rest. ``stale``: for some of the keys, the elements that stay as they are."""
         with autograd.pause():
             self._gather.settle()  # before a shard of the weights is written
             spans = [
                 span
                 for key, update in self.updates.items()
-                for span in update.spans(stale.get(key, ()))
+                for span in update.fresh_spans(stale.get(key, ()))
             ]
             update_spans(self.optimizer, spans)
         self._gather.run(priority, settled=True)
@@ -381,12 +387,12 @@ class ShardedUpdate:
         """The whole arrays of the state: copies on the CPU, of the weight's shape."""
         shards, weight = self.shards[key], self.weights[self.keys.index(key)][0]
         arrays = []
-        for parts in zip(*(shard.arrays() for shard in shards)):
+        for parts in zip(*(shard.state_arrays() for shard in shards)):
             whole = nd.empty((weight.size,), mx.cpu(), parts[0].dtype)
             for shard, part in zip(shards, parts):
                 part.copyto(whole[shard.begin : shard.begin + part.size])
             arrays.append(whole.reshape(weight.shape or (1,)))
-        return KeyState(tuple(arrays), self.updates[key].ages())
+        return KeyState(tuple(arrays), self.updates[key].histories())
 
     def restore(self, states: Mapping[Any, KeyState]) -> None:
         """Set the states to these whole ones; a key without arrays begins anew.
@@ -395,7 +401,7 @@ class ShardedUpdate:
         """
         for key, weights in zip(self.keys, self.weights):
             arrays = states[key].arrays
-            wanted = {len(shard.arrays()) for shard in self.shards[key]} if arrays else set()
+            wanted = {len(shard.state_arrays()) for shard in self.shards[key]} if arrays else set()
             if wanted - {len(arrays)} or any(array.size != weights[0].size for array in arrays):
                 raise KVStoreError(
                     f"key {key!r}: the optimizer's state, loaded or made in earlier steps, "
@@ -404,10 +410,10 @@ class ShardedUpdate:
                 )
         for key, shards in self.shards.items():
             for shard in shards:
-                for array, whole in zip(shard.arrays(), states[key].arrays):
+                for array, whole in zip(shard.state_arrays(), states[key].arrays):
                     part = whole.reshape((-1,))[shard.begin : shard.begin + array.size]
                     part.astype(array.dtype).copyto(array)
-            self.updates[key].set_ages(states[key].ages)
+            self.updates[key].set_histories(states[key].histories)
 
 
 def check(entries: Sequence[Entry]) -> None:

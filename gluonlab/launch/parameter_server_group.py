@@ -19,7 +19,13 @@ from gluonlab.errors import EngineError, RunError
 from gluonlab.kvstores.mxnet_stores import new_keys
 from gluonlab.kvstores.process_groups import Group, SummingGroup
 from gluonlab.launch.group_processes import LOCAL_RANK, LOCAL_SIZE, RANK, gpus_of
-from gluonlab.optimizers.server_optimizer import NOTE, Flat, ServerRule, first_note, server_of
+from gluonlab.optimizers.server_optimizer import (
+    NOTE_SIZE,
+    FlatLayout,
+    ServerOptimizer,
+    assigned_server,
+    initial_note,
+)
 
 SYNC, DEVICE_SYNC, ASYNC = "dist_sync", "dist_device_sync", "dist_async"
 NAMES = (SYNC, DEVICE_SYNC, ASYNC)
@@ -77,7 +83,7 @@ class ParameterServer(SummingGroup):
         del self._store
 
     def serve(
-        self, optimizer: Any, flats: Sequence[Flat], weights: Sequence[nd.NDArray]
+        self, optimizer: Any, flats: Sequence[FlatLayout], weights: Sequence[nd.NDArray]
     ) -> ServedWeights:
         """As `Group` says. Where processes do not wait, each has a copy of them on the servers."""
         if self._served is not None:
@@ -166,7 +172,7 @@ def _install_keeping(store: Any, servers: int) -> None:
     for servers that cannot load gluonlab's.
     """
     _install(store, mx.optimizer.create("test"))
-    _install(store, ServerRule())
+    _install(store, ServerOptimizer())
     first = new_keys(store, servers)
     kept = [nd.zeros((servers,)) for _ in range(servers)]  # whole on one server, or cut over all
     for key, array in enumerate(kept, start=first):
@@ -188,7 +194,7 @@ class ServedWeights:
         store: Any,
         copies: bool,
         optimizer: Any,
-        flats: Sequence[Flat],
+        flats: Sequence[FlatLayout],
         weights: Sequence[nd.NDArray],
         told: bool,
     ) -> None:
@@ -208,10 +214,12 @@ class ServedWeights:
             of_worker.update({begin + servers * rank: (key, rank) for rank in range(workers)})
         first = new_keys(store, servers)
         self._notes = range(first, first + servers)
-        places = {key: server_of(key, servers) for key in self._notes}
-        _install(store, ServerRule(optimizer, dict(zip(self._weights, flats)), of_worker, places))
+        places = {key: assigned_server(key, servers) for key in self._notes}
+        _install(
+            store, ServerOptimizer(optimizer, dict(zip(self._weights, flats)), of_worker, places)
+        )
         for key in self._notes:
-            store.init(key, nd.array(first_note(servers)).reshape((-1,)))
+            store.init(key, nd.array(initial_note(servers)).reshape((-1,)))
         self._exchange_notes()
         arrays = dict(zip(self._weights, weights))
         for key, array in arrays.items():
@@ -252,12 +260,12 @@ class ServedWeights:
         Raises RunError for servers that could not unpickle the optimizer.
         """
         servers = len(self._notes)
-        notes = [nd.zeros((servers * NOTE,)) for _ in self._notes]
+        notes = [nd.zeros((servers * NOTE_SIZE,)) for _ in self._notes]
         for key, note in zip(self._notes, notes):
             if self._asks:
                 self._store.pushpull(key, note)
         if self._asks:
-            told = sum(note.asnumpy().reshape((servers, NOTE)) for note in notes)
+            told = sum(note.asnumpy().reshape((servers, NOTE_SIZE)) for note in notes)
             if not told[:, 1].all():
                 raise RunError(NOT_TAKEN)
             counts = told[:, 2:].sum(axis=0).astype(int)

@@ -17,7 +17,7 @@ from mxnet.ndarray.ndarray import _new_alloc_handle
 from gluonlab.engine.fast_invoke import ARRAY_LIMIT
 from gluonlab.kvstores.allreduce_store import is_sharded
 from gluonlab.models.rewrite_network import rewrite
-from gluonlab.optimizers.optimizer_step import flat
+from gluonlab.optimizers.optimizer_step import flatten_state
 from gluonlab.parallel.compiled_graph import Kind, Kinds, bytes_of
 from gluonlab.parallel.data.replica import IMAGES, LABELS
 
@@ -194,5 +194,5 @@ def _states_of_one(
 ) -> List[Tuple[int, Any]]:
     """Number and type of the states of each number of a weight: they are as large as the weight."""
     one = nd.zeros([1] * axes, ctx=mx.cpu(), dtype=dtype)
-    arrays = flat(optimizer.create_state_multi_precision(0, one))
+    arrays = flatten_state(optimizer.create_state_multi_precision(0, one))
     return [(int(array.size), array.dtype) for array in arrays]

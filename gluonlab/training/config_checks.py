@@ -297,8 +297,8 @@ def check_optimizer(name: str, asked: TrainConfig) -> None:
             f"--momentum {asked.momentum:g}: {name} has no momentum, "
             f"leave it out or use one of {able}"
         )
-    if asked.momentum_rule is not None and kind.by_mxnets_rule is None:
-        able = " or ".join(other for other, its in OPTIMIZERS.items() if its.by_mxnets_rule)
+    if asked.momentum_rule is not None and kind.mxnet_rule_class is None:
+        able = " or ".join(other for other, its in OPTIMIZERS.items() if its.mxnet_rule_class)
         raise ConfigError(
             f"--momentum-rule {asked.momentum_rule} has no effect with {name}: "
             f"leave it out, or use {able}"

@@ -695,7 +695,7 @@ def plan_run(
     optimizer_params = {"learning_rate": lr * lr_factor, "wd": config.wd or 0.0}
     if config.momentum is not None:
         optimizer_params["momentum"] = config.momentum
-    has_momentum_rules = bool(config.momentum) and kind.by_mxnets_rule is not None
+    has_momentum_rules = bool(config.momentum) and kind.mxnet_rule_class is not None
     rates = learning_rate_schedule.make_rates(
         config,
         optimizer_params["learning_rate"],

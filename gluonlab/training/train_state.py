@@ -16,7 +16,7 @@ from gluonlab.data.loading.split_batch import Batch
 from gluonlab.errors import DataError
 from gluonlab.kvstores.gradient_compression import keeps_rest
 from gluonlab.models.symbol_graph import parsed
-from gluonlab.optimizers.optimizer_states import from_arrays, to_arrays
+from gluonlab.optimizers.optimizer_states import states_from_arrays, states_to_arrays
 from gluonlab.parallel.strategy import State, Strategy
 from gluonlab.runs.checkpoint import Checkpoint
 from gluonlab.runs.run_schema import Step
@@ -208,7 +208,9 @@ class TrainState:
             "data": self._data,
             "run": self.run.about,
         }
-        return Checkpoint(self.strategy.parameters(), to_arrays(own.optimizer), devices, state)
+        return Checkpoint(
+            self.strategy.parameters(), states_to_arrays(own.optimizer), devices, state
+        )
 
     def go_on(self, checkpoint: Checkpoint, best: float) -> List[StepLoss]:
         """Stand where the checkpoint was taken; the steps whose losses were not known there.
@@ -233,7 +235,7 @@ class TrainState:
         state: Dict[str, Any] = checkpoint.state
         self.strategy.restore(
             State(
-                from_arrays(checkpoint.optimizer, "the checkpoint's states"),
+                states_from_arrays(checkpoint.optimizer, "the checkpoint's states"),
                 state["loss_scale"],
                 checkpoint.devices,
                 state["counts"],

@@ -40,7 +40,7 @@ def train(net, trainer, ctxs, batches):
 
 
 BATCHES = random_batches([6] * 4, shape=(1, 2, 3), classes=4)
-OPTIMIZERS = [cls.__name__.lower() for cls in optimizer_registry.MXNETS_ELEMENT_WISE]
+OPTIMIZERS = [cls.__name__.lower() for cls in optimizer_registry.MXNET_ELEMENT_WISE]
 
 
 @pytest.mark.parametrize("optimizer", [*OPTIMIZERS, "nadam", "lamb", "lars"])

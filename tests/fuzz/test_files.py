@@ -147,9 +147,11 @@ def saved(tmp_path_factory):
     """The bytes of a file of optimizer states."""
     path = tmp_path_factory.mktemp("states") / "states"
     own = optimizer_states.ParameterState("weight", (2, 3), 4, (nd.ones((2, 3)),))
-    optimizer_states.save(
+    optimizer_states.write_states(
         path,
-        optimizer_states.to_arrays(optimizer_states.States("sgd", 4, {"momentum": 0.9}, (own,))),
+        optimizer_states.states_to_arrays(
+            optimizer_states.States("sgd", 4, {"momentum": 0.9}, (own,))
+        ),
     )
     return path.read_bytes()
 
@@ -159,7 +161,7 @@ def saved(tmp_path_factory):
 def test_optimizer_states_are_read_or_refused(place, saved, data):
     path = place(corrupted(data, saved, junk=JUNK))
     with own_errors("optimizer states"):
-        optimizer_states.read(path)
+        optimizer_states.read_states(path)
 
 
 @pytest.fixture(scope="module")

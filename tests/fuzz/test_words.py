@@ -101,7 +101,7 @@ PLACES = {
     "evaluation": lambda place: evaluate_run(place),
     "prediction": lambda place: load_run(place),
     "pictures": lambda place: find_pictures([place]),
-    "states": lambda place: optimizer_states.read(place),
+    "states": lambda place: optimizer_states.read_states(place),
 }
 
 

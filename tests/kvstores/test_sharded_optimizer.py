@@ -38,7 +38,7 @@ def test_the_sharded_optimizer_keeps_a_share_of_the_state_on_each_device(
     kept = dict.fromkeys(ctxs, 0)
     for update in store._updates.values():
         for owned in (shard for shards in update.shards.values() for shard in shards):
-            for array in owned.arrays():
+            for array in owned.state_arrays():
                 kept[array.context] += array.size
     whole = copies * sum(bucket.weights[0].size for bucket in trainer.buckets)
     assert sum(kept.values()) == whole

@@ -25,7 +25,7 @@ def of_epochs(*pushes):
 
 
 def test_the_counts_of_all_epochs_are_summed_run_by_run(tmp_path):
-    assert server_optimizer.MOST == MOST_STALE
+    assert server_optimizer.MAX_COUNTED_UPDATES == MOST_STALE
     above = [0] * MOST_STALE + [1]
     runs = read_runs(
         [

@@ -18,7 +18,7 @@ from gluonlab.data import load_dataset
 from gluonlab.data.sets.packed_folder import FORMAT, INDEX
 from gluonlab.errors import ConfigError
 from gluonlab.optimizers.optimizer_registry import OPTIMIZERS, make_optimizer
-from gluonlab.optimizers.optimizer_step import flat
+from gluonlab.optimizers.optimizer_step import flatten_state
 from gluonlab.parallel.memory_estimate import MIB, ShardSizes
 from gluonlab.training.build_network import make_net
 from gluonlab.training.loop import train
@@ -64,7 +64,7 @@ def test_the_state_is_what_the_optimizer_really_makes(name):
     made = [
         array
         for i, weight in enumerate(weights)
-        for array in flat(optimizer.create_state_multi_precision(i, weight))
+        for array in flatten_state(optimizer.create_state_multi_precision(i, weight))
     ]
     assert needs(devices=named(1), optimizer=name).memory(10).optimizer_state == sum(
         array.size * 4 for array in made

@@ -16,7 +16,7 @@ from gluonlab.engine.fast_invoke import between_passes
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.kvstores.process_groups import ALONE, Group
-from gluonlab.optimizers.optimizer_states import fitted, own_of
+from gluonlab.optimizers.optimizer_states import fit_states, state_targets
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.strategy import ReplicaStep
 from gluonlab.parallel.memory_estimate import ShardSizes, Taken
@@ -152,7 +152,7 @@ class ChannelParallel(ReplicaStep):
         """Go on from a `state`, of any split."""
         whole = [self._params[name] for name in sorted(self._params)]
         optimizer, what = self._of_slices[0]._optimizer, "this state"
-        fit = fitted(optimizer, state.optimizer, own_of(whole), what)
+        fit = fit_states(optimizer, state.optimizer, state_targets(whole), what)
         for trainers in (self._of_slices, self._of_wholes):
             for device, trainer in enumerate(trainers):
                 own = {param.name: param for param in trainer._params}
