@@ -38,7 +38,7 @@ from gluonlab.engine.cpu_threads import set_threads
 from gluonlab.engine.local_processes import own_cores as cores
 from gluonlab.engine.mxnet_installation import pip_install
 from gluonlab.errors import DeviceError, warn
-from gluonlab.gpu.cuda import check_code
+from gluonlab.gpu.cuda import check_gpus_supported
 from gluonlab.host.launcher_environment import has_gpus, instance_type
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _default() -> "List[mx.Context]":
 
 def _ready(ctxs: "List[mx.Context]", threads: "int | None") -> "List[mx.Context]":
     if ctxs[0].device_type == "gpu":
-        check_code(ctxs, gpu_count())
+        check_gpus_supported(ctxs, gpu_count())
     set_threads(ctxs, threads)  # before anybody can start work on them that would hang
     return ctxs
 

@@ -12,7 +12,7 @@ from mxnet.gluon import Parameter
 
 from gluonlab.bucketed_trainer.trainer_states import collect_states
 from gluonlab.errors import KVStoreError
-from gluonlab.files.atomic_files import atomic_path, on_disk
+from gluonlab.files.atomic_files import atomic_path, raise_output_errors
 from gluonlab.optimizers.optimizer_states import ParameterState, StateTarget, make_state_template
 from gluonlab.optimizers.optimizer_step import map_state, set_extra_states, set_update_counts
 
@@ -58,7 +58,7 @@ def export_gluon_states(trainer: gluon.Trainer, fname: str) -> None:
             f"{reason}: give it a learning rate or a schedule of mx.lr_scheduler"
         ) from None
     path = Path(fname)
-    with on_disk(path, "choose another place"), atomic_path(path) as temporary:
+    with raise_output_errors(path, "choose another place"), atomic_path(path) as temporary:
         temporary.write_bytes(content)
 
 

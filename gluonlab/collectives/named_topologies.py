@@ -536,7 +536,7 @@ def ground_of(ctxs: Sequence[Any], topology: Optional[str] = None) -> Ground:
         return Ground(machine.subset(numbers), f"by the links of {topology}")
     if not on_gpus or len(ctxs) < FEWEST_TO_PLACE:
         return Ground(None, "")
-    driver, numbers = nvml.known(), nvml_numbers(ctxs)
+    driver, numbers = nvml.cached_driver(), nvml_numbers(ctxs)
     if numbers is None:
         reason = driver.error or f"it does not know {' '.join(map(str, ctxs))}"
         return Ground(None, f"as numbered: NVML reports no links ({reason})")
@@ -548,7 +548,7 @@ def nvml_numbers(ctxs: Sequence[Any]) -> Optional[List[int]]:
 
     CUDA numbers GPUs in its own way. None where NVML does not know them all.
     """
-    at = {_bus(gpu.bus_id): gpu.index for gpu in nvml.known().gpus}
+    at = {_bus(gpu.bus_id): gpu.index for gpu in nvml.cached_driver().gpus}
     numbers = [at.get(_bus(bus_id)) for bus_id in pci_bus_ids(ctxs)] if at else [None]
     return [number for number in numbers if number is not None] if None not in numbers else None
 

@@ -62,7 +62,7 @@ from gluonlab.exercises.softmax_regression import (
     wrong_update,
 )
 from gluonlab.scratch.lenet import SHAPES, fan_in
-from gluonlab.scratch.recipes import he
+from gluonlab.scratch.recipes import he_deviation
 
 # --- What several of them say
 
@@ -494,7 +494,7 @@ def _check_equal(values: List[List[Any]], ctxs: List[mx.Context]) -> None:
 def _check_draws(values: List[Any], again: List[Any], seed: int) -> None:
     same = all(map(np.array_equal, values, again))
     for number, (weight, shape) in enumerate(zip(values, SHAPES)):
-        want = he(fan_in(shape)) if len(shape) > 1 else 0.0
+        want = he_deviation(fan_in(shape)) if len(shape) > 1 else 0.0
         check(
             (not same,
              f"seed {seed} gives other parameters the second time: "

@@ -11,7 +11,7 @@ from gluonlab.data.sets.dataset_registry import check_dataset
 from gluonlab.devices import describe, gpu_count, gpus
 from gluonlab.errors import GluonlabWarning
 from gluonlab.exercises.languages import language, say
-from gluonlab.gpu.cuda import enable_peer_access, lacking
+from gluonlab.gpu.cuda import describe_unsupported, enable_peer_access
 
 if TYPE_CHECKING:
     import mxnet as mx
@@ -92,7 +92,7 @@ def _fault_of_gpus(n: int) -> str:
     import mxnet as mx
 
     remedy = "python -m gluonlab.doctor"
-    if lacking(range(n), n):
+    if describe_unsupported(range(n), n):
         return say(
             en=f"MXNet 1.9.1 has no code for them; see {remedy}",
             ja=f"MXNet 1.9.1 はこの GPU に対応していません。{remedy} を参照",

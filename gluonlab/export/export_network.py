@@ -23,7 +23,7 @@ from gluonlab.errors import RunError
 from gluonlab.export.mx2onnx import OPSET
 from gluonlab.export.onnx_graph import BATCHES, INPUT, OUTPUT, Agreement, check_onnx, to_onnx
 from gluonlab.files.array_files import save_arrays
-from gluonlab.files.atomic_files import atomic_path, on_disk, write_text
+from gluonlab.files.atomic_files import atomic_path, raise_output_errors, write_text
 from gluonlab.models import get_model
 
 SYMBOL, WEIGHTS, DESCRIPTION = "model-symbol.json", "model-0000.params", "model.json"
@@ -57,9 +57,9 @@ def export(
     arrays = {f"arg:{name}": values[name] for name in graph.list_arguments() if name != INPUT}
     arrays.update({f"aux:{name}": values[name] for name in graph.list_auxiliary_states()})
     description = _description(model, dataset)
-    with on_disk(folder):
+    with raise_output_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with on_disk(folder / MODEL):
+    with raise_output_errors(folder / MODEL):
         (folder / MODEL).unlink(missing_ok=True)
     write_text(folder / SYMBOL, graph.tojson())
     save_arrays(folder / WEIGHTS, arrays)
@@ -77,7 +77,7 @@ def _write_onnx(
     graph: mx.sym.Symbol, arrays: Dict[str, nd.NDArray], model: str, dataset: Dataset, path: Path
 ) -> Agreement:
     made = to_onnx(graph, arrays, dataset.image_shape, model)
-    with on_disk(path), atomic_path(path) as temporary:
+    with raise_output_errors(path), atomic_path(path) as temporary:
         temporary.write_bytes(made)
         try:
             found = check_onnx(temporary, graph, arrays, _some_images(dataset))

@@ -27,7 +27,7 @@ import numpy as np
 from mxnet import nd
 
 from gluonlab.engine.fast_invoke import from_host
-from gluonlab.files.array_files import array_of
+from gluonlab.files.array_files import parse_array
 from gluonlab.optimizers.optimizer_step import SCALAR_ATTRIBUTES
 
 NDARRAY_NAMES = {("mxnet.ndarray.ndarray", "NDArray"), ("mxnet.numpy.multiarray", "ndarray")}
@@ -310,7 +310,7 @@ class _ArrayFactory:
         self._bytes_left -= len(content)
         if self._bytes_left < 0:
             raise InvalidPickle("a pickle that has an array twice")
-        return array_of(content)
+        return parse_array(content)
 
 
 def _flatten(state: Any, arrays: List[ArrayBytes], depth: int) -> None:

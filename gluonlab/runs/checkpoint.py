@@ -34,9 +34,9 @@ from gluonlab.errors import DataError
 from gluonlab.files.array_files import read_arrays, save_arrays
 from gluonlab.files.atomic_files import (
     atomic_folder,
-    is_marker,
-    on_disk,
-    remove_left_behind,
+    is_sagemaker_marker,
+    raise_output_errors,
+    remove_stale_temporaries,
     write_text,
 )
 from gluonlab.runs.run_schema import CHECKPOINTS, METRICS, PARAMETERS, file_text
@@ -87,7 +87,7 @@ def write(run: Path, checkpoint: Checkpoint, go_on: Callable[[], None] = lambda:
     file of arrays and at the end, and leaves the earlier checkpoints then.
     """
     place = run / CHECKPOINTS / f"step-{checkpoint.step:09d}"
-    with on_disk(place, FREE_SPACE), atomic_folder(place) as folder:
+    with raise_output_errors(place, FREE_SPACE), atomic_folder(place) as folder:
         _close_metrics(run)  # the checkpoint goes by its lines
         for name, arrays in zip(ARRAYS, checkpoint[:3]):
             go_on()
@@ -120,7 +120,7 @@ def remove_later(run: Path, step: int) -> None:
     """Remove the checkpoints of later steps, which a run that goes on from ``step`` makes anew."""
     for place in checkpoints(run):
         if _step(place) > step:
-            with on_disk(place, FREE_SPACE):
+            with raise_output_errors(place, FREE_SPACE):
                 _remove(place)
     _sweep(run)
 
@@ -141,7 +141,7 @@ def _sweep(run: Path) -> None:
         names = [entry.name for entry in (run / CHECKPOINTS).iterdir()]
         steps = {found[1] for found in map(PART.fullmatch, names) if found}
         if steps:
-            remove_left_behind([run / CHECKPOINTS], sorted(steps))
+            remove_stale_temporaries([run / CHECKPOINTS], sorted(steps))
 
 
 def checkpoints(run: Path) -> List[Path]:
@@ -182,7 +182,7 @@ def newest(run: Path) -> LatestCheckpoint:
 def _read(place: Path) -> Checkpoint:
     try:
         files = _checked_manifest(place)
-        inside = {entry.name for entry in place.iterdir() if not is_marker(entry.name)}
+        inside = {entry.name for entry in place.iterdir() if not is_sagemaker_marker(entry.name)}
         if inside != {*files, MANIFEST}:
             raise _Damaged(f"it holds {', '.join(sorted(inside))}")
         for name, about in files.items():

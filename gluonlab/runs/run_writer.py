@@ -22,16 +22,16 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
 import gluonlab
 from gluonlab.errors import DataError, OutputError
 from gluonlab.files.atomic_files import (
-    append_whole,
+    append_all_or_nothing,
     atomic_path,
     check_name,
-    is_marker,
+    folders_to_create,
+    is_sagemaker_marker,
     is_temporary,
-    missing_folders,
-    on_disk,
+    raise_output_errors,
     remove,
-    remove_empty,
-    remove_left_behind,
+    remove_empty_folders,
+    remove_stale_temporaries,
     write_text,
 )
 from gluonlab.plain_text import plain_name
@@ -73,15 +73,15 @@ class RunDirectory:
         path = Path(out) if out is not None else RUNS / folder_name(name)
         made: List[Path] = []
         try:
-            made = missing_folders(path if out is not None else path.parent)
+            made = folders_to_create(path if out is not None else path.parent)
             if out is None:
                 path = make_unused(path)
                 made = [path, *made]
-                remove_left_behind(RUNS.glob("*"), run_schema.FILES)
+                remove_stale_temporaries(RUNS.glob("*"), run_schema.FILES)
             path.mkdir(parents=True, exist_ok=True)
             run = cls(path, made)
         except OSError as error:
-            remove_empty(made)
+            remove_empty_folders(made)
             if isinstance(error, OutputError):
                 raise
             raise _unwritable(out, path, error.strerror) from None
@@ -97,7 +97,7 @@ class RunDirectory:
         Later ones are cut off. Raises DataError when earlier ones have changed.
         """
         run, file = cls(path), path / run_schema.METRICS
-        with on_disk(file, "make it writable"):
+        with raise_output_errors(file, "make it writable"):
             assert run._metrics is not None
             run._note(file.read_bytes()[: mark["bytes"]])
             if run.mark() != mark:
@@ -168,9 +168,9 @@ class RunDirectory:
 
     def _flush(self) -> None:
         if self._metrics is not None:  # not closed
-            with on_disk(self.path / run_schema.METRICS):
+            with raise_output_errors(self.path / run_schema.METRICS):
                 text = "".join(self._pending).encode()
-                append_whole(self._metrics, text)
+                append_all_or_nothing(self._metrics, text)
             self._note(text)
             self._pending = []
 
@@ -191,7 +191,7 @@ class RunDirectory:
         from gluonlab.runs.plot_curves import draw
 
         self._flush()
-        with on_disk(self.path / run_schema.CURVES), atomic_path(
+        with raise_output_errors(self.path / run_schema.CURVES), atomic_path(
             self.path / run_schema.CURVES
         ) as temporary:
             draw(read_lines(self.path), temporary)
@@ -221,7 +221,7 @@ class RunDirectory:
             if all(entry.name in (*own, run_schema.TENSORBOARD) for entry in entries):
                 for entry in entries:
                     remove(entry)
-                remove_empty(self._made)
+                remove_empty_folders(self._made)
 
 
 class NoRunDirectory:
@@ -251,7 +251,9 @@ def folder_name(name: str) -> str:
 
 
 def _holds_more(path: Path, *than: str) -> bool:
-    return any(entry.name not in than and not is_marker(entry.name) for entry in path.iterdir())
+    return any(
+        entry.name not in than and not is_sagemaker_marker(entry.name) for entry in path.iterdir()
+    )
 
 
 def _not_empty(path: Path) -> OutputError:
@@ -297,8 +299,8 @@ def make_room(folder: Path) -> str:
     """
     lock = FolderLock(folder)
     try:
-        with on_disk(folder):
-            remove_left_behind([folder], ALL_FILES)
+        with raise_output_errors(folder):
+            remove_stale_temporaries([folder], ALL_FILES)
             if _comes_again(folder):
                 (folder / run_schema.CONFIG).unlink(missing_ok=True)
                 (folder / run_schema.METRICS).unlink(missing_ok=True)
@@ -317,7 +319,7 @@ def make_room(folder: Path) -> str:
 def _names(folder: Path) -> Set[str]:
     """The files of a folder, but for the lock, markers, and what killed processes leave."""
     with suppress(FileNotFoundError):
-        names = {entry.name for entry in folder.iterdir() if not is_marker(entry.name)}
+        names = {entry.name for entry in folder.iterdir() if not is_sagemaker_marker(entry.name)}
         return {name for name in names - {LOCK} if not is_temporary(name, ALL_FILES)}
     return set()
 
@@ -360,7 +362,7 @@ def _digests(folder: Path) -> Dict[str, str]:
     return {
         str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
         for file in files
-        if file.is_file() and not is_marker(file.name)
+        if file.is_file() and not is_sagemaker_marker(file.name)
     }
 
 
@@ -378,7 +380,7 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK
         self._file: Optional[int] = None
-        with on_disk(self.path):
+        with raise_output_errors(self.path):
             while self._file is None:
                 self._file = self._taken()
 

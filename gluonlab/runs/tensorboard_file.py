@@ -14,7 +14,7 @@ from typing import Any, Mapping, Optional, Sequence
 
 from gluonlab.engine.mxnet_installation import pip_install
 from gluonlab.errors import ConfigError
-from gluonlab.files.atomic_files import on_disk
+from gluonlab.files.atomic_files import raise_output_errors
 
 FILES = "*.tfevents.*"
 FLUSHED_EVERY = 10.0  # seconds, for those who look on
@@ -51,7 +51,7 @@ class EventFile:
 
         self._event, self._summary, self._folder = event_pb2.Event, summary_pb2.Summary, folder
         self._flushed = time.monotonic()
-        with on_disk(folder):
+        with raise_output_errors(folder):
             folder.mkdir(exist_ok=True)
             there = len(list(folder.glob(FILES)))
             # within a second the names of two files would be the same
@@ -92,7 +92,7 @@ class EventFile:
 
     def flush(self) -> None:
         """Have all of it on disk."""
-        with on_disk(self._folder):
+        with raise_output_errors(self._folder):
             self._writer.flush()
         self._flushed = time.monotonic()
 
@@ -105,11 +105,11 @@ class EventFile:
         """Nothing more will be written. ``finished``: whether what was planned has been done."""
         if finished:
             self._write(self._event(wall_time=time.time(), summary=self._end))
-        with on_disk(self._folder):
+        with raise_output_errors(self._folder):
             self._writer.close()
 
     def _write(self, event: Any) -> None:
-        with on_disk(self._folder):
+        with raise_output_errors(self._folder):
             self._writer.write_event(event)
 
 

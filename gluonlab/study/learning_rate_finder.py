@@ -18,7 +18,7 @@ from gluonlab.config import TrainConfig, option_name
 from gluonlab.drawing.svg_chart import Axis, Chart, Curve, as_svg
 from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import ConfigError, DivergedError, RunError
-from gluonlab.files.atomic_files import folder_for, temporary_folder, write_text
+from gluonlab.files.atomic_files import create_writable_folder, temporary_folder, write_text
 from gluonlab.runs.run_reader import read_lines
 from gluonlab.runs.run_schema import Step, file_text
 from gluonlab.runs.run_writer import RUNS, folder_name, make_unused
@@ -220,7 +220,7 @@ def _refuse_useless(config: TrainConfig, steps: int) -> None:
 def write(found: RateFinderResult, out: Optional[str]) -> Path:
     """Write the picture and the numbers into ``out``, or a new folder in runs/; which one."""
     path = Path(out) if out is not None else make_unused(RUNS / folder_name("find-lr"))
-    with folder_for(path):
+    with create_writable_folder(path):
         write_text(path / PICTURE, found.picture())
         write_text(path / RESULT, file_text(found.to_dict()) + "\n")
     return path

@@ -34,12 +34,12 @@ import gluonlab
 from gluonlab.bench.harness.interleaved_rounds import progress, rotated
 from gluonlab.errors import ConfigError, DataError, RunError
 from gluonlab.files.atomic_files import (
-    append_whole,
-    missing_folders,
-    on_disk,
+    append_all_or_nothing,
+    folders_to_create,
+    raise_output_errors,
     read_bounded,
-    remove_empty,
-    remove_left_behind,
+    remove_empty_folders,
+    remove_stale_temporaries,
     write_text,
 )
 from gluonlab.runs.run_writer import (
@@ -108,10 +108,10 @@ class InFile(InMemory):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
-        with on_disk(path):
+        with raise_output_errors(path):
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
-            with on_disk(path):
+            with raise_output_errors(path):
                 content = read_bounded(path, LARGEST_BYTES[MEASUREMENTS])
                 whole = content.rfind(b"\n") + 1
                 os.truncate(self._file, whole)
@@ -124,8 +124,8 @@ class InFile(InMemory):
     def add(self, settings: Values, round: int, values: Values) -> None:
         """Keep a measurement: it is in the file when this returns."""
         text = _text({"settings": dict(settings), "round": round, "values": dict(values)})
-        with on_disk(self.path):
-            append_whole(self._file, f"{text}\n".encode())
+        with raise_output_errors(self.path):
+            append_all_or_nothing(self._file, f"{text}\n".encode())
         super().add(settings, round, values)
 
     def close(self) -> None:
@@ -235,7 +235,9 @@ class StudyFolder:
         """
         goes_on = out is not None and (Path(out) / STUDY).exists()
         if out is not None and not goes_on:
-            remove_left_behind([Path(out)], [STUDY])  # of a process that was killed as it began
+            remove_stale_temporaries(
+                [Path(out)], [STUDY]
+            )  # of a process that was killed as it began
         RunDirectory.check(out, empty=not goes_on)
         if goes_on:
             path = Path(out or "")
@@ -244,15 +246,15 @@ class StudyFolder:
         made: List[Path] = []
         path = Path(out) if out is not None else RUNS / folder_name(study)
         try:
-            with on_disk(path):
-                made = missing_folders(path if out is not None else path.parent)
+            with raise_output_errors(path):
+                made = folders_to_create(path if out is not None else path.parent)
                 if out is None:
                     path = make_unused(path)
                     made = [path, *made]
                 path.mkdir(parents=True, exist_ok=True)
             return cls(path, study, options, made)
         except BaseException:
-            remove_empty(made)
+            remove_empty_folders(made)
             raise
 
     @property
@@ -283,7 +285,7 @@ class StudyFolder:
             with suppress(OSError):
                 for name in (MEASUREMENTS, STUDY, LOCK):
                     (self.path / name).unlink(missing_ok=True)
-                remove_empty(self._made)
+                remove_empty_folders(self._made)
 
 
 @contextmanager

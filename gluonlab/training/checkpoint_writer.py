@@ -21,7 +21,7 @@ from mxnet import nd
 
 from gluonlab.config.option_types import Period
 from gluonlab.engine.fast_invoke import CopyInto
-from gluonlab.files.array_files import arrays_of, write_arrays
+from gluonlab.files.array_files import read_open_arrays, write_arrays
 from gluonlab.kvstores.process_groups import Group
 from gluonlab.runs import checkpoint
 from gluonlab.runs.checkpoint import Arrays, Checkpoint
@@ -219,4 +219,4 @@ def arrays_of_first(arrays: Arrays, group: Group) -> Arrays:
         return arrays
     file = io.BytesIO()
     write_arrays(file, arrays)
-    return arrays_of(io.BytesIO(group.bytes_of_first(file.getvalue())))
+    return read_open_arrays(io.BytesIO(group.bytes_of_first(file.getvalue())))

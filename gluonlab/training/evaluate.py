@@ -29,7 +29,7 @@ from mxnet import nd
 from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.drawing.matplotlib_figures import new_figure
-from gluonlab.files.atomic_files import atomic_path, on_disk
+from gluonlab.files.atomic_files import atomic_path, raise_output_errors
 from gluonlab.finite_numbers import check_parameters, check_validation_loss
 from gluonlab.kvstores.process_groups import ALONE, Group
 from gluonlab.parallel.strategy import Scored, Strategy
@@ -274,7 +274,7 @@ def write_picture(matrix: Confusion, classes: Sequence[str], path: Path) -> None
 
     Raises OutputError.
     """
-    with on_disk(path), atomic_path(path) as temporary:
+    with raise_output_errors(path), atomic_path(path) as temporary:
         _draw(matrix, classes, temporary)
 
 

@@ -21,7 +21,7 @@ from gluonlab.data.sets.gluon_datasets import resolve_dataset
 from gluonlab.engine.np_compatibility import give_back, nd_semantics
 from gluonlab.errors import ConfigError, OutputError, RunError, warn
 from gluonlab.export.onnx_graph import Agreement
-from gluonlab.files.atomic_files import folder_for
+from gluonlab.files.atomic_files import create_writable_folder
 from gluonlab.finite_numbers import broken_parameters, is_healthy, may_be_early
 from gluonlab.host.signals import ends_if_stuck
 from gluonlab.kvstores.process_groups import ALONE
@@ -115,7 +115,7 @@ def _evaluate(
     _check_own(found, own, data, folder)
     place = _place(config, folder)
     # what cannot be written is found before anything is computed
-    with folder_for(place) if place is not None else nullcontext():
+    with create_writable_folder(place) if place is not None else nullcontext():
         plan = plan_of(found, config, data, own)
         strategy = strategy_of(found, plan, own.loss)
         check_exportable(plan, strategy.net)

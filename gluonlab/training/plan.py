@@ -65,8 +65,8 @@ from gluonlab.devices import devices, gpu_count, gpus, on_paid_gpus
 from gluonlab.engine.cpu_threads import set_threads
 from gluonlab.engine.mxnet_setup import Overlap, overlapping
 from gluonlab.errors import DeviceError
-from gluonlab.gpu.cuda import NoCode
-from gluonlab.gpu.math_modes import Arithmetic, arithmetic, check_arithmetic
+from gluonlab.gpu.cuda import UnsupportedGpuError
+from gluonlab.gpu.math_modes import Arithmetic, check_arithmetic, resolve_arithmetic
 from gluonlab.kvstores import check_kvstore, make_kvstore, placement_of
 from gluonlab.kvstores.allreduce_store import Placement
 from gluonlab.kvstores.gradient_compression import check_compression, compressing, in_use
@@ -301,7 +301,7 @@ def set_up_devices(
     asked, config = resolved.asked, resolved.config
     ctxs = find_devices(asked, group)
     check_dtype_on(asked.dtype, ctxs)
-    check_arithmetic(arithmetic(config.deterministic, config.tf32), ctxs)
+    check_arithmetic(resolve_arithmetic(config.deterministic, config.tf32), ctxs)
     split = make_split(config, ctxs, devices_per_copy)
     copies = len(split.copies)
     check_count(asked.device_weights, copies)
@@ -363,7 +363,7 @@ def find_devices(config: TrainConfig, group: Group = ALONE) -> List[mx.Context]:
         return gpus(config.gpus, emulate=not required, threads=config.threads)
     try:
         return devices(named, threads=config.threads)
-    except NoCode:
+    except UnsupportedGpuError:
         raise
     except DeviceError as error:
         raise DeviceError(f"--devices {error}") from None
@@ -451,7 +451,7 @@ class Plan:
     @property
     def arithmetic(self) -> Arithmetic:
         """How its GPUs compute, if it has any."""
-        return arithmetic(self.deterministic, self.tf32)
+        return resolve_arithmetic(self.deterministic, self.tf32)
 
     def pieces(self) -> ContextManager[None]:
         """In this block graphs are bound such that sums of gradients begin as early as asked."""

@@ -11,7 +11,7 @@ from gluonlab.cli.command import command
 from gluonlab.errors import ConfigError, OutputError, RunError
 from gluonlab.exercises.checkers import all_exercises
 from gluonlab.exercises.guesses import all_guesses
-from gluonlab.files.atomic_files import folder_for, write_text
+from gluonlab.files.atomic_files import create_writable_folder, write_text
 from gluonlab_labs.build import Place, differences, files, left_over, read_all
 from gluonlab_labs.faults import SourceError
 from gluonlab_labs.outline import Series
@@ -117,7 +117,7 @@ def _write(series: Series, place: Place, root: Path, with_solutions: bool, force
             "move it away, or overwrite it with --force"
         )
     for path, content in made.items():
-        with folder_for((root / path).parent):
+        with create_writable_folder((root / path).parent):
             write_text(root / path, content)
     for path in left_over(made, root):
         (root / path).unlink()

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from tqdm import tqdm
 
 from gluonlab.errors import NotebookError
-from gluonlab.files.atomic_files import folder_for, write_text
+from gluonlab.files.atomic_files import create_writable_folder, write_text
 from gluonlab_labs.build import Place
 from gluonlab_labs.deck import Slide, automatic_deck, excerpt, pointed_cell, read_deck, some_lines
 from gluonlab_labs.execute import execute
@@ -53,7 +53,7 @@ def write_slides(series: Series, place: Place, root: Path) -> None:
     asked = [
         number for number, deck in decks.items() if any("output" in one.options for one in deck)
     ]
-    with folder_for(root):
+    with create_writable_folder(root):
         total = sum(len(made[number]["en"].cells) for number in asked)
         with tqdm(total=total, unit="cell", desc="slides", dynamic_ncols=True) as bar:
             for lab in series.labs:
@@ -81,7 +81,7 @@ def write_deck(
 ) -> None:
     """The pages of one lab; ``executed``: {language: notebook with outputs}."""
     for language in LANGUAGES:
-        with folder_for(root / language):
+        with create_writable_folder(root / language):
             write_text(
                 root / language / f"{lab.name}.html",
                 page(series, lab, deck, executed[language], place),

@@ -252,7 +252,7 @@ def test_checkpoints_are_on_disk_at_the_end_of_a_block_and_checks_find_replicas_
 
 def ticks(pid):
     """The time that a process has computed; None when it is gone."""
-    return processes._processes(Path("/proc")).get(pid, (None, None, None))[2]
+    return processes._read_processes(Path("/proc")).get(pid, (None, None, None))[2]
 
 
 def test_competitors_compute_as_long_as_they_shall_and_are_gone_afterwards():
@@ -283,8 +283,8 @@ def test_two_workers_of_a_parameter_server_train_and_leave_nothing_running(tmp_p
     [sharing, _] = [one for one in threads.subjects([], "lenet") if one.job == "dist"]
     with started(sharing, tmp_path) as worker:
         assert worker.ask({"steps": 2}, 240)["seconds"] > 0
-        found = processes._processes(Path("/proc")).items()
+        found = processes._read_processes(Path("/proc")).items()
         parents = {pid: parent for pid, (_, parent, _) in found}
-        running = processes.descendants(worker.pid, parents)
+        running = processes.descendant_pids(worker.pid, parents)
         assert len(running) >= 4  # the worker, its scheduler, its server, the other worker
-    assert not running & set(processes._processes(Path("/proc")))
+    assert not running & set(processes._read_processes(Path("/proc")))

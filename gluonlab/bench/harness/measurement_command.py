@@ -99,11 +99,11 @@ def measured_on(spec: str) -> MeasuredOn:
 def in_words(ctxs: "Sequence[mx.Context]") -> str:
     """``gpu(0) gpu(1): 2 x Tesla T4; no two GPUs ...``: which they are, and how they copy."""
     from gluonlab.devices import describe
-    from gluonlab.gpu.cuda import peers_in_words
+    from gluonlab.gpu.cuda import describe_peer_access
 
     kinds = ", ".join(f"{count} x {name}" for name, count in Counter(gpu_names(ctxs)).items())
     what = describe(ctxs) + (f": {kinds}" if kinds else "")
-    return "; ".join(filter(None, [what, peers_in_words(ctxs)]))
+    return "; ".join(filter(None, [what, describe_peer_access(ctxs)]))
 
 
 def gpu_names(ctxs: "Sequence[Any]") -> List[str]:
@@ -113,7 +113,7 @@ def gpu_names(ctxs: "Sequence[Any]") -> List[str]:
 
     if any(ctx.device_type != "gpu" for ctx in ctxs):
         return []
-    by_number = {gpu.index: gpu.name for gpu in nvml.known().gpus}
+    by_number = {gpu.index: gpu.name for gpu in nvml.cached_driver().gpus}
     return [by_number[number] for number in nvml_numbers(ctxs) or []]
 
 

@@ -99,7 +99,7 @@ def save_reported(save: str, as_json: bool) -> str:
 
     Raises DeviceError where the driver reports fewer than two GPUs, or not all of them.
     """
-    topology = reported(nvml.known(), Path(save).stem)
+    topology = reported(nvml.cached_driver(), Path(save).stem)
     with new_file("--save", Path(save)) as temporary:
         write_topology(topology, temporary)
     if as_json:

@@ -36,7 +36,7 @@ from gluonlab.data.fetching.data_folders import (
 from gluonlab.data.fetching.download_sources import KnownFile, Source
 from gluonlab.data.fetching.extract_archive import unpack
 from gluonlab.errors import ConfigError, DataError, DownloadError, OutputError
-from gluonlab.files.atomic_files import on_disk
+from gluonlab.files.atomic_files import raise_output_errors
 
 ELSEWHERE = "choose another place with --data-dir"
 CHUNK_BYTES = 2**14  # what a connection that breaks off loses at most
@@ -73,7 +73,7 @@ def download(
     folder = root / source.name
     if is_complete(source, root):
         return folder_of(source, root) or folder
-    with on_disk(root, ELSEWHERE):
+    with raise_output_errors(root, ELSEWHERE):
         root.mkdir(parents=True, exist_ok=True)
     waiting = f"waiting for another process that fetches {source.name}"
     with _locked(root / f".{source.name}.lock", partial(say, waiting)):
@@ -101,7 +101,7 @@ def _locked(path: Path, waiting: Callable[[], object]) -> Iterator[None]:
 
     The file stays: removing it could let two processes in.
     """
-    with on_disk(path, ELSEWHERE):
+    with raise_output_errors(path, ELSEWHERE):
         file = path.open("a")
     with file:
         try:
@@ -128,7 +128,7 @@ class _DatasetDownload(NamedTuple):
     def fetch_files(self) -> None:
         """Fetch files that need no unpacking."""
         folder = self.root / self.source.name
-        with on_disk(folder, ELSEWHERE):
+        with raise_output_errors(folder, ELSEWHERE):
             folder.mkdir(exist_ok=True)
         findings = verify(self.source, self.root)
         wanted = [file for file, now in zip(self.source.files, findings) if now.state != OK]
@@ -204,7 +204,7 @@ class _DatasetDownload(NamedTuple):
 def _take_file(file: KnownFile, folder: Path, part: Path) -> None:
     """Give a file its final name if it is the right one. Raises DataError."""
     _check_digest(file, part)
-    with on_disk(folder / file.name, ELSEWHERE):
+    with raise_output_errors(folder / file.name, ELSEWHERE):
         os.replace(part, folder / file.name)
 
 
@@ -216,11 +216,11 @@ def _take_archive(source: Source, folder: Path, archive: Path) -> None:
         _check_digest(file, archive)
     fresh = folder.with_name(f".{folder.name}.unpacking")
     try:
-        with on_disk(fresh, ELSEWHERE):
+        with raise_output_errors(fresh, ELSEWHERE):
             shutil.rmtree(fresh, ignore_errors=True)  # of a process that was killed
             fresh.mkdir()
         digests = unpack(archive, fresh, contents, NO_ROOM)
-        with on_disk(folder, NO_ROOM):
+        with raise_output_errors(folder, NO_ROOM):
             if not contents.known:
                 (fresh / MANIFEST).write_text(manifest_text(digests), encoding="utf-8")
             _move(fresh, folder)
@@ -363,7 +363,7 @@ def _receive(
     units = dict(unit="B", unit_scale=True, unit_divisor=1024, disable=None)
     bar = tqdm(desc=part.stem, initial=begin, total=total, **units)
     since, received = time.monotonic(), 0
-    with on_disk(part, NO_ROOM), part.open("ab" if begin else "wb") as file, bar:
+    with raise_output_errors(part, NO_ROOM), part.open("ab" if begin else "wb") as file, bar:
         try:
             while file.tell() < sizes.stop:
                 chunk = _read_chunk(response, sizes.stop - file.tell())

@@ -13,7 +13,7 @@ from typing import IO, Any, Dict, Iterator, Optional
 from gluonlab.data.fetching.data_folders import READ_BYTES, digest_of
 from gluonlab.data.fetching.download_sources import Contents
 from gluonlab.errors import DataError, OutputError
-from gluonlab.files.atomic_files import on_disk
+from gluonlab.files.atomic_files import raise_output_errors
 
 LONGEST_READ = 2**20  # of tarfile at once: a header, or a long name
 TAR_BLOCKS = 64 * 2**10  # what tar adds at the end of the archive, at most
@@ -153,7 +153,7 @@ def _write(
     """Write one file; its SHA-256."""
     content, digest = tar.extractfile(member), hashlib.sha256()
     # what goes wrong in reading is the archive's fault, in opening, writing and closing the disk's
-    with on_disk(path, no_room):
+    with raise_output_errors(path, no_room):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = path.open("xb")
@@ -164,10 +164,10 @@ def _write(
     try:
         for chunk in iter(lambda: content.read(READ_BYTES), b""):  # type: ignore[union-attr]
             digest.update(chunk)
-            with on_disk(path, no_room):
+            with raise_output_errors(path, no_room):
                 file.write(chunk)
     finally:
-        with on_disk(path, no_room):
+        with raise_output_errors(path, no_room):
             file.close()
     return digest.hexdigest()
 

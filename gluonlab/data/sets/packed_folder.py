@@ -35,7 +35,7 @@ from gluonlab.data.fetching.data_folders import readable
 from gluonlab.data.images.decode_image import CHANNELS
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, PixelSplit, Split
 from gluonlab.errors import DataError, OutputError
-from gluonlab.files.atomic_files import atomic_folder, check_name, on_disk, read_bounded
+from gluonlab.files.atomic_files import atomic_folder, check_name, raise_output_errors, read_bounded
 from gluonlab.plain_text import is_plain_name, plain_name
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def pack(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
     that cannot be decoded, and for floats.
     """
     target = check_new_folder(out)
-    with on_disk(target), atomic_folder(target) as temporary:
+    with raise_output_errors(target), atomic_folder(target) as temporary:
         for kind, split in (("train", dataset.train), ("test", dataset.test)):
             _write(temporary, kind, split)
         name = plain_name(dataset.name, "folder")

@@ -117,7 +117,7 @@ def test_gpus_are_numbered_as_nvidia_smi_does(monkeypatch):
     ],
 )
 def test_the_links_that_nvml_reports_are_a_file(bench, monkeypatch, empty_cwd, driver, gpu):
-    monkeypatch.setattr(save_topology.nvml, "known", lambda: driver)
+    monkeypatch.setattr(save_topology.nvml, "cached_driver", lambda: driver)
     status, out, said = bench("links", "--nvml", "--save", "m.json")
     assert (status, said) == (0, "") and max(map(len, out.splitlines())) <= 80
     assert f"m: {len(driver.gpus)} GPUs, {gpu or 'of an unknown kind'}" in out
@@ -140,7 +140,7 @@ def test_the_links_that_nvml_reports_are_a_file(bench, monkeypatch, empty_cwd, d
 def test_without_a_driver_or_gpus_it_is_one_line_and_no_file(
     bench, monkeypatch, empty_cwd, driver, words
 ):
-    monkeypatch.setattr(save_topology.nvml, "known", lambda: driver)
+    monkeypatch.setattr(save_topology.nvml, "cached_driver", lambda: driver)
     status, out, said = bench("links", "--nvml", "--save", "m.json")
     assert (status, out, said.count("\n")) == (2, "", 1) and re.search(words, said)
     assert not list(empty_cwd.iterdir())
