@@ -21,7 +21,7 @@ from support.fake_nvml import (
     statuses,
 )
 
-from gluonlab.collectives.named_topologies import ONE_NVLINK, TWO_NVLINKS, make_topology
+from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.doctor import check_gpus
 from gluonlab.doctor.check_gpus import check_gpu_order
 from gluonlab.doctor.findings import FAULT, OK, WARNING
@@ -235,18 +235,6 @@ def test_a_driver_without_gpus():
 # --- compute capabilities
 
 
-@pytest.mark.parametrize(
-    "runs", [(5, 0), (5, 2), (6, 0), (6, 1), (7, 0), (7, 5), (8, 0), (8, 6), (8, 9)]
-)
-def test_the_wheel_has_code_for(runs):
-    assert is_supported(runs)
-
-
-@pytest.mark.parametrize("never", [(3, 0), (3, 7), (9, 0), (10, 0), (12, 0)])
-def test_the_wheel_has_no_code_for(never):
-    assert not is_supported(never)
-
-
 @given(st.integers(1, 15), st.integers(0, 9))
 def test_machine_code_is_good_for_later_minor_versions_of_its_major_one_only(major, minor):
     """CUDA C++ Programming Guide, Binary Compatibility."""
@@ -414,10 +402,6 @@ def test_unlike_gpus_may_be_numbered_otherwise():
 
 
 AMAZON = ""  # one of theirs, of an unknown type
-
-
-def test_the_cube_mesh_is_that_of_the_topology():
-    assert {**dict.fromkeys(TWO_NVLINKS, 2), **dict.fromkeys(ONE_NVLINK, 1)} == CUBE
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 training.
 """
 
-import inspect
 import json
 from pathlib import Path
 
@@ -30,18 +29,6 @@ def test_the_worst_finding_counts():
     assert findings.worst_status(found) == FAULT
     assert findings.worst_status(found[::2]) == WARNING
     assert findings.worst_status([]) == OK
-
-
-def test_what_is_listed_is_called_and_explained_as_it_was_written():
-    def look(count, status="fine"):
-        """So many findings."""
-        for number in range(count):
-            yield findings.ok(f"{number}", status)
-
-    listed = findings.returns_list(look)
-    assert listed(2, status="good") == [findings.ok("0", "good"), findings.ok("1", "good")]
-    for of in (inspect.getdoc, inspect.signature, lambda each: each.__qualname__):
-        assert of(listed) == of(look)
 
 
 def test_a_check_that_breaks_says_so_in_its_own_line():
@@ -193,9 +180,9 @@ def test_libraries_are_followed_from_each_to_the_next(mxnet_folder, tmp_path):
     traced = check_software.trace_libraries(
         mxnet_folder / "libmxnet.so", {"LD_LIBRARY_PATH": f"{tmp_path}/one:{tmp_path}/two"}, []
     )
-    assert traced.found["liba.so.1"] == tmp_path / "one" / "liba.so.1"
-    assert traced.found["libb.so.2"] == tmp_path / "two" / "libb.so.2"
-    assert traced.found["libc.so.6"].is_file()
+    assert traced.paths["liba.so.1"] == tmp_path / "one" / "liba.so.1"
+    assert traced.paths["libb.so.2"] == tmp_path / "two" / "libb.so.2"
+    assert traced.paths["libc.so.6"].is_file()
     assert traced.complaints == []
 
 
@@ -203,12 +190,12 @@ def test_wheels_stand_behind_ld_library_path(mxnet_folder, tmp_path):
     first = write_library(tmp_path / "users" / "libb.so.2")
     folders = [tmp_path / "one", tmp_path / "two"]
     assert (
-        check_software.trace_libraries(mxnet_folder / "libmxnet.so", {}, folders).found["libb.so.2"]
+        check_software.trace_libraries(mxnet_folder / "libmxnet.so", {}, folders).paths["libb.so.2"]
         == tmp_path / "two" / "libb.so.2"
     )
     environ = {"LD_LIBRARY_PATH": str(first.parent)}
     assert (
-        check_software.trace_libraries(mxnet_folder / "libmxnet.so", environ, folders).found[
+        check_software.trace_libraries(mxnet_folder / "libmxnet.so", environ, folders).paths[
             "libb.so.2"
         ]
         == first
@@ -253,7 +240,7 @@ def test_a_relative_folder_in_ld_library_path_counts(mxnet_folder, tmp_path, mon
     traced = check_software.trace_libraries(
         mxnet_folder / "libmxnet.so", {"LD_LIBRARY_PATH": "one:./two"}, []
     )
-    assert (traced.found["liba.so.1"], traced.found["libb.so.2"]) == (
+    assert (traced.paths["liba.so.1"], traced.paths["libb.so.2"]) == (
         Path("one/liba.so.1"),
         Path("two/libb.so.2"),
     )
@@ -274,18 +261,15 @@ def test_without_a_libmxnet_there_is_one_fault(tmp_path):
 LOADED = {"version": "1.9.1", "built_with": ["OPENMP"], "gpus": 0}
 
 
+def mxnet_findings(*answers, failure="", horovod=None):
+    return check_mxnet.mxnet_findings(ProcessOutcome(list(answers), failure, ""), True, horovod)
+
+
 def test_copies_between_gpus_have_a_line_where_there_are_several():
     words = "copies between GPUs are direct, 1 of 1 pairs"
-    found = check_mxnet.mxnet_findings(
-        ProcessOutcome([{**LOADED, "gpus": 2}, {"copies": words}], "", ""), True, None
-    )
-    assert [(finding.status, finding.what) for finding in found if finding.check == "copies"] == [
-        (OK, words)
-    ]
-    assert "copies" not in {
-        finding.check
-        for finding in check_mxnet.mxnet_findings(ProcessOutcome([LOADED], "", ""), True, None)
-    }
+    found = mxnet_findings({**LOADED, "gpus": 2}, {"copies": words})
+    assert [(each.status, each.what) for each in found if each.check == "copies"] == [(OK, words)]
+    assert "copies" not in {finding.check for finding in mxnet_findings(LOADED)}
 
 
 def test_every_kvstore_that_works_sums():
@@ -306,9 +290,7 @@ def test_a_kvstore_that_hangs_or_fails_is_named():
         {"kvstore": "star", "works": False, "problem": "bad"},
     ]
     answers += [{"trying": "kvstore ring"}]
-    found = check_mxnet.mxnet_findings(
-        ProcessOutcome(answers, "was still busy after 60 s", ""), True, None
-    )
+    found = mxnet_findings(*answers, failure="was still busy after 60 s")
     stores = [finding for finding in found if finding.check == "kvstores"]
     assert [(finding.status, finding.what) for finding in stores] == [
         (OK, "local work"),
@@ -324,7 +306,7 @@ def test_a_process_that_crashes_while_it_leaves_has_tried_all_the_same():
         {"trying": "kvstore local"},
         {"kvstore": "local", "works": True, "problem": ""},
     ]
-    found = check_mxnet.mxnet_findings(ProcessOutcome(answers, "crashed (SIGSEGV)", ""), True, None)
+    found = mxnet_findings(*answers, failure="crashed (SIGSEGV)")
     assert {finding.status for finding in found} == {OK}
 
 
@@ -338,17 +320,13 @@ def test_a_process_that_crashes_while_it_leaves_has_tried_all_the_same():
     ],
 )
 def test_horovod(told, installed, status, words):
-    found = check_mxnet.mxnet_findings(
-        ProcessOutcome([LOADED, *([told] if told else [])], "", ""), True, installed
-    )[-1]
+    found = mxnet_findings(LOADED, *([told] if told else []), horovod=installed)[-1]
     assert (found.check, found.status) == ("horovod", status)
     assert words in found.what
 
 
 def test_an_import_that_fails_without_a_known_reason_keeps_its_words():
-    found = check_mxnet.mxnet_findings(
-        ProcessOutcome([{"error": "mxnet cannot be imported: something"}], "", ""), True, None
-    )[0]
+    found = mxnet_findings({"error": "mxnet cannot be imported: something"})[0]
     assert (found.status, found.cause) == (FAULT, "mxnet cannot be imported: something")
     assert "tools/make_venv.py" in found.cure
 
