@@ -119,16 +119,16 @@ def check_capabilities(
 @returns_list
 def check_tf32(driver: Driver, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Report how GPUs with TF32 multiply float32 numbers."""
-    able = [
+    tf32_gpus = [
         gpu for gpu in driver.gpus if gpu.capability >= TF32_SINCE and is_supported(gpu.capability)
     ]
     exported = environ.get(TF32_VARIABLE)
-    if able and exported in (None, "0"):
-        what = f"{_format_gpus(able)}: float32 is multiplied exactly, "
+    if tf32_gpus and exported in (None, "0"):
+        what = f"{_format_gpus(tf32_gpus)}: float32 is multiplied exactly, "
         what += "unless --tf32 allows factors rounded to TF32, which is faster"
         yield ok("products", what)
-    elif able:
-        what = f"{_format_gpus(able)}: factors of float32 products may be rounded to TF32"
+    elif tf32_gpus:
+        what = f"{_format_gpus(tf32_gpus)}: factors of float32 products may be rounded to TF32"
         cause = f"{TF32_VARIABLE}={exported} is exported: "
         cause += "k GPUs equal one to TF32's precision only, 1e-3"
         yield warning("products", what, cause, f"unset {TF32_VARIABLE}")

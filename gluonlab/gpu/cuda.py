@@ -72,21 +72,21 @@ def describe_peer_access(ctxs: Sequence[Any]) -> str:
     return format_peer_access(gpu_numbers(ctxs), peer_pairs(ctxs), mxnet_setup.peer_access_wanted())
 
 
-def format_peer_access(numbers: Sequence[int], pairs: Sequence[Pair], wanted: bool = True) -> str:
+def format_peer_access(numbers: Sequence[int], pairs: Sequence[Pair], enabled: bool = True) -> str:
     """Return the line for GPUs with these numbers, and these pairs with access."""
     count = len(numbers) * (len(numbers) - 1) // 2
     if not count:
         return ""
-    if not wanted:
+    if not enabled:
         return "all copies between GPUs go through the host, because MXNET_ENABLE_GPU_P2P=0 is set"
     if not pairs:
         return "no two GPUs have access to each other's memory: all copies go through the host"
     if len(pairs) == count:
         return f"copies between GPUs are direct, {count} of {count} pairs"
-    able = " ".join(f"{a}-{b}" for a, b in sorted(pairs))
-    through_host = "the others go through the host"
+    direct = " ".join(f"{a}-{b}" for a, b in sorted(pairs))
     return (
-        f"copies between GPUs are direct for {len(pairs)} of {count} pairs, {able}; {through_host}"
+        f"copies between GPUs are direct for {len(pairs)} of {count} pairs, {direct}; "
+        "the others go through the host"
     )
 
 

@@ -62,38 +62,38 @@ def resolve_arithmetic(deterministic: bool = False, tf32: Optional[bool] = None)
     return Arithmetic(deterministic or exported == mxnet_setup.DETERMINISTIC, tf32)
 
 
-def check_arithmetic(wanted: Arithmetic, ctxs: Sequence[Any]) -> None:
+def check_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
     """Raise ConfigError if GPUs among ``ctxs`` (mx.Context) can no longer use this arithmetic."""
     if _current_arithmetic is None or not _has_gpu(ctxs):
         return
-    if wanted.tf32 != _current_arithmetic.tf32:
+    if requested.tf32 != _current_arithmetic.tf32:
         how = "in TF32" if _current_arithmetic.tf32 else "without TF32"
-        option = "--tf32" if wanted.tf32 else "--no-tf32"
+        option = "--tf32" if requested.tf32 else "--no-tf32"
         raise ConfigError(
             f"{option}: this process has computed on GPUs {how}, which cannot change any more: "
             "start a new process"
         )
-    if wanted.deterministic and not _current_arithmetic.deterministic:
+    if requested.deterministic and not _current_arithmetic.deterministic:
         raise ConfigError(
             "--deterministic: this process has computed on GPUs without it, "
             "and convolutions keep their algorithms: start a new process"
         )
 
 
-def use_arithmetic(wanted: Arithmetic, ctxs: Sequence[Any]) -> None:
+def use_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
     """Set the arithmetic of the GPUs among ``ctxs``, before their first operation.
 
     Raises ConfigError if this process has already used another arithmetic on GPUs. Warns if it has
     computed deterministically, because existing convolutions then stay deterministic.
     """
     global _current_arithmetic
-    check_arithmetic(wanted, ctxs)
+    check_arithmetic(requested, ctxs)
     if not _has_gpu(ctxs):
         return
     if (
         _current_arithmetic is not None
         and _current_arithmetic.deterministic
-        and not wanted.deterministic
+        and not requested.deterministic
     ):
         message = "convolutions that ran with --deterministic keep those algorithms, maybe slower"
         warn(message)
@@ -101,17 +101,17 @@ def use_arithmetic(wanted: Arithmetic, ctxs: Sequence[Any]) -> None:
     if not _exported_values:
         _exported_values.update({name: os.environ.get(name) for name in variables})
     chosen: Dict[str, Optional[str]] = {name: _exported_values[name] for name in variables}
-    if wanted.deterministic:
+    if requested.deterministic:
         chosen.update(mxnet_setup.DETERMINISTIC)
-    if wanted.tf32:
+    if requested.tf32:
         exported = _exported_values[mxnet_setup.TF32_VARIABLE]
         chosen[mxnet_setup.TF32_VARIABLE] = None if exported == "0" else exported
     else:
         chosen[mxnet_setup.TF32_VARIABLE] = "0"
     openmp_settings.set_variables(chosen)
-    if _current_arithmetic is None and not wanted.deterministic:
+    if _current_arithmetic is None and not requested.deterministic:
         _silence_tuning_message(next(ctx for ctx in ctxs if ctx.device_type == "gpu"))
-    _current_arithmetic = wanted
+    _current_arithmetic = requested
 
 
 def _silence_tuning_message(ctx: Any) -> None:

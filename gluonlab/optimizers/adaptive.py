@@ -43,9 +43,9 @@ class BetaOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         epsilon: Optional[float] = None,
         **kwargs: Any,
     ) -> None:
-        given = DefaultArguments._make((learning_rate, beta1, beta2, epsilon))
+        arguments = DefaultArguments._make((learning_rate, beta1, beta2, epsilon))
         values = (
-            default if value is None else value for value, default in zip(given, self.defaults)
+            default if value is None else value for value, default in zip(arguments, self.defaults)
         )
         rate, self.beta1, self.beta2, self.epsilon = values
         check_betas(self)

@@ -340,10 +340,10 @@ class _Span:
 
         Each piece gets a separate key, with the count so far.
         """
-        inside = sorted(element for element in boundaries if self.begin < element < self.end)
-        if not inside:
+        cuts = sorted(element for element in boundaries if self.begin < element < self.end)
+        if not cuts:
             return [self]
-        ends = zip([self.begin, *inside], [*inside, self.end])
+        ends = zip([self.begin, *cuts], [*cuts, self.end])
         return [self._make_piece(begin, end) for begin, end in ends]
 
     def _make_piece(self, begin: int, end: int) -> "_Span":

@@ -49,17 +49,17 @@ class FlatLayout:
     servers: int
     pieces: Tuple[Piece, ...]
 
-    def server_range(self, server: int, held: int) -> Tuple[int, int]:
-        """Return (begin, end) of the elements on a server that holds ``held`` elements.
+    def server_range(self, server: int, size: int) -> Tuple[int, int]:
+        """Return (begin, end) of the elements on a server that holds ``size`` elements.
 
         Raises KVStoreError if these are neither the whole array nor the server's part.
         """
-        if held == self.size:
-            return 0, held
+        if size == self.size:
+            return 0, size
         begin, end = (self.size * i // self.servers for i in (server, server + 1))
-        if held != end - begin:
+        if size != end - begin:
             raise KVStoreError(
-                f"server {server} of {self.servers} holds {held} elements of an array of "
+                f"server {server} of {self.servers} holds {size} elements of an array of "
                 f"{self.size}, where {end - begin} are its part"
             )
         return begin, end
@@ -198,11 +198,11 @@ class ServerOptimizer(mx.optimizer.Optimizer):
             sys.stderr.flush()
             os._exit(1)
 
-    def _handle_push(self, key: int, kept: nd.NDArray, pushed: nd.NDArray) -> None:
+    def _handle_push(self, key: int, stored: nd.NDArray, pushed: nd.NDArray) -> None:
         if key in self.notes:
-            self._answer_note(key, kept)
+            self._answer_note(key, stored)
         elif key in self.flats:
-            self._weights[key] = kept
+            self._weights[key] = stored
             if key not in self._copied_keys:
                 self._update(key, pushed)
         elif key in self.copies:
@@ -210,9 +210,9 @@ class ServerOptimizer(mx.optimizer.Optimizer):
             self._count_staleness(self._applied.get(flat, 0) - self._seen.get(key, 0))
             self._update(flat, pushed)
             self._seen[key] = self._applied[flat]
-            self._weights[flat].copyto(kept)
+            self._weights[flat].copyto(stored)
         else:
-            pushed.copyto(kept)
+            pushed.copyto(stored)
 
     @property
     def _copied_keys(self) -> "set[int]":
@@ -242,12 +242,12 @@ class ServerOptimizer(mx.optimizer.Optimizer):
     def _count_staleness(self, updates: int) -> None:
         self._histogram[min(updates, MAX_COUNTED_UPDATES)] += 1
 
-    def _answer_note(self, key: int, kept: nd.NDArray) -> None:
+    def _answer_note(self, key: int, stored: nd.NDArray) -> None:
         servers = len(self.notes)
-        rows = kept.reshape((-1, NOTE_SIZE)).asnumpy()  # of all servers, or only of this one
+        rows = stored.reshape((-1, NOTE_SIZE)).asnumpy()  # of all servers, or only of this one
         self._server = assigned_server(key, servers) if len(rows) == servers else int(rows[0, 0])
         rows[:, 1:] = 0
         rows[self._server if len(rows) == servers else 0, 1:] = [1, *self._histogram]
-        kept[:] = nd.array(rows.reshape(-1))
+        stored[:] = nd.array(rows.reshape(-1))
         self._histogram = [0] * (MAX_COUNTED_UPDATES + 1)
         self._seen = {copy: self._applied.get(flat, 0) for copy, (flat, _) in self.copies.items()}
