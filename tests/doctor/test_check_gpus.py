@@ -27,7 +27,6 @@ from gluonlab.doctor.check_gpus import check_gpu_order
 from gluonlab.doctor.findings import FAULT, OK, WARNING
 from gluonlab.engine.mxnet_installation import pip_install
 from gluonlab.gpu import nvml
-from gluonlab.gpu.cuda import is_supported
 from gluonlab.gpu.isolated_process import ProcessOutcome
 from gluonlab.gpu.nvml import Driver, visible_gpus
 
@@ -233,12 +232,6 @@ def test_a_driver_without_gpus():
 
 
 # --- compute capabilities
-
-
-@given(st.integers(1, 15), st.integers(0, 9))
-def test_machine_code_is_good_for_later_minor_versions_of_its_major_one_only(major, minor):
-    """CUDA C++ Programming Guide, Binary Compatibility."""
-    assert is_supported((major, minor)) == (major in (5, 6, 7, 8))
 
 
 def test_gpus_without_code_are_named_one_by_one():
