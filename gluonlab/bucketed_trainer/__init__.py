@@ -1,1 +1,1 @@
-"""From gradients to updated parameters: BucketedTrainer and what it is made of."""
+"""BucketedTrainer, a gluon.Trainer with buckets, and its parts."""

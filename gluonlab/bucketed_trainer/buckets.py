@@ -1,7 +1,6 @@
-"""A bucket: parameters side by side in one buffer per device, moved and updated by one call.
+"""Buckets: parameters that share one buffer on each device, so that one call serves them all.
 
-Which parameters share one (`group`), what lies between them (`Gaps`), and what has to forget where
-they were (`forget_compiled`).
+`group_parameters` decides which parameters share a bucket.
 """
 
 from __future__ import annotations
@@ -17,78 +16,85 @@ from mxnet.gluon import Parameter
 from gluonlab.engine.fast_invoke import Attributes, OperatorCall
 from gluonlab.engine.np_compatibility import nd_semantics, np_semantics
 
-ALIGNMENT_BYTES = 64  # a cache line, and what oneDNN's vector loads like best
-# Of buckets that nobody has sized. A CPU's caches hold the small ones. On GPUs MXNet waits for the
-# stream after each operation, and a message must be large to fill a link: PyTorch's
-# DistributedDataParallel has 25 MiB, too (Li and others, "PyTorch Distributed: experiences on
-# accelerating data parallel training", 2020).
+ALIGNMENT_BYTES = 64  # a cache line, which oneDNN's vector instructions load fastest
+# Default bucket sizes. A CPU's caches hold the small ones. On GPUs MXNet waits for the stream after
+# each operation, and only a large message fills a link. PyTorch's DistributedDataParallel also uses
+# 25 MiB (Li and others, "PyTorch Distributed: experiences on accelerating data parallel training",
+# 2020).
 CPU_BUCKET_BYTES, GPU_BUCKET_BYTES = 4 * 2**20, 25 * 2**20
-CHANNELS_OF_A_BLOCK = 8  # oneDNN's blocks have 8 channels, or a multiple of it
+ONEDNN_BLOCK_CHANNELS = 8  # oneDNN's blocks have 8 channels, or a multiple of 8
 
 
 class Bucket:
-    """Parameters alike in type, multipliers and grad_req: an array of weights and one of gradients.
+    """Parameters of equal type, multipliers and grad_req that share weight and gradient arrays.
 
-    Each device has these two. Several parameters lie side by side, each of them aligned, and their
-    own arrays become views. One parameter keeps its arrays.
+    Each device has one array of weights and one of gradients. The parameters are aligned, and their
+    arrays become views. A single parameter keeps its arrays.
     """
 
     def __init__(self, params: Sequence[Parameter]) -> None:
         self.params = list(params)
-        # what an Optimizer asks of a parameter
+        # the attributes that an Optimizer reads from a parameter
         self.lr_mult, self.wd_mult = params[0].lr_mult, params[0].wd_mult
         self.dtype = params[0].dtype
-        self.adds = params[0].grad_req == "add"
-        self.begins, self.size = _layout(params)
+        self.adds_gradients = params[0].grad_req == "add"
+        self.offsets, self.size = _aligned_offsets(params)
         if len(params) == 1 and params[0].shape:
-            self.weights, self.grads = as_nd(params[0].list_data()), as_nd(params[0].list_grad())
+            self.weights, self.grads = (
+                as_nd_arrays(params[0].list_data()),
+                as_nd_arrays(params[0].list_grad()),
+            )
         else:
             ctxs = params[0].list_ctx()
             self.weights = [nd.zeros((self.size,), ctx=ctx, dtype=self.dtype) for ctx in ctxs]
             self.grads = [nd.zeros((self.size,), ctx=ctx, dtype=self.dtype) for ctx in ctxs]
-            for param, begin in zip(self.params, self.begins):
-                self._adopt(param, begin)
+            for param, begin in zip(self.params, self.offsets):
+                self._move_into_buffers(param, begin)
         self._arrays = [(param, param._data, param._grad) for param in self.params]
 
-    def _adopt(self, param: Parameter, begin: int) -> None:
-        """Copy a parameter into the buffers; views of these, which backward writes, replace it."""
-        data, grad = _views(self.weights, param, begin), _views(self.grads, param, begin)
+    def _move_into_buffers(self, param: Parameter, begin: int) -> None:
+        """Copy a parameter into the buffers, and replace its arrays by views of them."""
+        data, grad = (
+            _parameter_views(self.weights, param, begin),
+            _parameter_views(self.grads, param, begin),
+        )
         with autograd.pause():
-            for view, old in zip([*data, *grad], [*param.list_data(), *param.list_grad()]):
-                old.copyto(view)
-        fresh = [array._fresh_grad for array in param.list_data()]
-        # what gluon.Parameter 1.9.1 keeps, one array per device
+            for view, array in zip([*data, *grad], [*param.list_data(), *param.list_grad()]):
+                array.copyto(view)
+        fresh_flags = [array._fresh_grad for array in param.list_data()]
+        # private fields of gluon.Parameter 1.9.1, with one array per device
         param._data, param._grad = data, grad
         autograd.mark_variables(data, grad, param.grad_req)
-        for array, state in zip(data, fresh):
-            array._fresh_grad = state
+        for array, fresh in zip(data, fresh_flags):  # mark_variables resets the flags
+            array._fresh_grad = fresh
 
-    def ranges(self, params: "Set[Parameter]") -> List[Tuple[int, int]]:
-        """The (begin, end) of those of ``params`` that are in this bucket, neighbours as one."""
-        found: List[Tuple[int, int]] = []
-        for param, begin, end in zip(self.params, self.begins, [*self.begins[1:], self.size]):
+    def element_ranges(self, params: "Set[Parameter]") -> List[Tuple[int, int]]:
+        """Return (begin, end) of those ``params`` that are in this bucket; neighbors are merged."""
+        ranges: List[Tuple[int, int]] = []
+        for param, begin, end in zip(self.params, self.offsets, [*self.offsets[1:], self.size]):
             if param in params:
-                joined = bool(found) and found[-1][1] == begin
-                found[-1:] = [(found[-1][0], end)] if joined else [*found[-1:], (begin, end)]
-        return found
+                if ranges and ranges[-1][1] == begin:
+                    ranges[-1] = (ranges[-1][0], end)
+                else:
+                    ranges.append((begin, end))
+        return ranges
 
-    def gaps(self) -> List[int]:
-        """The elements that no parameter has, in front of each that begins where a boundary is."""
-        ends = [begin + math.prod(param.shape) for param, begin in zip(self.params, self.begins)]
-        return [i for end, begin in zip(ends, self.begins[1:]) for i in range(end, begin)]
+    def padding_indices(self) -> List[int]:
+        """Return the indices of the elements between the parameters."""
+        ends = [begin + math.prod(param.shape) for param, begin in zip(self.params, self.offsets)]
+        return [i for end, begin in zip(ends, self.offsets[1:]) for i in range(end, begin)]
 
     def zero_grad(self, device: int, params: "Set[Parameter]") -> None:
         """Set the gradients of ``params`` that are in this bucket to zero on one device."""
         grad = self.grads[device]
-        for begin, end in self.ranges(params):
+        for begin, end in self.element_ranges(params):
             part = grad if (begin, end) == (0, self.size) else grad[begin:end]
             part[:] = 0
 
-    def intact(self) -> bool:
-        """Whether the parameters still lie here, and still belong together.
+    def is_intact(self) -> bool:
+        """Check that the parameters still have these arrays and equal multipliers.
 
-        ``initialize(force_reinit=True)``, ``cast`` and a new ``grad_req`` give them other arrays;
-        multipliers may change, too.
+        ``initialize(force_reinit=True)``, ``cast`` and a new ``grad_req`` replace the arrays.
         """
         lr_mult, wd_mult = self.lr_mult, self.wd_mult
         for param, data, grad in self._arrays:
@@ -99,38 +105,45 @@ class Bucket:
         return True
 
 
-def as_nd(arrays: Sequence[Any]) -> List[nd.NDArray]:
-    """The same memory as mx.nd arrays: operators refuse mx.np's, whose reshape is a copy."""
+def as_nd_arrays(arrays: Sequence[Any]) -> List[nd.NDArray]:
+    """Return mx.nd arrays of the same memory.
+
+    Operators refuse mx.np arrays, and reshape copies an mx.np array.
+    """
     return [array.as_nd_ndarray() for array in arrays]
 
 
-def _views(buffers: Sequence[nd.NDArray], param: Parameter, begin: int) -> List[Any]:
-    """A parameter's part of each device's buffer, as mx.nd or mx.np array, like the parameter's."""
+def _parameter_views(buffers: Sequence[nd.NDArray], param: Parameter, begin: int) -> List[Any]:
+    """Return views of a parameter in each buffer, as mx.nd or mx.np arrays like the parameter's."""
     numpy_like = isinstance(param.list_data()[0], mx.np.ndarray)
-    # mx.np has shape () for one element, for which mx.nd has (1,) alone
+    # an array of one element can have shape () in mx.np, but only (1,) in mx.nd
     with np_semantics() if numpy_like else nd_semantics():
         end = begin + math.prod(param.shape)
         views = [buffer[begin:end].reshape(param.shape) for buffer in buffers]
         return [view.as_np_ndarray() for view in views] if numpy_like else views
 
 
-def group(
+def group_parameters(
     params: Iterable[Parameter],
     bucket_bytes: int,
     convolved: AbstractSet[Parameter] = frozenset(),
     on_gpus: bool = False,
 ) -> List[List[Parameter]]:
-    """Parameters of equal type and multipliers, in order, in lists of at most ``bucket_bytes``.
+    """Divide parameters into lists of equal type and multipliers, of at most ``bucket_bytes``.
 
-    A larger parameter is a list of its own.
-    ``convolved``: those that only ordinary convolutions use. ``on_gpus``: whether the parameters
-    lie there, where oneDNN rearranges nothing.
+    The order is kept. A larger parameter gets a separate list.
+
+    Args:
+        params: Initialized parameters.
+        bucket_bytes: Size limit of a list.
+        convolved: Parameters that only ordinary convolutions use.
+        on_gpus: True if the parameters lie on GPUs, where oneDNN rearranges nothing.
     """
     buckets: List[List[Parameter]] = []
     open_buckets: Dict[Any, List[Parameter]] = {}
     room: Dict[Any, int] = {}
     for param in params:
-        if not on_gpus and _may_be_rearranged(param, convolved):
+        if not on_gpus and _needs_own_memory(param, convolved):
             buckets.append([param])
             continue
         # Gluon's convolutions have the type numpy.float32, and its dense layers "float32"
@@ -144,18 +157,18 @@ def group(
     return buckets
 
 
-def usual_bucket_bytes(ctxs: Sequence[mx.Context]) -> int:
-    """The default of the largest bucket."""
+def default_bucket_bytes(ctxs: Sequence[mx.Context]) -> int:
+    """Return the default size limit of a bucket."""
     return GPU_BUCKET_BYTES if ctxs[0].device_type == "gpu" else CPU_BUCKET_BYTES
 
 
-def spread(
+def bucket_bytes_per_device(
     params: Sequence[Parameter], bucket_bytes: int, ctxs: Sequence[mx.Context], store: Any
 ) -> int:
-    """The bucket size with which the store "device" on GPUs has a bucket for each of them.
+    """Return the size limit with which the store "device" has at least one bucket for each GPU.
 
-    It sums a whole bucket on one of the devices, so that only as many of them work as there are
-    buckets. At most ``bucket_bytes``, which it is for other stores and on CPUs.
+    This store sums each bucket on one device, so with fewer buckets some GPUs would be idle. For
+    other stores and on CPUs, the limit is ``bucket_bytes``.
     """
     if len(ctxs) < 2 or ctxs[0].device_type != "gpu" or getattr(store, "type", None) != "device":
         return bucket_bytes
@@ -163,10 +176,10 @@ def spread(
     return min(bucket_bytes, max(CPU_BUCKET_BYTES, total // len(ctxs)))
 
 
-def together(buckets: Sequence[Bucket], bucket_bytes: int) -> List[Tuple[int, ...]]:
-    """The positions of neighbouring buckets that have at most ``bucket_bytes`` together.
+def coalesce_buckets(buckets: Sequence[Bucket], bucket_bytes: int) -> List[Tuple[int, ...]]:
+    """Group the positions of neighboring buckets whose sum is at most ``bucket_bytes``.
 
-    A store that takes several keys at once moves them as one bucket, wherever they lie.
+    A store that accepts several keys in one call moves such a group like one bucket.
     """
     groups: List[Tuple[int, ...]] = []
     room = 0
@@ -180,26 +193,24 @@ def together(buckets: Sequence[Bucket], bucket_bytes: int) -> List[Tuple[int, ..
     return groups
 
 
-def _may_be_rearranged(param: Parameter, convolved: AbstractSet[Parameter]) -> bool:
-    """Whether nothing else may share this parameter's memory, nor may it be a view of any.
-
-    When a convolution predicts on the CPU, oneDNN leaves its weight behind in blocks of channels,
-    where these divide evenly. MXNet keeps account of that for a whole piece of memory, and
-    rearranges it from its beginning, whatever lies there. A transposed convolution does it with any
-    number of channels, and with its gradient, too: where that is a view, training ends in a crash.
-    """
+def _needs_own_memory(param: Parameter, convolved: AbstractSet[Parameter]) -> bool:
+    """Return whether this parameter must not be a view, because oneDNN may rearrange its memory."""
     if len(param.shape) < 3:
         return False
-    in_blocks = any(channels % CHANNELS_OF_A_BLOCK == 0 for channels in param.shape[:2])
+    # When a convolution predicts on the CPU, oneDNN stores its weight in blocks of channels, if the
+    # number of channels is a multiple of the block size. MXNet notes that for the whole buffer and
+    # rearranges the buffer from its start. A transposed convolution does so for any number of
+    # channels and also for its gradient. If that gradient is a view, training crashes.
+    in_blocks = any(channels % ONEDNN_BLOCK_CHANNELS == 0 for channels in param.shape[:2])
     return in_blocks or param not in convolved
 
 
-def _layout(params: Sequence[Parameter]) -> Tuple[List[int], int]:
-    """Where each parameter begins in a bucket's buffer, and the buffer's length, in elements."""
-    step = max(1, ALIGNMENT_BYTES // _bytes_per_element(params[0]))
+def _aligned_offsets(params: Sequence[Parameter]) -> Tuple[List[int], int]:
+    """Return the offset of each parameter in a bucket, and the bucket's length, in elements."""
+    alignment = max(1, ALIGNMENT_BYTES // _bytes_per_element(params[0]))
     begins, end = [], 0
     for param in params:
-        begins.append(math.ceil(end / step) * step)
+        begins.append(math.ceil(end / alignment) * alignment)
         end = begins[-1] + math.prod(param.shape)
     return begins, end
 
@@ -208,16 +219,15 @@ def _bytes_per_element(param: Parameter) -> int:
     return int(nd.zeros((1,), dtype=param.dtype).asnumpy().itemsize)
 
 
-class Gaps:
-    """Zeros between the gradients of these buckets, on all devices.
+class BucketPadding:
+    """Clears the elements between the gradients of these buckets, on all devices.
 
-    On GPUs a fused operator stores 2 or 4 numbers at a time, the last ones too: an array of 7 gets
-    an eighth (``store_index`` in the source that MXNet 1.9.1 gives NVRTC). That number is made of
-    whatever lies behind the operator's inputs, NaN as well. Each gradient begins on a boundary of
-    64 bytes, so that no other is reached; but who takes a bucket as one array, to look for an
-    overflow or for its norm, would find it. So it is cleared before gradients are summed, in one
-    launch for each bucket with gaps. On all devices clipping multiplies what lies there as well: by
-    NaN, where gradients are not finite, and no backward would overwrite that.
+    On GPUs a fused operator stores 2 or 4 numbers at a time, also at the end of an array: an array
+    of 7 elements gets an eighth (``store_index`` in the source that MXNet 1.9.1 gives NVRTC). That
+    number is computed from the memory behind the operator's inputs, and may be NaN. Because each
+    gradient starts on a boundary of 64 bytes, no other gradient is overwritten. But an operation on
+    the whole bucket reads that number, such as a norm or the search for an overflow. Clipping and
+    unscaling also write there: NaN if gradients are not finite, and no backward overwrites it.
     """
 
     def __init__(self, buckets: Sequence[Bucket]) -> None:
@@ -226,59 +236,64 @@ class Gaps:
             grad.context.device_type == "gpu" for bucket in buckets for grad in bucket.grads
         )
         for bucket in buckets:
-            places = bucket.gaps()
-            for grad in bucket.grads if places else ():
-                indices = nd.array([places], ctx=grad.context, dtype="int32")
-                zeros = nd.zeros((len(places),), ctx=grad.context, dtype=grad.dtype)
+            padding = bucket.padding_indices()
+            for grad in bucket.grads if padding else ():
+                indices = nd.array([padding], ctx=grad.context, dtype="int32")
+                zeros = nd.zeros((len(padding),), ctx=grad.context, dtype=grad.dtype)
                 call = OperatorCall("_scatter_set_nd", [grad, zeros, indices], grad)
                 self._calls.append((call, Attributes({"shape": grad.shape})))
 
-    def before_sum(self) -> None:
-        """Clear them where fused operators write; nothing waits."""
+    def clear_before_sum(self) -> None:
+        """Queue `clear` on GPUs, where fused operators write into the padding."""
         if self._fused:
             self.clear()
 
     def clear(self) -> None:
-        """Queue it; nothing waits."""
+        """Queue one operation for each bucket with padding."""
         for call, attributes in self._calls:
             call(attributes)
 
 
-def params_of_convolutions(blocks: Iterable[Any]) -> Set[Parameter]:
-    """The parameters that ordinary convolutions have, and no other of these blocks.
+def convolution_parameters(blocks: Iterable[Any]) -> Set[Parameter]:
+    """Return the parameters that only ordinary convolutions among ``blocks`` use.
 
-    A parameter does not know the blocks that it is in. A transposed convolution is another block.
+    A transposed convolution does not count as ordinary.
     """
     convolved: Set[Parameter] = set()
     others: Set[Parameter] = set()
     for block in blocks:
-        inside = vars(block)  # of one that is being made, not all is there
-        owned = others if inside.get("_op_name") != "Convolution" else convolved
-        owned.update(inside.get("_reg_params", {}).values())
+        attributes = vars(block)  # incomplete while the block is being constructed
+        owned = others if attributes.get("_op_name") != "Convolution" else convolved
+        owned.update(attributes.get("_reg_params", {}).values())
     return convolved - others
 
 
-def forget_compiled(params: Iterable[Parameter], blocks: Iterable[gluon.Block]) -> None:
-    """Have those of ``blocks`` with one of these parameters compile anew in their next call.
+def invalidate_cached_ops(params: Iterable[Parameter], blocks: Iterable[gluon.Block]) -> None:
+    """Make ``blocks`` with static_shape that use one of these parameters compile again.
 
-    A network hybridized with static_shape keeps the arrays that its backward wrote to. When a
-    parameter is marked with another array of gradients, MXNet goes on with the old one, and even
-    puts that back in the place of the new one (CachedOp::StaticBackward of
-    src/imperative/cached_op.cc: InitDetached). It takes a new array when the network is compiled
-    again. Other blocks need no such thing.
+    A network hybridized with static_shape keeps the arrays that its backward wrote to. If a
+    parameter is marked with another gradient array, MXNet still writes to the old one, and even
+    puts it back in place of the new one (CachedOp::StaticBackward of src/imperative/cached_op.cc:
+    InitDetached). It uses the new array after the network is compiled again.
     """
     moved = set(params)
     for block in blocks:
         is_hybrid = isinstance(block, gluon.HybridBlock)
-        if is_hybrid and _has_static_shape(block) and not moved.isdisjoint(_parameters_of(block)):
+        if (
+            is_hybrid
+            and _has_static_shape(block)
+            and not moved.isdisjoint(_graph_parameters(block))
+        ):
             block._clear_cached_op()
 
 
 def _has_static_shape(net: gluon.HybridBlock) -> bool:
-    inside = vars(net)  # of one that is being made, not all is there
-    return inside.get("_cached_op") is not None and bool(dict(inside["_flags"]).get("static_shape"))
+    attributes = vars(net)  # incomplete while the block is being constructed
+    if attributes.get("_cached_op") is None:
+        return False
+    return bool(dict(attributes["_flags"]).get("static_shape"))
 
 
-def _parameters_of(net: gluon.HybridBlock) -> Set[Parameter]:
-    """Those that the compiled graph takes."""
+def _graph_parameters(net: gluon.HybridBlock) -> Set[Parameter]:
+    """Return the parameters that are inputs of the compiled graph."""
     return {argument for is_data, argument in net._cached_op_args if not is_data}

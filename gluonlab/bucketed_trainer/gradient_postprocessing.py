@@ -1,4 +1,4 @@
-"""Postprocessing of gradients between the allreduce and the update: unscaling and clipping."""
+"""Postprocessing of gradients between allreduce and update: loss unscaling and norm clipping."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from mxnet import nd
 from mxnet.gluon import Parameter
 
-from gluonlab.bucketed_trainer.buckets import Gaps
+from gluonlab.bucketed_trainer.buckets import BucketPadding
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.engine.fast_invoke import NO_ATTRIBUTES, Attributes, CopyInto, OperatorCall
 from gluonlab.errors import ConfigError, KVStoreError
@@ -20,139 +20,149 @@ from gluonlab.finite_numbers import AllFinite
 
 
 class GlobalNormClipping:
-    """``clip(limit)`` scales the gradients of each device down to a norm of at most ``limit``.
+    """Clipping of the global norm: ``clip(limit)`` scales gradients to a norm of at most ``limit``.
 
-    After the allreduce each device holds the same sum, to the bit; so each finds the same norm and
-    the same factor, and the replicas stay alike without a word between them. Where each device
-    holds a part of the sum, they exchange one number each. Nothing is fetched to the host: the
-    factor stays an array, and multiplying by 1 is what it costs not to know.
+    On one device it does the same as `gluon.utils.clip_global_norm` (Pascanu, Mikolov, Bengio, "On
+    the difficulty of training recurrent neural networks", 2013, algorithm 1).
 
-    As `gluon.utils.clip_global_norm` on one device (Pascanu, Mikolov, Bengio, "On the difficulty of
-    training recurrent neural networks", 2013, algorithm 1). ``grads[i]``: all gradients of device
-    i, as float32; with ``parts`` the part that it has of them, which may be nothing.
+    After the allreduce, each device holds the same sum, to the bit. So each device computes the
+    same norm and factor without communication. If each device holds a part of the sum (a shard),
+    each sends one number to the others. The factor stays an array on the device, so the host never
+    waits; a factor of 1 costs one multiplication.
+
+    Args:
+        grads: All gradients of each device, or its shard, as float32. A shard may be empty.
+        ctxs: The devices.
+        sharded: True if each device holds a shard.
+        duplicates: Gradients on each device that count towards the norm on another device. They
+            are scaled too.
     """
 
     def __init__(
         self,
         grads: Sequence[Sequence[nd.NDArray]],
         ctxs: Sequence[mx.Context],
-        parts: bool = False,
-        again: Sequence[Sequence[nd.NDArray]] = (),
+        sharded: bool = False,
+        duplicates: Sequence[Sequence[nd.NDArray]] = (),
     ) -> None:
-        """``again[i]``: what device i has of gradients that are another's part, too."""
         self._devices = [
-            _DeviceNorms(arrays, ctx, others)
-            for arrays, ctx, others in zip_longest(grads, ctxs, again, fillvalue=())
+            _DeviceNorm(arrays, ctx, others)
+            for arrays, ctx, others in zip_longest(grads, ctxs, duplicates, fillvalue=())
         ]
-        apart = self._devices if parts else []
-        self._exchanges = [_Exchange(device, apart) for device in apart]
+        sharded_devices = self._devices if sharded else []
+        self._exchanges = [_NormExchange(device, sharded_devices) for device in sharded_devices]
         self._limit = 0.0
         self._attributes = NO_ATTRIBUTES
 
     def __call__(self, limit: float) -> None:
-        """Queue it on every device; nothing waits."""
+        """Queue the clipping on every device."""
         if limit != self._limit:
             self._limit, self._attributes = limit, Attributes({"scalar": limit})
         for device in self._devices:
-            device.measure()
+            device.compute_square()
         for exchange in self._exchanges:
-            exchange.run()
+            exchange.sum_squares()
         for device in self._devices:
-            device.scale(self._attributes)
+            device.scale_gradients(self._attributes)
 
 
-class _DeviceNorms:
-    """One device's operations: squared norms, their sum, the factor, and multiplying by it.
+class _DeviceNorm:
+    """The operations of one device: squared norm, factor, and multiplication by the factor.
 
     The factor is limit / max(norm, limit).
     """
 
     def __init__(
-        self, grads: Sequence[nd.NDArray], ctx: mx.Context, again: Sequence[nd.NDArray] = ()
+        self, grads: Sequence[nd.NDArray], ctx: mx.Context, duplicates: Sequence[nd.NDArray]
     ) -> None:
         self.ctx = ctx
         flat = [grad.reshape((-1,)) for grad in grads]  # views
         squares = nd.zeros((max(1, len(flat)),), ctx=ctx)
-        self.square = nd.zeros((1,), ctx=ctx)  # of the norm of what this device has
-        # of the norm of everything; then the norm, then the factor
+        self.square = nd.zeros((1,), ctx=ctx)  # squared norm of this device's gradients
+        # first the squared norm of all gradients, then their norm, then the factor
         self.total = nd.zeros((1,), ctx=ctx)
-        # dot: BLAS adds in many lanes. multi_sum_sq and norm add one by one, and lose three digits
-        # over some million elements.
+        # dot, because BLAS keeps many partial sums. multi_sum_sq and norm add one by one, and lose
+        # three digits over some million elements.
         cells = [squares[i : i + 1] for i in range(len(flat))]
-        self._measure = [OperatorCall("dot", [grad, grad], cell) for grad, cell in zip(flat, cells)]
-        self._measure.append(OperatorCall("sum", [squares], self.square))
-        self._measure.append(OperatorCall("_copy", [self.square], self.total))
-        self._norm, *self._factor = (
+        self._square_calls = [
+            OperatorCall("dot", [grad, grad], cell) for grad, cell in zip(flat, cells)
+        ]
+        self._square_calls.append(OperatorCall("sum", [squares], self.square))
+        self._square_calls.append(OperatorCall("_copy", [self.square], self.total))
+        self._norm_call, *self._factor_calls = (
             OperatorCall(name, [self.total], self.total)
             for name in ("sqrt", "_maximum_scalar", "_rdiv_scalar")
         )
-        scaled = [*flat, *(grad.reshape((-1,)) for grad in again)]
-        self._scale = [OperatorCall("broadcast_mul", [grad, self.total], grad) for grad in scaled]
+        scaled = [*flat, *(grad.reshape((-1,)) for grad in duplicates)]
+        self._scale_calls = [
+            OperatorCall("broadcast_mul", [grad, self.total], grad) for grad in scaled
+        ]
 
-    def measure(self) -> None:
-        for call in self._measure:
+    def compute_square(self) -> None:
+        for call in self._square_calls:
             call(NO_ATTRIBUTES)
 
-    def scale(self, limit: Attributes) -> None:
-        self._norm(NO_ATTRIBUTES)
-        for call in self._factor:
+    def scale_gradients(self, limit: Attributes) -> None:
+        self._norm_call(NO_ATTRIBUTES)
+        for call in self._factor_calls:
             call(limit)
-        for call in self._scale:
+        for call in self._scale_calls:
             call(NO_ATTRIBUTES)
 
 
-class _Exchange:
-    """One device gets the squared norms of all, and adds them in the same order as the others."""
+class _NormExchange:
+    """Sum of all devices' squared norms on one device, added in the same order on each device."""
 
-    def __init__(self, device: _DeviceNorms, devices: List[_DeviceNorms]) -> None:
+    def __init__(self, device: _DeviceNorm, devices: List[_DeviceNorm]) -> None:
         self._squares = [other.square for other in devices]
         row = nd.zeros((len(devices),), ctx=device.ctx)
         self._cells = [CopyInto(row[i : i + 1]) for i in range(len(devices))]
         self._sum = OperatorCall("sum", [row], device.total)
 
-    def run(self) -> None:
+    def sum_squares(self) -> None:
         for cell, square in zip(self._cells, self._squares):
             cell.copy(square)
         self._sum(NO_ATTRIBUTES)
 
 
-class Unscaling:
-    """``begin(scale)`` divides all gradients by the scale; `finite` says whether they are usable.
+class GradientUnscaler:
+    """Division of gradients by the loss scale, with a check that they are finite.
 
-    ``grads[i]``: all gradients of device i, summed over the devices, as float32; with ``parts`` the
-    part that it has of them, which may be nothing. The sums of all devices are the same, to the
-    bit, so one of them is looked at; parts are looked at everywhere. (The update could divide: but
-    MXNet reads a ``rescale_grad`` of 8.5e-09 less exactly than one of 0.14.)
+    The update could divide instead, but MXNet reads a ``rescale_grad`` of 8.5e-09 less exactly than
+    one of 0.14.
+
+    Args:
+        grads: The summed gradients of each device, or its shard, as float32. A shard may be empty.
+        sharded: True if each device holds a shard.
     """
 
-    def __init__(self, grads: Sequence[Sequence[nd.NDArray]], parts: bool = False) -> None:
-        self._finite = [AllFinite(arrays) for arrays in (grads if parts else grads[:1]) if arrays]
+    def __init__(self, grads: Sequence[Sequence[nd.NDArray]], sharded: bool = False) -> None:
+        # without shards all devices hold the same sums, so checking the first device is enough
+        checked = grads if sharded else grads[:1]
+        self._finite_checks = [AllFinite(arrays) for arrays in checked if arrays]
         flat = [grad for arrays in grads for grad in arrays]
         self._divide = [OperatorCall("_mul_scalar", [grad], grad) for grad in flat]
         self._scale, self._attributes = 1.0, Attributes({"scalar": 1.0})
 
-    def begin(self, scale: float) -> None:
-        """Queue it; nothing waits.
-
-        Gradients that are not finite are divided, too, and are no more so afterwards.
-        """
-        for device in self._finite:
-            device.look()
+    def unscale(self, scale: float) -> None:
+        """Queue the check, then the division."""
+        for check in self._finite_checks:
+            check.look()
         if scale != self._scale:
             self._scale, self._attributes = scale, Attributes({"scalar": 1 / scale})
         for call in self._divide if scale != 1 else ():
             call(self._attributes)
 
-    def finite(self) -> bool:
-        """Wait for the gradients; whether they were finite before they were divided."""
-        return all(device.found() for device in self._finite)
+    def were_finite(self) -> bool:
+        """Wait for the gradients, and return whether they were finite before the division."""
+        return all(check.found() for check in self._finite_checks)
 
 
-class Postprocess(NamedTuple):
-    """The settings: what happens to summed gradients before the update.
+class PostprocessSettings(NamedTuple):
+    """Settings for the postprocessing of summed gradients. None turns a step off.
 
-    ``clip_norm``: the largest norm of their mean over the batch. ``loss_scale``: they are those of
-    a loss that was multiplied by ``loss_scale.value``. None leaves gradients as they are.
+    ``clip_norm`` is the upper limit of the norm of the mean gradient of the batch. ``loss_scale``
+    is the scale by which the loss was multiplied.
     """
 
     clip_norm: Optional[float] = None
@@ -160,16 +170,16 @@ class Postprocess(NamedTuple):
 
     @property
     def is_needed(self) -> bool:
-        """Whether the whole gradient is looked at before the update."""
+        """True if the update must wait for the whole gradient."""
         return self.clip_norm is not None or self.loss_scale is not None
 
     @property
-    def reason(self) -> str:
-        """The setting that looks at the whole gradient, for messages."""
+    def setting_name(self) -> str:
+        """The setting that needs the whole gradient, for error messages."""
         return "a loss scale" if self.clip_norm is None else "--clip-norm"
 
-    def check(self) -> None:
-        """Raise ConfigError for a value that is not possible."""
+    def check_values(self) -> None:
+        """Raise ConfigError for an invalid value."""
         limit = self.clip_norm
         if limit is not None and not (isinstance(limit, Real) and 0 < limit < math.inf):
             raise ConfigError(f"clip_norm {limit!r}: give a number above 0, or None")
@@ -183,58 +193,63 @@ class Postprocess(NamedTuple):
         """Raise KVStoreError for gradients that are not float32."""
         if not self.is_needed:
             return
-        what = "loss_scale" if self.clip_norm is None else f"clip_norm {self.clip_norm:g}"
+        setting = "loss_scale" if self.clip_norm is None else f"clip_norm {self.clip_norm:g}"
         for param in params:
-            dtype = np.dtype(param.dtype or np.float32)  # without a type Gluon makes float32
+            dtype = np.dtype(param.dtype or np.float32)  # Gluon's default
             if param.grad_req != "null" and dtype != np.float32:
                 raise KVStoreError(
-                    f"{what} is for float32, and {param.name} is {dtype}: leave it out"
+                    f"{setting} is for float32, and {param.name} is {dtype}: leave it out"
                 )
 
 
-class SummedGradients:
-    """Makes summed gradients ready for the update. ``gaps``: what lies between them."""
+class GradientPostprocessor:
+    """Unscaling and clipping of summed gradients. ``padding`` lies between these gradients."""
 
-    def __init__(self, settings: Postprocess, gaps: Gaps) -> None:
-        self.settings, self._gaps = settings, gaps
+    def __init__(self, settings: PostprocessSettings, padding: BucketPadding) -> None:
+        self.settings, self._padding = settings, padding
         self._clips: List[GlobalNormClipping] = []
-        self._unscalings: List[Unscaling] = []
+        self._unscalers: List[GradientUnscaler] = []
 
-    def add(
+    def add_gradients(
         self,
         grads: Sequence[Sequence[nd.NDArray]],
         ctxs: Sequence[mx.Context],
-        parts: bool = False,
-        again: Sequence[Sequence[nd.NDArray]] = (),
-    ) -> "SummedGradients":
-        """A network's: ``grads[i]`` has device i, or with ``parts`` it has its part of them.
+        sharded: bool = False,
+        duplicates: Sequence[Sequence[nd.NDArray]] = (),
+    ) -> None:
+        """Add the gradients of one copy of a network. `GlobalNormClipping` explains the arguments.
 
-        ``again[i]``: what device i has of gradients that are another's part, too.
+        Each copy is clipped by the norm of its gradients.
         """
         if self.settings.clip_norm is not None:
-            self._clips.append(GlobalNormClipping(grads, ctxs, parts, again))
+            self._clips.append(GlobalNormClipping(grads, ctxs, sharded, duplicates))
         if self.settings.loss_scale is not None:
-            self._unscalings.append(Unscaling([*grads, *again], parts))
-        return self
+            self._unscalers.append(GradientUnscaler([*grads, *duplicates], sharded))
 
-    def prepare(self, *optimizers: Any) -> bool:
-        """Make them ready for the update by ``optimizers``; False if it must be left out.
+    def unscale_and_clip(self, *optimizers: Any) -> bool:
+        """Unscale and clip the gradients, and return whether ``optimizers`` may update with them.
 
-        The optimizer divides them by the size of the batch. With a loss scale this waits, for what
-        decides about the update: its optimizer counts updates, and corrections such as Adam's go by
-        the count. All else is queued before, so that devices have work while the host finds out.
+        With a loss scale, the host waits to know whether all gradients are finite. Otherwise the
+        return value is True.
         """
-        limit, scale = self.settings
-        for unscaling in self._unscalings:
-            unscaling.begin(1.0 if scale is None else scale.value)
-        for clip in self._clips:
-            clip((limit or 0.0) / float(optimizers[0].rescale_grad))
+        clip_norm, scale = self.settings
+        if scale is not None:
+            for unscaler in self._unscalers:
+                unscaler.unscale(scale.value)
+        if clip_norm is not None:
+            # The limit is for the mean over the batch, but the gradients are still sums: the
+            # optimizer multiplies them by rescale_grad = 1 / batch size only in the update.
+            for clip in self._clips:
+                clip(clip_norm / float(optimizers[0].rescale_grad))
         if scale is None:
             return True
         for optimizer in optimizers:
-            optimizer.num_update += 1  # as the update does, if any is made: rates go by it
-        finite = all(unscaling.finite() for unscaling in self._unscalings)
+            # A skipped step counts for the schedule, so set the count that an update would set.
+            optimizer.num_update += 1
+        # Wait only now, after everything is queued, so that the devices have work. The host must
+        # know the answer, because Adam's bias correction goes by the number of updates.
+        finite = all(unscaler.were_finite() for unscaler in self._unscalers)
         if not finite:
-            self._gaps.clear()
-        scale.after(finite)
+            self._padding.clear()  # NaN there would stay, because no backward overwrites it
+        scale.update(finite)
         return finite

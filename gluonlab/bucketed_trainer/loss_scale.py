@@ -1,12 +1,12 @@
-"""Dynamic loss scaling, so that float16 gradients neither vanish nor overflow.
+"""Dynamic loss scaling: prevents underflow and overflow of float16 gradients.
 
-float16 ends at 65504 and loses digits below 6e-5. What backward begins with is multiplied by a
-scale, its gradients are divided. Where gradients overflow, the step is left out on all devices and
-the scale is halved; after many good steps it is doubled (Micikevicius et al., "Mixed precision
+float16 ends at 65504 and loses digits below 6e-5. So the loss is multiplied by a scale, and the
+gradients are divided by it. If gradients overflow, the step is skipped on all devices and the
+scale is halved. After many finite steps it is doubled (Micikevicius et al., "Mixed precision
 training", 2018, section 3.2). Powers of two change no digit of a float32.
 
-mxnet.contrib.amp.LossScaler halves without end, looks at every parameter of one device by itself,
-and is bound to amp.init.
+mxnet.contrib.amp.LossScaler halves without a limit, reads every parameter of one device separately,
+and requires amp.init.
 """
 
 from __future__ import annotations
@@ -16,27 +16,36 @@ from typing import Dict, Mapping, Optional
 
 from gluonlab.errors import ConfigError, DivergedError, unknown
 
-FIRST = 2.0**16  # for the mean loss, as PyTorch's GradScaler and MXNet's amp begin
-GOOD_STEPS = 2000
-SMALLEST, LARGEST = 2.0**-14, 2.0**24
+INITIAL_SCALE = 2.0**16  # for the mean loss, as in PyTorch's GradScaler and MXNet's amp
+GROWTH_INTERVAL = 2000
+MIN_SCALE, MAX_SCALE = 2.0**-14, 2.0**24
 ON_NAN = ("stop", "skip")
-MOST_SKIPPED = 100  # in a row: then it is no single batch
+MAX_SKIPPED_IN_A_ROW = 100  # more cannot be a single bad batch
 
 
 class LossScale:
-    """The factor of the loss of the next step, ``value``; `after` each step it is set anew.
+    """Factor by which the loss of the next step is multiplied. `update` adjusts it after each step.
 
-    Doubled after ``good_steps`` steps without an overflow, up to ``largest``. ``steps`` and
-    ``skipped`` count those so far. Raises ConfigError for values that are no powers of two, or not
-    in order.
+    Args:
+        value: First factor, a power of two.
+        good_steps: Number of steps without an overflow after which the factor is doubled.
+        smallest: Lower limit, a power of two.
+        largest: Upper limit, a power of two.
+
+    Attributes:
+        steps: Number of steps so far.
+        skipped: Number of skipped steps so far.
+
+    Raises:
+        ConfigError: For values that are not powers of two, or not in order.
     """
 
     def __init__(
         self,
-        value: float = FIRST,
-        good_steps: int = GOOD_STEPS,
-        smallest: float = SMALLEST,
-        largest: float = LARGEST,
+        value: float = INITIAL_SCALE,
+        good_steps: int = GROWTH_INTERVAL,
+        smallest: float = MIN_SCALE,
+        largest: float = MAX_SCALE,
     ) -> None:
         for number in (smallest, value, largest):
             if not 0 < number < math.inf or math.frexp(number)[0] != 0.5:
@@ -57,10 +66,10 @@ class LossScale:
         self.steps = self.skipped = 0
         self._good = 0  # steps since the scale last changed
 
-    def after(self, finite: bool) -> None:
-        """A step is done, or left out because its gradients were not ``finite``.
+    def update(self, finite: bool) -> None:
+        """Adjust the scale after a step, which was skipped if its gradients were not ``finite``.
 
-        Raises DivergedError when they are not even with the smallest scale.
+        Raises DivergedError if gradients overflow with the smallest scale.
         """
         self.steps += 1
         self._good += 1
@@ -77,43 +86,43 @@ class LossScale:
             self.value, self._good = min(self.value * 2, self.largest), 0
 
     def state(self) -> Dict[str, float]:
-        """Where it stands; `restore` goes on from there."""
+        """Return the current values, for `restore`."""
         return {name: getattr(self, name) for name in ("value", "steps", "skipped", "_good")}
 
     def restore(self, state: Mapping[str, float]) -> None:
-        """Go on from a `state`."""
+        """Set the values that `state` returned."""
         vars(self).update(state)
 
-    def in_words(self) -> str:
-        """``512; 7 of 69 steps left out``."""
+    def summary(self) -> str:
+        """Return text such as ``512; 7 of 69 steps left out``."""
         return f"{self.value:g}; {self.skipped:,} of {self.steps:,} steps left out"
 
 
 class SkipNotFinite(LossScale):
-    """Steps whose gradients are not finite are left out; the loss is not scaled: `value` is 1."""
+    """Constant loss scale of 1 with which steps are skipped if their gradients are not finite."""
 
     def __init__(self) -> None:
         super().__init__(1.0)
 
-    def after(self, finite: bool) -> None:
+    def update(self, finite: bool) -> None:
         """A step is done, or left out. Raises DivergedError after MOST_SKIPPED in a row."""
         self.steps += 1
         self.skipped += not finite
-        # steps since the last of the other kind, below 0 for those that were left out
+        # length of the current run of steps: positive if finite, negative if skipped
         self._good = max(self._good, 0) + 1 if finite else min(self._good, 0) - 1
-        if self._good <= -MOST_SKIPPED:
+        if self._good <= -MAX_SKIPPED_IN_A_ROW:
             raise DivergedError(
-                f"the gradients of {MOST_SKIPPED} steps in a row, up to step {self.steps}, are not "
-                "finite: use a smaller learning rate (--lr)"
+                f"the gradients of {MAX_SKIPPED_IN_A_ROW} steps in a row, up to step "
+                f"{self.steps}, are not finite: use a smaller learning rate (--lr)"
             )
 
-    def in_words(self) -> str:
-        """``none; 7 of 69 steps left out``."""
+    def summary(self) -> str:
+        """Return text such as ``none; 7 of 69 steps left out``."""
         return f"none; {self.skipped:,} of {self.steps:,} steps left out"
 
 
 def check_on_nan(on_nan: str) -> None:
-    """Raise ConfigError for what is neither stop nor skip."""
+    """Raise ConfigError if ``on_nan`` is neither "stop" nor "skip"."""
     if on_nan not in ON_NAN:
         raise ConfigError(unknown("--on-nan", on_nan, ON_NAN))
 
@@ -126,4 +135,4 @@ def make_loss_scale(dtype: str, images: int, on_nan: str = "stop") -> Optional[L
     """
     if dtype == "float32":
         return SkipNotFinite() if on_nan == "skip" else None
-    return LossScale(max(1.0, FIRST / 2 ** math.floor(math.log2(max(1, images)))))
+    return LossScale(max(1.0, INITIAL_SCALE / 2 ** math.floor(math.log2(max(1, images)))))

@@ -1,33 +1,38 @@
-"""The step of a trainer whose group's servers update: one flat array of gradients goes to them.
+"""Updates by the servers of a process group, which receive gradients and return new weights.
 
-It comes back as the new weights, which the devices take over."""
+The buckets travel as flat arrays. The devices then take over the new weights.
+"""
 
 from __future__ import annotations
 
 import copy
 import math
 from functools import partial
+from itertools import accumulate
 from typing import Any, Callable, List, Sequence, Tuple
 
 import numpy as np
 from mxnet import nd
 
-from gluonlab.bucketed_trainer.buckets import Bucket, together
-from gluonlab.bucketed_trainer.stale_gradients import Stale
+from gluonlab.bucketed_trainer.buckets import Bucket, coalesce_buckets
+from gluonlab.bucketed_trainer.stale_gradients import StaleGradients
 from gluonlab.engine.fast_invoke import CopyInto
 from gluonlab.errors import KVStoreError, RunError
 from gluonlab.kvstores.process_group_store import GroupKVStore
-from gluonlab.optimizers.server_optimizer import EachShare, Flat, Piece, laid_out
+from gluonlab.optimizers.server_optimizer import FlatLayout, PerWorkerSchedule, Piece, make_layout
 
 
-class UpdateOnServers:
-    """Has the servers of ``store``'s group update the weights of ``buckets``.
+class ServerUpdater:
+    """Updater that lets the servers of ``store``'s group update the weights of ``buckets``.
 
-    ``by_bucket``: whether the optimizer may update a bucket at once, and parts of it. Where
-    processes wait for each other, the update is that of the sum of their gradients. Where they do
-    not, each process's gradient is an update of its own: of its images' share in the batch, with
-    its share of the weight decay, at the rate of the batch that as many updates as there are
-    processes make up. All processes must make one; it gives them rank 0's weights.
+    ``updates_buckets`` is true if the optimizer can update a bucket, or a part of it, in one call.
+
+    In a synchronous group, the servers update with the sum of all gradients. In an asynchronous
+    group, they update once for the gradient of each process, with weight decay divided by the
+    number of processes. The learning rate changes after as many updates as there are processes,
+    which together are one batch.
+
+    All processes must create a ServerUpdater, which broadcasts the weights of rank 0.
     """
 
     def __init__(
@@ -36,27 +41,24 @@ class UpdateOnServers:
         buckets: Sequence[Bucket],
         bucket_bytes: int,
         optimizer: Any,
-        by_bucket: bool,
+        updates_buckets: bool,
     ) -> None:
         self._group, self._optimizer = store.group, optimizer
-        self._sent = _settings(optimizer)
+        self._sent_settings = _changeable_settings(optimizer)
         flats, weights = [], []
         self._transfers: List[_Transfer] = []
-        first_of = {
-            place: sum(len(b.params) for b in buckets[:place]) for place in range(len(buckets))
-        }
-        for places in together(buckets, bucket_bytes):
-            pieces, views = [], []
-            for place in places:
-                inside = _whole(buckets[place], first_of[place])
-                if by_bucket:
-                    size = buckets[place].size
-                    inside = [(Piece(place, 0, size, (), *_multipliers(buckets[place])), 0)]
-                pieces += [piece for piece, _ in inside]
-                views += [(buckets[place], begin, piece) for piece, begin in inside]
-            flat = laid_out(pieces, self._group.servers)
-            at = {piece.key: piece.begin for piece in flat.pieces}
-            transfer = _Transfer(store.local, flat, places, buckets, views, at)
+        first_numbers = [0, *accumulate(len(bucket.params) for bucket in buckets)]
+        for keys in coalesce_buckets(buckets, bucket_bytes):
+            views = []
+            for key in keys:
+                bucket = buckets[key]
+                if updates_buckets:
+                    piece = Piece(key, 0, bucket.size, (), *_multipliers(bucket))
+                    views.append((bucket, 0, piece))
+                else:
+                    views += _parameter_pieces(bucket, first_numbers[key])
+            flat = make_layout([piece for _, _, piece in views], self._group.servers)
+            transfer = _Transfer(store.local, flat, keys, buckets, views)
             self._transfers.append(transfer)
             flats.append(flat)
             weights.append(transfer.array)
@@ -67,75 +69,80 @@ class UpdateOnServers:
             )
         for transfer in self._transfers:
             transfer.gather_weights()
-        self._served = self._group.serve(self._traveller(), flats, weights)
+        self._served = self._group.serve(self._server_optimizer(), flats, weights)
 
-    def _traveller(self) -> Any:
-        """The optimizer as the servers get it: gradients are divided before they travel."""
+    def _server_optimizer(self) -> Any:
+        """Return the optimizer to send to the servers."""
         sent = copy.copy(self._optimizer)
-        sent.rescale_grad = 1.0
+        sent.rescale_grad = 1.0  # gradients are divided before they are sent
         if not self._group.waits:
             workers = self._group.size
             sent.wd = sent.wd / workers
             if sent.lr_scheduler is not None:
-                sent.lr_scheduler = EachShare(sent.lr_scheduler, workers)
+                sent.lr_scheduler = PerWorkerSchedule(sent.lr_scheduler, workers)
         return sent
 
-    def run(self, optimizer: Any, stale: Stale, uneven: bool) -> None:
-        """Queue a step. Raises RunError for what does not reach the servers."""
-        if stale.parameters:
-            names = sorted(param.name for param in stale.parameters)
+    def sum_and_update(self, optimizer: Any, stale: StaleGradients, counts_differ: bool) -> None:
+        """Queue a step.
+
+        Raises RunError for stale gradients and for changed settings, which the servers ignore.
+        """
+        if stale.on_all_devices:
+            names = sorted(param.name for param in stale.on_all_devices)
             raise RunError(
                 f"the servers update all parameters, and {names[0]} has no fresh gradient: "
                 "leave ignore_stale_grad out, or update_on_servers"
             )
-        if _settings(optimizer) != self._sent:
+        if _changeable_settings(optimizer) != self._sent_settings:
             raise RunError(
                 "the servers have the optimizer as it was at first, and its settings have changed "
                 "since: give it a schedule (lr_scheduler), or leave update_on_servers out"
             )
-        for place, transfer in enumerate(self._transfers):
+        for key, transfer in enumerate(self._transfers):
             transfer.gather_gradients(float(optimizer.rescale_grad))
-            self._served.update(place, transfer.array, -place)
-            transfer.scatter()
+            self._served.update(key, transfer.array, -key)
+            transfer.scatter_weights()
 
-    def meet(self) -> None:
-        """Wait for all processes; all their devices get the servers' weights as they are then."""
+    def synchronize(self) -> None:
+        """Wait for all processes, and give all devices the weights that the servers then have."""
         self._served.meet([transfer.array for transfer in self._transfers])
         for transfer in self._transfers:
-            transfer.scatter()
+            transfer.scatter_weights()
 
 
 class _Transfer:
-    """Some buckets as one flat array of the first device."""
+    """Copies between some buckets and one flat array on the first device.
+
+    ``views`` holds, for each piece of ``flat``, its bucket and its offset in the bucket.
+    """
 
     def __init__(
         self,
         local: Any,
-        flat: Flat,
-        places: Tuple[int, ...],
+        flat: FlatLayout,
+        keys: Tuple[int, ...],
         buckets: Sequence[Bucket],
         views: Sequence[Tuple[Bucket, int, Piece]],
-        at: "dict[int, int]",
     ) -> None:
-        grads = [buckets[place].grads for place in places]
+        grads = [buckets[key].grads for key in keys]
         self._sum = (
-            partial(local.pushpull, list(places), grads) if len(grads[0]) > 1 else lambda: None
+            partial(local.pushpull, list(keys), grads) if len(grads[0]) > 1 else lambda: None
         )
+        flat_offsets = {piece.key: piece.begin for piece in flat.pieces}
         ctx, dtype = grads[0][0].context, grads[0][0].dtype
         self.array = nd.zeros((flat.size,), ctx, dtype)
         self._from_weights: List[Callable[[], None]] = []
         self._from_grads: List[Callable[[], None]] = []
         self._to_weights: List[Callable[[], None]] = []
-        for bucket, begin, piece in views:
-            first = at[piece.key]
-            part = self.array[first : first + piece.end - piece.begin]
-            weights, grads = (
-                _cut(arrays, begin, part) for arrays in (bucket.weights, bucket.grads)
-            )
+        for bucket, offset, piece in views:
+            begin = flat_offsets[piece.key]
+            part = self.array[begin : begin + piece.end - piece.begin]
+            weights = _bucket_slices(bucket.weights, offset, part.size)
+            grads = _bucket_slices(bucket.grads, offset, part.size)
             part = part.reshape(weights[0].shape)
             self._from_weights.append(partial(CopyInto(part).copy, weights[0]))
             self._from_grads.append(partial(CopyInto(part).copy, grads[0]))
-            self._to_weights += [partial(CopyInto(each).copy, part) for each in weights]
+            self._to_weights += [partial(CopyInto(weight).copy, part) for weight in weights]
 
     def gather_weights(self) -> None:
         for call in self._from_weights:
@@ -147,36 +154,34 @@ class _Transfer:
             call()
         self.array *= scale
 
-    def scatter(self) -> None:
+    def scatter_weights(self) -> None:
         for call in self._to_weights:
             call()
 
 
-def _cut(arrays: Sequence[nd.NDArray], begin: int, part: nd.NDArray) -> List[nd.NDArray]:
-    """As many elements of each as ``part`` has; an array that is meant whole is it itself.
-
-    oneDNN may have rearranged a weight, which must not be read or written through a view then.
-    """
-    if arrays[0].size == part.size:
+def _bucket_slices(arrays: Sequence[nd.NDArray], offset: int, size: int) -> List[nd.NDArray]:
+    """Return ``size`` elements of each array as views, or the arrays if that is all of them."""
+    # oneDNN may have rearranged a whole weight, which must not be accessed through a view then
+    if arrays[0].size == size:
         return list(arrays)
-    return [array[begin : begin + part.size] for array in arrays]
+    return [array[offset : offset + size] for array in arrays]
 
 
-def _whole(bucket: Bucket, first: int) -> "List[Tuple[Piece, int]]":
-    """Each parameter of a bucket as a piece that must stay whole, and where it begins there."""
-    found = []
-    for number, (param, begin) in enumerate(zip(bucket.params, bucket.begins), start=first):
+def _parameter_pieces(bucket: Bucket, first_number: int) -> "List[Tuple[Bucket, int, Piece]]":
+    """Return each parameter of a bucket as a piece that must stay whole, with its offset."""
+    pieces = []
+    for number, (param, offset) in enumerate(zip(bucket.params, bucket.offsets), first_number):
         size = math.prod(param.shape)
         shape = tuple(param.shape) or (1,)
         piece = Piece(number, 0, size, shape, *_multipliers(bucket), param.name)
-        found.append((piece, begin))
-    return found
+        pieces.append((bucket, offset, piece))
+    return pieces
 
 
 def _multipliers(bucket: Bucket) -> Tuple[float, float]:
     return float(bucket.lr_mult), float(bucket.wd_mult)
 
 
-def _settings(optimizer: Any) -> "dict[str, Any]":
-    """What a user can change in an optimizer between two steps."""
+def _changeable_settings(optimizer: Any) -> "dict[str, Any]":
+    """Return the settings of an optimizer that a user can change between two steps."""
     return {name: getattr(optimizer, name, None) for name in ("lr", "wd", "lr_scheduler")}

@@ -1,8 +1,9 @@
-"""Which gradients are fresh: written by backward since they were last used.
+"""Detection of stale gradients, which backward has not written since they were last used.
 
-autograd keeps a flag for every parameter on every device (as gluon.Trainer reads it). A device on
-which no flag is set had no shard of this batch. Elsewhere a flag that is not set tells of a
-parameter that the network did not use."""
+autograd keeps a flag for every parameter on every device, as in gluon.Trainer. A device on which no
+flag is set had no shard of this batch. On any other device, a parameter whose flag is not set was
+not used by the network.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +16,25 @@ from mxnet.gluon import Parameter
 
 from gluonlab.errors import RunError
 
-NAMED = 3  # parameters in a message, at most
+MAX_NAMES = 3  # in a message
 
 
-class Stale(NamedTuple):
-    """Parameters without a fresh gradient: on each device, and on all of them.
+class StaleGradients(NamedTuple):
+    """Parameters without a fresh gradient on each device, and those without one on any device.
 
-    ``idle``: the positions of devices on which nothing is fresh.
+    ``idle`` holds the positions of devices on which no gradient is fresh.
     """
 
     on_device: List[Set[Parameter]]
-    parameters: Set[Parameter]
+    on_all_devices: Set[Parameter]
     idle: Set[int]
 
 
-NOTHING = Stale([], set(), set())
+NO_STALE_GRADIENTS = StaleGradients([], set(), set())
 
 
-class Freshness:
-    """The flags of ``params`` on ``ctxs``, as long as they keep their arrays."""
+class StaleGradientTracker:
+    """Reader of the flags of ``params`` on ``ctxs``. It is valid while they keep their arrays."""
 
     def __init__(self, params: Sequence[Parameter], ctxs: Sequence[mx.Context]) -> None:
         self._params, self._ctxs = list(params), list(ctxs)
@@ -41,34 +42,35 @@ class Freshness:
         self._handles = [[array.handle for array in arrays] for arrays in self._arrays]
         self._all = [handle for handles in self._handles for handle in handles]
 
-    def look(self) -> Stale:
-        """What has no fresh gradient."""
-        if _all_set(self._all):
-            return NOTHING
+    def find_stale(self) -> StaleGradients:
+        """Return the parameters without a fresh gradient."""
+        if _all_fresh(self._all):
+            return NO_STALE_GRADIENTS
         on_device = [
-            {param for param, handle in zip(self._params, handles) if not _all_set([handle])}
+            {param for param, handle in zip(self._params, handles) if not _all_fresh([handle])}
             for handles in zip(*self._handles)
         ]
         idle = {device for device, stale in enumerate(on_device) if len(stale) == len(self._params)}
-        return Stale(on_device, set.intersection(*on_device), idle)
+        return StaleGradients(on_device, set.intersection(*on_device), idle)
 
-    def of_a_process(self, stale: Stale, kvstore: str) -> Stale:
-        """The same in one of several processes: without a shard here, others have gradients.
+    def ignore_in_group(self, stale: StaleGradients, kvstore: str) -> StaleGradients:
+        """Return the stale gradients to ignore in one of several processes.
 
-        Raises RunError for a parameter that is stale here, and may be fresh there.
+        If this process has no shard, the other processes have all gradients. Raises RunError for a
+        parameter that is stale in this process but may be fresh in another.
         """
         if len(stale.idle) == len(self._ctxs):
-            return stale._replace(parameters=set())
-        if stale.parameters:
+            return stale._replace(on_all_devices=set())
+        if stale.on_all_devices:
             raise RunError(
                 "ignore_stale_grad=True: other processes may have gradients for parameters that "
                 f"are not fresh here: use every parameter in each step under kvstore {kvstore!r}"
             )
         return stale
 
-    def require(self, stale: Stale) -> None:
-        """Raise UserWarning, as gluon.Trainer does, for a parameter that a device has not used."""
-        if stale is NOTHING:
+    def check_fresh(self, stale: StaleGradients) -> None:
+        """Raise UserWarning, as in gluon.Trainer, for a parameter that a device has not used."""
+        if stale is NO_STALE_GRADIENTS:
             return
         several = len(self._ctxs) > 1
         if len(stale.idle) == len(self._ctxs):
@@ -82,34 +84,32 @@ class Freshness:
             ]
         if missing:
             raise UserWarning(
-                f"no fresh gradient since the last step: {_in_words(missing)}. "
+                f"no fresh gradient since the last step: {_shorten_list(missing)}. "
                 "If the network is meant to use some of its parameters only, call step(..., "
                 "ignore_stale_grad=True): the others stay as they are"
             )
 
-    def reset(self) -> None:
-        """The gradients are used: until backward writes them again, they are not fresh."""
+    def mark_used(self) -> None:
+        """Mark all gradients as stale until backward writes them again."""
         set_state = _LIB.MXNDArraySetGradState
         for handle in self._all:
             if set_state(handle, 0):
                 check_call(-1)
 
 
-def _in_words(names: List[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+def _shorten_list(names: List[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more
 
 
-def _all_set(handles: Sequence[Any]) -> bool:
-    """Whether all of these arrays have their flag.
-
-    Each step asks it of every parameter on every device, so it is made short.
-    """
-    state = ctypes.c_int()
-    get_state, place = _LIB.MXNDArrayGetGradState, ctypes.byref(state)
+def _all_fresh(handles: Sequence[Any]) -> bool:
+    """Return whether the flags of all these arrays are set."""
+    # Each step calls this for every parameter on every device, so it calls MXNet directly.
+    flag = ctypes.c_int()
+    get_flag, flag_address = _LIB.MXNDArrayGetGradState, ctypes.byref(flag)
     for handle in handles:
-        if get_state(handle, place):
+        if get_flag(handle, flag_address):
             check_call(-1)
-        if not state.value:
+        if not flag.value:
             return False
     return True

@@ -1,8 +1,8 @@
-"""Sum and update: what a step asks the kvstore to do, and who runs the optimizer.
+"""The two ways to sum gradients and update parameters, on the devices or in the kvstore.
 
-Stores that sum (`calls_of`) leave the update to every device: bucket by bucket (`BucketUpdates`),
-or parameter by parameter (`ParameterUpdates`). ``sharded-optimizer`` updates itself
-(`UpdateOnStore`); servers do in `gluonlab.bucketed_trainer.server_updates`.
+With most kvstores, the store sums (`make_kvstore_calls`) and every device updates: bucket by bucket
+(`BucketUpdater`) or parameter by parameter (`ParameterUpdater`). The kvstore "sharded-optimizer"
+both sums and updates (`ShardedUpdater`). Servers update in `server_updates`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,23 @@ import mxnet as mx
 from mxnet import nd
 from mxnet.gluon import Parameter
 
-from gluonlab.bucketed_trainer.buckets import Bucket, as_nd, together
-from gluonlab.bucketed_trainer.gradient_postprocessing import SummedGradients
-from gluonlab.bucketed_trainer.stale_gradients import NOTHING, Stale
+from gluonlab.bucketed_trainer.buckets import Bucket, as_nd_arrays, coalesce_buckets
+from gluonlab.bucketed_trainer.gradient_postprocessing import GradientPostprocessor
+from gluonlab.bucketed_trainer.stale_gradients import NO_STALE_GRADIENTS, StaleGradients
 from gluonlab.kvstores.allreduce_store import SummingKVStore
 from gluonlab.kvstores.mxnet_stores import NativeKVStore, sums_over_processes
-from gluonlab.optimizers.optimizer_step import KeyPart, KeyUpdate, foresee, update_spans
+from gluonlab.optimizers.optimizer_step import (
+    KeyPart,
+    KeyUpdate,
+    align_learning_rates,
+    update_spans,
+)
 
 
-class Call(NamedTuple):
-    """A bucket's key and its arrays on all devices, or lists of several buckets'.
+class KVStoreCall(NamedTuple):
+    """A kvstore call: a bucket's key and its arrays on all devices, or lists for several buckets.
 
-    ``run()`` queues all that the store does with them, where nobody comes between sum and update.
+    ``run()`` queues the call, which sums, or sums and updates if the store updates.
     """
 
     key: Any
@@ -36,46 +41,46 @@ class Call(NamedTuple):
     run: Callable[[], None]
 
 
-def calls_of(
+def make_kvstore_calls(
     store: Any, buckets: Sequence[Bucket], bucket_bytes: int, updates: bool, first_key: int = 0
-) -> List[Call]:
-    """The calls of a step: several small buckets in one, for stores that only sum.
+) -> List[KVStoreCall]:
+    """Return the kvstore calls of a step. Stores that only sum get several small buckets per call.
 
-    ``updates``: whether the store updates. ``first_key``: what the store knows the first bucket by;
-    the others follow.
+    ``updates`` is true if the store also updates. The keys of the buckets are ``first_key``,
+    ``first_key + 1`` and so on.
     """
     calls: List[Tuple[Any, Any, Any, int]]
     if not isinstance(store, SummingKVStore):
-        calls = [(first_key + i, each.grads, each.weights, -i) for i, each in enumerate(buckets)]
+        calls = [(first_key + i, b.grads, b.weights, -i) for i, b in enumerate(buckets)]
     else:
-        grads, weights = (
-            [getattr(each, kind) for each in buckets] for kind in ("grads", "weights")
-        )
         calls = [
-            (keys, [grads[key] for key in keys], [weights[key] for key in keys], -keys[0])
-            for keys in together(buckets, bucket_bytes)
+            (keys, [buckets[i].grads for i in keys], [buckets[i].weights for i in keys], -keys[0])
+            for keys in coalesce_buckets(buckets, bucket_bytes)
         ]
-    adds = any(bucket.adds for bucket in buckets)
-    return [Call(*call, _call_of(store, *call, updates, adds)) for call in calls]
+    adds = any(bucket.adds_gradients for bucket in buckets)
+    return [KVStoreCall(*call, _bind_kvstore_call(store, *call, updates, adds)) for call in calls]
 
 
 def broadcast_parameters(
     store: Any, first_key: int, buckets: Sequence[Bucket], others: Sequence[Parameter]
 ) -> None:
-    """Give all devices, and processes, the first one's parameters: buckets, then ``others``."""
+    """Broadcast the first device's parameters to all devices and processes.
+
+    Buckets come first, then ``others``.
+    """
     arrays = [bucket.weights for bucket in buckets]
-    arrays += [as_nd(param.list_data()) for param in others if param._data is not None]
+    arrays += [as_nd_arrays(param.list_data()) for param in others if param._data is not None]
     for key, weights in enumerate(arrays, first_key):
         store.broadcast(key, weights[0], weights)
     if sums_over_processes(store):
-        nd.waitall()  # the store does not order what follows after it
+        nd.waitall()  # because the engine does not order later operations after these
 
 
-def _call_of(
+def _bind_kvstore_call(
     store: Any, key: Any, grads: Any, weights: Any, priority: int, updates: bool, adds: bool
 ) -> Callable[[], None]:
     if store is None:
-        return lambda: None  # one device alone has the whole gradient
+        return lambda: None  # the gradient of a single device is already the sum
     if updates:
         run = store.pushpull if adds else store.update_and_use_up
         return partial(run, key, grads, weights, priority=priority)
@@ -85,30 +90,38 @@ def _call_of(
     return partial(store.pushpull, key, grads, priority=priority)
 
 
-class BucketUpdates:
-    """One call of the optimizer per bucket and device.
+class BucketUpdater:
+    """Updater that calls the optimizer once per bucket and device.
 
-    It goes past gluon's Updaters, whose checks cost more than the call, but keeps the states where
+    It bypasses gluon's Updaters, whose checks cost more than the call. It keeps the states where
     gluon.Trainer does: in ``updaters[device].states[key of the bucket]``.
     """
 
     def __init__(self, buckets: Sequence[Bucket], optimizer: Any, updaters: Sequence[Any]) -> None:
         self._buckets, self._optimizer, self._updaters = buckets, optimizer, updaters
-        self.keys = [KeyUpdate(optimizer, key, self._parts(key)) for key in range(len(buckets))]
+        self.key_updates = [
+            KeyUpdate(optimizer, key, self._key_parts(key)) for key in range(len(buckets))
+        ]
 
-    def update(self, stale: Stale = NOTHING, uneven: bool = False) -> None:
-        """Queue the update of all parameters but ``stale.parameters``.
+    def update(
+        self, stale: StaleGradients = NO_STALE_GRADIENTS, counts_differ: bool = False
+    ) -> None:
+        """Queue the update of all parameters except ``stale.on_all_devices``.
 
-        ``uneven``: some may have been updated more often.
+        ``counts_differ`` is true if some parameters may have had more updates than others.
         """
-        ranges = (bucket.ranges(stale.parameters) for bucket in self._buckets)
-        stays = ranges if stale.parameters else repeat(())
-        spans = [span for update, some in zip(self.keys, stays) for span in update.spans(some)]
-        if uneven:
-            foresee(self._optimizer, [span.key for span in spans])
+        ranges = (bucket.element_ranges(stale.on_all_devices) for bucket in self._buckets)
+        stays = ranges if stale.on_all_devices else repeat(())
+        spans = [
+            span
+            for update, skipped in zip(self.key_updates, stays)
+            for span in update.fresh_spans(skipped)
+        ]
+        if counts_differ:
+            align_learning_rates(self._optimizer, [span.key for span in spans])
         update_spans(self._optimizer, spans)
 
-    def _parts(self, key: int) -> List[KeyPart]:
+    def _key_parts(self, key: int) -> List[KeyPart]:
         parts, bucket = [], self._buckets[key]
         for updater, weight, grad in zip(self._updaters, bucket.weights, bucket.grads):
             if key not in updater.states:
@@ -118,69 +131,75 @@ class BucketUpdates:
         return parts
 
 
-class ParameterUpdates:
-    """As gluon.Trainer does it: an optimizer that looks at a whole parameter must be given it."""
+class ParameterUpdater:
+    """Updater for each parameter, as in gluon.Trainer.
+
+    It is for optimizers that are not element-wise, which need the whole parameter.
+    """
 
     def __init__(self, params: Sequence[Parameter], updaters: Sequence[Any]) -> None:
-        """The optimizer knows the parameters by their positions in ``params``."""
         self._updaters = updaters
         self._trained = [(key, param) for key, param in enumerate(params) if has_gradient(param)]
         self._arrays = {
-            key: (as_nd(param.list_data()), as_nd(param.list_grad()))
+            key: (as_nd_arrays(param.list_data()), as_nd_arrays(param.list_grad()))
             for key, param in self._trained
         }
 
-    def update(self, stale: Stale = NOTHING, uneven: bool = False) -> None:
-        """Queue the update of all parameters but ``stale.parameters``.
+    def update(
+        self, stale: StaleGradients = NO_STALE_GRADIENTS, counts_differ: bool = False
+    ) -> None:
+        """Queue the update of all parameters except ``stale.on_all_devices``.
 
-        ``uneven``: some may have been updated more often.
+        ``counts_differ`` is true if some parameters may have had more updates than others.
         """
-        keys = [key for key, param in self._trained if param not in stale.parameters]
+        keys = [key for key, param in self._trained if param not in stale.on_all_devices]
         if not keys:
             return
-        if uneven:
-            foresee(self._updaters[0].optimizer, keys)
+        if counts_differ:
+            align_learning_rates(self._updaters[0].optimizer, keys)
         weights, grads = (zip(*arrays) for arrays in zip(*(self._arrays[key] for key in keys)))
         for updater, *arrays in zip(self._updaters, grads, weights):
             updater(list(keys), *map(list, arrays))
 
 
 def has_gradient(param: Parameter) -> bool:
-    """Whether there is anything to update; mx.np has arrays without elements."""
-    return bool(param.grad_req != "null" and 0 not in (param.shape or ()))
+    """Return whether backward writes a gradient of this parameter."""
+    is_empty = 0 in (param.shape or ())  # which is possible in mx.np
+    return bool(param.grad_req != "null" and not is_empty)
 
 
-class UpdateOnStore:
-    """Has ``store`` sum the gradients, and each device update its own part of the weights.
+class ShardedUpdater:
+    """Updater that lets the kvstore "sharded-optimizer" sum and update.
 
-    A bucket is updated as soon as it is summed, unless the first update depends on the sums of all:
-    with `Postprocess`, and where parameters differ in their counts of updates.
+    Each device updates its part of the weights as soon as a bucket is summed. With clipping, a loss
+    scale or different update counts, the first update needs all sums, so all buckets are summed
+    before.
     """
 
     def __init__(
         self,
         store: Any,
-        calls: Sequence[Call],
+        calls: Sequence[KVStoreCall],
         buckets: Sequence[Bucket],
         ctxs: Sequence[mx.Context],
-        summed: SummedGradients,
+        postprocessor: GradientPostprocessor,
     ) -> None:
         self._store, self._calls, self._buckets = store, calls, buckets
-        self._ctxs, self._summed, self._has_shards = ctxs, summed, False
-        self._adds = any(bucket.adds for bucket in buckets)
+        self._ctxs, self._postprocessor, self._has_shards = ctxs, postprocessor, False
+        self._adds = any(bucket.adds_gradients for bucket in buckets)
 
-    def run(self, optimizer: Any, stale: Stale, uneven: bool) -> None:
-        """Queue a step that leaves ``stale.parameters`` as they are.
+    def sum_and_update(self, optimizer: Any, stale: StaleGradients, counts_differ: bool) -> None:
+        """Queue a step that does not change ``stale.on_all_devices``.
 
-        ``uneven``: parameters may have been updated more often than others.
+        ``counts_differ`` is true if some parameters may have had more updates than others.
         """
-        if self._summed.settings.is_needed or uneven:
-            self._run_in_halves(optimizer, stale, uneven)
+        if self._postprocessor.settings.is_needed or counts_differ:
+            self._sum_then_update(optimizer, stale, counts_differ)
         else:
             for call in self._calls:
                 call.run()
 
-    def _run_in_halves(self, optimizer: Any, stale: Stale, uneven: bool) -> None:
+    def _sum_then_update(self, optimizer: Any, stale: StaleGradients, counts_differ: bool) -> None:
         store = self._store
         shards = [
             shard
@@ -190,14 +209,18 @@ class UpdateOnStore:
             )
         ]
         if not self._has_shards:
-            parts = [[part for part in shards if part.context == ctx] for ctx in self._ctxs]
-            self._summed.add(parts, self._ctxs, parts=True)
+            grads = [[shard for shard in shards if shard.context == ctx] for ctx in self._ctxs]
+            self._postprocessor.add_gradients(grads, self._ctxs, sharded=True)
             self._has_shards = True
-        if not self._summed.prepare(optimizer):
+        finite = self._postprocessor.unscale_and_clip(optimizer)
+        if not finite:
             return
-        ranges = {key: each.ranges(stale.parameters) for key, each in enumerate(self._buckets)}
-        if uneven:
+        ranges = {
+            key: bucket.element_ranges(stale.on_all_devices)
+            for key, bucket in enumerate(self._buckets)
+        }
+        if counts_differ:
             keys = [key for call in self._calls for key in store.keys_to_update(call.key, ranges)]
-            foresee(optimizer, keys)
+            align_learning_rates(optimizer, keys)
         for call in self._calls:
             store.update(call.key, priority=call.priority, stale=ranges)

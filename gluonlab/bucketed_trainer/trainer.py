@@ -1,15 +1,19 @@
-"""BucketedTrainer: a gluon.Trainer that moves and updates its parameters in a few large buffers.
+"""BucketedTrainer: a gluon.Trainer that sums and updates its parameters in a few large buffers.
 
-gluon.Trainer makes one kvstore call and one optimizer call per parameter, each of which costs more
-than the transfer of a small gradient. Here the parameters of a bucket lie side by side in one
-buffer per device, so one call serves them all; each parameter's own array becomes a view into the
-buffer, with which Gluon goes on working (`gluonlab.bucketed_trainer.buckets`).
+gluon.Trainer makes one kvstore call and one optimizer call for each parameter. Each call costs more
+than the transfer of a small gradient. Here the parameters of a bucket share one buffer on each
+device, so one call serves them all. Each parameter's array becomes a view into the buffer, so Gluon
+keeps working with it.
 
-A step: `step` finds stale gradients (`gluonlab.bucketed_trainer.stale_gradients`), the kvstore sums
-(`gluonlab.bucketed_trainer.sum_and_update`), the sums are unscaled and clipped
-(`gluonlab.bucketed_trainer.gradient_postprocessing`), and
-every device's optimizer updates its replica (`gluonlab.bucketed_trainer.sum_and_update`), unless
-the store or its servers have done so.
+A step has four parts:
+
+1. `stale_gradients` finds gradients that backward has not written, and `step` sets them to zero.
+2. The kvstore sums the gradients of all devices (`sum_and_update`).
+3. `gradient_postprocessing` divides the sums by the loss scale and clips their norm.
+4. The optimizer updates the copy of the parameters on each device (`sum_and_update`).
+
+The kvstore "sharded-optimizer" performs parts 2 to 4 (`ShardedUpdater`). With the servers of
+several processes, the servers perform part 4 (`server_updates`).
 """
 
 from __future__ import annotations
@@ -24,26 +28,37 @@ from mxnet.gluon import Parameter
 from gluonlab.bucketed_trainer import trainer_arguments
 from gluonlab.bucketed_trainer.buckets import (
     Bucket,
-    Gaps,
-    forget_compiled,
-    group,
-    params_of_convolutions,
-    spread,
-    usual_bucket_bytes,
+    BucketPadding,
+    bucket_bytes_per_device,
+    convolution_parameters,
+    default_bucket_bytes,
+    group_parameters,
+    invalidate_cached_ops,
 )
-from gluonlab.bucketed_trainer.gradient_postprocessing import Postprocess, SummedGradients
+from gluonlab.bucketed_trainer.gradient_postprocessing import (
+    GradientPostprocessor,
+    PostprocessSettings,
+)
 from gluonlab.bucketed_trainer.loss_scale import LossScale
-from gluonlab.bucketed_trainer.stale_gradients import NOTHING, Freshness
-from gluonlab.bucketed_trainer.sum_and_update import (
-    BucketUpdates,
-    Call,
-    ParameterUpdates,
-    UpdateOnStore,
-    broadcast_parameters,
-    calls_of,
-    has_gradient,
+from gluonlab.bucketed_trainer.stale_gradients import (
+    NO_STALE_GRADIENTS,
+    StaleGradients,
+    StaleGradientTracker,
 )
-from gluonlab.bucketed_trainer.trainer_states import gather_states, load, put_awaited
+from gluonlab.bucketed_trainer.sum_and_update import (
+    BucketUpdater,
+    KVStoreCall,
+    ParameterUpdater,
+    ShardedUpdater,
+    broadcast_parameters,
+    has_gradient,
+    make_kvstore_calls,
+)
+from gluonlab.bucketed_trainer.trainer_states import (
+    gather_states,
+    load_pending_states,
+    load_states_file,
+)
 from gluonlab.config.option_hints import named_arguments
 from gluonlab.devices import check_distinct
 from gluonlab.engine.mxnet_fixes import living
@@ -53,10 +68,10 @@ from gluonlab.kvstores.mxnet_stores import new_keys, sums_over_processes
 from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.models.infer_shapes import note_shapes
 from gluonlab.optimizers.optimizer_registry import is_element_wise
-from gluonlab.optimizers.optimizer_states import States, save
-from gluonlab.optimizers.optimizer_step import Rewinding
+from gluonlab.optimizers.optimizer_states import States, write_states
+from gluonlab.optimizers.optimizer_step import SchedulerRewind
 
-_OF_OPTIMIZER = {
+_OPTIMIZER_PARAMS = {
     "lr": "learning_rate",
     "weight_decay": "wd",
     **{
@@ -66,9 +81,10 @@ _OF_OPTIMIZER = {
         )
     },
 }  # fmt: skip
-_ANSWERS = {
+_ARGUMENT_HINTS = {
     **{
-        theirs: f"give optimizer_params={{{ours!r}: ...}}" for theirs, ours in _OF_OPTIMIZER.items()
+        theirs: f"give optimizer_params={{{ours!r}: ...}}"
+        for theirs, ours in _OPTIMIZER_PARAMS.items()
     },
     **dict.fromkeys(
         ("ctx", "ctxs", "context", "device", "devices", "gpus"),
@@ -80,55 +96,60 @@ _ANSWERS = {
 
 
 class BucketedTrainer(gluon.Trainer):
-    """``gluon.Trainer`` with buckets: the same arguments and updates, on one device the same bits.
+    """A ``gluon.Trainer`` with buckets. On one device, updates are equal to the bit.
 
-    ``kvstore`` is a name (`make_kvstore`) or an instance, such as ``mx.kv.create("dist_sync")``; it
-    sums the gradients, the optimizer runs on every device (or, for "sharded-optimizer", on the
-    store: ``update_on_kvstore`` cannot choose otherwise). None is for one device.
-    ``compression_params``: for stores that compress, ``{"type": "2bit", "threshold": 0.5}``.
-    ``optimizer``: as gluon.Trainer takes it: a plain "sgd" is MXNet's own, to the bit, an instance
-    may be one of `gluonlab.optimizers`. One that is not element-wise updates parameter by
-    parameter; its gradients still travel in buckets.
+    **Buckets.** The first bucket holds the last layers, so that the kvstore can sum their gradients
+    while backward still runs. Parameters move into buckets at once, or in the first step if a shape
+    is still unknown. load_parameters and set_data then write into the buckets. Networks that were
+    compiled with static_shape are compiled again in their next call. A later change of a
+    parameter's arrays or multipliers raises RunError in the next step. An optimizer that is not
+    element-wise updates parameter by parameter; its gradients still travel in buckets.
 
-    Buckets hold at most ``bucket_bytes``; the first one the last layers, whose gradients can travel
-    while backward goes on. The default is 4 MiB on CPU devices, 25 MiB on GPUs. There "device",
-    which sums a bucket on one of them, has one for each, if large. With ``clip_norm`` the gradient
-    of all parameters, summed and divided by the batch size, has at most this norm. With a
-    ``loss_scale`` the gradients are taken for those of a loss that was multiplied by
-    ``loss_scale.value``, and divided by it before the update. A step whose summed gradients are not
-    finite changes no parameter and no state of the optimizer on any device; it counts for the
-    schedule of the learning rate, as every batch does. To know that, each step waits for its
-    gradients before it updates.
+    **Stale gradients.** A gradient that backward has not written since the last step is stale and
+    counts as zero. A device without any fresh gradient is idle, such as a device without a shard
+    of the last batch. If a parameter has no fresh gradient on another device, or on no device,
+    `step` raises a UserWarning with its name and changes nothing. With
+    ``step(..., ignore_stale_grad=True)``, the fresh gradients are summed and all replicas get the
+    same update. A parameter that is fresh on no device then keeps its value, its state and its
+    update count. All parameters use the same learning rate: the rate of the parameter with the
+    most updates, counting the current step.
 
-    A gradient that backward has not written since the last step is stale, and counts as zero. A
-    device on which all are, such as one without a shard of the last batch, is idle. A parameter
-    without a fresh gradient on another device (or on none) raises a UserWarning that names it,
-    before anything has changed. With ``step(..., ignore_stale_grad=True)`` the fresh gradients are
-    summed, all replicas get the same update, and a parameter that is fresh on no device stays, with
-    its state and count of updates. All have the step's rate, the schedule's for the most updates
-    that any has seen, this one included. gluon.Trainer differs: on several devices, where its store
-    updates, it adds a stale gradient once more without a word (only in its first step it complains,
-    when all is updated); with ``ignore_stale_grad=True``, without updates on the store, replicas
-    part; and it has an earlier rate for parameters before (with SGD: four or more before) the one
-    with the most updates.
+    gluon.Trainer differs on several devices. If its store updates, it adds a stale gradient a
+    second time without a warning. With ``ignore_stale_grad=True`` and no updates on the store,
+    its replicas diverge. It also uses an older learning rate for some of the parameters.
 
-    With grad_req "add", gradients that nobody sets to zero after a step go on adding up, as they do
-    on one device: the first device keeps their sum (under "sharded-optimizer" each its own part).
+    **Accumulation.** With grad_req "add", the first device keeps the sum of gradients until you set
+    it to zero. Under "sharded-optimizer" each device keeps its part of the sum.
 
-    Parameters move into the buckets at once, or, when a shape is still unknown, in the first step;
-    load_parameters and set_data then write into the buckets. Networks that were compiled with
-    static_shape before that compile anew in their next call. A parameter that gets other arrays or
-    multipliers once it is in a bucket raises RunError in the next step.
+    Args:
+        params: Parameters, as for gluon.Trainer.
+        optimizer: Name or instance, as for gluon.Trainer. A plain "sgd" is MXNet's optimizer. An
+            instance may come from `gluonlab.optimizers`.
+        optimizer_params: Arguments of an optimizer that is given by name.
+        kvstore: Name (`make_kvstore`) or instance, such as ``mx.kv.create("dist_sync")``. It sums
+            the gradients, and the optimizer runs on every device. With "sharded-optimizer", the
+            store also updates. None is for one device.
+        compression_params: ``{"type": "2bit", "threshold": 0.5}``, for stores that compress.
+        update_on_kvstore: Accepted for gluon.Trainer's sake. It cannot change which side updates.
+        bucket_bytes: Size limit of a bucket. The default is 4 MiB on CPU devices and 25 MiB on
+            GPUs, where "device" may use smaller buckets so that each GPU sums one.
+        clip_norm: Upper limit of the norm of the whole gradient, which is summed over all devices
+            and divided by the batch size.
+        loss_scale: Factor by which the loss was multiplied. The gradients are divided by
+            ``loss_scale.value`` before the update. If a summed gradient is not finite, the step
+            changes no parameter and no optimizer state, but counts for the learning-rate schedule.
+            Each step waits for its gradients.
 
-    Raises ConfigError for a setting that is none, for parameters that come twice, and for an
-    optimizer of MXNet's under which replicas drift apart; DeviceError for parameters with two
-    replicas on one device, of which backward writes one; and KVStoreError for a store that is
-    unknown or could not keep replicas alike, for parameters with sparse gradients, for
-    ``clip_norm`` or ``loss_scale`` with gradients that are not float32, and for what a store cannot
-    do. The parameters are then as they were before.
+    Raises:
+        ConfigError: For an invalid setting, for parameters that are given twice, and for an
+            optimizer of MXNet under which replicas diverge.
+        DeviceError: For parameters with two replicas on one device.
+        KVStoreError: For an unknown store, for a store that cannot keep replicas equal or cannot do
+            what is asked, for sparse gradients, and for ``clip_norm`` or ``loss_scale`` with
+            gradients that are not float32. The parameters then stay unchanged.
     """
 
-    @named_arguments("BucketedTrainer", _ANSWERS)
+    @named_arguments("BucketedTrainer", _ARGUMENT_HINTS)
     def __init__(
         self,
         params: Any,
@@ -142,47 +163,50 @@ class BucketedTrainer(gluon.Trainer):
         clip_norm: Optional[float] = None,
         loss_scale: Optional[LossScale] = None,
     ) -> None:
-        with trainer_arguments.left_alone_if_refused(params, optimizer):
-            trainer_arguments.check_settings(params, optimizer, optimizer_params, bucket_bytes)
-            self._postprocess = Postprocess(clip_norm, loss_scale)
-            self._postprocess.check()
-            with trainer_arguments.known_optimizer_params(optimizer, optimizer_params):
+        with trainer_arguments.restore_on_error(params, optimizer):
+            trainer_arguments.check_arguments(params, optimizer, optimizer_params, bucket_bytes)
+            self._postprocess = PostprocessSettings(clip_norm, loss_scale)
+            self._postprocess.check_values()
+            with trainer_arguments.explain_unknown_params(optimizer, optimizer_params):
                 super().__init__(params, optimizer, optimizer_params, kvstore=kvstore)
             check_distinct(self._contexts)
             devices = len(self._contexts)
             note_shapes(self._params)
             trainer_arguments.check_dense(self._params)
             self._postprocess.check_parameters(self._params)
-            self._store = trainer_arguments.store_for(kvstore, self._contexts)
-            trainer_arguments.check_who_updates(
-                self._store, self._optimizer, update_on_kvstore, devices
+            # gluon.Trainer resets self._kvstore; this one is set again by _init_kvstore
+            self._chosen_kvstore = trainer_arguments.resolve_kvstore(kvstore, self._contexts)
+            trainer_arguments.check_update_on_kvstore(
+                self._chosen_kvstore, self._optimizer, update_on_kvstore, devices
             )
-            self._compression_params = trainer_arguments.compression_for(
-                self._store, compression_params, devices, loss_scale
+            self._compression_params = trainer_arguments.resolve_compression(
+                self._chosen_kvstore, compression_params, devices, loss_scale
             )
             self.clip_norm, self.loss_scale = clip_norm, loss_scale
-            self._on_store: Any = None  # what updates in place of the devices: store, or servers
-            self._summed: Optional[SummedGradients] = None
-            usual = usual_bucket_bytes(self._contexts)
-            self.bucket_bytes = usual if bucket_bytes is None else bucket_bytes
-            self._sized = bucket_bytes is not None
+            default = default_bucket_bytes(self._contexts)
+            self.bucket_bytes = default if bucket_bytes is None else bucket_bytes
+            self._bucket_bytes_given = bucket_bytes is not None
             self.buckets: List[Bucket] = []
-            self._calls: List[Call] = []
-            self._repeats: List[nd.NDArray] = []  # where a sum lies that is to be added to once
-            self._updates: "Union[BucketUpdates, ParameterUpdates, None]" = None
             self._frozen: List[Parameter] = []
-            self._stale = NOTHING
-            self._uneven = False  # whether parameters may have been updated more often than others
-            self._schedule = Rewinding(self._optimizer)
-            self._awaited: Optional[States] = None  # loaded before there were buckets
+            self._kvstore_calls: List[KVStoreCall] = []
+            # Either the devices update after the allreduce, or the store (or its servers) does both
+            self._device_updater: "Union[BucketUpdater, ParameterUpdater, None]" = None
+            self._store_updater: Any = None  # ShardedUpdater or ServerUpdater
+            self._postprocessor: Optional[GradientPostprocessor] = None
+            self._duplicate_sums: List[nd.NDArray] = []  # to be zeroed under grad_req "add"
+            self._stale_gradients = NO_STALE_GRADIENTS
+            self._counts_differ = False  # have some parameters had more updates than others?
+            self._lr_schedule = SchedulerRewind(self._optimizer)
+            self._pending_states: Optional[States] = None  # loaded before there were buckets
             self._init_kvstore()
-            if not trainer_arguments.unknown_shapes(self._params):
+            if not trainer_arguments.names_without_shape(self._params):
                 self.prepare()
 
     def prepare(self) -> None:
-        """Make the buckets now, rather than in the first step.
+        """Make the buckets now instead of in the first step.
 
-        Raises RunError for parameters whose shapes are not known.
+        Raises:
+            RunError: If the shape of a parameter is unknown.
         """
         if not self._kv_initialized:
             self._init_kvstore()
@@ -192,172 +216,221 @@ class BucketedTrainer(gluon.Trainer):
     def step(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
         """Sum the gradients, and update every replica with the sum divided by ``batch_size``.
 
-        ``batch_size``: the images of all devices. Raises UserWarning for a parameter without a
-        fresh gradient, unless ``ignore_stale_grad``; ConfigError for no batch size.
+        Args:
+            batch_size: Number of images on all devices.
+            ignore_stale_grad: Keep parameters without a fresh gradient unchanged.
+
+        Raises:
+            UserWarning: For a parameter without a fresh gradient, unless ``ignore_stale_grad``.
+            ConfigError: For an invalid batch size.
         """
         with autograd.pause():
-            self._begin(batch_size)
-            self._silence(ignore_stale_grad)
+            self._start_step(batch_size)
+            self._zero_stale_grads(ignore_stale_grad)
             self._allreduce_grads()
             self._update()
-            self._used()
+            self._mark_grads_used()
 
     def apply(self, batch_size: float) -> None:
-        """`step` for gradients that an executor, say, has written: all count, none is stale."""
+        """Run a `step` that treats all gradients as fresh.
+
+        It is for gradients that an executor has written, because executors mark none as fresh.
+
+        Args:
+            batch_size: Number of images on all devices.
+        """
         if autograd.is_recording():
             with autograd.pause():  # which costs some microseconds
                 self.apply(batch_size)
             return
-        for _, queue in self.phases(batch_size):
+        for _, queue in self.start_step(batch_size):
             queue()
 
-    def phases(self, batch_size: float) -> "Tuple[Tuple[str, Callable[[], None]], ...]":
-        """The two halves of `apply`, each of which is to be called, outside of autograd.record."""
-        self._begin(batch_size)
+    def start_step(self, batch_size: float) -> "Tuple[Tuple[str, Callable[[], None]], ...]":
+        """Start an `apply`: set the batch size, and return the phases that finish it.
+
+        Args:
+            batch_size: Number of images on all devices.
+
+        Returns:
+            ("allreduce", function) and ("update", function). Call both functions in this order,
+            outside of autograd.record.
+        """
+        self._start_step(batch_size)
         return ("allreduce", self._allreduce_grads), ("update", self._update)
 
     def allreduce_grads(self) -> None:
-        """The first half of `step`: stale gradients become zero, and all are summed."""
+        """Run the first half of `step`: set stale gradients to zero, and sum all gradients."""
         with autograd.pause():
-            self._ready()
-            self._refuse_half("allreduce_grads()")
-            self._silence(ignore_stale_grad=True)
+            self._prepare_and_check()
+            self._check_separate_phases("allreduce_grads()")
+            self._zero_stale_grads(ignore_stale_grad=True)
             self._allreduce_grads()
 
     def update(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
-        """The second half of `step`, with gradients that are summed, and changed if need be."""
-        with autograd.pause():
-            self._begin(batch_size)
-            self._refuse_half("update()")
-            self._stale = self._freshness.look()
-            self._uneven = self._uneven or bool(self._stale.parameters)
-            if not ignore_stale_grad:
-                self._freshness.require(self._stale)
-            self._update()
-            self._used()
+        """Run the second half of `step` on gradients that `allreduce_grads` has summed.
 
-    def _begin(self, batch_size: float) -> None:
+        Args:
+            batch_size: Number of images on all devices.
+            ignore_stale_grad: Keep parameters without a fresh gradient unchanged.
+        """
+        with autograd.pause():
+            self._start_step(batch_size)
+            self._check_separate_phases("update()")
+            self._set_stale_gradients(self._stale_tracker.find_stale(), ignore_stale_grad)
+            self._update()
+            self._mark_grads_used()
+
+    def _start_step(self, batch_size: float) -> None:
         _check_batch_size(batch_size)
         self._optimizer.rescale_grad = self._scale / batch_size
-        self._ready()
+        self._prepare_and_check()
 
-    def _ready(self) -> None:
+    def _prepare_and_check(self) -> None:
         if self._params_to_init or not self._kv_initialized:
             self.prepare()
-        self._check_still_there()
+        self._check_buckets_intact()
         self._check_amp()
 
-    def _check_still_there(self) -> None:
-        """Raise RunError if gradients have left the buckets, or should not share them any more."""
+    def _check_buckets_intact(self) -> None:
+        """Raise RunError if gradients have left the buckets, or no longer belong together."""
         still_frozen = all(param._grad is None for param in self._frozen)
-        if not (still_frozen and all(bucket.intact() for bucket in self.buckets)):
+        if not (still_frozen and all(bucket.is_intact() for bucket in self.buckets)):
             raise RunError(
                 "parameters were initialised, cast, given another grad_req, lr_mult or wd_mult, "
                 "or to another BucketedTrainer after they moved into buckets: "
                 "make a new BucketedTrainer, with a new kvstore, for them"
             )
 
-    def _refuse_half(self, what: str) -> None:
+    def _check_separate_phases(self, method: str) -> None:
+        """Raise RunError if the store sums and updates in one call."""
         if self._update_on_kvstore:
             raise RunError(
-                f"{what}: kvstore {self._kvstore.type!r} sums and updates at once: "
+                f"{method}: kvstore {self._kvstore.type!r} sums and updates at once: "
                 "call step(), or choose kvstore='sharded'"
             )
 
-    def _silence(self, ignore_stale_grad: bool) -> None:
-        """Let stale gradients count as zero, and parameters without a fresh one stay."""
-        stale = self._freshness.look()
+    def _zero_stale_grads(self, ignore_stale_grad: bool) -> None:
+        """Set stale gradients to zero, and keep parameters without a fresh gradient."""
+        stale = self._stale_tracker.find_stale()
         if self._distributed and ignore_stale_grad:
-            stale = self._freshness.of_a_process(stale, self._kvstore.type)
-        self._stale, self._uneven = stale, self._uneven or bool(stale.parameters)
-        if not ignore_stale_grad:
-            self._freshness.require(stale)
+            stale = self._stale_tracker.ignore_in_group(stale, self._kvstore.type)
+        self._set_stale_gradients(stale, ignore_stale_grad)
         for device, params in enumerate(stale.on_device):
             for bucket in self.buckets:
                 bucket.zero_grad(device, params)
 
-    def _used(self) -> None:
-        for grad in self._repeats:
+    def _set_stale_gradients(self, stale: StaleGradients, ignore_stale_grad: bool) -> None:
+        self._stale_gradients = stale
+        self._counts_differ = self._counts_differ or bool(stale.on_all_devices)
+        if not ignore_stale_grad:
+            self._stale_tracker.check_fresh(stale)
+
+    def _mark_grads_used(self) -> None:
+        for grad in self._duplicate_sums:
             grad[:] = 0
-        self._freshness.reset()
-        self._stale = NOTHING
+        self._stale_tracker.mark_used()
+        self._stale_gradients = NO_STALE_GRADIENTS
 
     def zero_grad(self, devices: Sequence[int]) -> None:
-        """Set the gradients of these devices (positions in the list of contexts) to zero."""
+        """Set the gradients of some devices to zero.
+
+        Args:
+            devices: Positions in the list of contexts.
+        """
         for bucket in self.buckets:
             for device in devices:
                 bucket.grads[device][:] = 0
 
-    def meet(self) -> None:
-        """Wait for the other processes where they do not wait for each other in each step.
+    def synchronize(self) -> None:
+        """Wait for the other processes, if they train asynchronously.
 
-        All devices of all processes then have the servers' weights; nothing else changes.
+        All devices of all processes then have the servers' weights. Otherwise nothing changes.
         """
-        if self._on_servers and self._on_store is not None:
-            self._on_store.meet()
+        if self._updates_on_servers and self._store_updater is not None:
+            self._store_updater.synchronize()
 
     def save_states(self, fname: str) -> None:
-        """Write the optimizer's states by parameter name, each whole.
+        """Write the optimizer states by parameter name.
 
-        They can be loaded under any store, bucket size and number of devices. The format:
-        `gluonlab.optimizers.optimizer_states`. gluon.Trainer cannot read it, but what
-        `gluonlab.bucketed_trainer.gluon_export.export_gluon_states` writes. Raises OutputError, and
-        leaves an old file then.
+        They can be loaded under any store, bucket size and number of devices.
+        `gluonlab.optimizers.optimizer_states` describes the format. gluon.Trainer cannot read it,
+        but can read files of `gluonlab.bucketed_trainer.gluon_export.export_gluon_states`.
+
+        Args:
+            fname: Path of the file.
+
+        Raises:
+            OutputError: If the file cannot be written. An old file then stays.
         """
-        self._refuse_states()
-        save(fname, gather_states(self))
+        self._check_states_are_local()
+        write_states(fname, gather_states(self))
 
     def load_states(self, fname: str) -> None:
-        """Go on from what `save_states`, or gluon.Trainer's own, wrote; at any time.
+        """Load optimizer states that `save_states` or gluon.Trainer wrote, at any time.
 
-        As gluon.Trainer does it, this sets the counts of updates and, where no schedule does, the
-        learning rate; call ``set_learning_rate`` afterwards for another. Momenta, weight decay and
-        the schedule are those that this trainer was made with, and the schedule goes on where the
-        saved one stopped. Parameters are found by name, or, if names differ, as
-        `gluonlab.optimizers.optimizer_states` says; those of gluon.Trainer's files by their
-        positions. Of such a file, a pickle, nothing is run
-        (`gluonlab.optimizers.gluon_state_files`). Raises KVStoreError, and changes nothing, for a
-        file of anything else, of another optimizer or another network.
+        This sets the update counts and, without a schedule, the learning rate, as in gluon.Trainer.
+        Call ``set_learning_rate`` afterwards for another rate. Momenta and weight decay keep the
+        values of this trainer. Its schedule continues where the saved schedule stopped.
+
+        Parameters are matched by name, or, if names differ, as described in
+        `gluonlab.optimizers.optimizer_states`. In files of gluon.Trainer they are matched by
+        position. Such a file is a pickle; no code in it is run.
+
+        Args:
+            fname: Path of the file.
+
+        Raises:
+            KVStoreError: For another kind of file, another optimizer or another network. Nothing
+                changes then.
         """
-        self._refuse_states()
-        load(self, fname)
+        self._check_states_are_local()
+        load_states_file(self, fname)
 
-    def _refuse_states(self) -> None:
-        if self._on_servers:
+    def _check_states_are_local(self) -> None:
+        if self._updates_on_servers:
             raise RunError(
                 "the optimizer's states are on the servers, which do not give them away: "
                 "update on the workers to save or load them"
             )
 
     def _allreduce_grads(self) -> None:
-        self._gaps.before_sum()
-        if self._on_store is not None:
-            self._on_store.run(self._optimizer, self._stale, self._uneven)
-        elif self._sums:
-            for call in self._calls:
+        self._padding.clear_before_sum()
+        if self._store_updater is not None:
+            self._store_updater.sum_and_update(
+                self._optimizer, self._stale_gradients, self._counts_differ
+            )
+        elif self._needs_allreduce:
+            for call in self._kvstore_calls:
                 call.run()
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
-        if self._update_on_kvstore or self._amp_overflows():
-            return  # pushpull has done it, or nobody does
-        if self._summed is not None and not self._summed.prepare(self._optimizer):
+        """Unscale, clip and update, unless the store has updated or the step is skipped.
+
+        ``ignore_stale_grad`` is unused: it is part of the signature in gluon.Trainer.
+        """
+        if self._update_on_kvstore or self._amp_skips_step():
             return
-        if self._updates is None:
-            self._updates = self._make_updates()
-        self._updates.update(self._stale, self._uneven)
+        if self._postprocessor is not None:
+            finite = self._postprocessor.unscale_and_clip(self._optimizer)
+            if not finite:
+                return
+        if self._device_updater is None:
+            self._device_updater = self._make_device_updater()
+        self._device_updater.update(self._stale_gradients, self._counts_differ)
 
-    def _make_updates(self) -> "Union[BucketUpdates, ParameterUpdates]":
-        if not self._by_bucket:
-            return ParameterUpdates(self._params, self._updaters)
-        return BucketUpdates(self.buckets, self._optimizer, self._updaters)
+    def _make_device_updater(self) -> "Union[BucketUpdater, ParameterUpdater]":
+        if not self._updates_buckets:
+            return ParameterUpdater(self._params, self._updaters)
+        return BucketUpdater(self.buckets, self._optimizer, self._updaters)
 
-    # mxnet.contrib.amp's init_trainer sets a loss scaler as an attribute, at which gluon.Trainer
-    # looks in each update: steps that overflowed are left out.
+    # mxnet.contrib.amp's init_trainer sets a loss scaler as an attribute. gluon.Trainer reads it in
+    # each update, and skips steps that overflowed.
 
     def _check_amp(self) -> None:
-        """Raise RunError if the store has updated before anybody could look at the gradients.
+        """Raise RunError if the store updates before amp can look for an overflow.
 
-        And if it keeps, for the next step, a part of those that are left out.
+        Also raise it if the store keeps part of a skipped gradient for the next step.
         """
         store = self._kvstore
         if getattr(self, "_amp_loss_scaler", None) is None:
@@ -373,20 +446,21 @@ class BucketedTrainer(gluon.Trainer):
                 "an overflow: give the trainer loss_scale=LossScale(), or choose kvstore='sharded'"
             )
 
-    def _amp_overflows(self) -> bool:
-        """Whether amp leaves this step out; it changes its scale of the loss accordingly."""
+    def _amp_skips_step(self) -> bool:
+        """Return whether amp skips this step. amp then also changes its loss scale."""
         scaler = getattr(self, "_amp_loss_scaler", None)
         return scaler is not None and bool(scaler.has_overflow(self._params))
 
-    # The buckets, and the store's part in them
+    # Buckets and kvstore. The overridden methods and _kvstore, _update_on_kvstore, _distributed,
+    # _kv_initialized and _params_to_init are gluon.Trainer's.
 
     def _init_kvstore(self) -> None:
-        """Called by the constructor, and after ``Parameter.set_data`` if the store updates."""
-        store: Any = self._store
+        """Set up the kvstore. gluon calls this again after ``set_data``, if the store updates."""
+        store: Any = self._chosen_kvstore
         self._kvstore = store
-        self._on_servers = isinstance(store, GroupKVStore) and store.on_servers
+        self._updates_on_servers = isinstance(store, GroupKVStore) and store.on_servers
         shards = is_sharded(store) and len(self._contexts) > 1
-        self._update_on_kvstore = shards or self._on_servers
+        self._update_on_kvstore = shards or self._updates_on_servers
         self._distributed = sums_over_processes(store)
         if store is not None and self._compression_params:
             store.set_gradient_compression(self._compression_params)
@@ -395,76 +469,91 @@ class BucketedTrainer(gluon.Trainer):
         self._kv_initialized = True
 
     def _init_params(self) -> None:
-        """Called before the first step, and after `_reset_kvstore`: the buckets stay, then."""
+        """Make the buckets, unless they exist, and broadcast the parameters."""
         trainer_arguments.check_shapes(self._params)
         if not self.buckets:
             note_shapes(self._params)
             self._make_buckets()
-        if self._sums:
+        if self._needs_allreduce:
             frozen = self._frozen if self._distributed else ()
             broadcast_parameters(self._kvstore, self._first_key, self.buckets, frozen)
-        if self._on_servers and self._on_store is None:
-            from gluonlab.bucketed_trainer.server_updates import UpdateOnServers
+        if self._updates_on_servers and self._store_updater is None:
+            from gluonlab.bucketed_trainer.server_updates import ServerUpdater
 
-            self._on_store = UpdateOnServers(
-                self._kvstore, self.buckets, self.bucket_bytes, self._optimizer, self._by_bucket
+            # only now, because all processes must have the same weights
+            self._store_updater = ServerUpdater(
+                self._kvstore,
+                self.buckets,
+                self.bucket_bytes,
+                self._optimizer,
+                self._updates_buckets,
             )
         self._params_to_init: List[Parameter] = []
-        put_awaited(self)
+        load_pending_states(self)
 
     def _make_buckets(self) -> None:
         trainable = [param for param in self._params if has_gradient(param)]
         self._frozen = [param for param in self._params if param.grad_req == "null"]
-        blocks, most = living(), self.bucket_bytes
-        if not self._sized:
-            most = spread(trainable, most, self._contexts, self._store)
+        blocks, bucket_bytes = living(), self.bucket_bytes
+        if not self._bucket_bytes_given:
+            bucket_bytes = bucket_bytes_per_device(
+                trainable, bucket_bytes, self._contexts, self._chosen_kvstore
+            )
         on_gpus = self._contexts[0].device_type == "gpu"
-        groups = group(trainable[::-1], most, params_of_convolutions(blocks), on_gpus)
+        groups = group_parameters(
+            trainable[::-1], bucket_bytes, convolution_parameters(blocks), on_gpus
+        )
         self.buckets = [Bucket(params) for params in groups]
-        forget_compiled((param for params in groups if len(params) > 1 for param in params), blocks)
-        self._freshness = Freshness(trainable, self._contexts)
+        moved = (param for params in groups if len(params) > 1 for param in params)
+        invalidate_cached_ops(moved, blocks)
+        self._stale_tracker = StaleGradientTracker(trainable, self._contexts)
         self._first_key = new_keys(self._kvstore, len(self.buckets) + len(self._frozen))
-        if not self._on_servers:
-            self._calls = calls_of(
+        if not self._updates_on_servers:
+            self._kvstore_calls = make_kvstore_calls(
                 self._kvstore, self.buckets, self.bucket_bytes, self._update_on_kvstore,
                 self._first_key,
             )  # fmt: skip
-        # a bucket is looked at as a whole, with what lies between its parameters
-        looks = self._postprocess.is_needed
-        # in 2 bits what is not finite spreads to its neighbours
-        looks = looks or (isinstance(self._store, GroupKVStore) and self._store.keeps_rest)
-        self._gaps = Gaps(self.buckets if looks else ())
-        summed = SummedGradients(self._postprocess, self._gaps)
-        if self._on_servers:
-            pass  # once all processes have the same weights
-        elif self._update_on_kvstore:
-            ctxs = self._contexts
-            self._on_store = UpdateOnStore(self._kvstore, self._calls, self.buckets, ctxs, summed)
-        else:
-            grads = [list(of_device) for of_device in zip(*(each.grads for each in self.buckets))]
-            self._summed = (
-                summed.add(grads, self._contexts) if self._postprocess.is_needed else None
+        needs_postprocess = self._postprocess.is_needed
+        # The norm and the check for overflows read a whole bucket, with its padding. Compression to
+        # 2 bits spreads values that are not finite to their neighbors.
+        reads_padding = needs_postprocess or (
+            isinstance(self._chosen_kvstore, GroupKVStore) and self._chosen_kvstore.keeps_rest
+        )
+        self._padding = BucketPadding(self.buckets if reads_padding else ())
+        postprocessor = GradientPostprocessor(self._postprocess, self._padding)
+        if self._update_on_kvstore and not self._updates_on_servers:
+            self._store_updater = ShardedUpdater(
+                self._kvstore, self._kvstore_calls, self.buckets, self._contexts, postprocessor
             )
-        if self._sums and not self._update_on_kvstore:
-            kept = 1 if not self._distributed or self._kvstore.rank == 0 else 0
-            added = [bucket for bucket in self.buckets if bucket.adds]
-            self._repeats = [grad for bucket in added for grad in bucket.grads[kept:]]
-        if self._by_bucket:  # one key, and so one state, per bucket
+        elif needs_postprocess and not self._updates_on_servers:
+            grads = list(map(list, zip(*(bucket.grads for bucket in self.buckets))))
+            postprocessor.add_gradients(grads, self._contexts)
+            self._postprocessor = postprocessor
+        if self._needs_allreduce and not self._update_on_kvstore:
+            # one device keeps the sum under grad_req "add", so that the next sum has it only once
+            keeping_devices = 1 if not self._distributed or self._kvstore.rank == 0 else 0
+            self._duplicate_sums = [
+                grad
+                for bucket in self.buckets
+                if bucket.adds_gradients
+                for grad in bucket.grads[keeping_devices:]
+            ]
+        if self._updates_buckets:  # one key, and so one state, per bucket
             self._optimizer.param_dict = dict(enumerate(self.buckets))
 
     @property
-    def _sums(self) -> bool:
-        """Whether there is anything to sum over: one device alone has the whole gradient."""
+    def _needs_allreduce(self) -> bool:
+        """False for a single device: its gradient is already the sum."""
         return self._kvstore is not None and (len(self._contexts) > 1 or self._distributed)
 
     @property
-    def _by_bucket(self) -> bool:
-        """Whether the optimizer may update a bucket at once."""
+    def _updates_buckets(self) -> bool:
+        """True if the optimizer can update a whole bucket in one call."""
         return is_element_wise(type(self._optimizer))
 
 
 def _check_batch_size(batch_size: Any) -> None:
-    """Raise ConfigError for what gradients cannot be divided by."""
+    """Raise ConfigError for a batch size that gradients cannot be divided by."""
     if not (isinstance(batch_size, Real) and 0 < float(batch_size) < math.inf):
         shown = " ".join(repr(batch_size).split())  # an array's has several lines
         raise ConfigError(

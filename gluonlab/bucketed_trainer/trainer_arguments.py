@@ -1,4 +1,4 @@
-"""A BucketedTrainer's arguments, checked before it takes the parameters over, and afterwards."""
+"""Checks of a BucketedTrainer's arguments."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from gluonlab.errors import ConfigError, KVStoreError, RunError, said_by, unknow
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.allreduce_store import SHARDED, SummingKVStore, is_sharded
 from gluonlab.kvstores.process_group_store import GroupKVStore
-from gluonlab.optimizers.optimizer_registry import check_replicas
+from gluonlab.optimizers.optimizer_registry import check_replicas_stay_equal
 
 
 @contextmanager
-def left_alone_if_refused(params: Any, optimizer: Any) -> Iterator[None]:
-    """After an error inside, parameters and optimizer belong to whom they belonged before."""
+def restore_on_error(params: Any, optimizer: Any) -> Iterator[None]:
+    """Restore the trainer of the parameters and the optimizer if the block raises."""
     trainers = [
-        (param, param._trainer) for param in _listed(params) or () if isinstance(param, Parameter)
+        (param, param._trainer) for param in _as_list(params) or () if isinstance(param, Parameter)
     ]
-    taken = optimizer.param_dict if isinstance(optimizer, mx.optimizer.Optimizer) else None
+    param_dict = optimizer.param_dict if isinstance(optimizer, mx.optimizer.Optimizer) else None
     try:
         yield
     except BaseException:
         for param, trainer in trainers:
             param._trainer = trainer
-        if taken is not None:
-            optimizer.param_dict = taken
+        if param_dict is not None:
+            optimizer.param_dict = param_dict
         raise
 
 
-def check_settings(
+def check_arguments(
     params: Any,
     optimizer: Any,
     optimizer_params: Any,
     bucket_bytes: Any,
 ) -> None:
-    """Raise ConfigError for what gluon.Trainer would take in silence, or stumble over later."""
-    listed = _listed(params)
-    if listed == []:
+    """Raise ConfigError for arguments that gluon.Trainer accepts, or reports only later."""
+    params = _as_list(params)
+    if params == []:
         raise ConfigError("params: there are no parameters to train: give net.collect_params()")
-    parameters = [param for param in listed or () if isinstance(param, Parameter)]
+    parameters = [param for param in params or () if isinstance(param, Parameter)]
     if len(set(parameters)) < len(parameters):
         name = next(param.name for param, count in Counter(parameters).items() if count > 1)
         raise ConfigError(
@@ -67,11 +67,14 @@ def check_settings(
         )
 
 
-def _check_optimizer_params(optimizer: "str | mx.optimizer.Optimizer", given: Any) -> None:
+def _check_optimizer_params(
+    optimizer: "str | mx.optimizer.Optimizer", optimizer_params: Any
+) -> None:
     """Raise ConfigError for an unknown optimizer, or parameters that are not a dictionary."""
-    if given is not None and not isinstance(given, Mapping):
+    if optimizer_params is not None and not isinstance(optimizer_params, Mapping):
         raise ConfigError(
-            f"optimizer_params {given!r}: give a dictionary, such as {{'learning_rate': 0.1}}"
+            f"optimizer_params {optimizer_params!r}: "
+            "give a dictionary, such as {'learning_rate': 0.1}"
         )
     known = mx.optimizer.Optimizer.opt_registry
     if isinstance(optimizer, str) and optimizer.lower() not in known:
@@ -79,33 +82,32 @@ def _check_optimizer_params(optimizer: "str | mx.optimizer.Optimizer", given: An
 
 
 @contextmanager
-def known_optimizer_params(optimizer: Any, given: Any) -> Iterator[None]:
-    """Raise ConfigError if the optimizer created in the block does not have a parameter."""
+def explain_unknown_params(optimizer: Any, optimizer_params: Any) -> Iterator[None]:
+    """Turn an unknown optimizer parameter in the block into a ConfigError."""
     try:
         yield
     except TypeError as error:
         if "unexpected keyword" not in str(error):
             raise
-        rate = "; the learning rate is 'learning_rate'" if "lr" in given else ""
+        rate = "; the learning rate is 'learning_rate'" if "lr" in optimizer_params else ""
         raise ConfigError(f"optimizer {optimizer!r}: {said_by(error)}{rate}") from None
 
 
 def _is_number(value: Any) -> bool:
-    """Also NumPy's; neither text nor a NaN."""
     return isinstance(value, Real) and not math.isnan(value)
 
 
-def _listed(params: Any) -> "Optional[List[Any]]":
-    """The parameters as a list; None for what gluon.Trainer refuses."""
+def _as_list(params: Any) -> "Optional[List[Any]]":
+    """Return the parameters as a list, or None for a type that gluon.Trainer refuses."""
     if hasattr(params, "values"):
         return list(params.values())
     return list(params) if isinstance(params, (list, tuple)) else None
 
 
-def store_for(kvstore: Any, ctxs: Sequence[mx.Context]) -> Optional[KVStoreBase]:
-    """The store that ``kvstore`` is, or names.
+def resolve_kvstore(kvstore: Any, ctxs: Sequence[mx.Context]) -> Optional[KVStoreBase]:
+    """Return the store for the argument ``kvstore``, which may be a name.
 
-    Raises KVStoreError where it could not keep the replicas on ``ctxs`` alike.
+    Raises KVStoreError for a store that cannot keep the replicas on ``ctxs`` equal.
     """
     if kvstore is None:
         if len(ctxs) > 1:
@@ -116,7 +118,7 @@ def store_for(kvstore: Any, ctxs: Sequence[mx.Context]) -> Optional[KVStoreBase]
             )
         return None
     if isinstance(kvstore, str):
-        # upper and lower case are alike to gluon.Trainer
+        # gluon.Trainer ignores case
         return make_kvstore(kvstore.lower(), ctxs)
     if not isinstance(kvstore, KVStoreBase):
         raise KVStoreError(
@@ -131,14 +133,14 @@ def store_for(kvstore: Any, ctxs: Sequence[mx.Context]) -> Optional[KVStoreBase]
     return kvstore
 
 
-def check_who_updates(
+def check_update_on_kvstore(
     store: Optional[KVStoreBase], optimizer: Any, update_on_kvstore: Optional[bool], devices: int
 ) -> None:
-    """Raise KVStoreError when the optimizer cannot run where ``update_on_kvstore`` wants it to.
+    """Raise KVStoreError if the optimizer cannot run where ``update_on_kvstore`` requires.
 
-    ConfigError, when its replicas would drift apart on several devices.
+    Raises ConfigError for an optimizer under which the replicas on several devices diverge.
     """
-    check_replicas(optimizer, devices)
+    check_replicas_stay_equal(optimizer, devices)
     sharded = is_sharded(store)
     if sharded and devices > 1:
         from gluonlab.kvstores.sharded_optimizer import check_element_wise
@@ -169,64 +171,68 @@ def check_dense(params: Sequence[Parameter]) -> None:
             )
 
 
-def compression_for(
+def resolve_compression(
     store: Optional[KVStoreBase],
-    asked: "Optional[Dict[str, Any]]",
+    compression_params: "Optional[Dict[str, Any]]",
     devices: int,
     loss_scale: Optional[LossScale],
 ) -> "Optional[Dict[str, Any]]":
-    """The compression that ``store`` is to be set to, if any.
+    """Return the compression to set in ``store``, or None.
 
-    Raises KVStoreError for what it cannot do, or what nothing can.
+    Raises KVStoreError for a compression that the store, or MXNet, cannot do.
     """
     if loss_scale is not None and isinstance(store, GroupKVStore) and store.keeps_rest:
         raise KVStoreError(
             f"kvstore {store.type!r} with compress {store.compress}: what 2 bits have left over "
             "would hold a part of the steps that loss_scale leaves out: leave one out"
         )
-    if not asked:
+    if not compression_params:
         return None
-    _check_two_bits(asked)
+    _check_two_bits(compression_params)
     if loss_scale is not None:
         raise KVStoreError(
-            f"compression_params {asked}: an overflow, which loss_scale looks for, "
+            f"compression_params {compression_params}: an overflow, which loss_scale looks for, "
             "does not show in 2 bits: leave one out"
         )
     if isinstance(store, GroupKVStore):
+        threshold = float(compression_params.get("threshold", 0.5))
         raise KVStoreError(
-            f"compression_params {asked}: kvstore {store.type!r} compresses as it is made to: give "
-            f"it compress='2bit:{float(asked.get('threshold', 0.5)):g}' instead"
+            f"compression_params {compression_params}: kvstore {store.type!r} compresses as it is "
+            f"made to: give it compress='2bit:{threshold:g}' instead"
         )
-    if store is not None and not _compresses(store):
-        able = " or ".join(repr(name) for name, kind in KVSTORES.items() if kind.compresses)
+    if store is not None and not _can_compress(store):
+        choices = " or ".join(repr(name) for name, kind in KVSTORES.items() if kind.compresses)
         raise KVStoreError(
-            f"compression_params {asked}: kvstore {store.type!r} cannot compress gradients: "
-            f"choose {able}"
+            f"compression_params {compression_params}: kvstore {store.type!r} cannot compress "
+            f"gradients: choose {choices}"
         )
     if devices == 1:
         message = (
-            f"compression_params {asked}: one device has nobody to send gradients to, "
+            f"compression_params {compression_params}: one device has nobody to send gradients to, "
             "so nothing is compressed"
         )
         warn(message)
         return None
-    return asked
+    return compression_params
 
 
-def _check_two_bits(asked: "Dict[str, Any]") -> None:
-    """MXNet 1.9.1 has no other compression."""
+def _check_two_bits(compression_params: "Dict[str, Any]") -> None:
+    """Raise KVStoreError for anything but 2 bits, the only compression of MXNet 1.9.1."""
     form = "give {'type': '2bit', 'threshold': 0.5}, or another threshold above 0"
     try:
-        known = asked["type"] == "2bit" and set(asked) <= {"type", "threshold"}
-        usable = known and 0 < float(asked.get("threshold", 0.5)) < math.inf
+        known = compression_params["type"] == "2bit" and set(compression_params) <= {
+            "type",
+            "threshold",
+        }
+        usable = known and 0 < float(compression_params.get("threshold", 0.5)) < math.inf
     except (KeyError, TypeError, ValueError):
         usable = False
     if not usable:
-        raise KVStoreError(f"compression_params {asked!r}: {form}")
+        raise KVStoreError(f"compression_params {compression_params!r}: {form}")
 
 
-def _compresses(store: KVStoreBase) -> bool:
-    # MXNet's do it in push, and not in pushpull
+def _can_compress(store: KVStoreBase) -> bool:
+    # MXNet's distributed stores compress in push, but not in pushpull
     if isinstance(store, SummingKVStore) or "dist" in store.type:
         return False
     if store.type in KVSTORES:
@@ -235,17 +241,17 @@ def _compresses(store: KVStoreBase) -> bool:
 
 
 def check_shapes(params: Sequence[Parameter]) -> None:
-    """Raise RunError when parameters wait for their shapes."""
-    unknown = unknown_shapes(params)
-    if unknown:
+    """Raise RunError if the shape of a parameter is unknown."""
+    names = names_without_shape(params)
+    if names:
         raise RunError(
-            f"the shapes of {len(unknown)} parameters are not known yet, "
-            f"such as that of {unknown[0]}: call the network once, with all its branches, "
+            f"the shapes of {len(names)} parameters are not known yet, "
+            f"such as that of {names[0]}: call the network once, with all its branches, "
             "or give its layers in_units and in_channels (prepare() may be left out: "
             "step() does it)"
         )
 
 
-def unknown_shapes(params: Sequence[Parameter]) -> List[str]:
-    """The names of those that wait for the network's first call to be initialised."""
+def names_without_shape(params: Sequence[Parameter]) -> List[str]:
+    """Return the names of parameters that the network's first call will initialize."""
     return [param.name for param in params if param.grad_req != "null" and param._data is None]

@@ -1,8 +1,9 @@
-"""The parameters of one network under several trainers, one for those on the same devices.
+"""TrainerGroup: several BucketedTrainers that update the parts of one network together.
 
-A `BucketedTrainer` has all its parameters on all its devices. Where a network's parts lie on
-different devices, each part has a trainer, and what looks at the whole gradient, its norm and
-whether it is finite, looks at all of them."""
+All parameters of a `BucketedTrainer` are on all its devices. If parts of a network lie on different
+devices, each part has a trainer. The global norm and the check for overflows then cover the
+gradients of all trainers.
+"""
 
 from __future__ import annotations
 
@@ -12,92 +13,112 @@ from typing import Any, Callable, List, Sequence, Tuple
 
 from mxnet import nd
 
-from gluonlab.bucketed_trainer.buckets import Gaps
-from gluonlab.bucketed_trainer.gradient_postprocessing import Postprocess, SummedGradients
+from gluonlab.bucketed_trainer.buckets import BucketPadding
+from gluonlab.bucketed_trainer.gradient_postprocessing import (
+    GradientPostprocessor,
+    PostprocessSettings,
+)
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.bucketed_trainer.trainer_states import restore, states_of
+from gluonlab.bucketed_trainer.trainer_states import collect_states, set_states
 from gluonlab.errors import KVStoreError
-from gluonlab.optimizers.optimizer_states import States, fitted, own_of
+from gluonlab.optimizers.optimizer_states import States, fit_states, state_targets
 
 
 class TrainerGroup:
-    """Updates a network whose parameters are ``trainers``', by the global norm and loss scale.
+    """Group of trainers for the parts of one network, with a common gradient norm and loss scale.
 
-    The trainers have as many devices each, those of copy i of the network at place i, and neither
-    norm nor scale of their own. ``beside[i]``: another one for device i of each copy, of parameters
-    that all devices of a copy have, with the same gradients.
+    Args:
+        trainers: A trainer for each part. Each has as many devices as there are copies of the
+            network; device i belongs to copy i. They have no clip_norm and no loss_scale.
+        postprocess: Clipping and loss scale of the whole network.
+        replicated: A trainer for each device of a copy, for parameters that all devices of a copy
+            hold, with the same gradients.
     """
 
     def __init__(
         self,
         trainers: Sequence[BucketedTrainer],
-        postprocess: Postprocess,
-        beside: Sequence[BucketedTrainer] = (),
+        postprocess: PostprocessSettings,
+        replicated: Sequence[BucketedTrainer] = (),
     ) -> None:
-        self._apart, self._beside = list(trainers), list(beside)
-        self.trainers = [*trainers, *beside]
+        self._split, self._replicated = list(trainers), list(replicated)
+        self.trainers = [*trainers, *replicated]
         params = [param for trainer in trainers for param in trainer._params]
-        self._params = sorted(params, key=attrgetter("name"))  # as one trainer has them
+        self._params = sorted(params, key=attrgetter("name"))  # the order of a single trainer
         self.loss_scale = postprocess.loss_scale
         for trainer in self.trainers:
             trainer.prepare()
             if trainer._update_on_kvstore and postprocess.is_needed:
                 raise KVStoreError(
                     f"--kvstore {trainer._kvstore.type} updates part by part, and "
-                    f"{postprocess.reason} looks at the whole gradient first: "
+                    f"{postprocess.setting_name} looks at the whole gradient first: "
                     "choose sharded, which sums"
                 )
         buckets = [bucket for trainer in self.trainers for bucket in trainer.buckets]
-        self._gaps = Gaps(buckets if postprocess.is_needed else ())
-        self._summed = SummedGradients(postprocess, self._gaps)
-        # each copy of the network finds the norm for itself, from one number of each of its devices
+        self._padding = BucketPadding(buckets if postprocess.is_needed else ())
+        self._postprocessor = GradientPostprocessor(postprocess, self._padding)
+        # each copy of the network computes its norm, from one number of each of its devices
         for copy in range(len(self.trainers[0]._contexts)):
-            ctxs = [trainer._contexts[copy] for trainer in self._apart]
-            self._summed.add(self._grads(copy), ctxs, parts=True, again=self._again(copy))
+            ctxs = [trainer._contexts[copy] for trainer in self._split]
+            self._postprocessor.add_gradients(
+                self._gradients_by_device(copy),
+                ctxs,
+                sharded=True,
+                duplicates=self._duplicate_gradients(copy),
+            )
 
-    def _grads(self, copy: int) -> List[List[nd.NDArray]]:
-        """Each device's gradients, those that all have counted as the first one's."""
-        first = [bucket.grads[copy] for each in self._beside[:1] for bucket in each.buckets]
-        grads = [[bucket.grads[copy] for bucket in each.buckets] for each in self._apart]
-        return [[*grads[0], *first], *grads[1:]]
+    def _gradients_by_device(self, copy: int) -> List[List[nd.NDArray]]:
+        """Return each device's gradients. The first device's include the replicated ones."""
+        grads = [_copy_gradients(trainer, copy) for trainer in self._split]
+        replicated = [grad for t in self._replicated[:1] for grad in _copy_gradients(t, copy)]
+        return [[*grads[0], *replicated], *grads[1:]]
 
-    def _again(self, copy: int) -> List[List[nd.NDArray]]:
-        """The gradients that another device has, too."""
-        return [[], *([b.grads[copy] for b in each.buckets] for each in self._beside[1:])]
+    def _duplicate_gradients(self, copy: int) -> List[List[nd.NDArray]]:
+        """Return each device's gradients that the first device also holds."""
+        return [[], *(_copy_gradients(trainer, copy) for trainer in self._replicated[1:])]
 
     def zero_grad(self, copies: Sequence[int]) -> None:
         """Set the gradients of these copies of the network to zero."""
         for trainer in self.trainers:
             trainer.zero_grad(copies)
 
-    def phases(self, batch_size: float) -> "Tuple[Tuple[str, Callable[[], None]], ...]":
-        """``allreduce`` and ``update``, as `BucketedTrainer.phases`."""
-        halves = [trainer.phases(batch_size) for trainer in self.trainers]
+    def start_step(self, batch_size: float) -> "Tuple[Tuple[str, Callable[[], None]], ...]":
+        """Start a step in all trainers, like `BucketedTrainer.start_step`."""
+        halves = [trainer.start_step(batch_size) for trainer in self.trainers]
         sums = [allreduce for (_, allreduce), _ in halves]
         return (
-            ("allreduce", partial(_all, [self._gaps.before_sum, *sums])),
+            ("allreduce", partial(_call_all, [self._padding.clear_before_sum, *sums])),
             ("update", partial(self._update, [update for _, (_, update) in halves])),
         )
 
     def _update(self, updates: "Sequence[Callable[[], None]]") -> None:
-        if self._summed.prepare(*[trainer._optimizer for trainer in self.trainers]):
-            _all(updates)
+        optimizers = [trainer._optimizer for trainer in self.trainers]
+        finite = self._postprocessor.unscale_and_clip(*optimizers)
+        if finite:
+            _call_all(updates)
 
-    def states(self) -> States:
-        """The optimizer states of all parameters, as of one trainer that has them all."""
-        parts = [states_of(trainer) for trainer in self.trainers]
-        of_names = {state.name: state for part in parts for state in part.parameters}
-        return parts[0]._replace(parameters=tuple(of_names[own.name] for own in self._params))
+    def collect_states(self) -> States:
+        """Return the optimizer states of all parameters, as if one trainer had them all."""
+        parts = [collect_states(trainer) for trainer in self.trainers]
+        by_name = {state.name: state for part in parts for state in part.parameters}
+        return parts[0]._replace(parameters=tuple(by_name[param.name] for param in self._params))
 
-    def restore(self, states: States, what: str) -> None:
-        """Go on from such states. Raises KVStoreError for those of another network."""
-        fit = fitted(self.trainers[0]._optimizer, states, own_of(self._params), what)
-        of_params = dict(zip(self._params, fit.parameters))
+    def set_states(self, states: States, source: str) -> None:
+        """Set the states of all parameters. Error messages start with ``source``.
+
+        Raises KVStoreError for states of another network.
+        """
+        fit = fit_states(self.trainers[0]._optimizer, states, state_targets(self._params), source)
+        by_param = dict(zip(self._params, fit.parameters))
         for trainer in self.trainers:
-            own = tuple(of_params[param] for param in trainer._params)
-            restore(trainer, fit._replace(parameters=own), what)
+            parameters = tuple(by_param[param] for param in trainer._params)
+            set_states(trainer, fit._replace(parameters=parameters), source)
 
 
-def _all(calls: "Sequence[Callable[[], Any]]") -> None:
+def _copy_gradients(trainer: BucketedTrainer, copy: int) -> List[nd.NDArray]:
+    return [bucket.grads[copy] for bucket in trainer.buckets]
+
+
+def _call_all(calls: "Sequence[Callable[[], Any]]") -> None:
     for call in calls:
         call()

@@ -1,12 +1,12 @@
-"""The optimizer states of a BucketedTrainer: gathered, and restored into any other.
+"""Optimizer states of a BucketedTrainer: read from one trainer, and set in another.
 
-`gather_states` and `restore_states` are what ``save_states`` and ``load_states`` are made of,
-without a file; what the arrays are named and hold is told in
-`gluonlab.optimizers.optimizer_states`,
-and how parameters of other names are found in `gluonlab.optimizers.optimizer_states`. What goes on
-with restored states makes the same updates, to the bit where the store, the devices and the buckets
-are the same, and otherwise as the same sums in another order do. The parameters themselves, the
-scale of the loss and what compressed gradients have left over are not among the states.
+``save_states`` and ``load_states`` use these functions; `gather_states` and `restore_states` work
+without a file. `gluonlab.optimizers.optimizer_states` describes the names and contents of the
+arrays, and how parameters with other names are matched.
+
+A trainer with restored states makes the same updates: bit-identical with equal store, devices and
+buckets, otherwise up to rounding. The states do not include the parameters, the loss scale and the
+residuals of compressed gradients.
 """
 
 from __future__ import annotations
@@ -20,36 +20,37 @@ import mxnet as mx
 from mxnet import gluon, nd
 from mxnet.gluon import Parameter
 
-from gluonlab.bucketed_trainer.sum_and_update import BucketUpdates
+from gluonlab.bucketed_trainer.sum_and_update import BucketUpdater
 from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import KVStoreError
 from gluonlab.optimizers.optimizer_states import (
     KeyState,
     ParameterState,
     States,
-    fitted,
-    from_arrays,
-    kind_of,
-    most_bytes,
-    own_of,
-    read,
-    resume,
-    to_arrays,
-    unique,
+    fit_states,
+    max_states_bytes,
+    optimizer_class_name,
+    read_states,
+    resume_optimizer,
+    state_targets,
+    states_from_arrays,
+    states_to_arrays,
+    unique_names,
 )
 from gluonlab.optimizers.optimizer_step import (
-    age_of,
-    flat,
-    like,
-    numbers_of,
-    set_numbers,
+    flatten_state,
+    map_state,
+    read_scalars,
+    set_scalars,
+    update_history,
 )
 
 
-class _Place(NamedTuple):
-    """Where a parameter's state lies: the optimizer's key, and its elements among the key's.
+class _StateLocation(NamedTuple):
+    """Location of a parameter's state: the optimizer's key, and a range of the key's elements.
 
-    ``begin``: None when it has all of them. ``end``: where the next parameter begins.
+    ``begin`` is None if the parameter has all elements of the key. ``end`` is the offset of the
+    next parameter.
     """
 
     key: Any
@@ -58,182 +59,205 @@ class _Place(NamedTuple):
 
 
 def gather_states(trainer: gluon.Trainer) -> Dict[str, nd.NDArray]:
-    """All that the trainer's optimizer knows, by name, as in a file of ``save_states``; on the CPU.
+    """Return all states of the trainer's optimizer by name, as CPU arrays, without waiting.
 
-    Nothing waits for them. A trainer whose parameters have no shapes yet has what it was given by
-    `restore_states`, or counts of 0.
+    Args:
+        trainer: A `BucketedTrainer`. If parameters have no shapes yet, its states are those that
+            `restore_states` set, or update counts of 0.
+
+    Returns:
+        The arrays that ``save_states`` writes.
     """
-    return to_arrays(states_of(trainer))
+    return states_to_arrays(collect_states(trainer))
 
 
 def restore_states(trainer: gluon.Trainer, arrays: Mapping[str, nd.NDArray]) -> None:
-    """Have the trainer go on from what `gather_states` gave, of any store, devices and buckets.
+    """Set the optimizer states of a trainer.
 
-    Where shapes are still unknown the arrays are kept until the first step. Raises KVStoreError,
-    and changes nothing, for arrays that are no states, or those of another optimizer or network.
+    If shapes are still unknown, the arrays are kept until the first step.
+
+    Args:
+        trainer: A `BucketedTrainer`, with any store, devices and buckets.
+        arrays: The states that `gather_states` returned.
+
+    Raises:
+        KVStoreError: For arrays that are not states, or states of another optimizer or network.
+            Nothing changes then.
     """
-    restore(trainer, from_arrays(arrays), "these arrays")
+    set_states(trainer, states_from_arrays(arrays), "these arrays")
 
 
-def load(trainer: gluon.Trainer, fname: "str | bytes | os.PathLike[str]") -> None:
-    """`restore_states` of what is in a file.
-
-    Raises KVStoreError, and changes nothing, as ``load_states`` does.
-    """
-    restore(trainer, read(fname, most_bytes(own_of(trainer._params))), repr(os.fsdecode(fname)))
+def load_states_file(trainer: gluon.Trainer, fname: "str | bytes | os.PathLike[str]") -> None:
+    """Set the states that a file holds. Raises KVStoreError as ``load_states`` does."""
+    states = read_states(fname, max_states_bytes(state_targets(trainer._params)))
+    set_states(trainer, states, repr(os.fsdecode(fname)))
 
 
 @nd_semantics()
-def restore(trainer: gluon.Trainer, states: States, what: str) -> None:
-    """`restore_states` of what was read from ``what``, with which every message begins."""
-    states = fitted(trainer._optimizer, states, own_of(trainer._params), what)
-    # after Parameter.set_data: without its store, a trainer does not know who updates
+def set_states(trainer: gluon.Trainer, states: States, source: str) -> None:
+    """Set ``states`` like `restore_states`. Error messages start with ``source``."""
+    states = fit_states(trainer._optimizer, states, state_targets(trainer._params), source)
+    # after Parameter.set_data, a trainer does not know whether its store updates
     if not trainer._kv_initialized:
         trainer._init_kvstore()
     if trainer.buckets:
-        _put(trainer, states, what)
-        trainer._awaited = None
+        _put_states(trainer, states, source)
+        trainer._pending_states = None
         return
-    trainer._awaited = states
-    set_numbers(trainer._optimizer, states.numbers)
+    trainer._pending_states = states
+    set_scalars(trainer._optimizer, states.scalars)
     if states.num_update is not None:
-        # the learning rate is that of the states from now on
+        # so that the learning rate already is the one after this number of updates
         trainer._optimizer.num_update = states.num_update
 
 
-def put_awaited(trainer: gluon.Trainer) -> None:
-    """Once there are buckets: give them the states that have waited for them.
+def load_pending_states(trainer: gluon.Trainer) -> None:
+    """Set the states that were loaded before there were buckets.
 
-    Raises KVStoreError when they do not fit.
+    Raises KVStoreError if they do not fit.
     """
-    states, trainer._awaited = trainer._awaited, None
+    states, trainer._pending_states = trainer._pending_states, None
     if states is not None:
-        restore(trainer, states, "what load_states read")
+        set_states(trainer, states, "what load_states read")
 
 
 @nd_semantics()
-def states_of(trainer: gluon.Trainer) -> States:
-    """`gather_states` before the arrays get their names."""
-    awaited: Optional[States] = trainer._awaited
-    if awaited is not None:
-        return awaited
-    optimizer, places = trainer._optimizer, _places(trainer)
-    of_keys = {place.key: _of_key(trainer, place.key) for place in places.values()}
+def collect_states(trainer: gluon.Trainer) -> States:
+    """Return the states of all parameters, in the trainer's order, with arrays on the CPU."""
+    pending: Optional[States] = trainer._pending_states
+    if pending is not None:
+        return pending
+    optimizer, locations = trainer._optimizer, _state_locations(trainer)
+    keys = {location.key for location in locations.values()}
+    key_states = {key: _key_state(trainer, key) for key in keys}
     parameters = tuple(
-        _cut_out(of_keys[places[param].key], places[param].begin, name, param)
-        if param in places
+        _parameter_state(key_states[locations[param].key], locations[param].begin, name, param)
+        if param in locations
         else ParameterState(name, param.shape, optimizer.begin_num_update)
-        for name, param in zip(unique(trainer._params), trainer._params)
+        for name, param in zip(unique_names(trainer._params), trainer._params)
     )
-    return States(kind_of(optimizer), optimizer.num_update, numbers_of(optimizer), parameters)
+    return States(
+        optimizer_class_name(optimizer), optimizer.num_update, read_scalars(optimizer), parameters
+    )
 
 
-def _places(trainer: gluon.Trainer) -> Dict[Parameter, _Place]:
-    """Of the parameters that are updated, once there are buckets."""
-    if not trainer._by_bucket:
+def _state_locations(trainer: gluon.Trainer) -> Dict[Parameter, _StateLocation]:
+    """Return the locations of the states of all parameters that are in buckets."""
+    if not trainer._updates_buckets:
         keys = {param: key for key, param in enumerate(trainer._params)}
-        inside = [param for bucket in trainer.buckets for param in bucket.params]
-        inside.sort(key=keys.__getitem__)
-        return {param: _Place(keys[param], None, 0) for param in inside}
-    places = {}
+        params = [param for bucket in trainer.buckets for param in bucket.params]
+        params.sort(key=keys.__getitem__)
+        return {param: _StateLocation(keys[param], None, 0) for param in params}
+    locations = {}
     for key, bucket in enumerate(trainer.buckets):
-        ends = [*bucket.begins[1:], bucket.size]
-        for param, begin, end in zip(bucket.params, bucket.begins, ends):
-            places[param] = _Place(key, begin, end)
-    return places
+        ends = [*bucket.offsets[1:], bucket.size]
+        for param, begin, end in zip(bucket.params, bucket.offsets, ends):
+            locations[param] = _StateLocation(key, begin, end)
+    return locations
 
 
-def _of_key(trainer: gluon.Trainer, key: Any) -> KeyState:
-    """The state of a key, its arrays where they are, or copies on the CPU."""
+def _key_state(trainer: gluon.Trainer, key: Any) -> KeyState:
+    """Return the state of a key. Its arrays may be the optimizer's, or copies on the CPU."""
     if not trainer._kv_initialized:
         trainer._init_kvstore()
     if trainer._update_on_kvstore:
         state: KeyState = trainer._kvstore.state_of(key)
         return state
-    arrays = tuple(flat(trainer._updaters[0].states.get(key)))
-    if isinstance(trainer._updates, BucketUpdates):
-        return KeyState(arrays, trainer._updates.keys[key].ages())
-    return KeyState(arrays, {(0, 0): age_of(trainer._optimizer, key)})
+    arrays = tuple(flatten_state(trainer._updaters[0].states.get(key)))
+    if isinstance(trainer._device_updater, BucketUpdater):
+        return KeyState(arrays, trainer._device_updater.key_updates[key].histories())
+    return KeyState(arrays, {(0, 0): update_history(trainer._optimizer, key)})
 
 
-def _cut_out(state: KeyState, begin: Optional[int], name: str, param: Parameter) -> ParameterState:
-    """The part of a key's state that is a parameter's: copies."""
-    parts = [array if begin is None else _part(array, begin, param) for array in state.arrays]
-    copies, age = tuple(part.copyto(mx.cpu()) for part in parts), state.age_at(begin or 0)
-    return ParameterState(name, param.shape, age.updates, copies, age.memory)
+def _parameter_state(
+    state: KeyState, begin: Optional[int], name: str, param: Parameter
+) -> ParameterState:
+    """Return a parameter's part of a key's state, with copies of the arrays."""
+    views = [
+        array if begin is None else _parameter_view(array, begin, param) for array in state.arrays
+    ]
+    copies, age = tuple(view.copyto(mx.cpu()) for view in views), state.history_at(begin or 0)
+    return ParameterState(name, param.shape, age.updates, copies, age.extra_state)
 
 
-def _part(array: nd.NDArray, begin: int, param: Parameter) -> nd.NDArray:
-    """A view of a bucket's array, of the parameter's shape."""
+def _parameter_view(array: nd.NDArray, begin: int, param: Parameter) -> nd.NDArray:
+    """Return a view of a bucket's array in the parameter's shape."""
     return array.reshape((-1,))[begin : begin + math.prod(param.shape)].reshape(param.shape or (1,))
 
 
-def _put(trainer: gluon.Trainer, states: States, what: str) -> None:
-    new, of_keys = _made(trainer, dict(zip(trainer._params, states.parameters)), what)
+def _put_states(trainer: gluon.Trainer, states: States, source: str) -> None:
+    param_states = dict(zip(trainer._params, states.parameters))
+    nested, key_states = _new_key_states(trainer, param_states, source)
     optimizer, ctxs = trainer._optimizer, trainer._contexts
-    updated = trainer.buckets if trainer._by_bucket else trainer._params
+    updated = trainer.buckets if trainer._updates_buckets else trainer._params
     optimizer.param_dict = dict(enumerate(updated))
-    resume(optimizer, of_keys, states.num_update, states.numbers, ctxs, trainer._schedule)
-    trainer._updates = None  # its calls are for the arrays of old
-    counts = {age.updates for state in of_keys.values() for age in state.ages.values()}
-    trainer._uneven = len(counts) > 1
+    resume_optimizer(
+        optimizer, key_states, states.num_update, states.scalars, ctxs, trainer._lr_schedule
+    )
+    trainer._device_updater = None  # because it holds the old state arrays
+    counts = {age.updates for state in key_states.values() for age in state.histories.values()}
+    trainer._counts_differ = len(counts) > 1
     if trainer._update_on_kvstore:
-        trainer._kvstore.set_states(of_keys)
+        trainer._kvstore.set_states(key_states)
         return
     for updater, ctx in zip(trainer._updaters, ctxs):
-        copied = partial(nd.NDArray.copyto, other=ctx)
-        updater.states = {key: like(state, copied) for key, state in new.items()}
-        updater.states_synced = dict.fromkeys(new, True)
-    if trainer._by_bucket and any(counts):
-        updates = trainer._make_updates()
-        assert isinstance(updates, BucketUpdates)
-        for key, state in of_keys.items():
-            updates.keys[key].set_ages(state.ages)
-        trainer._updates = updates
+        copy_to_device = partial(nd.NDArray.copyto, other=ctx)
+        updater.states = {key: map_state(state, copy_to_device) for key, state in nested.items()}
+        updater.states_synced = dict.fromkeys(nested, True)
+    if trainer._updates_buckets and any(counts):
+        device_updater = trainer._make_device_updater()
+        assert isinstance(device_updater, BucketUpdater)
+        for key, state in key_states.items():
+            device_updater.key_updates[key].set_histories(state.histories)
+        trainer._device_updater = device_updater
 
 
-def _made(
-    trainer: gluon.Trainer, of_params: Mapping[Parameter, ParameterState], what: str
+def _new_key_states(
+    trainer: gluon.Trainer, param_states: Mapping[Parameter, ParameterState], source: str
 ) -> "Tuple[Dict[Any, Any], Dict[Any, KeyState]]":
-    """The keys' nested states on the CPU, none for those that begin anew, and each key's KeyState.
+    """Return nested states and KeyStates by key, with arrays on the CPU.
 
-    Raises KVStoreError when the arrays of a parameter have not the shapes that the optimizer gives
-    them.
+    Keys whose parameters have no arrays have no nested state. Raises KVStoreError if the arrays of
+    a parameter do not fit the optimizer.
     """
-    members: Dict[Any, Dict[Parameter, _Place]] = {}
-    for param, place in _places(trainer).items():
-        members.setdefault(place.key, {})[param] = place
-    new: Dict[Any, Any] = {}
-    of_keys: Dict[Any, KeyState] = {}
-    for key, places in members.items():
-        if any(of_params[param].arrays for param in places):
-            new[key] = _assembled(trainer, key, places, of_params, what)
-        ranges = ((place.begin or 0, place.end) for place in places.values())
-        ages = {ends: of_params[param].age for ends, param in zip(ranges, places)}
-        of_keys[key] = KeyState(tuple(flat(new.get(key))), ages)
-    return new, of_keys
+    key_locations: Dict[Any, Dict[Parameter, _StateLocation]] = {}
+    for param, location in _state_locations(trainer).items():
+        key_locations.setdefault(location.key, {})[param] = location
+    nested: Dict[Any, Any] = {}
+    key_states: Dict[Any, KeyState] = {}
+    for key, locations in key_locations.items():
+        if any(param_states[param].arrays for param in locations):
+            nested[key] = _assemble_key_state(trainer, key, locations, param_states, source)
+        ages = {
+            (location.begin or 0, location.end): param_states[param].history
+            for param, location in locations.items()
+        }
+        key_states[key] = KeyState(tuple(flatten_state(nested.get(key))), ages)
+    return nested, key_states
 
 
-def _assembled(
+def _assemble_key_state(
     trainer: gluon.Trainer,
     key: Any,
-    places: Mapping[Parameter, _Place],
-    of_params: Mapping[Parameter, ParameterState],
-    what: str,
+    locations: Mapping[Parameter, _StateLocation],
+    param_states: Mapping[Parameter, ParameterState],
+    source: str,
 ) -> Any:
-    """The nested state of a key: new where a parameter has none."""
-    if trainer._by_bucket:
+    """Return the nested state of a key. Parameters without a state get a new one."""
+    if trainer._updates_buckets:
         weight = trainer.buckets[key].weights[0]
     else:
-        weight = next(iter(places)).list_data()[0].as_nd_ndarray()
+        weight = next(iter(locations)).list_data()[0].as_nd_ndarray()
     state = trainer._optimizer.create_state_multi_precision(key, weight.copyto(mx.cpu()))
-    for param, place in places.items():
-        for array, saved in zip(flat(state), of_params[param].arrays):
-            target = array if place.begin is None else _part(array, place.begin, param)
+    for param, location in locations.items():
+        for array, saved in zip(flatten_state(state), param_states[param].arrays):
+            target = array
+            if location.begin is not None:
+                target = _parameter_view(array, location.begin, param)
             if target.size != saved.size:
                 shapes = f"an array of {param.name}'s state is {saved.shape}, not {target.shape}"
                 raise KVStoreError(
-                    f"{what} does not fit: {shapes}: load what the same optimizer and network "
+                    f"{source} does not fit: {shapes}: load what the same optimizer and network "
                     "have saved"
                 )
             saved.reshape(target.shape).copyto(target)

@@ -1,1 +1,1 @@
-"""What keeps MXNet from running here, or from running well, with causes and cures."""
+"""Doctor: finds what prevents MXNet from running well on this machine, with cause and cure."""

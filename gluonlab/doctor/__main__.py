@@ -1,4 +1,4 @@
-"""python -m gluonlab.doctor: what keeps MXNet from running here, why, and what to do about it."""
+"""python -m gluonlab.doctor: check this machine, and report faults with cause and cure."""
 
 from __future__ import annotations
 
@@ -11,95 +11,107 @@ import click
 
 from gluonlab.cli.command import command, json_option
 from gluonlab.doctor import check_gpus, check_host, check_mxnet, check_software, check_training
-from gluonlab.doctor.check_host import addresses
-from gluonlab.doctor.findings import FAULT, Finding, as_lines, as_object, guarded, worst
+from gluonlab.doctor.check_host import mirror_addresses
+from gluonlab.doctor.findings import (
+    FAULT,
+    Finding,
+    findings_to_dict,
+    format_findings,
+    run_check,
+    worst_status,
+)
 from gluonlab.errors import ConfigError
 from gluonlab.gpu import nvml
-from gluonlab.gpu.isolated_process import end_all
+from gluonlab.gpu.isolated_process import kill_all
 from gluonlab.plain_text import json_text
 
 Check = Tuple[str, Callable[[], Sequence[Finding]]]
 Addresses = Callable[[], Mapping[str, Tuple[str, ...]]]
 
 
-def examine(
-    train: bool = False, network: bool = False, addresses: Addresses = check_host.addresses
+def run_checks(
+    train: bool = False, network: bool = False, addresses: Addresses = check_host.mirror_addresses
 ) -> List[Finding]:
-    """Every finding of this machine.
+    """Run all checks of this machine, and return their findings.
 
-    ``train``: also train one step; ``network``: also try the data sets' ``addresses``.
+    ``train`` also trains one step. ``network`` also tries the data sets' ``addresses``.
     """
-    checks = [*_software(), *_gpus(), *_places()]
-    checks += [("train", check_training.try_training)] * train
-    checks += [("network", lambda: check_host.mirrors(addresses()))] * network
+    checks = [*_software_checks(), *_gpu_checks(), *_host_checks()]
+    checks += [("train", check_training.probe_training)] * train
+    checks += [("network", lambda: check_host.check_mirrors(addresses()))] * network
     with ThreadPoolExecutor(max_workers=len(checks)) as pool:
-        results = [pool.submit(guarded, name, look) for name, look in checks]
+        results = [pool.submit(run_check, name, check) for name, check in checks]
         try:
             return [finding for result in results for finding in result.result()]
-        except BaseException:  # Ctrl-C: the pool would wait for them
-            end_all()
+        except BaseException:  # such as Ctrl-C: the pool would wait for the child processes
+            kill_all()
             raise
 
 
-def _software() -> List[Check]:
+def _software_checks() -> List[Check]:
     folder = check_software.module_folder("mxnet")
 
-    def load() -> List[Finding]:
+    def check_import() -> List[Finding]:
         horovod = check_software.installed_version("horovod")
-        return check_mxnet.findings(check_mxnet.try_mxnet(), folder is not None, horovod)
+        return check_mxnet.mxnet_findings(check_mxnet.probe_mxnet(), folder is not None, horovod)
 
     return [
-        ("python", lambda: [check_software.python()]),
-        ("numpy", lambda: [check_software.numpy(check_software.installed_version("numpy"))]),
-        ("mxnet", lambda: [check_software.mxnet(check_software.installed_mxnets(), folder)]),
-        ("libraries", lambda: check_software.libraries(folder)),
-        ("import", load),
+        ("python", lambda: [check_software.check_python()]),
+        ("numpy", lambda: [check_software.check_numpy(check_software.installed_version("numpy"))]),
+        (
+            "mxnet",
+            lambda: [
+                check_software.check_installed_mxnet(check_software.installed_mxnets(), folder)
+            ],
+        ),
+        ("libraries", lambda: check_software.check_libraries(folder)),
+        ("import", check_import),
     ]
 
 
-def _gpus() -> List[Check]:
-    def look() -> List[Finding]:
-        driver, installed = nvml.look(), list(check_software.installed_mxnets())
+def _gpu_checks() -> List[Check]:
+    def check_gpus_in_order() -> List[Finding]:
+        driver, installed = nvml.read_driver(), list(check_software.installed_mxnets())
         flavour = installed[0] if len(installed) == 1 else ""
         instance = check_gpus.instance_type(os.environ)
         checks: List[Check] = [
-            ("gpus", lambda: check_gpus.driver(driver, flavour)),
-            ("capability", lambda: check_gpus.capabilities(driver, flavour)),
-            ("products", lambda: check_gpus.products(driver)),
-            ("gpu-memory", lambda: check_gpus.memory(driver)),
-            ("numbering", lambda: check_gpus.numbering(driver)),
-            ("links", lambda: check_gpus.links(driver, instance)),
+            ("gpus", lambda: check_gpus.check_driver(driver, flavour)),
+            ("capability", lambda: check_gpus.check_capabilities(driver, flavour)),
+            ("products", lambda: check_gpus.check_tf32(driver)),
+            ("gpu-memory", lambda: check_gpus.check_gpu_memory(driver)),
+            ("numbering", lambda: check_gpus.check_gpu_order(driver)),
+            ("links", lambda: check_gpus.check_links(driver, instance)),
         ]
-        return [finding for check in checks for finding in guarded(*check)]
+        return [finding for check in checks for finding in run_check(*check)]
 
-    return [("gpus", look)]
+    return [("gpus", check_gpus_in_order)]
 
 
-def _places() -> List[Check]:
+def _host_checks() -> List[Check]:
     return [
-        ("cpu", check_host.cpu),
-        ("memory", lambda: [check_host.memory()]),
-        ("shm", lambda: [check_host.shared_memory()]),
-        ("home", lambda: [check_host.home(os.environ.get("HOME", ""))]),
-        ("data", check_host.folder),
-        ("runs", lambda: [check_host.current_folder()]),
-        ("temporary", lambda: [check_host.temporary()]),
-        ("sagemaker", check_host.sagemaker),
+        ("cpu", check_host.check_cpu),
+        ("memory", lambda: [check_host.check_memory()]),
+        ("shm", lambda: [check_host.check_shared_memory()]),
+        ("home", lambda: [check_host.check_home(os.environ.get("HOME", ""))]),
+        ("data", check_host.check_data_folder),
+        ("runs", lambda: [check_host.check_current_folder()]),
+        ("temporary", lambda: [check_host.check_temporary_folder()]),
+        ("sagemaker", check_host.check_sagemaker),
     ]
 
 
-OUT = "gpu-proof"
-TRAIN = "also train one step on every device, and compare it with one device"
-NETWORK = "also try the servers that data sets are downloaded from"
-PROVE = "also test the GPUs and all kvstores on them, for minutes: writes two files to send in"
-NAMES = f"with --prove: write NAME.json and NAME.html  [default: {OUT}]"
+DEFAULT_NAME = "gpu-proof"
+TRAIN_HELP = "also train one step on every device, and compare it with one device"
+NETWORK_HELP = "also try the servers that data sets are downloaded from"
+PROVE_HELP = "also test the GPUs and all kvstores on them, for minutes: writes two files to send in"
+OUT_HELP = f"with --prove: write NAME.json and NAME.html  [default: {DEFAULT_NAME}]"
 
 
 @command("python -m gluonlab.doctor")
-@click.option("--train", is_flag=True, help=TRAIN)
-@click.option("--network", is_flag=True, help=NETWORK)
-@click.option("--prove", is_flag=True, help=PROVE)
-@click.option("--out", metavar="NAME", help=NAMES)
+@click.option("--train", is_flag=True, help=TRAIN_HELP)
+@click.option("--network", is_flag=True, help=NETWORK_HELP)
+@click.option("--prove", is_flag=True, help=PROVE_HELP)
+@click.option("--out", metavar="NAME", help=OUT_HELP)
 @json_option("the findings")
 @click.pass_context
 def main(
@@ -121,18 +133,20 @@ def main(
     if prove:
         from gluonlab.doctor.prove import Proof
 
-        proof = Proof.named(out or OUT)
+        proof = Proof.create(out or DEFAULT_NAME)
     began = time.monotonic()
-    findings = examine(train, network, context.obj or addresses)
+    findings = run_checks(train, network, context.obj or mirror_addresses)
     seconds = time.monotonic() - began
-    report = as_object(findings, seconds)
+    report = findings_to_dict(findings, seconds)
     if not as_json:
-        click.echo(as_lines(findings, seconds))
+        click.echo(format_findings(findings, seconds))
     if proof is not None:
-        report["proof"] = proof.prove(say=(lambda text: None) if as_json else click.echo)
+        report["proof"] = proof.run_and_write(say=(lambda text: None) if as_json else click.echo)
     if as_json:
         click.echo(json_text(report))
-    context.exit(1 if worst(findings) == FAULT or report.get("proof", {}).get("faults") else 0)
+    context.exit(
+        1 if worst_status(findings) == FAULT or report.get("proof", {}).get("faults") else 0
+    )
 
 
 if __name__ == "__main__":

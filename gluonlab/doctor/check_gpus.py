@@ -1,7 +1,7 @@
-"""The driver and the GPUs, beside what mxnet-cu112 1.9.1 was built for; who uses their memory.
+"""Checks of the driver and the GPUs: versions, machine code, memory, numbering and links.
 
-Which of them CUDA shows and calls gpu:0, gpu:1, ..., as CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER
-decide; and how they are linked, compared with how this machine's should be.
+Numbering means which GPUs CUDA shows as gpu:0, gpu:1, ..., by CUDA_VISIBLE_DEVICES and
+CUDA_DEVICE_ORDER. The links are compared with those of known machines.
 """
 
 from __future__ import annotations
@@ -13,28 +13,36 @@ from pathlib import Path
 from typing import Dict, Iterable, Iterator, Mapping, Optional, Sequence, Tuple
 
 from gluonlab.collectives.named_topologies import NVLINK, TOPOLOGIES, Topology, make_topology
-from gluonlab.doctor.check_software import numbers_of
-from gluonlab.doctor.findings import Finding, fault, listed, ok, plural, warning
+from gluonlab.doctor.check_software import parse_version
+from gluonlab.doctor.findings import Finding, fault, format_count, ok, returns_list, warning
 from gluonlab.engine.mxnet_installation import pip_install
 from gluonlab.engine.mxnet_setup import TF32_VARIABLE
-from gluonlab.gpu.cuda import CODE_FOR, LIVING, has_code, sm_of
+from gluonlab.gpu.cuda import GPU_CHOICES, SUPPORTED_CAPABILITIES, is_supported, sm_name
 from gluonlab.gpu.math_modes import TF32_SINCE
-from gluonlab.gpu.nvml import BINDINGS, Driver, NvmlGpu, Pair, in_cuda_order, visible_gpus
+from gluonlab.gpu.nvml import BINDINGS, Driver, NvmlGpu, Pair, sort_in_cuda_order, visible_gpus
 from gluonlab.host.resources import text_of
 
-OLDEST_DRIVER = "450.80.02"  # of CUDA 11.x, NVIDIA's table of minor version compatibility
+OLDEST_DRIVER = "450.80.02"  # for CUDA 11.x, by NVIDIA's table of minor version compatibility
 CU112 = "mxnet-cu112"
-MORE = "gluonlab's docs/faq.md says more"
-BINDINGS_VERSION = "13.615.71"  # setup.py's
-SIGNS = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"))  # of a driver's kernel module
+FAQ_HINT = "gluonlab's docs/faq.md says more"
+BINDINGS_VERSION = "13.615.71"  # as in setup.py
+DRIVER_FILES = (
+    Path("/proc/driver/nvidia/version"),
+    Path("/dev/nvidiactl"),
+)  # exist if the driver's kernel module is loaded
 
 
-@listed
-def driver(driver: Driver, flavour: str, signs: Tuple[Path, ...] = SIGNS) -> Iterator[Finding]:
-    """Whether there is a driver, new enough for CUDA 11. ``flavour``: the installed MXNet."""
+@returns_list
+def check_driver(
+    driver: Driver, flavour: str, driver_files: Tuple[Path, ...] = DRIVER_FILES
+) -> Iterator[Finding]:
+    """Check that there is a driver that is new enough for CUDA 11.
+
+    ``flavour`` is the name of the installed MXNet package.
+    """
     severe = fault if flavour == CU112 else warning
     if driver.error:
-        yield _no_driver(driver.error, flavour, any(sign.exists() for sign in signs))
+        yield _missing_driver(driver.error, flavour, any(file.exists() for file in driver_files))
         return
     if driver.gpus:
         kinds = Counter(gpu.name for gpu in driver.gpus).items()
@@ -53,23 +61,24 @@ def driver(driver: Driver, flavour: str, signs: Tuple[Path, ...] = SIGNS) -> Ite
         cure = f"pip uninstall -y mxnet, then {pip_install('cu112')}"
         cause = "the installed MXNet is the CPU build"
         yield warning("gpus", "the GPUs are not used", cause, cure)
-    if driver.gpus and numbers_of(driver.version) < numbers_of(OLDEST_DRIVER):
+    if driver.gpus and parse_version(driver.version) < parse_version(OLDEST_DRIVER):
         cause = f"CUDA 11 needs {OLDEST_DRIVER} or newer"
-        cure = f"install a newer driver ({MORE}); or the CPU build: "
+        cure = f"install a newer driver ({FAQ_HINT}); or the CPU build: "
         cure += f"pip uninstall -y {CU112}, {pip_install('cpu')}"
         yield severe("gpus", f"driver {driver.version} is too old", cause, cure)
 
 
-def _no_driver(error: str, flavour: str, has_signs: bool) -> Finding:
-    missing, unloaded = "Library Not Found" in error, "Not Loaded" in error and not has_signs
-    if flavour != CU112 and not has_signs and (error.startswith(BINDINGS) or missing or unloaded):
-        # unloaded: as on a machine without a GPU whose disk was made for all kinds
-        none = "NVIDIA's driver is installed, but not loaded" if unloaded else None
-        none = none or "there is no NVIDIA driver"
-        return ok("gpus", f"no GPU: {none}, and the CPU build needs none")
+def _missing_driver(error: str, flavour: str, has_files: bool) -> Finding:
+    missing, unloaded = "Library Not Found" in error, "Not Loaded" in error and not has_files
+    if flavour != CU112 and not has_files and (error.startswith(BINDINGS) or missing or unloaded):
+        # a machine without a GPU may have the driver too, if its disk image is for all machines
+        reason = "there is no NVIDIA driver"
+        if unloaded:
+            reason = "NVIDIA's driver is installed, but not loaded"
+        return ok("gpus", f"no GPU: {reason}, and the CPU build needs none")
     if error.startswith(BINDINGS):
-        again = "" if error.endswith("not installed") else "--force-reinstall "
-        cure = f"pip install {again}{BINDINGS}=={BINDINGS_VERSION}"
+        option = "" if error.endswith("not installed") else "--force-reinstall "
+        cure = f"pip install {option}{BINDINGS}=={BINDINGS_VERSION}"
         return warning("gpus", "the GPUs were not examined", error, cure)
     if missing:
         cause = "there is no NVIDIA driver (libnvidia-ml.so.1 is missing)"
@@ -86,46 +95,48 @@ def _no_driver(error: str, flavour: str, has_signs: bool) -> Finding:
     return fault("gpus", "the driver does not answer", cause, cure)
 
 
-@listed
-def capabilities(
+@returns_list
+def check_capabilities(
     driver: Driver, flavour: str, environ: Mapping[str, str] = os.environ
 ) -> Iterator[Finding]:
-    """Which GPUs the wheel has code for; those without are a fault only where CUDA shows them."""
+    """Check that MXNet has code for the GPUs. Only GPUs that CUDA shows are faults."""
     visible = environ.get("CUDA_VISIBLE_DEVICES")
-    shown, _ = visible_gpus(in_cuda_order(driver.gpus, environ), visible)
+    shown, _ = visible_gpus(sort_in_cuda_order(driver.gpus, environ), visible)
     for capability in sorted({gpu.capability for gpu in driver.gpus}):
         gpus = [gpu for gpu in driver.gpus if gpu.capability == capability]
-        names, sm = _names(gpus), sm_of(capability)
-        if has_code(capability):
+        names, sm = _format_gpus(gpus), sm_name(capability)
+        if is_supported(capability):
             yield ok("capability", f"{names}: {sm}, runs")
             continue
-        held = ", ".join(sm_of(code) for code in CODE_FOR)
-        age = "newer" if capability > CODE_FOR[-1] else "older"
-        cause = f"{CU112} 1.9.1 has no code for it: its machine code is for {held}, "
+        supported = ", ".join(sm_name(code) for code in SUPPORTED_CAPABILITIES)
+        age = "newer" if capability > SUPPORTED_CAPABILITIES[-1] else "older"
+        cause = f"{CU112} 1.9.1 has no code for it: its machine code is for {supported}, "
         cause += f"without PTX, and {sm} is {age} than these"
         severe = fault if flavour == CU112 and any(gpu in shown for gpu in gpus) else warning
-        yield severe("capability", f"{names} needs {sm}", cause, f"use {LIVING}; {MORE}")
+        yield severe("capability", f"{names} needs {sm}", cause, f"use {GPU_CHOICES}; {FAQ_HINT}")
 
 
-@listed
-def products(driver: Driver, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """How the GPUs that have TF32 multiply float32."""
-    able = [gpu for gpu in driver.gpus if gpu.capability >= TF32_SINCE and has_code(gpu.capability)]
+@returns_list
+def check_tf32(driver: Driver, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Report how GPUs with TF32 multiply float32 numbers."""
+    tf32_gpus = [
+        gpu for gpu in driver.gpus if gpu.capability >= TF32_SINCE and is_supported(gpu.capability)
+    ]
     exported = environ.get(TF32_VARIABLE)
-    if able and exported in (None, "0"):
-        what = f"{_names(able)}: float32 is multiplied exactly, "
+    if tf32_gpus and exported in (None, "0"):
+        what = f"{_format_gpus(tf32_gpus)}: float32 is multiplied exactly, "
         what += "unless --tf32 allows factors rounded to TF32, which is faster"
         yield ok("products", what)
-    elif able:
-        what = f"{_names(able)}: factors of float32 products may be rounded to TF32"
+    elif tf32_gpus:
+        what = f"{_format_gpus(tf32_gpus)}: factors of float32 products may be rounded to TF32"
         cause = f"{TF32_VARIABLE}={exported} is exported: "
         cause += "k GPUs equal one to TF32's precision only, 1e-3"
         yield warning("products", what, cause, f"unset {TF32_VARIABLE}")
 
 
-@listed
-def memory(driver: Driver) -> Iterator[Finding]:
-    """How much of each GPU's memory is in use, and by which processes."""
+@returns_list
+def check_gpu_memory(driver: Driver) -> Iterator[Finding]:
+    """Report the used memory of each GPU, and the processes that use it."""
     free = [
         gpu
         for gpu in driver.gpus
@@ -137,10 +148,10 @@ def memory(driver: Driver) -> Iterator[Finding]:
             yield ok("gpu-memory", f"{what}the driver does not report the memory in use")
             continue
         users = ", ".join(
-            f"{process.name} ({process.pid}{_amount(process.used_bytes)})"
+            f"{process.name} ({process.pid}{_format_used(process.used_bytes)})"
             for process in gpu.processes
         )
-        what += f"{_gib(gpu.used_bytes)} of {_gib(gpu.memory_bytes)} GiB in use"
+        what += f"{_format_gib(gpu.used_bytes)} of {_format_gib(gpu.memory_bytes)} GiB in use"
         what += f" by {users}" if users else ""
         if gpu in free:
             yield ok("gpu-memory", what)
@@ -154,50 +165,50 @@ def memory(driver: Driver) -> Iterator[Finding]:
         yield warning("gpu-memory", what, cause, cure)
 
 
-def _names(gpus: Iterable[NvmlGpu]) -> str:
+def _format_gpus(gpus: Iterable[NvmlGpu]) -> str:
     return ", ".join(f"{gpu.name} (GPU {gpu.index})" for gpu in gpus)
 
 
-def _gib(count: int) -> str:
+def _format_gib(count: int) -> str:
     return f"{count / 2**30:.1f}"
 
 
-def _amount(used_bytes: Optional[int]) -> str:
-    return "" if used_bytes is None else f", {_gib(used_bytes)} GiB"
+def _format_used(used_bytes: Optional[int]) -> str:
+    return "" if used_bytes is None else f", {_format_gib(used_bytes)} GiB"
 
 
-@listed
-def numbering(driver: Driver, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Which GPU gpu:0 is, and gpu:1, ...: CUDA counts those it is shown, the fastest first."""
+@returns_list
+def check_gpu_order(driver: Driver, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Report which GPUs are gpu:0, gpu:1, ...: CUDA puts the fastest one first."""
     if not driver.gpus:
         return
     visible, last = environ.get("CUDA_VISIBLE_DEVICES"), len(driver.gpus) - 1
     settings = f"CUDA_VISIBLE_DEVICES{' is not set' if visible is None else f'={visible}'}"
     shown, problem = visible_gpus(driver.gpus, visible)
-    alike = len({gpu.name for gpu in driver.gpus}) == 1
+    same_model = len({gpu.name for gpu in driver.gpus}) == 1
     if problem:
-        what = f"{settings}: {plural(len(shown), 'GPU')} left"
+        what = f"{settings}: {format_count(len(shown), 'GPU')} left"
         numbers = f"numbers from 0 to {last}" if last else "0"
         cure = f"give {numbers}, or UUIDs as nvidia-smi -L shows them, each once"
         yield (warning if shown else fault)("numbering", what, problem, cure)
     elif not shown:
         cure = "unset CUDA_VISIBLE_DEVICES"
         yield warning("numbering", f"{settings} hides all GPUs", "", cure)
-    elif environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and not alike:
+    elif environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and not same_model:
         what = f"gpu:0 may not be nvidia-smi's GPU 0; {settings}"
         cause = "CUDA puts the fastest GPU first, nvidia-smi counts along the PCI bus, "
         cause += "and these GPUs are not alike"
         yield warning("numbering", what, cause, "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
-        yield from _mig_parts(shown, visible)
+        yield from _check_mig_parts(shown, visible)
     elif any(gpu.parts is not None for gpu in shown):
-        yield from _mig_parts(shown, visible)
+        yield from _check_mig_parts(shown, visible)
     else:
         pairs = ", ".join(f"gpu:{i} is GPU {gpu.index}" for i, gpu in enumerate(shown))
         yield ok("numbering", f"{pairs} of nvidia-smi; {settings}")
 
 
-def _mig_parts(shown: Sequence[NvmlGpu], visible: Optional[str]) -> Iterator[Finding]:
-    """GPUs that are divided (MIG), of which CUDA shows a process one part."""
+def _check_mig_parts(shown: Sequence[NvmlGpu], visible: Optional[str]) -> Iterator[Finding]:
+    """Report GPUs in MIG mode. CUDA shows a process only one MIG device."""
     for gpu in shown:
         whole = f"nvidia-smi -i {gpu.index} -mig 0 makes it whole again"
         if gpu.parts is None:
@@ -216,50 +227,50 @@ def _mig_parts(shown: Sequence[NvmlGpu], visible: Optional[str]) -> Iterator[Fin
             yield warning("numbering", what, cause, cure)
 
 
-# For a machine of Amazon's whose type is unknown: its GPUs tell. 8 x V100-SXM2-32GB is p3dn, which
-# is linked alike.
-BY_GPUS = {
+# Instance types by GPUs, for machines of Amazon whose type is unknown. 8 x V100-SXM2-32GB is p3dn,
+# which has the same links.
+INSTANCE_BY_GPUS = {
     ("V100", 8): "p3.16xlarge",
     ("V100", 4): "p3.8xlarge",
     ("T4", 4): "g4dn.12xlarge",
     ("A10G", 4): "g5.12xlarge",
 }
-SWITCHED = ("p4d.24xlarge",)  # whose NVLinks all go to switches
-# EC2's Nitro machines have their type in product_name, the older ones none
-MACHINE = Path("/sys/devices/virtual/dmi/id")
-INSTANCE = re.compile(r"(?:ml\.)?([a-z]+\d+[a-z]*\.(?:\d*x?large|metal))")
-UNCURABLE = "compare with nvidia-smi topo -m; "
-UNCURABLE += "stop and start the instance, to get another machine"
+SWITCHED_INSTANCES = ("p4d.24xlarge",)  # all NVLinks go to switches
+# product_name contains the type on EC2's Nitro machines, but not on older ones
+DMI_FOLDER = Path("/sys/devices/virtual/dmi/id")
+INSTANCE_PATTERN = re.compile(r"(?:ml\.)?([a-z]+\d+[a-z]*\.(?:\d*x?large|metal))")
+LINKS_CURE = "compare with nvidia-smi topo -m; "
+LINKS_CURE += "stop and start the instance, to get another machine"
 
 
-def instance_type(environ: Mapping[str, str], machine: Path = MACHINE) -> Optional[str]:
-    """``p3.16xlarge``, from SageMaker's environment or the machine's own name.
+def instance_type(environ: Mapping[str, str], dmi_folder: Path = DMI_FOLDER) -> Optional[str]:
+    """Return the instance type, such as ``p3.16xlarge``, from environment or machine.
 
-    Empty for one of Amazon's of another name, None for a machine that is not Amazon's.
+    It is empty for an unknown type of Amazon, and None for other machines.
     """
-    product = text_of(machine / "product_name").strip()
+    product = text_of(dmi_folder / "product_name").strip()
     for name in (environ.get("SM_CURRENT_INSTANCE_TYPE", ""), product):
-        instance = INSTANCE.fullmatch(name)
+        instance = INSTANCE_PATTERN.fullmatch(name)
         if instance:
             return instance[1]
     # "Xen", "4.11.amazon"
-    words = " ".join(text_of(machine / name).strip() for name in ("sys_vendor", "bios_version"))
+    words = " ".join(text_of(dmi_folder / name).strip() for name in ("sys_vendor", "bios_version"))
     return "" if "amazon" in words.lower() else None
 
 
-def expected(driver: Driver, instance: Optional[str]) -> Optional[Topology]:
-    """The known machine that this one is, or, among Amazon's, looks like."""
+def known_topology(driver: Driver, instance: Optional[str]) -> Optional[Topology]:
+    """Return the topology of this instance type, or guess it from the GPUs on Amazon."""
     if instance in TOPOLOGIES:
         return make_topology(instance)
     kinds = {word for gpu in driver.gpus for word in re.split(r"[ -]", gpu.name)}
-    for (kind, count), name in BY_GPUS.items():
+    for (kind, count), name in INSTANCE_BY_GPUS.items():
         if instance == "" and kind in kinds and count == len(driver.gpus):
             return make_topology(name)
     return None
 
 
-def nvlinks_of(topology: Topology) -> Dict[Pair, int]:
-    """(a, b), a < b -> how many NVLinks the topology's route has; pairs without are left out."""
+def topology_nvlinks(topology: Topology) -> Dict[Pair, int]:
+    """Return the number of NVLinks of each pair (a, b), a < b, that has NVLinks."""
     routes = {pair: route.links[0] for pair, route in topology.routes.items() if pair[0] < pair[1]}
     return {
         pair: round(link.bytes_per_s / NVLINK)
@@ -268,18 +279,18 @@ def nvlinks_of(topology: Topology) -> Dict[Pair, int]:
     }
 
 
-def matrix(nvlinks: Mapping[Pair, int]) -> str:
-    """``0-1: 1, 0-3: 2``: the pairs that have NVLinks."""
+def format_nvlinks(nvlinks: Mapping[Pair, int]) -> str:
+    """Return text such as ``0-1: 1, 0-3: 2``."""
     return ", ".join(f"{a}-{b}: {count}" for (a, b), count in sorted(nvlinks.items()))
 
 
-def renumbering(
-    here: Mapping[Pair, int], wanted: Mapping[Pair, int], count: int
+def find_renumbering(
+    nvlinks: Mapping[Pair, int], expected: Mapping[Pair, int], count: int
 ) -> Optional[Tuple[int, ...]]:
-    """``order``: GPU r of the known machine is GPU order[r] here, with the same links; or None.
+    """Find an order of GPUs with the links of the known machine, or return None.
 
-    NVML counts along the PCI bus, and this machine's bus may be numbered differently from that of
-    the known one.
+    ``order[r]`` is the GPU here that corresponds to GPU r of the known machine. They may differ,
+    because NVML numbers GPUs by the PCI bus.
     """
 
     def links(table: Mapping[Pair, int], a: int, b: int) -> int:
@@ -289,65 +300,70 @@ def renumbering(
         rank = len(order)
         if rank == count:
             return order
-        fitting = (
+        candidates = (
             gpu
             for gpu in range(count)
             if gpu not in order
-            and all(links(here, gpu, order[r]) == links(wanted, rank, r) for r in range(rank))
+            and all(links(nvlinks, gpu, order[r]) == links(expected, rank, r) for r in range(rank))
         )
-        return next((whole for whole in (extend((*order, gpu)) for gpu in fitting) if whole), None)
+        return next(
+            (whole for whole in (extend((*order, gpu)) for gpu in candidates) if whole), None
+        )
 
     return extend(())
 
 
-@listed
-def links(driver: Driver, instance: Optional[str]) -> Iterator[Finding]:
-    """The NVLinks and peer-to-peer access between all pairs of GPUs."""
+@returns_list
+def check_links(driver: Driver, instance: Optional[str]) -> Iterator[Finding]:
+    """Check the NVLinks and the peer access between all pairs of GPUs."""
     if len(driver.gpus) > 1:
-        yield _nvlinks(driver, expected(driver, instance))
-        yield _peers(driver)
+        yield _check_nvlinks(driver, known_topology(driver, instance))
+        yield _check_peers(driver)
 
 
-def _nvlinks(driver: Driver, topology: Optional[Topology]) -> Finding:
-    here, count = driver.nvlinks, len(driver.gpus)
+def _check_nvlinks(driver: Driver, topology: Optional[Topology]) -> Finding:
+    nvlinks, count = driver.nvlinks, len(driver.gpus)
     switched = ", ".join(map(str, driver.switched))
-    wants_all = topology is not None and topology.name in SWITCHED and not driver.silent
-    if topology is not None and wants_all and len(driver.switched) < count:
-        found = f"GPUs {switched} only" if switched else "no GPU"
-        what = f"NVLinks to switches on {found}, and {topology.name} has them on all {count}"
-        return warning("links", what, "links are down", UNCURABLE)
+    needs_switches = (
+        topology is not None and topology.name in SWITCHED_INSTANCES and not driver.silent
+    )
+    if topology is not None and needs_switches and len(driver.switched) < count:
+        connected = f"GPUs {switched} only" if switched else "no GPU"
+        what = f"NVLinks to switches on {connected}, and {topology.name} has them on all {count}"
+        return warning("links", what, "links are down", LINKS_CURE)
     if driver.switched:
         return ok("links", f"NVLinks to switches on GPUs {switched}")
     what = "no NVLinks between the GPUs, all traffic goes over PCIe"
-    what = f"NVLinks {matrix(here)}" if here else what
+    what = f"NVLinks {format_nvlinks(nvlinks)}" if nvlinks else what
     if topology is None or topology.world_size != count or driver.silent:
         return ok("links", what)
-    wanted = nvlinks_of(topology)
-    order = renumbering(here, wanted, count)
+    expected = topology_nvlinks(topology)
+    order = find_renumbering(nvlinks, expected, count)
     if order is not None:
         numbers = f", whose GPUs 0, 1, ... are {', '.join(map(str, order))} here"
         same = order == tuple(range(count))
         return ok("links", f"{what}, as {topology.name} has{'' if same else numbers}")
-    counts = {pair: (here.get(pair, 0), wanted.get(pair, 0)) for pair in sorted({*wanted, *here})}
+    pairs = sorted({*expected, *nvlinks})
+    counts = {pair: (nvlinks.get(pair, 0), expected.get(pair, 0)) for pair in pairs}
     differences = ", ".join(
-        f"{a}-{b} has {has} instead of {wants}"
-        for (a, b), (has, wants) in counts.items()
-        if has != wants
+        f"{a}-{b} has {actual} instead of {required}"
+        for (a, b), (actual, required) in counts.items()
+        if actual != required
     )
     cause = f"this is another machine; {topology.note.split(';')[0]}"
-    cause = "links are down" if sum(here.values()) < sum(wanted.values()) else cause
+    cause = "links are down" if sum(nvlinks.values()) < sum(expected.values()) else cause
     what = f"NVLinks differ from those of {topology.name}: {differences}"
-    return warning("links", what, cause, UNCURABLE)
+    return warning("links", what, cause, LINKS_CURE)
 
 
-def _peers(driver: Driver) -> Finding:
+def _check_peers(driver: Driver) -> Finding:
     count = len(driver.gpus)
     if not driver.no_peers:
         return ok("peers", f"peer-to-peer access between all {count * (count - 1) // 2} pairs")
     pairs = ", ".join(f"{a}-{b}" for a, b in driver.no_peers)
     what = f"no peer-to-peer access between {pairs}"
     if not any(pair in driver.nvlinks for pair in driver.no_peers):
-        # GPUs below different CPUs have none
+        # as usual for GPUs below different CPUs
         return ok("peers", f"{what}: their copies go through the host")
     cause = "the driver denies it, although there are NVLinks"
     cure = "in a virtual machine or container, allow the GPUs direct access to each other; "

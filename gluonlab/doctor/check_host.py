@@ -1,4 +1,4 @@
-"""The machine beside its GPUs: disks, memory, cores, data sets and their servers, and SageMaker."""
+"""Checks of the machine except its GPUs: disks, memory, cores, data sets and SageMaker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Set, Tuple
 
-from gluonlab.doctor.findings import Finding, fault, listed, ok, one_line, plural, warning
+from gluonlab.doctor.findings import (
+    Finding,
+    fault,
+    format_count,
+    ok,
+    one_line,
+    returns_list,
+    warning,
+)
 from gluonlab.engine import openmp_settings
 from gluonlab.engine.cpu_threads import threads_per_device
 from gluonlab.engine.local_processes import neighbours
@@ -19,44 +27,44 @@ from gluonlab.errors import GluonlabError
 from gluonlab.host import resources
 from gluonlab.host.resources import CGROUPS, PROC, room
 
-# bytes: nothing can be finished; a large data set cannot be unpacked
-FULL, SCARCE = 64 * 2**20, 2**30
-LITTLE_MEMORY = 2 * 2**30
-LITTLE_SHM = 512 * 2**20  # containers begin with 64 MiB
+# bytes: too little for any work, and too little to unpack a large data set
+MIN_FREE_BYTES, SCARCE_BYTES = 64 * 2**20, 2**30
+LOW_MEMORY_BYTES = 2 * 2**30
+LOW_SHM_BYTES = 512 * 2**20  # containers have 64 MiB by default
 
 
-def place(
+def check_folder(
     check: str,
-    what_for: str,
+    purpose: str,
     folder: Path,
     cure: str,
     usage: Callable[[Path], Any] = shutil.disk_usage,
 ) -> Finding:
-    """Whether ``folder``, or the nearest one above it that exists, can be written, and has room."""
-    there, what = _nearest(folder), f"{what_for}: {folder}"
-    refused = _why_not_writable(there)
-    if refused and "space" not in refused:
-        return fault(check, f"{what} is not writable", f"{there}: {refused}", cure)
-    free = usage(there).free
-    if refused or free < FULL:
-        cause = f"{free / 2**20:.0f} MiB are free in {there}"
+    """Check that ``folder``, or its nearest existing parent, is writable and has free space."""
+    existing, what = _nearest_existing(folder), f"{purpose}: {folder}"
+    error = _write_error(existing)
+    if error and "space" not in error:
+        return fault(check, f"{what} is not writable", f"{existing}: {error}", cure)
+    free = usage(existing).free
+    if error or free < MIN_FREE_BYTES:
+        cause = f"{free / 2**20:.0f} MiB are free in {existing}"
         return fault(check, f"{what}: the disk is full", cause, f"make room there, or {cure}")
     what += f", {free / 2**30:.1f} GiB free"
-    if free < SCARCE:
+    if free < SCARCE_BYTES:
         cause = "unpacking a large data set needs more than its own size"
         return warning(check, what, cause, f"make room, or {cure}")
     return ok(check, what)
 
 
-def _nearest(folder: Path) -> Path:
-    """The folder itself, or the first one above it that exists."""
+def _nearest_existing(folder: Path) -> Path:
+    """Return the folder, or its nearest existing parent."""
     absolute = Path(os.path.realpath(folder))
-    # not Path.exists, which raises below a folder that may not be entered
+    # not Path.exists, which raises below a folder without permission
     return next(parent for parent in (absolute, *absolute.parents) if os.path.exists(parent))
 
 
-def _why_not_writable(folder: Path) -> str:
-    """Why no file can be made there; it is tried, as permissions alone do not decide it."""
+def _write_error(folder: Path) -> str:
+    """Try to create a file, and return the error, because permissions alone do not decide it."""
     try:
         with tempfile.TemporaryFile(dir=str(folder)) as file:
             file.write(b"\0")
@@ -65,59 +73,62 @@ def _why_not_writable(folder: Path) -> str:
     return ""
 
 
-def temporary() -> Finding:
-    """The folder for temporary files."""
+def check_temporary_folder() -> Finding:
+    """Check the folder for temporary files."""
     cure = "set TMPDIR to a writable folder with room"
     try:
-        return place("temporary", "temporary files", Path(tempfile.gettempdir()), cure)
-    except FileNotFoundError as error:  # it tries some, and none can be written
+        return check_folder("temporary", "temporary files", Path(tempfile.gettempdir()), cure)
+    except FileNotFoundError as error:  # none of the usual folders is writable
         return fault("temporary", "no folder for temporary files", str(error), cure)
 
 
-def current_folder() -> Finding:
-    """Where runs are written unless --out says otherwise."""
+def check_current_folder() -> Finding:
+    """Check the folder in which runs are written by default."""
     try:
-        here = Path.cwd()
+        folder = Path.cwd()
     except OSError as error:
         cause, cure = error.strerror or str(error), "cd to a folder that exists"
         return fault("runs", "the current folder is gone", cause, cure)
-    return place("runs", "runs are written below", here, "name another folder with --out DIR")
+    return check_folder(
+        "runs", "runs are written below", folder, "name another folder with --out DIR"
+    )
 
 
-def home(environ_home: str) -> Finding:
-    """The user's own folder, where caches and settings go."""
+def check_home(environ_home: str) -> Finding:
+    """Check the home folder, in which libraries keep caches and settings."""
     cure = "export HOME=DIR"
     if not environ_home:
         return warning("home", "HOME is not set", "libraries cannot keep their settings", cure)
-    refused = _why_not_writable(_nearest(Path(environ_home)))
-    if not refused:
+    error = _write_error(_nearest_existing(Path(environ_home)))
+    if not error:
         return ok("home", environ_home)
     cure += " with a writable folder; or MPLCONFIGDIR and GLUONLAB_DATA for their files only"
-    return warning("home", f"{environ_home} is not writable", refused, cure)
+    return warning("home", f"{environ_home} is not writable", error, cure)
 
 
-def memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> Finding:
-    """The memory that this process may still take, of the machine or of its container or job."""
-    left = room(proc, cgroups)
-    if left is None:
+def check_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> Finding:
+    """Check the memory that is free for this process on the machine, or in its container or job."""
+    free_memory = room(proc, cgroups)
+    if free_memory is None:
         return ok("memory", f"unknown: {proc}/meminfo does not say")
-    what = f"{left.free / 2**30:.1f} GiB of {left.total / 2**30:.1f} GiB free in {left.where}"
-    if left.free >= LITTLE_MEMORY:
+    free, total = free_memory.free / 2**30, free_memory.total / 2**30
+    what = f"{free:.1f} GiB of {total:.1f} GiB free in {free_memory.where}"
+    if free_memory.free >= LOW_MEMORY_BYTES:
         return ok("memory", what)
     cause = "MXNet alone takes half a GiB, and data sets are kept in memory"
     return warning("memory", what, cause, "end other processes")
 
 
-def shared_memory(
+def check_shared_memory(
     folder: Path = Path("/dev/shm"), usage: Callable[[Path], Any] = shutil.disk_usage
 ) -> Finding:
-    """/dev/shm, through which DataLoader's workers and NCCL hand data to each other."""
+    """Check /dev/shm, through which DataLoader's workers and NCCL exchange data."""
     if not folder.is_dir():
         cause = "DataLoader's workers and NCCL need it"
         return warning("shm", f"no {folder}", cause, "mount a tmpfs there")
     space = usage(folder)
     what = f"{folder}: {space.free / 2**20:,.0f} MiB of {space.total / 2**20:,.0f} MiB free"
-    if space.free >= LITTLE_SHM:
+    if space.free >= LOW_SHM_BYTES:
         return ok("shm", what)
     cause = "DataLoader's workers and NCCL put batches and buffers there; "
     cause += "when it is full, they die of a bus error"
@@ -125,37 +136,40 @@ def shared_memory(
     return warning("shm", what, cause, cure)
 
 
-MARGIN = 0.7  # of a core: this much is always going on
+LOAD_MARGIN = 0.7  # load, in cores, that does not count as other work
 SAMPLE_S = 0.2
-SHARE, NAMED = 0.2, 3  # processes that are named: how much of a core they take, and how many
+BUSY_SHARE, MAX_NAMED = (
+    0.2,
+    3,
+)  # processes that are named: how much of a core they take, and how many
 LONG_SPINS = 100_000  # a millisecond or more
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-@listed
-def cpu(proc: Path = PROC) -> Iterator[Finding]:
-    """A line on the cores and the threads that compute on them; a warning for what slows them."""
+@returns_list
+def check_cpu(proc: Path = PROC) -> Iterator[Finding]:
+    """Report the cores and the threads that use them, and warn about what slows them down."""
     threads, load, sharing = threads_per_device(1), os.getloadavg()[0], neighbours()
-    what = f"{cores_in_words()}, load {load:.1f}; one CPU device computes with "
-    what += plural(threads, "thread")
+    what = f"{describe_cores()}, load {load:.1f}; one CPU device computes with "
+    what += format_count(threads, "thread")
     what += f", as 1 of {sharing.processes} processes of a training" * (sharing.processes > 1)
-    what += f"; {_waiting()}"
-    if load > (os.cpu_count() or 1) - threads + MARGIN and threads > 1:
-        who = ", ".join(busy(proc))
+    what += f"; {_describe_idle_threads()}"
+    if load > (os.cpu_count() or 1) - threads + LOAD_MARGIN and threads > 1:
+        who = ", ".join(busy_processes(proc))
         who = f"computes: {who}" if who else "computed within the last minute"
         cause = f"another process {who}; a team of threads waits for its slowest one"
         yield warning("cpu", what, cause, "end it, wait for it, or leave it a core: --threads N")
     else:
         yield ok("cpu", what)
-    yield from _spinning(openmp_settings.users_spinning())
+    yield from _check_spinning(openmp_settings.users_spinning())
     if not sharing.known:
         what = f"{sharing.processes} workers of a parameter server share cores"
         cause = "until they connect, it is unknown how many run on this host: all are assumed to"
         cure = "export OMP_NUM_THREADS, or train with python -m gluonlab.launch, which counts them"
         yield warning("cpu", what, cause, cure)
-    exported, own = openmp_settings.exported_threads(), resources.available_cores()
-    if exported is not None and exported.threads > own:
-        what = f"{exported.threads} threads are exported for {plural(own, 'core')}"
+    exported, cores = openmp_settings.exported_threads(), resources.available_cores()
+    if exported is not None and exported.threads > cores:
+        what = f"{exported.threads} threads are exported for {format_count(cores, 'core')}"
         cause = "threads without a core of their own keep the others waiting"
         yield warning("cpu", what, cause, f"unset {exported.name}")
     for setting, effect in openmp_settings.harmful().items():
@@ -163,9 +177,9 @@ def cpu(proc: Path = PROC) -> Iterator[Finding]:
         yield warning("cpu", what, effect, f"unset {setting.split('=')[0]}")
 
 
-def cores_in_words() -> str:
-    """``2 cores``, and why they are not all of the machine's."""
-    machine, allowed, own = (
+def describe_cores() -> str:
+    """Return text such as ``2 cores``, and why they are not all cores of the machine."""
+    machine, allowed, available = (
         os.cpu_count() or 1,
         len(os.sched_getaffinity(0)),
         resources.available_cores(),
@@ -173,13 +187,13 @@ def cores_in_words() -> str:
     notes = []
     if allowed < machine:
         notes.append(f"{allowed} of the machine's {machine} CPUs are allowed by affinity")
-    if own < allowed:
+    if available < allowed:
         notes.append("the rest are hyper-threads, or beyond this container's limit")
-    return plural(own, "core") + (f" ({'; '.join(notes)})" if notes else "")
+    return format_count(available, "core") + (f" ({'; '.join(notes)})" if notes else "")
 
 
-def _waiting() -> str:
-    """What a team's idle threads do, by the user's setting or by gluonlab's."""
+def _describe_idle_threads() -> str:
+    """Describe how idle OpenMP threads wait, by the user's settings or by gluonlab's."""
     settings = ", ".join(
         f"{name}={value}" for name, value in openmp_settings.users_spinning().items()
     )
@@ -188,9 +202,11 @@ def _waiting() -> str:
     return f"idle threads sleep after {openmp_settings.SPIN_COUNT} spins"
 
 
-def _spinning(users: Mapping[str, str]) -> Iterator[Finding]:
-    """A warning where the user's settings let idle threads keep their cores busy."""
-    counts = [name for name in users if name.endswith("SPINCOUNT")]  # count before a policy
+def _check_spinning(users: Mapping[str, str]) -> Iterator[Finding]:
+    """Warn if the user's settings let idle threads keep their cores busy."""
+    counts = [
+        name for name in users if name.endswith("SPINCOUNT")
+    ]  # a spin count overrides a policy
     for name in (counts or list(users))[:1]:
         value = users[name]
         if openmp_settings.spins(value) >= LONG_SPINS if counts else value.lower() == "active":
@@ -202,26 +218,29 @@ def _spinning(users: Mapping[str, str]) -> Iterator[Finding]:
             yield warning("cpu", f"{name}={value} is exported", cause, cure)
 
 
-def busy(proc: Path = PROC, share: float = SHARE, most: int = NAMED) -> List[str]:
-    """The processes that take more than ``share`` of a core, as ``python3 (pid 17) 98 %``.
+def busy_processes(
+    proc: Path = PROC, share: float = BUSY_SHARE, most: int = MAX_NAMED
+) -> List[str]:
+    """Return processes that use more than ``share`` of a core, as ``python3 (pid 17) 98 %``.
 
-    At most ``most``; none that this process has started.
+    There are at most ``most``, without this process and its descendants.
     """
-    before = _processes(proc)
+    previous = _read_processes(proc)
     time.sleep(SAMPLE_S)
-    after = _processes(proc)
-    own = descendants(os.getpid(), {pid: parent for pid, (_, parent, _) in after.items()})
+    current = _read_processes(proc)
+    parents = {pid: parent for pid, (_, parent, _) in current.items()}
+    own_pids = descendant_pids(os.getpid(), parents)
     shares = [
-        ((ticks - before[pid][2]) / _TICKS / SAMPLE_S, pid, name)
-        for pid, (name, _, ticks) in after.items()
-        if pid in before and pid not in own
+        ((ticks - previous[pid][2]) / _TICKS / SAMPLE_S, pid, name)
+        for pid, (name, _, ticks) in current.items()
+        if pid in previous and pid not in own_pids
     ]
-    largest = sorted((taken for taken in shares if taken[0] > share), reverse=True)[:most]
-    return [f"{name} (pid {pid}) {100 * taken:.0f} %" for taken, pid, name in largest]
+    largest = sorted((entry for entry in shares if entry[0] > share), reverse=True)[:most]
+    return [f"{name} (pid {pid}) {100 * used:.0f} %" for used, pid, name in largest]
 
 
-def descendants(pid: int, parents: Mapping[int, int]) -> Set[int]:
-    """``pid``, its children, theirs, and so on."""
+def descendant_pids(pid: int, parents: Mapping[int, int]) -> Set[int]:
+    """Return ``pid`` and all its descendants."""
     family: Set[int] = set()
     youngest = {pid}
     while youngest:
@@ -230,8 +249,8 @@ def descendants(pid: int, parents: Mapping[int, int]) -> Set[int]:
     return family
 
 
-def _processes(proc: Path) -> Dict[int, Tuple[str, int, int]]:
-    """(name, parent, clock ticks on a CPU) by process id, from proc(5)."""
+def _read_processes(proc: Path) -> Dict[int, Tuple[str, int, int]]:
+    """Return (name, parent, clock ticks on a CPU) by process id, from proc(5)."""
     processes: Dict[int, Tuple[str, int, int]] = {}
     for folder in proc.iterdir():
         if folder.name.isdigit():
@@ -240,14 +259,14 @@ def _processes(proc: Path) -> Dict[int, Tuple[str, int, int]]:
                 fields, name = tail.split(), head.partition("(")[2]
                 ticks = int(fields[11]) + int(fields[12])
                 processes[int(folder.name)] = (name, int(fields[1]), ticks)
-            except (OSError, IndexError, ValueError):  # it has ended meanwhile
+            except (OSError, IndexError, ValueError):  # it has ended
                 continue
     return processes
 
 
 TIMEOUT_S = 8.0
-OWN_FOLDER = "name another folder: export GLUONLAB_DATA=DIR, or --data-dir DIR"
-REASONS = (
+DATA_FOLDER_CURE = "name another folder: export GLUONLAB_DATA=DIR, or --data-dir DIR"
+NETWORK_ERRORS = (
     "Name or service not known",
     "Temporary failure in name resolution",
     "Connection refused",
@@ -255,31 +274,40 @@ REASONS = (
 )
 
 
-def folder() -> List[Finding]:
-    """The folder of all data sets, and those that are complete in it."""
+def check_data_folder() -> List[Finding]:
+    """Check the folder of all data sets, and list the complete ones."""
     from gluonlab.data.fetching.data_folders import data_root, folder_of
     from gluonlab.data.fetching.download_sources import SOURCES
 
     try:
         root = data_root()
     except GluonlabError as error:
-        return [warning("data", "there is no folder for data sets", str(error), OWN_FOLDER)]
-    here = [name for name, source in SOURCES.items() if folder_of(source, root) is not None]
-    held = "only digits, which is built in, is here"
-    held = f"here are {', '.join(here)}, and digits" if here else held
-    return [place("data", f"data sets ({held})", root, OWN_FOLDER)]
+        return [warning("data", "there is no folder for data sets", str(error), DATA_FOLDER_CURE)]
+    complete = [name for name, source in SOURCES.items() if folder_of(source, root) is not None]
+    listing = "only digits, which is built in, is here"
+    if complete:
+        listing = f"here are {', '.join(complete)}, and digits"
+    return [check_folder("data", f"data sets ({listing})", root, DATA_FOLDER_CURE)]
 
 
-def mirrors(sources: Mapping[str, Tuple[str, ...]], timeout_s: float = TIMEOUT_S) -> List[Finding]:
-    """``sources``: data set -> the addresses of its first file. All are tried at the same time."""
+def check_mirrors(
+    sources: Mapping[str, Tuple[str, ...]], timeout_s: float = TIMEOUT_S
+) -> List[Finding]:
+    """Try the mirrors of all data sets at the same time.
+
+    ``sources`` maps each data set to the addresses of its first file.
+    """
     urls = [url for urls in sources.values() for url in urls]
     with ThreadPoolExecutor(max_workers=max(1, len(urls))) as pool:
-        problems = dict(zip(urls, pool.map(lambda url: head(url, timeout_s), urls)))
-    return [_reached(name, {url: problems[url] for url in urls}) for name, urls in sources.items()]
+        problems = dict(zip(urls, pool.map(lambda url: check_url(url, timeout_s), urls)))
+    return [
+        _mirror_finding(name, {url: problems[url] for url in urls})
+        for name, urls in sources.items()
+    ]
 
 
-def addresses() -> Mapping[str, Tuple[str, ...]]:
-    """Data set -> where its first file may be fetched."""
+def mirror_addresses() -> Mapping[str, Tuple[str, ...]]:
+    """Return the addresses of the first file of each data set."""
     from gluonlab.data.fetching.download_sources import SOURCES
 
     return {
@@ -288,8 +316,8 @@ def addresses() -> Mapping[str, Tuple[str, ...]]:
     }
 
 
-def head(url: str, timeout_s: float = TIMEOUT_S) -> str:
-    """Request a file's headers; return the problem, or an empty text if the file is there.
+def check_url(url: str, timeout_s: float = TIMEOUT_S) -> str:
+    """Request a file's headers, and return the problem, or "" if the file is there.
 
     Proxies are those of the environment.
     """
@@ -297,51 +325,53 @@ def head(url: str, timeout_s: float = TIMEOUT_S) -> str:
 
     try:
         answer = requests.head(url, timeout=timeout_s, allow_redirects=True)
-        # a server that knows no HEAD: the beginning of the file will do
+        # for a server without HEAD, request the beginning of the file
         if answer.status_code in (405, 501):
             answer = requests.get(url, timeout=timeout_s, stream=True)
             answer.close()
     except requests.Timeout:
         return f"no answer within {timeout_s:g} s"
     except requests.RequestException as error:
-        return _reason(error)
+        return _request_error(error)
     return "" if answer.ok else f"status {answer.status_code}"
 
 
-def _reason(error: Exception) -> str:
-    """The innermost words of an exception of requests, which wraps three others."""
+def _request_error(error: Exception) -> str:
+    """Return the innermost reason of an exception of requests, which wraps three others."""
     text = one_line(str(error))
     proxy = "the proxy: " if "to proxy" in text or type(error).__name__ == "InvalidProxyURL" else ""
     other = f"{type(error).__name__}: {text[:120]}"
-    return proxy + next((reason for reason in REASONS if reason in text), other)
+    return proxy + next((reason for reason in NETWORK_ERRORS if reason in text), other)
 
 
-def _reached(name: str, replies: Mapping[str, str]) -> Finding:
-    bad = [f"{url}: {problem}" for url, problem in replies.items() if problem]
-    count, problems = plural(len(replies), "mirror"), "; ".join(bad)
-    if not bad:
+def _mirror_finding(name: str, replies: Mapping[str, str]) -> Finding:
+    failures = [f"{url}: {problem}" for url, problem in replies.items() if problem]
+    count, problems = format_count(len(replies), "mirror"), "; ".join(failures)
+    if not failures:
         return ok("network", f"{name}: {count} reached")
-    if len(bad) < len(replies):
+    if len(failures) < len(replies):
         cure = "nothing to do: the others are tried in turn"
-        return warning("network", f"{name}: {len(bad)} of {count} fail", problems, cure)
+        return warning("network", f"{name}: {len(failures)} of {count} fail", problems, cure)
     cure = "check the network and HTTPS_PROXY, or give a mirror of your own: "
     cure += f"gluonlab.data download {name} --mirror URL"
     return fault("network", f"{name} cannot be downloaded", problems, cure)
 
 
 METADATA = Path("/opt/ml/metadata/resource-metadata.json")
-PERSISTENT = Path("/home/ec2-user/SageMaker")  # all that a notebook instance keeps when it stops
+PERSISTENT_FOLDER = Path(
+    "/home/ec2-user/SageMaker"
+)  # all that a notebook instance keeps when it stops
 
 
-@listed
-def sagemaker(
+@returns_list
+def check_sagemaker(
     environ: Mapping[str, str] = os.environ,
     metadata: Path = METADATA,
-    persistent: Path = PERSISTENT,
+    persistent: Path = PERSISTENT_FOLDER,
 ) -> Iterator[Finding]:
-    """The notebook or training job that this is, and whether its environment outlives a stop."""
+    """Report the notebook or training job, and whether its environment outlives a stop."""
     if "TRAINING_JOB_NAME" in environ or "SM_CURRENT_HOST" in environ:
-        yield _job(environ)
+        yield _check_training_job(environ)
     elif not metadata.is_file():
         yield ok("sagemaker", "not on SageMaker")
     else:
@@ -354,10 +384,10 @@ def sagemaker(
             yield warning("sagemaker", what, cause, cure)
             return
         yield ok("sagemaker", what)
-        yield from _lost(persistent)
+        yield from _check_persistence(persistent)
 
 
-def _job(environ: Mapping[str, str]) -> Finding:
+def _check_training_job(environ: Mapping[str, str]) -> Finding:
     instance, gpus = environ.get("SM_CURRENT_INSTANCE_TYPE"), environ.get("SM_NUM_GPUS")
     what = f"training job {environ.get('TRAINING_JOB_NAME', '')}".strip()
     what += f", {instance}" if instance is not None else ""
@@ -372,8 +402,8 @@ def _job(environ: Mapping[str, str]) -> Finding:
     return ok("sagemaker", f"{what}, host {environ.get('SM_CURRENT_HOST', '?')}{of_several}")
 
 
-def _lost(persistent: Path, package: Path = Path(__file__)) -> Iterator[Finding]:
-    """Only one folder outlives a stop of the notebook instance."""
+def _check_persistence(persistent: Path, package: Path = Path(__file__)) -> Iterator[Finding]:
+    """Warn if gluonlab is installed outside of the persistent folder."""
     if persistent.is_dir() and persistent not in package.resolve().parents:
         cause = f"a notebook instance keeps {persistent} alone when it stops; "
         cause += f"gluonlab is installed in {package.resolve().parent.parent}"

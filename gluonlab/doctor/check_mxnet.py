@@ -1,7 +1,7 @@
-"""Whether MXNet loads, and which kvstores and Horovod work with it.
+"""Check that MXNet loads, and that kvstores and Horovod work with it.
 
-`try_mxnet` runs this module as a process of its own, which answers line by line; `findings` makes
-findings of the answers.
+`probe_mxnet` runs this module in a child process, which answers line by line. `mxnet_findings`
+turns the answers into findings.
 """
 
 from __future__ import annotations
@@ -12,64 +12,68 @@ import importlib.util
 import os
 from typing import Any, Dict, Iterator, List, Optional
 
-from gluonlab.doctor.findings import Finding, fault, listed, ok, one_line, warning
+from gluonlab.doctor.findings import Finding, fault, ok, one_line, returns_list, warning
 from gluonlab.engine import mxnet_setup
 from gluonlab.engine.linker_errors import understand
 from gluonlab.engine.mxnet_installation import AGAIN
-from gluonlab.gpu.cuda import lacking
-from gluonlab.gpu.isolated_process import ProcessExit, ask, message_of, tell
+from gluonlab.gpu.cuda import describe_unsupported
+from gluonlab.gpu.isolated_process import ProcessOutcome, error_message, run_isolated, send_answer
 
 FEATURES = ("CUDA", "CUDNN", "NCCL", "ONEDNN", "MKLDNN", "DIST_KVSTORE", "OPENMP")
 
-FUSES_FROM = "520.61.05"  # the first of CUDA 11.8, whose NVRTC the wheels have
-TIMEOUT_S = 60.0  # it takes two seconds on a slow machine; a cold network disk needs longer
-HOROVOD = (
+FUSION_DRIVER = "520.61.05"  # oldest of CUDA 11.8, whose NVRTC the wheels contain
+TIMEOUT_S = 60.0  # two seconds on a slow machine; a cold network disk needs longer
+HOROVOD_CURE = (
     "HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 pip install --no-build-isolation "
     "--force-reinstall --no-deps horovod==0.28.1"
 )
-OTHER_STORE = "choose another with --kvstore"
+KVSTORE_CURE = "choose another with --kvstore"
 
 
-def try_mxnet() -> ProcessExit:
-    """Load MXNet in a process of its own and try what works with it."""
-    return ask("gluonlab.doctor.check_mxnet", timeout_s=TIMEOUT_S)
+def probe_mxnet() -> ProcessOutcome:
+    """Load MXNet in a child process, and try what works with it."""
+    return run_isolated("gluonlab.doctor.check_mxnet", timeout_s=TIMEOUT_S)
 
 
-@listed
-def findings(outcome: ProcessExit, is_installed: bool, horovod: Optional[str]) -> Iterator[Finding]:
-    """``is_installed``: there is an MXNet at all.
+@returns_list
+def mxnet_findings(
+    outcome: ProcessOutcome, is_installed: bool, horovod: Optional[str]
+) -> Iterator[Finding]:
+    """Return the findings for the answers of `probe_mxnet`.
 
-    ``horovod``: the version that is installed, or None.
+    ``is_installed`` is true if there is an MXNet. ``horovod`` is its installed version, or None.
     """
-    if is_installed or outcome.answer("version"):  # otherwise the line mxnet says it
-        yield _loads(outcome)
-    fusion, copies = outcome.answer("fusion"), outcome.answer("copies")
+    if is_installed or outcome.first_answer("version"):  # otherwise the check "mxnet" reports it
+        yield _import_finding(outcome)
+    fusion, copies = outcome.first_answer("fusion"), outcome.first_answer("copies")
     if fusion is not None:
-        yield _fusion(**fusion["fusion"])
+        yield _fusion_finding(**fusion["fusion"])
     if copies is not None:
-        # by MXNet's numbers; the line peers has what NVML reports, by its own
+        # with MXNet's numbers; the check "peers" reports NVML's data and numbers
         yield ok("copies", copies["copies"])
-    if outcome.answer("version"):
-        yield from _kvstores(outcome)
-    yield _horovod(outcome.answer("horovod"), horovod)
+    if outcome.first_answer("version"):
+        yield from _kvstore_findings(outcome)
+    yield _horovod_finding(outcome.first_answer("horovod"), horovod)
 
 
-def _loads(outcome: ProcessExit) -> Finding:
-    loaded, refused = outcome.answer("version"), outcome.answer("error")
+def _import_finding(outcome: ProcessOutcome) -> Finding:
+    loaded, error = outcome.first_answer("version"), outcome.first_answer("error")
     if loaded is not None:
         gpus = loaded["gpus"]
         seen = f"{gpus or 'no'} GPU{'s' if gpus > 1 else ''}"
         what = f"mxnet {loaded['version']} loads; built with {', '.join(loaded['built_with'])}"
         return ok("import", f"{what}; it sees {seen}")
-    if refused is not None:
-        return _refused(refused)
-    end = outcome.ended or "ended without an answer"
-    cause = f"the process {end} during: {_trying(outcome)}. {outcome.said}".rstrip(". ")
+    if error is not None:
+        return _import_error_finding(error)
+    failure = outcome.failure or "ended without an answer"
+    cause = f"the process {failure} during: {_last_attempt(outcome)}. {outcome.last_line}".rstrip(
+        ". "
+    )
     return fault("import", "mxnet does not load", cause, AGAIN)
 
 
-def _fusion(works: bool, on: bool, because: str) -> Finding:
-    """The finding on machines with GPUs."""
+def _fusion_finding(works: bool, on: bool, because: str) -> Finding:
+    """Return the finding about fused operators on GPUs."""
     because = one_line(because)
     if works:
         return ok("fusion", f"pointwise operators are{' not' * (not on)} fused on GPUs: {because}")
@@ -79,12 +83,12 @@ def _fusion(works: bool, on: bool, because: str) -> Finding:
             f"unset {mxnet_setup.FUSION} to run without fusion",
         )
         return fault("fusion", what, because, cure)
-    cure = f"a driver from {FUSES_FROM} on; without it, a step takes more kernel launches"
+    cure = f"a driver from {FUSION_DRIVER} on; without it, a step takes more kernel launches"
     return warning("fusion", "pointwise operators are not fused on GPUs", because, cure)
 
 
-def _refused(answer: Dict[str, Any]) -> Finding:
-    """The engine's error, which ends with the cure, or a library's complaint, told in parts."""
+def _import_error_finding(answer: Dict[str, Any]) -> Finding:
+    """Return the finding for an error of gluonlab's engine, or of a library."""
     if "library" in answer:
         cause = one_line(answer["cause"]) or "the linker does not find it"
         return fault("import", f"mxnet cannot load {answer['library']}", cause, answer["cure"])
@@ -96,7 +100,7 @@ def _refused(answer: Dict[str, Any]) -> Finding:
     return fault("import", "mxnet does not load", cause, cure)
 
 
-def _kvstores(outcome: ProcessExit) -> Iterator[Finding]:
+def _kvstore_findings(outcome: ProcessOutcome) -> Iterator[Finding]:
     tried = {answer["kvstore"]: answer for answer in outcome.answers if "kvstore" in answer}
     works = [name for name, answer in tried.items() if answer["works"]]
     if works:
@@ -108,15 +112,15 @@ def _kvstores(outcome: ProcessExit) -> Iterator[Finding]:
         yield ok("kvstores", f"{', '.join(works)} work{impossible}")
     for name, answer in tried.items():
         if answer["works"] is False:
-            yield fault("kvstores", f"{name} fails", one_line(answer["problem"]), OTHER_STORE)
-    kind, _, last = _trying(outcome).partition(" ")
-    if outcome.ended and kind == "kvstore" and last not in tried:
+            yield fault("kvstores", f"{name} fails", one_line(answer["problem"]), KVSTORE_CURE)
+    kind, _, last = _last_attempt(outcome).partition(" ")
+    if outcome.failure and kind == "kvstore" and last not in tried:
         yield fault(
-            "kvstores", f"kvstore {last} fails", f"the process {outcome.ended}", OTHER_STORE
+            "kvstores", f"kvstore {last} fails", f"the process {outcome.failure}", KVSTORE_CURE
         )
 
 
-def _horovod(loaded: Optional[Dict[str, Any]], installed: Optional[str]) -> Finding:
+def _horovod_finding(loaded: Optional[Dict[str, Any]], installed: Optional[str]) -> Finding:
     if installed is None:
         return ok("horovod", "not installed: only for training on several machines with Horovod")
     if loaded is None:
@@ -124,27 +128,27 @@ def _horovod(loaded: Optional[Dict[str, Any]], installed: Optional[str]) -> Find
         return warning("horovod", f"{installed} was not tested", cause, "cure that first")
     if loaded["horovod"] is None:
         cause = one_line(loaded["problem"])
-        return fault("horovod", f"{installed} does not load", cause, HOROVOD)
+        return fault("horovod", f"{installed} does not load", cause, HOROVOD_CURE)
     built = ", ".join(loaded["built_with"])
     return ok("horovod", f"{loaded['horovod']} loads; built with {built}")
 
 
-def _trying(outcome: ProcessExit) -> str:
-    tried = outcome.last("trying")
+def _last_attempt(outcome: ProcessOutcome) -> str:
+    tried = outcome.last_answer("trying")
     return str(tried["trying"]) if tried else "start"
 
 
 def main() -> None:
-    """The process: answers version or error, fusion, copies, each kvstore's, and horovod."""
-    if _load():
-        _tell_copies()
+    """Send the answers version or error, fusion, copies, each kvstore, and horovod."""
+    if _import_mxnet():
+        _report_copies()
         _try_kvstores()
-        _load_horovod()
+        _import_horovod()
 
 
-def _load() -> bool:
-    """Import MXNet as everybody does who imports gluonlab first."""
-    tell(trying="import mxnet")
+def _import_mxnet() -> bool:
+    """Import MXNet after gluonlab, as users do."""
+    send_answer(trying="import mxnet")
     try:
         import mxnet as mx
 
@@ -152,50 +156,50 @@ def _load() -> bool:
 
         features = mx.runtime.Features()
         built_with = [name for name in FEATURES if name in features and features.is_enabled(name)]
-        tell(version=mx.__version__, built_with=built_with, gpus=gpu_count())
+        send_answer(version=mx.__version__, built_with=built_with, gpus=gpu_count())
         if gpu_count():
-            tell(fusion=mxnet_setup.fusing()._asdict())
+            send_answer(fusion=mxnet_setup.fusing()._asdict())
     except Exception as error:
         reason = error.__cause__ or error
         complaint = understand(str(reason)) if isinstance(reason, (OSError, ImportError)) else None
-        tell(error=message_of(error), **(complaint._asdict() if complaint else {}))
+        send_answer(error=error_message(error), **(complaint._asdict() if complaint else {}))
         return False
     return True
 
 
-def _tell_copies() -> None:
-    """Between which GPUs CUDA copies directly; no GPU is touched for it."""
+def _report_copies() -> None:
+    """Send which GPUs copy directly to each other. No GPU is used for it."""
     import mxnet as mx
 
     from gluonlab.devices import gpu_count
-    from gluonlab.gpu.cuda import peers_in_words
+    from gluonlab.gpu.cuda import describe_peer_access
 
     if gpu_count() > 1:
-        tell(copies=peers_in_words([mx.gpu(i) for i in range(gpu_count())]))
+        send_answer(copies=describe_peer_access([mx.gpu(i) for i in range(gpu_count())]))
 
 
 def _try_kvstores() -> None:
-    """Sum over each store, on two CPU devices, or on the GPUs for those that are for GPUs only."""
+    """Sum with each store on two CPU devices, or on GPUs if the store is for GPUs only."""
     import mxnet as mx
 
     from gluonlab.devices import devices, gpu_count
     from gluonlab.kvstores import KVSTORES
 
-    gpus = [mx.gpu(i) for i in range(gpu_count()) if not lacking([i], 0)]
+    gpus = [mx.gpu(i) for i in range(gpu_count()) if not describe_unsupported([i], 0)]
     for name, kind in KVSTORES.items():
-        tell(trying=f"kvstore {name}")
+        send_answer(trying=f"kvstore {name}")
         if kind.gpus_only and len(gpus) < 2:
-            tell(kvstore=name, works=None, problem="needs two GPUs")
+            send_answer(kvstore=name, works=None, problem="needs two GPUs")
             continue
         try:
-            problem = sum_over(name, gpus if kind.gpus_only else devices("cpu*2"))
+            problem = check_kvstore_sum(name, gpus if kind.gpus_only else devices("cpu*2"))
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
-        tell(kvstore=name, works=not problem, problem=problem)
+        send_answer(kvstore=name, works=not problem, problem=problem)
 
 
-def sum_over(name: str, ctxs: List[Any]) -> str:
-    """What is wrong with the sum of 1, 2, ... on these devices; empty if nothing is."""
+def check_kvstore_sum(name: str, ctxs: List[Any]) -> str:
+    """Return what is wrong with the sum of 1, 2, ... on these devices, or ""."""
     import numpy as np
     from mxnet import autograd, gluon, init
 
@@ -217,20 +221,20 @@ def sum_over(name: str, ctxs: List[Any]) -> str:
     return ""
 
 
-def _load_horovod() -> None:
-    """Only if it is installed."""
+def _import_horovod() -> None:
+    """Import Horovod if it is installed, and send its version."""
     if importlib.util.find_spec("horovod") is None:
         return
-    tell(trying="import horovod.mxnet")
+    send_answer(trying="import horovod.mxnet")
     try:
         horovod = importlib.import_module("horovod.mxnet")
         built = [kind for kind in ("mpi", "gloo", "nccl") if getattr(horovod, f"{kind}_built")()]
-        tell(horovod=importlib.import_module("horovod").__version__, built_with=built)
+        send_answer(horovod=importlib.import_module("horovod").__version__, built_with=built)
     except Exception as error:
-        tell(horovod=None, problem=f"{type(error).__name__}: {error}")
+        send_answer(horovod=None, problem=f"{type(error).__name__}: {error}")
 
 
 if __name__ == "__main__":
-    gc.disable()  # loading MXNet is sooner done without
+    gc.disable()  # MXNet loads faster without garbage collection
     main()
-    os._exit(0)  # all is told; what libraries do while Python ends, some crash, is of no interest
+    os._exit(0)  # some libraries crash while Python exits; all answers are sent

@@ -1,9 +1,8 @@
-"""Python, numpy and the installed MXNet, from what pip has left, and the libraries of libmxnet.so.
+"""Checks of Python, numpy, the installed MXNet, and the libraries of libmxnet.so.
 
-Nothing is imported. Of the libraries, where each is and what is wrong with it, the dynamic linker
-itself is asked, as ldd -r does: it follows every NEEDED entry along its search path, compares
-versions and symbols, and runs nothing. The wheels' folders come after the user's, as
-`gluonlab.engine.cuda` loads them.
+Nothing is imported. The dynamic linker lists the libraries, like ldd -r: it follows every NEEDED
+entry along its search path, compares versions and symbols, and runs nothing. The wheels' folders
+come after the user's, as in `gluonlab.engine.mxnet_installation`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.doctor.findings import Finding, fault, listed, ok, one_line, warning
+from gluonlab.doctor.findings import Finding, fault, ok, one_line, returns_list, warning
 from gluonlab.engine.linker_errors import cure_of_missing, origin, understand
 from gluonlab.engine.mxnet_installation import (
     AGAIN,
@@ -28,26 +27,26 @@ from gluonlab.engine.mxnet_installation import (
     wheel_folders,
 )
 
-PYTHONS = ((3, 8), (3, 14))
+PYTHON_RANGE = ((3, 8), (3, 14))
 MXNET_VERSION = "1.9.1"
-NEWEST_NUMPY = (2, 6)  # not tried from here on
+UNTESTED_NUMPY = (2, 6)  # this version and newer ones
 Version = Tuple[int, ...]
 
 
-def python(
+def check_python(
     version: Version = sys.version_info[:3],
     machine: str = platform.machine(),
     system: str = sys.platform,
     libc: str = platform.libc_ver()[0],
 ) -> Finding:
-    """Whether there is an MXNet for this Python."""
+    """Check that there is an MXNet for this Python."""
     what = f"{'.'.join(map(str, version))}, {sys.executable}"
     if (system, machine, libc) != ("linux", "x86_64", "glibc"):
         if system == "linux" and libc != "glibc":
             system += f" with {libc or 'another C library than glibc'}"
         cause = f"MXNet 1.9.1 has no wheel for {system} on {machine}"
         return fault("python", what, cause, "use x86-64 Linux with glibc")
-    oldest, newest = PYTHONS
+    oldest, newest = PYTHON_RANGE
     if version[:2] < oldest:
         cause = "gluonlab needs Python 3.8 or newer"
         return fault("python", what, cause, "install Python 3.8 to 3.14")
@@ -57,16 +56,16 @@ def python(
     return ok("python", what)
 
 
-def numpy(installed: Optional[str], version: Version = sys.version_info[:3]) -> Finding:
-    """``installed``: numpy's version, or None."""
-    wanted = "numpy==1.26.4" if version < (3, 13) else "numpy>=2.1,<2.6"
-    cure = f"pip install '{'numpy<1.24' if version < (3, 12) else wanted}'"
+def check_numpy(installed: Optional[str], version: Version = sys.version_info[:3]) -> Finding:
+    """Check numpy. ``installed`` is its version, or None."""
+    requirement = "numpy==1.26.4" if version < (3, 13) else "numpy>=2.1,<2.6"
+    cure = f"pip install '{'numpy<1.24' if version < (3, 12) else requirement}'"
     if installed is None:
         return fault("numpy", "not installed", "MXNet needs numpy", cure)
-    if numbers_of(installed) >= NEWEST_NUMPY:
+    if parse_version(installed) >= UNTESTED_NUMPY:
         cause = "MXNet was not tested with numpy 2.6 and newer"
         return warning("numpy", installed, cause, cure)
-    if numbers_of(installed) < (1, 24):
+    if parse_version(installed) < (1, 24):
         return ok("numpy", installed)
     if version < (3, 12):
         cause = "numpy dropped np.bool and others in 1.24; "
@@ -77,10 +76,11 @@ def numpy(installed: Optional[str], version: Version = sys.version_info[:3]) -> 
     return ok("numpy", f"{installed}; {order}")
 
 
-def mxnet(installed: Dict[str, str], folder: Optional[Path]) -> Finding:
-    """``installed``: distribution -> version of all that bring the module mxnet.
+def check_installed_mxnet(installed: Dict[str, str], folder: Optional[Path]) -> Finding:
+    """Check the installed MXNet.
 
-    ``folder``: where the module lies.
+    ``installed`` maps all distributions with a module mxnet to their versions. ``folder`` is the
+    folder of the module.
     """
     names = " and ".join(f"{name} {version}" for name, version in installed.items())
     uninstall = f"pip uninstall -y {' '.join(installed)}, then {either()}"
@@ -110,31 +110,31 @@ def mxnet(installed: Dict[str, str], folder: Optional[Path]) -> Finding:
 
 
 def installed_mxnets() -> Dict[str, str]:
-    """Distribution -> version of all that bring a module mxnet: mxnet, mxnet-cu112, and the like.
+    """Return the versions of all distributions with a module mxnet, such as mxnet-cu112.
 
-    Recognised by the names of the folders that pip leaves: to read what is in all of them takes
-    longer than all other checks.
+    They are recognized by the names of the folders that pip creates. Reading the file lists of all
+    distributions would take longer than all other checks.
     """
     family = r"(mxnet([-_](cu|mkl|native|nightly)[a-z0-9]*)?)(-.*)?\.(dist|egg)-info"
     versions: Dict[str, str] = {}
     for folder in [Path(folder or ".") for folder in sys.path]:
-        for entry in _entries(folder):
-            left = re.fullmatch(family, entry.lower())
-            if left:  # the first in the path is the one that is imported
+        for entry in _folder_entries(folder):
+            match = re.fullmatch(family, entry.lower())
+            if match:  # Python imports the first one in its path
                 version = importlib.metadata.Distribution.at(folder / entry).version
-                versions.setdefault(left[1].replace("_", "-"), version or "without a version")
+                versions.setdefault(match[1].replace("_", "-"), version or "without a version")
     return dict(sorted(versions.items()))
 
 
-def _entries(folder: Path) -> List[str]:
+def _folder_entries(folder: Path) -> List[str]:
     try:
         return sorted(entry.name for entry in os.scandir(folder))
-    except OSError:  # no folder, or one that may not be read
+    except OSError:  # not a folder, or no permission
         return []
 
 
 def installed_version(distribution: str) -> Optional[str]:
-    """The version of a distribution, or None."""
+    """Return the version of a distribution, or None."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -142,9 +142,9 @@ def installed_version(distribution: str) -> Optional[str]:
 
 
 def module_folder(name: str, path: Optional[List[str]] = None) -> Optional[Path]:
-    """Where Python would find a package; a file if a module of that name comes first."""
+    """Return where Python would find a package: its folder, or a module file that comes first."""
     for folder in [Path(folder or ".") for folder in (sys.path if path is None else path)]:
-        # not Path.is_file, which raises below a folder that may not be entered
+        # not Path.is_file, which raises below a folder without permission
         if os.path.isfile(folder / name / "__init__.py"):
             return folder / name
         if os.path.isfile(folder / f"{name}.py"):
@@ -152,14 +152,18 @@ def module_folder(name: str, path: Optional[List[str]] = None) -> Optional[Path]
     return None
 
 
-def numbers_of(version: str) -> Version:
-    """(1, 26, 4) of "1.26.4"; what comes after the numbers is left out."""
+def parse_version(version: str) -> Version:
+    """Return (1, 26, 4) for "1.26.4", without any suffix."""
     leading = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(number) for number in leading[0].split(".")) if leading else ()
 
 
-LINKER = "/lib64/ld-linux-x86-64.so.2"  # the place that the ABI of x86-64 Linux gives it
-ONLY_LIST = {"LD_TRACE_LOADED_OBJECTS": "1", "LD_WARN": "yes", "LD_BIND_NOW": "yes"}  # ld.so(8)
+LINKER = "/lib64/ld-linux-x86-64.so.2"  # by the ABI of x86-64 Linux
+LINKER_ENVIRON = {
+    "LD_TRACE_LOADED_OBJECTS": "1",
+    "LD_WARN": "yes",
+    "LD_BIND_NOW": "yes",
+}  # ld.so(8)
 TIMEOUT_S = 60
 UNVERSIONED = "no version information"
 TITLES = {
@@ -168,52 +172,52 @@ TITLES = {
     "wheel": "from wheels",
     "system": "from the system",
 }
-TOGETHER = ("libcublas.so.11", "libcublasLt.so.11")  # call each other's inner functions
+CUBLAS_PAIR = ("libcublas.so.11", "libcublasLt.so.11")  # call each other\'s private functions
 
 
-class Trace(NamedTuple):
-    """Where the linker found each library (None: nowhere), and what else it complained about."""
+class LinkerTrace(NamedTuple):
+    """Path of each library, or None if the linker does not find it, and its complaints."""
 
-    found: Dict[str, Optional[Path]]
+    paths: Dict[str, Optional[Path]]
     complaints: List[str]
 
 
-def trace(
+def trace_libraries(
     library: Path, environ: Mapping[str, str] = os.environ, wheels: Optional[Sequence[Path]] = None
-) -> Trace:
-    """Ask the linker what ``library`` needs.
+) -> LinkerTrace:
+    """Run the dynamic linker to list the libraries that ``library`` needs.
 
-    ``wheels``: the folders that stand behind LD_LIBRARY_PATH.
+    ``wheels`` are folders to search after LD_LIBRARY_PATH.
     """
     folders = [*search_path(environ), *(wheel_folders() if wheels is None else wheels)]
     answer = subprocess.run(
         [LINKER, str(library)],
-        env={**environ, **ONLY_LIST, "LD_LIBRARY_PATH": os.pathsep.join(map(str, folders))},
+        env={**environ, **LINKER_ENVIRON, "LD_LIBRARY_PATH": os.pathsep.join(map(str, folders))},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         timeout=TIMEOUT_S,
         check=False,
     )
-    found: Dict[str, Optional[Path]] = {}
+    paths: Dict[str, Optional[Path]] = {}
     complaints = []
     for line in answer.stdout.decode("utf-8", "replace").split("\n"):
         pair = re.match(r"\s*(\S+) => (.+?)(?: \(0x[0-9a-f]+\))?$", line)
         undefined = re.match(r"\s*(undefined symbol: .+?)\s*\((.+)\)$", line)
         if pair:
-            found[pair[1]] = None if pair[2] == "not found" else Path(os.path.normpath(pair[2]))
+            paths[pair[1]] = None if pair[2] == "not found" else Path(os.path.normpath(pair[2]))
         elif undefined:
-            complaints.append(f"{undefined[2]}: {undefined[1]}")  # as dlopen says it
+            complaints.append(f"{undefined[2]}: {undefined[1]}")  # the format of dlopen
         elif "error while loading" in line or "version" in line:
             complaints.append(one_line(line))
-    return Trace(found, complaints)
+    return LinkerTrace(paths, complaints)
 
 
-@listed
-def libraries(
+@returns_list
+def check_libraries(
     mxnet_folder: Optional[Path], environ: Mapping[str, str] = os.environ
 ) -> Iterator[Finding]:
-    """Where each library comes from, and a fault for each that is missing or does not fit."""
+    """Report the folders of all libraries, and a fault for each missing or unsuitable one."""
     if mxnet_folder is None:
         return
     library = mxnet_folder / "libmxnet.so"
@@ -224,15 +228,19 @@ def libraries(
         cause = f"this system has no {LINKER}, which lists them"
         yield warning("libraries", "not examined", cause, "see the line import")
     else:
-        traced = trace(library, environ)
-        missing = [name for name, path in traced.found.items() if path is None]
-        # what is missing takes its symbols along
-        yield from _missing(missing, environ) if missing else _unfit(traced.complaints, environ)
-        yield from _mixed(traced)
-        yield from _origins(traced, environ)
+        traced = trace_libraries(library, environ)
+        missing = [name for name, path in traced.paths.items() if path is None]
+        # symbols of missing libraries are missing too, so report only the libraries
+        yield from (
+            _missing_findings(missing, environ)
+            if missing
+            else _mismatch_findings(traced.complaints, environ)
+        )
+        yield from _mixed_findings(traced)
+        yield from _origin_findings(traced, environ)
 
 
-def _missing(names: Sequence[str], environ: Mapping[str, str]) -> Iterator[Finding]:
+def _missing_findings(names: Sequence[str], environ: Mapping[str, str]) -> Iterator[Finding]:
     for name in names:
         complaint = understand(f"{name} => not found", environ)
         cause = (complaint.cause if complaint else "") or "the linker does not find it"
@@ -240,10 +248,10 @@ def _missing(names: Sequence[str], environ: Mapping[str, str]) -> Iterator[Findi
         yield fault("libraries", f"{name} is missing", cause, cure)
 
 
-def _unfit(complaints: List[str], environ: Mapping[str, str]) -> Iterator[Finding]:
-    """The first complaint about each library: an old one lacks hundreds of symbols."""
+def _mismatch_findings(complaints: List[str], environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Return the first complaint about each library: an old one lacks hundreds of symbols."""
     first: Dict[str, Finding] = {}
-    # symbols without versions need not hurt where nothing else is wrong
+    # complaints about symbols without versions come last, because they may be harmless
     for text in sorted(complaints, key=lambda text: UNVERSIONED in text):
         complaint = understand(text, environ)
         library, what = text, text
@@ -256,24 +264,24 @@ def _unfit(complaints: List[str], environ: Mapping[str, str]) -> Iterator[Findin
     yield from first.values()
 
 
-def _mixed(traced: Trace) -> Iterator[Finding]:
-    folders = {path.parent for path in map(traced.found.get, TOGETHER) if path is not None}
+def _mixed_findings(traced: LinkerTrace) -> Iterator[Finding]:
+    folders = {path.parent for path in map(traced.paths.get, CUBLAS_PAIR) if path is not None}
     if len(folders) > 1:
-        what = f"{' and '.join(TOGETHER)} come from different places"
+        what = f"{' and '.join(CUBLAS_PAIR)} come from different places"
         cure = "put both into one folder of LD_LIBRARY_PATH, or neither: "
         cure += "pip install 'gluonlab[cu112]' brings both"
         yield warning("libraries", what, " and ".join(sorted(map(str, folders))), cure)
 
 
-def _origins(traced: Trace, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """A line for each kind of place."""
-    places: Dict[str, Dict[Path, List[str]]] = {place: {} for place in TITLES}
-    for name, path in traced.found.items():
+def _origin_findings(traced: LinkerTrace, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Return a finding for each kind of origin, with folders and libraries."""
+    folders_by_origin: Dict[str, Dict[Path, List[str]]] = {kind: {} for kind in TITLES}
+    for name, path in traced.paths.items():
         if path is not None:
-            place = origin(path, environ)
-            folder = path.parents[2] if place == "wheel" else path.parent
-            places[place].setdefault(folder, []).append(name)
-    for place, folders in places.items():
+            kind = origin(path, environ)
+            folder = path.parents[2] if kind == "wheel" else path.parent
+            folders_by_origin[kind].setdefault(folder, []).append(name)
+    for kind, folders in folders_by_origin.items():
         listing = "; ".join(f"{folder}: {', '.join(names)}" for folder, names in folders.items())
         if listing:
-            yield ok("libraries", f"{TITLES[place]}: {listing}")
+            yield ok("libraries", f"{TITLES[kind]}: {listing}")

@@ -1,6 +1,6 @@
-"""One step of training on every device, beside the same step on one.
+"""Check that one training step on all devices gives the same parameters as on one device.
 
-`try_training` runs this module as a process of its own, which compares the parameters.
+`probe_training` runs this module in a child process, which compares the parameters.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import sys
 from typing import Any, List
 
 from gluonlab.doctor.findings import Finding, fault, ok, one_line
-from gluonlab.gpu.cuda import lacking
-from gluonlab.gpu.isolated_process import ProcessExit, ask, message_of, tell
+from gluonlab.gpu.cuda import describe_unsupported
+from gluonlab.gpu.isolated_process import ProcessOutcome, error_message, run_isolated, send_answer
 
-# Ampere's tensor cores round float32 to 10 bits, and which kernels do depends on the batch: two
-# computations would differ by it.
-EXACT = {"NVIDIA_TF32_OVERRIDE": "0"}  # of NVIDIA's libraries: CUDA, cuBLAS, cuDNN
-TIMEOUT_S = 180.0  # a GPU's first step tries cuDNN's algorithms, one after the other
+# Ampere's tensor cores round float32 to 10 bits in some kernels. Because the choice of kernels
+# depends on the batch, the two computations would differ.
+NO_TF32 = {"NVIDIA_TF32_OVERRIDE": "0"}  # read by cuBLAS and cuDNN
+TIMEOUT_S = 180.0  # in its first step, a GPU tries the algorithms of cuDNN
 IMAGES_PER_DEVICE = 8
 TOLERANCE = 1e-5  # only the order of sums differs
 CURES = {
@@ -29,23 +29,27 @@ CURES = {
 }
 
 
-def try_training() -> List[Finding]:
-    """Train in a process of its own."""
-    environ = {**os.environ, **EXACT}
-    return findings(ask("gluonlab.doctor.check_training", timeout_s=TIMEOUT_S, environ=environ))
+def probe_training() -> List[Finding]:
+    """Train in a child process, and return the findings."""
+    environ = {**os.environ, **NO_TF32}
+    return training_findings(
+        run_isolated("gluonlab.doctor.check_training", timeout_s=TIMEOUT_S, environ=environ)
+    )
 
 
-def findings(outcome: ProcessExit) -> List[Finding]:
-    """The findings that the process's answers make."""
-    devices = (outcome.answer("devices") or {}).get("devices", "")
+def training_findings(outcome: ProcessOutcome) -> List[Finding]:
+    """Return the findings for the answers of the process."""
+    devices = (outcome.first_answer("devices") or {}).get("devices", "")
     where = f" on {devices}" if devices else ""
-    refused, result = outcome.answer("error"), outcome.answer("difference")
-    if refused is not None:
-        reason, cure = one_line(refused["error"]), "see the lines above"
+    error, result = outcome.first_answer("error"), outcome.first_answer("difference")
+    if error is not None:
+        reason, cure = one_line(error["error"]), "see the lines above"
         cure = next((CURES[words] for words in CURES if words in reason.lower()), cure)
         return [fault("train", f"a step{where} fails", reason, cure)]
     if result is None:
-        cause = f"the process {outcome.ended or 'gave no answer'}. {outcome.said}".rstrip(". ")
+        cause = f"the process {outcome.failure or 'gave no answer'}. {outcome.last_line}".rstrip(
+            ". "
+        )
         cure = "see the lines above; on GPUs try one alone: --devices gpu:0"
         return [fault("train", f"a step{where} fails", cause, cure)]
     what = f"one step on {result['images']} images{where} and on one device alone: "
@@ -58,44 +62,46 @@ def findings(outcome: ProcessExit) -> List[Finding]:
 
 
 def main() -> None:
-    """The process. Answers: ``devices``, then ``difference``, or ``error``."""
+    """Send the answers ``devices``, then ``difference`` or ``error``."""
     try:
         from gluonlab.devices import describe
 
-        ctxs = all_devices()
-        tell(devices=describe(ctxs))
-        tell(difference=difference(ctxs), images=IMAGES_PER_DEVICE * len(ctxs))
+        ctxs = testable_devices()
+        send_answer(devices=describe(ctxs))
+        send_answer(difference=max_parameter_difference(ctxs), images=IMAGES_PER_DEVICE * len(ctxs))
     except Exception as error:
-        tell(error=message_of(error))
+        send_answer(error=error_message(error))
         sys.exit(1)
 
 
-def all_devices() -> List[Any]:
-    """The GPUs that MXNet has code for; two CPU devices on a machine without a GPU."""
+def testable_devices() -> List[Any]:
+    """Return the GPUs that MXNet has code for, or two CPU devices if there is no GPU."""
     from gluonlab.devices import devices, gpu_count
 
-    able = [f"gpu:{number}" for number in range(gpu_count()) if not lacking([number], 0)]
-    return devices(able or ("gpu:*" if gpu_count() else "cpu*2"))
+    usable = [
+        f"gpu:{number}" for number in range(gpu_count()) if not describe_unsupported([number], 0)
+    ]
+    return devices(usable or ("gpu:*" if gpu_count() else "cpu*2"))
 
 
-def difference(ctxs: List[Any], store: str = "device") -> float:
-    """The largest ||a - b|| / ||b|| of a parameter after a step on all devices and on the first."""
+def max_parameter_difference(ctxs: List[Any], store: str = "device") -> float:
+    """Return the largest ||a - b|| / ||b|| of a parameter, a on all devices and b on one."""
     import numpy as np
 
     random = np.random.RandomState(0)
     images = random.randint(0, 256, (IMAGES_PER_DEVICE * len(ctxs), 1, 28, 28)).astype("uint8")
     labels = random.randint(0, 10, len(images)).astype("int32")
-    [alone] = trained(ctxs[:1], images, labels, store)
+    [single] = parameters_after_step(ctxs[:1], images, labels, store)
     ratios = [
         np.linalg.norm(a - b) / (np.linalg.norm(b) or 1)
-        for replica in trained(ctxs, images, labels, store)
-        for a, b in zip(replica, alone)
+        for replica in parameters_after_step(ctxs, images, labels, store)
+        for a, b in zip(replica, single)
     ]
-    return float(np.max(ratios))  # not max, which may pass over NaN
+    return float(np.max(ratios))  # not max, which may ignore NaN
 
 
-def trained(ctxs: List[Any], images: Any, labels: Any, store: str) -> List[List[Any]]:
-    """Each replica's parameters (numpy arrays) after one step of LeNet, as a run computes it."""
+def parameters_after_step(ctxs: List[Any], images: Any, labels: Any, store: str) -> List[List[Any]]:
+    """Return the parameters (numpy arrays) of each replica after one step of LeNet."""
     from mxnet import nd
 
     from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -106,7 +112,7 @@ def trained(ctxs: List[Any], images: Any, labels: Any, store: str) -> List[List[
     from gluonlab.parallel.data.strategy import DataParallelStep
     from gluonlab.parallel.training_loss import make_loss
 
-    net = initialised(get_model("lenet", 10, ctxs), ctxs)
+    net = initialize_fixed(get_model("lenet", 10, ctxs), ctxs)
     params, kvstore = net.collect_params(), make_kvstore(store, ctxs)
     trainer = BucketedTrainer(params, "sgd", {"learning_rate": 0.1}, kvstore)
     step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None))
@@ -115,8 +121,8 @@ def trained(ctxs: List[Any], images: Any, labels: Any, store: str) -> List[List[
     return [[param.data(ctx).asnumpy() for param in params.values()] for ctx in ctxs]
 
 
-def initialised(net: Any, ctxs: List[Any]) -> Any:
-    """The same parameters each time, whatever the devices."""
+def initialize_fixed(net: Any, ctxs: List[Any]) -> Any:
+    """Initialize a network with the same parameters on any devices."""
     import numpy as np
     from mxnet import nd
 

@@ -1,4 +1,4 @@
-"""A finding: one line of the doctor's report, with what is wrong, why, and the cure."""
+"""Findings: the lines of the doctor's report, each with status, cause and cure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ _ORDER = (OK, WARNING, FAULT)
 
 @dataclass(frozen=True)
 class Finding:
-    """``check``: what was examined, a stable name.
+    """A line of the report.
 
-    ``status``: OK, WARNING (it runs, but slower or otherwise than expected) or FAULT.
+    ``check`` is a stable name of the check. ``status`` is OK, WARNING (it runs, but slower or
+    differently than expected) or FAULT. ``what`` describes the state.
     """
 
     check: str
@@ -25,57 +26,57 @@ class Finding:
 
 
 def ok(check: str, what: str) -> Finding:
-    """Nothing to do."""
+    """Return a finding that needs no action."""
     return Finding(check, OK, what)
 
 
 def warning(check: str, what: str, cause: str = "", cure: str = "") -> Finding:
-    """It runs, but slower or otherwise than expected."""
+    """Return a finding about something that runs, but slower or differently than expected."""
     return Finding(check, WARNING, what, cause, cure)
 
 
 def fault(check: str, what: str, cause: str, cure: str) -> Finding:
-    """Something does not run."""
+    """Return a finding about something that does not run."""
     return Finding(check, FAULT, what, cause, cure)
 
 
-def listed(look: Callable[..., Iterator[Finding]]) -> Callable[..., List[Finding]]:
-    """Make a generator of findings a function that returns them all."""
+def returns_list(check: Callable[..., Iterator[Finding]]) -> Callable[..., List[Finding]]:
+    """Turn a generator of findings into a function that returns a list."""
 
-    @functools.wraps(look)
+    @functools.wraps(check)
     def findings(*arguments: Any, **options: Any) -> List[Finding]:
-        return list(look(*arguments, **options))
+        return list(check(*arguments, **options))
 
     return findings
 
 
-def worst(findings: Iterable[Finding]) -> str:
-    """The status of all together."""
+def worst_status(findings: Iterable[Finding]) -> str:
+    """Return the worst status of all findings."""
     return max((finding.status for finding in findings), key=_ORDER.index, default=OK)
 
 
-def guarded(check: str, look: Callable[[], Sequence[Finding]]) -> List[Finding]:
-    """The findings of a check; if it breaks, that is its finding."""
+def run_check(name: str, check: Callable[[], Sequence[Finding]]) -> List[Finding]:
+    """Return the findings of a check. If the check raises, the error becomes a finding."""
     try:
-        return list(look())
+        return list(check())
     except Exception as error:
         what = one_line(f"this check itself failed: {type(error).__name__}: {error}")
         cure = "the other lines are still valid; please report this one"
-        return [warning(check, what, cure=cure)]
+        return [warning(name, what, cure=cure)]
 
 
 def one_line(text: str) -> str:
-    """A text from elsewhere, without its line breaks."""
+    """Replace line breaks by spaces."""
     return " ".join(text.split())
 
 
-def plural(count: int, noun: str) -> str:
-    """``no cores``, ``1 core``, ``2 cores``."""
+def format_count(count: int, noun: str) -> str:
+    """Return text such as ``no cores``, ``1 core`` or ``2 cores``."""
     return f"{count or 'no'} {noun}{'' if count == 1 else 's'}"
 
 
-def as_lines(findings: Sequence[Finding], seconds: float) -> str:
-    """For a person: a line each, its cause and cure below it, and how many there are."""
+def format_findings(findings: Sequence[Finding], seconds: float) -> str:
+    """Return a text with a line for each finding, its cause and cure, and a summary."""
     width = max((len(finding.check) for finding in findings), default=0)
     lines = []
     for finding in findings:
@@ -83,14 +84,14 @@ def as_lines(findings: Sequence[Finding], seconds: float) -> str:
         for name, text in (("cause", finding.cause), ("cure", finding.cure)):
             lines += [f"{'':<9}{'':<{width}}  {name + ':':<7}{text}"] * bool(text)
     statuses = [finding.status for finding in findings]
-    summary = ", ".join(plural(statuses.count(status), status) for status in (FAULT, WARNING))
+    summary = ", ".join(format_count(statuses.count(status), status) for status in (FAULT, WARNING))
     return "\n".join([*lines, "", f"{summary}, {seconds:.1f} s"])
 
 
-def as_object(findings: Sequence[Finding], seconds: float) -> Dict[str, Any]:
-    """For a program: ``status``, ``seconds`` and ``findings``, each with all five fields."""
+def findings_to_dict(findings: Sequence[Finding], seconds: float) -> Dict[str, Any]:
+    """Return the JSON object with ``status``, ``seconds`` and ``findings``."""
     return {
-        "status": worst(findings),
+        "status": worst_status(findings),
         "seconds": round(seconds, 3),
         "findings": [asdict(finding) for finding in findings],
     }

@@ -1,7 +1,7 @@
-"""All trials, one after the other, within a time; their verdicts as two files to send in.
+"""Run all trials of --prove within a time limit, and write a JSON file and an HTML page.
 
-The files hold nothing of their owner's: no names of hosts, people, folders or processes, no
-addresses, serial numbers or UUIDs.
+The files contain nothing private: no names of hosts, people, folders or processes, no addresses,
+serial numbers or UUIDs.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 from tqdm import tqdm
 
 from gluonlab.bench.harness.machine_info import about
-from gluonlab.doctor.findings import FAULT, Finding, ok, one_line, plural
+from gluonlab.doctor.findings import FAULT, Finding, format_count, ok, one_line
 from gluonlab.doctor.trials import TRIALS
 from gluonlab.drawing.page_template import environment
 from gluonlab.errors import DeviceError
 from gluonlab.files.atomic_files import check_new, write_text
 from gluonlab.gpu import nvml
-from gluonlab.gpu.isolated_process import ProcessExit, ask
+from gluonlab.gpu.isolated_process import ProcessOutcome, run_isolated
 from gluonlab.gpu.nvml import visible_gpus
 
 FORMAT = 1
-TOTAL_S = 300.0
-OF_INTEREST = ("gluonlab", "cpu", "cores", "versions")  # what numbers depend on
+TIME_LIMIT_S = 300.0
+MACHINE_FIELDS = ("gluonlab", "cpu", "cores", "versions")  # that measurements depend on
 
 
 class TrialResult(NamedTuple):
-    """A trial that has ended. ``numbers``: flat objects, which the page shows as a table."""
+    """Result of a trial. ``numbers`` holds flat objects, which the page shows as tables."""
 
     name: str
     seconds: float
@@ -43,19 +43,22 @@ class TrialResult(NamedTuple):
 
 
 class Proof(NamedTuple):
-    """The two files that are going to be written, and the GPUs that there are."""
+    """Paths of the two files to write, and the driver with the GPUs to test."""
 
     data: Path
     page: Path
     driver: nvml.Driver
 
     @classmethod
-    def named(cls, name: str) -> Proof:
-        """Raises OutputError for files that exist or cannot be written, DeviceError for no GPUs."""
+    def create(cls, name: str) -> Proof:
+        """Check paths and GPUs, and return a Proof.
+
+        Raises OutputError for files that exist or cannot be written, and DeviceError without GPUs.
+        """
         data, page = Path(f"{name}.json"), Path(f"{name}.html")
         for path in (data, page):
             check_new("--out", path)
-        driver, visible = nvml.look(), os.environ.get("CUDA_VISIBLE_DEVICES")
+        driver, visible = nvml.read_driver(), os.environ.get("CUDA_VISIBLE_DEVICES")
         if not visible_gpus(driver.gpus, visible).gpus:
             hidden = f"CUDA_VISIBLE_DEVICES={visible!r} hides all"
             why = driver.error or (hidden if driver.gpus else "the driver shows none")
@@ -64,70 +67,73 @@ class Proof(NamedTuple):
             )
         return cls(data, page, driver)
 
-    def prove(self, say: Callable[[str], Any]) -> Dict[str, Any]:
-        """Try everything, write the files, and return the object in one of them.
+    def run_and_write(self, say: Callable[[str], Any]) -> Dict[str, Any]:
+        """Run all trials, write the files, and return the JSON object.
 
         ``say`` prints a line.
         """
-        say(f"\ntesting the GPUs, {TOTAL_S:g} s at most")
+        say(f"\ntesting the GPUs, {TIME_LIMIT_S:g} s at most")
         bar_format = "testing {desc} {bar} {elapsed}"
         options = dict(total=len(TRIALS), disable=None, leave=False, file=sys.stderr)
         with tqdm(desc=next(iter(TRIALS)), bar_format=bar_format, **options) as bar:
 
-            def done(tried: TrialResult) -> None:
+            def report_trial(result: TrialResult) -> None:
                 bar.update()
-                bar.set_description_str([*TRIALS, ""][[*TRIALS].index(tried.name) + 1])
+                bar.set_description_str([*TRIALS, ""][[*TRIALS].index(result.name) + 1])
                 with bar.external_write_mode():
-                    say(str(tried))
+                    say(str(result))
 
-            proof = as_object(describe(self.driver), try_all("gpu:*", done))
+            proof = proof_to_dict(describe_machine(self.driver), run_trials("gpu:*", report_trial))
         write_text(self.data, json.dumps(proof, indent=1) + "\n")
-        write_text(self.page, as_page(proof))
-        say(f"{plural(proof['faults'], 'fault')}; written to {self.data} and {self.page}")
+        write_text(self.page, render_page(proof))
+        say(f"{format_count(proof['faults'], 'fault')}; written to {self.data} and {self.page}")
         return proof
 
 
-def try_all(devices: str, done: Callable[[TrialResult], None]) -> List[TrialResult]:
-    """Try everything on ``devices``, as --devices names them; ``done`` is called after each."""
-    ends, tried = time.monotonic() + TOTAL_S, []
+def run_trials(devices: str, on_result: Callable[[TrialResult], None]) -> List[TrialResult]:
+    """Run all trials on ``devices``, as in --devices.
+
+    ``on_result`` is called after each trial.
+    """
+    deadline, results = time.monotonic() + TIME_LIMIT_S, []
     for name, trial in TRIALS.items():
         began = time.monotonic()
-        timeout_s = min(trial.longest_s, ends - began)
-        verdicts = [_fault(name, f"there was no time left: all trials have {TOTAL_S:g} s")]
+        timeout_s = min(trial.timeout_s, deadline - began)
+        verdicts = [_fault(name, f"there was no time left: all trials have {TIME_LIMIT_S:g} s")]
         numbers: List[Dict[str, Any]] = []
         if timeout_s >= 1:
-            outcome = ask("gluonlab.doctor.trials", name, devices, timeout_s=timeout_s)
-            verdicts, numbers = judge(name, outcome), numbers_of(name, outcome)
-        tried.append(TrialResult(name, time.monotonic() - began, verdicts, numbers))
-        done(tried[-1])
-    return tried
+            outcome = run_isolated("gluonlab.doctor.trials", name, devices, timeout_s=timeout_s)
+            verdicts, numbers = trial_verdicts(name, outcome), trial_numbers(name, outcome)
+        results.append(TrialResult(name, time.monotonic() - began, verdicts, numbers))
+        on_result(results[-1])
+    return results
 
 
-def judge(name: str, outcome: ProcessExit) -> List[Finding]:
-    """At least one verdict on a trial, from what its process told."""
+def trial_verdicts(name: str, outcome: ProcessOutcome) -> List[Finding]:
+    """Return the verdicts on a trial. There is at least one."""
     trial = TRIALS[name]
-    faults = [_fault(name, what) for what in [*trial.faults(outcome), *_unfinished(outcome)]]
+    faults = [_fault(name, what) for what in [*trial.faults(outcome), *_process_faults(outcome)]]
     return faults or [ok(name, trial.summary(outcome))]
 
 
-def numbers_of(name: str, outcome: ProcessExit) -> List[Dict[str, Any]]:
-    """What a trial measured: flat objects."""
-    return [answer for key in TRIALS[name].numbers for answer in outcome.all(key)]
+def trial_numbers(name: str, outcome: ProcessOutcome) -> List[Dict[str, Any]]:
+    """Return the measurements of a trial as flat objects."""
+    return [answer for key in TRIALS[name].measurement_keys for answer in outcome.all_answers(key)]
 
 
-def _unfinished(outcome: ProcessExit) -> List[str]:
-    """Why a process crashed, hung or gave up, and at what; nothing for one that told all."""
-    refused, doing = outcome.answer("error"), outcome.last("trying")
-    reason = one_line(refused["error"]) if refused else outcome.ended
-    return [f"{doing['trying'] if doing else 'its start'}: {reason}"] if reason else []
+def _process_faults(outcome: ProcessOutcome) -> List[str]:
+    """Return why a process crashed, hung or failed, and during what. It is empty for success."""
+    error, attempt = outcome.first_answer("error"), outcome.last_answer("trying")
+    reason = one_line(error["error"]) if error else outcome.failure
+    return [f"{attempt['trying'] if attempt else 'its start'}: {reason}"] if reason else []
 
 
 def _fault(trial: str, what: str) -> Finding:
     return Finding(trial, FAULT, what)
 
 
-def as_object(machine: Dict[str, Any], tried: List[TrialResult]) -> Dict[str, Any]:
-    """For a file: format, machine, and each trial with verdicts and numbers."""
+def proof_to_dict(machine: Dict[str, Any], results: List[TrialResult]) -> Dict[str, Any]:
+    """Return the JSON object with format, machine, and verdicts and numbers of each trial."""
     trials = [
         {
             "trial": trial.name,
@@ -135,15 +141,15 @@ def as_object(machine: Dict[str, Any], tried: List[TrialResult]) -> Dict[str, An
             "verdicts": [{"status": each.status, "what": each.what} for each in trial.verdicts],
             "numbers": trial.numbers,
         }
-        for trial in tried
+        for trial in results
     ]
-    faults = sum(each.status == FAULT for trial in tried for each in trial.verdicts)
+    faults = sum(each.status == FAULT for trial in results for each in trial.verdicts)
     return {"format": FORMAT, "faults": faults, "machine": machine, "trials": trials}
 
 
-def describe(driver: nvml.Driver) -> Dict[str, Any]:
-    """The machine, for the file. GPUs have NVML's numbers, which are nvidia-smi's."""
-    here = about()
+def describe_machine(driver: nvml.Driver) -> Dict[str, Any]:
+    """Describe the machine. GPUs have the numbers of NVML and nvidia-smi."""
+    machine = about()
     gpus = [
         {
             "name": gpu.name,
@@ -154,7 +160,7 @@ def describe(driver: nvml.Driver) -> Dict[str, Any]:
         for gpu in driver.gpus
     ]
     return {
-        **{name: here[name] for name in OF_INTEREST},
+        **{name: machine[name] for name in MACHINE_FIELDS},
         "driver": driver.version,
         "gpus": gpus,
         "nvlinks": [[a, b, count] for (a, b), count in sorted(driver.nvlinks.items())],
@@ -163,51 +169,51 @@ def describe(driver: nvml.Driver) -> Dict[str, Any]:
     }
 
 
-def as_page(proof: Dict[str, Any]) -> str:
-    """An HTML page about the object that `proof.as_object` makes."""
-    # the page's frame and style are the report's
+def render_page(proof: Dict[str, Any]) -> str:
+    """Return an HTML page for the object of `proof_to_dict`."""
+    # base.html comes from gluonlab.report
     templates = environment("gluonlab.doctor", "gluonlab.report", trim_blocks=True)
-    templates.filters["number"] = number
+    templates.filters["number"] = format_number
     return templates.get_template("proof.html").render(
         proof=proof,
         titles={name: trial.title for name, trial in TRIALS.items()},
-        tables={trial["trial"]: tables(trial["numbers"]) for trial in proof["trials"]},
+        tables={trial["trial"]: make_tables(trial["numbers"]) for trial in proof["trials"]},
     )
 
 
-def tables(numbers: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    """The numbers as tables, one for each set of columns; a long table of pairs becomes square."""
+def make_tables(numbers: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """Group numbers by columns into tables. Numbers of pairs of GPUs become a square table."""
     groups: Dict[Any, List[Dict[str, Any]]] = {}
     for row in numbers:
         groups.setdefault(tuple(row), []).append(row)
     return [
-        square(rows) if {"source", "target", "gb_per_s"} <= set(keys) else plain(rows)
+        pair_table(rows) if {"source", "target", "gb_per_s"} <= set(keys) else plain_table(rows)
         for keys, rows in groups.items()
     ]
 
 
-def plain(rows: List[Dict[str, Any]]) -> Dict[str, Any]:
-    """A row for each."""
+def plain_table(rows: List[Dict[str, Any]]) -> Dict[str, Any]:
+    """Return a table with a row for each object."""
     headings = [name.replace("_", " ") for name in rows[0]]
     return {"headings": headings, "rows": [list(row.values()) for row in rows]}
 
 
-def square(rows: List[Dict[str, Any]]) -> Dict[str, Any]:
-    """From each GPU, to each: GB/s, or how many numbers arrived wrongly."""
+def pair_table(rows: List[Dict[str, Any]]) -> Dict[str, Any]:
+    """Return a table from each GPU to each GPU: GB/s, or the count of wrong numbers."""
     names = list(dict.fromkeys(row["source"] for row in rows))
     cells = {(row["source"], row["target"]): row for row in rows}
-    table = [[source, *(_cell(cells.get((source, to))) for to in names)] for source in names]
+    table = [[source, *(_format_pair(cells.get((source, to))) for to in names)] for source in names]
     return {"headings": ["from \\ to, GB/s", *names], "rows": table}
 
 
-def _cell(row: Optional[Dict[str, Any]]) -> str:
+def _format_pair(row: Optional[Dict[str, Any]]) -> str:
     if row is None:
         return ""
     return f"{row['wrong']:,} wrong" if row["wrong"] else f"{row['gb_per_s']:.1f}"
 
 
-def number(value: Any) -> str:
-    """A cell of a table."""
+def format_number(value: Any) -> str:
+    """Format a cell of a table."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):

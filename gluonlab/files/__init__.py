@@ -1,1 +1,1 @@
-"""Files and arrays that appear whole or not at all."""
+"""Files, folders and arrays that are written completely or not at all."""

@@ -1,17 +1,17 @@
-"""What CUDA is asked through libmxnet.so: direct copies between GPUs, and what GPUs they are.
+"""Queries to CUDA through libmxnet.so: peer access between GPUs, and GPU models.
 
-CUDA copies from one GPU to another directly only where the one was given access to the other's
-memory; all else goes through the host. MXNet 1.9.1 asks for that access in one place, when a
-``device`` store first sums (EnableP2P of src/kvstore/comm.h). So every other copy of MXNet's, which
-are those of schedules, of graphs of several devices and of arrays by hand, was direct or not by
-what the process had done before. Here it is asked for once, for the devices that arrays lie on.
+CUDA copies directly from one GPU to another only if the first has access to the memory of the
+other. All other copies go through the host. MXNet 1.9.1 enables access in one place, when a
+``device`` store first sums (EnableP2P of src/kvstore/comm.h). So for all other copies (schedules,
+graphs on several devices, copies by hand), it depended on earlier operations of the process.
+`enable_peer_access` enables it once for the devices of the arrays.
 
-What is asked is the CUDA runtime that libmxnet.so itself has loaded. Access is a matter of the
-process: it holds for all threads, and until the end.
+The functions are those of the CUDA runtime that libmxnet.so has loaded. Access holds for all
+threads, until the process ends.
 
-mxnet-cu112 1.9.1 has code for some GPUs only. On others MXNet ends the process, or fails at its
-first operator with "no kernel image is available for execution on the device", after data sets have
-been read: `check_code` looks before anything is put on one.
+mxnet-cu112 1.9.1 has machine code for some GPUs only. On other GPUs MXNet ends the process, or
+fails at its first operator with "no kernel image is available for execution on the device", after
+data sets have been read. `check_gpus_supported` checks this before anything is put on a GPU.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ from gluonlab.errors import DeviceError
 Pair = Tuple[int, int]
 SUCCESS = 0  # of cudaError_t
 
-_asked: Set[Pair] = set()  # CUDA takes it once, and so does a process
+_requested_pairs: Set[Pair] = set()  # CUDA accepts each pair only once per process
 
 
 def enable_peer_access(ctxs: Sequence[Any]) -> None:
-    """Let the GPUs among ``ctxs`` (mx.Context) copy to each other directly, where CUDA can do it.
+    """Enable direct copies between the GPUs among ``ctxs`` (mx.Context), if CUDA supports them.
 
-    A pair that cannot is no error: its copies go through the host. Nothing is done for CPU devices,
-    nor under MXNET_ENABLE_GPU_P2P=0. Each GPU gets its CUDA context here, if it has none yet.
+    Copies of other pairs go through the host. Nothing happens for CPU devices, and under
+    MXNET_ENABLE_GPU_P2P=0. Each GPU gets its CUDA context here.
     """
     numbers = gpu_numbers(ctxs)
-    wanted = [pair for pair in permutations(numbers, 2) if pair not in _asked]
-    if not wanted or not mxnet_setup.peer_access_wanted():
+    new_pairs = [pair for pair in permutations(numbers, 2) if pair not in _requested_pairs]
+    if not new_pairs or not mxnet_setup.peer_access_wanted():
         return
-    cuda = _runtime()
-    with _device_restored(cuda):
-        for device, other in wanted:
+    cuda = _cuda_library()
+    with _restore_device(cuda):
+        for device, other in new_pairs:
             if _can_access(cuda, device, other):
                 status = cuda.cudaSetDevice(device) or cuda.cudaDeviceEnablePeerAccess(other, 0)
                 if status != SUCCESS:
-                    # It would stay with this thread, for whoever asks next whether all was well.
+                    # clear the error, which the next caller in this thread would receive
                     cuda.cudaGetLastError()
-    _asked.update(wanted)
+    _requested_pairs.update(new_pairs)
 
 
 def peer_pairs(ctxs: Sequence[Any]) -> List[Pair]:
-    """The pairs of GPUs (a, b), a < b, that CUDA lets copy to each other directly.
+    """Return the pairs of GPUs (a, b), a < b, that CUDA lets copy to each other directly.
 
-    They are as MXNet numbers them. None under MXNET_ENABLE_GPU_P2P=0. No GPU gets a CUDA context.
+    The numbers are MXNet's. MXNET_ENABLE_GPU_P2P=0 disables all pairs. No GPU gets a context.
     """
     numbers = sorted(gpu_numbers(ctxs))
     if len(numbers) < 2 or not mxnet_setup.peer_access_wanted():
         return []
-    cuda = _runtime()
+    cuda = _cuda_library()
     return [
         (a, b)
         for a, b in combinations(numbers, 2)
@@ -67,132 +67,146 @@ def peer_pairs(ctxs: Sequence[Any]) -> List[Pair]:
     ]
 
 
-def peers_in_words(ctxs: Sequence[Any]) -> str:
-    """One line for people; empty for fewer than two GPUs."""
-    return peer_words(gpu_numbers(ctxs), peer_pairs(ctxs), mxnet_setup.peer_access_wanted())
+def describe_peer_access(ctxs: Sequence[Any]) -> str:
+    """Return one line about direct copies. It is empty for fewer than two GPUs."""
+    return format_peer_access(gpu_numbers(ctxs), peer_pairs(ctxs), mxnet_setup.peer_access_wanted())
 
 
-def peer_words(numbers: Sequence[int], pairs: Sequence[Pair], wanted: bool = True) -> str:
-    """`peers_in_words`, of GPUs by their numbers and of the pairs that have access."""
+def format_peer_access(numbers: Sequence[int], pairs: Sequence[Pair], enabled: bool = True) -> str:
+    """Return the line for GPUs with these numbers, and these pairs with access."""
     count = len(numbers) * (len(numbers) - 1) // 2
     if not count:
         return ""
-    if not wanted:
+    if not enabled:
         return "all copies between GPUs go through the host, because MXNET_ENABLE_GPU_P2P=0 is set"
     if not pairs:
         return "no two GPUs have access to each other's memory: all copies go through the host"
     if len(pairs) == count:
         return f"copies between GPUs are direct, {count} of {count} pairs"
-    able = " ".join(f"{a}-{b}" for a, b in sorted(pairs))
-    through_host = "the others go through the host"
+    direct = " ".join(f"{a}-{b}" for a, b in sorted(pairs))
     return (
-        f"copies between GPUs are direct for {len(pairs)} of {count} pairs, {able}; {through_host}"
+        f"copies between GPUs are direct for {len(pairs)} of {count} pairs, {direct}; "
+        "the others go through the host"
     )
 
 
 def pci_bus_ids(ctxs: Sequence[Any]) -> List[str]:
-    """Where each GPU sits, as ``0000:00:1b.0``: the same whatever CUDA or NVML number it by."""
-    cuda, found = _runtime(), []
+    """Return the PCI bus id of each GPU, such as ``0000:00:1b.0``, or "" if it is unknown.
+
+    Bus ids identify a GPU in the numberings of both CUDA and NVML.
+    """
+    cuda, bus_ids = _cuda_library(), []
     for number in gpu_numbers(ctxs):
         text = ctypes.create_string_buffer(32)
-        told = cuda.cudaDeviceGetPCIBusId(text, len(text), number) == SUCCESS
-        found.append(text.value.decode("ascii", "replace").lower() if told else "")
-    return found
+        succeeded = cuda.cudaDeviceGetPCIBusId(text, len(text), number) == SUCCESS
+        bus_ids.append(text.value.decode("ascii", "replace").lower() if succeeded else "")
+    return bus_ids
 
 
 def gpu_numbers(ctxs: Sequence[Any]) -> List[int]:
-    """The GPUs among ``ctxs``, by MXNet's numbers, each once."""
+    """Return MXNet's numbers of the GPUs among ``ctxs``, without duplicates."""
     return list(dict.fromkeys(ctx.device_id for ctx in ctxs if ctx.device_type == "gpu"))
 
 
-def _runtime() -> Any:
-    """The functions of libcudart, found through libmxnet.so, which needs it."""
+def _cuda_library() -> Any:
+    """Return libmxnet.so, through which the functions of libcudart are found."""
     import mxnet as mx
 
     return mx.base._LIB
 
 
 def _can_access(cuda: Any, device: int, other: int) -> bool:
-    able = ctypes.c_int(0)
-    told = cuda.cudaDeviceCanAccessPeer(ctypes.byref(able), device, other) == SUCCESS
-    if not told:
-        cuda.cudaGetLastError()
-    return told and bool(able.value)
+    can_access = ctypes.c_int(0)
+    status = cuda.cudaDeviceCanAccessPeer(ctypes.byref(can_access), device, other)
+    if status != SUCCESS:
+        cuda.cudaGetLastError()  # clears the error
+    return status == SUCCESS and bool(can_access.value)
 
 
 @contextmanager
-def _device_restored(cuda: Any) -> Iterator[None]:
-    """This thread's current GPU is afterwards what it was."""
-    before = ctypes.c_int(0)
-    cuda.cudaGetDevice(ctypes.byref(before))
+def _restore_device(cuda: Any) -> Iterator[None]:
+    """Restore the current GPU of this thread after the block."""
+    previous = ctypes.c_int(0)
+    cuda.cudaGetDevice(ctypes.byref(previous))
     try:
         yield
     finally:
-        cuda.cudaSetDevice(before.value)
+        cuda.cudaSetDevice(previous.value)
 
 
-# Machine code in the wheel (read from its fat binaries); no PTX that a driver could compile.
-CODE_FOR = ((5, 0), (6, 0), (7, 0), (8, 0), (8, 6))
+# Compute capabilities of the machine code in the wheel, read from its fat binaries. It contains no
+# PTX that a driver could compile.
+SUPPORTED_CAPABILITIES = ((5, 0), (6, 0), (7, 0), (8, 0), (8, 6))
 CPU_DEVICES = "CPU devices: --devices 'cpu*2'"
-LIVING = (
+GPU_CHOICES = (
     f"a V100, T4, RTX 20 or 30, A100, A10G or L4 (ml.g4dn, ml.g5, ml.g6, ml.p4d), or {CPU_DEVICES}"
 )
 MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 
 
-class NoCode(DeviceError):
-    """A GPU that this MXNet has no code for."""
+class UnsupportedGpuError(DeviceError):
+    """Error for a GPU that this MXNet has no machine code for."""
 
 
-class Kind(NamedTuple):
-    """A GPU as the driver names it: ``NVIDIA A10G``, (8, 6)."""
+class GpuModel(NamedTuple):
+    """Name and compute capability of a GPU, such as ``NVIDIA A10G``, (8, 6)."""
 
     name: str
     capability: Tuple[int, int]
 
     def __str__(self) -> str:
-        return f"{self.name} ({sm_of(self.capability)})"
+        return f"{self.name} ({sm_name(self.capability)})"
 
 
-def has_code(capability: Tuple[int, int]) -> bool:
-    """Machine code runs on its own major version, from its own minor version on."""
+def is_supported(capability: Tuple[int, int]) -> bool:
+    """Return whether the wheel has machine code for this compute capability."""
     major, minor = capability
-    return any(major == code[0] and minor >= code[1] for code in CODE_FOR)
+    # machine code runs on the same major version, from its minor version on
+    return any(major == code[0] and minor >= code[1] for code in SUPPORTED_CAPABILITIES)
 
 
-def sm_of(capability: Tuple[int, int]) -> str:
-    """``sm_90`` of (9, 0)."""
+def sm_name(capability: Tuple[int, int]) -> str:
+    """Return ``sm_90`` for (9, 0)."""
     return f"sm_{capability[0]}{capability[1]}"
 
 
-def check_code(ctxs: Sequence[Any], count: int) -> None:
+def check_gpus_supported(ctxs: Sequence[Any], count: int) -> None:
     """Raise NoCode for the GPUs among ``ctxs`` (mx.Context) that the wheel has no code for.
 
     ``count``: how many GPUs CUDA shows here. No GPU gets a CUDA context.
     """
-    problem = lacking(gpu_numbers(ctxs), count)
+    problem = describe_unsupported(gpu_numbers(ctxs), count)
     if problem:
-        raise NoCode(problem)
+        raise UnsupportedGpuError(problem)
 
 
-def lacking(numbers: Sequence[int], count: int) -> str:
-    """One line on those of the GPUs ``numbers`` that cannot compute here; empty if all can."""
-    kinds = {number: kind_of(number) for number in numbers}
-    unable = {gpu: kind for gpu, kind in kinds.items() if kind and not has_code(kind.capability)}
-    if not unable:
+def describe_unsupported(numbers: Sequence[int], count: int) -> str:
+    """Return one line about those GPUs without machine code. It is empty if all can compute.
+
+    ``count`` is the number of GPUs that CUDA shows.
+    """
+    models = {number: gpu_model(number) for number in numbers}
+    unsupported = {
+        number: model
+        for number, model in models.items()
+        if model and not is_supported(model.capability)
+    }
+    if not unsupported:
         return ""
-    first = next(iter(unable.values()))
-    alike = [number for number, kind in unable.items() if kind == first]
-    able = [number for number in range(count) if number not in unable and _computes(number)]
-    held = ", ".join(sm_of(code) for code in CODE_FOR)
-    cure = f"{_named(able, 'or')} of this machine, or {CPU_DEVICES}" if able else LIVING
-    verb = "is" if len(alike) == 1 else "are each"
-    are = f"{_named(alike, 'and')} {verb} {_article(first.name)} {first}"
-    return f"{are}, and mxnet-cu112 1.9.1 has code only for {held}: use {cure}"
+    first = next(iter(unsupported.values()))
+    same_model = [number for number, model in unsupported.items() if model == first]
+    usable = [number for number in range(count) if number not in unsupported and _is_usable(number)]
+    supported = ", ".join(sm_name(code) for code in SUPPORTED_CAPABILITIES)
+    cure = (
+        f"{_join_names(usable, 'or')} of this machine, or {CPU_DEVICES}" if usable else GPU_CHOICES
+    )
+    verb = "is" if len(same_model) == 1 else "are each"
+    subject = f"{_join_names(same_model, 'and')} {verb} {_article(first.name)} {first}"
+    return f"{subject}, and mxnet-cu112 1.9.1 has code only for {supported}: use {cure}"
 
 
-def _named(numbers: Sequence[int], last: str) -> str:
-    """``gpu:0, gpu:1 and gpu:2``"""
+def _join_names(numbers: Sequence[int], last: str) -> str:
+    """Return text such as ``gpu:0, gpu:1 and gpu:2``."""
     *others, end = [f"gpu:{number}" for number in numbers]
     return f"{', '.join(others)} {last} {end}" if others else end
 
@@ -201,21 +215,21 @@ def _article(name: str) -> str:
     return "an" if name.startswith(("NVIDIA", "A", "E", "I", "O", "U")) else "a"
 
 
-def _computes(number: int) -> bool:
-    kind = kind_of(number)
-    return kind is not None and has_code(kind.capability)
+def _is_usable(number: int) -> bool:
+    model = gpu_model(number)
+    return model is not None and is_supported(model.capability)
 
 
-def kind_of(number: int) -> Optional[Kind]:
-    """The kind of gpu:``number``, from the driver that libmxnet.so has loaded; None if it fails."""
+def gpu_model(number: int) -> Optional[GpuModel]:
+    """Return the model of gpu:``number`` from the driver, or None if that fails."""
     import mxnet as mx
 
-    # a look-up in libmxnet.so goes on in the libraries that it needs
+    # symbols are also looked up in the libraries that libmxnet.so needs, such as libcuda
     driver, device = mx.base._LIB, ctypes.c_int()
     try:
         if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), number):
             return None  # CUDA_SUCCESS is 0
-        capability = [_attribute(driver, attribute, device) for attribute in (MAJOR, MINOR)]
+        capability = [_device_attribute(driver, attribute, device) for attribute in (MAJOR, MINOR)]
         name = ctypes.create_string_buffer(256)
         driver.cuDeviceGetName(name, len(name), device)
     except AttributeError:  # MXNet's CPU build
@@ -223,10 +237,10 @@ def kind_of(number: int) -> Optional[Kind]:
     major, minor = capability
     if major is None or minor is None:
         return None
-    return Kind(name.value.decode("utf-8", "replace"), (major, minor))
+    return GpuModel(name.value.decode("utf-8", "replace"), (major, minor))
 
 
-def _attribute(driver: Any, attribute: int, device: ctypes.c_int) -> Optional[int]:
+def _device_attribute(driver: Any, attribute: int, device: ctypes.c_int) -> Optional[int]:
     value = ctypes.c_int()
-    told = driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device) == SUCCESS
-    return value.value if told else None
+    status = driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+    return value.value if status == SUCCESS else None

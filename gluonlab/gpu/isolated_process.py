@@ -1,4 +1,4 @@
-"""Checks that may crash or hang run in a process of their own, which answers in JSON lines."""
+"""Checks that may crash or hang, run in a child process that answers in JSON lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional, Set
 
 from gluonlab.errors import GluonlabError
 
-# The child looks for modules where this process does, wherever that came from.
+# The child gets the module search path of this process.
 _RUN = (
     "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
     "runpy.run_module(sys.argv.pop(1), run_name='__main__')"
@@ -22,34 +22,34 @@ _running: "Set[subprocess.Popen[bytes]]" = set()
 
 
 @dataclass(frozen=True)
-class ProcessExit:
-    """The end of a child process.
+class ProcessOutcome:
+    """Outcome of a child process.
 
-    ``answers``: its JSON answers, in order. ``ended``: how it failed, in words; empty if it did
-    not. ``said``: its last words on stderr.
+    ``answers`` holds its JSON answers in order. ``failure`` describes how it failed, and is empty
+    if it succeeded. ``last_line`` is the last line on stderr.
     """
 
     answers: List[Dict[str, Any]]
-    ended: str
-    said: str
+    failure: str
+    last_line: str
 
-    def all(self, key: str) -> List[Dict[str, Any]]:
-        """The answers that have this key, in order."""
+    def all_answers(self, key: str) -> List[Dict[str, Any]]:
+        """Return the answers with this key, in order."""
         return [answer for answer in self.answers if key in answer]
 
-    def answer(self, key: str) -> Optional[Dict[str, Any]]:
-        """The first answer that has this key."""
-        return next(iter(self.all(key)), None)
+    def first_answer(self, key: str) -> Optional[Dict[str, Any]]:
+        """Return the first answer with this key."""
+        return next(iter(self.all_answers(key)), None)
 
-    def last(self, key: str) -> Optional[Dict[str, Any]]:
-        """The last answer that has this key."""
-        return next(reversed(self.all(key)), None)
+    def last_answer(self, key: str) -> Optional[Dict[str, Any]]:
+        """Return the last answer with this key."""
+        return next(reversed(self.all_answers(key)), None)
 
 
-def ask(
+def run_isolated(
     module: str, *arguments: str, timeout_s: float, environ: Optional[Mapping[str, str]] = None
-) -> ProcessExit:
-    """Run ``python -m module`` to its end, or for ``timeout_s`` at most."""
+) -> ProcessOutcome:
+    """Run ``python -m module`` for at most ``timeout_s``, and return its outcome."""
     command = [sys.executable, "-c", _RUN, json.dumps(sys.path), module, *arguments]
     with subprocess.Popen(
         command,
@@ -57,48 +57,51 @@ def ask(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=dict(os.environ if environ is None else environ),
-        start_new_session=True,  # so that it can be ended with all that it has started
+        start_new_session=True,  # so that its own children can be killed too
     ) as child:
-        late = False
+        timed_out = False
         _running.add(child)
         try:
             out, err = child.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            late = True
-            _end(child)
+            timed_out = True
+            _kill_group(child)
             out, err = child.communicate()
         finally:
             _running.discard(child)
-    ended = f"was still busy after {timeout_s:g} s" if late else _in_words(child.returncode)
-    last = err.decode("utf-8", "replace").strip().split("\n")[-1]
-    return ProcessExit(_answers(out.decode("utf-8", "replace")), ended, " ".join(last.split()))
+    failure = _describe_status(child.returncode)
+    if timed_out:
+        failure = f"was still busy after {timeout_s:g} s"
+    last_line = err.decode("utf-8", "replace").strip().split("\n")[-1]
+    answers = _parse_answers(out.decode("utf-8", "replace"))
+    return ProcessOutcome(answers, failure, " ".join(last_line.split()))
 
 
-def end_all() -> None:
-    """End the processes that `ask` waits for: Ctrl-C in a terminal does not reach them."""
+def kill_all() -> None:
+    """Kill all processes of `run_isolated`, which Ctrl-C in a terminal does not reach."""
     for child in list(_running):
-        _end(child)
+        _kill_group(child)
 
 
-def _end(child: "subprocess.Popen[bytes]") -> None:
+def _kill_group(child: "subprocess.Popen[bytes]") -> None:
     try:
         os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:  # by itself, meanwhile
+    except ProcessLookupError:  # it has ended meanwhile
         pass
 
 
-def tell(**answer: Any) -> None:
-    """The child's end: one line of JSON, at once."""
+def send_answer(**answer: Any) -> None:
+    """Print one line of JSON at once. The child calls this."""
     print(json.dumps(answer), flush=True)
 
 
-def message_of(error: BaseException) -> str:
-    """An error's own words if they are gluonlab's; else with its type."""
+def error_message(error: BaseException) -> str:
+    """Return the message of an error, with the type unless it is gluonlab's."""
     return str(error) if isinstance(error, GluonlabError) else f"{type(error).__name__}: {error}"
 
 
-def _answers(out: str) -> List[Dict[str, Any]]:
-    """The lines that are JSON objects; a library may have printed others."""
+def _parse_answers(out: str) -> List[Dict[str, Any]]:
+    """Return the lines that are JSON objects. Libraries may have printed other lines."""
     answers = []
     for line in out.split("\n"):
         try:
@@ -108,7 +111,7 @@ def _answers(out: str) -> List[Dict[str, Any]]:
     return [answer for answer in answers if isinstance(answer, dict)]
 
 
-def _in_words(status: int) -> str:
+def _describe_status(status: int) -> str:
     if status >= 0:
         return f"ended with status {status}" if status else ""
     try:

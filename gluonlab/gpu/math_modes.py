@@ -1,16 +1,15 @@
-"""How GPUs compute: float32 products exactly or in TF32, by algorithms that repeat or the fastest.
+"""Arithmetic of GPUs: exact or TF32 products, and deterministic or fastest algorithms.
 
-MXNet asks the environment for the latter when a convolution first runs with some shapes
-(cudnn_convolution-inl.h, cudnn_pooling-inl.h), and keeps the algorithm until the process ends.
-cuBLAS and cuDNN read the TF32 setting when a GPU first computes, not when they are loaded. So both
-can be chosen after MXNet was imported, but only once in a process.
+MXNet reads the environment variable for deterministic algorithms when a convolution first runs with
+some shapes (cudnn_convolution-inl.h, cudnn_pooling-inl.h), and keeps the algorithm until the
+process ends. cuBLAS and cuDNN read the TF32 variable when a GPU first computes, not when they are
+loaded. So both can be set after MXNet is imported, but only once in a process.
 
-On GPUs of compute capability 8.0 and newer MXNet asks cuBLAS for TF32 in fully connected layers
-(linalg.h), and cuDNN takes it for convolutions where nobody objects: factors are rounded to 10 bits
-after the point (NVIDIA, "Ampere architecture white paper", 2020). Here it is off by default. What
-gluonlab promises, that any number of devices makes the same update, then holds to float32's
-precision on all GPUs alike; it is also what PyTorch decided for matrix products in 1.12, not for
-convolutions.
+On GPUs of compute capability 8.0 and newer, MXNet requests TF32 from cuBLAS in fully connected
+layers (linalg.h), and cuDNN uses it for convolutions by default: factors are rounded to 10 bits
+after the point (NVIDIA, "Ampere architecture white paper", 2020). Here TF32 is off by default. So
+any number of devices makes the same update, to the precision of float32, on all GPUs. PyTorch 1.12
+made the same choice for matrix products, but not for convolutions.
 """
 
 from __future__ import annotations
@@ -25,92 +24,101 @@ TF32_SINCE = (8, 0)  # compute capability
 
 
 class Arithmetic(NamedTuple):
-    """How GPUs compute.
+    """Arithmetic of the GPUs of a process.
 
-    ``deterministic``: by algorithms that repeat their bits. ``tf32``: float32 products with factors
-    rounded to TF32, where a GPU can.
+    ``deterministic`` selects algorithms with reproducible bits. ``tf32`` rounds the factors of
+    float32 products to TF32, on GPUs that support it.
     """
 
     deterministic: bool
     tf32: bool
 
     def in_words(self) -> str:
-        """For people, as a run says it."""
+        """Return a description for the run's header."""
         products = "products in TF32 where a GPU can" if self.tf32 else "exact products, no TF32"
         fastest = "fastest algorithms, bits may vary"
         return f"{products}; {'same seed, same bits' if self.deterministic else fastest}"
 
 
-_in_use: Optional[Arithmetic] = None  # by the GPUs of this process
-_users: Dict[str, Optional[str]] = {}  # what the variables were before they were first changed
+_current_arithmetic: Optional[Arithmetic] = None  # of this process, once it has used GPUs
+_exported_values: Dict[
+    str, Optional[str]
+] = {}  # what the variables were before they were first changed
 
 
-def arithmetic(deterministic: bool = False, tf32: Optional[bool] = None) -> Arithmetic:
-    """The Arithmetic that options and exported variables ask for.
+def resolve_arithmetic(deterministic: bool = False, tf32: Optional[bool] = None) -> Arithmetic:
+    """Return the Arithmetic for the options and the exported variables.
 
-    ``tf32`` None: as NVIDIA_TF32_OVERRIDE says, and off where that is not exported.
+    If ``tf32`` is None, NVIDIA_TF32_OVERRIDE decides. TF32 is off if that is not exported.
     """
-    exported = {name: _users.get(name, os.environ.get(name)) for name in mxnet_setup.DETERMINISTIC}
+    exported = {
+        name: _exported_values.get(name, os.environ.get(name)) for name in mxnet_setup.DETERMINISTIC
+    }
     if tf32 is None:
-        allowed = _users.get(mxnet_setup.TF32_VARIABLE, os.environ.get(mxnet_setup.TF32_VARIABLE))
+        allowed = _exported_values.get(
+            mxnet_setup.TF32_VARIABLE, os.environ.get(mxnet_setup.TF32_VARIABLE)
+        )
         tf32 = allowed not in (None, "0")
     return Arithmetic(deterministic or exported == mxnet_setup.DETERMINISTIC, tf32)
 
 
-def check_arithmetic(wanted: Arithmetic, ctxs: Sequence[Any]) -> None:
-    """Raise ConfigError if the GPUs among ``ctxs`` (mx.Context) can no longer compute like this."""
-    if _in_use is None or not _on_gpus(ctxs):
+def check_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
+    """Raise ConfigError if GPUs among ``ctxs`` (mx.Context) can no longer use this arithmetic."""
+    if _current_arithmetic is None or not _has_gpu(ctxs):
         return
-    if wanted.tf32 != _in_use.tf32:
-        how = "in TF32" if _in_use.tf32 else "without TF32"
-        option = "--tf32" if wanted.tf32 else "--no-tf32"
+    if requested.tf32 != _current_arithmetic.tf32:
+        how = "in TF32" if _current_arithmetic.tf32 else "without TF32"
+        option = "--tf32" if requested.tf32 else "--no-tf32"
         raise ConfigError(
             f"{option}: this process has computed on GPUs {how}, which cannot change any more: "
             "start a new process"
         )
-    if wanted.deterministic and not _in_use.deterministic:
+    if requested.deterministic and not _current_arithmetic.deterministic:
         raise ConfigError(
             "--deterministic: this process has computed on GPUs without it, "
             "and convolutions keep their algorithms: start a new process"
         )
 
 
-def use_arithmetic(wanted: Arithmetic, ctxs: Sequence[Any]) -> None:
-    """Have the GPUs among ``ctxs`` compute like this, from the first operation on.
+def use_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
+    """Set the arithmetic of the GPUs among ``ctxs``, before their first operation.
 
-    CPU devices need nothing. Raises ConfigError when this process has computed otherwise on GPUs.
-    Warns when it has computed deterministically: convolutions that have run then stay so.
+    Raises ConfigError if this process has already used another arithmetic on GPUs. Warns if it has
+    computed deterministically, because existing convolutions then stay deterministic.
     """
-    global _in_use
-    check_arithmetic(wanted, ctxs)
-    if not _on_gpus(ctxs):
+    global _current_arithmetic
+    check_arithmetic(requested, ctxs)
+    if not _has_gpu(ctxs):
         return
-    if _in_use is not None and _in_use.deterministic and not wanted.deterministic:
+    if (
+        _current_arithmetic is not None
+        and _current_arithmetic.deterministic
+        and not requested.deterministic
+    ):
         message = "convolutions that ran with --deterministic keep those algorithms, maybe slower"
         warn(message)
     variables = (*mxnet_setup.DETERMINISTIC, mxnet_setup.TF32_VARIABLE)
-    if not _users:
-        _users.update({name: os.environ.get(name) for name in variables})
-    chosen: Dict[str, Optional[str]] = {name: _users[name] for name in variables}
-    if wanted.deterministic:
+    if not _exported_values:
+        _exported_values.update({name: os.environ.get(name) for name in variables})
+    chosen: Dict[str, Optional[str]] = {name: _exported_values[name] for name in variables}
+    if requested.deterministic:
         chosen.update(mxnet_setup.DETERMINISTIC)
-    if wanted.tf32:
-        exported = _users[mxnet_setup.TF32_VARIABLE]
+    if requested.tf32:
+        exported = _exported_values[mxnet_setup.TF32_VARIABLE]
         chosen[mxnet_setup.TF32_VARIABLE] = None if exported == "0" else exported
     else:
         chosen[mxnet_setup.TF32_VARIABLE] = "0"
     openmp_settings.set_variables(chosen)
-    if _in_use is None and not wanted.deterministic:
-        _announce_nothing(next(ctx for ctx in ctxs if ctx.device_type == "gpu"))
-    _in_use = wanted
+    if _current_arithmetic is None and not requested.deterministic:
+        _silence_tuning_message(next(ctx for ctx in ctxs if ctx.device_type == "gpu"))
+    _current_arithmetic = requested
 
 
-def _announce_nothing(ctx: Any) -> None:
-    """Keep MXNet from printing, before the first tuning, how cuDNN's tuning can be switched off.
+def _silence_tuning_message(ctx: Any) -> None:
+    """Prevent MXNet's message on how to switch cuDNN's tuning off.
 
-    MXNet prints it when it tunes before it knows any convolution. Here it gets to know one of a
-    single number, without tuning. Tuning counts for the time to the first step, which a run
-    reports.
+    MXNet prints it when it tunes the first convolution. So this function runs a convolution of a
+    single number without tuning. Users see the tuning in the time to the first step.
     """
     from mxnet import nd
 
@@ -120,5 +128,5 @@ def _announce_nothing(ctx: Any) -> None:
     ).wait_to_read()
 
 
-def _on_gpus(ctxs: Sequence[Any]) -> bool:
+def _has_gpu(ctxs: Sequence[Any]) -> bool:
     return any(ctx.device_type == "gpu" for ctx in ctxs)

@@ -1,4 +1,4 @@
-"""The driver and its GPUs as NVML (nvidia-ml-py's pynvml) reports them, in its own process."""
+"""Queries to NVIDIA's driver through NVML (nvidia-ml-py's pynvml), in a separate process."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.gpu.isolated_process import ProcessExit, ask, tell
+from gluonlab.gpu.isolated_process import ProcessOutcome, run_isolated, send_answer
 
 BINDINGS = "nvidia-ml-py"
 Pair = Tuple[int, int]
-# the widest of nvmlGpuTopologyLevel_t: below PCIe switches of one root; below one CPU
+# two levels of nvmlGpuTopologyLevel_t: below PCIe switches of one root, and below one CPU
 SAME_SWITCHES, SAME_CPU = 20, 40
 TIMEOUT_S = 30.0  # a driver that is being set up takes seconds for each GPU
 
 
 class GpuProcess(NamedTuple):
-    """A process with memory of a GPU; ``used_bytes``: None if the driver does not report it."""
+    """A process that uses a GPU. ``used_bytes`` is None if the driver does not report it."""
 
     pid: int
     name: str
@@ -28,10 +28,10 @@ class GpuProcess(NamedTuple):
 
 @dataclass(frozen=True)
 class NvmlGpu:
-    """A GPU under its NVML number, which is nvidia-smi's: in the order of the PCI bus.
+    """A GPU with its NVML number, which is nvidia-smi's: in the order of the PCI bus.
 
-    ``used_bytes``: None where the driver does not report it. ``parts``: the UUIDs of its parts
-    under MIG; None for a GPU that is whole.
+    ``used_bytes`` is None if the driver does not report it. ``parts`` holds the UUIDs of its MIG
+    devices. It is None without MIG.
     """
 
     index: int
@@ -49,11 +49,16 @@ class NvmlGpu:
 class Driver:
     """The driver and its GPUs, as NVML reports them.
 
-    ``error``: why NVML reports nothing. ``nvlinks``: (a, b), a < b -> number of links.
-    ``switched``: GPUs whose NVLinks go to switches. ``no_peers``: pairs without access to each
-    other's memory. ``apart``: (a, b), a < b -> where their ways over PCIe meet, one of the levels
-    below; empty where the driver does not report it. ``silent``: (number, reason) of the GPUs that
-    are there, but do not answer.
+    Attributes:
+        error: Why NVML reports nothing.
+        version: Version of the driver.
+        gpus: The GPUs that answer.
+        nvlinks: Number of links between GPUs (a, b), a < b.
+        switched: GPUs whose NVLinks go to switches.
+        no_peers: Pairs without access to each other's memory.
+        silent: (number, reason) of GPUs that do not answer.
+        apart: Level at which the PCIe paths of (a, b), a < b, meet: `SAME_SWITCHES`, `SAME_CPU` or
+            another one. It is empty if the driver does not report it.
     """
 
     error: str = ""
@@ -66,69 +71,67 @@ class Driver:
     apart: Dict[Pair, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, told: Dict[str, Any]) -> Driver:
-        """From the answer of the process."""
+    def from_answer(cls, answer: Dict[str, Any]) -> Driver:
+        """Make a Driver from an answer of `query_nvml`."""
         gpus = []
-        for gpu in told["gpus"]:
+        for gpu in answer["gpus"]:
             gpu = {**gpu, "capability": tuple(gpu["capability"])}
             gpu["processes"] = tuple(GpuProcess(*process) for process in gpu["processes"])
             gpu["parts"] = None if gpu["parts"] is None else tuple(gpu["parts"])
             gpus.append(NvmlGpu(**gpu))
         return cls(
-            version=told["version"],
+            version=answer["version"],
             gpus=tuple(gpus),
-            nvlinks={(a, b): count for a, b, count in told["nvlinks"]},
-            switched=tuple(told["switched"]),
-            no_peers=tuple((a, b) for a, b in told["no_peers"]),
-            silent=tuple((index, reason) for index, reason in told["silent"]),
-            apart={(a, b): level for a, b, level in told["apart"]},
+            nvlinks={(a, b): count for a, b, count in answer["nvlinks"]},
+            switched=tuple(answer["switched"]),
+            no_peers=tuple((a, b) for a, b in answer["no_peers"]),
+            silent=tuple((index, reason) for index, reason in answer["silent"]),
+            apart={(a, b): level for a, b, level in answer["apart"]},
         )
 
 
 @lru_cache(maxsize=1)
-def known() -> Driver:
-    """`look` of the first call: links do not change while a process runs."""
-    return look()
+def cached_driver() -> Driver:
+    """Return the first result of `read_driver`: links do not change while a process runs."""
+    return read_driver()
 
 
-def look() -> Driver:
-    """What the driver of this machine reports."""
-    return understand(ask("gluonlab.gpu.nvml", timeout_s=TIMEOUT_S))
+def read_driver() -> Driver:
+    """Return the driver of this machine."""
+    return parse_outcome(run_isolated("gluonlab.gpu.nvml", timeout_s=TIMEOUT_S))
 
 
-def understand(outcome: ProcessExit) -> Driver:
-    """A Driver from what the process told; its ``error`` when it came to no end."""
-    told, refused = outcome.answer("version"), outcome.answer("error")
-    if told is not None:
-        return Driver.of(told)
-    return Driver(
-        error=refused["error"] if refused else f"NVML {outcome.ended or 'gave no answer'}"
-    )
+def parse_outcome(outcome: ProcessOutcome) -> Driver:
+    """Return the Driver that the process reported, or one with an ``error``."""
+    answer, error = outcome.first_answer("version"), outcome.first_answer("error")
+    if answer is not None:
+        return Driver.from_answer(answer)
+    reason = error["error"] if error else f"NVML {outcome.failure or 'gave no answer'}"
+    return Driver(error=reason)
 
 
-def read(pynvml: Any) -> Dict[str, Any]:
-    """Everything that NVML reports, as plain values.
+def query_nvml(pynvml: Any) -> Dict[str, Any]:
+    """Return everything that NVML reports, as plain values.
 
-    Raises pynvml.NVMLError when the driver does not answer.
+    Raises pynvml.NVMLError if the driver does not answer.
     """
     pynvml.nvmlInit()
     try:
         handles, gpus, silent = {}, [], []
         for index in range(pynvml.nvmlDeviceGetCount()):
-            # one that has fallen off the bus, or belongs to another job of this machine, must not
-            # silence the others
+            # one that has fallen off the bus, or belongs to another job, must not hide the others
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                gpus.append(_gpu(pynvml, index, handle))
+                gpus.append(_query_gpu(pynvml, index, handle))
                 handles[index] = handle
             except pynvml.NVMLError as error:
-                silent.append((index, _text(error)))
-        places = {gpu["bus_id"].lower(): gpu["index"] for gpu in gpus}
-        links, switched = _nvlinks(pynvml, handles, places)
+                silent.append((index, _decode(error)))
+        indices = {gpu["bus_id"].lower(): gpu["index"] for gpu in gpus}
+        links, switched = _count_nvlinks(pynvml, handles, indices)
         pairs = [(a, b, handles[a], handles[b]) for a in handles for b in handles if a < b]
-        levels = [(a, b, _level(pynvml, one, other)) for a, b, one, other in pairs]
+        levels = [(a, b, _pcie_level(pynvml, one, other)) for a, b, one, other in pairs]
         return {
-            "version": _text(pynvml.nvmlSystemGetDriverVersion()),
+            "version": _decode(pynvml.nvmlSystemGetDriverVersion()),
             "gpus": gpus,
             "nvlinks": [[a, b, count] for (a, b), count in sorted(links.items())],
             "switched": switched,
@@ -140,114 +143,116 @@ def read(pynvml: Any) -> Dict[str, Any]:
         pynvml.nvmlShutdown()
 
 
-def _gpu(pynvml: Any, index: int, handle: Any) -> Dict[str, Any]:
-    # of a GPU with parts not everybody may know it
-    memory = _if_told(pynvml, "nvmlDeviceGetMemoryInfo", handle)
+def _query_gpu(pynvml: Any, index: int, handle: Any) -> Dict[str, Any]:
+    # with MIG, not every user may read the memory
+    memory = _try_call(pynvml, "nvmlDeviceGetMemoryInfo", handle)
     return {
         "index": index,
-        "name": _text(pynvml.nvmlDeviceGetName(handle)),
-        "uuid": _text(pynvml.nvmlDeviceGetUUID(handle)),
-        "bus_id": _text(pynvml.nvmlDeviceGetPciInfo(handle).busId),
+        "name": _decode(pynvml.nvmlDeviceGetName(handle)),
+        "uuid": _decode(pynvml.nvmlDeviceGetUUID(handle)),
+        "bus_id": _decode(pynvml.nvmlDeviceGetPciInfo(handle).busId),
         "capability": list(pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
         "memory_bytes": int(memory.total) if memory else 0,
         "used_bytes": int(memory.used) if memory else None,
         "processes": [
             [process.pid, _process_name(pynvml, process.pid), process.usedGpuMemory]
-            for process in _processes(pynvml, handle)
+            for process in _compute_processes(pynvml, handle)
         ],
-        "parts": _parts(pynvml, handle),
+        "parts": _mig_uuids(pynvml, handle),
     }
 
 
-def _parts(pynvml: Any, handle: Any) -> Optional[List[str]]:
-    # the present one, and the one after a reset
-    mode = _if_told(pynvml, "nvmlDeviceGetMigMode", handle)
+def _mig_uuids(pynvml: Any, handle: Any) -> Optional[List[str]]:
+    # (current mode, mode after a reset)
+    mode = _try_call(pynvml, "nvmlDeviceGetMigMode", handle)
     if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
         return None
-    most = _if_told(pynvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0
+    most = _try_call(pynvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0
     by_index = "nvmlDeviceGetMigDeviceHandleByIndex"
-    parts = [_if_told(pynvml, by_index, handle, number) for number in range(most)]
-    uuids = [_if_told(pynvml, "nvmlDeviceGetUUID", part) for part in parts if part is not None]
-    return [_text(uuid) for uuid in uuids if uuid is not None]
+    parts = [_try_call(pynvml, by_index, handle, number) for number in range(most)]
+    uuids = [_try_call(pynvml, "nvmlDeviceGetUUID", part) for part in parts if part is not None]
+    return [_decode(uuid) for uuid in uuids if uuid is not None]
 
 
-def _processes(pynvml: Any, handle: Any) -> List[Any]:
-    # the plain name asks for version 3 only, which drivers before 510 lack
+def _compute_processes(pynvml: Any, handle: Any) -> List[Any]:
+    # the name without a version means version 3, which drivers before 510 lack
     for version in (3, 2):
-        found = _if_told(pynvml, f"nvmlDeviceGetComputeRunningProcesses_v{version}", handle)
-        if found is not None:
-            return list(found)
+        processes = _try_call(pynvml, f"nvmlDeviceGetComputeRunningProcesses_v{version}", handle)
+        if processes is not None:
+            return list(processes)
     return []
 
 
 def _process_name(pynvml: Any, pid: int) -> str:
-    """The program's name alone: NVML reports its arguments, too, which may have slashes."""
-    words = _text(_if_told(pynvml, "nvmlSystemGetProcessName", pid) or "?").split(" ")
+    """Return the program's name, without its arguments, which may contain slashes."""
+    words = _decode(_try_call(pynvml, "nvmlSystemGetProcessName", pid) or "?").split(" ")
     return words[0].rpartition("/")[2]
 
 
-def _nvlinks(
-    pynvml: Any, handles: Dict[int, Any], number_at: Dict[str, int]
+def _count_nvlinks(
+    pynvml: Any, handles: Dict[int, Any], indices: Dict[str, int]
 ) -> Tuple[Dict[Pair, int], List[int]]:
-    """Links between two GPUs, which both of them report; and the GPUs with links to switches."""
+    """Return the number of links of each pair of GPUs, and the GPUs with links to switches."""
     ends: Dict[Pair, int] = {}
     switched = []
     for index, handle in handles.items():
         for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-            state = _if_told(pynvml, "nvmlDeviceGetNvLinkState", handle, link)
+            state = _try_call(pynvml, "nvmlDeviceGetNvLinkState", handle, link)
             if state != pynvml.NVML_FEATURE_ENABLED:
                 continue
-            remote = _if_told(pynvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
-            other = number_at.get(_text(remote.busId).lower()) if remote else None
+            remote = _try_call(pynvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+            other = indices.get(_decode(remote.busId).lower()) if remote else None
             if other is not None:
                 pair = (min(index, other), max(index, other))
                 ends[pair] = ends.get(pair, 0) + 1
-            elif index not in switched and not _ends_at_a_gpu(pynvml, handle, link):
+            elif index not in switched and not _leads_to_gpu(pynvml, handle, link):
                 switched.append(index)
+    # both GPUs report a link
     return {pair: count // 2 for pair, count in ends.items()}, switched
 
 
-def _ends_at_a_gpu(pynvml: Any, handle: Any, link: int) -> bool:
-    """One that is hidden here, as in a container that has some of the machine's GPUs."""
-    kind = _if_told(pynvml, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+def _leads_to_gpu(pynvml: Any, handle: Any, link: int) -> bool:
+    """Return whether a link leads to a GPU, which may be hidden from this container."""
+    kind = _try_call(pynvml, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
     return kind is not None and kind == pynvml.NVML_NVLINK_DEVICE_TYPE_GPU
 
 
 def _lacks_access(pynvml: Any, one: Any, other: Any) -> bool:
-    told = _if_told(pynvml, "nvmlDeviceGetP2PStatus", one, other, pynvml.NVML_P2P_CAPS_INDEX_WRITE)
-    return told is not None and told != pynvml.NVML_P2P_STATUS_OK
+    write = pynvml.NVML_P2P_CAPS_INDEX_WRITE
+    status = _try_call(pynvml, "nvmlDeviceGetP2PStatus", one, other, write)
+    return status is not None and status != pynvml.NVML_P2P_STATUS_OK
 
 
-def _level(pynvml: Any, one: Any, other: Any) -> Optional[int]:
-    told = _if_told(pynvml, "nvmlDeviceGetTopologyCommonAncestor", one, other)
-    return None if told is None else int(told)
+def _pcie_level(pynvml: Any, one: Any, other: Any) -> Optional[int]:
+    level = _try_call(pynvml, "nvmlDeviceGetTopologyCommonAncestor", one, other)
+    return None if level is None else int(level)
 
 
-def _if_told(pynvml: Any, name: str, *arguments: Any) -> Any:
-    """None for what this driver, this GPU, or this release of nvidia-ml-py does not report."""
+def _try_call(pynvml: Any, name: str, *arguments: Any) -> Any:
+    """Call an NVML function. Return None if driver, GPU or nvidia-ml-py does not support it."""
     try:
         return getattr(pynvml, name)(*arguments)
     except (pynvml.NVMLError, AttributeError):
         return None
 
 
-def _text(value: Any) -> str:
+def _decode(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def main() -> None:
-    """Answer with `read`, or with ``error``."""
+    """Send the answer of `query_nvml`, or ``error``."""
     pynvml: Any = None
     try:
         pynvml = importlib.import_module("pynvml")
-        tell(**read(pynvml))
+        send_answer(**query_nvml(pynvml))
     except ModuleNotFoundError:
-        tell(error=f"{BINDINGS} is not installed")
-    except Exception as error:  # other packages bring a module of this name, too
-        known = isinstance(error, getattr(pynvml, "NVMLError", ()))
+        send_answer(error=f"{BINDINGS} is not installed")
+    except Exception as error:  # another package may have a module with this name
+        is_nvml_error = isinstance(error, getattr(pynvml, "NVMLError", ()))
         where = getattr(pynvml, "__file__", "pynvml")
         reason = f"{BINDINGS} is needed; {where} fails with {type(error).__name__}: {error}"
-        tell(error=_text(error) if known else reason)
+        send_answer(error=_decode(error) if is_nvml_error else reason)
 
 
 if __name__ == "__main__":
@@ -255,54 +260,54 @@ if __name__ == "__main__":
 
 
 class VisibleGpus(NamedTuple):
-    """The GPUs that CUDA_VISIBLE_DEVICES lets through; ``problem``: why not all that it names."""
+    """GPUs that CUDA_VISIBLE_DEVICES shows. ``problem`` explains why some of them are missing."""
 
     gpus: List[NvmlGpu]
     problem: str = ""
 
 
 def visible_gpus(gpus: Sequence[NvmlGpu], visible: Optional[str]) -> VisibleGpus:
-    """``visible``: the value of CUDA_VISIBLE_DEVICES; its numbers count along ``gpus``.
+    """Return the GPUs that CUDA shows for a value of CUDA_VISIBLE_DEVICES.
 
-    (CUDA C++ Programming Guide)
+    Numbers in ``visible`` are positions in ``gpus`` (CUDA C++ Programming Guide).
     """
     if visible is None:
         return VisibleGpus(list(gpus))
     shown: List[NvmlGpu] = []
     for word in [word.strip() for word in visible.split(",")] if visible.strip() else []:
         if word.startswith("-"):
-            break  # means: no more
-        gpu = _named(gpus, word)
+            break  # a negative number ends the list
+        gpu = _find_gpu(gpus, word)
         if gpu is None:
             none = f"which names none of the {len(gpus)} GPUs here, and ignores what follows"
             return VisibleGpus(shown, f"CUDA stops at {word!r}, {none}")
         if word.startswith("MIG-"):
-            return VisibleGpus([gpu])  # a process computes on one part, of one GPU
+            return VisibleGpus([gpu])  # a process can use only one MIG device
         if gpu in shown:
             return VisibleGpus([], f"it names GPU {gpu.index} twice, so CUDA shows no GPU")
         shown.append(gpu)
     return VisibleGpus(shown)
 
 
-def _named(gpus: Sequence[NvmlGpu], word: str) -> Optional[NvmlGpu]:
-    """The one GPU that a word means: a number, or the beginning of a UUID."""
+def _find_gpu(gpus: Sequence[NvmlGpu], word: str) -> Optional[NvmlGpu]:
+    """Return the GPU for a number or the beginning of a UUID, or None."""
     number = re.match(r"\+?(\d+)", word)
     if number:
         return gpus[int(number[1])] if int(number[1]) < len(gpus) else None
-    if word.startswith("MIG-GPU-"):  # what drivers before 470 call parts: MIG-GPU-<uuid>/3/0
+    if word.startswith("MIG-GPU-"):  # MIG-GPU-<uuid>/3/0, the names before driver 470
         word = word[len("MIG-") :].partition("/")[0]
     if not word.startswith(("GPU-", "MIG-")):
         return None
-    found = [
+    matches = [
         gpu for gpu in gpus if any(uuid.startswith(word) for uuid in (gpu.uuid, *(gpu.parts or ())))
     ]
-    return found[0] if len(found) == 1 else None
+    return matches[0] if len(matches) == 1 else None
 
 
-def in_cuda_order(
+def sort_in_cuda_order(
     gpus: Sequence[NvmlGpu], environ: Mapping[str, str] = os.environ
 ) -> List[NvmlGpu]:
-    """As CUDA is likely to count them: by default the fastest first, which the newer ones are."""
+    """Sort GPUs in CUDA's order. By default it is fastest first, so newer ones come first."""
     if environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         return list(gpus)
     return sorted(gpus, key=lambda gpu: gpu.capability, reverse=True)

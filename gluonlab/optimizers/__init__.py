@@ -1,8 +1,7 @@
-"""Optimizers by their definitions; `registry` lists what ``--optimizer`` offers.
+"""Optimizers by their published definitions. `optimizer_registry` lists those of ``--optimizer``.
 
-trainer = BucketedTrainer(net.collect_params(), SGD(learning_rate=0.1, momentum=0.9), ...)
-
-A plain ``"sgd"`` is MXNet's own there, as for gluon.Trainer.
+Example: ``BucketedTrainer(net.collect_params(), SGD(learning_rate=0.1, momentum=0.9))``. There, a
+plain ``"sgd"`` is MXNet's SGD, as for gluon.Trainer.
 """
 
 from gluonlab.optimizers.adaptive import FTML, AdaDelta, AdaGrad, Adam, Adamax, Nadam, RMSProp

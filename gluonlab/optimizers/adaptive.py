@@ -1,10 +1,10 @@
-"""Optimizers that divide by the size of past gradients, without the traps of MXNet's.
+"""Adaptive optimizers, which divide by the size of past gradients, without defects of MXNet's.
 
-What MXNet's do otherwise: Adamax divides 0 by 0 for an element whose gradients are all 0, which is
-a ReLU's death; Nadam counts each parameter and device as a step of its momentum's schedule;
-AdaDelta does not look at the learning rate, and decays weights past it; AdaGrad decays them past
-its division; FTML divides by the rate. AdaDelta also changes the gradients. Adam and RMSProp are
-MXNet's own, to the bit, but for types other than float32.
+MXNet's Adamax divides 0 by 0 for elements whose gradients are all 0, as after a dead ReLU. Its
+Nadam counts each parameter and device as a step of the momentum schedule. Its AdaDelta ignores the
+learning rate, decays weights separately, and changes the gradients. Its AdaGrad does not divide the
+weight decay. Its FTML divides by the learning rate. Adam and RMSProp here are MXNet's, to the bit,
+except for types other than float32.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from mxnet import nd
 from gluonlab.config.option_types import real
 
 
-class Usual(NamedTuple):
-    """What such an optimizer takes for an argument that is not given."""
+class DefaultArguments(NamedTuple):
+    """Default arguments of a `BetaOptimizer`."""
 
     learning_rate: float
     beta1: float = 0.9
@@ -27,13 +27,13 @@ class Usual(NamedTuple):
     epsilon: float = 1e-8
 
 
-class WithBetas(mx.optimizer.Optimizer):  # type: ignore[misc]
-    """Takes ``learning_rate``, ``beta1``, ``beta2`` and ``epsilon``, in this order.
+class BetaOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
+    """Base class of optimizers with ``learning_rate``, ``beta1``, ``beta2`` and ``epsilon``.
 
-    What is None is the ``usual`` one. Raises ConfigError as `check_betas` does.
+    ``defaults`` replace arguments that are None. Raises ConfigError like `check_betas`.
     """
 
-    usual: Usual
+    defaults: DefaultArguments
 
     def __init__(
         self,
@@ -43,8 +43,10 @@ class WithBetas(mx.optimizer.Optimizer):  # type: ignore[misc]
         epsilon: Optional[float] = None,
         **kwargs: Any,
     ) -> None:
-        given = Usual._make((learning_rate, beta1, beta2, epsilon))
-        values = (usual if own is None else own for own, usual in zip(given, self.usual))
+        arguments = DefaultArguments._make((learning_rate, beta1, beta2, epsilon))
+        values = (
+            default if value is None else value for value, default in zip(arguments, self.defaults)
+        )
         rate, self.beta1, self.beta2, self.epsilon = values
         check_betas(self)
         super().__init__(learning_rate=rate, **kwargs)
@@ -53,30 +55,30 @@ class WithBetas(mx.optimizer.Optimizer):  # type: ignore[misc]
 def check_betas(optimizer: Any) -> None:
     """Raise ConfigError for a ``beta1`` or ``beta2`` that is not from 0 to below 1.
 
-    They are the shares of the old mean of gradients, and of their squares (or of the largest), that
-    stay in each step. With others the means would divide by 0, or grow.
+    They are the decay rates of the running means of gradients and squared gradients (or of the
+    maximum). With other values the means would grow, or bias correction would divide by 0.
     """
     for name in ("beta1", "beta2"):
         setattr(optimizer, name, real(0, 1)(name, getattr(optimizer, name)))
 
 
-class Adaptive(mx.optimizer.Optimizer):  # type: ignore[misc]
-    """The common part: ``states`` arrays of zeros for each weight, and the gradient.
+class AdaptiveOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
+    """Base class with ``state_count`` state arrays for each weight.
 
-    It is that of the loss plus wd / 2 |w|^2; ``clip_gradient`` limits each element of it.
+    The gradient is that of the loss plus wd / 2 |w|^2. ``clip_gradient`` limits each element.
     """
 
-    states = 1
+    state_count = 1
 
     def create_state(self, index: Any, weight: nd.NDArray) -> Tuple[nd.NDArray, ...]:
-        """``states`` arrays of zeros, of the weight's shape, type and device."""
-        like = dict(shape=weight.shape, ctx=weight.context, dtype=weight.dtype)
-        return tuple(nd.zeros(**like) for _ in range(self.states))
+        """Return arrays of zeros with the weight's shape, type and device."""
+        settings = dict(shape=weight.shape, ctx=weight.context, dtype=weight.dtype)
+        return tuple(nd.zeros(**settings) for _ in range(self.state_count))
 
     def update(
         self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Tuple[nd.NDArray, ...]
     ) -> None:
-        """w = w - rate `direction`, in place; ``grad``, of the weight's shape, stays as it is."""
+        """Compute w = w - rate x direction in place, without changing ``grad``."""
         self._update_count(index)
         lr, wd, t = self._get_lr(index), self._get_wd(index), self._index_update_count[index]
         grad = grad * self.rescale_grad
@@ -84,37 +86,40 @@ class Adaptive(mx.optimizer.Optimizer):  # type: ignore[misc]
             grad += wd * weight
         if self.clip_gradient is not None:
             nd.clip(grad, -self.clip_gradient, self.clip_gradient, out=grad)
-        weight -= lr * self.direction(grad, state, t)
+        weight -= lr * self.compute_direction(grad, state, t)
 
-    def direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
-        """What the rate multiplies in update number ``t``, from 1 on; moves ``state`` on."""
+    def compute_direction(
+        self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int
+    ) -> nd.NDArray:
+        """Return the update direction, and update ``state``. ``t`` counts updates from 1."""
         raise NotImplementedError
 
 
-def above_zero(epsilon: float, array: nd.NDArray) -> float:
-    """``epsilon``, or the smallest ordinary number of a type that would make 0 of it."""
+def representable_epsilon(epsilon: float, array: nd.NDArray) -> float:
+    """Return ``epsilon``, or the smallest normal number of the array's type if that is larger."""
     return max(float(epsilon), float(np.finfo(np.dtype(array.dtype)).tiny))
 
 
-class _WithinType(mx.optimizer.Optimizer):  # type: ignore[misc]
-    """Uses, in each update, an epsilon that the weight's type can hold."""
+class _RepresentableEpsilon(mx.optimizer.Optimizer):  # type: ignore[misc]
+    """Mixin that makes epsilon representable in the weight's type in each update."""
 
     epsilon: float
 
     def update(self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Any) -> None:
-        """One parameter, or a part of one."""
-        users: float = self.epsilon
-        self.epsilon = above_zero(users, weight)
+        """Update one parameter, or a part of it."""
+        epsilon: float = self.epsilon
+        self.epsilon = representable_epsilon(epsilon, weight)
         try:
             super().update(index, weight, grad, state)
         finally:
-            self.epsilon = users
+            self.epsilon = epsilon
 
 
-class Adam(_WithinType, mx.optimizer.Adam):  # type: ignore[misc]
-    """MXNet's own, with an epsilon that is not 0 in float16.
+class Adam(_RepresentableEpsilon, mx.optimizer.Adam):  # type: ignore[misc]
+    """MXNet's Adam, with an epsilon that is not 0 in float16.
 
-    There MXNet divides 0 by 0 where there is no gradient. Raises ConfigError as `check_betas` does.
+    With an epsilon of 0, MXNet divides 0 by 0 for a gradient of 0. Raises ConfigError like
+    `check_betas`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -122,19 +127,19 @@ class Adam(_WithinType, mx.optimizer.Adam):  # type: ignore[misc]
         check_betas(self)
 
 
-class RMSProp(_WithinType, mx.optimizer.RMSProp):  # type: ignore[misc]
-    """MXNet's own, with such an epsilon and with states of the weight's type.
+class RMSProp(_RepresentableEpsilon, mx.optimizer.RMSProp):  # type: ignore[misc]
+    """MXNet's RMSProp, with an epsilon that is not 0 in float16, and states of the weight's type.
 
-    MXNet's states are always float32, which does not fit other weights.
+    MXNet's states are always float32, which does not work for other weights.
     """
 
     def create_state(self, index: Any, weight: nd.NDArray) -> Tuple[nd.NDArray, ...]:
-        """n, and g and delta where ``centered``."""
+        """Return n, and also g and delta if ``centered``."""
         states = super().create_state(index, weight)
         return tuple(state.astype(weight.dtype, copy=False) for state in states)
 
 
-class Adamax(WithBetas, Adaptive):
+class Adamax(BetaOptimizer, AdaptiveOptimizer):
     """PyTorch's Adamax.
 
     m = beta1 m + (1 - beta1) g, u = max(beta2 u, |g| + epsilon), w = w - rate / (1 - beta1^t) m /
@@ -144,26 +149,30 @@ class Adamax(WithBetas, Adaptive):
     epsilon.
     """
 
-    states = 2
-    usual = Usual(learning_rate=0.002)
+    state_count = 2
+    defaults = DefaultArguments(learning_rate=0.002)
 
-    def direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
+    def compute_direction(
+        self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int
+    ) -> nd.NDArray:
         mean, largest = state
-        _fade(mean, self.beta1, grad)
+        _update_mean(mean, self.beta1, grad)
         largest *= self.beta2
-        nd.broadcast_maximum(largest, grad.abs() + above_zero(self.epsilon, grad), out=largest)
+        nd.broadcast_maximum(
+            largest, grad.abs() + representable_epsilon(self.epsilon, grad), out=largest
+        )
         return mean / largest / (1 - self.beta1**t)
 
 
-class Nadam(WithBetas, Adaptive):
-    """Adam with Nesterov's momentum, and a schedule of the momentum of its own: PyTorch's NAdam.
+class Nadam(BetaOptimizer, AdaptiveOptimizer):
+    """Adam with Nesterov momentum and a momentum schedule: PyTorch's NAdam.
 
-    Dozat, "Incorporating Nesterov momentum into Adam", 2016, algorithm 2: beta1 grows from about
-    half to itself.
+    Dozat, "Incorporating Nesterov momentum into Adam", 2016, algorithm 2. The momentum grows from
+    about beta1 / 2 to beta1.
     """
 
-    states = 2
-    usual = Usual(learning_rate=0.001)
+    state_count = 2
+    defaults = DefaultArguments(learning_rate=0.001)
 
     def __init__(
         self,
@@ -176,24 +185,30 @@ class Nadam(WithBetas, Adaptive):
     ) -> None:
         super().__init__(learning_rate, beta1, beta2, epsilon, **kwargs)
         self.schedule_decay = schedule_decay
-        self._products: List[float] = [1.0]  # of the momenta of the first t updates
+        self._products: List[float] = [1.0]  # product of the momenta of the first t updates
 
-    def direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
+    def compute_direction(
+        self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int
+    ) -> nd.NDArray:
         mean, square = state
-        _fade(mean, self.beta1, grad)
-        _fade(square, self.beta2, grad * grad)
-        now, later = self._momentum(t), self._momentum(t + 1)
+        _update_mean(mean, self.beta1, grad)
+        _update_mean(square, self.beta2, grad * grad)
+        momentum, next_momentum = self._momentum(t), self._momentum(t + 1)
         while len(self._products) <= t:
             self._products.append(self._products[-1] * self._momentum(len(self._products)))
         product = self._products[t]
-        ahead = grad * ((1 - now) / (1 - product)) + mean * (later / (1 - product * later))
-        return ahead / ((square / (1 - self.beta2**t)).sqrt() + above_zero(self.epsilon, grad))
+        lookahead = grad * ((1 - momentum) / (1 - product)) + mean * (
+            next_momentum / (1 - product * next_momentum)
+        )
+        return lookahead / (
+            (square / (1 - self.beta2**t)).sqrt() + representable_epsilon(self.epsilon, grad)
+        )
 
     def _momentum(self, t: int) -> float:
         return float(self.beta1 * (1 - 0.5 * 0.96 ** (t * self.schedule_decay)))
 
 
-class AdaGrad(Adaptive):
+class AdaGrad(AdaptiveOptimizer):
     """s = s + g^2, w = w - rate g / (sqrt(s) + epsilon): PyTorch's Adagrad.
 
     Duchi, Hazan, Singer, "Adaptive subgradient methods for online learning and stochastic
@@ -204,14 +219,16 @@ class AdaGrad(Adaptive):
         super().__init__(learning_rate=learning_rate, **kwargs)
         self.epsilon = epsilon
 
-    def direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
+    def compute_direction(
+        self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int
+    ) -> nd.NDArray:
         (total,) = state
         total += grad * grad
-        return grad / (total.sqrt() + above_zero(self.epsilon, grad))
+        return grad / (total.sqrt() + representable_epsilon(self.epsilon, grad))
 
 
-class AdaDelta(Adaptive):
-    """PyTorch's Adadelta, with a rate, which is 1 unless one is given.
+class AdaDelta(AdaptiveOptimizer):
+    """PyTorch's Adadelta, with a learning rate of 1 by default.
 
     s = rho s + (1 - rho) g^2, d = sqrt(u + epsilon) / sqrt(s + epsilon) g, u = rho u + (1 - rho)
     d^2, w = w - rate d.
@@ -219,7 +236,7 @@ class AdaDelta(Adaptive):
     Zeiler, "ADADELTA: an adaptive learning rate method", 2012, algorithm 1.
     """
 
-    states = 2
+    state_count = 2
 
     def __init__(
         self, learning_rate: float = 1.0, rho: float = 0.9, epsilon: float = 1e-6, **kwargs: Any
@@ -227,36 +244,40 @@ class AdaDelta(Adaptive):
         super().__init__(learning_rate=learning_rate, **kwargs)
         self.rho, self.epsilon = rho, epsilon
 
-    def direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
+    def compute_direction(
+        self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int
+    ) -> nd.NDArray:
         square, update = state
-        epsilon = above_zero(self.epsilon, grad)
-        _fade(square, self.rho, grad * grad)
+        epsilon = representable_epsilon(self.epsilon, grad)
+        _update_mean(square, self.rho, grad * grad)
         delta = (update + epsilon).sqrt() / (square + epsilon).sqrt() * grad
-        _fade(update, self.rho, delta * delta)
+        _update_mean(update, self.rho, delta * delta)
         return delta
 
 
-class FTML(WithBetas, Adaptive):
-    """Follow the moving leader, without a division by the rate.
+class FTML(BetaOptimizer, AdaptiveOptimizer):
+    """Follow the moving leader, without a division by the learning rate.
 
     v = beta2 v + (1 - beta2) g^2, w = w - rate (1 - beta1) / (1 - beta1^t) g / (sqrt(v / (1 -
     beta2^t)) + epsilon).
 
-    Zheng, Kwok, "Follow the moving leader in deep learning", 2017, algorithm 1. There z is kept and
-    w = -z / d, with the rate below a line. But -z is always d w of the step before, so what is left
-    of z and d is this.
+    Zheng, Kwok, "Follow the moving leader in deep learning", 2017, algorithm 1. The paper keeps z
+    and computes w = -z / d, with the learning rate in a denominator. But -z always equals d w of
+    the previous step, which simplifies the update to this formula.
     """
 
-    usual = Usual(learning_rate=0.0025, beta1=0.6)
+    defaults = DefaultArguments(learning_rate=0.0025, beta1=0.6)
 
-    def direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
+    def compute_direction(
+        self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int
+    ) -> nd.NDArray:
         (square,) = state
-        _fade(square, self.beta2, grad * grad)
-        root = (square / (1 - self.beta2**t)).sqrt() + above_zero(self.epsilon, grad)
+        _update_mean(square, self.beta2, grad * grad)
+        root = (square / (1 - self.beta2**t)).sqrt() + representable_epsilon(self.epsilon, grad)
         return grad / root * ((1 - self.beta1) / (1 - self.beta1**t))
 
 
-def _fade(mean: nd.NDArray, decay: float, value: nd.NDArray) -> None:
-    """mean = decay mean + (1 - decay) value, in place."""
+def _update_mean(mean: nd.NDArray, decay: float, value: nd.NDArray) -> None:
+    """Compute mean = decay mean + (1 - decay) value in place."""
     mean *= decay
     mean += (1 - decay) * value

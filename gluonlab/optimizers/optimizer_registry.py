@@ -1,9 +1,10 @@
-"""What ``--optimizer`` offers. The tests compare each with its definition in float64.
+"""Registry of the optimizers for ``--optimizer``, and which properties they have.
 
-MXNet has more of them, and other definitions of some. Where its own agrees it is taken as it is;
-where it does not, there is one here; and what cannot be of use here is not offered.
+MXNet has more optimizers, and defines some differently. An optimizer of MXNet is used if it agrees
+with its published definition. Otherwise gluonlab has a class. Tests compare each optimizer with its
+definition in float64.
 
-| name     | here       | what MXNet's own does otherwise                                         |
+| name     | class      | differences of MXNet's optimizer                                        |
 |----------|------------|-------------------------------------------------------------------------|
 | sgd      | `SGD`      | the rate is part of the momentum (``--momentum-rule mxnet``)            |
 | nag      | `NAG`      | the same, and weight decay reads the weight that was just updated       |
@@ -18,8 +19,8 @@ where it does not, there is one here; and what cannot be of use here is not offe
 | lars     | `LARS`     | corrects the momentum of some parameters only, spares no biases         |
 | lamb     | `LAMB`     | inexact norms                                                           |
 
-In all of them but lamb weight decay is the gradient of a penalty wd / 2 |w|^2, so adaptive ones
-divide it, too.
+In all of them except lamb, weight decay is the gradient of a penalty wd / 2 |w|^2. So adaptive
+optimizers also divide the weight decay.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ from gluonlab.optimizers.signum import Signum
 
 @dataclass(frozen=True)
 class OptimizerKind:
-    """One optimizer: its class, and what others must know about it.
+    """Class and properties of an optimizer.
 
-    ``momentum``: whether --momentum means anything to it. ``element_wise``: its update of an
-    element looks at that element only, so it does not matter what lies beside it.
-    ``by_mxnets_rule``: the class in which the rate is part of the momentum, if there is one.
+    ``momentum`` is true if it accepts --momentum. ``element_wise`` is true if its update of an
+    element depends only on that element, so that it can update whole buckets.
+    ``mxnet_rule_class`` is the class for ``--momentum-rule mxnet``, if there is one.
     """
 
     cls: Type[mx.optimizer.Optimizer]
     summary: str
     momentum: bool = False
     element_wise: bool = True
-    by_mxnets_rule: Optional[Type[mx.optimizer.Optimizer]] = None
+    mxnet_rule_class: Optional[Type[mx.optimizer.Optimizer]] = None
 
 
 OPTIMIZERS: Dict[str, OptimizerKind] = {
@@ -57,13 +58,13 @@ OPTIMIZERS: Dict[str, OptimizerKind] = {
         SGD,
         "down the gradient, with momentum or without: PyTorch's SGD",
         momentum=True,
-        by_mxnets_rule=mx.optimizer.SGD,
+        mxnet_rule_class=mx.optimizer.SGD,
     ),
     "nag": OptimizerKind(
         NAG,
         "the gradient is taken where momentum leads: PyTorch's SGD, nesterov=True",
         momentum=True,
-        by_mxnets_rule=mx.optimizer.NAG,
+        mxnet_rule_class=mx.optimizer.NAG,
     ),
     "adam": OptimizerKind(
         Adam, "momentum over the root of the mean squared gradient: Kingma, Ba 2015"
@@ -115,18 +116,18 @@ NOT_OFFERED = {
     ),
 }
 
-# MXNet's own, which a user's own loop may have.
-MXNETS_ELEMENT_WISE = (
+# Optimizers of MXNet, which a user's training loop may use.
+MXNET_ELEMENT_WISE = (
     mx.optimizer.SGD, mx.optimizer.NAG, mx.optimizer.Adam, mx.optimizer.RMSProp,
     mx.optimizer.AdaGrad, mx.optimizer.AdaDelta, mx.optimizer.Adamax, mx.optimizer.Ftrl,
     mx.optimizer.FTML, mx.optimizer.Signum,
 )  # fmt: skip
 ELEMENT_WISE = {
-    *MXNETS_ELEMENT_WISE,
+    *MXNET_ELEMENT_WISE,
     *(kind.cls for kind in OPTIMIZERS.values() if kind.element_wise),
 }
-# Those that keep something for all devices which each of them changes, or that draw noise for each.
-DRIFTING = {
+# Optimizers with a value for all devices that each device changes, or with noise for each device.
+DIVERGING = {
     mx.optimizer.Nadam: "use gluonlab.optimizers.Nadam",
     mx.optimizer.LARS: "use gluonlab.optimizers.LARS",
     mx.optimizer.LBSGD: "use gluonlab.optimizers.LARS, or SGD",
@@ -135,25 +136,25 @@ DRIFTING = {
 
 
 def is_element_wise(optimizer: "Type[mx.optimizer.Optimizer]") -> bool:
-    """Whether an update of this class looks at one element at a time.
+    """Return whether an update of an element depends only on that element.
 
-    Subclasses could do anything, so the answer for them is no.
+    The answer is no for other subclasses, because their update is unknown.
     """
     return optimizer in ELEMENT_WISE
 
 
-def check_replicas(optimizer: mx.optimizer.Optimizer, device_count: int) -> None:
-    """Raise ConfigError for one of MXNet's that does not make the same update on all devices."""
+def check_replicas_stay_equal(optimizer: mx.optimizer.Optimizer, device_count: int) -> None:
+    """Raise ConfigError for an optimizer of MXNet under which replicas diverge."""
     kind = type(optimizer)
-    if device_count > 1 and kind in DRIFTING:
+    if device_count > 1 and kind in DIVERGING:
         drifts = f"mx.optimizer.{kind.__name__} lets {device_count} replicas drift apart"
-        raise ConfigError(f"{drifts}: {DRIFTING[kind]}")
+        raise ConfigError(f"{drifts}: {DIVERGING[kind]}")
 
 
 def optimizer_kind(name: str) -> OptimizerKind:
-    """The optimizer that is offered under this name, in upper or lower case.
+    """Return the optimizer with this name, ignoring case.
 
-    Raises ConfigError, with the choices, or the reason.
+    Raises ConfigError for any other name.
     """
     if name.lower() in NOT_OFFERED:
         raise ConfigError(f"--optimizer {name} is not offered: it {NOT_OFFERED[name.lower()]}")
@@ -165,11 +166,18 @@ def optimizer_kind(name: str) -> OptimizerKind:
 def make_optimizer(
     name: str, params: Dict[str, Any], momentum_rule: str = CORRECTED
 ) -> mx.optimizer.Optimizer:
-    """A new optimizer by name, for gluon.Trainer or BucketedTrainer.
+    """Create an optimizer by name, for gluon.Trainer or BucketedTrainer.
 
-    ``gluon.Trainer(net.collect_params(), make_optimizer("nag", {"learning_rate": 0.1}))``.
-    ``params``: what its class takes. Raises ConfigError for a name that is not offered.
+    Example: ``gluon.Trainer(net.collect_params(), make_optimizer("nag", {"learning_rate": 0.1}))``.
+
+    Args:
+        name: A name of `OPTIMIZERS`, ignoring case.
+        params: Arguments of the optimizer's class.
+        momentum_rule: "corrected" or "mxnet", as for ``--momentum-rule``.
+
+    Raises:
+        ConfigError: For an unknown name.
     """
     kind = optimizer_kind(name)
-    mxnets = kind.by_mxnets_rule if momentum_rule == MXNET else None
-    return (mxnets or kind.cls)(**params)
+    mxnet_class = kind.mxnet_rule_class if momentum_rule == MXNET else None
+    return (mxnet_class or kind.cls)(**params)

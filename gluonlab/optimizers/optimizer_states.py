@@ -1,26 +1,27 @@
-"""The states of an optimizer: in a file, by parameter name, and matched to parameters again.
+"""Optimizer states: their file format, and how they are matched to the parameters of a trainer.
 
-Each array is whole: how they lie in memory makes no difference to the file. A file is MXNet's own
-list of named arrays (`gluonlab.files.array_files`), without pickle:
+A file contains whole arrays, however they lie in memory. It is MXNet's list of named arrays
+(`gluonlab.files.array_files`), without pickle:
 
 ==================  ====================  ======================================================
 name                array                 meaning
 ==================  ====================  ======================================================
-optimizer/KIND      int64 (1,)            the optimizer's class; its ``num_update``, by which
-                                          schedules go
-number/ATTRIBUTE    float64 (1,)          a number that the optimizer changes: the learning rate
-                                          where no schedule sets it, Nadam's ``m_schedule``,
-                                          LARS's ``cur_lr`` and ``last_lr``
-parameter/NAME      int64 (1 + ndim,)     the count of the parameter's updates, and its shape
+optimizer/KIND      int64 (1,)            the optimizer's class; its ``num_update``, which
+                                          determines the learning rate of a schedule
+number/ATTRIBUTE    float64 (1,)          a scalar that the optimizer changes: the learning rate
+                                          without a schedule, Nadam's ``m_schedule``, LARS's
+                                          ``cur_lr`` and ``last_lr``
+parameter/NAME      int64 (1 + ndim,)     the parameter's update count, and its shape
 state/I/NAME        of the state          array I of its state, in the optimizer's nested order
-former_rate/NAME    float64 (1,)          the learning rate of its last update, where the
-                                          momentum goes by it
+former_rate/NAME    float64 (1,)          the learning rate of its last update, with momentum
+                                          correction
 num_cums/NAME       int64 (1,)            how many gradients LBSGD has gathered
 cum_grad/NAME       of the parameter      their sum
 ==================  ====================  ======================================================
 
-Not in the file, because the user gives it anew: the schedule of the learning rate, momenta, weight
-decay and other settings, the scale of the loss, what compressed gradients have left over."""
+The file does not contain what the user sets again: the schedule of the learning rate, momenta,
+weight decay and other settings, the loss scale, and residuals of compressed gradients.
+"""
 
 from __future__ import annotations
 
@@ -55,152 +56,155 @@ from gluonlab.errors import KVStoreError, warn
 from gluonlab.files.array_files import LIST_MAGIC, read_arrays, save_arrays
 from gluonlab.optimizers.gluon_state_files import GluonStates, read_gluon_states
 from gluonlab.optimizers.optimizer_step import (
-    Age,
-    Range,
-    Rewinding,
-    age_at,
-    flat,
-    set_memory,
-    set_numbers,
-    set_updates,
-    updates_of,
+    ElementRange,
+    SchedulerRewind,
+    UpdateHistory,
+    flatten_state,
+    history_at,
+    set_extra_states,
+    set_scalars,
+    set_update_counts,
+    update_count,
 )
 
-LIST_OF_ARRAYS = LIST_MAGIC.to_bytes(4, "little")
-MEMORY = ("former_rate", "num_cums", "cum_grad")
+ARRAY_FILE_MAGIC = LIST_MAGIC.to_bytes(4, "little")
+EXTRA_STATE_NAMES = ("former_rate", "num_cums", "cum_grad")
 
 
 class ParameterState(NamedTuple):
-    """What an optimizer knows about a parameter.
+    """State of a parameter: the arrays of its nested state in order, and its update history.
 
-    ``updates`` is None where a file does not say it, ``shape`` where it cannot be told.
-
-    ``arrays``: those of the state, each whole, in the order in which they are nested. ``memory``:
-    see `memory_of`.
+    ``updates`` and ``shape`` are None if a file does not contain them. `read_extra_state` explains
+    ``extra_state``.
     """
 
     name: str
     shape: Optional[Tuple[int, ...]]
     updates: Optional[int]
     arrays: Tuple[nd.NDArray, ...] = ()
-    memory: Mapping[str, nd.NDArray] = {}
+    extra_state: Mapping[str, nd.NDArray] = {}
 
     @property
-    def age(self) -> Age:
-        """How often the parameter was updated, and what else the optimizer keeps of it."""
-        return Age(self.updates, self.memory)
+    def history(self) -> UpdateHistory:
+        """The update count and the extra state."""
+        return UpdateHistory(self.updates, self.extra_state)
 
 
 class KeyState(NamedTuple):
-    """What an optimizer knows about a key: the arrays of its state, and their ages.
-
-    Each array is whole; the ages are those of ranges of elements.
-    """
+    """State of an optimizer key: whole arrays, and the histories of ranges of elements."""
 
     arrays: Tuple[nd.NDArray, ...]
-    ages: Mapping[Range, Age]
+    histories: Mapping[ElementRange, UpdateHistory]
 
-    def age_at(self, place: int) -> Age:
-        """The age of the element at this place."""
-        return age_at(self.ages, place)
+    def history_at(self, element: int) -> UpdateHistory:
+        """Return the history of an element."""
+        return history_at(self.histories, element)
 
-    def of_parameter(self, name: str, shape: Optional[Tuple[int, ...]]) -> ParameterState:
-        """The same, of a key that is one parameter's."""
-        age = self.age_at(0)
-        return ParameterState(name, shape, age.updates, self.arrays, age.memory)
+    def to_parameter_state(self, name: str, shape: Optional[Tuple[int, ...]]) -> ParameterState:
+        """Return the state of the parameter that has all elements of this key."""
+        history = self.history_at(0)
+        return ParameterState(name, shape, history.updates, self.arrays, history.extra_state)
 
 
 class States(NamedTuple):
-    """The whole content of a file.
+    """Content of a file of optimizer states.
 
-    ``named`` is False where parameters go by their positions, as in gluon.Trainer's own files.
-
-    ``optimizer``, ``num_update``: None where a file does not say it.
+    ``named`` is False if parameters have positions instead of names, as in gluon.Trainer's files.
+    ``optimizer`` and ``num_update`` are None if a file does not contain them.
     """
 
     optimizer: Optional[str]
     num_update: Optional[int]
-    numbers: Mapping[str, float]
+    scalars: Mapping[str, float]
     parameters: Tuple[ParameterState, ...]
     named: bool = True
 
 
-def kind_of(optimizer: mx.optimizer.Optimizer) -> str:
-    """The name of the optimizer's class, or of that class of MXNet's that it is a kind of."""
-    kinds = [kind for kind in type(optimizer).__mro__ if kind.__name__ in kinds_of(optimizer)]
+def optimizer_class_name(optimizer: mx.optimizer.Optimizer) -> str:
+    """Return the name of the optimizer's class, or of the class of MXNet that it extends."""
+    kinds = [
+        kind
+        for kind in type(optimizer).__mro__
+        if kind.__name__ in optimizer_class_names(optimizer)
+    ]
     return next((kind for kind in kinds if kind.__module__.startswith("mxnet.")), kinds[0]).__name__
 
 
-def kinds_of(optimizer: mx.optimizer.Optimizer) -> "set[str]":
-    """The names of the classes that the optimizer is of."""
+def optimizer_class_names(optimizer: mx.optimizer.Optimizer) -> "set[str]":
+    """Return the names of the optimizer's class and its base classes."""
     return {kind.__name__ for kind in type(optimizer).__mro__} - {"Optimizer", "object"}
 
 
-def to_arrays(states: States) -> Dict[str, nd.NDArray]:
-    """The arrays of a file, by name; those of the states are the same objects."""
+def states_to_arrays(states: States) -> Dict[str, nd.NDArray]:
+    """Return the named arrays of a file. State arrays are not copied."""
     arrays = {f"optimizer/{states.optimizer}": _integers(states.num_update or 0)}
-    for name, value in states.numbers.items():
+    for name, value in states.scalars.items():
         arrays[f"number/{name}"] = from_host(np.array([value]))
     for param in states.parameters:
         arrays[f"parameter/{param.name}"] = _integers(param.updates or 0, *(param.shape or ()))
-        for place, array in enumerate(param.arrays):
+        for position, array in enumerate(param.arrays):
             if array.size:
-                arrays[f"state/{place}/{param.name}"] = array
-        arrays.update({f"{kind}/{param.name}": array for kind, array in param.memory.items()})
+                arrays[f"state/{position}/{param.name}"] = array
+        arrays.update({f"{kind}/{param.name}": array for kind, array in param.extra_state.items()})
     return arrays
 
 
-def from_arrays(arrays: Mapping[str, nd.NDArray], what: str = "these arrays") -> States:
-    """The reverse of `to_arrays`.
+def states_from_arrays(arrays: Mapping[str, nd.NDArray], source: str = "these arrays") -> States:
+    """Return the states in the arrays of `states_to_arrays`.
 
-    Raises KVStoreError, which begins with ``what``, for arrays that are no states.
+    Raises KVStoreError, with a message that starts with ``source``, for other arrays.
     """
     optimizers = [name.partition("/")[2] for name in arrays if name.startswith("optimizer/")]
     if len(optimizers) != 1:
-        raise KVStoreError(f"{what} hold{'s' * (what != 'these arrays')} {_other_content(arrays)}")
-    odd = next((name for name in arrays if not name.isprintable()), None)
-    if odd is not None:
-        raise KVStoreError(f"{what}: {odd!r} is no name of a parameter: {SAVE_THEM}")
+        raise KVStoreError(
+            f"{source} hold{'s' * (source != 'these arrays')} {_other_content(arrays)}"
+        )
+    unprintable = next((name for name in arrays if not name.isprintable()), None)
+    if unprintable is not None:
+        raise KVStoreError(f"{source}: {unprintable!r} is no name of a parameter: {LOAD_HINT}")
     parameters: Dict[str, Dict[str, nd.NDArray]] = {}
-    numbers = {}
+    scalars = {}
     for name, array in arrays.items():
         kind, _, rest = name.partition("/")
         if kind == "number":
-            numbers[rest] = float(_values(array, name, what)[0])
+            scalars[rest] = float(_read_values(array, name, source)[0])
         elif kind == "parameter":
             parameters[rest] = {"parameter": array, **parameters.get(rest, {})}
         elif kind == "state":
-            place, _, rest = rest.partition("/")
-            parameters.setdefault(rest, {})[f"state/{place}"] = array
-        elif kind in MEMORY:
+            position, _, rest = rest.partition("/")
+            parameters.setdefault(rest, {})[f"state/{position}"] = array
+        elif kind in EXTRA_STATE_NAMES:
             parameters.setdefault(rest, {})[kind] = array
         elif kind != "optimizer":
-            raise KVStoreError(f"{what}: {name!r} is nothing that belongs to states: {SAVE_THEM}")
-    num_update = int(_values(arrays[f"optimizer/{optimizers[0]}"], "optimizer", what)[0])
-    states = tuple(_parameter(name, own, what) for name, own in parameters.items())
-    return States(optimizers[0], num_update, numbers, states)
+            raise KVStoreError(f"{source}: {name!r} is nothing that belongs to states: {LOAD_HINT}")
+    num_update = int(_read_values(arrays[f"optimizer/{optimizers[0]}"], "optimizer", source)[0])
+    states = tuple(
+        _parse_parameter(name, param_arrays, source) for name, param_arrays in parameters.items()
+    )
+    return States(optimizers[0], num_update, scalars, states)
 
 
-SAVE_THEM = "load what save_states wrote"
+LOAD_HINT = "load what save_states wrote"
 
 
-def _parameter(name: str, arrays: Dict[str, nd.NDArray], what: str) -> ParameterState:
-    states = sum(kind.startswith("state/") for kind in arrays)
-    if "parameter" not in arrays or any(f"state/{place}" not in arrays for place in range(states)):
-        raise KVStoreError(f"{what}: arrays of {name!r} are missing: {SAVE_THEM}")
-    updates, *shape = (int(value) for value in _values(arrays["parameter"], name, what))
-    memory = {kind: arrays[kind] for kind in MEMORY if kind in arrays}
+def _parse_parameter(name: str, arrays: Dict[str, nd.NDArray], source: str) -> ParameterState:
+    count = sum(kind.startswith("state/") for kind in arrays)
+    state_names = [f"state/{position}" for position in range(count)]
+    if "parameter" not in arrays or any(state_name not in arrays for state_name in state_names):
+        raise KVStoreError(f"{source}: arrays of {name!r} are missing: {LOAD_HINT}")
+    updates, *shape = (int(value) for value in _read_values(arrays["parameter"], name, source))
+    extra_state = {kind: arrays[kind] for kind in EXTRA_STATE_NAMES if kind in arrays}
     for kind in ("former_rate", "num_cums"):
-        if kind in memory:
-            _values(memory[kind], f"{kind}/{name}", what)
-    own = tuple(arrays[f"state/{place}"] for place in range(states))
-    return ParameterState(name, tuple(shape), updates, own, memory)
+        if kind in extra_state:
+            _read_values(extra_state[kind], f"{kind}/{name}", source)
+    state_arrays = tuple(arrays[state_name] for state_name in state_names)
+    return ParameterState(name, tuple(shape), updates, state_arrays, extra_state)
 
 
-def _values(array: nd.NDArray, name: str, what: str) -> "np.ndarray[Any, Any]":
+def _read_values(array: nd.NDArray, name: str, source: str) -> "np.ndarray[Any, Any]":
     values: "np.ndarray[Any, Any]" = array.asnumpy().reshape(-1)
     if values.size > 64 or not np.isfinite(values).all():
-        raise KVStoreError(f"{what}: {name!r} is damaged: {SAVE_THEM}")
+        raise KVStoreError(f"{source}: {name!r} is damaged: {LOAD_HINT}")
     return values
 
 
@@ -211,7 +215,7 @@ def _other_content(arrays: Mapping[str, nd.NDArray]) -> str:
             "cut for its devices and buckets: load them there, "
             "and save them as parameters go on without them"
         )
-    return f"arrays, but no states of an optimizer: {SAVE_THEM}"
+    return f"arrays, but no states of an optimizer: {LOAD_HINT}"
 
 
 def _integers(*values: int) -> nd.NDArray:
@@ -219,48 +223,49 @@ def _integers(*values: int) -> nd.NDArray:
 
 
 @nd_semantics()
-def save(fname: "str | bytes | os.PathLike[str]", arrays: Mapping[str, nd.NDArray]) -> None:
-    """Write `to_arrays` to a file, or leave the old one. Raises OutputError."""
+def write_states(fname: "str | bytes | os.PathLike[str]", arrays: Mapping[str, nd.NDArray]) -> None:
+    """Write arrays of `states_to_arrays` to a file.
+
+    Raises OutputError, and keeps the old file, if that fails.
+    """
     save_arrays(Path(os.fsdecode(fname)), arrays, remedy="choose another place")
 
 
-def read(fname: "str | bytes | os.PathLike[str]", most_bytes: Optional[int] = None) -> States:
-    """The states in a file that `save`, or gluon.Trainer.save_states, wrote.
+def read_states(fname: "str | bytes | os.PathLike[str]", max_bytes: Optional[int] = None) -> States:
+    """Read the states in a file that `write_states` or gluon.Trainer.save_states wrote.
 
-    Raises KVStoreError for any other.
-
-    ``most_bytes``: what the file may have at most, if that is known; a longer one is not read.
+    Raises KVStoreError for any other file, and for a file of more than ``max_bytes``.
     """
     path = Path(os.fsdecode(fname))
-    what = repr(str(path))
-    with _explained(path):
-        begin, size = _begin_and_size(path)
-        if most_bytes is not None and size > most_bytes:
+    source = repr(str(path))
+    with _explain_errors(path):
+        header, size = _read_header(path)
+        if max_bytes is not None and size > max_bytes:
             raise KVStoreError(
-                f"{what} has {size:,} bytes, "
-                f"and states of these parameters {most_bytes:,} at most: {SAVE_THEM}"
+                f"{source} has {size:,} bytes, "
+                f"and states of these parameters {max_bytes:,} at most: {LOAD_HINT}"
             )
-        if begin[:1] == b"\x80":
-            return _of_gluon(read_gluon_states(path.read_bytes()))
-        if begin[:4] != LIST_OF_ARRAYS:
+        if header[:1] == b"\x80":  # a pickle
+            return _convert_gluon_states(read_gluon_states(path.read_bytes()))
+        if header[:4] != ARRAY_FILE_MAGIC:
             raise ValueError("it is neither a list of arrays nor a pickle")
-        return from_arrays(read_arrays(path), what)
+        return states_from_arrays(read_arrays(path), source)
 
 
 def is_list_of_arrays(fname: "str | bytes | os.PathLike[str]") -> bool:
-    """Whether a file begins as those that `save` writes.
+    """Return whether a file starts like those of `write_states`.
 
-    Raises KVStoreError for what is no file, or cannot be read.
+    Raises KVStoreError if it cannot be read.
     """
     path = Path(os.fsdecode(fname))
-    with _explained(path):
-        return _begin_and_size(path)[0][:4] == LIST_OF_ARRAYS
+    with _explain_errors(path):
+        return _read_header(path)[0][:4] == ARRAY_FILE_MAGIC
 
 
-def _begin_and_size(path: Path) -> "Tuple[bytes, int]":
-    """The first bytes of a file, and its size.
+def _read_header(path: Path) -> "Tuple[bytes, int]":
+    """Return the first bytes of a file, and its size.
 
-    Raises ValueError for a pipe, which would be waited for, and for a device, which may never end.
+    Raises ValueError for a pipe or a device, which reading could block forever.
     """
     size = path.stat().st_size
     if not path.is_file() and not path.is_dir():
@@ -270,65 +275,62 @@ def _begin_and_size(path: Path) -> "Tuple[bytes, int]":
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Turn what fails meanwhile into a KVStoreError that names the file."""
+def _explain_errors(path: Path) -> Iterator[None]:
+    """Turn errors in the block into a KVStoreError with the path."""
     try:
         yield
     except KVStoreError:
         raise
     except OSError as error:
-        fault = f" cannot be read: {error.strerror or error}; {SAVE_THEM}"
+        fault = f" cannot be read: {error.strerror or error}; {LOAD_HINT}"
     except ValueError as error:
-        fault = f" cannot be read as optimizer states ({error}): {SAVE_THEM}"
+        fault = f" cannot be read as optimizer states ({error}): {LOAD_HINT}"
     except MemoryError:
-        fault = f": there is no memory for {path.stat().st_size:,} bytes: {SAVE_THEM}"
+        fault = f": there is no memory for {path.stat().st_size:,} bytes: {LOAD_HINT}"
     else:
         return
     raise KVStoreError(f"{str(path)!r}{fault}")
 
 
-def _of_gluon(saved: GluonStates) -> States:
-    """A parameter that has no arrays has no shape, either."""
-    unsaid = None if saved.optimizer is None else 0
+def _convert_gluon_states(saved: GluonStates) -> States:
+    """Return states by position. The shape of a parameter without arrays is unknown."""
+    default_updates = None if saved.optimizer is None else 0
     parameters = []
     for position in sorted({*saved.arrays, *saved.updates}):
         arrays = saved.arrays.get(position, ())
-        updates, memory = saved.updates.get(position, unsaid), saved.memory.get(position, {})
+        updates = saved.updates.get(position, default_updates)
+        extra_state = saved.extra_state.get(position, {})
         shape = arrays[0].shape if arrays else None
-        parameters.append(ParameterState(str(position), shape, updates, arrays, memory))
-    return States(saved.optimizer, saved.num_update, saved.numbers, tuple(parameters), named=False)
+        parameters.append(ParameterState(str(position), shape, updates, arrays, extra_state))
+    return States(saved.optimizer, saved.num_update, saved.scalars, tuple(parameters), named=False)
 
 
-# Finds which parameter a saved state belongs to in another network, process or trainer.
+# Matching of saved states to the parameters of another network, process or trainer.
 #
-# Gluon numbers its automatic names through a process: what is ``dense0_weight`` where it was saved
-# may be ``dense3_weight`` where it is loaded. Four ways are tried, in this order, and the first by
-# which every shape fits is taken:
+# Gluon numbers its automatic names within a process. The parameter ``dense0_weight`` of one process
+# may be ``dense3_weight`` in another. Four ways are tried in this order, until all shapes match:
 #
-# 1. by name, where both have the same names;
-# 2. by name without the beginning that all names have in common, on either side: ``resnetv10_``,
-#    or a prefix of the user's;
-# 3. by order, if the names differ in their numbers alone; numbers are ordered as numbers, so
-#    ``dense9`` comes before ``dense10``;
-# 4. by order, with a warning: nothing but the shapes says then that they belong together.
+# 1. by name, if both sides have the same names;
+# 2. by name without the prefix that all names of a side share: ``resnetv10_``, or a user's prefix;
+# 3. by order, if the names differ only in their numbers; ``dense9`` comes before ``dense10``;
+# 4. by order, with a warning, because only the shapes show that the parameters correspond.
 #
-# gluon.Trainer's files have positions in place of names. Those are positions in this trainer's own
-# order or, where shapes fit by it alone, in the order by number: gluon.Trainer sorts names as text,
-# which puts ``dense10`` before ``dense9`` in the one process and ``dense3`` after ``dense2`` in the
-# other.
+# gluon.Trainer's files have positions instead of names. These are positions in this trainer's
+# order, or, if shapes match only so, in the order by number. gluon.Trainer sorts names as text,
+# with ``dense10`` before ``dense9`` in one process but ``dense3`` after ``dense2`` in another.
 
-LOAD = "load it into the network that it was saved with"
-# no optimizer of MXNet's has more than 4; each of 8 bytes an element, at most
-ARRAYS_OF_A_STATE = 16
-# bytes of a file that is always read, so that a message can say what does not fit
-LOOKED_AT = 2**26
+NETWORK_HINT = "load it into the network that it was saved with"
+# no optimizer of MXNet has more than 4; each has at most 8 bytes per element
+MAX_ARRAYS_PER_STATE = 16
+# files up to this size are always read, so that the message can name what does not fit
+ALWAYS_READ_BYTES = 2**26
 Shape = Optional[Tuple[int, ...]]
 
 
 class StateTarget(NamedTuple):
-    """A parameter to be given a state.
+    """Parameter that is to receive a state.
 
-    Dimensions that are not known yet are 0 or -1; ``trainable``: whether it is updated.
+    Unknown dimensions are 0 or -1. ``trainable`` is true if the parameter is updated.
     """
 
     name: str
@@ -340,122 +342,139 @@ class StateTarget(NamedTuple):
 Pairs = List[Tuple[ParameterState, StateTarget]]
 
 
-def most_bytes(own: Sequence[StateTarget]) -> Optional[int]:
-    """The largest possible file of these states; None if a shape is not known yet."""
-    shapes = [param.shape for param in own]
+def max_states_bytes(targets: Sequence[StateTarget]) -> Optional[int]:
+    """Return the largest possible size of a file of these states, or None with unknown shapes."""
+    shapes = [target.shape for target in targets]
     if any(shape is None or min(shape, default=1) < 0 or 0 in shape for shape in shapes):
         return None
-    return LOOKED_AT + 8 * ARRAYS_OF_A_STATE * sum(math.prod(shape or ()) for shape in shapes)
+    return ALWAYS_READ_BYTES + 8 * MAX_ARRAYS_PER_STATE * sum(
+        math.prod(shape or ()) for shape in shapes
+    )
 
 
-def matched(
-    states: States, own: Sequence[StateTarget], what: str
+def match_states(
+    states: States, targets: Sequence[StateTarget], source: str
 ) -> List[Optional[ParameterState]]:
-    """For each parameter its state, or None for one that has never been updated.
+    """Return the state of each target, or None for a parameter that was never updated.
 
-    ``what`` begins every message.
-
-    Raises KVStoreError, which names the first difference, when they do not belong together.
+    Error messages start with ``source``. Raises KVStoreError, which names the first difference, if
+    states and targets do not match.
     """
     if not states.named:
-        return _by_position(states, own, what)
+        return _match_by_position(states, targets, source)
     saved = states.parameters
-    if len(saved) != len(own):
-        more = f"{len(saved)} parameters, and this trainer has {len(own)}"
-        raise KVStoreError(f"{what} holds the states of {more}{_first_odd(saved, own)}: {LOAD}")
-    pairs = _by_name(saved, own) or _by_number(saved, own)
-    if pairs is None:
-        pairs = list(zip(_in_order(saved), _in_order(own)))
-        _check_shapes(pairs, what)
-        state, param = next(pair for pair in pairs if pair[0].name != pair[1].name)
-        warn(
-            f"{what} has other names of parameters: taken in order, since all shapes fit, "
-            f"so that {param.name} goes on as {state.name}"
+    if len(saved) != len(targets):
+        difference = _describe_difference(saved, targets)
+        raise KVStoreError(
+            f"{source} holds the states of {len(saved)} parameters, "
+            f"and this trainer has {len(targets)}{difference}: {NETWORK_HINT}"
         )
-    _check_shapes(pairs, what)
-    states_of = {param.name: state for state, param in pairs}
-    return [states_of[param.name] for param in own]
+    pairs = _match_by_name(saved, targets) or _match_by_number(saved, targets)
+    if pairs is None:
+        pairs = list(zip(_sort_by_name(saved), _sort_by_name(targets)))
+        _check_shapes(pairs, source)
+        state, target = next(pair for pair in pairs if pair[0].name != pair[1].name)
+        warn(
+            f"{source} has other names of parameters: taken in order, since all shapes fit, "
+            f"so that {target.name} goes on as {state.name}"
+        )
+    _check_shapes(pairs, source)
+    states_by_name = {target.name: state for state, target in pairs}
+    return [states_by_name[target.name] for target in targets]
 
 
-def _by_name(saved: Sequence[ParameterState], own: Sequence[StateTarget]) -> Optional[Pairs]:
-    """Match by whole names, or else by names without their common beginnings."""
-    for name_saved, name_own in ((str, str), (_relative(saved), _relative(own))):
-        by_name = {name_saved(state.name): state for state in saved}
-        names = [name_own(param.name) for param in own]
+def _match_by_name(
+    saved: Sequence[ParameterState], targets: Sequence[StateTarget]
+) -> Optional[Pairs]:
+    """Match by whole names, or else by names without their common prefixes."""
+    removers = (_prefix_remover(saved), _prefix_remover(targets))
+    for saved_name, target_name in ((str, str), removers):
+        by_name = {saved_name(state.name): state for state in saved}
+        names = [target_name(target.name) for target in targets]
         if set(names) == set(by_name):
-            return [(by_name[name], param) for name, param in zip(names, own)]
+            return [(by_name[name], target) for name, target in zip(names, targets)]
     return None
 
 
-def _by_number(saved: Sequence[ParameterState], own: Sequence[StateTarget]) -> Optional[Pairs]:
-    """Match Gluon's automatic names in order, where only their numbers differ."""
-    pairs = list(zip(_in_order(saved), _in_order(own)))
-    of_saved, of_own = _relative(saved), _relative(own)
-    for state, param in pairs:
-        if _unnumbered(of_saved(state.name)) != _unnumbered(of_own(param.name)):
+def _match_by_number(
+    saved: Sequence[ParameterState], targets: Sequence[StateTarget]
+) -> Optional[Pairs]:
+    """Match in order if the names differ only in their numbers."""
+    pairs = list(zip(_sort_by_name(saved), _sort_by_name(targets)))
+    saved_name, target_name = _prefix_remover(saved), _prefix_remover(targets)
+    for state, target in pairs:
+        if _mask_numbers(saved_name(state.name)) != _mask_numbers(target_name(target.name)):
             return None
-    return pairs if all(fits(state.shape, param.shape) for state, param in pairs) else None
+    return (
+        pairs if all(shapes_match(state.shape, target.shape) for state, target in pairs) else None
+    )
 
 
-def _relative(params: Sequence[Any]) -> Callable[[str], str]:
-    """A function that cuts off what all these names begin with, up to an underscore."""
+def _prefix_remover(params: Sequence[Any]) -> Callable[[str], str]:
+    """Return a function that removes the common prefix of all names, up to an underscore."""
     common = os.path.commonprefix([param.name for param in params])  # noqa: RUF071
-    begin = common.rfind("_") + 1
-    return lambda name: name[begin:]
+    length = common.rfind("_") + 1
+    return lambda name: name[length:]
 
 
-def _unnumbered(name: str) -> str:
+def _mask_numbers(name: str) -> str:
     return re.sub(r"\d+", "#", name)
 
 
-def _in_order(params: Sequence[Any]) -> List[Any]:
-    def key(param: Any) -> List[Any]:
+def _sort_by_name(params: Sequence[Any]) -> List[Any]:
+    """Sort by name, with numbers in numerical order."""
+
+    def sort_key(param: Any) -> List[Any]:
         parts = re.split(r"(\d+)", param.name)
         return [int(part) if part.isdecimal() else part for part in parts]
 
-    return sorted(params, key=key)
+    return sorted(params, key=sort_key)
 
 
-def _by_position(
-    states: States, own: Sequence[StateTarget], what: str
+def _match_by_position(
+    states: States, targets: Sequence[StateTarget], source: str
 ) -> List[Optional[ParameterState]]:
     if not states.parameters:  # saved before the first step
-        return [None] * len(own)
+        return [None] * len(targets)
     by_position = {int(state.name): state for state in states.parameters}
-    for order in (list(own), _in_order(own)):
-        positions = {position for position, param in enumerate(order) if param.trainable}
+    for order in (list(targets), _sort_by_name(targets)):
+        positions = {position for position, target in enumerate(order) if target.trainable}
         if positions == set(by_position) and all(
-            fits(by_position[place].shape, order[place].shape) for place in positions
+            shapes_match(by_position[i].shape, order[i].shape) for i in positions
         ):
-            states_of = {order[place].name: by_position[place] for place in positions}
-            return [states_of.get(param.name) for param in own]
+            states_by_name = {order[i].name: by_position[i] for i in positions}
+            return [states_by_name.get(target.name) for target in targets]
     for position, state in by_position.items():
         fault = ""
-        if position >= len(own):
-            fault = f"this trainer has {len(own)}"
-        elif not own[position].trainable:
-            fault = f"{own[position].name} is not trained here"
+        if position >= len(targets):
+            fault = f"this trainer has {len(targets)}"
+        elif not targets[position].trainable:
+            fault = f"{targets[position].name} is not trained here"
         if fault:
             raise KVStoreError(
-                f"{what} holds a state of parameter {position}, counted from 0, and {fault}: {LOAD}"
+                f"{source} holds a state of parameter {position}, counted from 0, and {fault}: "
+                f"{NETWORK_HINT}"
             )
-        _check_shapes([(state, own[position])], what)
-    trained = {place: param.name for place, param in enumerate(own) if param.trainable}
-    missing = next(name for place, name in trained.items() if place not in by_position)
-    raise KVStoreError(f"{what} holds no state of {missing}: {LOAD}")
+        _check_shapes([(state, targets[position])], source)
+    missing = next(
+        target.name
+        for position, target in enumerate(targets)
+        if target.trainable and position not in by_position
+    )
+    raise KVStoreError(f"{source} holds no state of {missing}: {NETWORK_HINT}")
 
 
-def own_of(params: Iterable[Any]) -> List[StateTarget]:
-    """What `matched` needs to know of a trainer's parameters."""
+def state_targets(params: Iterable[Any]) -> List[StateTarget]:
+    """Return a target for each of a trainer's parameters."""
     params = list(params)
     return [
         StateTarget(name, param.shape, param.dtype, param.grad_req != "null")
-        for name, param in zip(unique(params), params)
+        for name, param in zip(unique_names(params), params)
     ]
 
 
-def unique(params: Iterable[Any]) -> List[str]:
-    """The names of parameters; of equal names the second ends in #2, and so on."""
+def unique_names(params: Iterable[Any]) -> List[str]:
+    """Return the names of parameters. The second parameter with the same name gets "#2", etc."""
     names: List[str] = []
     seen: Counter[str] = Counter()
     for param in params:
@@ -464,123 +483,129 @@ def unique(params: Iterable[Any]) -> List[str]:
     return names
 
 
-def fits(saved: Shape, own: Shape) -> bool:
-    """Whether they are the same as far as they are known."""
-    if saved is None or own is None:
+def shapes_match(saved: Shape, target: Shape) -> bool:
+    """Return whether two shapes are equal in all known dimensions."""
+    if saved is None or target is None:
         return True
-    saved, own = saved or (1,), own or (1,)
-    return len(saved) == len(own) and all(a == b or b <= 0 or a <= 0 for a, b in zip(saved, own))
+    saved, target = saved or (1,), target or (1,)
+    return len(saved) == len(target) and all(
+        a == b or b <= 0 or a <= 0 for a, b in zip(saved, target)
+    )
 
 
-def _check_shapes(pairs: Pairs, what: str) -> None:
-    for state, param in pairs:
-        if not fits(state.shape, param.shape):
+def _check_shapes(pairs: Pairs, source: str) -> None:
+    for state, target in pairs:
+        if not shapes_match(state.shape, target.shape):
             raise KVStoreError(
-                f"{what} does not fit: {state.name} is {state.shape} there, "
-                f"{param.name} {param.shape} here: {LOAD}"
+                f"{source} does not fit: {state.name} is {state.shape} there, "
+                f"{target.name} {target.shape} here: {NETWORK_HINT}"
             )
 
 
-def _first_odd(saved: Sequence[ParameterState], own: Sequence[StateTarget]) -> str:
-    """The first parameter, by relative name, that only one side has; else an empty text."""
-    of_saved, of_own = _relative(saved), _relative(own)
-    there = {_unnumbered(of_saved(state.name)) for state in saved}
-    here = {_unnumbered(of_own(param.name)) for param in own}
-    for params, others, where in ((saved, here, "there"), (own, there, "here")):
-        relative = of_saved if params is saved else of_own
-        for param in params:
-            if _unnumbered(relative(param.name)) not in others:
-                return f", {param.name} only {where}"
+def _describe_difference(saved: Sequence[ParameterState], targets: Sequence[StateTarget]) -> str:
+    """Return text with the first parameter that only one side has. It may be empty."""
+    saved_name, target_name = _prefix_remover(saved), _prefix_remover(targets)
+    saved_names = {_mask_numbers(saved_name(state.name)) for state in saved}
+    target_names = {_mask_numbers(target_name(target.name)) for target in targets}
+    for state in saved:
+        if _mask_numbers(saved_name(state.name)) not in target_names:
+            return f", {state.name} only there"
+    for target in targets:
+        if _mask_numbers(target_name(target.name)) not in saved_names:
+            return f", {target.name} only here"
     return ""
 
 
-def fitted(
-    optimizer: mx.optimizer.Optimizer, states: States, own: Sequence[StateTarget], what: str
+def fit_states(
+    optimizer: mx.optimizer.Optimizer, states: States, targets: Sequence[StateTarget], source: str
 ) -> States:
-    """The same states under the names of ``own``, in their order, checked to fit the optimizer.
+    """Return the states under the names of ``targets``, in their order, after checking them.
 
-    A parameter that was never updated has none. A parameter that is frozen here keeps its own for
-    the time when it is trained again, as with gluon.Trainer. ``what`` begins every message. Raises
-    KVStoreError for states of another optimizer, other settings of it, or another network. Warns
-    where a file does not say how often parameters have been updated.
+    A parameter that was never updated has an empty state. A parameter that is frozen keeps its
+    saved state until it is trained again, as in gluon.Trainer. Error messages start with
+    ``source``. Raises KVStoreError for states of another optimizer, other settings or another
+    network. Warns if a file does not contain the update counts.
     """
-    if states.optimizer is not None and states.optimizer not in kinds_of(optimizer):
+    if states.optimizer is not None and states.optimizer not in optimizer_class_names(optimizer):
         raise KVStoreError(
-            f"{what} holds the states of {states.optimizer}, "
-            f"and the optimizer here is {kind_of(optimizer)}: "
+            f"{source} holds the states of {states.optimizer}, "
+            f"and the optimizer here is {optimizer_class_name(optimizer)}: "
             f"make the trainer with {states.optimizer.lower()!r}, or begin without states"
         )
-    saved = matched(states, own, what)
-    for state, param in zip(saved, own):
-        if state is not None and param.trainable and (state.arrays or state.updates):
-            _check_arrays(optimizer, state, param, what)
+    saved = match_states(states, targets, source)
+    for state, target in zip(saved, targets):
+        if state is not None and target.trainable and (state.arrays or state.updates):
+            _check_arrays(optimizer, state, target, source)
     if states.num_update is None and states.parameters:
         warn(
-            f"{what} does not say how often parameters were updated: "
+            f"{source} does not say how often parameters were updated: "
             "it was saved without the optimizer; "
             "learning rates and corrections of bias go on from this trainer's counts"
         )
     parameters = tuple(
-        (state or ParameterState("", None, 0))._replace(name=param.name, shape=param.shape)
-        for state, param in zip(saved, own)
+        (state or ParameterState("", None, 0))._replace(name=target.name, shape=target.shape)
+        for state, target in zip(saved, targets)
     )
-    return states._replace(optimizer=kind_of(optimizer), parameters=parameters, named=True)
+    return states._replace(
+        optimizer=optimizer_class_name(optimizer), parameters=parameters, named=True
+    )
 
 
 def _check_arrays(
-    optimizer: mx.optimizer.Optimizer, state: ParameterState, param: StateTarget, what: str
+    optimizer: mx.optimizer.Optimizer, state: ParameterState, target: StateTarget, source: str
 ) -> None:
-    if param.shape is not None and 0 in param.shape and not state.arrays:
-        return  # no elements, or not known yet
-    wanted = flat(nest(optimizer, param))
-    if len(wanted) != len(state.arrays):
+    """Raise KVStoreError if number or types of a state's arrays do not fit the optimizer."""
+    if target.shape is not None and 0 in target.shape and not state.arrays:
+        return  # no elements, or an unknown shape
+    expected = flatten_state(make_state_template(optimizer, target))
+    if len(expected) != len(state.arrays):
         raise KVStoreError(
-            f"{what} holds {len(state.arrays)} arrays for {param.name}, "
-            f"and {kind_of(optimizer)} as it is set here keeps {len(wanted)}: "
+            f"{source} holds {len(state.arrays)} arrays for {target.name}, "
+            f"and {optimizer_class_name(optimizer)} as it is set here keeps {len(expected)}: "
             "give it the momentum, multi_precision and other settings that it was saved with"
         )
-    for array, like in zip(state.arrays, wanted):
-        given, kept = np.dtype(array.dtype), np.dtype(like.dtype)
-        if given != kept:
+    for array, template in zip(state.arrays, expected):
+        saved_dtype, expected_dtype = np.dtype(array.dtype), np.dtype(template.dtype)
+        if saved_dtype != expected_dtype:
             raise KVStoreError(
-                f"{what} holds {given} for {param.name}, "
-                f"and {kind_of(optimizer)} keeps {kept} here: "
+                f"{source} holds {saved_dtype} for {target.name}, "
+                f"and {optimizer_class_name(optimizer)} keeps {expected_dtype} here: "
                 "cast the network to the type that it was saved with"
             )
 
 
-def nest(optimizer: mx.optimizer.Optimizer, param: StateTarget) -> Any:
-    """A new state for one element of a parameter with the same type and number of dimensions."""
+def make_state_template(optimizer: mx.optimizer.Optimizer, target: StateTarget) -> Any:
+    """Return a new state of one element, with the target's type and number of dimensions."""
     with warnings.catch_warnings():
-        # float16 without multi_precision: the real state will say so
+        # about float16 without multi_precision, which the real state will also report
         warnings.simplefilter("ignore")
-        weight = nd.zeros((1,) * max(1, len(param.shape or ())), dtype=param.dtype)
+        weight = nd.zeros((1,) * max(1, len(target.shape or ())), dtype=target.dtype)
         return optimizer.create_state_multi_precision(0, weight)
 
 
-def resume(
+def resume_optimizer(
     optimizer: mx.optimizer.Optimizer,
-    of_keys: Mapping[Any, KeyState],
+    key_states: Mapping[Any, KeyState],
     num_update: Optional[int],
-    numbers: Mapping[str, float],
+    scalars: Mapping[str, float],
     ctxs: Sequence[mx.Context],
-    schedule: Rewinding,
+    schedule: SchedulerRewind,
 ) -> None:
-    """Have the optimizer go on, on any of these devices, with the ages in ``of_keys`` alone.
+    """Set the update counts, extra states and scalars of an optimizer on these devices.
 
-    A count that is None stays as it is. A key with elements of several ages has that of the first
-    of them.
+    A count that is None stays unchanged. A key whose elements have different histories gets the
+    history of the first element.
     """
     devices = [ctx.device_id for ctx in ctxs]
-    ages = {key: state.age_at(0) for key, state in of_keys.items()}
+    histories = {key: state.history_at(0) for key, state in key_states.items()}
     counts = {
-        key: updates_of(optimizer, key) if age.updates is None else age.updates
-        for key, age in ages.items()
+        key: update_count(optimizer, key) if history.updates is None else history.updates
+        for key, history in histories.items()
     }
-    set_updates(optimizer, counts, devices)
-    memory = {key: age.memory for key, age in ages.items()}
-    set_memory(optimizer, memory, devices, ctxs[0] if ctxs else mx.cpu())
-    set_numbers(optimizer, numbers)
+    set_update_counts(optimizer, counts, devices)
+    extra_states = {key: history.extra_state for key, history in histories.items()}
+    set_extra_states(optimizer, extra_states, devices, ctxs[0] if ctxs else mx.cpu())
+    set_scalars(optimizer, scalars)
     if num_update is not None:
         optimizer.num_update = num_update
-        schedule.to(num_update)
+        schedule.rewind_to(num_update)

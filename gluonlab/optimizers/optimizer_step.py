@@ -1,17 +1,15 @@
-"""One step of an optimizer, key by key, on one device or on several; and how its keys are counted.
+"""Optimizer steps on several devices, with one update count for each key.
 
-mx.optimizer.Optimizer keeps a count of updates per key for each device that it is told of, in
-`_all_index_update_counts`, and counts in that of the device that was current last. The learning
-rate goes by ``num_update``, the largest of all counts ever. So a count that is set for one device
-only, or a key that is updated several times in a step, gives a wrong rate from then on. Here a
-count belongs to a key.
+mx.optimizer.Optimizer keeps update counts for each device in `_all_index_update_counts`, and
+increments those of the device that was set last. The learning rate depends on ``num_update``, the
+largest count so far. So a count that is set on one device only, or a key that is updated several
+times in a step, leads to a wrong learning rate. Here, a count belongs to a key.
 
-Under a key lie some consecutive elements, whole or in parts: several parameters side by side
-(`gluonlab.bucketed_trainer.buckets`), each on every device, or each in parts on the devices that
-own them. As
-long as all of them are updated together, they are one span: one count of updates, one call for each
-part. Where some stay behind once, the span is cut, and what was cut counts its updates for itself
-ever after.
+A key stands for a range of elements: one parameter, or the parameters of a bucket
+(`gluonlab.bucketed_trainer.buckets`). The elements lie on every device, or in parts on the devices
+that own them. While all elements are updated together, they form one span, with one count and one
+call for each part. If some elements skip an update, the span is split, and each piece then keeps a
+separate count.
 """
 
 from __future__ import annotations
@@ -33,85 +31,79 @@ from gluonlab.engine.fast_invoke import (
 )
 from gluonlab.optimizers.sgd import SGD
 
-Range = Tuple[int, int]  # from the first element to behind the last one
+ElementRange = Tuple[int, int]  # first element, and the one after the last
 
-COUNTED_AT = 0  # the device for which keys are counted that belong to no device
+SHARED_DEVICE_ID = 0  # counts for keys that all devices share
 
-# What optimizers of MXNet 1.9.1 change outside the states that they create: Nadam's product of
-# momenta, and LARS's two rates.
-NUMBERS = ("m_schedule", "cur_lr", "last_lr")
+# Attributes that optimizers of MXNet 1.9.1 change outside their states: Nadam's product of momenta,
+# and the two learning rates of LARS.
+SCALAR_ATTRIBUTES = ("m_schedule", "cur_lr", "last_lr")
 
 
-def updates_of(optimizer: mx.optimizer.Optimizer, key: Any) -> int:
-    """How many updates the key has seen."""
-    on_devices = optimizer._all_index_update_counts.values()
-    counts = [of_device[key] for of_device in on_devices if key in of_device]
+def update_count(optimizer: mx.optimizer.Optimizer, key: Any) -> int:
+    """Return the number of updates of a key."""
+    device_counts = optimizer._all_index_update_counts.values()
+    counts = [counts[key] for counts in device_counts if key in counts]
     return int(max(counts, default=optimizer.begin_num_update))
 
 
-def set_updates(
+def set_update_counts(
     optimizer: mx.optimizer.Optimizer, updates: Mapping[Any, int], devices: Iterable[int] = ()
 ) -> None:
-    """Set the counts of these keys for ``devices``, and forget all others.
-
-    Devices are numbers as in ``ctx.device_id``.
-    """
+    """Set the update counts of these keys for ``devices`` (device ids), and remove all others."""
     counts = optimizer._all_index_update_counts
     counts.clear()
-    for device in {COUNTED_AT, *devices}:
+    for device in {SHARED_DEVICE_ID, *devices}:
         counts[device] = dict(updates)
-    optimizer._set_current_context(COUNTED_AT)
+    optimizer._set_current_context(SHARED_DEVICE_ID)
 
 
-class Age(NamedTuple):
-    """How often a key was updated, and the other things that the optimizer knows about it.
+class UpdateHistory(NamedTuple):
+    """Update count of a key, and its extra state (`read_extra_state`).
 
-    ``updates`` is None where a file does not say it; ``memory``: see `memory_of`.
+    ``updates`` is None if a file does not contain it.
     """
 
     updates: Optional[int]
-    memory: Mapping[str, nd.NDArray] = {}
+    extra_state: Mapping[str, nd.NDArray] = {}
 
-    def like(self, other: "Age") -> bool:
-        """Whether one update can serve both."""
-        same_rate = _former_rate(self.memory) == _former_rate(other.memory)
+    def can_share_update(self, other: "UpdateHistory") -> bool:
+        """Return whether one update can serve elements with either history."""
+        same_rate = _read_former_rate(self.extra_state) == _read_former_rate(other.extra_state)
         return self.updates == other.updates and same_rate
 
 
-def _former_rate(memory: Mapping[str, nd.NDArray]) -> Optional[float]:
+def _read_former_rate(memory: Mapping[str, nd.NDArray]) -> Optional[float]:
     return float(memory["former_rate"].asscalar()) if "former_rate" in memory else None
 
 
-def age_at(ages: Mapping[Range, Age], place: int) -> Age:
-    """The age of the element at this place; that of the first range if none contains it."""
-    inside = [age for (begin, end), age in ages.items() if begin <= place < end]
-    return next(iter(inside), next(iter(ages.values())))
+def history_at(histories: Mapping[ElementRange, UpdateHistory], element: int) -> UpdateHistory:
+    """Return the history of an element, or of the first range if none contains the element."""
+    first = next(iter(histories.values()))
+    return next((h for (begin, end), h in histories.items() if begin <= element < end), first)
 
 
-def age_of(optimizer: mx.optimizer.Optimizer, key: Any) -> Age:
-    """The present age of a key."""
-    return Age(updates_of(optimizer, key), memory_of(optimizer, key))
+def update_history(optimizer: mx.optimizer.Optimizer, key: Any) -> UpdateHistory:
+    """Return the current history of a key."""
+    return UpdateHistory(update_count(optimizer, key), read_extra_state(optimizer, key))
 
 
-class Before:
-    """What the optimizer knew about a key before a step that updates it several times.
+class UpdateCountSnapshot:
+    """Update count and former rate of a key before a step that updates the key several times.
 
-    That happens with several devices or shards. `restore` comes before each of these updates, and
-    so they count as one, wherever they run.
+    A step does so with several devices or shards. Call `restore` before each of these updates, so
+    that they count as one.
     """
 
     def __init__(self, optimizer: mx.optimizer.Optimizer, key: Any) -> None:
         self._optimizer = optimizer
-        optimizer._set_current_context(COUNTED_AT)
-        self._updates = updates_of(optimizer, key)
+        optimizer._set_current_context(SHARED_DEVICE_ID)
+        self._updates = update_count(optimizer, key)
         self._rate = getattr(optimizer, "former_rates", {}).get(key)
 
     def restore(self, key: Any) -> None:
-        """Make the next update of ``key`` the one that follows the former step.
-
-        ``key`` may be another one than at first.
-        """
-        self._optimizer._set_current_context(COUNTED_AT)
+        """Set the count and former rate of ``key``, which may differ from the snapshot's key."""
+        self._optimizer._set_current_context(SHARED_DEVICE_ID)
         self._optimizer._index_update_count[key] = self._updates
         rates = getattr(self._optimizer, "former_rates", None)
         if rates is not None and self._rate is None:
@@ -120,108 +112,102 @@ class Before:
             rates[key] = self._rate
 
 
-def set_age(optimizer: mx.optimizer.Optimizer, key: Any, age: Age) -> None:
-    """Have the optimizer go on from this age with a key that all devices share."""
-    optimizer._set_current_context(COUNTED_AT)
-    if age.updates is not None:
-        optimizer._index_update_count[key] = age.updates
-    rates, rate = getattr(optimizer, "former_rates", {}), _former_rate(age.memory)
+def set_history(optimizer: mx.optimizer.Optimizer, key: Any, history: UpdateHistory) -> None:
+    """Set the history of a key that all devices share."""
+    optimizer._set_current_context(SHARED_DEVICE_ID)
+    if history.updates is not None:
+        optimizer._index_update_count[key] = history.updates
+    rates, rate = getattr(optimizer, "former_rates", {}), _read_former_rate(history.extra_state)
     rates.pop(key, None)
     if rate is not None:
         rates[key] = rate
 
 
-def numbers_of(optimizer: mx.optimizer.Optimizer) -> Dict[str, float]:
-    """The numbers, by attribute, that later updates depend on.
+def read_scalars(optimizer: mx.optimizer.Optimizer) -> Dict[str, float]:
+    """Return the scalars that the optimizer changes, by attribute.
 
-    The learning rate is among them if no schedule sets it.
+    The learning rate is one of them if there is no schedule.
     """
-    names = NUMBERS if optimizer.lr_scheduler is not None else (*NUMBERS, "lr")
+    names = SCALAR_ATTRIBUTES if optimizer.lr_scheduler is not None else (*SCALAR_ATTRIBUTES, "lr")
     values = {name: getattr(optimizer, name, None) for name in names}
     return {name: float(value) for name, value in values.items() if value is not None}
 
 
-def set_numbers(optimizer: mx.optimizer.Optimizer, numbers: Mapping[str, float]) -> None:
-    """Set what `numbers_of` gave; a learning rate only where no schedule sets it."""
-    for name in NUMBERS:
+def set_scalars(optimizer: mx.optimizer.Optimizer, scalars: Mapping[str, float]) -> None:
+    """Set scalars of `read_scalars`. The learning rate is only set if there is no schedule."""
+    for name in SCALAR_ATTRIBUTES:
         if hasattr(optimizer, name):
-            setattr(optimizer, name, numbers.get(name, 1.0 if name == "m_schedule" else None))
-    if optimizer.lr_scheduler is None and "lr" in numbers:
-        optimizer.lr = numbers["lr"]
+            setattr(optimizer, name, scalars.get(name, 1.0 if name == "m_schedule" else None))
+    if optimizer.lr_scheduler is None and "lr" in scalars:
+        optimizer.lr = scalars["lr"]
 
 
-class Rewinding:
-    """The schedule of an optimizer at this moment, which `to` returns to.
-
-    MXNet's own schedules change with every rate that they give.
-    """
+class SchedulerRewind:
+    """Snapshot of a learning-rate schedule of MXNet, which changes with every call."""
 
     def __init__(self, optimizer: mx.optimizer.Optimizer) -> None:
         scheduler = optimizer.lr_scheduler
-        own = isinstance(scheduler, LRScheduler)
-        own = own and type(scheduler).__module__ == LRScheduler.__module__
-        self._scheduler = scheduler if own else None
-        self._begin: Dict[str, Any] = dict(vars(scheduler)) if own else {}
+        is_mxnets = isinstance(scheduler, LRScheduler)
+        is_mxnets = is_mxnets and type(scheduler).__module__ == LRScheduler.__module__
+        self._scheduler = scheduler if is_mxnets else None
+        self._attributes: Dict[str, Any] = dict(vars(scheduler)) if is_mxnets else {}
 
-    def to(self, num_update: int) -> None:
-        """Have the schedule give the rates that follow ``num_update``, if it is MXNet's own."""
+    def rewind_to(self, num_update: int) -> None:
+        """Make the schedule return the rates after ``num_update``, if it is one of MXNet's."""
         if self._scheduler is not None:
-            vars(self._scheduler).update(self._begin)
-            # the polynomial and the cosine ones stay at the last rate that they were asked for
-            # before their end
+            vars(self._scheduler).update(self._attributes)
+            # after their end, polynomial and cosine schedules repeat the last rate they returned
             self._scheduler(min(num_update, getattr(self._scheduler, "max_update", num_update)))
 
 
-def memory_of(optimizer: mx.optimizer.Optimizer, key: Any) -> Dict[str, nd.NDArray]:
-    """What the optimizer keeps of a key outside its state, by a name for each; copies on the CPU.
+def read_extra_state(optimizer: mx.optimizer.Optimizer, key: Any) -> Dict[str, nd.NDArray]:
+    """Return CPU copies of the values that the optimizer keeps of a key outside its state.
 
-    ``former_rate``, float64 (1,): the learning rate of its last update, where the momentum goes by
-    it. ``num_cums``, int64 (1,), and ``cum_grad``, of the key's shape: LBSGD's count, and its sum
-    of gradients.
+    ``former_rate``, float64 (1,), is the learning rate of the last update, for optimizers with
+    momentum correction. ``num_cums``, int64 (1,), and ``cum_grad``, of the key's shape, are LBSGD's
+    count and sum of gradients.
     """
-    memory = {}
-    rate = next((rates[key] for rates in _former_rates(optimizer).values() if key in rates), None)
+    extra_state = {}
+    rate = next(
+        (rates[key] for rates in _former_rates_by_device(optimizer).values() if key in rates), None
+    )
     if rate is not None:
-        memory["former_rate"] = from_host(np.array([rate], "float64"))
+        extra_state["former_rate"] = from_host(np.array([rate], "float64"))
     sums = getattr(optimizer, "cumgrads", {}).get(key)
     if sums:
-        memory["num_cums"] = from_host(np.array([sums["num_cums"]], "int64"))
-        if isinstance(sums["cum_grad"], nd.NDArray):  # and otherwise 0
-            memory["cum_grad"] = sums["cum_grad"].copyto(mx.cpu())
-    return memory
+        extra_state["num_cums"] = from_host(np.array([sums["num_cums"]], "int64"))
+        if isinstance(sums["cum_grad"], nd.NDArray):  # it is the number 0 at first
+            extra_state["cum_grad"] = sums["cum_grad"].copyto(mx.cpu())
+    return extra_state
 
 
-def set_memory(
+def set_extra_states(
     optimizer: mx.optimizer.Optimizer,
-    of_keys: Mapping[Any, Mapping[str, nd.NDArray]],
+    extra_states: Mapping[Any, Mapping[str, nd.NDArray]],
     devices: Iterable[int] = (),
     ctx: Optional[mx.Context] = None,
 ) -> None:
-    """Give the optimizer what `memory_of` returned for these keys, and forget all others.
-
-    Arrays go to ``ctx``.
-    """
-    known = {key: _former_rate(memory) for key, memory in of_keys.items()}
-    rates = {key: rate for key, rate in known.items() if rate is not None}
-    for of_device in _former_rates(optimizer, {COUNTED_AT, *devices}).values():
-        of_device.clear()
-        of_device.update(rates)
+    """Set the extra states of these keys, with arrays on ``ctx``, and remove all others."""
+    read_rates = {key: _read_former_rate(extra) for key, extra in extra_states.items()}
+    rates = {key: rate for key, rate in read_rates.items() if rate is not None}
+    for device_rates in _former_rates_by_device(optimizer, {SHARED_DEVICE_ID, *devices}).values():
+        device_rates.clear()
+        device_rates.update(rates)
     if hasattr(optimizer, "cumgrads"):
         optimizer.cumgrads.clear()
-        for key, memory in of_keys.items():
-            if "num_cums" in memory:
-                total = memory["cum_grad"].copyto(ctx or mx.cpu()) if "cum_grad" in memory else 0
-                count = int(memory["num_cums"].asscalar())
+        for key, extra in extra_states.items():
+            if "num_cums" in extra:
+                total = extra["cum_grad"].copyto(ctx or mx.cpu()) if "cum_grad" in extra else 0
+                count = int(extra["num_cums"].asscalar())
                 optimizer.cumgrads[key] = {"cum_grad": total, "num_cums": count}
 
 
-def _former_rates(
+def _former_rates_by_device(
     optimizer: mx.optimizer.Optimizer, devices: Iterable[int] = ()
 ) -> Dict[int, Dict[Any, float]]:
-    """By device and key, the rates that momenta were last multiplied by.
+    """Return the former rates by device and key, with a dictionary for each of ``devices``.
 
-    Empty for an optimizer that keeps none; also for ``devices``. `gluonlab.optimizers.sgd` has
-    them for each device, as counts are.
+    The result is empty for an optimizer without momentum correction (`gluonlab.optimizers.sgd`).
     """
     rates: Dict[int, Dict[Any, float]] = getattr(optimizer, "_all_former_rates", {})
     for device in devices if rates else ():
@@ -229,36 +215,33 @@ def _former_rates(
     return rates
 
 
-def flat(state: Any) -> List[nd.NDArray]:
-    """The arrays of a state, which may be None, an array, or a nest of tuples and lists of such."""
+def flatten_state(state: Any) -> List[nd.NDArray]:
+    """Return the arrays of a state: None, an array, or nested tuples and lists of arrays."""
     if state is None:
         return []
     if isinstance(state, nd.NDArray):
         return [state]
-    return [array for part in state for array in flat(part)]
+    return [array for part in state for array in flatten_state(part)]
 
 
-def like(state: Any, make: Any) -> Any:
-    """The same nest with ``make(array)`` in the place of each array."""
+def map_state(state: Any, make: Any) -> Any:
+    """Return the same nested state with ``make(array)`` in place of each array."""
     if state is None or isinstance(state, nd.NDArray):
         return state if state is None else make(state)
-    return type(state)(like(part, make) for part in state)
+    return type(state)(map_state(part, make) for part in state)
 
 
-def foresee(optimizer: Any, keys: Sequence[Any]) -> None:
-    """Give all ``keys`` that are updated next the rate of the one updated most often.
-
-    An optimizer asks for the rate of a key when it has counted its update, and has not counted
-    those of keys after it.
-    """
-    counts = (updates_of(optimizer, key) + 1 for key in keys)
+def align_learning_rates(optimizer: Any, keys: Sequence[Any]) -> None:
+    """Make all ``keys`` use the learning rate of the key with the most updates in the next step."""
+    # otherwise a key's learning rate would not depend on the keys that are counted after it
+    counts = (update_count(optimizer, key) + 1 for key in keys)
     optimizer.num_update = max([optimizer.num_update, *counts])
 
 
 class KeyPart(NamedTuple):
-    """Consecutive elements on one device, with their gradients and optimizer state.
+    """Consecutive elements of a key on one device, with their gradients and optimizer state.
 
-    ``begin``: the place of the first one among all elements of the key.
+    ``begin`` is the index of the first one among all elements of the key.
     """
 
     begin: int
@@ -268,28 +251,27 @@ class KeyPart(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Behind the last one."""
+        """The index after the last element."""
         return int(self.begin + self.weight.size)
 
-    def arrays(self) -> List[nd.NDArray]:
-        """Those of the state."""
-        return flat(self.state)
+    def state_arrays(self) -> List[nd.NDArray]:
+        """Return the arrays of the state."""
+        return flatten_state(self.state)
 
-    def within(self, begin: int, end: int) -> "KeyPart":
-        """What lies in this range: views of the same memory."""
+    def slice(self, begin: int, end: int) -> "KeyPart":
+        """Return the elements in this range, as views of the same memory."""
         first, last = max(begin, self.begin), min(end, self.end)
         if (first, last) == (self.begin, self.end):
             return self
         low, high = first - self.begin, last - self.begin
-        weight, grad = _cut(self.weight, low, high), _cut(self.grad, low, high)
-        return KeyPart(first, weight, grad, _cut(self.state, low, high))
+        weight, grad = _slice_arrays(self.weight, low, high), _slice_arrays(self.grad, low, high)
+        return KeyPart(first, weight, grad, _slice_arrays(self.state, low, high))
 
 
 class KeyUpdate:
-    """The element-wise update of the elements of ``key``, which ``parts`` hold.
+    """Update of a key by an element-wise optimizer (`optimizer_registry.ELEMENT_WISE`).
 
-    `gluonlab.optimizers.optimizer_registry.ELEMENT_WISE` names those. With nothing cut, parts keep
-    their shapes.
+    ``parts`` hold the elements of the key. They keep their shapes unless a span is split.
     """
 
     def __init__(self, optimizer: Any, key: Any, parts: Sequence[KeyPart]) -> None:
@@ -297,119 +279,125 @@ class KeyUpdate:
         begins, ends = [part.begin for part in parts], [part.end for part in parts]
         self._spans = [_Span(optimizer, key, parts, (min(begins, default=0), max(ends, default=0)))]
 
-    def ages(self) -> Dict[Range, Age]:
-        """The age of each span."""
-        return {(span.begin, span.end): age_of(self.optimizer, span.key) for span in self._spans}
+    def histories(self) -> Dict[ElementRange, UpdateHistory]:
+        """Return the history of each span."""
+        return {
+            (span.begin, span.end): update_history(self.optimizer, span.key) for span in self._spans
+        }
 
-    def set_ages(self, ages: Mapping[Range, Age]) -> None:
-        """Go on from ``ages``, whose ranges hold all elements together, as `ages` returns them."""
-        ages = dict(sorted(ages.items()))
-        neighbours = zip(ages, list(ages)[1:])
-        self._cut({after[0] for before, after in neighbours if not ages[before].like(ages[after])})
+    def set_histories(self, histories: Mapping[ElementRange, UpdateHistory]) -> None:
+        """Set the histories of all elements, as `histories` returns them."""
+        ordered = sorted(histories.items())
+        self._split_spans(
+            {
+                element_range[0]
+                for (_, previous), (element_range, history) in zip(ordered, ordered[1:])
+                if not previous.can_share_update(history)
+            }
+        )
         for span in self._spans:
-            set_age(self.optimizer, span.key, age_at(ages, span.begin))
+            set_history(self.optimizer, span.key, history_at(dict(ordered), span.begin))
 
-    def spans(self, stale: Sequence[Range] = ()) -> "List[_Span]":
-        """The spans that are not stale, cut where stale elements begin and end."""
+    def fresh_spans(self, stale: Sequence[ElementRange] = ()) -> "List[_Span]":
+        """Return the spans without ``stale`` elements. Spans with some stale elements are split."""
         if not stale:
             return self._spans
-        self._cut({place for ends in stale for place in ends})
+        self._split_spans({boundary for element_range in stale for boundary in element_range})
         return [
             span
             for span in self._spans
             if not any(begin <= span.begin and span.end <= end for begin, end in stale)
         ]
 
-    def _cut(self, places: "set[int]") -> None:
-        self._spans = [piece for span in self._spans for piece in span.cut(places)]
+    def _split_spans(self, boundaries: "set[int]") -> None:
+        self._spans = [piece for span in self._spans for piece in span.split(boundaries)]
 
 
 class _Span:
-    """Elements that have always been updated together: a key of the optimizer."""
+    """Elements that have always been updated together, under one key of the optimizer."""
 
-    def __init__(self, optimizer: Any, key: Any, parts: Sequence[KeyPart], ends: Range) -> None:
+    def __init__(
+        self, optimizer: Any, key: Any, parts: Sequence[KeyPart], ends: ElementRange
+    ) -> None:
         self.optimizer, self.key, self.parts = optimizer, key, list(parts)
         self.begin, self.end = ends
         weights, grads, states = ([part[field] for part in self.parts] for field in (1, 2, 3))
-        self.sgd: Optional[DevicesSGD] = None
+        self.sgd: Optional[MultiDeviceSGD] = None
         if is_plain_sgd(optimizer):
-            self.sgd = DevicesSGD(optimizer, key, weights, grads, states)
-        self._settle = _row_order_calls(optimizer, weights)
+            self.sgd = MultiDeviceSGD(optimizer, key, weights, grads, states)
+        self._row_order_calls = _row_order_calls(optimizer, weights)
 
     def update(self) -> None:
-        before = Before(self.optimizer, self.key)
-        for call in self._settle:
+        snapshot = UpdateCountSnapshot(self.optimizer, self.key)
+        for call in self._row_order_calls:
             call()
         for part in self.parts:
-            before.restore(self.key)
+            snapshot.restore(self.key)
             self.optimizer.update_multi_precision(self.key, part.weight, part.grad, part.state)
 
-    def cut(self, places: "set[int]") -> "List[_Span]":
-        """The pieces between those of ``places`` that lie inside the span.
+    def split(self, boundaries: "set[int]") -> "List[_Span]":
+        """Split the span at those ``boundaries`` that lie in it.
 
-        Each has a key of its own, and the count so far.
+        Each piece gets a separate key, with the count so far.
         """
-        inside = sorted(place for place in places if self.begin < place < self.end)
-        if not inside:
+        cuts = sorted(element for element in boundaries if self.begin < element < self.end)
+        if not cuts:
             return [self]
-        ends = zip([self.begin, *inside], [*inside, self.end])
-        return [self._piece(begin, end) for begin, end in ends]
+        ends = zip([self.begin, *cuts], [*cuts, self.end])
+        return [self._make_piece(begin, end) for begin, end in ends]
 
-    def _piece(self, begin: int, end: int) -> "_Span":
-        key = f"{self.key}[{begin}:{end}]"  # an Optimizer takes a tuple for several keys
-        if self.key in self.optimizer.param_dict:  # the multipliers
+    def _make_piece(self, begin: int, end: int) -> "_Span":
+        key = f"{self.key}[{begin}:{end}]"  # not a tuple, which an Optimizer reads as several keys
+        if self.key in self.optimizer.param_dict:  # which holds the multipliers
             self.optimizer.param_dict[key] = self.optimizer.param_dict[self.key]
-        inside = [part for part in self.parts if part.begin < end and begin < part.end]
-        parts = [part.within(begin, end) for part in inside]
-        Before(self.optimizer, self.key).restore(key)
+        parts = [
+            part.slice(begin, end) for part in self.parts if part.begin < end and begin < part.end
+        ]
+        UpdateCountSnapshot(self.optimizer, self.key).restore(key)
         return _Span(self.optimizer, key, parts, (begin, end))
 
 
 def update_spans(optimizer: Any, spans: "Sequence[_Span]") -> None:
-    """Queue the update of all elements of ``spans``, of any keys."""
-    sgd = [span.sgd for span in spans if span.sgd is not None]
-    if sgd:
-        update_sgd(optimizer, sgd)
+    """Queue the updates of ``spans`` of any keys."""
+    sgd_updates = [span.sgd for span in spans if span.sgd is not None]
+    if sgd_updates:
+        update_sgd(optimizer, sgd_updates)
     else:
         for span in spans:
             span.update()
 
 
-def _cut(array: Any, begin: int, end: int) -> Any:
-    """These elements of an array, or of each of some arrays, as views."""
+def _slice_arrays(array: Any, begin: int, end: int) -> Any:
+    """Return views of these elements of an array, or of each array of a nested state."""
     if isinstance(array, nd.NDArray):
         return array.reshape((-1,))[begin:end]
-    return array if array is None else tuple(_cut(each, begin, end) for each in array)
+    return array if array is None else tuple(_slice_arrays(part, begin, end) for part in array)
 
 
 def _row_order_calls(optimizer: Any, weights: Sequence[nd.NDArray]) -> List[Call]:
-    """The calls that bring the weights that may be in blocks into rows, for MXNet's NAG on CPUs.
-
-    Its kernel, in place, reads the weight again after it has written it, and decays that. A
-    convolution that predicts leaves its weight in blocks, an order of oneDNN's. Kernels read a copy
-    of such a weight, in rows, and write elsewhere, so this one decays the old weight then: replicas
-    of which some have predicted part by rate x decay x a step. No other kernel for updates reads
-    what it has written. The bits of the weights stay.
-    """
+    """Return calls that convert convolution weights to row-major order, for MXNet's NAG on CPUs."""
+    # NAG's kernel works in place: it reads the weight again after writing it, and decays the new
+    # value. After a convolution predicts, its weight is in oneDNN's blocked layout. Kernels then
+    # read a row-major copy and write to other memory, so NAG decays the old value. Replicas of
+    # which only some have predicted would diverge by rate x decay x step. No other update kernel
+    # reads what it has written. The conversion changes no bit of the weights.
     calls: List[Call] = []
     for weight in weights if type(optimizer) is mx.optimizer.NAG else ():
-        if len(weight.shape) >= 3:  # a convolution's
+        if len(weight.shape) >= 3:  # only convolutions have such weights
             calls += settling(flattened(weight))
     return calls
 
 
 def is_plain_sgd(optimizer: mx.optimizer.Optimizer) -> bool:
-    """Whether `DevicesSGD` can do the work of ``optimizer``.
-
-    It does SGD by either rule, without master copies of low-precision weights.
-    """
+    """Return whether `MultiDeviceSGD` can replace ``optimizer``."""
     return type(optimizer) in (SGD, mx.optimizer.SGD) and not optimizer.multi_precision
 
 
-class DevicesSGD:
-    """The update_sgd of one key: ``weights[i]`` with ``grads[i]`` and ``states[i]`` on device i.
+class MultiDeviceSGD:
+    """SGD update of one key on all devices, without master copies of low-precision weights.
 
-    A state is the momentum, or None.
+    ``weights[i]``, ``grads[i]`` and ``states[i]`` lie on device i. A state is the momentum, or
+    None.
     """
 
     def __init__(
@@ -424,37 +412,38 @@ class DevicesSGD:
         self._arrays = list(zip(weights, grads, states))
         # mx.optimizer.SGD always calls the operators for several arrays. Those for one are queued
         # faster and give the same bits, except with clipped gradients or weight decay.
-        self._several = "multi_" if optimizer.clip_gradient or optimizer.wd else ""
+        self._name_prefix = "multi_" if optimizer.clip_gradient or optimizer.wd else ""
         self._calls = []
         for weight, grad, state in self._arrays:
-            name, used = ("sgd_update", []) if state is None else ("sgd_mom_update", [state])
-            self._calls.append(OperatorCall(self._several + name, [weight, grad, *used], weight))
+            name, momentum = ("sgd_update", []) if state is None else ("sgd_mom_update", [state])
+            inputs = [weight, grad, *momentum]
+            self._calls.append(OperatorCall(self._name_prefix + name, inputs, weight))
         self._settings: Tuple[Any, ...] = ()
         self._attributes = Attributes({})
 
-    def queue(self, lr: float, wd: float) -> None:
-        """Queue the update_sgd of every device."""
+    def queue_update(self, lr: float, wd: float) -> None:
+        """Queue the update on every device."""
         optimizer = self.optimizer
         momentum = optimizer.momentum
         if momentum and isinstance(optimizer, SGD):
-            scale, ratio = optimizer.rescale(self.key, lr)
+            scale, ratio = optimizer.rescale_momentum(self.key, lr)
             if scale != lr:
                 for weight, grad, state in self._arrays:
-                    optimizer.move_a_little(weight, grad, state, lr, scale, ratio, wd)
+                    optimizer.update_with_tiny_rate(weight, grad, state, lr, scale, ratio, wd)
                 return
             momentum *= ratio
         settings = (lr, wd, momentum, optimizer.rescale_grad, optimizer.clip_gradient)
         if settings != self._settings:
             self._settings = settings
-            self._attributes = Attributes(self._current_values(lr, wd, momentum))
+            self._attributes = Attributes(self._operator_settings(lr, wd, momentum))
         for call in self._calls:
             call(self._attributes)
 
-    def _current_values(self, lr: float, wd: float, momentum: float) -> Dict[str, Any]:
+    def _operator_settings(self, lr: float, wd: float, momentum: float) -> Dict[str, Any]:
         optimizer = self.optimizer
-        # MXNet takes half a microsecond to read an attribute, in each call
+        # set no attribute without need: MXNet needs half a microsecond to read it, in each call
         values: Dict[str, Any] = {"lr": lr, "wd": wd} if wd else {"lr": lr}
-        if self._several:
+        if self._name_prefix:
             values = {"num_weights": 1, "lrs": (lr,), "wds": (wd,)}
         values["rescale_grad"] = optimizer.rescale_grad
         if momentum:
@@ -464,11 +453,10 @@ class DevicesSGD:
         return values
 
 
-def update_sgd(optimizer: mx.optimizer.SGD, keys: Sequence[DevicesSGD]) -> None:
-    """Queue the updates of all ``keys``, with the rate of the one updated most often."""
-    names = [each.key for each in keys]
-    optimizer._set_current_context(COUNTED_AT)
-    optimizer._update_count(names)
-    rates = zip(keys, optimizer._get_lrs(names), optimizer._get_wds(names))
-    for each, lr, wd in rates:
-        each.queue(float(lr), float(wd))
+def update_sgd(optimizer: mx.optimizer.SGD, updates: Sequence[MultiDeviceSGD]) -> None:
+    """Queue the updates of several keys, with the rate of the key updated most often."""
+    keys = [update.key for update in updates]
+    optimizer._set_current_context(SHARED_DEVICE_ID)
+    optimizer._update_count(keys)
+    for update, lr, wd in zip(updates, optimizer._get_lrs(keys), optimizer._get_wds(keys)):
+        update.queue_update(float(lr), float(wd))

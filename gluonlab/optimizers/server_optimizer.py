@@ -1,12 +1,13 @@
-"""The optimizer on MXNet's parameter servers: what travels to them, and what runs there.
+"""Optimizer on MXNet's parameter servers, and the layout of the arrays that are sent to them.
 
-Parameters travel as flat arrays (`laid_out`). MXNet cuts an array of MXNET_KVSTORE_BIGARRAY_BOUND
-elements or more into equal parts, one for each server; a smaller one goes whole to one of them.
+Parameters are sent as flat arrays (`make_layout`). MXNet splits an array of
+MXNET_KVSTORE_BIGARRAY_BOUND elements or more into equal parts, one for each server. A smaller array
+goes whole to one server.
 
-`ServerRule` runs on the servers: the only pickle that gluonlab sends, from its workers to its
-servers. MXNet's server unpickles what ``set_optimizer`` sends, and calls it for each array that is
-pushed, or, where workers wait for each other, for each sum. It does so while it imports MXNet,
-whose later modules are not there yet: so this module imports only optimizers.
+`ServerOptimizer` runs on the servers. It is the only pickle that gluonlab sends, from its workers
+to its servers. MXNet's server unpickles the argument of ``set_optimizer``, and calls it for each
+array that is pushed, or for each sum if workers are synchronous. It does so while it imports MXNet,
+whose later modules do not exist yet. So this module imports only optimizers.
 """
 
 from __future__ import annotations
@@ -25,11 +26,10 @@ from gluonlab.errors import KVStoreError
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive elements under one key of the optimizer, from ``begin`` to before ``end``.
+    """Consecutive elements of an optimizer key, from ``begin`` to before ``end``.
 
-    ``shape``: of a parameter that must stay whole, for an optimizer that looks at all of it; empty
-    where the piece may be cut anywhere. ``lr_mult``, ``wd_mult``, and ``name``, that of such a
-    parameter: what the optimizer asks of it.
+    ``shape`` and ``name`` are those of a parameter that must not be split. They are empty if the
+    piece can be split anywhere. The optimizer uses ``lr_mult``, ``wd_mult`` and ``name``.
     """
 
     key: int
@@ -42,32 +42,32 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Flat:
-    """A flat array of ``size`` elements for so many servers, and the ``pieces`` in it, in order."""
+class FlatLayout:
+    """Layout of ``pieces`` in a flat array of ``size`` elements for some servers."""
 
     size: int
     servers: int
     pieces: Tuple[Piece, ...]
 
-    def part(self, place: int, held: int) -> Tuple[int, int]:
-        """The first and the last but one element of the server at ``place``, which holds ``held``.
+    def server_range(self, server: int, size: int) -> Tuple[int, int]:
+        """Return (begin, end) of the elements on a server that holds ``size`` elements.
 
-        Raises KVStoreError where that is neither the whole array nor the server's part of it.
+        Raises KVStoreError if these are neither the whole array nor the server's part.
         """
-        if held == self.size:
-            return 0, held
-        begin, end = (self.size * at // self.servers for at in (place, place + 1))
-        if held != end - begin:
+        if size == self.size:
+            return 0, size
+        begin, end = (self.size * i // self.servers for i in (server, server + 1))
+        if size != end - begin:
             raise KVStoreError(
-                f"server {place} of {self.servers} holds {held} elements of an array of "
+                f"server {server} of {self.servers} holds {size} elements of an array of "
                 f"{self.size}, where {end - begin} are its part"
             )
         return begin, end
 
-    def within(self, begin: int, end: int) -> Iterator[Piece]:
-        """What lies between these elements, by places counted from ``begin``.
+    def pieces_between(self, begin: int, end: int) -> Iterator[Piece]:
+        """Yield the pieces between two elements, with offsets relative to ``begin``.
 
-        Raises KVStoreError for a piece that is cut and must not be.
+        Raises KVStoreError for a piece that is split but must stay whole.
         """
         for piece in self.pieces:
             first, last = max(piece.begin, begin), min(piece.end, end)
@@ -78,62 +78,61 @@ class Flat:
             yield replace(piece, begin=first - begin, end=last - begin)
 
 
-def laid_out(pieces: Sequence[Piece], servers: int) -> Flat:
-    """One array for these pieces, whose ``begin`` and ``end`` are those that they have now.
+def make_layout(pieces: Sequence[Piece], servers: int) -> FlatLayout:
+    """Lay out pieces in one array.
 
-    Pieces that may be cut lie one behind the other, and the rest up to a multiple of ``servers``,
-    so that all parts are equal, is empty. Whole ones lie in as many equal parts, each piece in the
-    emptiest so far.
+    Pieces that can be split are consecutive, and the array is padded to a multiple of ``servers``,
+    so that all servers get parts of equal size. Whole pieces are distributed over equal parts, each
+    into the part with the fewest elements so far.
     """
     if not any(piece.shape for piece in pieces):
-        placed, end = [], 0
+        moved, end = [], 0
         for piece in pieces:
-            placed.append(_moved(piece, end))
-            end = placed[-1].end
-        return Flat(-(-end // servers) * servers, servers, tuple(placed))
+            moved.append(_move_piece(piece, end))
+            end = moved[-1].end
+        return FlatLayout(-(-end // servers) * servers, servers, tuple(moved))
     parts: List[List[Piece]] = [[] for _ in range(servers)]
-    ends = [0] * servers
-    for piece in sorted(pieces, key=lambda piece: piece.begin - piece.end):  # the largest first
-        place = ends.index(min(ends))
-        parts[place].append(piece)
-        ends[place] += piece.end - piece.begin
-    room, whole = max(ends), []
-    for place, inside in enumerate(parts):
-        end = place * room
-        for piece in inside:
-            whole.append(_moved(piece, end))
-            end = whole[-1].end
-    return Flat(room * servers, servers, tuple(whole))
+    sizes = [0] * servers
+    for piece in sorted(pieces, key=lambda piece: piece.begin - piece.end):  # largest first
+        server = sizes.index(min(sizes))
+        parts[server].append(piece)
+        sizes[server] += piece.end - piece.begin
+    part_size, moved = max(sizes), []
+    for server, part in enumerate(parts):
+        end = server * part_size
+        for piece in part:
+            moved.append(_move_piece(piece, end))
+            end = moved[-1].end
+    return FlatLayout(part_size * servers, servers, tuple(moved))
 
 
-def _moved(piece: Piece, begin: int) -> Piece:
+def _move_piece(piece: Piece, begin: int) -> Piece:
     return replace(piece, begin=begin, end=begin + piece.end - piece.begin)
 
 
-def server_of(key: int, servers: int) -> int:
-    """The server that MXNet gives a small array with this key.
-
-    EncodeDefaultKey in MXNet 1.9.1's src/kvstore/kvstore_dist.h; for the keys of
-    `gluonlab.kvstores.processes`, whose products with 9973 C's int holds.
-    """
+def assigned_server(key: int, servers: int) -> int:
+    """Return the server to which MXNet sends a small array with this key."""
+    # EncodeDefaultKey of src/kvstore/kvstore_dist.h in MXNet 1.9.1. For keys of
+    # gluonlab.kvstores.processes, the product does not overflow C's int.
     return key * 9973 % servers
 
 
-MOST = 62  # the most updates of others that are counted apart; one number more is for all above
-NOTE = 2 + MOST + 1  # a server's numbers in a note: its place, 1 for an answer, the histogram
+MAX_COUNTED_UPDATES = 62  # the last cell of the histogram counts all larger numbers
+# A server's row in a note: its number, 1 for an answer, and the histogram
+NOTE_SIZE = 2 + MAX_COUNTED_UPDATES + 1
 
 
-def first_note(servers: int) -> "List[List[float]]":
-    """What a note begins with: a row for each server, with its place.
+def initial_note(servers: int) -> "List[List[float]]":
+    """Return the first content of a note: a row for each server, with its number.
 
-    So a server knows its place, whether it is sent the whole note or, with a small
-    MXNET_KVSTORE_BIGARRAY_BOUND, the part that is its row.
+    The row tells a server its number, because a small MXNET_KVSTORE_BIGARRAY_BOUND makes MXNet send
+    only this row instead of the whole note.
     """
-    return [[float(place)] + [0.0] * (NOTE - 1) for place in range(servers)]
+    return [[float(server)] + [0.0] * (NOTE_SIZE - 1) for server in range(servers)]
 
 
-class Described(NamedTuple):
-    """What an Optimizer asks of a parameter."""
+class ParameterAttributes(NamedTuple):
+    """The attributes that an Optimizer reads from a parameter."""
 
     name: str
     lr_mult: float
@@ -141,8 +140,8 @@ class Described(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EachShare:
-    """A schedule, asked for a step whose parts ``workers`` processes push one by one."""
+class PerWorkerSchedule:
+    """Learning-rate schedule for steps that consist of one update of each worker."""
 
     rates: Any
     workers: int
@@ -151,23 +150,24 @@ class EachShare:
         return float(self.rates(-(-updates // self.workers)))
 
 
-class ServerRule(mx.optimizer.Optimizer):
-    """What a server does with each array that it is sent, by the array's key.
+class ServerOptimizer(mx.optimizer.Optimizer):
+    """Action of a server for each array that it receives, chosen by the array's key.
 
-    - ``flats``: weights, which ``optimizer`` updates with the sum of the workers' gradients;
-    - ``copies``, as (key of the weights, rank): weights as one worker has them, which does not wait
-      for the others: the weights are updated with what it pushes, and it gets them as they are now;
-    - ``notes``, one key for each server (`first_note`): how many updates have met with how many of
-      other workers' since theirs had last got the weights; all workers have got them now;
-    - any other: what is pushed is what is kept.
+    - ``flats``: weights, which ``optimizer`` updates with the sum of the workers' gradients.
+    - ``copies``, as (key of the weights, rank): the copy of the weights of an asynchronous worker.
+      The server updates the weights with the gradient that the worker pushes, and returns them.
+    - ``notes``, one key for each server (`initial_note`): the server answers with a histogram of
+      staleness. It counts updates by the number of other workers' updates since the worker last
+      received the weights. A note also means that all workers have the current weights.
+    - any other key: the pushed array is stored.
 
-    A mistake ends the server: MXNet would print it, and go on with the weights as they were.
+    An exception ends the server. MXNet would print it and continue with the old weights.
     """
 
     def __init__(
         self,
         optimizer: Optional[mx.optimizer.Optimizer] = None,
-        flats: Optional[Mapping[int, Flat]] = None,
+        flats: Optional[Mapping[int, FlatLayout]] = None,
         copies: Optional[Mapping[int, Tuple[int, int]]] = None,
         notes: Optional[Mapping[int, int]] = None,
     ) -> None:
@@ -175,56 +175,56 @@ class ServerRule(mx.optimizer.Optimizer):
         self.optimizer, self.flats = optimizer, dict(flats or {})
         self.copies, self.notes = dict(copies or {}), dict(notes or {})
         self._updater: Any = None
-        self._place = 0
+        self._server = 0
         self._weights: Dict[int, nd.NDArray] = {}
         self._pieces: Dict[int, List[Any]] = {}
-        self._applied: Dict[int, int] = {}  # updates of each of ``flats``
-        self._seen: Dict[int, int] = {}  # by key of ``copies``: those that the worker knows of
-        self._histogram = [0] * (MOST + 1)
+        self._applied: Dict[int, int] = {}  # update count of each of ``flats``
+        self._seen: Dict[int, int] = {}  # by key of ``copies``: updates the worker has received
+        self._histogram = [0] * (MAX_COUNTED_UPDATES + 1)
 
     def create_state_multi_precision(self, index: int, weight: nd.NDArray) -> None:
-        """Nothing: the optimizer's states are of its own keys."""
+        """Create no state, because `optimizer` keeps states by its keys."""
 
     def update_multi_precision(
         self, index: int, weight: nd.NDArray, grad: nd.NDArray, state: None
     ) -> None:
-        """Take in what came under the key ``index``; ``weight`` is what the server keeps of it."""
+        """Handle the array ``grad`` for the key ``index``. The server keeps ``weight``."""
         try:
-            self._take(index, weight, grad)
-            # MXNet frees the message, and sends ``weight``, without waiting for either
+            self._handle_push(index, weight, grad)
+            # MXNet frees the message and sends ``weight`` without waiting for these operations
             nd.waitall()
         except BaseException:
             traceback.print_exc()
             sys.stderr.flush()
             os._exit(1)
 
-    def _take(self, key: int, kept: nd.NDArray, pushed: nd.NDArray) -> None:
+    def _handle_push(self, key: int, stored: nd.NDArray, pushed: nd.NDArray) -> None:
         if key in self.notes:
-            self._note(key, kept)
+            self._answer_note(key, stored)
         elif key in self.flats:
-            self._weights[key] = kept
-            if key not in self._copied:
+            self._weights[key] = stored
+            if key not in self._copied_keys:
                 self._update(key, pushed)
         elif key in self.copies:
             flat, _ = self.copies[key]
-            self._count(flat, self._applied.get(flat, 0) - self._seen.get(key, 0))
+            self._count_staleness(self._applied.get(flat, 0) - self._seen.get(key, 0))
             self._update(flat, pushed)
             self._seen[key] = self._applied[flat]
-            self._weights[flat].copyto(kept)
+            self._weights[flat].copyto(stored)
         else:
-            pushed.copyto(kept)
+            pushed.copyto(stored)
 
     @property
-    def _copied(self) -> "set[int]":
-        """The keys of ``flats`` of which each worker has a copy, which are only pulled."""
+    def _copied_keys(self) -> "set[int]":
+        """The keys of ``flats`` that workers have copies of. These are only pulled."""
         return {flat for flat, _ in self.copies.values()}
 
     def _update(self, key: int, gradient: nd.NDArray) -> None:
         """Update this server's part of the weights."""
         if key not in self._pieces:
             weights = self._weights[key]
-            begin, end = self.flats[key].part(self._place, weights.size)
-            self._pieces[key] = list(self.flats[key].within(begin, end))
+            begin, end = self.flats[key].server_range(self._server, weights.size)
+            self._pieces[key] = list(self.flats[key].pieces_between(begin, end))
         if self._updater is None:
             assert self.optimizer is not None
             self._updater = mx.optimizer.get_updater(self.optimizer)
@@ -233,21 +233,21 @@ class ServerRule(mx.optimizer.Optimizer):
                 array.reshape((-1,))[piece.begin : piece.end].reshape(piece.shape or (-1,))
                 for array in (self._weights[key], gradient)
             )
-            self._updater.optimizer.param_dict[piece.key] = Described(
+            self._updater.optimizer.param_dict[piece.key] = ParameterAttributes(
                 piece.name, piece.lr_mult, piece.wd_mult
             )
             self._updater(piece.key, grad, weight)
         self._applied[key] = self._applied.get(key, 0) + 1
 
-    def _count(self, flat: int, others: int) -> None:
-        self._histogram[min(others, MOST)] += 1
+    def _count_staleness(self, updates: int) -> None:
+        self._histogram[min(updates, MAX_COUNTED_UPDATES)] += 1
 
-    def _note(self, key: int, kept: nd.NDArray) -> None:
+    def _answer_note(self, key: int, stored: nd.NDArray) -> None:
         servers = len(self.notes)
-        rows = kept.reshape((-1, NOTE)).asnumpy()  # of all servers, or, cut, of this one
-        self._place = server_of(key, servers) if len(rows) == servers else int(rows[0, 0])
+        rows = stored.reshape((-1, NOTE_SIZE)).asnumpy()  # of all servers, or only of this one
+        self._server = assigned_server(key, servers) if len(rows) == servers else int(rows[0, 0])
         rows[:, 1:] = 0
-        rows[self._place if len(rows) == servers else 0, 1:] = [1, *self._histogram]
-        kept[:] = nd.array(rows.reshape(-1))
-        self._histogram = [0] * (MOST + 1)
+        rows[self._server if len(rows) == servers else 0, 1:] = [1, *self._histogram]
+        stored[:] = nd.array(rows.reshape(-1))
+        self._histogram = [0] * (MAX_COUNTED_UPDATES + 1)
         self._seen = {copy: self._applied.get(flat, 0) for copy, (flat, _) in self.copies.items()}

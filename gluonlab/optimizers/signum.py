@@ -1,4 +1,4 @@
-"""Signum by its definition, without momentum, too."""
+"""Signum by its definition, also without momentum."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from mxnet import nd
 
 
 class Signum(mx.optimizer.Signum):  # type: ignore[misc]
-    """Steps of one size, by the sign of the momentum; without momentum this is signSGD.
+    """Steps of equal size by the sign of the momentum. Without momentum it is signSGD.
 
     m = momentum m + (1 - momentum) (g + wd w), w = w - rate sign(m).
 
     Bernstein, Wang, Azizzadenesheli, Anandkumar, "signSGD: compressed optimisation for non-convex
-    problems", 2018, algorithms 1 and 2. MXNet's own takes the weight decay out of the sign when
-    there is no momentum, and so means another one by it.
+    problems", 2018, algorithms 1 and 2. Without momentum, MXNet's Signum applies
+    weight decay outside of the sign.
     """
 
     def create_state(self, index: Any, weight: nd.NDArray) -> nd.NDArray:
-        """m, without momentum, too: MXNet chooses its kernel by it."""
+        """Return m, even without momentum, because MXNet chooses its kernel by the state."""
         return nd.zeros(weight.shape, weight.context, dtype=weight.dtype)

@@ -2,17 +2,17 @@
 
     python -m gluonlab.scratch --gpus 2 --global-batch-size 256 --lr 0.2
 
-`lenet` is the network, `data_parallel` one batch on several devices (get_params, allreduce,
-split_batch, train_batch), `loop` a whole training (train), `recipes` the numbers that it is given.
-No Block, no Parameter, no Trainer, no kvstore.
+`lenet` is the network. `data_parallel` trains one batch on several devices (get_params, allreduce,
+split_batch, train_batch). `loop` is a whole training (train). `recipes` contains its settings.
+There is no Block, Parameter, Trainer or kvstore.
 
-The chapter computes with ``mx.np`` arrays; here everything is ``mx.nd``, as in the rest of
-gluonlab, because MXNet 1.9.1 does not let the two meet. An operator of one kind refuses arrays of
-the other with a TypeError ("This is a legacy operator which can only accept legacy ndarrays"),
-addition and ``copyto`` between the two included. Gluon decides by the switch ``npx.set_np()``, not
-by the array, which operators ``split_and_load``, losses and layers use (gluon/utils.py,
-gluon/loss.py, gluon/nn): once a notebook has turned it on, `gluonlab.train` and the networks of
-`gluonlab.get_model` fail in the same process. And the switch belongs to a thread (util.py keeps it
-in a threading.local): the one that prepares batches ahead would not see it.
-``array.as_nd_ndarray()`` and ``array.as_np_ndarray()`` make the other kind of the same memory.
+The chapter uses ``mx.np`` arrays. Here all arrays are ``mx.nd``, as in the rest of gluonlab,
+because MXNet 1.9.1 cannot mix the two. An operator of one kind refuses arrays of the other with a
+TypeError ("This is a legacy operator which can only accept legacy ndarrays"). That includes
+addition and ``copyto``. The switch ``npx.set_np()``, not the array, decides which operators
+``split_and_load``, losses and layers of Gluon use (gluon/utils.py, gluon/loss.py, gluon/nn). After
+a notebook has turned it on, `gluonlab.train` and the networks of `gluonlab.get_model` fail in the
+same process. The switch is also thread-local (util.py), so the thread that prepares batches would
+not see it. ``array.as_nd_ndarray()`` and ``array.as_np_ndarray()`` return the other kind of array
+for the same memory.
 """

@@ -1,4 +1,4 @@
-"""python -m gluonlab.scratch --gpus 2: options in, a training by hand, its epochs out."""
+"""python -m gluonlab.scratch: train LeNet by hand on several devices."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from gluonlab.scratch.data_parallel import Allreduce
 
-CHAPTERS = "star"  # what the chapter's own allreduce is called among ALGORITHMS
-USUAL, DIGITS = Recipe(), RECIPES["digits"]
+CHAPTER_ALLREDUCE = "star"  # the name of the chapter\'s allreduce in ALGORITHMS
+DEFAULT_RECIPE, DIGITS_RECIPE = Recipe(), RECIPES["digits"]
 
 
 OPTIONS: Tuple[Tuple[str, str, Optional[str], str], ...] = (  # name, metavar, default, help
@@ -31,15 +31,16 @@ OPTIONS: Tuple[Tuple[str, str, Optional[str], str], ...] = (  # name, metavar, d
     ("--data-dir", "DIR", None,
      "the folder of the data set's files  [default: where gluonlab.data downloads to]"),
     ("--global-batch-size", "N", None,
-     f"images per step over all devices  [default: {USUAL.global_batch_size}]"),
-    ("--lr", "RATE", None, f"learning rate of the whole batch  [default: {USUAL.lr:g}]"),
+     f"images per step over all devices  [default: {DEFAULT_RECIPE.global_batch_size}]"),
+    ("--lr", "RATE", None, f"learning rate of the whole batch  [default: {DEFAULT_RECIPE.lr:g}]"),
     ("--epochs", "N", None,
-     f"passes over the training data  [default: {DIGITS.epochs} for digits, else {USUAL.epochs}]"),
+     f"passes over the training data  [default: {DIGITS_RECIPE.epochs} for digits, "
+     f"else {DEFAULT_RECIPE.epochs}]"),
     ("--init", "NAME", None,
      "he, or chapter: normal(0.01)  [default: chapter for fashion-mnist, else he]"),
     ("--seed", "N", "0", "the seed of initialisation and shuffling  [default: 0]"),
-    ("--allreduce", "NAME", CHAPTERS,
-     f"{', '.join(ALGORITHMS)}  [default: {CHAPTERS}, the chapter's]"),
+    ("--allreduce", "NAME", CHAPTER_ALLREDUCE,
+     f"{', '.join(ALGORITHMS)}  [default: {CHAPTER_ALLREDUCE}, the chapter's]"),
 )  # fmt: skip
 
 
@@ -72,14 +73,13 @@ def main(
     work per device on k devices give k times as much, and try a larger --lr (exercises 1 and 2). In
     gluonlab.run, --batch-size is per device.
     """
-    recipe, shuffle_seed = _recipe(dataset, **numbers), whole(0, 2**32 - 1)("--seed", seed)
+    recipe, shuffle_seed = _make_recipe(dataset, **numbers), whole(0, 2**32 - 1)("--seed", seed)
     gpu_count = None if gpus is None else whole(1)("--gpus", gpus)
     if allreduce not in ALGORITHMS:
         raise ScheduleError(unknown("allreduce", allreduce, ALGORITHMS))
 
-    from gluonlab.data.sets.dataset_registry import (
-        load_dataset,
-    )  # MXNet is loaded here, not for --help
+    # imported here, so that --help does not load MXNet
+    from gluonlab.data.sets.dataset_registry import load_dataset
     from gluonlab.devices import describe, devices
     from gluonlab.scratch.lenet import init_params
     from gluonlab.scratch.loop import train
@@ -88,8 +88,8 @@ def main(
     ctxs = devices(gpu_count)
     params = init_params(INITIALISATIONS[recipe.init], shuffle_seed)
     report = (lambda epoch: None) if as_json else click.echo
-    began = time.perf_counter()
-    trained = train(
+    start = time.perf_counter()
+    result = train(
         data,
         params,
         ctxs,
@@ -97,25 +97,25 @@ def main(
         recipe.lr,
         recipe.epochs,
         shuffle_seed,
-        _allreduce(allreduce, ctxs),
+        _make_allreduce(allreduce, ctxs),
         report,
     )
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     if as_json:
         summary = {
-            "accuracy": trained.accuracy,
-            "images_per_second": trained.images_per_second,
+            "accuracy": result.accuracy,
+            "images_per_second": result.images_per_second,
             "seconds": seconds,
         }
-        click.echo(json_text({**summary, "epochs": [epoch._asdict() for epoch in trained.epochs]}))
+        click.echo(json_text({**summary, "epochs": [epoch._asdict() for epoch in result.epochs]}))
     else:
-        speed = f"{trained.images_per_second:,.0f} images/s, {seconds:.1f} s in all"
-        click.echo(f"\ntest accuracy {trained.accuracy:.4f}, {speed} on {describe(ctxs)}")
+        speed = f"{result.images_per_second:,.0f} images/s, {seconds:.1f} s in all"
+        click.echo(f"\ntest accuracy {result.accuracy:.4f}, {speed} on {describe(ctxs)}")
 
 
-def _recipe(dataset: str, **given: Optional[str]) -> Recipe:
-    """The data set's recipe, with what the options say instead."""
-    chosen = {name: value for name, value in given.items() if value is not None}
+def _make_recipe(dataset: str, **options: Optional[str]) -> Recipe:
+    """Return the data set's recipe, with the values of the options."""
+    chosen = {name: value for name, value in options.items() if value is not None}
     init, epochs, batch, lr = recipe_for(dataset)._replace(**chosen)  # type: ignore[arg-type]
     recipe = Recipe(
         init,
@@ -128,9 +128,9 @@ def _recipe(dataset: str, **given: Optional[str]) -> Recipe:
     return recipe
 
 
-def _allreduce(name: str, ctxs: "List[mx.Context]") -> "Allreduce":
-    """The chapter's function, or one that runs the schedule of this name."""
-    if name == CHAPTERS:
+def _make_allreduce(name: str, ctxs: "List[mx.Context]") -> "Allreduce":
+    """Return the chapter's function, or one that runs the schedule of this name."""
+    if name == CHAPTER_ALLREDUCE:
         from gluonlab.scratch.data_parallel import allreduce
 
         return allreduce

@@ -1,8 +1,8 @@
-"""One batch on several devices: split, compute, sum the gradients, update every replica.
+"""Training of one batch on several devices: split, compute, sum the gradients, update each replica.
 
-The losses of a shard are added, not averaged, and the update divides by the size of the whole
-batch. So every image counts the same however the batch was cut, and k devices make the update that
-one device would make, up to the order of summation.
+The losses of a shard are summed, not averaged, and the update divides by the size of the whole
+batch. So every image has the same weight for any split, and k devices make the update of one
+device, up to the order of summation.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ Allreduce = Callable[[List[nd.NDArray]], None]
 
 
 class Replica(NamedTuple):
-    """The parameters on one device, and the gradient of each.
+    """The parameters on one device, and their gradients.
 
-    ``param.grad`` makes a new object over the same memory every time it is asked for. Here it is
-    asked once, so that an allreduce that prepares itself for the arrays it is given knows them
-    again in the next batch.
+    ``param.grad`` returns a new object for the same memory each time. It is read only once here, so
+    that an allreduce with prepared operations recognizes the arrays in the next batch.
     """
 
     params: Params
@@ -32,7 +31,7 @@ class Replica(NamedTuple):
 
 
 def get_params(params: Params, ctx: mx.Context) -> Replica:
-    """A copy of ``params`` on the device ``ctx``, with gradients, which are zero at first."""
+    """Copy ``params`` to the device ``ctx``, with gradients of zero."""
     copies = [param.copyto(ctx) for param in params]
     for param in copies:
         param.attach_grad()
@@ -42,7 +41,7 @@ def get_params(params: Params, ctx: mx.Context) -> Replica:
 def allreduce(data: List[nd.NDArray]) -> None:
     """Replace arrays of equal shape, one on each device, by their sum.
 
-    This is the star of `gluonlab.collectives.algorithms`: the first device receives all arrays and
+    It is the star of `gluonlab.collectives.algorithms`: the first device receives all arrays and
     sends the sum back, while the others wait.
     """
     total, *others = data
@@ -55,10 +54,10 @@ def allreduce(data: List[nd.NDArray]) -> None:
 def split_batch(
     images: nd.NDArray, labels: nd.NDArray, ctxs: Sequence[mx.Context]
 ) -> Tuple[List[nd.NDArray], List[nd.NDArray]]:
-    """Images (n, ...) and labels (n,) -> their shards, each on its device, as even as possible.
+    """Split images (n, ...) and labels (n,) evenly into shards, and copy each to its device.
 
-    With fewer images than devices the lists are shorter than ``ctxs``: the last devices get no
-    shard. Raises DataError when there is not one label for each image.
+    With fewer images than devices, the last devices get no shard. Then the lists are shorter than
+    ``ctxs``. Raises DataError if the number of labels differs from the number of images.
     """
     if len(images) != len(labels):
         raise DataError(
@@ -74,20 +73,19 @@ def train_batch(
     lr: float,
     allreduce: Allreduce = allreduce,
 ) -> List[nd.NDArray]:
-    """Train on one batch; the sum of each shard's losses (1,).
+    """Train on one batch, and return the sum of each shard's losses, of shape (1,).
 
-    Nothing waits: the devices work while the next batch is prepared.
-
-    ``allreduce`` is called for one parameter after the other, with its gradients on all devices.
+    It does not wait, so the devices work while the next batch is prepared. ``allreduce`` is called
+    for one parameter after the other, with its gradients on all devices.
     """
-    xs, ys = split_batch(images, labels, devices_of(replicas))
+    xs, ys = split_batch(images, labels, replica_devices(replicas))
     with autograd.record():
         shards = zip(xs, ys, replicas)
         losses = [cross_entropy(lenet(x, replica.params), y).sum() for x, y, replica in shards]
-    autograd.backward(losses)  # of all devices before anybody waits, so that they run side by side
-    # had no shard: its gradients of the batch before must not count again
-    for idle in replicas[len(xs) :]:
-        for grad in idle.grads:
+    autograd.backward(losses)  # of all devices at once, so that they run in parallel
+    # without a shard, the gradients of the previous batch must not count again
+    for idle_replica in replicas[len(xs) :]:
+        for grad in idle_replica.grads:
             grad[:] = 0
     for grads in zip(*[replica.grads for replica in replicas]):
         allreduce(list(grads))
@@ -97,11 +95,11 @@ def train_batch(
 
 
 def sgd(replica: Replica, lr: float, global_batch_size: int) -> None:
-    """One step down the gradient, which is a sum over ``global_batch_size`` images."""
+    """Update the parameters with gradients that are summed over ``global_batch_size`` images."""
     for param, grad in zip(replica.params, replica.grads):
         param -= lr / global_batch_size * grad
 
 
-def devices_of(replicas: Sequence[Replica]) -> List[mx.Context]:
-    """The device of each replica."""
+def replica_devices(replicas: Sequence[Replica]) -> List[mx.Context]:
+    """Return the device of each replica."""
     return [replica.params[0].ctx for replica in replicas]

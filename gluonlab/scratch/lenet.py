@@ -8,7 +8,7 @@ from typing import List, Tuple
 import numpy as np
 from mxnet import nd
 
-from gluonlab.scratch.recipes import Spread, he
+from gluonlab.scratch.recipes import Deviation, he_deviation
 
 Params = List[nd.NDArray]
 
@@ -21,8 +21,8 @@ SHAPES: Tuple[Tuple[int, ...], ...] = (
 )  # fmt: skip
 
 
-def init_params(spread: Spread = he, seed: int = 0) -> Params:
-    """The eight arrays on the CPU: weights from normal(0, ``spread(fan_in)``), biases zero."""
+def init_params(spread: Deviation = he_deviation, seed: int = 0) -> Params:
+    """Return the arrays on the CPU: weights from normal(0, ``spread(fan_in)``), biases of zero."""
     random = np.random.RandomState(seed)
     return [
         nd.array(random.normal(0, spread(fan_in(shape)), shape))
@@ -33,22 +33,22 @@ def init_params(spread: Spread = he, seed: int = 0) -> Params:
 
 
 def fan_in(shape: Tuple[int, ...]) -> int:
-    """How many values each output of a layer with weights of this shape adds up."""
+    """Return the number of values that each output of a layer sums, from its weight's shape."""
     return math.prod(shape[1:]) if len(shape) == 4 else shape[0]
 
 
 def lenet(images: nd.NDArray, params: Params) -> nd.NDArray:
-    """Images (n, 1, 28, 28) -> scores (n, 10), on the device where both are."""
+    """Compute scores (n, 10) for images (n, 1, 28, 28), on the device of images and params."""
     w1, b1, w2, b2, w3, b3, w4, b4 = params
     h = nd.relu(nd.Convolution(images, w1, b1, kernel=(3, 3), num_filter=20))  # (n, 20, 26, 26)
     h = nd.Pooling(h, pool_type="avg", kernel=(2, 2), stride=(2, 2))  # (n, 20, 13, 13)
     h = nd.relu(nd.Convolution(h, w2, b2, kernel=(5, 5), num_filter=50))  # (n, 50, 9, 9)
-    # (n, 50, 4, 4): the ninth row and column are left out
+    # (n, 50, 4, 4), without the ninth row and column
     h = nd.Pooling(h, pool_type="avg", kernel=(2, 2), stride=(2, 2))
     h = nd.relu(nd.dot(h.flatten(), w3) + b3)  # (n, 800) @ (800, 128) -> (n, 128)
     return nd.dot(h, w4) + b4  # (n, 128) @ (128, 10) -> (n, 10)
 
 
 def cross_entropy(scores: nd.NDArray, labels: nd.NDArray) -> nd.NDArray:
-    """Scores (n, 10), labels (n,) -> losses (n,): minus the log of the label's probability."""
+    """Compute losses (n,), minus the label's log probability, for scores (n, 10), labels (n,)."""
     return -nd.pick(nd.log_softmax(scores), labels)

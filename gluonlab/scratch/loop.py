@@ -1,4 +1,4 @@
-"""A whole training by hand, with the exact accuracy on all test images after each epoch."""
+"""Training loop by hand, with the exact accuracy on all test images after each epoch."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from gluonlab.scratch.data_parallel import (
     Allreduce,
     Replica,
     allreduce,
-    devices_of,
     get_params,
+    replica_devices,
     split_batch,
     train_batch,
 )
 from gluonlab.scratch.lenet import CLASSES, IMAGE_SHAPE, Params, lenet
 
-# steps after which a loss is read: no step waits for it, and no more than these are queued
-LATE = 8
+# Losses are read this many steps later, so that no step waits, and the queue stays short.
+LOSS_DELAY = 8
 
 Batch = Tuple[nd.NDArray, nd.NDArray]  # images (n, 1, 28, 28), labels (n,)
 
 
 class Epoch(NamedTuple):
-    """One pass over the training images; its times are those of training alone."""
+    """Result of an epoch. The times exclude the evaluation."""
 
     epoch: int
     loss: float
@@ -53,20 +53,20 @@ class Epoch(NamedTuple):
         return f"epoch {self.epoch:>2}    {speed}  loss {decimals(self.loss, 4)}  {accuracy}"
 
 
-class Trained(NamedTuple):
-    """What a training leaves: its epochs, and the parameters on each device."""
+class TrainingResult(NamedTuple):
+    """Results of all epochs, and the parameters on each device."""
 
     epochs: List[Epoch]
     replicas: List[Replica]
 
     @property
     def accuracy(self) -> float:
-        """The fraction of test images that the network gets right after the last epoch."""
+        """The fraction of correctly classified test images after the last epoch."""
         return self.epochs[-1].accuracy
 
     @property
     def images_per_second(self) -> float:
-        """As `gluonlab.runs.run_result.usual_speed` has it."""
+        """The usual speed over the epochs (`gluonlab.runs.run_result.usual_speed`)."""
         return usual_speed(self.epochs)
 
 
@@ -81,33 +81,48 @@ def train(
     seed: int = 0,
     allreduce: Allreduce = allreduce,
     report: Callable[[Epoch], None] = print,
-) -> Trained:
-    """Train a copy of ``params`` on each device; ``seed`` decides the order of the images.
+) -> TrainingResult:
+    """Train a copy of ``params`` on each device.
 
-    ``dataset``: a data set of gluonlab, or two of Gluon, (train, test). ``report`` is called after
-    each epoch. Raises ConfigError for an impossible number, DataError for what is no data set,
-    ModelError when the images do not fit LeNet, DeviceError for what is not a list of devices, each
-    of them once, and DivergedError when the loss is no longer a number, or beyond recovery.
+    Args:
+        dataset: A data set of gluonlab, or two of Gluon, (train, test).
+        params: The initial parameters.
+        ctxs: The devices, without duplicates.
+        global_batch_size: Images per step on all devices.
+        lr: Learning rate of the whole batch.
+        epochs: Number of epochs.
+        seed: Seed of the order of the images.
+        allreduce: Function that replaces arrays by their sum.
+        report: Function that is called after each epoch.
+
+    Raises:
+        ConfigError: For an invalid number.
+        DataError: For an invalid data set.
+        ModelError: If the images do not fit LeNet.
+        DeviceError: For an invalid list of devices.
+        DivergedError: If the loss is not finite, or beyond recovery.
     """
     dataset, ctxs = required_dataset(dataset), listed(ctxs)
     whole(1)("global_batch_size", global_batch_size)
     whole(1)("epochs", epochs)
     real(0, LARGEST_RATE, above_minimum=True)("lr", lr)
-    _check_fit(dataset)
+    _check_dataset_fits(dataset)
     enable_peer_access(ctxs)
     replicas = [get_params(params, ctx) for ctx in ctxs]
     loader = _whole_batches(dataset.train, global_batch_size, seed)
-    trained = Trained([], replicas)
+    result = TrainingResult([], replicas)
     for epoch in range(1, epochs + 1):
-        began = time.perf_counter()
-        # its thread ends with the epoch, however that ends
-        with closing(_pairs(loader)) as batches:
+        start = time.perf_counter()
+        # closing ends the loader's thread, even if the epoch fails
+        with closing(_unpack_batches(loader)) as batches:
             loss = train_epoch(batches, replicas, lr, allreduce)
-        seconds = time.perf_counter() - began
-        right = accuracy(dataset.test, replicas, global_batch_size)
-        trained.epochs.append(Epoch(epoch, loss, seconds, len(dataset.train) / seconds, right))
-        report(trained.epochs[-1])
-    return trained
+        seconds = time.perf_counter() - start
+        test_accuracy = accuracy(dataset.test, replicas, global_batch_size)
+        result.epochs.append(
+            Epoch(epoch, loss, seconds, len(dataset.train) / seconds, test_accuracy)
+        )
+        report(result.epochs[-1])
+    return result
 
 
 @nd_semantics()
@@ -117,70 +132,71 @@ def train_epoch(
     lr: float,
     allreduce: Allreduce = allreduce,
 ) -> float:
-    """Train on each batch, wait until all is done, and return the mean loss of the images.
+    """Train on each batch, wait for all updates, and return the mean loss of the images.
 
-    Raises DivergedError, soon after it happened, when a loss is no longer a number, or beyond
-    recovery.
+    Raises DivergedError soon after a loss is not finite, or beyond recovery.
     """
     total, seen = 0.0, 0
-    unread: Deque[Tuple[List[nd.NDArray], int]] = deque()  # losses, and how many images they are of
+    unread: Deque[Tuple[List[nd.NDArray], int]] = deque()  # losses, and the number of their images
     for images, labels in batches:
         unread.append((train_batch(images, labels, replicas, lr, allreduce), len(images)))
         seen += len(images)
-        if len(unread) > LATE:
-            total += _read(*unread.popleft())
-    total += sum(_read(*batch) for batch in unread)
-    nd.waitall()  # for the last updates: a clock is read next
+        if len(unread) > LOSS_DELAY:
+            total += _read_loss(*unread.popleft())
+    total += sum(_read_loss(*batch) for batch in unread)
+    nd.waitall()  # for the last updates, because the caller measures the time
     return total / seen
 
 
 @nd_semantics()
 def accuracy(split: Split, replicas: Sequence[Replica], global_batch_size: int = 256) -> float:
-    """The fraction of a split's images that the network gets right; each counts once.
+    """Return the fraction of a split's images that the network classifies correctly.
 
-    The devices count, as integers, and are asked once: the chapter's exercise 4.
+    The devices count in integers and are read once, as in exercise 4 of the chapter.
     """
-    ctxs = devices_of(replicas)
+    ctxs = replica_devices(replicas)
     correct = [nd.zeros((1,), ctx=ctx, dtype="int32") for ctx in ctxs]
-    with closing(_pairs(_whole_batches(split, global_batch_size, shuffle=False))) as batches:
+    with closing(
+        _unpack_batches(_whole_batches(split, global_batch_size, shuffle=False))
+    ) as batches:
         for images, labels in batches:
             for count, x, y, replica in zip(correct, *split_batch(images, labels, ctxs), replicas):
                 scores = lenet(x, replica.params)
-                # the argmax of NaNs would be some class, too
-                numbers = nd.contrib.isfinite(scores).min(axis=1).astype("int32")
-                count += ((scores.argmax(axis=1).astype("int32") == y) * numbers).sum()
-    return int(_sum(correct)) / len(split)
+                # because the argmax of NaN would also be a class
+                finite = nd.contrib.isfinite(scores).min(axis=1).astype("int32")
+                count += ((scores.argmax(axis=1).astype("int32") == y) * finite).sum()
+    return int(_sum_parts(correct)) / len(split)
 
 
 def _whole_batches(
     split: Split, global_batch_size: int, seed: int = 0, shuffle: bool = True
 ) -> Loader:
-    """Batches as the chapter has them: whole, in the host's memory.
+    """Return a loader of whole batches in host memory, as in the chapter.
 
-    (Given the devices, Loader would split them itself.)
+    Given the devices, Loader would split the batches itself.
     """
     return Loader(split, [mx.cpu()], global_batch_size, seed, shuffle=shuffle)
 
 
-def _pairs(loader: Loader) -> "Generator[Batch, None, None]":
-    """Each batch as (images, labels) instead of as two lists of one shard."""
+def _unpack_batches(loader: Loader) -> "Generator[Batch, None, None]":
+    """Yield each batch as (images, labels), instead of two lists of one shard."""
     with closing(iter(loader)) as batches:
         for (images,), (labels,) in batches:
             yield images, labels
 
 
-def _read(losses: Sequence[nd.NDArray], images: int) -> float:
-    """The sum of the losses of a whole batch, when it is known."""
-    loss = _sum(losses)
+def _read_loss(losses: Sequence[nd.NDArray], images: int) -> float:
+    """Wait for the sum of the losses of a batch, and check it."""
+    loss = _sum_parts(losses)
     check_loss("the loss", loss / images)
     return loss
 
 
-def _sum(parts: Sequence[nd.NDArray]) -> float:
+def _sum_parts(parts: Sequence[nd.NDArray]) -> float:
     return float(sum(part.asscalar() for part in parts))
 
 
-def _check_fit(dataset: Dataset) -> None:
+def _check_dataset_fits(dataset: Dataset) -> None:
     if dataset.image_shape != IMAGE_SHAPE or len(dataset.classes) != CLASSES:
         shape = "x".join(map(str, dataset.image_shape))
         raise ModelError(

@@ -112,7 +112,7 @@ def test_devices_that_have_parts_scale_them_by_the_norm_of_all():
         [nd.array([0, -4], ctx=ctxs[2])],
         [nd.array([12], ctx=ctxs[3]), nd.zeros(2, ctxs[3])],
     ]
-    clip = GlobalNormClipping(grads, ctxs, parts=True)
+    clip = GlobalNormClipping(grads, ctxs, sharded=True)
     clip(6.5)
     assert [[array.asnumpy().tolist() for array in arrays] for arrays in grads] == [
         [[1.5]],

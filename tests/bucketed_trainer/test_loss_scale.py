@@ -19,7 +19,7 @@ from support.examples import examples
 from support.kvstore_runs import BATCHES, OPTIMIZERS, small_net
 from support.reference import as_is, random_batches, shards, values
 
-from gluonlab.bucketed_trainer.gradient_postprocessing import Unscaling
+from gluonlab.bucketed_trainer.gradient_postprocessing import GradientUnscaler
 from gluonlab.bucketed_trainer.loss_scale import LossScale, SkipNotFinite, make_loss_scale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.errors import ConfigError, DivergedError
@@ -196,7 +196,7 @@ def test_nor_does_a_step_whose_norm_is_not_a_number(k, store):
     options = dict(store=store, clip_norm=0.1, bucket_bytes=1000)
     net = small_net(ctxs)
     step = make_step(net, ctxs, scale, **options)
-    assert any(bucket.gaps() for bucket in step.trainer.buckets)
+    assert any(bucket.padding_indices() for bucket in step.trainer.buckets)
     pixels, labels = SINGLE[1]
     for batch in (SINGLE[0], (pixels * np.nan, labels), *SINGLE[2:]):
         feed(step, batch, ctxs)
@@ -265,11 +265,11 @@ def test_the_scale_doubles_after_good_steps_only():
     scale = LossScale(8.0, good_steps=3, largest=32.0)
     followed = []
     for finite in [True, True, False, *[True] * 9, False, True]:
-        scale.after(finite)
+        scale.update(finite)
         followed.append(scale.value)
     assert followed == [8, 8, 4, 4, 4, 8, 8, 8, 16, 16, 16, 32, 16, 16]
     for _ in range(20):
-        scale.after(True)
+        scale.update(True)
     assert scale.value == 32
     assert (scale.steps, scale.skipped) == (34, 2)
 
@@ -300,10 +300,10 @@ DEVICES = st.lists(
 )
 
 
-def unscaled(grads, scale, parts=False):
-    unscale = Unscaling(grads, parts)
-    unscale.begin(scale)
-    return unscale.finite()
+def unscaled(grads, scale, sharded=False):
+    unscaler = GradientUnscaler(grads, sharded)
+    unscaler.unscale(scale)
+    return unscaler.were_finite()
 
 
 @examples(40)
@@ -315,7 +315,7 @@ def test_parts_are_divided_and_all_numbers_on_all_devices_looked_at(devices, sca
         for ctx, part in zip(contexts(len(arrays)), arrays)
     ]
     finite = all(np.isfinite(array).all() for part in arrays for array in part)
-    assert unscaled(grads, scale, parts=True) is finite
+    assert unscaled(grads, scale, sharded=True) is finite
     for part, expected in zip(grads, arrays):
         for grad, array in zip(part, divided(expected, scale)):
             assert np.array_equal(grad.asnumpy(), array, equal_nan=True) or abs(array).min() < 1e-37

@@ -15,10 +15,10 @@ from support.reference import all_equal
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.optimizers import OPTIMIZERS
-from gluonlab.optimizers.optimizer_registry import ELEMENT_WISE, MXNETS_ELEMENT_WISE
+from gluonlab.optimizers.optimizer_registry import ELEMENT_WISE, MXNET_ELEMENT_WISE
 
 CHANNELS, SIZE = 8, 6  # oneDNN arranges 8 channels, or a multiple, in blocks
-KINDS = list(dict.fromkeys([*MXNETS_ELEMENT_WISE, *(kind.cls for kind in OPTIMIZERS.values())]))
+KINDS = list(dict.fromkeys([*MXNET_ELEMENT_WISE, *(kind.cls for kind in OPTIMIZERS.values())]))
 KINDS.remove(mx.optimizer.Adamax)  # divides 0 by 0 here
 
 

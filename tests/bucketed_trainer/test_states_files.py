@@ -230,10 +230,10 @@ def test_only_files_are_read_and_no_more_than_states_can_have(saved, store, form
 @pytest.mark.parametrize("form", ["gluonlab's", "gluon's"])
 def test_what_a_file_may_have_at_most_is_enough_for_any_states(form, monkeypatch, tmp_path):
     """With next to nothing to spare for names and the like."""
-    monkeypatch.setattr(optimizer_states, "LOOKED_AT", 2**13)
+    monkeypatch.setattr(optimizer_states, "ALWAYS_READ_BYTES", 2**13)
     trainer, file = trained(network(units=(200, 300, 4))), str(tmp_path / "states")
     trainer.save_states(file) if form == "gluonlab's" else export_gluon_states(trainer, file)
-    assert Path(file).stat().st_size > 10 * optimizer_states.LOOKED_AT
+    assert Path(file).stat().st_size > 10 * optimizer_states.ALWAYS_READ_BYTES
     trainer.load_states(file)
 
 

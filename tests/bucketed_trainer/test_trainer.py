@@ -13,7 +13,12 @@ from support.devices import contexts
 from support.examples import examples
 from support.reference import all_equal, random_batches, train_on_devices, values
 
-from gluonlab.bucketed_trainer.buckets import ALIGNMENT_BYTES, Bucket, group, together
+from gluonlab.bucketed_trainer.buckets import (
+    ALIGNMENT_BYTES,
+    Bucket,
+    coalesce_buckets,
+    group_parameters,
+)
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.kvstores import make_kvstore
@@ -35,7 +40,7 @@ def train(net, trainer, ctxs, batches):
 
 
 BATCHES = random_batches([6] * 4, shape=(1, 2, 3), classes=4)
-OPTIMIZERS = [cls.__name__.lower() for cls in optimizer_registry.MXNETS_ELEMENT_WISE]
+OPTIMIZERS = [cls.__name__.lower() for cls in optimizer_registry.MXNET_ELEMENT_WISE]
 
 
 @pytest.mark.parametrize("optimizer", [*OPTIMIZERS, "nadam", "lamb", "lars"])
@@ -106,7 +111,7 @@ def test_frozen_parameters_stay():
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=12), st.integers(1, 2000))
 def test_buckets_keep_order_and_hold_no_more_than_they_may(sizes, bucket_bytes):
     params = [gluon.Parameter(f"p{i}", shape=(size,)) for i, size in enumerate(sizes)]
-    groups = group(params, bucket_bytes)
+    groups = group_parameters(params, bucket_bytes)
     assert [param for bucket in groups for param in bucket] == params
     for bucket in groups:
         assert (
@@ -123,7 +128,7 @@ def test_buckets_are_moved_together_in_order_up_to_as_many_bytes(sizes, bucket_b
     params = [gluon.Parameter(f"p{i}", shape=(size,)) for i, size in enumerate(sizes)]
     for param in params:
         param.initialize()
-    groups = together([Bucket([param]) for param in params], bucket_bytes)
+    groups = coalesce_buckets([Bucket([param]) for param in params], bucket_bytes)
     assert [position for positions in groups for position in positions] == list(range(len(sizes)))
     taken = [[4 * sizes[position] for position in positions] for positions in groups]
     assert all(sum(taking) <= bucket_bytes or len(taking) == 1 for taking in taken)
@@ -137,7 +142,7 @@ def test_every_parameter_begins_on_a_cache_line():
     trainer = BucketedTrainer(net.collect_params(), "sgd")
     trainer.prepare()
     assert all(
-        begin * 4 % ALIGNMENT_BYTES == 0 for bucket in trainer.buckets for begin in bucket.begins
+        begin * 4 % ALIGNMENT_BYTES == 0 for bucket in trainer.buckets for begin in bucket.offsets
     )
     assert len(trainer.buckets) == 1
 

@@ -16,7 +16,7 @@ from mxnet.gluon import nn
 from support.devices import contexts
 from support.reference import cpus, distance, set_values, train_on_devices, values
 
-from gluonlab.bucketed_trainer.buckets import params_of_convolutions
+from gluonlab.bucketed_trainer.buckets import convolution_parameters
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.engine.mxnet_fixes import living
 
@@ -91,7 +91,7 @@ def test_weights_belong_to_ordinary_convolutions_if_no_other_block_has_them():
     plain, tied = nn.Conv2D(3, 3, in_channels=5), nn.Conv2D(3, 3, in_channels=5, use_bias=False)
     decoder = nn.Conv2DTranspose(5, 3, in_channels=3, params=tied.params, use_bias=False)
     assert decoder.weight is tied.weight
-    found = params_of_convolutions(living())
+    found = convolution_parameters(living())
     assert plain.weight in found
     assert tied.weight not in found
     assert gluon.Parameter("alone", shape=(3, 5, 3, 3)) not in found
@@ -101,7 +101,7 @@ def test_a_network_that_the_collector_does_not_see_is_found_too():
     gc.collect()
     hidden = nn.Conv2D(3, 3, in_channels=5)
     gc.freeze()
-    assert hidden.weight in params_of_convolutions(living())
+    assert hidden.weight in convolution_parameters(living())
 
 
 class Alike(nn.Conv2D):
@@ -118,7 +118,7 @@ def test_blocks_are_noted_while_they_live():
     blocks.append(copy.copy(blocks[0]))
     numbers = {id(block) for block in blocks}
     assert numbers <= {id(block) for block in living()}
-    assert {block.weight for block in blocks} <= params_of_convolutions(living())
+    assert {block.weight for block in blocks} <= convolution_parameters(living())
     del blocks
     gc.collect()
     assert not numbers & {id(block) for block in living()}

@@ -21,14 +21,13 @@ from support.fake_nvml import (
     statuses,
 )
 
-from gluonlab.collectives.named_topologies import ONE_NVLINK, TWO_NVLINKS, make_topology
+from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.doctor import check_gpus
-from gluonlab.doctor.check_gpus import numbering
+from gluonlab.doctor.check_gpus import check_gpu_order
 from gluonlab.doctor.findings import FAULT, OK, WARNING
 from gluonlab.engine.mxnet_installation import pip_install
 from gluonlab.gpu import nvml
-from gluonlab.gpu.cuda import has_code
-from gluonlab.gpu.isolated_process import ProcessExit
+from gluonlab.gpu.isolated_process import ProcessOutcome
 from gluonlab.gpu.nvml import Driver, visible_gpus
 
 # --- what NVML is asked
@@ -84,31 +83,31 @@ def test_a_process_whose_name_is_hidden_keeps_its_number():
 @pytest.mark.parametrize(
     ("outcome", "error"),
     [
-        (ProcessExit([{"error": "Driver Not Loaded"}], "", ""), "Driver Not Loaded"),
-        (ProcessExit([], "was still busy after 30 s", ""), "NVML was still busy after 30 s"),
-        (ProcessExit([], "", ""), "NVML gave no answer"),
+        (ProcessOutcome([{"error": "Driver Not Loaded"}], "", ""), "Driver Not Loaded"),
+        (ProcessOutcome([], "was still busy after 30 s", ""), "NVML was still busy after 30 s"),
+        (ProcessOutcome([], "", ""), "NVML gave no answer"),
     ],
 )
 def test_a_driver_that_does_not_answer(outcome, error):
-    assert nvml.understand(outcome) == Driver(error=error)
+    assert nvml.parse_outcome(outcome) == Driver(error=error)
 
 
 def test_a_gpu_that_does_not_answer_leaves_the_others():
     """It fell off the bus; or, on a machine of a batch system, another job has it."""
     found = machine(T4, V100, V100, silent={1: "GPU is lost"}, nvlinks={(0, 2): 2})
     assert ([gpu.index for gpu in found.gpus], found.nvlinks) == ([0, 2], {(0, 2): 2})
-    first, lost = check_gpus.driver(found, "mxnet-cu112")
+    first, lost = check_gpus.check_driver(found, "mxnet-cu112")
     assert first.what == "driver 535.183.01, 1 x Tesla T4, 1 x Tesla V100-SXM2-16GB"
     assert (lost.status, lost.what, lost.cause) == (FAULT, "GPU 1 does not answer", "GPU is lost")
     assert "restart the machine" in lost.cure
-    assert check_gpus.links(found, None)[0].what == "NVLinks 0-2: 2"
-    others = check_gpus.driver(
+    assert check_gpus.check_links(found, None)[0].what == "NVLinks 0-2: 2"
+    others = check_gpus.check_driver(
         machine(T4, T4, silent={1: "Insufficient Permissions"}), "mxnet-cu112"
     )
     assert statuses(others) == [OK, OK]
     alone = machine(T4, silent={0: "GPU is lost"})
     assert statuses(
-        [*check_gpus.driver(alone, "mxnet"), *check_gpus.driver(alone, "mxnet-cu112")]
+        [*check_gpus.check_driver(alone, "mxnet"), *check_gpus.check_driver(alone, "mxnet-cu112")]
     ) == [
         WARNING,
         FAULT,
@@ -119,7 +118,10 @@ def test_a_gpu_whose_memory_is_not_told_is_there():
     """Of a GPU with parts (MIG) only an administrator may know it."""
     found = machine(T4, T4, untold=[1])
     assert [gpu.used_bytes for gpu in found.gpus] == [GIB // 2, None]
-    assert check_gpus.memory(found)[1].what == "GPU 1: the driver does not report the memory in use"
+    assert (
+        check_gpus.check_gpu_memory(found)[1].what
+        == "GPU 1: the driver does not report the memory in use"
+    )
 
 
 def test_links_to_gpus_that_a_container_has_not_go_to_no_switch():
@@ -142,17 +144,17 @@ def test_another_module_of_that_name_is_no_fault_of_the_driver(tmp_path, monkeyp
     """A package pynvml brings one, too, and had other names in it."""
     (tmp_path / "pynvml.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = nvml.look()
+    found = nvml.read_driver()
     assert found.error.startswith(
         f"nvidia-ml-py is needed; {tmp_path}/pynvml.py fails with " * ("Syntax" not in words)
     )
     assert words in found.error
-    told = only(check_gpus.driver(found, "mxnet-cu112", ()))
+    told = only(check_gpus.check_driver(found, "mxnet-cu112", ()))
     assert (told.status, told.cure) == (
         WARNING,
         "pip install --force-reinstall nvidia-ml-py==13.615.71",
     )
-    assert only(check_gpus.driver(found, "mxnet", ())).status == OK
+    assert only(check_gpus.check_driver(found, "mxnet", ())).status == OK
 
 
 def test_the_release_that_is_named_is_the_one_that_setup_installs(request):
@@ -179,7 +181,7 @@ def test_the_release_that_is_named_is_the_one_that_setup_installs(request):
 def test_a_driver_is_new_enough_from_450_80_02_on(version, flavour, status):
     old = [
         finding
-        for finding in check_gpus.driver(machine(T4, driver=version), flavour)
+        for finding in check_gpus.check_driver(machine(T4, driver=version), flavour)
         if "too old" in finding.what
     ]
     assert [finding.status for finding in old] == [status] * (status is not None)
@@ -213,45 +215,27 @@ def test_why_there_is_no_driver(tmp_path, error, flavour, sign, status, words):
     path = tmp_path / "nvidiactl"
     if sign:
         path.touch()
-    found = only(check_gpus.driver(Driver(error=error), flavour, (path,)))
+    found = only(check_gpus.check_driver(Driver(error=error), flavour, (path,)))
     assert found.status == status
     assert words in found.what + found.cure
 
 
 def test_gpus_below_the_cpu_build_are_not_used():
-    found = check_gpus.driver(machine(T4), "mxnet")[-1]
+    found = check_gpus.check_driver(machine(T4), "mxnet")[-1]
     assert (found.status, found.what) == (WARNING, "the GPUs are not used")
     assert pip_install("cu112") in found.cure
-    assert statuses(check_gpus.driver(machine(T4), "mxnet-cu112")) == [OK]
+    assert statuses(check_gpus.check_driver(machine(T4), "mxnet-cu112")) == [OK]
 
 
 def test_a_driver_without_gpus():
-    assert only(check_gpus.driver(machine(), "mxnet-cu112")).what == "no GPU"
+    assert only(check_gpus.check_driver(machine(), "mxnet-cu112")).what == "no GPU"
 
 
 # --- compute capabilities
 
 
-@pytest.mark.parametrize(
-    "runs", [(5, 0), (5, 2), (6, 0), (6, 1), (7, 0), (7, 5), (8, 0), (8, 6), (8, 9)]
-)
-def test_the_wheel_has_code_for(runs):
-    assert has_code(runs)
-
-
-@pytest.mark.parametrize("never", [(3, 0), (3, 7), (9, 0), (10, 0), (12, 0)])
-def test_the_wheel_has_no_code_for(never):
-    assert not has_code(never)
-
-
-@given(st.integers(1, 15), st.integers(0, 9))
-def test_machine_code_is_good_for_later_minor_versions_of_its_major_one_only(major, minor):
-    """CUDA C++ Programming Guide, Binary Compatibility."""
-    assert has_code((major, minor)) == (major in (5, 6, 7, 8))
-
-
 def test_gpus_without_code_are_named_one_by_one():
-    found = check_gpus.capabilities(machine(T4, K80, H100, H100), "mxnet-cu112")
+    found = check_gpus.check_capabilities(machine(T4, K80, H100, H100), "mxnet-cu112")
     assert statuses(found) == [FAULT, OK, FAULT]
     assert found[0].what == "Tesla K80 (GPU 1) needs sm_37"
     assert "sm_37 is older than these" in found[0].cause
@@ -262,19 +246,24 @@ def test_gpus_without_code_are_named_one_by_one():
     ) in found[2].cause
     assert "newer" in found[2].cause
     # the CPU build does not use it
-    assert statuses(check_gpus.capabilities(machine(H100), "mxnet")) == [WARNING]
+    assert statuses(check_gpus.check_capabilities(machine(H100), "mxnet")) == [WARNING]
 
 
 def test_a_gpu_without_code_that_cuda_does_not_show_is_no_fault():
     """CUDA counts the fastest first: of these two, the H100, unless it is told otherwise."""
     shown = {"CUDA_VISIBLE_DEVICES": "0"}
-    assert statuses(check_gpus.capabilities(machine(T4, H100), "mxnet-cu112", shown)) == [OK, FAULT]
+    assert statuses(check_gpus.check_capabilities(machine(T4, H100), "mxnet-cu112", shown)) == [
+        OK,
+        FAULT,
+    ]
     along_the_bus = {**shown, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    assert statuses(check_gpus.capabilities(machine(T4, H100), "mxnet-cu112", along_the_bus)) == [
+    assert statuses(
+        check_gpus.check_capabilities(machine(T4, H100), "mxnet-cu112", along_the_bus)
+    ) == [
         OK,
         WARNING,
     ]
-    assert statuses(check_gpus.capabilities(machine(K80, T4), "mxnet-cu112", shown)) == [
+    assert statuses(check_gpus.check_capabilities(machine(K80, T4), "mxnet-cu112", shown)) == [
         WARNING,
         OK,
     ]
@@ -286,14 +275,16 @@ A10G = ("NVIDIA A10G", (8, 6))
 
 
 def test_gpus_that_could_round_to_tf32_are_told_what_they_do():
-    assert check_gpus.products(machine(V100, T4, H100), {}) == []  # MXNet has no code for the last
+    assert (
+        check_gpus.check_tf32(machine(V100, T4, H100), {}) == []
+    )  # MXNet has no code for the last
     for environ in ({}, {"NVIDIA_TF32_OVERRIDE": "0"}):
-        finding = only(check_gpus.products(machine(V100, A100, A10G), environ))
+        finding = only(check_gpus.check_tf32(machine(V100, A100, A10G), environ))
         assert finding.status == OK
         assert finding.what.startswith(
             f"{A100[0]} (GPU 1), {A10G[0]} (GPU 2): float32 is multiplied exactly, unless --tf32"
         )
-    finding = only(check_gpus.products(machine(A100), {"NVIDIA_TF32_OVERRIDE": "1"}))
+    finding = only(check_gpus.check_tf32(machine(A100), {"NVIDIA_TF32_OVERRIDE": "1"}))
     assert (finding.status, finding.cure) == (WARNING, "unset NVIDIA_TF32_OVERRIDE")
     assert "k GPUs equal one to TF32's precision only" in finding.cause
 
@@ -303,7 +294,7 @@ def test_gpus_that_could_round_to_tf32_are_told_what_they_do():
 
 def test_memory_in_use_names_the_processes_and_the_other_gpus():
     held = {1: [(4242, "/opt/bin/python", 12 * GIB), (7, "", None)]}
-    free, busy, also_free = check_gpus.memory(
+    free, busy, also_free = check_gpus.check_gpu_memory(
         machine(V100, V100, V100, used={1: 12 * GIB}, processes=held)
     )
     assert (free.status, busy.status, also_free.status) == (OK, WARNING, OK)
@@ -312,7 +303,7 @@ def test_memory_in_use_names_the_processes_and_the_other_gpus():
 
 
 def test_memory_in_use_by_nobody_that_is_seen():
-    assert "containers" in only(check_gpus.memory(machine(T4, used={0: 15 * GIB}))).cause
+    assert "containers" in only(check_gpus.check_gpu_memory(machine(T4, used={0: 15 * GIB}))).cause
 
 
 PARTS = ["MIG-5c3a-1", "MIG-5c3a-2"]
@@ -364,50 +355,46 @@ def test_a_part_of_a_gpu_is_of_that_gpu(visible, shown):
 
 def test_gpus_with_parts():
     divided = machine(A100, parts={0: PARTS})
-    found = only(numbering(divided, {}))
+    found = only(check_gpu_order(divided, {}))
     assert (found.status, found.what) == (WARNING, "one part of GPU 0 is shown, as gpu:0")
     assert "it has 2 parts" in found.cause
     assert "CUDA_VISIBLE_DEVICES=MIG-5c3a-1; nvidia-smi -i 0 -mig 0" in found.cure
-    found = only(numbering(divided, {"CUDA_VISIBLE_DEVICES": PARTS[1]}))
+    found = only(check_gpu_order(divided, {"CUDA_VISIBLE_DEVICES": PARTS[1]}))
     assert (found.status, found.what.partition(";")[0]) == (
         OK,
         "gpu:0 is a part (MIG) of GPU 0 of nvidia-smi",
     )
-    without = only(numbering(machine(A100, parts={0: []}), {}))
+    without = only(check_gpu_order(machine(A100, parts={0: []}), {}))
     assert (without.status, without.what) == (WARNING, "CUDA does not show GPU 0")
-    assert only(numbering(machine(A100), {})).status == OK
+    assert only(check_gpu_order(machine(A100), {})).status == OK
 
 
 def test_numbering_says_which_is_which():
-    assert only(numbering(machine(T4, T4), {"CUDA_VISIBLE_DEVICES": "1"})).what.startswith(
+    assert only(check_gpu_order(machine(T4, T4), {"CUDA_VISIBLE_DEVICES": "1"})).what.startswith(
         "gpu:0 is GPU 1 of nvidia-smi"
     )
-    wrong = only(numbering(machine(T4, T4), {"CUDA_VISIBLE_DEVICES": "1,5"}))
+    wrong = only(check_gpu_order(machine(T4, T4), {"CUDA_VISIBLE_DEVICES": "1,5"}))
     assert (wrong.status, wrong.what) == (WARNING, "CUDA_VISIBLE_DEVICES=1,5: 1 GPU left")
     assert (
         "CUDA stops at '5', which names none of the 2 GPUs here, and ignores what follows"
         in wrong.cause
     )
     assert wrong.cure == "give numbers from 0 to 1, or UUIDs as nvidia-smi -L shows them, each once"
-    twice = only(numbering(machine(T4, T4), {"CUDA_VISIBLE_DEVICES": "1,1"}))
+    twice = only(check_gpu_order(machine(T4, T4), {"CUDA_VISIBLE_DEVICES": "1,1"}))
     assert (twice.status, twice.what) == (FAULT, "CUDA_VISIBLE_DEVICES=1,1: no GPUs left")
-    assert only(numbering(machine(T4), {"CUDA_VISIBLE_DEVICES": "9"})).status == FAULT
-    hidden = only(numbering(machine(T4), {"CUDA_VISIBLE_DEVICES": ""}))
+    assert only(check_gpu_order(machine(T4), {"CUDA_VISIBLE_DEVICES": "9"})).status == FAULT
+    hidden = only(check_gpu_order(machine(T4), {"CUDA_VISIBLE_DEVICES": ""}))
     assert (hidden.status, hidden.cure) == (WARNING, "unset CUDA_VISIBLE_DEVICES")
-    assert numbering(machine(), {}) == []
+    assert check_gpu_order(machine(), {}) == []
 
 
 def test_unlike_gpus_may_be_numbered_otherwise():
-    found = only(numbering(machine(T4, RTX), {}))
+    found = only(check_gpu_order(machine(T4, RTX), {}))
     assert (found.status, found.cure) == (WARNING, "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
-    assert only(numbering(machine(T4, RTX), {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})).status == OK
+    assert only(check_gpu_order(machine(T4, RTX), {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})).status == OK
 
 
 AMAZON = ""  # one of theirs, of an unknown type
-
-
-def test_the_cube_mesh_is_that_of_the_topology():
-    assert {**dict.fromkeys(TWO_NVLINKS, 2), **dict.fromkeys(ONE_NVLINK, 1)} == CUBE
 
 
 @pytest.mark.parametrize(
@@ -442,20 +429,20 @@ def test_the_instance_is_what_sagemaker_or_the_machine_says(tmp_path, told, file
 
 
 def test_the_expected_links_are_those_of_the_topology():
-    assert check_gpus.nvlinks_of(make_topology("p3.16xlarge")) == CUBE
-    assert check_gpus.nvlinks_of(make_topology("g4dn.12xlarge")) == {}
+    assert check_gpus.topology_nvlinks(make_topology("p3.16xlarge")) == CUBE
+    assert check_gpus.topology_nvlinks(make_topology("g4dn.12xlarge")) == {}
 
 
 @pytest.mark.parametrize("instance", ["p3.16xlarge", AMAZON])
 def test_a_whole_cube_mesh_is_as_it_should_be(instance):
-    nvlink, peers = check_gpus.links(machine(*[V100] * 8, nvlinks=CUBE), instance)
+    nvlink, peers = check_gpus.check_links(machine(*[V100] * 8, nvlinks=CUBE), instance)
     assert (nvlink.status, peers.status) == (OK, OK)
     assert nvlink.what.endswith("as p3.16xlarge has")
     assert "0-3: 2" in nvlink.what
 
 
 def test_a_link_that_is_down_is_named():
-    nvlink = check_gpus.links(
+    nvlink = check_gpus.check_links(
         machine(*[V100] * 8, nvlinks={**CUBE, (0, 3): 1, (5, 6): 0}), "p3.16xlarge"
     )[0]
     assert nvlink.status == WARNING
@@ -470,9 +457,9 @@ def test_a_link_that_is_down_is_named():
 def test_a_whole_cube_mesh_is_one_however_its_gpus_are_counted(order):
     """NVML counts along the PCI bus, and the table was made on another machine."""
     here = {tuple(sorted((order[a], order[b]))): count for (a, b), count in CUBE.items()}
-    nvlink = check_gpus.links(machine(*[V100] * 8, nvlinks=here), "p3.16xlarge")[0]
+    nvlink = check_gpus.check_links(machine(*[V100] * 8, nvlinks=here), "p3.16xlarge")[0]
     assert nvlink.status == OK
-    found = check_gpus.renumbering(here, CUBE, 8)
+    found = check_gpus.find_renumbering(here, CUBE, 8)
     assert {tuple(sorted((found[a], found[b]))): count for (a, b), count in CUBE.items()} == here
     assert ("whose GPUs" in nvlink.what) == (here != CUBE)
 
@@ -483,17 +470,20 @@ def test_a_cube_mesh_with_a_link_less_is_none_however_its_gpus_are_counted(order
         tuple(sorted((order[a], order[b]))): count - ((a, b) == weak)
         for (a, b), count in CUBE.items()
     }
-    assert check_gpus.renumbering(here, CUBE, 8) is None
+    assert check_gpus.find_renumbering(here, CUBE, 8) is None
 
 
 def test_eight_v100s_elsewhere_are_not_taken_for_an_instance():
     """On PCIe cards, or linked in another way, they lack nothing."""
     for there in ({}, {(0, 1): 6}):
-        assert statuses(check_gpus.links(machine(*[V100] * 8, nvlinks=there), None)) == [OK, OK]
+        assert statuses(check_gpus.check_links(machine(*[V100] * 8, nvlinks=there), None)) == [
+            OK,
+            OK,
+        ]
 
 
 def test_gpus_without_nvlinks_that_should_have_none():
-    nvlink, _ = check_gpus.links(machine(*[T4] * 4), "g4dn.12xlarge")
+    nvlink, _ = check_gpus.check_links(machine(*[T4] * 4), "g4dn.12xlarge")
     assert (nvlink.status, nvlink.what) == (
         OK,
         "no NVLinks between the GPUs, all traffic goes over PCIe, as g4dn.12xlarge has",
@@ -503,19 +493,19 @@ def test_gpus_without_nvlinks_that_should_have_none():
 def test_machines_that_nobody_knows_are_told_as_they_are():
     for instance in (AMAZON, None):
         assert (
-            check_gpus.links(machine(RTX, RTX, nvlinks={(0, 1): 4}), instance)[0].what
+            check_gpus.check_links(machine(RTX, RTX, nvlinks={(0, 1): 4}), instance)[0].what
             == "NVLinks 0-1: 4"
         )
         assert (
-            check_gpus.links(machine(*[H100] * 4, switched=True), instance)[0].what
+            check_gpus.check_links(machine(*[H100] * 4, switched=True), instance)[0].what
             == "NVLinks to switches on GPUs 0, 1, 2, 3"
         )
-        assert check_gpus.links(machine(T4), instance) == []
+        assert check_gpus.check_links(machine(T4), instance) == []
 
 
 def test_a_machine_whose_nvlinks_go_to_switches_must_have_them():
     (whole, _), (bare, _) = (
-        check_gpus.links(machine(*[A100] * 8, switched=switched), "p4d.24xlarge")
+        check_gpus.check_links(machine(*[A100] * 8, switched=switched), "p4d.24xlarge")
         for switched in (True, False)
     )
     assert (whole.status, whole.what) == (OK, "NVLinks to switches on GPUs 0, 1, 2, 3, 4, 5, 6, 7")
@@ -526,17 +516,17 @@ def test_a_machine_whose_nvlinks_go_to_switches_must_have_them():
 
 
 def test_missing_peer_access_is_a_warning_where_there_are_nvlinks():
-    far = check_gpus.links(machine(*[V100] * 8, nvlinks=CUBE, no_peers=[(0, 7)]), AMAZON)[1]
+    far = check_gpus.check_links(machine(*[V100] * 8, nvlinks=CUBE, no_peers=[(0, 7)]), AMAZON)[1]
     assert (far.status, far.what) == (
         OK,
         "no peer-to-peer access between 0-7: their copies go through the host",
     )
-    near = check_gpus.links(machine(*[V100] * 8, nvlinks=CUBE, no_peers=[(0, 3)]), AMAZON)[1]
+    near = check_gpus.check_links(machine(*[V100] * 8, nvlinks=CUBE, no_peers=[(0, 3)]), AMAZON)[1]
     assert near.status == WARNING
     assert "0-3" in near.what
 
 
 @pytest.mark.parametrize(("count", "pairs"), [(2, 1), (4, 6), (8, 28)])
 def test_pairs_with_peer_access_are_counted(count, pairs):
-    found = check_gpus.links(machine(*[T4] * count), None)[-1]
+    found = check_gpus.check_links(machine(*[T4] * count), None)[-1]
     assert (found.status, found.what) == (OK, f"peer-to-peer access between all {pairs} pairs")

@@ -23,7 +23,7 @@ Usage = namedtuple("Usage", "total used free")
     ("free", "status"), [(0, FAULT), (63 * 2**20, FAULT), (GIB // 2, WARNING), (2 * GIB, OK)]
 )
 def test_a_place_has_room(tmp_path, free, status):
-    found = check_host.place(
+    found = check_host.check_folder(
         "data",
         "data sets",
         tmp_path / "not" / "yet",
@@ -40,11 +40,11 @@ def test_a_place_that_refuses_for_want_of_room(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("tempfile.TemporaryFile", full)
-    assert "the disk is full" in check_host.place("data", "x", tmp_path, "CURE").what
+    assert "the disk is full" in check_host.check_folder("data", "x", tmp_path, "CURE").what
 
 
 def test_a_place_that_cannot_be_written():
-    found = check_host.place("data", "data sets", Path("/sys/gluonlab"), "CURE")
+    found = check_host.check_folder("data", "data sets", Path("/sys/gluonlab"), "CURE")
     assert (found.status, found.cure) == (FAULT, "CURE")
     assert found.cause.startswith("/sys: ")
 
@@ -69,9 +69,9 @@ def closed(tmp_path):
 
 def test_a_place_below_a_folder_that_may_not_be_entered(closed):
     """As /root of a container that runs for somebody else."""
-    found = check_host.place("data", "data sets", closed / "new", "CURE")
+    found = check_host.check_folder("data", "data sets", closed / "new", "CURE")
     assert (found.status, found.cause) == (FAULT, f"{closed.parent}: Permission denied")
-    home = check_host.home(str(closed))
+    home = check_host.check_home(str(closed))
     assert (home.status, home.cause) == (WARNING, "Permission denied")
 
 
@@ -95,7 +95,7 @@ def test_the_current_folder_may_be_gone(tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    found = check_host.current_folder()
+    found = check_host.check_current_folder()
     assert (found.status, found.what, found.cure) == (
         FAULT,
         "the current folder is gone",
@@ -104,15 +104,15 @@ def test_the_current_folder_may_be_gone(tmp_path, monkeypatch):
 
 
 def test_a_home_that_is_not_set():
-    assert check_host.home("").status == WARNING
+    assert check_host.check_home("").status == WARNING
 
 
 def machine(folder, files):
-    """``files`` below ``folder``: path -> content."""
+    """``files`` below ``check_data_folder``: path -> content."""
     for path, content in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(content)
-    return check_host.memory(folder / "proc", folder / "cgroup")
+    return check_host.check_memory(folder / "proc", folder / "cgroup")
 
 
 MEMINFO = {
@@ -196,13 +196,15 @@ def test_a_system_that_does_not_tell_its_memory(tmp_path, files):
 
 
 def test_shared_memory_of_a_container_is_small(tmp_path):
-    small = check_host.shared_memory(tmp_path, lambda folder: Usage(64 * 2**20, 0, 64 * 2**20))
+    small = check_host.check_shared_memory(
+        tmp_path, lambda folder: Usage(64 * 2**20, 0, 64 * 2**20)
+    )
     assert (small.status, small.cure) == (
         WARNING,
         "docker run --shm-size=1g, or mount -o remount,size=1g /dev/shm",
     )
-    assert check_host.shared_memory(tmp_path, lambda folder: Usage(GIB, 0, GIB)).status == OK
-    assert check_host.shared_memory(tmp_path / "missing").status == WARNING
+    assert check_host.check_shared_memory(tmp_path, lambda folder: Usage(GIB, 0, GIB)).status == OK
+    assert check_host.check_shared_memory(tmp_path / "missing").status == WARNING
 
 
 @pytest.fixture
@@ -220,7 +222,7 @@ def cpu_machine(monkeypatch):
 
 def test_a_quiet_machine_is_one_line(cpu_machine):
     cpu_machine()
-    [found] = check_host.cpu()
+    [found] = check_host.check_cpu()
     assert (found.check, found.status) == ("cpu", OK)
     assert found.what.startswith(
         "8 cores, load 0.0; one CPU device computes with 8 threads; idle threads sleep"
@@ -238,7 +240,7 @@ def test_a_quiet_machine_is_one_line(cpu_machine):
 )
 def test_cores_that_are_not_to_be_had_are_explained(cpu_machine, cpus, allowed, cores, words):
     cpu_machine(cpus, allowed, cores)
-    assert check_host.cores_in_words() == words
+    assert check_host.describe_cores() == words
 
 
 @pytest.mark.parametrize(
@@ -250,7 +252,7 @@ def test_a_load_that_leaves_a_team_too_few_cores_is_a_warning(cpu_machine, cores
     waits for no other.
     """
     cpu_machine(8, cores, cores, load)
-    [found] = check_host.cpu()
+    [found] = check_host.check_cpu()
     assert found.status == status
     assert status == OK or "--threads N" in found.cure
 
@@ -268,10 +270,10 @@ def test_who_computes_is_named_but_not_what_the_doctor_has_started():
 
     def have_both_computed():
         """For the stranger that is to be named, for one's own to have computed meanwhile."""
-        before = check_host._processes(check_host.PROC)[own.pid][2]
-        named.extend(check_host.busy(share=0.0, most=10**6))
+        before = check_host._read_processes(check_host.PROC)[own.pid][2]
+        named.extend(check_host.busy_processes(share=0.0, most=10**6))
         is_named = any(f"(pid {pid})" in words for words in named)
-        return is_named and check_host._processes(check_host.PROC)[own.pid][2] > before
+        return is_named and check_host._read_processes(check_host.PROC)[own.pid][2] > before
 
     try:
         wait_until(have_both_computed)
@@ -306,14 +308,14 @@ def test_the_share_of_a_core_is_the_clock_ticks_of_the_time_in_between(tmp_path,
     has_computed(8, "child", 1000, parent=os.getpid())
     (tmp_path / "uptime").write_text("1000.00 1000.00")
     monkeypatch.setattr(check_host, "time", SimpleNamespace(sleep=later))
-    assert check_host.busy(tmp_path) == [
+    assert check_host.busy_processes(tmp_path) == [
         "two (pid 5) 200 %",
         "one (pid 7) 100 %",
         "half (a) b (pid 17) 50 %",
     ]
     for pid, name, _ in processes:
         has_computed(pid, name, 1000)
-    assert check_host.busy(tmp_path, share=0.05, most=1) == ["two (pid 5) 200 %"]
+    assert check_host.busy_processes(tmp_path, share=0.05, most=1) == ["two (pid 5) 200 %"]
 
 
 @pytest.mark.parametrize(
@@ -343,7 +345,7 @@ def test_settings_that_slow_a_device_are_warnings_with_cause_and_cure(
     cpu_machine()
     for name, value in exported.items():
         monkeypatch.setenv(name, value)
-    _, *others = check_host.cpu()
+    _, *others = check_host.check_cpu()
     assert [found.what for found in others] == [warned] * (warned is not None)
     assert all(found.status == WARNING and found.cause and found.cure for found in others)
 
@@ -352,7 +354,7 @@ def test_the_line_tells_settings_and_processes(cpu_machine, monkeypatch):
     cpu_machine()
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    [found] = check_host.cpu()
+    [found] = check_host.check_cpu()
     assert (
         "with 2 threads, as 1 of 4 processes of a training; "
         "idle threads wait as OMP_WAIT_POLICY=passive says"

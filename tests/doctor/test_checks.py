@@ -2,7 +2,6 @@
 training.
 """
 
-import inspect
 import json
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from support.file_server import silence, status
 
 from gluonlab.doctor import check_host, check_mxnet, check_software, check_training, findings
 from gluonlab.doctor.findings import FAULT, OK, WARNING
-from gluonlab.gpu.isolated_process import ProcessExit
+from gluonlab.gpu.isolated_process import ProcessOutcome
 
 
 def only(found):
@@ -27,31 +26,19 @@ def only(found):
 
 def test_the_worst_finding_counts():
     found = [findings.ok("a", "x"), findings.fault("b", "x", "y", "z"), findings.warning("c", "x")]
-    assert findings.worst(found) == FAULT
-    assert findings.worst(found[::2]) == WARNING
-    assert findings.worst([]) == OK
-
-
-def test_what_is_listed_is_called_and_explained_as_it_was_written():
-    def look(count, status="fine"):
-        """So many findings."""
-        for number in range(count):
-            yield findings.ok(f"{number}", status)
-
-    listed = findings.listed(look)
-    assert listed(2, status="good") == [findings.ok("0", "good"), findings.ok("1", "good")]
-    for of in (inspect.getdoc, inspect.signature, lambda each: each.__qualname__):
-        assert of(listed) == of(look)
+    assert findings.worst_status(found) == FAULT
+    assert findings.worst_status(found[::2]) == WARNING
+    assert findings.worst_status([]) == OK
 
 
 def test_a_check_that_breaks_says_so_in_its_own_line():
-    found = only(findings.guarded("disk", lambda: 1 / 0))
+    found = only(findings.run_check("disk", lambda: 1 / 0))
     assert (found.check, found.status) == ("disk", WARNING)
     assert found.what == "this check itself failed: ZeroDivisionError: division by zero"
 
 
 def test_lines_have_cause_and_cure_below_them():
-    lines = findings.as_lines(
+    lines = findings.format_findings(
         [findings.ok("a", "fine"), findings.fault("longer", "bad", "why", "how")], 1.25
     ).split("\n")
     assert lines == [
@@ -78,9 +65,9 @@ def test_lines_have_cause_and_cure_below_them():
     ],
 )
 def test_pythons_that_have_an_mxnet(version, machine, status):
-    assert check_software.python(version, machine, "linux", "glibc").status == status
-    assert check_software.python(version, machine, "darwin", "").status == FAULT
-    musl = check_software.python(version, machine, "linux", "")
+    assert check_software.check_python(version, machine, "linux", "glibc").status == status
+    assert check_software.check_python(version, machine, "darwin", "").status == FAULT
+    musl = check_software.check_python(version, machine, "linux", "")
     assert (musl.status, "another C library than glibc" in musl.cause) == (FAULT, True)
 
 
@@ -98,7 +85,7 @@ def test_pythons_that_have_an_mxnet(version, machine, status):
     ],
 )
 def test_numpys_that_mxnet_runs_with(numpy, python, status):
-    assert check_software.numpy(numpy, python).status == status
+    assert check_software.check_numpy(numpy, python).status == status
 
 
 @pytest.mark.parametrize(
@@ -115,7 +102,12 @@ def test_numpys_that_mxnet_runs_with(numpy, python, status):
     ],
 )
 def test_mxnets_that_are_installed(installed, there, status):
-    assert check_software.mxnet(installed, Path("/site/mxnet") if there else None).status == status
+    assert (
+        check_software.check_installed_mxnet(
+            installed, Path("/site/mxnet") if there else None
+        ).status
+        == status
+    )
 
 
 def test_distributions_that_bring_mxnet_are_told_from_others(tmp_path, monkeypatch):
@@ -154,7 +146,7 @@ def test_what_an_interrupted_pip_leaves_breaks_no_check(tmp_path, monkeypatch):
 
 
 def test_what_can_be_installed_again_needs_no_gluonlab_from_elsewhere():
-    cure = check_software.mxnet({"mxnet-cu112": "1.9.1"}, None).cure
+    cure = check_software.check_installed_mxnet({"mxnet-cu112": "1.9.1"}, None).cure
     assert cure == "pip install --force-reinstall --no-deps mxnet-cu112==1.9.1"
 
 
@@ -164,7 +156,7 @@ def test_a_file_of_that_name_is_no_mxnet(tmp_path):
     (tmp_path / "site" / "mxnet").mkdir(parents=True)
     (tmp_path / "site" / "mxnet" / "__init__.py").touch()
     found = check_software.module_folder("mxnet", [str(tmp_path), str(tmp_path / "site")])
-    fault = check_software.mxnet({"mxnet": "1.9.1"}, found)
+    fault = check_software.check_installed_mxnet({"mxnet": "1.9.1"}, found)
     assert (fault.status, fault.what, fault.cure) == (
         FAULT,
         f"{tmp_path}/mxnet.py is imported as mxnet",
@@ -185,12 +177,12 @@ def mxnet_folder(tmp_path):
 
 
 def test_libraries_are_followed_from_each_to_the_next(mxnet_folder, tmp_path):
-    traced = check_software.trace(
+    traced = check_software.trace_libraries(
         mxnet_folder / "libmxnet.so", {"LD_LIBRARY_PATH": f"{tmp_path}/one:{tmp_path}/two"}, []
     )
-    assert traced.found["liba.so.1"] == tmp_path / "one" / "liba.so.1"
-    assert traced.found["libb.so.2"] == tmp_path / "two" / "libb.so.2"
-    assert traced.found["libc.so.6"].is_file()
+    assert traced.paths["liba.so.1"] == tmp_path / "one" / "liba.so.1"
+    assert traced.paths["libb.so.2"] == tmp_path / "two" / "libb.so.2"
+    assert traced.paths["libc.so.6"].is_file()
     assert traced.complaints == []
 
 
@@ -198,18 +190,20 @@ def test_wheels_stand_behind_ld_library_path(mxnet_folder, tmp_path):
     first = write_library(tmp_path / "users" / "libb.so.2")
     folders = [tmp_path / "one", tmp_path / "two"]
     assert (
-        check_software.trace(mxnet_folder / "libmxnet.so", {}, folders).found["libb.so.2"]
+        check_software.trace_libraries(mxnet_folder / "libmxnet.so", {}, folders).paths["libb.so.2"]
         == tmp_path / "two" / "libb.so.2"
     )
     environ = {"LD_LIBRARY_PATH": str(first.parent)}
     assert (
-        check_software.trace(mxnet_folder / "libmxnet.so", environ, folders).found["libb.so.2"]
+        check_software.trace_libraries(mxnet_folder / "libmxnet.so", environ, folders).paths[
+            "libb.so.2"
+        ]
         == first
     )
 
 
 def test_a_library_of_a_library_that_is_missing_is_named(mxnet_folder, tmp_path):
-    found = check_software.libraries(mxnet_folder, {"LD_LIBRARY_PATH": f"{tmp_path}/one"})
+    found = check_software.check_libraries(mxnet_folder, {"LD_LIBRARY_PATH": f"{tmp_path}/one"})
     assert [finding.what for finding in found if finding.status == FAULT] == [
         "libb.so.2 is missing"
     ]
@@ -217,7 +211,7 @@ def test_a_library_of_a_library_that_is_missing_is_named(mxnet_folder, tmp_path)
 
 def test_a_symbol_that_nobody_has_is_one_fault_for_each_library(mxnet_folder, tmp_path):
     write_library(tmp_path / "one" / "liba.so.1", undefined=["first", "second"])
-    found = check_software.libraries(mxnet_folder, {"LD_LIBRARY_PATH": f"{tmp_path}/one"})
+    found = check_software.check_libraries(mxnet_folder, {"LD_LIBRARY_PATH": f"{tmp_path}/one"})
     fault = only([finding for finding in found if finding.status == FAULT])
     assert fault.what == "liba.so.1 does not fit"
     assert "none of them has first" in fault.cause
@@ -233,20 +227,20 @@ def test_cublas_from_two_places_is_a_warning(tmp_path):
     environ = {"LD_LIBRARY_PATH": f"{tmp_path}/a:{tmp_path}/b"}
     assert (
         "come from different places"
-        in check_software.libraries(tmp_path / "mxnet", environ)[0].what
+        in check_software.check_libraries(tmp_path / "mxnet", environ)[0].what
     )
     write_library(tmp_path / "a" / "libcublasLt.so.11")
     assert {
-        finding.status for finding in check_software.libraries(tmp_path / "mxnet", environ)
+        finding.status for finding in check_software.check_libraries(tmp_path / "mxnet", environ)
     } == {OK}
 
 
 def test_a_relative_folder_in_ld_library_path_counts(mxnet_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    traced = check_software.trace(
+    traced = check_software.trace_libraries(
         mxnet_folder / "libmxnet.so", {"LD_LIBRARY_PATH": "one:./two"}, []
     )
-    assert (traced.found["liba.so.1"], traced.found["libb.so.2"]) == (
+    assert (traced.paths["liba.so.1"], traced.paths["libb.so.2"]) == (
         Path("one/liba.so.1"),
         Path("two/libb.so.2"),
     )
@@ -254,12 +248,12 @@ def test_a_relative_folder_in_ld_library_path_counts(mxnet_folder, tmp_path, mon
 
 def test_a_system_without_glibcs_linker_is_not_asked(mxnet_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(check_software, "LINKER", str(tmp_path / "none"))
-    assert only(check_software.libraries(mxnet_folder)).what == "not examined"
+    assert only(check_software.check_libraries(mxnet_folder)).what == "not examined"
 
 
 def test_without_a_libmxnet_there_is_one_fault(tmp_path):
-    assert only(check_software.libraries(tmp_path)).status == FAULT
-    assert check_software.libraries(None) == []
+    assert only(check_software.check_libraries(tmp_path)).status == FAULT
+    assert check_software.check_libraries(None) == []
 
 
 # --- MXNet, kvstores, Horovod
@@ -267,28 +261,26 @@ def test_without_a_libmxnet_there_is_one_fault(tmp_path):
 LOADED = {"version": "1.9.1", "built_with": ["OPENMP"], "gpus": 0}
 
 
+def mxnet_findings(*answers, failure="", horovod=None):
+    return check_mxnet.mxnet_findings(ProcessOutcome(list(answers), failure, ""), True, horovod)
+
+
 def test_copies_between_gpus_have_a_line_where_there_are_several():
     words = "copies between GPUs are direct, 1 of 1 pairs"
-    found = check_mxnet.findings(
-        ProcessExit([{**LOADED, "gpus": 2}, {"copies": words}], "", ""), True, None
-    )
-    assert [(finding.status, finding.what) for finding in found if finding.check == "copies"] == [
-        (OK, words)
-    ]
-    assert "copies" not in {
-        finding.check for finding in check_mxnet.findings(ProcessExit([LOADED], "", ""), True, None)
-    }
+    found = mxnet_findings({**LOADED, "gpus": 2}, {"copies": words})
+    assert [(each.status, each.what) for each in found if each.check == "copies"] == [(OK, words)]
+    assert "copies" not in {finding.check for finding in mxnet_findings(LOADED)}
 
 
 def test_every_kvstore_that_works_sums():
-    assert check_mxnet.sum_over("ring", devices(3)) == ""
-    assert check_mxnet.sum_over("local", contexts(2)) == ""
+    assert check_mxnet.check_kvstore_sum("ring", devices(3)) == ""
+    assert check_mxnet.check_kvstore_sum("local", contexts(2)) == ""
 
 
 def test_a_kvstore_that_sums_wrongly_is_found(monkeypatch):
     """A store that hands every device its own gradient back, as kvstore=None does."""
     monkeypatch.setattr("gluonlab.kvstores.make_kvstore", lambda name, ctxs: None)
-    assert check_mxnet.sum_over("device", contexts(2)) == "the sum is 1 instead of 3"
+    assert check_mxnet.check_kvstore_sum("device", contexts(2)) == "the sum is 1 instead of 3"
 
 
 def test_a_kvstore_that_hangs_or_fails_is_named():
@@ -298,7 +290,7 @@ def test_a_kvstore_that_hangs_or_fails_is_named():
         {"kvstore": "star", "works": False, "problem": "bad"},
     ]
     answers += [{"trying": "kvstore ring"}]
-    found = check_mxnet.findings(ProcessExit(answers, "was still busy after 60 s", ""), True, None)
+    found = mxnet_findings(*answers, failure="was still busy after 60 s")
     stores = [finding for finding in found if finding.check == "kvstores"]
     assert [(finding.status, finding.what) for finding in stores] == [
         (OK, "local work"),
@@ -314,7 +306,7 @@ def test_a_process_that_crashes_while_it_leaves_has_tried_all_the_same():
         {"trying": "kvstore local"},
         {"kvstore": "local", "works": True, "problem": ""},
     ]
-    found = check_mxnet.findings(ProcessExit(answers, "crashed (SIGSEGV)", ""), True, None)
+    found = mxnet_findings(*answers, failure="crashed (SIGSEGV)")
     assert {finding.status for finding in found} == {OK}
 
 
@@ -328,17 +320,13 @@ def test_a_process_that_crashes_while_it_leaves_has_tried_all_the_same():
     ],
 )
 def test_horovod(told, installed, status, words):
-    found = check_mxnet.findings(
-        ProcessExit([LOADED, *([told] if told else [])], "", ""), True, installed
-    )[-1]
+    found = mxnet_findings(LOADED, *([told] if told else []), horovod=installed)[-1]
     assert (found.check, found.status) == ("horovod", status)
     assert words in found.what
 
 
 def test_an_import_that_fails_without_a_known_reason_keeps_its_words():
-    found = check_mxnet.findings(
-        ProcessExit([{"error": "mxnet cannot be imported: something"}], "", ""), True, None
-    )[0]
+    found = mxnet_findings({"error": "mxnet cannot be imported: something"})[0]
     assert (found.status, found.cause) == (FAULT, "mxnet cannot be imported: something")
     assert "tools/make_venv.py" in found.cure
 
@@ -350,18 +338,18 @@ def test_data_sets_that_are_there_are_named(tmp_path, monkeypatch):
     from gluonlab.data.fetching.download_sources import SOURCES
 
     monkeypatch.setenv("GLUONLAB_DATA", str(tmp_path))
-    assert "only digits" in only(check_host.folder()).what
+    assert "only digits" in only(check_host.check_data_folder()).what
     (tmp_path / "mnist").mkdir()
     for file in SOURCES["mnist"].files:
         (tmp_path / "mnist" / file.name).touch()
-    assert "here are mnist, and digits" in only(check_host.folder()).what
+    assert "here are mnist, and digits" in only(check_host.check_data_folder()).what
 
 
 def test_mirrors_are_asked_for_headers_alone(serve):
     server = serve({"a.gz": b"x" * 100})
     gone = f"{server.url}b.gz"
     closed = "http://127.0.0.1:9/a.gz"
-    found = check_host.mirrors(
+    found = check_host.check_mirrors(
         {
             "good": (f"{server.url}a.gz",),
             "half": (closed, f"{server.url}a.gz"),
@@ -379,19 +367,19 @@ def test_mirrors_are_asked_for_headers_alone(serve):
 def test_a_mirror_that_is_silent_is_given_up(serve):
     server = serve({"a.gz": b"x"})
     server.fail("a.gz", silence())
-    assert check_host.head(f"{server.url}a.gz", timeout_s=0.5) == "no answer within 0.5 s"
+    assert check_host.check_url(f"{server.url}a.gz", timeout_s=0.5) == "no answer within 0.5 s"
     server.fail("a.gz", status(503))
-    assert check_host.head(f"{server.url}a.gz") == "status 503"
+    assert check_host.check_url(f"{server.url}a.gz") == "status 503"
     server.fail("a.gz", status(405))  # to HEAD
-    assert check_host.head(f"{server.url}a.gz") == ""
+    assert check_host.check_url(f"{server.url}a.gz") == ""
     server.fail("a.gz", status(405), status(404))  # to HEAD, then to GET
-    assert check_host.head(f"{server.url}a.gz") == "status 404"
+    assert check_host.check_url(f"{server.url}a.gz") == "status 404"
 
 
 def test_every_data_set_has_addresses():
     assert all(
         url.startswith(("http://", "https://"))
-        for urls in check_host.addresses().values()
+        for urls in check_host.mirror_addresses().values()
         for url in urls
     )
 
@@ -400,7 +388,7 @@ def test_every_data_set_has_addresses():
 
 
 def test_elsewhere_than_on_sagemaker(tmp_path):
-    assert only(check_host.sagemaker({}, tmp_path / "none")).what == "not on SageMaker"
+    assert only(check_host.check_sagemaker({}, tmp_path / "none")).what == "not on SageMaker"
 
 
 def test_a_notebook_and_what_it_does_not_keep(tmp_path):
@@ -414,18 +402,18 @@ def test_a_notebook_and_what_it_does_not_keep(tmp_path):
             }
         )
     )
-    what, lost = check_host.sagemaker({}, path, kept)
+    what, lost = check_host.check_sagemaker({}, path, kept)
     assert what.what == "notebook lab, arn:aws:sagemaker:eu-west-1:1:notebook-instance/lab"
     assert lost.status == WARNING
     assert str(kept) in lost.cure
-    assert len(check_host.sagemaker({}, path, Path(check_host.__file__).parent.parent)) == 1
+    assert len(check_host.check_sagemaker({}, path, Path(check_host.__file__).parent.parent)) == 1
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "{"])
 def test_metadata_that_cannot_be_read(tmp_path, content):
     path = tmp_path / "metadata.json"
     path.write_text(content)
-    assert only(check_host.sagemaker({}, path)).status == WARNING
+    assert only(check_host.check_sagemaker({}, path)).status == WARNING
 
 
 def test_a_training_job():
@@ -435,10 +423,10 @@ def test_a_training_job():
         "SM_CURRENT_INSTANCE_TYPE": "ml.p3.16xlarge",
     }  # fmt: skip
     assert (
-        only(check_host.sagemaker(environ)).what
+        only(check_host.check_sagemaker(environ)).what
         == "training job job-1, ml.p3.16xlarge, 8 GPUs, host algo-2, one of 2"
     )
-    assert only(check_host.sagemaker({**environ, "SM_HOSTS": "algo-1"})).status == WARNING
+    assert only(check_host.check_sagemaker({**environ, "SM_HOSTS": "algo-1"})).status == WARNING
 
 
 # --- training
@@ -456,14 +444,14 @@ def test_a_training_job():
     ],
 )
 def test_what_a_step_of_training_told(answers, ended, status, words):
-    found = only(check_training.findings(ProcessExit(answers, ended, "")))
+    found = only(check_training.training_findings(ProcessOutcome(answers, ended, "")))
     assert found.status == status
     assert words in found.what
     assert status == OK or (found.cause and found.cure)
 
 
 def test_a_step_on_all_devices_is_that_of_one():
-    found = only(check_training.try_training())
+    found = only(check_training.probe_training())
     assert found.status == OK
     assert "cpu(0) cpu(1)" in found.what or "gpu" in found.what
 
@@ -471,31 +459,31 @@ def test_a_step_on_all_devices_is_that_of_one():
 def test_training_that_differs_is_told_by_how_much(monkeypatch):
     """The replicas of a store that sums nothing drift apart."""
     ctxs = devices(2)
-    assert check_training.difference(ctxs) <= check_training.TOLERANCE
-    real = check_training.trained
+    assert check_training.max_parameter_difference(ctxs) <= check_training.TOLERANCE
+    real = check_training.parameters_after_step
     monkeypatch.setattr(
         check_training,
-        "trained",
+        "parameters_after_step",
         lambda ctxs, *rest: [[np.array(a) * len(ctxs) for a in r] for r in real(ctxs, *rest)],
     )
-    assert check_training.difference(ctxs) > 0.5
+    assert check_training.max_parameter_difference(ctxs) > 0.5
 
 
 def test_a_parameter_that_is_no_number_is_not_passed_over(monkeypatch):
     good, bad = np.ones(3), np.array([1, np.nan, 1])
     monkeypatch.setattr(
-        check_training, "trained", lambda ctxs, *rest: [[good, bad, good]] * len(ctxs)
+        check_training, "parameters_after_step", lambda ctxs, *rest: [[good, bad, good]] * len(ctxs)
     )
-    assert np.isnan(check_training.difference([None, None]))
+    assert np.isnan(check_training.max_parameter_difference([None, None]))
 
 
 def test_training_is_compared_without_the_rounding_of_tensor_cores(monkeypatch):
     asked = {}
     monkeypatch.setattr(
         check_training,
-        "ask",
-        lambda module, **options: asked.update(options) or ProcessExit([], "", ""),
+        "run_isolated",
+        lambda module, **options: asked.update(options) or ProcessOutcome([], "", ""),
     )
-    check_training.try_training()
+    check_training.probe_training()
     assert asked["environ"]["NVIDIA_TF32_OVERRIDE"] == "0"
     assert asked["environ"]["PATH"]

@@ -21,9 +21,9 @@ from gluonlab.gpu import isolated_process
 def found(monkeypatch):
     """The checks find what the test says, instead of looking."""
     listed = []
-    monkeypatch.setattr(command, "_software", lambda: [("x", lambda: listed)])
-    monkeypatch.setattr(command, "_gpus", lambda: [])
-    monkeypatch.setattr(command, "_places", lambda: [])
+    monkeypatch.setattr(command, "_software_checks", lambda: [("x", lambda: listed)])
+    monkeypatch.setattr(command, "_gpu_checks", lambda: [])
+    monkeypatch.setattr(command, "_host_checks", lambda: [])
     return listed
 
 
@@ -47,7 +47,7 @@ def test_the_exit_status_is_1_for_a_fault_and_0_without(ended, found, finding, s
 
 
 def test_a_check_that_breaks_leaves_the_others(ended, found, monkeypatch):
-    monkeypatch.setattr(command, "_places", lambda: [("disk", lambda: [][0])])
+    monkeypatch.setattr(command, "_host_checks", lambda: [("disk", lambda: [][0])])
     found.append(ok("x", "fine"))
     code, out, err = ended(main)
     assert (code, err) == (0, "")
@@ -101,44 +101,44 @@ def test_help_and_a_missing_mxnet_need_no_mxnet(python):
 def script(tmp_path, monkeypatch, code):
     """The module ``looked_at``, which does ``code`` in a process of its own."""
     (tmp_path / "looked_at.py").write_text(
-        "from gluonlab.gpu.isolated_process import tell\n" + code
+        "from gluonlab.gpu.isolated_process import send_answer\n" + code
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     return "looked_at"
 
 
 def test_a_process_is_listened_to_until_it_crashes(tmp_path, monkeypatch):
-    code = "import os, sys\ntell(a=1)\nprint('no JSON')\nprint('[1]')\ntell(b=2)\n"
+    code = "import os, sys\nsend_answer(a=1)\nprint('no JSON')\nprint('[1]')\nsend_answer(b=2)\n"
     code += "print('last words', file=sys.stderr, flush=True)\nos.abort()"
-    outcome = isolated_process.ask(script(tmp_path, monkeypatch, code), timeout_s=60)
+    outcome = isolated_process.run_isolated(script(tmp_path, monkeypatch, code), timeout_s=60)
     assert outcome.answers == [{"a": 1}, {"b": 2}]
-    assert (outcome.ended, outcome.said) == ("crashed (SIGABRT)", "last words")
-    assert outcome.answer("b") == {"b": 2}
-    assert outcome.answer("c") is None
+    assert (outcome.failure, outcome.last_line) == ("crashed (SIGABRT)", "last words")
+    assert outcome.first_answer("b") == {"b": 2}
+    assert outcome.first_answer("c") is None
 
 
 def test_a_process_that_hangs_is_ended(tmp_path, monkeypatch):
-    outcome = isolated_process.ask(
-        script(tmp_path, monkeypatch, "import time\ntell(a=1)\ntime.sleep(600)"), timeout_s=1
+    outcome = isolated_process.run_isolated(
+        script(tmp_path, monkeypatch, "import time\nsend_answer(a=1)\ntime.sleep(600)"), timeout_s=1
     )
-    assert outcome.ended == "was still busy after 1 s"
+    assert outcome.failure == "was still busy after 1 s"
 
 
 def test_a_process_finds_modules_where_this_one_does(tmp_path, monkeypatch):
-    outcome = isolated_process.ask(
-        script(tmp_path, monkeypatch, "import sys\ntell(path=sys.path, argv=sys.argv[1:])"),
+    outcome = isolated_process.run_isolated(
+        script(tmp_path, monkeypatch, "import sys\nsend_answer(path=sys.path, argv=sys.argv[1:])"),
         "x",
         timeout_s=60,
     )
     assert outcome.answers == [{"path": sys.path, "argv": ["x"]}]
-    assert outcome.ended == ""
+    assert outcome.failure == ""
 
 
 def test_a_process_that_fails_says_with_what(tmp_path, monkeypatch):
     assert (
-        isolated_process.ask(
+        isolated_process.run_isolated(
             script(tmp_path, monkeypatch, "raise SystemExit(3)"), timeout_s=60
-        ).ended
+        ).failure
         == "ended with status 3"
     )
 
@@ -151,9 +151,9 @@ def test_ctrl_c_ends_a_process_that_hangs(tmp_path):
     )
     code = (
         "from gluonlab.doctor import __main__\n"
-        "__main__._gpus = __main__._places = list\n"
-        "__main__._software = lambda: [('x', lambda: "
-        "__main__.mxnet_loads.ask('hangs', timeout_s=600))]\n__main__.main()"
+        "__main__._gpu_checks = __main__._host_checks = list\n"
+        "__main__._software_checks = lambda: [('x', lambda: "
+        "__main__.check_mxnet.run_isolated('hangs', timeout_s=600))]\n__main__.main()"
     )
     doctor = subprocess.Popen(
         [sys.executable, "-c", code],

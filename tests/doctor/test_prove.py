@@ -14,14 +14,14 @@ from gluonlab.collectives.cost_model import traffic
 from gluonlab.doctor import prove
 from gluonlab.doctor.__main__ import main
 from gluonlab.doctor.findings import fault, ok
-from gluonlab.doctor.prove import describe, judge
-from gluonlab.doctor.trials import bus_bytes, reason_of
+from gluonlab.doctor.prove import describe_machine, trial_verdicts
+from gluonlab.doctor.trials import bus_bytes, first_error_line
 from gluonlab.gpu import nvml
-from gluonlab.gpu.isolated_process import ProcessExit, ask
+from gluonlab.gpu.isolated_process import ProcessOutcome, run_isolated
 
 
 def told(*answers, ended=""):
-    return ProcessExit(list(answers), ended, "")
+    return ProcessOutcome(list(answers), ended, "")
 
 
 def texts(verdicts):
@@ -52,7 +52,7 @@ def test_every_trial_that_ends_without_a_fault_has_one_verdict_and_it_is_ok():
         ),
     }
     for trial, outcome in fine.items():
-        [verdict] = judge(trial, outcome)
+        [verdict] = trial_verdicts(trial, outcome)
         assert (verdict.check, verdict.status) == (trial, "ok")
 
 
@@ -95,7 +95,7 @@ def test_every_trial_that_ends_without_a_fault_has_one_verdict_and_it_is_ok():
     ],
 )
 def test_what_is_wrong_is_a_fault_that_names_it(trial, answer, words):
-    verdicts = judge(trial, told(answer))
+    verdicts = trial_verdicts(trial, told(answer))
     assert [verdict.status for verdict in verdicts] == ["fault"]
     assert words in verdicts[0].what
 
@@ -103,9 +103,9 @@ def test_what_is_wrong_is_a_fault_that_names_it(trial, answer, words):
 @pytest.mark.parametrize("trial", prove.TRIALS)
 def test_a_process_that_hangs_or_crashes_is_a_fault_that_names_what_it_did(trial):
     hung = told({"trying": "the first"}, {"trying": "the second"}, ended="was still busy after 9 s")
-    assert texts(judge(trial, hung)) == ["fault: the second: was still busy after 9 s"]
+    assert texts(trial_verdicts(trial, hung)) == ["fault: the second: was still busy after 9 s"]
     gave_up = told({"trying": "the first"}, {"error": "out of memory"})
-    assert texts(judge(trial, gave_up)) == ["fault: the first: out of memory"]
+    assert texts(trial_verdicts(trial, gave_up)) == ["fault: the first: out of memory"]
 
 
 LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("copies", "counts", "speeds")]
@@ -114,9 +114,9 @@ LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("copies", "count
 @pytest.mark.cpu_only("GPUs' are in tests/gpus/test_prove.py")
 @pytest.mark.parametrize("name", ["arithmetic", *LONG])
 def test_trials_find_cpu_devices_as_they_should_be(name):
-    outcome = ask("gluonlab.doctor.trials", name, "cpu*2", timeout_s=300)
-    assert {verdict.status for verdict in judge(name, outcome)} == {"ok"}
-    assert prove.numbers_of(name, outcome)
+    outcome = run_isolated("gluonlab.doctor.trials", name, "cpu*2", timeout_s=300)
+    assert {verdict.status for verdict in trial_verdicts(name, outcome)} == {"ok"}
+    assert prove.trial_numbers(name, outcome)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_operations_whose_bits_differ_are_named_and_the_largest_difference(unlik
         for gpu, difference in (("gpu(0)", 1e-7), ("gpu(1)", 3e-7))
         for each in ("pooling", "softmax")
     ]
-    [verdict] = judge("arithmetic", told(*answers))
+    [verdict] = trial_verdicts("arithmetic", told(*answers))
     assert verdict.status == "ok"
     assert verdict.what.endswith(f"differ from the CPU's by 3.0e-07 at most; {bits}")
 
@@ -156,23 +156,23 @@ def test_all_trials_end_within_their_time_and_those_that_had_none_say_so(monkeyp
         now[0] += timeout_s  # each takes as long as it may
         return told({"trying": "something"}, ended="was still busy")
 
-    monkeypatch.setattr(prove, "ask", asked)
+    monkeypatch.setattr(prove, "run_isolated", asked)
     monkeypatch.setattr(prove.time, "monotonic", lambda: now[0])
-    tried = prove.try_all("gpu:*", lambda one: None)
-    assert now[0] <= prove.TOTAL_S
+    tried = prove.run_trials("gpu:*", lambda one: None)
+    assert now[0] <= prove.TIME_LIMIT_S
     assert [one.name for one in tried] == list(prove.TRIALS)
     assert "there was no time left" in tried[-1].verdicts[0].what
 
 
 def test_a_reason_names_no_folder_of_the_machine():
     error = RuntimeError("Check failed: /home/ann/private/thing.so is bad\nand a trace")
-    assert reason_of(error) == "RuntimeError: Check failed: thing.so is bad"
+    assert first_error_line(error) == "RuntimeError: Check failed: thing.so is bad"
 
 
 def machine():
-    return describe(
-        nvml.Driver.of(
-            nvml.read(
+    return describe_machine(
+        nvml.Driver.from_answer(
+            nvml.query_nvml(
                 FakeNvml([V100] * 8, nvlinks=CUBE, processes={0: [(77, "/home/ann/python", 5)]})
             )
         )
@@ -196,7 +196,7 @@ def test_the_page_shows_every_verdict_and_number_and_asks_for_no_other_file():
         prove.TrialResult("copies", 1.25, [fault("copies", "they <change>", "", "")], numbers),
         prove.TrialResult("bits", 2.0, [ok("bits", "fine")], []),
     ]
-    html = prove.as_page(prove.as_object(machine(), tried))
+    html = prove.render_page(prove.proof_to_dict(machine(), tried))
     for shown in (
         "1 fault found",
         "they &lt;change&gt;",

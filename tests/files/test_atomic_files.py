@@ -19,7 +19,7 @@ from gluonlab.files.atomic_files import (
     atomic_folder,
     atomic_path,
     new_file,
-    on_disk,
+    raise_output_errors,
     read_bounded,
     temporary_folder,
     write_text,
@@ -144,7 +144,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_fills_is_no
 
 
 def test_an_error_that_names_the_place_already_is_not_wrapped_in_another(tmp_path):
-    for block in (on_disk, partial(new_file, "--out")):
+    for block in (raise_output_errors, partial(new_file, "--out")):
         with pytest.raises(OutputError, match=r"^cannot write inner: full$"), block(
             tmp_path / "outer"
         ):

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from gluonlab.engine import mxnet_setup
 from gluonlab.gpu import cuda
 from gluonlab.gpu.cuda import (
-    Kind,
+    GpuModel,
+    describe_peer_access,
+    describe_unsupported,
     enable_peer_access,
-    has_code,
-    lacking,
+    format_peer_access,
+    is_supported,
     peer_pairs,
-    peer_words,
-    peers_in_words,
-    sm_of,
+    sm_name,
 )
 
 
@@ -27,14 +27,14 @@ def test_nothing_is_asked_or_said_for_cpu_devices_and_for_one_gpu():
     """The CPU build of MXNet has no CUDA that could be asked."""
     for ctxs in ([mx.cpu(0), mx.cpu(1)], [mx.gpu(0)], [mx.gpu(0), mx.gpu(0)], []):
         enable_peer_access(ctxs)
-        assert (peer_pairs(ctxs), peers_in_words(ctxs)) == ([], "")
+        assert (peer_pairs(ctxs), describe_peer_access(ctxs)) == ([], "")
 
 
 @given(count=st.integers(2, 8), data=st.data())
 def test_one_line_names_the_pairs_where_some_have_access_and_others_not(count, data):
     every = [(a, b) for b in range(count) for a in range(b)]
     able = data.draw(st.sets(st.sampled_from(every)))
-    words = peer_words(range(count), sorted(able))
+    words = format_peer_access(range(count), sorted(able))
     named = {
         pair
         for pair in every
@@ -76,9 +76,9 @@ def machine(monkeypatch):
     def make(*gpus):
         def kind_of(number):
             name, major, minor = gpus[number]
-            return Kind(name, (major, minor))
+            return GpuModel(name, (major, minor))
 
-        monkeypatch.setattr(cuda, "kind_of", kind_of)
+        monkeypatch.setattr(cuda, "gpu_model", kind_of)
         return len(gpus)
 
     return make
@@ -97,19 +97,19 @@ def machine(monkeypatch):
     ],
 )
 def test_all_of_the_first_kind_are_named_with_what_computes_instead(machine, gpus, asked, are, use):
-    said = lacking(asked, machine(*gpus))
+    said = describe_unsupported(asked, machine(*gpus))
     assert said.startswith(are) and use in said and "--devices 'cpu*2'" in said
     assert "\n" not in said and "has code only for sm_50, sm_60, sm_70, sm_80, sm_86: " in said
 
 
 def test_nothing_is_said_of_gpus_that_compute_and_of_those_that_nobody_asked_for(machine):
     count = machine(V100, K80, T4)
-    assert lacking([0, 2], count) == lacking([], count) == ""
+    assert describe_unsupported([0, 2], count) == describe_unsupported([], count) == ""
 
 
 def test_code_runs_on_its_own_major_version_from_its_minor_version_on():
     """NVIDIA, "CUDA C++ Programming Guide", Binary Compatibility."""
     runs = {(5, 2), (6, 1), (7, 0), (7, 2), (7, 5), (8, 0), (8, 6), (8, 7), (8, 9)}
     for capability in ((3, 5), (3, 7), (9, 0), (10, 0), (12, 0), *runs):
-        assert has_code(capability) == (capability in runs)
-        assert sm_of(capability) == "sm_" + "".join(map(str, capability))
+        assert is_supported(capability) == (capability in runs)
+        assert sm_name(capability) == "sm_" + "".join(map(str, capability))

@@ -30,8 +30,8 @@ DEFAULTS, REPEATED = ("0", "1", "0"), ("1", "0", "0")
 @pytest.fixture
 def fresh(monkeypatch):
     """A process whose GPUs have not computed yet. ``fresh(NAME="1")``: with something exported."""
-    monkeypatch.setattr(math_modes, "_in_use", None)
-    monkeypatch.setattr(math_modes, "_users", {})
+    monkeypatch.setattr(math_modes, "_current_arithmetic", None)
+    monkeypatch.setattr(math_modes, "_exported_values", {})
 
     def export(**exported):
         for name, default in zip(VARIABLES, DEFAULTS):
@@ -77,20 +77,20 @@ def test_tf32_is_left_to_the_libraries(fresh):
 
 
 def test_what_is_exported_counts_where_no_option_does(fresh):
-    assert math_modes.arithmetic() == (False, False)
+    assert math_modes.resolve_arithmetic() == (False, False)
     fresh(NVIDIA_TF32_OVERRIDE="1")
-    assert math_modes.arithmetic() == (False, True)
-    assert math_modes.arithmetic(tf32=False) == (False, False)
+    assert math_modes.resolve_arithmetic() == (False, True)
+    assert math_modes.resolve_arithmetic(tf32=False) == (False, False)
     fresh(MXNET_ENFORCE_DETERMINISM="1")  # tuned by time all the same
-    assert math_modes.arithmetic() == (False, False)
+    assert math_modes.resolve_arithmetic() == (False, False)
     fresh(MXNET_ENFORCE_DETERMINISM="1", MXNET_CUDNN_AUTOTUNE_DEFAULT="0")
-    assert math_modes.arithmetic() == (True, False)
+    assert math_modes.resolve_arithmetic() == (True, False)
 
 
 @given(wanted=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=2))
 def test_what_gpus_cannot_change_any_more_is_refused_in_one_line(wanted):
     first, second = (Arithmetic(*each) for each in wanted)
-    math_modes._in_use = first
+    math_modes._current_arithmetic = first
     try:
         check_arithmetic(second, CPU)
         too_late = first.tf32 != second.tf32 or (second.deterministic and not first.deterministic)
@@ -103,7 +103,7 @@ def test_what_gpus_cannot_change_any_more_is_refused_in_one_line(wanted):
         else:
             check_arithmetic(second, GPU)
     finally:
-        math_modes._in_use = None
+        math_modes._current_arithmetic = None
 
 
 def test_a_run_after_a_deterministic_one_is_told_what_stays(fresh):
@@ -123,7 +123,7 @@ def test_mxnet_gets_to_know_a_convolution_of_a_single_number_without_tuning(monk
 
     monkeypatch.setattr(mx.nd, "Convolution", convolve)
     [device] = contexts(1)
-    math_modes._announce_nothing(device)
+    math_modes._silence_tuning_message(device)
     [(number, tuned)] = found
     assert number.context == device and number.asnumpy().tolist() == [[[[1.0]]]]
     assert tuned == "off"

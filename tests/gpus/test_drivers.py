@@ -38,10 +38,10 @@ ctypes.CDLL("libsimulated_gpus.so").gpus_forget_faults()
 STEP = """
 import json, sys, warnings
 import gluonlab, mxnet as mx
-from gluonlab.doctor.check_training import difference
+from gluonlab.doctor.check_training import max_parameter_difference
 from gluonlab.devices import devices
 from gpus.simulated import counters, faults
-apart = difference(devices("gpu:*"))
+apart = max_parameter_difference(devices("gpu:*"))
 told = counters()
 counts = {"fused": told["fused_launches"], "launches": told["launches"]}
 print(json.dumps({"apart": apart, **counts, "faults": faults()}))

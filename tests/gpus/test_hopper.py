@@ -10,7 +10,7 @@ from gpus.simulated import counters
 
 from gluonlab.devices import devices
 from gluonlab.doctor.findings import FAULT
-from gluonlab.gpu.cuda import has_code, kind_of
+from gluonlab.gpu.cuda import gpu_model, is_supported
 
 K80 = ("Tesla K80", (3, 7), 11 * 2**30)
 HELD = "and mxnet-cu112 1.9.1 has code only for sm_50, sm_60, sm_70, sm_80, sm_86: use "
@@ -81,7 +81,9 @@ def test_gpus_that_are_too_old_are_named_likewise(tmp_path):
 def test_the_look_allocates_and_launches_nothing():
     before = counters()
     assert devices("gpu:0,1") == [mx.gpu(0), mx.gpu(1)]
-    assert counters() == before and all(has_code(kind_of(number).capability) for number in (0, 1))
+    assert counters() == before and all(
+        is_supported(gpu_model(number).capability) for number in (0, 1)
+    )
 
 
 def test_the_doctor_names_them_and_its_step_of_training_does_not_crash(tmp_path):

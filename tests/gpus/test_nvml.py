@@ -15,7 +15,7 @@ from mxnet import nd
 from support.processes import clean_environment
 
 from gluonlab.gpu import nvml
-from gluonlab.gpu.cuda import kind_of, pci_bus_ids
+from gluonlab.gpu.cuda import gpu_model, pci_bus_ids
 
 MIXED = Machine((T4, A100, H100), peers=((0, 1),), driver="470.57.02")
 MACHINES = {"p3.16xlarge": P3_16XLARGE, "g4dn.12xlarge": G4DN_12XLARGE, "mixed": MIXED}
@@ -23,10 +23,10 @@ BOTH = """
 import json, mxnet as mx
 from gluonlab.gpu import cuda, nvml
 ctxs = [mx.gpu(i) for i in range(mx.context.num_gpus())]
-kinds = [cuda.kind_of(i) for i in range(len(ctxs))]
+kinds = [cuda.gpu_model(i) for i in range(len(ctxs))]
 import pynvml
 found = {"buses": cuda.pci_bus_ids(ctxs), "pairs": cuda.peer_pairs(ctxs)}
-print(json.dumps({"nvml": nvml.read(pynvml), "kinds": kinds, **found}))
+print(json.dumps({"nvml": nvml.query_nvml(pynvml), "kinds": kinds, **found}))
 """
 
 
@@ -47,7 +47,7 @@ def told_on(machine, folder):
 def test_nvml_and_cuda_tell_of_the_same_machine(name, tmp_path):
     machine = MACHINES[name]
     told = told_on(machine, tmp_path)
-    found = nvml.Driver.of(told["nvml"])
+    found = nvml.Driver.from_answer(told["nvml"])
     assert found.version == machine.driver
     assert [(gpu.name, gpu.capability, gpu.memory_bytes) for gpu in found.gpus] == list(
         machine.kinds
@@ -64,13 +64,13 @@ def test_nvml_and_cuda_tell_of_the_same_machine(name, tmp_path):
 
 
 def test_the_links_of_a_p3_16xlarge_are_those_of_the_cube(tmp_path):
-    assert nvml.Driver.of(told_on(P3_16XLARGE, tmp_path)["nvml"]).nvlinks == CUBE
+    assert nvml.Driver.from_answer(told_on(P3_16XLARGE, tmp_path)["nvml"]).nvlinks == CUBE
 
 
 def test_memory_and_the_process_that_has_it_are_told():
     held = nd.zeros((2**20,), ctx=mx.gpu(0))
     held.wait_to_read()
-    gpu = nvml.Driver.of(nvml.read(pynvml)).gpus[0]
+    gpu = nvml.Driver.from_answer(nvml.query_nvml(pynvml)).gpus[0]
     assert gpu.used_bytes >= 4 * 2**20
     [process] = gpu.processes
     assert (
@@ -81,8 +81,8 @@ def test_memory_and_the_process_that_has_it_are_told():
 
 
 def test_a_gpu_is_named_to_us_as_to_nvml():
-    gpus = nvml.Driver.of(nvml.read(pynvml)).gpus
-    assert [kind_of(number) for number in range(len(gpus))] == [
+    gpus = nvml.Driver.from_answer(nvml.query_nvml(pynvml)).gpus
+    assert [gpu_model(number) for number in range(len(gpus))] == [
         (gpu.name, gpu.capability) for gpu in gpus
     ]
     assert pci_bus_ids([mx.gpu(1)]) == [gpus[1].bus_id[4:].lower()]

@@ -11,8 +11,8 @@ from gpus.machines import P3_16XLARGE, environment, v100s
 from support.processes import clean_environment
 from support.waiting import LIMIT_S, wait_until
 
-from gluonlab.doctor.prove import judge
-from gluonlab.gpu.isolated_process import ask
+from gluonlab.doctor.prove import trial_verdicts
+from gluonlab.gpu.isolated_process import run_isolated
 
 # In a trial's process: a file appears when it tries what is named.
 TELLS = """
@@ -32,8 +32,8 @@ def verdicts(trial, machine, folder, timeout_s=LIMIT_S, devices="gpu:*"):
     """What a trial comes to on such a machine."""
     environ = clean_environment(path=[str(folder)], **environment(machine, folder))
     module = "gluonlab.doctor.trials"
-    outcome = ask(module, trial, devices, timeout_s=timeout_s, environ=environ)
-    return [(verdict.status, verdict.what) for verdict in judge(trial, outcome)]
+    outcome = run_isolated(module, trial, devices, timeout_s=timeout_s, environ=environ)
+    return [(verdict.status, verdict.what) for verdict in trial_verdicts(trial, outcome)]
 
 
 def test_copies_that_change_on_their_way_are_named_with_their_direction(tmp_path):

@@ -27,11 +27,11 @@ def test_what_lies_between_gradients_changes_nothing(way, more, looks):
         make = lambda ctxs, start=None: make_chain(NETWORK, start or ctxs)  # noqa: E731
         strategy = strategy_class(way)(make, softmax(), plan, ALONE)
         buckets = [each for trainer in strategy.updates.trainers for each in trainer.buckets]
-        assert any(bucket.gaps() for bucket in buckets)
+        assert any(bucket.padding_indices() for bucket in buckets)
         for batch in batches_of([7, 6]):
             for bucket in buckets:
                 for array in bucket.grads:
-                    for place in bucket.gaps():
+                    for place in bucket.padding_indices():
                         array[place : place + 1] = beyond
             _, params = trained(strategy, [batch])
         assert plan.loss_scale is None or plan.loss_scale.skipped == 0

@@ -19,7 +19,7 @@ from support.examples import examples
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.errors import GluonlabError, KVStoreError
 from gluonlab.optimizers.gluon_state_files import read_gluon_states
-from gluonlab.optimizers.optimizer_states import read
+from gluonlab.optimizers.optimizer_states import read_states
 
 
 class UsersSchedule:
@@ -81,9 +81,9 @@ def test_what_gluons_trainer_wrote_is_read_as_it_is(protocol):
                 np.array_equal(a.asnumpy(), b.asnumpy())
                 for a, b in zip(expected, found.arrays[position])
             )
-        for number, value in found.numbers.items():
+        for number, value in found.scalars.items():
             assert value == getattr(optimizer, number)
-    assert "m_schedule" in read_gluon_states(files()["nadam"][0]).numbers
+    assert "m_schedule" in read_gluon_states(files()["nadam"][0]).scalars
 
 
 def test_states_alone_are_read_too():
@@ -263,4 +263,4 @@ def test_a_wrong_pickle_is_gluonlabs_own_error(tmp_path):
     with pytest.raises(
         GluonlabError, match=r"cannot be read as optimizer states \(a pickle, but not of states"
     ):
-        read(str(tmp_path / "states"))
+        read_states(str(tmp_path / "states"))

@@ -9,12 +9,12 @@ from mxnet import nd
 
 from gluonlab.optimizers.optimizer_registry import OPTIMIZERS, make_optimizer
 from gluonlab.optimizers.server_optimizer import (
-    Described,
+    ParameterAttributes,
     Piece,
-    ServerRule,
-    first_note,
-    laid_out,
-    server_of,
+    ServerOptimizer,
+    assigned_server,
+    initial_note,
+    make_layout,
 )
 
 PARAMETERS = {  # by name, with a factor of its weight decay
@@ -39,9 +39,9 @@ def parts_of(flat, arrays):
 
 def served(optimizer, flat, place):
     """The rule of the server at this place, which has told it its place."""
-    notes = {key: server_of(key, flat.servers) for key in range(NOTES, NOTES + flat.servers)}
-    rule = ServerRule(copy.deepcopy(optimizer), {FIRST: flat}, {}, notes)
-    row = nd.array(first_note(flat.servers)[place])
+    notes = {key: assigned_server(key, flat.servers) for key in range(NOTES, NOTES + flat.servers)}
+    rule = ServerOptimizer(copy.deepcopy(optimizer), {FIRST: flat}, {}, notes)
+    row = nd.array(initial_note(flat.servers)[place])
     rule.update_multi_precision(NOTES, row, nd.zeros_like(row), None)
     return rule
 
@@ -54,12 +54,12 @@ def test_each_optimizer_updates_on_servers_what_it_updates_here(name, servers):
     made = make_optimizer(name, {"learning_rate": 0.05, "wd": 0.1, **momentum})
     own = copy.deepcopy(made)
     own.param_dict = {
-        key: Described(name, 1.0, decay)
+        key: ParameterAttributes(name, 1.0, decay)
         for key, (name, (_, decay)) in enumerate(PARAMETERS.items())
     }
     shapes = [shape for shape, _ in PARAMETERS.values()]
     values = [drawn.uniform(-1, 1, shape).astype(np.float32) for shape in shapes]
-    flat = laid_out(
+    flat = make_layout(
         [
             Piece(key, 0, values[key].size, () if kind.element_wise else shape, 1.0, decay, name)
             for key, (name, (shape, decay)) in enumerate(PARAMETERS.items())

@@ -16,7 +16,7 @@ from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.data import load_dataset
 from gluonlab.scratch.__main__ import main
 from gluonlab.scratch.lenet import init_params
-from gluonlab.scratch.recipes import he
+from gluonlab.scratch.recipes import he_deviation
 
 pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
 
@@ -38,7 +38,7 @@ def loss_of_gluon(folder):
     split = load_dataset("mnist", str(folder)).train
     order = np.random.RandomState([0, 0]).permutation(len(split))
     net, loss, total = textbook_lenet(pool="avg"), gluon.loss.SoftmaxCrossEntropyLoss(), 0.0
-    set_values(net, as_gluon(init_params(he)))
+    set_values(net, as_gluon(init_params(he_deviation)))
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.02}, kvstore=None)
     for indices in (order[:8], order[8:16], order[16:]):
         images, labels = split.batch(indices)

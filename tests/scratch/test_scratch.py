@@ -28,8 +28,8 @@ from gluonlab.errors import ConfigError, DataError, DivergedError, ModelError
 from gluonlab.models import get_model
 from gluonlab.scratch.data_parallel import allreduce, get_params, split_batch, train_batch
 from gluonlab.scratch.lenet import SHAPES, cross_entropy, init_params, lenet
-from gluonlab.scratch.loop import LATE, accuracy, train, train_epoch
-from gluonlab.scratch.recipes import chapter, he, recipe_for
+from gluonlab.scratch.loop import LOSS_DELAY, accuracy, train, train_epoch
+from gluonlab.scratch.recipes import chapter_deviation, he_deviation, recipe_for
 
 TOLERANCE = 1e-5  # relative, after 5 steps: only the order of summation differs
 SIZES = {"even": (12,) * 5, "ragged": (7,) * 5, "tiny": (12, 1, 7, 2, 12)}
@@ -83,7 +83,10 @@ def test_lenet_is_gluons_with_average_pooling():
 
 @pytest.mark.parametrize(
     ("spread", "variance"),
-    [(he, {9: 2 / 9, 500: 2 / 500, 800: 2 / 800, 128: 2 / 128}), (chapter, None)],
+    [
+        (he_deviation, {9: 2 / 9, 500: 2 / 500, 800: 2 / 800, 128: 2 / 128}),
+        (chapter_deviation, None),
+    ],
 )
 def test_weights_are_as_spread_as_the_initialisation_says_and_biases_zero(spread, variance):
     params = init_params(spread, seed=2)
@@ -238,7 +241,7 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_images():
     """Of more batches than are read late, of different sizes; the learning rate is too small to
     change anything.
     """
-    sizes = [1 + i % 5 for i in range(2 * LATE + 3)]
+    sizes = [1 + i % 5 for i in range(2 * LOSS_DELAY + 3)]
     batches = random_batches(sizes)
     replicas = replicas_on(devices(3))
     found = train_epoch(
