@@ -15,10 +15,10 @@ from gluonlab.cli.command import command, dispatch, json_option
 from gluonlab.config.option_types import real, whole
 from gluonlab.errors import ExerciseError, NotebookError
 from gluonlab.exercises import grading
-from gluonlab.exercises.checkers import LARGEST_SEED, all_exercises, labs
-from gluonlab.exercises.notebook_runners import ENGINES, IMAGE, Containers, find_engine
-from gluonlab.exercises.run_submission import missing
-from gluonlab.exercises.supervisor import MOST_JOBS, jobs_here
+from gluonlab.exercises.checkers import LARGEST_SEED, all_exercises, lab_numbers
+from gluonlab.exercises.notebook_runners import ENGINES, IMAGE, ContainerRunner, find_engine
+from gluonlab.exercises.run_submission import missing_packages
+from gluonlab.exercises.supervisor import MAX_JOBS, max_parallel_jobs
 from gluonlab.files.atomic_files import check_new, write_text
 from gluonlab.host.resources import available_cores
 from gluonlab.plain_text import json_text, printable
@@ -88,10 +88,10 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
         raise ExerciseError(
             "no notebook is given: name those that were handed in, or the folders that hold them"
         )
-    settings = _settings(options)
+    settings = _grade_arguments(options)
     given = [Path(name) for name in notebooks]
-    found = grading.submissions(given)
-    names = _assignments(options["assignment"])
+    found = grading.find_notebooks(given)
+    names = _parse_assignments(options["assignment"])
     canvas, gradescope = (
         options[name] and Path(options[name]) for name in ("canvas", "gradescope")
     )
@@ -104,30 +104,30 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
     if canvas:
         check_new("--canvas", canvas)
     if gradescope:
-        grading.check_place(gradescope, found)
+        grading.check_results_path(gradescope, found)
         check_new("--gradescope", gradescope)
-    if not options["isolated"] and missing():  # said before a progress bar begins
-        raise NotebookError(missing())
+    if not options["isolated"] and missing_packages():  # said before a progress bar begins
+        raise NotebookError(missing_packages())
     done: List[grading.Grade] = []
     try:
         with closing(grading.grade(found, **settings)) as grades:
             for one in tqdm(grades, total=len(found), unit="notebook", dynamic_ncols=True):
                 done.append(one)
                 # each time: what is done is not lost
-                write_text(Path(out), grading.as_csv(grading.in_order_of(found, done)))
+                write_text(Path(out), grading.as_csv(grading.sort_by_notebooks(found, done)))
     except (KeyboardInterrupt, NotebookError) as stopped:
         said = f"{len(done)} of {len(found)} notebooks are graded" + (f", in {out}" if done else "")
         both = filter(None, [str(stopped), said])
         raise type(stopped)("; ".join(both)) from None
     finally:
-        done = grading.in_order_of(found, done)
+        done = grading.sort_by_notebooks(found, done)
         if canvas and done:
-            write_text(canvas, grading.as_canvas(done, names, grading.roots_of(given)))
+            write_text(canvas, grading.as_canvas(done, names, grading.find_student_folders(given)))
         if gradescope and done:
             grading.write_results(gradescope, done)
     for one in done:
         click.echo(
-            f"{_passed(one)} {printable(str(one.notebook))}"
+            f"{_format_score(one)} {printable(str(one.notebook))}"
             + (f"  ({one.note})" if one.note else "")
         )
     click.echo(f"written to {', '.join(map(str, filter(None, [out, canvas, gradescope])))}")
@@ -142,29 +142,29 @@ def leaderboard(grades: str, as_json: bool) -> None:
     GRADES.csv is the table that grade wrote. Schedules that gluonlab's own solver has found are
     left out.
     """
-    from gluonlab.exercises.lab04 import best_of_the_eight, floor_s
+    from gluonlab.exercises.lab04 import cheapest_algorithm, lower_bound_s
 
-    places = grading.leaderboard(Path(grades))
+    places = grading.read_leaderboard(Path(grades))
     if as_json:
         click.echo(json_text([one._asdict() for one in places]))
         return
-    _, best_s = best_of_the_eight()
-    click.echo(grading.leaderboard_text(places, best_s * 1e6, floor_s() * 1e6))
+    _, best_s = cheapest_algorithm()
+    click.echo(grading.format_leaderboard(places, best_s * 1e6, lower_bound_s() * 1e6))
 
 
-def _passed(grade: grading.Grade) -> str:
+def _format_score(grade: grading.Grade) -> str:
     """``  3 of 5  ``, or a dash where no exercise was found."""
     count = len(grade.statuses)
-    return f"{grade.passed:>3} of {count:<3}" if count else f"{'-':>10}"
+    return f"{grade.passed_count:>3} of {count:<3}" if count else f"{'-':>10}"
 
 
-def _settings(options: Dict[str, Any]) -> Dict[str, Any]:
+def _grade_arguments(options: Dict[str, Any]) -> Dict[str, Any]:
     """What `gluonlab.exercises.grading.grade` is called with. Raises a UsageError."""
     isolated, engine, image = (options[name] for name in ("isolated", "engine", "image"))
     seed, jobs, reveal = (options[name] for name in ("seed", "jobs", "reveal"))
     settings = dict(
         seconds=real(0, LONGEST_SECONDS, above_minimum=True)("--seconds", options["seconds"]),
-        jobs=jobs_here() if jobs is None else whole(1, MOST_JOBS)("--jobs", jobs),
+        jobs=max_parallel_jobs() if jobs is None else whole(1, MAX_JOBS)("--jobs", jobs),
         seed=None if seed is None else whole(0, LARGEST_SEED)("--seed", seed),
         reveal=reveal,
     )
@@ -178,19 +178,19 @@ def _settings(options: Dict[str, Any]) -> Dict[str, Any]:
                 raise ExerciseError(f"--{name} is of containers, and there is none: add --isolated")
         return settings
     cores = min(CORES, available_cores())
-    runner = Containers(find_engine(engine or ""), IMAGE if image is None else image, cores)
+    runner = ContainerRunner(find_engine(engine or ""), IMAGE if image is None else image, cores)
     return dict(settings, runner=runner)
 
 
-def _assignments(given: Sequence[str]) -> Dict[str, str]:
+def _parse_assignments(given: Sequence[str]) -> Dict[str, str]:
     """``02=Lab 2 (4711)``: what labs are called in Canvas. Raises ExerciseError."""
     names = {}
     for text in given:
         lab, _, name = text.partition("=")
-        if lab not in labs() or not name.strip():
+        if lab not in lab_numbers() or not name.strip():
             raise ExerciseError(
                 f"--assignment {text!r}: give a lab and its name in Canvas, such as "
-                f"'02=Lab 2 (4711)'; the labs are {', '.join(labs())}"
+                f"'02=Lab 2 (4711)'; the labs are {', '.join(lab_numbers())}"
             )
         names[lab] = name.strip()
     return names

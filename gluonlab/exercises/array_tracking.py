@@ -27,10 +27,10 @@ from mxnet.ndarray import register
 from gluonlab.devices import devices
 from gluonlab.exercises.checkers import Wrong
 
-MOST = 8  # numbers that are written out
+MAX_SHOWN_NUMBERS = 8  # numbers that are written out
 
 
-def cpus(n: int) -> List[mx.Context]:
+def cpu_devices(n: int) -> List[mx.Context]:
     """``n`` CPU devices of one thread each, whatever devices the lab itself has.
 
     Never one alone: it would be given all cores, and the lab's own CPU devices beside it would hang
@@ -39,23 +39,23 @@ def cpus(n: int) -> List[mx.Context]:
     return devices(f"cpu*{max(n, 2)}")[:n]
 
 
-def in_words(array: Any) -> str:
+def format_array(array: Any) -> str:
     """``[1, 2.5, 3]``; of a large array its shape and the first numbers."""
     values = np.asarray(array.asnumpy() if isinstance(array, nd.NDArray) else array)
-    flat = ", ".join(f"{value:.4g}" for value in values.reshape(-1)[:MOST])
-    if values.ndim == 1 and values.size <= MOST:
+    flat = ", ".join(f"{value:.4g}" for value in values.reshape(-1)[:MAX_SHOWN_NUMBERS])
+    if values.ndim == 1 and values.size <= MAX_SHOWN_NUMBERS:
         return f"[{flat}]"
-    return f"{'x'.join(map(str, values.shape))} [{flat}{', ...' if values.size > MOST else ''}]"
+    return f"{'x'.join(map(str, values.shape))} [{flat}{', ...' if values.size > MAX_SHOWN_NUMBERS else ''}]"
 
 
-def check_arrays(arrays: Sequence[nd.NDArray], values: Sequence[Any]) -> None:
+def check_unmodified(arrays: Sequence[nd.NDArray], values: Sequence[Any]) -> None:
     """Raise Wrong if one of the arrays that an answer was given no longer has its value."""
     for index, (array, value) in enumerate(zip(arrays, values)):
         if not np.array_equal(array.asnumpy(), np.asarray(value, dtype=array.dtype)):
             raise Wrong(
-                en=f"array {index} that it was given was {in_words(value)} and is "
-                f"{in_words(array)} afterwards: it was written into; begin with a copy",
-                ja=f"渡した配列 {index} が {in_words(value)} から {in_words(array)} "
+                en=f"array {index} that it was given was {format_array(value)} and is "
+                f"{format_array(array)} afterwards: it was written into; begin with a copy",
+                ja=f"渡した配列 {index} が {format_array(value)} から {format_array(array)} "
                 "に書き換えられました。コピーに対して計算してください",
             )
 
@@ -74,10 +74,10 @@ class ArrayTrace:
 
     copies: List[ArrayCopy] = field(default_factory=list)
     # the devices of two inputs of one operation
-    mixed: List[Tuple[mx.Context, mx.Context]] = field(default_factory=list)
+    mixed_inputs: List[Tuple[mx.Context, mx.Context]] = field(default_factory=list)
     waits: int = 0  # how often Python waited for values
 
-    def received(self) -> Dict[mx.Context, int]:
+    def received_bytes(self) -> Dict[mx.Context, int]:
         """Bytes that were copied onto each device from others."""
         total: "Counter[mx.Context]" = Counter()
         for copy in self.copies:
@@ -88,7 +88,7 @@ class ArrayTrace:
 @contextmanager
 def watch() -> Iterator[ArrayTrace]:
     """Record every operation on arrays, and every wait, until the block ends."""
-    seen, invoke, copyto = ArrayTrace(), register._imperative_invoke, handle_of("_copyto")
+    seen, invoke, copyto = ArrayTrace(), register._imperative_invoke, operator_handle("_copyto")
 
     def watched_invoke(
         handle: int, inputs: Any, keys: Any, values: Any, out: Any, *rest: Any
@@ -102,7 +102,7 @@ def watch() -> Iterator[ArrayTrace]:
                 ArrayCopy(ctxs[0], others[0], inputs[0].size * np.dtype(inputs[0].dtype).itemsize)
             )
         elif others:
-            seen.mixed.append((ctxs[0], others[0]))
+            seen.mixed_inputs.append((ctxs[0], others[0]))
         return result
 
     def counted(wait: Callable[..., Any]) -> Callable[..., Any]:
@@ -123,16 +123,16 @@ def watch() -> Iterator[ArrayTrace]:
         yield seen
 
 
-def handle_of(operator: str) -> int:
+def operator_handle(operator: str) -> int:
     """MXNet's number for an operator, as the functions in mx.nd give it."""
     handle = ctypes.c_void_p()
     check_call(_LIB.NNGetOpHandle(operator.encode(), ctypes.byref(handle)))
     return int(handle.value or 0)
 
 
-def check_devices(seen: ArrayTrace) -> None:
+def check_mixing_and_waits(seen: ArrayTrace) -> None:
     """Raise Wrong if an operation mixed devices, or Python waited."""
-    for one, other in seen.mixed:
+    for one, other in seen.mixed_inputs:
         raise Wrong(
             en=f"the sums are right, but an operation had arrays of {one} and {other}: "
             "CPU devices allow that, two GPUs do not. Copy the array first: `as_in_context`",
@@ -151,17 +151,17 @@ def check_devices(seen: ArrayTrace) -> None:
         )
 
 
-KEPT_EN = (
+ACTIVATIONS_KEPT_EN = (
     "the next microbatch goes forward before the backward of the last one, so the network keeps "
     "the activations of both, and no memory is saved"
 )
-KEPT_JA = (
+ACTIVATIONS_KEPT_JA = (
     "前のマイクロバッチの逆伝播より先に次の順伝播をしています。"
     "両方の活性値が残るので、メモリは減りません"
 )
 
 
-class Calls:
+class ForwardRecorder:
     """Watches a network with grad_req "add" from now on.
 
     ``sizes``: of the first input of each call; ``kept_before_backward``: whether at some call the
@@ -170,30 +170,32 @@ class Calls:
 
     def __init__(self, net: gluon.Block) -> None:
         self._net = net
-        self.forget()
-        net.register_forward_pre_hook(self._begins)
-        net.register_forward_hook(self._ends)
+        self.reset()
+        net.register_forward_pre_hook(self._record_forward_start)
+        net.register_forward_hook(self._record_forward_end)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Begin anew, as for another batch."""
-        self.sizes: List[int] = []
-        self.kept_before_backward = False
+        self.batch_sizes: List[int] = []
+        self.overlapping_forwards = False
         self._last: Any = None  # the output of the call before, and the gradients at that time
 
-    def _begins(self, block: gluon.Block, inputs: Any) -> None:
+    def _record_forward_start(self, block: gluon.Block, inputs: Any) -> None:
         if self._last is not None:
             output, gradients = self._last
-            self.kept_before_backward |= _kept(output) and gradients == self._gradients()
-        self.sizes.append(len(inputs[0]))
+            self.overlapping_forwards |= (
+                _has_autograd_graph(output) and gradients == self._gradients()
+            )
+        self.batch_sizes.append(len(inputs[0]))
 
-    def _ends(self, block: gluon.Block, inputs: Any, output: Any) -> None:
+    def _record_forward_end(self, block: gluon.Block, inputs: Any, output: Any) -> None:
         self._last = output, self._gradients()
 
     def _gradients(self) -> List[bytes]:
         return [param.grad().asnumpy().tobytes() for param in self._net.collect_params().values()]
 
 
-def _kept(output: nd.NDArray) -> bool:
+def _has_autograd_graph(output: nd.NDArray) -> bool:
     """Whether autograd still has what led to this array."""
     try:
         autograd.get_symbol(output)

@@ -10,8 +10,8 @@ the answer is right; a `AnswerCost` where right answers differ in what they cost
         raise Wrong(en="allreduce of [1] and [2] left [1] on the second device, expected [3]: ...",
         ja="...")
 
-It is found by the exercise's id in the module of its lab. Its random cases come from `draws`, and a
-list that is written down in it is followed by `more`::
+It is found by the exercise's id in the module of its lab. Its random cases come from `case_rng`, and a
+list that is written down in it is followed by `extra_cases`::
 
     for size in [2, 3, 4, *more(3, lambda random: int(random.randint(5, 13)))]:
 
@@ -54,9 +54,9 @@ from typing import (
 import numpy as np
 
 from gluonlab.errors import ExerciseError, unknown
-from gluonlab.exercises.languages import Texts, language, say
+from gluonlab.exercises.languages import Texts, choose_text, language
 
-SECONDS = 20.0  # for one check: ten times what a right answer may take
+CHECK_SECONDS = 20.0  # for one check: ten times what a right answer may take
 
 Checker = Callable[[Any], Any]
 C = TypeVar("C", bound=Checker)
@@ -92,7 +92,7 @@ class Exercise(NamedTuple):
 EXERCISES: Dict[str, Exercise] = {}  # filled as the labs' modules are imported
 
 
-def exercise(id: str, seconds: float = SECONDS) -> Callable[[C], C]:
+def exercise(id: str, seconds: float = CHECK_SECONDS) -> Callable[[C], C]:
     """``@exercise("02-1")`` makes a function the checker of that exercise.
 
     Its docstring, of one line, is the exercise's summary.
@@ -112,7 +112,7 @@ def exercise(id: str, seconds: float = SECONDS) -> Callable[[C], C]:
     return register
 
 
-def labs() -> List[str]:
+def lab_numbers() -> List[str]:
     """The numbers of the labs that have checkers: ``["01", "02", ...]``."""
     modules = pkgutil.iter_modules([str(Path(__file__).parent)])
     return sorted(module.name[3:] for module in modules if re.fullmatch(r"lab\d\d", module.name))
@@ -125,27 +125,27 @@ def import_lab(number: str) -> None:
 
 def all_exercises() -> List[Exercise]:
     """Every exercise of every lab, in order."""
-    for lab in labs():
+    for lab in lab_numbers():
         import_lab(lab)
-    return [EXERCISES[id] for id in sorted(EXERCISES, key=in_order)]
+    return [EXERCISES[id] for id in sorted(EXERCISES, key=id_sort_key)]
 
 
-def find(id: object) -> Exercise:
+def find_exercise(id: object) -> Exercise:
     """The exercise of this id. Raises ExerciseError, with the choices."""
-    if isinstance(id, str) and id[:2] in labs():
+    if isinstance(id, str) and id[:2] in lab_numbers():
         import_lab(id[:2])
     if not isinstance(id, str) or id not in EXERCISES:
-        text = unknown("exercise", id, of_its_lab(id, [one.id for one in all_exercises()]))
-        raise ExerciseError(say(en=text, ja=f"演習 {id!r} はありません ({text})"))
+        text = unknown("exercise", id, ids_in_same_lab(id, [one.id for one in all_exercises()]))
+        raise ExerciseError(choose_text(en=text, ja=f"演習 {id!r} はありません ({text})"))
     return EXERCISES[id]
 
 
-def of_its_lab(id: object, choices: List[str]) -> List[str]:
+def ids_in_same_lab(id: object, choices: List[str]) -> List[str]:
     """Those of the lab that an unknown id begins with; all, where there is no such lab."""
     return [one for one in choices if one[:2] == str(id)[:2]] or choices
 
 
-def in_order(id: str) -> "tuple[int, ...]":
+def id_sort_key(id: str) -> "tuple[int, ...]":
     """``"02-10"`` comes after ``"02-9"``."""
     return tuple(map(int, id.split("-")))
 
@@ -210,14 +210,14 @@ class Verdict:
 # --- The random cases
 
 
-SEED = "GLUONLAB_CASES"  # the environment's variable that holds the seed, where one grades
+SEED_VARIABLE = "GLUONLAB_CASES"  # the environment's variable that holds the seed, where one grades
 LARGEST_SEED = 2**32 - 1  # that numpy takes
 
 T = TypeVar("T")
 _seed: Optional[int] = None
 
 
-def draws(number: Union[int, Sequence[int]]) -> np.random.RandomState:
+def case_rng(number: Union[int, Sequence[int]]) -> np.random.RandomState:
     """The generator of a checker's cases; ``number`` is the checker's own."""
     if _seed is None:
         return np.random.RandomState(number)
@@ -225,14 +225,14 @@ def draws(number: Union[int, Sequence[int]]) -> np.random.RandomState:
     return np.random.RandomState([*own, _seed])
 
 
-def more(count: int, draw: Callable[[np.random.RandomState], T], number: int = 0) -> List[T]:
+def extra_cases(count: int, draw: Callable[[np.random.RandomState], T], number: int = 0) -> List[T]:
     """``count`` more cases where there is a seed, none where a student works."""
-    random = draws([number, 1])
+    random = case_rng([number, 1])
     return [draw(random) for _ in range(0 if _seed is None else count)]
 
 
 @contextmanager
-def other_cases(seed: int) -> Iterator[None]:
+def reseeded_cases(seed: int) -> Iterator[None]:
     """Draw other cases in this block."""
     global _seed
     before, _seed = _seed, seed
@@ -242,16 +242,16 @@ def other_cases(seed: int) -> Iterator[None]:
         _seed = before
 
 
-def seed_of_grader() -> Optional[int]:
+def grader_seed() -> Optional[int]:
     """The seed that the grader has given to this process, if it has."""
-    text = os.environ.get(SEED, "")
+    text = os.environ.get(SEED_VARIABLE, "")
     return int(text) if text.isdigit() and int(text) <= LARGEST_SEED else None
 
 
 # --- The time that an answer may take, and what it raises
 
 
-class OutOfTime(BaseException):
+class TimeLimitExceeded(BaseException):
     """The time is over. No Exception, which code that runs too long might catch."""
 
 
@@ -269,7 +269,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
     def over(number: int, frame: object) -> None:
         if running:  # it may also come between the end of the block and that of the timer
-            raise OutOfTime
+            raise TimeLimitExceeded
 
     before = signal.signal(signal.SIGALRM, over)
     signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
@@ -281,7 +281,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-LONGEST = 400  # characters of an error's own message
+MAX_MESSAGE_CHARS = 400  # characters of an error's own message
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _LIBRARIES = tuple(
@@ -294,16 +294,18 @@ _LIBRARIES = tuple(
 _NOISE = re.compile(r'\s*(Traceback \(|Stack trace|File "|\[bt\])')
 
 
-class ErrorPlace(NamedTuple):
+class ErrorLocation(NamedTuple):
     """The line of the student's code that led to an error; ``last``: it raised the error itself."""
 
     code: CodeType
     line: int
     source: str
-    last: bool
+    raised_error: bool
 
 
-def place_of(error: BaseException, checker: Callable[..., object]) -> Optional[ErrorPlace]:
+def find_error_location(
+    error: BaseException, checker: Callable[..., object]
+) -> Optional[ErrorLocation]:
     """The innermost line below ``checker`` that is not Python's, a library's or gluonlab's."""
     frames: List[TracebackType] = []
     step = error.__traceback__
@@ -316,11 +318,11 @@ def place_of(error: BaseException, checker: Callable[..., object]) -> Optional[E
         # MXNet makes its operators of text, which has no file
         if not code.co_filename.startswith((*_LIBRARIES, "<frozen", "<string>")):
             source = traceback.extract_tb(frame, limit=1)[0].line or ""
-            return ErrorPlace(code, frame.tb_lineno, source.strip(), frame is frames[-1])
+            return ErrorLocation(code, frame.tb_lineno, source.strip(), frame is frames[-1])
     return None
 
 
-def message_of(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """``ValueError: what it says``, short."""
     lines = [
         line.strip() for line in str(error).splitlines() if line.strip() and not _NOISE.match(line)
@@ -328,14 +330,16 @@ def message_of(error: BaseException) -> str:
     name = type(error).__name__
     text = " ".join(lines)
     text = text[len(name) + 2 :] if text.startswith(f"{name}: ") else text
-    text = text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+    text = text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 3] + "..."
     return f"{name}: {text}" if text else name
 
 
 # --- Judging
 
 
-GRADES = "GLUONLAB_GRADES"  # a file to which every verdict is added, one JSON object a line
+VERDICTS_VARIABLE = (
+    "GLUONLAB_GRADES"  # a file to which every verdict is added, one JSON object a line
+)
 
 
 def check(id: str, answer: Any) -> Verdict:
@@ -345,29 +349,29 @@ def check(id: str, answer: Any) -> Verdict:
     Raises ExerciseError for an id that is no exercise's; nothing that the answer does raises
     anything but KeyboardInterrupt.
     """
-    verdict = judge(find(id), answer)
-    if os.environ.get(GRADES):
-        _note(verdict, answer)
+    verdict = judge_answer(find_exercise(id), answer)
+    if os.environ.get(VERDICTS_VARIABLE):
+        _record_verdict(verdict, answer)
     return verdict
 
 
-def _note(verdict: Verdict, answer: Any) -> None:
+def _record_verdict(verdict: Verdict, answer: Any) -> None:
     """Add the verdict to the grader's file, after a look at cases that the student is not shown."""
-    seed, hidden = seed_of_grader(), False
+    seed, hidden = grader_seed(), False
     if verdict and seed is not None:
-        with other_cases(seed):
-            verdict = judge(find(verdict.exercise), answer)
+        with reseeded_cases(seed):
+            verdict = judge_answer(find_exercise(verdict.exercise), answer)
         hidden = not verdict
     line: Dict[str, Any] = dict(
         exercise=verdict.exercise, status=verdict.status, message=verdict.message
     )
     if verdict.micros is not None:
         line["micros"] = verdict.micros
-    with Path(os.environ[GRADES]).open("a", encoding="utf-8") as file:
+    with Path(os.environ[VERDICTS_VARIABLE]).open("a", encoding="utf-8") as file:
         file.write(json.dumps({**line, "hidden": hidden}) + "\n")
 
 
-def judge(exercise: Exercise, answer: Any) -> Verdict:
+def judge_answer(exercise: Exercise, answer: Any) -> Verdict:
     """The verdict on an answer, within the exercise's time."""
 
     def verdict(status: str, texts: Texts) -> Verdict:
@@ -376,37 +380,37 @@ def judge(exercise: Exercise, answer: Any) -> Verdict:
     if answer is ...:
         return verdict(
             UNWRITTEN,
-            _both("put your answer in place of `...`", "`...` を自分の答えに書き換えてください"),
+            _texts("put your answer in place of `...`", "`...` を自分の答えに書き換えてください"),
         )
-    if _does_nothing(answer):
-        return verdict(UNWRITTEN, _write(answer.__name__))
+    if _is_stub(answer):
+        return verdict(UNWRITTEN, _unwritten_texts(answer.__name__))
     try:
         with time_limit(exercise.seconds):
-            _wait()
+            _wait_for_mxnet()
             score = exercise.checker(answer)
-            _wait()
+            _wait_for_mxnet()
     except Wrong as wrong:
         return verdict(WRONG, wrong.texts)
-    except OutOfTime:
-        return verdict(TOO_SLOW, _too_slow(exercise.seconds))
+    except TimeLimitExceeded:
+        return verdict(TOO_SLOW, _too_slow_texts(exercise.seconds))
     except NotImplementedError as error:
-        unwritten = _unwritten(error, exercise, answer)
-        return verdict(*(unwritten or (RAISED, _fault(error, exercise, answer))))
+        unwritten = _unwritten_verdict(error, exercise, answer)
+        return verdict(*(unwritten or (RAISED, _error_texts(error, exercise, answer))))
     except (Exception, SystemExit) as error:
-        return verdict(RAISED, _fault(error, exercise, answer))
+        return verdict(RAISED, _error_texts(error, exercise, answer))
     if isinstance(score, AnswerCost):
         return Verdict(exercise.id, PASSED, score.texts, language(), score.micros)
-    return verdict(PASSED, _both("", ""))
+    return verdict(PASSED, _texts("", ""))
 
 
-def _wait() -> None:
+def _wait_for_mxnet() -> None:
     """Wait for MXNet, which raises the errors of queued operations only when they run."""
     mxnet = sys.modules.get("mxnet")
     if mxnet is not None and hasattr(mxnet, "nd"):
         mxnet.nd.waitall()
 
 
-def _does_nothing(answer: Any) -> bool:
+def _is_stub(answer: Any) -> bool:
     """Whether it is a function whose body is a docstring, ``...`` or ``pass`` alone."""
     code = getattr(answer, "__code__", None)
     if not isinstance(code, CodeType):
@@ -419,31 +423,31 @@ def _does_nothing(answer: Any) -> bool:
     return len(steps) <= 2 and returns_none and all(step.argval is None for step in loads or steps)
 
 
-def _unwritten(
+def _unwritten_verdict(
     error: NotImplementedError, exercise: Exercise, answer: Any
 ) -> "Optional[tuple[str, Texts]]":
     """What to write if a stub raised NotImplementedError, of this exercise or of one it needs."""
-    place = place_of(error, exercise.checker)
-    if place is None or not place.last:
+    place = find_error_location(error, exercise.checker)
+    if place is None or not place.raised_error:
         return None
     name = place.code.co_name
     if place.code is getattr(answer, "__code__", place.code):
-        return UNWRITTEN, _write(name)
-    return UNWRITTEN, _both(
+        return UNWRITTEN, _unwritten_texts(name)
+    return UNWRITTEN, _texts(
         f"`{name}`, which it calls, is not written yet",
         f"ここから呼ばれる `{name}` がまだ書かれていません",
     )
 
 
-def _write(name: str) -> Texts:
-    return _both(
+def _unwritten_texts(name: str) -> Texts:
+    return _texts(
         f"write the body of `{name}`, run its cell, then this one again",
         f"`{name}` の中身を書いてそのセルを実行し、このセルをもう一度実行してください",
     )
 
 
-def _too_slow(seconds: float) -> Texts:
-    return _both(
+def _too_slow_texts(seconds: float) -> Texts:
+    return _texts(
         f"it was stopped after {seconds:g} s; a right answer takes less than a tenth of that: "
         "look for a loop that does not end, or one that goes through far too many possibilities",
         f"{seconds:g} 秒で打ち切りました。正しい答えならその 10 分の 1 もかかりません。"
@@ -451,26 +455,26 @@ def _too_slow(seconds: float) -> Texts:
     )
 
 
-def _fault(error: BaseException, exercise: Exercise, answer: Any) -> Texts:
+def _error_texts(error: BaseException, exercise: Exercise, answer: Any) -> Texts:
     """An exception, and the student's line that raised it.
 
     If none of their lines did, the answer itself is of the wrong kind.
     """
-    place, message = place_of(error, exercise.checker), message_of(error)
+    place, message = find_error_location(error, exercise.checker), format_error(error)
     if place is None:
         given = reprlib.repr(answer)
-        return _both(
+        return _texts(
             f"{message}\n"
             f"your answer, {given}, cannot be used as the exercise says: compare it with the stub",
             f"{message}\n"
             f"答え {given} は演習で求められている形になっていません。元のセルと見比べてください",
         )
     source = f": `{place.source}`" if place.source else ""
-    return _both(
+    return _texts(
         f"{message}\nin line {place.line} of the cell of `{place.code.co_name}`{source}",
         f"{message}\n`{place.code.co_name}` のセルの {place.line} 行目{source}",
     )
 
 
-def _both(en: str, ja: str) -> Texts:
+def _texts(en: str, ja: str) -> Texts:
     return {"en": en, "ja": ja}

@@ -1,7 +1,7 @@
 """Counterexamples in both languages, and the known mistakes that explain wrong answers.
 
 In a single case different mistakes often give the same number, and a sentence about the wrong one
-sends a student astray. So `explains` names a mistake only if it gives every wrong result, and two
+sends a student astray. So `find_mistake` names a mistake only if it gives every wrong result, and two
 at least; otherwise the counterexample stands alone.
 """
 
@@ -15,11 +15,11 @@ import numpy as np
 
 from gluonlab.exercises.checkers import Wrong
 
-Pair = Tuple[str, str]  # the same in English and in Japanese
-Look = Tuple[Any, str, str]  # whether it is so, and what is said then
+TextPair = Tuple[str, str]  # the same in English and in Japanese
+Fault = Tuple[Any, str, str]  # whether it is so, and what is said then
 
-NOTHING: Pair = ("", "")
-NUMBERS = (int, float, np.number)
+NO_TEXT: TextPair = ("", "")
+NUMBER_TYPES = (int, float, np.number)
 
 
 class CaseText(NamedTuple):
@@ -28,51 +28,51 @@ class CaseText(NamedTuple):
     en: str
     ja: str
 
-    def pair(self, en: str, ja: str) -> Pair:
+    def with_texts(self, en: str, ja: str) -> TextPair:
         """The case, and these words about it."""
         return f"{self.en}: {en}", f"{self.ja}: {ja}"
 
-    def wrong(self, en: str, ja: str, why: Pair = NOTHING) -> Wrong:
+    def counterexample(self, en: str, ja: str, why: TextPair = NO_TEXT) -> Wrong:
         """The counterexample that goes on with these words, and ends with what it looks like."""
-        return wrong(*self.pair(en, ja), why)
+        return counterexample(*self.with_texts(en, ja), why)
 
-    def check(self, *faults: Look) -> None:
+    def check_faults(self, *faults: Fault) -> None:
         """Raise Wrong for the first fault that is there."""
-        check(*((is_so, *self.pair(en, ja)) for is_so, en, ja in faults))
+        check_faults(*((is_so, *self.with_texts(en, ja)) for is_so, en, ja in faults))
 
 
-def wrong(en: str, ja: str, why: Pair = NOTHING) -> Wrong:
+def counterexample(en: str, ja: str, why: TextPair = NO_TEXT) -> Wrong:
     """A counterexample, and what it looks like, if that is known."""
     return Wrong(en=f"{en}: {why[0]}", ja=f"{ja}。{why[1]}") if any(why) else Wrong(en=en, ja=ja)
 
 
-def check(*faults: Look) -> None:
+def check_faults(*faults: Fault) -> None:
     """Raise Wrong for the first fault that is there."""
-    found = looks_like(*faults)
-    if found is not NOTHING:
-        raise wrong(*found)
+    found = pick_explanation(*faults)
+    if found is not NO_TEXT:
+        raise counterexample(*found)
 
 
-def looks_like(*looks: Look) -> Pair:
+def pick_explanation(*looks: Fault) -> TextPair:
     """What is said of the first that is so; NOTHING if none is."""
-    return next(((en, ja) for is_so, en, ja in looks if is_so), NOTHING)
+    return next(((en, ja) for is_so, en, ja in looks if is_so), NO_TEXT)
 
 
-def gave(call: str, got: Any, want: Any) -> Pair:
+def wrong_result_texts(call: str, got: Any, want: Any) -> TextPair:
     """What is said of a call that gave another number; ``got`` and ``want`` as shown."""
     ja = f"{call} の答えは {got} でしたが、正しくは {want} です"
     return f"{call} gave {got}, expected {want}", ja
 
 
-def is_not(call: str, got: Any, want: Any) -> Pair:
+def wrong_value_texts(call: str, got: Any, want: Any) -> TextPair:
     """What is said of a call whose value is another one; both as shown."""
     ja = f"{call} は {got} でしたが、正しくは {want} です"
     return f"{call} is {got}, expected {want}", ja
 
 
-def returned(got: Any, call: str, en: str, ja: str) -> Wrong:
+def wrong_return(got: Any, call: str, en: str, ja: str) -> Wrong:
     """The counterexample of a call that gave nothing, or no ``en``, ``ja``: what it should."""
-    hint, hint_ja = looks_like(
+    hint, hint_ja = pick_explanation(
         (got is None, " (is `return` missing?)", " (`return` を忘れていませんか)")
     )
     return Wrong(
@@ -83,21 +83,21 @@ def returned(got: Any, call: str, en: str, ja: str) -> Wrong:
 
 def check_number(got: Any, call: str) -> None:
     """Raise Wrong for what is no number."""
-    if not isinstance(got, NUMBERS):
-        raise returned(got, call, "a number", "数値")
+    if not isinstance(got, NUMBER_TYPES):
+        raise wrong_return(got, call, "a number", "数値")
 
 
-def near(got: Any, want: float, rel: float = 1e-6) -> bool:
+def is_close_number(got: Any, want: float, rel: float = 1e-6) -> bool:
     """Whether ``got`` is a number, and this one but for rounding."""
-    return isinstance(got, NUMBERS) and math.isclose(got, want, rel_tol=rel)
+    return isinstance(got, NUMBER_TYPES) and math.isclose(got, want, rel_tol=rel)
 
 
-def in_english(count: int, thing: str) -> str:
+def count_in_english(count: int, thing: str) -> str:
     """``1 device``, ``2 devices``, ``0 devices``."""
     return f"{count} {thing}" + "s" * (count != 1)
 
 
-LEAST = 2  # wrong results that a mistake has to explain
+MIN_WRONG_RESULTS = 2  # wrong results that a mistake has to explain
 # a mistake: whether it gives this result in this case, and its name in both languages
 Mistake = Tuple[Callable[..., bool], str, str]
 
@@ -110,45 +110,45 @@ class AnswerResult(NamedTuple):
     want: Any
 
 
-class Results(List[AnswerResult]):
+class AnswerResults(List[AnswerResult]):
     """What an answer gave, case by case, until it raised ``error``, if it did."""
 
     error: Optional[Exception] = None
 
-    def wrong(self, right: Callable[[Any, Any], bool]) -> List[AnswerResult]:
+    def find_wrong(self, right: Callable[[Any, Any], bool]) -> List[AnswerResult]:
         """Those of which ``right(got, want)`` is false. Raises ``error`` where there are none."""
         found = [each for each in self if not right(each.got, each.want)]
         if not found:
-            self.end()
+            self.raise_error()
         return found
 
-    def compare(
+    def check_results(
         self,
         same: Callable[[Any, Any], bool],
         mistakes: Sequence[Mistake],
-        said: Callable[..., Pair],
+        said: Callable[..., TextPair],
     ) -> None:
         """Raise Wrong for the first case in which the answer gave something else than is right.
 
         ``said(*case, got, want)``: the counterexample, to which the mistake that explains it is
         added; it may raise a Wrong of its own, for a result of another kind.
         """
-        mistaken = self.wrong(same)
+        mistaken = self.find_wrong(same)
         if mistaken:
             case, got, want = mistaken[0]
-            raise wrong(*said(*case, got, want), explains(self, same, *mistakes))
+            raise counterexample(*said(*case, got, want), find_mistake(self, same, *mistakes))
 
-    def end(self) -> None:
+    def raise_error(self) -> None:
         """Raise ``error``, if there is one: all that came before it is right."""
         if self.error is not None:
             raise self.error
 
 
-def results(
+def run_cases(
     answer: Callable[..., Any], cases: Iterable[Tuple[Any, ...]], want: Callable[..., Any]
-) -> Results:
+) -> AnswerResults:
     """The answer in every case, beside ``want`` of the same case; lists are given as copies."""
-    found = Results()
+    found = AnswerResults()
     for case in cases:
         given = [deepcopy(one) if isinstance(one, (list, dict)) else one for one in case]
         try:
@@ -159,9 +159,9 @@ def results(
     return found
 
 
-def explains(
+def find_mistake(
     found: Sequence[AnswerResult], right: Callable[[Any, Any], bool], *mistakes: Mistake
-) -> Pair:
+) -> TextPair:
     """What is said of the mistake that explains the results; NOTHING if none does.
 
     One that gives all of them goes before one that gives the wrong ones alone, as where an answer
@@ -170,22 +170,24 @@ def explains(
     mistaken = [each for each in found if not right(each.got, each.want)]
     if found and all(each.got is None for each in found):  # somewhere None may be right
         return "the function returns nothing", "関数が何も返していません"
-    if len(mistaken) < LEAST:
-        return NOTHING
+    if len(mistaken) < MIN_WRONG_RESULTS:
+        return NO_TEXT
     numbers = any(each.got is not None for each in mistaken)
     for some in (found, mistaken) if numbers else (found,):
         for gives, en, ja in mistakes:
             if all(gives(*each.case, got=each.got) for each in some):
                 return en, ja
-    return NOTHING
+    return NO_TEXT
 
 
-def same_number(got: Any, want: Any) -> bool:
+def is_same_number(got: Any, want: Any) -> bool:
     """Whether it is a number, and exactly this one."""
-    return isinstance(got, NUMBERS) and bool(got == want)
+    return isinstance(got, NUMBER_TYPES) and bool(got == want)
 
 
-def by(formula: Callable[..., Any], same: Callable[[Any, Any], bool] = near) -> Callable[..., bool]:
+def matches_formula(
+    formula: Callable[..., Any], same: Callable[[Any, Any], bool] = is_close_number
+) -> Callable[..., bool]:
     """A mistake that gives what a formula gives; None: nothing."""
 
     def gives(*case: Any, got: Any) -> bool:

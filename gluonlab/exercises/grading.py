@@ -38,17 +38,17 @@ from typing import (
 )
 
 from gluonlab.errors import DataError, ExerciseError, NotebookError
-from gluonlab.exercises.checkers import PASSED, all_exercises, find, in_order
-from gluonlab.exercises.notebook_runners import LOOK_S, NotebookResult, run_in_processes
-from gluonlab.exercises.run_submission import missing
-from gluonlab.exercises.supervisor import Bounds, within_room
+from gluonlab.exercises.checkers import PASSED, all_exercises, find_exercise, id_sort_key
+from gluonlab.exercises.notebook_runners import POLL_S, NotebookResult, run_in_processes
+from gluonlab.exercises.run_submission import missing_packages
+from gluonlab.exercises.supervisor import Bounds, fit_memory
 from gluonlab.files.atomic_files import read_bounded, write_text
 from gluonlab.plain_text import one_line, plain_name, printable
 
-_MOST_TABLE_BYTES = 2**26  # of a table of grades that is read
-_COUNTED = "04-6"  # the exercise in which the cost of right answers counts
+_MAX_TABLE_BYTES = 2**26  # of a table of grades that is read
+_LEADERBOARD_EXERCISE = "04-6"  # the exercise in which the cost of right answers counts
 UNCHECKED = "unchecked"  # its notebook does not ask check() any more, or stopped before
-HIDDEN = (
+HIDDEN_CASE_FAILED = (
     "right for the cases that its check shows, wrong for others: "
     "it must be right for every input that the exercise allows"
 )
@@ -73,16 +73,16 @@ class Grade:
     micros: Dict[str, float] = field(default_factory=dict)
 
     @property
-    def passed(self) -> int:
+    def passed_count(self) -> int:
         """The number of exercises that passed."""
         return sum(status == PASSED for status in self.statuses.values())
 
 
-def submissions(given: Sequence[Path]) -> List[Path]:
+def find_notebooks(given: Sequence[Path]) -> List[Path]:
     """The given notebooks, and those below the given folders. Raises ExerciseError."""
     found: List[Path] = []
     for path in given:
-        inside = sorted(_below(path)) if os.path.isdir(path) else [path]
+        inside = sorted(_notebooks_under(path)) if os.path.isdir(path) else [path]
         found += inside
         there = os.path.lexists(path)
         if not there or not inside:
@@ -91,7 +91,7 @@ def submissions(given: Sequence[Path]) -> List[Path]:
     return list(dict.fromkeys(found))
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def _notebooks_under(folder: Path) -> Iterator[Path]:
     """The notebooks below a folder, as far as it can be read; links to folders lead nowhere."""
     folders = [folder]
     while folders:
@@ -126,15 +126,15 @@ def grade(
     The default is no protection against somebody who wants to cheat: a notebook's code may do all
     that the person may who runs this. Raises NotebookError where notebooks cannot be run.
     """
-    fault = "" if runner else missing()
+    fault = "" if runner else missing_packages()
     if fault:
         raise NotebookError(fault)
     run, stop = runner or run_in_processes, threading.Event()
-    limits = within_room(Bounds(seconds, **bounds), jobs)
+    limits = fit_memory(Bounds(seconds, **bounds), jobs)
 
     def one(path: Path) -> Grade:
         try:
-            return _grade(path, run(path, limits, seed, stop), reveal)
+            return _make_grade(path, run(path, limits, seed, stop), reveal)
         except OSError as error:  # the disk is full, for example
             return Grade(path, note=one_line(f"cannot be run ({error})"))
 
@@ -144,7 +144,7 @@ def grade(
             pending = set(futures)
             while pending:
                 # not for longer: Ctrl-C may reach another thread, and wakes no lock then
-                done, pending = wait(pending, LOOK_S, FIRST_COMPLETED)
+                done, pending = wait(pending, POLL_S, FIRST_COMPLETED)
                 for future in filter(done.__contains__, futures):
                     yield future.result()
         finally:
@@ -153,19 +153,21 @@ def grade(
             stop.set()
 
 
-def _grade(path: Path, outcome: NotebookResult, reveal: bool) -> Grade:
+def _make_grade(path: Path, outcome: NotebookResult, reveal: bool) -> Grade:
     made = Grade(path, note=outcome.note, lab=outcome.lab)
     for id in (one.id for one in all_exercises() if one.id.startswith(f"{outcome.lab}-")):
         found = outcome.verdicts.get(id)
         made.statuses[id] = found.status if found else UNCHECKED
         if found and found.status != PASSED:
-            made.sentences[id] = HIDDEN if found.hidden and not reveal else found.message
+            made.sentences[id] = (
+                HIDDEN_CASE_FAILED if found.hidden and not reveal else found.message
+            )
         if found and found.micros is not None:
             made.micros[id] = found.micros
     return made
 
 
-def in_order_of(notebooks: Sequence[Path], grades: Iterable[Grade]) -> List[Grade]:
+def sort_by_notebooks(notebooks: Sequence[Path], grades: Iterable[Grade]) -> List[Grade]:
     """The grades in the order of the notebooks, as far as there are any."""
     by_path = {one.notebook: one for one in grades}
     return [by_path[path] for path in notebooks if path in by_path]
@@ -175,7 +177,7 @@ def in_order_of(notebooks: Sequence[Path], grades: Iterable[Grade]) -> List[Grad
 
 
 # What a formula begins with in a spreadsheet, the wide forms of East Asian keyboards included.
-_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
+_FORMULA_STARTS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 
 
 def as_csv(grades: Sequence[Grade]) -> str:
@@ -183,15 +185,15 @@ def as_csv(grades: Sequence[Grade]) -> str:
 
     Where a right answer has a cost, a column for each such exercise follows, such as ``04-6 us``.
     """
-    ids = sorted({id for one in grades for id in one.statuses}, key=in_order)
-    costs = sorted({id for one in grades for id in one.micros}, key=in_order)
+    ids = sorted({id for one in grades for id in one.statuses}, key=id_sort_key)
+    costs = sorted({id for one in grades for id in one.micros}, key=id_sort_key)
     lines = [["notebook", *ids, "passed", "note", "sentences", *map(_cost_column, costs)]]
     for one in grades:
         statuses = (one.statuses.get(id, "") for id in ids)
         said = "; ".join(f"{id}: {text}" for id, text in one.sentences.items() if text)
         micros = (f"{one.micros[id]:.3f}" if id in one.micros else "" for id in costs)
-        lines.append([str(one.notebook), *statuses, str(one.passed), one.note, said, *micros])
-    return _in_csv(lines)
+        lines.append([str(one.notebook), *statuses, str(one.passed_count), one.note, said, *micros])
+    return _format_csv(lines)
 
 
 def _cost_column(id: str) -> str:
@@ -199,19 +201,19 @@ def _cost_column(id: str) -> str:
     return f"{id} us"
 
 
-def _in_csv(lines: Iterable[Sequence[str]]) -> str:
+def _format_csv(lines: Iterable[Sequence[str]]) -> str:
     """The lines as text, with no cell that a spreadsheet would execute."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for line in lines:
-        writer.writerow(map(_plain, line))
+        writer.writerow(map(_escape_cell, line))
     return out.getvalue()
 
 
-def _plain(value: str) -> str:
+def _escape_cell(value: str) -> str:
     """A cell's text, on one line; a spreadsheet would execute what begins with one of _FORMULA."""
     text = printable(value)
-    return f"'{text}" if text.lstrip()[:1] in _FORMULA else text
+    return f"'{text}" if text.lstrip()[:1] in _FORMULA_STARTS else text
 
 
 # --- Who handed a notebook in
@@ -230,15 +232,15 @@ class Student(NamedTuple):
     login: str = ""
 
 
-def roots_of(given: Sequence[Path]) -> List[Path]:
+def find_student_folders(given: Sequence[Path]) -> List[Path]:
     """The folders that hold several students: those given, or that of several files given."""
     folders = [path.parent for path in given if not path.is_dir()]
     shared = [folder for folder in dict.fromkeys(folders) if folders.count(folder) > 1]
     return [path for path in given if path.is_dir()] + shared
 
 
-def student_of(path: Path, roots: Sequence[Path] = ()) -> Student:
-    """The student who handed in the notebook of this path; ``roots``: of `roots_of`."""
+def identify_student(path: Path, roots: Sequence[Path] = ()) -> Student:
+    """The student who handed in the notebook of this path; ``roots``: of `find_student_folders`."""
     canvas = _CANVAS.fullmatch(path.name)
     if canvas:
         return Student(canvas["name"], canvas["user"])
@@ -277,16 +279,16 @@ def as_canvas(
     most = {one.lab: len(one.statuses) for one in grades if one.lab}
     points: Dict[Student, Dict[str, int]] = {}
     for one in grades:
-        own = points.setdefault(student_of(one.notebook, roots), {})
+        own = points.setdefault(identify_student(one.notebook, roots), {})
         if one.lab:
-            own[one.lab] = max(one.passed, own.get(one.lab, 0))
+            own[one.lab] = max(one.passed_count, own.get(one.lab, 0))
     names = [assignments.get(lab, f"Lab {lab}") for lab in labs]
     lines: List[Sequence[str]] = [[*_CANVAS_COLUMNS, *names]]
     lines.append([_CANVAS_POINTS, "", "", "", "", *(str(most[lab]) for lab in labs)])
     for student, own in points.items():
         known = [student.name, student.canvas_id, "", student.login, ""]
         lines.append([*known, *(str(own.get(lab, "")) for lab in labs)])
-    return _in_csv(lines)
+    return _format_csv(lines)
 
 
 # --- The results.json that Gradescope reads from an autograder
@@ -294,10 +296,10 @@ def as_canvas(
 
 def as_gradescope(grade: Grade) -> Dict[str, Any]:
     """An exercise is a test of one point; what its checker says is the test's output."""
-    tests = [_test(grade, id) for id in sorted(grade.statuses, key=in_order)]
+    tests = [_gradescope_test(grade, id) for id in sorted(grade.statuses, key=id_sort_key)]
     return dict(
-        score=grade.passed,
-        output=grade.note or f"{grade.passed} of {len(tests)} exercises are right.",
+        score=grade.passed_count,
+        output=grade.note or f"{grade.passed_count} of {len(tests)} exercises are right.",
         output_format="text",
         visibility="visible",
         stdout_visibility="hidden",  # what the grader itself prints
@@ -305,10 +307,10 @@ def as_gradescope(grade: Grade) -> Dict[str, Any]:
     )
 
 
-def _test(grade: Grade, id: str) -> Dict[str, Any]:
+def _gradescope_test(grade: Grade, id: str) -> Dict[str, Any]:
     status = grade.statuses[id]
     return dict(
-        name=f"{id} {find(id).summary}",
+        name=f"{id} {find_exercise(id).summary}",
         number=id,
         score=int(status == PASSED),
         max_score=1,
@@ -319,7 +321,7 @@ def _test(grade: Grade, id: str) -> Dict[str, Any]:
     )
 
 
-def check_place(place: Path, notebooks: Sequence[Path]) -> None:
+def check_results_path(place: Path, notebooks: Sequence[Path]) -> None:
     """Raise ExerciseError where several notebooks are to go into one file."""
     if place.suffix == ".json" and len(notebooks) > 1:
         raise ExerciseError(
@@ -334,12 +336,15 @@ def write_results(place: Path, grades: Sequence[Grade]) -> None:
         paths = [place] * len(grades)
     else:
         place.mkdir(exist_ok=True)
-        paths = [place / f"{number}-{_name(one)}.json" for number, one in enumerate(grades, 1)]
+        paths = [
+            place / f"{number}-{_results_file_name(one)}.json"
+            for number, one in enumerate(grades, 1)
+        ]
     for path, one in zip(paths, grades):
         write_text(path, json.dumps(as_gradescope(one), ensure_ascii=False, indent=1) + "\n")
 
 
-def _name(grade: Grade) -> str:
+def _results_file_name(grade: Grade) -> str:
     path = grade.notebook
     return plain_name(f"{path.parent.name}-{path.stem}".strip("-"), "notebook")
 
@@ -355,22 +360,22 @@ class LeaderboardPlace(NamedTuple):
     notebook: str
 
 
-def leaderboard(path: Path) -> List[LeaderboardPlace]:
+def read_leaderboard(path: Path) -> List[LeaderboardPlace]:
     """The places by the table ``path`` that `exercises grade` wrote, the lowest cost first.
 
     A notebook without a right answer is in none, nor is one with a schedule of gluonlab's own
     solver: the grade has no cost for it. Raises ExerciseError for a file that is no such table.
     """
-    rows = sorted(_costs(path))
+    rows = sorted(_read_costs(path))
     costs = [micros for micros, _ in rows]
     return [
         LeaderboardPlace(costs.index(micros) + 1, micros, notebook) for micros, notebook in rows
     ]
 
 
-def _costs(path: Path) -> "List[tuple[float, str]]":
+def _read_costs(path: Path) -> "List[tuple[float, str]]":
     try:
-        text = read_bounded(path, _MOST_TABLE_BYTES).decode("utf-8-sig")
+        text = read_bounded(path, _MAX_TABLE_BYTES).decode("utf-8-sig")
         table = list(csv.DictReader(io.StringIO(text)))
     except OSError as error:
         raise ExerciseError(
@@ -380,21 +385,21 @@ def _costs(path: Path) -> "List[tuple[float, str]]":
         raise ExerciseError(
             f"{path} is no table of grades: {printable(str(error))[:200]}"
         ) from None
-    column = _cost_column(_COUNTED)
+    column = _cost_column(_LEADERBOARD_EXERCISE)
     if not table or "notebook" not in table[0] or column not in table[0]:
         raise ExerciseError(
-            f"{path} has no column {column!r}: grade notebooks of lab {_COUNTED[:2]} with `python "
+            f"{path} has no column {column!r}: grade notebooks of lab {_LEADERBOARD_EXERCISE[:2]} with `python "
             "-m gluonlab.exercises grade`, which adds it as soon as one has a right answer that "
             "counts"
         )
     found = []
     for number, row in enumerate(table, 2):
         if row[column]:
-            found.append((_micros(path, number, row[column]), row["notebook"] or ""))
+            found.append((_parse_micros(path, number, row[column]), row["notebook"] or ""))
     return found
 
 
-def _micros(path: Path, line: int, text: str) -> float:
+def _parse_micros(path: Path, line: int, text: str) -> float:
     try:
         micros = float(text)
     except ValueError:
@@ -407,10 +412,10 @@ def _micros(path: Path, line: int, text: str) -> float:
     return micros
 
 
-def leaderboard_text(places: Sequence[LeaderboardPlace], best_us: float, floor_us: float) -> str:
+def format_leaderboard(places: Sequence[LeaderboardPlace], best_us: float, floor_us: float) -> str:
     """A line for each place, below what they are compared with."""
     lines = [
-        f"exercise {_COUNTED}: microseconds, and how many times the floor of {floor_us:,.1f}",
+        f"exercise {_LEADERBOARD_EXERCISE}: microseconds, and how many times the floor of {floor_us:,.1f}",
         f"{'':>5}{best_us:>12,.1f}{best_us / floor_us:>8.3f}x  the best of the eight algorithms",
     ]
     for one in places:

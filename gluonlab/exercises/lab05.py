@@ -10,25 +10,25 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from gluonlab.errors import ScheduleError
-from gluonlab.exercises.checkers import Wrong, draws, exercise
+from gluonlab.exercises.checkers import Wrong, case_rng, exercise
 from gluonlab.exercises.counterexamples import (
-    NOTHING,
-    NUMBERS,
+    NO_TEXT,
+    NUMBER_TYPES,
+    AnswerResults,
     CaseText,
     Mistake,
-    Pair,
-    Results,
-    by,
-    explains,
-    gave,
-    in_english,
-    looks_like,
-    near,
-    results,
-    returned,
-    wrong,
+    TextPair,
+    count_in_english,
+    counterexample,
+    find_mistake,
+    is_close_number,
+    matches_formula,
+    pick_explanation,
+    run_cases,
+    wrong_result_texts,
+    wrong_return,
 )
-from gluonlab.exercises.guesses import a_number, each_of, guess
+from gluonlab.exercises.guesses import a_number, each_of, register_guess
 from gluonlab.parallel.pipeline.network_stages import least_largest
 from gluonlab.parallel.pipeline.pipeline_cost import Costs, price
 from gluonlab.parallel.pipeline.pipeline_schedule import (
@@ -46,7 +46,7 @@ from gluonlab.parallel.pipeline.verify_pipeline import peaks
 # --- Answers that are a number for each device
 
 
-def listed(given: Any) -> Any:
+def to_list(given: Any) -> Any:
     """A list, where an answer is a list, a tuple, an array or a generator; else the answer."""
     if isinstance(given, (str, bytes, dict)):
         return given
@@ -56,60 +56,66 @@ def listed(given: Any) -> Any:
         return given
 
 
-def same_list(got: Any, want: Sequence[float]) -> bool:
+def is_same_list(got: Any, want: Sequence[float]) -> bool:
     """Whether ``got`` has these numbers, but for rounding."""
     return (
         isinstance(got, list)
         and len(got) == len(want)
-        and all(not isinstance(one, bool) and _same(one, other) for one, other in zip(got, want))
+        and all(
+            not isinstance(one, bool) and _is_close(one, other) for one, other in zip(got, want)
+        )
     )
 
 
-def _same(got: Any, want: float) -> bool:
-    return near(got, want) or (isinstance(got, NUMBERS) and abs(float(got) - want) < 1e-9)
+def _is_close(got: Any, want: float) -> bool:
+    return is_close_number(got, want) or (
+        isinstance(got, NUMBER_TYPES) and abs(float(got) - want) < 1e-9
+    )
 
 
-by_list = partial(by, same=same_list)
+matches_list_formula = partial(matches_formula, same=is_same_list)
 
 
-def ask(
+def run_list_cases(
     answer: Callable[..., Any], cases: Sequence[Tuple[Any, ...]], want: Callable[..., Any]
-) -> Results:
+) -> AnswerResults:
     """The answer in every case, as a list."""
-    return results(lambda *case: listed(answer(*case)), cases, want)
+    return run_cases(lambda *case: to_list(answer(*case)), cases, want)
 
 
-def check_lists(found: Results, mistakes: Sequence[Mistake], call: Callable[..., str]) -> None:
+def check_lists(
+    found: AnswerResults, mistakes: Sequence[Mistake], call: Callable[..., str]
+) -> None:
     """Raise Wrong for the first result without the right number for each device."""
 
-    def said(*of_case: Any) -> Pair:
+    def said(*of_case: Any) -> TextPair:
         *case, got, want = of_case
         text, devices = call(*case), len(want)
-        if not isinstance(got, list) or not all(isinstance(one, NUMBERS) for one in got):
+        if not isinstance(got, list) or not all(isinstance(one, NUMBER_TYPES) for one in got):
             en, ja = "a list with a number for each device", "デバイスごとに 1 個の数を持つリスト"
-            raise returned(got, text, en, ja)
+            raise wrong_return(got, text, en, ja)
         if len(got) != devices:
-            raise wrong(
-                f"{text} gave {in_english(len(got), 'number')}, expected {devices}: "
+            raise counterexample(
+                f"{text} gave {count_in_english(len(got), 'number')}, expected {devices}: "
                 "one for each device",
                 f"{text} の答えには数が {len(got)} 個あります。デバイスごとに 1 個、"
                 f"全部で {devices} 個のはずです",
             )
-        return gave(text, shown(got), shown(want))
+        return wrong_result_texts(text, format_list(got), format_list(want))
 
-    found.compare(same_list, mistakes, said)
+    found.check_results(is_same_list, mistakes, said)
 
 
-def shown(numbers: Sequence[float]) -> str:
+def format_list(numbers: Sequence[float]) -> str:
     """``[0.25, 0.5]``"""
-    return f"[{', '.join(_shown(number) for number in numbers)}]"
+    return f"[{', '.join(_format_number(number) for number in numbers)}]"
 
 
-def _shown(number: float) -> str:
+def _format_number(number: float) -> str:
     return f"{number:.0f}" if float(number).is_integer() else f"{number:.4g}"
 
 
-def drawn(random: Any, count: int, least: int, most: int) -> List[int]:
+def random_integers(random: Any, count: int, least: int, most: int) -> List[int]:
     """Whole numbers from ``least`` to ``most - 1``, as Python's own."""
     return [int(number) for number in random.randint(least, most, count)]
 
@@ -117,13 +123,13 @@ def drawn(random: Any, count: int, least: int, most: int) -> List[int]:
 # --- 05-1 and 05-2: what a chain of layers sends over its cuts, and where to cut it
 
 
-BYTES = 4  # of a float32
+FLOAT32_BYTES = 4  # of a float32
 
 LayerCosts = List[float]
 
 
 @exercise("05-1")
-def sent_bytes(answer: Callable[[List[int], List[int], int], Sequence[int]]) -> None:
+def check_sent_bytes(answer: Callable[[List[int], List[int], int], Sequence[int]]) -> None:
     """The bytes that each device sends in a step of a network that is cut between its layers."""
     cases: List[Tuple[List[int], List[int], int]] = [
         ([3, 5], [1], 1),
@@ -132,73 +138,77 @@ def sent_bytes(answer: Callable[[List[int], List[int], int], Sequence[int]]) -> 
         ([3380, 800, 128, 10], [2], 64),
         ([3380, 800, 128, 10], [], 64),
     ]
-    random = draws(51)
+    random = case_rng(51)
     for _ in range(10):
         layers = int(random.randint(2, 10))
         places = random.permutation(np.arange(1, layers))[: random.randint(1, layers)]
         cuts = sorted(int(place) for place in places)
-        cases.append((drawn(random, layers, 1, 900), cuts, int(random.randint(2, 129))))
-    found = ask(answer, cases, lambda o, c, images: _times(BYTES * images, _boundaries(o, c)))
-    check_lists(found, OF_BYTES, lambda o, c, images: f"sent_bytes({o}, {c}, {images})")
+        cases.append((random_integers(random, layers, 1, 900), cuts, int(random.randint(2, 129))))
+    found = run_list_cases(
+        answer,
+        cases,
+        lambda o, c, images: _sent_both_ways(FLOAT32_BYTES * images, _edge_outputs(o, c)),
+    )
+    check_lists(found, SENT_BYTES_MISTAKES, lambda o, c, images: f"sent_bytes({o}, {c}, {images})")
 
 
-def _boundaries(outputs: Sequence[int], cuts: Sequence[int], beyond: int = 0) -> List[int]:
+def _edge_outputs(outputs: Sequence[int], cuts: Sequence[int], beyond: int = 0) -> List[int]:
     """The numbers at each stage's edges: before the first, between two, and behind the last."""
     return [0, *(outputs[cut - 1 + beyond] for cut in cuts), 0]
 
 
-def _times(each: float, edges: Sequence[float]) -> List[float]:
+def _sent_both_ways(each: float, edges: Sequence[float]) -> List[float]:
     """What goes on to the next stage, and what goes back to the one before."""
     return [each * (before + after) for before, after in zip(edges, edges[1:])]
 
 
-def _stages(outputs: Sequence[int], cuts: Sequence[int]) -> List[Sequence[int]]:
+def _split_stages(outputs: Sequence[int], cuts: Sequence[int]) -> List[Sequence[int]]:
     bounds = [0, *cuts, len(outputs)]
     return [outputs[begin:end] for begin, end in zip(bounds, bounds[1:])]
 
 
-def _forward_only(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
-    return [BYTES * images * after for after in _boundaries(outputs, cuts)[1:]]
+def _forward_bytes(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
+    return [FLOAT32_BYTES * images * after for after in _edge_outputs(outputs, cuts)[1:]]
 
 
-def _own_back(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
+def _own_output_bytes(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
     """The gradient of what a stage itself puts out, in place of that of what it received."""
-    own = [BYTES * images * stage[-1] for stage in _stages(outputs, cuts)]
+    own = [FLOAT32_BYTES * images * stage[-1] for stage in _split_stages(outputs, cuts)]
     return [size * ((n < len(cuts)) + (n > 0)) for n, size in enumerate(own)]
 
 
-OF_BYTES: List[Mistake] = [
-    (by_list(_forward_only),
+SENT_BYTES_MISTAKES: List[Mistake] = [
+    (matches_list_formula(_forward_bytes),
      "in backward, each device sends the gradient of what it received back over the same cut",
      "逆伝播では、各デバイスが受け取った活性値の勾配を同じ切れ目から送り返します"),
-    (by_list(lambda o, c, n: _times(n, _boundaries(o, c))),
+    (matches_list_formula(lambda o, c, n: _sent_both_ways(n, _edge_outputs(o, c))),
      "those are numbers, and a float32 has 4 bytes",
      "それは数値の個数です。float32 は 1 個 4 バイトです"),
-    (by_list(lambda o, c, n: _times(BYTES, _boundaries(o, c))),
+    (matches_list_formula(lambda o, c, n: _sent_both_ways(FLOAT32_BYTES, _edge_outputs(o, c))),
      "that is for one image, not for the batch", "これは画像 1 枚分です。バッチ全体の量を答えます"),
-    (by_list(lambda o, c, n: _times(BYTES * n, _boundaries(o, c, 1))),
+    (matches_list_formula(lambda o, c, n: _sent_both_ways(FLOAT32_BYTES * n, _edge_outputs(o, c, 1))),
      "layer c begins the next stage: over the cut goes what layer c - 1 puts out",
      "層 c は次のステージの最初の層です。切れ目を通るのは層 c - 1 の出力です"),
-    (by_list(lambda o, c, n: _times(2 * BYTES * n, _boundaries(o, c))),
+    (matches_list_formula(lambda o, c, n: _sent_both_ways(2 * FLOAT32_BYTES * n, _edge_outputs(o, c))),
      "that is twice as much: a number has 4 bytes, and what a device receives it does not send",
      "ちょうど 2 倍です。1 個は 4 バイトで、受け取る量は数えません"),
-    (by_list(_own_back),
+    (matches_list_formula(_own_output_bytes),
      "what goes back over a cut is the gradient of what a device received, not of what it puts out",
      "切れ目から送り返すのは受け取った値の勾配です。自分が出力した値の勾配ではありません"),
-    (by_list(lambda o, c, n: [2 * sent for sent in _forward_only(o, c, n)]),
+    (matches_list_formula(lambda o, c, n: [2 * sent for sent in _forward_bytes(o, c, n)]),
      "the gradient that goes back over a cut is sent by the device behind the cut",
      "切れ目を通って戻る勾配を送るのは、切れ目の後ろのデバイスです"),
-    (by_list(lambda o, c, n: _times(BYTES * n, [*_boundaries(o, c)[:-1], o[-1]])),
+    (matches_list_formula(lambda o, c, n: _sent_both_ways(FLOAT32_BYTES * n, [*_edge_outputs(o, c)[:-1], o[-1]])),
      "the last device sends no activation on: it computes the loss itself",
      "最後のデバイスは活性値を送りません。損失は自分で計算します"),
-    (by_list(lambda o, c, n: [BYTES * n * sum(stage) for stage in _stages(o, c)]),
+    (matches_list_formula(lambda o, c, n: [FLOAT32_BYTES * n * sum(stage) for stage in _split_stages(o, c)]),
      "what passes between layers of one stage stays on its device",
      "同じステージの層どうしでやり取りする値は、デバイスの外に出ません"),
 ]  # fmt: skip
 
 
 @exercise("05-2")
-def balanced(answer: Callable[[LayerCosts, int], Sequence[int]]) -> None:
+def check_balanced_cuts(answer: Callable[[LayerCosts, int], Sequence[int]]) -> None:
     """Where to cut a chain of layers so that its most expensive stage is as cheap as can be."""
     cases: List[Tuple[LayerCosts, int]] = [
         ([1, 1, 1, 1], 2),
@@ -211,31 +221,35 @@ def balanced(answer: Callable[[LayerCosts, int], Sequence[int]]) -> None:
         ([0, 0, 8, 0], 4),
         ([3, 0, 4], 1),
     ]
-    random = draws(52)
+    random = case_rng(52)
     for number in range(14):
         layers = int(random.randint(4, 25))
-        costs: LayerCosts = [float(one) for one in drawn(random, layers, 0, 30)]
+        costs: LayerCosts = [float(one) for one in random_integers(random, layers, 0, 30)]
         if number % 2:
             costs = [round(one / 16, 4) for one in costs]
         cases.append((costs, int(random.randint(2, min(layers, 7)))))
-    cases.append(([float(one) for one in drawn(random, 120, 1, 100)], 9))
-    found = ask(answer, cases, lambda costs, stages: _largest(costs, _best(costs, stages)))
+    cases.append(([float(one) for one in random_integers(random, 120, 1, 100)], 9))
+    found = run_list_cases(
+        answer, cases, lambda costs, stages: _largest_stage_cost(costs, _best_cuts(costs, stages))
+    )
     for (costs, stages), got, want in found:
-        call = f"balanced({shown(costs)}, {stages})"
+        call = f"balanced({format_list(costs)}, {stages})"
         if len(costs) > 30:
             call = f"balanced of {len(costs)} layers, {stages}"
         _check_cuts(CaseText(call, call), got, len(costs), stages)
-        if _largest(costs, got) > want * (1 + 1e-9):
-            best = _best(costs, stages)
-            largest, least = (_shown(_largest(costs, cuts)) for cuts in (got, best))
-            raise wrong(
-                f"{call} gave the cuts {shown(got)}, whose most expensive stage costs {largest}; "
-                f"with {shown(best)} it costs {least}",
-                f"{call} の切れ目は {shown(got)} で、最大のステージのコストは {largest} です。"
-                f"{shown(best)} なら {least} です",
-                _why_not_best(found),
+        if _largest_stage_cost(costs, got) > want * (1 + 1e-9):
+            best = _best_cuts(costs, stages)
+            largest, least = (
+                _format_number(_largest_stage_cost(costs, cuts)) for cuts in (got, best)
             )
-    found.end()
+            raise counterexample(
+                f"{call} gave the cuts {format_list(got)}, whose most expensive stage costs {largest}; "
+                f"with {format_list(best)} it costs {least}",
+                f"{call} の切れ目は {format_list(got)} で、最大のステージのコストは {largest} です。"
+                f"{format_list(best)} なら {least} です",
+                _explain_worse_cuts(found),
+            )
+    found.raise_error()
 
 
 def _check_cuts(case: CaseText, got: Any, layers: int, stages: int) -> None:
@@ -244,14 +258,14 @@ def _check_cuts(case: CaseText, got: Any, layers: int, stages: int) -> None:
         isinstance(cut, (int, np.integer)) and not isinstance(cut, bool) for cut in got
     )
     if not whole:
-        raise returned(
+        raise wrong_return(
             got, case.en, "a list of layers' numbers: those with which stages begin, but the first",
             "最初以外の各ステージが始まる層の番号のリスト",
         )  # fmt: skip
-    case.check(
+    case.check_faults(
         (len(got) != stages - 1,
-         f"{in_english(len(got), 'cut')}, {got}, make{'s' * (len(got) == 1)} "
-         f"{in_english(len(got) + 1, 'stage')}, expected {stages}",
+         f"{count_in_english(len(got), 'cut')}, {got}, make{'s' * (len(got) == 1)} "
+         f"{count_in_english(len(got) + 1, 'stage')}, expected {stages}",
          f"切れ目が {len(got)} 個 ({got}) なので、ステージは {len(got) + 1} 個です。"
          f"正しくは {stages} 個です"),
         (any(not 1 <= cut < layers for cut in got),
@@ -264,23 +278,23 @@ def _check_cuts(case: CaseText, got: Any, layers: int, stages: int) -> None:
     )  # fmt: skip
 
 
-def _largest(costs: LayerCosts, cuts: Sequence[int]) -> float:
+def _largest_stage_cost(costs: LayerCosts, cuts: Sequence[int]) -> float:
     bounds = [0, *cuts, len(costs)]
     return max(sum(costs[begin:end]) for begin, end in zip(bounds, bounds[1:]))
 
 
-def _best(costs: LayerCosts, stages: int) -> List[int]:
+def _best_cuts(costs: LayerCosts, stages: int) -> List[int]:
     totals = [0.0, *itertools.accumulate(costs)]
     return least_largest(lambda _, begin, end: totals[end] - totals[begin], len(costs), stages)
 
 
-def _equal_numbers(costs: LayerCosts, stages: int) -> List[int]:
+def _equal_count_cuts(costs: LayerCosts, stages: int) -> List[int]:
     """As many layers in each stage, the larger ones first."""
     each, extra = divmod(len(costs), stages)
     return [number * each + min(number, extra) for number in range(1, stages)]
 
 
-def _greedy(costs: LayerCosts, stages: int, over: bool = False) -> Optional[List[int]]:
+def _greedy_cuts(costs: LayerCosts, stages: int, over: bool = False) -> Optional[List[int]]:
     """Each stage is closed before, or when, it is more than an equal part."""
     cuts: List[int] = []
     part, total = sum(costs) / stages, 0.0
@@ -293,14 +307,14 @@ def _greedy(costs: LayerCosts, stages: int, over: bool = False) -> Optional[List
     return cuts if len(cuts) == stages - 1 else None
 
 
-def _why_not_best(found: Sequence[Any]) -> Pair:
+def _explain_worse_cuts(found: Sequence[Any]) -> TextPair:
     """What explains all results that are not best."""
 
     def right(got: Any, want: float) -> bool:
         return bool(got[1] <= want * (1 + 1e-9))
 
     priced = [
-        result._replace(got=(result.got, _largest(result.case[0], result.got)))
+        result._replace(got=(result.got, _largest_stage_cost(result.case[0], result.got)))
         for result in found
         if isinstance(result.got, list) and len(result.got) == result.case[1] - 1
     ]
@@ -308,25 +322,25 @@ def _why_not_best(found: Sequence[Any]) -> Pair:
     def cuts_by(formula: Callable[[LayerCosts, int], Optional[List[int]]]) -> Callable[..., bool]:
         return lambda costs, stages, got: list(got[0]) == formula(costs, stages)
 
-    return explains(
+    return find_mistake(
         priced,
         right,
-        (cuts_by(_equal_numbers),
+        (cuts_by(_equal_count_cuts),
          "every stage has the same number of layers, whatever they cost",
          "コストを見ずに、層の数を均等にしています"),
         (cuts_by(lambda costs, stages: [n * len(costs) // stages for n in range(1, stages)]),
          "every stage has the same number of layers, whatever they cost",
          "コストを見ずに、層の数を均等にしています"),
         (lambda costs, stages, got: right(
-            (None, _largest(costs, [cut + 1 for cut in got[0]])),
-            _largest(costs, _best(costs, stages))),
+            (None, _largest_stage_cost(costs, [cut + 1 for cut in got[0]])),
+            _largest_stage_cost(costs, _best_cuts(costs, stages))),
          "those are the last layers of stages: a cut is the layer with which the next one begins",
          "それはステージの最後の層です。切れ目は次のステージが始まる層の番号です"),
-        (cuts_by(_greedy),
+        (cuts_by(_greedy_cuts),
          "stages are filled one after the other, each up to an equal part of the sum: "
          "what does not fit piles up in the last one",
          "合計の均等割りを上限に、前から順に詰めています。入り切らない分が最後のステージにたまります"),
-        (cuts_by(lambda costs, stages: _greedy(costs, stages, over=True)),
+        (cuts_by(lambda costs, stages: _greedy_cuts(costs, stages, over=True)),
          "stages are filled one after the other until each has an equal part of the sum: "
          "the last layer that is put into a stage may cost far more than was missing",
          "合計の均等割りに達するまで、前から順に詰めています。"
@@ -337,11 +351,11 @@ def _why_not_best(found: Sequence[Any]) -> Pair:
 # --- 05-3: two dense layers whose units are divided among devices, so that one sum is enough
 
 
-NAMES = ("w1", "b1", "w2", "b2")
+PARAMETER_NAMES = ("w1", "b1", "w2", "b2")
 Part = Tuple[Any, Any, Any, Any]
 
 
-class Layers(NamedTuple):
+class DenseLayers(NamedTuple):
     """Two dense layers with ReLU between them: (n, in) -> (n, hidden) -> (n, out)."""
 
     w1: Any  # (hidden, in)
@@ -349,67 +363,67 @@ class Layers(NamedTuple):
     w2: Any  # (out, hidden)
     b2: Any  # (out,)
 
-    def of(self, x: Any) -> Any:
+    def forward(self, x: Any) -> Any:
         """What they make of some inputs (n, in)."""
         return np.maximum(x @ self.w1.T + self.b1, 0) @ self.w2.T + self.b2
 
 
-class _Wrong(NamedTuple):
+class _WrongSum(NamedTuple):
     """A case whose sum is another one: what came out, and of which parts."""
 
     case: CaseText
     got: Any
     want: Any
-    layers: Layers
+    layers: DenseLayers
     devices: int
-    parts: Sequence[Layers]
+    parts: Sequence[DenseLayers]
     x: Any
 
-    def first_bias_divided(self) -> bool:
+    def is_first_bias_divided(self) -> bool:
         """Whether the sum is right once each part's b1 is multiplied by the devices."""
         undone = [part._replace(b1=self.devices * part.b1) for part in self.parts]
-        return np.allclose(sum(part.of(self.x) for part in undone), self.want, 1e-4, 1e-6)
+        return np.allclose(sum(part.forward(self.x) for part in undone), self.want, 1e-4, 1e-6)
 
 
 @exercise("05-3")
-def parts_of(answer: Callable[..., Sequence[Part]]) -> None:
+def check_layer_parts(answer: Callable[..., Sequence[Part]]) -> None:
     """Each device's units of two layers, whose results add up to those of the whole network."""
-    random = draws(53)
+    random = case_rng(53)
     sizes = [(3, 4, 2, 1), (3, 4, 2, 2), (3, 7, 2, 3), (5, 64, 10, 4)]  # in, hidden, out, devices
     for _ in range(6):
         devices = int(random.randint(2, 7))
         given, put_out = int(random.randint(1, 9)), int(random.randint(1, 9))
         sizes.append((given, devices + int(random.randint(0, 20)), put_out, devices))
-    wrong: List[_Wrong] = []
+    wrong: List[_WrongSum] = []
     for given, hidden, put_out, devices in sizes:
-        layers = _layers(random, given, hidden, put_out)
+        layers = _random_layers(random, given, hidden, put_out)
         frozen = [array.copy() for array in layers]
         for array in frozen:
             array.flags.writeable = False
         case = CaseText(
-            f"{given} -> {hidden} -> {put_out} units on {in_english(devices, 'device')}",
+            f"{given} -> {hidden} -> {put_out} units on {count_in_english(devices, 'device')}",
             f"{given} -> {hidden} -> {put_out} ユニット、デバイス {devices} 台",
         )
-        parts = _parts(case, answer(*frozen, devices), devices)
+        parts = _read_parts(case, answer(*frozen, devices), devices)
         _check_shapes(case, parts, layers)
-        _check_shares(case, parts, hidden, devices)
+        _check_unit_shares(case, parts, hidden, devices)
         x = random.normal(size=(6, given))
-        got, want = sum(part.of(x) for part in parts), layers.of(x)
+        got, want = sum(part.forward(x) for part in parts), layers.forward(x)
         if not np.allclose(got, want, rtol=1e-4, atol=1e-6):
-            wrong.append(_Wrong(case, got, want, layers, devices, parts, x))
+            wrong.append(_WrongSum(case, got, want, layers, devices, parts, x))
     if not wrong:
         return
     case, got, want, *_ = wrong[0]
     at = tuple(int(place) for place in np.argwhere(~np.isclose(got, want, 1e-4, 1e-6))[0])
-    raise case.wrong(
+    raise case.counterexample(
         f"output {at[1]} of an input is {got[at]:.4g} after the sum, expected {want[at]:.4g}",
         f"ある入力の出力 {at[1]} は合計後に {got[at]:.4g} でしたが、正しくは {want[at]:.4g} です",
-        _why_unequal(wrong),
+        _explain_wrong_sums(wrong),
     )
 
 
-def _layers(random: Any, given: int, hidden: int, put_out: int) -> Layers:
-    return Layers(
+def _random_layers(random: Any, given: int, hidden: int, put_out: int) -> DenseLayers:
+    return DenseLayers(
         random.normal(size=(hidden, given)),
         random.normal(size=hidden),
         random.normal(size=(put_out, hidden)),
@@ -417,48 +431,50 @@ def _layers(random: Any, given: int, hidden: int, put_out: int) -> Layers:
     )
 
 
-def _parts(case: CaseText, given: Any, devices: int) -> List[Layers]:
+def _read_parts(case: CaseText, given: Any, devices: int) -> List[DenseLayers]:
     en = "a list with (w1, b1, w2, b2) for each device"
     ja = "デバイスごとの (w1, b1, w2, b2) を並べたリスト"
-    parts = listed(given)
+    parts = to_list(given)
     if not isinstance(parts, list):
-        raise returned(given, case.en, en, ja)
-    case.check(
+        raise wrong_return(given, case.en, en, ja)
+    case.check_faults(
         (len(parts) != devices,
          f"there are {len(parts)} parts, expected {devices}: one for each device",
          f"部分が {len(parts)} 個あります。デバイスごとに 1 個、{devices} 個のはずです"),
     )  # fmt: skip
     found = []
-    for part in map(listed, parts):
-        if not isinstance(part, list) or len(part) != len(NAMES):
-            raise returned(given, case.en, en, ja)
-        found.append(Layers(*(np.asarray(array, dtype=float) for array in part)))
+    for part in map(to_list, parts):
+        if not isinstance(part, list) or len(part) != len(PARAMETER_NAMES):
+            raise wrong_return(given, case.en, en, ja)
+        found.append(DenseLayers(*(np.asarray(array, dtype=float) for array in part)))
     return found
 
 
-def _check_shapes(case: CaseText, parts: Sequence[Layers], whole: Layers) -> None:
+def _check_shapes(case: CaseText, parts: Sequence[DenseLayers], whole: DenseLayers) -> None:
     """Raise Wrong where two layers of a device do not fit together, or are too small."""
     given, put_out = whole.w1.shape[1], whole.w2.shape[0]
     for device, part in enumerate(parts):
         units = len(part.w1) if part.w1.ndim else 0
         wants = {"w1": (units, given), "b1": (units,), "w2": (put_out, units), "b2": (put_out,)}
-        for name, array in zip(NAMES, part):
+        for name, array in zip(PARAMETER_NAMES, part):
             if array.shape == wants[name]:
                 continue
-            raise case.wrong(
+            raise case.counterexample(
                 f"device {device} has {units} units of the first layer, and {name} of shape "
                 f"{array.shape}, expected {wants[name]}",
                 f"デバイス {device} には最初の層のユニットが {units} 個ありますが、"
                 f"{name} の形状は {array.shape} です。正しくは {wants[name]} です",
-                _why_shape(name, array, part, whole, units),
+                _explain_shape(name, array, part, whole, units),
             )
 
 
-def _why_shape(name: str, array: Any, part: Layers, whole: Layers, units: int) -> Pair:
+def _explain_shape(
+    name: str, array: Any, part: DenseLayers, whole: DenseLayers, units: int
+) -> TextPair:
     hidden, put_out = whole.w1.shape[0], whole.w2.shape[0]
     wants_w2 = (put_out, units)
     rows = array.ndim == 2 and name == "w2" and array.shape[0] < put_out
-    return looks_like(
+    return pick_explanation(
         (rows and array.shape[1] == hidden,
          "that is a part of its outputs, for which a device needs the hidden units of all others; "
          "a device has its own, which are columns of w2",
@@ -482,9 +498,11 @@ def _why_shape(name: str, array: Any, part: Layers, whole: Layers, units: int) -
     )  # fmt: skip
 
 
-def _check_shares(case: CaseText, parts: Sequence[Layers], hidden: int, devices: int) -> None:
+def _check_unit_shares(
+    case: CaseText, parts: Sequence[DenseLayers], hidden: int, devices: int
+) -> None:
     counts = [len(part.w1) for part in parts]
-    case.check(
+    case.check_faults(
         (devices > 1 and all(count == hidden for count in counts),
          f"every device has all {hidden} units: nothing is divided",
          f"全デバイスが {hidden} 個のユニットをすべて持っています。分割されていません"),
@@ -497,12 +515,12 @@ def _check_shares(case: CaseText, parts: Sequence[Layers], hidden: int, devices:
     )  # fmt: skip
 
 
-def _why_unequal(wrong: Sequence[_Wrong]) -> Pair:
+def _explain_wrong_sums(wrong: Sequence[_WrongSum]) -> TextPair:
     """What explains all sums that are wrong; two at least."""
     if len(wrong) < 2:
-        return NOTHING
+        return NO_TEXT
     several = [(one.got - one.want, one.layers.b2, one.devices) for one in wrong]
-    return looks_like(
+    return pick_explanation(
         (all(np.allclose(off, (devices - 1) * b2, 1e-3, 1e-5) for off, b2, devices in several),
          "every device adds b2, so that the sum has it once for each device",
          "どのデバイスも b2 を足しているため、合計にはデバイスの台数だけ入ります"),
@@ -511,7 +529,7 @@ def _why_unequal(wrong: Sequence[_Wrong]) -> Pair:
         (all(np.allclose(off, (1 / devices - 1) * b2, 1e-3, 1e-5) for off, b2, devices in several),
          "b2 is divided by the number of devices, and only one of them has it",
          "デバイス数で割った b2 を、1 台だけが足しています"),
-        (all(one.first_bias_divided() for one in wrong),
+        (all(one.is_first_bias_divided() for one in wrong),
          "b1 is divided by the number of devices: a unit is on one device, with its whole bias",
          "b1 がデバイス数で割られています。ユニットは 1 台だけにあり、バイアスもそのまま使います"),
     )  # fmt: skip
@@ -524,7 +542,7 @@ Times = List[float]
 
 
 @exercise("05-4")
-def idle_shares(answer: Callable[[Times, Times, int], Sequence[float]]) -> None:
+def check_idle_shares(answer: Callable[[Times, Times, int], Sequence[float]]) -> None:
     """Which share of a GPipe step each device of unequal stages is idle."""
     cases: List[Tuple[Times, Times, int]] = [
         ([1, 1], [2, 2], 1),
@@ -533,17 +551,17 @@ def idle_shares(answer: Callable[[Times, Times, int], Sequence[float]]) -> None:
         ([4, 1, 2], [1, 5, 2], 3),
         ([5], [9], 3),
     ]
-    random = draws(54)
+    random = case_rng(54)
     for _ in range(10):
         count = int(random.randint(2, 7))
-        forward = [float(one) for one in drawn(random, count, 1, 20)]
-        backward = [float(one) for one in drawn(random, count, 1, 40)]
+        forward = [float(one) for one in random_integers(random, count, 1, 20)]
+        backward = [float(one) for one in random_integers(random, count, 1, 40)]
         cases.append((forward, backward, int(random.randint(2, 17))))
-    found = ask(answer, cases, partial(_bubbles, gpipe))
-    check_lists(found, OF_IDLE, lambda f, b, m: f"idle_shares({f}, {b}, {m})")
+    found = run_list_cases(answer, cases, partial(_idle_shares, gpipe))
+    check_lists(found, IDLE_MISTAKES, lambda f, b, m: f"idle_shares({f}, {b}, {m})")
 
 
-def _bubbles(
+def _idle_shares(
     schedule: Callable[..., Any], forward: Times, backward: Times, microbatches: int
 ) -> List[float]:
     """The idle share of each device, as the package prices a schedule."""
@@ -553,94 +571,94 @@ def _bubbles(
     return [max(0.0, bubble) for bubble in price(schedule(stages, microbatches), costs).bubbles]
 
 
-def _of_step(step: Callable[[Times, Times, int], float]) -> Callable[..., bool]:
+def _matches_step_time(step: Callable[[Times, Times, int], float]) -> Callable[..., bool]:
     """Idle shares of a step that takes as long as a formula says."""
 
     def shares(forward: Times, backward: Times, microbatches: int) -> List[float]:
         whole = step(forward, backward, microbatches)
         return [1 - microbatches * (f + b) / whole for f, b in zip(forward, backward)]
 
-    return by_list(shares)
+    return matches_list_formula(shares)
 
 
-def _step(forward: Times, backward: Times, m: int) -> float:
+def _step_time(forward: Times, backward: Times, m: int) -> float:
     return sum(forward) + sum(backward) + (m - 1) * (max(forward) + max(backward))
 
 
-def _both(forward: Times, backward: Times) -> List[float]:
+def _stage_times(forward: Times, backward: Times) -> List[float]:
     return [f + b for f, b in zip(forward, backward)]
 
 
-def _until_own_end(forward: Times, backward: Times, m: int) -> List[float]:
+def _idle_shares_until_own_end(forward: Times, backward: Times, m: int) -> List[float]:
     """Of the time until a device's own last backward."""
     there = sum(forward) + (m - 1) * max(forward)
     rests = [backward[device:] for device in range(len(backward))]
     ends = [there + sum(rest) + (m - 1) * max(rest) for rest in rests]
-    return [1 - m * each / end for each, end in zip(_both(forward, backward), ends)]
+    return [1 - m * each / end for each, end in zip(_stage_times(forward, backward), ends)]
 
 
-OF_IDLE: List[Mistake] = [
-    (by_list(lambda f, b, m: [(len(f) - 1) / (m + len(f) - 1)] * len(f)),
+IDLE_MISTAKES: List[Mistake] = [
+    (matches_list_formula(lambda f, b, m: [(len(f) - 1) / (m + len(f) - 1)] * len(f)),
      "that is the bubble of equal stages", "それはステージが等しいときのバブルです"),
-    (by_list(lambda f, b, m: [m * each / _step(f, b, m) for each in _both(f, b)]),
+    (matches_list_formula(lambda f, b, m: [m * each / _step_time(f, b, m) for each in _stage_times(f, b)]),
      "that is the share in which it works", "それは計算している時間の割合です"),
-    (by_list(lambda f, b, m: [_step(f, b, m) / (m * each) - 1 for each in _both(f, b)]),
+    (matches_list_formula(lambda f, b, m: [_step_time(f, b, m) / (m * each) - 1 for each in _stage_times(f, b)]),
      "that is its idle time over its busy time, not over the whole step",
      "それは計算時間に対する割合です。ステップ全体の時間で割ります"),
-    (by_list(lambda f, b, m: [_step(f, b, m) - m * each for each in _both(f, b)]),
+    (matches_list_formula(lambda f, b, m: [_step_time(f, b, m) - m * each for each in _stage_times(f, b)]),
      "that is the idle time itself: divide it by the time of the step",
      "それは待ち時間そのものです。ステップの時間で割ります"),
-    (_of_step(lambda f, b, m: sum(_both(f, b)) + (m - 1) * max(_both(f, b))),
+    (_matches_step_time(lambda f, b, m: sum(_stage_times(f, b)) + (m - 1) * max(_stage_times(f, b))),
      "all forwards come first: the stage that is slowest forward need not be the one that is "
      "slowest backward",
      "順伝播が全部終わってから逆伝播です。順伝播で最も遅いステージと逆伝播で最も遅いステージは、"
      "同じとは限りません"),
-    (_of_step(lambda f, b, m: m * sum(_both(f, b))),
+    (_matches_step_time(lambda f, b, m: m * sum(_stage_times(f, b))),
      "that is as if a microbatch began only after the one before had gone forward and backward",
      "前のマイクロバッチが逆伝播まで終わってから次を始めるかのような値です"),
-    (_of_step(lambda f, b, m: sum(_both(f, b)) + m * (max(f) + max(b))),
+    (_matches_step_time(lambda f, b, m: sum(_stage_times(f, b)) + m * (max(f) + max(b))),
      "one microbatch too many: the first one is in the sums already",
      "マイクロバッチが 1 個多く数えられています。最初の 1 個は和に入っています"),
-    (_of_step(lambda f, b, m: (m + len(f) - 1) * (max(f) + max(b))),
+    (_matches_step_time(lambda f, b, m: (m + len(f) - 1) * (max(f) + max(b))),
      "as if all stages took as long as the slowest: the first microbatch passes each of them in "
      "its own time",
      "どのステージにも最も遅いステージと同じ時間がかかるとした値です。"
      "最初のマイクロバッチは、各ステージをそれぞれの時間で通ります"),
-    (_of_step(lambda f, b, m: (m + len(f) - 1) * max(_both(f, b))),
+    (_matches_step_time(lambda f, b, m: (m + len(f) - 1) * max(_stage_times(f, b))),
      "as if all stages took as long as the slowest: the first microbatch passes each of them in "
      "its own time",
      "どのステージにも最も遅いステージと同じ時間がかかるとした値です。"
      "最初のマイクロバッチは、各ステージをそれぞれの時間で通ります"),
-    (by_list(lambda f, b, m: [100 * (1 - m * each / _step(f, b, m)) for each in _both(f, b)]),
+    (matches_list_formula(lambda f, b, m: [100 * (1 - m * each / _step_time(f, b, m)) for each in _stage_times(f, b)]),
      "that is in per cent: a share is a number from 0 to 1",
      "パーセントになっています。割合は 0 から 1 の数です"),
-    (by_list(lambda f, b, m: _bubbles(one_forward_one_backward, f, b, m)),
+    (matches_list_formula(lambda f, b, m: _idle_shares(one_forward_one_backward, f, b, m)),
      "those are the shares of 1F1B, which begins with a backward before all forwards are done: "
      "GPipe does all forwards first",
      "それは 1F1B の値です。1F1B は順伝播が全部終わる前に逆伝播を始めますが、GPipe では"
      "順伝播が全部先です"),
-    (by_list(_until_own_end),
+    (matches_list_formula(_idle_shares_until_own_end),
      "the step ends when all devices are done, not each device by itself",
      "ステップの終わりは全デバイスが終わったときです。デバイスごとの終わりではありません"),
-    (_of_step(lambda f, b, m: sum(f) + (m - 1) * max(f) + m * b[-1]),
+    (_matches_step_time(lambda f, b, m: sum(f) + (m - 1) * max(f) + m * b[-1]),
      "the step ends when all devices are done: device 0 is the last, not the end of the chain",
      "ステップの終わりは全デバイスが終わったときです。最後に終わるのは末尾のデバイスではなく"
      "デバイス 0 です"),
-    (_of_step(lambda f, b, m: m * (max(f) + max(b))),
+    (_matches_step_time(lambda f, b, m: m * (max(f) + max(b))),
      "the time in which the pipeline fills and drains is missing",
      "パイプラインが埋まるまでと空になるまでの時間が入っていません"),
-    (_of_step(lambda f, b, m: sum(_both(f, b)) + (m - 1) * (f[-1] + b[-1])),
+    (_matches_step_time(lambda f, b, m: sum(_stage_times(f, b)) + (m - 1) * (f[-1] + b[-1])),
      "microbatches follow each other as fast as the slowest stage lets them, "
      "which need not be the last",
      "マイクロバッチの間隔を決めるのは最も遅いステージで、最後のステージとは限りません"),
-    (_of_step(lambda f, b, m: sum(_both(f, b)) + (m - 1) * (f[0] + b[0])),
+    (_matches_step_time(lambda f, b, m: sum(_stage_times(f, b)) + (m - 1) * (f[0] + b[0])),
      "microbatches follow each other as fast as the slowest stage lets them, "
      "which need not be the first",
      "マイクロバッチの間隔を決めるのは最も遅いステージで、最初のステージとは限りません"),
 ]  # fmt: skip
 
 
-class _Clock:
+class _DisturbedClock:
     """Seconds of works whose true times are known; each time it is read, other programs disturb."""
 
     def __init__(self, times: Dict[Callable[[], None], float], random: Any) -> None:
@@ -667,48 +685,51 @@ class _Clock:
 
 
 @exercise("05-6")
-def measured_idle(answer: Callable[..., Sequence[float]]) -> None:
+def check_measured_idle(answer: Callable[..., Sequence[float]]) -> None:
     """The idle share of each device, measured from outside: from the step, and its work alone."""
     cases: List[Tuple[float, Times]] = [(8.0, [6.0, 4.0]), (4.0, [3.0]), (16.0, [2.0, 12.0, 8.0])]
-    random = draws(56)
+    random = case_rng(56)
     for _ in range(6):
-        alone = [float(one) for one in drawn(random, int(random.randint(1, 6)), 8, 64)]
+        alone = [float(one) for one in random_integers(random, int(random.randint(1, 6)), 8, 64)]
         cases.append((max(alone) * (1 + int(random.randint(1, 33)) / 16), alone))
-    clocks: List[_Clock] = []
+    clocks: List[_DisturbedClock] = []
 
     def measure(step_s: float, alone_s: Times) -> Any:
-        works = [_work() for _ in range(1 + len(alone_s))]
-        clock = _Clock(dict(zip(works, [step_s, *alone_s])), random)
+        works = [_make_work() for _ in range(1 + len(alone_s))]
+        clock = _DisturbedClock(dict(zip(works, [step_s, *alone_s])), random)
         clocks.append(clock)
-        return listed(answer(clock, works[0], works[1:]))
+        return to_list(answer(clock, works[0], works[1:]))
 
-    found = results(measure, cases, lambda step_s, alone_s: [1 - own / step_s for own in alone_s])
+    found = run_cases(measure, cases, lambda step_s, alone_s: [1 - own / step_s for own in alone_s])
     _check_repeats(cases, clocks)
     was_read = any(any(clock.reads.values()) for clock in clocks)
     if found and isinstance(found[0].got, list) and not was_read:
-        raise wrong(
+        raise counterexample(
             "`seconds` was never called: it takes a work, and gives the seconds of one run",
             "`seconds` が一度も呼ばれていません。処理を渡すと、1 回にかかった秒数を返します",
         )
-    mistakes = [(_by_reads(clocks, cases, formula), en, ja) for formula, en, ja in OF_MEASURED]
-    check_lists(found, mistakes, _call)
+    mistakes = [
+        (_matches_measured_formula(clocks, cases, formula), en, ja)
+        for formula, en, ja in MEASUREMENT_MISTAKES
+    ]
+    check_lists(found, mistakes, _format_call)
 
 
-def _work() -> Callable[[], None]:
+def _make_work() -> Callable[[], None]:
     return lambda: None
 
 
-def _call(step_s: float, alone_s: Times) -> str:
+def _format_call(step_s: float, alone_s: Times) -> str:
     alone = ", ".join(f"{seconds:g}" for seconds in alone_s)
     return f"measured_idle(seconds, step, alone), step {step_s:g} s, alone {alone} s"
 
 
-def _check_repeats(cases: Sequence[Tuple[float, Times]], clocks: Sequence[_Clock]) -> None:
+def _check_repeats(cases: Sequence[Tuple[float, Times]], clocks: Sequence[_DisturbedClock]) -> None:
     """Raise Wrong where a work was measured fewer than five times, or never."""
     for case, clock in zip(cases, clocks):
         counts = [len(reads) for reads in clock.reads.values()]
-        text = CaseText(_call(*case), _call(*case))
-        text.check(
+        text = CaseText(_format_call(*case), _format_call(*case))
+        text.check_faults(
             (any(counts) and min(counts) < 5,
              f"`seconds` was called {counts} times for the step and for each device's own work: "
              "measure each five times at least, since the first run is slow, and other programs "
@@ -719,11 +740,13 @@ def _check_repeats(cases: Sequence[Tuple[float, Times]], clocks: Sequence[_Clock
         )  # fmt: skip
 
 
-Measured = Callable[[List[float], List[List[float]]], List[float]]
+MeasuredFormula = Callable[[List[float], List[List[float]]], List[float]]
 
 
-def _by_reads(
-    clocks: Sequence[_Clock], cases: Sequence[Tuple[float, Times]], formula: Measured
+def _matches_measured_formula(
+    clocks: Sequence[_DisturbedClock],
+    cases: Sequence[Tuple[float, Times]],
+    formula: MeasuredFormula,
 ) -> Callable[..., bool]:
     """A mistake by what the clock gave in the case."""
 
@@ -732,14 +755,14 @@ def _by_reads(
         step, *alone = clock.reads.values()
         return formula(step, alone) if step and all(alone) else []
 
-    return by_list(shares)
+    return matches_list_formula(shares)
 
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-OF_MEASURED: List[Tuple[Measured, str, str]] = [
+MEASUREMENT_MISTAKES: List[Tuple[MeasuredFormula, str, str]] = [
     (lambda step, alone: [1 - _mean(own) / _mean(step) for own in alone],
      "that is from the means, which a single disturbed run changes: take the smallest of each",
      "平均を使っています。1 回の乱れで動いてしまうので、それぞれの最小値を使ってください"),
@@ -773,55 +796,55 @@ OF_MEASURED: List[Tuple[Measured, str, str]] = [
 
 
 Order = List[Tuple[str, int]]
-JAPANESE = {FORWARD: "順伝播", BACKWARD: "逆伝播"}
+JAPANESE_NAMES = {FORWARD: "順伝播", BACKWARD: "逆伝播"}
 
 
 @exercise("05-5")
-def one_f_one_b(answer: Callable[[int, int, int], Sequence[Tuple[str, int]]]) -> None:
+def check_one_f_one_b(answer: Callable[[int, int, int], Sequence[Tuple[str, int]]]) -> None:
     """An order of forwards and backwards that is proved, as fast as GPipe, in less memory."""
     cases = [(2, 4), (4, 8), (2, 1), (4, 2), (3, 3), (1, 3), (1, 1)]  # devices, microbatches
-    random = draws(55)
+    random = case_rng(55)
     cases += [(int(random.randint(2, 9)), int(random.randint(1, 25))) for _ in range(6)]
     for devices, microbatches in cases:
         orders = []
         for device in range(devices):
             call = f"one_f_one_b({device}, {devices}, {microbatches})"
-            order = _order(CaseText(call, call), answer(device, devices, microbatches))
-            _check_alone(CaseText(call, call), order, microbatches)
+            order = _read_order(CaseText(call, call), answer(device, devices, microbatches))
+            _check_device_order(CaseText(call, call), order, microbatches)
             orders.append([(op, device, microbatch) for op, microbatch in order])
         schedule = from_orders("your order", orders, microbatches)
         case = CaseText(
-            f"{in_english(devices, 'device')}, {microbatches} microbatch"
+            f"{count_in_english(devices, 'device')}, {microbatches} microbatch"
             f"{'es' * (microbatches > 1)}",
             f"デバイス {devices} 台、マイクロバッチ {microbatches} 個",
         )
-        _check_together(case, schedule)
+        _check_no_deadlock(case, schedule)
         _check_memory(case, schedule)
         _check_time(case, schedule)
 
 
-def _order(case: CaseText, given: Any) -> Order:
+def _read_order(case: CaseText, given: Any) -> Order:
     en = 'a list of ("forward", microbatch) and ("backward", microbatch)'
     ja = '("forward", マイクロバッチ) と ("backward", マイクロバッチ) のリスト'
-    order, found = listed(given), []
+    order, found = to_list(given), []
     if not isinstance(order, list):
-        raise returned(given, case.en, en, ja)
-    for step in map(listed, order):
+        raise wrong_return(given, case.en, en, ja)
+    for step in map(to_list, order):
         whole = isinstance(step, list) and len(step) == 2
-        if not whole or not isinstance(step[1], (int, np.integer)) or step[0] not in JAPANESE:
-            raise returned(given, case.en, en, ja)
+        if not whole or not isinstance(step[1], (int, np.integer)) or step[0] not in JAPANESE_NAMES:
+            raise wrong_return(given, case.en, en, ja)
         found.append((str(step[0]), int(step[1])))
     return found
 
 
-def _check_alone(case: CaseText, order: Order, microbatches: int) -> None:
+def _check_device_order(case: CaseText, order: Order, microbatches: int) -> None:
     """Raise Wrong for the first step that is wrong whatever the other devices do."""
-    done = dict.fromkeys(JAPANESE, 0)
+    done = dict.fromkeys(JAPANESE_NAMES, 0)
     for place, (op, microbatch) in enumerate(order):
         due = done[op]
         at = f"step {place} is {(op, microbatch)}"
         at_ja = f"ステップ {place} が {(op, microbatch)} です"
-        case.check(
+        case.check_faults(
             (not 0 <= microbatch < microbatches,
              f"{at}: microbatches go from 0 to {microbatches - 1}",
              f"{at_ja}。マイクロバッチは 0 から {microbatches - 1} までです"),
@@ -836,7 +859,7 @@ def _check_alone(case: CaseText, order: Order, microbatches: int) -> None:
         )  # fmt: skip
         done[op] += 1
     for op, count in done.items():
-        case.check(
+        case.check_faults(
             (count < microbatches,
              f"there is no ({op!r}, {count}): each microbatch goes forward and backward once",
              f"({op!r}, {count}) がありません。"
@@ -844,7 +867,7 @@ def _check_alone(case: CaseText, order: Order, microbatches: int) -> None:
         )  # fmt: skip
 
 
-def _check_together(case: CaseText, schedule: PipelineSchedule) -> None:
+def _check_no_deadlock(case: CaseText, schedule: PipelineSchedule) -> None:
     """Raise Wrong where the devices wait for each other for ever, as the proof finds."""
     try:
         prove(schedule)
@@ -852,18 +875,18 @@ def _check_together(case: CaseText, schedule: PipelineSchedule) -> None:
         device = error.device if error.device is not None else 0
         program = schedule.programs[device]
         waits = program[error.place] if error.place is not None else program[-1]
-        step = _next_step(program, waits)
-        raise case.wrong(
+        step = _next_computation(program, waits)
+        raise case.counterexample(
             f"device {device} waits for ever before its {step.op} of microbatch "
             f"{step.microbatch}; the proof's words: {error}",
-            f"デバイス {device} はマイクロバッチ {step.microbatch} の{JAPANESE[step.op]}の前で"
+            f"デバイス {device} はマイクロバッチ {step.microbatch} の{JAPANESE_NAMES[step.op]}の前で"
             f"永久に待ちます。証明の出力: {error}",
         ) from None
 
 
-def _next_step(program: Sequence[Instruction], waits: Instruction) -> Instruction:
+def _next_computation(program: Sequence[Instruction], waits: Instruction) -> Instruction:
     rest = program[list(program).index(waits) :]
-    steps = [one for one in (*rest, *program) if one.op in JAPANESE]
+    steps = [one for one in (*rest, *program) if one.op in JAPANESE_NAMES]
     return steps[0]
 
 
@@ -875,7 +898,7 @@ def _check_memory(case: CaseText, schedule: PipelineSchedule) -> None:
             why = " (all of them, as GPipe does)" if gpipe else ""
             are = "is" if enough == 1 else "are"
             why_ja = " (GPipe と同じく全部)" if gpipe else ""
-            raise case.wrong(
+            raise case.counterexample(
                 f"the order is right, but device {device} keeps the activations of {kept} "
                 f"microbatches at once{why}, where {enough} {are} enough",
                 f"順序は正しいのですが、デバイス {device} が一度に {kept} 個のマイクロバッチの"
@@ -889,7 +912,7 @@ def _check_time(case: CaseText, schedule: PipelineSchedule) -> None:
     took = price(schedule, costs)
     if took.seconds > best * (1 + 1e-9):
         idle = max(range(schedule.devices), key=lambda device: took.bubbles[device])
-        raise case.wrong(
+        raise case.counterexample(
             f"the order is right, and needs little memory, but a step takes as long as "
             f"{took.seconds:g} forwards of a stage, where "
             f"{best:g} are possible: device {idle} is idle for {took.bubbles[idle]:.0%} of it",
@@ -903,21 +926,21 @@ def _check_time(case: CaseText, schedule: PipelineSchedule) -> None:
 
 
 # fmt: off
-guess("05-a", each_of(a_number(0, such_as=30, factor=1.15), "layers", "channels"),
+register_guess("05-a", each_of(a_number(0, example=30, factor=1.15), "layers", "channels"),
       "the whole network takes 20 MiB: how many MiB does the fuller of two devices take?",
       "ネットワーク全体は 20 MiB。2 台のうち多いほうは何 MiB 使うか")
-guess("05-b", a_number(0, 1, such_as=0.5, within=0.05),
+register_guess("05-b", a_number(0, 1, example=0.5, within=0.05),
       "for what share of a step does the second device compute?",
       "2 台目が計算しているのは 1 ステップの時間の何割か")
-guess("05-c", each_of(a_number(0, such_as=3, factor=1.3), "lenet-avg", "mlp"),
+register_guess("05-c", each_of(a_number(0, example=3, factor=1.3), "lenet-avg", "mlp"),
       "for each byte that split layers move, how many do split channels move?",
       "チャネルの分割は層の間の分割の何倍のバイト数を転送するか")
-guess("05-d", each_of(a_number(0, 1, such_as=0.5, within=0.03), "sequential", "gpipe"),
+register_guess("05-d", each_of(a_number(0, 1, example=0.5, within=0.03), "sequential", "gpipe"),
       "4 devices, 8 microbatches: for what share of the time are the devices idle?",
       "4 台、マイクロバッチ 8 個。デバイスが待っているのは時間の何割か")
-guess("05-e", a_number(0, such_as=2, factor=1.2),
+register_guess("05-e", a_number(0, example=2, factor=1.2),
       "2 devices, 8 microbatches: GPipe's activations on device 0, as a multiple of 1F1B's?",
       "2 台、マイクロバッチ 8 個。デバイス 0 の活性値は、GPipe では 1F1B の何倍か")
-guess("05-f", a_number(0, such_as=4, factor=1.5),
+register_guess("05-f", a_number(0, example=4, factor=1.5),
       "how many of the lecture's GPUs do weights, gradients and Adam's states of GPT-3 fill?",
       "GPT-3 の重み、勾配、Adam の状態だけで、講義の GPU が何個必要か")

@@ -26,40 +26,46 @@ from mxnet import gluon, nd
 from mxnet.ndarray import register
 
 from gluonlab.data.loading.split_batch import shard_bounds
-from gluonlab.exercises.array_tracking import ArrayTrace, check_devices, cpus, handle_of, watch
-from gluonlab.exercises.checkers import Wrong, draws, exercise, more
+from gluonlab.exercises.array_tracking import (
+    ArrayTrace,
+    check_mixing_and_waits,
+    cpu_devices,
+    operator_handle,
+    watch,
+)
+from gluonlab.exercises.checkers import Wrong, case_rng, exercise, extra_cases
 from gluonlab.exercises.counterexamples import (
-    NUMBERS,
+    NUMBER_TYPES,
     CaseText,
     Mistake,
-    Pair,
-    check,
-    explains,
-    in_english,
-    looks_like,
-    results,
-    returned,
-    wrong,
+    TextPair,
+    check_faults,
+    count_in_english,
+    counterexample,
+    find_mistake,
+    pick_explanation,
+    run_cases,
+    wrong_return,
 )
-from gluonlab.exercises.guesses import a_number, each_of, guess, one_of, yes_or_no
+from gluonlab.exercises.guesses import a_number, each_of, one_of, register_guess, yes_or_no
 from gluonlab.exercises.softmax_regression import (
     CLASSES,
     FEATURES,
     LR,
     Batch,
     ExerciseTraining,
+    LayerParams,
     Update,
-    Values,
     check_updates,
-    left_over,
+    explain_wrong_update,
+    initial_params,
     make_net,
     make_trainer,
-    moved,
-    on_host,
-    some_batches,
-    some_values,
-    values_of,
-    wrong_update,
+    params_with_stale_gradients,
+    random_batches,
+    read_params,
+    to_cpu_arrays,
+    weight_distance,
 )
 from gluonlab.scratch.lenet import SHAPES, fan_in
 from gluonlab.scratch.recipes import he
@@ -67,17 +73,17 @@ from gluonlab.scratch.recipes import he
 # --- What several of them say
 
 
-STILL = CaseText("the fault is still there", "まだ直っていません")
+FAULT_REMAINS = CaseText("the fault is still there", "まだ直っていません")
 
 
 def check_losses(given: Any, want: Sequence[float], name: str, en: str, ja: str) -> None:
     """Raise Wrong unless ``given`` holds these numbers; ``en``, ``ja``: what they are."""
-    got = _flat(given)
+    got = _flatten_numbers(given)
     if got is None:
-        raise returned(given, f"`{name}`", f"{en}, as before", f"元のプログラムと同じく{ja}")
+        raise wrong_return(given, f"`{name}`", f"{en}, as before", f"元のプログラムと同じく{ja}")
     if len(got) != len(want) or not np.allclose(got, want, rtol=1e-3, atol=1e-4):
         shown, expected = (", ".join(f"{one:.4g}" for one in values[:8]) for values in (got, want))
-        raise wrong(
+        raise counterexample(
             f"the parameters are right, but `{name}` returned [{shown}], expected [{expected}]: "
             f"return {en}, as before",
             f"パラメータは正しいのですが、`{name}` の戻り値が [{shown}] です。"
@@ -85,14 +91,14 @@ def check_losses(given: Any, want: Sequence[float], name: str, en: str, ja: str)
         )
 
 
-def _flat(given: Any) -> Optional[List[float]]:
+def _flatten_numbers(given: Any) -> Optional[List[float]]:
     """All numbers in arrays, lists and numbers; None where there is something else."""
     if isinstance(given, (list, tuple)):
-        parts = [_flat(each) for each in given]
+        parts = [_flatten_numbers(each) for each in given]
         return None if None in parts else [one for part in parts for one in part or ()]
     if isinstance(given, nd.NDArray):
         given = given.asnumpy()
-    if isinstance(given, (*NUMBERS, np.ndarray)):
+    if isinstance(given, (*NUMBER_TYPES, np.ndarray)):
         return [float(one) for one in np.ravel(given)]
     return None
 
@@ -101,32 +107,32 @@ def _flat(given: Any) -> Optional[List[float]]:
 
 
 @exercise("09-1")
-def allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
+def check_allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
     """An allreduce whose sums reach the arrays that it was given."""
     cases = [[np.array([value]) for value in values] for values in ([1.0, 2.0], [5.0], [1.0, 2, 4])]
-    random = draws(9)
+    random = case_rng(9)
     cases += [list(random.randint(-50, 50, (count, 2, 3)).astype(float)) for count in (2, 3, 4)]
     for begin in cases:
-        arrays = [nd.array(values, ctx=ctx) for values, ctx in zip(begin, cpus(len(begin)))]
+        arrays = [nd.array(values, ctx=ctx) for values, ctx in zip(begin, cpu_devices(len(begin)))]
         with watch() as seen:
             answer(list(arrays))  # a list of its own, as train_batch makes one for each parameter
         got, want = [array.asnumpy() for array in arrays], sum(begin)
         if all(np.array_equal(each, want) for each in got):
-            check_devices(ArrayTrace(mixed=seen.mixed))
+            check_mixing_and_waits(ArrayTrace(mixed_inputs=seen.mixed_inputs))
         elif all(map(np.array_equal, got, begin)):
-            raise STILL.wrong(
-                f"the arrays on {len(begin)} devices held {_line(begin)} before `allreduce`, "
-                f"and they hold the same after it; expected {_line([want])} on every device",
-                f"{len(begin)} 台のデバイスの配列は `allreduce` の前に {_line(begin, '、')} で、"
-                f"呼んだ後も同じままです。すべてのデバイスで {_line([want])} になるはずです",
+            raise FAULT_REMAINS.counterexample(
+                f"the arrays on {len(begin)} devices held {_format_arrays(begin)} before `allreduce`, "
+                f"and they hold the same after it; expected {_format_arrays([want])} on every device",
+                f"{len(begin)} 台のデバイスの配列は `allreduce` の前に {_format_arrays(begin, '、')} で、"
+                f"呼んだ後も同じままです。すべてのデバイスで {_format_arrays([want])} になるはずです",
             )
         else:
-            raise wrong(
-                f"allreduce of {_line(begin)} left {_line(got)}, "
-                f"expected {_line([want])} on every device",
-                f"{_line(begin, '、')} の allreduce の結果が {_line(got, '、')} でした。"
-                f"すべてのデバイスで {_line([want])} になるはずです",
-                looks_like(
+            raise counterexample(
+                f"allreduce of {_format_arrays(begin)} left {_format_arrays(got)}, "
+                f"expected {_format_arrays([want])} on every device",
+                f"{_format_arrays(begin, '、')} の allreduce の結果が {_format_arrays(got, '、')} でした。"
+                f"すべてのデバイスで {_format_arrays([want])} になるはずです",
+                pick_explanation(
                     (np.array_equal(got[0], want), "the sum does not come back to all devices",
                      "合計がすべてのデバイスには戻っていません"),
                     (all(np.allclose(each, want / len(begin)) for each in got),
@@ -135,7 +141,7 @@ def allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
             )  # fmt: skip
 
 
-def _line(arrays: List[Any], join: str = " and ") -> str:
+def _format_arrays(arrays: List[Any], join: str = " and ") -> str:
     return join.join(
         "[" + " ".join(f"{one:g}" for one in np.ravel(array)) + "]" for array in arrays
     )
@@ -145,28 +151,28 @@ def _line(arrays: List[Any], join: str = " and ") -> str:
 
 
 @exercise("09-2")
-def accumulated(answer: Callable[..., Any]) -> None:
+def check_accumulation(answer: Callable[..., Any]) -> None:
     """Microbatches whose every update is that of its own batch."""
     cases: List[Tuple[Tuple[int, ...], int]] = [((4,), 2), ((4, 4), 2), ((4, 4, 4), 1)]
     returned: List[Tuple[Any, float]] = []
     for sizes, parts in [*cases, ((8, 8, 3, 8), 3), ((9, 5, 7), 4)]:
-        losses = check_updates(answer, sizes, parts, _fault_of_update)
-        returned += zip(losses, _mean_losses(some_values(), some_batches(sizes)))
+        losses = check_updates(answer, sizes, parts, _explain_update)
+        returned += zip(losses, _mean_losses(initial_params(), random_batches(sizes)))
     for loss, mean in returned:
         check_losses(loss, [mean], "train_batch", "the batch's mean loss", "バッチの平均損失")
 
 
-def _mean_losses(begin: Values, batches: Sequence[Batch]) -> List[float]:
+def _mean_losses(begin: LayerParams, batches: Sequence[Batch]) -> List[float]:
     """The mean loss of each batch, before its update."""
-    return [begin.train(batches[:n]).losses(batch).mean() for n, batch in enumerate(batches)]
+    return [begin.train(batches[:n]).image_losses(batch).mean() for n, batch in enumerate(batches)]
 
 
-def _fault_of_update(update: Update) -> Wrong:
-    if not update.got.near(left_over(update.begin, update.batches)):
-        return wrong_update(update)
-    count, before = len(update.batches), update.before
-    went, wanted = moved(update.got, before), moved(update.want, before)
-    return STILL.wrong(
+def _explain_update(update: Update) -> Wrong:
+    if not update.got.is_close(params_with_stale_gradients(update.initial, update.batches)):
+        return explain_wrong_update(update)
+    count, before = len(update.batches), update.params_before
+    went, wanted = weight_distance(update.got, before), weight_distance(update.want, before)
+    return FAULT_REMAINS.counterexample(
         f"of {count} batches the last one moved the weights by {went:.4g}, "
         f"expected {wanted:.4g}, as without microbatches; the first one was right",
         f"{count} 番目のバッチで重みが {went:.4g} 動きました。"
@@ -175,55 +181,55 @@ def _fault_of_update(update: Update) -> Wrong:
 
 
 @exercise("09-3")
-def step_size(answer: Callable[..., Any]) -> None:
+def check_step_size(answer: Callable[..., Any]) -> None:
     """An update that is the same on one device and on several."""
     returned: List[Tuple[Any, Sequence[float]]] = []
     for size, count in ((4, 1), (4, 2), (6, 3), (7, 2), (10, 4), (5, 4), (33, 2)):
-        ctxs, batches = cpus(count), some_batches([size, size])
+        ctxs, batches = cpu_devices(count), random_batches([size, size])
         training = ExerciseTraining(ctxs)
         for number, batch in enumerate(batches):
-            losses = training.run(answer, batch, ctxs)
-            before, want = map(training.begin.train, (batches[:number], batches[: number + 1]))
+            losses = training.run_answer(answer, batch, ctxs)
+            before, want = map(training.initial.train, (batches[:number], batches[: number + 1]))
             for ctx in ctxs:
-                got = training.values(ctx)
-                if not got.near(want):
-                    raise _wrong_step(got, before, want, batch, ctxs, ctx)
-            returned.append((losses, before.losses(batch)))
+                got = training.read_params(ctx)
+                if not got.is_close(want):
+                    raise _explain_wrong_step(got, before, want, batch, ctxs, ctx)
+            returned.append((losses, before.image_losses(batch)))
     for given, each in returned:
         en, ja = "the losses of each shard", "各シャードの損失"
         check_losses(given, each, "train_batch_on", en, ja)
 
 
-def _wrong_step(
-    got: Values,
-    before: Values,
-    want: Values,
+def _explain_wrong_step(
+    got: LayerParams,
+    before: LayerParams,
+    want: LayerParams,
     batch: Batch,
     ctxs: Sequence[mx.Context],
     ctx: mx.Context,
 ) -> Wrong:
     size, count = len(batch[0]), len(ctxs)
     share = shard_bounds(size, count)[0][1]
-    went, wanted = moved(got, before), moved(want, before)
-    if got.near(before.step(batch, LR / share)):
-        return STILL.wrong(
+    went, wanted = weight_distance(got, before), weight_distance(want, before)
+    if got.is_close(before.step(batch, LR / share)):
+        return FAULT_REMAINS.counterexample(
             f"with {size} images on {count} devices the weights moved by {went:.4g}, "
             f"with the same images on one device by {wanted:.4g}",
             f"{size} 枚を {count} 台のデバイスで学習すると重みが {went:.4g} 動きました。"
             f"同じ画像を 1 台のデバイスで学習すると {wanted:.4g} です",
         )
-    return wrong(
-        f"{size} images on {in_english(count, 'device')}: on {ctx} the weights moved by "
+    return counterexample(
+        f"{size} images on {count_in_english(count, 'device')}: on {ctx} the weights moved by "
         f"{went:.4g}, expected {wanted:.4g}, as on one device",
         f"{size} 枚を {count} 台のデバイスで: {ctx} の重みが {went:.4g} 動きました。"
         f"1 台のデバイスと同じ {wanted:.4g} になるはずです",
-        looks_like(
-            (got.near(before),
+        pick_explanation(
+            (got.is_close(before),
              "the parameters do not move at all", "パラメータがまったく動いていません"),
-            (got.near(before.step(batch, LR / share / count)),
+            (got.is_close(before.step(batch, LR / share / count)),
              "it was right for batches that divide evenly",
              "均等に割り切れるバッチでは正しい値でした"),
-            (got.near(before.step(batch, LR)),
+            (got.is_close(before.step(batch, LR)),
              "the gradients are added up, and nothing divides them",
              "勾配の合計がどこでも割られていません"),
         ),
@@ -234,29 +240,29 @@ def _wrong_step(
 
 
 @exercise("09-4")
-def idle_replica(answer: Callable[..., Any]) -> None:
+def check_idle_replica(answer: Callable[..., Any]) -> None:
     """An epoch whose last batch has fewer images than there are devices."""
     returned: List[Tuple[Any, List[float]]] = []
     for count, size, devices in ((8, 4, 2), (5, 4, 2), (9, 4, 3), (10, 4, 3), (21, 5, 2)):
-        ctxs, [(images, labels)] = cpus(devices), some_batches([count])
+        ctxs, [(images, labels)] = cpu_devices(devices), random_batches([count])
         batches = [(images[i : i + size], labels[i : i + size]) for i in range(0, count, size)]
         training = ExerciseTraining(ctxs)
         for epoch in (1, 2):
-            losses = training.run(answer, (images, labels), size, ctxs)
+            losses = training.run_answer(answer, (images, labels), size, ctxs)
             for ctx in ctxs:
-                got, begin = training.values(ctx), training.begin
-                if not got.near(begin.train(batches * epoch)):
-                    raise _wrong_epoch(got, begin, batches, epoch, ctxs, ctx)
-            done = training.begin.train(batches * (epoch - 1))
+                got, begin = training.read_params(ctx), training.initial
+                if not got.is_close(begin.train(batches * epoch)):
+                    raise _explain_wrong_epoch(got, begin, batches, epoch, ctxs, ctx)
+            done = training.initial.train(batches * (epoch - 1))
             returned.append((losses, _mean_losses(done, batches)))
     for given, means in returned:
         en, ja = "the mean loss of each batch", "バッチごとの平均損失"
         check_losses(given, means, "train_epoch", en, ja)
 
 
-def _wrong_epoch(
-    got: Values,
-    begin: Values,
+def _explain_wrong_epoch(
+    got: LayerParams,
+    begin: LayerParams,
     batches: List[Batch],
     epoch: int,
     ctxs: Sequence[mx.Context],
@@ -265,40 +271,42 @@ def _wrong_epoch(
     done, count = batches * epoch, len(ctxs)
     before, last = begin.train(done[:-1]), batches[-1]
     left, images, size = len(last[0]), sum(len(y) for _, y in batches), len(batches[0][0])
-    went, wanted = moved(got, before), moved(begin.train(done), before)
-    en = f"{images} images in batches of {size} on {in_english(count, 'device')}"
+    went, wanted = weight_distance(got, before), weight_distance(begin.train(done), before)
+    en = f"{images} images in batches of {size} on {count_in_english(count, 'device')}"
     ja = f"{images} 枚を {size} 枚ずつ、{count} 台のデバイスで"
-    if got.near(_stale(begin, done, count)):
-        return STILL.wrong(
+    if got.is_close(_train_with_stale_gradients(begin, done, count)):
+        return FAULT_REMAINS.counterexample(
             f"{en}: the last batch, of {left}, moved the weights by {went:.4g}, "
             f"expected {wanted:.4g}, as on one device",
             f"{ja}: 最後のバッチ ({left} 枚) で重みが {went:.4g} 動きました。"
             f"1 台のデバイスと同じ {wanted:.4g} になるはずです",
         )
     scales = (LR, LR * count / left, LR / count)
-    return CaseText(en, ja).wrong(
+    return CaseText(en, ja).counterexample(
         f"after epoch {epoch} the parameters on {ctx} are not those of one device; "
         f"the last batch, of {left}, moved the weights by {went:.4g}, expected {wanted:.4g}",
         f"エポック {epoch} の後、{ctx} のパラメータが 1 台のデバイスの結果と違います。"
         f"最後のバッチ ({left} 枚) で重みが {went:.4g} 動きました。{wanted:.4g} のはずです",
-        looks_like(
-            (got.near(before),
+        pick_explanation(
+            (got.is_close(before),
              f"the last {left} were not used at all", f"最後の {left} 枚が使われていません"),
-            (any(got.near(before.step(last, scale)) for scale in scales),
+            (any(got.is_close(before.step(last, scale)) for scale in scales),
              "an image of the last batch counts more or less than once",
              "最後のバッチの画像が 1 回ずつ数えられていません"),
         ),
     )  # fmt: skip
 
 
-def _stale(begin: Values, batches: List[Batch], count: int) -> Values:
+def _train_with_stale_gradients(
+    begin: LayerParams, batches: List[Batch], count: int
+) -> LayerParams:
     """The parameters when a device without a shard adds what it added in the batch before."""
-    values, added = begin, [Values(0 * begin.weight, 0 * begin.bias)] * count
+    values, added = begin, [LayerParams(0 * begin.weight, 0 * begin.bias)] * count
     for images, labels in batches:
         for device, (a, b) in enumerate(shard_bounds(len(images), count)):
             added[device] = values.gradient((images[a:b], labels[a:b]))
         for gradient in added:
-            values = values.minus(gradient, LR / len(images))
+            values = values.subtract(gradient, LR / len(images))
     return values
 
 
@@ -306,11 +314,11 @@ def _stale(begin: Values, batches: List[Batch], count: int) -> Values:
 
 
 @exercise("09-5")
-def padded_evaluation(answer: Callable[..., float]) -> None:
+def check_padded_evaluation(answer: Callable[..., float]) -> None:
     """An accuracy in which every image counts once."""
     cases = [([1, 1, 1, 0], 4, 1), ([1, 1, 1, 0], 2, 2), ([1, 0, 1], 2, 1)]
     cases += [([1, 1, 0, 0, 0], 4, 2), ([0, 0, 1], 2, 2), ([1, 0], 8, 2)]
-    random = draws(5)
+    random = case_rng(5)
     for n, size, k in ((13, 4, 2), (10, 3, 3), (25, 8, 2), (9, 8, 4)):
         cases.append((random.randint(0, 2, n).tolist(), size, k))
     for case in cases:
@@ -318,28 +326,28 @@ def padded_evaluation(answer: Callable[..., float]) -> None:
 
 
 def _check_accuracy(answer: Callable[..., float], right: List[int], size: int, count: int) -> None:
-    n, ctxs = len(right), cpus(count)
-    labels = draws(n).randint(0, CLASSES, n)
+    n, ctxs = len(right), cpu_devices(count)
+    labels = case_rng(n).randint(0, CLASSES, n)
     # what the network will say: the label, or the class after it
     shown = (labels + 1 - np.array(right)) % CLASSES
     images = np.eye(CLASSES, FEATURES, dtype="float32")[shown]
-    net = make_net(Values(np.eye(CLASSES, FEATURES), np.zeros(CLASSES)), ctxs)
+    net = make_net(LayerParams(np.eye(CLASSES, FEATURES), np.zeros(CLASSES)), ctxs)
     seen: List[Tuple[mx.Context, int]] = []
     net.register_forward_pre_hook(
         lambda block, inputs: seen.append((inputs[0].context, len(inputs[0])))
     )
     given = answer(net, images, labels, size, ctxs)
-    if not isinstance(given, (*NUMBERS, nd.NDArray)):
-        raise returned(given, "`accuracy`", "a number", "数値")
+    if not isinstance(given, (*NUMBER_TYPES, nd.NDArray)):
+        raise wrong_return(given, "`accuracy`", "a number", "数値")
     got = float(given.asscalar() if isinstance(given, nd.NDArray) else given)
     en = (f"{n} images, {sum(right)} of them right, in batches of {size}: "
           f"the accuracy is {got:.4g}, expected {sum(right) / n:.4g}")  # fmt: skip
     ja = (f"{n} 枚のうち {sum(right)} 枚が正解、バッチ {size} 枚ずつ: "
           f"正解率が {got:.4g} になりました。正しくは {sum(right) / n:.4g} です")  # fmt: skip
-    _check_value(en, ja, got, right, size)
+    _check_accuracy_value(en, ja, got, right, size)
     most, share = max((length for _, length in seen), default=0), math.ceil(size / count)
     idle = [ctx for ctx in ctxs if ctx not in {each for each, _ in seen}]
-    check(
+    check_faults(
         (idle and min(n, size) >= count,
          f"{en}, which is right, but {idle[:1] and idle[0]} did nothing: "
          f"the images should be shared among {count} devices",
@@ -353,7 +361,7 @@ def _check_accuracy(answer: Callable[..., float], right: List[int], size: int, c
     )  # fmt: skip
 
 
-def _check_value(en: str, ja: str, got: float, right: List[int], size: int) -> None:
+def _check_accuracy_value(en: str, ja: str, got: float, right: List[int], size: int) -> None:
     n = len(right)
     rows, whole = math.ceil(n / size) * size, n // size * size
     padded, kept = sum(right[i % n] for i in range(rows)), sum(right[:whole])
@@ -364,15 +372,15 @@ def _check_value(en: str, ja: str, got: float, right: List[int], size: int) -> N
     if is_near(sum(right) / n):
         return
     if is_near(padded / rows):
-        raise STILL.wrong(
+        raise FAULT_REMAINS.counterexample(
             f"{en}; {got:.4g} times {n} images is {got * n:.4g} images",
             f"{ja}。{n} 枚の {got:.4g} 倍は {got * n:.4g} 枚です",
         )
     lost = kept != sum(right) and (is_near(kept / n) or is_near(kept / max(1, whole)))
-    raise wrong(
+    raise counterexample(
         en,
         ja,
-        looks_like(
+        pick_explanation(
             (is_near(padded / n), f"{padded} right ones were counted among {n}",
              f"{n} 枚の中で正解が {padded} 枚と数えられました"),
             (lost, f"the last {n % size} were left out", f"最後の {n % size} 枚が抜けています"),
@@ -383,26 +391,28 @@ def _check_value(en: str, ja: str, got: float, right: List[int], size: int) -> N
 # --- 09-6: replicas made by hand that begin alike, each with memory of its own
 
 
-DRAWING = {
-    handle_of(f"_{kind}_{name}")
+RANDOM_OPERATORS = {
+    operator_handle(f"_{kind}_{name}")
     for kind in ("random", "sample")
     for name in ("uniform", "normal", "gamma", "exponential")
 }
 
 
 @exercise("09-6")
-def initial_parameters(answer: Callable[..., Any]) -> None:
+def check_initial_parameters(answer: Callable[..., Any]) -> None:
     """Replicas that begin alike on every device."""
-    others = more(2, lambda random: (int(random.randint(1, 4)), int(random.randint(10, 10_000))))
+    others = extra_cases(
+        2, lambda random: (int(random.randint(1, 4)), int(random.randint(10, 10_000)))
+    )
     for count, seed in [(1, 0), (2, 0), (2, 7), (3, 1), *others]:
-        ctxs = cpus(count)
-        with _draws() as drawn:
+        ctxs = cpu_devices(count)
+        with _record_shared_draws() as drawn:
             replicas = answer(ctxs, seed)
-        _check_form(replicas, ctxs)
+        _check_replicas(replicas, ctxs)
         values = [[param.asnumpy() for param in replica.params] for replica in replicas]
-        _check_equal(values, ctxs)
+        _check_equal_values(values, ctxs)
         names = ", ".join(sorted(map(str, drawn)))
-        check(
+        check_faults(
             (len(drawn) > 1,  # alike only because CPUs share a generator
              f"{names} each draw numbers of their own, after generators of all devices were "
              "seeded alike. CPU devices share one generator, so it looks right here; "
@@ -412,10 +422,12 @@ def initial_parameters(answer: Callable[..., Any]) -> None:
              "CPU デバイスは 1 個の生成器を共有するのでここでは正しく見えますが、"
              "GPU では番号がシードに混ざり、デバイスごとに値が変わります"),
         )  # fmt: skip
-        _check_draws(values[0], [param.asnumpy() for param in answer(ctxs, seed)[0].params], seed)
-        _check_memory(replicas, ctxs)
-    one, other = (answer(cpus(2), seed)[0].params[0].asnumpy() for seed in (1, 2))
-    check(
+        _check_initialization(
+            values[0], [param.asnumpy() for param in answer(ctxs, seed)[0].params], seed
+        )
+        _check_separate_memory(replicas, ctxs)
+    one, other = (answer(cpu_devices(2), seed)[0].params[0].asnumpy() for seed in (1, 2))
+    check_faults(
         (np.array_equal(one, other),
          "seeds 1 and 2 give the same parameters: the seed has no effect",
          "seed が 1 でも 2 でもパラメータが同じです。seed が効いていません"),
@@ -423,7 +435,7 @@ def initial_parameters(answer: Callable[..., Any]) -> None:
 
 
 @contextmanager
-def _draws() -> Iterator[Set[mx.Context]]:
+def _record_shared_draws() -> Iterator[Set[mx.Context]]:
     """The devices that draw, in the block, from a generator that was seeded with all others."""
     seed, invoke = mx.random.seed, register._imperative_invoke
     calls: List[Any] = []
@@ -441,7 +453,7 @@ def _draws() -> Iterator[Set[mx.Context]]:
     def watched(handle: int, inputs: Any, *rest: Any) -> Any:
         result = invoke(handle, inputs, *rest)
         made = result[0] if isinstance(result, list) else result
-        if handle in DRAWING and calls and made.context not in own:
+        if handle in RANDOM_OPERATORS and calls and made.context not in own:
             drawn.add(made.context)
         return result
 
@@ -450,24 +462,24 @@ def _draws() -> Iterator[Set[mx.Context]]:
         yield drawn
 
 
-def _check_form(replicas: Any, ctxs: List[mx.Context]) -> None:
+def _check_replicas(replicas: Any, ctxs: List[mx.Context]) -> None:
     if not isinstance(replicas, (list, tuple)):
         en, ja = "a list with a Replica for each device", "デバイスごとの Replica のリスト"
-        raise returned(replicas, "`make_replicas`", en, ja)
+        raise wrong_return(replicas, "`make_replicas`", en, ja)
     if len(replicas) != len(ctxs):
-        raise wrong(
-            f"for {in_english(len(ctxs), 'device')} there are {len(replicas)} replicas",
+        raise counterexample(
+            f"for {count_in_english(len(ctxs), 'device')} there are {len(replicas)} replicas",
             f"デバイス {len(ctxs)} 台に対してレプリカが {len(replicas)} 個あります",
         )
     for replica, ctx in zip(replicas, ctxs):
         shapes = tuple(param.shape for param in replica.params)
-        check(
+        check_faults(
             (shapes != SHAPES,
              f"the parameters on {ctx} have the shapes {shapes}, expected {SHAPES}",
              f"{ctx} のパラメータの形状が {shapes} です。{SHAPES} のはずです"),
         )  # fmt: skip
         for number, param in enumerate(replica.params):
-            check(
+            check_faults(
                 (param.context != ctx,
                  f"parameter {number} of the replica for {ctx} lies on {param.context}",
                  f"{ctx} 用のレプリカのパラメータ {number} が {param.context} にあります"),
@@ -477,13 +489,13 @@ def _check_form(replicas: Any, ctxs: List[mx.Context]) -> None:
             )  # fmt: skip
 
 
-def _check_equal(values: List[List[Any]], ctxs: List[mx.Context]) -> None:
+def _check_equal_values(values: List[List[Any]], ctxs: List[mx.Context]) -> None:
     for number, (first, *others) in enumerate(zip(*values)):
         for ctx, other in zip(ctxs[1:], others):
             if not np.array_equal(first, other):
                 place = np.unravel_index(np.argmax(np.abs(first - other)), other.shape)
                 a, b, at = float(first[place]), float(other[place]), tuple(map(int, place))
-                raise STILL.wrong(
+                raise FAULT_REMAINS.counterexample(
                     f"before any training, parameter {number} begins with {a:.4g} on {ctxs[0]} "
                     f"and with {b:.4g} on {ctx}, at {at}",
                     f"まだ学習していないのに、パラメータ {number} の {at} が "
@@ -491,11 +503,11 @@ def _check_equal(values: List[List[Any]], ctxs: List[mx.Context]) -> None:
                 )
 
 
-def _check_draws(values: List[Any], again: List[Any], seed: int) -> None:
+def _check_initialization(values: List[Any], again: List[Any], seed: int) -> None:
     same = all(map(np.array_equal, values, again))
     for number, (weight, shape) in enumerate(zip(values, SHAPES)):
         want = he(fan_in(shape)) if len(shape) > 1 else 0.0
-        check(
+        check_faults(
             (not same,
              f"seed {seed} gives other parameters the second time: "
              "they should depend on the seed alone",
@@ -510,7 +522,7 @@ def _check_draws(values: List[Any], again: List[Any], seed: int) -> None:
         )  # fmt: skip
 
 
-def _check_memory(replicas: Any, ctxs: List[mx.Context]) -> None:
+def _check_separate_memory(replicas: Any, ctxs: List[mx.Context]) -> None:
     """What is written to one replica must not show in another."""
     for number in range(len(SHAPES)):
         for place, replica in enumerate(replicas):
@@ -518,7 +530,7 @@ def _check_memory(replicas: Any, ctxs: List[mx.Context]) -> None:
             replica.params[number].grad[:] = place
         for place, (replica, ctx) in enumerate(zip(replicas, ctxs)):
             param = replica.params[number]
-            check(
+            check_faults(
                 (any((array.asnumpy() != place).any() for array in (param, param.grad)),
                  f"parameter {number} on {ctx} changes when another replica's is written: "
                  "each needs a copy of its own",
@@ -536,60 +548,69 @@ def _check_memory(replicas: Any, ctxs: List[mx.Context]) -> None:
 Array = Any  # of numpy
 
 
-class _Setting(NamedTuple):
+class _TrainingSetting(NamedTuple):
     """What the answer is given; ``largest``: the norm that a gradient may have."""
 
     images: int
     batch: int
     devices: int
     epochs: int
-    largest: float
+    max_norm: float
 
-    def case(self) -> CaseText:
+    def describe(self) -> CaseText:
         """It in words."""
         n, size, count, _, largest = self
         return CaseText(
-            f"{n} images in batches of {size} on {in_english(count, 'device')}, "
+            f"{n} images in batches of {size} on {count_in_english(count, 'device')}, "
             f"gradients of norm {largest:g} at most",
             f"{n} 枚を {size} 枚ずつ、{count} 台のデバイスで、勾配のノルムは {largest:g} まで",
         )
 
     @property
-    def share(self) -> int:
+    def images_per_device(self) -> int:
         """The images of one device in a batch."""
         return self.batch // self.devices
 
 
-class _LoaderAnswer(NamedTuple):
+class _TrainingRecord(NamedTuple):
     """What an answer did: the rows of the images, in the order in which the network saw them."""
 
     rows: List[int]
-    on: List[mx.Context]  # where each of them was
-    ends: List[Values]  # the parameters on each device
+    devices_of_rows: List[mx.Context]  # where each of them was
+    final_params: List[LayerParams]  # the parameters on each device
     means: Any
 
-    def orders(self, setting: _Setting) -> List[List[int]]:
+    def row_orders(self, setting: _TrainingSetting) -> List[List[int]]:
         """The rows of each epoch."""
         n = setting.images
         return [self.rows[begin : begin + n] for begin in range(0, len(self.rows), n)]
 
 
 # Of one batch alone, whose update does not depend on the order of its images.
-ONE_BATCH = (
-    _Setting(24, 24, 2, 1, 0.1),
-    _Setting(24, 24, 3, 1, 0.2),
-    _Setting(20, 20, 4, 1, 0.05),
-    _Setting(24, 24, 2, 1, 100.0),
-    _Setting(16, 16, 1, 1, 0.1),
+SINGLE_BATCH_SETTINGS = (
+    _TrainingSetting(24, 24, 2, 1, 0.1),
+    _TrainingSetting(24, 24, 3, 1, 0.2),
+    _TrainingSetting(20, 20, 4, 1, 0.05),
+    _TrainingSetting(24, 24, 2, 1, 100.0),
+    _TrainingSetting(16, 16, 1, 1, 0.1),
 )
-EPOCHS = (_Setting(24, 8, 2, 3, 0.3), _Setting(36, 12, 3, 2, 0.2), _Setting(40, 8, 4, 2, 0.15))
+EPOCH_SETTINGS = (
+    _TrainingSetting(24, 8, 2, 3, 0.3),
+    _TrainingSetting(36, 12, 3, 2, 0.2),
+    _TrainingSetting(40, 8, 4, 2, 0.15),
+)
 
 
 @exercise("09-7")
-def hunt(answer: Callable[..., Any]) -> None:
+def check_two_faults(answer: Callable[..., Any]) -> None:
     """A training program with two faults that are there on several devices only."""
-    epochs = [*EPOCHS, *more(2, lambda random: _Setting(48, 12, int(random.randint(2, 5)), 2, 0.2))]
-    runs = [(setting, _run(answer, setting)) for setting in (*epochs, *ONE_BATCH)]
+    epochs = [
+        *EPOCH_SETTINGS,
+        *extra_cases(2, lambda random: _TrainingSetting(48, 12, int(random.randint(2, 5)), 2, 0.2)),
+    ]
+    runs = [
+        (setting, _run_training(answer, setting)) for setting in (*epochs, *SINGLE_BATCH_SETTINGS)
+    ]
     for setting, run in runs:
         _check_images(setting, run)
     _check_updates(runs[len(epochs) :])
@@ -598,22 +619,22 @@ def hunt(answer: Callable[..., Any]) -> None:
     for setting, run in runs[: len(epochs)]:
         _check_orders(setting, run)
     for setting, run in runs:
-        _, means = _trained(setting, run.rows)
+        _, means = _train_on_one_device(setting, run.rows)
         check_losses(
             run.means, means, "fit", "the mean loss of each epoch", "エポックごとの平均損失"
         )
 
 
-def _batch(setting: _Setting) -> Batch:
-    [batch] = some_batches([setting.images])
+def _training_images(setting: _TrainingSetting) -> Batch:
+    [batch] = random_batches([setting.images])
     return batch
 
 
-def _run(answer: Callable[..., Any], setting: _Setting) -> _LoaderAnswer:
+def _run_training(answer: Callable[..., Any], setting: _TrainingSetting) -> _TrainingRecord:
     """Have the answer train, and write down what the network sees."""
-    ctxs, batch = cpus(setting.devices), _batch(setting)
+    ctxs, batch = cpu_devices(setting.devices), _training_images(setting)
     places = {image.tobytes(): row for row, image in enumerate(batch[0])}
-    net = make_net(some_values(), ctxs)
+    net = make_net(initial_params(), ctxs)
     rows: List[int] = []
     on: List[mx.Context] = []
 
@@ -624,25 +645,25 @@ def _run(answer: Callable[..., Any], setting: _Setting) -> _LoaderAnswer:
 
     net.register_forward_pre_hook(see)
     loss, trainer = gluon.loss.SoftmaxCrossEntropyLoss(), make_trainer(net, update_on_kvstore=False)
-    more_of_it = (setting.batch, setting.epochs, ctxs, setting.largest)
-    means = answer(net, loss, trainer, *on_host(batch), *more_of_it)
-    return _LoaderAnswer(rows, on, [values_of(net, ctx) for ctx in ctxs], means)
+    more_of_it = (setting.batch, setting.epochs, ctxs, setting.max_norm)
+    means = answer(net, loss, trainer, *to_cpu_arrays(batch), *more_of_it)
+    return _TrainingRecord(rows, on, [read_params(net, ctx) for ctx in ctxs], means)
 
 
-def _check_images(setting: _Setting, run: _LoaderAnswer) -> None:
+def _check_images(setting: _TrainingSetting, run: _TrainingRecord) -> None:
     """Every image goes through the network once in an epoch, and each device has its share."""
-    case, n = setting.case(), setting.images
+    case, n = setting.describe(), setting.images
     if len(run.rows) != n * setting.epochs:
-        raise case.wrong(
+        raise case.counterexample(
             f"{len(run.rows)} images went through the network in "
-            f"{in_english(setting.epochs, 'epoch')}, expected {n * setting.epochs}",
+            f"{count_in_english(setting.epochs, 'epoch')}, expected {n * setting.epochs}",
             f"{setting.epochs} エポックで {len(run.rows)} 枚がネットワークを通りました。"
             f"{n * setting.epochs} 枚のはずです",
         )
-    for order in run.orders(setting):
+    for order in run.row_orders(setting):
         times = np.bincount([row for row in order if row >= 0], minlength=n)
         often, never = int(np.argmax(times)), int(np.argmin(times))
-        STILL.check(
+        FAULT_REMAINS.check_faults(
             (times.max() != 1 or times.min() != 1,
              f"{case.en}: in an epoch image {often} went through the network {times[often]} "
              f"times, and image {never} {times[never]} times",
@@ -650,161 +671,194 @@ def _check_images(setting: _Setting, run: _LoaderAnswer) -> None:
              f"画像 {never} は {times[never]} 回ネットワークを通りました"),
         )  # fmt: skip
     for begin in range(0, len(run.rows), setting.batch):
-        of_batch = run.on[begin : begin + setting.batch]
-        for ctx in cpus(setting.devices):
+        of_batch = run.devices_of_rows[begin : begin + setting.batch]
+        for ctx in cpu_devices(setting.devices):
             own = of_batch.count(ctx)
-            if own != setting.share:
-                raise case.wrong(
+            if own != setting.images_per_device:
+                raise case.counterexample(
                     f"{ctx} computed {own} images of batch {begin // setting.batch + 1}, "
-                    f"expected {setting.share}",
+                    f"expected {setting.images_per_device}",
                     f"{begin // setting.batch + 1} 番目のバッチで {ctx} が計算したのは {own} 枚です"
-                    f" ({setting.share} 枚のはず)",
+                    f" ({setting.images_per_device} 枚のはず)",
                 )
 
 
-def _check_updates(runs: Sequence[Tuple[_Setting, _LoaderAnswer]]) -> None:
+def _check_updates(runs: Sequence[Tuple[_TrainingSetting, _TrainingRecord]]) -> None:
     """The updates from one batch alone, which tell what has become of its gradient."""
-    found = results(lambda setting, run: run.ends[0], runs, _updated)
+    found = run_cases(lambda setting, run: run.final_params[0], runs, _right_params)
 
-    def said(setting: _Setting, run: _LoaderAnswer, got: Values, want: Values) -> Pair:
-        went, wanted = moved(got, some_values()), moved(want, some_values())
-        pair = setting.case().pair(
+    def said(
+        setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams, want: LayerParams
+    ) -> TextPair:
+        went, wanted = (
+            weight_distance(got, initial_params()),
+            weight_distance(want, initial_params()),
+        )
+        pair = setting.describe().with_texts(
             f"the update moved the weights by {went:.4g}, expected {wanted:.4g}, as on one device",
             f"更新で重みが {went:.4g} 動きました。1 台のデバイスと同じ {wanted:.4g} になるはずです",
         )
-        if any(any(explains(found, Values.near, (still, "", "yes"))) for still in STILL_THERE):
-            raise STILL.wrong(*pair)
+        if any(
+            any(find_mistake(found, LayerParams.is_close, (still, "", "yes")))
+            for still in REMAINING_FAULTS
+        ):
+            raise FAULT_REMAINS.counterexample(*pair)
         return pair
 
-    found.compare(Values.near, OF_UPDATES, said)
+    found.check_results(LayerParams.is_close, UPDATE_MISTAKES, said)
 
 
-def _norm(gradient: Values) -> float:
+def _gradient_norm(gradient: LayerParams) -> float:
     return float(np.sqrt((gradient.weight**2).sum() + (gradient.bias**2).sum()))
 
 
-def _update(gradient: Values, images: int, limit: float, times: float = 1.0) -> Values:
+def _clipped_update(
+    gradient: LayerParams, images: int, limit: float, times: float = 1.0
+) -> LayerParams:
     """The parameters after the first update, by a sum of gradients of norm ``limit`` at most."""
-    scale = min(1.0, limit / _norm(gradient))
-    return some_values().minus(gradient, LR / images * scale * times)
+    scale = min(1.0, limit / _gradient_norm(gradient))
+    return initial_params().subtract(gradient, LR / images * scale * times)
 
 
-def _whole(setting: _Setting) -> Values:
+def _whole_gradient(setting: _TrainingSetting) -> LayerParams:
     """The sum of the gradients of the first batch, which is the only one."""
-    return some_values().gradient(_batch(setting))
+    return initial_params().gradient(_training_images(setting))
 
 
-def _updated(setting: _Setting, run: _LoaderAnswer) -> Values:
-    return _update(_whole(setting), setting.images, setting.largest * setting.images)
+def _right_params(setting: _TrainingSetting, run: _TrainingRecord) -> LayerParams:
+    return _clipped_update(
+        _whole_gradient(setting), setting.images, setting.max_norm * setting.images
+    )
 
 
-def _scaled(limit: Callable[[_Setting], float], again: bool = False) -> Callable[..., bool]:
+def _matches_clipped_sum(
+    limit: Callable[[_TrainingSetting], float], again: bool = False
+) -> Callable[..., bool]:
     """The sum scaled to another limit; ``again``: and then added up over the devices."""
 
-    def gives(setting: _Setting, run: _LoaderAnswer, got: Values) -> bool:
+    def gives(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
         times = setting.devices if again else 1
-        return got.near(_update(_whole(setting), setting.images, limit(setting), times))
+        return got.is_close(
+            _clipped_update(_whole_gradient(setting), setting.images, limit(setting), times)
+        )
 
     return gives
 
 
-def _each_scaled(limit: Callable[[_Setting], float]) -> Callable[..., bool]:
+def _matches_clipping_by_device(limit: Callable[[_TrainingSetting], float]) -> Callable[..., bool]:
     """Every device's gradient scaled by itself, before the sum."""
 
-    def gives(setting: _Setting, run: _LoaderAnswer, got: Values) -> bool:
-        after = some_values()
-        for gradient in _of_devices(setting, run):
-            scale = min(1.0, limit(setting) / _norm(gradient))
-            after = after.minus(gradient, LR / setting.images * scale)
-        return got.near(after)
+    def gives(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
+        after = initial_params()
+        for gradient in _device_gradients(setting, run):
+            scale = min(1.0, limit(setting) / _gradient_norm(gradient))
+            after = after.subtract(gradient, LR / setting.images * scale)
+        return got.is_close(after)
 
     return gives
 
 
-def _of_devices(setting: _Setting, run: _LoaderAnswer) -> List[Values]:
+def _device_gradients(setting: _TrainingSetting, run: _TrainingRecord) -> List[LayerParams]:
     """The gradient of each device's images."""
-    images, labels = _batch(setting)
+    images, labels = _training_images(setting)
     rows = [
-        [row for row, on in zip(run.rows, run.on) if on == ctx] for ctx in cpus(setting.devices)
+        [row for row, on in zip(run.rows, run.devices_of_rows) if on == ctx]
+        for ctx in cpu_devices(setting.devices)
     ]
-    return [some_values().gradient((images[own], labels[own])) for own in rows]
+    return [initial_params().gradient((images[own], labels[own])) for own in rows]
 
 
-def _side_by_side(setting: _Setting, run: _LoaderAnswer, got: Values) -> bool:
+def _is_clipped_by_joint_norm(
+    setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams
+) -> bool:
     """The sum scaled by the norm of all the numbers on all devices."""
-    norm = np.sqrt(sum(_norm(gradient) ** 2 for gradient in _of_devices(setting, run)))
-    scale = min(1.0, setting.largest * setting.images / norm)
-    return got.near(_update(_whole(setting), setting.images, np.inf, scale))
+    norm = np.sqrt(
+        sum(_gradient_norm(gradient) ** 2 for gradient in _device_gradients(setting, run))
+    )
+    scale = min(1.0, setting.max_norm * setting.images / norm)
+    return got.is_close(_clipped_update(_whole_gradient(setting), setting.images, np.inf, scale))
 
 
-def _by_parameter(setting: _Setting, run: _LoaderAnswer, got: Values) -> bool:
-    limit = setting.largest * setting.images
-    parts = (part * min(1.0, limit / np.linalg.norm(part)) for part in _whole(setting))
-    return got.near(some_values().minus(Values(*parts), LR / setting.images))
+def _is_clipped_by_parameter(
+    setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams
+) -> bool:
+    limit = setting.max_norm * setting.images
+    parts = (part * min(1.0, limit / np.linalg.norm(part)) for part in _whole_gradient(setting))
+    return got.is_close(initial_params().subtract(LayerParams(*parts), LR / setting.images))
 
 
-STILL_THERE = [
-    _each_scaled(lambda setting: setting.largest * setting.share),
-    _each_scaled(lambda setting: setting.largest * setting.images),
-    _each_scaled(lambda setting: setting.largest * setting.share / setting.devices),
-    _each_scaled(lambda setting: setting.largest),
+REMAINING_FAULTS = [
+    _matches_clipping_by_device(lambda setting: setting.max_norm * setting.images_per_device),
+    _matches_clipping_by_device(lambda setting: setting.max_norm * setting.images),
+    _matches_clipping_by_device(
+        lambda setting: setting.max_norm * setting.images_per_device / setting.devices
+    ),
+    _matches_clipping_by_device(lambda setting: setting.max_norm),
 ]
-OF_UPDATES: List[Mistake] = [
-    (_scaled(lambda setting: float("inf")),
+UPDATE_MISTAKES: List[Mistake] = [
+    (_matches_clipped_sum(lambda setting: float("inf")),
      "no gradient is scaled down any more", "勾配がまったく縮められていません"),
-    (_scaled(lambda setting: setting.largest),
+    (_matches_clipped_sum(lambda setting: setting.max_norm),
      "what is scaled is a sum over the images, and `largest` is for their mean",
      "縮めている勾配は画像についての合計ですが、`largest` は平均の勾配についての値です"),
-    (_scaled(lambda setting: setting.largest * setting.share),
+    (_matches_clipped_sum(lambda setting: setting.max_norm * setting.images_per_device),
      "the sum of all devices has the images of the whole batch, not those of a shard",
      "全デバイスの合計はバッチ全体の勾配です。掛ける数はシャードの枚数ではありません"),
-    (_scaled(lambda setting: setting.largest * setting.images, again=True),
+    (_matches_clipped_sum(lambda setting: setting.max_norm * setting.images, again=True),
      "the update is too large by the number of devices: the sum was added up again, as `step` "
      "does, or divided by the images of one device",
      "デバイスの台数倍だけ動いています。`step` のようにもう一度合計したか、"
      "1 台分の枚数で割ったかのどちらかです"),
-    (_side_by_side,
+    (_is_clipped_by_joint_norm,
      "the norm is that of all devices' gradients side by side: take that of their sum",
      "全デバイスの勾配を並べたもののノルムです。合計した勾配のノルムを使ってください"),
-    (_by_parameter,
+    (_is_clipped_by_parameter,
      "every parameter is scaled by itself: it is one gradient, with one norm",
      "パラメータごとに縮めています。全体で 1 つの勾配、1 つのノルムです"),
 ]  # fmt: skip
 
 
-def _trained(setting: _Setting, rows: Sequence[int]) -> Tuple[Values, List[float]]:
+def _train_on_one_device(
+    setting: _TrainingSetting, rows: Sequence[int]
+) -> Tuple[LayerParams, List[float]]:
     """The parameters, and the mean loss of each epoch, of one device that sees these images."""
-    images, labels = _batch(setting)
-    values, losses = some_values(), []
+    images, labels = _training_images(setting)
+    values, losses = initial_params(), []
     for begin in range(0, len(rows), setting.batch):
         own = list(rows[begin : begin + setting.batch])
         batch = images[own], labels[own]
-        losses.append(float(values.losses(batch).mean()))
+        losses.append(float(values.image_losses(batch).mean()))
         gradient = values.gradient(batch)
-        scale = min(1.0, setting.largest * setting.batch / _norm(gradient))
-        values = values.minus(gradient, LR / setting.batch * scale)
+        scale = min(1.0, setting.max_norm * setting.batch / _gradient_norm(gradient))
+        values = values.subtract(gradient, LR / setting.batch * scale)
     return values, np.reshape(losses, (setting.epochs, -1)).mean(axis=1).tolist()
 
 
-def _check_parameters(setting: _Setting, run: _LoaderAnswer) -> None:
+def _check_parameters(setting: _TrainingSetting, run: _TrainingRecord) -> None:
     """All devices end with the parameters of one device."""
-    want, _ = _trained(setting, run.rows)
-    for ctx, got in zip(cpus(setting.devices), run.ends):
-        if not got.near(want):
-            went, wanted = moved(got, some_values()), moved(want, some_values())
-            raise setting.case().wrong(
-                f"after {in_english(setting.epochs, 'epoch')} the weights on {ctx} have moved by "
+    want, _ = _train_on_one_device(setting, run.rows)
+    for ctx, got in zip(cpu_devices(setting.devices), run.final_params):
+        if not got.is_close(want):
+            went, wanted = (
+                weight_distance(got, initial_params()),
+                weight_distance(want, initial_params()),
+            )
+            raise setting.describe().counterexample(
+                f"after {count_in_english(setting.epochs, 'epoch')} the weights on {ctx} have moved by "
                 f"{went:.4g}, expected {wanted:.4g}, as on one device that sees the same batches",
                 f"{setting.epochs} エポックで {ctx} の重みが {went:.4g} 動きました。"
                 f"同じバッチを 1 台のデバイスで学習したときの {wanted:.4g} になるはずです",
             )
 
 
-def _check_orders(setting: _Setting, run: _LoaderAnswer) -> None:
+def _check_orders(setting: _TrainingSetting, run: _TrainingRecord) -> None:
     """Every epoch has an order of its own, and none is that of the images."""
-    orders, n = run.orders(setting), setting.images
-    seen = [frozenset(zip(order, run.on[n * epoch :])) for epoch, order in enumerate(orders)]
-    setting.case().check(
+    orders, n = run.row_orders(setting), setting.images
+    seen = [
+        frozenset(zip(order, run.devices_of_rows[n * epoch :]))
+        for epoch, order in enumerate(orders)
+    ]
+    setting.describe().check_faults(
         (sorted(orders[0]) == orders[0] or sorted(orders[0]) == orders[0][::-1],
          "the images were used in the order in which they are stored: "
          "each epoch should have a random one",
@@ -823,28 +877,28 @@ def _check_orders(setting: _Setting, run: _LoaderAnswer) -> None:
 # --- The guesses
 
 
-COURSES = ("equal", "constant", "apart")
+REPLICA_COURSES = ("equal", "constant", "apart")
 
 # fmt: off
-guess("09-a", one_of(*COURSES),
+register_guess("09-a", one_of(*REPLICA_COURSES),
       "what becomes of the two replicas in training?",
       "学習の間に 2 つのレプリカはどうなるか")
-guess("09-b", each_of(a_number(0, such_as=2, factor=2), "all is well", "here"),
+register_guess("09-b", each_of(a_number(0, example=2, factor=2), "all is well", "here"),
       "by what factor does the norm of the gradients change in three epochs?",
       "勾配のノルムは 3 エポックで何倍になるか")
-guess("09-c",
-      each_of(a_number(0, such_as=1.5, factor=1.02), "64 images", "63 images", "64 images, Adam"),
+register_guess("09-c",
+      each_of(a_number(0, example=1.5, factor=1.02), "64 images", "63 images", "64 images, Adam"),
       "how large is the first update on two devices, divided by that on one?",
       "2 台での最初の更新の大きさは、1 台の何倍か")
-guess("09-d", a_number(0, 64, such_as=64),
+register_guess("09-d", a_number(0, 64, example=64),
       "1,025 images in batches of 64: how many are in the last one?",
       "1,025 枚を 64 枚ずつ: 最後のバッチは何枚か")
-guess("09-e", each_of(a_number(0, such_as=0.5, factor=100), "before it", "after it"),
+register_guess("09-e", each_of(a_number(0, example=0.5, factor=100), "before it", "after it"),
       "how far apart are one and two devices, before and after that batch?",
       "そのバッチの前と後で、1 台と 2 台の差はどれだけか")
-guess("09-f", each_of(yes_or_no(), 360, 64, 100, 7),
+register_guess("09-f", each_of(yes_or_no(), 360, 64, 100, 7),
       "for which batch sizes is accuracy x images a whole number?",
       "正解率に枚数を掛けて整数になるのはどのバッチサイズか")
-guess("09-g", one_of(*COURSES),
+register_guess("09-g", one_of(*REPLICA_COURSES),
       "and with a correct allreduce: what becomes of the replicas?",
       "正しい allreduce なら、レプリカの距離はどうなるか")

@@ -10,17 +10,17 @@ from gluonlab.data.fetching.download_sources import SOURCES
 from gluonlab.data.sets.dataset_registry import check_dataset
 from gluonlab.devices import describe, gpu_count, gpus
 from gluonlab.errors import GluonlabWarning
-from gluonlab.exercises.languages import language, say
+from gluonlab.exercises.languages import choose_text, language
 from gluonlab.gpu.cuda import enable_peer_access, lacking
 
 if TYPE_CHECKING:
     import mxnet as mx
 
 # for GPUs, which have time for 70,000 images; the first that is there
-REAL = ("mnist", "fashion-mnist")
+GPU_DATASETS = ("mnist", "fashion-mnist")
 
 
-class Here(NamedTuple):
+class LabEnvironment(NamedTuple):
     """A lab's devices, whether they are GPUs, and the name of its data set for `load_dataset`."""
 
     devices: "List[mx.Context]"
@@ -39,7 +39,7 @@ class Here(NamedTuple):
         )
 
 
-def setup(n: int, dataset: Optional[str] = None) -> Here:
+def setup(n: int, dataset: Optional[str] = None) -> LabEnvironment:
     """Choose ``n`` devices and a data set that this machine has, and print which and why.
 
     The devices are GPUs if there are ``n``, else CPU devices. ``dataset`` is the data set for GPUs,
@@ -49,51 +49,53 @@ def setup(n: int, dataset: Optional[str] = None) -> Here:
     """
     if dataset is not None:
         check_dataset(dataset)
-    ctxs, on_gpus, why = _devices(n)
-    data, why_data = _data(on_gpus, dataset)
+    ctxs, on_gpus, why = _choose_devices(n)
+    data, why_data = _choose_dataset(on_gpus, dataset)
     for text, reason in (
-        (say(en="devices: ", ja="デバイス: ") + describe(ctxs), why),
-        (say(en="data: ", ja="データ: ") + data, why_data),
+        (choose_text(en="devices: ", ja="デバイス: ") + describe(ctxs), why),
+        (choose_text(en="data: ", ja="データ: ") + data, why_data),
     ):
         print(text, *(["  " + reason] if reason else []), sep="\n", flush=True)
-    return Here(ctxs, on_gpus, data)
+    return LabEnvironment(ctxs, on_gpus, data)
 
 
-def _devices(n: int) -> "Tuple[List[mx.Context], bool, str]":
+def _choose_devices(n: int) -> "Tuple[List[mx.Context], bool, str]":
     """The devices, whether they are GPUs, and why not."""
     from gluonlab.devices import devices
 
     found = gpu_count()
     if found >= n > 0:
-        fault = _fault_of_gpus(n)
+        fault = _find_gpu_fault(n)
         if not fault:
             ctxs = gpus(n)
             enable_peer_access(ctxs)  # for what the lab copies by hand
             return ctxs, True, ""
-        why = say(en=f"the GPUs cannot be used: {fault}", ja=f"GPU は使えません: {fault}")
+        why = choose_text(en=f"the GPUs cannot be used: {fault}", ja=f"GPU は使えません: {fault}")
     elif found:
-        here = say(en=f"{found} GPU" + "s" * (found > 1) + " here", ja=f"GPU は {found} 個だけ")
-        why = say(en=f"{here}, the lab needs {n}", ja=f"{here}で、ラボには {n} 個必要")
+        here = choose_text(
+            en=f"{found} GPU" + "s" * (found > 1) + " here", ja=f"GPU は {found} 個だけ"
+        )
+        why = choose_text(en=f"{here}, the lab needs {n}", ja=f"{here}で、ラボには {n} 個必要")
     else:
-        why = say(en="no GPU here", ja="GPU なし")
+        why = choose_text(en="no GPU here", ja="GPU なし")
     with warnings.catch_warnings():
         # it is said below, in the language of the notebook
         warnings.simplefilter("ignore", GluonlabWarning)
         ctxs = devices(f"cpu*{n}") if n > 0 else gpus(n)  # which says what n may be
-    stand_in = say(
+    stand_in = choose_text(
         en="CPU devices stand in, and compute in parallel as GPUs do",
         ja="CPU デバイスで代用します。GPU と同じく並列に計算します",
     )
     return ctxs, False, f"{why}: {stand_in}"
 
 
-def _fault_of_gpus(n: int) -> str:
+def _find_gpu_fault(n: int) -> str:
     """Why these GPUs do not compute, for example too new for MXNet; empty if they do."""
     import mxnet as mx
 
     remedy = "python -m gluonlab.doctor"
     if lacking(range(n), n):
-        return say(
+        return choose_text(
             en=f"MXNet 1.9.1 has no code for them; see {remedy}",
             ja=f"MXNet 1.9.1 はこの GPU に対応していません。{remedy} を参照",
         )
@@ -101,23 +103,23 @@ def _fault_of_gpus(n: int) -> str:
         for index in range(n):
             mx.nd.ones((2, 2), ctx=mx.gpu(index)).asnumpy()
     except mx.base.MXNetError:
-        return say(en=f"they fail; see {remedy}", ja=f"エラーになりました。{remedy} を参照")
+        return choose_text(en=f"they fail; see {remedy}", ja=f"エラーになりました。{remedy} を参照")
     return ""
 
 
-def _data(on_gpus: bool, wanted: Optional[str]) -> Tuple[str, str]:
+def _choose_dataset(on_gpus: bool, wanted: Optional[str]) -> Tuple[str, str]:
     """The data set, and why it is not a larger one."""
     if not on_gpus:
-        return "digits", say(
+        return "digits", choose_text(
             en="1,797 images, built in: small enough for CPU devices",
             ja="組み込みの 1,797 枚。CPU でも短時間で済みます",
         )
-    choices = (wanted,) if wanted else REAL
+    choices = (wanted,) if wanted else GPU_DATASETS
     for name in choices:
         if name not in SOURCES or folder_of(SOURCES[name], data_root()):
             return name, ""
-    missing, command = say(en=" or ", ja=" と ").join(choices), download_command(choices[0])
-    return "digits", say(
+    missing, command = choose_text(en=" or ", ja=" と ").join(choices), download_command(choices[0])
+    return "digits", choose_text(
         en=f"{missing} is not downloaded; to train on it: {command}",
         ja=f"{missing} がまだダウンロードされていません。使うときのコマンド: {command}",
     )

@@ -11,7 +11,7 @@ from typing import Iterator, Mapping, Optional
 from gluonlab.errors import ExerciseError, unknown
 
 LANGUAGES = ("en", "ja")
-VARIABLE = "GLUONLAB_LANGUAGE"
+LANGUAGE_VARIABLE = "GLUONLAB_LANGUAGE"
 
 Texts = Mapping[str, str]  # language -> text
 
@@ -33,29 +33,29 @@ def language(name: Optional[str] = None) -> str:
     """
     if name is not None:
         # processes that this one starts speak it, too
-        os.environ[VARIABLE] = _known(name, "language")
-    chosen = os.environ.get(VARIABLE)
+        os.environ[LANGUAGE_VARIABLE] = _check_language(name, "language")
+    chosen = os.environ.get(LANGUAGE_VARIABLE)
     if chosen:
-        return _known(chosen, VARIABLE)
-    return next((found for found in _found() if found in LANGUAGES), "en")
+        return _check_language(chosen, LANGUAGE_VARIABLE)
+    return next((found for found in _language_candidates() if found in LANGUAGES), "en")
 
 
-def say(*, en: str, ja: str) -> str:
+def choose_text(*, en: str, ja: str) -> str:
     """The one of two texts that is in the current language."""
     return {"en": en, "ja": ja}[language()]
 
 
-def _known(name: str, kind: str) -> str:
+def _check_language(name: str, kind: str) -> str:
     if name not in LANGUAGES:
         raise ExerciseError(unknown(kind, name, LANGUAGES))
     return name
 
 
-def _found() -> Iterator[Optional[str]]:
+def _language_candidates() -> Iterator[Optional[str]]:
     """The language by each place of the table, the most certain first."""
-    notebook = _notebook()
+    notebook = _notebook_path()
     if notebook:
-        yield _in_metadata(notebook)
+        yield _metadata_language(notebook)
         yield notebook.parent.name
     try:
         yield Path.cwd().name
@@ -66,7 +66,7 @@ def _found() -> Iterator[Optional[str]]:
     )[:2]
 
 
-def _notebook() -> Optional[Path]:
+def _notebook_path() -> Optional[Path]:
     """The file of the notebook that this kernel runs, if the front end passes it on."""
     told = os.environ.get("JPY_SESSION_NAME", "")
     ipython = sys.modules.get("IPython")
@@ -75,7 +75,7 @@ def _notebook() -> Optional[Path]:
     return Path(told) if str(told).endswith(".ipynb") else None
 
 
-def _in_metadata(notebook: Path) -> Optional[str]:
+def _metadata_language(notebook: Path) -> Optional[str]:
     try:
         metadata = json.loads(notebook.read_text(encoding="utf-8"))["metadata"]
         return str(metadata["gluonlab"]["language"])

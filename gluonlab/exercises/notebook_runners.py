@@ -1,7 +1,7 @@
 """Run one notebook in bounded processes of this machine, or in a container, and read the outcome.
 
 In a container of Docker or Podman the notebook reaches neither a network nor a file. Outside,
-`Containers` starts ``docker run`` with this module as the command, hands the order to its standard
+`ContainerRunner` starts ``docker run`` with this module as the command, hands the order to its standard
 input as a line of JSON, ``{"name": .., "bounds": .., "seed": ..}``, and reads two lines from its
 standard output: that it has begun, with the version of gluonlab and what is missing for notebooks,
 and the outcome. The input stays open until the grader has ended, or ends the notebook.
@@ -30,22 +30,29 @@ from gluonlab.errors import DataError, NotebookError
 from gluonlab.exercises.checkers import (
     PASSED,
     RAISED,
-    SEED,
+    SEED_VARIABLE,
     TOO_SLOW,
     UNWRITTEN,
     WRONG,
     all_exercises,
 )
-from gluonlab.exercises.run_submission import CELL, DONE, LAB, NOTE, VERDICTS, missing
-from gluonlab.exercises.supervisor import ENDED, Bounds
+from gluonlab.exercises.run_submission import (
+    CELL_KEY,
+    DONE_KEY,
+    LAB_KEY,
+    NOTE_KEY,
+    VERDICTS_FILE,
+    missing_packages,
+)
+from gluonlab.exercises.supervisor import EXCESS_KEY, Bounds
 from gluonlab.files.atomic_files import read_bounded, temporary_folder
 from gluonlab.plain_text import one_line, plain_name
 
 STATUSES = (PASSED, WRONG, UNWRITTEN, RAISED, TOO_SLOW)
-MOST_SAID = 2**22  # bytes that are read of what a notebook's processes say of it
-LONGEST_NOTE = 1000  # characters; of a checker's sentence, too
-MOST_MICROS = 1e12  # that a schedule may cost
-LOOK_S = 0.1  # between two looks at whether everything is to stop
+MAX_OUTPUT_BYTES = 2**22  # bytes that are read of what a notebook's processes say of it
+MAX_NOTE_CHARS = 1000  # characters; of a checker's sentence, too
+MAX_MICROS = 1e12  # that a schedule may cost
+POLL_S = 0.1  # between two looks at whether everything is to stop
 
 
 class ExerciseResult(NamedTuple):
@@ -73,15 +80,17 @@ def run_in_processes(
 ) -> NotebookResult:
     """Run the notebook until it ends, or ``stop`` is set. Raises OSError, for a full disk say."""
     with temporary_folder("grade") as folder:
-        said = _run(path, folder, bounds, seed, stop)
-        faults = [said.get(NOTE, "")]
-        if said[ENDED]:
-            faults.append(": ".join(filter(None, [said.get(CELL), said[ENDED]])))
-        note, lines = "; ".join(filter(None, faults)), _lines(folder / VERDICTS)
-        return checked(said.get(LAB), note, ((line.get("exercise"), line) for line in lines))
+        said = _run_supervised(path, folder, bounds, seed, stop)
+        faults = [said.get(NOTE_KEY, "")]
+        if said[EXCESS_KEY]:
+            faults.append(": ".join(filter(None, [said.get(CELL_KEY), said[EXCESS_KEY]])))
+        note, lines = "; ".join(filter(None, faults)), _read_verdicts(folder / VERDICTS_FILE)
+        return sanitize_result(
+            said.get(LAB_KEY), note, ((line.get("exercise"), line) for line in lines)
+        )
 
 
-def checked(lab: Any, note: Any, verdicts: Any) -> NotebookResult:
+def sanitize_result(lab: Any, note: Any, verdicts: Any) -> NotebookResult:
     """An Outcome of what may have been forged: nothing of another kind gets into it.
 
     ``verdicts``: pairs of an exercise's id and an object with status, message, hidden and micros.
@@ -92,23 +101,23 @@ def checked(lab: Any, note: Any, verdicts: Any) -> NotebookResult:
     for id, about in verdicts:
         known = isinstance(id, str) and id in exercises and id.startswith(f"{lab}-")
         if known and isinstance(about, dict) and about.get("status") in STATUSES:
-            micros = _cost(about.get("micros")) if about["status"] == PASSED else None
-            message, hidden = _short(about.get("message")), about.get("hidden") is True
+            micros = _read_micros(about.get("micros")) if about["status"] == PASSED else None
+            message, hidden = _shorten(about.get("message")), about.get("hidden") is True
             found[id] = ExerciseResult(str(about["status"]), message, hidden, micros)
-    return NotebookResult(lab, found, _short(note))
+    return NotebookResult(lab, found, _shorten(note))
 
 
-def _short(text: Any) -> str:
-    return one_line(text)[:LONGEST_NOTE] if isinstance(text, str) else ""
+def _shorten(text: Any) -> str:
+    return one_line(text)[:MAX_NOTE_CHARS] if isinstance(text, str) else ""
 
 
-def _cost(given: Any) -> Optional[float]:
+def _read_micros(given: Any) -> Optional[float]:
     """A number above 0, or None."""
     is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
-    return float(given) if is_number and 0 < given < MOST_MICROS else None
+    return float(given) if is_number and 0 < given < MAX_MICROS else None
 
 
-def _as_object(line: bytes) -> Dict[str, Any]:
+def _parse_object(line: bytes) -> Dict[str, Any]:
     """The object of JSON on a line; an empty one for anything else."""
     try:
         value = json.loads(line)
@@ -117,7 +126,7 @@ def _as_object(line: bytes) -> Dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _run(
+def _run_supervised(
     path: Path, folder: Path, bounds: Bounds, seed: Optional[int], stop: threading.Event
 ) -> Dict[str, str]:
     """What was said of a notebook last, of each kind: LAB, CELL, NOTE and ENDED.
@@ -138,15 +147,17 @@ def _run(
             start_new_session=True,  # Ctrl-C is for the grader
         )
         try:
-            wait(child, bounds.seconds + 2 * bounds.spare_seconds, stop)
+            wait_for_exit(child, bounds.seconds + 2 * bounds.spare_seconds, stop)
         finally:
-            _end(child, bounds.spare_seconds)
+            _end_supervisor(child, bounds.spare_seconds)
         out.seek(0)
-        said = _said(out.read(MOST_SAID))
-    if ENDED not in said:
-        said[ENDED] = "the process that watches over it was ended; it may have left others running"
-    elif DONE not in said:
-        said[ENDED] = said[ENDED] or "the process that ran it was ended"
+        said = _last_messages(out.read(MAX_OUTPUT_BYTES))
+    if EXCESS_KEY not in said:
+        said[EXCESS_KEY] = (
+            "the process that watches over it was ended; it may have left others running"
+        )
+    elif DONE_KEY not in said:
+        said[EXCESS_KEY] = said[EXCESS_KEY] or "the process that ran it was ended"
     return said
 
 
@@ -155,21 +166,21 @@ def _environment(seed: Optional[int]) -> Dict[str, str]:
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     kept = [str(Path(part).absolute()) for part in given if part]
     changes = {"PYTHONPATH": os.pathsep.join([package, *kept])}
-    environment = {name: value for name, value in os.environ.items() if name != SEED}
-    return {**environment, **changes, **({} if seed is None else {SEED: str(seed)})}
+    environment = {name: value for name, value in os.environ.items() if name != SEED_VARIABLE}
+    return {**environment, **changes, **({} if seed is None else {SEED_VARIABLE: str(seed)})}
 
 
-def wait(child: "subprocess.Popen[bytes]", seconds: float, stop: threading.Event) -> bool:
+def wait_for_exit(child: "subprocess.Popen[bytes]", seconds: float, stop: threading.Event) -> bool:
     """Wait for a process, for at most ``seconds`` and until ``stop``; whether it has ended."""
     end = time.monotonic() + seconds
     while not stop.is_set() and time.monotonic() < end:
         with suppress(subprocess.TimeoutExpired):
-            child.wait(LOOK_S)
+            child.wait(POLL_S)
             return True
     return child.poll() is not None
 
 
-def _end(child: "subprocess.Popen[bytes]", seconds: float) -> None:
+def _end_supervisor(child: "subprocess.Popen[bytes]", seconds: float) -> None:
     """Have the supervisor end the notebook's processes, and end it."""
     assert child.stdin is not None
     child.stdin.close()
@@ -180,26 +191,26 @@ def _end(child: "subprocess.Popen[bytes]", seconds: float) -> None:
         child.wait()
 
 
-def _said(lines: bytes) -> Dict[str, str]:
+def _last_messages(lines: bytes) -> Dict[str, str]:
     """The last text of each kind, but the first note."""
     said: Dict[str, str] = {}
     for line in lines.splitlines():
-        for kind, text in _as_object(line).items():
-            if isinstance(text, str) and not (kind == NOTE and NOTE in said):
+        for kind, text in _parse_object(line).items():
+            if isinstance(text, str) and not (kind == NOTE_KEY and NOTE_KEY in said):
                 said[kind] = text
     return said
 
 
-def _lines(path: Path) -> List[Dict[str, Any]]:
+def _read_verdicts(path: Path) -> List[Dict[str, Any]]:
     """The verdicts in a file.
 
     A file that no checks write is as an empty one: a link, or one of more than MOST_SAID bytes.
     """
     try:
-        lines = read_bounded(path, MOST_SAID, follow=False).splitlines()
+        lines = read_bounded(path, MAX_OUTPUT_BYTES, follow=False).splitlines()
     except (OSError, DataError):
         lines = []
-    return [_as_object(line) for line in lines]
+    return [_parse_object(line) for line in lines]
 
 
 # --- In a container of Docker or Podman
@@ -207,15 +218,15 @@ def _lines(path: Path) -> List[Dict[str, Any]]:
 
 ENGINES = ("docker", "podman")
 IMAGE = f"gluonlab-grading:{gluonlab.__version__}"
-PLACE = "/submission"  # the folder of the notebook, inside
+NOTEBOOK_FOLDER = "/submission"  # the folder of the notebook, inside
 # The keys of the first line: the version inside, and what is not installed there.
-BEGUN, MISSING = "begun", "missing"
-NOBODY = "65534:65534"
-PAGE = "docs/grading.md"
-_OWN_MEMORY = 2**29  # of the processes that watch over the notebook
-_TASKS = 1024  # processes and their threads, of which MXNet has some dozens; in the container
-_SHARED = 2**28  # bytes of /dev/shm
-_HELP = ("See 'docker", "Run 'docker", "See 'podman")
+VERSION_KEY, MISSING_KEY = "begun", "missing"
+NOBODY_USER = "65534:65534"
+GRADING_PAGE = "docs/grading.md"
+_SUPERVISOR_MEMORY = 2**29  # of the processes that watch over the notebook
+_MAX_TASKS = 1024  # processes and their threads, of which MXNet has some dozens; in the container
+_SHARED_MEMORY = 2**28  # bytes of /dev/shm
+_HELP_LINES = ("See 'docker", "Run 'docker", "See 'podman")
 _START_S = 60.0  # for the engine, besides what the notebook may take
 _END_S = 20.0
 _GRACE_S = 1.0  # that the engine's command has to end when it is not listened to any more
@@ -228,38 +239,38 @@ def find_engine(wanted: str) -> str:
     if found is None:
         raise NotebookError(
             f"--isolated needs a container engine, and there is no {' or '.join(names)} on PATH: "
-            f"install one and build the image, see {PAGE}; or grade without --isolated, "
+            f"install one and build the image, see {GRADING_PAGE}; or grade without --isolated, "
             "in an account that holds nothing else"
         )
     return found
 
 
-def command_of(
+def container_command(
     engine: str, image: str, name: str, folder: Path, bounds: Bounds, cores: int
 ) -> List[str]:
     """The words of the command that runs the notebook in ``folder`` in a container ``name``."""
     limits = {
-        "--memory": str(bounds.memory + _OWN_MEMORY),
-        "--memory-swap": str(bounds.memory + _OWN_MEMORY),  # the two together: no swap
-        "--pids-limit": str(_TASKS),
+        "--memory": str(bounds.memory + _SUPERVISOR_MEMORY),
+        "--memory-swap": str(bounds.memory + _SUPERVISOR_MEMORY),  # the two together: no swap
+        "--pids-limit": str(_MAX_TASKS),
         "--cpus": str(cores),
-        "--shm-size": str(_SHARED),
+        "--shm-size": str(_SHARED_MEMORY),
         "--ulimit": "core=0:0",
     }
     return [
         *(engine, "run", "--rm", "--interactive", "--name", name, "--pull", "never"),
         *("--network", "none", "--read-only", "--cap-drop", "ALL"),
-        *("--security-opt", "no-new-privileges", "--user", NOBODY, "--log-driver", "none"),
+        *("--security-opt", "no-new-privileges", "--user", NOBODY_USER, "--log-driver", "none"),
         *(word for option, value in limits.items() for word in (option, value)),
         *("--tmpfs", f"/tmp:rw,nosuid,nodev,size={bounds.disk},mode=1777"),
-        *("--volume", f"{folder}:{PLACE}:ro,z"),  # z: where SELinux asks for a label
+        *("--volume", f"{folder}:{NOTEBOOK_FOLDER}:ro,z"),  # z: where SELinux asks for a label
         *("--env", "HOME=/tmp", "--env", "PYTHONDONTWRITEBYTECODE=1", "--workdir", "/tmp"),
         *("--entrypoint", "python", image, "-m", "gluonlab.exercises.notebook_runners"),
     ]
 
 
 @dataclass(frozen=True)
-class Containers:
+class ContainerRunner:
     """A `gluonlab.exercises.grading.Runner` whose notebooks run in containers of their own."""
 
     engine: str
@@ -287,13 +298,13 @@ class Containers:
             copy.write_bytes(content)
             folder.chmod(0o755)  # nobody, inside, is to read it
             copy.chmod(0o644)
-            return self._run(folder, copy.name, bounds, seed, stop)
+            return self._run_container(folder, copy.name, bounds, seed, stop)
 
-    def _run(
+    def _run_container(
         self, folder: Path, name: str, bounds: Bounds, seed: Optional[int], stop: threading.Event
     ) -> NotebookResult:
         container = f"gluonlab-grade-{uuid.uuid4().hex}"
-        words = command_of(self.engine, self.image, container, folder, bounds, self.cores)
+        words = container_command(self.engine, self.image, container, folder, bounds, self.cores)
         order = {"name": name, "bounds": vars(bounds), "seed": seed}
         seconds = bounds.seconds + 3 * bounds.spare_seconds + _START_S
         child = subprocess.Popen(
@@ -304,12 +315,12 @@ class Containers:
             start_new_session=True,  # Ctrl-C is for the grader
         )
         try:
-            said = _talk(child, json.dumps(order).encode() + b"\n", seconds, stop)
+            said = _communicate(child, json.dumps(order).encode() + b"\n", seconds, stop)
         finally:
-            self._end(child, container)
-        return self._outcome(said, child.returncode)
+            self._end_container(child, container)
+        return self._read_result(said, child.returncode)
 
-    def _end(self, child: "subprocess.Popen[bytes]", container: str) -> None:
+    def _end_container(self, child: "subprocess.Popen[bytes]", container: str) -> None:
         """End the container, which does not end with the engine's command, and that command."""
         for stream in (child.stdin, child.stdout, child.stderr):
             assert stream is not None
@@ -332,52 +343,54 @@ class Containers:
             child.kill()
             child.wait()
 
-    def _outcome(self, said: "Said", status: int) -> NotebookResult:
-        objects = [*map(_as_object, said.lines.splitlines()), {}]
+    def _read_result(self, said: "ContainerOutput", status: int) -> NotebookResult:
+        objects = [*map(_parse_object, said.stdout.splitlines()), {}]
         first, rest = objects[0], objects[1:]
-        if BEGUN not in first and not said.fault:  # no notebook can do that: none has run
+        if VERSION_KEY not in first and not said.fault:  # no notebook can do that: none has run
             raise NotebookError(
                 f"{Path(self.engine).name} has not started the grader in {self.image} "
-                f"(exit {status}: {_last_line(said.errors)}): build the image as {PAGE} says, "
+                f"(exit {status}: {_last_error_line(said.stderr)}): build the image as {GRADING_PAGE} says, "
                 "or name one by --image"
             )
-        if BEGUN in first and first[BEGUN] != gluonlab.__version__:
+        if VERSION_KEY in first and first[VERSION_KEY] != gluonlab.__version__:
             raise NotebookError(
-                f"the image {self.image} holds gluonlab {str(first[BEGUN])[:40]}, this is "
-                f"{gluonlab.__version__}: build it anew as {PAGE} says"
+                f"the image {self.image} holds gluonlab {str(first[VERSION_KEY])[:40]}, this is "
+                f"{gluonlab.__version__}: build it anew as {GRADING_PAGE} says"
             )
-        if first.get(MISSING):
-            raise NotebookError(f"in the image {self.image}: {one_line(str(first[MISSING]))[:300]}")
+        if first.get(MISSING_KEY):
+            raise NotebookError(
+                f"in the image {self.image}: {one_line(str(first[MISSING_KEY]))[:300]}"
+            )
         found = next((one for one in rest if "verdicts" in one), None)
         if found is not None and isinstance(found["verdicts"], dict):
-            return checked(found.get("lab"), found.get("note"), found["verdicts"].items())
-        return NotebookResult(note=said.fault or _ended(status))
+            return sanitize_result(found.get("lab"), found.get("note"), found["verdicts"].items())
+        return NotebookResult(note=said.fault or _describe_exit(status))
 
 
-def _last_line(errors: bytes) -> str:
+def _last_error_line(errors: bytes) -> str:
     """What was wrong: the last line that does not tell how to get help."""
     lines = errors.decode(errors="replace").split("\n")
-    said = [line for line in lines if line.strip() and not line.startswith(_HELP)]
+    said = [line for line in lines if line.strip() and not line.startswith(_HELP_LINES)]
     return one_line(said[-1])[:300] if said else "it says nothing"
 
 
-def _ended(status: int) -> str:
+def _describe_exit(status: int) -> str:
     if status in (137, -9):
         return "its container was killed (exit 137), as for too much memory"
     return f"its container ended without a result (exit {status})"
 
 
-class Said(NamedTuple):
+class ContainerOutput(NamedTuple):
     """What a container and its engine have said, and why no more was read of it."""
 
-    lines: bytes
-    errors: bytes = b""
+    stdout: bytes
+    stderr: bytes = b""
     fault: str = ""
 
 
-def _talk(
+def _communicate(
     child: "subprocess.Popen[bytes]", order: bytes, seconds: float, stop: threading.Event
-) -> Said:
+) -> ContainerOutput:
     """Send the order and read to the end, within time and MOST_SAID; the input stays open."""
     assert child.stdin is not None and child.stdout is not None and child.stderr is not None
     with suppress(BrokenPipeError):  # it has ended; its status says why
@@ -389,18 +402,18 @@ def _talk(
     while unfinished:
         if stop.is_set() or time.monotonic() > end:
             fault = f"not finished in time, and had to be ended after {seconds:g} s"
-            return Said(said[output], fault=fault)
-        for stream in select.select(unfinished, [], [], LOOK_S)[0]:
+            return ContainerOutput(said[output], fault=fault)
+        for stream in select.select(unfinished, [], [], POLL_S)[0]:
             part = os.read(stream, 2**16)
             said[stream] += part
             if not part:
                 unfinished.remove(stream)
-        if sum(map(len, said.values())) > MOST_SAID:
-            fault = f"its container said more than {MOST_SAID / 2**20:g} MiB, and was ended"
-            return Said(b"", fault=fault)
+        if sum(map(len, said.values())) > MAX_OUTPUT_BYTES:
+            fault = f"its container said more than {MAX_OUTPUT_BYTES / 2**20:g} MiB, and was ended"
+            return ContainerOutput(b"", fault=fault)
     with suppress(subprocess.TimeoutExpired):
         child.wait(_END_S)
-    return Said(said[output], said[errors])
+    return ContainerOutput(said[output], said[errors])
 
 
 # --- Inside the container
@@ -408,9 +421,11 @@ def _talk(
 
 def main(arguments: Sequence[str]) -> None:
     """``[FOLDER]``: where the notebook lies, PLACE unless a folder is given."""
-    print(json.dumps({BEGUN: gluonlab.__version__, MISSING: missing()}), flush=True)
+    print(
+        json.dumps({VERSION_KEY: gluonlab.__version__, MISSING_KEY: missing_packages()}), flush=True
+    )
     order = json.loads(sys.stdin.buffer.readline())
-    stop, place = threading.Event(), Path(arguments[0] if arguments else PLACE)
+    stop, place = threading.Event(), Path(arguments[0] if arguments else NOTEBOOK_FOLDER)
     threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
     try:
         path = place / Path(order["name"]).name

@@ -32,48 +32,50 @@ from gluonlab.collectives.verify_schedule import states
 from gluonlab.errors import ScheduleError
 from gluonlab.exercises.checkers import Wrong
 from gluonlab.exercises.counterexamples import (
-    NOTHING,
+    NO_TEXT,
     CaseText,
-    Pair,
-    looks_like,
-    returned,
-    wrong,
+    TextPair,
+    counterexample,
+    pick_explanation,
+    wrong_return,
 )
-from gluonlab.exercises.languages import language, say
+from gluonlab.exercises.languages import choose_text, language
 from gluonlab.files.atomic_files import write_text
 from gluonlab.plain_text import in_words
 
 Steps = Tuple[Tuple[Transfer, ...], ...]
 
 
-def as_steps(given: Any, call: str) -> Steps:
+def read_steps(given: Any, call: str) -> Steps:
     """What ``call`` returned, a Schedule or its steps. Raises Wrong for what is neither."""
     if isinstance(given, Schedule):
         return given.steps
-    if not _is_several(given):
+    if not _is_collection(given):
         shown = given if given is None or len(repr(given)) < 80 else type(given)
-        raise returned(shown, call, *_STEPS)
-    return tuple(_as_step(step, call, number) for number, step in enumerate(given))
+        raise wrong_return(shown, call, *_STEPS_TEXTS)
+    return tuple(_read_step(step, call, number) for number, step in enumerate(given))
 
 
-_STEPS = (
+_STEPS_TEXTS = (
     "a list of steps, each a list of `Transfer(src, dst, chunk, op)`",
     "`Transfer(src, dst, chunk, op)` のリスト (ステップ) のリスト",
 )
 
 
-def _is_several(given: Any) -> bool:
+def _is_collection(given: Any) -> bool:
     return isinstance(given, Iterable) and not isinstance(given, (str, dict))
 
 
-def _as_step(given: Any, call: str, number: int) -> Tuple[Transfer, ...]:
+def _read_step(given: Any, call: str, number: int) -> Tuple[Transfer, ...]:
     """A step's transfers. Raises Wrong for the first thing that is none."""
     alone = isinstance(given, tuple) and len(given) == len(Transfer._fields)
-    if not _is_several(given) or (alone and isinstance(given[-1], str)):  # a transfer, not a list
-        raise wrong(
-            f"{call}: step {number} is {_shown(given)}, not a list: return {_STEPS[0]}",
-            f"{call} のステップ {number} が {_shown(given)} で、リストではありません。"
-            f"{_STEPS[1]}を返してください",
+    if not _is_collection(given) or (
+        alone and isinstance(given[-1], str)
+    ):  # a transfer, not a list
+        raise counterexample(
+            f"{call}: step {number} is {_format_value(given)}, not a list: return {_STEPS_TEXTS[0]}",
+            f"{call} のステップ {number} が {_format_value(given)} で、リストではありません。"
+            f"{_STEPS_TEXTS[1]}を返してください",
         )
     found = []
     for position, each in enumerate(given):
@@ -81,23 +83,23 @@ def _as_step(given: Any, call: str, number: int) -> Tuple[Transfer, ...]:
             src, dst, chunk, op = each
             found.append(Transfer(index(src), index(dst), index(chunk), op))
         except (TypeError, ValueError):
-            raise wrong(
-                f"{call}, step {number}, transfer {position} is {_shown(each)}, not "
+            raise counterexample(
+                f"{call}, step {number}, transfer {position} is {_format_value(each)}, not "
                 "`Transfer(src, dst, chunk, op)` with three integers and a word",
-                f"{call} のステップ {number}、転送 {position} が {_shown(each)} です。"
+                f"{call} のステップ {number}、転送 {position} が {_format_value(each)} です。"
                 "`Transfer(src, dst, chunk, op)` の前の 3 つは整数、最後は文字列です",
             ) from None
     return tuple(found)
 
 
-def _shown(given: Any) -> str:
+def _format_value(given: Any) -> str:
     given = tuple(given) if isinstance(given, Transfer) else given
     text = repr(given)
     return f"`{text}`" if len(text) < 80 else f"a {type(given).__name__}"
 
 
-def check_rules(
-    call: str, world_size: int, chunks: int, steps: Sequence[Sequence[Transfer]], hint: Pair
+def check_step_rules(
+    call: str, world_size: int, chunks: int, steps: Sequence[Sequence[Transfer]], hint: TextPair
 ) -> None:
     """Raise Wrong for the first transfer that breaks a rule of steps.
 
@@ -109,7 +111,7 @@ def check_rules(
             src, dst, chunk, op = transfer
             ranks = range(world_size)
             here = src in ranks and dst in ranks and chunk in range(chunks)
-            at_place(call, (number, position), transfer).check(
+            describe_transfer(call, (number, position), transfer).check_faults(
                 (op not in OPS,
                  "the operation is 'add' or 'copy'", "操作は 'add' か 'copy' です"),
                 (not here,
@@ -130,7 +132,7 @@ def check_rules(
             )  # fmt: skip
 
 
-def at_place(call: str, place: Tuple[int, int], transfer: Transfer) -> CaseText:
+def describe_transfer(call: str, place: Tuple[int, int], transfer: Transfer) -> CaseText:
     """A transfer of what ``call`` returned; step and transfer are counted from 0."""
     step, position = place
     what = f"`{tuple(transfer)}`"
@@ -150,46 +152,46 @@ def check_proof(call: str, schedule: Schedule) -> None:
     try:
         prove(schedule)
     except ScheduleError as error:
-        raise _named(call, schedule, error) from None
+        raise _explain_failed_proof(call, schedule, error) from None
 
 
-def _named(call: str, schedule: Schedule, error: ScheduleError) -> Wrong:
+def _explain_failed_proof(call: str, schedule: Schedule, error: ScheduleError) -> Wrong:
     every = list(states(schedule))
-    lost = None if schedule.collective == ALL_GATHER else _first_lost(schedule, every)
+    lost = None if schedule.collective == ALL_GATHER else _find_lost_contribution(schedule, every)
     if lost is not None:
-        return lost_at(call, schedule, *lost)
+        return lost_contribution(call, schedule, *lost)
     if error.step is None or error.transfer is None:
-        rank, chunk = _first_unfinished(schedule, every[-1])
-        elsewhere = _elsewhere(schedule, every[-1], chunk)
-        return CaseText(call, call).wrong(
+        rank, chunk = _find_unfinished_chunk(schedule, every[-1])
+        elsewhere = _locate_sum(schedule, every[-1], chunk)
+        return CaseText(call, call).counterexample(
             f"nothing is ever sent into chunk {chunk} of rank {rank}{elsewhere[0]}",
             f"ランク {rank} のチャンク {chunk} には何も送られていません{elsewhere[1]}",
         )
     transfer = schedule.steps[error.step][error.transfer]
-    place = at_place(call, (error.step, error.transfer), transfer)
+    place = describe_transfer(call, (error.step, error.transfer), transfer)
     rank, chunk = transfer.dst, transfer.chunk
     if schedule.collective != ALL_GATHER:
         twice = [r for r, count in enumerate(every[error.step + 1][rank][chunk]) if count > 1]
         if twice:
-            return place.wrong(
+            return place.counterexample(
                 f"from here on chunk {chunk} of rank {rank} counts the contribution of rank "
-                f"{_listed(twice)} more than once",
-                f"ここから、ランク {rank} のチャンク {chunk} でランク {_listed(twice)} の寄与が"
+                f"{_join_ranks(twice)} more than once",
+                f"ここから、ランク {rank} のチャンク {chunk} でランク {_join_ranks(twice)} の寄与が"
                 "重複しています",
             )
     if schedule.collective == ALL_GATHER:
         held = every[error.step][transfer.src][chunk]
-        return _not_the_owners(place, schedule, transfer, held == goal(schedule, chunk))
-    without = missing(every[-1][rank][chunk], goal(schedule, chunk))
+        return _explain_wrong_copy(place, schedule, transfer, held == goal(schedule, chunk))
+    without = missing_ranks(every[-1][rank][chunk], goal(schedule, chunk))
     if without:
-        elsewhere = _elsewhere(schedule, every[-1], chunk)
-        return place.wrong(
+        elsewhere = _locate_sum(schedule, every[-1], chunk)
+        return place.counterexample(
             f"the last one into chunk {chunk} of rank {rank}, which ends without the contribution "
-            f"of rank {_listed(without)}{elsewhere[0]}",
+            f"of rank {_join_ranks(without)}{elsewhere[0]}",
             f"これがランク {rank} のチャンク {chunk} への最後の書き込みですが、"
-            f"ランク {_listed(without)} の寄与がありません{elsewhere[1]}",
+            f"ランク {_join_ranks(without)} の寄与がありません{elsewhere[1]}",
         )
-    return place.wrong(
+    return place.counterexample(
         f"all contributions are there, but other ranks add up chunk {chunk} in another order, "
         "and so with other bits",
         f"すべての寄与がそろっていますが、チャンク {chunk} を足す順序がほかのランクと違うため、"
@@ -197,19 +199,19 @@ def _named(call: str, schedule: Schedule, error: ScheduleError) -> Wrong:
     )
 
 
-def _not_the_owners(place: CaseText, schedule: Schedule, last: Transfer, has: bool) -> Wrong:
+def _explain_wrong_copy(place: CaseText, schedule: Schedule, last: Transfer, has: bool) -> Wrong:
     """The counterexample of the last transfer into a chunk that ends with something else.
 
     ``has``: whether the rank that sends has it.
     """
     src, rank, chunk, op = last
     owner = schedule.owner[chunk]
-    return place.wrong(
+    return place.counterexample(
         f"the last one into chunk {chunk} of rank {rank}, which does not end as rank {owner}, its "
         "owner, had it",
         f"これがランク {rank} のチャンク {chunk} への最後の書き込みですが、"
         f"担当ランク {owner} が最初に持っていたものになりません",
-        looks_like(
+        pick_explanation(
             (op == ADD, "it is added to what was there", "もとからあったものに足しています"),
             (not has,
              f"rank {src} does not have it yet in this step",
@@ -218,11 +220,11 @@ def _not_the_owners(place: CaseText, schedule: Schedule, last: Transfer, has: bo
     )  # fmt: skip
 
 
-def lost_at(call: str, schedule: Schedule, place: Tuple[int, int], rank: int) -> Wrong:
+def lost_contribution(call: str, schedule: Schedule, place: Tuple[int, int], rank: int) -> Wrong:
     """The counterexample of a copy after which no rank holds what ``rank`` has contributed."""
     transfer = schedule.steps[place[0]][place[1]]
     chunk, dst = transfer.chunk, transfer.dst
-    return at_place(call, place, transfer).wrong(
+    return describe_transfer(call, place, transfer).counterexample(
         f"the copy overwrites chunk {chunk} of rank {dst}, and the contribution of rank {rank}, "
         "which no other rank holds, is lost",
         f"このコピーがランク {dst} のチャンク {chunk} を上書きします。"
@@ -230,7 +232,9 @@ def lost_at(call: str, schedule: Schedule, place: Tuple[int, int], rank: int) ->
     )
 
 
-def _first_lost(schedule: Schedule, every: Any) -> Optional[Tuple[Tuple[int, int], int]]:
+def _find_lost_contribution(
+    schedule: Schedule, every: Any
+) -> Optional[Tuple[Tuple[int, int], int]]:
     """The first copy that overwrites the last sum with some contribution, and whose that is."""
     for number, step in enumerate(schedule.steps):
         before, after = every[number], every[number + 1]
@@ -244,16 +248,16 @@ def _first_lost(schedule: Schedule, every: Any) -> Optional[Tuple[Tuple[int, int
     return None
 
 
-def missing(held: Sequence[int], whole: Sequence[int]) -> List[int]:
+def missing_ranks(held: Sequence[int], whole: Sequence[int]) -> List[int]:
     """The ranks whose contribution a chunk lacks."""
     return [rank for rank, count in enumerate(held) if count < whole[rank]]
 
 
-def _listed(ranks: Sequence[int]) -> str:
+def _join_ranks(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks))
 
 
-def _first_unfinished(schedule: Schedule, last: Any) -> Tuple[int, int]:
+def _find_unfinished_chunk(schedule: Schedule, last: Any) -> Tuple[int, int]:
     for chunk, owner in enumerate(schedule.owner):
         ranks = [owner] if schedule.collective == REDUCE_SCATTER else range(schedule.world_size)
         for rank in ranks:
@@ -262,7 +266,7 @@ def _first_unfinished(schedule: Schedule, last: Any) -> Tuple[int, int]:
     raise AssertionError("the proof failed, and every chunk is complete")
 
 
-def _elsewhere(schedule: Schedule, last: Any, chunk: int) -> Pair:
+def _locate_sum(schedule: Schedule, last: Any, chunk: int) -> TextPair:
     """Where the whole sum of a reduce-scatter's chunk is instead."""
     whole = goal(schedule, chunk)
     found: Optional[int] = next(
@@ -276,11 +280,11 @@ def _elsewhere(schedule: Schedule, last: Any, chunk: int) -> Pair:
     )
 
 
-HEIGHT = 980  # px of the page in a notebook, which scrolls in it
+FRAME_HEIGHT_PX = 980  # px of the page in a notebook, which scrolls in it
 
 
 @dataclass(frozen=True)
-class Played:
+class SchedulePlayback:
     """``text`` in words, and ``page``, HTML that plays the schedule; None where there is none."""
 
     text: str
@@ -294,14 +298,16 @@ class Played:
         if self.page is None:
             return f"<div>{said}</div>"
         source = f'srcdoc="{html.escape(self.page)}" sandbox="allow-scripts"'
-        frame = f'<iframe {source} width="100%" height="{HEIGHT}" style="border: 0"></iframe>'
+        frame = (
+            f'<iframe {source} width="100%" height="{FRAME_HEIGHT_PX}" style="border: 0"></iframe>'
+        )
         return f"<div>{said}{frame}</div>"
 
 
-def unwritten() -> Played:
+def unwritten_playback() -> SchedulePlayback:
     """What is said of a stub."""
-    return Played(
-        say(
+    return SchedulePlayback(
+        choose_text(
             en="not written yet: write the function, run its cell, then this one again",
             ja="まだ書かれていません。関数を書いてそのセルを実行し、"
             "このセルをもう一度実行してください",
@@ -309,27 +315,27 @@ def unwritten() -> Played:
     )
 
 
-def played(schedule: Schedule, lines: List[str], file: Optional[str]) -> Played:
+def make_playback(schedule: Schedule, lines: List[str], file: Optional[str]) -> SchedulePlayback:
     """``lines`` and the page, which is written to ``file``, too, if one is named."""
     try:
         page = as_page([schedule], (schedule.name, schedule.world_size), language=language())
     except ScheduleError as error:  # too large to draw
-        return Played("\n".join([*lines, str(error)]))
+        return SchedulePlayback("\n".join([*lines, str(error)]))
     if file is not None:
         write_text(Path(file), page)
-        lines = [*lines, say(en=f"written to {file}", ja=f"{file} に書き込みました")]
-    return Played("\n".join(lines), page)
+        lines = [*lines, choose_text(en=f"written to {file}", ja=f"{file} に書き込みました")]
+    return SchedulePlayback("\n".join(lines), page)
 
 
-def standing(cost: Price, least_s: float, *, is_floor: bool) -> List[str]:
+def describe_cost(cost: Price, least_s: float, *, is_floor: bool) -> List[str]:
     """Of a proved schedule: its price, and ``least_s``, which is the floor or the optimum."""
     steps = len(cost.steps)
     size = in_words(int(cost.size_bytes)) if cost.size_bytes else ""
-    time, least = microseconds(cost.seconds), microseconds(least_s)
+    time, least = format_microseconds(cost.seconds), format_microseconds(least_s)
     times = f"{cost.seconds / least_s:.3f}"
     lines = [
-        say(en="proved: it does what it should", ja="証明済み: 求められた動作をします"),
-        say(
+        choose_text(en="proved: it does what it should", ja="証明済み: 求められた動作をします"),
+        choose_text(
             en=f"price: {time} in {steps} step{'s' * (steps != 1)}"
             + f", for {size} on each device" * bool(size),
             ja=f"見積もり: {steps} ステップで {time}" + f" (各デバイス {size})" * bool(size),
@@ -337,18 +343,18 @@ def standing(cost: Price, least_s: float, *, is_floor: bool) -> List[str]:
     ]
     if is_floor:
         en, ja = f"; the price is {times} times that", f"。見積もりはその {times} 倍です"
-        return [*lines, say(en=f"floor: {least}{en}", ja=f"下限: {least}{ja}")]
-    return [*lines, say(en=f"optimum: {least}", ja=f"最適値: {least}")]
+        return [*lines, choose_text(en=f"floor: {least}{en}", ja=f"下限: {least}{ja}")]
+    return [*lines, choose_text(en=f"optimum: {least}", ja=f"最適値: {least}")]
 
 
-def microseconds(seconds: float) -> str:
+def format_microseconds(seconds: float) -> str:
     """``1,598.3 µs``; whole ones without a point."""
     micros = round(seconds * 1e6, 1)
     return f"{micros:,.0f} µs" if micros == int(micros) else f"{micros:,.1f} µs"
 
 
-MOST_CHUNKS = 512  # of an answer; nothing is gained by more
-ROUNDING = 1e-9  # relative: prices that differ by less are the same number
+MAX_CHUNKS = 512  # of an answer; nothing is gained by more
+COST_TOLERANCE = 1e-9  # relative: prices that differ by less are the same number
 Answer = Callable[[], Any]  # the steps, each a list of Transfer(src, dst, chunk, op)
 
 
@@ -370,17 +376,17 @@ class Puzzle:
     pairs: Optional[FrozenSet[Tuple[int, int]]] = None
     optimum_s: Optional[float] = None
 
-    def schedule(self, answer: Answer) -> Schedule:
+    def read_schedule(self, answer: Answer) -> Schedule:
         """What ``answer`` gives, as it stands: its transfers obey the rules, no more.
 
         Raises Wrong, which names the first transfer that does not.
         """
-        steps = as_steps(answer(), self.call)
+        steps = read_steps(answer(), self.call)
         world_size, owner = self.topology.world_size, self.owner
         if len(owner) == 1:
             most = max((t.chunk for step in steps for t in step), default=0)
-            owner *= min(max(most + 1, 1), MOST_CHUNKS)
-        check_rules(self.call, world_size, len(owner), steps, NOTHING)
+            owner *= min(max(most + 1, 1), MAX_CHUNKS)
+        check_step_rules(self.call, world_size, len(owner), steps, NO_TEXT)
         if self.pairs is not None:
             self._check_pairs(steps, self.pairs)
         nonempty = tuple(step for step in steps if step)
@@ -390,77 +396,79 @@ class Puzzle:
         for number, step in enumerate(steps):
             for position, transfer in enumerate(step):
                 src, dst = transfer.src, transfer.dst
-                at_place(self.call, (number, position), transfer).check(
+                describe_transfer(self.call, (number, position), transfer).check_faults(
                     ((src, dst) not in pairs,
                      f"there is no link from {src} to {dst}",
                      f"{src} から {dst} へのリンクはありません"),
                 )  # fmt: skip
 
-    def proved(self, answer: Answer) -> Schedule:
+    def read_proved_schedule(self, answer: Answer) -> Schedule:
         """The same, proved. Raises Wrong for a schedule that is not what it should be."""
-        schedule = self.schedule(answer)
+        schedule = self.read_schedule(answer)
         check_proof(self.call, schedule)
         return schedule
 
-    def price(self, schedule: Schedule) -> Price:
+    def price_schedule(self, schedule: Schedule) -> Price:
         """What it costs here."""
         return price(schedule, self.topology, self.size_bytes)
 
     def check_optimum(self, schedule: Schedule) -> None:
         """Raise Wrong for a schedule that costs more than the optimum."""
-        cost, optimum = self.price(schedule), self.optimum_s or 0.0
-        en, ja = price_in_words(cost)
-        CaseText(self.call, self.call).check(
-            (cost.seconds > optimum * (1 + ROUNDING),
-             f"proved, but it costs {en}; {microseconds(optimum)} are possible"
-             f"{costliest(cost)[0]}",
-             f"正しいことは証明されましたが、{ja}かかります。{microseconds(optimum)} で済みます"
-             f"{costliest(cost)[1]}"),
+        cost, optimum = self.price_schedule(schedule), self.optimum_s or 0.0
+        en, ja = describe_price(cost)
+        CaseText(self.call, self.call).check_faults(
+            (cost.seconds > optimum * (1 + COST_TOLERANCE),
+             f"proved, but it costs {en}; {format_microseconds(optimum)} are possible"
+             f"{describe_costliest_step(cost)[0]}",
+             f"正しいことは証明されましたが、{ja}かかります。{format_microseconds(optimum)} で済みます"
+             f"{describe_costliest_step(cost)[1]}"),
         )  # fmt: skip
 
-    def play(self, answer: Answer, file: Optional[str] = None) -> Played:
+    def play(self, answer: Answer, file: Optional[str] = None) -> SchedulePlayback:
         """The proof or its first fault, the price, and the page; ``file``: write that there, too.
 
         A notebook shows all three. A function that is not written yet gives a word about that.
         """
         try:
-            schedule = self.schedule(answer)
+            schedule = self.read_schedule(answer)
         except NotImplementedError:
-            return unwritten()
+            return unwritten_playback()
         except Wrong as wrong:  # it breaks a rule, and cannot be played
-            return Played(wrong.texts[language()])
+            return SchedulePlayback(wrong.texts[language()])
         try:
             check_proof(self.call, schedule)
         except Wrong as wrong:
-            return played(schedule, [wrong.texts[language()]], file)
+            return make_playback(schedule, [wrong.texts[language()]], file)
         least_s = self.optimum_s
         if least_s is None:
             least_s = floor_of(self.topology, self.collective).seconds(self.size_bytes)
-        lines = standing(self.price(schedule), least_s, is_floor=self.optimum_s is None)
-        return played(schedule, lines, file)
+        lines = describe_cost(
+            self.price_schedule(schedule), least_s, is_floor=self.optimum_s is None
+        )
+        return make_playback(schedule, lines, file)
 
 
-def price_in_words(cost: Price) -> Pair:
+def describe_price(cost: Price) -> TextPair:
     """The price and the steps that it is the sum of."""
     steps = len(cost.steps)
     return (
-        f"{microseconds(cost.seconds)} in {steps} step{'s' * (steps != 1)}",
-        f"{steps} ステップで {microseconds(cost.seconds)} ",
+        f"{format_microseconds(cost.seconds)} in {steps} step{'s' * (steps != 1)}",
+        f"{steps} ステップで {format_microseconds(cost.seconds)} ",
     )
 
 
-def costliest(cost: Price) -> Pair:
+def describe_costliest_step(cost: Price) -> TextPair:
     """The step that takes longest, and what it waits for."""
     if not cost.steps:
-        return NOTHING
+        return NO_TEXT
 
     def seconds(number: int) -> float:
         return cost.steps[number].seconds
 
     number = max(range(len(cost.steps)), key=seconds)
     step: StepPrice = cost.steps[number]
-    time = microseconds(step.seconds)
-    alike = step.seconds <= min(map(seconds, range(len(cost.steps)))) * (1 + ROUNDING)
+    time = format_microseconds(step.seconds)
+    alike = step.seconds <= min(map(seconds, range(len(cost.steps)))) * (1 + COST_TOLERANCE)
     if alike and len(cost.steps) > 1:
         first = cost.steps[0].bottleneck  # the longest but for rounding may be another step
         return (

@@ -18,15 +18,15 @@ import numpy as np
 from gluonlab.host.signals import delayed_signals
 
 
-class Hang(Exception):
+class HangError(Exception):
     """A rank waits for another one that has ended: real processes would wait for ever."""
 
     def __init__(self, rank: int, ended: int) -> None:
         super().__init__(f"rank {rank} waits for rank {ended}, which has ended")
-        self.rank, self.ended = rank, ended
+        self.rank, self.ended_rank = rank, ended
 
 
-class Unequal(Exception):
+class UnequalShapesError(Exception):
     """The arrays that the ranks want to have summed do not have one shape."""
 
     def __init__(self, shapes: "Dict[int, Any]") -> None:
@@ -40,15 +40,15 @@ class RankOutcome(NamedTuple):
     error: Optional[BaseException]
 
 
-class Ranks:
+class RankGroup:
     """A group of ``size`` ranks."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._changed = threading.Condition()
-        self._given: List[Dict[int, Any]] = []  # of each sum, what each rank has given
-        self._sums = [0] * size  # how many each rank has begun
-        self._ended: List[int] = []
+        self._condition = threading.Condition()
+        self._inputs: List[Dict[int, Any]] = []  # of each sum, what each rank has given
+        self._sum_counts = [0] * size  # how many each rank has begun
+        self._ended_ranks: List[int] = []
         self._rank_of: Dict[int, int] = {}  # by the number of the thread
 
     @property
@@ -67,9 +67,9 @@ class Ranks:
             except BaseException as error:  # whatever a student's code raises
                 outcomes[rank] = RankOutcome(None, error)
             finally:
-                with self._changed:
-                    self._ended.append(rank)
-                    self._changed.notify_all()
+                with self._condition:
+                    self._ended_ranks.append(rank)
+                    self._condition.notify_all()
 
         threads = [
             threading.Thread(target=run_one, args=(rank,), daemon=True) for rank in range(self.size)
@@ -80,12 +80,14 @@ class Ranks:
                     thread.start()
             # An interrupted Thread.join takes a running thread for a stopped one. Without a timeout
             # Python may miss a signal that comes just before it waits.
-            with self._changed:
-                while not self._changed.wait_for(lambda: len(self._ended) == self.size, 0.1):
+            with self._condition:
+                while not self._condition.wait_for(
+                    lambda: len(self._ended_ranks) == self.size, 0.1
+                ):
                     continue
         finally:  # the time is over: end them, too
             for rank, thread in enumerate(threads):
-                if thread.ident is not None and rank not in self._ended:
+                if thread.ident is not None and rank not in self._ended_ranks:
                     exception = ctypes.py_object(SystemExit)
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(
                         ctypes.c_ulong(thread.ident), exception
@@ -98,22 +100,22 @@ class Ranks:
         Raises Hang if another rank has ended without it, Unequal for arrays of several shapes.
         """
         rank = self.rank
-        with self._changed:
-            number = self._sums[rank]
-            self._sums[rank] += 1
-            if number == len(self._given):
-                self._given.append({})
-            given = self._given[number]
+        with self._condition:
+            number = self._sum_counts[rank]
+            self._sum_counts[rank] += 1
+            if number == len(self._inputs):
+                self._inputs.append({})
+            given = self._inputs[number]
             given[rank] = np.array(array, dtype=np.float64)
-            self._changed.notify_all()
+            self._condition.notify_all()
             while len(given) < self.size:
-                for other in self._ended:
+                for other in self._ended_ranks:
                     if other not in given:
-                        raise Hang(rank, other)
-                self._changed.wait(0.1)
+                        raise HangError(rank, other)
+                self._condition.wait(0.1)
         shapes = {other: each.shape for other, each in given.items()}
         if len(set(shapes.values())) > 1:
-            raise Unequal(shapes)
+            raise UnequalShapesError(shapes)
         return np.sum([given[other] for other in range(self.size)], axis=0)
 
 
@@ -131,16 +133,20 @@ class Images(NamedTuple):
 
 
 @dataclass
-class Notes:
+class RankRecord:
     """What one rank did."""
 
-    joined: List[Tuple[Any, Any]] = field(default_factory=list)  # (rank, world_size) as given
-    orders: List[List[int]] = field(default_factory=list)  # the images of each pass, one by one
-    epochs: List[Optional[int]] = field(default_factory=list)  # the sampler's in each; None: none
-    sums: int = 0  # gradients that were summed with the other ranks
+    joins: List[Tuple[Any, Any]] = field(default_factory=list)  # (rank, world_size) as given
+    image_orders: List[List[int]] = field(
+        default_factory=list
+    )  # the images of each pass, one by one
+    sampler_epochs: List[Optional[int]] = field(
+        default_factory=list
+    )  # the sampler's in each; None: none
+    gradient_sums: int = 0  # gradients that were summed with the other ranks
     updates: int = 0
-    evaluated: List[Images] = field(default_factory=list)
-    lines: List[str] = field(default_factory=list)
+    evaluated_images: List[Images] = field(default_factory=list)
+    logged_lines: List[str] = field(default_factory=list)
     weight: Optional[Array] = None  # of the model, when the rank ended
 
 
@@ -156,15 +162,15 @@ class Distributed:
         self.DistributedDataParallel = ModelReplica
         self.DistributedSampler = DistributedSampler
         self.DataLoader = partial(DataLoader, self)
-        self.notes: List[Notes] = []
+        self.records: List[RankRecord] = []
         self.outcomes: List[RankOutcome] = []
-        self._ranks: Optional[Ranks] = None
+        self._ranks: Optional[RankGroup] = None
 
     def spawn(self, fn: Callable[..., Any], args: Tuple[Any, ...] = (), nprocs: int = 1) -> None:
         """Call ``fn(rank, *args)`` in each of ``nprocs`` processes, and wait for them."""
         words = (*args,)  # a TypeError if they are not several
-        self._ranks = Ranks(nprocs)
-        self.notes = [Notes() for _ in range(nprocs)]
+        self._ranks = RankGroup(nprocs)
+        self.records = [RankRecord() for _ in range(nprocs)]
         self.outcomes = self._ranks.run(lambda rank: fn(rank, *words))
         for outcome in self.outcomes:
             if outcome.error is not None:
@@ -178,7 +184,7 @@ class Distributed:
         rank: int = -1,
     ) -> None:
         """Join the group."""
-        self._own.joined.append((rank, world_size))
+        self._own_record.joins.append((rank, world_size))
 
     def get_rank(self) -> int:
         """The rank of the process that calls it."""
@@ -190,18 +196,18 @@ class Distributed:
 
     def log(self, text: object) -> None:
         """Print a line."""
-        self._own.lines.append(str(text))
+        self._own_record.logged_lines.append(str(text))
         print(f"[rank {self._group.rank}] {text}")
 
     @property
-    def _group(self) -> Ranks:
+    def _group(self) -> RankGroup:
         if self._ranks is None:
             raise RuntimeError("there is no process group yet: spawn starts the processes")
         return self._ranks
 
     @property
-    def _own(self) -> Notes:
-        return self.notes[self._group.rank]
+    def _own_record(self) -> RankRecord:
+        return self.records[self._group.rank]
 
 
 class Model:
@@ -219,12 +225,12 @@ class Model:
     def step(self, lr: float = 0.5) -> None:
         """Move the weight."""
         self.weight = self.weight - lr * self._gradient
-        self.dist._own.weight = self.weight
-        self.dist._own.updates += 1
+        self.dist._own_record.weight = self.weight
+        self.dist._own_record.updates += 1
 
     def score(self, images: Images) -> float:
         """The accuracy on these images."""
-        self.dist._own.evaluated.append(images)
+        self.dist._own_record.evaluated_images.append(images)
         return float(((images.xs @ self.weight > 0) == images.ys).mean())
 
 
@@ -240,7 +246,7 @@ class ModelReplica:
         model.backward(xs, ys)
         group = model.dist._group
         model._gradient = group.allreduce(model._gradient) / group.size
-        model.dist._own.sums += 1
+        model.dist._own_record.gradient_sums += 1
 
     def step(self, lr: float = 0.5) -> None:
         """Move the weight."""
@@ -302,8 +308,10 @@ class DataLoader:
         if self.shuffle:
             order = np.random.permutation(order).tolist()
         seen: List[int] = []
-        self.dist._own.orders.append(seen)
-        self.dist._own.epochs.append(None if self.sampler is None else self.sampler.epoch)
+        self.dist._own_record.image_orders.append(seen)
+        self.dist._own_record.sampler_epochs.append(
+            None if self.sampler is None else self.sampler.epoch
+        )
         for begin in range(0, len(order), self.batch_size):
             batch = order[begin : begin + self.batch_size]
             seen.extend(batch)
@@ -317,4 +325,4 @@ def some_images(count: int, seed: int) -> Images:
     return Images(xs, (xs @ np.array([1.0, -2.0, 0.5]) > 0).astype(float))
 
 
-Program = Callable[[Distributed, Images, Images, int, int], Any]
+DistributedProgram = Callable[[Distributed, Images, Images, int, int], Any]

@@ -16,9 +16,14 @@ from mxnet import gluon, nd
 from mxnet.gluon import nn
 
 from gluonlab.data.loading.split_batch import shard_bounds
-from gluonlab.exercises.array_tracking import KEPT_EN, KEPT_JA, Calls, cpus
-from gluonlab.exercises.checkers import Wrong, draws
-from gluonlab.exercises.counterexamples import NOTHING, check, wrong
+from gluonlab.exercises.array_tracking import (
+    ACTIVATIONS_KEPT_EN,
+    ACTIVATIONS_KEPT_JA,
+    ForwardRecorder,
+    cpu_devices,
+)
+from gluonlab.exercises.checkers import Wrong, case_rng
+from gluonlab.exercises.counterexamples import NO_TEXT, check_faults, counterexample
 
 FEATURES, CLASSES = 4, 3
 LR = 0.5
@@ -28,64 +33,64 @@ Array = Any  # of numpy
 Batch = Tuple[Array, Array]  # images (n, FEATURES) float32, labels (n,) int32
 
 
-class Values(NamedTuple):
+class LayerParams(NamedTuple):
     """Weight (CLASSES, FEATURES) and bias (CLASSES,) as float64."""
 
     weight: Array
     bias: Array
 
-    def step(self, batch: Batch, scale: float) -> "Values":
+    def step(self, batch: Batch, scale: float) -> "LayerParams":
         """The values minus ``scale`` times the gradient of the sum of the batch's losses."""
-        return self.minus(self.gradient(batch), scale)
+        return self.subtract(self.gradient(batch), scale)
 
-    def minus(self, other: "Values", scale: float) -> "Values":
+    def subtract(self, other: "LayerParams", scale: float) -> "LayerParams":
         """The values minus ``scale`` times others."""
-        return Values(self.weight - scale * other.weight, self.bias - scale * other.bias)
+        return LayerParams(self.weight - scale * other.weight, self.bias - scale * other.bias)
 
-    def gradient(self, batch: Batch) -> "Values":
+    def gradient(self, batch: Batch) -> "LayerParams":
         """Of the sum of the batch's losses."""
         images, labels = batch
-        chances = self._chances(images)
+        chances = self._probabilities(images)
         chances[np.arange(len(labels)), labels] -= 1
-        return Values(chances.T @ images, chances.sum(axis=0))
+        return LayerParams(chances.T @ images, chances.sum(axis=0))
 
-    def losses(self, batch: Batch) -> Array:
+    def image_losses(self, batch: Batch) -> Array:
         """Of each image: (n,)."""
         images, labels = batch
-        return -np.log(self._chances(images)[np.arange(len(labels)), labels])
+        return -np.log(self._probabilities(images)[np.arange(len(labels)), labels])
 
-    def _chances(self, images: Array) -> Array:
+    def _probabilities(self, images: Array) -> Array:
         scores = images.astype(np.float64) @ self.weight.T + self.bias  # (n, CLASSES)
         chances = np.exp(scores - scores.max(axis=1, keepdims=True))
         return chances / chances.sum(axis=1, keepdims=True)
 
-    def train(self, batches: Sequence[Batch]) -> "Values":
+    def train(self, batches: Sequence[Batch]) -> "LayerParams":
         """Plain SGD, one update for each batch: the mean of its gradients."""
         values = self
         for batch in batches:
             values = values.step(batch, LR / len(batch[0]))
         return values
 
-    def near(self, other: "Values") -> bool:
+    def is_close(self, other: "LayerParams") -> bool:
         """Whether the two agree, but for the rounding of float32."""
-        return distance(self, other) <= TOLERANCE
+        return relative_distance(self, other) <= TOLERANCE
 
 
-def distance(a: Values, b: Values) -> float:
+def relative_distance(a: LayerParams, b: LayerParams) -> float:
     """The norm of the difference, relative to that of ``b``."""
     ours, theirs = (np.concatenate([part.ravel() for part in values]) for values in (a, b))
     return float(np.linalg.norm(ours - theirs) / (np.linalg.norm(theirs) or 1))
 
 
-def some_values() -> Values:
+def initial_params() -> LayerParams:
     """Those that trainings begin with."""
-    random = draws(0)
-    return Values(random.normal(0, 0.5, (CLASSES, FEATURES)), random.normal(0, 0.5, CLASSES))
+    random = case_rng(0)
+    return LayerParams(random.normal(0, 0.5, (CLASSES, FEATURES)), random.normal(0, 0.5, CLASSES))
 
 
-def some_batches(sizes: Sequence[int]) -> List[Batch]:
+def random_batches(sizes: Sequence[int]) -> List[Batch]:
     """Random batches of these sizes; neither gradients nor labels of any two are alike."""
-    random = draws([0, *sizes])
+    random = case_rng([0, *sizes])
     return [
         (
             random.normal(0, 1, (size, FEATURES)).astype(np.float32),
@@ -96,7 +101,7 @@ def some_batches(sizes: Sequence[int]) -> List[Batch]:
 
 
 def make_net(
-    values: Values, ctxs: Sequence[mx.Context], grad_req: str = "write", flatten: bool = True
+    values: LayerParams, ctxs: Sequence[mx.Context], grad_req: str = "write", flatten: bool = True
 ) -> gluon.Block:
     """The layer with these values on every device."""
     net = nn.Dense(CLASSES, in_units=FEATURES, flatten=flatten)
@@ -107,10 +112,10 @@ def make_net(
     return net
 
 
-def values_of(net: gluon.Block, ctx: mx.Context) -> Values:
+def read_params(net: gluon.Block, ctx: mx.Context) -> LayerParams:
     """What the layer now has on a device."""
     params = (net.weight, net.bias)
-    return Values(*(param.data(ctx).asnumpy().astype(np.float64) for param in params))
+    return LayerParams(*(param.data(ctx).asnumpy().astype(np.float64) for param in params))
 
 
 def make_trainer(net: gluon.Block, **settings: Any) -> gluon.Trainer:
@@ -118,7 +123,7 @@ def make_trainer(net: gluon.Block, **settings: Any) -> gluon.Trainer:
     return gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": LR}, **settings)
 
 
-def on_host(batch: Batch) -> Tuple[nd.NDArray, nd.NDArray]:
+def to_cpu_arrays(batch: Batch) -> Tuple[nd.NDArray, nd.NDArray]:
     """The batch as arrays on the CPU."""
     images, labels = batch
     return nd.array(images, dtype="float32"), nd.array(labels, dtype="int32")
@@ -128,40 +133,42 @@ class ExerciseTraining:
     """What the answers that train are given: the layer on some devices, a loss, a trainer."""
 
     def __init__(self, ctxs: Sequence[mx.Context], grad_req: str = "write") -> None:
-        self.begin = some_values()
-        self.net = make_net(self.begin, ctxs, grad_req)
+        self.initial = initial_params()
+        self.net = make_net(self.initial, ctxs, grad_req)
         self.trainer = make_trainer(self.net)
 
-    def run(self, answer: Callable[..., Any], batch: Batch, *more: Any) -> Any:
+    def run_answer(self, answer: Callable[..., Any], batch: Batch, *more: Any) -> Any:
         """Have the answer train on images and labels; what it returns."""
         loss = gluon.loss.SoftmaxCrossEntropyLoss()
-        return answer(self.net, loss, self.trainer, *on_host(batch), *more)
+        return answer(self.net, loss, self.trainer, *to_cpu_arrays(batch), *more)
 
-    def values(self, ctx: mx.Context) -> Values:
+    def read_params(self, ctx: mx.Context) -> LayerParams:
         """What the layer now has on a device."""
-        return values_of(self.net, ctx)
+        return read_params(self.net, ctx)
 
 
-_Leads = Tuple[Values, str, str]  # the parameters that it leads to, and its name in both languages
+_MistakenUpdate = Tuple[
+    LayerParams, str, str
+]  # the parameters that it leads to, and its name in both languages
 
 
 class Update(NamedTuple):
     """The parameters ``got`` after ``batches``; all updates but the last one were right."""
 
-    got: Values
-    begin: Values
+    got: LayerParams
+    initial: LayerParams
     batches: List[Batch]
     parts: int
 
     @property
-    def before(self) -> Values:
+    def params_before(self) -> LayerParams:
         """The parameters before the last batch."""
-        return self.begin.train(self.batches[:-1])
+        return self.initial.train(self.batches[:-1])
 
     @property
-    def want(self) -> Values:
+    def want(self) -> LayerParams:
         """The right parameters after it."""
-        return self.begin.train(self.batches)
+        return self.initial.train(self.batches)
 
 
 def check_updates(
@@ -176,23 +183,23 @@ def check_updates(
     ``as_even``: the microbatches are to be as even as can be. Raises ``fault`` of the first update
     that is not the whole batch's, Wrong where the network did not see the images in so many parts.
     """
-    [ctx], batches = cpus(1), some_batches(sizes)
+    [ctx], batches = cpu_devices(1), random_batches(sizes)
     training, returned = ExerciseTraining([ctx], "add"), []  # type: ExerciseTraining, List[Any]
-    calls = Calls(training.net)
+    calls = ForwardRecorder(training.net)
     for number, (batch, size) in enumerate(zip(batches, sizes)):
-        calls.forget()
-        returned.append(training.run(answer, batch, parts))
-        update = Update(training.values(ctx), training.begin, batches[: number + 1], parts)
-        if not update.got.near(update.want):
+        calls.reset()
+        returned.append(training.run_answer(answer, batch, parts))
+        update = Update(training.read_params(ctx), training.initial, batches[: number + 1], parts)
+        if not update.got.is_close(update.want):
             raise fault(update)
         _check_parts(calls, size, parts, as_even)
     return returned
 
 
-def _check_parts(calls: Calls, size: int, parts: int, as_even: bool) -> None:
+def _check_parts(calls: ForwardRecorder, size: int, parts: int, as_even: bool) -> None:
     """Raise Wrong unless the images of each call are those of ``parts`` microbatches."""
-    seen, most = calls.sizes, math.ceil(size / parts)
-    check(
+    seen, most = calls.batch_sizes, math.ceil(size / parts)
+    check_faults(
         (max(seen) > most,
          f"the update of a batch of {size} in {parts} microbatches is right, "
          f"but {max(seen)} images went through the network at once, expected at most {most}: "
@@ -209,25 +216,27 @@ def _check_parts(calls: Calls, size: int, parts: int, as_even: bool) -> None:
         (len(seen) > parts or (as_even and len(seen) < parts),
          f"a batch of {size} went through the network in {len(seen)} parts, expected {parts}",
          f"{size} 枚のバッチが {len(seen)} 個に分けられました。{parts} 個のはずです"),
-        (as_even and calls.kept_before_backward,
-         f"the update of a batch of {size} in {parts} microbatches is right, but {KEPT_EN}",
-         f"{size} 枚のバッチを {parts} 個のマイクロバッチにした更新は正しいのですが、{KEPT_JA}"),
+        (as_even and calls.overlapping_forwards,
+         f"the update of a batch of {size} in {parts} microbatches is right, but {ACTIVATIONS_KEPT_EN}",
+         f"{size} 枚のバッチを {parts} 個のマイクロバッチにした更新は正しいのですが、{ACTIVATIONS_KEPT_JA}"),
     )  # fmt: skip
 
 
-def wrong_update(update: Update) -> Wrong:
+def explain_wrong_update(update: Update) -> Wrong:
     """The counterexample of an update, and the mistake that leads to the same parameters."""
     got, _, batches, parts = update
-    before, last = update.before, batches[-1]
-    went, wanted = moved(got, before), moved(update.want, before)
-    why = next(((en, ja) for wrong, en, ja in _mistakes(update) if got.near(wrong)), NOTHING)
-    if why is NOTHING and abs(went / wanted - 1) < 0.01:
+    before, last = update.params_before, batches[-1]
+    went, wanted = weight_distance(got, before), weight_distance(update.want, before)
+    why = next(
+        ((en, ja) for wrong, en, ja in _mistaken_updates(update) if got.is_close(wrong)), NO_TEXT
+    )
+    if why is NO_TEXT and abs(went / wanted - 1) < 0.01:
         why = (
             "as far as it should, but not in the same direction",
             "動いた量は合っていますが、向きが違います",
         )
     size, number = len(last[0]), len(batches)
-    return wrong(
+    return counterexample(
         f"batch {number}, of {size} images, in {parts} microbatch{'es' * (parts > 1)}: "
         f"the weights moved by {went:.4g}, expected {wanted:.4g}, as with the whole batch at once",
         f"{number} 番目のバッチ ({size} 枚、マイクロバッチ {parts} 個): 重みが {went:.4g} "
@@ -236,25 +245,27 @@ def wrong_update(update: Update) -> Wrong:
     )
 
 
-def moved(after: Values, before: Values) -> float:
+def weight_distance(after: LayerParams, before: LayerParams) -> float:
     """How far the weights lie apart."""
     return float(np.linalg.norm(after.weight - before.weight))
 
 
-def _mistakes(update: Update) -> Iterator[_Leads]:
+def _mistaken_updates(update: Update) -> Iterator[_MistakenUpdate]:
     """Each mistake that is often made, and the parameters of its own that it gives."""
     _, begin, batches, parts = update
-    before, batch = update.before, batches[-1]
-    yield from _scales(before, batch, parts)
-    yield from _parts(before, batch, parts)
-    yield (left_over(begin, batches),
+    before, batch = update.params_before, batches[-1]
+    yield from _wrongly_scaled_updates(before, batch, parts)
+    yield from _partial_updates(before, batch, parts)
+    yield (params_with_stale_gradients(begin, batches),
            "the gradients of the batch before are still in it",
            "前のバッチの勾配が残ったままです")  # fmt: skip
 
 
-def _scales(before: Values, batch: Batch, parts: int) -> Iterator[_Leads]:
+def _wrongly_scaled_updates(
+    before: LayerParams, batch: Batch, parts: int
+) -> Iterator[_MistakenUpdate]:
     """The gradients of all images, divided by a wrong number, or weighted."""
-    size, cuts = len(batch[0]), _cuts(batch, parts)
+    size, cuts = len(batch[0]), _split_batch(batch, parts)
     yield before, "the parameters have not changed at all", "パラメータがまったく変わっていません"
     yield (before.step(batch, LR),
            "the sum of the gradients was not divided by the number of images",
@@ -276,13 +287,13 @@ def _scales(before: Values, batch: Batch, parts: int) -> Iterator[_Leads]:
     ):  # fmt: skip
         after = before
         for cut in cuts:
-            after = after.minus(before.gradient(cut), LR / len(cut[0]) * factor)
+            after = after.subtract(before.gradient(cut), LR / len(cut[0]) * factor)
         yield after, en, ja
 
 
-def _parts(before: Values, batch: Batch, parts: int) -> Iterator[_Leads]:
+def _partial_updates(before: LayerParams, batch: Batch, parts: int) -> Iterator[_MistakenUpdate]:
     """Images are left out, or there is more than one update."""
-    size, cuts = len(batch[0]), _cuts(batch, parts)
+    size, cuts = len(batch[0]), _split_batch(batch, parts)
     for cut, en, ja in (
         (cuts[-1], "only the last part counts", "最後の部分しか効いていません"),
         (cuts[0], "only the first part counts", "最初の部分しか効いていません"),
@@ -295,28 +306,28 @@ def _parts(before: Values, batch: Batch, parts: int) -> Iterator[_Leads]:
                "割り切れずに余った画像が捨てられています")  # fmt: skip
     for sizes in ([size] * parts, [len(images) for images, _ in cuts]):
         zeroed = kept = before
-        gradients: List[Values] = []
+        gradients: List[LayerParams] = []
         for cut, divisor in zip(cuts, sizes):
             gradients.append(kept.gradient(cut))
             zeroed = zeroed.step(cut, LR / divisor)
             for gradient in gradients:
-                kept = kept.minus(gradient, LR / divisor)
+                kept = kept.subtract(gradient, LR / divisor)
         for after in (zeroed, kept):
             yield (after,
                    "there is an update after every part, expected one for the batch",
                    "部分ごとに更新しています。バッチに 1 回のはずです")  # fmt: skip
 
 
-def left_over(begin: Values, batches: Sequence[Batch]) -> Values:
+def params_with_stale_gradients(begin: LayerParams, batches: Sequence[Batch]) -> LayerParams:
     """The parameters when the last update alone has the gradients of all batches before in it."""
     before, scale = begin.train(batches[:-1]), LR / len(batches[-1][0])
     after = before.step(batches[-1], scale)
     for number in range(len(batches) - 1):
-        after = after.minus(begin.train(batches[:number]).gradient(batches[number]), scale)
+        after = after.subtract(begin.train(batches[:number]).gradient(batches[number]), scale)
     return after
 
 
-def _cuts(batch: Batch, parts: int) -> List[Batch]:
+def _split_batch(batch: Batch, parts: int) -> List[Batch]:
     images, labels = batch
     return [
         (images[begin:end], labels[begin:end]) for begin, end in shard_bounds(len(images), parts)

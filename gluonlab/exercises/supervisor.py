@@ -26,10 +26,10 @@ from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
 from gluonlab.files.atomic_files import remove_folder
 from gluonlab.host.resources import PROC, available_cores, room
 
-MOST_JOBS = 256
-MEMORY_OF_ONE = 2 * 2**30  # bytes; a lab takes less than half
-TICK_S = 0.1  # between two looks at the processes
-TICKS_FOR_FILES = 10  # as many between two looks at the files, which take longer
+MAX_JOBS = 256
+MEMORY_PER_JOB = 2 * 2**30  # bytes; a lab takes less than half
+POLL_S = 0.1  # between two looks at the processes
+POLLS_PER_FILE_COUNT = 10  # as many between two looks at the files, which take longer
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Bounds:
     source: int = 2**25
 
 
-def within_room(bounds: Bounds, jobs: int = 1) -> Bounds:
+def fit_memory(bounds: Bounds, jobs: int = 1) -> Bounds:
     """The same with no more memory than three quarters of what is left here, for ``jobs`` at once.
 
     What is left to this machine or job, that is.
@@ -63,11 +63,11 @@ def within_room(bounds: Bounds, jobs: int = 1) -> Bounds:
     return replace(bounds, memory=min(bounds.memory, left.free * 3 // 4 // jobs))
 
 
-def jobs_here() -> int:
+def max_parallel_jobs() -> int:
     """How many notebooks this machine or job can run at a time: a core and 2 GiB for each."""
     left = room()
-    fit = MOST_JOBS if left is None else left.free * 3 // 4 // MEMORY_OF_ONE
-    return max(1, min(available_cores(), fit, MOST_JOBS))
+    fit = MAX_JOBS if left is None else left.free * 3 // 4 // MEMORY_PER_JOB
+    return max(1, min(available_cores(), fit, MAX_JOBS))
 
 
 class ProcessStat(NamedTuple):
@@ -80,13 +80,13 @@ class ProcessStat(NamedTuple):
     resident: int
 
 
-def descendants(pid: int, proc: Path = PROC) -> List[ProcessStat]:
+def list_descendants(pid: int, proc: Path = PROC) -> List[ProcessStat]:
     """All that this process has started, and what those have, as far as they run or are zombies."""
     children: Dict[int, List[ProcessStat]] = {}
     for name in (folder.name for folder in proc.iterdir()) if proc.is_dir() else ():
         if name.isdigit():
             with suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
-                found = _process(int(name), (proc / name / "stat").read_bytes())
+                found = _parse_stat(int(name), (proc / name / "stat").read_bytes())
                 children.setdefault(found.parent, []).append(found)
     all_of_them: List[ProcessStat] = []
     new = children.pop(pid, [])
@@ -96,14 +96,14 @@ def descendants(pid: int, proc: Path = PROC) -> List[ProcessStat]:
     return all_of_them
 
 
-def _process(pid: int, line: bytes) -> ProcessStat:
+def _parse_stat(pid: int, line: bytes) -> ProcessStat:
     # the second field, the program's name, may hold spaces and parentheses
     state, parent, group, *rest = line[line.rindex(b")") + 2 :].split()
     resident = int(rest[18]) * os.sysconf("SC_PAGE_SIZE")
     return ProcessStat(pid, int(parent), int(group), state.decode(), resident)
 
 
-def files_below(folder: Path, most: int) -> Tuple[int, int]:
+def count_files(folder: Path, most: int) -> Tuple[int, int]:
     """How many entries a folder has, and the bytes on the disk; counts no further than ``most``."""
     count, size, folders = 0, 0, [os.fspath(folder)]
     while folders and count <= most:
@@ -124,35 +124,35 @@ class ResourceMonitor:
 
     def __init__(self, bounds: Bounds, folder: Path) -> None:
         self.bounds, self.folder = bounds, folder
-        self.end = time.monotonic() + bounds.seconds + bounds.spare_seconds
-        self.ticks = 0
+        self.deadline = time.monotonic() + bounds.seconds + bounds.spare_seconds
+        self.poll_count = 0
 
-    def excess(self, processes: List[ProcessStat]) -> str:
+    def find_excess(self, processes: List[ProcessStat]) -> str:
         """What is more than allowed, in words; empty for nothing. Call it every TICK_S."""
-        bounds, self.ticks = self.bounds, self.ticks + 1
+        bounds, self.poll_count = self.bounds, self.poll_count + 1
         if len(processes) > bounds.processes:
             return f"started more than {bounds.processes} processes"
-        if self._memory(processes) > bounds.memory:
+        if self._used_bytes(processes) > bounds.memory:
             return f"took more than {bounds.memory / 2**20:,.0f} MiB of memory"
-        if time.monotonic() > self.end:
+        if time.monotonic() > self.deadline:
             return f"not finished in time, and had to be ended after {bounds.seconds:g} s"
-        if self.ticks % TICKS_FOR_FILES == 0:
-            count, size = files_below(self.folder, bounds.files)
+        if self.poll_count % POLLS_PER_FILE_COUNT == 0:
+            count, size = count_files(self.folder, bounds.files)
             if count > bounds.files:
                 return f"wrote more than {bounds.files:,} files"
             if size > bounds.disk:
                 return f"wrote more than {bounds.disk / 2**20:,.0f} MiB of files"
         return ""
 
-    def _memory(self, processes: List[ProcessStat]) -> int:
+    def _used_bytes(self, processes: List[ProcessStat]) -> int:
         """The bytes of all; what they share is counted once where that makes a difference."""
         resident = sum(process.resident for process in processes)
         if resident <= self.bounds.memory:
             return resident
-        return sum(_own_share(process) for process in processes)
+        return sum(_proportional_bytes(process) for process in processes)
 
 
-def _own_share(process: ProcessStat) -> int:
+def _proportional_bytes(process: ProcessStat) -> int:
     """Resident bytes, each divided by the number of processes that have it (proc(5), Pss)."""
     try:
         lines = (PROC / str(process.pid) / "smaps_rollup").read_bytes()
@@ -161,9 +161,9 @@ def _own_share(process: ProcessStat) -> int:
         return 0 if not (PROC / str(process.pid)).exists() else process.resident
 
 
-ENDED, ABANDONED = "ended", "the grader has ended"
+EXCESS_KEY, ABANDONED = "ended", "the grader has ended"
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-MOST_SWEEPS = 2000  # of what still runs; a notebook may start processes while others are ended
+MAX_KILL_ROUNDS = 2000  # of what still runs; a notebook may start processes while others are ended
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -172,17 +172,17 @@ def main(arguments: Sequence[str]) -> None:
     _control(PR_SET_CHILD_SUBREAPER, 1)
     with suppress(OSError):  # where memory ends, the kernel is to end these and not the grader
         Path("/proc/self/oom_score_adj").write_text("1000")
-    resource.setrlimit(resource.RLIMIT_FSIZE, _lowered(resource.RLIMIT_FSIZE, bounds.file))
+    resource.setrlimit(resource.RLIMIT_FSIZE, _lower_limit(resource.RLIMIT_FSIZE, bounds.file))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     child = subprocess.Popen(arguments[2:], stdin=subprocess.DEVNULL, start_new_session=True)
     excess = ""
     try:
-        excess = _wait(child, ResourceMonitor(bounds, folder))
+        excess = _wait_for_command(child, ResourceMonitor(bounds, folder))
     finally:
-        _end_all(child)
+        _kill_all(child)
         if excess == ABANDONED:
             remove_folder(folder)
-        print(json.dumps({ENDED: excess}), flush=True)
+        print(json.dumps({EXCESS_KEY: excess}), flush=True)
 
 
 def end_with_parent() -> None:
@@ -195,27 +195,27 @@ def _control(option: int, value: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def _lowered(limit: int, most: int) -> "tuple[int, int]":
+def _lower_limit(limit: int, most: int) -> "tuple[int, int]":
     _, hard = resource.getrlimit(limit)
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     return most, most
 
 
-def _wait(child: "subprocess.Popen[bytes]", watch: ResourceMonitor) -> str:
+def _wait_for_command(child: "subprocess.Popen[bytes]", watch: ResourceMonitor) -> str:
     """Wait until the command ends; what it used too much of, or nothing."""
     while child.poll() is None:
-        processes = descendants(os.getpid())
-        _bury(process for process in processes if process.pid != child.pid)
-        excess = watch.excess(processes)
+        processes = list_descendants(os.getpid())
+        _reap_zombies(process for process in processes if process.pid != child.pid)
+        excess = watch.find_excess(processes)
         if excess:
             return excess
         # closed when the grader has ended; nothing is ever written to it
-        if select.select([0], [], [], TICK_S)[0]:
+        if select.select([0], [], [], POLL_S)[0]:
             return ABANDONED
     return ""
 
 
-def _bury(processes: Iterable[ProcessStat]) -> None:
+def _reap_zombies(processes: Iterable[ProcessStat]) -> None:
     """Take note of children that have ended, which are zombies until then."""
     for process in processes:
         if process.state == "Z" and process.parent == os.getpid():
@@ -223,16 +223,16 @@ def _bury(processes: Iterable[ProcessStat]) -> None:
                 os.waitpid(process.pid, os.WNOHANG)
 
 
-def _end_all(child: "subprocess.Popen[bytes]") -> None:
+def _kill_all(child: "subprocess.Popen[bytes]") -> None:
     """Kill the command and all its descendants, group by group: a whole one cannot fork away."""
     with suppress(OSError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
-    for _ in range(MOST_SWEEPS):
-        left: List[ProcessStat] = descendants(os.getpid())
+    for _ in range(MAX_KILL_ROUNDS):
+        left: List[ProcessStat] = list_descendants(os.getpid())
         if not left:
             return
-        _bury(left)
+        _reap_zombies(left)
         own = {process.pid for process in left}
         for process in left:
             with suppress(OSError):

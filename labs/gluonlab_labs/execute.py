@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Optional
 
 from gluonlab.errors import NotebookError
-from gluonlab.exercises.guesses import HANDOUT
+from gluonlab.exercises.guesses import HANDOUT_VARIABLE
 from gluonlab.files.atomic_files import temporary_folder
 from gluonlab_labs.kernel import Kernel, start
 from gluonlab_labs.source import LANGUAGES
@@ -40,7 +40,9 @@ def execute(
         place.mkdir()
         path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
         try:
-            with start(notebook, place, seconds, PYTHONPATH=path, **{HANDOUT: "1"}) as kernel:
+            with start(
+                notebook, place, seconds, PYTHONPATH=path, **{HANDOUT_VARIABLE: "1"}
+            ) as kernel:
                 for index in range(len(notebook.cells)):
                     kernel.run(index)
                     for language in others:

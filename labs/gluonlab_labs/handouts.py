@@ -11,7 +11,7 @@ from markupsafe import Markup
 from tqdm import tqdm
 
 import gluonlab
-from gluonlab.exercises.guesses import find
+from gluonlab.exercises.guesses import find_guess
 from gluonlab.files.atomic_files import folder_for, write_text
 from gluonlab_labs import dark
 from gluonlab_labs.build import Place
@@ -117,7 +117,7 @@ def _cell(cell: Any, renderer: Renderer, language: str, id: str) -> Dict[str, An
         "outputs": shown,
         "exercise": exercise,
         "question": " ".join(
-            find(guess).question[language] for guess in ids_in(cell.source, "observe")
+            find_guess(guess).question[language] for guess in ids_in(cell.source, "observe")
         ),
     }
 

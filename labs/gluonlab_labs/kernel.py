@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Callable, Iterator, Optional
 
 from gluonlab.errors import NotebookError
-from gluonlab.exercises.run_submission import environment_of_kernel, make_manager, place_of_cell
+from gluonlab.exercises.run_submission import describe_cell, kernel_environment, make_manager
 from gluonlab.files.atomic_files import temporary_folder
 
 
@@ -58,7 +58,7 @@ class Kernel:
     def _run(self, cell: Any, index: int) -> Any:
         from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-        place = place_of_cell(cell.source, index)
+        place = describe_cell(cell.source, index)
         try:
             return self._client.execute_cell(cell, index)
         except CellExecutionError as error:
@@ -100,7 +100,7 @@ def start(notebook: Any, folder: Path, seconds: float, **environment: str) -> It
             record_timing=False,  # the same notebook, the same page
             shutdown_kernel="immediate",
         )
-        with client.setup_kernel(cleanup_kc=True, env=environment_of_kernel(own, **environment)):
+        with client.setup_kernel(cleanup_kc=True, env=kernel_environment(own, **environment)):
             yield Kernel(client)
 
 

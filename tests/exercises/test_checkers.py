@@ -12,12 +12,12 @@ import pytest
 from gluonlab.errors import ExerciseError
 from gluonlab.exercises import Verdict, Wrong, check, exercise
 from gluonlab.exercises.checkers import EXERCISES, PASSED, RAISED, TOO_SLOW, UNWRITTEN, WRONG
-from gluonlab.exercises.languages import VARIABLE
+from gluonlab.exercises.languages import LANGUAGE_VARIABLE
 
 
 @pytest.fixture(params=["en", "ja"], autouse=True)
 def spoken(request, monkeypatch):
-    monkeypatch.setenv(VARIABLE, request.param)
+    monkeypatch.setenv(LANGUAGE_VARIABLE, request.param)
     return request.param
 
 

@@ -13,20 +13,20 @@ from gluonlab.errors import ExerciseError
 from gluonlab.exercises import because, guesses, observe, predict, surprises
 from gluonlab.exercises.guesses import (
     GUESSES,
-    HANDOUT,
+    HANDOUT_VARIABLE,
     a_number,
     all_guesses,
     each_of,
-    guess,
     list_of,
     one_of,
-    wrapped,
+    register_guess,
+    wrap_text,
     yes_or_no,
 )
-from gluonlab.exercises.languages import VARIABLE
+from gluonlab.exercises.languages import LANGUAGE_VARIABLE
 
 JAPANESE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
-FRACTION = a_number(0, 1, such_as=0.5, within=0.1)
+FRACTION = a_number(0, 1, example=0.5, within=0.1)
 
 
 def columns(line):
@@ -39,20 +39,20 @@ def squeezed(text):
 
 @pytest.fixture(params=["en", "ja"])
 def spoken(request, monkeypatch):
-    monkeypatch.setenv(VARIABLE, request.param)
+    monkeypatch.setenv(LANGUAGE_VARIABLE, request.param)
     return request.param
 
 
 @pytest.fixture
 def ask(monkeypatch):
     """``ask(form)`` registers the guess 01-z; nothing has been guessed before."""
-    monkeypatch.setattr(guesses, "_entries", {})
-    monkeypatch.setenv(VARIABLE, "en")
-    monkeypatch.delenv(HANDOUT, raising=False)
+    monkeypatch.setattr(guesses, "_records", {})
+    monkeypatch.setenv(LANGUAGE_VARIABLE, "en")
+    monkeypatch.delenv(HANDOUT_VARIABLE, raising=False)
     asked = dict(GUESSES)
 
     def register(form, id="01-z"):
-        guess(id, form, "how much is it?", "どれくらいか")
+        register_guess(id, form, "how much is it?", "どれくらいか")
 
     yield register
     GUESSES.clear()
@@ -109,7 +109,7 @@ def test_a_guess_of_another_form_is_one_remark_and_no_guess(form, given, ask, sp
     ask(form)
     predict("01-z", given)
     said = printed(capsys)
-    assert squeezed(form.words()[spoken == "ja"]) in squeezed(said)
+    assert squeezed(form.describe()[spoken == "ja"]) in squeezed(said)
     assert max(map(columns, said.splitlines())) <= 80
     measured = TAKEN[[one for one, _, _ in TAKEN].index(form)][1]
     with observe("01-z", measured):
@@ -120,15 +120,15 @@ def test_a_guess_of_another_form_is_one_remark_and_no_guess(form, given, ask, sp
 AGREE = [
     (FRACTION, 0.3, 0.39, True),
     (FRACTION, 0.3, 0.41, False),
-    (a_number(such_as=1), 3, 3.0, True),
-    (a_number(such_as=1), 3, 3.01, False),
-    (a_number(such_as=1, factor=2), 4, 7.9, True),
-    (a_number(such_as=1, factor=2), 4, 2.1, True),
-    (a_number(such_as=1, factor=2), 4, 8.1, False),
-    (a_number(such_as=1, factor=100), 0, 1e-9, False),
-    (a_number(such_as=1, factor=100), 0, 0, True),
-    (a_number(such_as=1, factor=2), -4, -4, True),
-    (a_number(such_as=1, factor=2), -4, -5, False),
+    (a_number(example=1), 3, 3.0, True),
+    (a_number(example=1), 3, 3.01, False),
+    (a_number(example=1, factor=2), 4, 7.9, True),
+    (a_number(example=1, factor=2), 4, 2.1, True),
+    (a_number(example=1, factor=2), 4, 8.1, False),
+    (a_number(example=1, factor=100), 0, 1e-9, False),
+    (a_number(example=1, factor=100), 0, 0, True),
+    (a_number(example=1, factor=2), -4, -4, True),
+    (a_number(example=1, factor=2), -4, -5, False),
     (one_of("a", "b"), "a", "b", False),
     (list_of(FRACTION, 2), [0, 1], [0, 0.95], True),
     (list_of(FRACTION, 2), [0, 1], [0.2, 1], False),
@@ -168,7 +168,7 @@ def test_an_unwritten_guess_is_asked_for_and_its_result_held_back(
     predict("01-z", unwritten)
     said = printed(capsys)
     assert {"en": "how much is it?", "ja": "どれくらいか"}[spoken] in said
-    assert squeezed(form.words()[spoken == "ja"]) in squeezed(said)
+    assert squeezed(form.describe()[spoken == "ja"]) in squeezed(said)
     ran = []
     with observe("01-z", {FRACTION: 0.123}.get(form, form.read(_some(form)))):
         print("the result")
@@ -236,7 +236,7 @@ def test_an_explanation_is_asked_for_checked_and_kept(ask, spoken, capsys):
 
 def test_the_table_has_80_columns_and_nothing_is_lost(ask, spoken, capsys):
     for letter, measured in zip("xyz", (0, 0.5, 1)):
-        ask(list_of(a_number(such_as=1, within=0.1), 6), f"01-{letter}")
+        ask(list_of(a_number(example=1, within=0.1), 6), f"01-{letter}")
         predict(f"01-{letter}", [0.5] * 6)
         with observe(f"01-{letter}", [measured] * 6):
             pass
@@ -251,7 +251,7 @@ def test_the_table_has_80_columns_and_nothing_is_lost(ask, spoken, capsys):
 
 
 def test_in_a_handout_results_are_shown_and_nothing_is_compared(ask, spoken, monkeypatch, capsys):
-    monkeypatch.setenv(HANDOUT, "1")
+    monkeypatch.setenv(HANDOUT_VARIABLE, "1")
     ask(FRACTION)
     predict("01-z", ...)
     because("01-z", ...)
@@ -281,11 +281,11 @@ def test_questions_are_short_and_in_their_language(asked):
     assert asked.question["en"].endswith("?") and not JAPANESE.search(asked.question["en"])
     assert len(JAPANESE.findall(asked.question["ja"])) > 4
     # four lines of the table's column
-    assert all(len(wrapped(text, 36)) <= 4 for text in asked.question.values())
+    assert all(len(wrap_text(text, 36)) <= 4 for text in asked.question.values())
 
 
 @given(st.text(st.sampled_from("ab日本、。 "), max_size=60), st.integers(4, 20))
 def test_wrapping_keeps_the_text_and_the_width(text, most):
-    lines = wrapped(text, most)
+    lines = wrap_text(text, most)
     assert all(columns(line) <= most for line in lines)
     assert squeezed("".join(lines)) == squeezed(text)

@@ -14,7 +14,14 @@ from support.lab_answers import (
 )
 from the_labs import LABS, PLACE
 
-from gluonlab.exercises.checkers import PASSED, UNWRITTEN, WRONG, all_exercises, find, labs
+from gluonlab.exercises.checkers import (
+    PASSED,
+    UNWRITTEN,
+    WRONG,
+    all_exercises,
+    find_exercise,
+    lab_numbers,
+)
 from gluonlab_labs.exercises import FAULTY, name_of, solution_path, stubs
 
 CELLS = {id: cell for lab in LABS.values() for id, cell in stubs(lab).items()}
@@ -37,7 +44,7 @@ def solution(id):
 def test_every_exercise_has_a_stub_a_checker_a_solution_and_three_wrong_answers():
     checkers = {one.id for one in all_exercises()}
     assert sorted(STUBS) == sorted(checkers)
-    assert set(labs()) == set(LABS)
+    assert set(lab_numbers()) == set(LABS)
     assert sorted(path.stem for path in PLACE.solutions.glob("*.py")) == sorted(STUBS)
     assert sorted(MISTAKEN) == sorted(STUBS)
     assert {id: len(wrong) for id, wrong in MISTAKEN.items() if len(wrong) < 3} == {}
@@ -45,8 +52,8 @@ def test_every_exercise_has_a_stub_a_checker_a_solution_and_three_wrong_answers(
 
 @pytest.mark.parametrize("id", STUBS)
 def test_every_checker_has_one_line_about_it(id):
-    assert find(id).summary
-    assert "\n" not in find(id).summary
+    assert find_exercise(id).summary
+    assert "\n" not in find_exercise(id).summary
 
 
 @pytest.mark.parametrize("id", STUBS)

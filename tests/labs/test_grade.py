@@ -21,7 +21,7 @@ from the_labs import LABS, PLACE, REPOSITORY
 from gluonlab.errors import NotebookError
 from gluonlab.exercises.__main__ import main
 from gluonlab.exercises.checkers import PASSED, UNWRITTEN, WRONG
-from gluonlab.exercises.grading import UNCHECKED, as_csv, grade, submissions
+from gluonlab.exercises.grading import UNCHECKED, as_csv, find_notebooks, grade
 from gluonlab_labs.exercises import name_of, solution_path, stubs
 from gluonlab_labs.kernel import execute, start
 
@@ -57,7 +57,7 @@ def test_the_last_verdict_counts_and_what_is_not_asked_is_unchecked(tmp_path):
     path = handed_in(tmp_path / "ada.ipynb", BEGINNING, f"{NAME} = ...", CHECK, SOLUTION, CHECK)
     made = row(path)
     assert made.statuses == {**dict.fromkeys(IDS, UNCHECKED), "01-1": PASSED}
-    assert (made.passed, made.note) == (1, "")
+    assert (made.passed_count, made.note) == (1, "")
 
 
 def test_a_cell_that_raises_is_noted_and_the_next_ones_count(tmp_path):
@@ -99,7 +99,7 @@ def test_lines_that_a_student_forges_badly_count_for_nothing(tmp_path):
     lines = 'nonsense\\n[]\\n{"exercise": "77-1", "status": "passed"}\\n'
     forged = f"import os\nopen(os.environ['GLUONLAB_GRADES'], 'a').write('{lines}')"
     made = row(handed_in(tmp_path / "oscar.ipynb", BEGINNING, forged))
-    assert made.passed == 0
+    assert made.passed_count == 0
     assert set(made.statuses) == set(IDS)
 
 
@@ -193,7 +193,7 @@ def test_the_table_of_nothing_has_a_heading_only():
 
 def test_a_submission_named_twice_is_graded_once(tmp_path):
     path = handed_in(tmp_path / "a.ipynb", "1")
-    assert submissions([path, tmp_path, path]) == [path]
+    assert find_notebooks([path, tmp_path, path]) == [path]
 
 
 # --- the process of a notebook

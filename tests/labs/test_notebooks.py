@@ -9,7 +9,14 @@ import pytest
 from the_labs import LABS, PLACE, REPOSITORY, SERIES, module_of
 
 from gluonlab.exercises.checkers import PASSED, UNWRITTEN
-from gluonlab.exercises.guesses import ChoiceForm, Each, ListForm, NumberForm, all_guesses, find
+from gluonlab.exercises.guesses import (
+    ChoiceForm,
+    DictForm,
+    ListForm,
+    NumberForm,
+    all_guesses,
+    find_guess,
+)
 from gluonlab_labs.exercises import FAULTY, stubs
 from gluonlab_labs.faults import Faults
 from gluonlab_labs.guesses import ids_in
@@ -52,7 +59,7 @@ def test_nobody_s_guess_is_in_a_run_notebook_but_each_question_is_in_its_languag
         asked = [(id, cell) for cell in cells for id in ids_in(code_of(cell), "predict")]
         assert [id for id, _ in asked] == [one.id for one in all_guesses() if one.id[:2] == lab]
         for id, cell in asked:
-            assert squeezed(find(id).question[language]) in squeezed(shown(cell))
+            assert squeezed(find_guess(id).question[language]) in squeezed(shown(cell))
         for cell in cells:
             assert not re.search(r"your guess|予想は", code_of(cell) and shown(cell))
         observing = [cell for cell in cells if ids_in(code_of(cell), "observe")]
@@ -116,7 +123,7 @@ def guess_and_explain(cells):
     """Answer every guess with the example of its form, and give reasons."""
     for cell in cells:
         for id in ids_in(code_of(cell), "predict"):
-            guessed = an_answer(find(id).form)
+            guessed = an_answer(find_guess(id).form)
             cell.source = re.sub(
                 rf'predict\("{id}", .*\)', f'predict("{id}", {guessed!r})', cell.source
             )
@@ -128,11 +135,11 @@ def an_answer(form):
     """A guess of this form."""
     if isinstance(form, ListForm):
         return [an_answer(form.form)] * form.count
-    if isinstance(form, Each):
+    if isinstance(form, DictForm):
         return {key: an_answer(form.form) for key in form.keys}
     if isinstance(form, ChoiceForm):
         return form.options[0]
-    return form.such_as if isinstance(form, NumberForm) else True
+    return form.example if isinstance(form, NumberForm) else True
 
 
 def code_of(cell):
