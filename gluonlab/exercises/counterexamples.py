@@ -1,8 +1,8 @@
 """Counterexamples in both languages, and the known mistakes that explain wrong answers.
 
-In a single case different mistakes often give the same number, and a sentence about the wrong one
-sends a student astray. So `find_mistake` names a mistake only if it gives every wrong result, and two
-at least; otherwise the counterexample stands alone.
+In one case, several mistakes often give the same number. A sentence about the wrong mistake would
+mislead the student. So `find_mistake` names a mistake only if it gives every wrong result, at least
+two. Otherwise the counterexample has no explanation.
 """
 
 from __future__ import annotations
@@ -15,63 +15,66 @@ import numpy as np
 
 from gluonlab.exercises.checkers import Wrong
 
-TextPair = Tuple[str, str]  # the same in English and in Japanese
-Fault = Tuple[Any, str, str]  # whether it is so, and what is said then
+TextPair = Tuple[str, str]  # a text in English and in Japanese
+Fault = Tuple[Any, str, str]  # true if the fault is there, and its text in both languages
 
 NO_TEXT: TextPair = ("", "")
 NUMBER_TYPES = (int, float, np.number)
 
 
 class CaseText(NamedTuple):
-    """What an answer was given, in words: the beginning of every counterexample about it."""
+    """The description of an answer's input, with which every counterexample about it begins."""
 
     en: str
     ja: str
 
     def with_texts(self, en: str, ja: str) -> TextPair:
-        """The case, and these words about it."""
+        """Return the description followed by a text about it."""
         return f"{self.en}: {en}", f"{self.ja}: {ja}"
 
     def counterexample(self, en: str, ja: str, why: TextPair = NO_TEXT) -> Wrong:
-        """The counterexample that goes on with these words, and ends with what it looks like."""
+        """Return the counterexample: the description, a text, and the likely mistake ``why``."""
         return counterexample(*self.with_texts(en, ja), why)
 
     def check_faults(self, *faults: Fault) -> None:
         """Raise Wrong for the first fault that is there."""
-        check_faults(*((is_so, *self.with_texts(en, ja)) for is_so, en, ja in faults))
+        check_faults(*((is_there, *self.with_texts(en, ja)) for is_there, en, ja in faults))
 
 
 def counterexample(en: str, ja: str, why: TextPair = NO_TEXT) -> Wrong:
-    """A counterexample, and what it looks like, if that is known."""
+    """Return a counterexample, with the likely mistake ``why`` if it is known."""
     return Wrong(en=f"{en}: {why[0]}", ja=f"{ja}。{why[1]}") if any(why) else Wrong(en=en, ja=ja)
 
 
 def check_faults(*faults: Fault) -> None:
     """Raise Wrong for the first fault that is there."""
-    found = pick_explanation(*faults)
-    if found is not NO_TEXT:
-        raise counterexample(*found)
+    texts = pick_explanation(*faults)
+    if texts is not NO_TEXT:
+        raise counterexample(*texts)
 
 
-def pick_explanation(*looks: Fault) -> TextPair:
-    """What is said of the first that is so; NOTHING if none is."""
-    return next(((en, ja) for is_so, en, ja in looks if is_so), NO_TEXT)
+def pick_explanation(*faults: Fault) -> TextPair:
+    """Return the texts of the first fault that is there; NO_TEXT if there is none."""
+    return next(((en, ja) for is_there, en, ja in faults if is_there), NO_TEXT)
 
 
 def wrong_result_texts(call: str, got: Any, want: Any) -> TextPair:
-    """What is said of a call that gave another number; ``got`` and ``want`` as shown."""
+    """Return the texts about a call with a wrong answer; ``got`` and ``want`` are formatted."""
     ja = f"{call} の答えは {got} でしたが、正しくは {want} です"
     return f"{call} gave {got}, expected {want}", ja
 
 
 def wrong_value_texts(call: str, got: Any, want: Any) -> TextPair:
-    """What is said of a call whose value is another one; both as shown."""
+    """Return the texts about a call with a wrong value; ``got`` and ``want`` are formatted."""
     ja = f"{call} は {got} でしたが、正しくは {want} です"
     return f"{call} is {got}, expected {want}", ja
 
 
 def wrong_return(got: Any, call: str, en: str, ja: str) -> Wrong:
-    """The counterexample of a call that gave nothing, or no ``en``, ``ja``: what it should."""
+    """Return the counterexample of a call that returned None or a value of a wrong type.
+
+    ``en`` and ``ja`` describe the value that the call should return.
+    """
     hint, hint_ja = pick_explanation(
         (got is None, " (is `return` missing?)", " (`return` を忘れていませんか)")
     )
@@ -82,28 +85,28 @@ def wrong_return(got: Any, call: str, en: str, ja: str) -> Wrong:
 
 
 def check_number(got: Any, call: str) -> None:
-    """Raise Wrong for what is no number."""
+    """Raise Wrong if ``got`` is not a number."""
     if not isinstance(got, NUMBER_TYPES):
         raise wrong_return(got, call, "a number", "数値")
 
 
 def is_close_number(got: Any, want: float, rel: float = 1e-6) -> bool:
-    """Whether ``got`` is a number, and this one but for rounding."""
+    """Return whether ``got`` is a number and equals ``want`` up to rounding."""
     return isinstance(got, NUMBER_TYPES) and math.isclose(got, want, rel_tol=rel)
 
 
 def count_in_english(count: int, thing: str) -> str:
-    """``1 device``, ``2 devices``, ``0 devices``."""
+    """Return ``1 device``, ``2 devices`` or ``0 devices``."""
     return f"{count} {thing}" + "s" * (count != 1)
 
 
-MIN_WRONG_RESULTS = 2  # wrong results that a mistake has to explain
-# a mistake: whether it gives this result in this case, and its name in both languages
+MIN_WRONG_RESULTS = 2  # that a mistake has to explain
+# a mistake: a function that returns whether the mistake gives ``got`` in a case, and its texts
 Mistake = Tuple[Callable[..., bool], str, str]
 
 
 class AnswerResult(NamedTuple):
-    """What an answer gave in one case, and what is right there."""
+    """The arguments of an answer in one case, its result and the right result."""
 
     case: Tuple[Any, ...]
     got: Any
@@ -111,35 +114,38 @@ class AnswerResult(NamedTuple):
 
 
 class AnswerResults(List[AnswerResult]):
-    """What an answer gave, case by case, until it raised ``error``, if it did."""
+    """The results of an answer, case by case, up to the ``error`` that it raised, if any."""
 
     error: Optional[Exception] = None
 
     def find_wrong(self, right: Callable[[Any, Any], bool]) -> List[AnswerResult]:
-        """Those of which ``right(got, want)`` is false. Raises ``error`` where there are none."""
-        found = [each for each in self if not right(each.got, each.want)]
-        if not found:
+        """Return the results for which ``right(got, want)`` is false.
+
+        Raises ``error`` if there are none.
+        """
+        mistaken = [result for result in self if not right(result.got, result.want)]
+        if not mistaken:
             self.raise_error()
-        return found
+        return mistaken
 
     def check_results(
         self,
-        same: Callable[[Any, Any], bool],
+        right: Callable[[Any, Any], bool],
         mistakes: Sequence[Mistake],
-        said: Callable[..., TextPair],
+        describe: Callable[..., TextPair],
     ) -> None:
-        """Raise Wrong for the first case in which the answer gave something else than is right.
+        """Raise Wrong for the first wrong result, with the mistake that explains the results.
 
-        ``said(*case, got, want)``: the counterexample, to which the mistake that explains it is
-        added; it may raise a Wrong of its own, for a result of another kind.
+        ``right(got, want)`` compares results. ``describe(*case, got, want)`` returns the texts of
+        the counterexample; for a result of a wrong type it may raise Wrong itself.
         """
-        mistaken = self.find_wrong(same)
+        mistaken = self.find_wrong(right)
         if mistaken:
             case, got, want = mistaken[0]
-            raise counterexample(*said(*case, got, want), find_mistake(self, same, *mistakes))
+            raise counterexample(*describe(*case, got, want), find_mistake(self, right, *mistakes))
 
     def raise_error(self) -> None:
-        """Raise ``error``, if there is one: all that came before it is right."""
+        """Raise ``error`` if there is one. Call it when all results before it are right."""
         if self.error is not None:
             raise self.error
 
@@ -147,48 +153,51 @@ class AnswerResults(List[AnswerResult]):
 def run_cases(
     answer: Callable[..., Any], cases: Iterable[Tuple[Any, ...]], want: Callable[..., Any]
 ) -> AnswerResults:
-    """The answer in every case, beside ``want`` of the same case; lists are given as copies."""
-    found = AnswerResults()
+    """Call the answer in every case, and return its results with those of ``want``.
+
+    The answer gets copies of lists and dictionaries.
+    """
+    results = AnswerResults()
     for case in cases:
-        given = [deepcopy(one) if isinstance(one, (list, dict)) else one for one in case]
+        arguments = [deepcopy(arg) if isinstance(arg, (list, dict)) else arg for arg in case]
         try:
-            found.append(AnswerResult(case, answer(*given), want(*case)))
-        except Exception as error:  # whatever a student's code raises
-            found.error = error
+            results.append(AnswerResult(case, answer(*arguments), want(*case)))
+        except Exception as error:  # a student's code may raise anything
+            results.error = error
             break
-    return found
+    return results
 
 
 def find_mistake(
-    found: Sequence[AnswerResult], right: Callable[[Any, Any], bool], *mistakes: Mistake
+    results: Sequence[AnswerResult], right: Callable[[Any, Any], bool], *mistakes: Mistake
 ) -> TextPair:
-    """What is said of the mistake that explains the results; NOTHING if none does.
+    """Return the texts of the mistake that explains the results; NO_TEXT if none does.
 
-    One that gives all of them goes before one that gives the wrong ones alone, as where an answer
-    knows a special case; if those are all None, which many mistakes may give, none is named.
+    A mistake that gives all results takes precedence over one that gives only the wrong results.
     """
-    mistaken = [each for each in found if not right(each.got, each.want)]
-    if found and all(each.got is None for each in found):  # somewhere None may be right
+    mistaken = [result for result in results if not right(result.got, result.want)]
+    if results and all(result.got is None for result in results):  # None may be right in some
         return "the function returns nothing", "関数が何も返していません"
     if len(mistaken) < MIN_WRONG_RESULTS:
         return NO_TEXT
-    numbers = any(each.got is not None for each in mistaken)
-    for some in (found, mistaken) if numbers else (found,):
+    # Only the wrong results count if the answer knows a special case. Many mistakes give None.
+    numbers = any(result.got is not None for result in mistaken)
+    for group in (results, mistaken) if numbers else (results,):
         for gives, en, ja in mistakes:
-            if all(gives(*each.case, got=each.got) for each in some):
+            if all(gives(*result.case, got=result.got) for result in group):
                 return en, ja
     return NO_TEXT
 
 
 def is_same_number(got: Any, want: Any) -> bool:
-    """Whether it is a number, and exactly this one."""
+    """Return whether ``got`` is a number and equals ``want`` exactly."""
     return isinstance(got, NUMBER_TYPES) and bool(got == want)
 
 
 def matches_formula(
     formula: Callable[..., Any], same: Callable[[Any, Any], bool] = is_close_number
 ) -> Callable[..., bool]:
-    """A mistake that gives what a formula gives; None: nothing."""
+    """Return a mistake's predicate: whether the result is the formula's; never if that is None."""
 
     def gives(*case: Any, got: Any) -> bool:
         value = formula(*case)

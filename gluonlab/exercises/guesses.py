@@ -1,18 +1,18 @@
-"""Predict, observe, explain: a guess before a measurement, and why it came otherwise.
+"""Predict, observe, explain: a guess before a measurement, and the reason for a surprise.
 
-A guess has an id, such as ``"01-a"``, and is registered in ``labNN.py`` with the form of its answer
-and its question in both languages::
+A guess has an id, such as ``"01-a"``. ``labNN.py`` registers it with the form of its answer and its
+question in both languages::
 
-    guess("01-a", a_number(0, 1, such_as=0.5, within=0.1), "what fraction ...?", "...")
+    register_guess("01-a", NumberForm(0, 1, example=0.5, within=0.1), "what fraction ...?", "...")
 
-In the notebook it takes four calls, in this order and in cells of their own::
+In the notebook it takes four calls, in this order, each in its own cell::
 
     predict("01-a", ...)                    # the learner replaces ...
 
-    with observe("01-a", queued / done):    # what the block shows is held back without a guess
+    with observe("01-a", queued / done):    # hides the output of the block without a guess
         print(f"queued after {queued:.3f} s")
 
-    because("01-a", ...)                    # the learner says why, in words
+    because("01-a", ...)                    # the learner explains in words
 
     surprises()                             # at the end of the lab
 """
@@ -29,10 +29,10 @@ from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from itertools import zip_longest
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
 
-from gluonlab.errors import ExerciseError, unknown
-from gluonlab.exercises.checkers import ids_in_same_lab, import_lab, lab_numbers
+from gluonlab.errors import ExerciseError
+from gluonlab.exercises.checkers import all_registered, find_registered
 from gluonlab.exercises.counterexamples import TextPair
 from gluonlab.exercises.languages import Texts, choose_text
 from gluonlab.plain_text import padded, width
@@ -41,30 +41,30 @@ Key = Union[str, int]
 
 
 class AnswerForm:
-    """What a guess may be."""
+    """The form of the answer to a guess."""
 
     def describe(self) -> TextPair:
-        """What to write, in English and in Japanese, as the object of "write"."""
+        """Return what to write, in English and in Japanese, as the object of "write"."""
         raise NotImplementedError
 
     def read(self, given: Any) -> Any:
-        """The guess as Python's own type. Raises ValueError for one of another form."""
+        """Return the answer as Python's own type. Raises ValueError for another form."""
         raise NotImplementedError
 
     def matches(self, guessed: Any, measured: Any) -> bool:
-        """Whether they count as the same; both as `read` gives them."""
+        """Return whether a guess counts as right; `read` has returned both values."""
         return bool(guessed == measured)
 
     def format(self, value: Any) -> str:
-        """A value that `read` gave, in a few characters."""
+        """Return a short text for a value that `read` returned."""
         return str(value)
 
 
 @dataclass(frozen=True)
 class NumberForm(AnswerForm):
-    """A number in a range; it agrees within a factor, or within a difference, else if equal.
+    """A number in a range. A guess is right within a factor or a difference, else if equal.
 
-    ``such_as``: the example that learners are shown; choose one that does not give it away.
+    ``example`` is shown to learners; choose one that does not reveal the answer.
     """
 
     minimum: float = -math.inf
@@ -109,11 +109,11 @@ class NumberForm(AnswerForm):
         return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
-@dataclass(frozen=True)
 class ChoiceForm(AnswerForm):
-    """One of several words or whole numbers."""
+    """A choice of several words or whole numbers."""
 
-    options: Tuple[Key, ...]
+    def __init__(self, *options: Key) -> None:
+        self.options = options
 
     def describe(self) -> TextPair:
         *others, last = map(repr, self.options)
@@ -146,7 +146,7 @@ class YesNoForm(AnswerForm):
 
 @dataclass(frozen=True)
 class ListForm(AnswerForm):
-    """A list of so many of one form; it agrees if each does."""
+    """A list of ``count`` values of one form; a guess is right if each value is."""
 
     form: AnswerForm
     count: int
@@ -173,12 +173,11 @@ class ListForm(AnswerForm):
         return ", ".join(map(self.form.format, value))
 
 
-@dataclass(frozen=True)
 class DictForm(AnswerForm):
-    """A dictionary with these keys, whose values have one form; it agrees if each does."""
+    """A dictionary with these keys and values of one form; a guess is right if each value is."""
 
-    form: AnswerForm
-    keys: Tuple[Key, ...]
+    def __init__(self, form: AnswerForm, *keys: Key) -> None:
+        self.form, self.keys = form, keys
 
     def describe(self) -> TextPair:
         en, ja = self.form.describe()
@@ -197,28 +196,15 @@ class DictForm(AnswerForm):
         return ", ".join(f"{key}: {self.form.format(value[key])}" for key in self.keys)
 
 
-a_number, yes_or_no, list_of = NumberForm, YesNoForm, ListForm
-
-
-def one_of(*options: Key) -> ChoiceForm:
-    """One of these words or whole numbers."""
-    return ChoiceForm(options)
-
-
-def each_of(form: AnswerForm, *keys: Key) -> DictForm:
-    """A dictionary with these keys, whose values have one form."""
-    return DictForm(form, keys)
-
-
 def _is_unwritten(given: Any) -> bool:
-    """Whether it is ``...``, or a list or dictionary with ``...`` still in it."""
+    """Return whether the answer is ``...``, or a list or dictionary that contains ``...``."""
     values = given.values() if isinstance(given, dict) else given
     several = isinstance(given, (list, tuple, dict))
     return given is ... or (several and any(value is ... for value in values))
 
 
 def _to_python_scalar(given: Any) -> Any:
-    """Python's own number or truth value for one of NumPy or MXNet."""
+    """Convert a number or truth value of NumPy or MXNet to Python's own type."""
     if getattr(given, "size", None) != 1:
         return given
     value = given.asscalar() if hasattr(given, "asscalar") else given
@@ -226,7 +212,7 @@ def _to_python_scalar(given: Any) -> Any:
 
 
 class Guess(NamedTuple):
-    """A guess: an ``id`` such as ``"01-a"``, the form of its answer, its question."""
+    """A guess: its ``id`` such as ``"01-a"``, the form of its answer, and its question."""
 
     id: str
     form: AnswerForm
@@ -239,7 +225,7 @@ GUESSES: Dict[str, Guess] = {}  # filled as the labs' modules are imported
 def register_guess(id: str, form: AnswerForm, en: str, ja: str) -> None:
     """Register a guess; ``en`` and ``ja``: its question, in one short sentence.
 
-    Raises ExerciseError for an id of another form, or one that is taken.
+    Raises ExerciseError for an id of another form, or an id that is registered already.
     """
     if not re.fullmatch(r"\d\d-[a-z]", id) or id in GUESSES:
         raise ExerciseError(
@@ -250,20 +236,13 @@ def register_guess(id: str, form: AnswerForm, en: str, ja: str) -> None:
 
 
 def all_guesses() -> List[Guess]:
-    """Every guess of every lab, in order."""
-    for lab in lab_numbers():
-        import_lab(lab)
-    return [GUESSES[id] for id in sorted(GUESSES)]
+    """Return the guesses of all labs in order of their ids."""
+    return all_registered(GUESSES)
 
 
 def find_guess(id: object) -> Guess:
-    """The guess of this id. Raises ExerciseError, with the choices."""
-    if isinstance(id, str) and id[:2] in lab_numbers():
-        import_lab(id[:2])
-    if not isinstance(id, str) or id not in GUESSES:
-        text = unknown("guess", id, ids_in_same_lab(id, [one.id for one in all_guesses()]))
-        raise ExerciseError(choose_text(en=text, ja=f"予想 {id!r} はありません ({text})"))
-    return GUESSES[id]
+    """Return the guess with this id. Raises ExerciseError, which lists the choices."""
+    return find_registered(GUESSES, id, "guess", "予想")
 
 
 TABLE_WIDTH = 80
@@ -272,22 +251,25 @@ _COLUMN_WIDTHS = (6, 38, 17, 17)  # id, question, guess, measured; two of each a
 
 
 def _format_table_row(cells: Sequence[str]) -> Iterator[str]:
-    """The cells side by side, each on as many lines as it needs."""
+    """Yield the lines of a table row, whose cells take as many lines as they need."""
     columns = [wrap_text(cell, size - 2) for cell, size in zip(cells, _COLUMN_WIDTHS)]
     for parts in zip_longest(*columns, fillvalue=""):
         yield "".join(map(padded, parts, _COLUMN_WIDTHS)).rstrip()
 
 
-def wrap_text(text: str, most: int) -> List[str]:
-    """The text in lines of at most ``most`` columns; Japanese may break anywhere but before 、。"""
+def wrap_text(text: str, max_width: int) -> List[str]:
+    """Break the text into lines of at most ``max_width`` columns.
+
+    Japanese text may break anywhere except before ``、`` and ``。``.
+    """
     lines, line = [], ""
     for piece in _unbreakable_pieces(text):
-        if line and width((line + piece).rstrip()) > most:
+        if line and width((line + piece).rstrip()) > max_width:
             lines.append(line.rstrip())
             line = ""
         piece = piece if line else piece.lstrip()
-        while width(piece.rstrip()) > most:  # one word that is longer than a line
-            end = next(i for i in range(len(piece), 0, -1) if width(piece[:i]) <= most)
+        while width(piece.rstrip()) > max_width:  # one word that is longer than a line
+            end = next(i for i in range(len(piece), 0, -1) if width(piece[:i]) <= max_width)
             lines.append(piece[:end])
             piece = piece[end:]
         line += piece
@@ -295,7 +277,7 @@ def wrap_text(text: str, most: int) -> List[str]:
 
 
 def _unbreakable_pieces(text: str) -> Iterator[str]:
-    """What no line may break: words with their space, and Japanese characters."""
+    """Yield the pieces that stay on one line: words with their space, and Japanese characters."""
     piece = ""
     for character in text:
         wide = unicodedata.east_asian_width(character) in "WF"
@@ -308,14 +290,14 @@ def _unbreakable_pieces(text: str) -> Iterator[str]:
         yield piece
 
 
-# set while pages are made for people who read and do not run: results are shown without a guess
+# set while handouts are made: results are shown without a guess
 HANDOUT_VARIABLE = "GLUONLAB_HANDOUT"
-_MIN_EXPLANATION_CHARS = 8  # characters of an explanation
+_MIN_EXPLANATION_CHARS = 8
 
 
 @dataclass
 class _GuessRecord:
-    """One guess of this notebook; None: not made, not measured, not explained."""
+    """The state of one guess in this notebook; None until the learner has made each step."""
 
     guess: Guess
     prediction: Optional[Any] = None
@@ -331,93 +313,104 @@ class _GuessRecord:
         return self.was_measured and not self.guess.form.matches(self.prediction, self.measurement)
 
     def format_lines(self) -> Iterator[str]:
-        """Its rows of the table of surprises."""
+        """Yield the rows of this guess in the table of surprises."""
         id, form, question = self.guess
-        yield from _format_table_row(
-            (
-                id,
-                choose_text(**question),
-                form.format(self.prediction),
-                form.format(self.measurement),
-            )
-        )
+        values = map(form.format, (self.prediction, self.measurement))
+        yield from _format_table_row((id, choose_text(**question), *values))
         indent = " " * _COLUMN_WIDTHS[0]
-        why = self.explanation or choose_text(en="(not explained yet)", ja="(まだ書かれていません)")
-        why = choose_text(en="because: ", ja="理由: ") + why
-        yield from (indent + line for line in wrap_text(why, TABLE_WIDTH - len(indent)))
+        explanation = self.explanation or choose_text(
+            en="(not explained yet)", ja="(まだ書かれていません)"
+        )
+        explanation = choose_text(en="because: ", ja="理由: ") + explanation
+        yield from (indent + line for line in wrap_text(explanation, TABLE_WIDTH - len(indent)))
 
 
-_records: Dict[str, _GuessRecord] = {}  # of this notebook, by their guesses' ids
+_records: Dict[str, _GuessRecord] = {}  # of this notebook: id -> record
 
 
 def _find_record(id: str) -> _GuessRecord:
-    asked = find_guess(id)
-    return _records.setdefault(asked.id, _GuessRecord(asked))
+    guess = find_guess(id)
+    return _records.setdefault(guess.id, _GuessRecord(guess))
 
 
 def predict(id: str, guessed: Any) -> None:
-    """Write down a guess, before the measurement; ``...``: print the question.
+    """Record a guess before the measurement; ``...`` prints the question.
 
-    ``guessed``: of the form that the question asks for; what is wrong with it is printed in one
-    line. Raises ExerciseError for an id that is no guess's.
+    A guess of a wrong form prints one line about the form.
+
+    Args:
+        id: the id of the guess, such as ``"01-a"``.
+        guessed: the learner's guess, of the form that the question asks for.
+
+    Raises:
+        ExerciseError: there is no guess with this id.
     """
-    entry = _find_record(id)
-    form = entry.guess.form
+    record = _find_record(id)
+    form = record.guess.form
     if _is_unwritten(guessed):
         en, ja = form.describe()
-        _print_about_guess(id, **entry.guess.question)
+        _print_about_guess(id, **record.guess.question)
         line = choose_text(en=f"In place of ... write {en}.", ja=f"... の代わりに書くもの: {ja}")
         print("\n".join(wrap_text(line, TABLE_WIDTH)))
         return
     try:
         value = form.read(guessed)
     except ValueError:
-        given, (en, ja) = reprlib.repr(guessed), form.describe()
-        _print_about_guess(
-            id, en=f"{given} is no answer: write {en}", ja=f"{given} は書けません。書けるもの: {ja}"
-        )
-        return
-    if entry.measurement is None or entry.prediction is None:
-        entry.prediction = value
-    if entry.prediction != value:
-        kept = form.format(entry.prediction)
+        shown_guess, (en, ja) = reprlib.repr(guessed), form.describe()
         _print_about_guess(
             id,
-            en=f"you know the result by now, so your first guess stays: {kept}",
-            ja=f"もう結果を見たので、最初の予想のままにします: {kept}",
+            en=f"{shown_guess} is no answer: write {en}",
+            ja=f"{shown_guess} は書けません。書けるもの: {ja}",
         )
         return
-    shown = form.format(entry.prediction)
+    if record.measurement is None or record.prediction is None:
+        record.prediction = value
+    if record.prediction != value:
+        first_guess = form.format(record.prediction)
+        _print_about_guess(
+            id,
+            en=f"you know the result by now, so your first guess stays: {first_guess}",
+            ja=f"もう結果を見たので、最初の予想のままにします: {first_guess}",
+        )
+        return
+    shown_value = form.format(record.prediction)
     _print_about_guess(
-        id, en=f"you say {shown}. Now measure.", ja=f"{shown} ですね。では測りましょう。"
+        id,
+        en=f"you say {shown_value}. Now measure.",
+        ja=f"{shown_value} ですね。では測りましょう。",
     )
 
 
 def observe(id: str, measured: Any) -> "AbstractContextManager[None]":
-    """Show what was measured, in a ``with`` block, and compare it with the guess.
+    """Return a ``with`` block that shows a measurement, and compare it with the guess.
 
-    Without a guess the block runs, and one line stands in place of what it shows.
-    ``measured``: of the form that the guess has. Raises ExerciseError for an id that is no
-    guess's, or a measurement of another form.
+    Without a guess the block runs, and one line replaces its output.
+
+    Args:
+        id: the id of the guess, such as ``"01-a"``.
+        measured: the measured value, of the form of the guess.
+
+    Raises:
+        ExerciseError: there is no guess with this id, or the measurement has another form.
     """
-    entry = _find_record(id)
+    record = _find_record(id)
     try:
-        value = entry.guess.form.read(measured)
+        value = record.guess.form.read(measured)
     except ValueError:
-        wanted = entry.guess.form.describe()[0]
+        expected_form = record.guess.form.describe()[0]
         raise ExerciseError(
-            f"guess {id}: {reprlib.repr(measured)} was measured, which is not {wanted}"
+            f"guess {id}: {reprlib.repr(measured)} was measured, which is not {expected_form}"
         ) from None
-    return _compare_with_guess(entry, value)
+    return _compare_with_guess(record, value)
 
 
 @contextmanager
-def _compare_with_guess(entry: _GuessRecord, value: Any) -> Iterator[None]:
-    id, form = entry.guess.id, entry.guess.form
+def _compare_with_guess(record: _GuessRecord, value: Any) -> Iterator[None]:
+    id, form = record.guess.id, record.guess.form
     if os.environ.get(HANDOUT_VARIABLE):
         yield
         return
-    if entry.prediction is None:
+    if record.prediction is None:
         with _suppress_output():
             yield
         _print_text(
@@ -426,34 +419,43 @@ def _compare_with_guess(entry: _GuessRecord, value: Any) -> Iterator[None]:
         )
         return
     yield
-    if entry.measurement is not None and form.format(entry.measurement) != form.format(value):
-        was, now = form.format(entry.measurement), form.format(value)
-        _print_about_guess(
-            id, en=f"{now} this time, {was} at first", ja=f"今回は {now}、最初は {was} でした"
-        )
-        return
-    entry.measurement = value
-    guessed, found = form.format(entry.prediction), form.format(value)
-    if entry.is_surprise:
+    if record.measurement is not None and form.format(record.measurement) != form.format(value):
+        first, latest = form.format(record.measurement), form.format(value)
         _print_about_guess(
             id,
-            en=f"your guess {guessed}, measured {found}: a surprise. Why?",
-            ja=f"{guessed} と予想し、結果は {found} でした。予想外です。なぜでしょうか。",
+            en=f"{latest} this time, {first} at first",
+            ja=f"今回は {latest}、最初は {first} でした",
+        )
+        return
+    record.measurement = value
+    shown_guess, shown_measurement = form.format(record.prediction), form.format(value)
+    if record.is_surprise:
+        _print_about_guess(
+            id,
+            en=f"your guess {shown_guess}, measured {shown_measurement}: a surprise. Why?",
+            ja=f"{shown_guess} と予想し、結果は {shown_measurement} でした。"
+            "予想外です。なぜでしょうか。",
         )
     else:
         _print_about_guess(
             id,
-            en=f"your guess {guessed}, measured {found}: as you expected. Why?",
-            ja=f"{guessed} と予想し、結果は {found} でした。予想どおりです。なぜでしょうか。",
+            en=f"your guess {shown_guess}, measured {shown_measurement}: as you expected. Why?",
+            ja=f"{shown_guess} と予想し、結果は {shown_measurement} でした。"
+            "予想どおりです。なぜでしょうか。",
         )
 
 
 def because(id: str, why: Any) -> None:
-    """Write down in words why the measurement came out as it did; ``...``: ask for it.
+    """Record why the measurement came out as it did; ``...`` asks for the explanation.
 
-    Raises ExerciseError for an id that is no guess's.
+    Args:
+        id: the id of the guess, such as ``"01-a"``.
+        why: the explanation, a sentence.
+
+    Raises:
+        ExerciseError: there is no guess with this id.
     """
-    entry = _find_record(id)
+    record = _find_record(id)
     if why is ...:
         _print_about_guess(
             id,
@@ -466,12 +468,12 @@ def because(id: str, why: Any) -> None:
             en=f"{reprlib.repr(why)} explains little: write a sentence in quotes",
             ja=f"{reprlib.repr(why)} では説明になりません。引用符の中に一文を書いてください",
         )
-    elif entry.measurement is None and not os.environ.get(HANDOUT_VARIABLE):
+    elif record.measurement is None and not os.environ.get(HANDOUT_VARIABLE):
         _print_about_guess(
             id, en="measure first, then explain", ja="先に測ってから、説明を書いてください"
         )
     else:
-        entry.explanation = " ".join(why.split())
+        record.explanation = " ".join(why.split())
         _print_about_guess(
             id,
             en="noted. Compare it with what follows.",
@@ -480,38 +482,34 @@ def because(id: str, why: Any) -> None:
 
 
 def surprises() -> None:
-    """Print the guesses that came out otherwise, each with its explanation, in 80 columns."""
-    entries = [entry for _, entry in sorted(_records.items())]
-    seen = [entry for entry in entries if entry.was_measured]
-    if not seen:
+    """Print the guesses that differed from the measurement, with their explanations."""
+    records = [entry for _, entry in sorted(_records.items())]
+    measured = [entry for entry in records if entry.was_measured]
+    if not measured:
         _print_text(
             en="Here your notebook lists the guesses of yours that came out otherwise.",
             ja="ここに、予想と違った測定が一覧になります。",
         )
         return
-    surprising = [entry for entry in seen if entry.is_surprise]
-    count, all_of_them, surprised = len(seen), len(entries), len(surprising)
+    surprising = [entry for entry in measured if entry.is_surprise]
+    count, all_of_them, surprised = len(measured), len(records), len(surprising)
     _print_text(
         en=f"{count} of {all_of_them} guesses measured, {surprised} surprises",
         ja=f"{all_of_them} 個の予想のうち {count} 個を測り、{surprised} 個が予想外でした",
     )
     if surprising:
-        heading = (
-            "",
-            "",
+        guess, measurement = (
             choose_text(en="your guess", ja="予想"),
             choose_text(en="measured", ja="測定"),
         )
+        heading = ("", "", guess, measurement)
         rows = [line for entry in surprising for line in entry.format_lines()]
         print("\n".join([*_format_table_row(heading), "-" * TABLE_WIDTH, *rows]))
 
 
 def _print_about_guess(id: str, *, en: str, ja: str) -> None:
-    print(
-        "\n".join(
-            wrap_text(choose_text(en=f"Guess {id}: {en}", ja=f"予想 {id}: {ja}"), TABLE_WIDTH)
-        )
-    )
+    text = choose_text(en=f"Guess {id}: {en}", ja=f"予想 {id}: {ja}")
+    print("\n".join(wrap_text(text, TABLE_WIDTH)))
 
 
 def _print_text(*, en: str, ja: str) -> None:
@@ -519,7 +517,7 @@ def _print_text(*, en: str, ja: str) -> None:
 
 
 def _suppress_output() -> "AbstractContextManager[Any]":
-    """What is printed, and in a notebook what is drawn, is dropped."""
+    """Drop printed text in a ``with`` block, and in a notebook also pictures."""
     if "IPython" in sys.modules:
         from IPython.utils.capture import capture_output
 

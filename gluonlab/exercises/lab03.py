@@ -27,7 +27,14 @@ from gluonlab.exercises.counterexamples import (
     wrong_return,
     wrong_value_texts,
 )
-from gluonlab.exercises.guesses import a_number, each_of, list_of, one_of, register_guess, yes_or_no
+from gluonlab.exercises.guesses import (
+    ChoiceForm,
+    DictForm,
+    ListForm,
+    NumberForm,
+    YesNoForm,
+    register_guess,
+)
 from gluonlab.exercises.softmax_regression import (
     CLASSES,
     FEATURES,
@@ -47,23 +54,23 @@ BATCHES = ((1, 4), (2, 4), (2, 5), (3, 7), (2, 3), (3, 6))  # devices, images
 
 @exercise("03-1")
 def check_train_batch(answer: Callable[..., Any]) -> None:
-    """One update from a batch of any size, the same on any number of devices."""
+    """An update from a batch of any size, the same on any number of devices."""
     for seed, (devices, images) in enumerate(BATCHES):
         batch = UpdateCase(devices, images, seed)
-        moved = batch.run_answer(answer)
-        for device, own in enumerate(moved[1:], 1):
-            if not np.array_equal(own, moved[0]):
+        changes = batch.run_answer(answer)
+        for device, change in enumerate(changes[1:], 1):
+            if not np.array_equal(change, changes[0]):
                 raise batch.case.counterexample(
                     f"devices 0 and {device} end with different parameters: "
                     "all of them need the same update",
                     f"更新後のパラメータがデバイス 0 と {device} で違います。"
                     "全デバイスで同じ更新が必要です",
                 )
-        _check_update(batch, moved[0])
+        _check_update(batch, changes[0])
 
 
 class UpdateCase:
-    """A batch, the weights of a dense layer, and what its gradients are by the closed form."""
+    """A batch and the weights of a dense layer, with the gradients by the closed form."""
 
     def __init__(self, devices: int, images: int, seed: int) -> None:
         rng = case_rng(seed)
@@ -77,13 +84,13 @@ class UpdateCase:
         )
 
     def gradient(self, begin: int, end: int) -> Array:
-        """Of the sum of the losses of some images."""
+        """Return the gradient of the summed losses of some images."""
         labels = self.labels[begin:end].astype(int)
         values = LayerParams(self.weight, np.zeros(CLASSES))
         return values.gradient((self.images[begin:end], labels)).weight
 
     def run_answer(self, answer: Callable[..., Any]) -> List[Array]:
-        """How far the weights moved on each device."""
+        """Return the change of the weights on each device."""
         ctxs = cpu_devices(self.devices)
         net = gluon.nn.Dense(CLASSES, use_bias=False, in_units=FEATURES)
         net.initialize(init.Zero(), ctx=ctxs)
@@ -94,34 +101,34 @@ class UpdateCase:
         return [array.asnumpy() - self.weight for array in net.weight.list_data()]
 
 
-def _check_update(batch: UpdateCase, moved: Array) -> None:
-    """Raise Wrong unless the update is that of the mean gradient; it names the fault if known."""
-    images, ways = len(batch.images), shard_bounds(len(batch.images), batch.devices)
+def _check_update(batch: UpdateCase, change: Array) -> None:
+    """Raise Wrong unless the update is by the mean gradient; name the fault if it is known."""
+    images, shards = len(batch.images), shard_bounds(len(batch.images), batch.devices)
     step = -LR * batch.gradient(0, images) / images
-    if _is_close(moved, step):
+    if _is_close(change, step):
         return
-    factor = float((moved * step).sum() / (step * step).sum())
-    by_means = -LR * sum(batch.gradient(*way) / (way[1] - way[0]) for way in ways)
+    factor = float((change * step).sum() / (step * step).sum())
+    mean_of_means = -LR * sum(batch.gradient(*way) / (way[1] - way[0]) for way in shards)
     batch.case.check_faults(
-        (not np.any(moved),
+        (not np.any(change),
          "no parameter changed: `trainer.step` was not called, or nothing was recorded for it",
          "パラメータが変化していません。"
          "`trainer.step` を呼んでいないか、計算が記録されていません"),
-        (_is_positive_multiple(moved, step),
+        (_is_positive_multiple(change, step),
          f"the update is {factor:.3g} times the right one: "
          "`trainer.step` divides the sum of the gradients by the number that it is given, "
          "which must be that of all images in the batch",
          f"更新量が正しい値の {factor:.3g} 倍です。"
          "`trainer.step` は勾配の合計を渡された数で割ります。"
          "バッチ全体の画像の枚数を渡してください"),
-        (len(ways) > 1 and _is_positive_multiple(moved, -batch.gradient(*ways[0])),
+        (len(shards) > 1 and _is_positive_multiple(change, -batch.gradient(*shards[0])),
          "only the gradient of device 0 is in the update: "
          "run backward for the losses of all shards",
          "デバイス 0 の勾配だけで更新されています。"
          "すべてのシャードの損失に対して backward を実行してください"),
     )  # fmt: skip
-    sizes = " + ".join(str(end - begin) for begin, end in ways)
-    if _is_positive_multiple(moved, by_means):
+    sizes = " + ".join(str(end - begin) for begin, end in shards)
+    if _is_positive_multiple(change, mean_of_means):
         raise CaseText(f"{batch.case.en} ({sizes})", f"{batch.case.ja} ({sizes})").counterexample(
             "each shard's mean loss counts alike, so images of the small shard count more: "
             "leave the losses unaveraged, and let `trainer.step` divide by the number of images",
@@ -129,9 +136,10 @@ def _check_update(batch: UpdateCase, moved: Array) -> None:
             "損失は平均せずに backward を実行し、`trainer.step` に画像の枚数を渡してください",
         )
     raise batch.case.counterexample(
-        f"the first weights moved by {format_numbers(moved[0])}, "
-        f"expected {format_numbers(step[0])}: that is not the update by the mean gradient of the batch",
-        f"最初の重みの変化は {format_numbers(moved[0])}、"
+        f"the first weights moved by {format_numbers(change[0])}, "
+        f"expected {format_numbers(step[0])}: that is not the update by the mean gradient of the "
+        "batch",
+        f"最初の重みの変化は {format_numbers(change[0])}、"
         f"正しくは {format_numbers(step[0])} です。バッチの平均勾配による更新になっていません",
     )
 
@@ -141,13 +149,13 @@ def _is_close(a: Array, b: Array) -> bool:
 
 
 def _is_positive_multiple(a: Array, b: Array) -> bool:
-    """Whether a is a positive multiple of b."""
+    """Return whether ``a`` is a positive multiple of ``b``."""
     factor = (a * b).sum() / (b * b).sum()
     return bool(factor > 0 and _is_close(a, factor * b))
 
 
 def format_numbers(values: Sequence[float]) -> str:
-    """``[1, 0.5]``"""
+    """Return ``[1, 0.5]``."""
     return "[" + ", ".join(f"{value:.3g}" for value in np.ravel(values)) + "]"
 
 
@@ -176,7 +184,7 @@ def check_compare_runs(answer: Callable[[Run, Run], Dict[str, Difference]]) -> N
     ]
     cases += [(_random_run(random), _random_run(random)) for _ in range(20)]
 
-    def said(first: Run, second: Run, got: Any, want: Dict[str, Difference]) -> TextPair:
+    def describe(first: Run, second: Run, got: Any, want: Dict[str, Difference]) -> TextPair:
         call = f"compare({_format_run(first)}, {_format_run(second)})"
         if not isinstance(got, dict) or set(got) != set(CLOCKS):
             names = ", ".join(f'"{clock}"' for clock in CLOCKS)
@@ -186,90 +194,95 @@ def check_compare_runs(answer: Callable[[Run, Run], Dict[str, Difference]]) -> N
             f'{call}["{clock}"]', _format_number(got[clock]), _format_number(want[clock])
         )
 
-    found = run_cases(
+    results = run_cases(
         answer, cases, lambda first, second: _compare_runs(first, second, RIGHT_COMPARISON)
     )
-    found.check_results(_are_same_differences, COMPARISON_MISTAKES, said)
+    results.check_results(_are_same_differences, COMPARISON_MISTAKES, describe)
 
 
 class _CurveComparison(NamedTuple):
-    """How to compare; the mistakes differ from the right one in one thing each."""
+    """A rule for comparing runs; each mistake differs from the right rule in one field."""
 
     accuracy_at: Callable[[Curve, float], Difference]
     seconds: Callable[[Sequence[float]], Sequence[float]] = lambda each: list(accumulate(each))
     sign: float = 1.0
 
 
-def _interpolate_accuracy(curve: Curve, place: float) -> Difference:
-    """The accuracy on the straight line between two measurements; None before the first."""
-    places, accuracies = curve
-    if place < places[0]:
+def _interpolate_accuracy(curve: Curve, time: float) -> Difference:
+    """Return the linearly interpolated accuracy; None before the first measurement."""
+    times, accuracies = curve
+    if time < times[0]:
         return None
-    return float(np.interp(place, places, accuracies))
+    return float(np.interp(time, times, accuracies))
 
 
-def _accuracy_before(curve: Curve, place: float) -> Difference:
-    known = [accuracy for at, accuracy in zip(*curve) if at <= place]
-    return known[-1] if known else None
+def _accuracy_before(curve: Curve, time: float) -> Difference:
+    accuracies = [accuracy for measured_at, accuracy in zip(*curve) if measured_at <= time]
+    return accuracies[-1] if accuracies else None
 
 
-def _accuracy_after(curve: Curve, place: float) -> Difference:
-    return next(accuracy for at, accuracy in zip(*curve) if at >= place)
+def _accuracy_after(curve: Curve, time: float) -> Difference:
+    return next(accuracy for measured_at, accuracy in zip(*curve) if measured_at >= time)
 
 
-def _nearest_accuracy(curve: Curve, place: float) -> Difference:
-    places, accuracies = curve
-    if place < places[0]:
+def _nearest_accuracy(curve: Curve, time: float) -> Difference:
+    times, accuracies = curve
+    if time < times[0]:
         return None
-    return accuracies[int(np.argmin([abs(at - place) for at in places]))]
+    return accuracies[int(np.argmin([abs(measured_at - time) for measured_at in times]))]
 
 
-def _compare_runs(first: Run, second: Run, way: _CurveComparison) -> Dict[str, Difference]:
-    found: Dict[str, Difference] = {}
+def _compare_runs(first: Run, second: Run, comparison: _CurveComparison) -> Dict[str, Difference]:
+    differences: Dict[str, Difference] = {}
     for clock in CLOCKS:
         curves = [
-            (_clock_readings(run, clock, way), [one[2] for one in run]) for run in (first, second)
+            (_clock_readings(run, clock, comparison), [one[2] for one in run])
+            for run in (first, second)
         ]
         end = min(curves[0][0][-1], curves[1][0][-1])
-        before, after = (way.accuracy_at(curve, end) for curve in curves)
-        both = before is not None and after is not None
-        found[clock] = way.sign * (after - before) if both else None  # type: ignore[operator]
-    return found
+        before, after = (comparison.accuracy_at(curve, end) for curve in curves)
+        both_known = before is not None and after is not None
+        differences[clock] = comparison.sign * (after - before) if both_known else None  # type: ignore[operator]
+    return differences
 
 
-def _clock_readings(run: Run, clock: str, way: _CurveComparison) -> Sequence[float]:
+def _clock_readings(run: Run, clock: str, comparison: _CurveComparison) -> Sequence[float]:
     if clock == "epochs":
         return [float(number + 1) for number in range(len(run))]
     if clock == "updates":
         return [float(updates) for updates, _, _ in run]
-    return way.seconds([seconds for _, seconds, _ in run])
+    return comparison.seconds([seconds for _, seconds, _ in run])
 
 
 RIGHT_COMPARISON = _CurveComparison(_interpolate_accuracy)
 
 
-def _comparison_mistake(way: _CurveComparison, en: str, ja: str) -> Mistake:
+def _comparison_mistake(comparison: _CurveComparison, en: str, ja: str) -> Mistake:
     return (
-        lambda first, second, got: _are_same_differences(got, _compare_runs(first, second, way)),
+        lambda first, second, got: _are_same_differences(
+            got, _compare_runs(first, second, comparison)
+        ),
         en,
         ja,
     )
 
 
 def _uses_epoch_seconds(first: Run, second: Run, got: Any) -> bool:
-    """Whether the seconds of an epoch are taken for those since the beginning.
+    """Return whether the answer takes the seconds of an epoch for the seconds since the start.
 
-    Where they do not rise, what that gives depends on how the answer looks for its place.
+    If these do not rise, the result depends on how the answer searches.
     """
     want, mistaken = (
-        _compare_runs(first, second, way)
-        for way in (RIGHT_COMPARISON, _CurveComparison(_interpolate_accuracy, lambda s: s))
+        _compare_runs(first, second, comparison)
+        for comparison in (RIGHT_COMPARISON, _CurveComparison(_interpolate_accuracy, lambda s: s))
     )
     if not isinstance(got, dict) or set(got) != set(CLOCKS):
         return False
-    rise = all(a[1] < b[1] for run in (first, second) for a, b in zip(run, run[1:]))
-    others = all(_is_same_difference(got[clock], want[clock]) for clock in CLOCKS[:2])
-    return others and (not rise or _is_same_difference(got["seconds"], mistaken["seconds"]))
+    seconds_rise = all(a[1] < b[1] for run in (first, second) for a, b in zip(run, run[1:]))
+    others_right = all(_is_same_difference(got[clock], want[clock]) for clock in CLOCKS[:2])
+    return others_right and (
+        not seconds_rise or _is_same_difference(got["seconds"], mistaken["seconds"])
+    )
 
 
 COMPARISON_MISTAKES: List[Mistake] = [
@@ -289,7 +302,9 @@ COMPARISON_MISTAKES: List[Mistake] = [
                "between two measurements the accuracy grows evenly: "
                "it has not reached the next yet",
                "2 つの計測の間では正解率は一定の割合で増えます。まだ次の計測の値にはなっていません")
-      for next_one in (_accuracy_after, lambda *at: None if _interpolate_accuracy(*at) is None else _accuracy_after(*at))),
+      for next_one in (
+          _accuracy_after,
+          lambda *at: None if _interpolate_accuracy(*at) is None else _accuracy_after(*at))),
     _comparison_mistake(_CurveComparison(_nearest_accuracy),
              "between two measurements the accuracy grows evenly: "
              "take the value in between, not the nearest measurement",
@@ -298,7 +313,8 @@ COMPARISON_MISTAKES: List[Mistake] = [
              "before its first measurement a run has no accuracy: None",
              "最初の計測より前の正解率は分からないので、None です"),
     _comparison_mistake(_CurveComparison(
-                 lambda curve, place: _interpolate_accuracy(([0.0, *curve[0]], [0.0, *curve[1]]), place)),
+                 lambda curve, place: _interpolate_accuracy(
+                     ([0.0, *curve[0]], [0.0, *curve[1]]), place)),
              "before its first measurement a run has no accuracy: None, not 0",
              "最初の計測より前の正解率は分かりません。0 と計測されたわけではありません"),
 ]  # fmt: skip
@@ -345,7 +361,7 @@ Rates = List[float]
 def check_learning_rates(answer: Callable[..., Iterable[float]]) -> None:
     """The learning rate of every update: scaled, after a warm-up, and lowered later."""
     random = case_rng(1)
-    fixed = [
+    fixed_cases = [
         _ScheduledTraining(8, 2, 2, 3, 0.1, 1, ()),
         _ScheduledTraining(9, 2, 2, 3, 0.1, 1, (2,)),
         _ScheduledTraining(8, 1, 4, 2, 0.2, 0, ()),
@@ -353,17 +369,17 @@ def check_learning_rates(answer: Callable[..., Iterable[float]]) -> None:
         _ScheduledTraining(12, 2, 2, 4, 0.1, 0, (1, 3)),
         _ScheduledTraining(2, 4, 2, 4, 0.1, 2, (3,)),
     ]
-    cases = [(each,) for each in [*fixed, *(_random_training(random) for _ in range(20))]]
-    found = run_cases(
+    cases = [(each,) for each in [*fixed_cases, *(_random_training(random) for _ in range(20))]]
+    results = run_cases(
         lambda each: _to_list(answer(*each.answer_arguments())),
         cases,
         _ScheduledTraining.learning_rates,
     )
-    found.check_results(_are_same_rates, RATE_MISTAKES, _describe_wrong_rates)
+    results.check_results(_are_same_rates, RATE_MISTAKES, _describe_wrong_rates)
 
 
 class _ScheduledTraining(NamedTuple):
-    """What the answer is told of a training, and the recipe; mistakes change one line of it."""
+    """The arguments of the answer for one training, with the right learning rates."""
 
     images: int
     devices: int
@@ -374,14 +390,15 @@ class _ScheduledTraining(NamedTuple):
     drops: Tuple[int, ...]
 
     def answer_arguments(self) -> Tuple[Any, ...]:
-        """The arguments of the answer."""
+        """Return the arguments of the answer."""
         return (*self[:-1], list(self.drops))
 
     def describe(self) -> CaseText:
-        """It in words."""
+        """Return the description of the training."""
         n, k, b, e, lr, warmup, drops = self.answer_arguments()
         return CaseText(
-            f"{n} images, {count_in_english(k, 'device')} with {b} each, {count_in_english(e, 'epoch')}, "
+            f"{n} images, {count_in_english(k, 'device')} with {b} each, "
+            f"{count_in_english(e, 'epoch')}, "
             f"base_lr {lr:g}, {count_in_english(warmup, 'epoch')} of warm-up, drops {drops}",
             f"画像 {n} 枚、1 台 {b} 枚で {k} 台、{e} エポック、base_lr {lr:g}、"
             f"ウォームアップ {warmup} エポック、drops {drops}",
@@ -389,60 +406,64 @@ class _ScheduledTraining(NamedTuple):
 
     def learning_rates(
         self,
-        each: "Callable[[_ScheduledTraining], int] | None" = None,
-        full: "Callable[[_ScheduledTraining], float] | None" = None,
-        begin: "Callable[[_ScheduledTraining], float] | None" = None,
+        epoch_steps: "Callable[[_ScheduledTraining], int] | None" = None,
+        full_rate: "Callable[[_ScheduledTraining], float] | None" = None,
+        first_rate: "Callable[[_ScheduledTraining], float] | None" = None,
         rise: Callable[[int, int], float] = lambda update, steps: update / steps,
         lowered: "Callable[[_ScheduledTraining, int, int], int] | None" = None,
     ) -> Rates:
-        """The rate of each update.
+        """Return the rate of each update; every argument changes one line of the recipe.
 
-        ``each``: updates in an epoch; ``full``, ``begin``: rates after the warm-up and before it;
-        ``rise``: how far an update of the warm-up has come; ``lowered``: how often by then.
+        ``epoch_steps``: updates per epoch. ``full_rate``, ``first_rate``: rates after the warm-up
+        and at its start. ``rise``: the fraction of the warm-up. ``lowered``: the number of drops.
         """
-        steps = each(self) if each else -(-self.images // (self.devices * self.per_device))
-        top = full(self) if full else self.base_lr * self.devices
-        low = begin(self) if begin else self.base_lr
-        of_warmup = steps * self.warmup_epochs
-        found: Rates = []
+        steps = (
+            epoch_steps(self)
+            if epoch_steps
+            else -(-self.images // (self.devices * self.per_device))
+        )
+        top = full_rate(self) if full_rate else self.base_lr * self.devices
+        low = first_rate(self) if first_rate else self.base_lr
+        warmup_steps = steps * self.warmup_epochs
+        rates: Rates = []
         for update in range(steps * self.epochs):
-            if update < of_warmup:
-                found.append(low + (top - low) * rise(update, of_warmup))
+            if update < warmup_steps:
+                rates.append(low + (top - low) * rise(update, warmup_steps))
                 continue
             epoch = update // steps
-            times = (
+            drop_count = (
                 lowered(self, epoch, update)
                 if lowered
                 else sum(drop <= epoch for drop in self.drops)
             )
-            found.append(top * 0.1**times)
-        return found
+            rates.append(top * 0.1**drop_count)
+        return rates
 
     def rates_dropped_early(self) -> Rates:
-        """With drops at the beginning of the epoch before."""
-        found = self.learning_rates(lowered=lambda training, epoch, update: 0)
-        steps = len(found) // self.epochs
+        """Return the rates if each drop comes an epoch too early."""
+        rates = self.learning_rates(lowered=lambda training, epoch, update: 0)
+        steps = len(rates) // self.epochs
         return [
             rate * 0.1 ** sum(drop <= update // steps + 1 for drop in self.drops)
-            for update, rate in enumerate(found)
+            for update, rate in enumerate(rates)
         ]
 
     def rates_raised_by_epoch(self) -> Rates:
-        """With the rate of the warm-up's epoch for all of its updates."""
-        right, top = self.learning_rates(), self.base_lr * self.devices
-        steps = len(right) // self.epochs
+        """Return the rates if the warm-up raises them once per epoch."""
+        rates, top = self.learning_rates(), self.base_lr * self.devices
+        steps = len(rates) // self.epochs
         for update in range(steps * self.warmup_epochs):
             risen = update // steps / self.warmup_epochs
-            right[update] = self.base_lr + (top - self.base_lr) * risen
-        return right
+            rates[update] = self.base_lr + (top - self.base_lr) * risen
+        return rates
 
     def rates_raised_by_factor(self) -> Rates:
-        """With a warm-up in which each rate is a multiple of the one before."""
-        right = self.learning_rates()
-        of_warmup = len(right) // self.epochs * self.warmup_epochs
-        for update in range(of_warmup):
-            right[update] = self.base_lr * self.devices ** (update / of_warmup)
-        return right
+        """Return the rates if each rate of the warm-up is a multiple of the previous one."""
+        rates = self.learning_rates()
+        warmup_steps = len(rates) // self.epochs * self.warmup_epochs
+        for update in range(warmup_steps):
+            rates[update] = self.base_lr * self.devices ** (update / warmup_steps)
+        return rates
 
 
 def _rate_mistake(en: str, ja: str, **changes: Any) -> Mistake:
@@ -452,17 +473,18 @@ def _rate_mistake(en: str, ja: str, **changes: Any) -> Mistake:
 RATE_MISTAKES: List[Mistake] = [
     _rate_mistake("the smaller batch at the end of an epoch makes an update, too",
              "エポックの最後の小さいバッチでも更新します",
-             each=lambda t: t.images // (t.devices * t.per_device)),
-    _rate_mistake("a batch is that of all devices together", "1 回の更新に使うバッチは全デバイス分です",
-             each=lambda t: -(-t.images // t.per_device)),
+             epoch_steps=lambda t: t.images // (t.devices * t.per_device)),
+    _rate_mistake("a batch is that of all devices together",
+             "1 回の更新に使うバッチは全デバイス分です",
+             epoch_steps=lambda t: -(-t.images // t.per_device)),
     _rate_mistake("it does not grow with the number of devices", "デバイス数に比例していません",
-             full=lambda t: t.base_lr),
+             full_rate=lambda t: t.base_lr),
     _rate_mistake("that is the square root rule; the linear one is asked for",
              "これは平方根の規則です。線形スケーリング則を使ってください",
-             full=lambda t: t.base_lr * t.devices**0.5),
+             full_rate=lambda t: t.base_lr * t.devices**0.5),
     _rate_mistake("the warm-up begins at the rate of one device, not at 0",
              "ウォームアップは 0 からではなく 1 台分の学習率から始めます",
-             begin=lambda t: 0.0),
+             first_rate=lambda t: 0.0),
     _rate_mistake("the first update has base_lr; each later one is a step higher",
              "最初の更新の学習率が base_lr で、そこから 1 回ごとに上がります",
              rise=lambda update, steps: (update + 1) / steps),
@@ -472,9 +494,10 @@ RATE_MISTAKES: List[Mistake] = [
     _rate_mistake("that is the full rate from the first update on: the warm-up is missing",
              "最初の更新から最大の学習率です。ウォームアップがありません",
              rise=lambda update, steps: 1.0),
-    _rate_mistake("there is no update after the last batch: 8 images in batches of 4 make 2 updates",
+    _rate_mistake("there is no update after the last batch: "
+             "8 images in batches of 4 make 2 updates",
              "最後のバッチの後に更新はありません。8 枚を 4 枚ずつなら更新は 2 回です",
-             each=lambda t: t.images // (t.devices * t.per_device) + 1),
+             epoch_steps=lambda t: t.images // (t.devices * t.per_device) + 1),
     (lambda each, got: _are_same_rates(got, each.rates_raised_by_epoch()),
      "during the warm-up it rises with every update, not once in an epoch",
      "ウォームアップの間は、エポックごとではなく更新ごとに上がります"),
@@ -518,8 +541,8 @@ def _random_training(random: Any) -> _ScheduledTraining:
     )
 
 
-def _to_list(given: Any) -> Any:
-    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else given
+def _to_list(value: Any) -> Any:
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
 
 
 def _are_same_rates(got: Any, want: Rates) -> bool:
@@ -530,21 +553,21 @@ def _are_same_rates(got: Any, want: Rates) -> bool:
     )
 
 
-def _describe_wrong_rates(each: _ScheduledTraining, got: Any, want: Rates) -> TextPair:
+def _describe_wrong_rates(training: _ScheduledTraining, got: Any, want: Rates) -> TextPair:
     if not isinstance(got, list) or not all(isinstance(rate, NUMBER_TYPES) for rate in got):
-        call = f"learning_rates({', '.join(map(str, each.answer_arguments()))})"
+        call = f"learning_rates({', '.join(map(str, training.answer_arguments()))})"
         raise wrong_return(got, call, "a list of numbers", "数のリスト")
     if len(got) != len(want):
-        return each.describe().with_texts(
+        return training.describe().with_texts(
             f"{len(got)} rates, expected {len(want)}, one for each update",
             f"学習率が {len(got)} 個です。更新ごとに 1 個、{len(want)} 個のはずです",
         )
-    near = np.isclose(np.array(got, float), want, rtol=1e-6, atol=1e-12)
-    place = int(np.argmin(near))
-    return each.describe().with_texts(
-        f"update {place} (from 0) has the rate {got[place]:.6g}, expected {want[place]:.6g}",
-        f"{place} 番目 (0 から) の更新の学習率が {got[place]:.6g} です。"
-        f"正しくは {want[place]:.6g} です",
+    is_right = np.isclose(np.array(got, float), want, rtol=1e-6, atol=1e-12)
+    update = int(np.argmin(is_right))
+    return training.describe().with_texts(
+        f"update {update} (from 0) has the rate {got[update]:.6g}, expected {want[update]:.6g}",
+        f"{update} 番目 (0 から) の更新の学習率が {got[update]:.6g} です。"
+        f"正しくは {want[update]:.6g} です",
     )
 
 
@@ -560,37 +583,37 @@ def check_combine(answer: Callable[..., Any]) -> None:
     for _ in range(30):
         count = rng.randint(1, 5)
         cases.append([list(rng.normal(rng.normal(), 2, rng.randint(1, 9))) for _ in range(count)])
-    found = run_cases(
+    results = run_cases(
         lambda shards: answer(*shards.statistics()),
         [(ShardCase(shards),) for shards in cases],
         lambda shards: (shards.whole.mean(axis=0), shards.whole.var(axis=0)),
     )
-    both: Tuple[List[AnswerResult], List[AnswerResult]] = ([], [])
-    for case, got, want in found:
+    by_quantity: Tuple[List[AnswerResult], List[AnswerResult]] = ([], [])
+    for case, got, want in results:
         _check_two_results(got, case[0])
-        for place, kept in enumerate(both):
-            kept.append(AnswerResult(case, _to_two_channels(got[place]), want[place]))
-    for pair in zip(*both):
-        for quantity, one, of_all in zip((MEAN, VARIANCE), pair, both):
-            if not _are_close(one.got, one.want):
-                raise quantity.make_counterexample(one, of_all)
-    found.raise_error()
+        for index, quantity_results in enumerate(by_quantity):
+            quantity_results.append(AnswerResult(case, _to_two_channels(got[index]), want[index]))
+    for quantity_pair in zip(*by_quantity):
+        for quantity, result, all_results in zip((MEAN, VARIANCE), quantity_pair, by_quantity):
+            if not _are_close(result.got, result.want):
+                raise quantity.make_counterexample(result, all_results)
+    results.raise_error()
 
 
 class ShardCase:
-    """The pixels of a batch's shards in two channels: an answer for one is not enough."""
+    """The pixels of a batch's shards in two channels, so that answers for one channel fail."""
 
     def __init__(self, shards: Sequence[Sequence[float]]) -> None:
         self.parts = [np.stack([np.array(one), 10 - 2 * np.array(one)], axis=1) for one in shards]
         self.whole: Array = np.concatenate(self.parts)
 
     def statistics(self) -> Tuple[List[Array], List[Array], List[int]]:
-        """The means, the variances, and how many pixels each shard has."""
+        """Return the means, the variances and the number of pixels of all shards."""
         means, variances = ([of(part, axis=0) for part in self.parts] for of in (np.mean, np.var))
         return means, variances, [len(part) for part in self.parts]
 
     def format_channel(self, channel: int) -> str:
-        """``[0, 0] + [2, 2]``: what one channel of each shard holds."""
+        """Return ``[0, 0] + [2, 2]``: the values of one channel of each shard."""
         return " + ".join(format_numbers(part[:, channel]) for part in self.parts)
 
 
@@ -613,25 +636,31 @@ def _are_close(got: Array, want: Array) -> bool:
 
 
 class CombinedQuantity(NamedTuple):
-    """The mean or the variance: its name, and the mistakes that are often made with it."""
+    """The mean or the variance: its name, and common mistakes."""
 
     en: str
     ja: str
     mistakes: Sequence[Mistake]
 
-    def make_counterexample(self, one: AnswerResult, of_all: Sequence[AnswerResult]) -> Wrong:
-        """The counterexample of one result."""
-        channel = int(np.argmax(np.abs(one.got - one.want)))
-        shown, got, want = one.case[0].format_channel(channel), one.got[channel], one.want[channel]
+    def make_counterexample(
+        self, result: AnswerResult, all_results: Sequence[AnswerResult]
+    ) -> Wrong:
+        """Return the counterexample of one result."""
+        channel = int(np.argmax(np.abs(result.got - result.want)))
+        shown, got, want = (
+            result.case[0].format_channel(channel),
+            result.got[channel],
+            result.want[channel],
+        )
         return counterexample(
             f"shards {shown}: {self.en} {got:.4g}, expected {want:.4g}",
             f"シャード {shown}: {self.ja}は {got:.4g} でしたが、正しくは {want:.4g} です",
-            find_mistake(of_all, _are_close, *self.mistakes),
+            find_mistake(all_results, _are_close, *self.mistakes),
         )
 
 
 def _matches_shard_formula(formula: Callable[..., Array]) -> Callable[..., bool]:
-    """A mistake that gives what a formula of means, variances and counts gives."""
+    """Return a mistake's predicate for a formula of means, variances and counts."""
     return lambda shards, got: _are_close(got, formula(*shards.statistics()))
 
 
@@ -652,9 +681,11 @@ MEANS_IGNORED = (
     "これはシャードの分散の平均です。シャードの平均どうしのずれが入っていません",
 )
 VARIANCE = CombinedQuantity("variance", "分散", [
-    (_matches_shard_formula(lambda means, each, counts: np.average(each, axis=0, weights=counts)), *MEANS_IGNORED),
+    (_matches_shard_formula(lambda means, each, counts:
+        np.average(each, axis=0, weights=counts)), *MEANS_IGNORED),
     (_matches_shard_formula(lambda means, each, counts: np.mean(each, axis=0)), *MEANS_IGNORED),
-    (_matches_shard_formula(lambda means, each, counts: np.mean(each, axis=0) + np.var(means, axis=0)),
+    (_matches_shard_formula(lambda means, each, counts:
+        np.mean(each, axis=0) + np.var(means, axis=0)),
      "a shard with more images counts more here, too: weight by `counts`",
      "ここでも、画像の多いシャードほど重みを大きくしてください"),
     (lambda shards, got: _are_close(got, np.sqrt(_batch_variance(shards))),
@@ -670,7 +701,7 @@ VARIANCE = CombinedQuantity("variance", "分散", [
 
 @exercise("03-5")
 def check_speedup(answer: Callable[[float, float, float, int], float]) -> None:
-    """How many times the images per second k devices reach, by a model of a step."""
+    """The speedup of k devices in images per second, by a model of a step."""
     rng = case_rng(3)
     cases = [(0.0, 1.0, 0.0, 2), (0.0, 1.0, 0.5, 1), (0.0, 1.0, 1.0, 2), (1.0, 0.0, 0.0, 2)]
     cases += [(1.0, 3.0, 1.0, 2), (1.0, 3.0, 1.0, 8)]
@@ -680,15 +711,15 @@ def check_speedup(answer: Callable[[float, float, float, int], float]) -> None:
     def right(h: float, c: float, s: float, k: int) -> float:
         return k * max(h, c) / (max(k * h, c + s) if k > 1 else max(h, c))
 
-    def said(h: float, c: float, s: float, k: int, got: Any, want: float) -> TextPair:
+    def describe(h: float, c: float, s: float, k: int, got: Any, want: float) -> TextPair:
         call = f"speedup(host_ms={h:.3g}, compute_ms={c:.3g}, sum_ms={s:.3g}, devices={k})"
         return wrong_result_texts(call, _format_number(got), f"{want:.4g}")
 
-    run_cases(answer, cases, right).check_results(is_close_number, SPEEDUP_MISTAKES, said)
+    run_cases(answer, cases, right).check_results(is_close_number, SPEEDUP_MISTAKES, describe)
 
 
 def _speedup_mistake(formula: Callable[..., float], en: str, ja: str) -> Mistake:
-    """The mistake of a formula, whether or not the answer knows that one device sums nothing."""
+    """Return the mistake of a formula, with or without a sum for a single device."""
 
     def gives(host: float, compute: float, total: float, devices: int, got: Any) -> bool:
         sums = (total, 0.0 if devices == 1 else total)
@@ -733,15 +764,15 @@ SPEEDUP_MISTAKES: List[Mistake] = [
 
 
 # fmt: off
-register_guess("03-a", each_of(yes_or_no(), "weights", "gradients"),
+register_guess("03-a", DictForm(YesNoForm(), "weights", "gradients"),
       "after a step, are the replicas' weights the same, and their gradients?",
       "1 ステップの後、レプリカの重みは同じか。勾配は同じか")
-register_guess("03-b", each_of(one_of("higher", "about equal", "lower"), "B", "C"),
+register_guess("03-b", DictForm(ChoiceForm("higher", "about equal", "lower"), "B", "C"),
       "after as many epochs, how do B and C compare with A?",
       "同じエポック数の後、B と C の正解率は A に比べてどうか")
-register_guess("03-c", list_of(a_number(example=-1, within=0.05), 4),
+register_guess("03-c", ListForm(NumberForm(example=-1, within=0.05), 4),
       "what does BatchNorm make of 0, 0, 2, 2 on two devices?",
       "0, 0, 2, 2 を 2 台に分けると、BatchNorm の出力はどうなるか")
-register_guess("03-d", one_of("computing", "sum", "update", "host"),
+register_guess("03-d", ChoiceForm("computing", "sum", "update", "host"),
       "which part of a step takes longest on two devices?",
       "2 台のステップで最も長いのはどの部分か")

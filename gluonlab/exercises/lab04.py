@@ -1,4 +1,4 @@
-"""The exercises of lab 04: schedules, their faults and prices, a ring by hand, and a better one."""
+"""The exercises of lab 04: schedules, their faults and costs, and a ring by hand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from gluonlab.exercises.counterexamples import (
     run_cases,
     wrong_result_texts,
 )
-from gluonlab.exercises.guesses import a_number, each_of, one_of, register_guess
+from gluonlab.exercises.guesses import ChoiceForm, DictForm, NumberForm, register_guess
 from gluonlab.exercises.schedule_answers import (
     COST_TOLERANCE,
     Puzzle,
@@ -58,20 +58,20 @@ MODULO_HINT = (": is a `% world_size` missing?", "。`% world_size` を忘れて
 @exercise("04-1")
 def check_reduce_scatter(answer: Callable[[int], Sequence[Sequence[Transfer]]]) -> None:
     """The steps of a reduce-scatter after which rank r has the sum of chunk r."""
-    others = extra_cases(3, lambda random: int(random.randint(6, 13)))
-    for world_size in [2, 3, 4, 5, 8, 1, *others]:
+    random_sizes = extra_cases(3, lambda random: int(random.randint(6, 13)))
+    for world_size in [2, 3, 4, 5, 8, 1, *random_sizes]:
         call = f"reduce_scatter({world_size})"
         steps = read_steps(answer(world_size), call)
         check_step_rules(call, world_size, world_size, steps, MODULO_HINT)
         owner = tuple(range(world_size))
         check_proof(call, Schedule("yours", REDUCE_SCATTER, world_size, world_size, owner, steps))
-        count, enough = sum(map(len, steps)), world_size * (world_size - 1)
-        if count > enough:
+        count, needed = sum(map(len, steps)), world_size * (world_size - 1)
+        if count > needed:
             raise CaseText(call, call).counterexample(
-                f"right, but {count} transfers, where {enough} are enough: "
+                f"right, but {count} transfers, where {needed} are enough: "
                 f"each chunk needs {world_size - 1} additions",
                 f"結果は正しいですが、転送が {count} 回あります。"
-                f"チャンクごとに加算は {world_size - 1} 回なので {enough} 回で済みます",
+                f"チャンクごとに加算は {world_size - 1} 回なので {needed} 回で済みます",
             )
 
 
@@ -98,7 +98,7 @@ BROKEN: Dict[str, Schedule] = {
 
 @exercise("04-2")
 def check_wrong_transfers(answer: Mapping[str, TransferIndex]) -> None:
-    """Which transfer of three broken schedules is wrong."""
+    """The wrong transfer in each of three broken schedules."""
     for name, schedule in BROKEN.items():
         if not isinstance(answer, Mapping) or name not in answer:
             raise counterexample(
@@ -146,7 +146,7 @@ def _is_transfer_index(schedule: Schedule, spot: Any) -> bool:
 
 
 def _find_proof_failure(schedule: Schedule) -> Optional[TransferIndex]:
-    """The transfer that the proof names; None for a right schedule."""
+    """Return the transfer that the proof names; None for a right schedule."""
     try:
         prove(schedule)
     except ScheduleError as error:
@@ -170,24 +170,26 @@ BUSIEST_LINK_CASES: List[Tuple[List[int], List[int], int]] = [  # sizes, owners,
 
 @exercise("04-3")
 def check_busiest_link(answer: Callable[[Sequence[int], Sequence[int], int], int]) -> None:
-    """How many numbers pass the busiest link when each parameter is summed by its owner."""
+    """The numbers that pass the busiest link when each parameter is summed by its owner."""
     rng, cases = case_rng(4), list(BUSIEST_LINK_CASES)
     for _ in range(30):
         sizes = rng.randint(1, 100, rng.randint(1, 9)).tolist()
         devices = int(rng.randint(1, 9))
         cases.append((sizes, rng.randint(0, devices, len(sizes)).tolist(), devices))
 
-    def busiest(sizes: Sequence[int], owners: Sequence[int], k: int) -> int:
+    def expected_size(sizes: Sequence[int], owners: Sequence[int], k: int) -> int:
         return 2 * (k - 1) * max(_owner_loads(sizes, owners, k))
 
-    def said(sizes: Sequence[int], owners: Sequence[int], k: int, got: Any, want: int) -> TextPair:
+    def describe(
+        sizes: Sequence[int], owners: Sequence[int], k: int, got: Any, want: int
+    ) -> TextPair:
         return wrong_result_texts(f"busiest_link({sizes}, {owners}, {k})", got, want)
 
-    run_cases(answer, cases, busiest).check_results(is_same_number, LINK_MISTAKES, said)
+    run_cases(answer, cases, expected_size).check_results(is_same_number, LINK_MISTAKES, describe)
 
 
 def _owner_loads(sizes: Sequence[int], owners: Sequence[int], devices: int) -> List[int]:
-    """How many numbers each device sums."""
+    """Return how many numbers each device sums."""
     loads = [0] * devices
     for size, owner in zip(sizes, owners):
         loads[owner] += size
@@ -216,7 +218,8 @@ LINK_MISTAKES: List[Mistake] = [
     (matches_formula(lambda sizes, owners, k: 2 * (k - 1) * max(sizes)),
      "an owner has all of its parameters on its link, not only its largest one",
      "担当デバイスのリンクには、最大のパラメータだけでなく担当するすべてのパラメータが通ります"),
-    (_matches_load_formula(lambda loads, k: max((k - 1) * load + sum(loads) - load for load in loads)),
+    (_matches_load_formula(lambda loads, k:
+        max((k - 1) * load + sum(loads) - load for load in loads)),
      "the sums go out when the gradients have come in; meanwhile the other direction was less "
      "busy",
      "合計が出ていくのは勾配が届いた後です。その間、逆方向に流れる量はもっと少なくなります"),
@@ -240,45 +243,46 @@ def _random_topology_case(random: Any) -> Tuple[Callable[[], Topology], List[flo
 @exercise("04-4")
 def check_fastest(answer: Callable[[Topology, float], Schedule]) -> None:
     """The allreduce with the smallest price on a topology, for a size."""
-    places = [*TOPOLOGY_CASES, *extra_cases(4, _random_topology_case)]
-    for topology, size in ((make(), size) for make, sizes in places for size in sizes):
+    cases = [*TOPOLOGY_CASES, *extra_cases(4, _random_topology_case)]
+    for topology, size in ((make(), size) for make, sizes in cases for size in sizes):
         got, ranks = answer(topology, size), topology.world_size
-        what = f"fastest({topology.name}, {size:,.0f})"
+        call_text = f"fastest({topology.name}, {size:,.0f})"
         if not isinstance(got, Schedule) or got.world_size != ranks:
             raise counterexample(
-                f"{what} returned {got!r:.80}: return a Schedule for {ranks} ranks, "
+                f"{call_text} returned {got!r:.80}: return a Schedule for {ranks} ranks, "
                 f"such as `ring({ranks})`",
-                f"{what} の戻り値は {got!r:.80} でした。`ring({ranks})` のような "
+                f"{call_text} の戻り値は {got!r:.80} でした。`ring({ranks})` のような "
                 f"{ranks} ランクの Schedule を返してください",
             )
         try:
-            prove(got)  # one that leaves something out may be cheaper
+            prove(got)  # an incomplete schedule may be cheaper
         except ScheduleError as error:
             raise counterexample(
-                f"{what} returned a schedule that is not a right allreduce: {error}",
-                f"{what} の戻り値は正しい allreduce ではありません: {error}",
+                f"{call_text} returned a schedule that is not a right allreduce: {error}",
+                f"{call_text} の戻り値は正しい allreduce ではありません: {error}",
             ) from None
         known = [algorithm(ranks) for algorithm in ALGORITHMS.values()]
         choices = [(one.name, one) for one in known]
         order = topology.ring_order()
         choices += [(f"{one.name} placed on the ring", one.placed(order)) for one in known]
         seconds = [price(one, topology, size).seconds for _, one in choices]
-        mine, least = price(got, topology, size).seconds, min(seconds)
-        name, best = choices[seconds.index(least)]
+        cost_s, least_s = price(got, topology, size).seconds, min(seconds)
+        name, best = choices[seconds.index(least_s)]
         call = "`schedule.placed(topology.ring_order())`"
-        times = (f"{mine * 1e6:,.1f} us", f"{least * 1e6:,.1f} us")
-        place_it = f": place it, {call}", f"。{call} で配置してください"
-        hint = place_it if got.name == best.name else NO_TEXT
+        cost_texts = (f"{cost_s * 1e6:,.1f} us", f"{least_s * 1e6:,.1f} us")
+        placing_hint = f": place it, {call}", f"。{call} で配置してください"
+        hint = placing_hint if got.name == best.name else NO_TEXT
         check_faults(
             (got.collective != ALLREDUCE,
-             f"{what} returned a {got.collective}: "
+             f"{call_text} returned a {got.collective}: "
              "an allreduce is asked for, as the functions in `ALGORITHMS` make it",
-             f"{what} の戻り値は {got.collective} です。"
+             f"{call_text} の戻り値は {got.collective} です。"
              "`ALGORITHMS` の関数が作るような allreduce を返してください"),
-            (mine > least * 1.000001,
-             f"{what} returned {got.name}, {times[0]}; {name} takes {times[1]}{hint[0]}",
-             f"{what} の戻り値は {got.name} ({times[0]}) でした。"
-             f"{name} なら {times[1]} です{hint[1]}"),
+            (cost_s > least_s * 1.000001,
+             f"{call_text} returned {got.name}, {cost_texts[0]}; {name} takes "
+             f"{cost_texts[1]}{hint[0]}",
+             f"{call_text} の戻り値は {got.name} ({cost_texts[0]}) でした。"
+             f"{name} なら {cost_texts[1]} です{hint[1]}"),
         )  # fmt: skip
 
 
@@ -286,14 +290,14 @@ def check_fastest(answer: Callable[[Topology, float], Schedule]) -> None:
 
 
 class LinkCounter:
-    """``send(piece, src, dst)``: the only way between devices; it counts the elements per link."""
+    """``send(piece, src, dst)``: the only link between devices; counts the elements per link."""
 
     def __init__(self, ctxs: List[Any]) -> None:
         self.ctxs = ctxs
         self.elements: Counts[Tuple[int, int]] = Counter()
 
     def __call__(self, piece: Any, src: int, dst: int) -> Any:
-        """The copy of ``piece``, which lies on device ``src``, that arrives on device ``dst``."""
+        """Return the copy of ``piece``, from device ``src``, on device ``dst``."""
         last, there = len(self.ctxs) - 1, all(one in range(len(self.ctxs)) for one in (src, dst))
         CaseText(*[f"send(piece, {src}, {dst})"] * 2).check_faults(
             (not there, f"devices go from 0 to {last}: is a `% len(arrays)` missing?",
@@ -313,9 +317,9 @@ def check_ring_allreduce(answer: Callable[[List[Any], LinkCounter], Any]) -> Non
     for seed, (devices, count) in enumerate(sizes):
         ctxs, rng = cpu_devices(devices), case_rng(seed)
         # small whole numbers, whose sum is exact
-        before = [rng.randint(-9, 10, count).astype("float32") for _ in ctxs]
+        initial = [rng.randint(-9, 10, count).astype("float32") for _ in ctxs]
         arrays, links = (
-            [nd.array(part, ctx=ctx) for part, ctx in zip(before, ctxs)],
+            [nd.array(part, ctx=ctx) for part, ctx in zip(initial, ctxs)],
             LinkCounter(ctxs),
         )
         answer(list(arrays), links)
@@ -323,42 +327,46 @@ def check_ring_allreduce(answer: Callable[[List[Any], LinkCounter], Any]) -> Non
             f"{count_in_english(devices, 'device')}, {count_in_english(count, 'number')} each",
             f"{devices} 台、各 {count} 個",
         )
-        _check_sums(case, before, [array.asnumpy() for array in arrays])
+        _check_sums(case, initial, [array.asnumpy() for array in arrays])
         _check_ring_links(case, links, devices, count)
 
 
-def _check_sums(case: CaseText, before: List[Any], after: List[Any]) -> None:
-    total, n = np.sum(before, axis=0), len(after)
-    for device, values in enumerate(after):
-        wrong = np.flatnonzero(values != total)
-        if not len(wrong):
+def _check_sums(case: CaseText, initial: List[Any], final: List[Any]) -> None:
+    total, n = np.sum(initial, axis=0), len(final)
+    for device, values in enumerate(final):
+        wrong_indices = np.flatnonzero(values != total)
+        if not len(wrong_indices):
             continue
-        at = int(wrong[0])
-        some = [sum(part[at] for part in before[:some]) for some in range(2, n)]
-        why = pick_explanation(
-            (at >= len(total) // n * n,
+        index = int(wrong_indices[0])
+        partial_sums = [
+            sum(part[index] for part in initial[:partial_sums]) for partial_sums in range(2, n)
+        ]
+        explanation = pick_explanation(
+            (index >= len(total) // n * n,
              f"{len(total)} is not a multiple of {n}, and the last numbers belong to no chunk",
              f"{len(total)} は {n} で割り切れず、最後の数がどのチャンクにも入っていません"),
-            (values[at] in some,
+            (values[index] in partial_sums,
              "that is the sum of some devices only", "一部のデバイスだけの合計です"),
-            (np.array_equal(values, before[device]),
+            (np.array_equal(values, initial[device]),
              "nothing was written to it", "何も書き込まれていません"),
         )  # fmt: skip
         raise case.counterexample(
-            f"number {at} on device {device} is {values[at]:g}, expected {total[at]:g}",
-            f"デバイス {device} の {at} 番目は {values[at]:g} でしたが、"
-            f"正しくは {total[at]:g} です",
-            why,
+            f"number {index} on device {device} is {values[index]:g}, expected {total[index]:g}",
+            f"デバイス {device} の {index} 番目は {values[index]:g} でしたが、"
+            f"正しくは {total[index]:g} です",
+            explanation,
         )
 
 
 def _check_ring_links(case: CaseText, links: LinkCounter, devices: int, count: int) -> None:
-    """Nobody sends to any but one neighbour, nor more than a ring has to."""
-    least, most = (2 * (devices - 1) * each for each in (count // devices, -(-count // devices)))
+    """Check that each device sends to one neighbor, and no more than a ring needs."""
+    min_sent, max_sent = (
+        2 * (devices - 1) * each for each in (count // devices, -(-count // devices))
+    )
     sent = [0] * devices
     for (src, _), elements in links.elements.items():
         sent[src] += elements
-    ways = {(dst - src) % devices for src, dst in links.elements}
+    offsets = {(dst - src) % devices for src, dst in links.elements}
     pairs = ", ".join(f"{src} -> {dst}" for src, dst in sorted(links.elements))
     needed = 2 * (devices - 1) * count
     case.check_faults(
@@ -368,17 +376,17 @@ def _check_ring_links(case: CaseText, links: LinkCounter, devices: int, count: i
          f"合計は正しいですが、`send` を通ったのは {sum(sent)} 個だけです。"
          f"allreduce には {needed} 個の転送が必要です。"
          "ほかのデバイスの配列を直接読んではいけません"),
-        (max(sent) > most,
+        (max(sent) > max_sent,
          f"the sums are right, but device {sent.index(max(sent))} sent {max(sent)} numbers, "
-         f"in a ring at most {most}: send a chunk in each step, not everything",
+         f"in a ring at most {max_sent}: send a chunk in each step, not everything",
          f"合計は正しいですが、デバイス {sent.index(max(sent))} が {max(sent)} 個送りました。"
-         f"リングなら多くても {most} 個です。各ステップで送るのは 1 チャンクだけです"),
-        (devices > 2 and ways == {devices - 1},
+         f"リングなら多くても {max_sent} 個です。各ステップで送るのは 1 チャンクだけです"),
+        (devices > 2 and offsets == {devices - 1},
          "the sums are right, but the ring goes the wrong way round: device i sends to "
          "device i + 1, here it sends to i - 1",
          "合計は正しいですが、リングが逆回りです。デバイス i は i + 1 に送ります。"
          "ここでは i - 1 に送っています"),
-        (ways - {1} or min(sent) < least,
+        (offsets - {1} or min(sent) < min_sent,
          f"the sums are right, but that is not a ring: {pairs}: "
          "each device sends to the next one only",
          f"合計は正しいですが、リングではありません ({pairs})。"
@@ -394,16 +402,18 @@ BEAT_THE_EIGHT = Puzzle("beat_the_eight()", make_topology("p3.16xlarge"), 1e8)
 
 @lru_cache(maxsize=None)
 def cheapest_algorithm() -> Tuple[str, float]:
-    """The cheapest of the eight algorithms there, each placed in its best order, and its price."""
+    """Return the name and seconds of the cheapest algorithm, each in its best rank order."""
     topology, size = BEAT_THE_EIGHT.topology, BEAT_THE_EIGHT.size_bytes
-    made = [algorithm(topology.world_size) for algorithm in ALGORITHMS.values()]
-    placed = [one.placed(best_order(one, topology)) for one in made]
-    seconds, name = min((price(one, topology, size).seconds, one.name) for one in placed)
+    algorithms = [algorithm(topology.world_size) for algorithm in ALGORITHMS.values()]
+    placed_algorithms = [schedule.placed(best_order(schedule, topology)) for schedule in algorithms]
+    seconds, name = min(
+        (price(schedule, topology, size).seconds, schedule.name) for schedule in placed_algorithms
+    )
     return name, seconds
 
 
 def lower_bound_s() -> float:
-    """Below which no schedule can be priced there."""
+    """Return the lower bound on the cost of any schedule there, in seconds."""
     return floor_of(BEAT_THE_EIGHT.topology).seconds(BEAT_THE_EIGHT.size_bytes)
 
 
@@ -422,29 +432,29 @@ def check_beat_the_eight(answer: Callable[[], Any]) -> AnswerCost:
          f"{format_microseconds(best_s)} です。それより短くしてください{why_ja}"),
     )  # fmt: skip
     floor_us, best_us = format_microseconds(lower_bound_s()), format_microseconds(best_s)
-    times, ours = f"{cost.seconds / lower_bound_s():.3f}", _is_precomputed(schedule)
+    ratio, is_precomputed = f"{cost.seconds / lower_bound_s():.3f}", _is_precomputed(schedule)
     not_in_en = "; gluonlab's own solver has found it, and so it does not count in a leaderboard"
     not_in_ja = "。ただし、gluonlab のソルバーが見つけたものなので、順位表には載りません"
     return AnswerCost(
-        None if ours else round(cost.seconds * 1e6, 3),
-        en=f"{en}, {times} times the floor of {floor_us}; the best of the eight, {name}, takes "
-        f"{best_us}{not_in_en * ours}",
-        ja=f"{ja}で、下限 {floor_us} の {times} 倍です。8 つのうち最も速い {name} は "
-        f"{best_us} です{not_in_ja * ours}",
+        None if is_precomputed else round(cost.seconds * 1e6, 3),
+        en=f"{en}, {ratio} times the floor of {floor_us}; the best of the eight, {name}, takes "
+        f"{best_us}{not_in_en * is_precomputed}",
+        ja=f"{ja}で、下限 {floor_us} の {ratio} 倍です。8 つのうち最も速い {name} は "
+        f"{best_us} です{not_in_ja * is_precomputed}",
     )
 
 
 def _is_precomputed(schedule: Schedule) -> bool:
-    """Whether it is one of those that are stored with gluonlab, whatever its chunks are called."""
-    own = _count_transfers(schedule)
+    """Return whether gluonlab stores this schedule, up to the names of chunks."""
+    transfers = _count_transfers(schedule)
     return any(
-        own == _count_transfers(one)
-        for one in precomputed_schedules.choices(BEAT_THE_EIGHT.topology)
+        transfers == _count_transfers(stored)
+        for stored in precomputed_schedules.choices(BEAT_THE_EIGHT.topology)
     )
 
 
 def _count_transfers(schedule: Schedule) -> "List[Counter[Tuple[int, int, str]]]":
-    """How often each rank sends to each other in each step, and what for."""
+    """Return how often each rank sends to each other rank in each step, by operation."""
     return [Counter((t.src, t.dst, t.op) for t in step) for step in schedule.steps]
 
 
@@ -453,21 +463,22 @@ def _count_transfers(schedule: Schedule) -> "List[Counter[Tuple[int, int, str]]]
 
 # fmt: off
 register_guess("04-a",
-      each_of(a_number(0, example=2.5, within=0.001), "ring: steps", "ring: sends", "star: sends"),
+      DictForm(NumberForm(0, example=2.5, within=0.001),
+               "ring: steps", "ring: sends", "star: sends"),
       "4 ranks: how many steps, and how many arrays does the busiest rank send?",
       "4 ランク: 何ステップか。最も忙しいランクが送るのは配列何個分か")
-register_guess("04-b", a_number(0, example=3, factor=1.01),
+register_guess("04-b", NumberForm(0, example=3, factor=1.01),
       "8 ranks: how many times as many bytes pass the star's busiest port as the ring's?",
       "8 ランク: star で最も忙しいポートを通るバイト数は ring の何倍か")
-register_guess("04-c", each_of(one_of(*ALGORITHMS), "1 KB", "100 MB"),
+register_guess("04-c", DictForm(ChoiceForm(*ALGORITHMS), "1 KB", "100 MB"),
       "which algorithm is the fastest on a p3.16xlarge?",
       "p3.16xlarge で最も速いのはどのアルゴリズムか")
-register_guess("04-d", a_number(0, example=20, factor=1.1),
+register_guess("04-d", NumberForm(0, example=20, factor=1.1),
       "1 GB on a p3.16xlarge: what busbw does the cheapest schedule reach, in GB/s?",
       "p3.16xlarge で 1 GB: 見積もりが最も小さいスケジュールの busbw は何 GB/s か")
-register_guess("04-e", a_number(0, example=3, factor=1.3),
+register_guess("04-e", NumberForm(0, example=3, factor=1.3),
       "4 MiB here: how many times as long does star take as ring?",
       "このマシンで 4 MiB: star の時間は ring の何倍か")
-register_guess("04-f", each_of(a_number(0, 1, example=0.5, within=0.15), "15", "1"),
+register_guess("04-f", DictForm(NumberForm(0, 1, example=0.5, within=0.15), "15", "1"),
       "pieces of 15 and of 1: at what share of backward is the last layer's gradient ready?",
       "まとまりが演算 15 個と 1 個のとき: 最後の層の勾配は逆伝播の何割でそろうか")

@@ -31,7 +31,7 @@ from gluonlab.exercises.counterexamples import (
     wrong_return,
     wrong_value_texts,
 )
-from gluonlab.exercises.guesses import a_number, each_of, one_of, register_guess
+from gluonlab.exercises.guesses import ChoiceForm, DictForm, NumberForm, register_guess
 from gluonlab.exercises.softmax_regression import (
     CLASSES,
     FEATURES,
@@ -54,7 +54,7 @@ Shape = Tuple[int, ...]
 
 @exercise("06-1")
 def check_training_bytes(answer: Callable[..., int]) -> None:
-    """How many bytes training needs: parameters, gradients, optimizer state, activations."""
+    """The bytes that training needs: parameters, gradients, optimizer state, activations."""
     cases: List[Tuple[List[Shape], List[int], int, int]] = [([(3,)], [], 1, 0), ([(3,)], [], 1, 2)]
     cases += [([(2, 3)], [5], 1, 0), ([(2, 3)], [5], 4, 0), ([(2, 3), (2,)], [5, 1], 4, 1)]
     randint = case_rng(6).randint
@@ -67,36 +67,43 @@ def check_training_bytes(answer: Callable[..., int]) -> None:
     def right(shapes: List[Shape], kept: List[int], n: int, s: int) -> int:
         return 4 * (_parameter_size(shapes) * (2 + s) + n * sum(kept))
 
-    def said(shapes: List[Shape], kept: List[int], n: int, s: int, got: Any, want: int) -> TextPair:
+    def describe(
+        shapes: List[Shape], kept: List[int], n: int, s: int, got: Any, want: int
+    ) -> TextPair:
         call = f"training_bytes({shapes}, {kept}, images={n}, states={s})"
         check_number(got, call)
         return wrong_value_texts(call, repr(got), want)
 
-    run_cases(answer, cases, right).check_results(is_same_number, TRAINING_BYTES_MISTAKES, said)
+    run_cases(answer, cases, right).check_results(is_same_number, TRAINING_BYTES_MISTAKES, describe)
 
 
 def _parameter_size(shapes: Sequence[Shape]) -> int:
-    """How many numbers the parameters have."""
+    """Return how many numbers the parameters have."""
     return sum(math.prod(shape) for shape in shapes)
 
 
 TRAINING_BYTES_MISTAKES: List[Mistake] = [
-    (matches_formula(lambda shapes, kept, n, s: 4 * (sum(map(sum, shapes)) * (2 + s) + n * sum(kept))),
+    (matches_formula(lambda shapes, kept, n, s:
+        4 * (sum(map(sum, shapes)) * (2 + s) + n * sum(kept))),
      "a shape's numbers are multiplied, not added",
      "形状の各次元は足すのではなく掛けます"),
     (matches_formula(lambda shapes, kept, n, s: 4 * _parameter_size(shapes) * (2 + s)),
      "as if no activations were kept for backward",
      "逆伝播のために残す活性値が入っていません"),
-    (matches_formula(lambda shapes, kept, n, s: 4 * n * (_parameter_size(shapes) * (2 + s) + sum(kept))),
+    (matches_formula(lambda shapes, kept, n, s:
+        4 * n * (_parameter_size(shapes) * (2 + s) + sum(kept))),
      "as if every image had parameters of its own",
      "画像 1 枚ごとにパラメータがあるかのような値です"),
-    (matches_formula(lambda shapes, kept, n, s: 4 * (_parameter_size(shapes) * (2 + s) + sum(kept))),
+    (matches_formula(lambda shapes, kept, n, s:
+        4 * (_parameter_size(shapes) * (2 + s) + sum(kept))),
      "as if only one image were in flight", "画像 1 枚分の活性値しか数えていないようです"),
     (matches_formula(lambda shapes, kept, n, s: 4 * (_parameter_size(shapes) * 2 + n * sum(kept))),
      "as if the optimizer kept nothing", "オプティマイザの状態が入っていないようです"),
-    (matches_formula(lambda shapes, kept, n, s: 4 * (_parameter_size(shapes) * (1 + s) + n * sum(kept))),
+    (matches_formula(lambda shapes, kept, n, s:
+        4 * (_parameter_size(shapes) * (1 + s) + n * sum(kept))),
      "as if there were no gradients", "勾配が入っていないようです"),
-    (matches_formula(lambda shapes, kept, n, s: 4 * (_parameter_size(shapes) * (2 + s) + 2 * n * sum(kept))),
+    (matches_formula(lambda shapes, kept, n, s:
+        4 * (_parameter_size(shapes) * (2 + s) + 2 * n * sum(kept))),
      "as if a gradient were kept beside every activation",
      "活性値ごとに勾配も残しているかのような値です"),
     (matches_formula(lambda shapes, kept, n, s: _parameter_size(shapes) * (2 + s) + n * sum(kept)),
@@ -106,14 +113,14 @@ TRAINING_BYTES_MISTAKES: List[Mistake] = [
 
 
 class SimulatedMemory(NamedTuple):
-    """Made-up memory: ``fixed`` bytes, and ``each`` for every started block of images."""
+    """Simulated memory: ``fixed`` bytes, and ``each`` for every started block of images."""
 
     fixed: int
     each: int
     block: int
 
     def bytes_for(self, images: int) -> int:
-        """The bytes for so many images."""
+        """Return the bytes for this many images."""
         return self.fixed + self.each * -(-int(images) // self.block)
 
 
@@ -135,46 +142,49 @@ def check_largest_batch(answer: Callable[[Callable[[int], int], int, int], int])
 
 
 def _check_batch_search(
-    answer: Callable[..., Any], needs: SimulatedMemory, budget: int, limit: int
+    answer: Callable[..., Any], simulated: SimulatedMemory, budget: int, limit: int
 ) -> None:
-    asked: List[int] = []
+    sizes_asked: List[int] = []
 
     def memory(images: int) -> int:
-        asked.append(images)
-        return needs.bytes_for(images)
+        sizes_asked.append(images)
+        return simulated.bytes_for(images)
 
     got = answer(memory, budget, limit)
-    want = max(0, min(limit, (budget - needs.fixed) // needs.each * needs.block))
+    expected = max(0, min(limit, (budget - simulated.fixed) // simulated.each * simulated.block))
     if not isinstance(got, NUMBER_TYPES):
         call = f"largest_batch(memory, {budget}, {limit})"
         raise wrong_return(got, call, "a number of images", "画像の枚数")
-    if got != want:
-        fixed, each, block = needs
+    if got != expected:
+        fixed, each, block = simulated
         unit, unit_ja = "image", "1 枚あたり"
         if block > 1:
             unit, unit_ja = f"{block} images or part of them", f"{block} 枚ごと (端数は切り上げ) に"
-        whole = isinstance(got, (int, np.integer))
+        is_integer = isinstance(got, (int, np.integer))
         raise counterexample(
             f"with {fixed} bytes + {each} for each {unit}, "
-            f"a budget of {budget} and a limit of {limit} images: {got!r}, expected {want}",
+            f"a budget of {budget} and a limit of {limit} images: {got!r}, expected {expected}",
             f"必要量 {fixed} バイト + {unit_ja} {each}、予算 {budget}、"
-            f"上限 {limit} 枚のとき {got!r} でしたが、正しくは {want} です",
+            f"上限 {limit} 枚のとき {got!r} でしたが、正しくは {expected} です",
             pick_explanation(
-                (want == 0, "not even one image fits", "1 枚も入りません"),
-                (whole and got > limit,
+                (expected == 0, "not even one image fits", "1 枚も入りません"),
+                (is_integer and got > limit,
                  "there are no more images", "それより多くの画像はありません"),
-                (whole and got > want, f"{got} need {needs.bytes_for(int(got)) if whole else 0}",
-                 f"{got} 枚には {needs.bytes_for(int(got)) if whole else 0} 要ります"),
-                (whole, f"{got + 1} would fit, too", f"{got + 1} 枚でも入ります"),
+                (is_integer and got > expected,
+                 f"{got} need {simulated.bytes_for(int(got)) if is_integer else 0}",
+                 f"{got} 枚には {simulated.bytes_for(int(got)) if is_integer else 0} 要ります"),
+                (is_integer, f"{got + 1} would fit, too", f"{got + 1} 枚でも入ります"),
             ),
         )  # fmt: skip
-    most = 2 * limit.bit_length() + 2
-    if len(asked) > most:
+    max_calls = 2 * limit.bit_length() + 2
+    if len(sizes_asked) > max_calls:
         raise counterexample(
-            f"{want} is right, but with a limit of {limit:,} images `memory` was asked "
-            f"{len(asked):,} times, expected at most {most}: halve the range with each question",
-            f"{want} は正しいのですが、上限 {limit:,} 枚に対して `memory` を {len(asked):,} "
-            f"回呼びました。{most} 回以内で済みます。1 回呼ぶごとに範囲を半分に絞ってください",
+            f"{expected} is right, but with a limit of {limit:,} images `memory` was asked "
+            f"{len(sizes_asked):,} times, expected at most {max_calls}: halve the range with each "
+            "question",
+            f"{expected} は正しいのですが、上限 {limit:,} 枚に対して `memory` を "
+            f"{len(sizes_asked):,} "
+            f"回呼びました。{max_calls} 回以内で済みます。1 回呼ぶごとに範囲を半分に絞ってください",
         )
 
 
@@ -183,7 +193,7 @@ def _check_batch_search(
 
 @exercise("06-2")
 def check_accumulate(answer: Callable[..., Any]) -> None:
-    """One update from several microbatches, the same as that of the whole batch."""
+    """An update from several microbatches, the same as that of the whole batch."""
     cases: List[Tuple[Tuple[int, ...], int]] = [((4,), 1), ((4,), 2), ((4, 4), 2), ((7,), 3)]
     for sizes, parts in [*cases, ((7, 5, 9), 3), ((3,), 3), ((11, 2, 8), 2)]:
         check_updates(answer, sizes, parts, explain_wrong_update, as_even=True)
@@ -199,9 +209,9 @@ CUT_RULES = ("larger first", "larger last", "rest to the last")
 
 
 class _SentenceBatch(NamedTuple):
-    """A batch: ``lengths``, how many words each sentence has; ``parts``: its microbatches.
+    """A batch of sentences: ``lengths`` in words, and ``parts``, the number of microbatches.
 
-    ``ends``: one of ENDS, how sentences that do not divide evenly are divided.
+    ``cut_rule``: one of CUT_RULES, for sentences that do not divide evenly.
     """
 
     lengths: Tuple[int, ...]
@@ -211,18 +221,18 @@ class _SentenceBatch(NamedTuple):
 
     @property
     def word_mask(self) -> Array:
-        """1 for a word and 0 for padding: (sentences, places)."""
+        """1 for a word and 0 for padding: (sentences, positions)."""
         places = np.arange(max(self.lengths))
         return (places < np.array(self.lengths)[:, None]).astype("float32")
 
     def network_inputs(self) -> Tuple[Array, Array]:
-        """What the network is given, and its labels."""
+        """Return the inputs of the network and the labels."""
         random, shape = case_rng([6, self.seed]), self.word_mask.shape
         x = random.normal(0, 1, (*shape, FEATURES)).astype("float32")
         return x, random.randint(0, CLASSES, shape).astype("float32")
 
     def microbatch_bounds(self) -> List[Tuple[int, int]]:
-        """The microbatches: as even as can be, the larger ones first, unless ``ends`` says else."""
+        """Return the first and the end sentence of each microbatch, by ``cut_rule``."""
         count = len(self.lengths)
         if self.cut_rule == "larger last":
             places = [count * part // self.parts for part in range(self.parts + 1)]
@@ -233,11 +243,11 @@ class _SentenceBatch(NamedTuple):
         return list(zip(places, places[1:]))
 
     def word_counts(self) -> List[int]:
-        """The words of each microbatch."""
+        """Return the number of words in each microbatch."""
         return [sum(self.lengths[begin:end]) for begin, end in self.microbatch_bounds()]
 
     def part_gradients(self, begin: LayerParams) -> List[LayerParams]:
-        """Of the sum of the losses of the words of each microbatch."""
+        """Return the gradient of the summed losses of each microbatch's words."""
         (x, y), real = self.network_inputs(), self.word_mask > 0
         return [
             begin.gradient((x[a:b][real[a:b]], y[a:b][real[a:b]].astype(int)))
@@ -247,7 +257,7 @@ class _SentenceBatch(NamedTuple):
 
 @exercise("06-3")
 def check_accumulate_means(answer: Callable[..., Any]) -> None:
-    """One update by the mean over all words, from microbatches with means of their own."""
+    """An update by the mean over all words, from microbatches with means of their own."""
     cases = [((4, 4), 1), ((4, 4), 2), ((5, 1), 2), ((3, 6, 1), 2), ((2, 2, 0, 0), 2)]
     cases += [((6, 1, 4, 2, 5, 1, 3), 3), ((0, 3, 0, 5), 4), ((1, 7, 2), 3), ((2, 9, 4, 4), 2)]
     cases += [((3, 5, 2, 4, 1), 3), ((4, 2, 6, 1, 3, 2), 4)]  # 1, 1, 3 and 2, 2, 2 are not even
@@ -257,22 +267,20 @@ def check_accumulate_means(answer: Callable[..., Any]) -> None:
     ]
     calls: List[ForwardRecorder] = []
     updates: Dict[_SentenceBatch, int] = {}
-    found = run_cases(
+    results = run_cases(
         lambda batch: _run_training(answer, batch, calls, updates), batches, _right_params
     )
     mistakes = [MEAN_MISTAKES[0], _update_per_part_mistake(updates), *MEAN_MISTAKES[1:]]
-    found.check_results(_are_close_params, mistakes, _describe_update)
+    results.check_results(_are_close_params, mistakes, _describe_update)
     for (batch,), call in zip(batches, calls):
         _check_forward_calls(batch, call)
 
 
-def _check_forward_calls(batch: _SentenceBatch, calls: ForwardRecorder) -> None:
+def _check_forward_calls(batch: _SentenceBatch, recorder: ForwardRecorder) -> None:
     """Raise Wrong unless the sentences went through the network in even microbatches."""
-    count, parts, sizes = len(batch.lengths), batch.parts, calls.batch_sizes
+    count, parts, sizes = len(batch.lengths), batch.parts, recorder.batch_sizes
     allowed, least = math.ceil(count / parts), count // parts
-    no_gap = all(
-        batch.word_counts()
-    )  # a part without words may be left out, before or after forward
+    all_have_words = all(batch.word_counts())  # parts without words may be skipped before forward
     en = f"the update of {count} sentences in {parts} microbatch{'es' * (parts > 1)} is right, but"
     ja = f"{count} 文を {parts} 個のマイクロバッチにした更新は正しいのですが、"
     check_faults(
@@ -282,32 +290,33 @@ def _check_forward_calls(batch: _SentenceBatch, calls: ForwardRecorder) -> None:
         (len(sizes) > parts,
          f"{en} they went through the network in {len(sizes)} parts, expected {parts}",
          f"{ja}{len(sizes)} 個に分けられました。{parts} 個のはずです"),
-        (min(sizes) < least or (no_gap and len(sizes) < parts),
+        (min(sizes) < least or (all_have_words and len(sizes) < parts),
          f"{en} the microbatches have {sizes} sentences; as even as can be, there are {parts} of "
          f"{least} or more",
          f"{ja}文の数が {sizes} です。できるだけ均等に分けると、{least} 文以上のものが "
          f"{parts} 個になります"),
-        (no_gap and calls.overlapping_forwards, f"{en} {ACTIVATIONS_KEPT_EN}", f"{ja}{ACTIVATIONS_KEPT_JA}"),
+        (all_have_words and recorder.overlapping_forwards,
+         f"{en} {ACTIVATIONS_KEPT_EN}", f"{ja}{ACTIVATIONS_KEPT_JA}"),
     )  # fmt: skip
 
 
 def _run_training(
     answer: Callable[..., Any],
     batch: _SentenceBatch,
-    calls: List[ForwardRecorder],
+    recorders: List[ForwardRecorder],
     updates: Dict[_SentenceBatch, int],
 ) -> LayerParams:
-    """The parameters after the answer's update.
+    """Return the parameters after the answer's update.
 
-    Its ``calls`` of the network are added, and to ``updates`` how many it made.
+    Appends its forward calls to ``recorders``, and stores its number of updates in ``updates``.
     """
     [ctx] = cpu_devices(1)
     net = make_net(initial_params(), [ctx], "add", flatten=False)
     x, y = (nd.array(each, ctx=ctx) for each in batch.network_inputs())
     with autograd.record():  # what the batch before has left
-        before = net(x[:1]).sum()
-    before.backward()
-    calls.append(ForwardRecorder(net))
+        old_loss = net(x[:1]).sum()
+    old_loss.backward()
+    recorders.append(ForwardRecorder(net))
     trainer = make_trainer(net)
     answer(net, mean_loss, trainer, x, y, nd.array(batch.word_mask, ctx=ctx), batch.parts)
     updates[batch] = trainer.optimizer.num_update
@@ -315,7 +324,7 @@ def _run_training(
 
 
 def mean_loss(scores: nd.NDArray, labels: nd.NDArray, real: nd.NDArray) -> nd.NDArray:
-    """The mean of the losses (n, places) where ``real`` is 1; nan if it is nowhere."""
+    """Return the mean of the losses (n, places) where ``real`` is 1; nan if there is no word."""
     losses = gluon.loss.SoftmaxCrossEntropyLoss()(
         scores.reshape((-1, CLASSES)), labels.reshape((-1,))
     )
@@ -327,15 +336,15 @@ def _right_params(batch: _SentenceBatch) -> LayerParams:
 
 
 def _params_by_weighted_sums(batch: _SentenceBatch, weights: Sequence[float]) -> LayerParams:
-    """The parameters after an update by the sums of the parts' losses, each with a weight."""
-    begin = after = initial_params()
-    for gradient, weight in zip(batch.part_gradients(begin), weights):
+    """Return the parameters after an update by the weighted sums of the parts' losses."""
+    initial = after = initial_params()
+    for gradient, weight in zip(batch.part_gradients(initial), weights):
         after = after.subtract(gradient, LR * weight)
     return after
 
 
 def _params_by_means(batch: _SentenceBatch, factors: Sequence[float]) -> LayerParams:
-    """The same of the parts' means; a part without words has none, and adds nothing."""
+    """Return the parameters after an update by the parts' means; empty parts add nothing."""
     weights = [f / count if count else 0.0 for f, count in zip(factors, batch.word_counts())]
     return _params_by_weighted_sums(batch, weights)
 
@@ -345,16 +354,16 @@ def _are_close_params(got: Any, want: LayerParams) -> bool:
 
 
 def _params_with_old_gradients(batch: _SentenceBatch, divisor: float = 1.0) -> LayerParams:
-    """With the gradients that were there before, those of a sum of scores."""
+    """Return the parameters if the update also contains the gradients that were there before."""
     x, _ = batch.network_inputs()
-    before = LayerParams(
+    old_gradient = LayerParams(
         np.tile(x[0].sum(axis=0), (CLASSES, 1)), np.full(CLASSES, float(x.shape[1]))
     )
-    return _right_params(batch).subtract(before, LR / divisor)
+    return _right_params(batch).subtract(old_gradient, LR / divisor)
 
 
 def _matches_params(formula: Callable[[_SentenceBatch], LayerParams]) -> Callable[..., bool]:
-    """A mistake that leads to these parameters, with one of the usual ways to cut a batch."""
+    """Return a mistake's predicate for parameters, with any of the CUT_RULES."""
     return lambda batch, got: any(
         _are_close_params(got, formula(batch._replace(cut_rule=rule))) for rule in CUT_RULES
     )
@@ -374,13 +383,16 @@ MEAN_MISTAKES: List[Mistake] = [
      "the parameters have not changed at all", "パラメータがまったく変わっていません"),
     *((_matches_params(left_over), "the gradients of the batch before are still in it",
        "前のバッチの勾配が残ったままです")
-      for left_over in (_params_with_old_gradients, lambda batch: _params_with_old_gradients(batch, sum(batch.lengths)))),
+      for left_over in (
+          _params_with_old_gradients,
+          lambda batch: _params_with_old_gradients(batch, sum(batch.lengths)))),
     (_matches_params(lambda batch: _params_by_means(batch, [1.0] * batch.parts)),
      "the means are only added up", "平均を足しただけです"),
     (_matches_params(lambda batch: _params_by_means(batch, [1 / batch.parts] * batch.parts)),
      "a mean of means: a word of a part with few words counts more than others",
      "平均の平均なので、単語の少ない部分の 1 語の寄与が大きくなります"),
-    (_matches_params(lambda batch: _params_by_means(batch, [each / len(batch.lengths) for each in _microbatch_sizes(batch)])),
+    (_matches_params(lambda batch:
+        _params_by_means(batch, [each / len(batch.lengths) for each in _microbatch_sizes(batch)])),
      "the parts are weighted by their sentences, but their means are over words",
      "文の数で重みを付けています。平均されているのは単語です"),
     (_matches_params(lambda batch: _params_by_weighted_sums(batch, [1.0] * batch.parts)),
@@ -390,9 +402,11 @@ MEAN_MISTAKES: List[Mistake] = [
         batch, [1 / (sum(batch.lengths) * len(batch.lengths))] * batch.parts)),
      "`trainer.step` divides once more: the gradients are those of a mean already",
      "`trainer.step` がもう一度割っています。勾配は、すでに平均の損失の勾配です"),
-    (_matches_params(lambda batch: _params_by_weighted_sums(batch, [1 / sum(batch.lengths) ** 2] * batch.parts)),
+    (_matches_params(lambda batch:
+        _params_by_weighted_sums(batch, [1 / sum(batch.lengths) ** 2] * batch.parts)),
      "the sum is divided by the words twice", "合計を単語数で 2 回割っています"),
-    (_matches_params(lambda batch: _params_by_weighted_sums(batch, [1 / len(batch.lengths)] * batch.parts)),
+    (_matches_params(lambda batch:
+        _params_by_weighted_sums(batch, [1 / len(batch.lengths)] * batch.parts)),
      "the sum is divided by the sentences, not by the words",
      "単語数ではなく文の数で割っています"),
     (_matches_params(lambda batch: _params_by_weighted_sums(
@@ -402,7 +416,7 @@ MEAN_MISTAKES: List[Mistake] = [
 
 
 def _update_per_part_mistake(updates: Mapping[_SentenceBatch, int]) -> Mistake:
-    """An update after each part, or after each that has words."""
+    """Return the mistake of an update after each part, or after each part with words."""
     return (
         lambda batch, got: updates[batch] in (batch.parts, sum(map(bool, batch.word_counts()))),
         "the parameters are updated after each part: call `trainer.step` once, when the gradients "
@@ -413,14 +427,14 @@ def _update_per_part_mistake(updates: Mapping[_SentenceBatch, int]) -> Mistake:
 
 
 def _describe_update(batch: _SentenceBatch, got: LayerParams, want: LayerParams) -> TextPair:
-    went, wanted = (weight_distance(each, initial_params()) for each in (got, want))
+    moved, expected = (weight_distance(each, initial_params()) for each in (got, want))
     words = ", ".join(map(str, batch.lengths))
     return (
         f"sentences of {words} words in {batch.parts} microbatch{'es' * (batch.parts > 1)}: "
-        f"the weights moved by {went:.4g}, expected {wanted:.4g}, "
+        f"the weights moved by {moved:.4g}, expected {expected:.4g}, "
         "as with the mean over all words at once",
-        f"{words} 語の文をマイクロバッチ {batch.parts} 個で: 重みが {went:.4g} 動きました。"
-        f"全部の単語の平均を一度に使ったときの {wanted:.4g} になるはずです",
+        f"{words} 語の文をマイクロバッチ {batch.parts} 個で: 重みが {moved:.4g} 動きました。"
+        f"全部の単語の平均を一度に使ったときの {expected:.4g} になるはずです",
     )
 
 
@@ -429,30 +443,34 @@ def _describe_update(batch: _SentenceBatch, got: LayerParams, want: LayerParams)
 
 @exercise("06-4")
 def check_machine_numbers(answer: Callable[[str, "str | None", int], List[int]]) -> None:
-    """Which GPUs of the machine a process means by gpu:0, gpu:0,2 and gpu:*."""
+    """The GPUs of the machine that a process means by gpu:0, gpu:0,2 and gpu:*."""
     cases = [("gpu:1", None, 4), ("gpu:0,2", None, 4), ("gpu:*", None, 4), ("gpu:*", "2,3", 4)]
     cases += [(spec, "3,4,5,6,7", 8) for spec in ("gpu:0", "gpu:1,2", "gpu:*")]
     cases += [("gpu:*", "7,5", 8), ("gpu:1,0", "6,2,4", 8)]
     random = case_rng(4)
     for _ in range(8):
-        shown = random.permutation(8)[: random.randint(2, 8)].tolist()
-        asked = random.permutation(len(shown))[: random.randint(1, len(shown) + 1)].tolist()
-        cases.append(("gpu:" + ",".join(map(str, asked)), ",".join(map(str, shown)), 8))
+        visible_gpus = random.permutation(8)[: random.randint(2, 8)].tolist()
+        requested = random.permutation(len(visible_gpus))[
+            : random.randint(1, len(visible_gpus) + 1)
+        ].tolist()
+        cases.append(("gpu:" + ",".join(map(str, requested)), ",".join(map(str, visible_gpus)), 8))
     for spec, visible, count in cases:
         got, call = answer(spec, visible, count), f"machine_numbers({spec!r}, {visible!r}, {count})"
         if not isinstance(got, Iterable) or isinstance(got, str):
             raise wrong_return(got, call, "a list of numbers", "番号のリスト")
-        shown, names = list(range(count)), spec.split(":")[1]
+        visible_gpus, names = list(range(count)), spec.split(":")[1]
         if visible is not None:
-            shown = [int(number) for number in visible.split(",")]
-        asked = list(range(len(shown))) if names == "*" else [int(n) for n in names.split(",")]
-        got, want = list(got), [shown[name] for name in asked]
+            visible_gpus = [int(number) for number in visible.split(",")]
+        requested = (
+            list(range(len(visible_gpus))) if names == "*" else [int(n) for n in names.split(",")]
+        )
+        got, want = list(got), [visible_gpus[name] for name in requested]
         if got == want:
             continue
-        why = pick_explanation(
+        explanation = pick_explanation(
             (list(map(str, got)) == list(map(str, want)),
              "numbers are wanted, not texts", "文字列ではなく数値が必要です"),
-            (got == asked,
+            (got == requested,
              "those are the names inside the process; "
              "CUDA_VISIBLE_DEVICES gives them to other GPUs",
              "それはプロセスの中での番号です。"
@@ -462,7 +480,7 @@ def check_machine_numbers(answer: Callable[[str, "str | None", int], List[int]])
              "CUDA_VISIBLE_DEVICES にあるものしか見えません"),
             (sorted(map(str, got)) == sorted(map(str, want)), "in another order", "順番が違います"),
         )  # fmt: skip
-        raise counterexample(*wrong_value_texts(call, repr(got), want), why)
+        raise counterexample(*wrong_value_texts(call, repr(got), want), explanation)
 
 
 # --- 06-5: which images go through which device in which round
@@ -473,7 +491,7 @@ Rounds = List[List[Tuple[int, int, int]]]
 
 @exercise("06-5")
 def check_rounds(answer: Callable[[int, int, int], Rounds]) -> None:
-    """Which images go through which device in which round."""
+    """The images that go through each device in each round."""
     cases = [(4, 1, 1), (4, 2, 1), (8, 2, 2), (6, 2, 3), (7, 2, 1), (7, 2, 2), (10, 3, 2)]
     cases += [(3, 2, 2), (1, 2, 2), (5, 4, 3)]
     randint = case_rng(5).randint
@@ -481,77 +499,77 @@ def check_rounds(answer: Callable[[int, int, int], Rounds]) -> None:
         cases.append((int(randint(1, 200)), int(randint(1, 9)), int(randint(1, 9))))
     for images, devices, microbatches in cases:
         call = f"rounds({images}, {devices}, {microbatches})"
-        given = answer(images, devices, microbatches)
+        returned = answer(images, devices, microbatches)
         try:
-            got = [[(int(device), int(a), int(b)) for device, a, b in each] for each in given]
+            got = [[(int(device), int(a), int(b)) for device, a, b in each] for each in returned]
         except (TypeError, ValueError):
             en = "a list of rounds, each a list of (device, begin, end)"
             ja = "(デバイス, 始め, 終わり) のリストのリスト"
-            raise wrong_return(given, call, en, ja) from None
+            raise wrong_return(returned, call, en, ja) from None
         _check_round_parts(CaseText(call, call), got, images)
         _check_device_shares(CaseText(call, call), got, images, devices, microbatches)
 
 
 def _check_round_parts(case: CaseText, got: Rounds, images: int) -> None:
-    """No part is empty, no device has two in a round, and every image is used once."""
-    for number, each in enumerate(got):
+    """Check that no part is empty, no device has two in a round, and each image is used once."""
+    for number, round_parts in enumerate(got):
         case.check_faults(
-            (any(end <= begin for _, begin, end in each),
-             f"a part of round {number} has no image: {each}",
-             f"ラウンド {number} に空の部分があります: {each}"),
-            (len({device for device, _, _ in each}) < len(each),
-             f"a device has two parts in round {number}, {each}: its memory holds both",
-             f"ラウンド {number} で 1 台のデバイスに 2 個の部分があります: {each}。"
+            (any(end <= begin for _, begin, end in round_parts),
+             f"a part of round {number} has no image: {round_parts}",
+             f"ラウンド {number} に空の部分があります: {round_parts}"),
+            (len({device for device, _, _ in round_parts}) < len(round_parts),
+             f"a device has two parts in round {number}, {round_parts}: its memory holds both",
+             f"ラウンド {number} で 1 台のデバイスに 2 個の部分があります: {round_parts}。"
              "これでは両方がメモリに載ってしまいます"),
         )  # fmt: skip
-    parts, times = [part for each in got for part in each], np.zeros(images, int)
+    parts, use_counts = [part for round_parts in got for part in round_parts], np.zeros(images, int)
     for _, begin, end in parts:
-        times[max(begin, 0) : end] += 1
-    outside = [part for part in parts if part[1] < 0 or part[2] > images]
-    first, place = next(iter(outside), None), int(np.argmax(times != 1))
+        use_counts[max(begin, 0) : end] += 1
+    outside_parts = [part for part in parts if part[1] < 0 or part[2] > images]
+    first, place = next(iter(outside_parts), None), int(np.argmax(use_counts != 1))
     case.check_faults(
-        (outside, f"{first} goes beyond the batch of {images} images",
+        (outside_parts, f"{first} goes beyond the batch of {images} images",
          f"{first} は {images} 枚のバッチからはみ出しています"),
-        (times[place] != 1, f"image {place} is used {times[place]} times, expected once",
-         f"画像 {place} が使われた回数は {times[place]} 回です。ちょうど 1 回のはずです"),
+        (use_counts[place] != 1, f"image {place} is used {use_counts[place]} times, expected once",
+         f"画像 {place} が使われた回数は {use_counts[place]} 回です。ちょうど 1 回のはずです"),
     )  # fmt: skip
 
 
 def _check_device_shares(
     case: CaseText, got: Rounds, images: int, devices: int, microbatches: int
 ) -> None:
-    """The shares of the devices and their parts are as even as can be, and work side by side."""
-    parts = [part for each in got for part in each]
+    """Check that the devices' shares and parts are as even as possible, and run in parallel."""
+    parts = [part for round_parts in got for part in round_parts]
     shards = dict(enumerate(shard_bounds(images, devices)))
     for device in sorted({device for device, _, _ in parts} | set(shards)):
-        own = [(begin, end) for number, begin, end in parts if number == device]
+        device_parts = [(begin, end) for number, begin, end in parts if number == device]
         begin, end = shards.get(device, (0, 0))
         size = end - begin
-        want = [(begin + a, begin + b) for a, b in shard_bounds(size, microbatches)]
+        expected = [(begin + a, begin + b) for a, b in shard_bounds(size, microbatches)]
         case.check_faults(
-            (sum(b - a for a, b in own) != size
-             or (own and (own[0][0], own[-1][1]) != (begin, end)),
-             f"device {device} gets {own}, expected images {begin} to {end}: "
+            (sum(b - a for a, b in device_parts) != size
+             or (device_parts and (device_parts[0][0], device_parts[-1][1]) != (begin, end)),
+             f"device {device} gets {device_parts}, expected images {begin} to {end}: "
              "the shares of the devices are as even as can be",
-             f"デバイス {device} の担当分が {own} です。"
+             f"デバイス {device} の担当分が {device_parts} です。"
              f"{begin} から {end} までのはずです (できるだけ均等に分けます)"),
-            (own != want,
-             f"device {device} has its {size} images in the parts {own}, "
-             f"expected {want}: {min(microbatches, size)} of them, as even as can be",
-             f"デバイス {device} の {size} 枚が {own} に分けられています。"
-             f"{want} のはずです ({min(microbatches, size)} 個に、できるだけ均等に)"),
+            (device_parts != expected,
+             f"device {device} has its {size} images in the parts {device_parts}, "
+             f"expected {expected}: {min(microbatches, size)} of them, as even as can be",
+             f"デバイス {device} の {size} 枚が {device_parts} に分けられています。"
+             f"{expected} のはずです ({min(microbatches, size)} 個に、できるだけ均等に)"),
         )  # fmt: skip
     if len(got) != min(microbatches, len(range(*shards[0]))):
         raise case.counterexample(
             f"there are {len(got)} rounds: {got}", f"ラウンドが {len(got)} 回あります: {got}"
         )
     counts = [min(microbatches, end - begin) for begin, end in shards.values()]
-    for number, each in enumerate(got):
-        if len(each) < sum(count > number for count in counts):
+    for number, round_parts in enumerate(got):
+        if len(round_parts) < sum(count > number for count in counts):
             raise case.counterexample(
-                f"in round {number} only {each} work, while another device has parts left: "
+                f"in round {number} only {round_parts} work, while another device has parts left: "
                 "they should work side by side",
-                f"ラウンド {number} で動くのが {each} だけです。"
+                f"ラウンド {number} で動くのが {round_parts} だけです。"
                 "画像の残っているデバイスは同時に動かします",
             )
 
@@ -561,25 +579,25 @@ def _check_device_shares(
 
 # fmt: off
 register_guess("06-a",
-      each_of(a_number(0, example=2, factor=1.1),
+      DictForm(NumberForm(0, example=2, factor=1.1),
               "parameters", "optimizer_state", "activations", "total"),
       "from 128 to 512 images: by what factor does each row grow?",
       "128 枚から 512 枚にすると、それぞれの行は何倍になるか")
-register_guess("06-b", a_number(0, example=0.01, factor=30),
+register_guess("06-b", NumberForm(0, example=0.01, factor=30),
       "how far is the gradient of the parts from that of the whole batch?",
       "部分に分けた勾配は、バッチ全体の勾配とどれだけ違うか")
-register_guess("06-c", a_number(0, example=10, factor=1.5),
+register_guess("06-c", NumberForm(0, example=10, factor=1.5),
       "how many MiB more does the whole batch take than 64 microbatches?",
       "バッチ全体のピークは、最も小さいマイクロバッチより何 MiB 高いか")
-register_guess("06-d", one_of(32, 16, 1),
+register_guess("06-d", ChoiceForm(32, 16, 1),
       "microbatch 2: how many images does each GPU compute at a time?",
       "microbatch が 2 のとき、各 GPU は一度に何枚を計算するか")
-register_guess("06-e", a_number(0, example=2, factor=1.25),
+register_guess("06-e", NumberForm(0, example=2, factor=1.25),
       "how many times as long do 64 microbatches take as the whole batch?",
       "64 個のマイクロバッチの時間はバッチ全体の何倍か")
-register_guess("06-f", a_number(0, 1, example=0.2, within=0.01),
+register_guess("06-f", NumberForm(0, 1, example=0.2, within=0.01),
       "what is the running mean after four microbatches?",
       "4 個のマイクロバッチの後、移動平均はいくつか")
-register_guess("06-g", each_of(one_of(16, 64, 512), "images/s", "accuracy"),
+register_guess("06-g", DictForm(ChoiceForm(16, 64, 512), "images/s", "accuracy"),
       "which batch size is best in images/s, which in accuracy?",
       "1 秒あたりの枚数と正解率は、それぞれどのサイズが最もよいか")

@@ -32,7 +32,7 @@ from gluonlab.exercises.counterexamples import (
     wrong_return,
     wrong_value_texts,
 )
-from gluonlab.exercises.guesses import a_number, each_of, one_of, register_guess, yes_or_no
+from gluonlab.exercises.guesses import ChoiceForm, DictForm, NumberForm, YesNoForm, register_guess
 from gluonlab.exercises.softmax_regression import (
     LR,
     Batch,
@@ -47,15 +47,18 @@ from gluonlab.exercises.softmax_regression import (
 # --- 07-1: a training on k devices with k times the batch and the rate, until it is good enough
 
 
-EXTRA_QUESTIONS = 3  # questions after the last that is due: then the answer does not stop by itself
+EXTRA_QUESTIONS = 3  # questions after the last one, before the answer is stopped
 
 
 class TooManyQuestions(BaseException):
-    """Ends an answer that goes on; no Exception, which an answer might catch."""
+    """Ends an answer that does not stop; no Exception, which an answer might catch."""
 
 
 class TargetQuestions:
-    """Is good enough at one question, and at all after it; ``seen``: the values at each."""
+    """The function ``good_enough`` of a training, which is true from one question on.
+
+    ``params_seen``: the parameters at each question.
+    """
 
     def __init__(self, good_after: int, limit: int, values: Callable[[], Any]) -> None:
         self._good_after, self._values = good_after, values
@@ -63,7 +66,7 @@ class TargetQuestions:
         self.params_seen: List[Any] = []
 
     def good_enough(self, net: Any) -> bool:
-        """What the answer is given."""
+        """Return whether the target is reached. Raises TooManyQuestions."""
         self.params_seen.append(self._values())
         if len(self.params_seen) >= self._last:
             raise TooManyQuestions
@@ -71,7 +74,7 @@ class TargetQuestions:
 
 
 class ImageCountingLoss(gluon.loss.SoftmaxCrossEntropyLoss):  # type: ignore[misc]
-    """The usual loss of each image; ``images``: how many came from each device."""
+    """The loss of each image; ``images``: how many came from each device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,9 +86,9 @@ class ImageCountingLoss(gluon.loss.SoftmaxCrossEntropyLoss):  # type: ignore[mis
 
 
 class TrainingCase(NamedTuple):
-    """A training: devices, images per device, its rate for one, images, and when it is to end.
+    """A training on ``k`` devices with ``b`` images each; ``lr``: the rate for one device.
 
-    ``good_after``: the step after which it is good enough; ``limit``: of steps.
+    ``good_after``: the step that reaches the target. ``limit``: the largest number of steps.
     """
 
     k: int
@@ -97,16 +100,16 @@ class TrainingCase(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """How many the training has to make."""
+        """The right number of steps."""
         return min(self.good_after, self.limit)
 
     @property
     def batch(self) -> Batch:
-        """All training images, in their order."""
+        """All training images, in order."""
         return random_batches([self.images])[0]
 
     def describe(self) -> CaseText:
-        """In words."""
+        """Return the description of the training."""
         after = self.good_after
         good, good_ja = f"good enough after {after} steps", f"{after} ステップ"
         if self.good_after > self.limit:
@@ -121,7 +124,7 @@ class TrainingCase(NamedTuple):
 
 
 class TrainingAnswer(NamedTuple):
-    """What an answer returned, and the values at each question whether they are good enough."""
+    """The return value of an answer, and the parameters at each of its questions."""
 
     returned: Any
     params_by_step: List[LayerParams]
@@ -147,34 +150,42 @@ def check_train_until(answer: Callable[..., Any]) -> None:
         images = int(random.randint(1, 4) * k * b + random.choice([0, *range(k, k * b)]))
         lr, good = 2.0 ** -int(random.randint(2, 5)), int(random.randint(2, limit + 3))
         runs.append(TrainingCase(k, b, lr, images, good, limit))
-    found = run_cases(
+    results = run_cases(
         lambda run: _run_training(answer, run), [(run,) for run in runs], _right_params_by_step
     )
-    for place, one in enumerate(found):
-        _check_training(one.case[0], one.got, one.want, AnswerResults(found[place:]))
-    found.raise_error()
+    for position, result in enumerate(results):
+        _check_training(result.case[0], result.got, result.want, AnswerResults(results[position:]))
+    results.raise_error()
 
 
 def _run_training(answer: Callable[..., Any], run: TrainingCase) -> TrainingAnswer:
     ctxs, (images, labels) = cpu_devices(run.k), run.batch
     net = make_net(initial_params(), ctxs)
-    looks = TargetQuestions(run.good_after, run.limit, lambda: read_params(net, ctxs[0]))
+    questions = TargetQuestions(run.good_after, run.limit, lambda: read_params(net, ctxs[0]))
     loss = ImageCountingLoss()
     data = nd.array(images, dtype="float32"), nd.array(labels, dtype="int32")
     try:
-        got = answer(
-            net, loss, make_trainer(net), ctxs, *data, run.b, run.lr, looks.good_enough, run.limit
+        returned = answer(
+            net,
+            loss,
+            make_trainer(net),
+            ctxs,
+            *data,
+            run.b,
+            run.lr,
+            questions.good_enough,
+            run.limit,
         )
     except TooManyQuestions:
-        got = None
-    ends = [read_params(net, ctx) for ctx in ctxs]
-    apart = any(not ends[0].is_close(other) for other in ends[1:])
-    idle = [place for place, ctx in enumerate(ctxs) if not loss.images[ctx]]
-    return TrainingAnswer(got, looks.params_seen, apart, idle)
+        returned = None
+    final_params = [read_params(net, ctx) for ctx in ctxs]
+    devices_differ = any(not final_params[0].is_close(other) for other in final_params[1:])
+    idle_devices = [place for place, ctx in enumerate(ctxs) if not loss.images[ctx]]
+    return TrainingAnswer(returned, questions.params_seen, devices_differ, idle_devices)
 
 
 def _right_params_by_step(run: TrainingCase, **changed: Any) -> List[LayerParams]:
-    """The values after each step of a right training, or of one that does something else."""
+    """Return the parameters after each step of a right training, or of a ``changed`` one."""
     return list(_simulate_training(run, run.steps, **changed))
 
 
@@ -189,34 +200,40 @@ def _simulate_training(
     wraps: Optional[bool] = None,
     of_means: Optional[Callable[[int, int], Sequence[Any]]] = None,
 ) -> List[LayerParams]:
-    """``wraps``: a batch that is not full is filled up with the first images, after which the next
-    one goes on (True) or begins at the first image (False); ``of_means``: the devices' shards, of
-    whose means the mean is taken.
+    """Return the parameters after each of ``count`` steps.
+
+    ``wraps``: fill up the last batch with the first images; the next batch follows them (True) or
+    starts at the first image (False). ``of_means``: a rule for the devices' shards, whose means are
+    averaged.
     """
     size, lr = size or run.k * run.b, run.k * run.lr if lr is None else lr
     images, labels = run.batch
-    starts = [begin for begin in range(0, run.images, size) if ragged or begin + size <= run.images]
-    values, path = initial_params(), []
+    starts = [
+        first_row
+        for first_row in range(0, run.images, size)
+        if ragged or first_row + size <= run.images
+    ]
+    values, params_by_step = initial_params(), []
     for step in range(count):
-        begin = starts[step % len(starts)]
+        first_row = starts[step % len(starts)]
         if wraps is not None:
-            begin = step * size if wraps else begin
-            rows = np.arange(begin, begin + size) % run.images
+            first_row = step * size if wraps else first_row
+            rows = np.arange(first_row, first_row + size) % run.images
         else:
-            rows = np.arange(begin, min(begin + size, run.images))
+            rows = np.arange(first_row, min(first_row + size, run.images))
         part = images[rows], labels[rows]
         if of_means is not None:
             values = _step_by_mean_of_means(values, part, lr, of_means(len(rows), run.k))
         else:
             values = values.step(part, lr / (divisor(len(rows)) if divisor else len(rows)))
-        path.append(values)
-    return path
+        params_by_step.append(values)
+    return params_by_step
 
 
 def _step_by_mean_of_means(
     values: LayerParams, part: Batch, lr: float, cuts: Sequence[Any]
 ) -> LayerParams:
-    """The step by the mean of the devices' own means."""
+    """Return the parameters after a step by the mean of the devices' means."""
     after = values
     for begin, end in cuts:
         shard = part[0][begin:end], part[1][begin:end]
@@ -234,9 +251,11 @@ SHARD_RULES = (shard_bounds, _shards_with_rest_last)
 
 
 def _are_close_params(got: Any, want: Sequence[LayerParams]) -> bool:
-    """Whether an answer's values were right at each question that it had to ask."""
-    path = got.params_by_step if isinstance(got, TrainingAnswer) else got
-    return bool(path) and all(one.is_close(other) for one, other in zip(path, want))
+    """Return whether the parameters were right at each question that the answer had to ask."""
+    params_by_step = got.params_by_step if isinstance(got, TrainingAnswer) else got
+    return bool(params_by_step) and all(
+        one.is_close(other) for one, other in zip(params_by_step, want)
+    )
 
 
 def _matches_training(**change: Callable[[TrainingCase], Any]) -> Callable[..., bool]:
@@ -250,7 +269,7 @@ def _matches_training(**change: Callable[[TrainingCase], Any]) -> Callable[..., 
 
 
 def _skips_questions(run: TrainingCase, got: TrainingAnswer) -> bool:
-    """Whether its values are some of those of a right training that goes on after its end."""
+    """Return whether the parameters are some of those of a right, longer training."""
     beyond = _simulate_training(run, run.limit + run.images)
     return bool(got.params_by_step) and all(
         any(map(values.is_close, beyond)) for values in got.params_by_step
@@ -281,10 +300,13 @@ TRAINING_MISTAKES: List[Mistake] = [
     (_matches_training(divisor=lambda run: lambda n: run.k * run.b),
      "as if the smaller batch at the end of an epoch were divided by the size of a full one",
      "エポック末の小さいバッチを、満杯のバッチの枚数で割ったのと同じです"),
-    (lambda run, got: any(_are_close_params(got, _right_params_by_step(run, wraps=on)) for on in (True, False)),
+    (lambda run, got:
+        any(_are_close_params(got, _right_params_by_step(run, wraps=on)) for on in (True, False)),
      "the smaller batch at the end of an epoch is filled up with the first images",
      "エポック末の小さいバッチに、先頭の画像を足しています"),
-    (lambda run, got: any(_are_close_params(got, _right_params_by_step(run, of_means=cut)) for cut in SHARD_RULES),
+    (lambda run, got:
+        any(_are_close_params(got, _right_params_by_step(run, of_means=rule))
+            for rule in SHARD_RULES),
      "as by the mean of the devices' means: the images of a smaller shard count more than others",
      "デバイスごとの平均の平均になっています。小さいシャードの画像が重く数えられます"),
     (_matches_training(divisor=lambda run: lambda n: 1),
@@ -325,32 +347,33 @@ def _check_training(
             f"正しくは {expected:.4f} です",
             find_mistake(rest, _are_close_params, *TRAINING_MISTAKES),
         )
-    asked, idle = len(got.params_by_step), [*got.idle_devices, 0][0]
+    question_count, idle_device = len(got.params_by_step), [*got.idle_devices, 0][0]
     case.check_faults(
-        (got.idle_devices, f"device {idle} computed no image",
-         f"デバイス {idle} が画像を 1 枚も計算していません"),
+        (got.idle_devices, f"device {idle_device} computed no image",
+         f"デバイス {idle_device} が画像を 1 枚も計算していません"),
         (got.devices_differ, "the devices end with different parameters",
          "デバイスごとにパラメータが異なっています"),
-        (asked > run.steps, f"it went on after step {run.steps}",
+        (question_count > run.steps, f"it went on after step {run.steps}",
          f"{run.steps} ステップで終わらず、学習を続けました"),
-        (asked < run.steps,
-         f"`good_enough` was asked {count_in_english(asked, 'time')}, expected {run.steps}: "
+        (question_count < run.steps,
+         f"`good_enough` was asked {count_in_english(question_count, 'time')}, expected "
+         f"{run.steps}: "
          "once after each step",
-         f"`good_enough` が {asked} 回しか呼ばれていません。正しくは {run.steps} 回です "
+         f"`good_enough` が {question_count} 回しか呼ばれていません。正しくは {run.steps} 回です "
          "(各ステップの後に 1 回)"),
     )  # fmt: skip
-    number = run.good_after if run.good_after <= run.limit else None
-    if got.returned != number or isinstance(got.returned, bool):
+    expected_steps = run.good_after if run.good_after <= run.limit else None
+    if got.returned != expected_steps or isinstance(got.returned, bool):
         raise case.counterexample(
-            f"it returned {got.returned!r}, expected {number}",
-            f"戻り値は {got.returned!r} でした。正しくは {number} です",
+            f"it returned {got.returned!r}, expected {expected_steps}",
+            f"戻り値は {got.returned!r} でした。正しくは {expected_steps} です",
             pick_explanation(
                 (all(each.got.returned is None for each in rest),
                  "is `return` missing?", "`return` を忘れていませんか"),
-                (got.returned is None and number == run.limit,
+                (got.returned is None and expected_steps == run.limit,
                  "the last step of the limit may be good enough, too",
                  "上限の最後のステップで十分よくなることもあります"),
-                (got.returned is None and number is not None,
+                (got.returned is None and expected_steps is not None,
                  "it was good enough", "十分よくなっていました"),
             ),
         )  # fmt: skip
@@ -364,7 +387,7 @@ Curve = List[Tuple[int, float]]  # (steps, share of validation images that is ri
 
 @exercise("07-2")
 def check_median_steps(answer: Callable[..., Any]) -> None:
-    """How many steps the median seed takes to a target; None if it does not get there."""
+    """The steps that the median seed takes to a target; None if it does not get there."""
     cases: List[Tuple[List[Curve], float]] = [
         ([[(10, 0.5), (20, 0.9)]], 0.8),
         ([[(10, 0.5), (20, 0.9), (30, 0.7), (40, 0.95)]], 0.9),
@@ -381,19 +404,19 @@ def check_median_steps(answer: Callable[..., Any]) -> None:
         seeds = [_random_curve(random) for _ in range(random.randint(1, 8))]
         cases.append((seeds, round(float(random.uniform(0.5, 0.9)), 2)))
 
-    def said(curves: List[Curve], target: float, got: Any, want: Optional[float]) -> TextPair:
+    def describe(curves: List[Curve], target: float, got: Any, want: Optional[float]) -> TextPair:
         texts = wrong_result_texts(f"median_steps({curves}, {target})", repr(got), want)
         if isinstance(got, NUMBER_TYPES) and math.isinf(got):
             none = "return None where there is no number", "数がないときは None を返してください"
             raise counterexample(*texts, none)
         return texts
 
-    found = run_cases(answer, cases, _over_all_seeds(_first_step_at_target))
-    found.check_results(_is_same_steps, MEDIAN_MISTAKES, said)
+    results = run_cases(answer, cases, _over_all_seeds(_first_step_at_target))
+    results.check_results(_is_same_steps, MEDIAN_MISTAKES, describe)
 
 
 def _random_curve(random: Any) -> Curve:
-    """Rises, with noise, to somewhere between 0.4 and 1; it may fall again."""
+    """Return a noisy curve that rises to between 0.4 and 1, and may fall again."""
     step, right, top, points = 0, 0.1, random.uniform(0.4, 1.0), []
     for _ in range(random.randint(3, 7)):
         step += int(random.randint(1, 20))
@@ -407,7 +430,7 @@ def _first_step_at_target(curve: Curve, target: float) -> float:
 
 
 def _step_of_lasting_target(curve: Curve, target: float) -> float:
-    """From where on it stays."""
+    """Return the step from which the curve stays at the target."""
     step = math.inf
     for at, right in reversed(curve):
         if right < target:
@@ -450,7 +473,7 @@ def _matches_curves(formula: Callable[[List[Curve], float], Any]) -> Callable[..
 def _over_all_seeds(
     of: Callable[[Curve, float], float], middle: Callable[[List[float]], float] = median
 ) -> Callable[[List[Curve], float], Any]:
-    """Of all seeds; None if it is infinite."""
+    """Return a summary of all seeds' steps; None if it is infinite."""
     return lambda curves, target: _finite_or_none(middle([of(curve, target) for curve in curves]))
 
 
@@ -465,7 +488,7 @@ def _steps_of_seeds_at_target(curves: List[Curve], target: float) -> List[float]
 def _over_seeds_at_target(
     of: Callable[[List[float]], float],
 ) -> Callable[[List[Curve], float], Any]:
-    """Of the seeds that reach the target; None if there are none."""
+    """Return a summary of the seeds that reach the target; None if there are none."""
     return lambda curves, target: (
         of(_steps_of_seeds_at_target(curves, target))
         if _steps_of_seeds_at_target(curves, target)
@@ -474,7 +497,7 @@ def _over_seeds_at_target(
 
 
 def _number_measurements(curve: Curve, first: int) -> Curve:
-    """With the numbers of the looks in place of their steps."""
+    """Replace the steps of a curve by the numbers of its measurements."""
     return [(number, right) for number, (_, right) in enumerate(curve, first)]
 
 
@@ -484,14 +507,17 @@ MEDIAN_MISTAKES: List[Mistake] = [
      "they take longer than all others",
      "目標に達しないシードが除かれています。それでは見込みのない設定がよく見えます。"
      "ほかのどのシードよりも長くかかるものとして数えてください"),
-    (_matches_curves(lambda curves, target: None if len(_steps_of_seeds_at_target(curves, target)) < len(curves)
+    (_matches_curves(lambda curves, target:
+        None if len(_steps_of_seeds_at_target(curves, target)) < len(curves)
          else median(_steps_of_seeds_at_target(curves, target))),
      "one seed that never gets there does not keep the median seed from getting there",
      "達しないシードが 1 つあっても、中央値のシードが達していれば答えは数です"),
-    (_matches_curves(_over_all_seeds(lambda curve, target: min(_first_step_at_target(curve, target), curve[-1][0]))),
+    (_matches_curves(_over_all_seeds(lambda curve, target:
+        min(_first_step_at_target(curve, target), curve[-1][0]))),
      "a seed that never reaches the target counts as if it had at its last look",
      "目標に達しないシードを、最後の計測で達したものとして数えています"),
-    (_matches_curves(_over_all_seeds(lambda curve, target: next((s for s, r in curve if r > target), math.inf))),
+    (_matches_curves(_over_all_seeds(lambda curve, target:
+        next((s for s, r in curve if r > target), math.inf))),
      "the target itself is enough", "ちょうど目標の値でも達したことになります"),
     (_matches_curves(_over_all_seeds(_first_step_at_target, mean)),
      "that is the mean, which a single seed spoils",
@@ -502,10 +528,12 @@ MEDIAN_MISTAKES: List[Mistake] = [
        "of an even number of seeds the median is the mean of the middle two",
        "シードが偶数個なら、中央値は中央の 2 つの平均です")
       for middle in (median_high, median_low)),
-    (_matches_curves(_over_all_seeds(lambda curve, target: _first_step_at_target(_number_measurements(curve, 0), target))),
+    (_matches_curves(_over_all_seeds(lambda curve, target:
+        _first_step_at_target(_number_measurements(curve, 0), target))),
      "that is the place of the look, not its steps",
      "それは何番目の計測かで、ステップ数ではありません"),
-    (_matches_curves(_over_all_seeds(lambda curve, target: _first_step_at_target(_number_measurements(curve, 1), target))),
+    (_matches_curves(_over_all_seeds(lambda curve, target:
+        _first_step_at_target(_number_measurements(curve, 1), target))),
      "that is a number of looks, not of steps",
      "それは計測の回数で、ステップ数ではありません"),
     (_matches_curves(_over_all_seeds(_step_of_lasting_target)),
@@ -514,7 +542,8 @@ MEDIAN_MISTAKES: List[Mistake] = [
     (_matches_curves(_over_all_seeds(_interpolate_step)),
      "between two looks nobody has looked: the first that has the target counts",
      "計測と計測の間は測っていません。目標以上になった最初の計測のステップ数です"),
-    (_matches_curves(_over_all_seeds(lambda curve, target: _first_step_at_target(curve[::-1], target))),
+    (_matches_curves(_over_all_seeds(lambda curve, target:
+        _first_step_at_target(curve[::-1], target))),
      "the last look that has the target counts, not the first",
      "最初ではなく、最後に目標に達していた計測を数えています"),
     (_matches_curves(_over_all_seeds(_first_step_at_target, min)),
@@ -525,8 +554,8 @@ MEDIAN_MISTAKES: List[Mistake] = [
 # --- 07-3: the critical batch size, from steps to a target
 
 
-FIT_ROUNDS = 30  # of fits that are improved step by step
-FIT_TOLERANCE = 1e-3  # of a fit; an iterative one is right, too
+FIT_ROUNDS = 30  # of iterative fits
+FIT_TOLERANCE = 1e-3  # relative; an iterative fit is right as well
 
 CurveFit = Tuple[float, float]
 
@@ -549,35 +578,35 @@ def check_critical_batch(answer: Callable[..., Any]) -> None:
                  for size, each in zip(sizes, noise)]  # fmt: skip
         cases.append(([2**size for size in sizes], steps))
 
-    def said(sizes: List[int], steps: List[float], got: Any, want: CurveFit) -> TextPair:
+    def describe(sizes: List[int], steps: List[float], got: Any, want: CurveFit) -> TextPair:
         call = f"critical_batch({sizes}, [{', '.join(f'{each:g}' for each in steps)}])"
         if not (isinstance(got, tuple) and len(got) == 2):
             en, ja = "two numbers, (fewest, critical)", "2 つの数 (fewest, critical) "
             raise wrong_return(got, call, en, ja)
         return wrong_value_texts(call, *(f"({a:.5g}, {b:.5g})" for a, b in (got, want)))
 
-    found = run_cases(lambda *case: _to_two_floats(answer(*case)), cases, _fit_curve)
-    found.check_results(_is_close_fit, FIT_MISTAKES, said)
+    results = run_cases(lambda *case: _to_two_floats(answer(*case)), cases, _fit_curve)
+    results.check_results(_is_close_fit, FIT_MISTAKES, describe)
 
 
-def _to_two_floats(given: Any) -> Any:
-    """Two floats, where there are two numbers; else what was given."""
+def _to_two_floats(value: Any) -> Any:
+    """Convert two numbers to floats; return other values unchanged."""
     try:
-        first, second = given
+        first, second = value
         return float(first), float(second)
     except (TypeError, ValueError):
-        return given
+        return value
 
 
 def _fit_line(sizes: Any, steps: Any, weights: Any) -> CurveFit:
-    """a and b of steps ~ a + b / size, by least squares of weighted differences."""
+    """Fit a and b of steps ~ a + b / size, by weighted least squares."""
     columns = np.stack([weights, weights / sizes], axis=1)
     (a, b), *_ = np.linalg.lstsq(columns, weights * steps, rcond=None)
     return float(a), float(b)
 
 
 def _fit_curve(sizes: Sequence[float], steps: Sequence[float], power: float = 1.0) -> CurveFit:
-    """Of differences relative to steps**power."""
+    """Fit the curve by differences relative to steps**power."""
     n, s = np.asarray(sizes, float), np.asarray(steps, float)
     a, b = _fit_line(n, s, s**-power)
     return a, b / a
@@ -597,7 +626,7 @@ def _matches_fit(formula: Callable[[Any, Any], Optional[CurveFit]]) -> Callable[
 
 
 def _fit_inverse_ratios(n: Any, s: Any) -> CurveFit:
-    """By the ratios of the measured steps to the curve's: the Gauss-Newton method."""
+    """Fit the ratios of the measured steps to the curve's, by the Gauss-Newton method."""
     x = np.stack([np.ones(len(n)), 1 / n], axis=1)
     curve = np.array(_fit_line(n, s, 1 / s))
     for _ in range(FIT_ROUNDS):
@@ -615,7 +644,7 @@ def _fit_reweighted(n: Any, s: Any) -> CurveFit:
 
 
 def _fit_images(n: Any, s: Any) -> CurveFit:
-    """A straight line through the images, sizes * steps ~ b + a sizes."""
+    """Fit a straight line to the images: sizes * steps ~ b + a sizes."""
     a, b = np.polyfit(n, n * s, 1)
     return float(a), float(b / a)
 
@@ -654,7 +683,8 @@ FIT_MISTAKES: List[Mistake] = [
      "that fits the images, sizes times steps, so the large batches alone decide",
      "画像の枚数 (バッチサイズとステップ数の積) に当てはめているので、"
      "大きいバッチだけで決まってしまいます"),
-    (_matches_fit(_fit_end_points), "that is the curve through the smallest and the largest batch alone",
+    (_matches_fit(_fit_end_points),
+     "that is the curve through the smallest and the largest batch alone",
      "これは最小と最大のバッチだけを通る曲線です"),
     (_matches_fit(lambda n, s: (float(s.min()), _fit_curve(n, s)[1])),
      "the fewest steps are those of the curve, not the smallest that was measured",
@@ -671,8 +701,10 @@ MAX_TRAININGS = 40
 
 
 class RateLandscape(NamedTuple):
-    """Made-up trainings: ``fewest`` steps at the rate ``best``, ``steeper`` times as many a factor
-    of 2 away; with a rate above ``highest``, or in more than ``limit`` steps, never.
+    """Simulated trainings: ``fewest`` steps at the rate ``best``.
+
+    A factor of 2 in the rate takes ``steeper`` times as many steps. A training fails with a rate
+    above ``highest`` or in more than ``limit`` steps.
     """
 
     first: float
@@ -683,14 +715,14 @@ class RateLandscape(NamedTuple):
     limit: int
 
     def steps_at(self, rate: float) -> float:
-        """What a training takes; infinite if it never gets there."""
+        """Return the steps of a training; infinite if it fails."""
         if rate > self.highest * 1.001:
             return math.inf
-        away = abs(math.log2(rate / self.best))
-        return float(round(self.fewest * self.steeper**away))
+        doublings = abs(math.log2(rate / self.best))
+        return float(round(self.fewest * self.steeper**doublings))
 
     def steps_by_rate(self) -> Dict[float, float]:
-        """The steps of all rates that matter, from one below the least to one above the largest."""
+        """Return the steps of all relevant rates, and of one below and one above them."""
         ends = sorted([self.first, self.best])
         rates, rate = [], ends[0] / 2
         while rate < ends[1] * 3:
@@ -699,7 +731,7 @@ class RateLandscape(NamedTuple):
         return {rate: self.steps_at(rate) for rate in rates}
 
     def sufficient_steps(self) -> int:
-        """The steps that suffice, whichever direction is tried first."""
+        """Return the steps that suffice, in whichever direction the search starts."""
         return max(self._cost(2.0), self._cost(0.5))
 
     def _cost(self, factor: float) -> int:
@@ -715,7 +747,7 @@ class RateLandscape(NamedTuple):
         return spent
 
     def describe(self) -> CaseText:
-        """In words."""
+        """Return the description of the landscape."""
         steps = ", ".join(
             f"{rate:g}: {'never' if math.isinf(count) else f'{count:.0f}'}"
             for rate, count in self.steps_by_rate().items()
@@ -751,47 +783,50 @@ def check_tune(answer: Callable[..., Any]) -> None:
 
 def _check_tuning(answer: Callable[..., Any], landscape: RateLandscape) -> None:
     case, spent = landscape.describe(), 0
-    tried: List[float] = []
+    rates_tried: List[float] = []
 
-    def steps_with(rate: float, most: float) -> Optional[int]:
+    def steps_with(rate: float, max_steps: float) -> Optional[int]:
         nonlocal spent
-        tried.append(rate)
-        places = math.log2(rate / landscape.first) if rate > 0 else math.nan
+        rates_tried.append(rate)
+        doublings = math.log2(rate / landscape.first) if rate > 0 else math.nan
         case.check_faults(
-            (not math.isfinite(places) or abs(places - round(places)) > 1e-6,
+            (not math.isfinite(doublings) or abs(doublings - round(doublings)) > 1e-6,
              f"it tried the rate {rate:g}, which is not {landscape.first:g} doubled or halved "
              "repeatedly",
              f"学習率 {rate:g} を試しました。{landscape.first:g} の 2 倍、4 倍、…、2 分の 1、"
              "4 分の 1、… だけを試してください"),
-            (len(tried) > MAX_TRAININGS,
+            (len(rates_tried) > MAX_TRAININGS,
              f"it has not stopped after {MAX_TRAININGS} trainings",
              f"{MAX_TRAININGS} 回学習しても終わりません"),
         )  # fmt: skip
         steps = landscape.steps_at(rate)
-        most = min(most, landscape.limit)
-        spent += int(min(steps, most))
-        return int(steps) if steps <= most else None
+        max_steps = min(max_steps, landscape.limit)
+        spent += int(min(steps, max_steps))
+        return int(steps) if steps <= max_steps else None
 
     got = answer(steps_with, landscape.first, landscape.limit)
     if not is_close_number(got, landscape.best):
         raise case.counterexample(
             f"it returned {got!r}, expected {landscape.best:g}",
             f"戻り値は {got!r} でした。正しくは {landscape.best:g} です",
-            _explain_worse_rate(got, landscape, tried),
+            _explain_worse_rate(got, landscape, rates_tried),
         )
-    enough = landscape.sufficient_steps()
-    if spent > enough:
+    sufficient = landscape.sufficient_steps()
+    if spent > sufficient:
         raise case.counterexample(
-            f"{landscape.best:g} is right, but {count_in_english(len(tried), 'training')} took "
-            f"{spent} steps in all, and {enough} suffice: give a training no more steps than "
+            f"{landscape.best:g} is right, but {count_in_english(len(rates_tried), 'training')} "
+            "took "
+            f"{spent} steps in all, and {sufficient} suffice: give a training no more steps than "
             "the best one so far took, and stop in a direction when a rate is no better",
-            f"{landscape.best:g} は正しいのですが、{len(tried)} 回の学習に合計 {spent} ステップ"
-            f"かかりました。{enough} で足ります。これまでの最良のステップ数を超える学習はさせず、"
+            f"{landscape.best:g} は正しいのですが、{len(rates_tried)} 回の学習に合計 {spent} "
+            "ステップ"
+            f"かかりました。{sufficient} で足ります。"
+            "これまでの最良のステップ数を超える学習はさせず、"
             "よくならなくなったらその方向の探索をやめてください",
         )
 
 
-def _explain_worse_rate(got: Any, landscape: RateLandscape, tried: List[float]) -> TextPair:
+def _explain_worse_rate(got: Any, landscape: RateLandscape, rates_tried: List[float]) -> TextPair:
     is_number = isinstance(got, NUMBER_TYPES) and not isinstance(got, bool) and got > 0
     if not is_number:
         return pick_explanation(
@@ -803,7 +838,7 @@ def _explain_worse_rate(got: Any, landscape: RateLandscape, tried: List[float]) 
         (got == fewest, "that is a number of steps, return the rate",
          "これはステップ数です。学習率を返してください"),
         (math.isinf(steps), "that training never gets there", "その学習は目標に達しません"),
-        (landscape.best not in tried,
+        (landscape.best not in rates_tried,
          f"{landscape.best:g} was never tried", f"{landscape.best:g} を試していません"),
         (True, f"{got:g} takes {steps:g} steps, {landscape.best:g} takes {fewest:g}",
          f"{got:g} では {steps:g} ステップ、{landscape.best:g} では {fewest:g} ステップです"),
@@ -819,7 +854,7 @@ Array = Any  # of numpy
 
 
 class MomentumSteps(NamedTuple):
-    """Steps of some parameters: the rate of each step, and the gradients, by step and parameter."""
+    """Steps of some parameters: the rates, and the gradients by step and parameter."""
 
     momentum: float
     rates: Tuple[float, ...]
@@ -827,7 +862,7 @@ class MomentumSteps(NamedTuple):
     gradients: Tuple[Tuple[Array, ...], ...]
 
     def describe(self) -> CaseText:
-        """In words."""
+        """Return the description of the steps."""
         rates = ", ".join(f"{rate:g}" for rate in self.rates)
         return CaseText(
             f"momentum {self.momentum:g}, rates {rates}, gradients of the first parameter "
@@ -863,12 +898,12 @@ def check_momentum_step(answer: Callable[..., Any]) -> None:
     for _ in range(4):
         rates = tuple(2.0 ** -random.randint(0, 6, random.randint(3, 8)))
         cases.append(_random_steps(random, float(random.choice([0.5, 0.8, 0.9])), rates))
-    found = run_cases(
+    results = run_cases(
         lambda steps: _run_steps(answer, steps), [(each,) for each in cases], _apply_momentum_rule
     )
-    for place, one in enumerate(found):
-        _check_weights(one.case[0], one.got, one.want, AnswerResults(found[place:]))
-    found.raise_error()
+    for position, result in enumerate(results):
+        _check_weights(result.case[0], result.got, result.want, AnswerResults(results[position:]))
+    results.raise_error()
 
 
 def _constant_gradient_steps(
@@ -894,36 +929,41 @@ def _run_steps(answer: Callable[..., Any], steps: MomentumSteps) -> StepTrace:
     [ctx] = cpu_devices(1)
     weights = [nd.array(each, ctx=ctx) for each in steps.initial_weights]
     velocities = [each.zeros_like() for each in weights]
-    path, kept, former = [], [], None
+    weight_path, velocity_path, former_rate = [], [], None
     for rate, grads in zip(steps.rates, steps.gradients):
-        given = [nd.array(each, ctx=ctx) for each in grads]
-        # lists of their own: an answer that puts other arrays into them has changed nothing
-        answer(list(weights), given, list(velocities), rate, former, steps.momentum)
-        check_unmodified(given, grads)
-        path.append([each.asnumpy().astype(np.float64) for each in weights])
-        kept.append([each.asnumpy().astype(np.float64) for each in velocities])
-        former = rate
-    return StepTrace(path, kept)
+        gradient_arrays = [nd.array(each, ctx=ctx) for each in grads]
+        # copies of the lists: replacing their items must have no effect
+        answer(list(weights), gradient_arrays, list(velocities), rate, former_rate, steps.momentum)
+        check_unmodified(gradient_arrays, grads)
+        weight_path.append([each.asnumpy().astype(np.float64) for each in weights])
+        velocity_path.append([each.asnumpy().astype(np.float64) for each in velocities])
+        former_rate = rate
+    return StepTrace(weight_path, velocity_path)
 
 
 def _apply_momentum_rule(
     steps: MomentumSteps,
-    old: Callable[[float], float] = lambda ratio: 1.0,
-    new: Callable[[float], float] = lambda ratio: 1.0,
+    velocity_factor: Callable[[float], float] = lambda ratio: 1.0,
+    gradient_factor: Callable[[float], float] = lambda ratio: 1.0,
 ) -> WeightPath:
-    """v = momentum old v + new g, w = w - rate v; both factors by the rate over the one before."""
+    """Return the weights after each step of the momentum rule.
+
+    v = momentum * velocity_factor * v + gradient_factor * g; w = w - rate * v.
+
+    The factors are functions of the rate divided by the previous rate.
+    """
     weights = [each.astype(np.float64) for each in steps.initial_weights]
     velocities = [np.zeros_like(each) for each in weights]
-    path, former = [], None
+    weight_path, former_rate = [], None
     for rate, grads in zip(steps.rates, steps.gradients):
-        ratio = rate / former if former else 1.0
-        for place, grad in enumerate(grads):
-            kept = steps.momentum * old(ratio) * velocities[place]
-            velocities[place] = kept + new(ratio) * grad
-            weights[place] = weights[place] - rate * velocities[place]
-        path.append([each.copy() for each in weights])
-        former = rate
-    return path
+        ratio = rate / former_rate if former_rate else 1.0
+        for index, grad in enumerate(grads):
+            momentum_part = steps.momentum * velocity_factor(ratio) * velocities[index]
+            velocities[index] = momentum_part + gradient_factor(ratio) * grad
+            weights[index] = weights[index] - rate * velocities[index]
+        weight_path.append([each.copy() for each in weights])
+        former_rate = rate
+    return weight_path
 
 
 def _are_close_weights(got: Any, want: WeightPath) -> bool:
@@ -940,46 +980,50 @@ def _matches_rule(**factors: Callable[[float], float]) -> Callable[..., bool]:
 
 
 def _correct_after_update(steps: MomentumSteps) -> WeightPath:
-    """The factor comes one step too late, after the update."""
+    """Return the weights if the velocity is corrected one step too late, after the update."""
     weights = [each.astype(np.float64) for each in steps.initial_weights]
     moves = [np.zeros_like(each) for each in weights]
-    path, former = [], None
+    weight_path, former_rate = [], None
     for rate, grads in zip(steps.rates, steps.gradients):
-        for place, grad in enumerate(grads):
-            moves[place] = steps.momentum * moves[place] - rate * grad
-            weights[place] = weights[place] + moves[place]
-            moves[place] = moves[place] * (rate / former if former else 1.0)
-        path.append([each.copy() for each in weights])
-        former = rate
-    return path
+        for index, grad in enumerate(grads):
+            moves[index] = steps.momentum * moves[index] - rate * grad
+            weights[index] = weights[index] + moves[index]
+            moves[index] = moves[index] * (rate / former_rate if former_rate else 1.0)
+        weight_path.append([each.copy() for each in weights])
+        former_rate = rate
+    return weight_path
 
 
 MOMENTUM_MISTAKES: List[Mistake] = [
-    (_matches_rule(old=lambda ratio: 1 / ratio),
+    (_matches_rule(velocity_factor=lambda ratio: 1 / ratio),
      "that is MXNet's rule alone: the velocity still contains the former rate",
      "MXNet の規則のままです。速度の中身には以前の学習率が掛かっています"),
-    (_matches_rule(old=lambda ratio: ratio**-2),
+    (_matches_rule(velocity_factor=lambda ratio: ratio**-2),
      "the factor is upside down: it is lr / former_lr",
      "係数が逆数になっています。lr / former_lr です"),
     (lambda steps, got: _are_close_weights(got, _correct_after_update(steps)),
      "the velocity is corrected after the update: correct it before",
      "速度を更新の後に補正しています。更新の前に補正してください"),
-    (_matches_rule(old=lambda ratio: 0.0),
+    (_matches_rule(velocity_factor=lambda ratio: 0.0),
      "that is the step without momentum: keep the velocities for the next step, in place",
      "モーメンタムがないのと同じです。速度をその場で書き換えて、次のステップに残してください"),
-    (lambda steps, got: all(_are_close_weights([one], [list(steps.initial_weights)]) for one in got.params_by_step),
+    (lambda steps, got:
+        all(_are_close_weights([one], [list(steps.initial_weights)]) for one in got.params_by_step),
      "the weights are unchanged: write into the arrays, do not put new ones into the lists",
      "重みが変わっていません。リストの要素を差し替えるのではなく、配列に書き込んでください"),
-    (_matches_rule(old=lambda ratio: float(ratio == 1)),
+    (_matches_rule(velocity_factor=lambda ratio: float(ratio == 1)),
      "the velocity is forgotten when the rate changes: it is to be multiplied by a factor",
      "学習率が変わるたびに速度を捨てています。係数を掛けて引き継ぎます"),
-    (_matches_rule(new=lambda ratio: ratio),
+    (_matches_rule(gradient_factor=lambda ratio: ratio),
      "the gradient is multiplied by the factor, too: it belongs to the velocity alone",
      "勾配にも係数が掛かっています。係数は速度だけに掛けます"),
-    (lambda steps, got: _are_close_weights(got, _apply_momentum_rule(steps, new=lambda ratio: 1 - steps.momentum)),
+    (lambda steps, got:
+        _are_close_weights(
+            got, _apply_momentum_rule(steps, gradient_factor=lambda ratio: 1 - steps.momentum)),
      "the gradient is multiplied by 1 - momentum: MXNet's rule does not do that",
      "勾配に 1 - モーメンタム が掛かっています。MXNet の規則にはありません"),
-    (lambda steps, got: _are_close_weights([[2 * np.asarray(s) - w for w, s in zip(one, steps.initial_weights)]
+    (lambda steps, got:
+        _are_close_weights([[2 * np.asarray(s) - w for w, s in zip(one, steps.initial_weights)]
                                for one in got.params_by_step], _apply_momentum_rule(steps)),
      "the weights move the wrong way", "重みが逆向きに動いています"),
 ]  # fmt: skip
@@ -990,43 +1034,45 @@ def _check_weights(
 ) -> None:
     if _are_close_weights(got, want):
         # MXNet's velocity is by how much a step has changed the weight
-        before = [list(steps.initial_weights), *want]
-        moves = [[b - a for a, b in zip(one, other)] for one, other in zip(before, want)]
+        earlier = [list(steps.initial_weights), *want]
+        moves = [[b - a for a, b in zip(one, other)] for one, other in zip(earlier, want)]
         _check_velocities(steps, got, moves)
         return
-    step, place, is_now, expected = next(
-        (step, place, format_array(one), format_array(other))
+    step, index, current, expected = next(
+        (step, index, format_array(one), format_array(other))
         for step, (ours, theirs) in enumerate(zip(got.params_by_step, want))
-        for place, (one, other) in enumerate(zip(ours, theirs))
+        for index, (one, other) in enumerate(zip(ours, theirs))
         if not _are_close_weights([[one]], [[other]])
     )
     raise steps.describe().counterexample(
-        f"after {count_in_english(step + 1, 'step')} parameter {place} is {is_now}, expected {expected}",
-        f"{step + 1} ステップ後のパラメータ {place} が {is_now} です。正しくは {expected} です",
+        f"after {count_in_english(step + 1, 'step')} parameter {index} is {current}, expected "
+        f"{expected}",
+        f"{step + 1} ステップ後のパラメータ {index} が {current} です。正しくは {expected} です",
         find_mistake(rest, _are_close_weights, *MOMENTUM_MISTAKES),
     )
 
 
 def _check_velocities(steps: MomentumSteps, got: StepTrace, want: WeightPath) -> None:
-    """Raise Wrong where the weights are right, and a velocity is not what MXNet's would be."""
-    found = got.velocities
-    for step, (rate, ours, theirs) in enumerate(zip(steps.rates, found, want)):
-        for place, (one, other) in enumerate(zip(ours, theirs)):
-            if np.allclose(one, other, rtol=MOMENTUM_TOLERANCE, atol=MOMENTUM_TOLERANCE):
+    """Raise Wrong if the weights are right but a velocity differs from MXNet's."""
+    rounding, velocities = (MOMENTUM_TOLERANCE, MOMENTUM_TOLERANCE), got.velocities
+    for step, (rate, ours, theirs) in enumerate(zip(steps.rates, velocities, want)):
+        for index, (one, other) in enumerate(zip(ours, theirs)):
+            if np.allclose(one, other, *rounding):
                 continue
             raise steps.describe().counterexample(
-                f"after {count_in_english(step + 1, 'step')} the weights are right, but velocity {place} "
+                f"after {count_in_english(step + 1, 'step')} the weights are right, but velocity "
+                f"{index} "
                 f"is {format_array(one)}, expected {format_array(other)}",
-                f"{step + 1} ステップ後の重みは正しいのですが、速度 {place} が {format_array(one)} "
+                f"{step + 1} ステップ後の重みは正しいのですが、速度 {index} が {format_array(one)} "
                 f"です。正しくは {format_array(other)} です",
                 pick_explanation(
-                    (np.allclose(one, -other, MOMENTUM_TOLERANCE, MOMENTUM_TOLERANCE),
+                    (np.allclose(one, -other, *rounding),
                      "MXNet's velocity is what is added to the weight, and has its sign",
                      "MXNet の速度は重みに足す値で、符号も同じです"),
-                    (np.allclose(one, -other / rate, MOMENTUM_TOLERANCE, MOMENTUM_TOLERANCE),
+                    (np.allclose(one, -other / rate, *rounding),
                      "that is v of the papers; MXNet's velocity is u = -lr v",
                      "それは論文の v です。MXNet の速度は u = -lr v です"),
-                    (step > 0 and np.allclose(one, found[step - 1][place], MOMENTUM_TOLERANCE, MOMENTUM_TOLERANCE),
+                    (step > 0 and np.allclose(one, velocities[step - 1][index], *rounding),
                      "it has not changed in this step: `velocity = ...` makes a new array, "
                      "`velocity[:] = ...` and `velocity *= ...` write into the one that was given",
                      "このステップで変わっていません。`velocity = ...` は新しい配列を作ります。"
@@ -1043,9 +1089,10 @@ CACHE_MISS_FACTOR = 4
 
 
 class SimulatedMachine(NamedTuple):
-    """Made-up steps: so many seconds each, for each image of a device, and for an exchange.
+    """Simulated step times in seconds: fixed, per image of a device, and per exchange.
 
-    ``fits``: images that fit into a device's cache; beyond, each takes ``CACHE_MISS_FACTOR`` times as long.
+    ``fits``: images that fit into a device's cache. Beyond, each image takes CACHE_MISS_FACTOR
+    times as long.
     """
 
     fixed: float
@@ -1054,14 +1101,14 @@ class SimulatedMachine(NamedTuple):
     fits: int
 
     def step_seconds(self, batch: int, devices: int) -> float:
-        """Of one step."""
+        """Return the seconds of one step."""
         each = batch / devices
         image = self.image * (CACHE_MISS_FACTOR if each > self.fits else 1)
         return self.fixed + image * each + self.exchange * (devices > 1)
 
 
 class ChoiceProblem(NamedTuple):
-    """What there is to choose from; ``steps``: of each batch to the target, None: never."""
+    """A choice of devices and batch; ``steps``: batch size -> steps to the target, or None."""
 
     steps: Dict[int, Optional[int]]
     machine: SimulatedMachine
@@ -1069,26 +1116,31 @@ class ChoiceProblem(NamedTuple):
     deadline: float
 
     def costs(self) -> Dict[Choice, Tuple[float, float]]:
-        """(seconds, device-seconds) of every choice that reaches the target, in time or not."""
-        found = {}
+        """Return (seconds, device-seconds) of every choice that reaches the target."""
+        costs = {}
         for batch, steps in self.steps.items():
             for count in self.counts:
                 if steps is not None and batch % count == 0:
                     seconds = steps * self.machine.step_seconds(batch, count)
-                    found[count, batch] = (seconds, count * seconds)
-        return found
+                    costs[count, batch] = (seconds, count * seconds)
+        return costs
 
     def costs_in_time(self) -> Dict[Choice, Tuple[float, float]]:
-        """Those that are in time."""
-        return {each: both for each, both in self.costs().items() if both[0] <= self.deadline}
+        """Return the costs of the choices that meet the deadline."""
+        return {
+            choice: time_and_cost
+            for choice, time_and_cost in self.costs().items()
+            if time_and_cost[0] <= self.deadline
+        }
 
     def describe(self) -> CaseText:
-        """In words."""
+        """Return the description of the problem."""
         fixed, image, exchange, fits = self.machine
         step = f"{fixed:g} + {image:g} * n"
         given = f"steps={self.steps}, counts={self.counts}, deadline={self.deadline:g}"
         return CaseText(
-            f"{given}, a step with n images on each device takes {step} s, {CACHE_MISS_FACTOR} times as long "
+            f"{given}, a step with n images on each device takes {step} s, {CACHE_MISS_FACTOR} "
+            "times as long "
             f"for an image where n > {fits}, and {exchange:g} s more on several devices",
             f"{given}、デバイスあたり n 枚の 1 ステップは {step} 秒、n > {fits} なら 1 枚あたり "
             f"{CACHE_MISS_FACTOR} 倍、2 台以上ならさらに {exchange:g} 秒",
@@ -1102,7 +1154,7 @@ def check_cheapest(answer: Callable[..., Any]) -> None:
     gpu, slow = SimulatedMachine(0.5, 0.0625, 0.25, 256), SimulatedMachine(0.125, 0.25, 1.0, 16)
     small = SimulatedMachine(0.125, 0.25, 0.0625, 64)
     even = SimulatedMachine(0.0, 0.25, 0.0, 64)  # any number of devices costs the same
-    offers = [
+    problems = [
         ChoiceProblem({8: 200}, gpu, [1], 300.0),
         ChoiceProblem(steps, gpu, [1, 2, 4], 1000.0),
         ChoiceProblem(steps, gpu, [1, 2, 4, 8], 120.0),
@@ -1115,27 +1167,27 @@ def check_cheapest(answer: Callable[..., Any]) -> None:
         *(ChoiceProblem({64: 100}, even, counts, 900.0) for counts in ([1, 2, 4], [4, 1, 2])),
     ]
     random = case_rng(76)
-    offers += [_random_problem(random) for _ in range(12)]
-    asked: List[Tuple[ChoiceProblem, Any, Any]] = []
+    problems += [_random_problem(random) for _ in range(12)]
+    questions: List[Tuple[ChoiceProblem, Any, Any]] = []
 
-    def seconds(offer: ChoiceProblem, batch: int, devices: int) -> float:
-        asked.append((offer, batch, devices))
-        return offer.machine.step_seconds(batch, devices)
+    def step_seconds(problem: ChoiceProblem, batch: int, devices: int) -> float:
+        questions.append((problem, batch, devices))
+        return problem.machine.step_seconds(batch, devices)
 
-    def choose(offer: ChoiceProblem) -> Any:
-        counts, of_offer = list(offer.counts), partial(seconds, offer)
-        got = answer(dict(offer.steps), of_offer, counts, offer.deadline)
+    def run_answer(problem: ChoiceProblem) -> Any:
+        counts, of_offer = list(problem.counts), partial(step_seconds, problem)
+        got = answer(dict(problem.steps), of_offer, counts, problem.deadline)
         return tuple(got) if isinstance(got, (tuple, list)) and len(got) == 2 else got
 
-    found = run_cases(choose, [(offer,) for offer in offers], _cheapest_choice)
-    mistaken = found.find_wrong(_is_same_choice)
+    results = run_cases(run_answer, [(problem,) for problem in problems], _cheapest_choice)
+    mistaken = results.find_wrong(_is_same_choice)
     if mistaken:
-        [offer], got, want = mistaken[0]
-        raise offer.describe().counterexample(
+        [problem], got, want = mistaken[0]
+        raise problem.describe().counterexample(
             f"it returned {got!r}, expected {want}",
             f"戻り値は {got!r} でした。正しくは {want} です",
-            next(filter(any, (_explain_question(*each) for each in asked)), None)
-            or _explain_choice(offer, got, want, found),
+            next(filter(any, (_explain_question(*each) for each in questions)), None)
+            or _explain_choice(problem, got, want, results),
         )
 
 
@@ -1151,15 +1203,15 @@ def _random_problem(random: Any) -> ChoiceProblem:
     )
     machine = SimulatedMachine(fixed, image, exchange, int(2 ** random.randint(3, 8)))
     counts = sorted({1, *(random.permutation(8)[:4] + 1).tolist()})
-    offer = ChoiceProblem(steps, machine, counts, 0.0)
-    times = sorted(seconds for seconds, _ in offer.costs().values()) or [1.0]
-    late = times[int(len(times) * random.uniform(0, 0.7))] * random.uniform(0.9, 1.5)
-    return offer._replace(deadline=round(float(late), 1))
+    problem = ChoiceProblem(steps, machine, counts, 0.0)
+    times = sorted(seconds for seconds, _ in problem.costs().values()) or [1.0]
+    deadline = times[int(len(times) * random.uniform(0, 0.7))] * random.uniform(0.9, 1.5)
+    return problem._replace(deadline=round(float(deadline), 1))
 
 
-def _cheapest_choice(offer: ChoiceProblem) -> Optional[Choice]:
-    in_time = offer.costs_in_time()
-    return min(in_time, key=lambda each: (*in_time[each][::-1], each)) if in_time else None
+def _cheapest_choice(problem: ChoiceProblem) -> Optional[Choice]:
+    costs = problem.costs_in_time()
+    return min(costs, key=lambda choice: (*costs[choice][::-1], choice)) if costs else None
 
 
 def _is_same_choice(got: Any, want: Optional[Choice]) -> bool:
@@ -1167,52 +1219,54 @@ def _is_same_choice(got: Any, want: Optional[Choice]) -> bool:
 
 
 def _chooses_least(
-    key: Callable[[ChoiceProblem, Choice, float, float], Any], late: bool = False
+    key: Callable[[ChoiceProblem, Choice, float, float], Any], ignore_deadline: bool = False
 ) -> Callable[..., bool]:
-    """A mistake that chooses by something else; ``late``: with no regard to the deadline."""
+    """Return a mistake's predicate for a choice by another key."""
 
-    def gives(offer: ChoiceProblem, got: Any) -> bool:
-        some = offer.costs() if late else offer.costs_in_time()
-        if not some:
+    def gives(problem: ChoiceProblem, got: Any) -> bool:
+        costs = problem.costs() if ignore_deadline else problem.costs_in_time()
+        if not costs:
             return got is None
-        return bool(got == min(some, key=lambda each: (key(offer, each, *some[each]), each)))
+        return bool(
+            got == min(costs, key=lambda choice: (key(problem, choice, *costs[choice]), choice))
+        )
 
     return gives
 
 
 CHOICE_MISTAKES: List[Mistake] = [
-    (_chooses_least(lambda offer, each, seconds, price: seconds),
+    (_chooses_least(lambda problem, choice, seconds, cost: seconds),
      "that is the fastest: choose the cheapest that is in time",
      "これは最も速い選択です。時間内で最も安いものを選んでください"),
-    (_chooses_least(lambda offer, each, seconds, price: price, late=True),
+    (_chooses_least(lambda problem, choice, seconds, cost: cost, ignore_deadline=True),
      "that is the cheapest of all, whether or not it is in time",
      "これは期限を無視した、最も安い選択です"),
-    (_chooses_least(lambda offer, each, seconds, price: seconds, late=True),
+    (_chooses_least(lambda problem, choice, seconds, cost: seconds, ignore_deadline=True),
      "that is the fastest, whether or not it is in time",
      "これは期限を無視した、最も速い選択です"),
-    *((_chooses_least(lambda offer, each, seconds, price:
-              -each[1] / offer.machine.step_seconds(each[1], each[0]), late),
+    *((_chooses_least(lambda problem, choice, seconds, cost:
+              -choice[1] / problem.machine.step_seconds(choice[1], choice[0]), ignore_deadline),
        "that has the most images/s, which does not decide how long it takes",
        "これは 1 秒あたりの枚数が最大の選択です。待つ時間はそれでは決まりません")
-      for late in (True, False)),
-    (_chooses_least(lambda offer, each, seconds, price: (each[0], seconds)),
+      for ignore_deadline in (True, False)),
+    (_chooses_least(lambda problem, choice, seconds, cost: (choice[0], seconds)),
      "that has the fewest devices: more devices may finish so much sooner that they cost less",
      "これはデバイスが最少の選択です。台数が多いほうが早く終わり、安く済むこともあります"),
-    (_chooses_least(lambda offer, each, seconds, price: offer.steps[each[1]]),
+    (_chooses_least(lambda problem, choice, seconds, cost: problem.steps[choice[1]]),
      "that has the fewest steps, but not all steps take the same time",
      "これはステップ数が最少の選択です。1 ステップの時間は同じではありません"),
 ]  # fmt: skip
 
 
-def _explain_question(offer: ChoiceProblem, batch: Any, devices: Any) -> TextPair:
-    """What is said of a question for the seconds of a step that is not among the choices."""
-    if batch in offer.steps and devices in offer.counts:
+def _explain_question(problem: ChoiceProblem, batch: Any, devices: Any) -> TextPair:
+    """Return the texts about a call of ``seconds`` for a step that is not among the choices."""
+    if batch in problem.steps and devices in problem.counts:
         return NO_TEXT
     return pick_explanation(
-        (batch in offer.counts and devices in offer.steps,
+        (batch in problem.counts and devices in problem.steps,
          f"`seconds({batch}, {devices})` was called: the batch comes first, then the devices",
          f"`seconds({batch}, {devices})` が呼ばれました。バッチサイズが先、デバイス数が後です"),
-        (devices in offer.counts and batch * devices in offer.steps,
+        (devices in problem.counts and batch * devices in problem.steps,
          f"`seconds({batch}, {devices})` was called: it takes the size of the whole batch, not "
          "the images of one device",
          f"`seconds({batch}, {devices})` が呼ばれました。"
@@ -1221,31 +1275,31 @@ def _explain_question(offer: ChoiceProblem, batch: Any, devices: Any) -> TextPai
 
 
 def _explain_choice(
-    offer: ChoiceProblem, got: Any, want: Optional[Choice], found: AnswerResults
+    problem: ChoiceProblem, got: Any, want: Optional[Choice], results: AnswerResults
 ) -> Tuple[str, str]:
     if got is None and want is not None:
         return "it can be done in time", "時間内に終わる選択があります"
-    known = find_mistake(found, _is_same_choice, *CHOICE_MISTAKES)
-    if any(known):
-        return known
+    explanation = find_mistake(results, _is_same_choice, *CHOICE_MISTAKES)
+    if any(explanation):
+        return explanation
     if not (isinstance(got, tuple) and len(got) == 2):
         return (
             "return (devices, batch), or None",
             "(デバイス数, バッチサイズ) か None を返してください",
         )
     (count, batch), none = got, (math.nan, math.nan)
-    time, cost = offer.costs().get(got, none)
-    best_time, best = none if want is None else offer.costs()[want]
+    time, cost = problem.costs().get(got, none)
+    best_time, best = none if want is None else problem.costs()[want]
     return pick_explanation(
-        (got not in offer.costs() and got[::-1] in offer.costs(),
+        (got not in problem.costs() and got[::-1] in problem.costs(),
          "devices come first", "デバイス数が先です"),
-        (batch in offer.steps and offer.steps[batch] is None,
+        (batch in problem.steps and problem.steps[batch] is None,
          f"batches of {batch} never reach the target",
          f"バッチサイズ {batch} では目標に達しません"),
-        (count in offer.counts and batch in offer.steps and got not in offer.costs(),
+        (count in problem.counts and batch in problem.steps and got not in problem.costs(),
          "such a batch does not divide evenly over so many devices",
          "そのバッチはその台数では割り切れません"),
-        (time > offer.deadline, f"it takes {time:.4g} s", f"{time:.4g} 秒かかります"),
+        (time > problem.deadline, f"it takes {time:.4g} s", f"{time:.4g} 秒かかります"),
         (cost == best,
          f"it costs as much as {want}, but takes {time:.4g} s, not {best_time:.4g} s",
          f"コストは {want} と同じですが、時間が {best_time:.4g} 秒ではなく "
@@ -1261,30 +1315,30 @@ def _explain_choice(
 
 
 # fmt: off
-register_guess("07-a", a_number(0, example=3.0, factor=1.5),
+register_guess("07-a", NumberForm(0, example=3.0, factor=1.5),
       "batches of 512 instead of 8: how many times as many images/s?",
       "バッチを 8 枚から 512 枚にすると、1 秒あたりの枚数は何倍か")
-register_guess("07-b", a_number(0, example=64.0, factor=1.5),
+register_guess("07-b", NumberForm(0, example=64.0, factor=1.5),
       "batches of 512 instead of 8: by what factor does the number of steps fall?",
       "バッチを 8 枚から 512 枚にすると、ステップ数は何分の 1 か")
-register_guess("07-c", one_of("linearly", "more slowly", "not at all"),
+register_guess("07-c", ChoiceForm("linearly", "more slowly", "not at all"),
       "how does the best rate grow from batches of 8 to 128?",
       "バッチを 8 枚から 128 枚にすると、最適な学習率はどう増えるか")
-register_guess("07-d", one_of("same", "square root", "linear"),
+register_guess("07-d", ChoiceForm("same", "square root", "linear"),
       "16 devices, equal epochs: which rule for the rate is best?",
       "16 台、同じエポック数: どの学習率の規則が最良か")
-register_guess("07-e", each_of(a_number(0, 9, example=5, within=1), "without", "with"),
+register_guess("07-e", DictForm(NumberForm(0, 9, example=5, within=1), "without", "with"),
       "rate 2, momentum 0.9: how many of 9 seeds survive without and with a warm-up?",
       "学習率 2 で正解率 50 % を超えるシードは 9 つのうちいくつか (ウォームアップなし / あり)")
-register_guess("07-f", a_number(0, example=2.0, factor=1.2),
+register_guess("07-f", NumberForm(0, example=2.0, factor=1.2),
       "the rate falls to a tenth: MXNet's next step, as a multiple of the papers'?",
       "学習率が 10 分の 1 になった直後、MXNet の歩幅は論文の規則の何倍か")
-register_guess("07-g", one_of(2, 4, 8, 16, 32, 64, 128, 256, 512),
+register_guess("07-g", ChoiceForm(2, 4, 8, 16, 32, 64, 128, 256, 512),
       "which batch size reaches the target soonest?",
       "目標に最も早く達するバッチサイズはどれか")
-register_guess("07-h", yes_or_no(),
+register_guess("07-h", YesNoForm(),
       "equal epochs: do large batches make more mistakes on training images, too?",
       "同じエポック数: 大きいバッチは学習画像の誤りも多いか")
-register_guess("07-i", one_of("8", "512", "neither"),
+register_guess("07-i", ChoiceForm("8", "512", "neither"),
       "equal training error: which batch size has the smaller validation error?",
       "同じ学習誤差: 検証誤差が小さいのはどちらのバッチサイズか")

@@ -27,7 +27,7 @@ from gluonlab.exercises.counterexamples import (
     wrong_return,
     wrong_value_texts,
 )
-from gluonlab.exercises.guesses import a_number, each_of, one_of, register_guess
+from gluonlab.exercises.guesses import ChoiceForm, DictForm, NumberForm, register_guess
 from gluonlab.exercises.simulated_distributed import (
     Distributed,
     DistributedProgram,
@@ -64,28 +64,28 @@ def check_shard_of_epoch(answer: Callable[[int, int, int, int, int], List[int]])
 
 
 def _call_for_ranks(answer: Callable[..., Any], size: int, world_size: int, *more: int) -> Shards:
-    """What the answer gives for each rank, as lists of whole numbers."""
+    """Return the answer's images for each rank, as lists of whole numbers."""
     shards = []
     for rank in range(world_size):
-        given = answer(size, world_size, rank, *more)
+        returned = answer(size, world_size, rank, *more)
         call = f"shard_of_epoch{(size, world_size, rank, *more)}"
-        several = isinstance(given, Iterable) and not isinstance(given, str)
-        own = list(given) if several else [given]
-        if not several or not all(isinstance(one, (int, np.integer)) for one in own):
+        is_collection = isinstance(returned, Iterable) and not isinstance(returned, str)
+        images = list(returned) if is_collection else [returned]
+        if not is_collection or not all(isinstance(image, (int, np.integer)) for image in images):
             en, ja = "a list of the images' numbers, as integers", "画像の番号 (整数) のリスト"
-            raise wrong_return(given, call, en, ja)
-        if isinstance(given, (set, frozenset)):
+            raise wrong_return(returned, call, en, ja)
+        if isinstance(returned, (set, frozenset)):
             en, ja = "a list: a set has no order", "リスト (集合には順序がありません) "
-            raise wrong_return(given, call, en, ja)
-        shards.append([int(one) for one in own])
+            raise wrong_return(returned, call, en, ja)
+        shards.append([int(image) for image in images])
     return shards
 
 
 def _check_epoch_images(
     answer: Callable[..., Any], size: int, world_size: int, seed: int, epoch: int
 ) -> None:
-    """Every image comes, and all ranks have equally many."""
-    more, each = (seed, epoch), -(-size // world_size)
+    """Check that every image is used, and that all ranks have equally many."""
+    more, images_per_rank = (seed, epoch), -(-size // world_size)
     shards = _call_for_ranks(answer, size, world_size, *more)
     case = CaseText(
         f"{count_in_english(size, 'image')}, {count_in_english(world_size, 'rank')}, seed {seed}, "
@@ -94,25 +94,28 @@ def _check_epoch_images(
     )
     counts = Counter(image for shard in shards for image in shard)
     lengths = [len(shard) for shard in shards]
-    outside = [image for image in counts if not 0 <= image < size]
+    unknown_images = [image for image in counts if not 0 <= image < size]
     missing = [image for image in range(size) if image not in counts]
     case.check_faults(
-        (outside,
-         f"there is no image {outside[:1] and outside[0]}: they go from 0 to {size - 1}",
-         f"画像 {outside[:1] and outside[0]} はありません。番号は 0 から {size - 1} までです"),
+        (unknown_images,
+         f"there is no image {unknown_images[:1] and unknown_images[0]}: they go from 0 to "
+         f"{size - 1}",
+         f"画像 {unknown_images[:1] and unknown_images[0]} はありません。番号は 0 から {size - 1} "
+         "までです"),
         (len(set(lengths)) > 1,
-         f"the ranks have {_join_values(lengths)} images: with unequal numbers one rank makes a step "
+         f"the ranks have {_join_values(lengths)} images: with unequal numbers one rank makes a "
+         "step "
          "for which the others do not come, and waits for ever",
          f"枚数がランクごとに {_join_values(lengths, '、')} です。枚数が違うと、"
          "ほかのランクが来ないステップができ、そこで永久に待つことになります"),
-        (lengths[0] < each,
+        (lengths[0] < images_per_rank,
          f"each rank has {lengths[0]} images, so {len(missing)} of {size} are trained on by none: "
-         f"{each} each are needed",
+         f"{images_per_rank} each are needed",
          f"各ランクが {lengths[0]} 枚なので、{size} 枚のうち {len(missing)} 枚は"
-         f"どのランクも使いません。{each} 枚ずつ必要です"),
-        (lengths[0] > each,
-         f"each rank has {lengths[0]} images, and {each} are enough",
-         f"各ランクが {lengths[0]} 枚ですが、{each} 枚で足ります"),
+         f"どのランクも使いません。{images_per_rank} 枚ずつ必要です"),
+        (lengths[0] > images_per_rank,
+         f"each rank has {lengths[0]} images, and {images_per_rank} are enough",
+         f"各ランクが {lengths[0]} 枚ですが、{images_per_rank} 枚で足ります"),
         (_call_for_ranks(answer, size, world_size, *more) != shards,
          "a second call gave other images: every process draws for itself, so the order must "
          "follow from `seed` and `epoch` alone",
@@ -126,7 +129,7 @@ def _check_epoch_images(
 
 
 def _check_epoch_orders(answer: Callable[..., Any], size: int, world_size: int, seed: int) -> None:
-    """Another permutation in each epoch, and for each seed; it is cut after it was drawn."""
+    """Check that each epoch and each seed has another permutation, drawn before it is cut."""
     first, *later = (_call_for_ranks(answer, size, world_size, seed, epoch) for epoch in (0, 1, 2))
     other = _call_for_ranks(answer, size, world_size, seed + 7, 0)
     case = CaseText(
@@ -140,11 +143,11 @@ def _check_epoch_orders(answer: Callable[..., Any], size: int, world_size: int, 
          f"エポック 0 でランク 0 の画像は {_join_values(first[0][:4])}, … で、"
          "ランダムな順序ではありません"),
     )  # fmt: skip
-    for epoch, second in enumerate(later, 1):
-        same_images = all(set(a) == set(b) for a, b in zip(first, second))
-        again = _repeated_neighbor_share(first, second)
+    for epoch, other_epoch in enumerate(later, 1):
+        same_images = all(set(a) == set(b) for a, b in zip(first, other_epoch))
+        repeated_share = _repeated_neighbor_share(first, other_epoch)
         case.check_faults(
-            (first == second,
+            (first == other_epoch,
              f"epochs 0 and {epoch} have the same order",
              f"エポック 0 と {epoch} の順序が同じです"),
             (same_images,
@@ -152,16 +155,20 @@ def _check_epoch_orders(answer: Callable[..., Any], size: int, world_size: int, 
              "sees those of the other ranks",
              f"ランク 0 の画像がエポック 0 と {epoch} で同じで、順序だけが違います。"
              "ほかのランクの画像を使うことがありません"),
-            (all(shard == sorted(shard) for shard in [*first, *second]),
-             f"rank 0 has {_join_values(second[0][:4])}, ... in epoch {epoch}: its images always come in "
+            (all(shard == sorted(shard) for shard in [*first, *other_epoch]),
+             f"rank 0 has {_join_values(other_epoch[0][:4])}, ... in epoch {epoch}: its images "
+             "always "
+             "come in "
              "ascending order, so they are chosen at random, and not shuffled",
-             f"エポック {epoch} でランク 0 の画像は {_join_values(second[0][:4])}, … です。"
+             f"エポック {epoch} でランク 0 の画像は {_join_values(other_epoch[0][:4])}, … です。"
              "どのエポックでも番号の小さい順なので、選び方はランダムでも、順序はランダムではありません"),
-            (again > 1 / 2,
-             f"of the images that follow each other on a rank in epoch {epoch}, {again:.0%} did so "
+            (repeated_share > 1 / 2,
+             f"of the images that follow each other on a rank in epoch {epoch}, "
+             f"{repeated_share:.0%} did so "
              "in epoch 0, too: it is the same permutation, handed to other ranks or begun at "
              "another place",
-             f"エポック {epoch} で続けて出てくる画像の組のうち {again:.0%} は、エポック 0 でも"
+             f"エポック {epoch} で続けて出てくる画像の組のうち {repeated_share:.0%} は、エポック 0 "
+             "でも"
              "続いていました。同じ並べ替えを別のランクに渡したか、"
              "始める位置をずらしただけです"),
         )  # fmt: skip
@@ -173,12 +180,12 @@ def _check_epoch_orders(answer: Callable[..., Any], size: int, world_size: int, 
 
 
 def _repeated_neighbor_share(first: Shards, second: Shards) -> float:
-    """The part of the images that follow each other in ``second`` and did in ``first``."""
-    before, after = (
+    """Return the share of neighboring images in ``second`` that are neighbors in ``first``."""
+    first_pairs, second_pairs = (
         [frozenset(pair) for shard in shards for pair in zip(shard, shard[1:])]
         for shards in (first, second)
     )
-    return sum(pair in set(before) for pair in after) / max(len(after), 1)
+    return sum(pair in set(first_pairs) for pair in second_pairs) / max(len(second_pairs), 1)
 
 
 def _join_values(numbers: Sequence[Any], between: str = ", ") -> str:
@@ -201,7 +208,7 @@ def check_distributed_program(answer: DistributedProgram) -> None:
         with contextlib.redirect_stdout(io.StringIO()):
             try:
                 answer(dist, some_images(size, 0), test_set, world_size, epochs)
-            except Exception as error:  # whatever a student's code raises
+            except Exception as error:  # a student's code may raise anything
                 raise _explain_error(dist, error) from None
         case = CaseText(
             f"{FAULT_REMAINS.en}: {world_size} processes, {size} images, {epochs} epochs",
@@ -214,38 +221,40 @@ def check_distributed_program(answer: DistributedProgram) -> None:
 
 
 def _explain_error(dist: Distributed, error: Exception) -> Wrong:
-    """The error of the first rank that raised one, and the line of the program."""
+    """Return the counterexample with the first rank's error and the line of the program."""
     ranks = [rank for rank, each in enumerate(dist.outcomes) if each.error is not None]
-    others = [rank for rank in ranks if not isinstance(dist.outcomes[rank].error, HangError)]
+    failed_otherwise = [
+        rank for rank in ranks if not isinstance(dist.outcomes[rank].error, HangError)
+    ]
     en, ja = "", ""
-    if others:
-        error, rank = dist.outcomes[others[0]].error, others[0]  # type: ignore[assignment]
+    if failed_otherwise:
+        error, rank = dist.outcomes[failed_otherwise[0]].error, failed_otherwise[0]  # type: ignore[assignment]
         en, ja = f"rank {rank}: ", f"ランク {rank}: "
-    place = find_error_location(error, check_distributed_program)
+    location = find_error_location(error, check_distributed_program)
     if isinstance(error, HangError):
         said_ja = (
             f"ランク {error.rank} が、すでに終わったランク {error.ended_rank} を待っています。"
             "実際のプロセスなら永久に待ちます"
         )
         return FAULT_REMAINS.counterexample(f"{error}: real processes would wait for ever", said_ja)
-    line = f"\nin line {place.line} of its cell: `{place.source}`" if place else ""
-    line_ja = f"\nセルの {place.line} 行目: `{place.source}`" if place else ""
+    line = f"\nin line {location.line} of its cell: `{location.source}`" if location else ""
+    line_ja = f"\nセルの {location.line} 行目: `{location.source}`" if location else ""
     return FAULT_REMAINS.counterexample(
         f"{en}{format_error(error)}{line}", f"{ja}{format_error(error)}{line_ja}"
     )
 
 
 def _check_group(case: CaseText, dist: Distributed, world_size: int) -> None:
-    """There are as many processes as there should be, and each has said which one it is."""
+    """Check the number of processes, and that each has joined with its rank."""
     count = len(dist.records)
-    joined = [notes.joins for notes in dist.records]
-    wrong = [rank for rank, each in enumerate(joined) if each != [(rank, world_size)]]
-    first = wrong[0] if wrong else 0
-    given = _join_values(joined[first]) if wrong and joined[first] else "-"
+    joins = [notes.joins for notes in dist.records]
+    wrong_ranks = [rank for rank, each in enumerate(joins) if each != [(rank, world_size)]]
+    first = wrong_ranks[0] if wrong_ranks else 0
+    given = _join_values(joins[first]) if wrong_ranks and joins[first] else "-"
     case.check_faults(
         (count != world_size,
          f"processes that were started: {count}", f"起動されたプロセスは {count} 個です"),
-        (wrong,
+        (wrong_ranks,
          f"rank {first} joins the group with (rank, world_size) = {given}, expected once, with "
          f"({first}, {world_size})",
          f"ランク {first} がグループに参加するときの (rank, world_size) が {given} です。"
@@ -254,7 +263,7 @@ def _check_group(case: CaseText, dist: Distributed, world_size: int) -> None:
 
 
 def _check_trained_images(case: CaseText, dist: Distributed, size: int, epochs: int) -> None:
-    """In each epoch all ranks together train on all images, each epoch in another order."""
+    """Check that in each epoch the ranks train on all images, in another order."""
     for rank, notes in enumerate(dist.records):
         case.check_faults(
             (len(notes.image_orders) != epochs,
@@ -265,54 +274,64 @@ def _check_trained_images(case: CaseText, dist: Distributed, size: int, epochs: 
     for epoch in range(epochs):
         orders = [notes.image_orders[epoch] for notes in dist.records]
         missing = sorted(set(range(size)) - {image for order in orders for image in order})
-        odd = next((rank for rank, order in enumerate(orders) if len(order) != share), None)
-        told = [notes.sampler_epochs[epoch] for notes in dist.records]
-        other = next((rank for rank, each in enumerate(told) if each != told[0]), None)
-        twin = orders.index(orders[0], 1) if orders[0] in orders[1:] else None
+        odd_rank = next((rank for rank, order in enumerate(orders) if len(order) != share), None)
+        sampler_epochs = [notes.sampler_epochs[epoch] for notes in dist.records]
+        other_rank = next(
+            (rank for rank, each in enumerate(sampler_epochs) if each != sampler_epochs[0]), None
+        )
+        same_as_rank_0 = orders.index(orders[0], 1) if orders[0] in orders[1:] else None
         case.check_faults(
-            (missing and other is not None and None not in told,
-             f"in epoch {epoch} the sampler of rank 0 has been told epoch {told[0]}, that of rank "
-             f"{other} epoch {told[other or 0]}: they draw different permutations, and image "
+            (missing and other_rank is not None and None not in sampler_epochs,
+             f"in epoch {epoch} the sampler of rank 0 has been told epoch {sampler_epochs[0]}, "
+             "that of rank "
+             f"{other_rank} epoch {sampler_epochs[other_rank or 0]}: they draw different "
+             "permutations, and image "
              f"{missing[:1] and missing[0]} is in no rank's share",
-             f"エポック {epoch} で、ランク 0 のサンプラーのエポックは {told[0]}、"
-             f"ランク {other} では {told[other or 0]} です。並べ替えが食い違い、"
+             f"エポック {epoch} で、ランク 0 のサンプラーのエポックは {sampler_epochs[0]}、"
+             f"ランク {other_rank} では {sampler_epochs[other_rank or 0]} です。"
+             "並べ替えが食い違い、"
              f"画像 {missing[:1] and missing[0]} がどのランクの担当にもなりません"),
-            (missing and twin is not None,
-             f"in epoch {epoch} ranks 0 and {twin} train on the same images",
-             f"エポック {epoch} でランク 0 と {twin} が同じ画像を使っています"),
+            (missing and same_as_rank_0 is not None,
+             f"in epoch {epoch} ranks 0 and {same_as_rank_0} train on the same images",
+             f"エポック {epoch} でランク 0 と {same_as_rank_0} が同じ画像を使っています"),
             (missing,
              f"in epoch {epoch} no rank trains on image {missing[:1] and missing[0]}",
              f"エポック {epoch} で画像 {missing[:1] and missing[0]} を使うランクがありません"),
-            (odd is not None,
-             f"in epoch {epoch} rank {odd} trains on {len(orders[odd or 0])} images, expected "
+            (odd_rank is not None,
+             f"in epoch {epoch} rank {odd_rank} trains on {len(orders[odd_rank or 0])} images, "
+             "expected "
              f"its share, {share}",
-             f"エポック {epoch} でランク {odd} が {len(orders[odd or 0])} 枚を使っています。"
+             f"エポック {epoch} でランク {odd_rank} が {len(orders[odd_rank or 0])} "
+             "枚を使っています。"
              f"担当分の {share} 枚のはずです"),
         )  # fmt: skip
-    own = dist.records[0].image_orders
+    rank_0_orders = dist.records[0].image_orders
     for a, b in combinations(range(epochs), 2):
         case.check_faults(
-            (own[a] == own[b],
-             f"rank 0 has the images {_join_values(own[a][:4])}, ... in epoch {a}, and in epoch {b} the "
+            (rank_0_orders[a] == rank_0_orders[b],
+             f"rank 0 has the images {_join_values(rank_0_orders[a][:4])}, ... in epoch {a}, and "
+             "in epoch "
+             f"{b} the "
              "same ones in the same order",
-             f"ランク 0 の画像はエポック {a} で {_join_values(own[a][:4])}, … で、"
+             f"ランク 0 の画像はエポック {a} で {_join_values(rank_0_orders[a][:4])}, … で、"
              f"エポック {b} でも同じ画像が同じ順序です"),
         )  # fmt: skip
 
 
 def _check_model(case: CaseText, dist: Distributed) -> None:
-    """All ranks have the same weights in the end, and they have moved."""
+    """Check that all ranks end with the same weights, which have changed."""
     weights = [notes.weight for notes in dist.records]
     first = weights[0]
-    apart = next(
+    different_rank = next(
         (rank for rank, each in enumerate(weights) if each is None or (each != first).any()), None
     )
     case.check_faults(
         (first is None, "no rank has updated a model", "モデルを更新したランクがありません"),
-        (apart is not None,
-         f"ranks 0 and {apart} have different weights in the end: their replicas have drifted "
+        (different_rank is not None,
+         f"ranks 0 and {different_rank} have different weights in the end: their replicas have "
+         "drifted "
          "apart",
-         f"最後にランク 0 と {apart} の重みが違います。レプリカがずれてしまいました"),
+         f"最後にランク 0 と {different_rank} の重みが違います。レプリカがずれてしまいました"),
     )  # fmt: skip
     sums, updates = dist.records[0].gradient_sums, dist.records[0].updates
     case.check_faults(
@@ -324,10 +343,10 @@ def _check_model(case: CaseText, dist: Distributed) -> None:
 
 
 def _check_rank_zero(case: CaseText, dist: Distributed, test_set: Images, epochs: int) -> None:
-    """Rank 0 alone evaluates and prints, once an epoch, by the test images."""
+    """Check that only rank 0 evaluates and prints, once per epoch, on the test images."""
     evaluations = [len(notes.evaluated_images) for notes in dist.records]
     lines = [len(notes.logged_lines) for notes in dist.records]
-    others = any(
+    wrong_images = any(
         not np.array_equal(images.xs, test_set.xs) for images in dist.records[0].evaluated_images
     )
     case.check_faults(
@@ -337,7 +356,7 @@ def _check_rank_zero(case: CaseText, dist: Distributed, test_set: Images, epochs
         (any(evaluations[1:]),
          f"the same test images are evaluated by {sum(map(bool, evaluations))} ranks",
          f"同じテスト画像を {sum(map(bool, evaluations))} 個のランクが評価しています"),
-        (others,
+        (wrong_images,
          "rank 0 evaluates on other images than those of `test_set`",
          "ランク 0 が `test_set` ではない画像で評価しています"),
         (not lines[0] and any(lines),
@@ -357,7 +376,7 @@ def _check_rank_zero(case: CaseText, dist: Distributed, test_set: Images, epochs
 
 
 def _first_nonzero_rank(counts: List[int]) -> int:
-    """The first rank whose count is not 0; 0: there is none."""
+    """Return the first rank whose count is not 0, or 0."""
     return next((rank for rank, count in enumerate(counts) if count), 0)
 
 
@@ -368,7 +387,7 @@ Shard = Tuple[List[int], List[int]]  # the images of a rank, and whether each is
 
 
 class RankImages(NamedTuple):
-    """What the ranks have. ``right``: of each of the ``size`` images."""
+    """The images of the ranks; ``right``: 1 or 0 for each of the ``size`` images."""
 
     shards: List[Shard]
     size: int
@@ -376,12 +395,12 @@ class RankImages(NamedTuple):
 
     @property
     def accuracy(self) -> float:
-        """The one of all images."""
+        """The accuracy over all images."""
         return sum(self.right) / self.size
 
     @property
     def case(self) -> CaseText:
-        """In words."""
+        """The description of the images."""
         return CaseText(
             "; ".join(f"images {images}, right {right}" for images, right in self.shards),
             "、".join(f"画像 {images} 正解 {right}" for images, right in self.shards),
@@ -409,14 +428,14 @@ def check_global_accuracy(answer: Callable[..., float]) -> None:
                 [order[rank::world_size].tolist() for rank in range(world_size)], right
             )
         )
-    found = run_cases(
+    results = run_cases(
         lambda case: _run_ranks(answer, case),
         [(case,) for case in cases],
         lambda case: [case.accuracy] * len(case.shards),
     )
-    if isinstance(found.error, Wrong):  # the ranks' sums do not meet
-        raise found.error
-    mistaken = found.find_wrong(_are_close)
+    if isinstance(results.error, Wrong):  # a rank missed a sum
+        raise results.error
+    mistaken = results.find_wrong(_are_close)
     if mistaken:
         (case,), got, _ = mistaken[0]
         rank = next(rank for rank, each in enumerate(got) if not _is_close(each, case.accuracy))
@@ -440,15 +459,15 @@ def _are_close(got: Sequence[Any], want: Sequence[float]) -> bool:
 
 
 def _run_ranks(answer: Callable[..., float], case: RankImages) -> List[Any]:
-    """What each rank returns; what is summed must come from all of them."""
+    """Return the value of each rank; all ranks must take part in each sum."""
     group = RankGroup(len(case.shards))
 
-    def of_rank(rank: int) -> Any:
+    def call_answer(rank: int) -> Any:
         images, right = case.shards[rank]
         value = answer(list(images), list(right), case.size, group.allreduce)
         return value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
 
-    outcomes = group.run(of_rank)
+    outcomes = group.run(call_answer)
     _raise_first_error(outcomes, case)
     values = [outcome.value for outcome in outcomes]
     for value in values:
@@ -457,7 +476,7 @@ def _run_ranks(answer: Callable[..., float], case: RankImages) -> List[Any]:
 
 
 def _raise_first_error(outcomes: List[RankOutcome], case: RankImages) -> None:
-    """Raise what a rank has raised; Wrong where the ranks' sums do not meet."""
+    """Raise the first error of a rank; Wrong if the ranks' sums do not meet."""
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]
     for error in errors:
         if not isinstance(error, (HangError, UnequalShapesError)):
@@ -477,7 +496,7 @@ def _raise_first_error(outcomes: List[RankOutcome], case: RankImages) -> None:
 
 
 def _matches_ranks(formula: Callable[[RankImages], List[float]]) -> Callable[..., bool]:
-    """Whether the ranks' values are those of a formula."""
+    """Return a mistake's predicate for a formula of all ranks' values."""
 
     def gives(case: RankImages, got: List[Any]) -> bool:
         with np.errstate(all="ignore"):
@@ -488,17 +507,17 @@ def _matches_ranks(formula: Callable[[RankImages], List[float]]) -> Callable[...
 
 
 def _rank_accuracies(case: RankImages) -> List[Any]:
-    """Of each rank; NaN of one without images."""
+    """Return the accuracy of each rank; NaN for a rank without images."""
     return [np.mean(right) if right else np.nan for _, right in case.shards]
 
 
 def _all_right_flags(case: RankImages) -> List[int]:
-    """Whether each image of each rank is right, those of padding included."""
+    """Return whether each image of each rank is right, including padding."""
     return [one for _, right in case.shards for one in right]
 
 
 def _matches_on_every_rank(value: Callable[[RankImages], Any]) -> Callable[..., bool]:
-    """A mistake by which all ranks have one value."""
+    """Return a mistake's predicate for a formula that gives all ranks one value."""
     return _matches_ranks(lambda case: [value(case)] * len(case.shards))
 
 
@@ -532,7 +551,7 @@ PULL, PUSH = "pull", "push"
 
 @exercise("08-4")
 def check_staleness(answer: Callable[[List[Event]], List[int]]) -> None:
-    """How many updates of other workers each push meets that its worker has not seen."""
+    """The updates of other workers that each push meets and its worker has not seen."""
     cases: List[List[Event]] = [
         [(0, PULL, "w"), (0, PUSH, "w")],
         [(0, PULL, "w"), (1, PULL, "w"), (0, PUSH, "w"), (1, PUSH, "w")],
@@ -555,7 +574,7 @@ def check_staleness(answer: Callable[[List[Event]], List[int]]) -> None:
             events.append((worker, what, keys[random.randint(len(keys))]))
         cases.append(events)
 
-    def said(events: List[Event], got: Any, want: List[int]) -> TextPair:
+    def describe(events: List[Event], got: Any, want: List[int]) -> TextPair:
         call = f"staleness({events})"
         if not isinstance(got, list):
             raise wrong_return(
@@ -569,17 +588,17 @@ def check_staleness(answer: Callable[[List[Event]], List[int]]) -> None:
             raise counterexample(*wrong_value_texts(call, got, want), why)
         return wrong_value_texts(call, got, want)
 
-    found = run_cases(
+    results = run_cases(
         lambda case: _to_list(answer(case)), [(case,) for case in cases], _count_missed_updates
     )
-    found.check_results(_is_same_list, STALENESS_MISTAKES, said)
+    results.check_results(_is_same_list, STALENESS_MISTAKES, describe)
 
 
-def _to_list(given: Any) -> Any:
-    """A list of what it has, numbers of numpy as Python's; else what was given."""
-    if not isinstance(given, Iterable) or isinstance(given, (str, dict)):
-        return given
-    return [one.item() if isinstance(one, np.generic) else one for one in given]
+def _to_list(value: Any) -> Any:
+    """Convert a collection to a list of Python's own values; return other values unchanged."""
+    if not isinstance(value, Iterable) or isinstance(value, (str, dict)):
+        return value
+    return [one.item() if isinstance(one, np.generic) else one for one in value]
 
 
 def _is_same_list(got: Any, want: List[Any]) -> bool:
@@ -590,34 +609,37 @@ def _count_missed_updates(
     events: List[Event],
     updates_by_key: bool = True,
     pulls_by_key: bool = True,
-    own: bool = False,
-    begin: Tuple[str, ...] = (PULL,),
-    workers: bool = False,
+    count_own: bool = False,
+    start_events: Tuple[str, ...] = (PULL,),
+    count_workers: bool = False,
     unpulled: bool = True,
 ) -> List[int]:
-    """Of each push: updates since its worker's last pull.
+    """Return for each push the updates since its worker's last pull.
 
-    ``updates_by_key``, ``pulls_by_key``: those of its key alone; ``own``: with the worker's own;
-    ``begin``: since which events of the worker, () for the beginning; ``workers``: how many have
-    made them; ``unpulled``: also of a worker that has not pulled yet.
+    ``updates_by_key``, ``pulls_by_key``: only count those of its key. ``count_own``: include the
+    worker's own updates. ``start_events``: the events after which counting starts; () for the
+    beginning. ``count_workers``: count workers, not updates. ``unpulled``: also count for a worker
+    that has not pulled yet.
     """
     pushes: List[Tuple[int, str]] = []  # so far
     since: Dict[Tuple[int, str], int] = {}  # how many there were then
-    found = []
+    missed = []
     for worker, what, key in events:
-        place = worker, key if pulls_by_key else ""
+        worker_key = worker, key if pulls_by_key else ""
         if what == PUSH:
-            met = pushes[since.get(place, 0) :] if unpulled or place in since else []
+            new_pushes = (
+                pushes[since.get(worker_key, 0) :] if unpulled or worker_key in since else []
+            )
             counted = [
                 other
-                for other, its in met
-                if (own or other != worker) and (its == key or not updates_by_key)
+                for other, other_key in new_pushes
+                if (count_own or other != worker) and (other_key == key or not updates_by_key)
             ]
-            found.append(len(set(counted) if workers else counted))
+            missed.append(len(set(counted) if count_workers else counted))
             pushes.append((worker, key))
-        if what in begin:
-            since[place] = len(pushes)
-    return found
+        if what in start_events:
+            since[worker_key] = len(pushes)
+    return missed
 
 
 def _matches_count(**how: Any) -> Callable[..., bool]:
@@ -625,7 +647,7 @@ def _matches_count(**how: Any) -> Callable[..., bool]:
 
 
 STALENESS_MISTAKES: List[Mistake] = [
-    (_matches_count(own=True),
+    (_matches_count(count_own=True),
      "the worker's own updates are counted, too, but it has sent them itself",
      "自分の更新も数えています。自分の更新は古さには入りません"),
     (_matches_count(updates_by_key=False),
@@ -635,22 +657,22 @@ STALENESS_MISTAKES: List[Mistake] = [
      "別のキーを pull しても、このキーは新しくなりません"),
     (_matches_count(updates_by_key=False, pulls_by_key=False),
      "updates of other keys are counted", "ほかのキーの更新も数えています"),
-    (_matches_count(begin=(PUSH,)),
+    (_matches_count(start_events=(PUSH,)),
      "it is counted since the worker's last push: what it has pulled since then is new",
      "最後の push から数えています。その後に pull した分は古くありません"),
-    (_matches_count(begin=(PULL, PUSH)),
+    (_matches_count(start_events=(PULL, PUSH)),
      "a push brings no weight to its worker: only a pull does",
      "push しても新しい重みは届きません。届くのは pull したときだけです"),
-    (_matches_count(workers=True),
+    (_matches_count(count_workers=True),
      "that is how many other workers have pushed: every update counts",
      "push したワーカーの数ではなく、更新の回数を数えます"),
     (_matches_count(unpulled=False),
      "a worker that has not pulled yet has the initial weight, and has seen no update",
      "まだ pull していないワーカーが持つのは最初の重みで、どの更新も見ていません"),
-    (_matches_count(begin=()),
+    (_matches_count(start_events=()),
      "it is counted from the beginning: a pull brings the newest weight",
      "最初から数えています。pull すれば最新の重みになります"),
-    (_matches_count(updates_by_key=False, pulls_by_key=False, own=True),
+    (_matches_count(updates_by_key=False, pulls_by_key=False, count_own=True),
      "the updates of all workers and keys are counted",
      "すべてのワーカーとキーの更新を数えています"),
 ]  # fmt: skip
@@ -663,34 +685,37 @@ STEPS_PER_EPOCH = 5
 
 
 class KilledRun(NamedTuple):
-    """A run that was killed: its log, and its checkpoints, each with whether it is whole."""
+    """A run that was killed: its log, and its checkpoints, with True for those that are whole."""
 
     metrics: str
     checkpoints: Dict[int, bool]
 
     @property
     def logged_steps(self) -> List[int]:
-        """Those whose lines are whole."""
+        """The steps whose lines are whole."""
         lines = [json.loads(line) for line in self.metrics.splitlines() if line.endswith("}")]
         return [line["step"] for line in lines if line["kind"] == "step"]
 
     @property
     def last_step(self) -> int:
-        """The last step whose line is whole; 0: none is."""
+        """The last step whose line is whole, or 0."""
         return max(self.logged_steps, default=0)
 
     def usable_checkpoints(self, last: int, whole: bool = True) -> List[int]:
-        """The checkpoints up to a step that are ``whole``, in the order of the dictionary."""
+        """Return the checkpoints up to step ``last``, in the order of the dictionary.
+
+        ``whole``: leave out damaged checkpoints.
+        """
         return [step for step, is_whole in self.checkpoints.items()
                 if step <= last and (is_whole or not whole)]  # fmt: skip
 
     def newest_checkpoint(self, whole: bool = True, logged: bool = True) -> int:
-        """The newest checkpoint that is ``whole``, and whose lines are ``logged``; 0: none."""
+        """Return the newest checkpoint that is ``whole`` and whose lines are ``logged``, or 0."""
         last = self.last_step if logged else max(self.checkpoints, default=0)
         return max(self.usable_checkpoints(last, whole), default=0)
 
     def restart_point(self) -> Tuple[int, int]:
-        """The step that it goes on from, and how many steps are made again."""
+        """Return the step to resume from, and how many steps are repeated."""
         return self.newest_checkpoint(), self.last_step - self.newest_checkpoint()
 
 
@@ -719,7 +744,7 @@ def check_restart_step(answer: Callable[[str, Dict[int, bool]], Tuple[int, int]]
             _make_killed_run(last, checkpoints, cut, resumed=every if randint(2) else None)
         )
 
-    def said(
+    def describe(
         metrics: str, checkpoints: Dict[int, bool], got: Any, want: Tuple[int, int]
     ) -> TextPair:
         if not isinstance(got, tuple) or len(got) != 2:
@@ -736,17 +761,17 @@ def check_restart_step(answer: Callable[[str, Dict[int, bool]], Tuple[int, int]]
             f"{got} でしたが、正しくは {want} です",
         )
 
-    def right(metrics: str, checkpoints: Dict[int, bool]) -> Tuple[int, int]:
+    def expected_restart(metrics: str, checkpoints: Dict[int, bool]) -> Tuple[int, int]:
         return KilledRun(metrics, checkpoints).restart_point()
 
-    found = run_cases(lambda *case: _to_pair(answer(*case)), cases, right)
-    found.check_results(_is_same_pair, RESTART_MISTAKES, said)
+    results = run_cases(lambda *case: _to_pair(answer(*case)), cases, expected_restart)
+    results.check_results(_is_same_pair, RESTART_MISTAKES, describe)
 
 
 def _make_killed_run(
     last: int, checkpoints: Dict[int, bool], cut: str = "", resumed: Optional[int] = None
 ) -> KilledRun:
-    """A run that was killed after ``last`` steps, and had gone on once from ``resumed``."""
+    """Make a run that was killed after ``last`` steps, and was resumed once from ``resumed``."""
     lines: List[Dict[str, Any]] = []
     for step in range(1, last + 1):
         lines.append({"kind": "step", "step": step, "loss": round(2 / step, 4)})
@@ -758,10 +783,10 @@ def _make_killed_run(
     return KilledRun("".join(json.dumps(line) + "\n" for line in lines) + cut, checkpoints)
 
 
-def _to_pair(given: Any) -> Any:
-    values = given if isinstance(given, set) else _to_list(given)
-    several = isinstance(values, list) and all(isinstance(one, NUMBER_TYPES) for one in values)
-    return tuple(values) if several else given
+def _to_pair(value: Any) -> Any:
+    values = value if isinstance(value, set) else _to_list(value)
+    is_pair = isinstance(values, list) and all(isinstance(one, NUMBER_TYPES) for one in values)
+    return tuple(values) if is_pair else value
 
 
 def _is_same_pair(got: Any, want: Tuple[int, int]) -> bool:
@@ -794,11 +819,13 @@ RESTART_MISTAKES: List[Mistake] = [
     (_matches_run_formula(lambda killed: (killed.last_step, 0)),
      "what is logged is not saved: only a checkpoint has the weights",
      "ログにあっても保存されたわけではありません。重みはチェックポイントにしかありません"),
-    (_matches_run_formula(lambda killed: (killed.newest_checkpoint() + 1, killed.last_step - killed.newest_checkpoint())),
+    (_matches_run_formula(lambda killed:
+        (killed.newest_checkpoint() + 1, killed.last_step - killed.newest_checkpoint())),
      "a checkpoint of step 5 has that step done: it is where the run goes on from",
      "ステップ 5 のチェックポイントには、そのステップの結果まで入っています。"
      "再開するのはそこからです"),
-    (_matches_run_formula(lambda killed: (killed.newest_checkpoint(), max(0, killed.last_step - killed.newest_checkpoint() - 1))),
+    (_matches_run_formula(lambda killed:
+        (killed.newest_checkpoint(), max(0, killed.last_step - killed.newest_checkpoint() - 1))),
      "the last logged step is made again, too",
      "ログの最後のステップもやり直します"),
     (_matches_run_formula(lambda killed: killed.restart_point()[::-1]),
@@ -811,7 +838,9 @@ RESTART_MISTAKES: List[Mistake] = [
      "ログの最後のステップのチェックポイントは、ログより先ではありません"),
     (_matches_run_formula(_restart_with_cut_line),
      "the line that is cut counts as a step", "途中で切れた行を 1 ステップと数えています"),
-    (_matches_run_formula(lambda killed: (killed.newest_checkpoint(), len(killed.metrics.splitlines()) - killed.newest_checkpoint())),
+    (_matches_run_formula(lambda killed:
+        (killed.newest_checkpoint(),
+         len(killed.metrics.splitlines()) - killed.newest_checkpoint())),
      "lines are counted, and not every line is a step",
      "行数を数えていますが、すべての行がステップではありません"),
 ]  # fmt: skip
@@ -835,7 +864,7 @@ def check_rank_places(answer: Callable[[str], List[RankPlace]]) -> None:
         again = [names[random.randint(len(names))] for _ in range(random.randint(0, 3))]
         cases.append(" ".join(f"{name} {random.randint(1, 5)}" for name in [*names, *again]))
 
-    def said(text: str, got: Any, want: List[RankPlace]) -> TextPair:
+    def describe(text: str, got: Any, want: List[RankPlace]) -> TextPair:
         call = f"places({text!r})"
         if not isinstance(got, list) or not all(isinstance(one, tuple) for one in got):
             en = "a list with (host, local rank) of each rank"
@@ -843,24 +872,24 @@ def check_rank_places(answer: Callable[[str], List[RankPlace]]) -> None:
         return wrong_value_texts(call, got, want)
 
     given = [(text,) for text in cases]
-    found = run_cases(lambda text: _to_places(answer(text)), given, _right_places)
-    found.check_results(_is_same_list, PLACE_MISTAKES, said)
+    results = run_cases(lambda text: _to_places(answer(text)), given, _right_places)
+    results.check_results(_is_same_list, PLACE_MISTAKES, describe)
 
 
 def _right_places(text: str) -> List[RankPlace]:
-    """As gluonlab itself finds them."""
+    """Return the places that gluonlab itself uses."""
     _, hosts = lsf_hosts({"LSB_MCPU_HOSTS": text})
     flat = [host.host for host in hosts for _ in range(host.slots)]
     return [(host, lsf_place(rank, hosts)[0]) for rank, host in enumerate(flat)]
 
 
-def _to_places(given: Any) -> Any:
-    """Pairs as tuples; numbers of numpy as Python's."""
-    if not isinstance(given, Iterable) or isinstance(given, (str, dict)):
-        return given
-    pairs = list(given)
+def _to_places(value: Any) -> Any:
+    """Convert pairs to tuples of Python's own values."""
+    if not isinstance(value, Iterable) or isinstance(value, (str, dict)):
+        return value
+    pairs = list(value)
     if not all(isinstance(pair, (tuple, list)) for pair in pairs):
-        return given
+        return value
     return [tuple(_to_list(pair)) for pair in pairs]
 
 
@@ -874,25 +903,25 @@ def _slot_hosts(text: str) -> List[str]:
 
 
 def _number_by_host(hosts: Iterable[str]) -> List[RankPlace]:
-    """Each with its number among its like."""
+    """Return each host with its number among equal hosts."""
     flat = list(hosts)
     return [(host, flat[:place].count(host)) for place, host in enumerate(flat)]
 
 
 def _number_by_entry(pairs: Iterable[Tuple[str, int]]) -> List[RankPlace]:
-    """Each entry of the list numbered by itself."""
+    """Return each host with its number in its entry of the list."""
     return [(host, n) for host, count in pairs for n in range(count)]
 
 
 def _places_in_turns(text: str) -> List[RankPlace]:
-    """The first slot of each host, then the second of each, and so on."""
+    """Return the first slot of each host, then the second slot of each, and so on."""
     numbered = _number_by_host(_slot_hosts(text))
     order = list(dict.fromkeys(_slot_hosts(text)))
     return sorted(numbered, key=lambda place: (place[1], order.index(place[0])))
 
 
 def _places_by_host(text: str) -> List[RankPlace]:
-    """All slots of a host, one after the other, where it comes first."""
+    """Return all slots of a host together, at the host's first entry."""
     flat = _slot_hosts(text)
     return _number_by_host(host for name in dict.fromkeys(flat) for host in flat if host == name)
 
@@ -917,7 +946,8 @@ PLACE_MISTAKES: List[Mistake] = [
     (_matches_places(lambda text: _number_by_host(sorted(_slot_hosts(text)))),
      "the hosts are in the order of the list, not of their names",
      "ホストの順序は名前の順ではなく、並んでいる順です"),
-    (_matches_places(lambda text: [(host, n + 1) for host, n in _number_by_host(_slot_hosts(text))]),
+    (_matches_places(lambda text:
+        [(host, n + 1) for host, n in _number_by_host(_slot_hosts(text))]),
      "local ranks are counted from 0", "ローカルランクは 0 から数えます"),
     (_matches_places(lambda text: _number_by_entry(dict(_parse_hosts(text)).items())),
      "a host that comes again has more slots; they do not replace the first ones",
@@ -935,24 +965,24 @@ PLACE_MISTAKES: List[Mistake] = [
 
 
 # fmt: off
-register_guess("08-a", one_of("exactly 0", "rounding", "more"),
+register_guess("08-a", ChoiceForm("exactly 0", "rounding", "more"),
       "how much do the last losses of one process and of two differ?",
       "1 プロセスと 2 プロセスの最後の損失はどれくらい違うか")
-register_guess("08-b", each_of(a_number(0, example=0.5, within=0.1), "copied", "lasting"),
+register_guess("08-b", DictForm(NumberForm(0, example=0.5, within=0.1), "copied", "lasting"),
       "how many times the parameters' bytes go from device to device in a step?",
       "1 ステップでデバイスの間を通るのは、パラメータのバイト数の何倍か")
-register_guess("08-c", each_of(a_number(0, 1, example=0.1, within=0.04), "2 ranks", "8 ranks"),
+register_guess("08-c", DictForm(NumberForm(0, 1, example=0.1, within=0.04), "2 ranks", "8 ranks"),
       "each rank has a permutation of its own: what fraction of the images is used by none?",
       "ランクごとに並べ替えが違うとき、どのランクも使わない画像の割合")
-register_guess("08-d", a_number(0, 1, example=0.1, within=0.08),
+register_guess("08-d", NumberForm(0, 1, example=0.1, within=0.08),
       "rank 0 alone evaluates: for what fraction of the time are the 7 others idle?",
       "ランク 0 だけが評価するとき、残りの 7 個が何もしない時間の割合")
-register_guess("08-e", a_number(0, example=5, within=0.3),
+register_guess("08-e", NumberForm(0, example=5, within=0.3),
       "how many updates by the other worker has a pushing worker not seen?",
       "push が届いたとき、まだ pull していない相手の更新は平均何回分か")
-register_guess("08-f", one_of("the first step", "the last checkpoint", "the kill"),
+register_guess("08-f", ChoiceForm("the first step", "the last checkpoint", "the kill"),
       "where does the run resume after a worker was killed?",
       "ワーカーが強制終了された後、どこから再開されるか")
-register_guess("08-g", a_number(0, example=25),
+register_guess("08-g", NumberForm(0, example=25),
       "how many of its steps have a different loss than without the kill?",
       "中断しなかった場合と損失が違うステップの数")

@@ -43,7 +43,7 @@ from gluonlab.collectives.topology import (
     switch,
 )
 from gluonlab.exercises.checkers import exercise
-from gluonlab.exercises.guesses import a_number, each_of, register_guess
+from gluonlab.exercises.guesses import DictForm, NumberForm, register_guess
 from gluonlab.exercises.schedule_answers import Answer, Puzzle
 
 US, KB, GB_PER_S = 1e-6, 1e3, 1e9
@@ -51,17 +51,17 @@ RankPair = Tuple[int, int]
 
 
 def with_reverse_pairs(pairs: Iterable[RankPair]) -> FrozenSet[RankPair]:
-    """The pairs, and each the other way round."""
-    given = list(pairs)
-    return frozenset(given) | {(dst, src) for src, dst in given}
+    """Return the pairs and their reverse pairs."""
+    forward_pairs = list(pairs)
+    return frozenset(forward_pairs) | {(dst, src) for src, dst in forward_pairs}
 
 
 def wired_topology(
     name: str, world_size: int, pairs: FrozenSet[RankPair], latency_s: float = US
 ) -> Topology:
-    """A full-duplex wire of 1 GB/s between some pairs; the checker refuses the others.
+    """Return a topology with full-duplex wires of 1 GB/s between ``pairs``.
 
-    A topology has a route for every pair, so the others get one, which is never priced.
+    A topology has a route for every pair, so the other pairs get one. The checker refuses them.
     """
     routes = {
         (src, dst): Route((Link(f"{src} to {dst}", GB_PER_S),), latency_s)
@@ -72,7 +72,7 @@ def wired_topology(
 
 
 def slow_wire_topology() -> Topology:
-    """Four devices with a wire between any two; that of 0 and 1 takes 10 us a message."""
+    """Return four devices with wires between all; the wire of 0 and 1 takes 10 us a message."""
     routes = dict(fully_connected(4, US, GB_PER_S).routes)
     for pair in ((0, 1), (1, 0)):
         routes[pair] = Route(routes[pair].links, 10 * US)
@@ -80,16 +80,16 @@ def slow_wire_topology() -> Topology:
 
 
 def two_host_topology() -> Topology:
-    """Hosts 0-3 and 4-7: bytes cost nothing within one, and each has one port to the network."""
+    """Return hosts 0-3 and 4-7, with free bytes inside a host and one network port each."""
     routes: Dict[RankPair, Route] = {}
     for src, dst in pairs_of(8):
-        inside = (Link(f"{src} to {dst}", INFINITE),)
-        out, into = (
+        local_links = (Link(f"{src} to {dst}", INFINITE),)
+        out_name, in_name = (
             f"network {way} host {rank // 4}" for way, rank in (("from", src), ("to", dst))
         )
-        between = (Link(out, GB_PER_S), Link(into, GB_PER_S))
-        same = src // 4 == dst // 4
-        routes[src, dst] = Route(inside, US) if same else Route(between, 5 * US)
+        network_links = (Link(out_name, GB_PER_S), Link(in_name, GB_PER_S))
+        is_same_host = src // 4 == dst // 4
+        routes[src, dst] = Route(local_links, US) if is_same_host else Route(network_links, 5 * US)
     return Topology("two hosts", 8, routes, groups=((0, 1, 2, 3), (4, 5, 6, 7)))
 
 
@@ -113,12 +113,14 @@ PUZZLES: Mapping[str, Puzzle] = {
         owner=tuple(range(6)), pairs=RING_6, optimum_s=6 * US,
     ),
     "10-5": Puzzle(
-        "three_in_a_row()", wired_topology("line", 3, LINE_3), 9 * KB, pairs=LINE_3, optimum_s=16 * US
+        "three_in_a_row()", wired_topology("line", 3, LINE_3), 9 * KB, pairs=LINE_3,
+        optimum_s=16 * US,
     ),
     "10-6": Puzzle("around_the_slow_wire()", slow_wire_topology(), 2 * KB, optimum_s=4 * US),
     "10-7": Puzzle("two_hosts()", two_host_topology(), 20 * KB, optimum_s=28 * US),
     "10-8": Puzzle(
-        "the_cube()", wired_topology("cube", 8, CUBE, latency_s=0), 12 * KB, pairs=CUBE, optimum_s=7 * US
+        "the_cube()", wired_topology("cube", 8, CUBE, latency_s=0), 12 * KB, pairs=CUBE,
+        optimum_s=7 * US,
     ),
 }  # fmt: skip
 
@@ -150,18 +152,18 @@ for name, puzzle in PUZZLES.items():
 
 
 # fmt: off
-register_guess("10-a", a_number(0, example=11, factor=1.05),
+register_guess("10-a", NumberForm(0, example=11, factor=1.05),
       "how many µs does it take to tell seven others?",
       "ほかの 7 台に伝えるのに最短で何 µs かかるか")
-register_guess("10-b", each_of(a_number(0, example=11, factor=1.05), "10-2", "10-3"),
+register_guess("10-b", DictForm(NumberForm(0, example=11, factor=1.05), "10-2", "10-3"),
       "how many µs are the optima of 10-2 and 10-3?",
       "10-2 と 10-3 の最適値は何 µs か")
-register_guess("10-c", each_of(a_number(0, example=11, factor=1.05), "10-4", "10-5"),
+register_guess("10-c", DictForm(NumberForm(0, example=11, factor=1.05), "10-4", "10-5"),
       "how many µs are the optima of 10-4 and 10-5?",
       "10-4 と 10-5 の最適値は何 µs か")
-register_guess("10-d", each_of(a_number(0, example=11, factor=1.05), "10-6", "10-7"),
+register_guess("10-d", DictForm(NumberForm(0, example=11, factor=1.05), "10-6", "10-7"),
       "how many µs are the optima of 10-6 and 10-7?",
       "10-6 と 10-7 の最適値は何 µs か")
-register_guess("10-e", a_number(0, example=11, factor=1.05),
+register_guess("10-e", NumberForm(0, example=11, factor=1.05),
       "how many µs is the optimum of 10-8?",
       "10-8 の最適値は何 µs か")

@@ -1,4 +1,4 @@
-"""What a lab runs on: devices and a data set that this machine has, and the reasons."""
+"""Devices and data set of a lab, chosen by what this machine has."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gluonlab.gpu.cuda import enable_peer_access, lacking
 if TYPE_CHECKING:
     import mxnet as mx
 
-# for GPUs, which have time for 70,000 images; the first that is there
+# GPUs have time for 70,000 images; the first one that is downloaded
 GPU_DATASETS = ("mnist", "fashion-mnist")
 
 
 class LabEnvironment(NamedTuple):
-    """A lab's devices, whether they are GPUs, and the name of its data set for `load_dataset`."""
+    """The devices of a lab, whether they are GPUs, and its data set's name for `load_dataset`."""
 
     devices: "List[mx.Context]"
     on_gpus: bool
@@ -29,7 +29,7 @@ class LabEnvironment(NamedTuple):
 
     @property
     def language(self) -> str:
-        """That of the lab, ``en`` or ``ja``."""
+        """The language of the lab, ``en`` or ``ja``."""
         return language()
 
     def __repr__(self) -> str:
@@ -40,57 +40,70 @@ class LabEnvironment(NamedTuple):
 
 
 def setup(n: int, dataset: Optional[str] = None) -> LabEnvironment:
-    """Choose ``n`` devices and a data set that this machine has, and print which and why.
+    """Choose ``n`` devices and a data set that this machine has, and print both with the reasons.
 
-    The devices are GPUs if there are ``n``, else CPU devices. ``dataset`` is the data set for GPUs,
-    by default ``mnist`` or ``fashion-mnist``; CPU devices get the built-in digits.
+    The devices are GPUs if there are ``n``, else CPU devices.
 
-    Raises DeviceError for an impossible ``n``, DataError for an unknown data set.
+    Args:
+        n: the number of devices.
+        dataset: the data set for GPUs, by default ``mnist`` or ``fashion-mnist``. CPU devices get
+            the built-in digits.
+
+    Returns:
+        The devices and the data set.
+
+    Raises:
+        DeviceError: there cannot be ``n`` devices.
+        DataError: the data set is unknown.
     """
     if dataset is not None:
         check_dataset(dataset)
-    ctxs, on_gpus, why = _choose_devices(n)
-    data, why_data = _choose_dataset(on_gpus, dataset)
+    ctxs, on_gpus, device_reason = _choose_devices(n)
+    data, data_reason = _choose_dataset(on_gpus, dataset)
     for text, reason in (
-        (choose_text(en="devices: ", ja="デバイス: ") + describe(ctxs), why),
-        (choose_text(en="data: ", ja="データ: ") + data, why_data),
+        (choose_text(en="devices: ", ja="デバイス: ") + describe(ctxs), device_reason),
+        (choose_text(en="data: ", ja="データ: ") + data, data_reason),
     ):
         print(text, *(["  " + reason] if reason else []), sep="\n", flush=True)
     return LabEnvironment(ctxs, on_gpus, data)
 
 
 def _choose_devices(n: int) -> "Tuple[List[mx.Context], bool, str]":
-    """The devices, whether they are GPUs, and why not."""
+    """Return the devices, whether they are GPUs, and the reason if they are not."""
     from gluonlab.devices import devices
 
-    found = gpu_count()
-    if found >= n > 0:
+    count = gpu_count()
+    if count >= n > 0:
         fault = _find_gpu_fault(n)
         if not fault:
             ctxs = gpus(n)
-            enable_peer_access(ctxs)  # for what the lab copies by hand
+            enable_peer_access(ctxs)  # the lab copies arrays by hand
             return ctxs, True, ""
-        why = choose_text(en=f"the GPUs cannot be used: {fault}", ja=f"GPU は使えません: {fault}")
-    elif found:
-        here = choose_text(
-            en=f"{found} GPU" + "s" * (found > 1) + " here", ja=f"GPU は {found} 個だけ"
+        reason = choose_text(
+            en=f"the GPUs cannot be used: {fault}", ja=f"GPU は使えません: {fault}"
         )
-        why = choose_text(en=f"{here}, the lab needs {n}", ja=f"{here}で、ラボには {n} 個必要")
+    elif count:
+        shortage = choose_text(
+            en=f"{count} GPU" + "s" * (count > 1) + " here", ja=f"GPU は {count} 個だけ"
+        )
+        reason = choose_text(
+            en=f"{shortage}, the lab needs {n}", ja=f"{shortage}で、ラボには {n} 個必要"
+        )
     else:
-        why = choose_text(en="no GPU here", ja="GPU なし")
+        reason = choose_text(en="no GPU here", ja="GPU なし")
     with warnings.catch_warnings():
-        # it is said below, in the language of the notebook
+        # the message below says the same in the language of the notebook
         warnings.simplefilter("ignore", GluonlabWarning)
-        ctxs = devices(f"cpu*{n}") if n > 0 else gpus(n)  # which says what n may be
-    stand_in = choose_text(
+        ctxs = devices(f"cpu*{n}") if n > 0 else gpus(n)  # gpus(n) raises for n < 1
+    substitute = choose_text(
         en="CPU devices stand in, and compute in parallel as GPUs do",
         ja="CPU デバイスで代用します。GPU と同じく並列に計算します",
     )
-    return ctxs, False, f"{why}: {stand_in}"
+    return ctxs, False, f"{reason}: {substitute}"
 
 
 def _find_gpu_fault(n: int) -> str:
-    """Why these GPUs do not compute, for example too new for MXNet; empty if they do."""
+    """Return why these GPUs do not compute, such as too new for MXNet; empty if they do."""
     import mxnet as mx
 
     remedy = "python -m gluonlab.doctor"
@@ -107,14 +120,14 @@ def _find_gpu_fault(n: int) -> str:
     return ""
 
 
-def _choose_dataset(on_gpus: bool, wanted: Optional[str]) -> Tuple[str, str]:
-    """The data set, and why it is not a larger one."""
+def _choose_dataset(on_gpus: bool, requested: Optional[str]) -> Tuple[str, str]:
+    """Return the data set, and the reason if it is not a larger one."""
     if not on_gpus:
         return "digits", choose_text(
             en="1,797 images, built in: small enough for CPU devices",
             ja="組み込みの 1,797 枚。CPU でも短時間で済みます",
         )
-    choices = (wanted,) if wanted else GPU_DATASETS
+    choices = (requested,) if requested else GPU_DATASETS
     for name in choices:
         if name not in SOURCES or folder_of(SOURCES[name], data_root()):
             return name, ""

@@ -1,7 +1,7 @@
-"""Schedules that learners write: their first fault, their price, and the page that plays them.
+"""Check, price and play the schedules that learners write.
 
-`gluonlab.collectives.verify_schedule` finds the fault, and says it in English; here both languages
-name the transfer. A `Puzzle` asks for a schedule for a machine.
+`gluonlab.collectives.verify_schedule` finds the fault and reports it in English. This module names
+the transfer in both languages. A `Puzzle` asks for a schedule for a machine.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from gluonlab.plain_text import in_words
 Steps = Tuple[Tuple[Transfer, ...], ...]
 
 
-def read_steps(given: Any, call: str) -> Steps:
-    """What ``call`` returned, a Schedule or its steps. Raises Wrong for what is neither."""
-    if isinstance(given, Schedule):
-        return given.steps
-    if not _is_collection(given):
-        shown = given if given is None or len(repr(given)) < 80 else type(given)
-        raise wrong_return(shown, call, *_STEPS_TEXTS)
-    return tuple(_read_step(step, call, number) for number, step in enumerate(given))
+def read_steps(returned: Any, call: str) -> Steps:
+    """Return the steps that ``call`` returned, as a Schedule or a list. Raises Wrong."""
+    if isinstance(returned, Schedule):
+        return returned.steps
+    if not _is_collection(returned):
+        shown_value = returned if returned is None or len(repr(returned)) < 80 else type(returned)
+        raise wrong_return(shown_value, call, *_STEPS_TEXTS)
+    return tuple(_read_step(step, call, number) for number, step in enumerate(returned))
 
 
 _STEPS_TEXTS = (
@@ -62,40 +62,40 @@ _STEPS_TEXTS = (
 )
 
 
-def _is_collection(given: Any) -> bool:
-    return isinstance(given, Iterable) and not isinstance(given, (str, dict))
+def _is_collection(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, (str, dict))
 
 
-def _read_step(given: Any, call: str, number: int) -> Tuple[Transfer, ...]:
-    """A step's transfers. Raises Wrong for the first thing that is none."""
-    alone = isinstance(given, tuple) and len(given) == len(Transfer._fields)
-    if not _is_collection(given) or (
-        alone and isinstance(given[-1], str)
+def _read_step(step: Any, call: str, number: int) -> Tuple[Transfer, ...]:
+    """Return the transfers of a step. Raises Wrong for the first value that is not a transfer."""
+    is_transfer = isinstance(step, tuple) and len(step) == len(Transfer._fields)
+    if not _is_collection(step) or (
+        is_transfer and isinstance(step[-1], str)
     ):  # a transfer, not a list
         raise counterexample(
-            f"{call}: step {number} is {_format_value(given)}, not a list: return {_STEPS_TEXTS[0]}",
-            f"{call} のステップ {number} が {_format_value(given)} で、リストではありません。"
+            f"{call}: step {number} is {_format_value(step)}, not a list: return {_STEPS_TEXTS[0]}",
+            f"{call} のステップ {number} が {_format_value(step)} で、リストではありません。"
             f"{_STEPS_TEXTS[1]}を返してください",
         )
-    found = []
-    for position, each in enumerate(given):
+    transfers = []
+    for position, item in enumerate(step):
         try:
-            src, dst, chunk, op = each
-            found.append(Transfer(index(src), index(dst), index(chunk), op))
+            src, dst, chunk, op = item
+            transfers.append(Transfer(index(src), index(dst), index(chunk), op))
         except (TypeError, ValueError):
             raise counterexample(
-                f"{call}, step {number}, transfer {position} is {_format_value(each)}, not "
+                f"{call}, step {number}, transfer {position} is {_format_value(item)}, not "
                 "`Transfer(src, dst, chunk, op)` with three integers and a word",
-                f"{call} のステップ {number}、転送 {position} が {_format_value(each)} です。"
+                f"{call} のステップ {number}、転送 {position} が {_format_value(item)} です。"
                 "`Transfer(src, dst, chunk, op)` の前の 3 つは整数、最後は文字列です",
             ) from None
-    return tuple(found)
+    return tuple(transfers)
 
 
-def _format_value(given: Any) -> str:
-    given = tuple(given) if isinstance(given, Transfer) else given
-    text = repr(given)
-    return f"`{text}`" if len(text) < 80 else f"a {type(given).__name__}"
+def _format_value(value: Any) -> str:
+    value = tuple(value) if isinstance(value, Transfer) else value
+    text = repr(value)
+    return f"`{text}`" if len(text) < 80 else f"a {type(value).__name__}"
 
 
 def check_step_rules(
@@ -103,18 +103,18 @@ def check_step_rules(
 ) -> None:
     """Raise Wrong for the first transfer that breaks a rule of steps.
 
-    ``hint``: what a number out of range often comes from.
+    ``hint``: the usual reason for a rank or chunk out of range.
     """
     for number, step in enumerate(steps):
         read, written = {(t.src, t.chunk) for t in step}, Counter((t.dst, t.chunk) for t in step)
         for position, transfer in enumerate(step):
             src, dst, chunk, op = transfer
             ranks = range(world_size)
-            here = src in ranks and dst in ranks and chunk in range(chunks)
+            in_range = src in ranks and dst in ranks and chunk in range(chunks)
             describe_transfer(call, (number, position), transfer).check_faults(
                 (op not in OPS,
                  "the operation is 'add' or 'copy'", "操作は 'add' か 'copy' です"),
-                (not here,
+                (not in_range,
                  f"ranks go from 0 to {world_size - 1}, chunks from 0 to {chunks - 1}{hint[0]}",
                  f"ランクは 0 から {world_size - 1} まで、チャンクは 0 から {chunks - 1} "
                  f"までです{hint[1]}"),
@@ -133,21 +133,21 @@ def check_step_rules(
 
 
 def describe_transfer(call: str, place: Tuple[int, int], transfer: Transfer) -> CaseText:
-    """A transfer of what ``call`` returned; step and transfer are counted from 0."""
+    """Return the description of a transfer; ``place``: its step and its index, from 0."""
     step, position = place
-    what = f"`{tuple(transfer)}`"
+    shown_transfer = f"`{tuple(transfer)}`"
     return CaseText(
-        f"{call}, step {step}, transfer {position}, {what}",
-        f"{call} のステップ {step}、転送 {position}、{what}",
+        f"{call}, step {step}, transfer {position}, {shown_transfer}",
+        f"{call} のステップ {step}、転送 {position}、{shown_transfer}",
     )
 
 
 def check_proof(call: str, schedule: Schedule) -> None:
-    """Raise Wrong for a schedule that obeys the rules and is not what it should be.
+    """Raise Wrong for a schedule that obeys the rules but does not compute the collective.
 
-    It names the first transfer that overwrites the last copy of a contribution, else that which
-    `prove` names: the first that counts a contribution twice, or the last one into a chunk that
-    ends incomplete.
+    It names the first transfer that overwrites the last copy of a contribution. Otherwise it names
+    the transfer that `prove` names: the first that counts a contribution twice, or the last one
+    into a chunk that ends incomplete.
     """
     try:
         prove(schedule)
@@ -156,13 +156,15 @@ def check_proof(call: str, schedule: Schedule) -> None:
 
 
 def _explain_failed_proof(call: str, schedule: Schedule, error: ScheduleError) -> Wrong:
-    every = list(states(schedule))
-    lost = None if schedule.collective == ALL_GATHER else _find_lost_contribution(schedule, every)
-    if lost is not None:
-        return lost_contribution(call, schedule, *lost)
+    all_states = list(states(schedule))
+    lost_place = (
+        None if schedule.collective == ALL_GATHER else _find_lost_contribution(schedule, all_states)
+    )
+    if lost_place is not None:
+        return lost_contribution(call, schedule, *lost_place)
     if error.step is None or error.transfer is None:
-        rank, chunk = _find_unfinished_chunk(schedule, every[-1])
-        elsewhere = _locate_sum(schedule, every[-1], chunk)
+        rank, chunk = _find_unfinished_chunk(schedule, all_states[-1])
+        elsewhere = _locate_sum(schedule, all_states[-1], chunk)
         return CaseText(call, call).counterexample(
             f"nothing is ever sent into chunk {chunk} of rank {rank}{elsewhere[0]}",
             f"ランク {rank} のチャンク {chunk} には何も送られていません{elsewhere[1]}",
@@ -171,25 +173,28 @@ def _explain_failed_proof(call: str, schedule: Schedule, error: ScheduleError) -
     place = describe_transfer(call, (error.step, error.transfer), transfer)
     rank, chunk = transfer.dst, transfer.chunk
     if schedule.collective != ALL_GATHER:
-        twice = [r for r, count in enumerate(every[error.step + 1][rank][chunk]) if count > 1]
-        if twice:
+        counted_twice = [
+            r for r, count in enumerate(all_states[error.step + 1][rank][chunk]) if count > 1
+        ]
+        if counted_twice:
             return place.counterexample(
                 f"from here on chunk {chunk} of rank {rank} counts the contribution of rank "
-                f"{_join_ranks(twice)} more than once",
-                f"ここから、ランク {rank} のチャンク {chunk} でランク {_join_ranks(twice)} の寄与が"
+                f"{_join_ranks(counted_twice)} more than once",
+                f"ここから、ランク {rank} のチャンク {chunk} でランク {_join_ranks(counted_twice)} "
+                "の寄与が"
                 "重複しています",
             )
     if schedule.collective == ALL_GATHER:
-        held = every[error.step][transfer.src][chunk]
-        return _explain_wrong_copy(place, schedule, transfer, held == goal(schedule, chunk))
-    without = missing_ranks(every[-1][rank][chunk], goal(schedule, chunk))
-    if without:
-        elsewhere = _locate_sum(schedule, every[-1], chunk)
+        sent_state = all_states[error.step][transfer.src][chunk]
+        return _explain_wrong_copy(place, schedule, transfer, sent_state == goal(schedule, chunk))
+    missing = missing_ranks(all_states[-1][rank][chunk], goal(schedule, chunk))
+    if missing:
+        elsewhere = _locate_sum(schedule, all_states[-1], chunk)
         return place.counterexample(
             f"the last one into chunk {chunk} of rank {rank}, which ends without the contribution "
-            f"of rank {_join_ranks(without)}{elsewhere[0]}",
+            f"of rank {_join_ranks(missing)}{elsewhere[0]}",
             f"これがランク {rank} のチャンク {chunk} への最後の書き込みですが、"
-            f"ランク {_join_ranks(without)} の寄与がありません{elsewhere[1]}",
+            f"ランク {_join_ranks(missing)} の寄与がありません{elsewhere[1]}",
         )
     return place.counterexample(
         f"all contributions are there, but other ranks add up chunk {chunk} in another order, "
@@ -200,9 +205,9 @@ def _explain_failed_proof(call: str, schedule: Schedule, error: ScheduleError) -
 
 
 def _explain_wrong_copy(place: CaseText, schedule: Schedule, last: Transfer, has: bool) -> Wrong:
-    """The counterexample of the last transfer into a chunk that ends with something else.
+    """Return the counterexample of the last transfer into a chunk that ends with wrong content.
 
-    ``has``: whether the rank that sends has it.
+    ``has``: whether the sending rank has the right content.
     """
     src, rank, chunk, op = last
     owner = schedule.owner[chunk]
@@ -221,7 +226,7 @@ def _explain_wrong_copy(place: CaseText, schedule: Schedule, last: Transfer, has
 
 
 def lost_contribution(call: str, schedule: Schedule, place: Tuple[int, int], rank: int) -> Wrong:
-    """The counterexample of a copy after which no rank holds what ``rank`` has contributed."""
+    """Return the counterexample of a copy after which no rank has the contribution of ``rank``."""
     transfer = schedule.steps[place[0]][place[1]]
     chunk, dst = transfer.chunk, transfer.dst
     return describe_transfer(call, place, transfer).counterexample(
@@ -233,11 +238,11 @@ def lost_contribution(call: str, schedule: Schedule, place: Tuple[int, int], ran
 
 
 def _find_lost_contribution(
-    schedule: Schedule, every: Any
+    schedule: Schedule, all_states: Any
 ) -> Optional[Tuple[Tuple[int, int], int]]:
-    """The first copy that overwrites the last sum with some contribution, and whose that is."""
+    """Return the first copy that loses a rank's contribution, and the rank."""
     for number, step in enumerate(schedule.steps):
-        before, after = every[number], every[number + 1]
+        before, after = all_states[number], all_states[number + 1]
         for position, transfer in enumerate(step):
             if transfer.op == ADD:
                 continue
@@ -248,9 +253,9 @@ def _find_lost_contribution(
     return None
 
 
-def missing_ranks(held: Sequence[int], whole: Sequence[int]) -> List[int]:
-    """The ranks whose contribution a chunk lacks."""
-    return [rank for rank, count in enumerate(held) if count < whole[rank]]
+def missing_ranks(contributions: Sequence[int], complete: Sequence[int]) -> List[int]:
+    """Return the ranks whose contribution a chunk lacks."""
+    return [rank for rank, count in enumerate(contributions) if count < complete[rank]]
 
 
 def _join_ranks(ranks: Sequence[int]) -> str:
@@ -267,25 +272,25 @@ def _find_unfinished_chunk(schedule: Schedule, last: Any) -> Tuple[int, int]:
 
 
 def _locate_sum(schedule: Schedule, last: Any, chunk: int) -> TextPair:
-    """Where the whole sum of a reduce-scatter's chunk is instead."""
-    whole = goal(schedule, chunk)
-    found: Optional[int] = next(
-        (rank for rank in range(schedule.world_size) if last[rank][chunk] == whole), None
+    """Return texts about the rank that has a chunk's sum instead of the chunk's owner."""
+    complete = goal(schedule, chunk)
+    holder: Optional[int] = next(
+        (rank for rank in range(schedule.world_size) if last[rank][chunk] == complete), None
     )
-    if schedule.collective != REDUCE_SCATTER or found is None:
+    if schedule.collective != REDUCE_SCATTER or holder is None:
         return "", ""
     return (
-        f"; the sum of chunk {chunk} is on rank {found} instead",
-        f"。チャンク {chunk} の合計はランク {found} にあります",
+        f"; the sum of chunk {chunk} is on rank {holder} instead",
+        f"。チャンク {chunk} の合計はランク {holder} にあります",
     )
 
 
-FRAME_HEIGHT_PX = 980  # px of the page in a notebook, which scrolls in it
+FRAME_HEIGHT_PX = 980  # of the page in a notebook; the page scrolls in it
 
 
 @dataclass(frozen=True)
 class SchedulePlayback:
-    """``text`` in words, and ``page``, HTML that plays the schedule; None where there is none."""
+    """A text about a schedule, and an HTML page that plays it, or None."""
 
     text: str
     page: Optional[str] = None
@@ -294,18 +299,18 @@ class SchedulePlayback:
         return self.text
 
     def _repr_html_(self) -> str:
-        said = f'<pre style="white-space: pre-wrap">{html.escape(self.text)}</pre>'
+        text = f'<pre style="white-space: pre-wrap">{html.escape(self.text)}</pre>'
         if self.page is None:
-            return f"<div>{said}</div>"
+            return f"<div>{text}</div>"
         source = f'srcdoc="{html.escape(self.page)}" sandbox="allow-scripts"'
         frame = (
             f'<iframe {source} width="100%" height="{FRAME_HEIGHT_PX}" style="border: 0"></iframe>'
         )
-        return f"<div>{said}{frame}</div>"
+        return f"<div>{text}{frame}</div>"
 
 
 def unwritten_playback() -> SchedulePlayback:
-    """What is said of a stub."""
+    """Return the text about a stub."""
     return SchedulePlayback(
         choose_text(
             en="not written yet: write the function, run its cell, then this one again",
@@ -316,7 +321,7 @@ def unwritten_playback() -> SchedulePlayback:
 
 
 def make_playback(schedule: Schedule, lines: List[str], file: Optional[str]) -> SchedulePlayback:
-    """``lines`` and the page, which is written to ``file``, too, if one is named."""
+    """Return ``lines`` and the page; also write the page to ``file`` if one is named."""
     try:
         page = as_page([schedule], (schedule.name, schedule.world_size), language=language())
     except ScheduleError as error:  # too large to draw
@@ -328,11 +333,11 @@ def make_playback(schedule: Schedule, lines: List[str], file: Optional[str]) -> 
 
 
 def describe_cost(cost: Price, least_s: float, *, is_floor: bool) -> List[str]:
-    """Of a proved schedule: its price, and ``least_s``, which is the floor or the optimum."""
+    """Return lines about the cost; ``least_s``: the lower bound or the optimum."""
     steps = len(cost.steps)
     size = in_words(int(cost.size_bytes)) if cost.size_bytes else ""
     time, least = format_microseconds(cost.seconds), format_microseconds(least_s)
-    times = f"{cost.seconds / least_s:.3f}"
+    ratio = f"{cost.seconds / least_s:.3f}"
     lines = [
         choose_text(en="proved: it does what it should", ja="証明済み: 求められた動作をします"),
         choose_text(
@@ -342,30 +347,34 @@ def describe_cost(cost: Price, least_s: float, *, is_floor: bool) -> List[str]:
         ),
     ]
     if is_floor:
-        en, ja = f"; the price is {times} times that", f"。見積もりはその {times} 倍です"
+        en, ja = f"; the price is {ratio} times that", f"。見積もりはその {ratio} 倍です"
         return [*lines, choose_text(en=f"floor: {least}{en}", ja=f"下限: {least}{ja}")]
     return [*lines, choose_text(en=f"optimum: {least}", ja=f"最適値: {least}")]
 
 
 def format_microseconds(seconds: float) -> str:
-    """``1,598.3 µs``; whole ones without a point."""
+    """Return ``1,598.3 µs``, without a decimal point for whole numbers."""
     micros = round(seconds * 1e6, 1)
     return f"{micros:,.0f} µs" if micros == int(micros) else f"{micros:,.1f} µs"
 
 
-MAX_CHUNKS = 512  # of an answer; nothing is gained by more
-COST_TOLERANCE = 1e-9  # relative: prices that differ by less are the same number
+MAX_CHUNKS = 512  # of an answer; more chunks gain nothing
+COST_TOLERANCE = 1e-9  # relative; smaller differences are rounding
 Answer = Callable[[], Any]  # the steps, each a list of Transfer(src, dst, chunk, op)
 
 
 @dataclass(frozen=True)
 class Puzzle:
-    """A collective to be written for ``topology``, for a buffer of ``size_bytes`` on each device.
+    """A task to write a collective for ``topology`` and a buffer of ``size_bytes`` on each device.
 
-    ``call``: of the function that the learner writes. ``owner``: of each chunk; a single rank owns
-    all chunks, of which there may be as many as the learner likes. ``pairs``: those (src, dst) that
-    have a link, where not all have. ``optimum_s``: the price that no schedule can fall below, or
-    None where that is not known.
+    Attributes:
+        call: the call of the learner's function, for messages.
+        topology: the devices and their links.
+        size_bytes: the size of the buffer on each device.
+        collective: the collective to write.
+        owner: the owner of each chunk. A single rank owns all chunks, of any number.
+        pairs: the pairs (src, dst) with a link, or None if all have one.
+        optimum_s: the lowest possible cost, or None if it is unknown.
     """
 
     call: str
@@ -377,15 +386,15 @@ class Puzzle:
     optimum_s: Optional[float] = None
 
     def read_schedule(self, answer: Answer) -> Schedule:
-        """What ``answer`` gives, as it stands: its transfers obey the rules, no more.
+        """Return the answer's schedule, whose transfers obey the rules; it is not verified.
 
-        Raises Wrong, which names the first transfer that does not.
+        Raises Wrong, which names the first transfer that breaks a rule.
         """
         steps = read_steps(answer(), self.call)
         world_size, owner = self.topology.world_size, self.owner
         if len(owner) == 1:
-            most = max((t.chunk for step in steps for t in step), default=0)
-            owner *= min(max(most + 1, 1), MAX_CHUNKS)
+            last_chunk = max((t.chunk for step in steps for t in step), default=0)
+            owner *= min(max(last_chunk + 1, 1), MAX_CHUNKS)
         check_step_rules(self.call, world_size, len(owner), steps, NO_TEXT)
         if self.pairs is not None:
             self._check_pairs(steps, self.pairs)
@@ -403,13 +412,13 @@ class Puzzle:
                 )  # fmt: skip
 
     def read_proved_schedule(self, answer: Answer) -> Schedule:
-        """The same, proved. Raises Wrong for a schedule that is not what it should be."""
+        """Return the answer's schedule, verified. Raises Wrong if it is not right."""
         schedule = self.read_schedule(answer)
         check_proof(self.call, schedule)
         return schedule
 
     def price_schedule(self, schedule: Schedule) -> Price:
-        """What it costs here."""
+        """Return the cost of a schedule on the puzzle's topology."""
         return price(schedule, self.topology, self.size_bytes)
 
     def check_optimum(self, schedule: Schedule) -> None:
@@ -420,20 +429,26 @@ class Puzzle:
             (cost.seconds > optimum * (1 + COST_TOLERANCE),
              f"proved, but it costs {en}; {format_microseconds(optimum)} are possible"
              f"{describe_costliest_step(cost)[0]}",
-             f"正しいことは証明されましたが、{ja}かかります。{format_microseconds(optimum)} で済みます"
+             f"正しいことは証明されましたが、{ja}かかります。{format_microseconds(optimum)} "
+             "で済みます"
              f"{describe_costliest_step(cost)[1]}"),
         )  # fmt: skip
 
     def play(self, answer: Answer, file: Optional[str] = None) -> SchedulePlayback:
-        """The proof or its first fault, the price, and the page; ``file``: write that there, too.
+        """Return the proof or the first fault, the cost, and the page that plays the schedule.
 
-        A notebook shows all three. A function that is not written yet gives a word about that.
+        Args:
+            answer: the learner's function. A stub gives a message that it is not written yet.
+            file: also write the page to this file.
+
+        Returns:
+            The text and the page, which a notebook shows.
         """
         try:
             schedule = self.read_schedule(answer)
         except NotImplementedError:
             return unwritten_playback()
-        except Wrong as wrong:  # it breaks a rule, and cannot be played
+        except Wrong as wrong:  # a schedule that breaks a rule cannot be played
             return SchedulePlayback(wrong.texts[language()])
         try:
             check_proof(self.call, schedule)
@@ -449,7 +464,7 @@ class Puzzle:
 
 
 def describe_price(cost: Price) -> TextPair:
-    """The price and the steps that it is the sum of."""
+    """Return texts with the cost and the number of steps."""
     steps = len(cost.steps)
     return (
         f"{format_microseconds(cost.seconds)} in {steps} step{'s' * (steps != 1)}",
@@ -458,19 +473,21 @@ def describe_price(cost: Price) -> TextPair:
 
 
 def describe_costliest_step(cost: Price) -> TextPair:
-    """The step that takes longest, and what it waits for."""
+    """Return texts about the step that takes longest, and the link that it waits for."""
     if not cost.steps:
         return NO_TEXT
 
-    def seconds(number: int) -> float:
+    def step_seconds(number: int) -> float:
         return cost.steps[number].seconds
 
-    number = max(range(len(cost.steps)), key=seconds)
+    number = max(range(len(cost.steps)), key=step_seconds)
     step: StepPrice = cost.steps[number]
     time = format_microseconds(step.seconds)
-    alike = step.seconds <= min(map(seconds, range(len(cost.steps)))) * (1 + COST_TOLERANCE)
-    if alike and len(cost.steps) > 1:
-        first = cost.steps[0].bottleneck  # the longest but for rounding may be another step
+    are_equal = step.seconds <= min(map(step_seconds, range(len(cost.steps)))) * (
+        1 + COST_TOLERANCE
+    )
+    if are_equal and len(cost.steps) > 1:
+        first = cost.steps[0].bottleneck  # rounding may make another step the longest
         return (
             f". Each step takes {time}; step 0 waits for the link `{first}`",
             f"。どのステップも {time} です。ステップ 0 はリンク `{first}` を待っています",

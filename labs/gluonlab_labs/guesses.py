@@ -49,7 +49,8 @@ def check_guesses(lab: Lab, registered: Optional[Collection[str]], faults: Fault
             )
         if registered is not None and id not in registered:
             module = f"gluonlab/exercises/lab{lab.number}.py"
-            faults.add(line, f'guess {id} has no question: write guess("{id}", ...) in {module}')
+            call = f'register_guess("{id}", ...)'
+            faults.add(line, f"guess {id} has no question: write {call} in {module}")
     for id in sorted(one for one in registered or () if one[:2] == lab.number):
         if id not in ids:
             faults.add(1, f"guess {id} is registered, and asked in no cell: ask or remove it")

@@ -116,7 +116,7 @@ def test_gradescope_gets_a_test_for_each_exercise_with_the_checkers_sentence():
     assert sum(one["score"] for one in made["tests"]) == made["score"]
     assert [one["number"] for one in made["tests"]] == list(STATUSES)
     right, wrong, unchecked, *_ = made["tests"]
-    assert right["name"].startswith("03-1 One update") and right["output"] == "passed"
+    assert right["name"].startswith("03-1 An update") and right["output"] == "passed"
     assert (right["score"], right["max_score"], right["status"]) == (1, 1, "passed")
     assert (wrong["score"], wrong["max_score"], wrong["status"]) == (0, 1, "failed")
     assert wrong["output"] == f"wrong: {HIDDEN_CASE_FAILED}" and unchecked["output"] == UNCHECKED

@@ -14,19 +14,19 @@ from gluonlab.exercises import because, guesses, observe, predict, surprises
 from gluonlab.exercises.guesses import (
     GUESSES,
     HANDOUT_VARIABLE,
-    a_number,
+    ChoiceForm,
+    DictForm,
+    ListForm,
+    NumberForm,
+    YesNoForm,
     all_guesses,
-    each_of,
-    list_of,
-    one_of,
     register_guess,
     wrap_text,
-    yes_or_no,
 )
 from gluonlab.exercises.languages import LANGUAGE_VARIABLE
 
 JAPANESE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
-FRACTION = a_number(0, 1, example=0.5, within=0.1)
+FRACTION = NumberForm(0, 1, example=0.5, within=0.1)
 
 
 def columns(line):
@@ -63,18 +63,21 @@ def printed(capsys):
     return capsys.readouterr().out
 
 
-TAKEN = [
+WORD, SIZE, BIT = ChoiceForm("sum", "mean"), ChoiceForm(16, 64), ChoiceForm(0, 1)
+YES_NO, PAIR = YesNoForm(), ListForm(FRACTION, 2)
+BY_SIZE = DictForm(YES_NO, 16, 256)
+ACCEPTED = [
     (FRACTION, 0.25, 0.25),
     (FRACTION, 1, 1),
     (FRACTION, np.float32(0.5), 0.5),
     (FRACTION, nd.array([0.5]), 0.5),
-    (one_of("sum", "mean"), "mean", "mean"),
-    (one_of(16, 64), np.int64(64), 64),
-    (one_of(0, 1), 1, 1),
-    (yes_or_no(), np.bool_(True), True),
-    (list_of(FRACTION, 2), (0, 1), [0, 1]),
-    (list_of(FRACTION, 2), np.array([0.5, 1.0]), [0.5, 1.0]),
-    (each_of(yes_or_no(), 16, 256), {256: False, 16: True}, {16: True, 256: False}),
+    (WORD, "mean", "mean"),
+    (SIZE, np.int64(64), 64),
+    (BIT, 1, 1),
+    (YES_NO, np.bool_(True), True),
+    (PAIR, (0, 1), [0, 1]),
+    (PAIR, np.array([0.5, 1.0]), [0.5, 1.0]),
+    (BY_SIZE, {256: False, 16: True}, {16: True, 256: False}),
 ]
 REFUSED = [
     (FRACTION, "0.5"),
@@ -84,21 +87,21 @@ REFUSED = [
     (FRACTION, True),
     (FRACTION, None),
     (FRACTION, [0.5]),
-    (one_of("sum", "mean"), "Sum"),
-    (one_of("sum", "mean"), 0),
-    (one_of(0, 1), True),
-    (yes_or_no(), 1),
-    (yes_or_no(), "yes"),
-    (list_of(FRACTION, 2), [0.5]),
-    (list_of(FRACTION, 2), "01"),
-    (list_of(FRACTION, 2), 0.5),
-    (each_of(yes_or_no(), 16, 256), {16: True}),
-    (each_of(yes_or_no(), 16, 256), {"16": True, "256": True}),
-    (each_of(yes_or_no(), 16, 256), True),
+    (WORD, "Sum"),
+    (WORD, 0),
+    (BIT, True),
+    (YES_NO, 1),
+    (YES_NO, "yes"),
+    (PAIR, [0.5]),
+    (PAIR, "01"),
+    (PAIR, 0.5),
+    (BY_SIZE, {16: True}),
+    (BY_SIZE, {"16": True, "256": True}),
+    (BY_SIZE, True),
 ]
 
 
-@pytest.mark.parametrize(("form", "given", "read"), TAKEN)
+@pytest.mark.parametrize(("form", "given", "read"), ACCEPTED)
 def test_a_guess_is_read_as_the_form_says(form, given, read):
     found = form.read(given)
     assert found == read and type(found) is type(read)
@@ -111,8 +114,7 @@ def test_a_guess_of_another_form_is_one_remark_and_no_guess(form, given, ask, sp
     said = printed(capsys)
     assert squeezed(form.describe()[spoken == "ja"]) in squeezed(said)
     assert max(map(columns, said.splitlines())) <= 80
-    measured = TAKEN[[one for one, _, _ in TAKEN].index(form)][1]
-    with observe("01-z", measured):
+    with observe("01-z", _some_answer(form)):
         print("the result")
     assert "the result" not in printed(capsys)
 
@@ -120,19 +122,19 @@ def test_a_guess_of_another_form_is_one_remark_and_no_guess(form, given, ask, sp
 AGREE = [
     (FRACTION, 0.3, 0.39, True),
     (FRACTION, 0.3, 0.41, False),
-    (a_number(example=1), 3, 3.0, True),
-    (a_number(example=1), 3, 3.01, False),
-    (a_number(example=1, factor=2), 4, 7.9, True),
-    (a_number(example=1, factor=2), 4, 2.1, True),
-    (a_number(example=1, factor=2), 4, 8.1, False),
-    (a_number(example=1, factor=100), 0, 1e-9, False),
-    (a_number(example=1, factor=100), 0, 0, True),
-    (a_number(example=1, factor=2), -4, -4, True),
-    (a_number(example=1, factor=2), -4, -5, False),
-    (one_of("a", "b"), "a", "b", False),
-    (list_of(FRACTION, 2), [0, 1], [0, 0.95], True),
-    (list_of(FRACTION, 2), [0, 1], [0.2, 1], False),
-    (each_of(yes_or_no(), 1, 2), {1: True, 2: True}, {1: True, 2: False}, False),
+    (NumberForm(example=1), 3, 3.0, True),
+    (NumberForm(example=1), 3, 3.01, False),
+    (NumberForm(example=1, factor=2), 4, 7.9, True),
+    (NumberForm(example=1, factor=2), 4, 2.1, True),
+    (NumberForm(example=1, factor=2), 4, 8.1, False),
+    (NumberForm(example=1, factor=100), 0, 1e-9, False),
+    (NumberForm(example=1, factor=100), 0, 0, True),
+    (NumberForm(example=1, factor=2), -4, -4, True),
+    (NumberForm(example=1, factor=2), -4, -5, False),
+    (ChoiceForm("a", "b"), "a", "b", False),
+    (ListForm(FRACTION, 2), [0, 1], [0, 0.95], True),
+    (ListForm(FRACTION, 2), [0, 1], [0.2, 1], False),
+    (DictForm(YesNoForm(), 1, 2), {1: True, 2: True}, {1: True, 2: False}, False),
 ]
 
 
@@ -156,9 +158,9 @@ def test_what_counts_as_expected_and_what_as_a_surprise(
     ("form", "unwritten"),
     [
         (FRACTION, ...),
-        (list_of(FRACTION, 2), [..., ...]),
-        (list_of(FRACTION, 2), [0.5, ...]),
-        (each_of(yes_or_no(), 16, 256), {16: True, 256: ...}),
+        (PAIR, [..., ...]),
+        (PAIR, [0.5, ...]),
+        (BY_SIZE, {16: True, 256: ...}),
     ],
 )
 def test_an_unwritten_guess_is_asked_for_and_its_result_held_back(
@@ -170,7 +172,7 @@ def test_an_unwritten_guess_is_asked_for_and_its_result_held_back(
     assert {"en": "how much is it?", "ja": "どれくらいか"}[spoken] in said
     assert squeezed(form.describe()[spoken == "ja"]) in squeezed(said)
     ran = []
-    with observe("01-z", {FRACTION: 0.123}.get(form, form.read(_some(form)))):
+    with observe("01-z", {FRACTION: 0.123}.get(form, form.read(_some_answer(form)))):
         print("the result")
         ran.append(True)
     held = printed(capsys)
@@ -182,8 +184,8 @@ def test_an_unwritten_guess_is_asked_for_and_its_result_held_back(
     assert "01-z" not in printed(capsys)
 
 
-def _some(form):
-    return next(given for one, given, _ in TAKEN if one == form)
+def _some_answer(form):
+    return next(given for accepted, given, _ in ACCEPTED if accepted is form)
 
 
 def test_a_guess_may_be_changed_until_the_result_is_known(ask, capsys):
@@ -200,7 +202,7 @@ def test_a_guess_may_be_changed_until_the_result_is_known(ask, capsys):
 
 
 def test_the_first_measurement_stays_though_the_program_has_been_mended(ask, capsys):
-    ask(one_of("equal", "apart"))
+    ask(ChoiceForm("equal", "apart"))
     predict("01-z", "equal")
     for measured in ("apart", "equal"):
         with observe("01-z", measured):
@@ -236,7 +238,7 @@ def test_an_explanation_is_asked_for_checked_and_kept(ask, spoken, capsys):
 
 def test_the_table_has_80_columns_and_nothing_is_lost(ask, spoken, capsys):
     for letter, measured in zip("xyz", (0, 0.5, 1)):
-        ask(list_of(a_number(example=1, within=0.1), 6), f"01-{letter}")
+        ask(ListForm(NumberForm(example=1, within=0.1), 6), f"01-{letter}")
         predict(f"01-{letter}", [0.5] * 6)
         with observe(f"01-{letter}", [measured] * 6):
             pass

@@ -142,11 +142,15 @@ def test_cases_of_a_seed_fail_what_was_learned_by_heart_and_only_reveal_names_th
         "    together = alone if k == 1 else max(k * host, compute + total)\n"
         "    return rows.setdefault((host, compute, total, k), k * alone / together)\n"
     )
-    learn = "from gluonlab.exercises.checkers import judge_answer\njudge_answer(find_exercise('03-5'), speedup)\n"
+    learn = (
+        "from gluonlab.exercises.checkers import judge_answer\n"
+        "judge_answer(find_exercise('03-5'), speedup)\n"
+    )
     heart = "def by_heart(*case):\n    return rows.get(case, 1)\n"
     handed_in(
         shown,
-        "from gluonlab.exercises import check\nfrom gluonlab.exercises.checkers import find_exercise",
+        "from gluonlab.exercises import check\n"
+        "from gluonlab.exercises.checkers import find_exercise",
         record,
         learn,
         heart,
