@@ -1,4 +1,4 @@
-"""Run a notebook in its own process and keep its outputs; needs nbclient (gluonlab[labs-build])."""
+"""Run a notebook in its own process and keep its outputs, with nbclient (gluonlab[labs-build])."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gluonlab.files.atomic_files import temporary_folder
 
 
 class Kernel:
-    """The running process of one notebook. `start` makes it."""
+    """The running process of one notebook, made by `start_kernel`."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -27,18 +27,18 @@ class Kernel:
         cell = self._client.nb.cells[index]
         return self._run(cell, index)
 
-    def again(self, index: int) -> Any:
-        """Execute cell ``index`` once more, and return a copy with the new outputs.
+    def rerun(self, index: int) -> Any:
+        """Execute cell ``index`` again, and return a copy with the new outputs.
 
-        The notebook keeps its own.
+        The notebook keeps its outputs. Raises NotebookError.
         """
         cell = self._client.nb.cells[index]
-        other = self._run(copy.deepcopy(cell), index)
+        copied = self._run(copy.deepcopy(cell), index)
         self._client.nb.cells[index] = cell
-        return other
+        return copied
 
-    def ask(self, source: str) -> str:
-        """What code prints, or the value of its last line, that is no part of the notebook.
+    def evaluate(self, source: str) -> str:
+        """Execute code outside the notebook; return its output or last value.
 
         Raises NotebookError.
         """
@@ -72,12 +72,13 @@ class Kernel:
 
 
 @contextmanager
-def start(notebook: Any, folder: Path, seconds: float, **environment: str) -> Iterator[Kernel]:
-    """Start a process for ``notebook`` (of `nbformat`) in ``folder``.
+def start_kernel(
+    notebook: Any, folder: Path, seconds: float, **environment: str
+) -> Iterator[Kernel]:
+    """Start a process of this Python for ``notebook`` (of `nbformat`) in ``folder``.
 
-    It runs this Python, whatever kernels are installed.
-    ``seconds``: for all that is run in it. ``environment``: changes to that of this process. Raises
-    NotebookError where nbclient or ipykernel are not installed.
+    ``seconds``: for all cells together. ``environment``: changes to this process's environment.
+    Raises NotebookError if nbclient or ipykernel is not installed.
     """
     try:
         import ipykernel  # noqa: F401
@@ -104,15 +105,15 @@ def start(notebook: Any, folder: Path, seconds: float, **environment: str) -> It
             yield Kernel(client)
 
 
-def execute(
+def execute_notebook(
     notebook: Any,
     folder: Path,
     seconds: float,
     on_cell: Optional[Callable[[], None]] = None,
     **environment: str,
 ) -> None:
-    """Run all cells of ``notebook``, in place. Raises NotebookError."""
-    with start(notebook, folder, seconds, **environment) as kernel:
+    """Execute all cells of ``notebook``, in place. Raises NotebookError."""
+    with start_kernel(notebook, folder, seconds, **environment) as kernel:
         for index in range(len(notebook.cells)):
             kernel.run(index)
             if on_cell:

@@ -22,19 +22,19 @@ from gluonlab.exercises.checkers import (
     find_exercise,
     lab_numbers,
 )
-from gluonlab_labs.exercises import FAULTY, name_of, solution_path, stubs
+from gluonlab_labs.exercises import FAULTY, find_stubs, last_defined_name, solution_path
 
-CELLS = {id: cell for lab in LABS.values() for id, cell in stubs(lab).items()}
+CELLS = {id: cell for lab in LABS.values() for id, cell in find_stubs(lab).items()}
 STUBS = {id: cell.source for id, cell in CELLS.items()}
 MISTAKEN, OTHERS = mistakes(), other_right_answers()
 RIGHT = [(id, number) for id, answers in OTHERS.items() for number in range(len(answers))]
 MISTAKES = [(id, number) for id, wrong in MISTAKEN.items() for number in range(len(wrong))]
-CODE = {lab: tuple(cell.source for cell in LABS[lab].codes()) for lab in LABS}
+CODE = {lab: tuple(cell.source for cell in LABS[lab].code_cells()) for lab in LABS}
 
 
 def answer_of(id, source):
     """The function or value that a stub or a solution defines."""
-    return names_defined_by(source, id[:2], CODE[id[:2]])[name_of(STUBS[id])]
+    return names_defined_by(source, id[:2], CODE[id[:2]])[last_defined_name(STUBS[id])]
 
 
 def solution(id):

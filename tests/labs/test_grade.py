@@ -22,11 +22,11 @@ from gluonlab.errors import NotebookError
 from gluonlab.exercises.__main__ import main
 from gluonlab.exercises.checkers import PASSED, UNWRITTEN, WRONG
 from gluonlab.exercises.grading import UNCHECKED, as_csv, find_notebooks, grade
-from gluonlab_labs.exercises import name_of, solution_path, stubs
-from gluonlab_labs.kernel import execute, start
+from gluonlab_labs.exercises import find_stubs, last_defined_name, solution_path
+from gluonlab_labs.kernel import execute_notebook, start_kernel
 
-IDS = sorted(stubs(LABS["01"]))
-NAME = name_of(stubs(LABS["01"])["01-1"].source)
+IDS = sorted(find_stubs(LABS["01"]))
+NAME = last_defined_name(find_stubs(LABS["01"])["01-1"].source)
 SOLUTION = solution_path(PLACE.solutions, "01-1").read_text(encoding="utf-8")
 BEGINNING = "import gluonlab\nfrom gluonlab.exercises import check"
 CHECK = f'check("01-1", {NAME})'
@@ -151,7 +151,7 @@ def test_the_list_names_every_exercise(ended):
     status, said, _ = ended(main, "list")
     assert status == 0
     assert [line[:4] for line in said.splitlines()] == sorted(
-        id for lab in LABS.values() for id in stubs(lab)
+        id for lab in LABS.values() for id in find_stubs(lab)
     )
 
 
@@ -205,9 +205,9 @@ def test_a_kernel_is_this_python_in_its_folder_and_ends_with_its_block(tmp_path)
             nbformat.v4.new_code_cell("import os, sys\n(sys.executable, os.getcwd(), os.getpid())")
         ]
     )
-    with start(notebook, tmp_path, LIMIT_S) as kernel:
+    with start_kernel(notebook, tmp_path, LIMIT_S) as kernel:
         executable, folder, pid = ast.literal_eval(kernel.run(0).outputs[0].data["text/plain"])
-        assert kernel.ask("print('apart')") == "apart\n"
+        assert kernel.evaluate("print('apart')") == "apart\n"
         assert len(notebook.cells) == 1
     assert (executable, folder) == (sys.executable, str(tmp_path))
     wait_until(lambda: not Path(f"/proc/{pid}").exists())
@@ -222,7 +222,7 @@ def test_what_belongs_to_another_notebook_does_not_reach_it(tmp_path, monkeypatc
         ]
     )
     (tmp_path / "en").mkdir()
-    execute(notebook, tmp_path / "en", LIMIT_S)
+    execute_notebook(notebook, tmp_path / "en", LIMIT_S)
     assert notebook.cells[0].outputs[0].text == "en\n"
 
 
@@ -233,6 +233,6 @@ def test_a_failure_is_one_line_that_names_the_cell(tmp_path):
     with pytest.raises(
         NotebookError, match=r"^cell 1 \(import json\): JSONDecodeError: Expecting property name"
     ) as raised:
-        execute(notebook, tmp_path, LIMIT_S)
+        execute_notebook(notebook, tmp_path, LIMIT_S)
     assert "\n" not in str(raised.value)
     assert json.dumps(str(raised.value))

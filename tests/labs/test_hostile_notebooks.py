@@ -22,9 +22,9 @@ from gluonlab.exercises.grading import UNCHECKED, Grade, as_csv, find_notebooks,
 from gluonlab.exercises.run_submission import read_submission
 from gluonlab.exercises.supervisor import list_descendants
 from gluonlab.files.atomic_files import remove_folder
-from gluonlab_labs.exercises import name_of, solution_path, stubs
+from gluonlab_labs.exercises import find_stubs, last_defined_name, solution_path
 
-NAME = name_of(stubs(LABS["01"])["01-1"].source)
+NAME = last_defined_name(find_stubs(LABS["01"])["01-1"].source)
 SOLUTION = solution_path(PLACE.solutions, "01-1").read_text(encoding="utf-8")
 IMPORT = (
     "import os, signal, sys, time, json, subprocess, gluonlab\n"
