@@ -30,7 +30,7 @@ def test_a_choice_lasts(spoken):
 
 @pytest.fixture
 def silent(monkeypatch, tmp_path):
-    """Nothing says which language; the current folder is below tmp_path."""
+    """Remove all hints about the language; the current folder is below tmp_path."""
     for name in (LANGUAGE_VARIABLE, "JPY_SESSION_NAME", "LC_ALL", "LC_MESSAGES", "LANG"):
         monkeypatch.delenv(name, raising=False)
     folder = tmp_path / "somewhere"

@@ -42,7 +42,7 @@ def engine(tmp_path, monkeypatch):
 
 
 def outcome(engine, code, stop=None, bounds=BOUNDS, content="{}"):
-    """What the grader takes from a container in which this code runs."""
+    """Return the grader's result for a container in which this code runs."""
     (engine / "images" / "made-up.py").write_text(code, encoding="utf-8")
     path = engine / "03-a\n=b.ipynb"
     path.write_text(content)

@@ -1,4 +1,4 @@
-"""What the labs print to be typed works, as it stands."""
+"""Commands that the labs print work as typed."""
 
 import os
 import re

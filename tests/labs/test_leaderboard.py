@@ -1,4 +1,4 @@
-"""What right answers to 04-6 cost, from the notebook through the table of grades to a list."""
+"""The costs of right answers to 04-6, from the notebook through the table to the leaderboard."""
 
 import csv
 import io

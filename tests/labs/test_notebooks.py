@@ -149,7 +149,7 @@ def code_of(cell):
 
 
 def shown(cell):
-    """What a cell printed."""
+    """Return the printed output of a cell."""
     return "".join(output.get("text", "") for output in cell.outputs)
 
 

@@ -24,7 +24,7 @@ class Row(NamedTuple):
 
 
 def rows(text):
-    """Those of all tables, whose heads and rules are left out."""
+    """Return the rows of all tables, without heads and rules."""
     found, source = [], ""
     for line in text.splitlines():
         if line.startswith("## "):
@@ -59,7 +59,7 @@ ROWS = rows(PAGE.read_text(encoding="utf-8"))
 
 
 def faults(where):
-    """What is wrong with the last cell of a row."""
+    """Return the faults in the last cell of a row."""
     if NOT_TAKEN_UP.fullmatch(where):
         return []
     found = []
