@@ -162,9 +162,7 @@ def check_allreduce_by_hand(answer: Callable[[List[nd.NDArray]], Any]) -> None:
 
 
 @exercise("02-4")
-def check_spread_allreduce(
-    answer: Callable[[List[List[nd.NDArray]]], Any],
-) -> None:
+def check_spread_allreduce(answer: Callable[[List[List[nd.NDArray]]], Any]) -> None:
     """An allreduce whose adding is spread over the devices."""
     random = case_rng(0)
     small = [(2, [1]), (1, [2, 1]), (2, [1, 1]), (3, [2, 1, 3, 1]), (2, [6, 2, 5, 1, 4])]

@@ -7,17 +7,7 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager
-from typing import (
-    Any,
-    Callable,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 from unittest.mock import patch
 
 import mxnet as mx

@@ -31,10 +31,7 @@ from gluonlab.files.atomic_files import read_bounded, temporary_folder
 from gluonlab.host.child_processes import die_with_parent
 from gluonlab.plain_text import one_line
 
-SKIP_TAG, RAISES_TAG = (
-    "skip-execution",
-    "raises-exception",
-)  # cell tags of Jupyter's tools
+SKIP_TAG, RAISES_TAG = ("skip-execution", "raises-exception")  # cell tags of Jupyter's tools
 # Variables about another notebook, or about a person's settings.
 _FOREIGN_VARIABLES = ("JPY_", "JUPYTER", "IPYTHON", "PYDEVD_", LANGUAGE_VARIABLE)
 _DELIMITER, _BEFORE_CONTENT = b"<IDS|MSG>", 5  # frames of a message on the wire, counted from it

@@ -179,11 +179,7 @@ class Distributed:
                 raise outcome.error
 
     def init_process_group(
-        self,
-        backend: str,
-        init_method: Optional[str] = None,
-        world_size: int = -1,
-        rank: int = -1,
+        self, backend: str, init_method: Optional[str] = None, world_size: int = -1, rank: int = -1
     ) -> None:
         """Join the process group."""
         self._own_record.joins.append((rank, world_size))

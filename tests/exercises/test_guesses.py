@@ -156,12 +156,7 @@ def test_what_counts_as_expected_and_what_as_a_surprise(
 
 @pytest.mark.parametrize(
     ("form", "unwritten"),
-    [
-        (FRACTION, ...),
-        (PAIR, [..., ...]),
-        (PAIR, [0.5, ...]),
-        (BY_SIZE, {16: True, 256: ...}),
-    ],
+    [(FRACTION, ...), (PAIR, [..., ...]), (PAIR, [0.5, ...]), (BY_SIZE, {16: True, 256: ...})],
 )
 def test_an_unwritten_guess_is_asked_for_and_its_result_held_back(
     form, unwritten, ask, spoken, capsys

@@ -7,14 +7,7 @@ import math
 from itertools import permutations
 
 import pytest
-from puzzle_search import (
-    after,
-    all_steps,
-    fewest_transfers,
-    least_gather,
-    plus,
-    transfers,
-)
+from puzzle_search import after, all_steps, fewest_transfers, least_gather, plus, transfers
 
 from gluonlab.exercises.lab10 import PUZZLES
 
