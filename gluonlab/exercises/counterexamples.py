@@ -204,3 +204,13 @@ def matches_formula(
         return value is not None and same(got, value)
 
     return gives
+
+
+def to_list(value: Any) -> Any:
+    """Convert a list, tuple, array or generator to a list; return other answers unchanged."""
+    if isinstance(value, (str, bytes, dict)):
+        return value
+    try:
+        return list(value)
+    except TypeError:
+        return value

@@ -23,6 +23,7 @@ from gluonlab.exercises.counterexamples import (
     is_close_number,
     matches_formula,
     run_cases,
+    to_list,
     wrong_result_texts,
     wrong_return,
     wrong_value_texts,
@@ -371,7 +372,7 @@ def check_learning_rates(answer: Callable[..., Iterable[float]]) -> None:
     ]
     cases = [(each,) for each in [*fixed_cases, *(_random_training(random) for _ in range(20))]]
     results = run_cases(
-        lambda each: _to_list(answer(*each.answer_arguments())),
+        lambda each: to_list(answer(*each.answer_arguments())),
         cases,
         _ScheduledTraining.learning_rates,
     )
@@ -539,10 +540,6 @@ def _random_training(random: Any) -> _ScheduledTraining:
         warmup,
         tuple(map(int, drops)),
     )
-
-
-def _to_list(value: Any) -> Any:
-    return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
 
 
 def _are_same_rates(got: Any, want: Rates) -> bool:

@@ -25,6 +25,7 @@ from gluonlab.exercises.counterexamples import (
     matches_formula,
     pick_explanation,
     run_cases,
+    to_list,
     wrong_result_texts,
     wrong_return,
 )
@@ -44,16 +45,6 @@ from gluonlab.parallel.pipeline.verify_pipeline import check as prove
 from gluonlab.parallel.pipeline.verify_pipeline import peaks
 
 # --- Answers that are a number for each device
-
-
-def to_list(value: Any) -> Any:
-    """Convert a list, tuple, array or generator to a list; return other answers unchanged."""
-    if isinstance(value, (str, bytes, dict)):
-        return value
-    try:
-        return list(value)
-    except TypeError:
-        return value
 
 
 def is_same_list(got: Any, want: Sequence[float]) -> bool:
