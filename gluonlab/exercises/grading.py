@@ -343,23 +343,23 @@ def _gradescope_test(grade: Grade, id: str) -> Dict[str, Any]:
     )
 
 
-def check_results_path(place: Path, notebooks: Sequence[Path]) -> None:
+def check_results_path(target: Path, notebooks: Sequence[Path]) -> None:
     """Raise ExerciseError if one file is given for the results of several notebooks."""
-    if place.suffix == ".json" and len(notebooks) > 1:
+    if target.suffix == ".json" and len(notebooks) > 1:
         raise ExerciseError(
-            f"--gradescope {place}: a file holds the results of one notebook, {len(notebooks)} are "
-            f"given: name a new folder, such as {place.stem}"
+            f"--gradescope {target}: a file holds the results of one notebook, {len(notebooks)} "
+            f"are given: name a new folder, such as {target.stem}"
         )
 
 
-def write_results(place: Path, grades: Sequence[Grade]) -> None:
-    """Write to ``place`` if it ends in .json, else one file per notebook into that folder."""
-    if place.suffix == ".json":
-        paths = [place] * len(grades)
+def write_results(target: Path, grades: Sequence[Grade]) -> None:
+    """Write to ``target`` if it ends in .json, else one file per notebook into that folder."""
+    if target.suffix == ".json":
+        paths = [target] * len(grades)
     else:
-        place.mkdir(exist_ok=True)
+        target.mkdir(exist_ok=True)
         paths = [
-            place / f"{number}-{_results_file_name(grade)}.json"
+            target / f"{number}-{_results_file_name(grade)}.json"
             for number, grade in enumerate(grades, 1)
         ]
     for path, grade in zip(paths, grades):

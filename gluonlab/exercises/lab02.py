@@ -57,10 +57,10 @@ def check_allreduce(
         for row, ctx in zip(values, cpu_devices(len(values)))
     ]
     given_rows = [list(row) for row in arrays]
-    given: List[Any] = [row[0] for row in given_rows] if single_parameter else given_rows
+    answer_input: List[Any] = [row[0] for row in given_rows] if single_parameter else given_rows
     with watch() as trace:
-        returned = answer(given)
-    current = [[one] for one in given] if single_parameter else given
+        returned = answer(answer_input)
+    current = [[one] for one in answer_input] if single_parameter else answer_input
     old_ids = {id(one) for row in arrays for one in row}
     made_new = any(
         id(one) not in old_ids for one in [*_list_arrays(current), *_list_arrays(returned)]
@@ -96,13 +96,14 @@ def _check_sums(
         en, ja = (f"parameter {j}, which was ", f"パラメータ {j} が ")
         if len(values[0]) == 1:
             en, ja = "for ", ""
-        given = ", ".join(map(format_array, initial))
+        initial_text = ", ".join(map(format_array, initial))
         for device, result in enumerate(got):
             if not np.array_equal(result, want):
                 raise counterexample(
-                    f"{en}{given}: device {device} holds {format_array(result)} afterwards, "
+                    f"{en}{initial_text}: device {device} holds {format_array(result)} afterwards, "
                     f"expected {format_array(want)}",
-                    f"{ja}{given} のとき: 実行後のデバイス {device} は {format_array(result)} "
+                    f"{ja}{initial_text} のとき: 実行後のデバイス {device} は "
+                    f"{format_array(result)} "
                     f"で、正しくは {format_array(want)} です",
                     _explain_wrong_sum(
                         initial, got, device, made_new, cpu_devices(len(arrays))[device] in received

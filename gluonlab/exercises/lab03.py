@@ -241,9 +241,10 @@ def _compare_runs(first: Run, second: Run, comparison: _CurveComparison) -> Dict
             for run in (first, second)
         ]
         end = min(curves[0][0][-1], curves[1][0][-1])
-        before, after = (comparison.accuracy_at(curve, end) for curve in curves)
-        both_known = before is not None and after is not None
-        differences[clock] = comparison.sign * (after - before) if both_known else None  # type: ignore[operator]
+        at_end = [comparison.accuracy_at(curve, end) for curve in curves]
+        differences[clock] = None
+        if at_end[0] is not None and at_end[1] is not None:
+            differences[clock] = comparison.sign * (at_end[1] - at_end[0])
     return differences
 
 

@@ -166,8 +166,8 @@ def _forward_bytes(outputs: Sequence[int], cuts: Sequence[int], images: int) -> 
 
 def _own_output_bytes(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
     """Return the bytes if each stage sent back the gradient of its own output."""
-    own = [FLOAT32_BYTES * images * stage[-1] for stage in _split_stages(outputs, cuts)]
-    return [size * ((n < len(cuts)) + (n > 0)) for n, size in enumerate(own)]
+    output_bytes = [FLOAT32_BYTES * images * stage[-1] for stage in _split_stages(outputs, cuts)]
+    return [size * ((n < len(cuts)) + (n > 0)) for n, size in enumerate(output_bytes)]
 
 
 SENT_BYTES_MISTAKES: List[Mistake] = [

@@ -440,13 +440,15 @@ def _step_of_lasting_target(curve: Curve, target: float) -> float:
 
 
 def _interpolate_step(curve: Curve, target: float) -> float:
-    before: "Optional[Tuple[int, float]]" = None
+    previous: "Optional[Tuple[int, float]]" = None
     for step, right in curve:
         if right >= target:
-            if before is None:
+            if previous is None:
                 return step
-            return before[0] + (step - before[0]) * (target - before[1]) / (right - before[1])
-        before = step, right
+            return previous[0] + (step - previous[0]) * (target - previous[1]) / (
+                right - previous[1]
+            )
+        previous = step, right
     return math.inf
 
 

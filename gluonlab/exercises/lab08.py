@@ -250,14 +250,14 @@ def _check_group(case: CaseText, dist: Distributed, world_size: int) -> None:
     joins = [notes.joins for notes in dist.records]
     wrong_ranks = [rank for rank, each in enumerate(joins) if each != [(rank, world_size)]]
     first = wrong_ranks[0] if wrong_ranks else 0
-    given = _join_values(joins[first]) if wrong_ranks and joins[first] else "-"
+    joined_as = _join_values(joins[first]) if wrong_ranks and joins[first] else "-"
     case.check_faults(
         (count != world_size,
          f"processes that were started: {count}", f"起動されたプロセスは {count} 個です"),
         (wrong_ranks,
-         f"rank {first} joins the group with (rank, world_size) = {given}, expected once, with "
+         f"rank {first} joins the group with (rank, world_size) = {joined_as}, expected once, with "
          f"({first}, {world_size})",
-         f"ランク {first} がグループに参加するときの (rank, world_size) が {given} です。"
+         f"ランク {first} がグループに参加するときの (rank, world_size) が {joined_as} です。"
          f"({first}, {world_size}) で 1 回のはずです"),
     )  # fmt: skip
 
@@ -861,8 +861,10 @@ def check_rank_places(answer: Callable[[str], List[RankPlace]]) -> None:
     random = case_rng(86)
     for _ in range(6):
         names = [f"gpu{number:02}" for number in random.permutation(20)[: random.randint(1, 5)]]
-        again = [names[random.randint(len(names))] for _ in range(random.randint(0, 3))]
-        cases.append(" ".join(f"{name} {random.randint(1, 5)}" for name in [*names, *again]))
+        repeated_names = [names[random.randint(len(names))] for _ in range(random.randint(0, 3))]
+        cases.append(
+            " ".join(f"{name} {random.randint(1, 5)}" for name in [*names, *repeated_names])
+        )
 
     def describe(text: str, got: Any, want: List[RankPlace]) -> TextPair:
         call = f"places({text!r})"
@@ -871,8 +873,8 @@ def check_rank_places(answer: Callable[[str], List[RankPlace]]) -> None:
             raise wrong_return(got, call, en, "ランクごとの (ホスト, ローカルランク) のリスト")
         return wrong_value_texts(call, got, want)
 
-    given = [(text,) for text in cases]
-    results = run_cases(lambda text: _to_places(answer(text)), given, _right_places)
+    cases_as_arguments = [(text,) for text in cases]
+    results = run_cases(lambda text: _to_places(answer(text)), cases_as_arguments, _right_places)
     results.check_results(_is_same_list, PLACE_MISTAKES, describe)
 
 

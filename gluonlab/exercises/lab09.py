@@ -190,12 +190,14 @@ def check_step_size(answer: Callable[..., Any]) -> None:
         training = ExerciseTraining(ctxs)
         for number, batch in enumerate(batches):
             losses = training.run_answer(answer, batch, ctxs)
-            before, want = map(training.initial.train, (batches[:number], batches[: number + 1]))
+            params_before, want = map(
+                training.initial.train, (batches[:number], batches[: number + 1])
+            )
             for ctx in ctxs:
                 got = training.read_params(ctx)
                 if not got.is_close(want):
-                    raise _explain_wrong_step(got, before, want, batch, ctxs, ctx)
-            returned_losses.append((losses, before.image_losses(batch)))
+                    raise _explain_wrong_step(got, params_before, want, batch, ctxs, ctx)
+            returned_losses.append((losses, params_before.image_losses(batch)))
     for given, each in returned_losses:
         en, ja = "the losses of each shard", "各シャードの損失"
         check_losses(given, each, "train_batch_on", en, ja)
@@ -203,7 +205,7 @@ def check_step_size(answer: Callable[..., Any]) -> None:
 
 def _explain_wrong_step(
     got: LayerParams,
-    before: LayerParams,
+    params_before: LayerParams,
     want: LayerParams,
     batch: Batch,
     ctxs: Sequence[mx.Context],
@@ -211,8 +213,8 @@ def _explain_wrong_step(
 ) -> Wrong:
     size, count = len(batch[0]), len(ctxs)
     share = shard_bounds(size, count)[0][1]
-    moved, expected = weight_distance(got, before), weight_distance(want, before)
-    if got.is_close(before.step(batch, LR / share)):
+    moved, expected = weight_distance(got, params_before), weight_distance(want, params_before)
+    if got.is_close(params_before.step(batch, LR / share)):
         return FAULT_REMAINS.counterexample(
             f"with {size} images on {count} devices the weights moved by {moved:.4g}, "
             f"with the same images on one device by {expected:.4g}",
@@ -225,12 +227,12 @@ def _explain_wrong_step(
         f"{size} 枚を {count} 台のデバイスで: {ctx} の重みが {moved:.4g} 動きました。"
         f"1 台のデバイスと同じ {expected:.4g} になるはずです",
         pick_explanation(
-            (got.is_close(before),
+            (got.is_close(params_before),
              "the parameters do not move at all", "パラメータがまったく動いていません"),
-            (got.is_close(before.step(batch, LR / share / count)),
+            (got.is_close(params_before.step(batch, LR / share / count)),
              "it was right for batches that divide evenly",
              "均等に割り切れるバッチでは正しい値でした"),
-            (got.is_close(before.step(batch, LR)),
+            (got.is_close(params_before.step(batch, LR)),
              "the gradients are added up, and nothing divides them",
              "勾配の合計がどこでも割られていません"),
         ),
@@ -270,9 +272,12 @@ def _explain_wrong_epoch(
     ctx: mx.Context,
 ) -> Wrong:
     done, count = batches * epoch, len(ctxs)
-    before, last = begin.train(done[:-1]), batches[-1]
+    params_before, last = begin.train(done[:-1]), batches[-1]
     last_size, images, size = len(last[0]), sum(len(y) for _, y in batches), len(batches[0][0])
-    moved, expected = weight_distance(got, before), weight_distance(begin.train(done), before)
+    moved, expected = (
+        weight_distance(got, params_before),
+        weight_distance(begin.train(done), params_before),
+    )
     en = f"{images} images in batches of {size} on {count_in_english(count, 'device')}"
     ja = f"{images} 枚を {size} 枚ずつ、{count} 台のデバイスで"
     if got.is_close(_train_with_stale_gradients(begin, done, count)):
@@ -290,10 +295,10 @@ def _explain_wrong_epoch(
         f"エポック {epoch} の後、{ctx} のパラメータが 1 台のデバイスの結果と違います。"
         f"最後のバッチ ({last_size} 枚) で重みが {moved:.4g} 動きました。{expected:.4g} のはずです",
         pick_explanation(
-            (got.is_close(before),
+            (got.is_close(params_before),
              f"the last {last_size} were not used at "
              "all", f"最後の {last_size} 枚が使われていません"),
-            (any(got.is_close(before.step(last, scale)) for scale in scales),
+            (any(got.is_close(params_before.step(last, scale)) for scale in scales),
              "an image of the last batch counts more or less than once",
              "最後のバッチの画像が 1 回ずつ数えられていません"),
         ),
@@ -500,8 +505,8 @@ def _check_equal_values(values: List[List[Any]], ctxs: List[mx.Context]) -> None
     for number, (first, *others) in enumerate(zip(*values)):
         for ctx, other in zip(ctxs[1:], others):
             if not np.array_equal(first, other):
-                place = np.unravel_index(np.argmax(np.abs(first - other)), other.shape)
-                a, b, at = float(first[place]), float(other[place]), tuple(map(int, place))
+                position = np.unravel_index(np.argmax(np.abs(first - other)), other.shape)
+                a, b, at = float(first[position]), float(other[position]), tuple(map(int, position))
                 raise FAULT_REMAINS.counterexample(
                     f"before any training, parameter {number} begins with {a:.4g} on {ctxs[0]} "
                     f"and with {b:.4g} on {ctx}, at {at}",
@@ -838,15 +843,15 @@ def _train_on_one_device(
 ) -> Tuple[LayerParams, List[float]]:
     """Return the parameters and each epoch's mean loss of one device that gets these images."""
     images, labels = _training_images(setting)
-    values, losses = initial_params(), []
+    params, losses = initial_params(), []
     for begin in range(0, len(rows), setting.batch):
-        own = list(rows[begin : begin + setting.batch])
-        batch = images[own], labels[own]
-        losses.append(float(values.image_losses(batch).mean()))
-        gradient = values.gradient(batch)
+        batch_rows = list(rows[begin : begin + setting.batch])
+        batch = images[batch_rows], labels[batch_rows]
+        losses.append(float(params.image_losses(batch).mean()))
+        gradient = params.gradient(batch)
         scale = min(1.0, setting.max_norm * setting.batch / _gradient_norm(gradient))
-        values = values.subtract(gradient, LR / setting.batch * scale)
-    return values, np.reshape(losses, (setting.epochs, -1)).mean(axis=1).tolist()
+        params = params.subtract(gradient, LR / setting.batch * scale)
+    return params, np.reshape(losses, (setting.epochs, -1)).mean(axis=1).tolist()
 
 
 def _check_parameters(setting: _TrainingSetting, run: _TrainingRecord) -> None:

@@ -134,19 +134,19 @@ class NotebookKernel:
         """Execute a cell, whose ``index`` counts from 0. Raises NotebookError."""
         if not cell.source.strip() or SKIP_TAG in cell.tags:
             return
-        place = describe_cell(cell.source, index)
+        cell_text = describe_cell(cell.source, index)
         try:
             error = self._execute(cell.source)
         except _KernelEnded as ended:
             self.is_alive = False
-            raise NotebookError(f"{place}: {ended}") from None
+            raise NotebookError(f"{cell_text}: {ended}") from None
         except Exception as library_error:  # jupyter_client fails on malformed messages
             raise NotebookError(
-                f"{place}: its process sent what is no message of a kernel "
+                f"{cell_text}: its process sent what is no message of a kernel "
                 f"({type(library_error).__name__})"
             ) from None
         if error is not None and RAISES_TAG not in cell.tags:
-            raise NotebookError(f"{place}: {error[0]}: {' '.join(error[1].split())[:400]}")
+            raise NotebookError(f"{cell_text}: {error[0]}: {' '.join(error[1].split())[:400]}")
 
     def _execute(self, source: str) -> Optional[Tuple[str, str]]:
         """Execute code; return the name and message of its error, or None. Raises _KernelEnded."""

@@ -170,14 +170,14 @@ def _explain_failed_proof(call: str, schedule: Schedule, error: ScheduleError) -
             f"ランク {rank} のチャンク {chunk} には何も送られていません{elsewhere[1]}",
         )
     transfer = schedule.steps[error.step][error.transfer]
-    place = describe_transfer(call, (error.step, error.transfer), transfer)
+    transfer_case = describe_transfer(call, (error.step, error.transfer), transfer)
     rank, chunk = transfer.dst, transfer.chunk
     if schedule.collective != ALL_GATHER:
         counted_twice = [
             r for r, count in enumerate(all_states[error.step + 1][rank][chunk]) if count > 1
         ]
         if counted_twice:
-            return place.counterexample(
+            return transfer_case.counterexample(
                 f"from here on chunk {chunk} of rank {rank} counts the contribution of rank "
                 f"{_join_ranks(counted_twice)} more than once",
                 f"ここから、ランク {rank} のチャンク {chunk} でランク {_join_ranks(counted_twice)} "
@@ -186,17 +186,19 @@ def _explain_failed_proof(call: str, schedule: Schedule, error: ScheduleError) -
             )
     if schedule.collective == ALL_GATHER:
         sent_state = all_states[error.step][transfer.src][chunk]
-        return _explain_wrong_copy(place, schedule, transfer, sent_state == goal(schedule, chunk))
+        return _explain_wrong_copy(
+            transfer_case, schedule, transfer, sent_state == goal(schedule, chunk)
+        )
     missing = missing_ranks(all_states[-1][rank][chunk], goal(schedule, chunk))
     if missing:
         elsewhere = _locate_sum(schedule, all_states[-1], chunk)
-        return place.counterexample(
+        return transfer_case.counterexample(
             f"the last one into chunk {chunk} of rank {rank}, which ends without the contribution "
             f"of rank {_join_ranks(missing)}{elsewhere[0]}",
             f"これがランク {rank} のチャンク {chunk} への最後の書き込みですが、"
             f"ランク {_join_ranks(missing)} の寄与がありません{elsewhere[1]}",
         )
-    return place.counterexample(
+    return transfer_case.counterexample(
         f"all contributions are there, but other ranks add up chunk {chunk} in another order, "
         "and so with other bits",
         f"すべての寄与がそろっていますが、チャンク {chunk} を足す順序がほかのランクと違うため、"
@@ -242,13 +244,13 @@ def _find_lost_contribution(
 ) -> Optional[Tuple[Tuple[int, int], int]]:
     """Return the first copy that loses a rank's contribution, and the rank."""
     for number, step in enumerate(schedule.steps):
-        before, after = all_states[number], all_states[number + 1]
+        state_before, state_after = all_states[number], all_states[number + 1]
         for position, transfer in enumerate(step):
             if transfer.op == ADD:
                 continue
             chunk = transfer.chunk
-            for rank, count in enumerate(before[transfer.dst][chunk]):
-                if count and not any(row[chunk][rank] for row in after):
+            for rank, count in enumerate(state_before[transfer.dst][chunk]):
+                if count and not any(row[chunk][rank] for row in state_after):
                     return (number, position), rank
     return None
 

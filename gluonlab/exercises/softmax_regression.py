@@ -228,8 +228,11 @@ def _check_parts(recorder: ForwardRecorder, size: int, parts: int, as_even: bool
 def explain_wrong_update(update: Update) -> Wrong:
     """Return the counterexample of an update, with the mistake that gives the same parameters."""
     got, _, batches, parts = update
-    before, last = update.params_before, batches[-1]
-    moved, expected = weight_distance(got, before), weight_distance(update.want, before)
+    params_before, last = update.params_before, batches[-1]
+    moved, expected = (
+        weight_distance(got, params_before),
+        weight_distance(update.want, params_before),
+    )
     explanation = next(
         ((en, ja) for wrong, en, ja in _mistaken_updates(update) if got.is_close(wrong)), NO_TEXT
     )
@@ -249,33 +252,37 @@ def explain_wrong_update(update: Update) -> Wrong:
     )
 
 
-def weight_distance(after: LayerParams, before: LayerParams) -> float:
+def weight_distance(a: LayerParams, b: LayerParams) -> float:
     """Return the norm of the difference of the weights."""
-    return float(np.linalg.norm(after.weight - before.weight))
+    return float(np.linalg.norm(a.weight - b.weight))
 
 
 def _mistaken_updates(update: Update) -> Iterator[_MistakenUpdate]:
     """Yield each common mistake with the parameters that it leads to."""
     _, begin, batches, parts = update
-    before, batch = update.params_before, batches[-1]
-    yield from _wrongly_scaled_updates(before, batch, parts)
-    yield from _partial_updates(before, batch, parts)
+    params_before, batch = update.params_before, batches[-1]
+    yield from _wrongly_scaled_updates(params_before, batch, parts)
+    yield from _partial_updates(params_before, batch, parts)
     yield (params_with_stale_gradients(begin, batches),
            "the gradients of the batch before are still in it",
            "前のバッチの勾配が残ったままです")  # fmt: skip
 
 
 def _wrongly_scaled_updates(
-    before: LayerParams, batch: Batch, parts: int
+    params_before: LayerParams, batch: Batch, parts: int
 ) -> Iterator[_MistakenUpdate]:
     """Yield updates by all images' gradients, with a wrong divisor or wrong weights."""
     size, cuts = len(batch[0]), _split_batch(batch, parts)
-    yield before, "the parameters have not changed at all", "パラメータがまったく変わっていません"
-    yield (before.step(batch, LR),
+    yield (
+        params_before,
+        "the parameters have not changed at all",
+        "パラメータがまったく変わっていません",
+    )
+    yield (params_before.step(batch, LR),
            "the sum of the gradients was not divided by the number of images",
            "勾配の合計が画像の枚数で割られていません")  # fmt: skip
     for cut in (cuts[0], cuts[-1]):
-        yield (before.step(batch, LR / len(cut[0])),
+        yield (params_before.step(batch, LR / len(cut[0])),
                "the sum is divided by the images of one part, or means of parts are added up",
                (
                    "合計が 1 個のマイクロバッチの枚数で割られているか、"
@@ -289,27 +296,29 @@ def _wrongly_scaled_updates(
         (1.0, f"means are added up: the update is {parts} times too large",
          f"平均を足しているので、更新がおよそ {parts} 倍になっています"),
     ):  # fmt: skip
-        after = before
+        after = params_before
         for cut in cuts:
-            after = after.subtract(before.gradient(cut), LR / len(cut[0]) * factor)
+            after = after.subtract(params_before.gradient(cut), LR / len(cut[0]) * factor)
         yield after, en, ja
 
 
-def _partial_updates(before: LayerParams, batch: Batch, parts: int) -> Iterator[_MistakenUpdate]:
+def _partial_updates(
+    params_before: LayerParams, batch: Batch, parts: int
+) -> Iterator[_MistakenUpdate]:
     """Yield updates that leave out images, and several updates in place of one."""
     size, cuts = len(batch[0]), _split_batch(batch, parts)
     for cut, en, ja in (
         (cuts[-1], "only the last part counts", "最後の部分しか効いていません"),
         (cuts[0], "only the first part counts", "最初の部分しか効いていません"),
     ):
-        yield before.step(cut, LR / size), en, ja
+        yield params_before.step(cut, LR / size), en, ja
     whole = size // parts * parts
     for used in (size, whole):
-        yield (before.step((batch[0][:whole], batch[1][:whole]), LR / used),
+        yield (params_before.step((batch[0][:whole], batch[1][:whole]), LR / used),
                "the images that are left over when the batch does not divide are lost",
                "割り切れずに余った画像が捨てられています")  # fmt: skip
     for sizes in ([size] * parts, [len(images) for images, _ in cuts]):
-        with_zeroing = without_zeroing = before
+        with_zeroing = without_zeroing = params_before
         gradients: List[LayerParams] = []
         for cut, divisor in zip(cuts, sizes):
             gradients.append(without_zeroing.gradient(cut))
@@ -324,8 +333,8 @@ def _partial_updates(before: LayerParams, batch: Batch, parts: int) -> Iterator[
 
 def params_with_stale_gradients(begin: LayerParams, batches: Sequence[Batch]) -> LayerParams:
     """Return the parameters if the last update also contains the gradients of earlier batches."""
-    before, scale = begin.train(batches[:-1]), LR / len(batches[-1][0])
-    after = before.step(batches[-1], scale)
+    params_before, scale = begin.train(batches[:-1]), LR / len(batches[-1][0])
+    after = params_before.step(batches[-1], scale)
     for number in range(len(batches) - 1):
         after = after.subtract(begin.train(batches[:number]).gradient(batches[number]), scale)
     return after

@@ -90,8 +90,8 @@ def list_descendants(pid: int, proc: Path = PROC) -> List[ProcessStat]:
     for name in (folder.name for folder in proc.iterdir()) if proc.is_dir() else ():
         if name.isdigit():
             with suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
-                found = _parse_stat(int(name), (proc / name / "stat").read_bytes())
-                children.setdefault(found.parent, []).append(found)
+                stat = _parse_stat(int(name), (proc / name / "stat").read_bytes())
+                children.setdefault(stat.parent, []).append(stat)
     processes: List[ProcessStat] = []
     generation = children.pop(pid, [])
     while generation:

@@ -150,16 +150,17 @@ def _check_call(
 
 
 def _check_solution(id: str, name: Optional[str], path: Path, line: int, faults: Faults) -> None:
-    place = f"solutions/{path.name}"
+    solution = f"solutions/{path.name}"
     if not path.is_file():
-        faults.add(line, f"exercise {id} has no solution: write {place}")
+        faults.add(line, f"exercise {id} has no solution: write {solution}")
         return
     try:
         defined = defined_names(path.read_text(encoding="utf-8"))
     except SyntaxError as error:
-        faults.add(line, f"{place} is not valid Python: line {error.lineno}: {error.msg}")
+        faults.add(line, f"{solution} is not valid Python: line {error.lineno}: {error.msg}")
         return
     if name and name not in defined:
         faults.add(
-            line, f"{place} does not define {name}, as the stub of exercise {id} does: name it so"
+            line,
+            f"{solution} does not define {name}, as the stub of exercise {id} does: name it so",
         )

@@ -112,10 +112,10 @@ def _element_language(element: ElementTree.Element) -> str:
 def _remove_element(parent: ElementTree.Element, child: ElementTree.Element) -> None:
     """Remove an element, but keep the text after it, which XML counts as part of it."""
     children = list(parent)
-    before = children.index(child) - 1
+    previous_index = children.index(child) - 1
     if child.tail:
-        if before >= 0:
-            children[before].tail = (children[before].tail or "") + child.tail
+        if previous_index >= 0:
+            children[previous_index].tail = (children[previous_index].tail or "") + child.tail
         else:
             parent.text = (parent.text or "") + child.tail
     parent.remove(child)

@@ -58,17 +58,17 @@ class Kernel:
     def _run(self, cell: Any, index: int) -> Any:
         from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-        place = describe_cell(cell.source, index)
+        cell_text = describe_cell(cell.source, index)
         try:
             return self._client.execute_cell(cell, index)
         except CellExecutionError as error:
             raise NotebookError(
-                f"{place}: {error.ename}: {' '.join(str(error.evalue).split())[:400]}"
+                f"{cell_text}: {error.ename}: {' '.join(str(error.evalue).split())[:400]}"
             ) from None
         except CellTimeoutError:
-            raise NotebookError(f"{place}: not finished in time") from None
+            raise NotebookError(f"{cell_text}: not finished in time") from None
         except DeadKernelError:
-            raise NotebookError(f"{place}: its process died") from None
+            raise NotebookError(f"{cell_text}: its process died") from None
 
 
 @contextmanager

@@ -50,9 +50,13 @@ def _find_section(slide: Slide, after: Optional[Slide], lab: Lab) -> Optional[La
 
     if "notes" in options:
         last = max((piece.headings for piece in sections), default=0)
-        place = {"goals": 1, "summary": last - 1}.get(options["notes"])
+        section_number = {"goals": 1, "summary": last - 1}.get(options["notes"])
         return first(
-            lambda piece: piece.headings == place if place else piece.label == options["notes"]
+            lambda piece: (
+                piece.headings == section_number
+                if section_number
+                else piece.label == options["notes"]
+            )
         )
     if "figure" in options:
         return first(lambda piece: f"figures/{options['figure']}.svg" in piece.figures)

@@ -46,8 +46,8 @@ def _render_output(output: Any, cell: Any, language: str, prefix: str) -> str:
 
 def _alternative_text(cell: Any, language: str) -> str:
     """Return the alternative text of a cell's picture: the cell's option ``:alt:`` or a default."""
-    given = cell.metadata.get("alt", DRAWN)
-    return str(given.get(language, DRAWN[language]))
+    alt_texts = cell.metadata.get("alt", DRAWN)
+    return str(alt_texts.get(language, DRAWN[language]))
 
 
 def _render_html(text: str, language: str) -> str:

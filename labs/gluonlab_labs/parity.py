@@ -45,9 +45,9 @@ def check_parity(text: Text, faults: Faults) -> None:
             (counts[1] - counts[0], "en", japanese),
         ):
             for element in what:
-                place = next(number for number, found in lines[kind] if found == element)
+                line_number = next(number for number, found in lines[kind] if found == element)
                 faults.add(
-                    place,
+                    line_number,
                     f"{element} stands here {_count_in_words(what[element])}, and not in "
                     f":::{{{other}}}: "
                     f"both need the same {kind}",

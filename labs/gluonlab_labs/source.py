@@ -167,10 +167,10 @@ def read_text_pairs(lines: Block, faults: Faults) -> Iterator[Text]:
         language, line, block = blocks.pop(0)
         other = blocks[0][0] if blocks else ""
         if (language, other) != LANGUAGES:
-            found = f"followed by :::{{{other}}}" if other else "and nothing follows"
+            problem = f"followed by :::{{{other}}}" if other else "and nothing follows"
             faults.add(
                 line,
-                f":::{{{language}}} {found}: blocks come in pairs, :::{{en}} and then :::{{ja}}",
+                f":::{{{language}}} {problem}: blocks come in pairs, :::{{en}} and then :::{{ja}}",
             )
             continue
         yield Text({language: block, other: blocks.pop(0)[2]}, line)
