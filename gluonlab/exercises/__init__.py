@@ -14,11 +14,11 @@ The checkers are in ``labNN.py``, a module for each lab.
 
 from gluonlab.exercises.checkers import Verdict, Wrong, check, exercise
 from gluonlab.exercises.guesses import because, observe, predict, surprises
-from gluonlab.exercises.lab_environment import Here, setup
+from gluonlab.exercises.lab_environment import LabEnvironment, setup
 from gluonlab.exercises.languages import language
 
 __all__ = [
-    "Here",
+    "LabEnvironment",
     "Verdict",
     "Wrong",
     "because",

@@ -15,10 +15,10 @@ from gluonlab.cli.command import command, dispatch, json_option
 from gluonlab.config.option_types import real, whole
 from gluonlab.errors import ExerciseError, NotebookError
 from gluonlab.exercises import grading
-from gluonlab.exercises.checkers import LARGEST_SEED, all_exercises, labs
-from gluonlab.exercises.notebook_runners import ENGINES, IMAGE, Containers, find_engine
-from gluonlab.exercises.run_submission import missing
-from gluonlab.exercises.supervisor import MOST_JOBS, jobs_here
+from gluonlab.exercises.checkers import LARGEST_SEED, all_exercises, lab_numbers
+from gluonlab.exercises.notebook_runners import ENGINES, IMAGE, ContainerRunner, find_engine
+from gluonlab.exercises.run_submission import missing_packages
+from gluonlab.exercises.supervisor import MAX_JOBS, max_parallel_jobs
 from gluonlab.files.atomic_files import check_new, write_text
 from gluonlab.host.resources import available_cores
 from gluonlab.plain_text import json_text, printable
@@ -88,14 +88,14 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
         raise ExerciseError(
             "no notebook is given: name those that were handed in, or the folders that hold them"
         )
-    settings = _settings(options)
-    given = [Path(name) for name in notebooks]
-    found = grading.submissions(given)
-    names = _assignments(options["assignment"])
+    settings = _grade_arguments(options)
+    paths = [Path(name) for name in notebooks]
+    notebook_paths = grading.find_notebooks(paths)
+    assignments = _parse_assignments(options["assignment"])
     canvas, gradescope = (
         options[name] and Path(options[name]) for name in ("canvas", "gradescope")
     )
-    if names and not canvas:
+    if assignments and not canvas:
         raise ExerciseError(
             f"--assignment {options['assignment'][0]!r} names a lab for Canvas, and no file for it "
             "is asked for: add --canvas FILE"
@@ -104,31 +104,41 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
     if canvas:
         check_new("--canvas", canvas)
     if gradescope:
-        grading.check_place(gradescope, found)
+        grading.check_results_path(gradescope, notebook_paths)
         check_new("--gradescope", gradescope)
-    if not options["isolated"] and missing():  # said before a progress bar begins
-        raise NotebookError(missing())
-    done: List[grading.Grade] = []
+    if not options["isolated"] and missing_packages():  # before the progress bar starts
+        raise NotebookError(missing_packages())
+    grades_done: List[grading.Grade] = []
     try:
-        with closing(grading.grade(found, **settings)) as grades:
-            for one in tqdm(grades, total=len(found), unit="notebook", dynamic_ncols=True):
-                done.append(one)
-                # each time: what is done is not lost
-                write_text(Path(out), grading.as_csv(grading.in_order_of(found, done)))
-    except (KeyboardInterrupt, NotebookError) as stopped:
-        said = f"{len(done)} of {len(found)} notebooks are graded" + (f", in {out}" if done else "")
-        both = filter(None, [str(stopped), said])
-        raise type(stopped)("; ".join(both)) from None
+        with closing(grading.grade(notebook_paths, **settings)) as grades:
+            for grade_done in tqdm(
+                grades, total=len(notebook_paths), unit="notebook", dynamic_ncols=True
+            ):
+                grades_done.append(grade_done)
+                # after each notebook, so that an interrupt loses nothing
+                write_text(
+                    Path(out),
+                    grading.as_csv(grading.sort_by_notebooks(notebook_paths, grades_done)),
+                )
+    except (KeyboardInterrupt, NotebookError) as interruption:
+        progress = f"{len(grades_done)} of {len(notebook_paths)} notebooks are graded" + (
+            f", in {out}" if grades_done else ""
+        )
+        messages = filter(None, [str(interruption), progress])
+        raise type(interruption)("; ".join(messages)) from None
     finally:
-        done = grading.in_order_of(found, done)
-        if canvas and done:
-            write_text(canvas, grading.as_canvas(done, names, grading.roots_of(given)))
-        if gradescope and done:
-            grading.write_results(gradescope, done)
-    for one in done:
+        grades_done = grading.sort_by_notebooks(notebook_paths, grades_done)
+        if canvas and grades_done:
+            write_text(
+                canvas,
+                grading.as_canvas(grades_done, assignments, grading.find_student_folders(paths)),
+            )
+        if gradescope and grades_done:
+            grading.write_results(gradescope, grades_done)
+    for grade_done in grades_done:
         click.echo(
-            f"{_passed(one)} {printable(str(one.notebook))}"
-            + (f"  ({one.note})" if one.note else "")
+            f"{_format_score(grade_done)} {printable(str(grade_done.notebook))}"
+            + (f"  ({grade_done.note})" if grade_done.note else "")
         )
     click.echo(f"written to {', '.join(map(str, filter(None, [out, canvas, gradescope])))}")
 
@@ -142,29 +152,29 @@ def leaderboard(grades: str, as_json: bool) -> None:
     GRADES.csv is the table that grade wrote. Schedules that gluonlab's own solver has found are
     left out.
     """
-    from gluonlab.exercises.lab04 import best_of_the_eight, floor_s
+    from gluonlab.exercises.lab04 import cheapest_algorithm, lower_bound_s
 
-    places = grading.leaderboard(Path(grades))
+    places = grading.read_leaderboard(Path(grades))
     if as_json:
-        click.echo(json_text([one._asdict() for one in places]))
+        click.echo(json_text([place._asdict() for place in places]))
         return
-    _, best_s = best_of_the_eight()
-    click.echo(grading.leaderboard_text(places, best_s * 1e6, floor_s() * 1e6))
+    _, best_s = cheapest_algorithm()
+    click.echo(grading.format_leaderboard(places, best_s * 1e6, lower_bound_s() * 1e6))
 
 
-def _passed(grade: grading.Grade) -> str:
-    """``  3 of 5  ``, or a dash where no exercise was found."""
+def _format_score(grade: grading.Grade) -> str:
+    """Return ``  3 of 5  ``, or a dash if there are no exercises."""
     count = len(grade.statuses)
-    return f"{grade.passed:>3} of {count:<3}" if count else f"{'-':>10}"
+    return f"{grade.passed_count:>3} of {count:<3}" if count else f"{'-':>10}"
 
 
-def _settings(options: Dict[str, Any]) -> Dict[str, Any]:
-    """What `gluonlab.exercises.grading.grade` is called with. Raises a UsageError."""
+def _grade_arguments(options: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the arguments for `gluonlab.exercises.grading.grade`. Raises a UsageError."""
     isolated, engine, image = (options[name] for name in ("isolated", "engine", "image"))
     seed, jobs, reveal = (options[name] for name in ("seed", "jobs", "reveal"))
     settings = dict(
         seconds=real(0, LONGEST_SECONDS, above_minimum=True)("--seconds", options["seconds"]),
-        jobs=jobs_here() if jobs is None else whole(1, MOST_JOBS)("--jobs", jobs),
+        jobs=max_parallel_jobs() if jobs is None else whole(1, MAX_JOBS)("--jobs", jobs),
         seed=None if seed is None else whole(0, LARGEST_SEED)("--seed", seed),
         reveal=reveal,
     )
@@ -178,19 +188,19 @@ def _settings(options: Dict[str, Any]) -> Dict[str, Any]:
                 raise ExerciseError(f"--{name} is of containers, and there is none: add --isolated")
         return settings
     cores = min(CORES, available_cores())
-    runner = Containers(find_engine(engine or ""), IMAGE if image is None else image, cores)
+    runner = ContainerRunner(find_engine(engine or ""), IMAGE if image is None else image, cores)
     return dict(settings, runner=runner)
 
 
-def _assignments(given: Sequence[str]) -> Dict[str, str]:
-    """``02=Lab 2 (4711)``: what labs are called in Canvas. Raises ExerciseError."""
+def _parse_assignments(texts: Sequence[str]) -> Dict[str, str]:
+    """Parse ``02=Lab 2 (4711)``, the names of labs in Canvas. Raises ExerciseError."""
     names = {}
-    for text in given:
+    for text in texts:
         lab, _, name = text.partition("=")
-        if lab not in labs() or not name.strip():
+        if lab not in lab_numbers() or not name.strip():
             raise ExerciseError(
                 f"--assignment {text!r}: give a lab and its name in Canvas, such as "
-                f"'02=Lab 2 (4711)'; the labs are {', '.join(labs())}"
+                f"'02=Lab 2 (4711)'; the labs are {', '.join(lab_numbers())}"
             )
         names[lab] = name.strip()
     return names
@@ -200,10 +210,10 @@ COMMANDS = dict(list=list_exercises, grade=grade, leaderboard=leaderboard)
 
 
 def main(args: Optional[Sequence[str]] = None) -> None:
-    """Hand the remaining options to the command that is named first."""
+    """Run the command that is named first, with the remaining options."""
     commands = {
-        name: (made.get_short_help_str(100), partial(made, prog_name=made.name))
-        for name, made in COMMANDS.items()
+        name: (subcommand.get_short_help_str(100), partial(subcommand, prog_name=subcommand.name))
+        for name, subcommand in COMMANDS.items()
     }
     dispatch("python -m gluonlab.exercises", commands, sys.argv[1:] if args is None else args)
 

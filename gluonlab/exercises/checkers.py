@@ -1,22 +1,22 @@
-"""The exercises and their checkers, and `check`, which judges an answer.
+"""The registry of exercises, and `check`, which judges a student's answer.
 
-A checker gets the student's answer. It raises `Wrong` with the first counterexample, or returns if
-the answer is right; a `AnswerCost` where right answers differ in what they cost::
+A checker gets the answer. It raises `Wrong` with the first counterexample, or returns if the answer
+is right. It returns an `AnswerCost` if right answers differ in cost::
 
     @exercise("02-1")
-    def allreduce(answer):
+    def check_allreduce(answer):
         \"\"\"The arrays of all devices end with their sum, in place.\"\"\"
         ...
         raise Wrong(en="allreduce of [1] and [2] left [1] on the second device, expected [3]: ...",
         ja="...")
 
-It is found by the exercise's id in the module of its lab. Its random cases come from `draws`, and a
-list that is written down in it is followed by `more`::
+The module ``labNN.py`` contains the checkers of lab NN. Random cases come from `case_rng`. A fixed
+list of cases ends with `extra_cases`::
 
-    for size in [2, 3, 4, *more(3, lambda random: int(random.randint(5, 13)))]:
+    for size in [2, 3, 4, *extra_cases(3, lambda random: int(random.randint(5, 13)))]:
 
-While students work there is no seed, and all of them see the same cases. Graders give a seed: an
-answer that was written for the cases that it has seen then fails.
+Students work without a seed, and all of them get the same cases. Graders set a seed, which draws
+other cases: an answer written for the known cases then fails.
 """
 
 from __future__ import annotations
@@ -54,12 +54,13 @@ from typing import (
 import numpy as np
 
 from gluonlab.errors import ExerciseError, unknown
-from gluonlab.exercises.languages import Texts, language, say
+from gluonlab.exercises.languages import Texts, choose_text, language
 
-SECONDS = 20.0  # for one check: ten times what a right answer may take
+CHECK_SECONDS = 20.0  # for one check: ten times what a right answer may take
 
 Checker = Callable[[Any], Any]
 C = TypeVar("C", bound=Checker)
+T = TypeVar("T")
 
 
 class Wrong(Exception):
@@ -71,9 +72,9 @@ class Wrong(Exception):
 
 
 class AnswerCost:
-    """What a right answer costs, in microseconds, and that in words.
+    """The cost of a right answer in microseconds, with a text about it.
 
-    ``micros``: None for one that is in no leaderboard.
+    ``micros`` is None for an answer that does not enter the leaderboard.
     """
 
     def __init__(self, micros: Optional[float], *, en: str, ja: str) -> None:
@@ -81,7 +82,7 @@ class AnswerCost:
 
 
 class Exercise(NamedTuple):
-    """An exercise: an ``id`` such as ``"02-1"``, one line about it, its checker, its time limit."""
+    """An exercise: its ``id`` such as ``"02-1"``, a summary, its checker and its time limit."""
 
     id: str
     summary: str
@@ -92,18 +93,20 @@ class Exercise(NamedTuple):
 EXERCISES: Dict[str, Exercise] = {}  # filled as the labs' modules are imported
 
 
-def exercise(id: str, seconds: float = SECONDS) -> Callable[[C], C]:
-    """``@exercise("02-1")`` makes a function the checker of that exercise.
+def exercise(id: str, seconds: float = CHECK_SECONDS) -> Callable[[C], C]:
+    """Register a function as the checker of exercise ``id``: ``@exercise("02-1")``.
 
-    Its docstring, of one line, is the exercise's summary.
+    The function's docstring, one line, is the summary of the exercise.
     """
 
     def register(checker: C) -> C:
-        own = getattr(checker, "__module__", "")
-        foreign = own.startswith(f"{__package__}.lab") and own != f"{__package__}.lab{id[:2]}"
-        if foreign or not re.fullmatch(r"\d\d-[1-9]\d*", id):
+        module = getattr(checker, "__module__", "")
+        of_other_lab = (
+            module.startswith(f"{__package__}.lab") and module != f"{__package__}.lab{id[:2]}"
+        )
+        if of_other_lab or not re.fullmatch(r"\d\d-[1-9]\d*", id):
             raise ExerciseError(
-                f"{id!r} names no exercise of {own}: write the two digits of the lab, "
+                f"{id!r} names no exercise of {module}: write the two digits of the lab, "
                 "a dash and a number"
             )
         EXERCISES[id] = Exercise(id, (checker.__doc__ or "").strip(), checker, seconds)
@@ -112,51 +115,59 @@ def exercise(id: str, seconds: float = SECONDS) -> Callable[[C], C]:
     return register
 
 
-def labs() -> List[str]:
-    """The numbers of the labs that have checkers: ``["01", "02", ...]``."""
+def lab_numbers() -> List[str]:
+    """Return the numbers of the labs that have checkers: ``["01", "02", ...]``."""
     modules = pkgutil.iter_modules([str(Path(__file__).parent)])
     return sorted(module.name[3:] for module in modules if re.fullmatch(r"lab\d\d", module.name))
 
 
 def import_lab(number: str) -> None:
-    """Fill EXERCISES, and the guesses, with those of a lab."""
+    """Register the exercises and the guesses of a lab."""
     importlib.import_module(f"gluonlab.exercises.lab{number}")
 
 
-def all_exercises() -> List[Exercise]:
-    """Every exercise of every lab, in order."""
-    for lab in labs():
+def all_registered(registry: Dict[str, T]) -> List[T]:
+    """Return the exercises, or the guesses, of all labs in order of their ids."""
+    for lab in lab_numbers():
         import_lab(lab)
-    return [EXERCISES[id] for id in sorted(EXERCISES, key=in_order)]
+    return [registry[id] for id in sorted(registry, key=id_sort_key)]
 
 
-def find(id: object) -> Exercise:
-    """The exercise of this id. Raises ExerciseError, with the choices."""
-    if isinstance(id, str) and id[:2] in labs():
+def all_exercises() -> List[Exercise]:
+    """Return the exercises of all labs in order of their ids."""
+    return all_registered(EXERCISES)
+
+
+def find_registered(registry: Dict[str, T], id: object, kind: str, kind_ja: str) -> T:
+    """Return the exercise or guess with this id. Raises ExerciseError, which lists the choices."""
+    if isinstance(id, str) and id[:2] in lab_numbers():
         import_lab(id[:2])
-    if not isinstance(id, str) or id not in EXERCISES:
-        text = unknown("exercise", id, of_its_lab(id, [one.id for one in all_exercises()]))
-        raise ExerciseError(say(en=text, ja=f"演習 {id!r} はありません ({text})"))
-    return EXERCISES[id]
+    if not isinstance(id, str) or id not in registry:
+        all_registered(registry)  # imports all labs
+        ids = sorted(registry, key=id_sort_key)
+        in_same_lab = [choice for choice in ids if choice[:2] == str(id)[:2]]
+        text = unknown(kind, id, in_same_lab or ids)
+        raise ExerciseError(choose_text(en=text, ja=f"{kind_ja} {id!r} はありません ({text})"))
+    return registry[id]
 
 
-def of_its_lab(id: object, choices: List[str]) -> List[str]:
-    """Those of the lab that an unknown id begins with; all, where there is no such lab."""
-    return [one for one in choices if one[:2] == str(id)[:2]] or choices
+def find_exercise(id: object) -> Exercise:
+    """Return the exercise with this id. Raises ExerciseError, which lists the choices."""
+    return find_registered(EXERCISES, id, "exercise", "演習")
 
 
-def in_order(id: str) -> "tuple[int, ...]":
-    """``"02-10"`` comes after ``"02-9"``."""
-    return tuple(map(int, id.split("-")))
+def id_sort_key(id: str) -> "tuple[str, int, str]":
+    """Return a key that sorts ``"02-10"`` after ``"02-9"``."""
+    return id[:2], len(id), id
 
 
-# --- What is said of an answer
+# --- Verdicts
 
 
 PASSED, WRONG, UNWRITTEN, RAISED, TOO_SLOW = "passed", "wrong", "unwritten", "raised", "too slow"
 
 _NAME = {"en": "Exercise", "ja": "演習"}
-_STATUSES = {  # its colour, and what it is called
+_STATUSES = {  # color and name
     PASSED: ("#1a7f37", {"en": "correct", "ja": "正解です"}),
     WRONG: ("#bc4c00", {"en": "not right yet", "ja": "まだ正しくありません"}),
     UNWRITTEN: ("#8c959f", {"en": "not written yet", "ja": "まだ書かれていません"}),
@@ -169,8 +180,12 @@ _STATUSES = {  # its colour, and what it is called
 class Verdict:
     """The result of a check; true if the answer passed.
 
-    ``status``: passed, wrong, unwritten, raised or too slow; ``texts``: what there is to say, in
-    each language; ``micros``: what a right answer costs, where that counts.
+    Attributes:
+        exercise: the id of the exercise.
+        status: ``passed``, ``wrong``, ``unwritten``, ``raised`` or ``too slow``.
+        texts: the message in each language.
+        language: the language of `heading` and `message`.
+        micros: the cost of a right answer in microseconds, if the exercise has costs.
     """
 
     exercise: str
@@ -190,14 +205,14 @@ class Verdict:
 
     @property
     def message(self) -> str:
-        """The counterexample, or what to do; of a right answer what it costs, or nothing."""
+        """The counterexample, or what to do. For a right answer its cost, or an empty string."""
         return self.texts[self.language]
 
     def __repr__(self) -> str:
         return "\n".join(filter(None, [self.heading, self.message]))
 
     def _repr_html_(self) -> str:
-        """A box with a coloured edge, in the colours that the page has."""
+        """Return a box with a colored edge, whose other colors are those of the page."""
         message = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(self.message))
         body = f'<div style="white-space: pre-wrap">{message}</div>' if message else ""
         edge = f"border-left: 4px solid {_STATUSES[self.status][0]}"
@@ -207,81 +222,80 @@ class Verdict:
         )
 
 
-# --- The random cases
+# --- Random cases
 
 
-SEED = "GLUONLAB_CASES"  # the environment's variable that holds the seed, where one grades
-LARGEST_SEED = 2**32 - 1  # that numpy takes
+SEED_VARIABLE = "GLUONLAB_CASES"  # environment variable with the grader's seed
+LARGEST_SEED = 2**32 - 1  # that numpy accepts
 
-T = TypeVar("T")
 _seed: Optional[int] = None
 
 
-def draws(number: Union[int, Sequence[int]]) -> np.random.RandomState:
-    """The generator of a checker's cases; ``number`` is the checker's own."""
+def case_rng(number: Union[int, Sequence[int]]) -> np.random.RandomState:
+    """Return the random generator for a checker's cases; each checker has its ``number``."""
     if _seed is None:
         return np.random.RandomState(number)
-    own = list(number) if isinstance(number, Sequence) else [number]
-    return np.random.RandomState([*own, _seed])
+    numbers = list(number) if isinstance(number, Sequence) else [number]
+    return np.random.RandomState([*numbers, _seed])
 
 
-def more(count: int, draw: Callable[[np.random.RandomState], T], number: int = 0) -> List[T]:
-    """``count`` more cases where there is a seed, none where a student works."""
-    random = draws([number, 1])
+def extra_cases(count: int, draw: Callable[[np.random.RandomState], T], number: int = 0) -> List[T]:
+    """Draw ``count`` additional cases if there is a seed, else return none."""
+    random = case_rng([number, 1])
     return [draw(random) for _ in range(0 if _seed is None else count)]
 
 
 @contextmanager
-def other_cases(seed: int) -> Iterator[None]:
-    """Draw other cases in this block."""
+def reseeded_cases(seed: int) -> Iterator[None]:
+    """Draw cases with this seed inside the ``with`` block."""
     global _seed
-    before, _seed = _seed, seed
+    previous, _seed = _seed, seed
     try:
         yield
     finally:
-        _seed = before
+        _seed = previous
 
 
-def seed_of_grader() -> Optional[int]:
-    """The seed that the grader has given to this process, if it has."""
-    text = os.environ.get(SEED, "")
+def grader_seed() -> Optional[int]:
+    """Return the seed that the grader has set for this process, or None."""
+    text = os.environ.get(SEED_VARIABLE, "")
     return int(text) if text.isdigit() and int(text) <= LARGEST_SEED else None
 
 
-# --- The time that an answer may take, and what it raises
+# --- Time limit and errors of an answer
 
 
-class OutOfTime(BaseException):
-    """The time is over. No Exception, which code that runs too long might catch."""
+class TimeLimitExceeded(BaseException):
+    """The end of an answer's time; no Exception, which the answer's code might catch."""
 
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise OutOfTime in this block after ``seconds``, and every second from then on until it ends.
+    """Raise TimeLimitExceeded in this block after ``seconds``, and again every second.
 
-    Python code is interrupted wherever it is, a call of a library when it returns. Without effect
-    outside the main thread, the only one that signals reach.
+    It interrupts Python code anywhere, and a call of a library when the call returns. It has no
+    effect outside the main thread, the only one that gets signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     running = True
 
-    def over(number: int, frame: object) -> None:
-        if running:  # it may also come between the end of the block and that of the timer
-            raise OutOfTime
+    def raise_if_running(number: int, frame: object) -> None:
+        if running:  # the signal may also come after the block and before the timer is off
+            raise TimeLimitExceeded
 
-    before = signal.signal(signal.SIGALRM, over)
+    previous = signal.signal(signal.SIGALRM, raise_if_running)
     signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield
     finally:
         running = False
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, previous)
 
 
-LONGEST = 400  # characters of an error's own message
+MAX_MESSAGE_CHARS = 400  # of an error's message
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _LIBRARIES = tuple(
@@ -294,156 +308,180 @@ _LIBRARIES = tuple(
 _NOISE = re.compile(r'\s*(Traceback \(|Stack trace|File "|\[bt\])')
 
 
-class ErrorPlace(NamedTuple):
-    """The line of the student's code that led to an error; ``last``: it raised the error itself."""
+class ErrorLocation(NamedTuple):
+    """The line of the student's code that led to an error.
+
+    ``raised_error``: the line itself raised the error, not a function that it calls.
+    """
 
     code: CodeType
     line: int
     source: str
-    last: bool
+    raised_error: bool
 
 
-def place_of(error: BaseException, checker: Callable[..., object]) -> Optional[ErrorPlace]:
-    """The innermost line below ``checker`` that is not Python's, a library's or gluonlab's."""
+def find_error_location(
+    error: BaseException, checker: Callable[..., object]
+) -> Optional[ErrorLocation]:
+    """Return the innermost line called by ``checker`` that is the student's, or None.
+
+    Lines of Python, of libraries and of gluonlab are not the student's.
+    """
     frames: List[TracebackType] = []
-    step = error.__traceback__
-    while step is not None:
-        is_checker = step.tb_frame.f_code is getattr(checker, "__code__", None)
-        frames = [] if is_checker else [*frames, step]
-        step = step.tb_next
+    frame = error.__traceback__
+    while frame is not None:
+        is_checker = frame.tb_frame.f_code is getattr(checker, "__code__", None)
+        frames = [] if is_checker else [*frames, frame]
+        frame = frame.tb_next
     for frame in reversed(frames):
         code = frame.tb_frame.f_code
         # MXNet makes its operators of text, which has no file
         if not code.co_filename.startswith((*_LIBRARIES, "<frozen", "<string>")):
             source = traceback.extract_tb(frame, limit=1)[0].line or ""
-            return ErrorPlace(code, frame.tb_lineno, source.strip(), frame is frames[-1])
+            return ErrorLocation(code, frame.tb_lineno, source.strip(), frame is frames[-1])
     return None
 
 
-def message_of(error: BaseException) -> str:
-    """``ValueError: what it says``, short."""
+def format_error(error: BaseException) -> str:
+    """Return ``ValueError: message``, shortened."""
     lines = [
         line.strip() for line in str(error).splitlines() if line.strip() and not _NOISE.match(line)
     ]
     name = type(error).__name__
     text = " ".join(lines)
     text = text[len(name) + 2 :] if text.startswith(f"{name}: ") else text
-    text = text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+    text = text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 3] + "..."
     return f"{name}: {text}" if text else name
 
 
 # --- Judging
 
 
-GRADES = "GLUONLAB_GRADES"  # a file to which every verdict is added, one JSON object a line
+# names the file that collects the verdicts, one JSON object a line
+VERDICTS_VARIABLE = "GLUONLAB_GRADES"
 
 
 def check(id: str, answer: Any) -> Verdict:
-    """The verdict on ``answer`` to the exercise ``id``: passed, or the first counterexample.
+    """Check an answer to an exercise.
 
-    ``answer`` is a function or a value, as the exercise's stub has it.
-    Raises ExerciseError for an id that is no exercise's; nothing that the answer does raises
-    anything but KeyboardInterrupt.
+    Args:
+        id: the id of the exercise, such as ``"02-1"``.
+        answer: the function or the value that the exercise asks for.
+
+    Returns:
+        The verdict, with the first counterexample if the answer is wrong. An error in the answer is
+        a verdict as well; only KeyboardInterrupt leaves this function.
+
+    Raises:
+        ExerciseError: there is no exercise with this id.
     """
-    verdict = judge(find(id), answer)
-    if os.environ.get(GRADES):
-        _note(verdict, answer)
+    verdict = judge_answer(find_exercise(id), answer)
+    if os.environ.get(VERDICTS_VARIABLE):
+        _record_verdict(verdict, answer)
     return verdict
 
 
-def _note(verdict: Verdict, answer: Any) -> None:
-    """Add the verdict to the grader's file, after a look at cases that the student is not shown."""
-    seed, hidden = seed_of_grader(), False
+def _record_verdict(verdict: Verdict, answer: Any) -> None:
+    """Append the verdict to the grader's file; check a right answer with hidden cases first."""
+    seed, hidden = grader_seed(), False
     if verdict and seed is not None:
-        with other_cases(seed):
-            verdict = judge(find(verdict.exercise), answer)
+        with reseeded_cases(seed):
+            verdict = judge_answer(find_exercise(verdict.exercise), answer)
         hidden = not verdict
-    line: Dict[str, Any] = dict(
+    record: Dict[str, Any] = dict(
         exercise=verdict.exercise, status=verdict.status, message=verdict.message
     )
     if verdict.micros is not None:
-        line["micros"] = verdict.micros
-    with Path(os.environ[GRADES]).open("a", encoding="utf-8") as file:
-        file.write(json.dumps({**line, "hidden": hidden}) + "\n")
+        record["micros"] = verdict.micros
+    with Path(os.environ[VERDICTS_VARIABLE]).open("a", encoding="utf-8") as file:
+        file.write(json.dumps({**record, "hidden": hidden}) + "\n")
 
 
-def judge(exercise: Exercise, answer: Any) -> Verdict:
-    """The verdict on an answer, within the exercise's time."""
+def judge_answer(exercise: Exercise, answer: Any) -> Verdict:
+    """Run the checker of an exercise on an answer, within the exercise's time limit."""
 
-    def verdict(status: str, texts: Texts) -> Verdict:
+    def make_verdict(status: str, texts: Texts) -> Verdict:
         return Verdict(exercise.id, status, texts, language())
 
     if answer is ...:
-        return verdict(
+        return make_verdict(
             UNWRITTEN,
-            _both("put your answer in place of `...`", "`...` を自分の答えに書き換えてください"),
+            _texts("put your answer in place of `...`", "`...` を自分の答えに書き換えてください"),
         )
-    if _does_nothing(answer):
-        return verdict(UNWRITTEN, _write(answer.__name__))
+    if _is_stub(answer):
+        return make_verdict(UNWRITTEN, _unwritten_texts(answer.__name__))
     try:
         with time_limit(exercise.seconds):
-            _wait()
-            score = exercise.checker(answer)
-            _wait()
+            _wait_for_mxnet()
+            cost = exercise.checker(answer)
+            _wait_for_mxnet()
     except Wrong as wrong:
-        return verdict(WRONG, wrong.texts)
-    except OutOfTime:
-        return verdict(TOO_SLOW, _too_slow(exercise.seconds))
+        return make_verdict(WRONG, wrong.texts)
+    except TimeLimitExceeded:
+        return make_verdict(TOO_SLOW, _too_slow_texts(exercise.seconds))
     except NotImplementedError as error:
-        unwritten = _unwritten(error, exercise, answer)
-        return verdict(*(unwritten or (RAISED, _fault(error, exercise, answer))))
+        texts = _stub_texts(error, exercise, answer)
+        if texts is not None:
+            return make_verdict(UNWRITTEN, texts)
+        return make_verdict(RAISED, _error_texts(error, exercise, answer))
     except (Exception, SystemExit) as error:
-        return verdict(RAISED, _fault(error, exercise, answer))
-    if isinstance(score, AnswerCost):
-        return Verdict(exercise.id, PASSED, score.texts, language(), score.micros)
-    return verdict(PASSED, _both("", ""))
+        return make_verdict(RAISED, _error_texts(error, exercise, answer))
+    if isinstance(cost, AnswerCost):
+        return Verdict(exercise.id, PASSED, cost.texts, language(), cost.micros)
+    return make_verdict(PASSED, _texts("", ""))
 
 
-def _wait() -> None:
-    """Wait for MXNet, which raises the errors of queued operations only when they run."""
+def _wait_for_mxnet() -> None:
+    """Wait for MXNet: it raises the errors of queued operations only when they run."""
     mxnet = sys.modules.get("mxnet")
     if mxnet is not None and hasattr(mxnet, "nd"):
         mxnet.nd.waitall()
 
 
-def _does_nothing(answer: Any) -> bool:
-    """Whether it is a function whose body is a docstring, ``...`` or ``pass`` alone."""
+def _is_stub(answer: Any) -> bool:
+    """Return whether the answer is a function with only a docstring, ``...`` or ``pass``."""
     code = getattr(answer, "__code__", None)
     if not isinstance(code, CodeType):
         return False
-    steps = [
-        step for step in dis.get_instructions(code) if step.opname not in ("RESUME", "NOP", "CACHE")
+    instructions = [
+        instruction
+        for instruction in dis.get_instructions(code)
+        if instruction.opname not in ("RESUME", "NOP", "CACHE")
     ]
-    loads = [step for step in steps if step.opname.startswith("LOAD_CONST")]
-    returns_none = steps[-1].opname == "RETURN_CONST" or bool(loads)
-    return len(steps) <= 2 and returns_none and all(step.argval is None for step in loads or steps)
+    loads = [
+        instruction for instruction in instructions if instruction.opname.startswith("LOAD_CONST")
+    ]
+    returns_none = instructions[-1].opname == "RETURN_CONST" or bool(loads)
+    return (
+        len(instructions) <= 2
+        and returns_none
+        and all(instruction.argval is None for instruction in loads or instructions)
+    )
 
 
-def _unwritten(
-    error: NotImplementedError, exercise: Exercise, answer: Any
-) -> "Optional[tuple[str, Texts]]":
-    """What to write if a stub raised NotImplementedError, of this exercise or of one it needs."""
-    place = place_of(error, exercise.checker)
-    if place is None or not place.last:
+def _stub_texts(error: NotImplementedError, exercise: Exercise, answer: Any) -> Optional[Texts]:
+    """Return the message if a stub raised the error, of this exercise or of one that it needs."""
+    location = find_error_location(error, exercise.checker)
+    if location is None or not location.raised_error:
         return None
-    name = place.code.co_name
-    if place.code is getattr(answer, "__code__", place.code):
-        return UNWRITTEN, _write(name)
-    return UNWRITTEN, _both(
+    name = location.code.co_name
+    if location.code is getattr(answer, "__code__", location.code):
+        return _unwritten_texts(name)
+    return _texts(
         f"`{name}`, which it calls, is not written yet",
         f"ここから呼ばれる `{name}` がまだ書かれていません",
     )
 
 
-def _write(name: str) -> Texts:
-    return _both(
+def _unwritten_texts(name: str) -> Texts:
+    return _texts(
         f"write the body of `{name}`, run its cell, then this one again",
         f"`{name}` の中身を書いてそのセルを実行し、このセルをもう一度実行してください",
     )
 
 
-def _too_slow(seconds: float) -> Texts:
-    return _both(
+def _too_slow_texts(seconds: float) -> Texts:
+    return _texts(
         f"it was stopped after {seconds:g} s; a right answer takes less than a tenth of that: "
         "look for a loop that does not end, or one that goes through far too many possibilities",
         f"{seconds:g} 秒で打ち切りました。正しい答えならその 10 分の 1 もかかりません。"
@@ -451,26 +489,23 @@ def _too_slow(seconds: float) -> Texts:
     )
 
 
-def _fault(error: BaseException, exercise: Exercise, answer: Any) -> Texts:
-    """An exception, and the student's line that raised it.
-
-    If none of their lines did, the answer itself is of the wrong kind.
-    """
-    place, message = place_of(error, exercise.checker), message_of(error)
-    if place is None:
-        given = reprlib.repr(answer)
-        return _both(
+def _error_texts(error: BaseException, exercise: Exercise, answer: Any) -> Texts:
+    """Return the message about an exception, with the student's line that raised it."""
+    location, message = find_error_location(error, exercise.checker), format_error(error)
+    if location is None:  # the answer itself is of the wrong kind
+        shown = reprlib.repr(answer)
+        return _texts(
             f"{message}\n"
-            f"your answer, {given}, cannot be used as the exercise says: compare it with the stub",
+            f"your answer, {shown}, cannot be used as the exercise says: compare it with the stub",
             f"{message}\n"
-            f"答え {given} は演習で求められている形になっていません。元のセルと見比べてください",
+            f"答え {shown} は演習で求められている形になっていません。元のセルと見比べてください",
         )
-    source = f": `{place.source}`" if place.source else ""
-    return _both(
-        f"{message}\nin line {place.line} of the cell of `{place.code.co_name}`{source}",
-        f"{message}\n`{place.code.co_name}` のセルの {place.line} 行目{source}",
+    source = f": `{location.source}`" if location.source else ""
+    return _texts(
+        f"{message}\nin line {location.line} of the cell of `{location.code.co_name}`{source}",
+        f"{message}\n`{location.code.co_name}` のセルの {location.line} 行目{source}",
     )
 
 
-def _both(en: str, ja: str) -> Texts:
+def _texts(en: str, ja: str) -> Texts:
     return {"en": en, "ja": ja}

@@ -1,8 +1,8 @@
 """Counterexamples in both languages, and the known mistakes that explain wrong answers.
 
-In a single case different mistakes often give the same number, and a sentence about the wrong one
-sends a student astray. So `explains` names a mistake only if it gives every wrong result, and two
-at least; otherwise the counterexample stands alone.
+In one case, several mistakes often give the same number. A sentence about the wrong mistake would
+mislead the student. So `find_mistake` names a mistake only if it gives every wrong result, at least
+two. Otherwise the counterexample has no explanation.
 """
 
 from __future__ import annotations
@@ -15,64 +15,67 @@ import numpy as np
 
 from gluonlab.exercises.checkers import Wrong
 
-Pair = Tuple[str, str]  # the same in English and in Japanese
-Look = Tuple[Any, str, str]  # whether it is so, and what is said then
+TextPair = Tuple[str, str]  # a text in English and in Japanese
+Fault = Tuple[Any, str, str]  # true if the fault is there, and its text in both languages
 
-NOTHING: Pair = ("", "")
-NUMBERS = (int, float, np.number)
+NO_TEXT: TextPair = ("", "")
+NUMBER_TYPES = (int, float, np.number)
 
 
 class CaseText(NamedTuple):
-    """What an answer was given, in words: the beginning of every counterexample about it."""
+    """The description of an answer's input, with which every counterexample about it begins."""
 
     en: str
     ja: str
 
-    def pair(self, en: str, ja: str) -> Pair:
-        """The case, and these words about it."""
+    def with_texts(self, en: str, ja: str) -> TextPair:
+        """Return the description followed by a text about it."""
         return f"{self.en}: {en}", f"{self.ja}: {ja}"
 
-    def wrong(self, en: str, ja: str, why: Pair = NOTHING) -> Wrong:
-        """The counterexample that goes on with these words, and ends with what it looks like."""
-        return wrong(*self.pair(en, ja), why)
+    def counterexample(self, en: str, ja: str, why: TextPair = NO_TEXT) -> Wrong:
+        """Return the counterexample: the description, a text, and the likely mistake ``why``."""
+        return counterexample(*self.with_texts(en, ja), why)
 
-    def check(self, *faults: Look) -> None:
+    def check_faults(self, *faults: Fault) -> None:
         """Raise Wrong for the first fault that is there."""
-        check(*((is_so, *self.pair(en, ja)) for is_so, en, ja in faults))
+        check_faults(*((is_there, *self.with_texts(en, ja)) for is_there, en, ja in faults))
 
 
-def wrong(en: str, ja: str, why: Pair = NOTHING) -> Wrong:
-    """A counterexample, and what it looks like, if that is known."""
+def counterexample(en: str, ja: str, why: TextPair = NO_TEXT) -> Wrong:
+    """Return a counterexample, with the likely mistake ``why`` if it is known."""
     return Wrong(en=f"{en}: {why[0]}", ja=f"{ja}。{why[1]}") if any(why) else Wrong(en=en, ja=ja)
 
 
-def check(*faults: Look) -> None:
+def check_faults(*faults: Fault) -> None:
     """Raise Wrong for the first fault that is there."""
-    found = looks_like(*faults)
-    if found is not NOTHING:
-        raise wrong(*found)
+    texts = pick_explanation(*faults)
+    if texts is not NO_TEXT:
+        raise counterexample(*texts)
 
 
-def looks_like(*looks: Look) -> Pair:
-    """What is said of the first that is so; NOTHING if none is."""
-    return next(((en, ja) for is_so, en, ja in looks if is_so), NOTHING)
+def pick_explanation(*faults: Fault) -> TextPair:
+    """Return the texts of the first fault that is there; NO_TEXT if there is none."""
+    return next(((en, ja) for is_there, en, ja in faults if is_there), NO_TEXT)
 
 
-def gave(call: str, got: Any, want: Any) -> Pair:
-    """What is said of a call that gave another number; ``got`` and ``want`` as shown."""
+def wrong_result_texts(call: str, got: Any, want: Any) -> TextPair:
+    """Return the texts about a call with a wrong answer; ``got`` and ``want`` are formatted."""
     ja = f"{call} の答えは {got} でしたが、正しくは {want} です"
     return f"{call} gave {got}, expected {want}", ja
 
 
-def is_not(call: str, got: Any, want: Any) -> Pair:
-    """What is said of a call whose value is another one; both as shown."""
+def wrong_value_texts(call: str, got: Any, want: Any) -> TextPair:
+    """Return the texts about a call with a wrong value; ``got`` and ``want`` are formatted."""
     ja = f"{call} は {got} でしたが、正しくは {want} です"
     return f"{call} is {got}, expected {want}", ja
 
 
-def returned(got: Any, call: str, en: str, ja: str) -> Wrong:
-    """The counterexample of a call that gave nothing, or no ``en``, ``ja``: what it should."""
-    hint, hint_ja = looks_like(
+def wrong_return(got: Any, call: str, en: str, ja: str) -> Wrong:
+    """Return the counterexample of a call that returned None or a value of a wrong type.
+
+    ``en`` and ``ja`` describe the value that the call should return.
+    """
+    hint, hint_ja = pick_explanation(
         (got is None, " (is `return` missing?)", " (`return` を忘れていませんか)")
     )
     return Wrong(
@@ -82,114 +85,132 @@ def returned(got: Any, call: str, en: str, ja: str) -> Wrong:
 
 
 def check_number(got: Any, call: str) -> None:
-    """Raise Wrong for what is no number."""
-    if not isinstance(got, NUMBERS):
-        raise returned(got, call, "a number", "数値")
+    """Raise Wrong if ``got`` is not a number."""
+    if not isinstance(got, NUMBER_TYPES):
+        raise wrong_return(got, call, "a number", "数値")
 
 
-def near(got: Any, want: float, rel: float = 1e-6) -> bool:
-    """Whether ``got`` is a number, and this one but for rounding."""
-    return isinstance(got, NUMBERS) and math.isclose(got, want, rel_tol=rel)
+def is_close_number(got: Any, want: float, rel: float = 1e-6) -> bool:
+    """Return whether ``got`` is a number and equals ``want`` up to rounding."""
+    return isinstance(got, NUMBER_TYPES) and math.isclose(got, want, rel_tol=rel)
 
 
-def in_english(count: int, thing: str) -> str:
-    """``1 device``, ``2 devices``, ``0 devices``."""
+def count_in_english(count: int, thing: str) -> str:
+    """Return ``1 device``, ``2 devices`` or ``0 devices``."""
     return f"{count} {thing}" + "s" * (count != 1)
 
 
-LEAST = 2  # wrong results that a mistake has to explain
-# a mistake: whether it gives this result in this case, and its name in both languages
+MIN_WRONG_RESULTS = 2  # that a mistake has to explain
+# a mistake: a function that returns whether the mistake gives ``got`` in a case, and its texts
 Mistake = Tuple[Callable[..., bool], str, str]
 
 
 class AnswerResult(NamedTuple):
-    """What an answer gave in one case, and what is right there."""
+    """The arguments of an answer in one case, its result and the right result."""
 
     case: Tuple[Any, ...]
     got: Any
     want: Any
 
 
-class Results(List[AnswerResult]):
-    """What an answer gave, case by case, until it raised ``error``, if it did."""
+class AnswerResults(List[AnswerResult]):
+    """The results of an answer, case by case, up to the ``error`` that it raised, if any."""
 
     error: Optional[Exception] = None
 
-    def wrong(self, right: Callable[[Any, Any], bool]) -> List[AnswerResult]:
-        """Those of which ``right(got, want)`` is false. Raises ``error`` where there are none."""
-        found = [each for each in self if not right(each.got, each.want)]
-        if not found:
-            self.end()
-        return found
+    def find_wrong(self, right: Callable[[Any, Any], bool]) -> List[AnswerResult]:
+        """Return the results for which ``right(got, want)`` is false.
 
-    def compare(
-        self,
-        same: Callable[[Any, Any], bool],
-        mistakes: Sequence[Mistake],
-        said: Callable[..., Pair],
-    ) -> None:
-        """Raise Wrong for the first case in which the answer gave something else than is right.
-
-        ``said(*case, got, want)``: the counterexample, to which the mistake that explains it is
-        added; it may raise a Wrong of its own, for a result of another kind.
+        Raises ``error`` if there are none.
         """
-        mistaken = self.wrong(same)
+        mistaken = [result for result in self if not right(result.got, result.want)]
+        if not mistaken:
+            self.raise_error()
+        return mistaken
+
+    def check_results(
+        self,
+        right: Callable[[Any, Any], bool],
+        mistakes: Sequence[Mistake],
+        describe: Callable[..., TextPair],
+    ) -> None:
+        """Raise Wrong for the first wrong result, with the mistake that explains the results.
+
+        ``right(got, want)`` compares results. ``describe(*case, got, want)`` returns the texts of
+        the counterexample; for a result of a wrong type it may raise Wrong itself.
+        """
+        mistaken = self.find_wrong(right)
         if mistaken:
             case, got, want = mistaken[0]
-            raise wrong(*said(*case, got, want), explains(self, same, *mistakes))
+            raise counterexample(*describe(*case, got, want), find_mistake(self, right, *mistakes))
 
-    def end(self) -> None:
-        """Raise ``error``, if there is one: all that came before it is right."""
+    def raise_error(self) -> None:
+        """Raise ``error`` if there is one. Call it when all results before it are right."""
         if self.error is not None:
             raise self.error
 
 
-def results(
+def run_cases(
     answer: Callable[..., Any], cases: Iterable[Tuple[Any, ...]], want: Callable[..., Any]
-) -> Results:
-    """The answer in every case, beside ``want`` of the same case; lists are given as copies."""
-    found = Results()
-    for case in cases:
-        given = [deepcopy(one) if isinstance(one, (list, dict)) else one for one in case]
-        try:
-            found.append(AnswerResult(case, answer(*given), want(*case)))
-        except Exception as error:  # whatever a student's code raises
-            found.error = error
-            break
-    return found
+) -> AnswerResults:
+    """Call the answer in every case, and return its results with those of ``want``.
 
-
-def explains(
-    found: Sequence[AnswerResult], right: Callable[[Any, Any], bool], *mistakes: Mistake
-) -> Pair:
-    """What is said of the mistake that explains the results; NOTHING if none does.
-
-    One that gives all of them goes before one that gives the wrong ones alone, as where an answer
-    knows a special case; if those are all None, which many mistakes may give, none is named.
+    The answer gets copies of lists and dictionaries.
     """
-    mistaken = [each for each in found if not right(each.got, each.want)]
-    if found and all(each.got is None for each in found):  # somewhere None may be right
+    results = AnswerResults()
+    for case in cases:
+        arguments = [deepcopy(arg) if isinstance(arg, (list, dict)) else arg for arg in case]
+        try:
+            results.append(AnswerResult(case, answer(*arguments), want(*case)))
+        except Exception as error:  # a student's code may raise anything
+            results.error = error
+            break
+    return results
+
+
+def find_mistake(
+    results: Sequence[AnswerResult], right: Callable[[Any, Any], bool], *mistakes: Mistake
+) -> TextPair:
+    """Return the texts of the mistake that explains the results; NO_TEXT if none does.
+
+    A mistake that gives all results takes precedence over one that gives only the wrong results.
+    """
+    mistaken = [result for result in results if not right(result.got, result.want)]
+    if results and all(result.got is None for result in results):  # None may be right in some
         return "the function returns nothing", "関数が何も返していません"
-    if len(mistaken) < LEAST:
-        return NOTHING
-    numbers = any(each.got is not None for each in mistaken)
-    for some in (found, mistaken) if numbers else (found,):
+    if len(mistaken) < MIN_WRONG_RESULTS:
+        return NO_TEXT
+    # Only the wrong results count if the answer knows a special case. Many mistakes give None.
+    numbers = any(result.got is not None for result in mistaken)
+    for group in (results, mistaken) if numbers else (results,):
         for gives, en, ja in mistakes:
-            if all(gives(*each.case, got=each.got) for each in some):
+            if all(gives(*result.case, got=result.got) for result in group):
                 return en, ja
-    return NOTHING
+    return NO_TEXT
 
 
-def same_number(got: Any, want: Any) -> bool:
-    """Whether it is a number, and exactly this one."""
-    return isinstance(got, NUMBERS) and bool(got == want)
+def is_same_number(got: Any, want: Any) -> bool:
+    """Return whether ``got`` is a number and equals ``want`` exactly."""
+    return isinstance(got, NUMBER_TYPES) and bool(got == want)
 
 
-def by(formula: Callable[..., Any], same: Callable[[Any, Any], bool] = near) -> Callable[..., bool]:
-    """A mistake that gives what a formula gives; None: nothing."""
+def matches_formula(
+    formula: Callable[..., Any], same: Callable[[Any, Any], bool] = is_close_number
+) -> Callable[..., bool]:
+    """Return a mistake's predicate: whether the result is the formula's; never if that is None."""
 
     def gives(*case: Any, got: Any) -> bool:
         value = formula(*case)
         return value is not None and same(got, value)
 
     return gives
+
+
+def to_list(value: Any) -> Any:
+    """Convert a list, tuple, array or generator to a list; return other answers unchanged."""
+    if isinstance(value, (str, bytes, dict)):
+        return value
+    try:
+        return list(value)
+    except TypeError:
+        return value

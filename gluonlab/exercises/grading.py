@@ -1,13 +1,13 @@
 """Grade many notebooks, several at a time, and write tables of the grades.
 
-Which student handed a notebook in is told by its path, as Canvas, nbgrader and Gradescope write it:
+The path of a notebook identifies the student, as Canvas, nbgrader and Gradescope write it:
 
 ==========  ======================================================================================
 Canvas      ``lovelaceada_LATE_12345_678901_lab02.ipynb``: a name, LATE, the user's number, the
-            file's number, and the name that the file had
+            file's number, and the original name of the file
 nbgrader    ``submitted/STUDENT/ASSIGNMENT/NOTEBOOK.ipynb``, ``autograded/..`` and so on
 Gradescope  ``submission_123/..``
-otherwise   the notebook's folder below the one that was given; in that one itself, its own name
+otherwise   the notebook's folder below the given folder; directly in it, the notebook's name
 ==========  ======================================================================================
 """
 
@@ -38,31 +38,31 @@ from typing import (
 )
 
 from gluonlab.errors import DataError, ExerciseError, NotebookError
-from gluonlab.exercises.checkers import PASSED, all_exercises, find, in_order
-from gluonlab.exercises.notebook_runners import LOOK_S, NotebookResult, run_in_processes
-from gluonlab.exercises.run_submission import missing
-from gluonlab.exercises.supervisor import Bounds, within_room
+from gluonlab.exercises.checkers import PASSED, all_exercises, find_exercise, id_sort_key
+from gluonlab.exercises.notebook_runners import POLL_S, NotebookResult, run_in_processes
+from gluonlab.exercises.run_submission import missing_packages
+from gluonlab.exercises.supervisor import Bounds, fit_memory
 from gluonlab.files.atomic_files import read_bounded, write_text
 from gluonlab.plain_text import one_line, plain_name, printable
 
-_MOST_TABLE_BYTES = 2**26  # of a table of grades that is read
-_COUNTED = "04-6"  # the exercise in which the cost of right answers counts
-UNCHECKED = "unchecked"  # its notebook does not ask check() any more, or stopped before
-HIDDEN = (
+_MAX_TABLE_BYTES = 2**26  # of a table of grades that is read
+_LEADERBOARD_EXERCISE = "04-6"  # the exercise in which the cost of right answers counts
+UNCHECKED = "unchecked"  # the notebook lacks the check() call, or stopped before it
+HIDDEN_CASE_FAILED = (
     "right for the cases that its check shows, wrong for others: "
     "it must be right for every input that the exercise allows"
 )
 
-# Runs a notebook within bounds, with the cases of a seed, until it ends or the event is set.
+# Runs a notebook within bounds, with a seed's cases, until it ends or the event is set.
 Runner = Callable[[Path, Bounds, Optional[int], threading.Event], NotebookResult]
 
 
 @dataclass
 class Grade:
-    """One notebook: the status of each exercise of its lab, and the error that stopped it.
+    """The grade of one notebook: the status of each exercise of its lab, and a note about errors.
 
-    ``sentences``: what its checkers say of the exercises that did not pass; ``micros``: what right
-    answers cost, of exercises in which that counts.
+    ``sentences``: the checkers' messages about exercises that did not pass.
+    ``micros``: the costs of right answers in microseconds.
     """
 
     notebook: Path
@@ -73,26 +73,26 @@ class Grade:
     micros: Dict[str, float] = field(default_factory=dict)
 
     @property
-    def passed(self) -> int:
+    def passed_count(self) -> int:
         """The number of exercises that passed."""
         return sum(status == PASSED for status in self.statuses.values())
 
 
-def submissions(given: Sequence[Path]) -> List[Path]:
-    """The given notebooks, and those below the given folders. Raises ExerciseError."""
-    found: List[Path] = []
-    for path in given:
-        inside = sorted(_below(path)) if os.path.isdir(path) else [path]
-        found += inside
-        there = os.path.lexists(path)
-        if not there or not inside:
-            fault = "no notebook lies below" if there else "there is no"
+def find_notebooks(paths: Sequence[Path]) -> List[Path]:
+    """Return the given notebooks and those below the given folders. Raises ExerciseError."""
+    notebooks: List[Path] = []
+    for path in paths:
+        in_folder = sorted(_notebooks_under(path)) if os.path.isdir(path) else [path]
+        notebooks += in_folder
+        exists = os.path.lexists(path)
+        if not exists or not in_folder:
+            fault = "no notebook lies below" if exists else "there is no"
             raise ExerciseError(f"{fault} {path}: name notebooks, or folders that hold them")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(notebooks))
 
 
-def _below(folder: Path) -> Iterator[Path]:
-    """The notebooks below a folder, as far as it can be read; links to folders lead nowhere."""
+def _notebooks_under(folder: Path) -> Iterator[Path]:
+    """Yield the notebooks below a folder; skip unreadable folders and links to folders."""
     folders = [folder]
     while folders:
         with suppress(OSError), os.scandir(folders.pop()) as entries:
@@ -115,36 +115,46 @@ def grade(
     runner: Optional[Runner] = None,
     **bounds: Any,
 ) -> Generator[Grade, None, None]:
-    """Run notebooks, ``jobs`` at a time, each for at most ``seconds``; yield grades as they come.
+    """Run notebooks, ``jobs`` at a time, and yield their grades as they finish.
 
-    Of several verdicts on one exercise the last counts. A cell that raises does not end the
-    notebook; its error becomes the note, as whatever else is wrong with the notebook does.
-    ``seed``: draw further cases that the notebooks do not show; ``reveal``: let sentences name
-    them. ``runner``: where the notebooks run, by default in processes of this machine. ``bounds``:
-    others than `Bounds` has, in memory for example. Whoever stops the iteration ends all that runs.
+    If an exercise has several verdicts, the last one counts. A cell that raises does not end the
+    notebook: its error becomes the note, like any other fault of the notebook. Closing the
+    generator ends all running notebooks.
 
-    The default is no protection against somebody who wants to cheat: a notebook's code may do all
-    that the person may who runs this. Raises NotebookError where notebooks cannot be run.
+    The default runner does not protect against cheating: the code of a notebook has all permissions
+    of the person who grades.
+
+    Args:
+        notebooks: the files to grade.
+        seconds: the time limit of one notebook.
+        jobs: the number of notebooks at a time.
+        seed: draws additional cases that the notebooks do not show.
+        reveal: let messages name these cases.
+        runner: runs a notebook; by default in processes of this machine.
+        bounds: other limits than those of `Bounds`, such as ``memory`` in bytes.
+
+    Raises:
+        NotebookError: notebooks cannot be run.
     """
-    fault = "" if runner else missing()
+    fault = "" if runner else missing_packages()
     if fault:
         raise NotebookError(fault)
     run, stop = runner or run_in_processes, threading.Event()
-    limits = within_room(Bounds(seconds, **bounds), jobs)
+    limits = fit_memory(Bounds(seconds, **bounds), jobs)
 
-    def one(path: Path) -> Grade:
+    def grade_notebook(path: Path) -> Grade:
         try:
-            return _grade(path, run(path, limits, seed, stop), reveal)
+            return _make_grade(path, run(path, limits, seed, stop), reveal)
         except OSError as error:  # the disk is full, for example
             return Grade(path, note=one_line(f"cannot be run ({error})"))
 
     with ThreadPoolExecutor(jobs) as pool:
-        futures: List["Future[Grade]"] = [pool.submit(one, path) for path in notebooks]
+        futures: List["Future[Grade]"] = [pool.submit(grade_notebook, path) for path in notebooks]
         try:
             pending = set(futures)
             while pending:
-                # not for longer: Ctrl-C may reach another thread, and wakes no lock then
-                done, pending = wait(pending, LOOK_S, FIRST_COMPLETED)
+                # wait briefly: if Ctrl-C reaches another thread, it does not wake this lock
+                done, pending = wait(pending, POLL_S, FIRST_COMPLETED)
                 for future in filter(done.__contains__, futures):
                     yield future.result()
         finally:
@@ -153,68 +163,79 @@ def grade(
             stop.set()
 
 
-def _grade(path: Path, outcome: NotebookResult, reveal: bool) -> Grade:
-    made = Grade(path, note=outcome.note, lab=outcome.lab)
-    for id in (one.id for one in all_exercises() if one.id.startswith(f"{outcome.lab}-")):
-        found = outcome.verdicts.get(id)
-        made.statuses[id] = found.status if found else UNCHECKED
-        if found and found.status != PASSED:
-            made.sentences[id] = HIDDEN if found.hidden and not reveal else found.message
-        if found and found.micros is not None:
-            made.micros[id] = found.micros
-    return made
+def _make_grade(path: Path, notebook_result: NotebookResult, reveal: bool) -> Grade:
+    grade = Grade(path, note=notebook_result.note, lab=notebook_result.lab)
+    for id in (one.id for one in all_exercises() if one.id.startswith(f"{notebook_result.lab}-")):
+        result = notebook_result.verdicts.get(id)
+        grade.statuses[id] = result.status if result else UNCHECKED
+        if result and result.status != PASSED:
+            grade.sentences[id] = (
+                HIDDEN_CASE_FAILED if result.hidden and not reveal else result.message
+            )
+        if result and result.micros is not None:
+            grade.micros[id] = result.micros
+    return grade
 
 
-def in_order_of(notebooks: Sequence[Path], grades: Iterable[Grade]) -> List[Grade]:
-    """The grades in the order of the notebooks, as far as there are any."""
-    by_path = {one.notebook: one for one in grades}
+def sort_by_notebooks(notebooks: Sequence[Path], grades: Iterable[Grade]) -> List[Grade]:
+    """Return the grades that there are, in the order of the notebooks."""
+    by_path = {grade.notebook: grade for grade in grades}
     return [by_path[path] for path in notebooks if path in by_path]
 
 
-# --- The table of comma-separated values, in which a spreadsheet executes nothing
+# --- The table as CSV, in which a spreadsheet executes nothing
 
 
-# What a formula begins with in a spreadsheet, the wide forms of East Asian keyboards included.
-_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
+# First characters of formulas in spreadsheets, with the wide forms of East Asian keyboards.
+_FORMULA_STARTS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 
 
 def as_csv(grades: Sequence[Grade]) -> str:
-    """A line per notebook: its path, a status per exercise, how many passed, note and sentences.
+    """Return a line per notebook: path, status per exercise, number passed, note and messages.
 
-    Where a right answer has a cost, a column for each such exercise follows, such as ``04-6 us``.
+    If right answers have costs, a column for each such exercise follows, such as ``04-6 us``.
     """
-    ids = sorted({id for one in grades for id in one.statuses}, key=in_order)
-    costs = sorted({id for one in grades for id in one.micros}, key=in_order)
+    ids = sorted({id for grade in grades for id in grade.statuses}, key=id_sort_key)
+    costs = sorted({id for grade in grades for id in grade.micros}, key=id_sort_key)
     lines = [["notebook", *ids, "passed", "note", "sentences", *map(_cost_column, costs)]]
-    for one in grades:
-        statuses = (one.statuses.get(id, "") for id in ids)
-        said = "; ".join(f"{id}: {text}" for id, text in one.sentences.items() if text)
-        micros = (f"{one.micros[id]:.3f}" if id in one.micros else "" for id in costs)
-        lines.append([str(one.notebook), *statuses, str(one.passed), one.note, said, *micros])
-    return _in_csv(lines)
+    for grade in grades:
+        statuses = (grade.statuses.get(id, "") for id in ids)
+        sentences = "; ".join(f"{id}: {text}" for id, text in grade.sentences.items() if text)
+        micros = (f"{grade.micros[id]:.3f}" if id in grade.micros else "" for id in costs)
+        lines.append(
+            [
+                str(grade.notebook),
+                *statuses,
+                str(grade.passed_count),
+                grade.note,
+                sentences,
+                *micros,
+            ]
+        )
+    return _format_csv(lines)
 
 
 def _cost_column(id: str) -> str:
-    """The name of the column with what answers to this exercise cost, in microseconds."""
+    """Return the name of the column with an exercise's costs in microseconds."""
     return f"{id} us"
 
 
-def _in_csv(lines: Iterable[Sequence[str]]) -> str:
-    """The lines as text, with no cell that a spreadsheet would execute."""
+def _format_csv(lines: Iterable[Sequence[str]]) -> str:
+    """Return the lines as CSV, with no cell that a spreadsheet would execute."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for line in lines:
-        writer.writerow(map(_plain, line))
+        writer.writerow(map(_escape_cell, line))
     return out.getvalue()
 
 
-def _plain(value: str) -> str:
-    """A cell's text, on one line; a spreadsheet would execute what begins with one of _FORMULA."""
+def _escape_cell(value: str) -> str:
+    """Return a cell's text on one line, with a quote before text that is a formula."""
     text = printable(value)
-    return f"'{text}" if text.lstrip()[:1] in _FORMULA else text
+    return f"'{text}" if text.lstrip()[:1] in _FORMULA_STARTS else text
 
 
-# --- Who handed a notebook in
+# --- The student of a notebook
 
 
 _CANVAS = re.compile(r"(?P<name>.+?)(_LATE)?_(?P<user>\d+)_(?P<file>\d+)_.+")
@@ -223,43 +244,46 @@ _GRADESCOPE = re.compile(r"submission_\d+")
 
 
 class Student(NamedTuple):
-    """``name``: what tells them from others; ``canvas_id`` and ``login`` if they are known."""
+    """A student. ``name`` identifies the student; ``canvas_id`` and ``login`` may be empty."""
 
     name: str
     canvas_id: str = ""
     login: str = ""
 
 
-def roots_of(given: Sequence[Path]) -> List[Path]:
-    """The folders that hold several students: those given, or that of several files given."""
-    folders = [path.parent for path in given if not path.is_dir()]
+def find_student_folders(paths: Sequence[Path]) -> List[Path]:
+    """Return the folders that contain several students' work.
+
+    They are the given folders, and the parents of several given files.
+    """
+    folders = [path.parent for path in paths if not path.is_dir()]
     shared = [folder for folder in dict.fromkeys(folders) if folders.count(folder) > 1]
-    return [path for path in given if path.is_dir()] + shared
+    return [path for path in paths if path.is_dir()] + shared
 
 
-def student_of(path: Path, roots: Sequence[Path] = ()) -> Student:
-    """The student who handed in the notebook of this path; ``roots``: of `roots_of`."""
+def identify_student(path: Path, roots: Sequence[Path] = ()) -> Student:
+    """Return the student who submitted the notebook; ``roots``: of `find_student_folders`."""
     canvas = _CANVAS.fullmatch(path.name)
     if canvas:
         return Student(canvas["name"], canvas["user"])
     folders = path.parts[:-1]
-    for folder, below in zip(folders, folders[1:]):
+    for folder, subfolder in zip(folders, folders[1:]):
         if folder in _NBGRADER:
-            return Student(below, login=below)
+            return Student(subfolder, login=subfolder)
     for folder in folders:
         if _GRADESCOPE.fullmatch(folder):
             return Student(folder)
     for root in roots:
         if root in path.parents:
-            inside = path.parent.relative_to(root)
-            return Student(inside.as_posix() if inside.parts else path.stem)
+            relative = path.parent.relative_to(root)
+            return Student(relative.as_posix() if relative.parts else path.stem)
     return Student(path.parent.name or path.stem)
 
 
 # --- The file that Canvas's gradebook imports: a row per student, a column per lab
 
 
-# As its export begins. It finds a student by ID, else by SIS Login ID, else by name.
+# First columns of Canvas's export. Canvas finds a student by ID, else SIS Login ID, else name.
 _CANVAS_COLUMNS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
 _CANVAS_POINTS = "    Points Possible"  # the export indents it
 
@@ -267,37 +291,37 @@ _CANVAS_POINTS = "    Points Possible"  # the export indents it
 def as_canvas(
     grades: Sequence[Grade], assignments: Dict[str, str], roots: Sequence[Path] = ()
 ) -> str:
-    """Of several notebooks of a student for one lab, the one with most points counts.
+    """Return the file for Canvas's gradebook import: a row per student, a column per lab.
 
-    A cell stays empty where no notebook could be read as one of that lab. ``assignments``: the
-    names that labs have in Canvas; one that it does not know is ``Lab 02``. ``roots``: the folders
-    that hold students.
+    The student's notebook with the most points counts for a lab. A cell stays empty if no notebook
+    could be read as one of that lab. ``assignments``: the names of labs in Canvas, by default
+    ``Lab 02``. ``roots``: of `find_student_folders`.
     """
-    labs = sorted({one.lab for one in grades if one.lab})
-    most = {one.lab: len(one.statuses) for one in grades if one.lab}
+    labs = sorted({grade.lab for grade in grades if grade.lab})
+    possible_points = {grade.lab: len(grade.statuses) for grade in grades if grade.lab}
     points: Dict[Student, Dict[str, int]] = {}
-    for one in grades:
-        own = points.setdefault(student_of(one.notebook, roots), {})
-        if one.lab:
-            own[one.lab] = max(one.passed, own.get(one.lab, 0))
+    for grade in grades:
+        student_points = points.setdefault(identify_student(grade.notebook, roots), {})
+        if grade.lab:
+            student_points[grade.lab] = max(grade.passed_count, student_points.get(grade.lab, 0))
     names = [assignments.get(lab, f"Lab {lab}") for lab in labs]
     lines: List[Sequence[str]] = [[*_CANVAS_COLUMNS, *names]]
-    lines.append([_CANVAS_POINTS, "", "", "", "", *(str(most[lab]) for lab in labs)])
-    for student, own in points.items():
-        known = [student.name, student.canvas_id, "", student.login, ""]
-        lines.append([*known, *(str(own.get(lab, "")) for lab in labs)])
-    return _in_csv(lines)
+    lines.append([_CANVAS_POINTS, "", "", "", "", *(str(possible_points[lab]) for lab in labs)])
+    for student, student_points in points.items():
+        identity = [student.name, student.canvas_id, "", student.login, ""]
+        lines.append([*identity, *(str(student_points.get(lab, "")) for lab in labs)])
+    return _format_csv(lines)
 
 
 # --- The results.json that Gradescope reads from an autograder
 
 
 def as_gradescope(grade: Grade) -> Dict[str, Any]:
-    """An exercise is a test of one point; what its checker says is the test's output."""
-    tests = [_test(grade, id) for id in sorted(grade.statuses, key=in_order)]
+    """Return Gradescope's results: a test of one point per exercise, with the checker's message."""
+    tests = [_gradescope_test(grade, id) for id in sorted(grade.statuses, key=id_sort_key)]
     return dict(
-        score=grade.passed,
-        output=grade.note or f"{grade.passed} of {len(tests)} exercises are right.",
+        score=grade.passed_count,
+        output=grade.note or f"{grade.passed_count} of {len(tests)} exercises are right.",
         output_format="text",
         visibility="visible",
         stdout_visibility="hidden",  # what the grader itself prints
@@ -305,10 +329,10 @@ def as_gradescope(grade: Grade) -> Dict[str, Any]:
     )
 
 
-def _test(grade: Grade, id: str) -> Dict[str, Any]:
+def _gradescope_test(grade: Grade, id: str) -> Dict[str, Any]:
     status = grade.statuses[id]
     return dict(
-        name=f"{id} {find(id).summary}",
+        name=f"{id} {find_exercise(id).summary}",
         number=id,
         score=int(status == PASSED),
         max_score=1,
@@ -319,27 +343,30 @@ def _test(grade: Grade, id: str) -> Dict[str, Any]:
     )
 
 
-def check_place(place: Path, notebooks: Sequence[Path]) -> None:
-    """Raise ExerciseError where several notebooks are to go into one file."""
-    if place.suffix == ".json" and len(notebooks) > 1:
+def check_results_path(target: Path, notebooks: Sequence[Path]) -> None:
+    """Raise ExerciseError if one file is given for the results of several notebooks."""
+    if target.suffix == ".json" and len(notebooks) > 1:
         raise ExerciseError(
-            f"--gradescope {place}: a file holds the results of one notebook, {len(notebooks)} are "
-            f"given: name a new folder, such as {place.stem}"
+            f"--gradescope {target}: a file holds the results of one notebook, {len(notebooks)} "
+            f"are given: name a new folder, such as {target.stem}"
         )
 
 
-def write_results(place: Path, grades: Sequence[Grade]) -> None:
-    """Write ``place`` itself if it ends in .json, or a file for each notebook into that folder."""
-    if place.suffix == ".json":
-        paths = [place] * len(grades)
+def write_results(target: Path, grades: Sequence[Grade]) -> None:
+    """Write to ``target`` if it ends in .json, else one file per notebook into that folder."""
+    if target.suffix == ".json":
+        paths = [target] * len(grades)
     else:
-        place.mkdir(exist_ok=True)
-        paths = [place / f"{number}-{_name(one)}.json" for number, one in enumerate(grades, 1)]
-    for path, one in zip(paths, grades):
-        write_text(path, json.dumps(as_gradescope(one), ensure_ascii=False, indent=1) + "\n")
+        target.mkdir(exist_ok=True)
+        paths = [
+            target / f"{number}-{_results_file_name(grade)}.json"
+            for number, grade in enumerate(grades, 1)
+        ]
+    for path, grade in zip(paths, grades):
+        write_text(path, json.dumps(as_gradescope(grade), ensure_ascii=False, indent=1) + "\n")
 
 
-def _name(grade: Grade) -> str:
+def _results_file_name(grade: Grade) -> str:
     path = grade.notebook
     return plain_name(f"{path.parent.name}-{path.stem}".strip("-"), "notebook")
 
@@ -348,29 +375,29 @@ def _name(grade: Grade) -> str:
 
 
 class LeaderboardPlace(NamedTuple):
-    """A row: its place, which equal costs share, its cost in microseconds, and its notebook."""
+    """A row of the leaderboard: the place, equal for equal costs, the cost, and the notebook."""
 
     place: int
     micros: float
     notebook: str
 
 
-def leaderboard(path: Path) -> List[LeaderboardPlace]:
-    """The places by the table ``path`` that `exercises grade` wrote, the lowest cost first.
+def read_leaderboard(path: Path) -> List[LeaderboardPlace]:
+    """Return the places by the table that `exercises grade` wrote, the lowest cost first.
 
-    A notebook without a right answer is in none, nor is one with a schedule of gluonlab's own
-    solver: the grade has no cost for it. Raises ExerciseError for a file that is no such table.
+    Notebooks without a cost are left out: those without a right answer, and those with a schedule
+    of gluonlab's own solver. Raises ExerciseError if the file is not such a table.
     """
-    rows = sorted(_costs(path))
+    rows = sorted(_read_costs(path))
     costs = [micros for micros, _ in rows]
     return [
         LeaderboardPlace(costs.index(micros) + 1, micros, notebook) for micros, notebook in rows
     ]
 
 
-def _costs(path: Path) -> "List[tuple[float, str]]":
+def _read_costs(path: Path) -> "List[tuple[float, str]]":
     try:
-        text = read_bounded(path, _MOST_TABLE_BYTES).decode("utf-8-sig")
+        text = read_bounded(path, _MAX_TABLE_BYTES).decode("utf-8-sig")
         table = list(csv.DictReader(io.StringIO(text)))
     except OSError as error:
         raise ExerciseError(
@@ -380,21 +407,22 @@ def _costs(path: Path) -> "List[tuple[float, str]]":
         raise ExerciseError(
             f"{path} is no table of grades: {printable(str(error))[:200]}"
         ) from None
-    column = _cost_column(_COUNTED)
+    column = _cost_column(_LEADERBOARD_EXERCISE)
     if not table or "notebook" not in table[0] or column not in table[0]:
         raise ExerciseError(
-            f"{path} has no column {column!r}: grade notebooks of lab {_COUNTED[:2]} with `python "
+            f"{path} has no column {column!r}: grade notebooks of lab {_LEADERBOARD_EXERCISE[:2]} "
+            "with `python "
             "-m gluonlab.exercises grade`, which adds it as soon as one has a right answer that "
             "counts"
         )
-    found = []
+    costs = []
     for number, row in enumerate(table, 2):
         if row[column]:
-            found.append((_micros(path, number, row[column]), row["notebook"] or ""))
-    return found
+            costs.append((_parse_micros(path, number, row[column]), row["notebook"] or ""))
+    return costs
 
 
-def _micros(path: Path, line: int, text: str) -> float:
+def _parse_micros(path: Path, line: int, text: str) -> float:
     try:
         micros = float(text)
     except ValueError:
@@ -407,13 +435,16 @@ def _micros(path: Path, line: int, text: str) -> float:
     return micros
 
 
-def leaderboard_text(places: Sequence[LeaderboardPlace], best_us: float, floor_us: float) -> str:
-    """A line for each place, below what they are compared with."""
+def format_leaderboard(places: Sequence[LeaderboardPlace], best_us: float, floor_us: float) -> str:
+    """Return a line for each place, below the costs for comparison."""
     lines = [
-        f"exercise {_COUNTED}: microseconds, and how many times the floor of {floor_us:,.1f}",
+        f"exercise {_LEADERBOARD_EXERCISE}: microseconds, and how many times the floor of "
+        f"{floor_us:,.1f}",
         f"{'':>5}{best_us:>12,.1f}{best_us / floor_us:>8.3f}x  the best of the eight algorithms",
     ]
-    for one in places:
-        times = f"{one.micros / floor_us:.3f}x"
-        lines.append(f"{one.place:>4}.{one.micros:>12,.1f}{times:>9}  {printable(one.notebook)}")
+    for place in places:
+        ratio = f"{place.micros / floor_us:.3f}x"
+        lines.append(
+            f"{place.place:>4}.{place.micros:>12,.1f}{ratio:>9}  {printable(place.notebook)}"
+        )
     return "\n".join(lines if places else [*lines, "no notebook has a right answer that counts"])

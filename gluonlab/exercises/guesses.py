@@ -1,18 +1,18 @@
-"""Predict, observe, explain: a guess before a measurement, and why it came otherwise.
+"""Predict, observe, explain: a guess before a measurement, and the reason for a surprise.
 
-A guess has an id, such as ``"01-a"``, and is registered in ``labNN.py`` with the form of its answer
-and its question in both languages::
+A guess has an id, such as ``"01-a"``. ``labNN.py`` registers it with the form of its answer and its
+question in both languages::
 
-    guess("01-a", a_number(0, 1, such_as=0.5, within=0.1), "what fraction ...?", "...")
+    register_guess("01-a", NumberForm(0, 1, example=0.5, within=0.1), "what fraction ...?", "...")
 
-In the notebook it takes four calls, in this order and in cells of their own::
+In the notebook it takes four calls, in this order, each in its own cell::
 
     predict("01-a", ...)                    # the learner replaces ...
 
-    with observe("01-a", queued / done):    # what the block shows is held back without a guess
+    with observe("01-a", queued / done):    # hides the output of the block without a guess
         print(f"queued after {queued:.3f} s")
 
-    because("01-a", ...)                    # the learner says why, in words
+    because("01-a", ...)                    # the learner explains in words
 
     surprises()                             # at the end of the lab
 """
@@ -29,93 +29,93 @@ from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from itertools import zip_longest
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
 
-from gluonlab.errors import ExerciseError, unknown
-from gluonlab.exercises.checkers import import_lab, labs, of_its_lab
-from gluonlab.exercises.counterexamples import Pair
-from gluonlab.exercises.languages import Texts, say
+from gluonlab.errors import ExerciseError
+from gluonlab.exercises.checkers import all_registered, find_registered
+from gluonlab.exercises.counterexamples import TextPair
+from gluonlab.exercises.languages import Texts, choose_text
 from gluonlab.plain_text import padded, width
 
 Key = Union[str, int]
 
 
-class Form:
-    """What a guess may be."""
+class AnswerForm:
+    """The form of the answer to a guess."""
 
-    def words(self) -> Pair:
-        """What to write, in English and in Japanese, as the object of "write"."""
+    def describe(self) -> TextPair:
+        """Return what to write, in English and in Japanese, as the object of "write"."""
         raise NotImplementedError
 
     def read(self, given: Any) -> Any:
-        """The guess as Python's own type. Raises ValueError for one of another form."""
+        """Return the answer as Python's own type. Raises ValueError for another form."""
         raise NotImplementedError
 
-    def agree(self, guessed: Any, measured: Any) -> bool:
-        """Whether they count as the same; both as `read` gives them."""
+    def matches(self, guessed: Any, measured: Any) -> bool:
+        """Return whether a guess counts as right; `read` has returned both values."""
         return bool(guessed == measured)
 
-    def shown(self, value: Any) -> str:
-        """A value that `read` gave, in a few characters."""
+    def format(self, value: Any) -> str:
+        """Return a short text for a value that `read` returned."""
         return str(value)
 
 
 @dataclass(frozen=True)
-class NumberForm(Form):
-    """A number in a range; it agrees within a factor, or within a difference, else if equal.
+class NumberForm(AnswerForm):
+    """A number in a range. A guess is right within a factor or a difference, else if equal.
 
-    ``such_as``: the example that learners are shown; choose one that does not give it away.
+    ``example`` is shown to learners; choose one that does not reveal the answer.
     """
 
-    least: float = -math.inf
-    most: float = math.inf
-    such_as: float = 1.0
+    minimum: float = -math.inf
+    maximum: float = math.inf
+    example: float = 1.0
     factor: float = 1.0
     within: float = 0.0
 
-    def words(self) -> Pair:
-        example = self.shown(self.such_as)
+    def describe(self) -> TextPair:
+        example = self.format(self.example)
         en = {
             (False, False): "a number",
-            (True, False): f"a number, at least {self.least:g}",
-            (False, True): f"a number, at most {self.most:g}",
-            (True, True): f"a number from {self.least:g} to {self.most:g}",
-        }[math.isfinite(self.least), math.isfinite(self.most)]
+            (True, False): f"a number, at least {self.minimum:g}",
+            (False, True): f"a number, at most {self.maximum:g}",
+            (True, True): f"a number from {self.minimum:g} to {self.maximum:g}",
+        }[math.isfinite(self.minimum), math.isfinite(self.maximum)]
         ja = {
             (False, False): "数",
-            (True, False): f"{self.least:g} 以上の数",
-            (False, True): f"{self.most:g} 以下の数",
-            (True, True): f"{self.least:g} から {self.most:g} までの数",
-        }[math.isfinite(self.least), math.isfinite(self.most)]
+            (True, False): f"{self.minimum:g} 以上の数",
+            (False, True): f"{self.maximum:g} 以下の数",
+            (True, True): f"{self.minimum:g} から {self.maximum:g} までの数",
+        }[math.isfinite(self.minimum), math.isfinite(self.maximum)]
         return f"{en}, such as {example}", f"{ja} (例: {example})"
 
     def read(self, given: Any) -> float:
-        value = _plain(given)
+        value = _to_python_scalar(given)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
             raise ValueError
-        if not self.least <= value <= self.most:
+        if not self.minimum <= value <= self.maximum:
             raise ValueError
         return value
 
-    def agree(self, guessed: Any, measured: Any) -> bool:
+    def matches(self, guessed: Any, measured: Any) -> bool:
         if abs(guessed - measured) <= self.within:
             return True
         small, large = sorted((guessed, measured))
         return bool(small > 0 and large <= small * self.factor)
 
-    def shown(self, value: Any) -> str:
+    def format(self, value: Any) -> str:
         if isinstance(value, int) or (abs(value) < 1e15 and value == round(value)):
             return f"{int(value):,}"
         return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
-@dataclass(frozen=True)
-class ChoiceForm(Form):
-    """One of several words or whole numbers."""
+class ChoiceForm(AnswerForm):
+    """A choice of several words or whole numbers."""
 
-    options: Tuple[Key, ...]
+    def __init__(self, *options: Key) -> None:
+        self.options = options
 
-    def words(self) -> Pair:
+    def describe(self) -> TextPair:
         *others, last = map(repr, self.options)
         return (
             f"{', '.join(others)} or {last}".replace("'", '"'),
@@ -123,7 +123,7 @@ class ChoiceForm(Form):
         )
 
     def read(self, given: Any) -> Key:
-        value = _plain(given)
+        value = _to_python_scalar(given)
         for option in self.options:
             if type(value) is type(option) and value == option:
                 return option
@@ -131,28 +131,28 @@ class ChoiceForm(Form):
 
 
 @dataclass(frozen=True)
-class YesOrNo(Form):
+class YesNoForm(AnswerForm):
     """True or False."""
 
-    def words(self) -> Pair:
+    def describe(self) -> TextPair:
         return "True or False", "True か False"
 
     def read(self, given: Any) -> bool:
-        value = _plain(given)
+        value = _to_python_scalar(given)
         if not isinstance(value, bool):
             raise ValueError
         return value
 
 
 @dataclass(frozen=True)
-class ListForm(Form):
-    """A list of so many of one form; it agrees if each does."""
+class ListForm(AnswerForm):
+    """A list of ``count`` values of one form; a guess is right if each value is."""
 
-    form: Form
+    form: AnswerForm
     count: int
 
-    def words(self) -> Pair:
-        en, ja = self.form.words()
+    def describe(self) -> TextPair:
+        en, ja = self.form.describe()
         return f"a list of {self.count}: each {en}", f"{self.count} 個のリスト。それぞれ {ja}"
 
     def read(self, given: Any) -> Any:
@@ -166,22 +166,21 @@ class ListForm(Form):
             raise ValueError
         return [self.form.read(value) for value in values]
 
-    def agree(self, guessed: Any, measured: Any) -> bool:
-        return all(map(self.form.agree, guessed, measured))
+    def matches(self, guessed: Any, measured: Any) -> bool:
+        return all(map(self.form.matches, guessed, measured))
 
-    def shown(self, value: Any) -> str:
-        return ", ".join(map(self.form.shown, value))
+    def format(self, value: Any) -> str:
+        return ", ".join(map(self.form.format, value))
 
 
-@dataclass(frozen=True)
-class Each(Form):
-    """A dictionary with these keys, whose values have one form; it agrees if each does."""
+class DictForm(AnswerForm):
+    """A dictionary with these keys and values of one form; a guess is right if each value is."""
 
-    form: Form
-    keys: Tuple[Key, ...]
+    def __init__(self, form: AnswerForm, *keys: Key) -> None:
+        self.form, self.keys = form, keys
 
-    def words(self) -> Pair:
-        en, ja = self.form.words()
+    def describe(self) -> TextPair:
+        en, ja = self.form.describe()
         keys = ", ".join(f"{key!r}: ..." for key in self.keys).replace("'", '"')
         return f"{{{keys}}}, each {en}", f"{{{keys}}}。それぞれ {ja}"
 
@@ -190,35 +189,22 @@ class Each(Form):
             raise ValueError
         return {key: self.form.read(given[key]) for key in self.keys}
 
-    def agree(self, guessed: Any, measured: Any) -> bool:
-        return all(self.form.agree(guessed[key], measured[key]) for key in self.keys)
+    def matches(self, guessed: Any, measured: Any) -> bool:
+        return all(self.form.matches(guessed[key], measured[key]) for key in self.keys)
 
-    def shown(self, value: Any) -> str:
-        return ", ".join(f"{key}: {self.form.shown(value[key])}" for key in self.keys)
-
-
-a_number, yes_or_no, list_of = NumberForm, YesOrNo, ListForm
-
-
-def one_of(*options: Key) -> ChoiceForm:
-    """One of these words or whole numbers."""
-    return ChoiceForm(options)
-
-
-def each_of(form: Form, *keys: Key) -> Each:
-    """A dictionary with these keys, whose values have one form."""
-    return Each(form, keys)
+    def format(self, value: Any) -> str:
+        return ", ".join(f"{key}: {self.form.format(value[key])}" for key in self.keys)
 
 
 def _is_unwritten(given: Any) -> bool:
-    """Whether it is ``...``, or a list or dictionary with ``...`` still in it."""
+    """Return whether the answer is ``...``, or a list or dictionary that contains ``...``."""
     values = given.values() if isinstance(given, dict) else given
     several = isinstance(given, (list, tuple, dict))
     return given is ... or (several and any(value is ... for value in values))
 
 
-def _plain(given: Any) -> Any:
-    """Python's own number or truth value for one of NumPy or MXNet."""
+def _to_python_scalar(given: Any) -> Any:
+    """Convert a number or truth value of NumPy or MXNet to Python's own type."""
     if getattr(given, "size", None) != 1:
         return given
     value = given.asscalar() if hasattr(given, "asscalar") else given
@@ -226,20 +212,20 @@ def _plain(given: Any) -> Any:
 
 
 class Guess(NamedTuple):
-    """A guess: an ``id`` such as ``"01-a"``, the form of its answer, its question."""
+    """A guess: its ``id`` such as ``"01-a"``, the form of its answer, and its question."""
 
     id: str
-    form: Form
+    form: AnswerForm
     question: Texts
 
 
 GUESSES: Dict[str, Guess] = {}  # filled as the labs' modules are imported
 
 
-def guess(id: str, form: Form, en: str, ja: str) -> None:
+def register_guess(id: str, form: AnswerForm, en: str, ja: str) -> None:
     """Register a guess; ``en`` and ``ja``: its question, in one short sentence.
 
-    Raises ExerciseError for an id of another form, or one that is taken.
+    Raises ExerciseError for an id of another form, or an id that is registered already.
     """
     if not re.fullmatch(r"\d\d-[a-z]", id) or id in GUESSES:
         raise ExerciseError(
@@ -250,56 +236,52 @@ def guess(id: str, form: Form, en: str, ja: str) -> None:
 
 
 def all_guesses() -> List[Guess]:
-    """Every guess of every lab, in order."""
-    for lab in labs():
-        import_lab(lab)
-    return [GUESSES[id] for id in sorted(GUESSES)]
+    """Return the guesses of all labs in order of their ids."""
+    return all_registered(GUESSES)
 
 
-def find(id: object) -> Guess:
-    """The guess of this id. Raises ExerciseError, with the choices."""
-    if isinstance(id, str) and id[:2] in labs():
-        import_lab(id[:2])
-    if not isinstance(id, str) or id not in GUESSES:
-        text = unknown("guess", id, of_its_lab(id, [one.id for one in all_guesses()]))
-        raise ExerciseError(say(en=text, ja=f"予想 {id!r} はありません ({text})"))
-    return GUESSES[id]
+def find_guess(id: object) -> Guess:
+    """Return the guess with this id. Raises ExerciseError, which lists the choices."""
+    return find_registered(GUESSES, id, "guess", "予想")
 
 
-WIDTH = 80
-_NEVER_FIRST = "\u3001\u3002\uff09\u300d\u300f\uff1a\uff01\uff1f"  # commas, closing brackets
-_COLUMNS = (6, 38, 17, 17)  # id, question, guess, measured; two of each are left empty
+TABLE_WIDTH = 80
+_NOT_AT_LINE_START = "\u3001\u3002\uff09\u300d\u300f\uff1a\uff01\uff1f"  # commas, closing brackets
+_COLUMN_WIDTHS = (6, 38, 17, 17)  # id, question, guess, measured; two of each are left empty
 
 
-def _line(cells: Sequence[str]) -> Iterator[str]:
-    """The cells side by side, each on as many lines as it needs."""
-    columns = [wrapped(cell, size - 2) for cell, size in zip(cells, _COLUMNS)]
+def _format_table_row(cells: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a table row, whose cells take as many lines as they need."""
+    columns = [wrap_text(cell, size - 2) for cell, size in zip(cells, _COLUMN_WIDTHS)]
     for parts in zip_longest(*columns, fillvalue=""):
-        yield "".join(map(padded, parts, _COLUMNS)).rstrip()
+        yield "".join(map(padded, parts, _COLUMN_WIDTHS)).rstrip()
 
 
-def wrapped(text: str, most: int) -> List[str]:
-    """The text in lines of at most ``most`` columns; Japanese may break anywhere but before 、。"""
+def wrap_text(text: str, max_width: int) -> List[str]:
+    """Break the text into lines of at most ``max_width`` columns.
+
+    Japanese text may break anywhere except before ``、`` and ``。``.
+    """
     lines, line = [], ""
-    for piece in _pieces(text):
-        if line and width((line + piece).rstrip()) > most:
+    for piece in _unbreakable_pieces(text):
+        if line and width((line + piece).rstrip()) > max_width:
             lines.append(line.rstrip())
             line = ""
         piece = piece if line else piece.lstrip()
-        while width(piece.rstrip()) > most:  # one word that is longer than a line
-            end = next(i for i in range(len(piece), 0, -1) if width(piece[:i]) <= most)
+        while width(piece.rstrip()) > max_width:  # one word that is longer than a line
+            end = next(i for i in range(len(piece), 0, -1) if width(piece[:i]) <= max_width)
             lines.append(piece[:end])
             piece = piece[end:]
         line += piece
     return [*lines, line.rstrip()] if line.strip() or not lines else lines
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """What no line may break: words with their space, and Japanese characters."""
+def _unbreakable_pieces(text: str) -> Iterator[str]:
+    """Yield the pieces that stay on one line: words with their space, and Japanese characters."""
     piece = ""
     for character in text:
         wide = unicodedata.east_asian_width(character) in "WF"
-        closing = character in _NEVER_FIRST
+        closing = character in _NOT_AT_LINE_START
         if piece and not closing and (wide or piece[-1] == " " or width(piece[-1]) == 2):
             yield piece
             piece = ""
@@ -308,158 +290,191 @@ def _pieces(text: str) -> Iterator[str]:
         yield piece
 
 
-# set while pages are made for people who read and do not run: results are shown without a guess
-HANDOUT = "GLUONLAB_HANDOUT"
-_SHORTEST = 8  # characters of an explanation
+# set while handouts are made: results are shown without a guess
+HANDOUT_VARIABLE = "GLUONLAB_HANDOUT"
+_MIN_EXPLANATION_CHARS = 8
 
 
 @dataclass
-class _Entry:
-    """One guess of this notebook; None: not made, not measured, not explained."""
+class _GuessRecord:
+    """The state of one guess in this notebook; None until the learner has made each step."""
 
-    asked: Guess
-    guessed: Optional[Any] = None
-    measured: Optional[Any] = None
-    why: Optional[str] = None
+    guess: Guess
+    prediction: Optional[Any] = None
+    measurement: Optional[Any] = None
+    explanation: Optional[str] = None
 
     @property
     def was_measured(self) -> bool:
-        return self.guessed is not None and self.measured is not None
+        return self.prediction is not None and self.measurement is not None
 
     @property
     def is_surprise(self) -> bool:
-        return self.was_measured and not self.asked.form.agree(self.guessed, self.measured)
+        return self.was_measured and not self.guess.form.matches(self.prediction, self.measurement)
 
-    def lines(self) -> Iterator[str]:
-        """Its rows of the table of surprises."""
-        id, form, question = self.asked
-        yield from _line((id, say(**question), form.shown(self.guessed), form.shown(self.measured)))
-        indent = " " * _COLUMNS[0]
-        why = self.why or say(en="(not explained yet)", ja="(まだ書かれていません)")
-        why = say(en="because: ", ja="理由: ") + why
-        yield from (indent + line for line in wrapped(why, WIDTH - len(indent)))
+    def format_lines(self) -> Iterator[str]:
+        """Yield the rows of this guess in the table of surprises."""
+        id, form, question = self.guess
+        values = map(form.format, (self.prediction, self.measurement))
+        yield from _format_table_row((id, choose_text(**question), *values))
+        indent = " " * _COLUMN_WIDTHS[0]
+        explanation = self.explanation or choose_text(
+            en="(not explained yet)", ja="(まだ書かれていません)"
+        )
+        explanation = choose_text(en="because: ", ja="理由: ") + explanation
+        yield from (indent + line for line in wrap_text(explanation, TABLE_WIDTH - len(indent)))
 
 
-_entries: Dict[str, _Entry] = {}  # of this notebook, by their guesses' ids
+_records: Dict[str, _GuessRecord] = {}  # of this notebook: id -> record
 
 
-def _entry(id: str) -> _Entry:
-    asked = find(id)
-    return _entries.setdefault(asked.id, _Entry(asked))
+def _find_record(id: str) -> _GuessRecord:
+    guess = find_guess(id)
+    return _records.setdefault(guess.id, _GuessRecord(guess))
 
 
 def predict(id: str, guessed: Any) -> None:
-    """Write down a guess, before the measurement; ``...``: print the question.
+    """Record a guess before the measurement; ``...`` prints the question.
 
-    ``guessed``: of the form that the question asks for; what is wrong with it is printed in one
-    line. Raises ExerciseError for an id that is no guess's.
+    A guess of a wrong form prints one line about the form.
+
+    Args:
+        id: the id of the guess, such as ``"01-a"``.
+        guessed: the learner's guess, of the form that the question asks for.
+
+    Raises:
+        ExerciseError: there is no guess with this id.
     """
-    entry = _entry(id)
-    form = entry.asked.form
+    record = _find_record(id)
+    form = record.guess.form
     if _is_unwritten(guessed):
-        en, ja = form.words()
-        _print(id, **entry.asked.question)
-        line = say(en=f"In place of ... write {en}.", ja=f"... の代わりに書くもの: {ja}")
-        print("\n".join(wrapped(line, WIDTH)))
+        en, ja = form.describe()
+        _print_about_guess(id, **record.guess.question)
+        line = choose_text(en=f"In place of ... write {en}.", ja=f"... の代わりに書くもの: {ja}")
+        print("\n".join(wrap_text(line, TABLE_WIDTH)))
         return
     try:
         value = form.read(guessed)
     except ValueError:
-        given, (en, ja) = reprlib.repr(guessed), form.words()
-        _print(
-            id, en=f"{given} is no answer: write {en}", ja=f"{given} は書けません。書けるもの: {ja}"
-        )
-        return
-    if entry.measured is None or entry.guessed is None:
-        entry.guessed = value
-    if entry.guessed != value:
-        kept = form.shown(entry.guessed)
-        _print(
+        shown_guess, (en, ja) = reprlib.repr(guessed), form.describe()
+        _print_about_guess(
             id,
-            en=f"you know the result by now, so your first guess stays: {kept}",
-            ja=f"もう結果を見たので、最初の予想のままにします: {kept}",
+            en=f"{shown_guess} is no answer: write {en}",
+            ja=f"{shown_guess} は書けません。書けるもの: {ja}",
         )
         return
-    shown = form.shown(entry.guessed)
-    _print(id, en=f"you say {shown}. Now measure.", ja=f"{shown} ですね。では測りましょう。")
+    if record.measurement is None or record.prediction is None:
+        record.prediction = value
+    if record.prediction != value:
+        first_guess = form.format(record.prediction)
+        _print_about_guess(
+            id,
+            en=f"you know the result by now, so your first guess stays: {first_guess}",
+            ja=f"もう結果を見たので、最初の予想のままにします: {first_guess}",
+        )
+        return
+    shown_value = form.format(record.prediction)
+    _print_about_guess(
+        id,
+        en=f"you say {shown_value}. Now measure.",
+        ja=f"{shown_value} ですね。では測りましょう。",
+    )
 
 
 def observe(id: str, measured: Any) -> "AbstractContextManager[None]":
-    """Show what was measured, in a ``with`` block, and compare it with the guess.
+    """Return a ``with`` block that shows a measurement, and compare it with the guess.
 
-    Without a guess the block runs, and one line stands in place of what it shows.
-    ``measured``: of the form that the guess has. Raises ExerciseError for an id that is no
-    guess's, or a measurement of another form.
+    Without a guess the block runs, and one line replaces its output.
+
+    Args:
+        id: the id of the guess, such as ``"01-a"``.
+        measured: the measured value, of the form of the guess.
+
+    Raises:
+        ExerciseError: there is no guess with this id, or the measurement has another form.
     """
-    entry = _entry(id)
+    record = _find_record(id)
     try:
-        value = entry.asked.form.read(measured)
+        value = record.guess.form.read(measured)
     except ValueError:
-        wanted = entry.asked.form.words()[0]
+        expected_form = record.guess.form.describe()[0]
         raise ExerciseError(
-            f"guess {id}: {reprlib.repr(measured)} was measured, which is not {wanted}"
+            f"guess {id}: {reprlib.repr(measured)} was measured, which is not {expected_form}"
         ) from None
-    return _observing(entry, value)
+    return _compare_with_guess(record, value)
 
 
 @contextmanager
-def _observing(entry: _Entry, value: Any) -> Iterator[None]:
-    id, form = entry.asked.id, entry.asked.form
-    if os.environ.get(HANDOUT):
+def _compare_with_guess(record: _GuessRecord, value: Any) -> Iterator[None]:
+    id, form = record.guess.id, record.guess.form
+    if os.environ.get(HANDOUT_VARIABLE):
         yield
         return
-    if entry.guessed is None:
-        with _held_back():
+    if record.prediction is None:
+        with _suppress_output():
             yield
-        _say(
+        _print_text(
             en=f"Guess {id} comes first: write it above, run its cell, then this one.",
             ja=f"先に予想 {id} を上のセルに書いて実行し、その後でこのセルを実行してください。",
         )
         return
     yield
-    if entry.measured is not None and form.shown(entry.measured) != form.shown(value):
-        was, now = form.shown(entry.measured), form.shown(value)
-        _print(id, en=f"{now} this time, {was} at first", ja=f"今回は {now}、最初は {was} でした")
-        return
-    entry.measured = value
-    guessed, found = form.shown(entry.guessed), form.shown(value)
-    if entry.is_surprise:
-        _print(
+    if record.measurement is not None and form.format(record.measurement) != form.format(value):
+        first, latest = form.format(record.measurement), form.format(value)
+        _print_about_guess(
             id,
-            en=f"your guess {guessed}, measured {found}: a surprise. Why?",
-            ja=f"{guessed} と予想し、結果は {found} でした。予想外です。なぜでしょうか。",
+            en=f"{latest} this time, {first} at first",
+            ja=f"今回は {latest}、最初は {first} でした",
+        )
+        return
+    record.measurement = value
+    shown_guess, shown_measurement = form.format(record.prediction), form.format(value)
+    if record.is_surprise:
+        _print_about_guess(
+            id,
+            en=f"your guess {shown_guess}, measured {shown_measurement}: a surprise. Why?",
+            ja=f"{shown_guess} と予想し、結果は {shown_measurement} でした。"
+            "予想外です。なぜでしょうか。",
         )
     else:
-        _print(
+        _print_about_guess(
             id,
-            en=f"your guess {guessed}, measured {found}: as you expected. Why?",
-            ja=f"{guessed} と予想し、結果は {found} でした。予想どおりです。なぜでしょうか。",
+            en=f"your guess {shown_guess}, measured {shown_measurement}: as you expected. Why?",
+            ja=f"{shown_guess} と予想し、結果は {shown_measurement} でした。"
+            "予想どおりです。なぜでしょうか。",
         )
 
 
 def because(id: str, why: Any) -> None:
-    """Write down in words why the measurement came out as it did; ``...``: ask for it.
+    """Record why the measurement came out as it did; ``...`` asks for the explanation.
 
-    Raises ExerciseError for an id that is no guess's.
+    Args:
+        id: the id of the guess, such as ``"01-a"``.
+        why: the explanation, a sentence.
+
+    Raises:
+        ExerciseError: there is no guess with this id.
     """
-    entry = _entry(id)
+    record = _find_record(id)
     if why is ...:
-        _print(
+        _print_about_guess(
             id,
             en="why did it come out so? Write a sentence in quotes, in place of ...",
             ja="なぜこの結果になったのでしょうか。... の代わりに、理由を引用符で囲んで書きます。",
         )
-    elif not isinstance(why, str) or len(why.strip()) < _SHORTEST:
-        _print(
+    elif not isinstance(why, str) or len(why.strip()) < _MIN_EXPLANATION_CHARS:
+        _print_about_guess(
             id,
             en=f"{reprlib.repr(why)} explains little: write a sentence in quotes",
             ja=f"{reprlib.repr(why)} では説明になりません。引用符の中に一文を書いてください",
         )
-    elif entry.measured is None and not os.environ.get(HANDOUT):
-        _print(id, en="measure first, then explain", ja="先に測ってから、説明を書いてください")
+    elif record.measurement is None and not os.environ.get(HANDOUT_VARIABLE):
+        _print_about_guess(
+            id, en="measure first, then explain", ja="先に測ってから、説明を書いてください"
+        )
     else:
-        entry.why = " ".join(why.split())
-        _print(
+        record.explanation = " ".join(why.split())
+        _print_about_guess(
             id,
             en="noted. Compare it with what follows.",
             ja="書き留めました。次の説明と比べてください。",
@@ -467,37 +482,42 @@ def because(id: str, why: Any) -> None:
 
 
 def surprises() -> None:
-    """Print the guesses that came out otherwise, each with its explanation, in 80 columns."""
-    entries = [entry for _, entry in sorted(_entries.items())]
-    seen = [entry for entry in entries if entry.was_measured]
-    if not seen:
-        _say(
+    """Print the guesses that differed from the measurement, with their explanations."""
+    records = [entry for _, entry in sorted(_records.items())]
+    measured = [entry for entry in records if entry.was_measured]
+    if not measured:
+        _print_text(
             en="Here your notebook lists the guesses of yours that came out otherwise.",
             ja="ここに、予想と違った測定が一覧になります。",
         )
         return
-    surprising = [entry for entry in seen if entry.is_surprise]
-    count, all_of_them, surprised = len(seen), len(entries), len(surprising)
-    _say(
+    surprising = [entry for entry in measured if entry.is_surprise]
+    count, all_of_them, surprised = len(measured), len(records), len(surprising)
+    _print_text(
         en=f"{count} of {all_of_them} guesses measured, {surprised} surprises",
         ja=f"{all_of_them} 個の予想のうち {count} 個を測り、{surprised} 個が予想外でした",
     )
     if surprising:
-        heading = ("", "", say(en="your guess", ja="予想"), say(en="measured", ja="測定"))
-        rows = [line for entry in surprising for line in entry.lines()]
-        print("\n".join([*_line(heading), "-" * WIDTH, *rows]))
+        guess, measurement = (
+            choose_text(en="your guess", ja="予想"),
+            choose_text(en="measured", ja="測定"),
+        )
+        heading = ("", "", guess, measurement)
+        rows = [line for entry in surprising for line in entry.format_lines()]
+        print("\n".join([*_format_table_row(heading), "-" * TABLE_WIDTH, *rows]))
 
 
-def _print(id: str, *, en: str, ja: str) -> None:
-    print("\n".join(wrapped(say(en=f"Guess {id}: {en}", ja=f"予想 {id}: {ja}"), WIDTH)))
+def _print_about_guess(id: str, *, en: str, ja: str) -> None:
+    text = choose_text(en=f"Guess {id}: {en}", ja=f"予想 {id}: {ja}")
+    print("\n".join(wrap_text(text, TABLE_WIDTH)))
 
 
-def _say(*, en: str, ja: str) -> None:
-    print(say(en=en, ja=ja))
+def _print_text(*, en: str, ja: str) -> None:
+    print(choose_text(en=en, ja=ja))
 
 
-def _held_back() -> "AbstractContextManager[Any]":
-    """What is printed, and in a notebook what is drawn, is dropped."""
+def _suppress_output() -> "AbstractContextManager[Any]":
+    """Drop printed text in a ``with`` block, and in a notebook also pictures."""
     if "IPython" in sys.modules:
         from IPython.utils.capture import capture_output
 

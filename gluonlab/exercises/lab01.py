@@ -15,18 +15,18 @@ from mxnet import nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.cpu_threads import EngineContext
-from gluonlab.exercises.array_tracking import check_arrays, cpus, in_words, watch
-from gluonlab.exercises.checkers import Wrong, draws, exercise
+from gluonlab.exercises.array_tracking import check_unmodified, cpu_devices, format_array, watch
+from gluonlab.exercises.checkers import Wrong, case_rng, exercise
 from gluonlab.exercises.counterexamples import (
-    NUMBERS,
+    NUMBER_TYPES,
     CaseText,
     Mistake,
-    Pair,
-    check,
-    results,
-    wrong,
+    TextPair,
+    check_faults,
+    counterexample,
+    run_cases,
 )
-from gluonlab.exercises.guesses import a_number, guess, list_of, one_of, yes_or_no
+from gluonlab.exercises.guesses import ChoiceForm, ListForm, NumberForm, YesNoForm, register_guess
 
 Array = Any  # np.ndarray
 
@@ -51,9 +51,9 @@ REASONS = {
 }  # fmt: skip
 
 
-def _places() -> Dict[str, int]:
-    """The number of each array's device, by MXNet itself running the lines of the exercise."""
-    first, second = cpus(2)
+def _device_numbers() -> Dict[str, int]:
+    """Return the number of each array's device; MXNet runs the lines of the exercise."""
+    first, second = cpu_devices(2)
     a = nd.ones((2, 2), ctx=first)
     b = a.as_in_context(second)
     c = a + 1
@@ -67,8 +67,8 @@ def _places() -> Dict[str, int]:
 
 
 @exercise("01-1")
-def where_each_array_is(answer: Any) -> None:
-    """On which device each of eight arrays lies, without running the lines."""
+def check_array_devices(answer: Any) -> None:
+    """The device of each of eight arrays, without running the lines."""
     if not isinstance(answer, dict):
         raise Wrong(
             en=f"{answer!r} is not a dictionary: write one such as {{'a': 0, 'b': 1, ...}} with a "
@@ -76,63 +76,63 @@ def where_each_array_is(answer: Any) -> None:
             ja=f"{answer!r} は辞書ではありません。{{'a': 0, 'b': 1, ...}} のように、"
             "配列ごとに番号を書いてください",
         )
-    for name, place in _places().items():
-        said, (en, ja) = answer.get(name), REASONS[name]
-        check(
+    for name, device_number in _device_numbers().items():
+        answered, (en, ja) = answer.get(name), REASONS[name]
+        check_faults(
             (name not in answer,
              f"there is no number for `{name}`", f"`{name}` の番号がありません"),
-            (isinstance(said, bool) or said not in (0, 1),
-             f"`{name}` is said to be on {said!r}: give 0 for `first`, 1 for `second`",
-             f"`{name}` に {said!r} と書かれています。"
+            (isinstance(answered, bool) or answered not in (0, 1),
+             f"`{name}` is said to be on {answered!r}: give 0 for `first`, 1 for `second`",
+             f"`{name}` に {answered!r} と書かれています。"
              "`first` なら 0、`second` なら 1 としてください"),
-            (said != place, f"`{name}` is not on device {said}: {en}",
-             f"`{name}` があるのはデバイス {said} ではありません。{ja}"),
+            (answered != device_number, f"`{name}` is not on device {answered}: {en}",
+             f"`{name}` があるのはデバイス {answered} ではありません。{ja}"),
         )  # fmt: skip
 
 
 # --- 01-2: a clock that counts all of the work that is queued, and nothing else
 
 
-_ON_WORKER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
-MOST_KEPT = 100
+_EngineCallback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+MAX_PENDING_CALLBACKS = 100
 
-_kept: List[Any] = []  # what the engine calls must live for as long as it may
+_pending_callbacks: List[Any] = []  # the engine may still call them
 
 
 def queue_pause(ctx: mx.Context, seconds: float) -> None:
-    """Queue an operation that keeps a CPU device idle for so long; `mx.nd.waitall` waits for it."""
+    """Queue an operation that keeps a CPU device idle for ``seconds``; ``waitall`` waits for it."""
     queue_call(ctx, lambda: sleep(seconds))
 
 
 def queue_call(ctx: mx.Context, call: Callable[[], object]) -> nd.NDArray:
-    """Queue an operation of a CPU device, which calls ``call``; return the array that it writes."""
+    """Queue an operation of a CPU device that calls ``call``; return the array that it writes."""
 
     def operate(run_context: object, parameter: object) -> None:
         call()
 
-    if len(_kept) > MOST_KEPT:
+    if len(_pending_callbacks) > MAX_PENDING_CALLBACKS:
         nd.waitall()
-        _kept.clear()
-    callback, written = _ON_WORKER(operate), nd.zeros((1,), ctx=ctx)
-    where, handle = ctypes.byref(EngineContext(1, ctx.device_id)), ctypes.byref(written.handle)
-    _kept.append((callback, written))
+        _pending_callbacks.clear()
+    callback, written = _EngineCallback(operate), nd.zeros((1,), ctx=ctx)
+    device, output = ctypes.byref(EngineContext(1, ctx.device_id)), ctypes.byref(written.handle)
+    _pending_callbacks.append((callback, written))
     none = (None, None)
     check_call(
-        _LIB.MXEnginePushSyncND(callback, *none, where, None, 0, handle, 1, None, 0, b"queue_call")
+        _LIB.MXEnginePushSyncND(callback, *none, device, None, 0, output, 1, None, 0, b"queue_call")
     )
     return written
 
 
-PAUSE_S = 0.3  # of the work that is timed; an idle machine times it to a thousandth of that
-TRIES = 3  # other programs of a busy machine may interrupt an answer for as long
+PAUSE_S = 0.3  # of the timed work; an idle machine measures it to 0.1 %
+TRIES = 3  # other programs may interrupt an answer for as long
 
 Clock = Callable[[Callable[[], None]], float]
 
 
 @exercise("01-2")
-def a_clock_that_tells_the_truth(answer: Clock) -> None:
+def check_clock(answer: Clock) -> None:
     """The seconds of work that is queued: all of it, and nothing else."""
-    first, second = cpus(2)
+    first, second = cpu_devices(2)
     calls: List[float] = []
 
     def work(ctxs: Sequence[mx.Context] = (first,)) -> None:
@@ -140,101 +140,102 @@ def a_clock_that_tells_the_truth(answer: Clock) -> None:
         for ctx in ctxs:
             queue_pause(ctx, PAUSE_S)
 
-    def waiting() -> None:
+    def work_and_wait() -> None:
         work()
         nd.waitall()
 
-    timed = _timed(answer, work)
+    seconds = _time_answer(answer, work)
     if len(calls) != 1:
-        raise wrong(
+        raise counterexample(
             f"`work` was called {len(calls)} times: call it once, "
             "the seconds of a single call are wanted",
             f"`work` が {len(calls)} 回呼ばれました。1 回分の秒数を返すので、"
             "呼び出しは 1 回だけにしてください",
         )
-    _check_pause(timed, first)
-    _check_pause(_timed(answer, lambda: work((second,))), second)
-    got, took, _ = _timed(answer, waiting)
+    _check_timed_pause(seconds, first)
+    _check_timed_pause(_time_answer(answer, lambda: work((second,))), second)
+    measured, actual, _ = _time_answer(answer, work_and_wait)
     en = f"work that waits for its own {PAUSE_S} s before it returns was said to take"
     ja = f"{PAUSE_S} 秒の計算を自分で待ってから戻る処理が"
-    check(
-        (got > _late(took),
-         f"{en} {got:.3g} s, and your clock came back after {took:.3g} s: the time of the call is "
+    check_faults(
+        (measured > _max_counted_s(actual),
+         f"{en} {measured:.3g} s, and your clock came back after {actual:.3g} s: the time of the "
+         "call is "
          "counted twice. Read the clock once before the call, and once when the work is done",
-         f"{ja} {got:.3g} 秒になりましたが、呼び出しから {took:.3g} 秒で戻っています。"
+         f"{ja} {measured:.3g} 秒になりましたが、呼び出しから {actual:.3g} 秒で戻っています。"
          "`work` を呼び出している時間を 2 回"
          "数えています。時刻は、呼び出す前と処理が終わったときの 1 回ずつ取ってください"),
-        (got < 0.9 * PAUSE_S,
-         f"{en} {got:.3f} s: the clock was started when `work` had come back. "
+        (measured < 0.9 * PAUSE_S,
+         f"{en} {measured:.3f} s: the clock was started when `work` had come back. "
          "Start it before the call",
-         f"{ja} {got:.3f} 秒になりました。"
+         f"{ja} {measured:.3f} 秒になりました。"
          "`work` が戻ってから計測を始めています。呼び出す前に始めてください"),
     )  # fmt: skip
     for _ in range(TRIES):
         queue_pause(first, PAUSE_S)
-        got = _timed(answer, lambda: None, after_others=False).got
-        if got <= 0.8 * PAUSE_S:
+        measured = _time_answer(answer, lambda: None, after_others=False).got
+        if measured <= 0.8 * PAUSE_S:
             return
         nd.waitall()
-    raise wrong(
-        f"work that does nothing was said to take {got:.2f} s: "
+    raise counterexample(
+        f"work that does nothing was said to take {measured:.2f} s: "
         f"{PAUSE_S} s of other work had been queued before, and were counted as well. "
         "Wait for that before the clock is started",
-        f"何もしない処理に {got:.2f} 秒かかったことになりました。"
+        f"何もしない処理に {measured:.2f} 秒かかったことになりました。"
         f"その前にキューに入っていた {PAUSE_S} 秒の別の処理まで数えています。"
         "計測を始める前に、それが終わるのを待ってください",
     )
 
 
 class TimedAnswer(NamedTuple):
-    """What the answer said, how long it took itself, and which clocks of computing it read."""
+    """The seconds that the answer returned, its real duration, and the CPU clocks that it read."""
 
     got: float
     took: float
-    of_computing: List[str]
+    cpu_clocks: List[str]
 
 
-def _timed(answer: Clock, work: Callable[[], None], after_others: bool = True) -> TimedAnswer:
+def _time_answer(answer: Clock, work: Callable[[], None], after_others: bool = True) -> TimedAnswer:
     if after_others:
         nd.waitall()
-    read: List[str] = []
+    cpu_clocks: List[str] = []
 
-    def noted(name: str) -> Callable[[], float]:
+    def record_clock(name: str) -> Callable[[], float]:
         clock = getattr(time, name)
 
-        def reads() -> float:
-            read.append(name)
+        def read_clock() -> float:
+            cpu_clocks.append(name)
             return float(clock())
 
-        return reads
+        return read_clock
 
     with ExitStack() as patched:
         for name in ("process_time", "thread_time"):
-            patched.enter_context(patch.object(time, name, noted(name)))
+            patched.enter_context(patch.object(time, name, record_clock(name)))
         begin = time.perf_counter()
         got = answer(work)
         took = time.perf_counter() - begin
-    if isinstance(got, NUMBERS):
-        return TimedAnswer(float(got), took, read)
+    if isinstance(got, NUMBER_TYPES):
+        return TimedAnswer(float(got), took, cpu_clocks)
     raise Wrong(
         en=f"it returned {got!r}: return the number of seconds",
         ja=f"{got!r} が返りました。秒数を数値で返してください",
     )
 
 
-def _late(took: float) -> float:
-    """More than this counts what did not happen in a call of so many seconds."""
+def _max_counted_s(took: float) -> float:
+    """Return the longest plausible time for a call that took ``took`` seconds."""
     return took * 1.02 + 0.01
 
 
-def _check_pause(timed: TimedAnswer, ctx: mx.Context) -> None:
-    """Raise Wrong unless it is about what a device was kept busy for."""
-    got, took, of_computing = timed
+def _check_timed_pause(timed: TimedAnswer, ctx: mx.Context) -> None:
+    """Raise Wrong unless the answer returned about the time that a device was busy."""
+    got, took, cpu_clocks = timed
     en = f"work that keeps {ctx} busy for {PAUSE_S} s was said to take {got:.3g}"
     ja = f"{ctx} での {PAUSE_S} 秒の処理が {got:.3g}"
-    clock = f"`time.{of_computing[0]}`" if of_computing else ""
-    late, thousands = _late(took), (1e3, 1e6, 1e9)
-    check(
+    clock = f"`time.{cpu_clocks[0]}`" if cpu_clocks else ""
+    max_s, units_per_s = _max_counted_s(took), (1e3, 1e6, 1e9)
+    check_faults(
         (got < 0, f"{en} s: subtract the earlier time from the later one",
          f"{ja} 秒になりました。後の時刻から前の時刻を引いてください"),
         (clock and got < 0.9 * PAUSE_S,
@@ -245,9 +246,9 @@ def _check_pause(timed: TimedAnswer, ctx: mx.Context) -> None:
         (got < 0.9 * PAUSE_S,
          f"{en} s: the clock was read when the work had been queued, before it was done",
          f"{ja} 秒になりました。処理をキューに入れただけで、終わる前に時刻を取っています"),
-        (any(0.9 * PAUSE_S <= got / unit <= late for unit in thousands),
+        (any(0.9 * PAUSE_S <= got / unit <= max_s for unit in units_per_s),
          f"{en}: return seconds", f"{ja} になりました。単位は秒にしてください"),
-        (got > late,
+        (got > max_s,
          f"{en} s, and your clock came back after {took:.3g} s: it counts too much",
          f"{ja} 秒になりましたが、呼び出しから {took:.3g} 秒で戻っています。数えすぎです"),
     )  # fmt: skip
@@ -256,9 +257,9 @@ def _check_pause(timed: TimedAnswer, ctx: mx.Context) -> None:
 # --- 01-3: a batch cut into shards of given sizes
 
 
-def _cuts() -> "List[Tuple[Array, List[int]]]":
-    """Arrays and the sizes of their shards, the simplest first."""
-    random = draws(0)
+def _shard_cases() -> "List[Tuple[Array, List[int]]]":
+    """Return arrays and the sizes of their shards, the simplest first."""
+    random = case_rng(0)
     cuts: "List[Tuple[Array, List[int]]]" = [
         (np.arange(4, dtype=np.float32), [2, 2]),
         (np.arange(4, dtype=np.float32), [3, 1]),
@@ -273,16 +274,16 @@ def _cuts() -> "List[Tuple[Array, List[int]]]":
 
 
 @exercise("01-3")
-def shards_for_unequal_devices(answer: Callable[..., Any]) -> None:
+def check_unequal_shards(answer: Callable[..., Any]) -> None:
     """A batch cut into shards of the sizes asked for, each on its device."""
-    for array, sizes in _cuts():
-        ctxs = cpus(len(sizes))
+    for array, sizes in _shard_cases():
+        ctxs = cpu_devices(len(sizes))
         got = answer(nd.array(array, dtype=array.dtype), list(sizes), list(ctxs))
         en, ja = f"{len(array)} rows in shards of {sizes}", f"{len(array)} 行を {sizes} に分割"
         is_list = isinstance(got, (list, tuple))
         count = len(got) if is_list else type(got).__name__
         lengths = [len(shard) for shard in got] if count == len(sizes) else []
-        check(
+        check_faults(
             (count != len(sizes),
              f"{en} gave {count}: return a list of {len(sizes)} arrays, one per device",
              f"{ja}すると {count} が返りました。デバイスごとに 1 つ、"
@@ -295,11 +296,12 @@ def shards_for_unequal_devices(answer: Callable[..., Any]) -> None:
         )  # fmt: skip
         for shard, end, size, ctx in zip(got, np.cumsum(sizes), sizes, ctxs):
             want = array[end - size : end]
-            CaseText(en, ja).check(
+            CaseText(en, ja).check_faults(
                 (not np.array_equal(shard.asnumpy(), want),
-                 f"the shard for {ctx} is {in_words(shard)}, expected {in_words(want)}: "
+                 f"the shard for {ctx} is {format_array(shard)}, expected {format_array(want)}: "
                  "a shard begins where the one before it ends, at the sum of the sizes before it",
-                 f"{ctx} のシャードが {in_words(shard)} です。正しくは {in_words(want)} です。"
+                 f"{ctx} のシャードが {format_array(shard)} です。正しくは {format_array(want)} "
+                 "です。"
                  "シャードは直前のシャードの終わり (それまでの大きさの合計) から始まります"),
                 (shard.context != ctx,
                  f"the shard for {ctx} is on {shard.context}: "
@@ -318,9 +320,9 @@ def shards_for_unequal_devices(answer: Callable[..., Any]) -> None:
 
 
 @exercise("01-4")
-def whole_gradient(answer: Callable[..., Any]) -> None:
+def check_whole_gradient(answer: Callable[..., Any]) -> None:
     """The gradient of the whole batch's mean loss out of those of its shards."""
-    random = draws(0)
+    random = case_rng(0)
     cases: List[Tuple[List[List[float]], List[int]]] = [
         ([[2, 4]], [3]),
         ([[1, 0], [3, 0]], [1, 1]),
@@ -329,42 +331,47 @@ def whole_gradient(answer: Callable[..., Any]) -> None:
     ]
     for n in (2, 3, 4):
         cases.append((random.randint(-9, 10, (n, 4)).tolist(), random.randint(1, 9, n).tolist()))
-    found = results(lambda values, sizes: _whole(answer, values, sizes), cases, _mean)
-    found.compare(_same, MISTAKES, _said)
+    results = run_cases(
+        lambda values, sizes: _run_answer(answer, values, sizes), cases, _weighted_mean
+    )
+    results.check_results(_is_close, GRADIENT_MISTAKES, _describe_gradient)
 
 
-def _said(values: List[List[float]], sizes: List[int], got: Array, want: Array) -> Pair:
-    case = ", ".join(f"{in_words(value)} ({size})" for value, size in zip(values, sizes))
+def _describe_gradient(
+    values: List[List[float]], sizes: List[int], got: Array, expected: Array
+) -> TextPair:
+    input_text = ", ".join(f"{format_array(value)} ({size})" for value, size in zip(values, sizes))
     return (
-        f"gradients (and images) {case} gave {in_words(got)}, expected {in_words(want)}",
-        f"勾配 (枚数) が {case} のとき {in_words(got)} になりました。"
-        f"正しくは {in_words(want)} です",
+        f"gradients (and images) {input_text} gave {format_array(got)}, expected "
+        f"{format_array(expected)}",
+        f"勾配 (枚数) が {input_text} のとき {format_array(got)} になりました。"
+        f"正しくは {format_array(expected)} です",
     )
 
 
-def _whole(answer: Callable[..., Any], values: List[List[float]], sizes: List[int]) -> Array:
-    """What the answer returns, after a look at what it did on the way."""
-    ctxs = cpus(len(sizes))
+def _run_answer(answer: Callable[..., Any], values: List[List[float]], sizes: List[int]) -> Array:
+    """Return the answer's gradient after checking its inputs and its device."""
+    ctxs = cpu_devices(len(sizes))
     arrays = [nd.array(value, ctx=ctx) for value, ctx in zip(values, ctxs)]
-    with watch() as seen:
+    with watch() as trace:
         got = answer(list(arrays), list(sizes))
     if not isinstance(got, nd.NDArray):
-        raise wrong(
+        raise counterexample(
             f"it returned {type(got).__name__}: return an array of MXNet, like the gradients",
             f"{type(got).__name__} が返りました。勾配と同じく MXNet の配列を返してください",
         )
-    if not _same(got.asnumpy(), _mean(values, sizes)):
-        return got.asnumpy()  # that comes first
-    check_arrays(arrays, values)
+    if not _is_close(got.asnumpy(), _weighted_mean(values, sizes)):
+        return got.asnumpy()  # a wrong value is reported first
+    check_unmodified(arrays, values)
     if got.context != ctxs[0]:
-        raise wrong(
+        raise counterexample(
             f"the result of {len(sizes)} gradients is on {got.context}: "
             f"it belongs on the device of the first one, {ctxs[0]}",
             f"{len(sizes)} 個の勾配の結果が {got.context} にあります。"
             f"最初の勾配のデバイス {ctxs[0]} に置いてください",
         )
-    for one, other in seen.mixed:
-        raise wrong(
+    for one, other in trace.mixed_inputs:
+        raise counterexample(
             f"an operation had inputs on {one} and {other}: "
             "CPU devices allow that, two GPUs do not. Copy first, with `as_in_context`",
             f"{one} と {other} の配列を 1 つの演算に渡しています。"
@@ -374,37 +381,37 @@ def _whole(answer: Callable[..., Any], values: List[List[float]], sizes: List[in
     return got.asnumpy()
 
 
-def _mean(values: List[List[float]], sizes: List[int]) -> Array:
+def _weighted_mean(values: List[List[float]], sizes: List[int]) -> Array:
     return np.average(np.array(values, dtype=np.float64), axis=0, weights=sizes)
 
 
-def _same(got: Array, want: Array) -> bool:
+def _is_close(got: Array, want: Array) -> bool:
     return got.shape == want.shape and bool(np.allclose(got, want, atol=1e-4))
 
 
-def _by(formula: Callable[[Array, Array], Array]) -> Callable[..., bool]:
-    """A mistake that gives a formula of the gradients (n, m) and the sizes (n, 1)."""
-    return lambda values, sizes, got: _same(
+def _matches_gradient_formula(formula: Callable[[Array, Array], Array]) -> Callable[..., bool]:
+    """Return a mistake's predicate for a formula of gradients (n, m) and sizes (n, 1)."""
+    return lambda values, sizes, got: _is_close(
         got, formula(np.array(values, dtype=np.float64), np.array(sizes, dtype=np.float64)[:, None])
     )
 
 
-MISTAKES: List[Mistake] = [
-    (_by(lambda values, sizes: values.sum(0)),
+GRADIENT_MISTAKES: List[Mistake] = [
+    (_matches_gradient_formula(lambda values, sizes: values.sum(0)),
      "that is their sum, which is right for losses that are added, not for means",
      "これは合計で、損失を合計したときの答えです。平均の場合は異なります"),
-    (_by(lambda values, sizes: values.mean(0)),
+    (_matches_gradient_formula(lambda values, sizes: values.mean(0)),
      "that is their mean, in which an image of a small shard counts more than one of a large "
      "shard",
      "これは単純な平均です。"
      "小さいシャードの画像の寄与が、大きいシャードの画像の寄与より大きくなっています"),
-    (_by(lambda values, sizes: (values * sizes).sum(0)),
+    (_matches_gradient_formula(lambda values, sizes: (values * sizes).sum(0)),
      "that is the gradient of the sum of all losses: divide by the number of all images",
      "これは全損失の合計の勾配です。全体の枚数で割ってください"),
-    (_by(lambda values, sizes: (values / sizes).sum(0)),
+    (_matches_gradient_formula(lambda values, sizes: (values / sizes).sum(0)),
      "a larger shard must count more, not less: multiply by its size",
      "大きいシャードほど寄与を大きくする必要があります。枚数で割らずに、枚数を掛けてください"),
-    (_by(lambda values, sizes: (values * sizes).sum(0) / len(sizes)),
+    (_matches_gradient_formula(lambda values, sizes: (values * sizes).sum(0) / len(sizes)),
      "divide by the number of all images, not by the number of shards",
      "シャードの数ではなく、全体の枚数で割ってください"),
 ]  # fmt: skip
@@ -414,18 +421,18 @@ MISTAKES: List[Mistake] = [
 
 
 # fmt: off
-guess("01-a", a_number(0, 1, such_as=0.5, within=0.1),
+register_guess("01-a", NumberForm(0, 1, example=0.5, within=0.1),
       "what fraction of the time has passed when Python has the result array?",
       "Python が結果の配列を手にした時点で、時間の何割が過ぎているか")
-guess("01-b", list_of(a_number(0, 7, such_as=2), 3),
+register_guess("01-b", ListForm(NumberForm(0, 7, example=2), 3),
       "how many of 7 images does each of 3 devices get?",
       "7 枚の画像を 3 台に分けると、それぞれ何枚か")
-guess("01-c", yes_or_no(),
+register_guess("01-c", YesNoForm(),
       "the initial weights are random: are the two replicas equal?",
       "重みの初期値は乱数。2 つのレプリカは等しいか")
-guess("01-d", one_of("sum", "mean", "neither"),
+register_guess("01-d", ChoiceForm("sum", "mean", "neither"),
       "what makes the gradient of all 7 images out of the two?",
       "2 つの勾配の何が、7 枚全体の勾配になるか")
-guess("01-e", a_number(0, such_as=1.0, factor=1.2),
+register_guess("01-e", NumberForm(0, example=1.0, factor=1.2),
       "how many times as fast are two devices as one?",
       "2 台は 1 台の何倍速いか")

@@ -12,22 +12,28 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.exercises.array_tracking import ArrayTrace, check_devices, cpus, in_words, watch
-from gluonlab.exercises.checkers import Wrong, draws, exercise, more
+from gluonlab.exercises.array_tracking import (
+    ArrayTrace,
+    check_mixing_and_waits,
+    cpu_devices,
+    format_array,
+    watch,
+)
+from gluonlab.exercises.checkers import Wrong, case_rng, exercise, extra_cases
 from gluonlab.exercises.counterexamples import (
-    NUMBERS,
+    NUMBER_TYPES,
     CaseText,
     Mistake,
-    Pair,
-    by,
+    TextPair,
     check_number,
-    in_english,
-    looks_like,
-    near,
-    results,
-    wrong,
+    count_in_english,
+    counterexample,
+    is_close_number,
+    matches_formula,
+    pick_explanation,
+    run_cases,
 )
-from gluonlab.exercises.guesses import a_number, each_of, guess, one_of, yes_or_no
+from gluonlab.exercises.guesses import ChoiceForm, DictForm, NumberForm, YesNoForm, register_guess
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,98 +45,109 @@ if TYPE_CHECKING:
 
 
 def check_allreduce(
-    answer: Callable[[List[Any]], Any], values: "List[List[Floats]]", alone: bool = False
+    answer: Callable[[List[Any]], Any], values: "List[List[Floats]]", single_parameter: bool = False
 ) -> ArrayTrace:
     """Raise Wrong unless ``answer`` sums values[i][j], parameter j on device i, over i.
 
-    ``alone``: it is given the one parameter of each device, not a list of them. Returns the copies
-    and waits that `watch` saw.
+    ``single_parameter``: pass one parameter per device, not lists of them. Returns the copies and
+    waits of the answer.
     """
-    held = [
-        [nd.array(value, ctx=ctx) for value in row] for row, ctx in zip(values, cpus(len(values)))
+    arrays = [
+        [nd.array(value, ctx=ctx) for value in row]
+        for row, ctx in zip(values, cpu_devices(len(values)))
     ]
-    rows = [list(row) for row in held]
-    given: List[Any] = [row[0] for row in rows] if alone else rows
-    with watch() as seen:
-        returned = answer(given)
-    now = [[one] for one in given] if alone else given
-    old = {id(one) for row in held for one in row}
-    made_new = any(id(one) not in old for one in [*_arrays(now), *_arrays(returned)])
-    _check_sums(held, values, made_new, set(seen.received()) if alone else set())
-    check_devices(seen)
-    return seen
+    given_rows = [list(row) for row in arrays]
+    answer_input: List[Any] = [row[0] for row in given_rows] if single_parameter else given_rows
+    with watch() as trace:
+        returned = answer(answer_input)
+    current = [[one] for one in answer_input] if single_parameter else answer_input
+    old_ids = {id(one) for row in arrays for one in row}
+    made_new = any(
+        id(one) not in old_ids for one in [*_list_arrays(current), *_list_arrays(returned)]
+    )
+    _check_sums(
+        arrays, values, made_new, set(trace.received_bytes()) if single_parameter else set()
+    )
+    check_mixing_and_waits(trace)
+    return trace
 
 
-def _arrays(given: Any) -> List[nd.NDArray]:
-    """All arrays in a list of lists."""
+def _list_arrays(given: Any) -> List[nd.NDArray]:
+    """Return all arrays in nested lists."""
     if isinstance(given, (list, tuple)):
-        return [one for each in given for one in _arrays(each)]
+        return [one for each in given for one in _list_arrays(each)]
     return [given] if isinstance(given, nd.NDArray) else []
 
 
 def _check_sums(
-    held: List[List[nd.NDArray]],
+    arrays: List[List[nd.NDArray]],
     values: "List[List[Floats]]",
     made_new: bool,
     received: "Set[mx.Context]",
 ) -> None:
-    """Raise Wrong unless held[i][j], which was values[i][j] on device i, is now the sum over i.
+    """Raise Wrong unless arrays[i][j], which was values[i][j] on device i, is now the sum over i.
 
-    ``made_new``: other arrays were put in their places, or returned. ``received``: the devices to
-    which something of the one parameter was copied; empty where there are several.
+    ``made_new``: the answer replaced arrays in the lists, or returned new ones. ``received``: the
+    devices that received copies, if there is a single parameter; else empty.
     """
     for j in range(len(values[0])):
-        before = [row[j] for row in values]
-        want, got = sum(before[1:], before[0]), [row[j].asnumpy() for row in held]
+        initial = [row[j] for row in values]
+        want, got = sum(initial[1:], initial[0]), [row[j].asnumpy() for row in arrays]
         en, ja = (f"parameter {j}, which was ", f"パラメータ {j} が ")
         if len(values[0]) == 1:
             en, ja = "for ", ""
-        given = ", ".join(map(in_words, before))
+        initial_text = ", ".join(map(format_array, initial))
         for device, result in enumerate(got):
             if not np.array_equal(result, want):
-                raise wrong(
-                    f"{en}{given}: device {device} holds {in_words(result)} afterwards, "
-                    f"expected {in_words(want)}",
-                    f"{ja}{given} のとき: 実行後のデバイス {device} は {in_words(result)} "
-                    f"で、正しくは {in_words(want)} です",
-                    _why_no_sum(before, got, device, made_new, cpus(len(held))[device] in received),
+                raise counterexample(
+                    f"{en}{initial_text}: device {device} holds {format_array(result)} afterwards, "
+                    f"expected {format_array(want)}",
+                    f"{ja}{initial_text} のとき: 実行後のデバイス {device} は "
+                    f"{format_array(result)} "
+                    f"で、正しくは {format_array(want)} です",
+                    _explain_wrong_sum(
+                        initial, got, device, made_new, cpu_devices(len(arrays))[device] in received
+                    ),
                 )
 
 
-def _why_no_sum(
-    before: "List[Floats]", got: "List[Floats]", device: int, made_new: bool, received: bool
-) -> Pair:
-    """Which fault a result looks like. ``received``: whether something was copied to the device."""
-    total, same = sum(before[1:], before[0]), np.array_equal
-    unchanged, of_this = all(map(same, before, got)), same(got[device], before[device])
-    return looks_like(
+def _explain_wrong_sum(
+    initial: "List[Floats]", got: "List[Floats]", device: int, made_new: bool, received: bool
+) -> TextPair:
+    """Return the likely fault; ``received``: whether the device received a copy."""
+    total, is_equal = sum(initial[1:], initial[0]), np.array_equal
+    unchanged, is_own_value = (
+        all(map(is_equal, initial, got)),
+        is_equal(got[device], initial[device]),
+    )
+    return pick_explanation(
         (unchanged and made_new,
          "new arrays were made or returned, and the old ones left as they were. "
          "Write into them: `array[:] = ...`, `+=` or `copyto(array)`",
          "新しい配列を作っただけで、元の配列は変わっていません。"
          "`array[:] = ...`、`+=`、`copyto(array)` で元の配列に書き込んでください"),
-        (of_this and received,
+        (is_own_value and received,
          "something was copied to this device, but into an array of its own. "
          "Write into the one that is there: `array[:] = ...`, `+=` or `copyto(array)`",
          "このデバイスへのコピーは別の新しい配列になっただけです。"
          "`array[:] = ...`、`+=`、`copyto(array)` で元の配列に書き込んでください"),
         (unchanged, "no array has changed", "どの配列も変わっていません"),
-        (any(same(one, total) for one in got) and of_this,
+        (any(is_equal(one, total) for one in got) and is_own_value,
          "the sum never came back to this device", "合計した値がこのデバイスに戻されていません"),
-        (all(same(one, total + before[0]) for one in got),
+        (all(is_equal(one, total + initial[0]) for one in got),
          "the first device's array was counted twice", "最初のデバイスの配列を 2 回足しています"),
-        (total.any() and all(np.allclose(one, total / len(before)) for one in got),
+        (total.any() and all(np.allclose(one, total / len(initial)) for one in got),
          "that is the mean, not the sum", "これは合計ではなく平均です"),
-        (not same(got[0], got[-1]), "the devices do not agree", "デバイスによって値が違います"),
+        (not is_equal(got[0], got[-1]), "the devices do not agree", "デバイスによって値が違います"),
     )  # fmt: skip
 
 
-def _vectors() -> List[List[Any]]:
-    """What the devices hold, the simplest first.
+def _allreduce_cases() -> List[List[Any]]:
+    """Return the values on the devices, the simplest first.
 
-    Small whole numbers, whose sum has the same bits in every order of addition.
+    They are small whole numbers, whose sum is exact in every order of addition.
     """
-    random = draws(0)
+    random = case_rng(0)
     cases: List[List[Any]] = [[[3], [5]], [[5, 7]], [[1, 10], [2, 20]], [[1], [2], [4]]]
     cases.append([[1, 0], [0, 1], [2, 2], [-4, 8]])
     for devices, shape in ((2, (2, 3)), (3, (4,)), (5, (1, 2, 2))):
@@ -139,18 +156,16 @@ def _vectors() -> List[List[Any]]:
 
 
 @exercise("02-1")
-def allreduce(answer: Callable[[List[nd.NDArray]], Any]) -> None:
+def check_allreduce_by_hand(answer: Callable[[List[nd.NDArray]], Any]) -> None:
     """The arrays of all devices end with their sum, in place."""
-    for values in _vectors():
+    for values in _allreduce_cases():
         check_allreduce(answer, [[np.array(value, dtype=np.float32)] for value in values], True)
 
 
 @exercise("02-4")
-def different_parameters_on_different_devices(
-    answer: Callable[[List[List[nd.NDArray]]], Any],
-) -> None:
+def check_spread_allreduce(answer: Callable[[List[List[nd.NDArray]]], Any]) -> None:
     """An allreduce whose adding is spread over the devices."""
-    random = draws(0)
+    random = case_rng(0)
     small = [(2, [1]), (1, [2, 1]), (2, [1, 1]), (3, [2, 1, 3, 1]), (2, [6, 2, 5, 1, 4])]
     # weights and biases take turns, as in a network: every other parameter is large
     large = [(4, [16] * 12), (4, [160, 16] * 4), (3, [90, 9] * 3), (4, [16, 320, 160, 160])]
@@ -161,31 +176,34 @@ def different_parameters_on_different_devices(
             [random.randint(-9, 10, size).astype(np.float32) for size in sizes]
             for _ in range(devices)
         ]
-        seen = check_allreduce(answer, values)
+        trace = check_allreduce(answer, values)
         if (devices, sizes) in large:
-            _check_balance(seen, devices, sizes)
+            _check_balance(trace, devices, sizes)
 
 
-def _check_balance(seen: ArrayTrace, devices: int, sizes: List[int]) -> None:
-    """Raise Wrong if a device receives more than if the largest parameters are dealt out first."""
-    total, owned = sum(sizes), [0] * devices
+def _check_balance(trace: ArrayTrace, devices: int, sizes: List[int]) -> None:
+    """Raise Wrong if a device receives more than in the reference.
+
+    The reference assigns the largest parameters first, each to the device that owns least.
+    """
+    total, owned_sizes = sum(sizes), [0] * devices
     for size in sorted(sizes, reverse=True):
-        owned[owned.index(min(owned))] += size
-    fair = max(own * (devices - 1) + total - own for own in owned)
-    received = dict.fromkeys(cpus(devices), 0)
-    received.update(seen.received())
+        owned_sizes[owned_sizes.index(min(owned_sizes))] += size
+    fair_share = max(owned * (devices - 1) + total - owned for owned in owned_sizes)
+    received = dict.fromkeys(cpu_devices(devices), 0)
+    received.update(trace.received_bytes())
     busiest = max(received, key=lambda ctx: received[ctx])
-    if received[busiest] <= 4 * fair * 1.001:
+    if received[busiest] <= 4 * fair_share * 1.001:
         return
     numbers = ", ".join(f"{ctx} {count // 4}" for ctx, count in received.items())
-    star = received[busiest] >= 4 * (devices - 1) * total
-    raise wrong(
+    is_star = received[busiest] >= 4 * (devices - 1) * total
+    raise counterexample(
         f"the sums are right. But with parameters of {sizes} numbers on {devices} devices "
-        f"they received {numbers} numbers; {fair} at most are possible",
+        f"they received {numbers} numbers; {fair_share} at most are possible",
         f"合計は正しいのですが、大きさが {sizes} のパラメータを {devices} 台で合計したとき、"
-        f"各デバイスが受け取った数値は {numbers} 個でした。多くても {fair} 個で済みます",
+        f"各デバイスが受け取った数値は {numbers} 個でした。多くても {fair_share} 個で済みます",
         (f"{busiest} collects everything, as in the star",
-         f"星形と同じく {busiest} がすべてを集めています") if star else
+         f"星形と同じく {busiest} がすべてを集めています") if is_star else
         (f"{busiest} owns too much. Give away the largest parameters first, "
          "each to the device that owns least so far",
          f"{busiest} の担当分が多すぎます。大きいパラメータから順に、"
@@ -197,22 +215,22 @@ def _check_balance(seen: ArrayTrace, devices: int, sizes: List[int]) -> None:
 
 
 Array = Any  # of numpy
-CLOSE = 1e-3  # relative: whoever searches for the factor finds some of its digits
+FACTOR_TOLERANCE = 1e-3  # relative; an answer may search numerically
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
-    """Least squares: a shard's rows are an image's features and, last, what it should give."""
+class LeastSquares:
+    """Least squares; each row of a shard has the features of an image and, last, its target."""
 
     weights: Array
     shards: List[Array]
     lr: float
 
     def gradient(self, weights: Array, shard: Array) -> Array:
-        """Of the mean of half the squared errors on one shard."""
+        """Return the gradient of the mean of half the squared errors on one shard."""
         rows = np.asarray(shard, float)
         if rows.ndim != 2 or np.shape(weights) != self.weights.shape:
-            raise wrong(
+            raise counterexample(
                 f"gradient(weights, shard) was called with arrays of shape {np.shape(weights)} and "
                 f"{rows.shape}: it takes all weights and one shard",
                 f"gradient(weights, shard) に形状 {np.shape(weights)} と {rows.shape} の配列が"
@@ -221,59 +239,67 @@ class Problem:
         return rows[:, :-1].T @ (rows[:, :-1] @ weights - rows[:, -1]) / len(rows)
 
     @cached_property
-    def steps(self) -> List[Array]:
-        """What the small updates subtract, one by one."""
-        found, now = [], self.weights
+    def small_updates(self) -> List[Array]:
+        """The changes that the small updates subtract, in order."""
+        updates, weights = [], self.weights
         for shard in self.shards:
-            found.append(self.lr * self.gradient(now, shard))
-            now = now - found[-1]
-        return found
+            updates.append(self.lr * self.gradient(weights, shard))
+            weights = weights - updates[-1]
+        return updates
 
     @cached_property
-    def gradients(self) -> List[Array]:
-        """Those of all shards at the weights of the beginning."""
+    def shard_gradients(self) -> List[Array]:
+        """The gradients of all shards at the initial weights."""
         return [self.gradient(self.weights, shard) for shard in self.shards]
 
-    def factor(self, way: Array = None, large: Array = None) -> float:
-        """How much of ``lr`` times ``large`` comes nearest to ``way``; both as they should be."""
-        way = sum(self.steps) if way is None else way
-        large = sum(self.gradients) / len(self.gradients) if large is None else large
-        return float(way @ large / (self.lr * (large @ large)))
+    def best_factor(self, total_update: Array = None, large_gradient: Array = None) -> float:
+        """Return the factor by which ``lr * large_gradient`` comes nearest to ``total_update``.
+
+        Both default to the right values.
+        """
+        total_update = sum(self.small_updates) if total_update is None else total_update
+        large_gradient = (
+            sum(self.shard_gradients) / len(self.shard_gradients)
+            if large_gradient is None
+            else large_gradient
+        )
+        return float(total_update @ large_gradient / (self.lr * (large_gradient @ large_gradient)))
 
     @property
     def case(self) -> CaseText:
-        """It in words."""
+        """The description of the problem."""
         k, (b, n) = len(self.shards), self.shards[0].shape
         return CaseText(
-            f"{in_english(k, 'shard')} of {in_english(b, 'image')}, {in_english(n - 1, 'weight')}, "
+            f"{count_in_english(k, 'shard')} of {count_in_english(b, 'image')}, "
+            f"{count_in_english(n - 1, 'weight')}, "
             f"lr {self.lr:g}",
             f"シャード {k} 個、それぞれ画像 {b} 枚、重み {n - 1} 個、lr {self.lr:g}",
         )
 
 
 @exercise("02-2")
-def k_times_the_batch(answer: Callable[..., Any]) -> None:
+def check_best_factor(answer: Callable[..., Any]) -> None:
     """The factor by which a batch k times as large changes the rate that goes as far."""
     one = [[1.0, 1.0]]  # its gradient is w - 1
     cases = [
-        _problem([0.0], [one], 0.1),
-        _problem([0.0], [one, one], 0.1),
-        _problem([0.0], [one, [[1.0, 3.0]]], 0.5),
-        _problem([0.0, 0.0], [[[1.0, 0.0, 1.0]], [[0.0, 2.0, 1.0]]], 0.1),
+        _make_least_squares([0.0], [one], 0.1),
+        _make_least_squares([0.0], [one, one], 0.1),
+        _make_least_squares([0.0], [one, [[1.0, 3.0]]], 0.5),
+        _make_least_squares([0.0, 0.0], [[[1.0, 0.0, 1.0]], [[0.0, 2.0, 1.0]]], 0.1),
     ]
-    random = draws(22)
+    random = case_rng(22)
     for _ in range(8):
         k, b, n = (int(random.randint(*ends)) for ends in ((2, 9), (1, 6), (2, 7)))
         shards = [random.normal(size=(b, n + 1)) + ([0.0] * n + [2.0]) for _ in range(k)]
         lr = float(random.choice([0.01, 0.05, 0.2]))
-        cases.append(Problem(random.normal(size=n), shards, lr))
+        cases.append(LeastSquares(random.normal(size=n), shards, lr))
 
-    def ask(problem: Problem) -> Any:
+    def run_answer(problem: LeastSquares) -> Any:
         weights = problem.weights.copy()
         shards = [shard.copy() for shard in problem.shards]
         got = answer(problem.gradient, weights, shards, problem.lr)
         if not np.array_equal(weights, problem.weights):
-            raise problem.case.wrong(
+            raise problem.case.counterexample(
                 "`weights` has been changed, so that the large update begins elsewhere: `-=` "
                 "writes into the array itself",
                 "`weights` が書き換えられていて、大きな更新の始点がずれます。"
@@ -281,86 +307,90 @@ def k_times_the_batch(answer: Callable[..., Any]) -> None:
             )
         return got.item() if isinstance(got, (np.ndarray, np.generic)) and got.size == 1 else got
 
-    def said(problem: Problem, got: Any, want: float) -> Pair:
+    def describe(problem: LeastSquares, got: Any, want: float) -> TextPair:
         check_number(got, "best_factor(...)")
-        return problem.case.pair(
+        return problem.case.with_texts(
             f"the factor is {got:.6g}, expected {want:.6g}",
             f"倍率が {got:.6g} です。正しくは {want:.6g} です",
         )
 
-    found = results(ask, [(each,) for each in cases], Problem.factor)
-    found.compare(_alike, MISTAKES, said)
+    results = run_cases(run_answer, [(each,) for each in cases], LeastSquares.best_factor)
+    results.check_results(_is_close_factor, FACTOR_MISTAKES, describe)
 
 
-def _problem(weights: Any, shards: Any, lr: float) -> Problem:
-    return Problem(np.array(weights), [np.array(shard) for shard in shards], lr)
+def _make_least_squares(weights: Any, shards: Any, lr: float) -> LeastSquares:
+    return LeastSquares(np.array(weights), [np.array(shard) for shard in shards], lr)
 
 
-def _alike(got: Any, want: float) -> bool:
-    return near(got, want, CLOSE)
+def _is_close_factor(got: Any, want: float) -> bool:
+    return is_close_number(got, want, FACTOR_TOLERANCE)
 
 
-_by = partial(by, same=_alike)
+_matches_factor = partial(matches_formula, same=_is_close_factor)
 
 
-def _end(problem: Problem) -> Array:
-    return problem.weights - sum(problem.steps)
+def _final_weights(problem: LeastSquares) -> Array:
+    return problem.weights - sum(problem.small_updates)
 
 
-def _of_end(problem: Problem) -> Array:
-    """The mean gradient where the small updates have ended."""
-    found = [problem.gradient(_end(problem), shard) for shard in problem.shards]
-    return sum(found) / len(found)
+def _final_mean_gradient(problem: LeastSquares) -> Array:
+    """Return the mean gradient at the weights after the small updates."""
+    gradients = [problem.gradient(_final_weights(problem), shard) for shard in problem.shards]
+    return sum(gradients) / len(gradients)
 
 
-def _by_both(formula: Callable[[Array, Array], Any]) -> Callable[..., bool]:
-    """A factor by the ways of all small updates together and of the large one."""
+def _matches_factor_of_updates(formula: Callable[[Array, Array], Any]) -> Callable[..., bool]:
+    """Return a mistake's predicate for a formula of the total small update and the large one."""
 
-    def factor(problem: Problem) -> float:
-        large = problem.lr * sum(problem.gradients) / len(problem.gradients)
+    def factor(problem: LeastSquares) -> float:
+        large = problem.lr * sum(problem.shard_gradients) / len(problem.shard_gradients)
         with np.errstate(all="ignore"):
-            return float(formula(sum(problem.steps), large))
+            return float(formula(sum(problem.small_updates), large))
 
-    return _by(factor)
+    return _matches_factor(factor)
 
 
-MISTAKES: List[Mistake] = [
-    (_by(lambda problem: len(problem.shards)),
+FACTOR_MISTAKES: List[Mistake] = [
+    (_matches_factor(lambda problem: len(problem.shards)),
      "that is the rule itself: each small update has its gradient where the one before has ended",
      "これは線形スケーリング則そのものです。"
      "小さい更新の勾配は、1 つ前の更新が終わったところで計算します"),
-    (_by(lambda problem: problem.factor() / len(problem.shards)),
+    (_matches_factor(lambda problem: problem.best_factor() / len(problem.shards)),
      "the large update takes the mean of the shards' gradients, not their sum",
      "大きな更新に使うのは、シャードの勾配の和ではなく平均です"),
-    (_by(lambda problem: problem.factor() * problem.lr),
+    (_matches_factor(lambda problem: problem.best_factor() * problem.lr),
      "that is the rate, c * lr: return c", "これは学習率 c * lr です。c を返してください"),
-    (_by(lambda problem: -problem.factor()),
+    (_matches_factor(lambda problem: -problem.best_factor()),
      "the sign is wrong: both updates subtract", "符号が逆です。どちらの更新も引き算です"),
-    (_by(lambda problem: problem.factor(large=_of_end(problem))),
+    (_matches_factor(lambda problem:
+        problem.best_factor(large_gradient=_final_mean_gradient(problem))),
      "the large update begins at `weights`, not where the small ones have ended",
      "大きな更新の始点は、小さい更新の終点ではなく `weights` です"),
-    (_by_both(lambda way, large: np.linalg.norm(way) / np.linalg.norm(large)),
+    (_matches_factor_of_updates(lambda way, large: np.linalg.norm(way) / np.linalg.norm(large)),
      "both go equally far then, but in different directions: their ends could be nearer",
      "これでは進む長さが等しくなるだけです。向きが違うので、終点は最も近くなりません"),
-    (_by_both(lambda way, large: way @ way / (way @ large)),
+    (_matches_factor_of_updates(lambda way, large: way @ way / (way @ large)),
      "what remains is perpendicular to the way of the small updates, not of the large one",
      "残りの差が、小さい更新の進んだ向きと直交しています。直交させる相手は大きな更新の向きです"),
-    (_by_both(lambda way, large: np.mean(way / large)),
+    (_matches_factor_of_updates(lambda way, large: np.mean(way / large)),
      "that is the mean of the factors of single weights, which is not the nearest",
      "これは重みごとの倍率の平均で、終点が最も近くなる値ではありません"),
-    (_by(lambda problem: problem.factor(large=problem.gradients[0])),
+    (_matches_factor(lambda problem:
+        problem.best_factor(large_gradient=problem.shard_gradients[0])),
      "the large update takes all shards, not the first",
      "大きな更新には、最初のシャードだけでなくすべてのシャードを使います"),
-    (_by(lambda problem: problem.factor(large=problem.gradients[-1])),
+    (_matches_factor(lambda problem:
+        problem.best_factor(large_gradient=problem.shard_gradients[-1])),
      "the large update takes all shards, not the last",
      "大きな更新には、最後のシャードだけでなくすべてのシャードを使います"),
-    (_by(lambda problem: problem.factor(way=problem.steps[-1])),
+    (_matches_factor(lambda problem: problem.best_factor(total_update=problem.small_updates[-1])),
      "the small updates have come all the way from `weights`: that is the last of them",
      "これは最後の更新 1 回分です。`weights` から k 回で進んだ分を使います"),
-    (_by(lambda problem: Problem(problem.weights, problem.shards, 1.0).factor()),
+    (_matches_factor(lambda problem:
+        LeastSquares(problem.weights, problem.shards, 1.0).best_factor()),
      "a small update is lr times the gradient, not the gradient",
      "小さい更新 1 回分は勾配そのものではなく、その lr 倍です"),
-    (_by(lambda problem: problem.factor(way=_end(problem))),
+    (_matches_factor(lambda problem: problem.best_factor(total_update=_final_weights(problem))),
      "where an update ends is not how far it has gone: subtract it from `weights`",
      "終点ではなく、進んだ分を使います。`weights` との差をとってください"),
 ]  # fmt: skip
@@ -369,8 +399,8 @@ MISTAKES: List[Mistake] = [
 # --- 02-3: the best learning rate for each number of devices
 
 
-class Landscape(NamedTuple):
-    """Made-up trainings whose best rates are known: accuracy(global batch size, learning rate)."""
+class AccuracyLandscape(NamedTuple):
+    """Simulated trainings with known best rates: accuracy(global batch size, learning rate)."""
 
     case: CaseText
     accuracy: Callable[[int, float], float]
@@ -379,8 +409,8 @@ class Landscape(NamedTuple):
     rates: List[float]
 
 
-def landscapes() -> List[Landscape]:
-    """The simplest first; the best rate lies inside the range, or at an end."""
+def make_landscapes() -> List[AccuracyLandscape]:
+    """Return landscapes, the simplest first; the best rate is inside the range or at an end."""
 
     def tie(n: int, lr: float) -> float:
         return 0.7 - (lr > 0.2) / 5
@@ -388,84 +418,91 @@ def landscapes() -> List[Landscape]:
     def two_peaks(n: int, lr: float) -> float:
         return {0.1: 0.8, 0.2: 0.6, 0.4: 0.7, 0.8: 0.9 if n > 32 else 0.85}[lr]
 
-    grows, same = _peak(lambda n: 0.1 * n / 32), _peak(lambda n: 0.2)
-    diverges, falling = _peak(lambda n: 0.2, 0.3), [0.8, 0.4, 0.2, 0.1]
+    grows, same = _peaked_accuracy(lambda n: 0.1 * n / 32), _peaked_accuracy(lambda n: 0.2)
+    diverges, falling = _peaked_accuracy(lambda n: 0.2, 0.3), [0.8, 0.4, 0.2, 0.1]
     return [
-        Landscape(CaseText("the best rate grows with the batch", "最適な学習率がバッチに比例する"),
+        AccuracyLandscape(CaseText("the best rate grows with the batch",
+                                   "最適な学習率がバッチに比例する"),
                   grows, [1, 2, 4], 32, [0.05, 0.1, 0.2, 0.4]),
-        Landscape(CaseText("the best rate is the same for all", "最適な学習率が変わらない"),
+        AccuracyLandscape(CaseText("the best rate is the same for all", "最適な学習率が変わらない"),
                   same, [1, 2], 64, falling),
-        Landscape(CaseText("rates above 0.3 diverge", "0.3 より大きい学習率は発散する"),
+        AccuracyLandscape(CaseText("rates above 0.3 diverge", "0.3 より大きい学習率は発散する"),
                   diverges, [1, 2], 16, falling),
-        Landscape(CaseText("two rates are equally good", "2 つの学習率が同じ正解率になる"),
+        AccuracyLandscape(CaseText("two rates are equally good", "2 つの学習率が同じ正解率になる"),
                   tie, [2], 8, [0.2, 0.1, 0.4]),
-        Landscape(CaseText("the accuracy falls, and rises again", "正解率が下がってからまた上がる"),
+        AccuracyLandscape(CaseText("the accuracy falls, and rises again",
+                                   "正解率が下がってからまた上がる"),
                   two_peaks, [1, 2], 32, [0.8, 0.1, 0.4, 0.2]),
-        *more(3, _drawn),
+        *extra_cases(3, _random_landscape),
     ]  # fmt: skip
 
 
-def _peak(best: Callable[[int], float], limit: float = math.inf) -> Callable[[int, float], float]:
+def _peaked_accuracy(
+    best: Callable[[int], float], limit: float = math.inf
+) -> Callable[[int, float], float]:
     return lambda n, lr: math.nan if lr > limit else 0.9 - 0.05 * abs(math.log2(lr / best(n)))
 
 
-def _drawn(random: Any) -> Landscape:
+def _random_landscape(random: Any) -> AccuracyLandscape:
     rates = (0.025 * 2.0 ** random.permutation(7)[:4]).tolist()
     best, ks = rates[random.randint(len(rates))], (1 + random.permutation(8)[:2]).tolist()
     case = CaseText(f"the best rate is {best:g}", f"最適な学習率は {best:g}")
-    return Landscape(case, _peak(lambda n: best), ks, int(2 ** random.randint(2, 8)), rates)
+    return AccuracyLandscape(
+        case, _peaked_accuracy(lambda n: best), ks, int(2 ** random.randint(2, 8)), rates
+    )
 
 
-def check_rates(got: Any, landscape: Landscape) -> None:
+def check_rates(got: Any, landscape: AccuracyLandscape) -> None:
     """Raise Wrong unless ``got`` is {number of devices: its best rate}."""
     case, accuracy, ks, b, rates = landscape
     if not isinstance(got, dict) or sorted(got) != sorted(ks):
-        raise case.wrong(
+        raise case.counterexample(
             f"it returned {got!r}: return a dictionary with a rate for each of {ks}",
             f"{got!r} が返りました。{ks} のそれぞれに学習率を持つ辞書を返してください",
         )
     for k in ks:
         accuracies = {lr: accuracy(k * b, lr) for lr in rates}
-        highest = max(value for value in accuracies.values() if not math.isnan(value))
-        want = min(lr for lr, value in accuracies.items() if value == highest)
-        if got[k] == want:
+        best_accuracy = max(value for value in accuracies.values() if not math.isnan(value))
+        expected = min(lr for lr, value in accuracies.items() if value == best_accuracy)
+        if got[k] == expected:
             continue
-        why = looks_like(
+        explanation = pick_explanation(
             (got[k] in accuracies.values(),
              "that is an accuracy: return its rate",
              "これは正解率です。その学習率を返してください"),
             (math.isnan(accuracies.get(got[k], 0)),
              "that training diverged. If a nan comes first, `max` returns it",
              "その学習は発散しています。先頭が nan だと `max` は nan を返します"),
-            (accuracies.get(got[k]) == highest,
+            (accuracies.get(got[k]) == best_accuracy,
              "of equal accuracies take the smaller rate",
              "正解率が同じなら小さいほうの学習率を選んでください"),
         )  # fmt: skip
         table = ", ".join(f"{lr:g}: {value:.3g}" for lr, value in accuracies.items())
-        raise case.wrong(
-            f"on {in_english(k, 'device')} the accuracies are {table}; "
-            f"you chose {got[k]!r}, expected {want:g}",
-            f"{k} 台での正解率は {table} です。{got[k]!r} が選ばれましたが、正しくは {want:g} です",
-            why,
+        raise case.counterexample(
+            f"on {count_in_english(k, 'device')} the accuracies are {table}; "
+            f"you chose {got[k]!r}, expected {expected:g}",
+            f"{k} 台での正解率は {table} です。{got[k]!r} が選ばれましたが、正しくは {expected:g} "
+            "です",
+            explanation,
         )
 
 
 @exercise("02-3")
-def which_learning_rate(answer: Callable[..., Any]) -> None:
+def check_best_rates(answer: Callable[..., Any]) -> None:
     """The best learning rate for each number of devices."""
-    for landscape in landscapes():
-        _check_choice(answer, landscape)
+    for landscape in make_landscapes():
+        _check_rate_choice(answer, landscape)
 
 
-def _check_choice(answer: Callable[..., Any], landscape: Landscape) -> None:
-    """What the answer chooses in this landscape, and how often it trains for that."""
+def _check_rate_choice(answer: Callable[..., Any], landscape: AccuracyLandscape) -> None:
+    """Check the rates that the answer chooses, and how often it trains."""
     _, _, ks, b, rates = landscape
     trainings: "Counter[Tuple[int, float]]" = Counter()
 
     def accuracy_of(k: int, global_batch_size: int, lr: float) -> float:
         if global_batch_size != k * b:
-            raise wrong(
-                f"on {in_english(k, 'device')} a training with a global batch of "
+            raise counterexample(
+                f"on {count_in_english(k, 'device')} a training with a global batch of "
                 f"{global_batch_size} was asked for, expected {k * b}: {b} images on each device",
                 f"{k} 台で全体のバッチサイズ {global_batch_size} の学習が行われました。"
                 f"正しくは {k * b} (1 台あたり {b} 枚) です",
@@ -476,8 +513,8 @@ def _check_choice(answer: Callable[..., Any], landscape: Landscape) -> None:
     check_rates(answer(accuracy_of, list(ks), b, list(rates)), landscape)
     for (k, lr), times in trainings.items():
         if times > 1:
-            raise wrong(
-                f"{in_english(k, 'device')} with rate {lr:g} were trained {times} times: "
+            raise counterexample(
+                f"{count_in_english(k, 'device')} with rate {lr:g} were trained {times} times: "
                 "keep the accuracy: a training may take long",
                 f"{k} 台、学習率 {lr:g} の学習が {times} 回行われました。"
                 "学習には何時間もかかることがあります。正解率を保存して使い回してください",
@@ -491,7 +528,7 @@ CLASSES = 5
 
 
 class EvaluationCall(NamedTuple):
-    """One call of the answer: its result, the right one, and what each device did for it."""
+    """A call of the answer: its result, the right result, and the work of each device."""
 
     case: CaseText
     got: Any
@@ -499,28 +536,28 @@ class EvaluationCall(NamedTuple):
     images: int
     rows: "Counter[mx.Context]"
     times: List[int]  # how often each image was computed
-    of_batches: float  # the mean of the batches' accuracies
+    mean_batch_accuracy: float  # the mean of the batches' accuracies
     share: int  # the most images that a device computes when every batch is split
     waits: int  # how often Python waited between the first batch and the last
     seen: ArrayTrace
 
     @property
     def is_right(self) -> bool:
-        """Whether the result is the fraction that is right."""
-        return _is(self.got, self.right / self.images)
+        """True if the result is the fraction of right images."""
+        return _is_close_accuracy(self.got, self.right / self.images)
 
 
 @exercise("02-5")
-def accuracy_on_all_devices(answer: Callable[..., Any]) -> None:
+def check_accuracy(answer: Callable[..., Any]) -> None:
     """The accuracy over all devices: every image once, and no waiting in between."""
     cases = [(4, 1, 4), (4, 2, 4), (8, 2, 4), (7, 2, 4), (6, 2, 4), (5, 4, 4), (9, 4, 8)]
-    evaluations = [_evaluate(answer, *case) for case in [*cases, (3, 4, 16), (24, 3, 4)]]
+    evaluations = [_run_evaluation(answer, *case) for case in [*cases, (3, 4, 16), (24, 3, 4)]]
     mistaken = [one for one in evaluations if not one.is_right]
     if mistaken:
-        raise _wrong_fraction(mistaken)
+        raise _explain_wrong_accuracy(mistaken)
     for case, *_, rows, _, _, share, waits, seen in evaluations:
         busiest = max(rows, key=lambda ctx: rows[ctx])
-        case.check(
+        case.check_faults(
             (rows[busiest] > share,
              f"the result is right, but {busiest} computed {rows[busiest]} of the "
              f"images, {share} are its share: split every batch over all devices",
@@ -532,26 +569,28 @@ def accuracy_on_all_devices(answer: Callable[..., Any]) -> None:
              "結果は正しいのですが、最後のシャードをキューに入れるまでに Python が "
              f"{waits} 回待ちました。各デバイスに数えさせ、結果は最後に読み出してください"),
         )  # fmt: skip
-        check_devices(ArrayTrace(mixed=seen.mixed))
+        check_mixing_and_waits(ArrayTrace(mixed_inputs=seen.mixed_inputs))
 
 
-def _evaluate(answer: Callable[..., Any], count: int, devices: int, batch: int) -> EvaluationCall:
-    """The answer's accuracy of a network that reads its guess off the image."""
-    random = draws(count)
+def _run_evaluation(
+    answer: Callable[..., Any], count: int, devices: int, batch: int
+) -> EvaluationCall:
+    """Run the answer with a network that reads its guess from the image."""
+    random = case_rng(count)
     labels = random.randint(0, CLASSES, count)
     guesses = np.where(random.rand(count) < 0.6, labels, (labels + 1) % CLASSES)
-    guesses[-1] = labels[-1]  # or else nobody would notice that the last batch is missing
+    guesses[-1] = labels[-1]  # else a missing last batch would not change the accuracy
     images = np.zeros((count, 1, 2, 3), dtype=np.float32)
     images.reshape(count, 6)[np.arange(count), guesses] = 1
     images.reshape(count, 6)[:, CLASSES] = np.arange(count)  # the image's number, unseen by the net
-    replicas = [[nd.array(np.eye(6, CLASSES), ctx=ctx)] for ctx in cpus(devices)]
+    replicas = [[nd.array(np.eye(6, CLASSES), ctx=ctx)] for ctx in cpu_devices(devices)]
     rows: "Counter[mx.Context]" = Counter()
     computed: List[nd.NDArray] = []
     waits: List[int] = []  # so far, at each call of the network
 
     def net(x: nd.NDArray, params: Sequence[nd.NDArray]) -> nd.NDArray:
         if x.context != params[0].context:
-            raise wrong(
+            raise counterexample(
                 f"`net` got images on {x.context} with the replica on {params[0].context}: "
                 "both must be on the same device",
                 f"`net` に {x.context} の画像と {params[0].context} のレプリカが渡されました。"
@@ -559,14 +598,14 @@ def _evaluate(answer: Callable[..., Any], count: int, devices: int, batch: int) 
             )
         rows[x.context] += len(x)
         computed.append(x)
-        waits.append(seen.waits)
+        waits.append(trace.waits)
         return nd.dot(x.flatten(), params[0])
 
-    with watch() as seen:
+    with watch() as trace:
         got = answer(net, replicas, nd.array(images), nd.array(labels), batch)
         got = float(got.asscalar()) if isinstance(got, nd.NDArray) else got
     case = CaseText(
-        f"{count} images in batches of {batch} on {in_english(devices, 'device')}",
+        f"{count} images in batches of {batch} on {count_in_english(devices, 'device')}",
         f"{count} 枚、バッチ {batch}、{devices} 台",
     )
     share = sum(-(-min(batch, count - begin) // devices) for begin in range(0, count, batch))
@@ -575,27 +614,33 @@ def _evaluate(answer: Callable[..., Any], count: int, devices: int, batch: int) 
     )
     times = [seen_numbers[number] for number in range(count)]
     same = guesses == labels
-    of_batches = np.mean([same[begin : begin + batch].mean() for begin in range(0, count, batch)])
-    between, right = waits[-1] - waits[0] if waits else 0, int(same.sum())
+    batch_accuracy = np.mean(
+        [same[begin : begin + batch].mean() for begin in range(0, count, batch)]
+    )
+    waits_between, right = waits[-1] - waits[0] if waits else 0, int(same.sum())
     return EvaluationCall(
-        case, got, right, count, rows, times, float(of_batches), share, between, seen
+        case, got, right, count, rows, times, float(batch_accuracy), share, waits_between, trace
     )
 
 
-def _wrong_fraction(mistaken: Sequence[EvaluationCall]) -> Wrong:
-    one = mistaken[0]
-    (en, ja), right, count = one.case, one.right, one.images
-    missing = [number for number, often in enumerate(one.times) if often == 0]
-    twice = [number for number, often in enumerate(one.times) if often > 1]
-    by_batches = len(mistaken) > 1 and all(_is(each.got, each.of_batches) for each in mistaken)
-    why = looks_like(
-        (not isinstance(one.got, NUMBERS), "return a number", "数値を返してください"),
+def _explain_wrong_accuracy(mistaken: Sequence[EvaluationCall]) -> Wrong:
+    first = mistaken[0]
+    (en, ja), right, count = first.case, first.right, first.images
+    missing = [number for number, count_of_image in enumerate(first.times) if count_of_image == 0]
+    twice = [number for number, count_of_image in enumerate(first.times) if count_of_image > 1]
+    by_batches = len(mistaken) > 1 and all(
+        _is_close_accuracy(each.got, each.mean_batch_accuracy) for each in mistaken
+    )
+    explanation = pick_explanation(
+        (not isinstance(first.got, NUMBER_TYPES), "return a number", "数値を返してください"),
         (missing,
-         f"only {count - len(missing)} images were computed, and not number {_span(missing)}",
-         f"{count - len(missing)} 枚しか計算していません。{_span(missing)} 番が抜けています"),
-        (twice, f"number {_span(twice)} of the images was computed more than once",
-         f"{_span(twice)} 番を 2 回以上計算しています"),
-        (_is(one.got, right),
+         f"only {count - len(missing)} images were computed, and not number "
+         f"{_format_numbers(missing)}",
+         f"{count - len(missing)} 枚しか計算していません。{_format_numbers(missing)} "
+         "番が抜けています"),
+        (twice, f"number {_format_numbers(twice)} of the images was computed more than once",
+         f"{_format_numbers(twice)} 番を 2 回以上計算しています"),
+        (_is_close_accuracy(first.got, right),
          "that is how many are right, not the fraction", "これは割合ではなく正解数です"),
         (by_batches,
          "that is the mean of the batches' accuracies, in which an image of a small batch counts "
@@ -609,19 +654,19 @@ def _wrong_fraction(mistaken: Sequence[EvaluationCall]) -> Wrong:
          "どの画像も 1 回ずつ計算されています。全バッチ、全デバイスの正解数を合計してから"
          "全体の枚数で割ってください"),
     )  # fmt: skip
-    return wrong(
-        f"{en}, {right} of them right: got {one.got!r}, expected {right / count:.4g}",
-        f"{ja}、正解は {right} 枚: {one.got!r} になりました。正しくは {right / count:.4g} です",
-        why,
+    return counterexample(
+        f"{en}, {right} of them right: got {first.got!r}, expected {right / count:.4g}",
+        f"{ja}、正解は {right} 枚: {first.got!r} になりました。正しくは {right / count:.4g} です",
+        explanation,
     )
 
 
-def _is(got: Any, want: float) -> bool:
-    return isinstance(got, NUMBERS) and math.isclose(float(got), want, abs_tol=1e-5)
+def _is_close_accuracy(got: Any, want: float) -> bool:
+    return isinstance(got, NUMBER_TYPES) and math.isclose(float(got), want, abs_tol=1e-5)
 
 
-def _span(numbers: Sequence[int]) -> str:
-    """``4``, ``4-6``, ``1, 3, 5``: images by their numbers."""
+def _format_numbers(numbers: Sequence[int]) -> str:
+    """Return ``4``, ``4-6`` or ``1, 3, 5``."""
     first, last = (numbers[0], numbers[-1]) if numbers else (0, 0)
     if len(numbers) > 1 and last - first + 1 == len(numbers):
         return f"{first}-{last}"
@@ -631,28 +676,28 @@ def _span(numbers: Sequence[int]) -> str:
 # --- The guesses
 
 
-WAYS = ("between layers", "within layers", "data")
+SPLIT_MODES = ("between layers", "within layers", "data")
 
 # fmt: off
-guess("02-a", each_of(one_of(*WAYS), 32, 1024),
+register_guess("02-a", DictForm(ChoiceForm(*SPLIT_MODES), 32, 1024),
       "which way moves the fewest bytes with 32 images, and with 1,024?",
       "32 枚のバッチと 1,024 枚のバッチで、転送量が最も少ない方法はどれか")
-guess("02-b", each_of(a_number(0, such_as=0.1, factor=3), "chapter", "he"),
+register_guess("02-b", DictForm(NumberForm(0, example=0.1, factor=3), "chapter", "he"),
       "how large are the scores, with 0.01 and with He's rule?",
       "0.01 の場合と He らの規則の場合で、スコアの大きさはどれくらいか")
-guess("02-c",
-      each_of(a_number(0, such_as=0.01, factor=100), "one device or two", "the two replicas"),
+register_guess("02-c",
+      DictForm(NumberForm(0, example=0.01, factor=100), "one device or two", "the two replicas"),
       "by how much do the parameters differ after one step?",
       "1 ステップの後、パラメータはどれだけ違うか")
-guess("02-d", a_number(-1, 1, such_as=0.05, within=0.02),
+register_guess("02-d", NumberForm(-1, 1, example=0.05, within=0.02),
       "by how much does a second device change the accuracy?",
       "2 台にすると正解率はどれだけ変わるか")
-guess("02-e", a_number(0, such_as=2.0, factor=1.2),
+register_guess("02-e", NumberForm(0, example=2.0, factor=1.2),
       "how many times as fast are two devices?",
       "2 台では何倍速いか")
-guess("02-f", each_of(yes_or_no(), 16, 256),
+register_guess("02-f", DictForm(YesNoForm(), 16, 256),
       "does the second device pay off with 16 images per step, and with 256?",
       "1 ステップが 16 枚のときと 256 枚のとき、2 台目は役に立つか")
-guess("02-g", one_of("same rate", "twice the rate"),
+register_guess("02-g", ChoiceForm("same rate", "twice the rate"),
       "with twice the batch, which rate gives a loss nearer to that of one device?",
       "バッチが 2 倍のとき、損失が 1 台の場合に近くなる学習率はどちらか")

@@ -9,31 +9,39 @@ import numpy as np
 from mxnet import gluon, init, nd
 
 from gluonlab.data.loading.split_batch import shard_bounds
-from gluonlab.exercises.array_tracking import cpus
-from gluonlab.exercises.checkers import Wrong, draws, exercise
+from gluonlab.exercises.array_tracking import cpu_devices
+from gluonlab.exercises.checkers import Wrong, case_rng, exercise
 from gluonlab.exercises.counterexamples import (
-    NUMBERS,
+    NUMBER_TYPES,
     AnswerResult,
     CaseText,
     Mistake,
-    Pair,
-    by,
-    explains,
-    gave,
-    in_english,
-    is_not,
-    near,
-    results,
-    returned,
-    wrong,
+    TextPair,
+    count_in_english,
+    counterexample,
+    find_mistake,
+    is_close_number,
+    matches_formula,
+    run_cases,
+    to_list,
+    wrong_result_texts,
+    wrong_return,
+    wrong_value_texts,
 )
-from gluonlab.exercises.guesses import a_number, each_of, guess, list_of, one_of, yes_or_no
+from gluonlab.exercises.guesses import (
+    ChoiceForm,
+    DictForm,
+    ListForm,
+    NumberForm,
+    YesNoForm,
+    register_guess,
+)
 from gluonlab.exercises.softmax_regression import (
     CLASSES,
     FEATURES,
     LR,
     TOLERANCE,
-    Values,
+    LayerParams,
     make_trainer,
 )
 from gluonlab.kvstores import make_kvstore
@@ -46,45 +54,45 @@ BATCHES = ((1, 4), (2, 4), (2, 5), (3, 7), (2, 3), (3, 6))  # devices, images
 
 
 @exercise("03-1")
-def train_batch(answer: Callable[..., Any]) -> None:
-    """One update from a batch of any size, the same on any number of devices."""
+def check_train_batch(answer: Callable[..., Any]) -> None:
+    """An update from a batch of any size, the same on any number of devices."""
     for seed, (devices, images) in enumerate(BATCHES):
-        batch = OneBatch(devices, images, seed)
-        moved = batch.run(answer)
-        for device, own in enumerate(moved[1:], 1):
-            if not np.array_equal(own, moved[0]):
-                raise batch.case.wrong(
+        batch = UpdateCase(devices, images, seed)
+        changes = batch.run_answer(answer)
+        for device, change in enumerate(changes[1:], 1):
+            if not np.array_equal(change, changes[0]):
+                raise batch.case.counterexample(
                     f"devices 0 and {device} end with different parameters: "
                     "all of them need the same update",
                     f"更新後のパラメータがデバイス 0 と {device} で違います。"
                     "全デバイスで同じ更新が必要です",
                 )
-        _check_update(batch, moved[0])
+        _check_update(batch, changes[0])
 
 
-class OneBatch:
-    """A batch, the weights of a dense layer, and what its gradients are by the closed form."""
+class UpdateCase:
+    """A batch and the weights of a dense layer, with the gradients by the closed form."""
 
     def __init__(self, devices: int, images: int, seed: int) -> None:
-        rng = draws(seed)
+        rng = case_rng(seed)
         self.devices = devices
         self.images = rng.normal(size=(images, FEATURES)).astype("float32")
         self.labels = rng.randint(0, CLASSES, images).astype("float32")
         self.weight = rng.normal(size=(CLASSES, FEATURES)).astype("float32")
         self.case = CaseText(
-            f"{images} images on {in_english(devices, 'device')}",
+            f"{images} images on {count_in_english(devices, 'device')}",
             f"{devices} 台のデバイスに {images} 枚",
         )
 
     def gradient(self, begin: int, end: int) -> Array:
-        """Of the sum of the losses of some images."""
+        """Return the gradient of the summed losses of some images."""
         labels = self.labels[begin:end].astype(int)
-        values = Values(self.weight, np.zeros(CLASSES))
+        values = LayerParams(self.weight, np.zeros(CLASSES))
         return values.gradient((self.images[begin:end], labels)).weight
 
-    def run(self, answer: Callable[..., Any]) -> List[Array]:
-        """How far the weights moved on each device."""
-        ctxs = cpus(self.devices)
+    def run_answer(self, answer: Callable[..., Any]) -> List[Array]:
+        """Return the change of the weights on each device."""
+        ctxs = cpu_devices(self.devices)
         net = gluon.nn.Dense(CLASSES, use_bias=False, in_units=FEATURES)
         net.initialize(init.Zero(), ctx=ctxs)
         net.weight.set_data(nd.array(self.weight))
@@ -94,60 +102,61 @@ class OneBatch:
         return [array.asnumpy() - self.weight for array in net.weight.list_data()]
 
 
-def _check_update(batch: OneBatch, moved: Array) -> None:
-    """Raise Wrong unless the update is that of the mean gradient; it names the fault if known."""
-    images, ways = len(batch.images), shard_bounds(len(batch.images), batch.devices)
+def _check_update(batch: UpdateCase, change: Array) -> None:
+    """Raise Wrong unless the update is by the mean gradient; name the fault if it is known."""
+    images, shards = len(batch.images), shard_bounds(len(batch.images), batch.devices)
     step = -LR * batch.gradient(0, images) / images
-    if _close(moved, step):
+    if _is_close(change, step):
         return
-    factor = float((moved * step).sum() / (step * step).sum())
-    by_means = -LR * sum(batch.gradient(*way) / (way[1] - way[0]) for way in ways)
-    batch.case.check(
-        (not np.any(moved),
+    factor = float((change * step).sum() / (step * step).sum())
+    mean_of_means = -LR * sum(batch.gradient(*way) / (way[1] - way[0]) for way in shards)
+    batch.case.check_faults(
+        (not np.any(change),
          "no parameter changed: `trainer.step` was not called, or nothing was recorded for it",
          "パラメータが変化していません。"
          "`trainer.step` を呼んでいないか、計算が記録されていません"),
-        (_parallel(moved, step),
+        (_is_positive_multiple(change, step),
          f"the update is {factor:.3g} times the right one: "
          "`trainer.step` divides the sum of the gradients by the number that it is given, "
          "which must be that of all images in the batch",
          f"更新量が正しい値の {factor:.3g} 倍です。"
          "`trainer.step` は勾配の合計を渡された数で割ります。"
          "バッチ全体の画像の枚数を渡してください"),
-        (len(ways) > 1 and _parallel(moved, -batch.gradient(*ways[0])),
+        (len(shards) > 1 and _is_positive_multiple(change, -batch.gradient(*shards[0])),
          "only the gradient of device 0 is in the update: "
          "run backward for the losses of all shards",
          "デバイス 0 の勾配だけで更新されています。"
          "すべてのシャードの損失に対して backward を実行してください"),
     )  # fmt: skip
-    sizes = " + ".join(str(end - begin) for begin, end in ways)
-    if _parallel(moved, by_means):
-        raise CaseText(f"{batch.case.en} ({sizes})", f"{batch.case.ja} ({sizes})").wrong(
+    sizes = " + ".join(str(end - begin) for begin, end in shards)
+    if _is_positive_multiple(change, mean_of_means):
+        raise CaseText(f"{batch.case.en} ({sizes})", f"{batch.case.ja} ({sizes})").counterexample(
             "each shard's mean loss counts alike, so images of the small shard count more: "
             "leave the losses unaveraged, and let `trainer.step` divide by the number of images",
             "シャードごとに損失を平均しているため、小さいシャードの画像の寄与が大きくなっています。"
             "損失は平均せずに backward を実行し、`trainer.step` に画像の枚数を渡してください",
         )
-    raise batch.case.wrong(
-        f"the first weights moved by {numbers(moved[0])}, "
-        f"expected {numbers(step[0])}: that is not the update by the mean gradient of the batch",
-        f"最初の重みの変化は {numbers(moved[0])}、"
-        f"正しくは {numbers(step[0])} です。バッチの平均勾配による更新になっていません",
+    raise batch.case.counterexample(
+        f"the first weights moved by {format_numbers(change[0])}, "
+        f"expected {format_numbers(step[0])}: that is not the update by the mean gradient of the "
+        "batch",
+        f"最初の重みの変化は {format_numbers(change[0])}、"
+        f"正しくは {format_numbers(step[0])} です。バッチの平均勾配による更新になっていません",
     )
 
 
-def _close(a: Array, b: Array) -> bool:
+def _is_close(a: Array, b: Array) -> bool:
     return bool(np.linalg.norm(a - b) <= TOLERANCE * np.linalg.norm(b))
 
 
-def _parallel(a: Array, b: Array) -> bool:
-    """Whether a is a positive multiple of b."""
+def _is_positive_multiple(a: Array, b: Array) -> bool:
+    """Return whether ``a`` is a positive multiple of ``b``."""
     factor = (a * b).sum() / (b * b).sum()
-    return bool(factor > 0 and _close(a, factor * b))
+    return bool(factor > 0 and _is_close(a, factor * b))
 
 
-def numbers(values: Sequence[float]) -> str:
-    """``[1, 0.5]``"""
+def format_numbers(values: Sequence[float]) -> str:
+    """Return ``[1, 0.5]``."""
     return "[" + ", ".join(f"{value:.3g}" for value in np.ravel(values)) + "]"
 
 
@@ -155,7 +164,7 @@ def numbers(values: Sequence[float]) -> str:
 
 
 CLOCKS = ("epochs", "updates", "seconds")
-DIFFERENCE = 1e-6
+ACCURACY_TOLERANCE = 1e-6
 
 Run = List[Tuple[int, float, float]]  # of each epoch: updates so far, its seconds, accuracy
 Difference = Optional[float]
@@ -163,9 +172,9 @@ Curve = Tuple[Sequence[float], Sequence[float]]  # places on a clock, and the ac
 
 
 @exercise("03-2")
-def compare(answer: Callable[[Run, Run], Dict[str, Difference]]) -> None:
+def check_compare_runs(answer: Callable[[Run, Run], Dict[str, Difference]]) -> None:
     """Two runs compared after equal epochs, equal updates and equal seconds."""
-    random = draws(2)
+    random = case_rng(2)
     cases: List[Tuple[Run, Run]] = [
         ([(10, 2.0, 0.5), (20, 2.0, 0.7)], [(5, 1.5, 0.4), (10, 1.5, 0.6), (15, 1.5, 0.65)]),
         ([(4, 1.0, 0.3)], [(4, 1.0, 0.5)]),
@@ -174,126 +183,146 @@ def compare(answer: Callable[[Run, Run], Dict[str, Difference]]) -> None:
         ([(5, 1.0, 0.2), (10, 1.0, 0.4)], [(100, 9.0, 0.8)]),
         ([(5, 1.0, 0.2), (10, 2.0, 0.5), (15, 4.0, 0.6)], [(5, 1.5, 0.3), (10, 2.5, 0.4)]),
     ]
-    cases += [(_some_run(random), _some_run(random)) for _ in range(20)]
+    cases += [(_random_run(random), _random_run(random)) for _ in range(20)]
 
-    def said(first: Run, second: Run, got: Any, want: Dict[str, Difference]) -> Pair:
-        call = f"compare({_shown(first)}, {_shown(second)})"
+    def describe(first: Run, second: Run, got: Any, want: Dict[str, Difference]) -> TextPair:
+        call = f"compare({_format_run(first)}, {_format_run(second)})"
         if not isinstance(got, dict) or set(got) != set(CLOCKS):
             names = ", ".join(f'"{clock}"' for clock in CLOCKS)
-            raise returned(got, call, f"a dictionary with {names}", f"キーが {names} の辞書")
-        clock = next(clock for clock in CLOCKS if not _same_difference(got[clock], want[clock]))
-        return is_not(f'{call}["{clock}"]', _number(got[clock]), _number(want[clock]))
+            raise wrong_return(got, call, f"a dictionary with {names}", f"キーが {names} の辞書")
+        clock = next(clock for clock in CLOCKS if not _is_same_difference(got[clock], want[clock]))
+        return wrong_value_texts(
+            f'{call}["{clock}"]', _format_number(got[clock]), _format_number(want[clock])
+        )
 
-    found = results(answer, cases, lambda first, second: _compared(first, second, RIGHT))
-    found.compare(_same_differences, OF_COMPARISONS, said)
+    results = run_cases(
+        answer, cases, lambda first, second: _compare_runs(first, second, RIGHT_COMPARISON)
+    )
+    results.check_results(_are_same_differences, COMPARISON_MISTAKES, describe)
 
 
 class _CurveComparison(NamedTuple):
-    """How to compare; the mistakes differ from the right one in one thing each."""
+    """A rule for comparing runs; each mistake differs from the right rule in one field."""
 
-    at: Callable[[Curve, float], Difference]
+    accuracy_at: Callable[[Curve, float], Difference]
     seconds: Callable[[Sequence[float]], Sequence[float]] = lambda each: list(accumulate(each))
     sign: float = 1.0
 
 
-def _between(curve: Curve, place: float) -> Difference:
-    """The accuracy on the straight line between two measurements; None before the first."""
-    places, accuracies = curve
-    if place < places[0]:
+def _interpolate_accuracy(curve: Curve, time: float) -> Difference:
+    """Return the linearly interpolated accuracy; None before the first measurement."""
+    times, accuracies = curve
+    if time < times[0]:
         return None
-    return float(np.interp(place, places, accuracies))
+    return float(np.interp(time, times, accuracies))
 
 
-def _before(curve: Curve, place: float) -> Difference:
-    known = [accuracy for at, accuracy in zip(*curve) if at <= place]
-    return known[-1] if known else None
+def _accuracy_before(curve: Curve, time: float) -> Difference:
+    accuracies = [accuracy for measured_at, accuracy in zip(*curve) if measured_at <= time]
+    return accuracies[-1] if accuracies else None
 
 
-def _after(curve: Curve, place: float) -> Difference:
-    return next(accuracy for at, accuracy in zip(*curve) if at >= place)
+def _accuracy_after(curve: Curve, time: float) -> Difference:
+    return next(accuracy for measured_at, accuracy in zip(*curve) if measured_at >= time)
 
 
-def _nearest(curve: Curve, place: float) -> Difference:
-    places, accuracies = curve
-    if place < places[0]:
+def _nearest_accuracy(curve: Curve, time: float) -> Difference:
+    times, accuracies = curve
+    if time < times[0]:
         return None
-    return accuracies[int(np.argmin([abs(at - place) for at in places]))]
+    return accuracies[int(np.argmin([abs(measured_at - time) for measured_at in times]))]
 
 
-def _compared(first: Run, second: Run, way: _CurveComparison) -> Dict[str, Difference]:
-    found: Dict[str, Difference] = {}
+def _compare_runs(first: Run, second: Run, comparison: _CurveComparison) -> Dict[str, Difference]:
+    differences: Dict[str, Difference] = {}
     for clock in CLOCKS:
-        curves = [(_places(run, clock, way), [one[2] for one in run]) for run in (first, second)]
+        curves = [
+            (_clock_readings(run, clock, comparison), [one[2] for one in run])
+            for run in (first, second)
+        ]
         end = min(curves[0][0][-1], curves[1][0][-1])
-        before, after = (way.at(curve, end) for curve in curves)
-        both = before is not None and after is not None
-        found[clock] = way.sign * (after - before) if both else None  # type: ignore[operator]
-    return found
+        at_end = [comparison.accuracy_at(curve, end) for curve in curves]
+        differences[clock] = None
+        if at_end[0] is not None and at_end[1] is not None:
+            differences[clock] = comparison.sign * (at_end[1] - at_end[0])
+    return differences
 
 
-def _places(run: Run, clock: str, way: _CurveComparison) -> Sequence[float]:
+def _clock_readings(run: Run, clock: str, comparison: _CurveComparison) -> Sequence[float]:
     if clock == "epochs":
         return [float(number + 1) for number in range(len(run))]
     if clock == "updates":
         return [float(updates) for updates, _, _ in run]
-    return way.seconds([seconds for _, seconds, _ in run])
+    return comparison.seconds([seconds for _, seconds, _ in run])
 
 
-RIGHT = _CurveComparison(_between)
+RIGHT_COMPARISON = _CurveComparison(_interpolate_accuracy)
 
 
-def _compares(way: _CurveComparison, en: str, ja: str) -> Mistake:
-    return lambda first, second, got: _same_differences(got, _compared(first, second, way)), en, ja
+def _comparison_mistake(comparison: _CurveComparison, en: str, ja: str) -> Mistake:
+    return (
+        lambda first, second, got: _are_same_differences(
+            got, _compare_runs(first, second, comparison)
+        ),
+        en,
+        ja,
+    )
 
 
-def _each_alone(first: Run, second: Run, got: Any) -> bool:
-    """Whether the seconds of an epoch are taken for those since the beginning.
+def _uses_epoch_seconds(first: Run, second: Run, got: Any) -> bool:
+    """Return whether the answer takes the seconds of an epoch for the seconds since the start.
 
-    Where they do not rise, what that gives depends on how the answer looks for its place.
+    If these do not rise, the result depends on how the answer searches.
     """
     want, mistaken = (
-        _compared(first, second, way) for way in (RIGHT, _CurveComparison(_between, lambda s: s))
+        _compare_runs(first, second, comparison)
+        for comparison in (RIGHT_COMPARISON, _CurveComparison(_interpolate_accuracy, lambda s: s))
     )
     if not isinstance(got, dict) or set(got) != set(CLOCKS):
         return False
-    rise = all(a[1] < b[1] for run in (first, second) for a, b in zip(run, run[1:]))
-    others = all(_same_difference(got[clock], want[clock]) for clock in CLOCKS[:2])
-    return others and (not rise or _same_difference(got["seconds"], mistaken["seconds"]))
+    seconds_rise = all(a[1] < b[1] for run in (first, second) for a, b in zip(run, run[1:]))
+    others_right = all(_is_same_difference(got[clock], want[clock]) for clock in CLOCKS[:2])
+    return others_right and (
+        not seconds_rise or _is_same_difference(got["seconds"], mistaken["seconds"])
+    )
 
 
-OF_COMPARISONS: List[Mistake] = [
-    _compares(_CurveComparison(_between, sign=-1.0),
+COMPARISON_MISTAKES: List[Mistake] = [
+    _comparison_mistake(_CurveComparison(_interpolate_accuracy, sign=-1.0),
              "the second run's accuracy minus the first's, not the other way round",
              "2 番目の学習の正解率から 1 番目を引きます。逆になっています"),
-    _compares(_CurveComparison(lambda curve, place: curve[1][-1]),
+    _comparison_mistake(_CurveComparison(lambda curve, place: curve[1][-1]),
              "those are the last accuracies of both, wherever each of them ended",
              "どこで終わったかに関係なく、両方の最後の正解率を比べています"),
-    (_each_alone,
+    (_uses_epoch_seconds,
              "the seconds are those of each epoch alone: add them up",
              "秒数はエポックごとの値です。足していってください"),
-    _compares(_CurveComparison(_before),
+    _comparison_mistake(_CurveComparison(_accuracy_before),
              "between two measurements the accuracy grows evenly: it does not wait for the next",
              "2 つの計測の間では正解率は一定の割合で増えます。次の計測までそのままではありません"),
-    *(_compares(_CurveComparison(next_one),
+    *(_comparison_mistake(_CurveComparison(next_one),
                "between two measurements the accuracy grows evenly: "
                "it has not reached the next yet",
                "2 つの計測の間では正解率は一定の割合で増えます。まだ次の計測の値にはなっていません")
-      for next_one in (_after, lambda *at: None if _between(*at) is None else _after(*at))),
-    _compares(_CurveComparison(_nearest),
+      for next_one in (
+          _accuracy_after,
+          lambda *at: None if _interpolate_accuracy(*at) is None else _accuracy_after(*at))),
+    _comparison_mistake(_CurveComparison(_nearest_accuracy),
              "between two measurements the accuracy grows evenly: "
              "take the value in between, not the nearest measurement",
              "2 つの計測の間では正解率は一定の割合で増えます。最も近い計測値ではありません"),
-    _compares(_CurveComparison(lambda curve, place: float(np.interp(place, *curve))),
+    _comparison_mistake(_CurveComparison(lambda curve, place: float(np.interp(place, *curve))),
              "before its first measurement a run has no accuracy: None",
              "最初の計測より前の正解率は分からないので、None です"),
-    _compares(_CurveComparison(
-                 lambda curve, place: _between(([0.0, *curve[0]], [0.0, *curve[1]]), place)),
+    _comparison_mistake(_CurveComparison(
+                 lambda curve, place: _interpolate_accuracy(
+                     ([0.0, *curve[0]], [0.0, *curve[1]]), place)),
              "before its first measurement a run has no accuracy: None, not 0",
              "最初の計測より前の正解率は分かりません。0 と計測されたわけではありません"),
 ]  # fmt: skip
 
 
-def _some_run(random: Any) -> Run:
+def _random_run(random: Any) -> Run:
     epochs, updates = int(random.randint(1, 7)), int(random.randint(3, 40))
     seconds = 0.5 * random.randint(1, 12, epochs)
     accuracies = 0.01 * np.sort(random.choice(90, epochs, replace=False))
@@ -305,23 +334,23 @@ def _some_run(random: Any) -> Run:
     ]
 
 
-def _same_difference(got: Any, want: Difference) -> bool:
+def _is_same_difference(got: Any, want: Difference) -> bool:
     if want is None or got is None:
         return got is want
-    return isinstance(got, NUMBERS) and abs(got - want) < DIFFERENCE
+    return isinstance(got, NUMBER_TYPES) and abs(got - want) < ACCURACY_TOLERANCE
 
 
-def _same_differences(got: Any, want: Dict[str, Difference]) -> bool:
+def _are_same_differences(got: Any, want: Dict[str, Difference]) -> bool:
     keys = isinstance(got, dict) and set(got) == set(CLOCKS)
-    return keys and all(_same_difference(got[clock], want[clock]) for clock in CLOCKS)
+    return keys and all(_is_same_difference(got[clock], want[clock]) for clock in CLOCKS)
 
 
-def _shown(run: Run) -> str:
+def _format_run(run: Run) -> str:
     return "[" + ", ".join(f"({u}, {s:g}, {a:g})" for u, s, a in run) + "]"
 
 
-def _number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, NUMBERS) else repr(value)
+def _format_number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, NUMBER_TYPES) else repr(value)
 
 
 # --- 03-3: the learning rate of every update, by the recipe of Goyal et al.
@@ -331,24 +360,28 @@ Rates = List[float]
 
 
 @exercise("03-3")
-def learning_rates(answer: Callable[..., Iterable[float]]) -> None:
+def check_learning_rates(answer: Callable[..., Iterable[float]]) -> None:
     """The learning rate of every update: scaled, after a warm-up, and lowered later."""
-    random = draws(1)
-    fixed = [
-        _Training(8, 2, 2, 3, 0.1, 1, ()),
-        _Training(9, 2, 2, 3, 0.1, 1, (2,)),
-        _Training(8, 1, 4, 2, 0.2, 0, ()),
-        _Training(8, 1, 2, 3, 0.2, 2, ()),
-        _Training(12, 2, 2, 4, 0.1, 0, (1, 3)),
-        _Training(2, 4, 2, 4, 0.1, 2, (3,)),
+    random = case_rng(1)
+    fixed_cases = [
+        _ScheduledTraining(8, 2, 2, 3, 0.1, 1, ()),
+        _ScheduledTraining(9, 2, 2, 3, 0.1, 1, (2,)),
+        _ScheduledTraining(8, 1, 4, 2, 0.2, 0, ()),
+        _ScheduledTraining(8, 1, 2, 3, 0.2, 2, ()),
+        _ScheduledTraining(12, 2, 2, 4, 0.1, 0, (1, 3)),
+        _ScheduledTraining(2, 4, 2, 4, 0.1, 2, (3,)),
     ]
-    cases = [(each,) for each in [*fixed, *(_some_training(random) for _ in range(20))]]
-    found = results(lambda each: _listed(answer(*each.given())), cases, _Training.rates)
-    found.compare(_same_rates, OF_RATES, _said_of_rates)
+    cases = [(each,) for each in [*fixed_cases, *(_random_training(random) for _ in range(20))]]
+    results = run_cases(
+        lambda each: to_list(answer(*each.answer_arguments())),
+        cases,
+        _ScheduledTraining.learning_rates,
+    )
+    results.check_results(_are_same_rates, RATE_MISTAKES, _describe_wrong_rates)
 
 
-class _Training(NamedTuple):
-    """What the answer is told of a training, and the recipe; mistakes change one line of it."""
+class _ScheduledTraining(NamedTuple):
+    """The arguments of the answer for one training, with the right learning rates."""
 
     images: int
     devices: int
@@ -358,141 +391,148 @@ class _Training(NamedTuple):
     warmup_epochs: int
     drops: Tuple[int, ...]
 
-    def given(self) -> Tuple[Any, ...]:
-        """The arguments of the answer."""
+    def answer_arguments(self) -> Tuple[Any, ...]:
+        """Return the arguments of the answer."""
         return (*self[:-1], list(self.drops))
 
-    def case(self) -> CaseText:
-        """It in words."""
-        n, k, b, e, lr, warmup, drops = self.given()
+    def describe(self) -> CaseText:
+        """Return the description of the training."""
+        n, k, b, e, lr, warmup, drops = self.answer_arguments()
         return CaseText(
-            f"{n} images, {in_english(k, 'device')} with {b} each, {in_english(e, 'epoch')}, "
-            f"base_lr {lr:g}, {in_english(warmup, 'epoch')} of warm-up, drops {drops}",
+            f"{n} images, {count_in_english(k, 'device')} with {b} each, "
+            f"{count_in_english(e, 'epoch')}, "
+            f"base_lr {lr:g}, {count_in_english(warmup, 'epoch')} of warm-up, drops {drops}",
             f"画像 {n} 枚、1 台 {b} 枚で {k} 台、{e} エポック、base_lr {lr:g}、"
             f"ウォームアップ {warmup} エポック、drops {drops}",
         )
 
-    def rates(
+    def learning_rates(
         self,
-        each: "Callable[[_Training], int] | None" = None,
-        full: "Callable[[_Training], float] | None" = None,
-        begin: "Callable[[_Training], float] | None" = None,
+        epoch_steps: "Callable[[_ScheduledTraining], int] | None" = None,
+        full_rate: "Callable[[_ScheduledTraining], float] | None" = None,
+        first_rate: "Callable[[_ScheduledTraining], float] | None" = None,
         rise: Callable[[int, int], float] = lambda update, steps: update / steps,
-        lowered: "Callable[[_Training, int, int], int] | None" = None,
+        lowered: "Callable[[_ScheduledTraining, int, int], int] | None" = None,
     ) -> Rates:
-        """The rate of each update.
+        """Return the rate of each update; every argument changes one line of the recipe.
 
-        ``each``: updates in an epoch; ``full``, ``begin``: rates after the warm-up and before it;
-        ``rise``: how far an update of the warm-up has come; ``lowered``: how often by then.
+        ``epoch_steps``: updates per epoch. ``full_rate``, ``first_rate``: rates after the warm-up
+        and at its start. ``rise``: the fraction of the warm-up. ``lowered``: the number of drops.
         """
-        steps = each(self) if each else -(-self.images // (self.devices * self.per_device))
-        top = full(self) if full else self.base_lr * self.devices
-        low = begin(self) if begin else self.base_lr
-        of_warmup = steps * self.warmup_epochs
-        found: Rates = []
+        steps = (
+            epoch_steps(self)
+            if epoch_steps
+            else -(-self.images // (self.devices * self.per_device))
+        )
+        top = full_rate(self) if full_rate else self.base_lr * self.devices
+        low = first_rate(self) if first_rate else self.base_lr
+        warmup_steps = steps * self.warmup_epochs
+        rates: Rates = []
         for update in range(steps * self.epochs):
-            if update < of_warmup:
-                found.append(low + (top - low) * rise(update, of_warmup))
+            if update < warmup_steps:
+                rates.append(low + (top - low) * rise(update, warmup_steps))
                 continue
             epoch = update // steps
-            times = (
+            drop_count = (
                 lowered(self, epoch, update)
                 if lowered
                 else sum(drop <= epoch for drop in self.drops)
             )
-            found.append(top * 0.1**times)
-        return found
+            rates.append(top * 0.1**drop_count)
+        return rates
 
-    def early(self) -> Rates:
-        """With drops at the beginning of the epoch before."""
-        found = self.rates(lowered=lambda training, epoch, update: 0)
-        steps = len(found) // self.epochs
+    def rates_dropped_early(self) -> Rates:
+        """Return the rates if each drop comes an epoch too early."""
+        rates = self.learning_rates(lowered=lambda training, epoch, update: 0)
+        steps = len(rates) // self.epochs
         return [
             rate * 0.1 ** sum(drop <= update // steps + 1 for drop in self.drops)
-            for update, rate in enumerate(found)
+            for update, rate in enumerate(rates)
         ]
 
-    def by_epochs(self) -> Rates:
-        """With the rate of the warm-up's epoch for all of its updates."""
-        right, top = self.rates(), self.base_lr * self.devices
-        steps = len(right) // self.epochs
+    def rates_raised_by_epoch(self) -> Rates:
+        """Return the rates if the warm-up raises them once per epoch."""
+        rates, top = self.learning_rates(), self.base_lr * self.devices
+        steps = len(rates) // self.epochs
         for update in range(steps * self.warmup_epochs):
             risen = update // steps / self.warmup_epochs
-            right[update] = self.base_lr + (top - self.base_lr) * risen
-        return right
+            rates[update] = self.base_lr + (top - self.base_lr) * risen
+        return rates
 
-    def by_factors(self) -> Rates:
-        """With a warm-up in which each rate is a multiple of the one before."""
-        right = self.rates()
-        of_warmup = len(right) // self.epochs * self.warmup_epochs
-        for update in range(of_warmup):
-            right[update] = self.base_lr * self.devices ** (update / of_warmup)
-        return right
-
-
-def _plans(en: str, ja: str, **changes: Any) -> Mistake:
-    return lambda each, got: _same_rates(got, each.rates(**changes)), en, ja
+    def rates_raised_by_factor(self) -> Rates:
+        """Return the rates if each rate of the warm-up is a multiple of the previous one."""
+        rates = self.learning_rates()
+        warmup_steps = len(rates) // self.epochs * self.warmup_epochs
+        for update in range(warmup_steps):
+            rates[update] = self.base_lr * self.devices ** (update / warmup_steps)
+        return rates
 
 
-OF_RATES: List[Mistake] = [
-    _plans("the smaller batch at the end of an epoch makes an update, too",
+def _rate_mistake(en: str, ja: str, **changes: Any) -> Mistake:
+    return lambda each, got: _are_same_rates(got, each.learning_rates(**changes)), en, ja
+
+
+RATE_MISTAKES: List[Mistake] = [
+    _rate_mistake("the smaller batch at the end of an epoch makes an update, too",
              "エポックの最後の小さいバッチでも更新します",
-             each=lambda t: t.images // (t.devices * t.per_device)),
-    _plans("a batch is that of all devices together", "1 回の更新に使うバッチは全デバイス分です",
-             each=lambda t: -(-t.images // t.per_device)),
-    _plans("it does not grow with the number of devices", "デバイス数に比例していません",
-             full=lambda t: t.base_lr),
-    _plans("that is the square root rule; the linear one is asked for",
+             epoch_steps=lambda t: t.images // (t.devices * t.per_device)),
+    _rate_mistake("a batch is that of all devices together",
+             "1 回の更新に使うバッチは全デバイス分です",
+             epoch_steps=lambda t: -(-t.images // t.per_device)),
+    _rate_mistake("it does not grow with the number of devices", "デバイス数に比例していません",
+             full_rate=lambda t: t.base_lr),
+    _rate_mistake("that is the square root rule; the linear one is asked for",
              "これは平方根の規則です。線形スケーリング則を使ってください",
-             full=lambda t: t.base_lr * t.devices**0.5),
-    _plans("the warm-up begins at the rate of one device, not at 0",
+             full_rate=lambda t: t.base_lr * t.devices**0.5),
+    _rate_mistake("the warm-up begins at the rate of one device, not at 0",
              "ウォームアップは 0 からではなく 1 台分の学習率から始めます",
-             begin=lambda t: 0.0),
-    _plans("the first update has base_lr; each later one is a step higher",
+             first_rate=lambda t: 0.0),
+    _rate_mistake("the first update has base_lr; each later one is a step higher",
              "最初の更新の学習率が base_lr で、そこから 1 回ごとに上がります",
              rise=lambda update, steps: (update + 1) / steps),
-    _plans("the full rate comes first in the update after the warm-up",
+    _rate_mistake("the full rate comes first in the update after the warm-up",
              "最大の学習率になるのはウォームアップの次の更新です",
              rise=lambda update, steps: update / (steps - 1) if steps > 1 else 0.0),
-    _plans("that is the full rate from the first update on: the warm-up is missing",
+    _rate_mistake("that is the full rate from the first update on: the warm-up is missing",
              "最初の更新から最大の学習率です。ウォームアップがありません",
              rise=lambda update, steps: 1.0),
-    _plans("there is no update after the last batch: 8 images in batches of 4 make 2 updates",
+    _rate_mistake("there is no update after the last batch: "
+             "8 images in batches of 4 make 2 updates",
              "最後のバッチの後に更新はありません。8 枚を 4 枚ずつなら更新は 2 回です",
-             each=lambda t: t.images // (t.devices * t.per_device) + 1),
-    (lambda each, got: _same_rates(got, each.by_epochs()),
+             epoch_steps=lambda t: t.images // (t.devices * t.per_device) + 1),
+    (lambda each, got: _are_same_rates(got, each.rates_raised_by_epoch()),
      "during the warm-up it rises with every update, not once in an epoch",
      "ウォームアップの間は、エポックごとではなく更新ごとに上がります"),
-    (lambda each, got: _same_rates(got, each.by_factors()),
+    (lambda each, got: _are_same_rates(got, each.rates_raised_by_factor()),
      "during the warm-up it rises by the same amount with every update, not by the same factor",
      "ウォームアップの間は、更新ごとに同じ量だけ上がります。同じ倍率ではありません"),
-    _plans("during the warm-up it rises with every update, it does not jump at the end",
+    _rate_mistake("during the warm-up it rises with every update, it does not jump at the end",
              "ウォームアップの間は更新ごとに上がります。最後に一気に上げるのではありません",
              rise=lambda update, steps: 0.0),
-    _plans("the drops are missing", "drops での引き下げがありません",
+    _rate_mistake("the drops are missing", "drops での引き下げがありません",
              lowered=lambda t, epoch, update: 0),
-    _plans("epochs count from 0: it drops at the beginning of that epoch",
+    _rate_mistake("epochs count from 0: it drops at the beginning of that epoch",
              "エポックは 0 から数えます。そのエポックの始めに下げます",
              lowered=lambda t, epoch, update: sum(drop < epoch for drop in t.drops)),
-    (lambda each, got: _same_rates(got, each.early()),
+    (lambda each, got: _are_same_rates(got, each.rates_dropped_early()),
      "it drops an epoch too early: epochs count from 0",
      "引き下げが 1 エポック早すぎます。エポックは 0 から数えます"),
-    _plans("once lowered it stays low: the rate does not come back after that epoch",
+    _rate_mistake("once lowered it stays low: the rate does not come back after that epoch",
              "一度下げたら低いままです。そのエポックの後に戻してはいけません",
              lowered=lambda t, epoch, update: sum(drop == epoch for drop in t.drops)),
-    _plans("each drop makes it a tenth of what it was, so two make it a hundredth",
+    _rate_mistake("each drop makes it a tenth of what it was, so two make it a hundredth",
              "drops のたびに 10 分の 1 にします。2 回なら 100 分の 1 です",
              lowered=lambda t, epoch, update: int(any(drop <= epoch for drop in t.drops))),
-    _plans("drops are epochs, not updates", "drops は更新の番号ではなくエポックの番号です",
+    _rate_mistake("drops are epochs, not updates", "drops は更新の番号ではなくエポックの番号です",
              lowered=lambda t, epoch, update: sum(drop <= update for drop in t.drops)),
 ]  # fmt: skip
 
 
-def _some_training(random: Any) -> _Training:
+def _random_training(random: Any) -> _ScheduledTraining:
     devices, per_device = int(random.randint(2, 6)), int(random.randint(1, 6))
     warmup, after = int(random.randint(1, 3)), int(random.randint(2, 5))
     drops = sorted(random.choice(np.arange(warmup, warmup + after), random.randint(0, 3), False))
-    return _Training(
+    return _ScheduledTraining(
         int(random.randint(devices * per_device, 60)),
         devices,
         per_device,
@@ -503,33 +543,29 @@ def _some_training(random: Any) -> _Training:
     )
 
 
-def _listed(given: Any) -> Any:
-    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else given
-
-
-def _same_rates(got: Any, want: Rates) -> bool:
+def _are_same_rates(got: Any, want: Rates) -> bool:
     if not isinstance(got, list) or len(got) != len(want):
         return False
-    return all(isinstance(one, NUMBERS) for one in got) and np.allclose(
+    return all(isinstance(one, NUMBER_TYPES) for one in got) and np.allclose(
         np.array(got, float), want, rtol=1e-6, atol=1e-12
     )
 
 
-def _said_of_rates(each: _Training, got: Any, want: Rates) -> Pair:
-    if not isinstance(got, list) or not all(isinstance(rate, NUMBERS) for rate in got):
-        call = f"learning_rates({', '.join(map(str, each.given()))})"
-        raise returned(got, call, "a list of numbers", "数のリスト")
+def _describe_wrong_rates(training: _ScheduledTraining, got: Any, want: Rates) -> TextPair:
+    if not isinstance(got, list) or not all(isinstance(rate, NUMBER_TYPES) for rate in got):
+        call = f"learning_rates({', '.join(map(str, training.answer_arguments()))})"
+        raise wrong_return(got, call, "a list of numbers", "数のリスト")
     if len(got) != len(want):
-        return each.case().pair(
+        return training.describe().with_texts(
             f"{len(got)} rates, expected {len(want)}, one for each update",
             f"学習率が {len(got)} 個です。更新ごとに 1 個、{len(want)} 個のはずです",
         )
-    near = np.isclose(np.array(got, float), want, rtol=1e-6, atol=1e-12)
-    place = int(np.argmin(near))
-    return each.case().pair(
-        f"update {place} (from 0) has the rate {got[place]:.6g}, expected {want[place]:.6g}",
-        f"{place} 番目 (0 から) の更新の学習率が {got[place]:.6g} です。"
-        f"正しくは {want[place]:.6g} です",
+    is_right = np.isclose(np.array(got, float), want, rtol=1e-6, atol=1e-12)
+    update = int(np.argmin(is_right))
+    return training.describe().with_texts(
+        f"update {update} (from 0) has the rate {got[update]:.6g}, expected {want[update]:.6g}",
+        f"{update} 番目 (0 から) の更新の学習率が {got[update]:.6g} です。"
+        f"正しくは {want[update]:.6g} です",
     )
 
 
@@ -537,114 +573,122 @@ def _said_of_rates(each: _Training, got: Any, want: Rates) -> Pair:
 
 
 @exercise("03-4")
-def combine(answer: Callable[..., Any]) -> None:
+def check_combine(answer: Callable[..., Any]) -> None:
     """Mean and variance of a batch from those of its shards."""
-    rng = draws(2)
+    rng = case_rng(2)
     cases: List[List[List[float]]] = [[[1, 3]], [[1, 3], [1, 3]], [[0, 0], [2, 2]]]
     cases += [[[0], [3, 3, 3]], [[0, 2], [4]]]
     for _ in range(30):
         count = rng.randint(1, 5)
         cases.append([list(rng.normal(rng.normal(), 2, rng.randint(1, 9))) for _ in range(count)])
-    found = results(
-        lambda shards: answer(*shards.described()),
+    results = run_cases(
+        lambda shards: answer(*shards.statistics()),
         [(ShardCase(shards),) for shards in cases],
         lambda shards: (shards.whole.mean(axis=0), shards.whole.var(axis=0)),
     )
-    both: Tuple[List[AnswerResult], List[AnswerResult]] = ([], [])
-    for case, got, want in found:
-        _check_form(got, case[0])
-        for place, kept in enumerate(both):
-            kept.append(AnswerResult(case, _two_channels(got[place]), want[place]))
-    for pair in zip(*both):
-        for quantity, one, of_all in zip((MEAN, VARIANCE), pair, both):
-            if not _same_values(one.got, one.want):
-                raise quantity.is_wrong(one, of_all)
-    found.end()
+    by_quantity: Tuple[List[AnswerResult], List[AnswerResult]] = ([], [])
+    for case, got, want in results:
+        _check_two_results(got, case[0])
+        for index, quantity_results in enumerate(by_quantity):
+            quantity_results.append(AnswerResult(case, _to_two_channels(got[index]), want[index]))
+    for quantity_pair in zip(*by_quantity):
+        for quantity, result, all_results in zip((MEAN, VARIANCE), quantity_pair, by_quantity):
+            if not _are_close(result.got, result.want):
+                raise quantity.make_counterexample(result, all_results)
+    results.raise_error()
 
 
 class ShardCase:
-    """The pixels of a batch's shards in two channels: an answer for one is not enough."""
+    """The pixels of a batch's shards in two channels, so that answers for one channel fail."""
 
     def __init__(self, shards: Sequence[Sequence[float]]) -> None:
         self.parts = [np.stack([np.array(one), 10 - 2 * np.array(one)], axis=1) for one in shards]
         self.whole: Array = np.concatenate(self.parts)
 
-    def described(self) -> Tuple[List[Array], List[Array], List[int]]:
-        """The means, the variances, and how many pixels each shard has."""
+    def statistics(self) -> Tuple[List[Array], List[Array], List[int]]:
+        """Return the means, the variances and the number of pixels of all shards."""
         means, variances = ([of(part, axis=0) for part in self.parts] for of in (np.mean, np.var))
         return means, variances, [len(part) for part in self.parts]
 
-    def shown(self, channel: int) -> str:
-        """``[0, 0] + [2, 2]``: what one channel of each shard holds."""
-        return " + ".join(numbers(part[:, channel]) for part in self.parts)
+    def format_channel(self, channel: int) -> str:
+        """Return ``[0, 0] + [2, 2]``: the values of one channel of each shard."""
+        return " + ".join(format_numbers(part[:, channel]) for part in self.parts)
 
 
-def _check_form(got: Any, shards: ShardCase) -> None:
+def _check_two_results(got: Any, shards: ShardCase) -> None:
     if not isinstance(got, (tuple, list)) or len(got) != 2:
-        shown = shards.shown(0)
-        raise wrong(
+        shown = shards.format_channel(0)
+        raise counterexample(
             f"for shards {shown} it returned {got!r}: return two things, the mean and the variance",
             f"シャード {shown} に対する戻り値は {got!r} でした。平均と分散の 2 つを返してください",
         )
 
 
-def _two_channels(value: Any) -> Array:
+def _to_two_channels(value: Any) -> Array:
     value = value.asnumpy() if hasattr(value, "asnumpy") else value
     return np.broadcast_to(np.asarray(value, dtype=float), (2,))
 
 
-def _same_values(got: Array, want: Array) -> bool:
+def _are_close(got: Array, want: Array) -> bool:
     return bool(np.allclose(got, want, rtol=1e-4, atol=1e-5))  # float32 is enough
 
 
-class Quantity(NamedTuple):
-    """The mean or the variance: its name, and the mistakes that are often made with it."""
+class CombinedQuantity(NamedTuple):
+    """The mean or the variance: its name, and common mistakes."""
 
     en: str
     ja: str
     mistakes: Sequence[Mistake]
 
-    def is_wrong(self, one: AnswerResult, of_all: Sequence[AnswerResult]) -> Wrong:
-        """The counterexample of one result."""
-        channel = int(np.argmax(np.abs(one.got - one.want)))
-        shown, got, want = one.case[0].shown(channel), one.got[channel], one.want[channel]
-        return wrong(
+    def make_counterexample(
+        self, result: AnswerResult, all_results: Sequence[AnswerResult]
+    ) -> Wrong:
+        """Return the counterexample of one result."""
+        channel = int(np.argmax(np.abs(result.got - result.want)))
+        shown, got, want = (
+            result.case[0].format_channel(channel),
+            result.got[channel],
+            result.want[channel],
+        )
+        return counterexample(
             f"shards {shown}: {self.en} {got:.4g}, expected {want:.4g}",
             f"シャード {shown}: {self.ja}は {got:.4g} でしたが、正しくは {want:.4g} です",
-            explains(of_all, _same_values, *self.mistakes),
+            find_mistake(all_results, _are_close, *self.mistakes),
         )
 
 
-def _by_shards(formula: Callable[..., Array]) -> Callable[..., bool]:
-    """A mistake that gives what a formula of means, variances and counts gives."""
-    return lambda shards, got: _same_values(got, formula(*shards.described()))
+def _matches_shard_formula(formula: Callable[..., Array]) -> Callable[..., bool]:
+    """Return a mistake's predicate for a formula of means, variances and counts."""
+    return lambda shards, got: _are_close(got, formula(*shards.statistics()))
 
 
-def _variance(shards: ShardCase, ddof: int = 0) -> Array:
+def _batch_variance(shards: ShardCase, ddof: int = 0) -> Array:
     return shards.whole.var(axis=0, ddof=ddof if len(shards.whole) > ddof else 0)
 
 
-MEAN = Quantity("mean", "平均", [
-    (_by_shards(lambda means, variances, counts: np.mean(means, axis=0)),
+MEAN = CombinedQuantity("mean", "平均", [
+    (_matches_shard_formula(lambda means, variances, counts: np.mean(means, axis=0)),
      "a shard with more images counts more: weight by `counts`",
      "画像の多いシャードほど重みを大きくしてください"),
-    (_by_shards(lambda means, variances, counts: np.sum(means, axis=0)),
+    (_matches_shard_formula(lambda means, variances, counts: np.sum(means, axis=0)),
      "the means are only added up", "平均を足しただけです"),
 ])  # fmt: skip
 
-APART = (
+MEANS_IGNORED = (
     "that is the mean of the shards' variances; how far their means lie apart is missing",
     "これはシャードの分散の平均です。シャードの平均どうしのずれが入っていません",
 )
-VARIANCE = Quantity("variance", "分散", [
-    (_by_shards(lambda means, each, counts: np.average(each, axis=0, weights=counts)), *APART),
-    (_by_shards(lambda means, each, counts: np.mean(each, axis=0)), *APART),
-    (_by_shards(lambda means, each, counts: np.mean(each, axis=0) + np.var(means, axis=0)),
+VARIANCE = CombinedQuantity("variance", "分散", [
+    (_matches_shard_formula(lambda means, each, counts:
+        np.average(each, axis=0, weights=counts)), *MEANS_IGNORED),
+    (_matches_shard_formula(lambda means, each, counts: np.mean(each, axis=0)), *MEANS_IGNORED),
+    (_matches_shard_formula(lambda means, each, counts:
+        np.mean(each, axis=0) + np.var(means, axis=0)),
      "a shard with more images counts more here, too: weight by `counts`",
      "ここでも、画像の多いシャードほど重みを大きくしてください"),
-    (lambda shards, got: _same_values(got, np.sqrt(_variance(shards))),
+    (lambda shards, got: _are_close(got, np.sqrt(_batch_variance(shards))),
      "that is the standard deviation", "これは標準偏差です"),
-    (lambda shards, got: _same_values(got, _variance(shards, ddof=1)),
+    (lambda shards, got: _are_close(got, _batch_variance(shards, ddof=1)),
      "BatchNorm divides by the number of images, not by one less",
      "BatchNorm は n - 1 ではなく n で割ります"),
 ])  # fmt: skip
@@ -654,9 +698,9 @@ VARIANCE = Quantity("variance", "分散", [
 
 
 @exercise("03-5")
-def speedup(answer: Callable[[float, float, float, int], float]) -> None:
-    """How many times the images per second k devices reach, by a model of a step."""
-    rng = draws(3)
+def check_speedup(answer: Callable[[float, float, float, int], float]) -> None:
+    """The speedup of k devices in images per second, by a model of a step."""
+    rng = case_rng(3)
     cases = [(0.0, 1.0, 0.0, 2), (0.0, 1.0, 0.5, 1), (0.0, 1.0, 1.0, 2), (1.0, 0.0, 0.0, 2)]
     cases += [(1.0, 3.0, 1.0, 2), (1.0, 3.0, 1.0, 8)]
     for a, b, c in rng.uniform(0.1, 5, (50, 3)):
@@ -665,48 +709,50 @@ def speedup(answer: Callable[[float, float, float, int], float]) -> None:
     def right(h: float, c: float, s: float, k: int) -> float:
         return k * max(h, c) / (max(k * h, c + s) if k > 1 else max(h, c))
 
-    def said(h: float, c: float, s: float, k: int, got: Any, want: float) -> Pair:
+    def describe(h: float, c: float, s: float, k: int, got: Any, want: float) -> TextPair:
         call = f"speedup(host_ms={h:.3g}, compute_ms={c:.3g}, sum_ms={s:.3g}, devices={k})"
-        return gave(call, _number(got), f"{want:.4g}")
+        return wrong_result_texts(call, _format_number(got), f"{want:.4g}")
 
-    results(answer, cases, right).compare(near, OF_SPEEDUPS, said)
+    run_cases(answer, cases, right).check_results(is_close_number, SPEEDUP_MISTAKES, describe)
 
 
-def _with(formula: Callable[..., float], en: str, ja: str) -> Mistake:
-    """The mistake of a formula, whether or not the answer knows that one device sums nothing."""
+def _speedup_mistake(formula: Callable[..., float], en: str, ja: str) -> Mistake:
+    """Return the mistake of a formula, with or without a sum for a single device."""
 
     def gives(host: float, compute: float, total: float, devices: int, got: Any) -> bool:
         sums = (total, 0.0 if devices == 1 else total)
-        return any(by(formula)(host, compute, sum_ms, devices, got=got) for sum_ms in sums)
+        return any(
+            matches_formula(formula)(host, compute, sum_ms, devices, got=got) for sum_ms in sums
+        )
 
     return gives, en, ja
 
 
-OF_SPEEDUPS: List[Mistake] = [
-    (by(lambda h, c, s, k: k * max(h, c) / max(k * h, c + s)),
+SPEEDUP_MISTAKES: List[Mistake] = [
+    (matches_formula(lambda h, c, s, k: k * max(h, c) / max(k * h, c + s)),
      "one device has nothing to sum, and is as fast as itself",
      "1 台なら合計は要らず、倍率はちょうど 1 です"),
-    _with(lambda h, c, s, k: max(h, c) / max(k * h, c + s),
+    _speedup_mistake(lambda h, c, s, k: max(h, c) / max(k * h, c + s),
           "a step on k devices trains on k times the images",
           "k 台の 1 ステップは k 倍の枚数を処理します"),
-    _with(lambda h, c, s, k: max(k * h, c + s) / max(h, c),
+    _speedup_mistake(lambda h, c, s, k: max(k * h, c + s) / max(h, c),
           "that is how many times as long a step takes: divide the other way round, "
           "and count k times the images",
           "これは 1 ステップの時間が何倍になるかです。"
           "割る向きを逆にし、枚数が k 倍になることも計算に入れてください"),
-    _with(lambda h, c, s, k: k * max(h, c) / max(h, c + s),
+    _speedup_mistake(lambda h, c, s, k: k * max(h, c) / max(h, c + s),
           "the host queues the work of one device after the other",
           "ホストはデバイス 1 台ずつ順に処理をキューに入れます"),
-    _with(lambda h, c, s, k: k * (h + c) / (k * h + c + s),
+    _speedup_mistake(lambda h, c, s, k: k * (h + c) / (k * h + c + s),
           "the host queues the next step while the devices compute",
           "デバイスの計算中に、ホストは次のステップをキューに入れられます"),
-    _with(lambda h, c, s, k: k * max(h, c) / (k * h + c + s),
+    _speedup_mistake(lambda h, c, s, k: k * max(h, c) / (k * h + c + s),
           "the host queues the next step while the devices compute",
           "デバイスの計算中に、ホストは次のステップをキューに入れられます"),
-    _with(lambda h, c, s, k: k * max(h, c) / (max(k * h, c) + s),
+    _speedup_mistake(lambda h, c, s, k: k * max(h, c) / (max(k * h, c) + s),
           "the devices sum after they have computed, and the host is free meanwhile",
           "合計は計算の後にデバイスが行い、その間ホストは空いています"),
-    _with(lambda h, c, s, k: k * max(h, c) / max(k * h, c),
+    _speedup_mistake(lambda h, c, s, k: k * max(h, c) / max(k * h, c),
           "the sum is missing, which begins when the gradients are ready",
           "勾配がそろってから始まる合計の時間が入っていません"),
 ]  # fmt: skip
@@ -716,15 +762,15 @@ OF_SPEEDUPS: List[Mistake] = [
 
 
 # fmt: off
-guess("03-a", each_of(yes_or_no(), "weights", "gradients"),
+register_guess("03-a", DictForm(YesNoForm(), "weights", "gradients"),
       "after a step, are the replicas' weights the same, and their gradients?",
       "1 ステップの後、レプリカの重みは同じか。勾配は同じか")
-guess("03-b", each_of(one_of("higher", "about equal", "lower"), "B", "C"),
+register_guess("03-b", DictForm(ChoiceForm("higher", "about equal", "lower"), "B", "C"),
       "after as many epochs, how do B and C compare with A?",
       "同じエポック数の後、B と C の正解率は A に比べてどうか")
-guess("03-c", list_of(a_number(such_as=-1, within=0.05), 4),
+register_guess("03-c", ListForm(NumberForm(example=-1, within=0.05), 4),
       "what does BatchNorm make of 0, 0, 2, 2 on two devices?",
       "0, 0, 2, 2 を 2 台に分けると、BatchNorm の出力はどうなるか")
-guess("03-d", one_of("computing", "sum", "update", "host"),
+register_guess("03-d", ChoiceForm("computing", "sum", "update", "host"),
       "which part of a step takes longest on two devices?",
       "2 台のステップで最も長いのはどの部分か")

@@ -1,4 +1,4 @@
-"""The exercises of lab 04: schedules, their faults and prices, a ring by hand, and a better one."""
+"""The exercises of lab 04: schedules, their faults and costs, and a ring by hand."""
 
 from __future__ import annotations
 
@@ -21,85 +21,87 @@ from gluonlab.collectives.synthesis import precomputed_schedules
 from gluonlab.collectives.topology import switch
 from gluonlab.collectives.verify_schedule import check as prove
 from gluonlab.errors import ScheduleError
-from gluonlab.exercises.array_tracking import cpus
-from gluonlab.exercises.checkers import AnswerCost, draws, exercise, more
+from gluonlab.exercises.array_tracking import cpu_devices
+from gluonlab.exercises.checkers import AnswerCost, case_rng, exercise, extra_cases
 from gluonlab.exercises.counterexamples import (
-    NOTHING,
+    NO_TEXT,
     CaseText,
     Mistake,
-    Pair,
-    by,
-    check,
-    gave,
-    in_english,
-    looks_like,
-    results,
-    same_number,
-    wrong,
+    TextPair,
+    check_faults,
+    count_in_english,
+    counterexample,
+    is_same_number,
+    matches_formula,
+    pick_explanation,
+    run_cases,
+    wrong_result_texts,
 )
-from gluonlab.exercises.guesses import a_number, each_of, guess, one_of
+from gluonlab.exercises.guesses import ChoiceForm, DictForm, NumberForm, register_guess
 from gluonlab.exercises.schedule_answers import (
-    ROUNDING,
+    COST_TOLERANCE,
     Puzzle,
-    as_steps,
     check_proof,
-    check_rules,
-    costliest,
-    microseconds,
-    price_in_words,
+    check_step_rules,
+    describe_costliest_step,
+    describe_price,
+    format_microseconds,
+    read_steps,
 )
 
 # --- 04-1: the steps of a reduce-scatter
 
 
-MODULO = (": is a `% world_size` missing?", "。`% world_size` を忘れていませんか")
+MODULO_HINT = (": is a `% world_size` missing?", "。`% world_size` を忘れていませんか")
 
 
 @exercise("04-1")
-def reduce_scatter(answer: Callable[[int], Sequence[Sequence[Transfer]]]) -> None:
+def check_reduce_scatter(answer: Callable[[int], Sequence[Sequence[Transfer]]]) -> None:
     """The steps of a reduce-scatter after which rank r has the sum of chunk r."""
-    others = more(3, lambda random: int(random.randint(6, 13)))
-    for world_size in [2, 3, 4, 5, 8, 1, *others]:
+    random_sizes = extra_cases(3, lambda random: int(random.randint(6, 13)))
+    for world_size in [2, 3, 4, 5, 8, 1, *random_sizes]:
         call = f"reduce_scatter({world_size})"
-        steps = as_steps(answer(world_size), call)
-        check_rules(call, world_size, world_size, steps, MODULO)
+        steps = read_steps(answer(world_size), call)
+        check_step_rules(call, world_size, world_size, steps, MODULO_HINT)
         owner = tuple(range(world_size))
         check_proof(call, Schedule("yours", REDUCE_SCATTER, world_size, world_size, owner, steps))
-        count, enough = sum(map(len, steps)), world_size * (world_size - 1)
-        if count > enough:
-            raise CaseText(call, call).wrong(
-                f"right, but {count} transfers, where {enough} are enough: "
+        count, needed = sum(map(len, steps)), world_size * (world_size - 1)
+        if count > needed:
+            raise CaseText(call, call).counterexample(
+                f"right, but {count} transfers, where {needed} are enough: "
                 f"each chunk needs {world_size - 1} additions",
                 f"結果は正しいですが、転送が {count} 回あります。"
-                f"チャンクごとに加算は {world_size - 1} 回なので {enough} 回で済みます",
+                f"チャンクごとに加算は {world_size - 1} 回なので {needed} 回で済みます",
             )
 
 
 # --- 04-2: which transfer of a broken schedule is wrong
 
 
-Spot = Tuple[int, int]  # (step, transfer), both from 0
+TransferIndex = Tuple[int, int]  # (step, transfer), both from 0
 
 
-def _changed(name: str, schedule: Schedule, spot: Spot, **changes: Any) -> Schedule:
+def _replace_transfer(
+    name: str, schedule: Schedule, spot: TransferIndex, **changes: Any
+) -> Schedule:
     steps = [list(step) for step in schedule.steps]
     steps[spot[0]][spot[1]] = steps[spot[0]][spot[1]]._replace(**changes)
     return replace(schedule, name=name, steps=tuple(map(tuple, steps)))
 
 
 BROKEN: Dict[str, Schedule] = {
-    "A": _changed("A", ring(4), (1, 1), op="copy"),
-    "B": _changed("B", double_tree(4), (0, 1), chunk=1),
-    "C": _changed("C", halving_doubling(4), (1, 0), dst=3),
+    "A": _replace_transfer("A", ring(4), (1, 1), op="copy"),
+    "B": _replace_transfer("B", double_tree(4), (0, 1), chunk=1),
+    "C": _replace_transfer("C", halving_doubling(4), (1, 0), dst=3),
 }
 
 
 @exercise("04-2")
-def wrong_transfers(answer: Mapping[str, Spot]) -> None:
-    """Which transfer of three broken schedules is wrong."""
+def check_wrong_transfers(answer: Mapping[str, TransferIndex]) -> None:
+    """The wrong transfer in each of three broken schedules."""
     for name, schedule in BROKEN.items():
         if not isinstance(answer, Mapping) or name not in answer:
-            raise wrong(
+            raise counterexample(
                 f"there is no answer for schedule {name}: "
                 f"give a dictionary with the keys {', '.join(BROKEN)}",
                 f"スケジュール {name} の答えがありません。"
@@ -107,9 +109,9 @@ def wrong_transfers(answer: Mapping[str, Spot]) -> None:
             )
         spot, case = answer[name], CaseText(name, name)
         spot = tuple(spot) if isinstance(spot, (list, np.ndarray)) else spot
-        if not _is_spot(schedule, spot):
+        if not _is_transfer_index(schedule, spot):
             last = len(schedule.steps) - 1
-            raise case.wrong(
+            raise case.counterexample(
                 f"{spot!r} is not a place: give (step, transfer) "
                 f"with a step from 0 to {last}, both counted from 0",
                 f"{spot!r} という場所はありません。(ステップ, 転送) の組で、"
@@ -117,14 +119,16 @@ def wrong_transfers(answer: Mapping[str, Spot]) -> None:
             )
         ranks = range(schedule.world_size)
         others = product(ranks, ranks, range(schedule.chunks), OPS)
-        changed = (_changed(name, schedule, spot, **Transfer(*one)._asdict()) for one in others)
-        if all(map(_noticed, changed)):
+        changed = (
+            _replace_transfer(name, schedule, spot, **Transfer(*one)._asdict()) for one in others
+        )
+        if all(map(_find_proof_failure, changed)):
             transfer = schedule.steps[spot[0]][spot[1]]
-            raise case.wrong(
+            raise case.counterexample(
                 f"whatever replaces `{transfer}`, the schedule stays wrong",
                 f"`{transfer}` を何に置き換えても、スケジュールは正しくなりません",
-                looks_like(
-                    (_noticed(schedule) == spot,
+                pick_explanation(
+                    (_find_proof_failure(schedule) == spot,
                      "that is where `prove` noticed it: what is sent there was wrong already, "
                      "so go back",
                      "そこは `prove` が誤りを見つけた場所です。"
@@ -133,7 +137,7 @@ def wrong_transfers(answer: Mapping[str, Spot]) -> None:
             )  # fmt: skip
 
 
-def _is_spot(schedule: Schedule, spot: Any) -> bool:
+def _is_transfer_index(schedule: Schedule, spot: Any) -> bool:
     pair = isinstance(spot, tuple) and len(spot) == 2
     if not pair or not all(isinstance(n, (int, np.integer)) for n in spot):
         return False
@@ -141,8 +145,8 @@ def _is_spot(schedule: Schedule, spot: Any) -> bool:
     return step in range(len(schedule.steps)) and transfer in range(len(schedule.steps[step]))
 
 
-def _noticed(schedule: Schedule) -> Optional[Spot]:
-    """The transfer that the proof names; None for a right schedule."""
+def _find_proof_failure(schedule: Schedule) -> Optional[TransferIndex]:
+    """Return the transfer that the proof names; None for a right schedule."""
     try:
         prove(schedule)
     except ScheduleError as error:
@@ -154,7 +158,7 @@ def _noticed(schedule: Schedule) -> Optional[Spot]:
 
 
 LENET = [180, 20, 25_000, 50, 102_400, 128, 1_280, 10]
-OWNED: List[Tuple[List[int], List[int], int]] = [  # sizes, owners, devices
+BUSIEST_LINK_CASES: List[Tuple[List[int], List[int], int]] = [  # sizes, owners, devices
     ([2, 2, 2, 2], [0, 1, 2, 3], 4),  # with four devices, mistakes give different numbers
     ([4, 2], [0, 1], 4),
     ([4], [0], 2),
@@ -165,61 +169,64 @@ OWNED: List[Tuple[List[int], List[int], int]] = [  # sizes, owners, devices
 
 
 @exercise("04-3")
-def busiest_link(answer: Callable[[Sequence[int], Sequence[int], int], int]) -> None:
-    """How many numbers pass the busiest link when each parameter is summed by its owner."""
-    rng, cases = draws(4), list(OWNED)
+def check_busiest_link(answer: Callable[[Sequence[int], Sequence[int], int], int]) -> None:
+    """The numbers that pass the busiest link when each parameter is summed by its owner."""
+    rng, cases = case_rng(4), list(BUSIEST_LINK_CASES)
     for _ in range(30):
         sizes = rng.randint(1, 100, rng.randint(1, 9)).tolist()
         devices = int(rng.randint(1, 9))
         cases.append((sizes, rng.randint(0, devices, len(sizes)).tolist(), devices))
 
-    def busiest(sizes: Sequence[int], owners: Sequence[int], k: int) -> int:
-        return 2 * (k - 1) * max(_loads(sizes, owners, k))
+    def expected_size(sizes: Sequence[int], owners: Sequence[int], k: int) -> int:
+        return 2 * (k - 1) * max(_owner_loads(sizes, owners, k))
 
-    def said(sizes: Sequence[int], owners: Sequence[int], k: int, got: Any, want: int) -> Pair:
-        return gave(f"busiest_link({sizes}, {owners}, {k})", got, want)
+    def describe(
+        sizes: Sequence[int], owners: Sequence[int], k: int, got: Any, want: int
+    ) -> TextPair:
+        return wrong_result_texts(f"busiest_link({sizes}, {owners}, {k})", got, want)
 
-    results(answer, cases, busiest).compare(same_number, OF_LINKS, said)
+    run_cases(answer, cases, expected_size).check_results(is_same_number, LINK_MISTAKES, describe)
 
 
-def _loads(sizes: Sequence[int], owners: Sequence[int], devices: int) -> List[int]:
-    """How many numbers each device sums."""
+def _owner_loads(sizes: Sequence[int], owners: Sequence[int], devices: int) -> List[int]:
+    """Return how many numbers each device sums."""
     loads = [0] * devices
     for size, owner in zip(sizes, owners):
         loads[owner] += size
     return loads
 
 
-def _by_loads(formula: Callable[[List[int], int], float]) -> Callable[..., bool]:
-    return by(lambda sizes, owners, k: formula(_loads(sizes, owners, k), k))
+def _matches_load_formula(formula: Callable[[List[int], int], float]) -> Callable[..., bool]:
+    return matches_formula(lambda sizes, owners, k: formula(_owner_loads(sizes, owners, k), k))
 
 
-OF_LINKS: List[Mistake] = [
-    (_by_loads(lambda loads, k: 2 * k * max(loads)),
+LINK_MISTAKES: List[Mistake] = [
+    (_matches_load_formula(lambda loads, k: 2 * k * max(loads)),
      "what an owner has itself does not pass its link",
      "担当デバイス自身の勾配はリンクを通りません"),
-    (_by_loads(lambda loads, k: (k - 1) * max(loads)),
+    (_matches_load_formula(lambda loads, k: (k - 1) * max(loads)),
      "that is one direction; the sums go back over the same link",
      "これは片道分です。合計も同じリンクを通って戻ります"),
-    (_by_loads(lambda loads, k: 2 * (k - 1) * sum(loads)),
+    (_matches_load_formula(lambda loads, k: 2 * (k - 1) * sum(loads)),
      "that is what passes all links together", "これは全リンクの合計です"),
-    (_by_loads(lambda loads, k: 2 * (k - 1) * sum(loads) / k),
+    (_matches_load_formula(lambda loads, k: 2 * (k - 1) * sum(loads) / k),
      "that is the mean of all links; the busiest is that of the device that owns most",
      "これは全リンクの平均です。最も混むのは、担当分が最も多いデバイスのリンクです"),
-    (_by_loads(lambda loads, k: 2 * max(loads)),
+    (_matches_load_formula(lambda loads, k: 2 * max(loads)),
      "it comes from each of the other devices, and goes back to each of them",
      "ほかの全デバイスから届き、全デバイスに戻ります"),
-    (by(lambda sizes, owners, k: 2 * (k - 1) * max(sizes)),
+    (matches_formula(lambda sizes, owners, k: 2 * (k - 1) * max(sizes)),
      "an owner has all of its parameters on its link, not only its largest one",
      "担当デバイスのリンクには、最大のパラメータだけでなく担当するすべてのパラメータが通ります"),
-    (_by_loads(lambda loads, k: max((k - 1) * load + sum(loads) - load for load in loads)),
+    (_matches_load_formula(lambda loads, k:
+        max((k - 1) * load + sum(loads) - load for load in loads)),
      "the sums go out when the gradients have come in; meanwhile the other direction was less "
      "busy",
      "合計が出ていくのは勾配が届いた後です。その間、逆方向に流れる量はもっと少なくなります"),
 ]  # fmt: skip
 
 
-PLACES: List[Tuple[Callable[[], Topology], List[float]]] = [  # with sizes in bytes
+TOPOLOGY_CASES: List[Tuple[Callable[[], Topology], List[float]]] = [  # with sizes in bytes
     (lambda: switch(4, 10e-6, 10e9), [1e3, 1e8]),
     (lambda: make_topology("p3.16xlarge"), [1e8, 1e3]),
     (lambda: make_topology("p3.8xlarge"), [1e6]),
@@ -228,70 +235,71 @@ PLACES: List[Tuple[Callable[[], Topology], List[float]]] = [  # with sizes in by
 ]
 
 
-def _some_place(random: Any) -> Tuple[Callable[[], Topology], List[float]]:
-    make, _ = PLACES[int(random.randint(len(PLACES)))]
+def _random_topology_case(random: Any) -> Tuple[Callable[[], Topology], List[float]]:
+    make, _ = TOPOLOGY_CASES[int(random.randint(len(TOPOLOGY_CASES)))]
     return make, [float(10 ** random.uniform(3, 8))]
 
 
 @exercise("04-4")
-def fastest(answer: Callable[[Topology, float], Schedule]) -> None:
+def check_fastest(answer: Callable[[Topology, float], Schedule]) -> None:
     """The allreduce with the smallest price on a topology, for a size."""
-    places = [*PLACES, *more(4, _some_place)]
-    for topology, size in ((make(), size) for make, sizes in places for size in sizes):
+    cases = [*TOPOLOGY_CASES, *extra_cases(4, _random_topology_case)]
+    for topology, size in ((make(), size) for make, sizes in cases for size in sizes):
         got, ranks = answer(topology, size), topology.world_size
-        what = f"fastest({topology.name}, {size:,.0f})"
+        call_text = f"fastest({topology.name}, {size:,.0f})"
         if not isinstance(got, Schedule) or got.world_size != ranks:
-            raise wrong(
-                f"{what} returned {got!r:.80}: return a Schedule for {ranks} ranks, "
+            raise counterexample(
+                f"{call_text} returned {got!r:.80}: return a Schedule for {ranks} ranks, "
                 f"such as `ring({ranks})`",
-                f"{what} の戻り値は {got!r:.80} でした。`ring({ranks})` のような "
+                f"{call_text} の戻り値は {got!r:.80} でした。`ring({ranks})` のような "
                 f"{ranks} ランクの Schedule を返してください",
             )
         try:
-            prove(got)  # one that leaves something out may be cheaper
+            prove(got)  # an incomplete schedule may be cheaper
         except ScheduleError as error:
-            raise wrong(
-                f"{what} returned a schedule that is not a right allreduce: {error}",
-                f"{what} の戻り値は正しい allreduce ではありません: {error}",
+            raise counterexample(
+                f"{call_text} returned a schedule that is not a right allreduce: {error}",
+                f"{call_text} の戻り値は正しい allreduce ではありません: {error}",
             ) from None
         known = [algorithm(ranks) for algorithm in ALGORITHMS.values()]
         choices = [(one.name, one) for one in known]
         order = topology.ring_order()
         choices += [(f"{one.name} placed on the ring", one.placed(order)) for one in known]
         seconds = [price(one, topology, size).seconds for _, one in choices]
-        mine, least = price(got, topology, size).seconds, min(seconds)
-        name, best = choices[seconds.index(least)]
+        cost_s, least_s = price(got, topology, size).seconds, min(seconds)
+        name, best = choices[seconds.index(least_s)]
         call = "`schedule.placed(topology.ring_order())`"
-        times = (f"{mine * 1e6:,.1f} us", f"{least * 1e6:,.1f} us")
-        place_it = f": place it, {call}", f"。{call} で配置してください"
-        hint = place_it if got.name == best.name else NOTHING
-        check(
+        cost_texts = (f"{cost_s * 1e6:,.1f} us", f"{least_s * 1e6:,.1f} us")
+        placing_hint = f": place it, {call}", f"。{call} で配置してください"
+        hint = placing_hint if got.name == best.name else NO_TEXT
+        check_faults(
             (got.collective != ALLREDUCE,
-             f"{what} returned a {got.collective}: "
+             f"{call_text} returned a {got.collective}: "
              "an allreduce is asked for, as the functions in `ALGORITHMS` make it",
-             f"{what} の戻り値は {got.collective} です。"
+             f"{call_text} の戻り値は {got.collective} です。"
              "`ALGORITHMS` の関数が作るような allreduce を返してください"),
-            (mine > least * 1.000001,
-             f"{what} returned {got.name}, {times[0]}; {name} takes {times[1]}{hint[0]}",
-             f"{what} の戻り値は {got.name} ({times[0]}) でした。"
-             f"{name} なら {times[1]} です{hint[1]}"),
+            (cost_s > least_s * 1.000001,
+             f"{call_text} returned {got.name}, {cost_texts[0]}; {name} takes "
+             f"{cost_texts[1]}{hint[0]}",
+             f"{call_text} の戻り値は {got.name} ({cost_texts[0]}) でした。"
+             f"{name} なら {cost_texts[1]} です{hint[1]}"),
         )  # fmt: skip
 
 
 # --- 04-5: a ring allreduce by hand: its sums, and who sent how much to whom
 
 
-class Links:
-    """``send(piece, src, dst)``: the only way between devices; it counts the elements per link."""
+class LinkCounter:
+    """``send(piece, src, dst)``: the only link between devices; counts the elements per link."""
 
     def __init__(self, ctxs: List[Any]) -> None:
         self.ctxs = ctxs
         self.elements: Counts[Tuple[int, int]] = Counter()
 
     def __call__(self, piece: Any, src: int, dst: int) -> Any:
-        """The copy of ``piece``, which lies on device ``src``, that arrives on device ``dst``."""
+        """Return the copy of ``piece``, from device ``src``, on device ``dst``."""
         last, there = len(self.ctxs) - 1, all(one in range(len(self.ctxs)) for one in (src, dst))
-        CaseText(*[f"send(piece, {src}, {dst})"] * 2).check(
+        CaseText(*[f"send(piece, {src}, {dst})"] * 2).check_faults(
             (not there, f"devices go from 0 to {last}: is a `% len(arrays)` missing?",
              f"デバイスは 0 から {last} までです。`% len(arrays)` を忘れていませんか"),
             (there and piece.context != self.ctxs[src],
@@ -303,75 +311,82 @@ class Links:
 
 
 @exercise("04-5")
-def ring_allreduce(answer: Callable[[List[Any], Links], Any]) -> None:
+def check_ring_allreduce(answer: Callable[[List[Any], LinkCounter], Any]) -> None:
     """A ring: sums in place, and every device sends its share to its right neighbour alone."""
     sizes = ((2, 2), (2, 4), (3, 3), (2, 5), (3, 7), (4, 4), (4, 10), (1, 3), (4, 1001))
     for seed, (devices, count) in enumerate(sizes):
-        ctxs, rng = cpus(devices), draws(seed)
+        ctxs, rng = cpu_devices(devices), case_rng(seed)
         # small whole numbers, whose sum is exact
-        before = [rng.randint(-9, 10, count).astype("float32") for _ in ctxs]
-        arrays, links = [nd.array(part, ctx=ctx) for part, ctx in zip(before, ctxs)], Links(ctxs)
+        initial = [rng.randint(-9, 10, count).astype("float32") for _ in ctxs]
+        arrays, links = (
+            [nd.array(part, ctx=ctx) for part, ctx in zip(initial, ctxs)],
+            LinkCounter(ctxs),
+        )
         answer(list(arrays), links)
         case = CaseText(
-            f"{in_english(devices, 'device')}, {in_english(count, 'number')} each",
+            f"{count_in_english(devices, 'device')}, {count_in_english(count, 'number')} each",
             f"{devices} 台、各 {count} 個",
         )
-        _check_sums(case, before, [array.asnumpy() for array in arrays])
-        _check_ways(case, links, devices, count)
+        _check_sums(case, initial, [array.asnumpy() for array in arrays])
+        _check_ring_links(case, links, devices, count)
 
 
-def _check_sums(case: CaseText, before: List[Any], after: List[Any]) -> None:
-    total, n = np.sum(before, axis=0), len(after)
-    for device, values in enumerate(after):
-        wrong = np.flatnonzero(values != total)
-        if not len(wrong):
+def _check_sums(case: CaseText, initial: List[Any], final: List[Any]) -> None:
+    total, n = np.sum(initial, axis=0), len(final)
+    for device, values in enumerate(final):
+        wrong_indices = np.flatnonzero(values != total)
+        if not len(wrong_indices):
             continue
-        at = int(wrong[0])
-        some = [sum(part[at] for part in before[:some]) for some in range(2, n)]
-        why = looks_like(
-            (at >= len(total) // n * n,
+        index = int(wrong_indices[0])
+        partial_sums = [
+            sum(part[index] for part in initial[:partial_sums]) for partial_sums in range(2, n)
+        ]
+        explanation = pick_explanation(
+            (index >= len(total) // n * n,
              f"{len(total)} is not a multiple of {n}, and the last numbers belong to no chunk",
              f"{len(total)} は {n} で割り切れず、最後の数がどのチャンクにも入っていません"),
-            (values[at] in some,
+            (values[index] in partial_sums,
              "that is the sum of some devices only", "一部のデバイスだけの合計です"),
-            (np.array_equal(values, before[device]),
+            (np.array_equal(values, initial[device]),
              "nothing was written to it", "何も書き込まれていません"),
         )  # fmt: skip
-        raise case.wrong(
-            f"number {at} on device {device} is {values[at]:g}, expected {total[at]:g}",
-            f"デバイス {device} の {at} 番目は {values[at]:g} でしたが、"
-            f"正しくは {total[at]:g} です",
-            why,
+        raise case.counterexample(
+            f"number {index} on device {device} is {values[index]:g}, expected {total[index]:g}",
+            f"デバイス {device} の {index} 番目は {values[index]:g} でしたが、"
+            f"正しくは {total[index]:g} です",
+            explanation,
         )
 
 
-def _check_ways(case: CaseText, links: Links, devices: int, count: int) -> None:
-    """Nobody sends to any but one neighbour, nor more than a ring has to."""
-    least, most = (2 * (devices - 1) * each for each in (count // devices, -(-count // devices)))
+def _check_ring_links(case: CaseText, links: LinkCounter, devices: int, count: int) -> None:
+    """Check that each device sends to one neighbor, and no more than a ring needs."""
+    min_sent, max_sent = (
+        2 * (devices - 1) * each for each in (count // devices, -(-count // devices))
+    )
     sent = [0] * devices
     for (src, _), elements in links.elements.items():
         sent[src] += elements
-    ways = {(dst - src) % devices for src, dst in links.elements}
+    offsets = {(dst - src) % devices for src, dst in links.elements}
     pairs = ", ".join(f"{src} -> {dst}" for src, dst in sorted(links.elements))
     needed = 2 * (devices - 1) * count
-    case.check(
+    case.check_faults(
         (sum(sent) < needed,
          f"the sums are right, but only {sum(sent)} numbers went through `send`, and an allreduce "
          f"needs {needed}: the devices must not read each other's arrays",
          f"合計は正しいですが、`send` を通ったのは {sum(sent)} 個だけです。"
          f"allreduce には {needed} 個の転送が必要です。"
          "ほかのデバイスの配列を直接読んではいけません"),
-        (max(sent) > most,
+        (max(sent) > max_sent,
          f"the sums are right, but device {sent.index(max(sent))} sent {max(sent)} numbers, "
-         f"in a ring at most {most}: send a chunk in each step, not everything",
+         f"in a ring at most {max_sent}: send a chunk in each step, not everything",
          f"合計は正しいですが、デバイス {sent.index(max(sent))} が {max(sent)} 個送りました。"
-         f"リングなら多くても {most} 個です。各ステップで送るのは 1 チャンクだけです"),
-        (devices > 2 and ways == {devices - 1},
+         f"リングなら多くても {max_sent} 個です。各ステップで送るのは 1 チャンクだけです"),
+        (devices > 2 and offsets == {devices - 1},
          "the sums are right, but the ring goes the wrong way round: device i sends to "
          "device i + 1, here it sends to i - 1",
          "合計は正しいですが、リングが逆回りです。デバイス i は i + 1 に送ります。"
          "ここでは i - 1 に送っています"),
-        (ways - {1} or min(sent) < least,
+        (offsets - {1} or min(sent) < min_sent,
          f"the sums are right, but that is not a ring: {pairs}: "
          "each device sends to the next one only",
          f"合計は正しいですが、リングではありません ({pairs})。"
@@ -386,58 +401,60 @@ BEAT_THE_EIGHT = Puzzle("beat_the_eight()", make_topology("p3.16xlarge"), 1e8)
 
 
 @lru_cache(maxsize=None)
-def best_of_the_eight() -> Tuple[str, float]:
-    """The cheapest of the eight algorithms there, each placed in its best order, and its price."""
+def cheapest_algorithm() -> Tuple[str, float]:
+    """Return the name and seconds of the cheapest algorithm, each in its best rank order."""
     topology, size = BEAT_THE_EIGHT.topology, BEAT_THE_EIGHT.size_bytes
-    made = [algorithm(topology.world_size) for algorithm in ALGORITHMS.values()]
-    placed = [one.placed(best_order(one, topology)) for one in made]
-    seconds, name = min((price(one, topology, size).seconds, one.name) for one in placed)
+    algorithms = [algorithm(topology.world_size) for algorithm in ALGORITHMS.values()]
+    placed_algorithms = [schedule.placed(best_order(schedule, topology)) for schedule in algorithms]
+    seconds, name = min(
+        (price(schedule, topology, size).seconds, schedule.name) for schedule in placed_algorithms
+    )
     return name, seconds
 
 
-def floor_s() -> float:
-    """Below which no schedule can be priced there."""
+def lower_bound_s() -> float:
+    """Return the lower bound on the cost of any schedule there, in seconds."""
     return floor_of(BEAT_THE_EIGHT.topology).seconds(BEAT_THE_EIGHT.size_bytes)
 
 
 @exercise("04-6")
-def beat_the_eight(answer: Callable[[], Any]) -> AnswerCost:
+def check_beat_the_eight(answer: Callable[[], Any]) -> AnswerCost:
     """An allreduce for the p3.16xlarge that is cheaper than the best of the eight algorithms."""
-    schedule = BEAT_THE_EIGHT.proved(answer)
-    cost, (name, best_s) = BEAT_THE_EIGHT.price(schedule), best_of_the_eight()
-    (en, ja), (why, why_ja) = price_in_words(cost), costliest(cost)
+    schedule = BEAT_THE_EIGHT.read_proved_schedule(answer)
+    cost, (name, best_s) = BEAT_THE_EIGHT.price_schedule(schedule), cheapest_algorithm()
+    (en, ja), (why, why_ja) = describe_price(cost), describe_costliest_step(cost)
     call = BEAT_THE_EIGHT.call
-    CaseText(call, call).check(
-        (cost.seconds >= best_s * (1 - ROUNDING),
-         f"proved, but it costs {en}, and {name}, placed, takes {microseconds(best_s)}: "
+    CaseText(call, call).check_faults(
+        (cost.seconds >= best_s * (1 - COST_TOLERANCE),
+         f"proved, but it costs {en}, and {name}, placed, takes {format_microseconds(best_s)}: "
          f"it must be less{why}",
          f"正しいことは証明されましたが、{ja}かかります。配置した {name} なら "
-         f"{microseconds(best_s)} です。それより短くしてください{why_ja}"),
+         f"{format_microseconds(best_s)} です。それより短くしてください{why_ja}"),
     )  # fmt: skip
-    floor_us, best_us = microseconds(floor_s()), microseconds(best_s)
-    times, ours = f"{cost.seconds / floor_s():.3f}", _is_ours(schedule)
+    floor_us, best_us = format_microseconds(lower_bound_s()), format_microseconds(best_s)
+    ratio, is_precomputed = f"{cost.seconds / lower_bound_s():.3f}", _is_precomputed(schedule)
     not_in_en = "; gluonlab's own solver has found it, and so it does not count in a leaderboard"
     not_in_ja = "。ただし、gluonlab のソルバーが見つけたものなので、順位表には載りません"
     return AnswerCost(
-        None if ours else round(cost.seconds * 1e6, 3),
-        en=f"{en}, {times} times the floor of {floor_us}; the best of the eight, {name}, takes "
-        f"{best_us}{not_in_en * ours}",
-        ja=f"{ja}で、下限 {floor_us} の {times} 倍です。8 つのうち最も速い {name} は "
-        f"{best_us} です{not_in_ja * ours}",
+        None if is_precomputed else round(cost.seconds * 1e6, 3),
+        en=f"{en}, {ratio} times the floor of {floor_us}; the best of the eight, {name}, takes "
+        f"{best_us}{not_in_en * is_precomputed}",
+        ja=f"{ja}で、下限 {floor_us} の {ratio} 倍です。8 つのうち最も速い {name} は "
+        f"{best_us} です{not_in_ja * is_precomputed}",
     )
 
 
-def _is_ours(schedule: Schedule) -> bool:
-    """Whether it is one of those that are stored with gluonlab, whatever its chunks are called."""
-    own = _without_chunks(schedule)
+def _is_precomputed(schedule: Schedule) -> bool:
+    """Return whether gluonlab stores this schedule, up to the names of chunks."""
+    transfers = _count_transfers(schedule)
     return any(
-        own == _without_chunks(one)
-        for one in precomputed_schedules.choices(BEAT_THE_EIGHT.topology)
+        transfers == _count_transfers(stored)
+        for stored in precomputed_schedules.choices(BEAT_THE_EIGHT.topology)
     )
 
 
-def _without_chunks(schedule: Schedule) -> "List[Counter[Tuple[int, int, str]]]":
-    """How often each rank sends to each other in each step, and what for."""
+def _count_transfers(schedule: Schedule) -> "List[Counter[Tuple[int, int, str]]]":
+    """Return how often each rank sends to each other rank in each step, by operation."""
     return [Counter((t.src, t.dst, t.op) for t in step) for step in schedule.steps]
 
 
@@ -445,22 +462,23 @@ def _without_chunks(schedule: Schedule) -> "List[Counter[Tuple[int, int, str]]]"
 
 
 # fmt: off
-guess("04-a",
-      each_of(a_number(0, such_as=2.5, within=0.001), "ring: steps", "ring: sends", "star: sends"),
+register_guess("04-a",
+      DictForm(NumberForm(0, example=2.5, within=0.001),
+               "ring: steps", "ring: sends", "star: sends"),
       "4 ranks: how many steps, and how many arrays does the busiest rank send?",
       "4 ランク: 何ステップか。最も忙しいランクが送るのは配列何個分か")
-guess("04-b", a_number(0, such_as=3, factor=1.01),
+register_guess("04-b", NumberForm(0, example=3, factor=1.01),
       "8 ranks: how many times as many bytes pass the star's busiest port as the ring's?",
       "8 ランク: star で最も忙しいポートを通るバイト数は ring の何倍か")
-guess("04-c", each_of(one_of(*ALGORITHMS), "1 KB", "100 MB"),
+register_guess("04-c", DictForm(ChoiceForm(*ALGORITHMS), "1 KB", "100 MB"),
       "which algorithm is the fastest on a p3.16xlarge?",
       "p3.16xlarge で最も速いのはどのアルゴリズムか")
-guess("04-d", a_number(0, such_as=20, factor=1.1),
+register_guess("04-d", NumberForm(0, example=20, factor=1.1),
       "1 GB on a p3.16xlarge: what busbw does the cheapest schedule reach, in GB/s?",
       "p3.16xlarge で 1 GB: 見積もりが最も小さいスケジュールの busbw は何 GB/s か")
-guess("04-e", a_number(0, such_as=3, factor=1.3),
+register_guess("04-e", NumberForm(0, example=3, factor=1.3),
       "4 MiB here: how many times as long does star take as ring?",
       "このマシンで 4 MiB: star の時間は ring の何倍か")
-guess("04-f", each_of(a_number(0, 1, such_as=0.5, within=0.15), "15", "1"),
+register_guess("04-f", DictForm(NumberForm(0, 1, example=0.5, within=0.15), "15", "1"),
       "pieces of 15 and of 1: at what share of backward is the last layer's gradient ready?",
       "まとまりが演算 15 個と 1 個のとき: 最後の層の勾配は逆伝播の何割でそろうか")

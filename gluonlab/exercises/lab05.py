@@ -10,25 +10,26 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from gluonlab.errors import ScheduleError
-from gluonlab.exercises.checkers import Wrong, draws, exercise
+from gluonlab.exercises.checkers import Wrong, case_rng, exercise
 from gluonlab.exercises.counterexamples import (
-    NOTHING,
-    NUMBERS,
+    NO_TEXT,
+    NUMBER_TYPES,
+    AnswerResults,
     CaseText,
     Mistake,
-    Pair,
-    Results,
-    by,
-    explains,
-    gave,
-    in_english,
-    looks_like,
-    near,
-    results,
-    returned,
-    wrong,
+    TextPair,
+    count_in_english,
+    counterexample,
+    find_mistake,
+    is_close_number,
+    matches_formula,
+    pick_explanation,
+    run_cases,
+    to_list,
+    wrong_result_texts,
+    wrong_return,
 )
-from gluonlab.exercises.guesses import a_number, each_of, guess
+from gluonlab.exercises.guesses import DictForm, NumberForm, register_guess
 from gluonlab.parallel.pipeline.network_stages import least_largest
 from gluonlab.parallel.pipeline.pipeline_cost import Costs, price
 from gluonlab.parallel.pipeline.pipeline_schedule import (
@@ -46,84 +47,80 @@ from gluonlab.parallel.pipeline.verify_pipeline import peaks
 # --- Answers that are a number for each device
 
 
-def listed(given: Any) -> Any:
-    """A list, where an answer is a list, a tuple, an array or a generator; else the answer."""
-    if isinstance(given, (str, bytes, dict)):
-        return given
-    try:
-        return list(given)
-    except TypeError:
-        return given
-
-
-def same_list(got: Any, want: Sequence[float]) -> bool:
-    """Whether ``got`` has these numbers, but for rounding."""
+def is_same_list(got: Any, want: Sequence[float]) -> bool:
+    """Return whether ``got`` has these numbers, up to rounding."""
     return (
         isinstance(got, list)
         and len(got) == len(want)
-        and all(not isinstance(one, bool) and _same(one, other) for one, other in zip(got, want))
+        and all(
+            not isinstance(one, bool) and _is_close(one, other) for one, other in zip(got, want)
+        )
     )
 
 
-def _same(got: Any, want: float) -> bool:
-    return near(got, want) or (isinstance(got, NUMBERS) and abs(float(got) - want) < 1e-9)
+def _is_close(got: Any, want: float) -> bool:
+    return is_close_number(got, want) or (
+        isinstance(got, NUMBER_TYPES) and abs(float(got) - want) < 1e-9
+    )
 
 
-by_list = partial(by, same=same_list)
+matches_list_formula = partial(matches_formula, same=is_same_list)
 
 
-def ask(
+def run_list_cases(
     answer: Callable[..., Any], cases: Sequence[Tuple[Any, ...]], want: Callable[..., Any]
-) -> Results:
-    """The answer in every case, as a list."""
-    return results(lambda *case: listed(answer(*case)), cases, want)
+) -> AnswerResults:
+    """Run the answer in every case and convert its results to lists."""
+    return run_cases(lambda *case: to_list(answer(*case)), cases, want)
 
 
-def check_lists(found: Results, mistakes: Sequence[Mistake], call: Callable[..., str]) -> None:
+def check_lists(
+    results: AnswerResults, mistakes: Sequence[Mistake], call: Callable[..., str]
+) -> None:
     """Raise Wrong for the first result without the right number for each device."""
 
-    def said(*of_case: Any) -> Pair:
-        *case, got, want = of_case
+    def describe(*arguments: Any) -> TextPair:
+        *case, got, want = arguments
         text, devices = call(*case), len(want)
-        if not isinstance(got, list) or not all(isinstance(one, NUMBERS) for one in got):
+        if not isinstance(got, list) or not all(isinstance(one, NUMBER_TYPES) for one in got):
             en, ja = "a list with a number for each device", "デバイスごとに 1 個の数を持つリスト"
-            raise returned(got, text, en, ja)
+            raise wrong_return(got, text, en, ja)
         if len(got) != devices:
-            raise wrong(
-                f"{text} gave {in_english(len(got), 'number')}, expected {devices}: "
+            raise counterexample(
+                f"{text} gave {count_in_english(len(got), 'number')}, expected {devices}: "
                 "one for each device",
                 f"{text} の答えには数が {len(got)} 個あります。デバイスごとに 1 個、"
                 f"全部で {devices} 個のはずです",
             )
-        return gave(text, shown(got), shown(want))
+        return wrong_result_texts(text, format_list(got), format_list(want))
 
-    found.compare(same_list, mistakes, said)
-
-
-def shown(numbers: Sequence[float]) -> str:
-    """``[0.25, 0.5]``"""
-    return f"[{', '.join(_shown(number) for number in numbers)}]"
+    results.check_results(is_same_list, mistakes, describe)
 
 
-def _shown(number: float) -> str:
+def format_list(numbers: Sequence[float]) -> str:
+    """Return ``[0.25, 0.5]``."""
+    return f"[{', '.join(_format_number(number) for number in numbers)}]"
+
+
+def _format_number(number: float) -> str:
     return f"{number:.0f}" if float(number).is_integer() else f"{number:.4g}"
 
 
-def drawn(random: Any, count: int, least: int, most: int) -> List[int]:
-    """Whole numbers from ``least`` to ``most - 1``, as Python's own."""
+def random_integers(random: Any, count: int, least: int, most: int) -> List[int]:
+    """Return whole numbers from ``least`` to ``most - 1``, as Python's own."""
     return [int(number) for number in random.randint(least, most, count)]
 
 
 # --- 05-1 and 05-2: what a chain of layers sends over its cuts, and where to cut it
 
 
-BYTES = 4  # of a float32
+FLOAT32_BYTES = 4  # of a float32
 
 LayerCosts = List[float]
 
 
 @exercise("05-1")
-def sent_bytes(answer: Callable[[List[int], List[int], int], Sequence[int]]) -> None:
+def check_sent_bytes(answer: Callable[[List[int], List[int], int], Sequence[int]]) -> None:
     """The bytes that each device sends in a step of a network that is cut between its layers."""
     cases: List[Tuple[List[int], List[int], int]] = [
         ([3, 5], [1], 1),
@@ -132,74 +129,84 @@ def sent_bytes(answer: Callable[[List[int], List[int], int], Sequence[int]]) -> 
         ([3380, 800, 128, 10], [2], 64),
         ([3380, 800, 128, 10], [], 64),
     ]
-    random = draws(51)
+    random = case_rng(51)
     for _ in range(10):
         layers = int(random.randint(2, 10))
         places = random.permutation(np.arange(1, layers))[: random.randint(1, layers)]
         cuts = sorted(int(place) for place in places)
-        cases.append((drawn(random, layers, 1, 900), cuts, int(random.randint(2, 129))))
-    found = ask(answer, cases, lambda o, c, images: _times(BYTES * images, _boundaries(o, c)))
-    check_lists(found, OF_BYTES, lambda o, c, images: f"sent_bytes({o}, {c}, {images})")
+        cases.append((random_integers(random, layers, 1, 900), cuts, int(random.randint(2, 129))))
+    results = run_list_cases(
+        answer,
+        cases,
+        lambda o, c, images: _sent_both_ways(FLOAT32_BYTES * images, _edge_outputs(o, c)),
+    )
+    check_lists(
+        results, SENT_BYTES_MISTAKES, lambda o, c, images: f"sent_bytes({o}, {c}, {images})"
+    )
 
 
-def _boundaries(outputs: Sequence[int], cuts: Sequence[int], beyond: int = 0) -> List[int]:
-    """The numbers at each stage's edges: before the first, between two, and behind the last."""
+def _edge_outputs(outputs: Sequence[int], cuts: Sequence[int], beyond: int = 0) -> List[int]:
+    """Return the numbers at the stages' edges; 0 before the first and after the last stage."""
     return [0, *(outputs[cut - 1 + beyond] for cut in cuts), 0]
 
 
-def _times(each: float, edges: Sequence[float]) -> List[float]:
-    """What goes on to the next stage, and what goes back to the one before."""
+def _sent_both_ways(each: float, edges: Sequence[float]) -> List[float]:
+    """Return what each stage sends to the next stage and back to the previous one."""
     return [each * (before + after) for before, after in zip(edges, edges[1:])]
 
 
-def _stages(outputs: Sequence[int], cuts: Sequence[int]) -> List[Sequence[int]]:
+def _split_stages(outputs: Sequence[int], cuts: Sequence[int]) -> List[Sequence[int]]:
     bounds = [0, *cuts, len(outputs)]
     return [outputs[begin:end] for begin, end in zip(bounds, bounds[1:])]
 
 
-def _forward_only(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
-    return [BYTES * images * after for after in _boundaries(outputs, cuts)[1:]]
+def _forward_bytes(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
+    return [FLOAT32_BYTES * images * after for after in _edge_outputs(outputs, cuts)[1:]]
 
 
-def _own_back(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
-    """The gradient of what a stage itself puts out, in place of that of what it received."""
-    own = [BYTES * images * stage[-1] for stage in _stages(outputs, cuts)]
-    return [size * ((n < len(cuts)) + (n > 0)) for n, size in enumerate(own)]
+def _own_output_bytes(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
+    """Return the bytes if each stage sent back the gradient of its own output."""
+    output_bytes = [FLOAT32_BYTES * images * stage[-1] for stage in _split_stages(outputs, cuts)]
+    return [size * ((n < len(cuts)) + (n > 0)) for n, size in enumerate(output_bytes)]
 
 
-OF_BYTES: List[Mistake] = [
-    (by_list(_forward_only),
+SENT_BYTES_MISTAKES: List[Mistake] = [
+    (matches_list_formula(_forward_bytes),
      "in backward, each device sends the gradient of what it received back over the same cut",
      "逆伝播では、各デバイスが受け取った活性値の勾配を同じ切れ目から送り返します"),
-    (by_list(lambda o, c, n: _times(n, _boundaries(o, c))),
+    (matches_list_formula(lambda o, c, n: _sent_both_ways(n, _edge_outputs(o, c))),
      "those are numbers, and a float32 has 4 bytes",
      "それは数値の個数です。float32 は 1 個 4 バイトです"),
-    (by_list(lambda o, c, n: _times(BYTES, _boundaries(o, c))),
+    (matches_list_formula(lambda o, c, n: _sent_both_ways(FLOAT32_BYTES, _edge_outputs(o, c))),
      "that is for one image, not for the batch", "これは画像 1 枚分です。バッチ全体の量を答えます"),
-    (by_list(lambda o, c, n: _times(BYTES * n, _boundaries(o, c, 1))),
+    (matches_list_formula(lambda o, c, n:
+        _sent_both_ways(FLOAT32_BYTES * n, _edge_outputs(o, c, 1))),
      "layer c begins the next stage: over the cut goes what layer c - 1 puts out",
      "層 c は次のステージの最初の層です。切れ目を通るのは層 c - 1 の出力です"),
-    (by_list(lambda o, c, n: _times(2 * BYTES * n, _boundaries(o, c))),
+    (matches_list_formula(lambda o, c, n:
+        _sent_both_ways(2 * FLOAT32_BYTES * n, _edge_outputs(o, c))),
      "that is twice as much: a number has 4 bytes, and what a device receives it does not send",
      "ちょうど 2 倍です。1 個は 4 バイトで、受け取る量は数えません"),
-    (by_list(_own_back),
+    (matches_list_formula(_own_output_bytes),
      "what goes back over a cut is the gradient of what a device received, not of what it puts out",
      "切れ目から送り返すのは受け取った値の勾配です。自分が出力した値の勾配ではありません"),
-    (by_list(lambda o, c, n: [2 * sent for sent in _forward_only(o, c, n)]),
+    (matches_list_formula(lambda o, c, n: [2 * sent for sent in _forward_bytes(o, c, n)]),
      "the gradient that goes back over a cut is sent by the device behind the cut",
      "切れ目を通って戻る勾配を送るのは、切れ目の後ろのデバイスです"),
-    (by_list(lambda o, c, n: _times(BYTES * n, [*_boundaries(o, c)[:-1], o[-1]])),
+    (matches_list_formula(lambda o, c, n:
+        _sent_both_ways(FLOAT32_BYTES * n, [*_edge_outputs(o, c)[:-1], o[-1]])),
      "the last device sends no activation on: it computes the loss itself",
      "最後のデバイスは活性値を送りません。損失は自分で計算します"),
-    (by_list(lambda o, c, n: [BYTES * n * sum(stage) for stage in _stages(o, c)]),
+    (matches_list_formula(lambda o, c, n:
+        [FLOAT32_BYTES * n * sum(stage) for stage in _split_stages(o, c)]),
      "what passes between layers of one stage stays on its device",
      "同じステージの層どうしでやり取りする値は、デバイスの外に出ません"),
 ]  # fmt: skip
 
 
 @exercise("05-2")
-def balanced(answer: Callable[[LayerCosts, int], Sequence[int]]) -> None:
-    """Where to cut a chain of layers so that its most expensive stage is as cheap as can be."""
+def check_balanced_cuts(answer: Callable[[LayerCosts, int], Sequence[int]]) -> None:
+    """The cuts of a chain of layers that make its most expensive stage as cheap as possible."""
     cases: List[Tuple[LayerCosts, int]] = [
         ([1, 1, 1, 1], 2),
         ([5, 1, 1, 1], 2),
@@ -211,47 +218,53 @@ def balanced(answer: Callable[[LayerCosts, int], Sequence[int]]) -> None:
         ([0, 0, 8, 0], 4),
         ([3, 0, 4], 1),
     ]
-    random = draws(52)
+    random = case_rng(52)
     for number in range(14):
         layers = int(random.randint(4, 25))
-        costs: LayerCosts = [float(one) for one in drawn(random, layers, 0, 30)]
+        costs: LayerCosts = [float(one) for one in random_integers(random, layers, 0, 30)]
         if number % 2:
             costs = [round(one / 16, 4) for one in costs]
         cases.append((costs, int(random.randint(2, min(layers, 7)))))
-    cases.append(([float(one) for one in drawn(random, 120, 1, 100)], 9))
-    found = ask(answer, cases, lambda costs, stages: _largest(costs, _best(costs, stages)))
-    for (costs, stages), got, want in found:
-        call = f"balanced({shown(costs)}, {stages})"
+    cases.append(([float(one) for one in random_integers(random, 120, 1, 100)], 9))
+    results = run_list_cases(
+        answer, cases, lambda costs, stages: _largest_stage_cost(costs, _best_cuts(costs, stages))
+    )
+    for (costs, stages), got, want in results:
+        call = f"balanced({format_list(costs)}, {stages})"
         if len(costs) > 30:
             call = f"balanced of {len(costs)} layers, {stages}"
         _check_cuts(CaseText(call, call), got, len(costs), stages)
-        if _largest(costs, got) > want * (1 + 1e-9):
-            best = _best(costs, stages)
-            largest, least = (_shown(_largest(costs, cuts)) for cuts in (got, best))
-            raise wrong(
-                f"{call} gave the cuts {shown(got)}, whose most expensive stage costs {largest}; "
-                f"with {shown(best)} it costs {least}",
-                f"{call} の切れ目は {shown(got)} で、最大のステージのコストは {largest} です。"
-                f"{shown(best)} なら {least} です",
-                _why_not_best(found),
+        if _largest_stage_cost(costs, got) > want * (1 + 1e-9):
+            best = _best_cuts(costs, stages)
+            largest, least = (
+                _format_number(_largest_stage_cost(costs, cuts)) for cuts in (got, best)
             )
-    found.end()
+            raise counterexample(
+                f"{call} gave the cuts {format_list(got)}, whose most expensive stage costs "
+                f"{largest}; "
+                f"with {format_list(best)} it costs {least}",
+                f"{call} の切れ目は {format_list(got)} で、最大のステージのコストは {largest} "
+                "です。"
+                f"{format_list(best)} なら {least} です",
+                _explain_worse_cuts(results),
+            )
+    results.raise_error()
 
 
 def _check_cuts(case: CaseText, got: Any, layers: int, stages: int) -> None:
-    """Raise Wrong for what is no way to cut a chain."""
-    whole = isinstance(got, list) and all(
+    """Raise Wrong if ``got`` is not a list of cuts for a chain."""
+    is_cut_list = isinstance(got, list) and all(
         isinstance(cut, (int, np.integer)) and not isinstance(cut, bool) for cut in got
     )
-    if not whole:
-        raise returned(
+    if not is_cut_list:
+        raise wrong_return(
             got, case.en, "a list of layers' numbers: those with which stages begin, but the first",
             "最初以外の各ステージが始まる層の番号のリスト",
         )  # fmt: skip
-    case.check(
+    case.check_faults(
         (len(got) != stages - 1,
-         f"{in_english(len(got), 'cut')}, {got}, make{'s' * (len(got) == 1)} "
-         f"{in_english(len(got) + 1, 'stage')}, expected {stages}",
+         f"{count_in_english(len(got), 'cut')}, {got}, make{'s' * (len(got) == 1)} "
+         f"{count_in_english(len(got) + 1, 'stage')}, expected {stages}",
          f"切れ目が {len(got)} 個 ({got}) なので、ステージは {len(got) + 1} 個です。"
          f"正しくは {stages} 個です"),
         (any(not 1 <= cut < layers for cut in got),
@@ -264,28 +277,30 @@ def _check_cuts(case: CaseText, got: Any, layers: int, stages: int) -> None:
     )  # fmt: skip
 
 
-def _largest(costs: LayerCosts, cuts: Sequence[int]) -> float:
+def _largest_stage_cost(costs: LayerCosts, cuts: Sequence[int]) -> float:
     bounds = [0, *cuts, len(costs)]
     return max(sum(costs[begin:end]) for begin, end in zip(bounds, bounds[1:]))
 
 
-def _best(costs: LayerCosts, stages: int) -> List[int]:
+def _best_cuts(costs: LayerCosts, stages: int) -> List[int]:
     totals = [0.0, *itertools.accumulate(costs)]
     return least_largest(lambda _, begin, end: totals[end] - totals[begin], len(costs), stages)
 
 
-def _equal_numbers(costs: LayerCosts, stages: int) -> List[int]:
-    """As many layers in each stage, the larger ones first."""
+def _equal_count_cuts(costs: LayerCosts, stages: int) -> List[int]:
+    """Return cuts with equally many layers in each stage, the larger stages first."""
     each, extra = divmod(len(costs), stages)
     return [number * each + min(number, extra) for number in range(1, stages)]
 
 
-def _greedy(costs: LayerCosts, stages: int, over: bool = False) -> Optional[List[int]]:
-    """Each stage is closed before, or when, it is more than an equal part."""
+def _greedy_cuts(
+    costs: LayerCosts, stages: int, after_exceeding: bool = False
+) -> Optional[List[int]]:
+    """Return cuts that close each stage before, or after, it exceeds an equal part."""
     cuts: List[int] = []
     part, total = sum(costs) / stages, 0.0
     for number, cost in enumerate(costs):
-        full = total >= part if over else total + cost > part
+        full = total >= part if after_exceeding else total + cost > part
         if number and full and len(cuts) < stages - 1 and number > ([0, *cuts])[-1]:
             cuts.append(number)
             total = 0.0
@@ -293,40 +308,40 @@ def _greedy(costs: LayerCosts, stages: int, over: bool = False) -> Optional[List
     return cuts if len(cuts) == stages - 1 else None
 
 
-def _why_not_best(found: Sequence[Any]) -> Pair:
-    """What explains all results that are not best."""
+def _explain_worse_cuts(results: Sequence[Any]) -> TextPair:
+    """Return the mistake that explains all results that are not best."""
 
-    def right(got: Any, want: float) -> bool:
+    def is_best(got: Any, want: float) -> bool:
         return bool(got[1] <= want * (1 + 1e-9))
 
-    priced = [
-        result._replace(got=(result.got, _largest(result.case[0], result.got)))
-        for result in found
+    costs_of_cuts = [
+        result._replace(got=(result.got, _largest_stage_cost(result.case[0], result.got)))
+        for result in results
         if isinstance(result.got, list) and len(result.got) == result.case[1] - 1
     ]
 
     def cuts_by(formula: Callable[[LayerCosts, int], Optional[List[int]]]) -> Callable[..., bool]:
         return lambda costs, stages, got: list(got[0]) == formula(costs, stages)
 
-    return explains(
-        priced,
-        right,
-        (cuts_by(_equal_numbers),
+    return find_mistake(
+        costs_of_cuts,
+        is_best,
+        (cuts_by(_equal_count_cuts),
          "every stage has the same number of layers, whatever they cost",
          "コストを見ずに、層の数を均等にしています"),
         (cuts_by(lambda costs, stages: [n * len(costs) // stages for n in range(1, stages)]),
          "every stage has the same number of layers, whatever they cost",
          "コストを見ずに、層の数を均等にしています"),
-        (lambda costs, stages, got: right(
-            (None, _largest(costs, [cut + 1 for cut in got[0]])),
-            _largest(costs, _best(costs, stages))),
+        (lambda costs, stages, got: is_best(
+            (None, _largest_stage_cost(costs, [cut + 1 for cut in got[0]])),
+            _largest_stage_cost(costs, _best_cuts(costs, stages))),
          "those are the last layers of stages: a cut is the layer with which the next one begins",
          "それはステージの最後の層です。切れ目は次のステージが始まる層の番号です"),
-        (cuts_by(_greedy),
+        (cuts_by(_greedy_cuts),
          "stages are filled one after the other, each up to an equal part of the sum: "
          "what does not fit piles up in the last one",
          "合計の均等割りを上限に、前から順に詰めています。入り切らない分が最後のステージにたまります"),
-        (cuts_by(lambda costs, stages: _greedy(costs, stages, over=True)),
+        (cuts_by(lambda costs, stages: _greedy_cuts(costs, stages, after_exceeding=True)),
          "stages are filled one after the other until each has an equal part of the sum: "
          "the last layer that is put into a stage may cost far more than was missing",
          "合計の均等割りに達するまで、前から順に詰めています。"
@@ -337,11 +352,11 @@ def _why_not_best(found: Sequence[Any]) -> Pair:
 # --- 05-3: two dense layers whose units are divided among devices, so that one sum is enough
 
 
-NAMES = ("w1", "b1", "w2", "b2")
+PARAMETER_NAMES = ("w1", "b1", "w2", "b2")
 Part = Tuple[Any, Any, Any, Any]
 
 
-class Layers(NamedTuple):
+class DenseLayers(NamedTuple):
     """Two dense layers with ReLU between them: (n, in) -> (n, hidden) -> (n, out)."""
 
     w1: Any  # (hidden, in)
@@ -349,122 +364,131 @@ class Layers(NamedTuple):
     w2: Any  # (out, hidden)
     b2: Any  # (out,)
 
-    def of(self, x: Any) -> Any:
-        """What they make of some inputs (n, in)."""
+    def forward(self, x: Any) -> Any:
+        """Return the outputs (n, out) for inputs (n, in)."""
         return np.maximum(x @ self.w1.T + self.b1, 0) @ self.w2.T + self.b2
 
 
-class _Wrong(NamedTuple):
-    """A case whose sum is another one: what came out, and of which parts."""
+class _WrongSum(NamedTuple):
+    """A case with a wrong sum, and the parts that gave it."""
 
     case: CaseText
     got: Any
     want: Any
-    layers: Layers
+    layers: DenseLayers
     devices: int
-    parts: Sequence[Layers]
+    parts: Sequence[DenseLayers]
     x: Any
 
-    def first_bias_divided(self) -> bool:
-        """Whether the sum is right once each part's b1 is multiplied by the devices."""
+    def is_first_bias_divided(self) -> bool:
+        """Return whether the sum is right if each part's b1 is multiplied by the devices."""
         undone = [part._replace(b1=self.devices * part.b1) for part in self.parts]
-        return np.allclose(sum(part.of(self.x) for part in undone), self.want, 1e-4, 1e-6)
+        return np.allclose(sum(part.forward(self.x) for part in undone), self.want, 1e-4, 1e-6)
 
 
 @exercise("05-3")
-def parts_of(answer: Callable[..., Sequence[Part]]) -> None:
+def check_layer_parts(answer: Callable[..., Sequence[Part]]) -> None:
     """Each device's units of two layers, whose results add up to those of the whole network."""
-    random = draws(53)
+    random = case_rng(53)
     sizes = [(3, 4, 2, 1), (3, 4, 2, 2), (3, 7, 2, 3), (5, 64, 10, 4)]  # in, hidden, out, devices
     for _ in range(6):
         devices = int(random.randint(2, 7))
-        given, put_out = int(random.randint(1, 9)), int(random.randint(1, 9))
-        sizes.append((given, devices + int(random.randint(0, 20)), put_out, devices))
-    wrong: List[_Wrong] = []
-    for given, hidden, put_out, devices in sizes:
-        layers = _layers(random, given, hidden, put_out)
+        inputs, outputs = int(random.randint(1, 9)), int(random.randint(1, 9))
+        sizes.append((inputs, devices + int(random.randint(0, 20)), outputs, devices))
+    wrong_sums: List[_WrongSum] = []
+    for inputs, hidden, outputs, devices in sizes:
+        layers = _random_layers(random, inputs, hidden, outputs)
         frozen = [array.copy() for array in layers]
         for array in frozen:
             array.flags.writeable = False
         case = CaseText(
-            f"{given} -> {hidden} -> {put_out} units on {in_english(devices, 'device')}",
-            f"{given} -> {hidden} -> {put_out} ユニット、デバイス {devices} 台",
+            f"{inputs} -> {hidden} -> {outputs} units on {count_in_english(devices, 'device')}",
+            f"{inputs} -> {hidden} -> {outputs} ユニット、デバイス {devices} 台",
         )
-        parts = _parts(case, answer(*frozen, devices), devices)
+        parts = _read_parts(case, answer(*frozen, devices), devices)
         _check_shapes(case, parts, layers)
-        _check_shares(case, parts, hidden, devices)
-        x = random.normal(size=(6, given))
-        got, want = sum(part.of(x) for part in parts), layers.of(x)
+        _check_unit_shares(case, parts, hidden, devices)
+        x = random.normal(size=(6, inputs))
+        got, want = sum(part.forward(x) for part in parts), layers.forward(x)
         if not np.allclose(got, want, rtol=1e-4, atol=1e-6):
-            wrong.append(_Wrong(case, got, want, layers, devices, parts, x))
-    if not wrong:
+            wrong_sums.append(_WrongSum(case, got, want, layers, devices, parts, x))
+    if not wrong_sums:
         return
-    case, got, want, *_ = wrong[0]
-    at = tuple(int(place) for place in np.argwhere(~np.isclose(got, want, 1e-4, 1e-6))[0])
-    raise case.wrong(
-        f"output {at[1]} of an input is {got[at]:.4g} after the sum, expected {want[at]:.4g}",
-        f"ある入力の出力 {at[1]} は合計後に {got[at]:.4g} でしたが、正しくは {want[at]:.4g} です",
-        _why_unequal(wrong),
+    case, got, want, *_ = wrong_sums[0]
+    index = tuple(int(place) for place in np.argwhere(~np.isclose(got, want, 1e-4, 1e-6))[0])
+    raise case.counterexample(
+        f"output {index[1]} of an input is {got[index]:.4g} after the sum, expected "
+        f"{want[index]:.4g}",
+        f"ある入力の出力 {index[1]} は合計後に {got[index]:.4g} でしたが、正しくは "
+        f"{want[index]:.4g} です",
+        _explain_wrong_sums(wrong_sums),
     )
 
 
-def _layers(random: Any, given: int, hidden: int, put_out: int) -> Layers:
-    return Layers(
-        random.normal(size=(hidden, given)),
+def _random_layers(random: Any, inputs: int, hidden: int, outputs: int) -> DenseLayers:
+    return DenseLayers(
+        random.normal(size=(hidden, inputs)),
         random.normal(size=hidden),
-        random.normal(size=(put_out, hidden)),
-        1 + random.uniform(size=put_out),  # never near 0: a bias too many is seen
+        random.normal(size=(outputs, hidden)),
+        1 + random.uniform(size=outputs),  # never near 0: a bias too many is seen
     )
 
 
-def _parts(case: CaseText, given: Any, devices: int) -> List[Layers]:
+def _read_parts(case: CaseText, given: Any, devices: int) -> List[DenseLayers]:
     en = "a list with (w1, b1, w2, b2) for each device"
     ja = "デバイスごとの (w1, b1, w2, b2) を並べたリスト"
-    parts = listed(given)
+    parts = to_list(given)
     if not isinstance(parts, list):
-        raise returned(given, case.en, en, ja)
-    case.check(
+        raise wrong_return(given, case.en, en, ja)
+    case.check_faults(
         (len(parts) != devices,
          f"there are {len(parts)} parts, expected {devices}: one for each device",
          f"部分が {len(parts)} 個あります。デバイスごとに 1 個、{devices} 個のはずです"),
     )  # fmt: skip
-    found = []
-    for part in map(listed, parts):
-        if not isinstance(part, list) or len(part) != len(NAMES):
-            raise returned(given, case.en, en, ja)
-        found.append(Layers(*(np.asarray(array, dtype=float) for array in part)))
-    return found
+    layers = []
+    for part in map(to_list, parts):
+        if not isinstance(part, list) or len(part) != len(PARAMETER_NAMES):
+            raise wrong_return(given, case.en, en, ja)
+        layers.append(DenseLayers(*(np.asarray(array, dtype=float) for array in part)))
+    return layers
 
 
-def _check_shapes(case: CaseText, parts: Sequence[Layers], whole: Layers) -> None:
-    """Raise Wrong where two layers of a device do not fit together, or are too small."""
-    given, put_out = whole.w1.shape[1], whole.w2.shape[0]
+def _check_shapes(case: CaseText, parts: Sequence[DenseLayers], whole: DenseLayers) -> None:
+    """Raise Wrong if two layers of a device do not fit together, or are too small."""
+    inputs, outputs = whole.w1.shape[1], whole.w2.shape[0]
     for device, part in enumerate(parts):
         units = len(part.w1) if part.w1.ndim else 0
-        wants = {"w1": (units, given), "b1": (units,), "w2": (put_out, units), "b2": (put_out,)}
-        for name, array in zip(NAMES, part):
-            if array.shape == wants[name]:
+        expected_shapes = {
+            "w1": (units, inputs),
+            "b1": (units,),
+            "w2": (outputs, units),
+            "b2": (outputs,),
+        }
+        for name, array in zip(PARAMETER_NAMES, part):
+            if array.shape == expected_shapes[name]:
                 continue
-            raise case.wrong(
+            raise case.counterexample(
                 f"device {device} has {units} units of the first layer, and {name} of shape "
-                f"{array.shape}, expected {wants[name]}",
+                f"{array.shape}, expected {expected_shapes[name]}",
                 f"デバイス {device} には最初の層のユニットが {units} 個ありますが、"
-                f"{name} の形状は {array.shape} です。正しくは {wants[name]} です",
-                _why_shape(name, array, part, whole, units),
+                f"{name} の形状は {array.shape} です。正しくは {expected_shapes[name]} です",
+                _explain_shape(name, array, part, whole, units),
             )
 
 
-def _why_shape(name: str, array: Any, part: Layers, whole: Layers, units: int) -> Pair:
-    hidden, put_out = whole.w1.shape[0], whole.w2.shape[0]
-    wants_w2 = (put_out, units)
-    rows = array.ndim == 2 and name == "w2" and array.shape[0] < put_out
-    return looks_like(
-        (rows and array.shape[1] == hidden,
+def _explain_shape(
+    name: str, array: Any, part: DenseLayers, whole: DenseLayers, units: int
+) -> TextPair:
+    hidden, outputs = whole.w1.shape[0], whole.w2.shape[0]
+    expected_w2 = (outputs, units)
+    has_few_rows = array.ndim == 2 and name == "w2" and array.shape[0] < outputs
+    return pick_explanation(
+        (has_few_rows and array.shape[1] == hidden,
          "that is a part of its outputs, for which a device needs the hidden units of all others; "
          "a device has its own, which are columns of w2",
          "それは出力の一部で、計算にはほかのデバイスの隠れユニットもすべて必要です。"
          "手元にあるのは自分のユニットだけで、w2 の列にあたります"),
-        (name == "w2" and array.shape == (put_out, hidden) and units < hidden,
+        (name == "w2" and array.shape == (outputs, hidden) and units < hidden,
          "the other hidden units are on other devices",
          "残りの隠れユニットはほかのデバイスにあります"),
         (name == "w1" and array.shape == (units, 0),
@@ -473,18 +497,20 @@ def _why_shape(name: str, array: Any, part: Layers, whole: Layers, units: int) -
          "that is divided by input; the first layer is divided by output, and a device's units "
          "take all inputs",
          "それは入力で分割しています。最初の層は出力で分割し、各ユニットは入力全部を使います"),
-        (name == "w2" and array.shape == wants_w2[::-1] and wants_w2[0] != wants_w2[1],
+        (name == "w2" and array.shape == expected_w2[::-1] and expected_w2[0] != expected_w2[1],
          "it is transposed", "転置されています"),
         (name == "b1" and array.shape == (hidden,),
          "each unit has one bias", "バイアスはユニットごとに 1 個です"),
-        (name == "b2" and array.size < put_out,
+        (name == "b2" and array.size < outputs,
          "every device adds to all outputs", "どのデバイスもすべての出力に足し込みます"),
     )  # fmt: skip
 
 
-def _check_shares(case: CaseText, parts: Sequence[Layers], hidden: int, devices: int) -> None:
+def _check_unit_shares(
+    case: CaseText, parts: Sequence[DenseLayers], hidden: int, devices: int
+) -> None:
     counts = [len(part.w1) for part in parts]
-    case.check(
+    case.check_faults(
         (devices > 1 and all(count == hidden for count in counts),
          f"every device has all {hidden} units: nothing is divided",
          f"全デバイスが {hidden} 個のユニットをすべて持っています。分割されていません"),
@@ -497,21 +523,23 @@ def _check_shares(case: CaseText, parts: Sequence[Layers], hidden: int, devices:
     )  # fmt: skip
 
 
-def _why_unequal(wrong: Sequence[_Wrong]) -> Pair:
-    """What explains all sums that are wrong; two at least."""
-    if len(wrong) < 2:
-        return NOTHING
-    several = [(one.got - one.want, one.layers.b2, one.devices) for one in wrong]
-    return looks_like(
-        (all(np.allclose(off, (devices - 1) * b2, 1e-3, 1e-5) for off, b2, devices in several),
+def _explain_wrong_sums(wrong_sums: Sequence[_WrongSum]) -> TextPair:
+    """Return the mistake that explains all wrong sums, at least two."""
+    if len(wrong_sums) < 2:
+        return NO_TEXT
+    deviations = [(one.got - one.want, one.layers.b2, one.devices) for one in wrong_sums]
+    return pick_explanation(
+        (all(np.allclose(deviation, (devices - 1) * b2, 1e-3, 1e-5)
+             for deviation, b2, devices in deviations),
          "every device adds b2, so that the sum has it once for each device",
          "どのデバイスも b2 を足しているため、合計にはデバイスの台数だけ入ります"),
-        (all(np.allclose(off, -b2, 1e-3, 1e-5) for off, b2, _ in several),
+        (all(np.allclose(deviation, -b2, 1e-3, 1e-5) for deviation, b2, _ in deviations),
          "b2 is missing", "b2 が入っていません"),
-        (all(np.allclose(off, (1 / devices - 1) * b2, 1e-3, 1e-5) for off, b2, devices in several),
+        (all(np.allclose(deviation, (1 / devices - 1) * b2, 1e-3, 1e-5)
+             for deviation, b2, devices in deviations),
          "b2 is divided by the number of devices, and only one of them has it",
          "デバイス数で割った b2 を、1 台だけが足しています"),
-        (all(one.first_bias_divided() for one in wrong),
+        (all(one.is_first_bias_divided() for one in wrong_sums),
          "b1 is divided by the number of devices: a unit is on one device, with its whole bias",
          "b1 がデバイス数で割られています。ユニットは 1 台だけにあり、バイアスもそのまま使います"),
     )  # fmt: skip
@@ -524,8 +552,8 @@ Times = List[float]
 
 
 @exercise("05-4")
-def idle_shares(answer: Callable[[Times, Times, int], Sequence[float]]) -> None:
-    """Which share of a GPipe step each device of unequal stages is idle."""
+def check_idle_shares(answer: Callable[[Times, Times, int], Sequence[float]]) -> None:
+    """The share of a GPipe step in which each device of unequal stages is idle."""
     cases: List[Tuple[Times, Times, int]] = [
         ([1, 1], [2, 2], 1),
         ([1, 1, 1, 1], [2, 2, 2, 2], 8),
@@ -533,122 +561,127 @@ def idle_shares(answer: Callable[[Times, Times, int], Sequence[float]]) -> None:
         ([4, 1, 2], [1, 5, 2], 3),
         ([5], [9], 3),
     ]
-    random = draws(54)
+    random = case_rng(54)
     for _ in range(10):
         count = int(random.randint(2, 7))
-        forward = [float(one) for one in drawn(random, count, 1, 20)]
-        backward = [float(one) for one in drawn(random, count, 1, 40)]
+        forward = [float(one) for one in random_integers(random, count, 1, 20)]
+        backward = [float(one) for one in random_integers(random, count, 1, 40)]
         cases.append((forward, backward, int(random.randint(2, 17))))
-    found = ask(answer, cases, partial(_bubbles, gpipe))
-    check_lists(found, OF_IDLE, lambda f, b, m: f"idle_shares({f}, {b}, {m})")
+    results = run_list_cases(answer, cases, partial(_idle_shares, gpipe))
+    check_lists(results, IDLE_MISTAKES, lambda f, b, m: f"idle_shares({f}, {b}, {m})")
 
 
-def _bubbles(
+def _idle_shares(
     schedule: Callable[..., Any], forward: Times, backward: Times, microbatches: int
 ) -> List[float]:
-    """The idle share of each device, as the package prices a schedule."""
+    """Return the idle share of each device, by the package's own cost model."""
     stages = len(forward)
-    free = ((0.0, 0.0),) * (stages - 1)
-    costs = Costs(tuple(forward), tuple(backward), free, (0.0,) * stages)
+    free_transfers = ((0.0, 0.0),) * (stages - 1)
+    costs = Costs(tuple(forward), tuple(backward), free_transfers, (0.0,) * stages)
     return [max(0.0, bubble) for bubble in price(schedule(stages, microbatches), costs).bubbles]
 
 
-def _of_step(step: Callable[[Times, Times, int], float]) -> Callable[..., bool]:
-    """Idle shares of a step that takes as long as a formula says."""
+def _matches_step_time(step_formula: Callable[[Times, Times, int], float]) -> Callable[..., bool]:
+    """Return a mistake's predicate: idle shares of a step whose time is by a formula."""
 
     def shares(forward: Times, backward: Times, microbatches: int) -> List[float]:
-        whole = step(forward, backward, microbatches)
-        return [1 - microbatches * (f + b) / whole for f, b in zip(forward, backward)]
+        step_s = step_formula(forward, backward, microbatches)
+        return [1 - microbatches * (f + b) / step_s for f, b in zip(forward, backward)]
 
-    return by_list(shares)
+    return matches_list_formula(shares)
 
 
-def _step(forward: Times, backward: Times, m: int) -> float:
+def _step_time(forward: Times, backward: Times, m: int) -> float:
     return sum(forward) + sum(backward) + (m - 1) * (max(forward) + max(backward))
 
 
-def _both(forward: Times, backward: Times) -> List[float]:
+def _stage_times(forward: Times, backward: Times) -> List[float]:
     return [f + b for f, b in zip(forward, backward)]
 
 
-def _until_own_end(forward: Times, backward: Times, m: int) -> List[float]:
-    """Of the time until a device's own last backward."""
-    there = sum(forward) + (m - 1) * max(forward)
-    rests = [backward[device:] for device in range(len(backward))]
-    ends = [there + sum(rest) + (m - 1) * max(rest) for rest in rests]
-    return [1 - m * each / end for each, end in zip(_both(forward, backward), ends)]
+def _idle_shares_until_own_end(forward: Times, backward: Times, m: int) -> List[float]:
+    """Return idle shares of the time until each device's own last backward."""
+    forward_end = sum(forward) + (m - 1) * max(forward)
+    remaining_stages = [backward[device:] for device in range(len(backward))]
+    ends = [forward_end + sum(rest) + (m - 1) * max(rest) for rest in remaining_stages]
+    return [1 - m * each / end for each, end in zip(_stage_times(forward, backward), ends)]
 
 
-OF_IDLE: List[Mistake] = [
-    (by_list(lambda f, b, m: [(len(f) - 1) / (m + len(f) - 1)] * len(f)),
+IDLE_MISTAKES: List[Mistake] = [
+    (matches_list_formula(lambda f, b, m: [(len(f) - 1) / (m + len(f) - 1)] * len(f)),
      "that is the bubble of equal stages", "それはステージが等しいときのバブルです"),
-    (by_list(lambda f, b, m: [m * each / _step(f, b, m) for each in _both(f, b)]),
+    (matches_list_formula(lambda f, b, m:
+        [m * each / _step_time(f, b, m) for each in _stage_times(f, b)]),
      "that is the share in which it works", "それは計算している時間の割合です"),
-    (by_list(lambda f, b, m: [_step(f, b, m) / (m * each) - 1 for each in _both(f, b)]),
+    (matches_list_formula(lambda f, b, m:
+        [_step_time(f, b, m) / (m * each) - 1 for each in _stage_times(f, b)]),
      "that is its idle time over its busy time, not over the whole step",
      "それは計算時間に対する割合です。ステップ全体の時間で割ります"),
-    (by_list(lambda f, b, m: [_step(f, b, m) - m * each for each in _both(f, b)]),
+    (matches_list_formula(lambda f, b, m:
+        [_step_time(f, b, m) - m * each for each in _stage_times(f, b)]),
      "that is the idle time itself: divide it by the time of the step",
      "それは待ち時間そのものです。ステップの時間で割ります"),
-    (_of_step(lambda f, b, m: sum(_both(f, b)) + (m - 1) * max(_both(f, b))),
+    (_matches_step_time(lambda f, b, m:
+        sum(_stage_times(f, b)) + (m - 1) * max(_stage_times(f, b))),
      "all forwards come first: the stage that is slowest forward need not be the one that is "
      "slowest backward",
      "順伝播が全部終わってから逆伝播です。順伝播で最も遅いステージと逆伝播で最も遅いステージは、"
      "同じとは限りません"),
-    (_of_step(lambda f, b, m: m * sum(_both(f, b))),
+    (_matches_step_time(lambda f, b, m: m * sum(_stage_times(f, b))),
      "that is as if a microbatch began only after the one before had gone forward and backward",
      "前のマイクロバッチが逆伝播まで終わってから次を始めるかのような値です"),
-    (_of_step(lambda f, b, m: sum(_both(f, b)) + m * (max(f) + max(b))),
+    (_matches_step_time(lambda f, b, m: sum(_stage_times(f, b)) + m * (max(f) + max(b))),
      "one microbatch too many: the first one is in the sums already",
      "マイクロバッチが 1 個多く数えられています。最初の 1 個は和に入っています"),
-    (_of_step(lambda f, b, m: (m + len(f) - 1) * (max(f) + max(b))),
+    (_matches_step_time(lambda f, b, m: (m + len(f) - 1) * (max(f) + max(b))),
      "as if all stages took as long as the slowest: the first microbatch passes each of them in "
      "its own time",
      "どのステージにも最も遅いステージと同じ時間がかかるとした値です。"
      "最初のマイクロバッチは、各ステージをそれぞれの時間で通ります"),
-    (_of_step(lambda f, b, m: (m + len(f) - 1) * max(_both(f, b))),
+    (_matches_step_time(lambda f, b, m: (m + len(f) - 1) * max(_stage_times(f, b))),
      "as if all stages took as long as the slowest: the first microbatch passes each of them in "
      "its own time",
      "どのステージにも最も遅いステージと同じ時間がかかるとした値です。"
      "最初のマイクロバッチは、各ステージをそれぞれの時間で通ります"),
-    (by_list(lambda f, b, m: [100 * (1 - m * each / _step(f, b, m)) for each in _both(f, b)]),
+    (matches_list_formula(lambda f, b, m:
+        [100 * (1 - m * each / _step_time(f, b, m)) for each in _stage_times(f, b)]),
      "that is in per cent: a share is a number from 0 to 1",
      "パーセントになっています。割合は 0 から 1 の数です"),
-    (by_list(lambda f, b, m: _bubbles(one_forward_one_backward, f, b, m)),
+    (matches_list_formula(lambda f, b, m: _idle_shares(one_forward_one_backward, f, b, m)),
      "those are the shares of 1F1B, which begins with a backward before all forwards are done: "
      "GPipe does all forwards first",
      "それは 1F1B の値です。1F1B は順伝播が全部終わる前に逆伝播を始めますが、GPipe では"
      "順伝播が全部先です"),
-    (by_list(_until_own_end),
+    (matches_list_formula(_idle_shares_until_own_end),
      "the step ends when all devices are done, not each device by itself",
      "ステップの終わりは全デバイスが終わったときです。デバイスごとの終わりではありません"),
-    (_of_step(lambda f, b, m: sum(f) + (m - 1) * max(f) + m * b[-1]),
+    (_matches_step_time(lambda f, b, m: sum(f) + (m - 1) * max(f) + m * b[-1]),
      "the step ends when all devices are done: device 0 is the last, not the end of the chain",
      "ステップの終わりは全デバイスが終わったときです。最後に終わるのは末尾のデバイスではなく"
      "デバイス 0 です"),
-    (_of_step(lambda f, b, m: m * (max(f) + max(b))),
+    (_matches_step_time(lambda f, b, m: m * (max(f) + max(b))),
      "the time in which the pipeline fills and drains is missing",
      "パイプラインが埋まるまでと空になるまでの時間が入っていません"),
-    (_of_step(lambda f, b, m: sum(_both(f, b)) + (m - 1) * (f[-1] + b[-1])),
+    (_matches_step_time(lambda f, b, m: sum(_stage_times(f, b)) + (m - 1) * (f[-1] + b[-1])),
      "microbatches follow each other as fast as the slowest stage lets them, "
      "which need not be the last",
      "マイクロバッチの間隔を決めるのは最も遅いステージで、最後のステージとは限りません"),
-    (_of_step(lambda f, b, m: sum(_both(f, b)) + (m - 1) * (f[0] + b[0])),
+    (_matches_step_time(lambda f, b, m: sum(_stage_times(f, b)) + (m - 1) * (f[0] + b[0])),
      "microbatches follow each other as fast as the slowest stage lets them, "
      "which need not be the first",
      "マイクロバッチの間隔を決めるのは最も遅いステージで、最初のステージとは限りません"),
 ]  # fmt: skip
 
 
-class _Clock:
-    """Seconds of works whose true times are known; each time it is read, other programs disturb."""
+class _DisturbedClock:
+    """A clock for work of known duration, whose readings other programs disturb."""
 
     def __init__(self, times: Dict[Callable[[], None], float], random: Any) -> None:
         self._times, self._random = times, random
         self.reads: Dict[Callable[[], None], List[float]] = {work: [] for work in times}
 
     def __call__(self, work: Callable[[], None]) -> float:
-        """The seconds that one run of this work takes."""
+        """Return the seconds of one run of this work."""
         if work not in self.reads:
             raise Wrong(
                 en="`seconds` was given something other than `step` or one of `alone`: "
@@ -657,58 +690,63 @@ class _Clock:
                 "処理そのものを渡すと `seconds` が呼び出します。`seconds(step)` と書いてください",
             )
         reads = self.reads[work]
-        disturbed = 1.0 + float(self._random.randint(1, 64)) / 64
+        slowdown = 1.0 + float(self._random.randint(1, 64)) / 64
         if len(reads) in (0, 2):
-            disturbed += 1.0 + len(reads)  # in the first everything is made; others disturb
+            slowdown += 1.0 + len(reads)  # the first run sets everything up
         elif len(reads) == 4 or (len(reads) > 4 and len(reads) % 3 == 0):
-            disturbed = 1.0
-        reads.append(self._times[work] * disturbed)
+            slowdown = 1.0
+        reads.append(self._times[work] * slowdown)
         return reads[-1]
 
 
 @exercise("05-6")
-def measured_idle(answer: Callable[..., Sequence[float]]) -> None:
+def check_measured_idle(answer: Callable[..., Sequence[float]]) -> None:
     """The idle share of each device, measured from outside: from the step, and its work alone."""
     cases: List[Tuple[float, Times]] = [(8.0, [6.0, 4.0]), (4.0, [3.0]), (16.0, [2.0, 12.0, 8.0])]
-    random = draws(56)
+    random = case_rng(56)
     for _ in range(6):
-        alone = [float(one) for one in drawn(random, int(random.randint(1, 6)), 8, 64)]
+        alone = [float(one) for one in random_integers(random, int(random.randint(1, 6)), 8, 64)]
         cases.append((max(alone) * (1 + int(random.randint(1, 33)) / 16), alone))
-    clocks: List[_Clock] = []
+    clocks: List[_DisturbedClock] = []
 
     def measure(step_s: float, alone_s: Times) -> Any:
-        works = [_work() for _ in range(1 + len(alone_s))]
-        clock = _Clock(dict(zip(works, [step_s, *alone_s])), random)
+        works = [_make_work() for _ in range(1 + len(alone_s))]
+        clock = _DisturbedClock(dict(zip(works, [step_s, *alone_s])), random)
         clocks.append(clock)
-        return listed(answer(clock, works[0], works[1:]))
+        return to_list(answer(clock, works[0], works[1:]))
 
-    found = results(measure, cases, lambda step_s, alone_s: [1 - own / step_s for own in alone_s])
+    results = run_cases(
+        measure, cases, lambda step_s, alone_s: [1 - own / step_s for own in alone_s]
+    )
     _check_repeats(cases, clocks)
     was_read = any(any(clock.reads.values()) for clock in clocks)
-    if found and isinstance(found[0].got, list) and not was_read:
-        raise wrong(
+    if results and isinstance(results[0].got, list) and not was_read:
+        raise counterexample(
             "`seconds` was never called: it takes a work, and gives the seconds of one run",
             "`seconds` が一度も呼ばれていません。処理を渡すと、1 回にかかった秒数を返します",
         )
-    mistakes = [(_by_reads(clocks, cases, formula), en, ja) for formula, en, ja in OF_MEASURED]
-    check_lists(found, mistakes, _call)
+    mistakes = [
+        (_matches_measured_formula(clocks, cases, formula), en, ja)
+        for formula, en, ja in MEASUREMENT_MISTAKES
+    ]
+    check_lists(results, mistakes, _format_call)
 
 
-def _work() -> Callable[[], None]:
+def _make_work() -> Callable[[], None]:
     return lambda: None
 
 
-def _call(step_s: float, alone_s: Times) -> str:
+def _format_call(step_s: float, alone_s: Times) -> str:
     alone = ", ".join(f"{seconds:g}" for seconds in alone_s)
     return f"measured_idle(seconds, step, alone), step {step_s:g} s, alone {alone} s"
 
 
-def _check_repeats(cases: Sequence[Tuple[float, Times]], clocks: Sequence[_Clock]) -> None:
-    """Raise Wrong where a work was measured fewer than five times, or never."""
+def _check_repeats(cases: Sequence[Tuple[float, Times]], clocks: Sequence[_DisturbedClock]) -> None:
+    """Raise Wrong if a work was measured fewer than five times, or never."""
     for case, clock in zip(cases, clocks):
         counts = [len(reads) for reads in clock.reads.values()]
-        text = CaseText(_call(*case), _call(*case))
-        text.check(
+        text = CaseText(_format_call(*case), _format_call(*case))
+        text.check_faults(
             (any(counts) and min(counts) < 5,
              f"`seconds` was called {counts} times for the step and for each device's own work: "
              "measure each five times at least, since the first run is slow, and other programs "
@@ -719,27 +757,29 @@ def _check_repeats(cases: Sequence[Tuple[float, Times]], clocks: Sequence[_Clock
         )  # fmt: skip
 
 
-Measured = Callable[[List[float], List[List[float]]], List[float]]
+MeasuredFormula = Callable[[List[float], List[List[float]]], List[float]]
 
 
-def _by_reads(
-    clocks: Sequence[_Clock], cases: Sequence[Tuple[float, Times]], formula: Measured
+def _matches_measured_formula(
+    clocks: Sequence[_DisturbedClock],
+    cases: Sequence[Tuple[float, Times]],
+    formula: MeasuredFormula,
 ) -> Callable[..., bool]:
-    """A mistake by what the clock gave in the case."""
+    """Return a mistake's predicate for a formula of the clock's readings."""
 
     def shares(step_s: float, alone_s: Times) -> List[float]:
         clock = clocks[list(cases).index((step_s, alone_s))]
         step, *alone = clock.reads.values()
         return formula(step, alone) if step and all(alone) else []
 
-    return by_list(shares)
+    return matches_list_formula(shares)
 
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-OF_MEASURED: List[Tuple[Measured, str, str]] = [
+MEASUREMENT_MISTAKES: List[Tuple[MeasuredFormula, str, str]] = [
     (lambda step, alone: [1 - _mean(own) / _mean(step) for own in alone],
      "that is from the means, which a single disturbed run changes: take the smallest of each",
      "平均を使っています。1 回の乱れで動いてしまうので、それぞれの最小値を使ってください"),
@@ -773,70 +813,71 @@ OF_MEASURED: List[Tuple[Measured, str, str]] = [
 
 
 Order = List[Tuple[str, int]]
-JAPANESE = {FORWARD: "順伝播", BACKWARD: "逆伝播"}
+JAPANESE_NAMES = {FORWARD: "順伝播", BACKWARD: "逆伝播"}
 
 
 @exercise("05-5")
-def one_f_one_b(answer: Callable[[int, int, int], Sequence[Tuple[str, int]]]) -> None:
+def check_one_f_one_b(answer: Callable[[int, int, int], Sequence[Tuple[str, int]]]) -> None:
     """An order of forwards and backwards that is proved, as fast as GPipe, in less memory."""
     cases = [(2, 4), (4, 8), (2, 1), (4, 2), (3, 3), (1, 3), (1, 1)]  # devices, microbatches
-    random = draws(55)
+    random = case_rng(55)
     cases += [(int(random.randint(2, 9)), int(random.randint(1, 25))) for _ in range(6)]
     for devices, microbatches in cases:
         orders = []
         for device in range(devices):
             call = f"one_f_one_b({device}, {devices}, {microbatches})"
-            order = _order(CaseText(call, call), answer(device, devices, microbatches))
-            _check_alone(CaseText(call, call), order, microbatches)
+            order = _read_order(CaseText(call, call), answer(device, devices, microbatches))
+            _check_device_order(CaseText(call, call), order, microbatches)
             orders.append([(op, device, microbatch) for op, microbatch in order])
         schedule = from_orders("your order", orders, microbatches)
         case = CaseText(
-            f"{in_english(devices, 'device')}, {microbatches} microbatch"
+            f"{count_in_english(devices, 'device')}, {microbatches} microbatch"
             f"{'es' * (microbatches > 1)}",
             f"デバイス {devices} 台、マイクロバッチ {microbatches} 個",
         )
-        _check_together(case, schedule)
+        _check_no_deadlock(case, schedule)
         _check_memory(case, schedule)
         _check_time(case, schedule)
 
 
-def _order(case: CaseText, given: Any) -> Order:
+def _read_order(case: CaseText, given: Any) -> Order:
     en = 'a list of ("forward", microbatch) and ("backward", microbatch)'
     ja = '("forward", マイクロバッチ) と ("backward", マイクロバッチ) のリスト'
-    order, found = listed(given), []
+    order, steps = to_list(given), []
     if not isinstance(order, list):
-        raise returned(given, case.en, en, ja)
-    for step in map(listed, order):
+        raise wrong_return(given, case.en, en, ja)
+    for step in map(to_list, order):
         whole = isinstance(step, list) and len(step) == 2
-        if not whole or not isinstance(step[1], (int, np.integer)) or step[0] not in JAPANESE:
-            raise returned(given, case.en, en, ja)
-        found.append((str(step[0]), int(step[1])))
-    return found
+        if not whole or not isinstance(step[1], (int, np.integer)) or step[0] not in JAPANESE_NAMES:
+            raise wrong_return(given, case.en, en, ja)
+        steps.append((str(step[0]), int(step[1])))
+    return steps
 
 
-def _check_alone(case: CaseText, order: Order, microbatches: int) -> None:
+def _check_device_order(case: CaseText, order: Order, microbatches: int) -> None:
     """Raise Wrong for the first step that is wrong whatever the other devices do."""
-    done = dict.fromkeys(JAPANESE, 0)
+    done = dict.fromkeys(JAPANESE_NAMES, 0)
     for place, (op, microbatch) in enumerate(order):
-        due = done[op]
-        at = f"step {place} is {(op, microbatch)}"
-        at_ja = f"ステップ {place} が {(op, microbatch)} です"
-        case.check(
+        next_microbatch = done[op]
+        text_en = f"step {place} is {(op, microbatch)}"
+        text_ja = f"ステップ {place} が {(op, microbatch)} です"
+        case.check_faults(
             (not 0 <= microbatch < microbatches,
-             f"{at}: microbatches go from 0 to {microbatches - 1}",
-             f"{at_ja}。マイクロバッチは 0 から {microbatches - 1} までです"),
-            (microbatch < due,
-             f"{at}, which was done before", f"{at_ja}が、それは済んでいます"),
-            (microbatch > due,
-             f"{at}, before ({op!r}, {due}): all devices take them in the same order, 0, 1, 2, ...",
-             f"{at_ja}が、({op!r}, {due}) がまだです。"
+             f"{text_en}: microbatches go from 0 to {microbatches - 1}",
+             f"{text_ja}。マイクロバッチは 0 から {microbatches - 1} までです"),
+            (microbatch < next_microbatch,
+             f"{text_en}, which was done before", f"{text_ja}が、それは済んでいます"),
+            (microbatch > next_microbatch,
+             f"{text_en}, before ({op!r}, {next_microbatch}): all devices take them in the same "
+             "order, 0, 1, 2, ...",
+             f"{text_ja}が、({op!r}, {next_microbatch}) がまだです。"
              "どのデバイスも 0, 1, 2, ... の順に処理します"),
             (op == BACKWARD and microbatch >= done[FORWARD],
-             f"{at}, before its forward", f"{at_ja}が、順伝播がまだです"),
+             f"{text_en}, before its forward", f"{text_ja}が、順伝播がまだです"),
         )  # fmt: skip
         done[op] += 1
     for op, count in done.items():
-        case.check(
+        case.check_faults(
             (count < microbatches,
              f"there is no ({op!r}, {count}): each microbatch goes forward and backward once",
              f"({op!r}, {count}) がありません。"
@@ -844,58 +885,62 @@ def _check_alone(case: CaseText, order: Order, microbatches: int) -> None:
         )  # fmt: skip
 
 
-def _check_together(case: CaseText, schedule: PipelineSchedule) -> None:
-    """Raise Wrong where the devices wait for each other for ever, as the proof finds."""
+def _check_no_deadlock(case: CaseText, schedule: PipelineSchedule) -> None:
+    """Raise Wrong if the proof finds that devices wait for each other forever."""
     try:
         prove(schedule)
     except ScheduleError as error:
         device = error.device if error.device is not None else 0
         program = schedule.programs[device]
-        waits = program[error.place] if error.place is not None else program[-1]
-        step = _next_step(program, waits)
-        raise case.wrong(
+        waiting = program[error.place] if error.place is not None else program[-1]
+        step = _next_computation(program, waiting)
+        raise case.counterexample(
             f"device {device} waits for ever before its {step.op} of microbatch "
             f"{step.microbatch}; the proof's words: {error}",
-            f"デバイス {device} はマイクロバッチ {step.microbatch} の{JAPANESE[step.op]}の前で"
+            f"デバイス {device} はマイクロバッチ {step.microbatch} "
+            f"の{JAPANESE_NAMES[step.op]}の前で"
             f"永久に待ちます。証明の出力: {error}",
         ) from None
 
 
-def _next_step(program: Sequence[Instruction], waits: Instruction) -> Instruction:
-    rest = program[list(program).index(waits) :]
-    steps = [one for one in (*rest, *program) if one.op in JAPANESE]
+def _next_computation(program: Sequence[Instruction], waiting: Instruction) -> Instruction:
+    remaining = program[list(program).index(waiting) :]
+    steps = [one for one in (*remaining, *program) if one.op in JAPANESE_NAMES]
     return steps[0]
 
 
 def _check_memory(case: CaseText, schedule: PipelineSchedule) -> None:
     for device, kept in enumerate(peaks(schedule)):
-        enough = min(schedule.devices - device, schedule.microbatches)
-        if kept > enough:
+        needed = min(schedule.devices - device, schedule.microbatches)
+        if kept > needed:
             gpipe = all(most == schedule.microbatches for most in peaks(schedule))
             why = " (all of them, as GPipe does)" if gpipe else ""
-            are = "is" if enough == 1 else "are"
+            are = "is" if needed == 1 else "are"
             why_ja = " (GPipe と同じく全部)" if gpipe else ""
-            raise case.wrong(
+            raise case.counterexample(
                 f"the order is right, but device {device} keeps the activations of {kept} "
-                f"microbatches at once{why}, where {enough} {are} enough",
+                f"microbatches at once{why}, where {needed} {are} enough",
                 f"順序は正しいのですが、デバイス {device} が一度に {kept} 個のマイクロバッチの"
-                f"活性値を保持します{why_ja}。{enough} 個で足ります",
+                f"活性値を保持します{why_ja}。{needed} 個で足ります",
             )
 
 
 def _check_time(case: CaseText, schedule: PipelineSchedule) -> None:
     costs = Costs.equal(schedule.stages)
-    best = price(one_forward_one_backward(schedule.devices, schedule.microbatches), costs).seconds
-    took = price(schedule, costs)
-    if took.seconds > best * (1 + 1e-9):
-        idle = max(range(schedule.devices), key=lambda device: took.bubbles[device])
-        raise case.wrong(
+    best_time = price(
+        one_forward_one_backward(schedule.devices, schedule.microbatches), costs
+    ).seconds
+    cost = price(schedule, costs)
+    if cost.seconds > best_time * (1 + 1e-9):
+        idlest = max(range(schedule.devices), key=lambda device: cost.bubbles[device])
+        raise case.counterexample(
             f"the order is right, and needs little memory, but a step takes as long as "
-            f"{took.seconds:g} forwards of a stage, where "
-            f"{best:g} are possible: device {idle} is idle for {took.bubbles[idle]:.0%} of it",
+            f"{cost.seconds:g} forwards of a stage, where "
+            f"{best_time:g} are possible: device {idlest} is idle for {cost.bubbles[idlest]:.0%} "
+            "of it",
             "順序は正しくメモリも少ないのですが、1 ステップにステージの順伝播 "
-            f"{took.seconds:g} 回分の時間がかかります。{best:g} 回分で済みます。"
-            f"デバイス {idle} はその {took.bubbles[idle]:.0%} の間、何もしていません",
+            f"{cost.seconds:g} 回分の時間がかかります。{best_time:g} 回分で済みます。"
+            f"デバイス {idlest} はその {cost.bubbles[idlest]:.0%} の間、何もしていません",
         )
 
 
@@ -903,21 +948,21 @@ def _check_time(case: CaseText, schedule: PipelineSchedule) -> None:
 
 
 # fmt: off
-guess("05-a", each_of(a_number(0, such_as=30, factor=1.15), "layers", "channels"),
+register_guess("05-a", DictForm(NumberForm(0, example=30, factor=1.15), "layers", "channels"),
       "the whole network takes 20 MiB: how many MiB does the fuller of two devices take?",
       "ネットワーク全体は 20 MiB。2 台のうち多いほうは何 MiB 使うか")
-guess("05-b", a_number(0, 1, such_as=0.5, within=0.05),
+register_guess("05-b", NumberForm(0, 1, example=0.5, within=0.05),
       "for what share of a step does the second device compute?",
       "2 台目が計算しているのは 1 ステップの時間の何割か")
-guess("05-c", each_of(a_number(0, such_as=3, factor=1.3), "lenet-avg", "mlp"),
+register_guess("05-c", DictForm(NumberForm(0, example=3, factor=1.3), "lenet-avg", "mlp"),
       "for each byte that split layers move, how many do split channels move?",
       "チャネルの分割は層の間の分割の何倍のバイト数を転送するか")
-guess("05-d", each_of(a_number(0, 1, such_as=0.5, within=0.03), "sequential", "gpipe"),
+register_guess("05-d", DictForm(NumberForm(0, 1, example=0.5, within=0.03), "sequential", "gpipe"),
       "4 devices, 8 microbatches: for what share of the time are the devices idle?",
       "4 台、マイクロバッチ 8 個。デバイスが待っているのは時間の何割か")
-guess("05-e", a_number(0, such_as=2, factor=1.2),
+register_guess("05-e", NumberForm(0, example=2, factor=1.2),
       "2 devices, 8 microbatches: GPipe's activations on device 0, as a multiple of 1F1B's?",
       "2 台、マイクロバッチ 8 個。デバイス 0 の活性値は、GPipe では 1F1B の何倍か")
-guess("05-f", a_number(0, such_as=4, factor=1.5),
+register_guess("05-f", NumberForm(0, example=4, factor=1.5),
       "how many of the lecture's GPUs do weights, gradients and Adam's states of GPT-3 fill?",
       "GPT-3 の重み、勾配、Adam の状態だけで、講義の GPU が何個必要か")

@@ -9,36 +9,41 @@ import numpy as np
 from mxnet import autograd, gluon, nd
 
 from gluonlab.data.loading.split_batch import shard_bounds
-from gluonlab.exercises.array_tracking import KEPT_EN, KEPT_JA, Calls, cpus
-from gluonlab.exercises.checkers import draws, exercise, more
+from gluonlab.exercises.array_tracking import (
+    ACTIVATIONS_KEPT_EN,
+    ACTIVATIONS_KEPT_JA,
+    ForwardRecorder,
+    cpu_devices,
+)
+from gluonlab.exercises.checkers import case_rng, exercise, extra_cases
 from gluonlab.exercises.counterexamples import (
-    NUMBERS,
+    NUMBER_TYPES,
     CaseText,
     Mistake,
-    Pair,
-    by,
-    check,
+    TextPair,
+    check_faults,
     check_number,
-    is_not,
-    looks_like,
-    results,
-    returned,
-    same_number,
-    wrong,
+    counterexample,
+    is_same_number,
+    matches_formula,
+    pick_explanation,
+    run_cases,
+    wrong_return,
+    wrong_value_texts,
 )
-from gluonlab.exercises.guesses import a_number, each_of, guess, one_of
+from gluonlab.exercises.guesses import ChoiceForm, DictForm, NumberForm, register_guess
 from gluonlab.exercises.softmax_regression import (
     CLASSES,
     FEATURES,
     LR,
-    Values,
+    LayerParams,
     check_updates,
+    explain_wrong_update,
+    initial_params,
     make_net,
     make_trainer,
-    moved,
-    some_values,
-    values_of,
-    wrong_update,
+    read_params,
+    weight_distance,
 )
 
 # --- 06-1 and 06-6: the bytes that training needs, and the largest batch that fits
@@ -48,11 +53,11 @@ Shape = Tuple[int, ...]
 
 
 @exercise("06-1")
-def training_bytes(answer: Callable[..., int]) -> None:
-    """How many bytes training needs: parameters, gradients, optimizer state, activations."""
+def check_training_bytes(answer: Callable[..., int]) -> None:
+    """The bytes that training needs: parameters, gradients, optimizer state, activations."""
     cases: List[Tuple[List[Shape], List[int], int, int]] = [([(3,)], [], 1, 0), ([(3,)], [], 1, 2)]
     cases += [([(2, 3)], [5], 1, 0), ([(2, 3)], [5], 4, 0), ([(2, 3), (2,)], [5, 1], 4, 1)]
-    randint = draws(6).randint
+    randint = case_rng(6).randint
     for _ in range(8):
         count = randint(1, 5)
         shapes = [tuple(randint(1, 9, randint(1, 5)).tolist()) for _ in range(count)]
@@ -60,116 +65,126 @@ def training_bytes(answer: Callable[..., int]) -> None:
         cases.append((shapes, outputs, int(randint(1, 512)), int(randint(0, 3))))
 
     def right(shapes: List[Shape], kept: List[int], n: int, s: int) -> int:
-        return 4 * (_numbers(shapes) * (2 + s) + n * sum(kept))
+        return 4 * (_parameter_size(shapes) * (2 + s) + n * sum(kept))
 
-    def said(shapes: List[Shape], kept: List[int], n: int, s: int, got: Any, want: int) -> Pair:
+    def describe(
+        shapes: List[Shape], kept: List[int], n: int, s: int, got: Any, want: int
+    ) -> TextPair:
         call = f"training_bytes({shapes}, {kept}, images={n}, states={s})"
         check_number(got, call)
-        return is_not(call, repr(got), want)
+        return wrong_value_texts(call, repr(got), want)
 
-    results(answer, cases, right).compare(same_number, OF_BYTES, said)
+    run_cases(answer, cases, right).check_results(is_same_number, TRAINING_BYTES_MISTAKES, describe)
 
 
-def _numbers(shapes: Sequence[Shape]) -> int:
-    """How many numbers the parameters have."""
+def _parameter_size(shapes: Sequence[Shape]) -> int:
+    """Return how many numbers the parameters have."""
     return sum(math.prod(shape) for shape in shapes)
 
 
-OF_BYTES: List[Mistake] = [
-    (by(lambda shapes, kept, n, s: 4 * (sum(map(sum, shapes)) * (2 + s) + n * sum(kept))),
+TRAINING_BYTES_MISTAKES: List[Mistake] = [
+    (matches_formula(lambda shapes, kept, n, s:
+        4 * (sum(map(sum, shapes)) * (2 + s) + n * sum(kept))),
      "a shape's numbers are multiplied, not added",
      "形状の各次元は足すのではなく掛けます"),
-    (by(lambda shapes, kept, n, s: 4 * _numbers(shapes) * (2 + s)),
+    (matches_formula(lambda shapes, kept, n, s: 4 * _parameter_size(shapes) * (2 + s)),
      "as if no activations were kept for backward",
      "逆伝播のために残す活性値が入っていません"),
-    (by(lambda shapes, kept, n, s: 4 * n * (_numbers(shapes) * (2 + s) + sum(kept))),
+    (matches_formula(lambda shapes, kept, n, s:
+        4 * n * (_parameter_size(shapes) * (2 + s) + sum(kept))),
      "as if every image had parameters of its own",
      "画像 1 枚ごとにパラメータがあるかのような値です"),
-    (by(lambda shapes, kept, n, s: 4 * (_numbers(shapes) * (2 + s) + sum(kept))),
+    (matches_formula(lambda shapes, kept, n, s:
+        4 * (_parameter_size(shapes) * (2 + s) + sum(kept))),
      "as if only one image were in flight", "画像 1 枚分の活性値しか数えていないようです"),
-    (by(lambda shapes, kept, n, s: 4 * (_numbers(shapes) * 2 + n * sum(kept))),
+    (matches_formula(lambda shapes, kept, n, s: 4 * (_parameter_size(shapes) * 2 + n * sum(kept))),
      "as if the optimizer kept nothing", "オプティマイザの状態が入っていないようです"),
-    (by(lambda shapes, kept, n, s: 4 * (_numbers(shapes) * (1 + s) + n * sum(kept))),
+    (matches_formula(lambda shapes, kept, n, s:
+        4 * (_parameter_size(shapes) * (1 + s) + n * sum(kept))),
      "as if there were no gradients", "勾配が入っていないようです"),
-    (by(lambda shapes, kept, n, s: 4 * (_numbers(shapes) * (2 + s) + 2 * n * sum(kept))),
+    (matches_formula(lambda shapes, kept, n, s:
+        4 * (_parameter_size(shapes) * (2 + s) + 2 * n * sum(kept))),
      "as if a gradient were kept beside every activation",
      "活性値ごとに勾配も残しているかのような値です"),
-    (by(lambda shapes, kept, n, s: _numbers(shapes) * (2 + s) + n * sum(kept)),
+    (matches_formula(lambda shapes, kept, n, s: _parameter_size(shapes) * (2 + s) + n * sum(kept)),
      "those are numbers, and a float32 has 4 bytes",
      "それは数値の個数です。float32 は 1 個 4 バイトです"),
 ]  # fmt: skip
 
 
 class SimulatedMemory(NamedTuple):
-    """Made-up memory: ``fixed`` bytes, and ``each`` for every started block of images."""
+    """Simulated memory: ``fixed`` bytes, and ``each`` for every started block of images."""
 
     fixed: int
     each: int
     block: int
 
-    def of(self, images: int) -> int:
-        """The bytes for so many images."""
+    def bytes_for(self, images: int) -> int:
+        """Return the bytes for this many images."""
         return self.fixed + self.each * -(-int(images) // self.block)
 
 
 @exercise("06-6")
-def largest_batch(answer: Callable[[Callable[[int], int], int, int], int]) -> None:
+def check_largest_batch(answer: Callable[[Callable[[int], int], int, int], int]) -> None:
     """The largest batch that fits, asked for a few times only."""
     cases = [(10, 1, 15, 8), (10, 1, 10, 8), (10, 1, 18, 8), (10, 1, 1000, 8), (10, 5, 14, 8)]
     cases += [(10, 1, 21, 1), (0, 7, 6999, 10**6)]
-    randint = draws(6).randint
+    randint = case_rng(6).randint
     for _ in range(12):
         fixed, each, limit = int(randint(0, 1000)), int(randint(1, 50)), int(randint(1, 10**6))
         budget = int(fixed + each * randint(1, 2 * limit) + randint(0, each))
         cases.append((fixed, each, budget, limit))
     for fixed, each, budget, limit in cases:
-        _check_largest(answer, SimulatedMemory(fixed, each, 1), budget, limit)
-    _check_largest(answer, SimulatedMemory(10, 5, 8), 30, 64)
-    _check_largest(answer, SimulatedMemory(0, 3, 64), 299, 5000)
-    _check_largest(answer, SimulatedMemory(100, 7, 1000), 2200, 10**6)
+        _check_batch_search(answer, SimulatedMemory(fixed, each, 1), budget, limit)
+    _check_batch_search(answer, SimulatedMemory(10, 5, 8), 30, 64)
+    _check_batch_search(answer, SimulatedMemory(0, 3, 64), 299, 5000)
+    _check_batch_search(answer, SimulatedMemory(100, 7, 1000), 2200, 10**6)
 
 
-def _check_largest(
-    answer: Callable[..., Any], needs: SimulatedMemory, budget: int, limit: int
+def _check_batch_search(
+    answer: Callable[..., Any], simulated: SimulatedMemory, budget: int, limit: int
 ) -> None:
-    asked: List[int] = []
+    sizes_asked: List[int] = []
 
     def memory(images: int) -> int:
-        asked.append(images)
-        return needs.of(images)
+        sizes_asked.append(images)
+        return simulated.bytes_for(images)
 
     got = answer(memory, budget, limit)
-    want = max(0, min(limit, (budget - needs.fixed) // needs.each * needs.block))
-    if not isinstance(got, NUMBERS):
+    expected = max(0, min(limit, (budget - simulated.fixed) // simulated.each * simulated.block))
+    if not isinstance(got, NUMBER_TYPES):
         call = f"largest_batch(memory, {budget}, {limit})"
-        raise returned(got, call, "a number of images", "画像の枚数")
-    if got != want:
-        fixed, each, block = needs
+        raise wrong_return(got, call, "a number of images", "画像の枚数")
+    if got != expected:
+        fixed, each, block = simulated
         unit, unit_ja = "image", "1 枚あたり"
         if block > 1:
             unit, unit_ja = f"{block} images or part of them", f"{block} 枚ごと (端数は切り上げ) に"
-        whole = isinstance(got, (int, np.integer))
-        raise wrong(
+        is_integer = isinstance(got, (int, np.integer))
+        raise counterexample(
             f"with {fixed} bytes + {each} for each {unit}, "
-            f"a budget of {budget} and a limit of {limit} images: {got!r}, expected {want}",
+            f"a budget of {budget} and a limit of {limit} images: {got!r}, expected {expected}",
             f"必要量 {fixed} バイト + {unit_ja} {each}、予算 {budget}、"
-            f"上限 {limit} 枚のとき {got!r} でしたが、正しくは {want} です",
-            looks_like(
-                (want == 0, "not even one image fits", "1 枚も入りません"),
-                (whole and got > limit,
+            f"上限 {limit} 枚のとき {got!r} でしたが、正しくは {expected} です",
+            pick_explanation(
+                (expected == 0, "not even one image fits", "1 枚も入りません"),
+                (is_integer and got > limit,
                  "there are no more images", "それより多くの画像はありません"),
-                (whole and got > want, f"{got} need {needs.of(int(got)) if whole else 0}",
-                 f"{got} 枚には {needs.of(int(got)) if whole else 0} 要ります"),
-                (whole, f"{got + 1} would fit, too", f"{got + 1} 枚でも入ります"),
+                (is_integer and got > expected,
+                 f"{got} need {simulated.bytes_for(int(got)) if is_integer else 0}",
+                 f"{got} 枚には {simulated.bytes_for(int(got)) if is_integer else 0} 要ります"),
+                (is_integer, f"{got + 1} would fit, too", f"{got + 1} 枚でも入ります"),
             ),
         )  # fmt: skip
-    most = 2 * limit.bit_length() + 2
-    if len(asked) > most:
-        raise wrong(
-            f"{want} is right, but with a limit of {limit:,} images `memory` was asked "
-            f"{len(asked):,} times, expected at most {most}: halve the range with each question",
-            f"{want} は正しいのですが、上限 {limit:,} 枚に対して `memory` を {len(asked):,} "
-            f"回呼びました。{most} 回以内で済みます。1 回呼ぶごとに範囲を半分に絞ってください",
+    max_calls = 2 * limit.bit_length() + 2
+    if len(sizes_asked) > max_calls:
+        raise counterexample(
+            f"{expected} is right, but with a limit of {limit:,} images `memory` was asked "
+            f"{len(sizes_asked):,} times, expected at most {max_calls}: halve the range with each "
+            "question",
+            f"{expected} は正しいのですが、上限 {limit:,} 枚に対して `memory` を "
+            f"{len(sizes_asked):,} "
+            f"回呼びました。{max_calls} 回以内で済みます。1 回呼ぶごとに範囲を半分に絞ってください",
         )
 
 
@@ -177,11 +192,11 @@ def _check_largest(
 
 
 @exercise("06-2")
-def accumulate(answer: Callable[..., Any]) -> None:
-    """One update from several microbatches, the same as that of the whole batch."""
+def check_accumulate(answer: Callable[..., Any]) -> None:
+    """An update from several microbatches, the same as that of the whole batch."""
     cases: List[Tuple[Tuple[int, ...], int]] = [((4,), 1), ((4,), 2), ((4, 4), 2), ((7,), 3)]
     for sizes, parts in [*cases, ((7, 5, 9), 3), ((3,), 3), ((11, 2, 8), 2)]:
-        check_updates(answer, sizes, parts, wrong_update, as_even=True)
+        check_updates(answer, sizes, parts, explain_wrong_update, as_even=True)
 
 
 # --- 06-3: microbatches of sentences, whose loss is the mean over the words that are there
@@ -190,206 +205,220 @@ def accumulate(answer: Callable[..., Any]) -> None:
 Array = Any  # of numpy
 
 
-ENDS = ("larger first", "larger last", "rest to the last")
+CUT_RULES = ("larger first", "larger last", "rest to the last")
 
 
-class _Sentences(NamedTuple):
-    """A batch: ``lengths``, how many words each sentence has; ``parts``: its microbatches.
+class _SentenceBatch(NamedTuple):
+    """A batch of sentences: ``lengths`` in words, and ``parts``, the number of microbatches.
 
-    ``ends``: one of ENDS, how sentences that do not divide evenly are divided.
+    ``cut_rule``: one of CUT_RULES, for sentences that do not divide evenly.
     """
 
     lengths: Tuple[int, ...]
     parts: int
     seed: int
-    ends: str = "larger first"
+    cut_rule: str = "larger first"
 
     @property
-    def real(self) -> Array:
-        """1 for a word and 0 for padding: (sentences, places)."""
+    def word_mask(self) -> Array:
+        """1 for a word and 0 for padding: (sentences, positions)."""
         places = np.arange(max(self.lengths))
         return (places < np.array(self.lengths)[:, None]).astype("float32")
 
-    def words(self) -> Tuple[Array, Array]:
-        """What the network is given, and its labels."""
-        random, shape = draws([6, self.seed]), self.real.shape
+    def network_inputs(self) -> Tuple[Array, Array]:
+        """Return the inputs of the network and the labels."""
+        random, shape = case_rng([6, self.seed]), self.word_mask.shape
         x = random.normal(0, 1, (*shape, FEATURES)).astype("float32")
         return x, random.randint(0, CLASSES, shape).astype("float32")
 
-    def cuts(self) -> List[Tuple[int, int]]:
-        """The microbatches: as even as can be, the larger ones first, unless ``ends`` says else."""
+    def microbatch_bounds(self) -> List[Tuple[int, int]]:
+        """Return the first and the end sentence of each microbatch, by ``cut_rule``."""
         count = len(self.lengths)
-        if self.ends == "larger last":
+        if self.cut_rule == "larger last":
             places = [count * part // self.parts for part in range(self.parts + 1)]
-        elif self.ends == "rest to the last":
+        elif self.cut_rule == "rest to the last":
             places = [*(count // self.parts * part for part in range(self.parts)), count]
         else:
             return list(shard_bounds(count, self.parts))
         return list(zip(places, places[1:]))
 
-    def counts(self) -> List[int]:
-        """The words of each microbatch."""
-        return [sum(self.lengths[begin:end]) for begin, end in self.cuts()]
+    def word_counts(self) -> List[int]:
+        """Return the number of words in each microbatch."""
+        return [sum(self.lengths[begin:end]) for begin, end in self.microbatch_bounds()]
 
-    def gradients(self, begin: Values) -> List[Values]:
-        """Of the sum of the losses of the words of each microbatch."""
-        (x, y), real = self.words(), self.real > 0
+    def part_gradients(self, begin: LayerParams) -> List[LayerParams]:
+        """Return the gradient of the summed losses of each microbatch's words."""
+        (x, y), real = self.network_inputs(), self.word_mask > 0
         return [
             begin.gradient((x[a:b][real[a:b]], y[a:b][real[a:b]].astype(int)))
-            for a, b in self.cuts()
+            for a, b in self.microbatch_bounds()
         ]
 
 
 @exercise("06-3")
-def accumulate_means(answer: Callable[..., Any]) -> None:
-    """One update by the mean over all words, from microbatches with means of their own."""
+def check_accumulate_means(answer: Callable[..., Any]) -> None:
+    """An update by the mean over all words, from microbatches with means of their own."""
     cases = [((4, 4), 1), ((4, 4), 2), ((5, 1), 2), ((3, 6, 1), 2), ((2, 2, 0, 0), 2)]
     cases += [((6, 1, 4, 2, 5, 1, 3), 3), ((0, 3, 0, 5), 4), ((1, 7, 2), 3), ((2, 9, 4, 4), 2)]
     cases += [((3, 5, 2, 4, 1), 3), ((4, 2, 6, 1, 3, 2), 4)]  # 1, 1, 3 and 2, 2, 2 are not even
-    cases += more(3, lambda random: (tuple(map(int, random.randint(1, 9, 6))), 4), 6)
-    batches = [(_Sentences(lengths, parts, seed),) for seed, (lengths, parts) in enumerate(cases)]
-    calls: List[Calls] = []
-    updates: Dict[_Sentences, int] = {}
-    found = results(lambda batch: _train(answer, batch, calls, updates), batches, _updated)
-    mistakes = [OF_MEANS[0], _each_updates(updates), *OF_MEANS[1:]]
-    found.compare(_near, mistakes, _said_of_update)
+    cases += extra_cases(3, lambda random: (tuple(map(int, random.randint(1, 9, 6))), 4), 6)
+    batches = [
+        (_SentenceBatch(lengths, parts, seed),) for seed, (lengths, parts) in enumerate(cases)
+    ]
+    calls: List[ForwardRecorder] = []
+    updates: Dict[_SentenceBatch, int] = {}
+    results = run_cases(
+        lambda batch: _run_training(answer, batch, calls, updates), batches, _right_params
+    )
+    mistakes = [MEAN_MISTAKES[0], _update_per_part_mistake(updates), *MEAN_MISTAKES[1:]]
+    results.check_results(_are_close_params, mistakes, _describe_update)
     for (batch,), call in zip(batches, calls):
-        _check_calls(batch, call)
+        _check_forward_calls(batch, call)
 
 
-def _check_calls(batch: _Sentences, calls: Calls) -> None:
+def _check_forward_calls(batch: _SentenceBatch, recorder: ForwardRecorder) -> None:
     """Raise Wrong unless the sentences went through the network in even microbatches."""
-    count, parts, sizes = len(batch.lengths), batch.parts, calls.sizes
+    count, parts, sizes = len(batch.lengths), batch.parts, recorder.batch_sizes
     allowed, least = math.ceil(count / parts), count // parts
-    no_gap = all(batch.counts())  # a part without words may be left out, before or after forward
+    all_have_words = all(batch.word_counts())  # parts without words may be skipped before forward
     en = f"the update of {count} sentences in {parts} microbatch{'es' * (parts > 1)} is right, but"
     ja = f"{count} 文を {parts} 個のマイクロバッチにした更新は正しいのですが、"
-    check(
+    check_faults(
         (max(sizes) > allowed,
          f"{en} {max(sizes)} went through the network at once, expected at most {allowed}",
          f"{ja}一度に {max(sizes)} 文がネットワークを通りました (多くても {allowed} 文のはず)"),
         (len(sizes) > parts,
          f"{en} they went through the network in {len(sizes)} parts, expected {parts}",
          f"{ja}{len(sizes)} 個に分けられました。{parts} 個のはずです"),
-        (min(sizes) < least or (no_gap and len(sizes) < parts),
+        (min(sizes) < least or (all_have_words and len(sizes) < parts),
          f"{en} the microbatches have {sizes} sentences; as even as can be, there are {parts} of "
          f"{least} or more",
          f"{ja}文の数が {sizes} です。できるだけ均等に分けると、{least} 文以上のものが "
          f"{parts} 個になります"),
-        (no_gap and calls.kept_before_backward, f"{en} {KEPT_EN}", f"{ja}{KEPT_JA}"),
+        (all_have_words and recorder.overlapping_forwards,
+         f"{en} {ACTIVATIONS_KEPT_EN}", f"{ja}{ACTIVATIONS_KEPT_JA}"),
     )  # fmt: skip
 
 
-def _train(
+def _run_training(
     answer: Callable[..., Any],
-    batch: _Sentences,
-    calls: List[Calls],
-    updates: Dict[_Sentences, int],
-) -> Values:
-    """The parameters after the answer's update.
+    batch: _SentenceBatch,
+    recorders: List[ForwardRecorder],
+    updates: Dict[_SentenceBatch, int],
+) -> LayerParams:
+    """Return the parameters after the answer's update.
 
-    Its ``calls`` of the network are added, and to ``updates`` how many it made.
+    Appends its forward calls to ``recorders``, and stores its number of updates in ``updates``.
     """
-    [ctx] = cpus(1)
-    net = make_net(some_values(), [ctx], "add", flatten=False)
-    x, y = (nd.array(each, ctx=ctx) for each in batch.words())
+    [ctx] = cpu_devices(1)
+    net = make_net(initial_params(), [ctx], "add", flatten=False)
+    x, y = (nd.array(each, ctx=ctx) for each in batch.network_inputs())
     with autograd.record():  # what the batch before has left
-        before = net(x[:1]).sum()
-    before.backward()
-    calls.append(Calls(net))
+        old_loss = net(x[:1]).sum()
+    old_loss.backward()
+    recorders.append(ForwardRecorder(net))
     trainer = make_trainer(net)
-    answer(net, mean_loss, trainer, x, y, nd.array(batch.real, ctx=ctx), batch.parts)
+    answer(net, mean_loss, trainer, x, y, nd.array(batch.word_mask, ctx=ctx), batch.parts)
     updates[batch] = trainer.optimizer.num_update
-    return values_of(net, ctx)
+    return read_params(net, ctx)
 
 
 def mean_loss(scores: nd.NDArray, labels: nd.NDArray, real: nd.NDArray) -> nd.NDArray:
-    """The mean of the losses (n, places) where ``real`` is 1; nan if it is nowhere."""
+    """Return the mean of the losses (n, places) where ``real`` is 1; nan if there is no word."""
     losses = gluon.loss.SoftmaxCrossEntropyLoss()(
         scores.reshape((-1, CLASSES)), labels.reshape((-1,))
     )
     return (losses * real.reshape((-1,))).sum() / real.sum()
 
 
-def _updated(batch: _Sentences) -> Values:
-    return _weighted(batch, [1 / sum(batch.lengths)] * batch.parts)
+def _right_params(batch: _SentenceBatch) -> LayerParams:
+    return _params_by_weighted_sums(batch, [1 / sum(batch.lengths)] * batch.parts)
 
 
-def _weighted(batch: _Sentences, weights: Sequence[float]) -> Values:
-    """The parameters after an update by the sums of the parts' losses, each with a weight."""
-    begin = after = some_values()
-    for gradient, weight in zip(batch.gradients(begin), weights):
-        after = after.minus(gradient, LR * weight)
+def _params_by_weighted_sums(batch: _SentenceBatch, weights: Sequence[float]) -> LayerParams:
+    """Return the parameters after an update by the weighted sums of the parts' losses."""
+    initial = after = initial_params()
+    for gradient, weight in zip(batch.part_gradients(initial), weights):
+        after = after.subtract(gradient, LR * weight)
     return after
 
 
-def _of_means(batch: _Sentences, factors: Sequence[float]) -> Values:
-    """The same of the parts' means; a part without words has none, and adds nothing."""
-    weights = [f / count if count else 0.0 for f, count in zip(factors, batch.counts())]
-    return _weighted(batch, weights)
+def _params_by_means(batch: _SentenceBatch, factors: Sequence[float]) -> LayerParams:
+    """Return the parameters after an update by the parts' means; empty parts add nothing."""
+    weights = [f / count if count else 0.0 for f, count in zip(factors, batch.word_counts())]
+    return _params_by_weighted_sums(batch, weights)
 
 
-def _near(got: Any, want: Values) -> bool:
-    return isinstance(got, Values) and got.near(want)
+def _are_close_params(got: Any, want: LayerParams) -> bool:
+    return isinstance(got, LayerParams) and got.is_close(want)
 
 
-def _left_over(batch: _Sentences, divisor: float = 1.0) -> Values:
-    """With the gradients that were there before, those of a sum of scores."""
-    x, _ = batch.words()
-    before = Values(np.tile(x[0].sum(axis=0), (CLASSES, 1)), np.full(CLASSES, float(x.shape[1])))
-    return _updated(batch).minus(before, LR / divisor)
+def _params_with_old_gradients(batch: _SentenceBatch, divisor: float = 1.0) -> LayerParams:
+    """Return the parameters if the update also contains the gradients that were there before."""
+    x, _ = batch.network_inputs()
+    old_gradient = LayerParams(
+        np.tile(x[0].sum(axis=0), (CLASSES, 1)), np.full(CLASSES, float(x.shape[1]))
+    )
+    return _right_params(batch).subtract(old_gradient, LR / divisor)
 
 
-def _by(formula: Callable[[_Sentences], Values]) -> Callable[..., bool]:
-    """A mistake that leads to these parameters, with one of the usual ways to cut a batch."""
-    return lambda batch, got: any(_near(got, formula(batch._replace(ends=ends))) for ends in ENDS)
+def _matches_params(formula: Callable[[_SentenceBatch], LayerParams]) -> Callable[..., bool]:
+    """Return a mistake's predicate for parameters, with any of the CUT_RULES."""
+    return lambda batch, got: any(
+        _are_close_params(got, formula(batch._replace(cut_rule=rule))) for rule in CUT_RULES
+    )
 
 
-def _sizes(batch: _Sentences) -> List[int]:
-    return [end - begin for begin, end in batch.cuts()]
+def _microbatch_sizes(batch: _SentenceBatch) -> List[int]:
+    return [end - begin for begin, end in batch.microbatch_bounds()]
 
 
-OF_MEANS: List[Mistake] = [
+MEAN_MISTAKES: List[Mistake] = [
     (lambda batch, got: bool(np.isnan(got.weight).any()),
      "a part without any word has the mean 0 / 0, which is nan, and nan times 0 is nan: "
      "leave such a part out",
      "単語が 1 つもない部分の平均は 0 / 0 で nan です。nan に 0 を掛けても nan なので、"
      "その部分は飛ばしてください"),
-    (_by(lambda batch: some_values()),
+    (_matches_params(lambda batch: initial_params()),
      "the parameters have not changed at all", "パラメータがまったく変わっていません"),
-    *((_by(left_over), "the gradients of the batch before are still in it",
+    *((_matches_params(left_over), "the gradients of the batch before are still in it",
        "前のバッチの勾配が残ったままです")
-      for left_over in (_left_over, lambda batch: _left_over(batch, sum(batch.lengths)))),
-    (_by(lambda batch: _of_means(batch, [1.0] * batch.parts)),
+      for left_over in (
+          _params_with_old_gradients,
+          lambda batch: _params_with_old_gradients(batch, sum(batch.lengths)))),
+    (_matches_params(lambda batch: _params_by_means(batch, [1.0] * batch.parts)),
      "the means are only added up", "平均を足しただけです"),
-    (_by(lambda batch: _of_means(batch, [1 / batch.parts] * batch.parts)),
+    (_matches_params(lambda batch: _params_by_means(batch, [1 / batch.parts] * batch.parts)),
      "a mean of means: a word of a part with few words counts more than others",
      "平均の平均なので、単語の少ない部分の 1 語の寄与が大きくなります"),
-    (_by(lambda batch: _of_means(batch, [each / len(batch.lengths) for each in _sizes(batch)])),
+    (_matches_params(lambda batch:
+        _params_by_means(batch, [each / len(batch.lengths) for each in _microbatch_sizes(batch)])),
      "the parts are weighted by their sentences, but their means are over words",
      "文の数で重みを付けています。平均されているのは単語です"),
-    (_by(lambda batch: _weighted(batch, [1.0] * batch.parts)),
+    (_matches_params(lambda batch: _params_by_weighted_sums(batch, [1.0] * batch.parts)),
      "that is the update by the sum of all losses: divide by the words of the whole batch",
      "損失の合計による更新です。バッチ全体の単語数で割ってください"),
-    (_by(lambda batch: _weighted(
+    (_matches_params(lambda batch: _params_by_weighted_sums(
         batch, [1 / (sum(batch.lengths) * len(batch.lengths))] * batch.parts)),
      "`trainer.step` divides once more: the gradients are those of a mean already",
      "`trainer.step` がもう一度割っています。勾配は、すでに平均の損失の勾配です"),
-    (_by(lambda batch: _weighted(batch, [1 / sum(batch.lengths) ** 2] * batch.parts)),
+    (_matches_params(lambda batch:
+        _params_by_weighted_sums(batch, [1 / sum(batch.lengths) ** 2] * batch.parts)),
      "the sum is divided by the words twice", "合計を単語数で 2 回割っています"),
-    (_by(lambda batch: _weighted(batch, [1 / len(batch.lengths)] * batch.parts)),
+    (_matches_params(lambda batch:
+        _params_by_weighted_sums(batch, [1 / len(batch.lengths)] * batch.parts)),
      "the sum is divided by the sentences, not by the words",
      "単語数ではなく文の数で割っています"),
-    (_by(lambda batch: _weighted(
+    (_matches_params(lambda batch: _params_by_weighted_sums(
         batch, [0.0] * (batch.parts - 1) + [1 / sum(batch.lengths)])),
      "only the last part counts", "最後の部分しか効いていません"),
 ]  # fmt: skip
 
 
-def _each_updates(updates: Mapping[_Sentences, int]) -> Mistake:
-    """An update after each part, or after each that has words."""
+def _update_per_part_mistake(updates: Mapping[_SentenceBatch, int]) -> Mistake:
+    """Return the mistake of an update after each part, or after each part with words."""
     return (
-        lambda batch, got: updates[batch] in (batch.parts, sum(map(bool, batch.counts()))),
+        lambda batch, got: updates[batch] in (batch.parts, sum(map(bool, batch.word_counts()))),
         "the parameters are updated after each part: call `trainer.step` once, when the gradients "
         "of all parts have been added up",
         "部分ごとにパラメータを更新しています。`trainer.step` は、全部の部分の勾配を足し終えて"
@@ -397,15 +426,15 @@ def _each_updates(updates: Mapping[_Sentences, int]) -> Mistake:
     )
 
 
-def _said_of_update(batch: _Sentences, got: Values, want: Values) -> Pair:
-    went, wanted = (moved(each, some_values()) for each in (got, want))
+def _describe_update(batch: _SentenceBatch, got: LayerParams, want: LayerParams) -> TextPair:
+    moved, expected = (weight_distance(each, initial_params()) for each in (got, want))
     words = ", ".join(map(str, batch.lengths))
     return (
         f"sentences of {words} words in {batch.parts} microbatch{'es' * (batch.parts > 1)}: "
-        f"the weights moved by {went:.4g}, expected {wanted:.4g}, "
+        f"the weights moved by {moved:.4g}, expected {expected:.4g}, "
         "as with the mean over all words at once",
-        f"{words} 語の文をマイクロバッチ {batch.parts} 個で: 重みが {went:.4g} 動きました。"
-        f"全部の単語の平均を一度に使ったときの {wanted:.4g} になるはずです",
+        f"{words} 語の文をマイクロバッチ {batch.parts} 個で: 重みが {moved:.4g} 動きました。"
+        f"全部の単語の平均を一度に使ったときの {expected:.4g} になるはずです",
     )
 
 
@@ -413,31 +442,35 @@ def _said_of_update(batch: _Sentences, got: Values, want: Values) -> Pair:
 
 
 @exercise("06-4")
-def machine_numbers(answer: Callable[[str, "str | None", int], List[int]]) -> None:
-    """Which GPUs of the machine a process means by gpu:0, gpu:0,2 and gpu:*."""
+def check_machine_numbers(answer: Callable[[str, "str | None", int], List[int]]) -> None:
+    """The GPUs of the machine that a process means by gpu:0, gpu:0,2 and gpu:*."""
     cases = [("gpu:1", None, 4), ("gpu:0,2", None, 4), ("gpu:*", None, 4), ("gpu:*", "2,3", 4)]
     cases += [(spec, "3,4,5,6,7", 8) for spec in ("gpu:0", "gpu:1,2", "gpu:*")]
     cases += [("gpu:*", "7,5", 8), ("gpu:1,0", "6,2,4", 8)]
-    random = draws(4)
+    random = case_rng(4)
     for _ in range(8):
-        shown = random.permutation(8)[: random.randint(2, 8)].tolist()
-        asked = random.permutation(len(shown))[: random.randint(1, len(shown) + 1)].tolist()
-        cases.append(("gpu:" + ",".join(map(str, asked)), ",".join(map(str, shown)), 8))
+        visible_gpus = random.permutation(8)[: random.randint(2, 8)].tolist()
+        requested = random.permutation(len(visible_gpus))[
+            : random.randint(1, len(visible_gpus) + 1)
+        ].tolist()
+        cases.append(("gpu:" + ",".join(map(str, requested)), ",".join(map(str, visible_gpus)), 8))
     for spec, visible, count in cases:
         got, call = answer(spec, visible, count), f"machine_numbers({spec!r}, {visible!r}, {count})"
         if not isinstance(got, Iterable) or isinstance(got, str):
-            raise returned(got, call, "a list of numbers", "番号のリスト")
-        shown, names = list(range(count)), spec.split(":")[1]
+            raise wrong_return(got, call, "a list of numbers", "番号のリスト")
+        visible_gpus, names = list(range(count)), spec.split(":")[1]
         if visible is not None:
-            shown = [int(number) for number in visible.split(",")]
-        asked = list(range(len(shown))) if names == "*" else [int(n) for n in names.split(",")]
-        got, want = list(got), [shown[name] for name in asked]
+            visible_gpus = [int(number) for number in visible.split(",")]
+        requested = (
+            list(range(len(visible_gpus))) if names == "*" else [int(n) for n in names.split(",")]
+        )
+        got, want = list(got), [visible_gpus[name] for name in requested]
         if got == want:
             continue
-        why = looks_like(
+        explanation = pick_explanation(
             (list(map(str, got)) == list(map(str, want)),
              "numbers are wanted, not texts", "文字列ではなく数値が必要です"),
-            (got == asked,
+            (got == requested,
              "those are the names inside the process; "
              "CUDA_VISIBLE_DEVICES gives them to other GPUs",
              "それはプロセスの中での番号です。"
@@ -447,7 +480,7 @@ def machine_numbers(answer: Callable[[str, "str | None", int], List[int]]) -> No
              "CUDA_VISIBLE_DEVICES にあるものしか見えません"),
             (sorted(map(str, got)) == sorted(map(str, want)), "in another order", "順番が違います"),
         )  # fmt: skip
-        raise wrong(*is_not(call, repr(got), want), why)
+        raise counterexample(*wrong_value_texts(call, repr(got), want), explanation)
 
 
 # --- 06-5: which images go through which device in which round
@@ -457,86 +490,86 @@ Rounds = List[List[Tuple[int, int, int]]]
 
 
 @exercise("06-5")
-def rounds(answer: Callable[[int, int, int], Rounds]) -> None:
-    """Which images go through which device in which round."""
+def check_rounds(answer: Callable[[int, int, int], Rounds]) -> None:
+    """The images that go through each device in each round."""
     cases = [(4, 1, 1), (4, 2, 1), (8, 2, 2), (6, 2, 3), (7, 2, 1), (7, 2, 2), (10, 3, 2)]
     cases += [(3, 2, 2), (1, 2, 2), (5, 4, 3)]
-    randint = draws(5).randint
+    randint = case_rng(5).randint
     for _ in range(12):
         cases.append((int(randint(1, 200)), int(randint(1, 9)), int(randint(1, 9))))
     for images, devices, microbatches in cases:
         call = f"rounds({images}, {devices}, {microbatches})"
-        given = answer(images, devices, microbatches)
+        returned = answer(images, devices, microbatches)
         try:
-            got = [[(int(device), int(a), int(b)) for device, a, b in each] for each in given]
+            got = [[(int(device), int(a), int(b)) for device, a, b in each] for each in returned]
         except (TypeError, ValueError):
             en = "a list of rounds, each a list of (device, begin, end)"
             ja = "(デバイス, 始め, 終わり) のリストのリスト"
-            raise returned(given, call, en, ja) from None
-        _check_parts(CaseText(call, call), got, images)
-        _check_shares(CaseText(call, call), got, images, devices, microbatches)
+            raise wrong_return(returned, call, en, ja) from None
+        _check_round_parts(CaseText(call, call), got, images)
+        _check_device_shares(CaseText(call, call), got, images, devices, microbatches)
 
 
-def _check_parts(case: CaseText, got: Rounds, images: int) -> None:
-    """No part is empty, no device has two in a round, and every image is used once."""
-    for number, each in enumerate(got):
-        case.check(
-            (any(end <= begin for _, begin, end in each),
-             f"a part of round {number} has no image: {each}",
-             f"ラウンド {number} に空の部分があります: {each}"),
-            (len({device for device, _, _ in each}) < len(each),
-             f"a device has two parts in round {number}, {each}: its memory holds both",
-             f"ラウンド {number} で 1 台のデバイスに 2 個の部分があります: {each}。"
+def _check_round_parts(case: CaseText, got: Rounds, images: int) -> None:
+    """Check that no part is empty, no device has two in a round, and each image is used once."""
+    for number, round_parts in enumerate(got):
+        case.check_faults(
+            (any(end <= begin for _, begin, end in round_parts),
+             f"a part of round {number} has no image: {round_parts}",
+             f"ラウンド {number} に空の部分があります: {round_parts}"),
+            (len({device for device, _, _ in round_parts}) < len(round_parts),
+             f"a device has two parts in round {number}, {round_parts}: its memory holds both",
+             f"ラウンド {number} で 1 台のデバイスに 2 個の部分があります: {round_parts}。"
              "これでは両方がメモリに載ってしまいます"),
         )  # fmt: skip
-    parts, times = [part for each in got for part in each], np.zeros(images, int)
+    parts, use_counts = [part for round_parts in got for part in round_parts], np.zeros(images, int)
     for _, begin, end in parts:
-        times[max(begin, 0) : end] += 1
-    outside = [part for part in parts if part[1] < 0 or part[2] > images]
-    first, place = next(iter(outside), None), int(np.argmax(times != 1))
-    case.check(
-        (outside, f"{first} goes beyond the batch of {images} images",
+        use_counts[max(begin, 0) : end] += 1
+    outside_parts = [part for part in parts if part[1] < 0 or part[2] > images]
+    first, place = next(iter(outside_parts), None), int(np.argmax(use_counts != 1))
+    case.check_faults(
+        (outside_parts, f"{first} goes beyond the batch of {images} images",
          f"{first} は {images} 枚のバッチからはみ出しています"),
-        (times[place] != 1, f"image {place} is used {times[place]} times, expected once",
-         f"画像 {place} が使われた回数は {times[place]} 回です。ちょうど 1 回のはずです"),
+        (use_counts[place] != 1, f"image {place} is used {use_counts[place]} times, expected once",
+         f"画像 {place} が使われた回数は {use_counts[place]} 回です。ちょうど 1 回のはずです"),
     )  # fmt: skip
 
 
-def _check_shares(
+def _check_device_shares(
     case: CaseText, got: Rounds, images: int, devices: int, microbatches: int
 ) -> None:
-    """The shares of the devices and their parts are as even as can be, and work side by side."""
-    parts = [part for each in got for part in each]
+    """Check that the devices' shares and parts are as even as possible, and run in parallel."""
+    parts = [part for round_parts in got for part in round_parts]
     shards = dict(enumerate(shard_bounds(images, devices)))
     for device in sorted({device for device, _, _ in parts} | set(shards)):
-        own = [(begin, end) for number, begin, end in parts if number == device]
+        device_parts = [(begin, end) for number, begin, end in parts if number == device]
         begin, end = shards.get(device, (0, 0))
         size = end - begin
-        want = [(begin + a, begin + b) for a, b in shard_bounds(size, microbatches)]
-        case.check(
-            (sum(b - a for a, b in own) != size
-             or (own and (own[0][0], own[-1][1]) != (begin, end)),
-             f"device {device} gets {own}, expected images {begin} to {end}: "
+        expected = [(begin + a, begin + b) for a, b in shard_bounds(size, microbatches)]
+        case.check_faults(
+            (sum(b - a for a, b in device_parts) != size
+             or (device_parts and (device_parts[0][0], device_parts[-1][1]) != (begin, end)),
+             f"device {device} gets {device_parts}, expected images {begin} to {end}: "
              "the shares of the devices are as even as can be",
-             f"デバイス {device} の担当分が {own} です。"
+             f"デバイス {device} の担当分が {device_parts} です。"
              f"{begin} から {end} までのはずです (できるだけ均等に分けます)"),
-            (own != want,
-             f"device {device} has its {size} images in the parts {own}, "
-             f"expected {want}: {min(microbatches, size)} of them, as even as can be",
-             f"デバイス {device} の {size} 枚が {own} に分けられています。"
-             f"{want} のはずです ({min(microbatches, size)} 個に、できるだけ均等に)"),
+            (device_parts != expected,
+             f"device {device} has its {size} images in the parts {device_parts}, "
+             f"expected {expected}: {min(microbatches, size)} of them, as even as can be",
+             f"デバイス {device} の {size} 枚が {device_parts} に分けられています。"
+             f"{expected} のはずです ({min(microbatches, size)} 個に、できるだけ均等に)"),
         )  # fmt: skip
     if len(got) != min(microbatches, len(range(*shards[0]))):
-        raise case.wrong(
+        raise case.counterexample(
             f"there are {len(got)} rounds: {got}", f"ラウンドが {len(got)} 回あります: {got}"
         )
     counts = [min(microbatches, end - begin) for begin, end in shards.values()]
-    for number, each in enumerate(got):
-        if len(each) < sum(count > number for count in counts):
-            raise case.wrong(
-                f"in round {number} only {each} work, while another device has parts left: "
+    for number, round_parts in enumerate(got):
+        if len(round_parts) < sum(count > number for count in counts):
+            raise case.counterexample(
+                f"in round {number} only {round_parts} work, while another device has parts left: "
                 "they should work side by side",
-                f"ラウンド {number} で動くのが {each} だけです。"
+                f"ラウンド {number} で動くのが {round_parts} だけです。"
                 "画像の残っているデバイスは同時に動かします",
             )
 
@@ -545,26 +578,26 @@ def _check_shares(
 
 
 # fmt: off
-guess("06-a",
-      each_of(a_number(0, such_as=2, factor=1.1),
+register_guess("06-a",
+      DictForm(NumberForm(0, example=2, factor=1.1),
               "parameters", "optimizer_state", "activations", "total"),
       "from 128 to 512 images: by what factor does each row grow?",
       "128 枚から 512 枚にすると、それぞれの行は何倍になるか")
-guess("06-b", a_number(0, such_as=0.01, factor=30),
+register_guess("06-b", NumberForm(0, example=0.01, factor=30),
       "how far is the gradient of the parts from that of the whole batch?",
       "部分に分けた勾配は、バッチ全体の勾配とどれだけ違うか")
-guess("06-c", a_number(0, such_as=10, factor=1.5),
+register_guess("06-c", NumberForm(0, example=10, factor=1.5),
       "how many MiB more does the whole batch take than 64 microbatches?",
       "バッチ全体のピークは、最も小さいマイクロバッチより何 MiB 高いか")
-guess("06-d", one_of(32, 16, 1),
+register_guess("06-d", ChoiceForm(32, 16, 1),
       "microbatch 2: how many images does each GPU compute at a time?",
       "microbatch が 2 のとき、各 GPU は一度に何枚を計算するか")
-guess("06-e", a_number(0, such_as=2, factor=1.25),
+register_guess("06-e", NumberForm(0, example=2, factor=1.25),
       "how many times as long do 64 microbatches take as the whole batch?",
       "64 個のマイクロバッチの時間はバッチ全体の何倍か")
-guess("06-f", a_number(0, 1, such_as=0.2, within=0.01),
+register_guess("06-f", NumberForm(0, 1, example=0.2, within=0.01),
       "what is the running mean after four microbatches?",
       "4 個のマイクロバッチの後、移動平均はいくつか")
-guess("06-g", each_of(one_of(16, 64, 512), "images/s", "accuracy"),
+register_guess("06-g", DictForm(ChoiceForm(16, 64, 512), "images/s", "accuracy"),
       "which batch size is best in images/s, which in accuracy?",
       "1 秒あたりの枚数と正解率は、それぞれどのサイズが最もよいか")

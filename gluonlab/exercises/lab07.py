@@ -13,65 +13,68 @@ import numpy as np
 from mxnet import gluon, nd
 
 from gluonlab.data.loading.split_batch import shard_bounds
-from gluonlab.exercises.array_tracking import check_arrays, cpus, in_words
-from gluonlab.exercises.checkers import draws, exercise
+from gluonlab.exercises.array_tracking import check_unmodified, cpu_devices, format_array
+from gluonlab.exercises.checkers import case_rng, exercise
 from gluonlab.exercises.counterexamples import (
-    NOTHING,
-    NUMBERS,
+    NO_TEXT,
+    NUMBER_TYPES,
+    AnswerResults,
     CaseText,
     Mistake,
-    Pair,
-    Results,
-    explains,
-    gave,
-    in_english,
-    is_not,
-    looks_like,
-    near,
-    results,
-    returned,
-    wrong,
+    TextPair,
+    count_in_english,
+    counterexample,
+    find_mistake,
+    is_close_number,
+    pick_explanation,
+    run_cases,
+    wrong_result_texts,
+    wrong_return,
+    wrong_value_texts,
 )
-from gluonlab.exercises.guesses import a_number, each_of, guess, one_of, yes_or_no
+from gluonlab.exercises.guesses import ChoiceForm, DictForm, NumberForm, YesNoForm, register_guess
 from gluonlab.exercises.softmax_regression import (
     LR,
     Batch,
-    Values,
+    LayerParams,
+    initial_params,
     make_net,
     make_trainer,
-    some_batches,
-    some_values,
-    values_of,
+    random_batches,
+    read_params,
 )
 
 # --- 07-1: a training on k devices with k times the batch and the rate, until it is good enough
 
 
-MORE = 3  # questions after the last that is due: then the answer does not stop by itself
+EXTRA_QUESTIONS = 3  # questions after the last one, before the answer is stopped
 
 
-class TooMany(BaseException):
-    """Ends an answer that goes on; no Exception, which an answer might catch."""
+class TooManyQuestions(BaseException):
+    """Ends an answer that does not stop; no Exception, which an answer might catch."""
 
 
-class Looks:
-    """Is good enough at one question, and at all after it; ``seen``: the values at each."""
+class TargetQuestions:
+    """The function ``good_enough`` of a training, which is true from one question on.
+
+    ``params_seen``: the parameters at each question.
+    """
 
     def __init__(self, good_after: int, limit: int, values: Callable[[], Any]) -> None:
         self._good_after, self._values = good_after, values
-        self._last = min(good_after, limit) + MORE
-        self.seen: List[Any] = []
+        self._last = min(good_after, limit) + EXTRA_QUESTIONS
+        self.params_seen: List[Any] = []
 
     def good_enough(self, net: Any) -> bool:
-        """What the answer is given."""
-        self.seen.append(self._values())
-        if len(self.seen) >= self._last:
-            raise TooMany
-        return len(self.seen) >= self._good_after
+        """Return whether the target is reached. Raises TooManyQuestions."""
+        self.params_seen.append(self._values())
+        if len(self.params_seen) >= self._last:
+            raise TooManyQuestions
+        return len(self.params_seen) >= self._good_after
 
 
-class CountedLoss(gluon.loss.SoftmaxCrossEntropyLoss):  # type: ignore[misc]
-    """The usual loss of each image; ``images``: how many came from each device."""
+class ImageCountingLoss(gluon.loss.SoftmaxCrossEntropyLoss):  # type: ignore[misc]
+    """The loss of each image; ``images``: how many came from each device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,9 +86,9 @@ class CountedLoss(gluon.loss.SoftmaxCrossEntropyLoss):  # type: ignore[misc]
 
 
 class TrainingCase(NamedTuple):
-    """A training: devices, images per device, its rate for one, images, and when it is to end.
+    """A training on ``k`` devices with ``b`` images each; ``lr``: the rate for one device.
 
-    ``good_after``: the step after which it is good enough; ``limit``: of steps.
+    ``good_after``: the step that reaches the target. ``limit``: the largest number of steps.
     """
 
     k: int
@@ -97,22 +100,22 @@ class TrainingCase(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """How many the training has to make."""
+        """The right number of steps."""
         return min(self.good_after, self.limit)
 
     @property
     def batch(self) -> Batch:
-        """All training images, in their order."""
-        return some_batches([self.images])[0]
+        """All training images, in order."""
+        return random_batches([self.images])[0]
 
-    def case(self) -> CaseText:
-        """In words."""
+    def describe(self) -> CaseText:
+        """Return the description of the training."""
         after = self.good_after
         good, good_ja = f"good enough after {after} steps", f"{after} ステップ"
         if self.good_after > self.limit:
             good, good_ja = "never good enough", "達しない"
         return CaseText(
-            f"{in_english(self.k, 'device')}, {self.b} images on each, lr {self.lr:g}, "
+            f"{count_in_english(self.k, 'device')}, {self.b} images on each, lr {self.lr:g}, "
             f"{self.images} training images, {good}, at most {self.limit} steps",
             f"デバイス {self.k} 台、1 台 {self.b} 枚、学習率 {self.lr:g}、"
             f"学習画像 {self.images} 枚、"
@@ -121,16 +124,16 @@ class TrainingCase(NamedTuple):
 
 
 class TrainingAnswer(NamedTuple):
-    """What an answer returned, and the values at each question whether they are good enough."""
+    """The return value of an answer, and the parameters at each of its questions."""
 
     returned: Any
-    path: List[Values]
-    apart: bool  # whether the devices ended with different values
-    idle: List[int]  # numbers of devices whose images never reached the loss
+    params_by_step: List[LayerParams]
+    devices_differ: bool  # whether the devices ended with different values
+    idle_devices: List[int]  # numbers of devices whose images never reached the loss
 
 
 @exercise("07-1")
-def train_until(answer: Callable[..., Any]) -> None:
+def check_train_until(answer: Callable[..., Any]) -> None:
     """Train on k devices with k times the batch, until it is good enough; how many steps."""
     runs = [
         TrainingCase(1, 4, 0.25, 8, 2, 9),
@@ -140,43 +143,53 @@ def train_until(answer: Callable[..., Any]) -> None:
         TrainingCase(2, 3, 0.25, 12, 9, 4),
         TrainingCase(3, 4, 0.0625, 17, 6, 6),
     ]
-    random = draws(71)
+    random = case_rng(71)
     for _ in range(3):
         k, b, limit = (int(random.randint(*ends)) for ends in ((2, 4), (2, 6), (4, 9)))
         # whole batches, and one that leaves something for each device
         images = int(random.randint(1, 4) * k * b + random.choice([0, *range(k, k * b)]))
         lr, good = 2.0 ** -int(random.randint(2, 5)), int(random.randint(2, limit + 3))
         runs.append(TrainingCase(k, b, lr, images, good, limit))
-    found = results(lambda run: _trained(answer, run), [(run,) for run in runs], _right_path)
-    for place, one in enumerate(found):
-        _check_training(one.case[0], one.got, one.want, Results(found[place:]))
-    found.end()
+    results = run_cases(
+        lambda run: _run_training(answer, run), [(run,) for run in runs], _right_params_by_step
+    )
+    for position, result in enumerate(results):
+        _check_training(result.case[0], result.got, result.want, AnswerResults(results[position:]))
+    results.raise_error()
 
 
-def _trained(answer: Callable[..., Any], run: TrainingCase) -> TrainingAnswer:
-    ctxs, (images, labels) = cpus(run.k), run.batch
-    net = make_net(some_values(), ctxs)
-    looks = Looks(run.good_after, run.limit, lambda: values_of(net, ctxs[0]))
-    loss = CountedLoss()
+def _run_training(answer: Callable[..., Any], run: TrainingCase) -> TrainingAnswer:
+    ctxs, (images, labels) = cpu_devices(run.k), run.batch
+    net = make_net(initial_params(), ctxs)
+    questions = TargetQuestions(run.good_after, run.limit, lambda: read_params(net, ctxs[0]))
+    loss = ImageCountingLoss()
     data = nd.array(images, dtype="float32"), nd.array(labels, dtype="int32")
     try:
-        got = answer(
-            net, loss, make_trainer(net), ctxs, *data, run.b, run.lr, looks.good_enough, run.limit
+        returned = answer(
+            net,
+            loss,
+            make_trainer(net),
+            ctxs,
+            *data,
+            run.b,
+            run.lr,
+            questions.good_enough,
+            run.limit,
         )
-    except TooMany:
-        got = None
-    ends = [values_of(net, ctx) for ctx in ctxs]
-    apart = any(not ends[0].near(other) for other in ends[1:])
-    idle = [place for place, ctx in enumerate(ctxs) if not loss.images[ctx]]
-    return TrainingAnswer(got, looks.seen, apart, idle)
+    except TooManyQuestions:
+        returned = None
+    final_params = [read_params(net, ctx) for ctx in ctxs]
+    devices_differ = any(not final_params[0].is_close(other) for other in final_params[1:])
+    idle_devices = [place for place, ctx in enumerate(ctxs) if not loss.images[ctx]]
+    return TrainingAnswer(returned, questions.params_seen, devices_differ, idle_devices)
 
 
-def _right_path(run: TrainingCase, **changed: Any) -> List[Values]:
-    """The values after each step of a right training, or of one that does something else."""
-    return list(_steps(run, run.steps, **changed))
+def _right_params_by_step(run: TrainingCase, **changed: Any) -> List[LayerParams]:
+    """Return the parameters after each step of a right training, or of a ``changed`` one."""
+    return list(_simulate_training(run, run.steps, **changed))
 
 
-def _steps(
+def _simulate_training(
     run: TrainingCase,
     count: int,
     *,
@@ -186,161 +199,181 @@ def _steps(
     divisor: Optional[Callable[[int], float]] = None,
     wraps: Optional[bool] = None,
     of_means: Optional[Callable[[int, int], Sequence[Any]]] = None,
-) -> List[Values]:
-    """``wraps``: a batch that is not full is filled up with the first images, after which the next
-    one goes on (True) or begins at the first image (False); ``of_means``: the devices' shards, of
-    whose means the mean is taken.
+) -> List[LayerParams]:
+    """Return the parameters after each of ``count`` steps.
+
+    ``wraps``: fill up the last batch with the first images; the next batch follows them (True) or
+    starts at the first image (False). ``of_means``: a rule for the devices' shards, whose means are
+    averaged.
     """
     size, lr = size or run.k * run.b, run.k * run.lr if lr is None else lr
     images, labels = run.batch
-    starts = [begin for begin in range(0, run.images, size) if ragged or begin + size <= run.images]
-    values, path = some_values(), []
+    starts = [
+        first_row
+        for first_row in range(0, run.images, size)
+        if ragged or first_row + size <= run.images
+    ]
+    values, params_by_step = initial_params(), []
     for step in range(count):
-        begin = starts[step % len(starts)]
+        first_row = starts[step % len(starts)]
         if wraps is not None:
-            begin = step * size if wraps else begin
-            rows = np.arange(begin, begin + size) % run.images
+            first_row = step * size if wraps else first_row
+            rows = np.arange(first_row, first_row + size) % run.images
         else:
-            rows = np.arange(begin, min(begin + size, run.images))
+            rows = np.arange(first_row, min(first_row + size, run.images))
         part = images[rows], labels[rows]
         if of_means is not None:
-            values = _by_mean_of_means(values, part, lr, of_means(len(rows), run.k))
+            values = _step_by_mean_of_means(values, part, lr, of_means(len(rows), run.k))
         else:
             values = values.step(part, lr / (divisor(len(rows)) if divisor else len(rows)))
-        path.append(values)
-    return path
+        params_by_step.append(values)
+    return params_by_step
 
 
-def _by_mean_of_means(values: Values, part: Batch, lr: float, cuts: Sequence[Any]) -> Values:
-    """The step by the mean of the devices' own means."""
+def _step_by_mean_of_means(
+    values: LayerParams, part: Batch, lr: float, cuts: Sequence[Any]
+) -> LayerParams:
+    """Return the parameters after a step by the mean of the devices' means."""
     after = values
     for begin, end in cuts:
         shard = part[0][begin:end], part[1][begin:end]
-        after = after.minus(values.gradient(shard), lr / len(cuts) / (end - begin))
+        after = after.subtract(values.gradient(shard), lr / len(cuts) / (end - begin))
     return after
 
 
-def _rest_to_the_last(images: int, devices: int) -> List[Any]:
+def _shards_with_rest_last(images: int, devices: int) -> List[Any]:
     each = images // devices
     ends = [*(each * device for device in range(devices)), images]
     return list(zip(ends, ends[1:]))
 
 
-CUTS = (shard_bounds, _rest_to_the_last)
+SHARD_RULES = (shard_bounds, _shards_with_rest_last)
 
 
-def _same_path(got: Any, want: Sequence[Values]) -> bool:
-    """Whether an answer's values were right at each question that it had to ask."""
-    path = got.path if isinstance(got, TrainingAnswer) else got
-    return bool(path) and all(one.near(other) for one, other in zip(path, want))
+def _are_close_params(got: Any, want: Sequence[LayerParams]) -> bool:
+    """Return whether the parameters were right at each question that the answer had to ask."""
+    params_by_step = got.params_by_step if isinstance(got, TrainingAnswer) else got
+    return bool(params_by_step) and all(
+        one.is_close(other) for one, other in zip(params_by_step, want)
+    )
 
 
-def _trains(**change: Callable[[TrainingCase], Any]) -> Callable[..., bool]:
+def _matches_training(**change: Callable[[TrainingCase], Any]) -> Callable[..., bool]:
     def gives(run: TrainingCase, got: TrainingAnswer) -> bool:
         changed = {name: value(run) for name, value in change.items()}
         if changed.get("ragged") is False and run.images < run.k * run.b:
             return False
-        return _same_path(got, _right_path(run, **changed))
+        return _are_close_params(got, _right_params_by_step(run, **changed))
 
     return gives
 
 
 def _skips_questions(run: TrainingCase, got: TrainingAnswer) -> bool:
-    """Whether its values are some of those of a right training that goes on after its end."""
-    beyond = _steps(run, run.limit + run.images)
-    return bool(got.path) and all(any(map(values.near, beyond)) for values in got.path)
+    """Return whether the parameters are some of those of a right, longer training."""
+    beyond = _simulate_training(run, run.limit + run.images)
+    return bool(got.params_by_step) and all(
+        any(map(values.is_close, beyond)) for values in got.params_by_step
+    )
 
 
-OF_TRAININGS: List[Mistake] = [
-    (_trains(lr=lambda run: run.lr),
+TRAINING_MISTAKES: List[Mistake] = [
+    (_matches_training(lr=lambda run: run.lr),
      "the rate is that of one device: for k times the batch use k times the rate",
      "1 台分の学習率のままです。バッチを k 倍にしたら学習率も k 倍にします"),
-    (_trains(lr=lambda run: LR),
+    (_matches_training(lr=lambda run: LR),
      "the rate is the one that the trainer was made with: set it to k times lr",
      "trainer の元の学習率のままです。lr の k 倍に設定してください"),
-    (_trains(lr=lambda run: math.sqrt(run.k) * run.lr),
+    (_matches_training(lr=lambda run: math.sqrt(run.k) * run.lr),
      "the rate grows as the square root of k: use the linear rule",
      "学習率が平方根で増えています。線形スケーリング則を使ってください"),
-    (_trains(size=lambda run: run.b),
+    (_matches_training(size=lambda run: run.b),
      "a batch has the images of only one device: it must have k times as many",
      "バッチが 1 台分の枚数しかありません。その k 倍の枚数にします"),
-    (_trains(divisor=lambda run: lambda n: run.b),
+    (_matches_training(divisor=lambda run: lambda n: run.b),
      "the gradients are divided by the images of one device: "
      "divide by those of the whole batch",
      "勾配を 1 台分の枚数で割っています。バッチ全体の枚数で割ってください"),
-    (_trains(divisor=lambda run: lambda n: n / run.k),
+    (_matches_training(divisor=lambda run: lambda n: n / run.k),
      "the gradients are divided by the images of one device: "
      "divide by those of the whole batch",
      "勾配を 1 台分の枚数で割っています。バッチ全体の枚数で割ってください"),
-    (_trains(divisor=lambda run: lambda n: run.k * run.b),
+    (_matches_training(divisor=lambda run: lambda n: run.k * run.b),
      "as if the smaller batch at the end of an epoch were divided by the size of a full one",
      "エポック末の小さいバッチを、満杯のバッチの枚数で割ったのと同じです"),
-    (lambda run, got: any(_same_path(got, _right_path(run, wraps=on)) for on in (True, False)),
+    (lambda run, got:
+        any(_are_close_params(got, _right_params_by_step(run, wraps=on)) for on in (True, False)),
      "the smaller batch at the end of an epoch is filled up with the first images",
      "エポック末の小さいバッチに、先頭の画像を足しています"),
-    (lambda run, got: any(_same_path(got, _right_path(run, of_means=cut)) for cut in CUTS),
+    (lambda run, got:
+        any(_are_close_params(got, _right_params_by_step(run, of_means=rule))
+            for rule in SHARD_RULES),
      "as by the mean of the devices' means: the images of a smaller shard count more than others",
      "デバイスごとの平均の平均になっています。小さいシャードの画像が重く数えられます"),
-    (_trains(divisor=lambda run: lambda n: 1),
+    (_matches_training(divisor=lambda run: lambda n: 1),
      "the sum of the gradients is not divided by the number of images",
      "勾配の合計が画像の枚数で割られていません"),
-    (_trains(ragged=lambda run: False),
+    (_matches_training(ragged=lambda run: False),
      "the smaller batch at the end of an epoch is left out: its images count, too",
      "エポック末の小さいバッチが捨てられています。その画像も使います"),
-    (lambda run, got: _same_path(got, [some_values(), *_right_path(run)]),
+    (lambda run, got: _are_close_params(got, [initial_params(), *_right_params_by_step(run)]),
      "`good_enough` is asked before the first step: ask after each step",
      "最初のステップの前に `good_enough` を呼んでいます。各ステップの後に呼んでください"),
     (_skips_questions,
      "it makes several steps before it asks: ask after each step",
      "何ステップか進んでから呼んでいます。各ステップの後に呼んでください"),
-    (lambda run, got: all(values.near(some_values()) for values in got.path),
+    (lambda run, got: all(values.is_close(initial_params()) for values in got.params_by_step),
      "the parameters do not change at all", "パラメータがまったく変わっていません"),
 ]  # fmt: skip
 
 
 def _check_training(
-    run: TrainingCase, got: TrainingAnswer, want: List[Values], rest: Results
+    run: TrainingCase, got: TrainingAnswer, want: List[LayerParams], rest: AnswerResults
 ) -> None:
-    case = run.case()
-    if not got.path:
-        raise case.wrong("`good_enough` was never asked", "`good_enough` が一度も呼ばれていません")
-    if not _same_path(got, want):
-        step = next(n for n, (a, b) in enumerate(zip(got.path, want), 1) if not a.near(b))
+    case = run.describe()
+    if not got.params_by_step:
+        raise case.counterexample(
+            "`good_enough` was never asked", "`good_enough` が一度も呼ばれていません"
+        )
+    if not _are_close_params(got, want):
+        step = next(
+            n for n, (a, b) in enumerate(zip(got.params_by_step, want), 1) if not a.is_close(b)
+        )
         nth = f"{step}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(step, 'th') }"
-        weight, expected = (values[step - 1].weight[0, 0] for values in (got.path, want))
-        raise case.wrong(
+        weight, expected = (values[step - 1].weight[0, 0] for values in (got.params_by_step, want))
+        raise case.counterexample(
             f"when `good_enough` was asked for the {nth} time, the first weight was "
             f"{weight:.4f}, expected {expected:.4f}",
             f"`good_enough` が {step} 回目に呼ばれたとき、最初の重みが {weight:.4f} でした。"
             f"正しくは {expected:.4f} です",
-            explains(rest, _same_path, *OF_TRAININGS),
+            find_mistake(rest, _are_close_params, *TRAINING_MISTAKES),
         )
-    asked, idle = len(got.path), [*got.idle, 0][0]
-    case.check(
-        (got.idle, f"device {idle} computed no image",
-         f"デバイス {idle} が画像を 1 枚も計算していません"),
-        (got.apart, "the devices end with different parameters",
+    question_count, idle_device = len(got.params_by_step), [*got.idle_devices, 0][0]
+    case.check_faults(
+        (got.idle_devices, f"device {idle_device} computed no image",
+         f"デバイス {idle_device} が画像を 1 枚も計算していません"),
+        (got.devices_differ, "the devices end with different parameters",
          "デバイスごとにパラメータが異なっています"),
-        (asked > run.steps, f"it went on after step {run.steps}",
+        (question_count > run.steps, f"it went on after step {run.steps}",
          f"{run.steps} ステップで終わらず、学習を続けました"),
-        (asked < run.steps,
-         f"`good_enough` was asked {in_english(asked, 'time')}, expected {run.steps}: "
+        (question_count < run.steps,
+         f"`good_enough` was asked {count_in_english(question_count, 'time')}, expected "
+         f"{run.steps}: "
          "once after each step",
-         f"`good_enough` が {asked} 回しか呼ばれていません。正しくは {run.steps} 回です "
+         f"`good_enough` が {question_count} 回しか呼ばれていません。正しくは {run.steps} 回です "
          "(各ステップの後に 1 回)"),
     )  # fmt: skip
-    number = run.good_after if run.good_after <= run.limit else None
-    if got.returned != number or isinstance(got.returned, bool):
-        raise case.wrong(
-            f"it returned {got.returned!r}, expected {number}",
-            f"戻り値は {got.returned!r} でした。正しくは {number} です",
-            looks_like(
+    expected_steps = run.good_after if run.good_after <= run.limit else None
+    if got.returned != expected_steps or isinstance(got.returned, bool):
+        raise case.counterexample(
+            f"it returned {got.returned!r}, expected {expected_steps}",
+            f"戻り値は {got.returned!r} でした。正しくは {expected_steps} です",
+            pick_explanation(
                 (all(each.got.returned is None for each in rest),
                  "is `return` missing?", "`return` を忘れていませんか"),
-                (got.returned is None and number == run.limit,
+                (got.returned is None and expected_steps == run.limit,
                  "the last step of the limit may be good enough, too",
                  "上限の最後のステップで十分よくなることもあります"),
-                (got.returned is None and number is not None,
+                (got.returned is None and expected_steps is not None,
                  "it was good enough", "十分よくなっていました"),
             ),
         )  # fmt: skip
@@ -353,8 +386,8 @@ Curve = List[Tuple[int, float]]  # (steps, share of validation images that is ri
 
 
 @exercise("07-2")
-def median_steps(answer: Callable[..., Any]) -> None:
-    """How many steps the median seed takes to a target; None if it does not get there."""
+def check_median_steps(answer: Callable[..., Any]) -> None:
+    """The steps that the median seed takes to a target; None if it does not get there."""
     cases: List[Tuple[List[Curve], float]] = [
         ([[(10, 0.5), (20, 0.9)]], 0.8),
         ([[(10, 0.5), (20, 0.9), (30, 0.7), (40, 0.95)]], 0.9),
@@ -366,24 +399,24 @@ def median_steps(answer: Callable[..., Any]) -> None:
         ([[(8, 0.9)], [(8, 0.2), (16, 0.3)]], 0.9),
         ([[(8, 0.2), (16, 0.3)]], 0.9),
     ]
-    random = draws(72)
+    random = case_rng(72)
     for _ in range(12):
-        seeds = [_curve(random) for _ in range(random.randint(1, 8))]
+        seeds = [_random_curve(random) for _ in range(random.randint(1, 8))]
         cases.append((seeds, round(float(random.uniform(0.5, 0.9)), 2)))
 
-    def said(curves: List[Curve], target: float, got: Any, want: Optional[float]) -> Pair:
-        counterexample = gave(f"median_steps({curves}, {target})", repr(got), want)
-        if isinstance(got, NUMBERS) and math.isinf(got):
+    def describe(curves: List[Curve], target: float, got: Any, want: Optional[float]) -> TextPair:
+        texts = wrong_result_texts(f"median_steps({curves}, {target})", repr(got), want)
+        if isinstance(got, NUMBER_TYPES) and math.isinf(got):
             none = "return None where there is no number", "数がないときは None を返してください"
-            raise wrong(*counterexample, none)
-        return counterexample
+            raise counterexample(*texts, none)
+        return texts
 
-    found = results(answer, cases, _all(_reached))
-    found.compare(_same_steps, OF_MEDIANS, said)
+    results = run_cases(answer, cases, _over_all_seeds(_first_step_at_target))
+    results.check_results(_is_same_steps, MEDIAN_MISTAKES, describe)
 
 
-def _curve(random: Any) -> Curve:
-    """Rises, with noise, to somewhere between 0.4 and 1; it may fall again."""
+def _random_curve(random: Any) -> Curve:
+    """Return a noisy curve that rises to between 0.4 and 1, and may fall again."""
     step, right, top, points = 0, 0.1, random.uniform(0.4, 1.0), []
     for _ in range(random.randint(3, 7)):
         step += int(random.randint(1, 20))
@@ -392,12 +425,12 @@ def _curve(random: Any) -> Curve:
     return points
 
 
-def _reached(curve: Curve, target: float) -> float:
+def _first_step_at_target(curve: Curve, target: float) -> float:
     return next((step for step, right in curve if right >= target), math.inf)
 
 
-def _for_good(curve: Curve, target: float) -> float:
-    """From where on it stays."""
+def _step_of_lasting_target(curve: Curve, target: float) -> float:
+    """Return the step from which the curve stays at the target."""
     step = math.inf
     for at, right in reversed(curve):
         if right < target:
@@ -406,98 +439,116 @@ def _for_good(curve: Curve, target: float) -> float:
     return step
 
 
-def _interpolated(curve: Curve, target: float) -> float:
-    before: "Optional[Tuple[int, float]]" = None
+def _interpolate_step(curve: Curve, target: float) -> float:
+    previous: "Optional[Tuple[int, float]]" = None
     for step, right in curve:
         if right >= target:
-            if before is None:
+            if previous is None:
                 return step
-            return before[0] + (step - before[0]) * (target - before[1]) / (right - before[1])
-        before = step, right
+            return previous[0] + (step - previous[0]) * (target - previous[1]) / (
+                right - previous[1]
+            )
+        previous = step, right
     return math.inf
 
 
-def _finite(value: float) -> Optional[float]:
+def _finite_or_none(value: float) -> Optional[float]:
     return value if math.isfinite(value) else None
 
 
-def _same_steps(got: Any, want: Optional[float]) -> bool:
+def _is_same_steps(got: Any, want: Optional[float]) -> bool:
     if want is None:
         return got is None
-    return isinstance(got, NUMBERS) and not isinstance(got, bool) and bool(got == want)
+    return isinstance(got, NUMBER_TYPES) and not isinstance(got, bool) and bool(got == want)
 
 
-def _by_curves(formula: Callable[[List[Curve], float], Any]) -> Callable[..., bool]:
+def _matches_curves(formula: Callable[[List[Curve], float], Any]) -> Callable[..., bool]:
     def gives(curves: List[Curve], target: float, got: Any) -> bool:
         try:
-            return _same_steps(got, formula(curves, target))
+            return _is_same_steps(got, formula(curves, target))
         except (ValueError, IndexError):  # no number where none has reached it
             return False
 
     return gives
 
 
-def _all(
+def _over_all_seeds(
     of: Callable[[Curve, float], float], middle: Callable[[List[float]], float] = median
 ) -> Callable[[List[Curve], float], Any]:
-    """Of all seeds; None if it is infinite."""
-    return lambda curves, target: _finite(middle([of(curve, target) for curve in curves]))
+    """Return a summary of all seeds' steps; None if it is infinite."""
+    return lambda curves, target: _finite_or_none(middle([of(curve, target) for curve in curves]))
 
 
-def _some(curves: List[Curve], target: float) -> List[float]:
-    return [each for each in (_reached(curve, target) for curve in curves) if math.isfinite(each)]
+def _steps_of_seeds_at_target(curves: List[Curve], target: float) -> List[float]:
+    return [
+        each
+        for each in (_first_step_at_target(curve, target) for curve in curves)
+        if math.isfinite(each)
+    ]
 
 
-def _of_some(of: Callable[[List[float]], float]) -> Callable[[List[Curve], float], Any]:
-    """Of the seeds that reach the target; None if there are none."""
-    return lambda curves, target: of(_some(curves, target)) if _some(curves, target) else None
+def _over_seeds_at_target(
+    of: Callable[[List[float]], float],
+) -> Callable[[List[Curve], float], Any]:
+    """Return a summary of the seeds that reach the target; None if there are none."""
+    return lambda curves, target: (
+        of(_steps_of_seeds_at_target(curves, target))
+        if _steps_of_seeds_at_target(curves, target)
+        else None
+    )
 
 
-def _looks(curve: Curve, first: int) -> Curve:
-    """With the numbers of the looks in place of their steps."""
+def _number_measurements(curve: Curve, first: int) -> Curve:
+    """Replace the steps of a curve by the numbers of its measurements."""
     return [(number, right) for number, (_, right) in enumerate(curve, first)]
 
 
-OF_MEDIANS: List[Mistake] = [
-    (_by_curves(_of_some(median)),
+MEDIAN_MISTAKES: List[Mistake] = [
+    (_matches_curves(_over_seeds_at_target(median)),
      "seeds that never reach the target are left out, so hopeless settings look good: "
      "they take longer than all others",
      "目標に達しないシードが除かれています。それでは見込みのない設定がよく見えます。"
      "ほかのどのシードよりも長くかかるものとして数えてください"),
-    (_by_curves(lambda curves, target: None if len(_some(curves, target)) < len(curves)
-         else median(_some(curves, target))),
+    (_matches_curves(lambda curves, target:
+        None if len(_steps_of_seeds_at_target(curves, target)) < len(curves)
+         else median(_steps_of_seeds_at_target(curves, target))),
      "one seed that never gets there does not keep the median seed from getting there",
      "達しないシードが 1 つあっても、中央値のシードが達していれば答えは数です"),
-    (_by_curves(_all(lambda curve, target: min(_reached(curve, target), curve[-1][0]))),
+    (_matches_curves(_over_all_seeds(lambda curve, target:
+        min(_first_step_at_target(curve, target), curve[-1][0]))),
      "a seed that never reaches the target counts as if it had at its last look",
      "目標に達しないシードを、最後の計測で達したものとして数えています"),
-    (_by_curves(_all(lambda curve, target: next((s for s, r in curve if r > target), math.inf))),
+    (_matches_curves(_over_all_seeds(lambda curve, target:
+        next((s for s, r in curve if r > target), math.inf))),
      "the target itself is enough", "ちょうど目標の値でも達したことになります"),
-    (_by_curves(_all(_reached, mean)),
+    (_matches_curves(_over_all_seeds(_first_step_at_target, mean)),
      "that is the mean, which a single seed spoils",
      "これは平均です。1 つのシードで大きく変わります"),
-    (_by_curves(_of_some(mean)),
+    (_matches_curves(_over_seeds_at_target(mean)),
      "that is the mean of the seeds that reach the target", "これは目標に達したシードの平均です"),
-    *((_by_curves(_all(_reached, middle)),
+    *((_matches_curves(_over_all_seeds(_first_step_at_target, middle)),
        "of an even number of seeds the median is the mean of the middle two",
        "シードが偶数個なら、中央値は中央の 2 つの平均です")
       for middle in (median_high, median_low)),
-    (_by_curves(_all(lambda curve, target: _reached(_looks(curve, 0), target))),
+    (_matches_curves(_over_all_seeds(lambda curve, target:
+        _first_step_at_target(_number_measurements(curve, 0), target))),
      "that is the place of the look, not its steps",
      "それは何番目の計測かで、ステップ数ではありません"),
-    (_by_curves(_all(lambda curve, target: _reached(_looks(curve, 1), target))),
+    (_matches_curves(_over_all_seeds(lambda curve, target:
+        _first_step_at_target(_number_measurements(curve, 1), target))),
      "that is a number of looks, not of steps",
      "それは計測の回数で、ステップ数ではありません"),
-    (_by_curves(_all(_for_good)),
+    (_matches_curves(_over_all_seeds(_step_of_lasting_target)),
      "a seed is there at its first look that has the target, even if it falls below it again",
      "最初に目標以上になった計測で達したとします。その後で下回ってもかまいません"),
-    (_by_curves(_all(_interpolated)),
+    (_matches_curves(_over_all_seeds(_interpolate_step)),
      "between two looks nobody has looked: the first that has the target counts",
      "計測と計測の間は測っていません。目標以上になった最初の計測のステップ数です"),
-    (_by_curves(_all(lambda curve, target: _reached(curve[::-1], target))),
+    (_matches_curves(_over_all_seeds(lambda curve, target:
+        _first_step_at_target(curve[::-1], target))),
      "the last look that has the target counts, not the first",
      "最初ではなく、最後に目標に達していた計測を数えています"),
-    (_by_curves(_all(_reached, min)),
+    (_matches_curves(_over_all_seeds(_first_step_at_target, min)),
      "that is the fastest seed", "これは最も速いシードです"),
 ]  # fmt: skip
 
@@ -505,21 +556,21 @@ OF_MEDIANS: List[Mistake] = [
 # --- 07-3: the critical batch size, from steps to a target
 
 
-ROUNDS = 30  # of fits that are improved step by step
-FIT_TOLERANCE = 1e-3  # of a fit; an iterative one is right, too
+FIT_ROUNDS = 30  # of iterative fits
+FIT_TOLERANCE = 1e-3  # relative; an iterative fit is right as well
 
-Pairs = Tuple[float, float]
+CurveFit = Tuple[float, float]
 
 
 @exercise("07-3")
-def critical_batch(answer: Callable[..., Any]) -> None:
+def check_critical_batch(answer: Callable[..., Any]) -> None:
     """The fewest steps and the critical batch size that fit measured steps."""
     cases: List[Tuple[List[int], List[float]]] = [
         ([1, 9], [100.0, 20.0]),
         ([2, 8, 32, 128], [450.0, 150.0, 75.0, 56.25]),
         ([2, 8, 32, 128, 512], [630.0, 185.0, 77.0, 49.0, 41.0]),
     ]
-    random = draws(74)
+    random = case_rng(74)
     for _ in range(8):
         count = int(random.randint(3, 9))
         sizes = sorted(random.permutation(11)[:count].tolist())
@@ -529,117 +580,118 @@ def critical_batch(answer: Callable[..., Any]) -> None:
                  for size, each in zip(sizes, noise)]  # fmt: skip
         cases.append(([2**size for size in sizes], steps))
 
-    def said(sizes: List[int], steps: List[float], got: Any, want: Pairs) -> Pair:
+    def describe(sizes: List[int], steps: List[float], got: Any, want: CurveFit) -> TextPair:
         call = f"critical_batch({sizes}, [{', '.join(f'{each:g}' for each in steps)}])"
         if not (isinstance(got, tuple) and len(got) == 2):
             en, ja = "two numbers, (fewest, critical)", "2 つの数 (fewest, critical) "
-            raise returned(got, call, en, ja)
-        return is_not(call, *(f"({a:.5g}, {b:.5g})" for a, b in (got, want)))
+            raise wrong_return(got, call, en, ja)
+        return wrong_value_texts(call, *(f"({a:.5g}, {b:.5g})" for a, b in (got, want)))
 
-    found = results(lambda *case: _two_floats(answer(*case)), cases, _fit)
-    found.compare(_alike, OF_FITS, said)
+    results = run_cases(lambda *case: _to_two_floats(answer(*case)), cases, _fit_curve)
+    results.check_results(_is_close_fit, FIT_MISTAKES, describe)
 
 
-def _two_floats(given: Any) -> Any:
-    """Two floats, where there are two numbers; else what was given."""
+def _to_two_floats(value: Any) -> Any:
+    """Convert two numbers to floats; return other values unchanged."""
     try:
-        first, second = given
+        first, second = value
         return float(first), float(second)
     except (TypeError, ValueError):
-        return given
+        return value
 
 
-def _line(sizes: Any, steps: Any, weights: Any) -> Pairs:
-    """a and b of steps ~ a + b / size, by least squares of weighted differences."""
+def _fit_line(sizes: Any, steps: Any, weights: Any) -> CurveFit:
+    """Fit a and b of steps ~ a + b / size, by weighted least squares."""
     columns = np.stack([weights, weights / sizes], axis=1)
     (a, b), *_ = np.linalg.lstsq(columns, weights * steps, rcond=None)
     return float(a), float(b)
 
 
-def _fit(sizes: Sequence[float], steps: Sequence[float], power: float = 1.0) -> Pairs:
-    """Of differences relative to steps**power."""
+def _fit_curve(sizes: Sequence[float], steps: Sequence[float], power: float = 1.0) -> CurveFit:
+    """Fit the curve by differences relative to steps**power."""
     n, s = np.asarray(sizes, float), np.asarray(steps, float)
-    a, b = _line(n, s, s**-power)
+    a, b = _fit_line(n, s, s**-power)
     return a, b / a
 
 
-def _alike(got: Any, want: Any) -> bool:
+def _is_close_fit(got: Any, want: Any) -> bool:
     is_pair = isinstance(got, tuple) and len(got) == 2
     return is_pair and bool(np.allclose(got, want, rtol=FIT_TOLERANCE, atol=0))
 
 
-def _by_fit(formula: Callable[[Any, Any], Optional[Pairs]]) -> Callable[..., bool]:
+def _matches_fit(formula: Callable[[Any, Any], Optional[CurveFit]]) -> Callable[..., bool]:
     def gives(sizes: List[int], steps: List[float], got: Any) -> bool:
         value = formula(np.asarray(sizes, float), np.asarray(steps, float))
-        return value is not None and _alike(got, value)
+        return value is not None and _is_close_fit(got, value)
 
     return gives
 
 
-def _inverse(n: Any, s: Any) -> Pairs:
-    """By the ratios of the measured steps to the curve's: the Gauss-Newton method."""
+def _fit_inverse_ratios(n: Any, s: Any) -> CurveFit:
+    """Fit the ratios of the measured steps to the curve's, by the Gauss-Newton method."""
     x = np.stack([np.ones(len(n)), 1 / n], axis=1)
-    curve = np.array(_line(n, s, 1 / s))
-    for _ in range(ROUNDS):
+    curve = np.array(_fit_line(n, s, 1 / s))
+    for _ in range(FIT_ROUNDS):
         fitted = x @ curve
         curve = curve + np.linalg.lstsq(x * (s / fitted**2)[:, None], s / fitted - 1, rcond=None)[0]
     return float(curve[0]), float(curve[1] / curve[0])
 
 
-def _by_former_fit(n: Any, s: Any) -> Pairs:
+def _fit_reweighted(n: Any, s: Any) -> CurveFit:
     """Fit differences relative to the steps of the previous fit, and repeat."""
-    a, b = _line(n, s, 1 / s)
-    for _ in range(ROUNDS):
-        a, b = _line(n, s, 1 / (a + b / n))
+    a, b = _fit_line(n, s, 1 / s)
+    for _ in range(FIT_ROUNDS):
+        a, b = _fit_line(n, s, 1 / (a + b / n))
     return a, b / a
 
 
-def _images(n: Any, s: Any) -> Pairs:
-    """A straight line through the images, sizes * steps ~ b + a sizes."""
+def _fit_images(n: Any, s: Any) -> CurveFit:
+    """Fit a straight line to the images: sizes * steps ~ b + a sizes."""
     a, b = np.polyfit(n, n * s, 1)
     return float(a), float(b / a)
 
 
-def _ends(n: Any, s: Any) -> Pairs:
+def _fit_end_points(n: Any, s: Any) -> CurveFit:
     b = (s[0] - s[-1]) / (1 / n[0] - 1 / n[-1])
     a = s[0] - b / n[0]
     return float(a), float(b / a)
 
 
-def _log(n: Any, s: Any) -> Pairs:
+def _fit_power_law(n: Any, s: Any) -> CurveFit:
     slope, at = np.polyfit(np.log(n), np.log(s), 1)
     return float(np.exp(at)), float(slope)
 
 
-OF_FITS: List[Mistake] = [
-    (_by_fit(lambda n, s: _fit(n, s)[::-1]),
+FIT_MISTAKES: List[Mistake] = [
+    (_matches_fit(lambda n, s: _fit_curve(n, s)[::-1]),
      "the two are the wrong way round", "2 つの順番が逆です"),
-    (_by_fit(lambda n, s: (_fit(n, s)[0], _fit(n, s)[0] * _fit(n, s)[1])),
+    (_matches_fit(lambda n, s: (_fit_curve(n, s)[0], _fit_curve(n, s)[0] * _fit_curve(n, s)[1])),
      "the second is the images that the smallest batches need: divide by the fewest steps",
      "2 つ目は、最小のバッチで必要な画像の枚数です。最小ステップ数で割ってください"),
-    (_by_fit(lambda n, s: _fit(n, s, power=0.0)),
+    (_matches_fit(lambda n, s: _fit_curve(n, s, power=0.0)),
      "that fits the steps themselves, so the small batches alone decide: "
      "divide each difference by the steps measured",
      "ステップ数そのものに当てはめているので、小さいバッチだけで決まってしまいます。"
      "差を、計測したそれぞれのステップ数で割ってください"),
-    (_by_fit(lambda n, s: _fit(n, s, power=0.5)),
+    (_matches_fit(lambda n, s: _fit_curve(n, s, power=0.5)),
      "each difference is divided by the square root of the steps, not by the steps",
      "差を、ステップ数ではなくその平方根で割っています"),
-    *((_by_fit(inverse),
+    *((_matches_fit(inverse),
        "the errors are the wrong way round: each is divided by the curve's steps, not by the steps "
        "measured",
        "相対誤差が逆です。計測したステップ数ではなく、曲線のステップ数で割っています")
-      for inverse in (_inverse, _by_former_fit)),
-    (_by_fit(_images),
+      for inverse in (_fit_inverse_ratios, _fit_reweighted)),
+    (_matches_fit(_fit_images),
      "that fits the images, sizes times steps, so the large batches alone decide",
      "画像の枚数 (バッチサイズとステップ数の積) に当てはめているので、"
      "大きいバッチだけで決まってしまいます"),
-    (_by_fit(_ends), "that is the curve through the smallest and the largest batch alone",
+    (_matches_fit(_fit_end_points),
+     "that is the curve through the smallest and the largest batch alone",
      "これは最小と最大のバッチだけを通る曲線です"),
-    (_by_fit(lambda n, s: (float(s.min()), _fit(n, s)[1])),
+    (_matches_fit(lambda n, s: (float(s.min()), _fit_curve(n, s)[1])),
      "the fewest steps are those of the curve, not the smallest that was measured",
      "最小ステップ数は曲線の値です。計測した中の最小ではありません"),
-    (_by_fit(_log), "that is a straight line in logarithms, a power law",
+    (_matches_fit(_fit_power_law), "that is a straight line in logarithms, a power law",
      "これは両対数グラフでの直線、つまりべき乗則です"),
 ]  # fmt: skip
 
@@ -647,12 +699,14 @@ OF_FITS: List[Mistake] = [
 # --- 07-4: the learning rate with the fewest steps, found without wasting any
 
 
-MOST_TRAININGS = 40
+MAX_TRAININGS = 40
 
 
 class RateLandscape(NamedTuple):
-    """Made-up trainings: ``fewest`` steps at the rate ``best``, ``steeper`` times as many a factor
-    of 2 away; with a rate above ``highest``, or in more than ``limit`` steps, never.
+    """Simulated trainings: ``fewest`` steps at the rate ``best``.
+
+    A factor of 2 in the rate takes ``steeper`` times as many steps. A training fails with a rate
+    above ``highest`` or in more than ``limit`` steps.
     """
 
     first: float
@@ -662,43 +716,43 @@ class RateLandscape(NamedTuple):
     highest: float
     limit: int
 
-    def steps(self, rate: float) -> float:
-        """What a training takes; infinite if it never gets there."""
+    def steps_at(self, rate: float) -> float:
+        """Return the steps of a training; infinite if it fails."""
         if rate > self.highest * 1.001:
             return math.inf
-        away = abs(math.log2(rate / self.best))
-        return float(round(self.fewest * self.steeper**away))
+        doublings = abs(math.log2(rate / self.best))
+        return float(round(self.fewest * self.steeper**doublings))
 
-    def table(self) -> Dict[float, float]:
-        """The steps of all rates that matter, from one below the least to one above the largest."""
+    def steps_by_rate(self) -> Dict[float, float]:
+        """Return the steps of all relevant rates, and of one below and one above them."""
         ends = sorted([self.first, self.best])
         rates, rate = [], ends[0] / 2
         while rate < ends[1] * 3:
             rates.append(rate)
             rate *= 2
-        return {rate: self.steps(rate) for rate in rates}
+        return {rate: self.steps_at(rate) for rate in rates}
 
-    def enough(self) -> int:
-        """The steps that suffice, whichever direction is tried first."""
+    def sufficient_steps(self) -> int:
+        """Return the steps that suffice, in whichever direction the search starts."""
         return max(self._cost(2.0), self._cost(0.5))
 
     def _cost(self, factor: float) -> int:
-        spent = fewest = int(self.steps(self.first))
+        spent = fewest = int(self.steps_at(self.first))
         for direction in (factor, 1 / factor):
             rate = self.first * direction
             while True:
-                steps = self.steps(rate)
+                steps = self.steps_at(rate)
                 spent += int(min(steps, fewest))
                 if steps >= fewest:
                     break
                 fewest, rate = int(steps), rate * direction
         return spent
 
-    def case(self) -> CaseText:
-        """In words."""
+    def describe(self) -> CaseText:
+        """Return the description of the landscape."""
         steps = ", ".join(
             f"{rate:g}: {'never' if math.isinf(count) else f'{count:.0f}'}"
-            for rate, count in self.table().items()
+            for rate, count in self.steps_by_rate().items()
         )
         return CaseText(
             f"first={self.first:g}, limit={self.limit}, steps with each rate {{{steps}}}",
@@ -708,7 +762,7 @@ class RateLandscape(NamedTuple):
 
 
 @exercise("07-4")
-def tune(answer: Callable[..., Any]) -> None:
+def check_tune(answer: Callable[..., Any]) -> None:
     """The rate with the fewest steps to the target, without wasting steps."""
     cases = [
         RateLandscape(0.25, 0.25, 50, 2.0, 8.0, 400),
@@ -717,7 +771,7 @@ def tune(answer: Callable[..., Any]) -> None:
         RateLandscape(1.0, 0.125, 30, 1.6, 1.0, 900),
         RateLandscape(0.5, 0.5, 20, 3.0, 0.5, 2000),
     ]
-    random = draws(73)
+    random = case_rng(73)
     for _ in range(8):
         away, above = int(random.randint(-4, 5)), int(random.randint(0, 3))
         best, fewest = 2.0 ** int(random.randint(-6, 1)), int(random.randint(20, 60))
@@ -730,60 +784,63 @@ def tune(answer: Callable[..., Any]) -> None:
 
 
 def _check_tuning(answer: Callable[..., Any], landscape: RateLandscape) -> None:
-    case, spent = landscape.case(), 0
-    tried: List[float] = []
+    case, spent = landscape.describe(), 0
+    rates_tried: List[float] = []
 
-    def steps_with(rate: float, most: float) -> Optional[int]:
+    def steps_with(rate: float, max_steps: float) -> Optional[int]:
         nonlocal spent
-        tried.append(rate)
-        places = math.log2(rate / landscape.first) if rate > 0 else math.nan
-        case.check(
-            (not math.isfinite(places) or abs(places - round(places)) > 1e-6,
+        rates_tried.append(rate)
+        doublings = math.log2(rate / landscape.first) if rate > 0 else math.nan
+        case.check_faults(
+            (not math.isfinite(doublings) or abs(doublings - round(doublings)) > 1e-6,
              f"it tried the rate {rate:g}, which is not {landscape.first:g} doubled or halved "
              "repeatedly",
              f"学習率 {rate:g} を試しました。{landscape.first:g} の 2 倍、4 倍、…、2 分の 1、"
              "4 分の 1、… だけを試してください"),
-            (len(tried) > MOST_TRAININGS,
-             f"it has not stopped after {MOST_TRAININGS} trainings",
-             f"{MOST_TRAININGS} 回学習しても終わりません"),
+            (len(rates_tried) > MAX_TRAININGS,
+             f"it has not stopped after {MAX_TRAININGS} trainings",
+             f"{MAX_TRAININGS} 回学習しても終わりません"),
         )  # fmt: skip
-        steps = landscape.steps(rate)
-        most = min(most, landscape.limit)
-        spent += int(min(steps, most))
-        return int(steps) if steps <= most else None
+        steps = landscape.steps_at(rate)
+        max_steps = min(max_steps, landscape.limit)
+        spent += int(min(steps, max_steps))
+        return int(steps) if steps <= max_steps else None
 
     got = answer(steps_with, landscape.first, landscape.limit)
-    if not near(got, landscape.best):
-        raise case.wrong(
+    if not is_close_number(got, landscape.best):
+        raise case.counterexample(
             f"it returned {got!r}, expected {landscape.best:g}",
             f"戻り値は {got!r} でした。正しくは {landscape.best:g} です",
-            _why_not_best(got, landscape, tried),
+            _explain_worse_rate(got, landscape, rates_tried),
         )
-    enough = landscape.enough()
-    if spent > enough:
-        raise case.wrong(
-            f"{landscape.best:g} is right, but {in_english(len(tried), 'training')} took "
-            f"{spent} steps in all, and {enough} suffice: give a training no more steps than "
+    sufficient = landscape.sufficient_steps()
+    if spent > sufficient:
+        raise case.counterexample(
+            f"{landscape.best:g} is right, but {count_in_english(len(rates_tried), 'training')} "
+            "took "
+            f"{spent} steps in all, and {sufficient} suffice: give a training no more steps than "
             "the best one so far took, and stop in a direction when a rate is no better",
-            f"{landscape.best:g} は正しいのですが、{len(tried)} 回の学習に合計 {spent} ステップ"
-            f"かかりました。{enough} で足ります。これまでの最良のステップ数を超える学習はさせず、"
+            f"{landscape.best:g} は正しいのですが、{len(rates_tried)} 回の学習に合計 {spent} "
+            "ステップ"
+            f"かかりました。{sufficient} で足ります。"
+            "これまでの最良のステップ数を超える学習はさせず、"
             "よくならなくなったらその方向の探索をやめてください",
         )
 
 
-def _why_not_best(got: Any, landscape: RateLandscape, tried: List[float]) -> Pair:
-    is_number = isinstance(got, NUMBERS) and not isinstance(got, bool) and got > 0
+def _explain_worse_rate(got: Any, landscape: RateLandscape, rates_tried: List[float]) -> TextPair:
+    is_number = isinstance(got, NUMBER_TYPES) and not isinstance(got, bool) and got > 0
     if not is_number:
-        return looks_like(
+        return pick_explanation(
             (got is None, "is `return` missing?", "`return` を忘れていませんか"),
             (True, "return a rate", "学習率を返してください"),
         )
-    steps, fewest = landscape.steps(float(got)), landscape.steps(landscape.best)
-    return looks_like(
+    steps, fewest = landscape.steps_at(float(got)), landscape.steps_at(landscape.best)
+    return pick_explanation(
         (got == fewest, "that is a number of steps, return the rate",
          "これはステップ数です。学習率を返してください"),
         (math.isinf(steps), "that training never gets there", "その学習は目標に達しません"),
-        (landscape.best not in tried,
+        (landscape.best not in rates_tried,
          f"{landscape.best:g} was never tried", f"{landscape.best:g} を試していません"),
         (True, f"{got:g} takes {steps:g} steps, {landscape.best:g} takes {fewest:g}",
          f"{got:g} では {steps:g} ステップ、{landscape.best:g} では {fewest:g} ステップです"),
@@ -793,62 +850,73 @@ def _why_not_best(got: Any, landscape: RateLandscape, tried: List[float]) -> Pai
 # --- 07-5: MXNet's momentum under a rate that changes
 
 
-CLOSE = 1e-4
+MOMENTUM_TOLERANCE = 1e-4
 
 Array = Any  # of numpy
 
 
-class Steps(NamedTuple):
-    """Steps of some parameters: the rate of each step, and the gradients, by step and parameter."""
+class MomentumSteps(NamedTuple):
+    """Steps of some parameters: the rates, and the gradients by step and parameter."""
 
     momentum: float
     rates: Tuple[float, ...]
-    begin: Tuple[Array, ...]
+    initial_weights: Tuple[Array, ...]
     gradients: Tuple[Tuple[Array, ...], ...]
 
-    def case(self) -> CaseText:
-        """In words."""
+    def describe(self) -> CaseText:
+        """Return the description of the steps."""
         rates = ", ".join(f"{rate:g}" for rate in self.rates)
         return CaseText(
             f"momentum {self.momentum:g}, rates {rates}, gradients of the first parameter "
-            f"{', '.join(in_words(of_step[0]) for of_step in self.gradients)}",
+            f"{', '.join(format_array(of_step[0]) for of_step in self.gradients)}",
             f"モーメンタム {self.momentum:g}、学習率 {rates}、最初のパラメータの勾配 "
-            f"{', '.join(in_words(of_step[0]) for of_step in self.gradients)}",
+            f"{', '.join(format_array(of_step[0]) for of_step in self.gradients)}",
         )
 
 
-Path = List[List[Array]]  # the weights after each step
+WeightPath = List[List[Array]]  # the weights after each step
 
 
 class StepTrace(NamedTuple):
     """The weights and the velocities after each step."""
 
-    path: Path
-    velocities: Path
+    params_by_step: WeightPath
+    velocities: WeightPath
 
 
 @exercise("07-5")
-def momentum_step(answer: Callable[..., Any]) -> None:
+def check_momentum_step(answer: Callable[..., Any]) -> None:
     """A step with momentum that stays right when the rate changes."""
-    cases = [_made(0.5, (0.5, 0.5), 1, ((1.0,),)), _made(0.5, (0.5, 1.0), 1, ((1.0,),))]
-    cases.append(_made(0.75, (0.25, 0.5, 1.0, 1.0, 0.125, 0.125), 2, ((1.0, -2.0), (4.0,))))
-    random = draws(75)
+    cases = [
+        _constant_gradient_steps(0.5, (0.5, 0.5), 1, ((1.0,),)),
+        _constant_gradient_steps(0.5, (0.5, 1.0), 1, ((1.0,),)),
+    ]
+    cases.append(
+        _constant_gradient_steps(
+            0.75, (0.25, 0.5, 1.0, 1.0, 0.125, 0.125), 2, ((1.0, -2.0), (4.0,))
+        )
+    )
+    random = case_rng(75)
     for _ in range(4):
         rates = tuple(2.0 ** -random.randint(0, 6, random.randint(3, 8)))
-        cases.append(_some_steps(random, float(random.choice([0.5, 0.8, 0.9])), rates))
-    found = results(lambda steps: _moved(answer, steps), [(each,) for each in cases], _by_rule)
-    for place, one in enumerate(found):
-        _check_weights(one.case[0], one.got, one.want, Results(found[place:]))
-    found.end()
+        cases.append(_random_steps(random, float(random.choice([0.5, 0.8, 0.9])), rates))
+    results = run_cases(
+        lambda steps: _run_steps(answer, steps), [(each,) for each in cases], _apply_momentum_rule
+    )
+    for position, result in enumerate(results):
+        _check_weights(result.case[0], result.got, result.want, AnswerResults(results[position:]))
+    results.raise_error()
 
 
-def _made(momentum: float, rates: Sequence[float], count: int, grads: Any) -> Steps:
+def _constant_gradient_steps(
+    momentum: float, rates: Sequence[float], count: int, grads: Any
+) -> MomentumSteps:
     arrays = tuple(np.array(each, np.float32) for each in grads[:count])
     begin = tuple(np.zeros_like(each) for each in arrays)
-    return Steps(momentum, tuple(rates), begin, (arrays,) * len(rates))
+    return MomentumSteps(momentum, tuple(rates), begin, (arrays,) * len(rates))
 
 
-def _some_steps(random: Any, momentum: float, rates: Sequence[float]) -> Steps:
+def _random_steps(random: Any, momentum: float, rates: Sequence[float]) -> MomentumSteps:
     shapes = [
         tuple(random.randint(1, 4, random.randint(1, 3))) for _ in range(random.randint(1, 4))
     ]
@@ -856,144 +924,157 @@ def _some_steps(random: Any, momentum: float, rates: Sequence[float]) -> Steps:
     def some() -> Tuple[Array, ...]:
         return tuple(random.normal(0, 1, shape).astype(np.float32) for shape in shapes)
 
-    return Steps(momentum, tuple(map(float, rates)), some(), tuple(some() for _ in rates))
+    return MomentumSteps(momentum, tuple(map(float, rates)), some(), tuple(some() for _ in rates))
 
 
-def _moved(answer: Callable[..., Any], steps: Steps) -> StepTrace:
-    [ctx] = cpus(1)
-    weights = [nd.array(each, ctx=ctx) for each in steps.begin]
+def _run_steps(answer: Callable[..., Any], steps: MomentumSteps) -> StepTrace:
+    [ctx] = cpu_devices(1)
+    weights = [nd.array(each, ctx=ctx) for each in steps.initial_weights]
     velocities = [each.zeros_like() for each in weights]
-    path, kept, former = [], [], None
+    weight_path, velocity_path, former_rate = [], [], None
     for rate, grads in zip(steps.rates, steps.gradients):
-        given = [nd.array(each, ctx=ctx) for each in grads]
-        # lists of their own: an answer that puts other arrays into them has changed nothing
-        answer(list(weights), given, list(velocities), rate, former, steps.momentum)
-        check_arrays(given, grads)
-        path.append([each.asnumpy().astype(np.float64) for each in weights])
-        kept.append([each.asnumpy().astype(np.float64) for each in velocities])
-        former = rate
-    return StepTrace(path, kept)
+        gradient_arrays = [nd.array(each, ctx=ctx) for each in grads]
+        # copies of the lists: replacing their items must have no effect
+        answer(list(weights), gradient_arrays, list(velocities), rate, former_rate, steps.momentum)
+        check_unmodified(gradient_arrays, grads)
+        weight_path.append([each.asnumpy().astype(np.float64) for each in weights])
+        velocity_path.append([each.asnumpy().astype(np.float64) for each in velocities])
+        former_rate = rate
+    return StepTrace(weight_path, velocity_path)
 
 
-def _by_rule(
-    steps: Steps,
-    old: Callable[[float], float] = lambda ratio: 1.0,
-    new: Callable[[float], float] = lambda ratio: 1.0,
-) -> Path:
-    """v = momentum old v + new g, w = w - rate v; both factors by the rate over the one before."""
-    weights = [each.astype(np.float64) for each in steps.begin]
+def _apply_momentum_rule(
+    steps: MomentumSteps,
+    velocity_factor: Callable[[float], float] = lambda ratio: 1.0,
+    gradient_factor: Callable[[float], float] = lambda ratio: 1.0,
+) -> WeightPath:
+    """Return the weights after each step of the momentum rule.
+
+    v = momentum * velocity_factor * v + gradient_factor * g; w = w - rate * v.
+
+    The factors are functions of the rate divided by the previous rate.
+    """
+    weights = [each.astype(np.float64) for each in steps.initial_weights]
     velocities = [np.zeros_like(each) for each in weights]
-    path, former = [], None
+    weight_path, former_rate = [], None
     for rate, grads in zip(steps.rates, steps.gradients):
-        ratio = rate / former if former else 1.0
-        for place, grad in enumerate(grads):
-            kept = steps.momentum * old(ratio) * velocities[place]
-            velocities[place] = kept + new(ratio) * grad
-            weights[place] = weights[place] - rate * velocities[place]
-        path.append([each.copy() for each in weights])
-        former = rate
-    return path
+        ratio = rate / former_rate if former_rate else 1.0
+        for index, grad in enumerate(grads):
+            momentum_part = steps.momentum * velocity_factor(ratio) * velocities[index]
+            velocities[index] = momentum_part + gradient_factor(ratio) * grad
+            weights[index] = weights[index] - rate * velocities[index]
+        weight_path.append([each.copy() for each in weights])
+        former_rate = rate
+    return weight_path
 
 
-def _same_weights(got: Any, want: Path) -> bool:
-    path = got.path if isinstance(got, StepTrace) else got
+def _are_close_weights(got: Any, want: WeightPath) -> bool:
+    path = got.params_by_step if isinstance(got, StepTrace) else got
     return all(
-        np.allclose(a, b, rtol=CLOSE, atol=CLOSE)
+        np.allclose(a, b, rtol=MOMENTUM_TOLERANCE, atol=MOMENTUM_TOLERANCE)
         for one, other in zip(path, want)
         for a, b in zip(one, other)
     )
 
 
-def _moves_by(**factors: Callable[[float], float]) -> Callable[..., bool]:
-    return lambda steps, got: _same_weights(got, _by_rule(steps, **factors))
+def _matches_rule(**factors: Callable[[float], float]) -> Callable[..., bool]:
+    return lambda steps, got: _are_close_weights(got, _apply_momentum_rule(steps, **factors))
 
 
-def _late(steps: Steps) -> Path:
-    """The factor comes one step too late, after the update."""
-    weights = [each.astype(np.float64) for each in steps.begin]
+def _correct_after_update(steps: MomentumSteps) -> WeightPath:
+    """Return the weights if the velocity is corrected one step too late, after the update."""
+    weights = [each.astype(np.float64) for each in steps.initial_weights]
     moves = [np.zeros_like(each) for each in weights]
-    path, former = [], None
+    weight_path, former_rate = [], None
     for rate, grads in zip(steps.rates, steps.gradients):
-        for place, grad in enumerate(grads):
-            moves[place] = steps.momentum * moves[place] - rate * grad
-            weights[place] = weights[place] + moves[place]
-            moves[place] = moves[place] * (rate / former if former else 1.0)
-        path.append([each.copy() for each in weights])
-        former = rate
-    return path
+        for index, grad in enumerate(grads):
+            moves[index] = steps.momentum * moves[index] - rate * grad
+            weights[index] = weights[index] + moves[index]
+            moves[index] = moves[index] * (rate / former_rate if former_rate else 1.0)
+        weight_path.append([each.copy() for each in weights])
+        former_rate = rate
+    return weight_path
 
 
-OF_MOMENTUM: List[Mistake] = [
-    (_moves_by(old=lambda ratio: 1 / ratio),
+MOMENTUM_MISTAKES: List[Mistake] = [
+    (_matches_rule(velocity_factor=lambda ratio: 1 / ratio),
      "that is MXNet's rule alone: the velocity still contains the former rate",
      "MXNet の規則のままです。速度の中身には以前の学習率が掛かっています"),
-    (_moves_by(old=lambda ratio: ratio**-2),
+    (_matches_rule(velocity_factor=lambda ratio: ratio**-2),
      "the factor is upside down: it is lr / former_lr",
      "係数が逆数になっています。lr / former_lr です"),
-    (lambda steps, got: _same_weights(got, _late(steps)),
+    (lambda steps, got: _are_close_weights(got, _correct_after_update(steps)),
      "the velocity is corrected after the update: correct it before",
      "速度を更新の後に補正しています。更新の前に補正してください"),
-    (_moves_by(old=lambda ratio: 0.0),
+    (_matches_rule(velocity_factor=lambda ratio: 0.0),
      "that is the step without momentum: keep the velocities for the next step, in place",
      "モーメンタムがないのと同じです。速度をその場で書き換えて、次のステップに残してください"),
-    (lambda steps, got: all(_same_weights([one], [list(steps.begin)]) for one in got.path),
+    (lambda steps, got:
+        all(_are_close_weights([one], [list(steps.initial_weights)]) for one in got.params_by_step),
      "the weights are unchanged: write into the arrays, do not put new ones into the lists",
      "重みが変わっていません。リストの要素を差し替えるのではなく、配列に書き込んでください"),
-    (_moves_by(old=lambda ratio: float(ratio == 1)),
+    (_matches_rule(velocity_factor=lambda ratio: float(ratio == 1)),
      "the velocity is forgotten when the rate changes: it is to be multiplied by a factor",
      "学習率が変わるたびに速度を捨てています。係数を掛けて引き継ぎます"),
-    (_moves_by(new=lambda ratio: ratio),
+    (_matches_rule(gradient_factor=lambda ratio: ratio),
      "the gradient is multiplied by the factor, too: it belongs to the velocity alone",
      "勾配にも係数が掛かっています。係数は速度だけに掛けます"),
-    (lambda steps, got: _same_weights(got, _by_rule(steps, new=lambda ratio: 1 - steps.momentum)),
+    (lambda steps, got:
+        _are_close_weights(
+            got, _apply_momentum_rule(steps, gradient_factor=lambda ratio: 1 - steps.momentum)),
      "the gradient is multiplied by 1 - momentum: MXNet's rule does not do that",
      "勾配に 1 - モーメンタム が掛かっています。MXNet の規則にはありません"),
-    (lambda steps, got: _same_weights([[2 * np.asarray(s) - w for w, s in zip(one, steps.begin)]
-                               for one in got.path], _by_rule(steps)),
+    (lambda steps, got:
+        _are_close_weights([[2 * np.asarray(s) - w for w, s in zip(one, steps.initial_weights)]
+                               for one in got.params_by_step], _apply_momentum_rule(steps)),
      "the weights move the wrong way", "重みが逆向きに動いています"),
 ]  # fmt: skip
 
 
-def _check_weights(steps: Steps, got: StepTrace, want: Path, rest: Results) -> None:
-    if _same_weights(got, want):
+def _check_weights(
+    steps: MomentumSteps, got: StepTrace, want: WeightPath, rest: AnswerResults
+) -> None:
+    if _are_close_weights(got, want):
         # MXNet's velocity is by how much a step has changed the weight
-        before = [list(steps.begin), *want]
-        moves = [[b - a for a, b in zip(one, other)] for one, other in zip(before, want)]
+        earlier = [list(steps.initial_weights), *want]
+        moves = [[b - a for a, b in zip(one, other)] for one, other in zip(earlier, want)]
         _check_velocities(steps, got, moves)
         return
-    step, place, is_now, expected = next(
-        (step, place, in_words(one), in_words(other))
-        for step, (ours, theirs) in enumerate(zip(got.path, want))
-        for place, (one, other) in enumerate(zip(ours, theirs))
-        if not _same_weights([[one]], [[other]])
+    step, index, current, expected = next(
+        (step, index, format_array(one), format_array(other))
+        for step, (ours, theirs) in enumerate(zip(got.params_by_step, want))
+        for index, (one, other) in enumerate(zip(ours, theirs))
+        if not _are_close_weights([[one]], [[other]])
     )
-    raise steps.case().wrong(
-        f"after {in_english(step + 1, 'step')} parameter {place} is {is_now}, expected {expected}",
-        f"{step + 1} ステップ後のパラメータ {place} が {is_now} です。正しくは {expected} です",
-        explains(rest, _same_weights, *OF_MOMENTUM),
+    raise steps.describe().counterexample(
+        f"after {count_in_english(step + 1, 'step')} parameter {index} is {current}, expected "
+        f"{expected}",
+        f"{step + 1} ステップ後のパラメータ {index} が {current} です。正しくは {expected} です",
+        find_mistake(rest, _are_close_weights, *MOMENTUM_MISTAKES),
     )
 
 
-def _check_velocities(steps: Steps, got: StepTrace, want: Path) -> None:
-    """Raise Wrong where the weights are right, and a velocity is not what MXNet's would be."""
-    found = got.velocities
-    for step, (rate, ours, theirs) in enumerate(zip(steps.rates, found, want)):
-        for place, (one, other) in enumerate(zip(ours, theirs)):
-            if np.allclose(one, other, rtol=CLOSE, atol=CLOSE):
+def _check_velocities(steps: MomentumSteps, got: StepTrace, want: WeightPath) -> None:
+    """Raise Wrong if the weights are right but a velocity differs from MXNet's."""
+    rounding, velocities = (MOMENTUM_TOLERANCE, MOMENTUM_TOLERANCE), got.velocities
+    for step, (rate, ours, theirs) in enumerate(zip(steps.rates, velocities, want)):
+        for index, (one, other) in enumerate(zip(ours, theirs)):
+            if np.allclose(one, other, *rounding):
                 continue
-            raise steps.case().wrong(
-                f"after {in_english(step + 1, 'step')} the weights are right, but velocity {place} "
-                f"is {in_words(one)}, expected {in_words(other)}",
-                f"{step + 1} ステップ後の重みは正しいのですが、速度 {place} が {in_words(one)} "
-                f"です。正しくは {in_words(other)} です",
-                looks_like(
-                    (np.allclose(one, -other, CLOSE, CLOSE),
+            raise steps.describe().counterexample(
+                f"after {count_in_english(step + 1, 'step')} the weights are right, but velocity "
+                f"{index} "
+                f"is {format_array(one)}, expected {format_array(other)}",
+                f"{step + 1} ステップ後の重みは正しいのですが、速度 {index} が {format_array(one)} "
+                f"です。正しくは {format_array(other)} です",
+                pick_explanation(
+                    (np.allclose(one, -other, *rounding),
                      "MXNet's velocity is what is added to the weight, and has its sign",
                      "MXNet の速度は重みに足す値で、符号も同じです"),
-                    (np.allclose(one, -other / rate, CLOSE, CLOSE),
+                    (np.allclose(one, -other / rate, *rounding),
                      "that is v of the papers; MXNet's velocity is u = -lr v",
                      "それは論文の v です。MXNet の速度は u = -lr v です"),
-                    (step > 0 and np.allclose(one, found[step - 1][place], CLOSE, CLOSE),
+                    (step > 0 and np.allclose(one, velocities[step - 1][index], *rounding),
                      "it has not changed in this step: `velocity = ...` makes a new array, "
                      "`velocity[:] = ...` and `velocity *= ...` write into the one that was given",
                      "このステップで変わっていません。`velocity = ...` は新しい配列を作ります。"
@@ -1006,13 +1087,14 @@ def _check_velocities(steps: Steps, got: StepTrace, want: Path) -> None:
 
 
 Choice = Tuple[int, int]  # devices, batch
-SLOWER = 4
+CACHE_MISS_FACTOR = 4
 
 
 class SimulatedMachine(NamedTuple):
-    """Made-up steps: so many seconds each, for each image of a device, and for an exchange.
+    """Simulated step times in seconds: fixed, per image of a device, and per exchange.
 
-    ``fits``: images that fit into a device's cache; beyond, each takes ``SLOWER`` times as long.
+    ``fits``: images that fit into a device's cache. Beyond, each image takes CACHE_MISS_FACTOR
+    times as long.
     """
 
     fixed: float
@@ -1020,93 +1102,98 @@ class SimulatedMachine(NamedTuple):
     exchange: float
     fits: int
 
-    def seconds(self, batch: int, devices: int) -> float:
-        """Of one step."""
+    def step_seconds(self, batch: int, devices: int) -> float:
+        """Return the seconds of one step."""
         each = batch / devices
-        image = self.image * (SLOWER if each > self.fits else 1)
+        image = self.image * (CACHE_MISS_FACTOR if each > self.fits else 1)
         return self.fixed + image * each + self.exchange * (devices > 1)
 
 
-class Offer(NamedTuple):
-    """What there is to choose from; ``steps``: of each batch to the target, None: never."""
+class ChoiceProblem(NamedTuple):
+    """A choice of devices and batch; ``steps``: batch size -> steps to the target, or None."""
 
     steps: Dict[int, Optional[int]]
     machine: SimulatedMachine
     counts: List[int]
     deadline: float
 
-    def all(self) -> Dict[Choice, Tuple[float, float]]:
-        """(seconds, device-seconds) of every choice that reaches the target, in time or not."""
-        found = {}
+    def costs(self) -> Dict[Choice, Tuple[float, float]]:
+        """Return (seconds, device-seconds) of every choice that reaches the target."""
+        costs = {}
         for batch, steps in self.steps.items():
             for count in self.counts:
                 if steps is not None and batch % count == 0:
-                    seconds = steps * self.machine.seconds(batch, count)
-                    found[count, batch] = (seconds, count * seconds)
-        return found
+                    seconds = steps * self.machine.step_seconds(batch, count)
+                    costs[count, batch] = (seconds, count * seconds)
+        return costs
 
-    def in_time(self) -> Dict[Choice, Tuple[float, float]]:
-        """Those that are in time."""
-        return {each: both for each, both in self.all().items() if both[0] <= self.deadline}
+    def costs_in_time(self) -> Dict[Choice, Tuple[float, float]]:
+        """Return the costs of the choices that meet the deadline."""
+        return {
+            choice: time_and_cost
+            for choice, time_and_cost in self.costs().items()
+            if time_and_cost[0] <= self.deadline
+        }
 
-    def case(self) -> CaseText:
-        """In words."""
+    def describe(self) -> CaseText:
+        """Return the description of the problem."""
         fixed, image, exchange, fits = self.machine
         step = f"{fixed:g} + {image:g} * n"
         given = f"steps={self.steps}, counts={self.counts}, deadline={self.deadline:g}"
         return CaseText(
-            f"{given}, a step with n images on each device takes {step} s, {SLOWER} times as long "
+            f"{given}, a step with n images on each device takes {step} s, {CACHE_MISS_FACTOR} "
+            "times as long "
             f"for an image where n > {fits}, and {exchange:g} s more on several devices",
             f"{given}、デバイスあたり n 枚の 1 ステップは {step} 秒、n > {fits} なら 1 枚あたり "
-            f"{SLOWER} 倍、2 台以上ならさらに {exchange:g} 秒",
+            f"{CACHE_MISS_FACTOR} 倍、2 台以上ならさらに {exchange:g} 秒",
         )
 
 
 @exercise("07-6")
-def cheapest(answer: Callable[..., Any]) -> None:
+def check_cheapest(answer: Callable[..., Any]) -> None:
     """The devices and the batch that reach a target in time for the fewest device-seconds."""
     steps: Dict[int, Optional[int]] = {8: 200, 32: 80, 128: 50, 512: 40}
     gpu, slow = SimulatedMachine(0.5, 0.0625, 0.25, 256), SimulatedMachine(0.125, 0.25, 1.0, 16)
     small = SimulatedMachine(0.125, 0.25, 0.0625, 64)
     even = SimulatedMachine(0.0, 0.25, 0.0, 64)  # any number of devices costs the same
-    offers = [
-        Offer({8: 200}, gpu, [1], 300.0),
-        Offer(steps, gpu, [1, 2, 4], 1000.0),
-        Offer(steps, gpu, [1, 2, 4, 8], 120.0),
-        Offer(steps, slow, [1, 2, 4, 8], 600.0),
-        Offer(steps, gpu, [1, 2], 60.0),
-        Offer({**steps, 2: None}, gpu, [1, 3, 4], 150.0),
-        Offer({8: 200, 16: 100}, SimulatedMachine(1.0, 0.0, 0.0, 64), [1], 100.0),
-        Offer({128: 50}, small, [1, 2], 8000.0),
-        Offer({128: 50, 512: 40}, small, [1, 2, 4, 8], 9000.0),
-        *(Offer({64: 100}, even, counts, 900.0) for counts in ([1, 2, 4], [4, 1, 2])),
+    problems = [
+        ChoiceProblem({8: 200}, gpu, [1], 300.0),
+        ChoiceProblem(steps, gpu, [1, 2, 4], 1000.0),
+        ChoiceProblem(steps, gpu, [1, 2, 4, 8], 120.0),
+        ChoiceProblem(steps, slow, [1, 2, 4, 8], 600.0),
+        ChoiceProblem(steps, gpu, [1, 2], 60.0),
+        ChoiceProblem({**steps, 2: None}, gpu, [1, 3, 4], 150.0),
+        ChoiceProblem({8: 200, 16: 100}, SimulatedMachine(1.0, 0.0, 0.0, 64), [1], 100.0),
+        ChoiceProblem({128: 50}, small, [1, 2], 8000.0),
+        ChoiceProblem({128: 50, 512: 40}, small, [1, 2, 4, 8], 9000.0),
+        *(ChoiceProblem({64: 100}, even, counts, 900.0) for counts in ([1, 2, 4], [4, 1, 2])),
     ]
-    random = draws(76)
-    offers += [_some_offer(random) for _ in range(12)]
-    asked: List[Tuple[Offer, Any, Any]] = []
+    random = case_rng(76)
+    problems += [_random_problem(random) for _ in range(12)]
+    questions: List[Tuple[ChoiceProblem, Any, Any]] = []
 
-    def seconds(offer: Offer, batch: int, devices: int) -> float:
-        asked.append((offer, batch, devices))
-        return offer.machine.seconds(batch, devices)
+    def step_seconds(problem: ChoiceProblem, batch: int, devices: int) -> float:
+        questions.append((problem, batch, devices))
+        return problem.machine.step_seconds(batch, devices)
 
-    def choose(offer: Offer) -> Any:
-        counts, of_offer = list(offer.counts), partial(seconds, offer)
-        got = answer(dict(offer.steps), of_offer, counts, offer.deadline)
+    def run_answer(problem: ChoiceProblem) -> Any:
+        counts, of_offer = list(problem.counts), partial(step_seconds, problem)
+        got = answer(dict(problem.steps), of_offer, counts, problem.deadline)
         return tuple(got) if isinstance(got, (tuple, list)) and len(got) == 2 else got
 
-    found = results(choose, [(offer,) for offer in offers], _best)
-    mistaken = found.wrong(_same_choice)
+    results = run_cases(run_answer, [(problem,) for problem in problems], _cheapest_choice)
+    mistaken = results.find_wrong(_is_same_choice)
     if mistaken:
-        [offer], got, want = mistaken[0]
-        raise offer.case().wrong(
+        [problem], got, want = mistaken[0]
+        raise problem.describe().counterexample(
             f"it returned {got!r}, expected {want}",
             f"戻り値は {got!r} でした。正しくは {want} です",
-            next(filter(any, (_why_asked(*each) for each in asked)), None)
-            or _why_choice(offer, got, want, found),
+            next(filter(any, (_explain_question(*each) for each in questions)), None)
+            or _explain_choice(problem, got, want, results),
         )
 
 
-def _some_offer(random: Any) -> Offer:
+def _random_problem(random: Any) -> ChoiceProblem:
     fewest, critical = random.uniform(20, 200), 2.0 ** random.uniform(3, 8)
     sizes = sorted((2 ** random.permutation(10)[: random.randint(2, 7)]).tolist())
     steps: Dict[int, Optional[int]] = {
@@ -1118,68 +1205,70 @@ def _some_offer(random: Any) -> Offer:
     )
     machine = SimulatedMachine(fixed, image, exchange, int(2 ** random.randint(3, 8)))
     counts = sorted({1, *(random.permutation(8)[:4] + 1).tolist()})
-    offer = Offer(steps, machine, counts, 0.0)
-    times = sorted(seconds for seconds, _ in offer.all().values()) or [1.0]
-    late = times[int(len(times) * random.uniform(0, 0.7))] * random.uniform(0.9, 1.5)
-    return offer._replace(deadline=round(float(late), 1))
+    problem = ChoiceProblem(steps, machine, counts, 0.0)
+    times = sorted(seconds for seconds, _ in problem.costs().values()) or [1.0]
+    deadline = times[int(len(times) * random.uniform(0, 0.7))] * random.uniform(0.9, 1.5)
+    return problem._replace(deadline=round(float(deadline), 1))
 
 
-def _best(offer: Offer) -> Optional[Choice]:
-    in_time = offer.in_time()
-    return min(in_time, key=lambda each: (*in_time[each][::-1], each)) if in_time else None
+def _cheapest_choice(problem: ChoiceProblem) -> Optional[Choice]:
+    costs = problem.costs_in_time()
+    return min(costs, key=lambda choice: (*costs[choice][::-1], choice)) if costs else None
 
 
-def _same_choice(got: Any, want: Optional[Choice]) -> bool:
+def _is_same_choice(got: Any, want: Optional[Choice]) -> bool:
     return got is None if want is None else bool(got == want)
 
 
-def _least(
-    key: Callable[[Offer, Choice, float, float], Any], late: bool = False
+def _chooses_least(
+    key: Callable[[ChoiceProblem, Choice, float, float], Any], ignore_deadline: bool = False
 ) -> Callable[..., bool]:
-    """A mistake that chooses by something else; ``late``: with no regard to the deadline."""
+    """Return a mistake's predicate for a choice by another key."""
 
-    def gives(offer: Offer, got: Any) -> bool:
-        some = offer.all() if late else offer.in_time()
-        if not some:
+    def gives(problem: ChoiceProblem, got: Any) -> bool:
+        costs = problem.costs() if ignore_deadline else problem.costs_in_time()
+        if not costs:
             return got is None
-        return bool(got == min(some, key=lambda each: (key(offer, each, *some[each]), each)))
+        return bool(
+            got == min(costs, key=lambda choice: (key(problem, choice, *costs[choice]), choice))
+        )
 
     return gives
 
 
-OF_CHOICES: List[Mistake] = [
-    (_least(lambda offer, each, seconds, price: seconds),
+CHOICE_MISTAKES: List[Mistake] = [
+    (_chooses_least(lambda problem, choice, seconds, cost: seconds),
      "that is the fastest: choose the cheapest that is in time",
      "これは最も速い選択です。時間内で最も安いものを選んでください"),
-    (_least(lambda offer, each, seconds, price: price, late=True),
+    (_chooses_least(lambda problem, choice, seconds, cost: cost, ignore_deadline=True),
      "that is the cheapest of all, whether or not it is in time",
      "これは期限を無視した、最も安い選択です"),
-    (_least(lambda offer, each, seconds, price: seconds, late=True),
+    (_chooses_least(lambda problem, choice, seconds, cost: seconds, ignore_deadline=True),
      "that is the fastest, whether or not it is in time",
      "これは期限を無視した、最も速い選択です"),
-    *((_least(lambda offer, each, seconds, price:
-              -each[1] / offer.machine.seconds(each[1], each[0]), late),
+    *((_chooses_least(lambda problem, choice, seconds, cost:
+              -choice[1] / problem.machine.step_seconds(choice[1], choice[0]), ignore_deadline),
        "that has the most images/s, which does not decide how long it takes",
        "これは 1 秒あたりの枚数が最大の選択です。待つ時間はそれでは決まりません")
-      for late in (True, False)),
-    (_least(lambda offer, each, seconds, price: (each[0], seconds)),
+      for ignore_deadline in (True, False)),
+    (_chooses_least(lambda problem, choice, seconds, cost: (choice[0], seconds)),
      "that has the fewest devices: more devices may finish so much sooner that they cost less",
      "これはデバイスが最少の選択です。台数が多いほうが早く終わり、安く済むこともあります"),
-    (_least(lambda offer, each, seconds, price: offer.steps[each[1]]),
+    (_chooses_least(lambda problem, choice, seconds, cost: problem.steps[choice[1]]),
      "that has the fewest steps, but not all steps take the same time",
      "これはステップ数が最少の選択です。1 ステップの時間は同じではありません"),
 ]  # fmt: skip
 
 
-def _why_asked(offer: Offer, batch: Any, devices: Any) -> Pair:
-    """What is said of a question for the seconds of a step that is not among the choices."""
-    if batch in offer.steps and devices in offer.counts:
-        return NOTHING
-    return looks_like(
-        (batch in offer.counts and devices in offer.steps,
+def _explain_question(problem: ChoiceProblem, batch: Any, devices: Any) -> TextPair:
+    """Return the texts about a call of ``seconds`` for a step that is not among the choices."""
+    if batch in problem.steps and devices in problem.counts:
+        return NO_TEXT
+    return pick_explanation(
+        (batch in problem.counts and devices in problem.steps,
          f"`seconds({batch}, {devices})` was called: the batch comes first, then the devices",
          f"`seconds({batch}, {devices})` が呼ばれました。バッチサイズが先、デバイス数が後です"),
-        (devices in offer.counts and batch * devices in offer.steps,
+        (devices in problem.counts and batch * devices in problem.steps,
          f"`seconds({batch}, {devices})` was called: it takes the size of the whole batch, not "
          "the images of one device",
          f"`seconds({batch}, {devices})` が呼ばれました。"
@@ -1187,30 +1276,32 @@ def _why_asked(offer: Offer, batch: Any, devices: Any) -> Pair:
     )  # fmt: skip
 
 
-def _why_choice(offer: Offer, got: Any, want: Optional[Choice], found: Results) -> Tuple[str, str]:
+def _explain_choice(
+    problem: ChoiceProblem, got: Any, want: Optional[Choice], results: AnswerResults
+) -> Tuple[str, str]:
     if got is None and want is not None:
         return "it can be done in time", "時間内に終わる選択があります"
-    known = explains(found, _same_choice, *OF_CHOICES)
-    if any(known):
-        return known
+    explanation = find_mistake(results, _is_same_choice, *CHOICE_MISTAKES)
+    if any(explanation):
+        return explanation
     if not (isinstance(got, tuple) and len(got) == 2):
         return (
             "return (devices, batch), or None",
             "(デバイス数, バッチサイズ) か None を返してください",
         )
     (count, batch), none = got, (math.nan, math.nan)
-    time, cost = offer.all().get(got, none)
-    best_time, best = none if want is None else offer.all()[want]
-    return looks_like(
-        (got not in offer.all() and got[::-1] in offer.all(),
+    time, cost = problem.costs().get(got, none)
+    best_time, best = none if want is None else problem.costs()[want]
+    return pick_explanation(
+        (got not in problem.costs() and got[::-1] in problem.costs(),
          "devices come first", "デバイス数が先です"),
-        (batch in offer.steps and offer.steps[batch] is None,
+        (batch in problem.steps and problem.steps[batch] is None,
          f"batches of {batch} never reach the target",
          f"バッチサイズ {batch} では目標に達しません"),
-        (count in offer.counts and batch in offer.steps and got not in offer.all(),
+        (count in problem.counts and batch in problem.steps and got not in problem.costs(),
          "such a batch does not divide evenly over so many devices",
          "そのバッチはその台数では割り切れません"),
-        (time > offer.deadline, f"it takes {time:.4g} s", f"{time:.4g} 秒かかります"),
+        (time > problem.deadline, f"it takes {time:.4g} s", f"{time:.4g} 秒かかります"),
         (cost == best,
          f"it costs as much as {want}, but takes {time:.4g} s, not {best_time:.4g} s",
          f"コストは {want} と同じですが、時間が {best_time:.4g} 秒ではなく "
@@ -1226,30 +1317,30 @@ def _why_choice(offer: Offer, got: Any, want: Optional[Choice], found: Results) 
 
 
 # fmt: off
-guess("07-a", a_number(0, such_as=3.0, factor=1.5),
+register_guess("07-a", NumberForm(0, example=3.0, factor=1.5),
       "batches of 512 instead of 8: how many times as many images/s?",
       "バッチを 8 枚から 512 枚にすると、1 秒あたりの枚数は何倍か")
-guess("07-b", a_number(0, such_as=64.0, factor=1.5),
+register_guess("07-b", NumberForm(0, example=64.0, factor=1.5),
       "batches of 512 instead of 8: by what factor does the number of steps fall?",
       "バッチを 8 枚から 512 枚にすると、ステップ数は何分の 1 か")
-guess("07-c", one_of("linearly", "more slowly", "not at all"),
+register_guess("07-c", ChoiceForm("linearly", "more slowly", "not at all"),
       "how does the best rate grow from batches of 8 to 128?",
       "バッチを 8 枚から 128 枚にすると、最適な学習率はどう増えるか")
-guess("07-d", one_of("same", "square root", "linear"),
+register_guess("07-d", ChoiceForm("same", "square root", "linear"),
       "16 devices, equal epochs: which rule for the rate is best?",
       "16 台、同じエポック数: どの学習率の規則が最良か")
-guess("07-e", each_of(a_number(0, 9, such_as=5, within=1), "without", "with"),
+register_guess("07-e", DictForm(NumberForm(0, 9, example=5, within=1), "without", "with"),
       "rate 2, momentum 0.9: how many of 9 seeds survive without and with a warm-up?",
       "学習率 2 で正解率 50 % を超えるシードは 9 つのうちいくつか (ウォームアップなし / あり)")
-guess("07-f", a_number(0, such_as=2.0, factor=1.2),
+register_guess("07-f", NumberForm(0, example=2.0, factor=1.2),
       "the rate falls to a tenth: MXNet's next step, as a multiple of the papers'?",
       "学習率が 10 分の 1 になった直後、MXNet の歩幅は論文の規則の何倍か")
-guess("07-g", one_of(2, 4, 8, 16, 32, 64, 128, 256, 512),
+register_guess("07-g", ChoiceForm(2, 4, 8, 16, 32, 64, 128, 256, 512),
       "which batch size reaches the target soonest?",
       "目標に最も早く達するバッチサイズはどれか")
-guess("07-h", yes_or_no(),
+register_guess("07-h", YesNoForm(),
       "equal epochs: do large batches make more mistakes on training images, too?",
       "同じエポック数: 大きいバッチは学習画像の誤りも多いか")
-guess("07-i", one_of("8", "512", "neither"),
+register_guess("07-i", ChoiceForm("8", "512", "neither"),
       "equal training error: which batch size has the smaller validation error?",
       "同じ学習誤差: 検証誤差が小さいのはどちらのバッチサイズか")

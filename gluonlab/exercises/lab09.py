@@ -1,23 +1,13 @@
-"""The exercises of lab 09: programs with a fault, and one with two.
+"""The exercises of lab 09: programs with one fault or two.
 
-While it is there the checkers name the symptom, not the cure.
+While a fault remains, the checkers describe its symptom, not the fix.
 """
 
 from __future__ import annotations
 
 import math
 from contextlib import contextmanager
-from typing import (
-    Any,
-    Callable,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 from unittest.mock import patch
 
 import mxnet as mx
@@ -26,40 +16,46 @@ from mxnet import gluon, nd
 from mxnet.ndarray import register
 
 from gluonlab.data.loading.split_batch import shard_bounds
-from gluonlab.exercises.array_tracking import ArrayTrace, check_devices, cpus, handle_of, watch
-from gluonlab.exercises.checkers import Wrong, draws, exercise, more
+from gluonlab.exercises.array_tracking import (
+    ArrayTrace,
+    check_mixing_and_waits,
+    cpu_devices,
+    operator_handle,
+    watch,
+)
+from gluonlab.exercises.checkers import Wrong, case_rng, exercise, extra_cases
 from gluonlab.exercises.counterexamples import (
-    NUMBERS,
+    NUMBER_TYPES,
     CaseText,
     Mistake,
-    Pair,
-    check,
-    explains,
-    in_english,
-    looks_like,
-    results,
-    returned,
-    wrong,
+    TextPair,
+    check_faults,
+    count_in_english,
+    counterexample,
+    find_mistake,
+    pick_explanation,
+    run_cases,
+    wrong_return,
 )
-from gluonlab.exercises.guesses import a_number, each_of, guess, one_of, yes_or_no
+from gluonlab.exercises.guesses import ChoiceForm, DictForm, NumberForm, YesNoForm, register_guess
 from gluonlab.exercises.softmax_regression import (
     CLASSES,
     FEATURES,
     LR,
     Batch,
     ExerciseTraining,
+    LayerParams,
     Update,
-    Values,
     check_updates,
-    left_over,
+    explain_wrong_update,
+    initial_params,
     make_net,
     make_trainer,
-    moved,
-    on_host,
-    some_batches,
-    some_values,
-    values_of,
-    wrong_update,
+    params_with_stale_gradients,
+    random_batches,
+    read_params,
+    to_cpu_arrays,
+    weight_distance,
 )
 from gluonlab.scratch.lenet import SHAPES, fan_in
 from gluonlab.scratch.recipes import he
@@ -67,33 +63,36 @@ from gluonlab.scratch.recipes import he
 # --- What several of them say
 
 
-STILL = CaseText("the fault is still there", "まだ直っていません")
+FAULT_REMAINS = CaseText("the fault is still there", "まだ直っていません")
 
 
-def check_losses(given: Any, want: Sequence[float], name: str, en: str, ja: str) -> None:
-    """Raise Wrong unless ``given`` holds these numbers; ``en``, ``ja``: what they are."""
-    got = _flat(given)
+def check_losses(returned: Any, want: Sequence[float], name: str, en: str, ja: str) -> None:
+    """Raise Wrong unless ``returned`` holds these numbers; ``en``, ``ja``: their description."""
+    got = _flatten_numbers(returned)
     if got is None:
-        raise returned(given, f"`{name}`", f"{en}, as before", f"元のプログラムと同じく{ja}")
+        raise wrong_return(returned, f"`{name}`", f"{en}, as before", f"元のプログラムと同じく{ja}")
     if len(got) != len(want) or not np.allclose(got, want, rtol=1e-3, atol=1e-4):
-        shown, expected = (", ".join(f"{one:.4g}" for one in values[:8]) for values in (got, want))
-        raise wrong(
-            f"the parameters are right, but `{name}` returned [{shown}], expected [{expected}]: "
+        shown_text, expected_text = (
+            ", ".join(f"{one:.4g}" for one in values[:8]) for values in (got, want)
+        )
+        raise counterexample(
+            f"the parameters are right, but `{name}` returned [{shown_text}], expected "
+            f"[{expected_text}]: "
             f"return {en}, as before",
-            f"パラメータは正しいのですが、`{name}` の戻り値が [{shown}] です。"
-            f"[{expected}] のはずです。元のプログラムと同じく{ja}を返してください",
+            f"パラメータは正しいのですが、`{name}` の戻り値が [{shown_text}] です。"
+            f"[{expected_text}] のはずです。元のプログラムと同じく{ja}を返してください",
         )
 
 
-def _flat(given: Any) -> Optional[List[float]]:
-    """All numbers in arrays, lists and numbers; None where there is something else."""
-    if isinstance(given, (list, tuple)):
-        parts = [_flat(each) for each in given]
+def _flatten_numbers(value: Any) -> Optional[List[float]]:
+    """Return all numbers in arrays, lists and numbers; None if there is something else."""
+    if isinstance(value, (list, tuple)):
+        parts = [_flatten_numbers(each) for each in value]
         return None if None in parts else [one for part in parts for one in part or ()]
-    if isinstance(given, nd.NDArray):
-        given = given.asnumpy()
-    if isinstance(given, (*NUMBERS, np.ndarray)):
-        return [float(one) for one in np.ravel(given)]
+    if isinstance(value, nd.NDArray):
+        value = value.asnumpy()
+    if isinstance(value, (*NUMBER_TYPES, np.ndarray)):
+        return [float(one) for one in np.ravel(value)]
     return None
 
 
@@ -101,41 +100,49 @@ def _flat(given: Any) -> Optional[List[float]]:
 
 
 @exercise("09-1")
-def allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
+def check_allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
     """An allreduce whose sums reach the arrays that it was given."""
     cases = [[np.array([value]) for value in values] for values in ([1.0, 2.0], [5.0], [1.0, 2, 4])]
-    random = draws(9)
+    random = case_rng(9)
     cases += [list(random.randint(-50, 50, (count, 2, 3)).astype(float)) for count in (2, 3, 4)]
-    for begin in cases:
-        arrays = [nd.array(values, ctx=ctx) for values, ctx in zip(begin, cpus(len(begin)))]
-        with watch() as seen:
-            answer(list(arrays))  # a list of its own, as train_batch makes one for each parameter
-        got, want = [array.asnumpy() for array in arrays], sum(begin)
+    for initial in cases:
+        arrays = [
+            nd.array(values, ctx=ctx) for values, ctx in zip(initial, cpu_devices(len(initial)))
+        ]
+        with watch() as trace:
+            answer(list(arrays))  # a new list, as train_batch passes one for each parameter
+        got, want = [array.asnumpy() for array in arrays], sum(initial)
         if all(np.array_equal(each, want) for each in got):
-            check_devices(ArrayTrace(mixed=seen.mixed))
-        elif all(map(np.array_equal, got, begin)):
-            raise STILL.wrong(
-                f"the arrays on {len(begin)} devices held {_line(begin)} before `allreduce`, "
-                f"and they hold the same after it; expected {_line([want])} on every device",
-                f"{len(begin)} 台のデバイスの配列は `allreduce` の前に {_line(begin, '、')} で、"
-                f"呼んだ後も同じままです。すべてのデバイスで {_line([want])} になるはずです",
+            check_mixing_and_waits(ArrayTrace(mixed_inputs=trace.mixed_inputs))
+        elif all(map(np.array_equal, got, initial)):
+            raise FAULT_REMAINS.counterexample(
+                f"the arrays on {len(initial)} devices held {_format_arrays(initial)} before "
+                "`allreduce`, "
+                f"and they hold the same after it; expected {_format_arrays([want])} on every "
+                "device",
+                f"{len(initial)} 台のデバイスの配列は `allreduce` の前に "
+                f"{_format_arrays(initial, '、')} で、"
+                f"呼んだ後も同じままです。すべてのデバイスで {_format_arrays([want])} "
+                "になるはずです",
             )
         else:
-            raise wrong(
-                f"allreduce of {_line(begin)} left {_line(got)}, "
-                f"expected {_line([want])} on every device",
-                f"{_line(begin, '、')} の allreduce の結果が {_line(got, '、')} でした。"
-                f"すべてのデバイスで {_line([want])} になるはずです",
-                looks_like(
+            raise counterexample(
+                f"allreduce of {_format_arrays(initial)} left {_format_arrays(got)}, "
+                f"expected {_format_arrays([want])} on every device",
+                f"{_format_arrays(initial, '、')} の allreduce の結果が "
+                f"{_format_arrays(got, '、')} "
+                "でした。"
+                f"すべてのデバイスで {_format_arrays([want])} になるはずです",
+                pick_explanation(
                     (np.array_equal(got[0], want), "the sum does not come back to all devices",
                      "合計がすべてのデバイスには戻っていません"),
-                    (all(np.allclose(each, want / len(begin)) for each in got),
+                    (all(np.allclose(each, want / len(initial)) for each in got),
                      "that is the mean, not the sum", "それは合計ではなく平均です"),
                 ),
             )  # fmt: skip
 
 
-def _line(arrays: List[Any], join: str = " and ") -> str:
+def _format_arrays(arrays: List[Any], join: str = " and ") -> str:
     return join.join(
         "[" + " ".join(f"{one:g}" for one in np.ravel(array)) + "]" for array in arrays
     )
@@ -145,85 +152,87 @@ def _line(arrays: List[Any], join: str = " and ") -> str:
 
 
 @exercise("09-2")
-def accumulated(answer: Callable[..., Any]) -> None:
+def check_accumulation(answer: Callable[..., Any]) -> None:
     """Microbatches whose every update is that of its own batch."""
     cases: List[Tuple[Tuple[int, ...], int]] = [((4,), 2), ((4, 4), 2), ((4, 4, 4), 1)]
-    returned: List[Tuple[Any, float]] = []
+    losses_and_means: List[Tuple[Any, float]] = []
     for sizes, parts in [*cases, ((8, 8, 3, 8), 3), ((9, 5, 7), 4)]:
-        losses = check_updates(answer, sizes, parts, _fault_of_update)
-        returned += zip(losses, _mean_losses(some_values(), some_batches(sizes)))
-    for loss, mean in returned:
+        losses = check_updates(answer, sizes, parts, _explain_update)
+        losses_and_means += zip(losses, _mean_losses(initial_params(), random_batches(sizes)))
+    for loss, mean in losses_and_means:
         check_losses(loss, [mean], "train_batch", "the batch's mean loss", "バッチの平均損失")
 
 
-def _mean_losses(begin: Values, batches: Sequence[Batch]) -> List[float]:
-    """The mean loss of each batch, before its update."""
-    return [begin.train(batches[:n]).losses(batch).mean() for n, batch in enumerate(batches)]
+def _mean_losses(begin: LayerParams, batches: Sequence[Batch]) -> List[float]:
+    """Return the mean loss of each batch, before its update."""
+    return [begin.train(batches[:n]).image_losses(batch).mean() for n, batch in enumerate(batches)]
 
 
-def _fault_of_update(update: Update) -> Wrong:
-    if not update.got.near(left_over(update.begin, update.batches)):
-        return wrong_update(update)
-    count, before = len(update.batches), update.before
-    went, wanted = moved(update.got, before), moved(update.want, before)
-    return STILL.wrong(
-        f"of {count} batches the last one moved the weights by {went:.4g}, "
-        f"expected {wanted:.4g}, as without microbatches; the first one was right",
-        f"{count} 番目のバッチで重みが {went:.4g} 動きました。"
-        f"マイクロバッチなしでは {wanted:.4g} です。1 番目のバッチは正しい動きでした",
+def _explain_update(update: Update) -> Wrong:
+    if not update.got.is_close(params_with_stale_gradients(update.initial, update.batches)):
+        return explain_wrong_update(update)
+    count, previous = len(update.batches), update.params_before
+    moved, expected = weight_distance(update.got, previous), weight_distance(update.want, previous)
+    return FAULT_REMAINS.counterexample(
+        f"of {count} batches the last one moved the weights by {moved:.4g}, "
+        f"expected {expected:.4g}, as without microbatches; the first one was right",
+        f"{count} 番目のバッチで重みが {moved:.4g} 動きました。"
+        f"マイクロバッチなしでは {expected:.4g} です。1 番目のバッチは正しい動きでした",
     )
 
 
 @exercise("09-3")
-def step_size(answer: Callable[..., Any]) -> None:
+def check_step_size(answer: Callable[..., Any]) -> None:
     """An update that is the same on one device and on several."""
-    returned: List[Tuple[Any, Sequence[float]]] = []
+    returned_losses: List[Tuple[Any, Sequence[float]]] = []
     for size, count in ((4, 1), (4, 2), (6, 3), (7, 2), (10, 4), (5, 4), (33, 2)):
-        ctxs, batches = cpus(count), some_batches([size, size])
+        ctxs, batches = cpu_devices(count), random_batches([size, size])
         training = ExerciseTraining(ctxs)
         for number, batch in enumerate(batches):
-            losses = training.run(answer, batch, ctxs)
-            before, want = map(training.begin.train, (batches[:number], batches[: number + 1]))
+            losses = training.run_answer(answer, batch, ctxs)
+            params_before, want = map(
+                training.initial.train, (batches[:number], batches[: number + 1])
+            )
             for ctx in ctxs:
-                got = training.values(ctx)
-                if not got.near(want):
-                    raise _wrong_step(got, before, want, batch, ctxs, ctx)
-            returned.append((losses, before.losses(batch)))
-    for given, each in returned:
+                got = training.read_params(ctx)
+                if not got.is_close(want):
+                    raise _explain_wrong_step(got, params_before, want, batch, ctxs, ctx)
+            returned_losses.append((losses, params_before.image_losses(batch)))
+    for given, each in returned_losses:
         en, ja = "the losses of each shard", "各シャードの損失"
         check_losses(given, each, "train_batch_on", en, ja)
 
 
-def _wrong_step(
-    got: Values,
-    before: Values,
-    want: Values,
+def _explain_wrong_step(
+    got: LayerParams,
+    params_before: LayerParams,
+    want: LayerParams,
     batch: Batch,
     ctxs: Sequence[mx.Context],
     ctx: mx.Context,
 ) -> Wrong:
     size, count = len(batch[0]), len(ctxs)
     share = shard_bounds(size, count)[0][1]
-    went, wanted = moved(got, before), moved(want, before)
-    if got.near(before.step(batch, LR / share)):
-        return STILL.wrong(
-            f"with {size} images on {count} devices the weights moved by {went:.4g}, "
-            f"with the same images on one device by {wanted:.4g}",
-            f"{size} 枚を {count} 台のデバイスで学習すると重みが {went:.4g} 動きました。"
-            f"同じ画像を 1 台のデバイスで学習すると {wanted:.4g} です",
+    moved, expected = weight_distance(got, params_before), weight_distance(want, params_before)
+    if got.is_close(params_before.step(batch, LR / share)):
+        return FAULT_REMAINS.counterexample(
+            f"with {size} images on {count} devices the weights moved by {moved:.4g}, "
+            f"with the same images on one device by {expected:.4g}",
+            f"{size} 枚を {count} 台のデバイスで学習すると重みが {moved:.4g} 動きました。"
+            f"同じ画像を 1 台のデバイスで学習すると {expected:.4g} です",
         )
-    return wrong(
-        f"{size} images on {in_english(count, 'device')}: on {ctx} the weights moved by "
-        f"{went:.4g}, expected {wanted:.4g}, as on one device",
-        f"{size} 枚を {count} 台のデバイスで: {ctx} の重みが {went:.4g} 動きました。"
-        f"1 台のデバイスと同じ {wanted:.4g} になるはずです",
-        looks_like(
-            (got.near(before),
+    return counterexample(
+        f"{size} images on {count_in_english(count, 'device')}: on {ctx} the weights moved by "
+        f"{moved:.4g}, expected {expected:.4g}, as on one device",
+        f"{size} 枚を {count} 台のデバイスで: {ctx} の重みが {moved:.4g} 動きました。"
+        f"1 台のデバイスと同じ {expected:.4g} になるはずです",
+        pick_explanation(
+            (got.is_close(params_before),
              "the parameters do not move at all", "パラメータがまったく動いていません"),
-            (got.near(before.step(batch, LR / share / count)),
+            (got.is_close(params_before.step(batch, LR / share / count)),
              "it was right for batches that divide evenly",
              "均等に割り切れるバッチでは正しい値でした"),
-            (got.near(before.step(batch, LR)),
+            (got.is_close(params_before.step(batch, LR)),
              "the gradients are added up, and nothing divides them",
              "勾配の合計がどこでも割られていません"),
         ),
@@ -234,71 +243,78 @@ def _wrong_step(
 
 
 @exercise("09-4")
-def idle_replica(answer: Callable[..., Any]) -> None:
+def check_idle_replica(answer: Callable[..., Any]) -> None:
     """An epoch whose last batch has fewer images than there are devices."""
-    returned: List[Tuple[Any, List[float]]] = []
+    returned_losses: List[Tuple[Any, List[float]]] = []
     for count, size, devices in ((8, 4, 2), (5, 4, 2), (9, 4, 3), (10, 4, 3), (21, 5, 2)):
-        ctxs, [(images, labels)] = cpus(devices), some_batches([count])
+        ctxs, [(images, labels)] = cpu_devices(devices), random_batches([count])
         batches = [(images[i : i + size], labels[i : i + size]) for i in range(0, count, size)]
         training = ExerciseTraining(ctxs)
         for epoch in (1, 2):
-            losses = training.run(answer, (images, labels), size, ctxs)
+            losses = training.run_answer(answer, (images, labels), size, ctxs)
             for ctx in ctxs:
-                got, begin = training.values(ctx), training.begin
-                if not got.near(begin.train(batches * epoch)):
-                    raise _wrong_epoch(got, begin, batches, epoch, ctxs, ctx)
-            done = training.begin.train(batches * (epoch - 1))
-            returned.append((losses, _mean_losses(done, batches)))
-    for given, means in returned:
+                got, begin = training.read_params(ctx), training.initial
+                if not got.is_close(begin.train(batches * epoch)):
+                    raise _explain_wrong_epoch(got, begin, batches, epoch, ctxs, ctx)
+            previous = training.initial.train(batches * (epoch - 1))
+            returned_losses.append((losses, _mean_losses(previous, batches)))
+    for given, means in returned_losses:
         en, ja = "the mean loss of each batch", "バッチごとの平均損失"
         check_losses(given, means, "train_epoch", en, ja)
 
 
-def _wrong_epoch(
-    got: Values,
-    begin: Values,
+def _explain_wrong_epoch(
+    got: LayerParams,
+    begin: LayerParams,
     batches: List[Batch],
     epoch: int,
     ctxs: Sequence[mx.Context],
     ctx: mx.Context,
 ) -> Wrong:
     done, count = batches * epoch, len(ctxs)
-    before, last = begin.train(done[:-1]), batches[-1]
-    left, images, size = len(last[0]), sum(len(y) for _, y in batches), len(batches[0][0])
-    went, wanted = moved(got, before), moved(begin.train(done), before)
-    en = f"{images} images in batches of {size} on {in_english(count, 'device')}"
+    params_before, last = begin.train(done[:-1]), batches[-1]
+    last_size, images, size = len(last[0]), sum(len(y) for _, y in batches), len(batches[0][0])
+    moved, expected = (
+        weight_distance(got, params_before),
+        weight_distance(begin.train(done), params_before),
+    )
+    en = f"{images} images in batches of {size} on {count_in_english(count, 'device')}"
     ja = f"{images} 枚を {size} 枚ずつ、{count} 台のデバイスで"
-    if got.near(_stale(begin, done, count)):
-        return STILL.wrong(
-            f"{en}: the last batch, of {left}, moved the weights by {went:.4g}, "
-            f"expected {wanted:.4g}, as on one device",
-            f"{ja}: 最後のバッチ ({left} 枚) で重みが {went:.4g} 動きました。"
-            f"1 台のデバイスと同じ {wanted:.4g} になるはずです",
+    if got.is_close(_train_with_stale_gradients(begin, done, count)):
+        return FAULT_REMAINS.counterexample(
+            f"{en}: the last batch, of {last_size}, moved the weights by {moved:.4g}, "
+            f"expected {expected:.4g}, as on one device",
+            f"{ja}: 最後のバッチ ({last_size} 枚) で重みが {moved:.4g} 動きました。"
+            f"1 台のデバイスと同じ {expected:.4g} になるはずです",
         )
-    scales = (LR, LR * count / left, LR / count)
-    return CaseText(en, ja).wrong(
+    scales = (LR, LR * count / last_size, LR / count)
+    return CaseText(en, ja).counterexample(
         f"after epoch {epoch} the parameters on {ctx} are not those of one device; "
-        f"the last batch, of {left}, moved the weights by {went:.4g}, expected {wanted:.4g}",
+        f"the last batch, of {last_size}, moved the weights by {moved:.4g}, expected "
+        f"{expected:.4g}",
         f"エポック {epoch} の後、{ctx} のパラメータが 1 台のデバイスの結果と違います。"
-        f"最後のバッチ ({left} 枚) で重みが {went:.4g} 動きました。{wanted:.4g} のはずです",
-        looks_like(
-            (got.near(before),
-             f"the last {left} were not used at all", f"最後の {left} 枚が使われていません"),
-            (any(got.near(before.step(last, scale)) for scale in scales),
+        f"最後のバッチ ({last_size} 枚) で重みが {moved:.4g} 動きました。{expected:.4g} のはずです",
+        pick_explanation(
+            (got.is_close(params_before),
+             f"the last {last_size} were not used at "
+             "all", f"最後の {last_size} 枚が使われていません"),
+            (any(got.is_close(params_before.step(last, scale)) for scale in scales),
              "an image of the last batch counts more or less than once",
              "最後のバッチの画像が 1 回ずつ数えられていません"),
         ),
     )  # fmt: skip
 
 
-def _stale(begin: Values, batches: List[Batch], count: int) -> Values:
-    """The parameters when a device without a shard adds what it added in the batch before."""
-    values, added = begin, [Values(0 * begin.weight, 0 * begin.bias)] * count
+def _train_with_stale_gradients(
+    begin: LayerParams, batches: List[Batch], count: int
+) -> LayerParams:
+    """Return the parameters if an idle device adds its gradient of the previous batch."""
+    values, added = begin, [LayerParams(0 * begin.weight, 0 * begin.bias)] * count
     for images, labels in batches:
         for device, (a, b) in enumerate(shard_bounds(len(images), count)):
             added[device] = values.gradient((images[a:b], labels[a:b]))
         for gradient in added:
-            values = values.minus(gradient, LR / len(images))
+            values = values.subtract(gradient, LR / len(images))
     return values
 
 
@@ -306,11 +322,11 @@ def _stale(begin: Values, batches: List[Batch], count: int) -> Values:
 
 
 @exercise("09-5")
-def padded_evaluation(answer: Callable[..., float]) -> None:
+def check_padded_evaluation(answer: Callable[..., float]) -> None:
     """An accuracy in which every image counts once."""
     cases = [([1, 1, 1, 0], 4, 1), ([1, 1, 1, 0], 2, 2), ([1, 0, 1], 2, 1)]
     cases += [([1, 1, 0, 0, 0], 4, 2), ([0, 0, 1], 2, 2), ([1, 0], 8, 2)]
-    random = draws(5)
+    random = case_rng(5)
     for n, size, k in ((13, 4, 2), (10, 3, 3), (25, 8, 2), (9, 8, 4)):
         cases.append((random.randint(0, 2, n).tolist(), size, k))
     for case in cases:
@@ -318,45 +334,46 @@ def padded_evaluation(answer: Callable[..., float]) -> None:
 
 
 def _check_accuracy(answer: Callable[..., float], right: List[int], size: int, count: int) -> None:
-    n, ctxs = len(right), cpus(count)
-    labels = draws(n).randint(0, CLASSES, n)
-    # what the network will say: the label, or the class after it
-    shown = (labels + 1 - np.array(right)) % CLASSES
-    images = np.eye(CLASSES, FEATURES, dtype="float32")[shown]
-    net = make_net(Values(np.eye(CLASSES, FEATURES), np.zeros(CLASSES)), ctxs)
-    seen: List[Tuple[mx.Context, int]] = []
+    n, ctxs = len(right), cpu_devices(count)
+    labels = case_rng(n).randint(0, CLASSES, n)
+    # predictions of the network: the label, or the class after it
+    predicted = (labels + 1 - np.array(right)) % CLASSES
+    images = np.eye(CLASSES, FEATURES, dtype="float32")[predicted]
+    net = make_net(LayerParams(np.eye(CLASSES, FEATURES), np.zeros(CLASSES)), ctxs)
+    calls: List[Tuple[mx.Context, int]] = []
     net.register_forward_pre_hook(
-        lambda block, inputs: seen.append((inputs[0].context, len(inputs[0])))
+        lambda block, inputs: calls.append((inputs[0].context, len(inputs[0])))
     )
-    given = answer(net, images, labels, size, ctxs)
-    if not isinstance(given, (*NUMBERS, nd.NDArray)):
-        raise returned(given, "`accuracy`", "a number", "数値")
-    got = float(given.asscalar() if isinstance(given, nd.NDArray) else given)
+    returned = answer(net, images, labels, size, ctxs)
+    if not isinstance(returned, (*NUMBER_TYPES, nd.NDArray)):
+        raise wrong_return(returned, "`accuracy`", "a number", "数値")
+    got = float(returned.asscalar() if isinstance(returned, nd.NDArray) else returned)
     en = (f"{n} images, {sum(right)} of them right, in batches of {size}: "
           f"the accuracy is {got:.4g}, expected {sum(right) / n:.4g}")  # fmt: skip
     ja = (f"{n} 枚のうち {sum(right)} 枚が正解、バッチ {size} 枚ずつ: "
           f"正解率が {got:.4g} になりました。正しくは {sum(right) / n:.4g} です")  # fmt: skip
-    _check_value(en, ja, got, right, size)
-    most, share = max((length for _, length in seen), default=0), math.ceil(size / count)
-    idle = [ctx for ctx in ctxs if ctx not in {each for each, _ in seen}]
-    check(
-        (idle and min(n, size) >= count,
-         f"{en}, which is right, but {idle[:1] and idle[0]} did nothing: "
+    _check_accuracy_value(en, ja, got, right, size)
+    largest, share = max((length for _, length in calls), default=0), math.ceil(size / count)
+    idle_devices = [ctx for ctx in ctxs if ctx not in {each for each, _ in calls}]
+    check_faults(
+        (idle_devices and min(n, size) >= count,
+         f"{en}, which is right, but {idle_devices[:1] and idle_devices[0]} did nothing: "
          f"the images should be shared among {count} devices",
-         f"正解率 {got:.4g} は正しいのですが、{idle[:1] and idle[0]} が何もしていません。"
+         f"正解率 {got:.4g} は正しいのですが、{idle_devices[:1] and idle_devices[0]} "
+         "が何もしていません。"
          f"{count} 台のデバイスで分担してください"),
-        (most > share,
-         f"the accuracy is right, but a device had {most} images at once, "
+        (largest > share,
+         f"the accuracy is right, but a device had {largest} images at once, "
          f"expected at most {share} ({size} on {count} devices)",
-         f"正解率は正しいのですが、1 台のデバイスに一度に {most} 枚が載りました。"
+         f"正解率は正しいのですが、1 台のデバイスに一度に {largest} 枚が載りました。"
          f"多くても {share} 枚のはずです ({size} 枚を {count} 台のデバイスで)"),
     )  # fmt: skip
 
 
-def _check_value(en: str, ja: str, got: float, right: List[int], size: int) -> None:
+def _check_accuracy_value(en: str, ja: str, got: float, right: List[int], size: int) -> None:
     n = len(right)
     rows, whole = math.ceil(n / size) * size, n // size * size
-    padded, kept = sum(right[i % n] for i in range(rows)), sum(right[:whole])
+    padded, right_in_whole = sum(right[i % n] for i in range(rows)), sum(right[:whole])
 
     def is_near(value: float) -> bool:
         return math.isclose(got, value, abs_tol=1e-6)
@@ -364,18 +381,21 @@ def _check_value(en: str, ja: str, got: float, right: List[int], size: int) -> N
     if is_near(sum(right) / n):
         return
     if is_near(padded / rows):
-        raise STILL.wrong(
+        raise FAULT_REMAINS.counterexample(
             f"{en}; {got:.4g} times {n} images is {got * n:.4g} images",
             f"{ja}。{n} 枚の {got:.4g} 倍は {got * n:.4g} 枚です",
         )
-    lost = kept != sum(right) and (is_near(kept / n) or is_near(kept / max(1, whole)))
-    raise wrong(
+    is_incomplete = right_in_whole != sum(right) and (
+        is_near(right_in_whole / n) or is_near(right_in_whole / max(1, whole))
+    )
+    raise counterexample(
         en,
         ja,
-        looks_like(
+        pick_explanation(
             (is_near(padded / n), f"{padded} right ones were counted among {n}",
              f"{n} 枚の中で正解が {padded} 枚と数えられました"),
-            (lost, f"the last {n % size} were left out", f"最後の {n % size} 枚が抜けています"),
+            (is_incomplete, f"the last {n % size} were left out",
+             f"最後の {n % size} 枚が抜けています"),
         ),
     )  # fmt: skip
 
@@ -383,27 +403,29 @@ def _check_value(en: str, ja: str, got: float, right: List[int], size: int) -> N
 # --- 09-6: replicas made by hand that begin alike, each with memory of its own
 
 
-DRAWING = {
-    handle_of(f"_{kind}_{name}")
+RANDOM_OPERATORS = {
+    operator_handle(f"_{kind}_{name}")
     for kind in ("random", "sample")
     for name in ("uniform", "normal", "gamma", "exponential")
 }
 
 
 @exercise("09-6")
-def initial_parameters(answer: Callable[..., Any]) -> None:
+def check_initial_parameters(answer: Callable[..., Any]) -> None:
     """Replicas that begin alike on every device."""
-    others = more(2, lambda random: (int(random.randint(1, 4)), int(random.randint(10, 10_000))))
-    for count, seed in [(1, 0), (2, 0), (2, 7), (3, 1), *others]:
-        ctxs = cpus(count)
-        with _draws() as drawn:
+    random_cases = extra_cases(
+        2, lambda random: (int(random.randint(1, 4)), int(random.randint(10, 10_000)))
+    )
+    for count, seed in [(1, 0), (2, 0), (2, 7), (3, 1), *random_cases]:
+        ctxs = cpu_devices(count)
+        with _record_shared_draws() as drawing_devices:
             replicas = answer(ctxs, seed)
-        _check_form(replicas, ctxs)
+        _check_replicas(replicas, ctxs)
         values = [[param.asnumpy() for param in replica.params] for replica in replicas]
-        _check_equal(values, ctxs)
-        names = ", ".join(sorted(map(str, drawn)))
-        check(
-            (len(drawn) > 1,  # alike only because CPUs share a generator
+        _check_equal_values(values, ctxs)
+        names = ", ".join(sorted(map(str, drawing_devices)))
+        check_faults(
+            (len(drawing_devices) > 1,  # alike only because CPUs share a generator
              f"{names} each draw numbers of their own, after generators of all devices were "
              "seeded alike. CPU devices share one generator, so it looks right here; "
              "GPUs have one each, which adds the device's number to its seed, and would differ",
@@ -412,10 +434,12 @@ def initial_parameters(answer: Callable[..., Any]) -> None:
              "CPU デバイスは 1 個の生成器を共有するのでここでは正しく見えますが、"
              "GPU では番号がシードに混ざり、デバイスごとに値が変わります"),
         )  # fmt: skip
-        _check_draws(values[0], [param.asnumpy() for param in answer(ctxs, seed)[0].params], seed)
-        _check_memory(replicas, ctxs)
-    one, other = (answer(cpus(2), seed)[0].params[0].asnumpy() for seed in (1, 2))
-    check(
+        _check_initialization(
+            values[0], [param.asnumpy() for param in answer(ctxs, seed)[0].params], seed
+        )
+        _check_separate_memory(replicas, ctxs)
+    one, other = (answer(cpu_devices(2), seed)[0].params[0].asnumpy() for seed in (1, 2))
+    check_faults(
         (np.array_equal(one, other),
          "seeds 1 and 2 give the same parameters: the seed has no effect",
          "seed が 1 でも 2 でもパラメータが同じです。seed が効いていません"),
@@ -423,51 +447,51 @@ def initial_parameters(answer: Callable[..., Any]) -> None:
 
 
 @contextmanager
-def _draws() -> Iterator[Set[mx.Context]]:
-    """The devices that draw, in the block, from a generator that was seeded with all others."""
+def _record_shared_draws() -> Iterator[Set[mx.Context]]:
+    """Record the devices that draw after all generators were seeded alike."""
     seed, invoke = mx.random.seed, register._imperative_invoke
     calls: List[Any] = []
-    drawn: Set[mx.Context] = set()
-    own: Set[mx.Context] = set()  # devices that have been seeded on their own since
+    drawing_devices: Set[mx.Context] = set()
+    reseeded_devices: Set[mx.Context] = set()  # reseeded alone since then
 
-    def noted(value: int, ctx: Any = "all") -> None:
+    def record_seed(value: int, ctx: Any = "all") -> None:
         if ctx == "all":
             calls.append(value)
-            own.clear()
+            reseeded_devices.clear()
         else:
-            own.add(ctx)
+            reseeded_devices.add(ctx)
         seed(value, ctx)
 
-    def watched(handle: int, inputs: Any, *rest: Any) -> Any:
+    def record_draw(handle: int, inputs: Any, *rest: Any) -> Any:
         result = invoke(handle, inputs, *rest)
-        made = result[0] if isinstance(result, list) else result
-        if handle in DRAWING and calls and made.context not in own:
-            drawn.add(made.context)
+        output = result[0] if isinstance(result, list) else result
+        if handle in RANDOM_OPERATORS and calls and output.context not in reseeded_devices:
+            drawing_devices.add(output.context)
         return result
 
-    drawing = patch.object(register, "_imperative_invoke", watched)
-    with patch.object(mx.random, "seed", noted), drawing:
-        yield drawn
+    drawing = patch.object(register, "_imperative_invoke", record_draw)
+    with patch.object(mx.random, "seed", record_seed), drawing:
+        yield drawing_devices
 
 
-def _check_form(replicas: Any, ctxs: List[mx.Context]) -> None:
+def _check_replicas(replicas: Any, ctxs: List[mx.Context]) -> None:
     if not isinstance(replicas, (list, tuple)):
         en, ja = "a list with a Replica for each device", "デバイスごとの Replica のリスト"
-        raise returned(replicas, "`make_replicas`", en, ja)
+        raise wrong_return(replicas, "`make_replicas`", en, ja)
     if len(replicas) != len(ctxs):
-        raise wrong(
-            f"for {in_english(len(ctxs), 'device')} there are {len(replicas)} replicas",
+        raise counterexample(
+            f"for {count_in_english(len(ctxs), 'device')} there are {len(replicas)} replicas",
             f"デバイス {len(ctxs)} 台に対してレプリカが {len(replicas)} 個あります",
         )
     for replica, ctx in zip(replicas, ctxs):
         shapes = tuple(param.shape for param in replica.params)
-        check(
+        check_faults(
             (shapes != SHAPES,
              f"the parameters on {ctx} have the shapes {shapes}, expected {SHAPES}",
              f"{ctx} のパラメータの形状が {shapes} です。{SHAPES} のはずです"),
         )  # fmt: skip
         for number, param in enumerate(replica.params):
-            check(
+            check_faults(
                 (param.context != ctx,
                  f"parameter {number} of the replica for {ctx} lies on {param.context}",
                  f"{ctx} 用のレプリカのパラメータ {number} が {param.context} にあります"),
@@ -477,13 +501,13 @@ def _check_form(replicas: Any, ctxs: List[mx.Context]) -> None:
             )  # fmt: skip
 
 
-def _check_equal(values: List[List[Any]], ctxs: List[mx.Context]) -> None:
+def _check_equal_values(values: List[List[Any]], ctxs: List[mx.Context]) -> None:
     for number, (first, *others) in enumerate(zip(*values)):
         for ctx, other in zip(ctxs[1:], others):
             if not np.array_equal(first, other):
-                place = np.unravel_index(np.argmax(np.abs(first - other)), other.shape)
-                a, b, at = float(first[place]), float(other[place]), tuple(map(int, place))
-                raise STILL.wrong(
+                position = np.unravel_index(np.argmax(np.abs(first - other)), other.shape)
+                a, b, at = float(first[position]), float(other[position]), tuple(map(int, position))
+                raise FAULT_REMAINS.counterexample(
                     f"before any training, parameter {number} begins with {a:.4g} on {ctxs[0]} "
                     f"and with {b:.4g} on {ctx}, at {at}",
                     f"まだ学習していないのに、パラメータ {number} の {at} が "
@@ -491,34 +515,34 @@ def _check_equal(values: List[List[Any]], ctxs: List[mx.Context]) -> None:
                 )
 
 
-def _check_draws(values: List[Any], again: List[Any], seed: int) -> None:
-    same = all(map(np.array_equal, values, again))
+def _check_initialization(values: List[Any], second_values: List[Any], seed: int) -> None:
+    is_repeatable = all(map(np.array_equal, values, second_values))
     for number, (weight, shape) in enumerate(zip(values, SHAPES)):
-        want = he(fan_in(shape)) if len(shape) > 1 else 0.0
-        check(
-            (not same,
+        expected_std = he(fan_in(shape)) if len(shape) > 1 else 0.0
+        check_faults(
+            (not is_repeatable,
              f"seed {seed} gives other parameters the second time: "
              "they should depend on the seed alone",
              f"seed {seed} で 2 回作ると違うパラメータになります。seed だけで決まるはずです"),
-            (not math.isclose(float(weight.std()), want, rel_tol=0.4),
+            (not math.isclose(float(weight.std()), expected_std, rel_tol=0.4),
              f"parameter {number} of shape {shape} has the standard deviation "
-             f"{weight.std():.4g}, expected {want:.4g}: "
+             f"{weight.std():.4g}, expected {expected_std:.4g}: "
              "alike is not enough, units that begin alike learn alike",
              f"パラメータ {number} (形状 {shape}) の標準偏差が {weight.std():.4g} です。"
-             f"{want:.4g} のはずです。そろえるだけでは足りません。"
+             f"{expected_std:.4g} のはずです。そろえるだけでは足りません。"
              "同じ値で始まるユニットは同じことしか学びません"),
         )  # fmt: skip
 
 
-def _check_memory(replicas: Any, ctxs: List[mx.Context]) -> None:
-    """What is written to one replica must not show in another."""
+def _check_separate_memory(replicas: Any, ctxs: List[mx.Context]) -> None:
+    """Check that a write to one replica does not show in another."""
     for number in range(len(SHAPES)):
         for place, replica in enumerate(replicas):
             replica.params[number][:] = place
             replica.params[number].grad[:] = place
         for place, (replica, ctx) in enumerate(zip(replicas, ctxs)):
             param = replica.params[number]
-            check(
+            check_faults(
                 (any((array.asnumpy() != place).any() for array in (param, param.grad)),
                  f"parameter {number} on {ctx} changes when another replica's is written: "
                  "each needs a copy of its own",
@@ -536,275 +560,327 @@ def _check_memory(replicas: Any, ctxs: List[mx.Context]) -> None:
 Array = Any  # of numpy
 
 
-class _Setting(NamedTuple):
-    """What the answer is given; ``largest``: the norm that a gradient may have."""
+class _TrainingSetting(NamedTuple):
+    """The arguments of the answer; ``max_norm``: the largest norm of a gradient."""
 
     images: int
     batch: int
     devices: int
     epochs: int
-    largest: float
+    max_norm: float
 
-    def case(self) -> CaseText:
-        """It in words."""
+    def describe(self) -> CaseText:
+        """Return the description of the setting."""
         n, size, count, _, largest = self
         return CaseText(
-            f"{n} images in batches of {size} on {in_english(count, 'device')}, "
+            f"{n} images in batches of {size} on {count_in_english(count, 'device')}, "
             f"gradients of norm {largest:g} at most",
             f"{n} 枚を {size} 枚ずつ、{count} 台のデバイスで、勾配のノルムは {largest:g} まで",
         )
 
     @property
-    def share(self) -> int:
+    def images_per_device(self) -> int:
         """The images of one device in a batch."""
         return self.batch // self.devices
 
 
-class _LoaderAnswer(NamedTuple):
-    """What an answer did: the rows of the images, in the order in which the network saw them."""
+class _TrainingRecord(NamedTuple):
+    """The rows of the images, in the order in which the network got them, and the results."""
 
     rows: List[int]
-    on: List[mx.Context]  # where each of them was
-    ends: List[Values]  # the parameters on each device
+    devices_of_rows: List[mx.Context]  # the device of each row
+    final_params: List[LayerParams]  # the parameters on each device
     means: Any
 
-    def orders(self, setting: _Setting) -> List[List[int]]:
-        """The rows of each epoch."""
+    def row_orders(self, setting: _TrainingSetting) -> List[List[int]]:
+        """Return the rows of each epoch."""
         n = setting.images
         return [self.rows[begin : begin + n] for begin in range(0, len(self.rows), n)]
 
 
-# Of one batch alone, whose update does not depend on the order of its images.
-ONE_BATCH = (
-    _Setting(24, 24, 2, 1, 0.1),
-    _Setting(24, 24, 3, 1, 0.2),
-    _Setting(20, 20, 4, 1, 0.05),
-    _Setting(24, 24, 2, 1, 100.0),
-    _Setting(16, 16, 1, 1, 0.1),
+# With a single batch, the update does not depend on the order of the images.
+SINGLE_BATCH_SETTINGS = (
+    _TrainingSetting(24, 24, 2, 1, 0.1),
+    _TrainingSetting(24, 24, 3, 1, 0.2),
+    _TrainingSetting(20, 20, 4, 1, 0.05),
+    _TrainingSetting(24, 24, 2, 1, 100.0),
+    _TrainingSetting(16, 16, 1, 1, 0.1),
 )
-EPOCHS = (_Setting(24, 8, 2, 3, 0.3), _Setting(36, 12, 3, 2, 0.2), _Setting(40, 8, 4, 2, 0.15))
+EPOCH_SETTINGS = (
+    _TrainingSetting(24, 8, 2, 3, 0.3),
+    _TrainingSetting(36, 12, 3, 2, 0.2),
+    _TrainingSetting(40, 8, 4, 2, 0.15),
+)
 
 
 @exercise("09-7")
-def hunt(answer: Callable[..., Any]) -> None:
+def check_two_faults(answer: Callable[..., Any]) -> None:
     """A training program with two faults that are there on several devices only."""
-    epochs = [*EPOCHS, *more(2, lambda random: _Setting(48, 12, int(random.randint(2, 5)), 2, 0.2))]
-    runs = [(setting, _run(answer, setting)) for setting in (*epochs, *ONE_BATCH)]
+    epoch_settings = [
+        *EPOCH_SETTINGS,
+        *extra_cases(2, lambda random: _TrainingSetting(48, 12, int(random.randint(2, 5)), 2, 0.2)),
+    ]
+    runs = [
+        (setting, _run_training(answer, setting))
+        for setting in (*epoch_settings, *SINGLE_BATCH_SETTINGS)
+    ]
     for setting, run in runs:
         _check_images(setting, run)
-    _check_updates(runs[len(epochs) :])
-    for setting, run in reversed(runs):  # those of one batch first, where the fault is plain
+    _check_updates(runs[len(epoch_settings) :])
+    for setting, run in reversed(runs):  # single batches first, where the fault is easier to see
         _check_parameters(setting, run)
-    for setting, run in runs[: len(epochs)]:
+    for setting, run in runs[: len(epoch_settings)]:
         _check_orders(setting, run)
     for setting, run in runs:
-        _, means = _trained(setting, run.rows)
+        _, means = _train_on_one_device(setting, run.rows)
         check_losses(
             run.means, means, "fit", "the mean loss of each epoch", "エポックごとの平均損失"
         )
 
 
-def _batch(setting: _Setting) -> Batch:
-    [batch] = some_batches([setting.images])
+def _training_images(setting: _TrainingSetting) -> Batch:
+    [batch] = random_batches([setting.images])
     return batch
 
 
-def _run(answer: Callable[..., Any], setting: _Setting) -> _LoaderAnswer:
-    """Have the answer train, and write down what the network sees."""
-    ctxs, batch = cpus(setting.devices), _batch(setting)
-    places = {image.tobytes(): row for row, image in enumerate(batch[0])}
-    net = make_net(some_values(), ctxs)
+def _run_training(answer: Callable[..., Any], setting: _TrainingSetting) -> _TrainingRecord:
+    """Run the answer's training, and record the inputs of the network."""
+    ctxs, batch = cpu_devices(setting.devices), _training_images(setting)
+    row_of_image = {image.tobytes(): row for row, image in enumerate(batch[0])}
+    net = make_net(initial_params(), ctxs)
     rows: List[int] = []
-    on: List[mx.Context] = []
+    devices_of_rows: List[mx.Context] = []
 
-    def see(block: gluon.Block, inputs: Sequence[Any]) -> None:
+    def record_inputs(block: gluon.Block, inputs: Sequence[Any]) -> None:
         for image in inputs[0].asnumpy():
-            rows.append(places.get(image.astype(np.float32).tobytes(), -1))
-            on.append(inputs[0].context)
+            rows.append(row_of_image.get(image.astype(np.float32).tobytes(), -1))
+            devices_of_rows.append(inputs[0].context)
 
-    net.register_forward_pre_hook(see)
+    net.register_forward_pre_hook(record_inputs)
     loss, trainer = gluon.loss.SoftmaxCrossEntropyLoss(), make_trainer(net, update_on_kvstore=False)
-    more_of_it = (setting.batch, setting.epochs, ctxs, setting.largest)
-    means = answer(net, loss, trainer, *on_host(batch), *more_of_it)
-    return _LoaderAnswer(rows, on, [values_of(net, ctx) for ctx in ctxs], means)
+    settings = (setting.batch, setting.epochs, ctxs, setting.max_norm)
+    means = answer(net, loss, trainer, *to_cpu_arrays(batch), *settings)
+    return _TrainingRecord(rows, devices_of_rows, [read_params(net, ctx) for ctx in ctxs], means)
 
 
-def _check_images(setting: _Setting, run: _LoaderAnswer) -> None:
-    """Every image goes through the network once in an epoch, and each device has its share."""
-    case, n = setting.case(), setting.images
+def _check_images(setting: _TrainingSetting, run: _TrainingRecord) -> None:
+    """Check that every image is used once per epoch, and that each device gets its share."""
+    case, n = setting.describe(), setting.images
     if len(run.rows) != n * setting.epochs:
-        raise case.wrong(
+        raise case.counterexample(
             f"{len(run.rows)} images went through the network in "
-            f"{in_english(setting.epochs, 'epoch')}, expected {n * setting.epochs}",
+            f"{count_in_english(setting.epochs, 'epoch')}, expected {n * setting.epochs}",
             f"{setting.epochs} エポックで {len(run.rows)} 枚がネットワークを通りました。"
             f"{n * setting.epochs} 枚のはずです",
         )
-    for order in run.orders(setting):
-        times = np.bincount([row for row in order if row >= 0], minlength=n)
-        often, never = int(np.argmax(times)), int(np.argmin(times))
-        STILL.check(
-            (times.max() != 1 or times.min() != 1,
-             f"{case.en}: in an epoch image {often} went through the network {times[often]} "
-             f"times, and image {never} {times[never]} times",
-             f"{case.ja}: 1 エポックで画像 {often} は {times[often]} 回、"
-             f"画像 {never} は {times[never]} 回ネットワークを通りました"),
+    for order in run.row_orders(setting):
+        use_counts = np.bincount([row for row in order if row >= 0], minlength=n)
+        most_used, least_used = int(np.argmax(use_counts)), int(np.argmin(use_counts))
+        FAULT_REMAINS.check_faults(
+            (use_counts.max() != 1 or use_counts.min() != 1,
+             f"{case.en}: in an epoch image {most_used} went through the network "
+             f"{use_counts[most_used]} "
+             f"times, and image {least_used} {use_counts[least_used]} times",
+             f"{case.ja}: 1 エポックで画像 {most_used} は {use_counts[most_used]} 回、"
+             f"画像 {least_used} は {use_counts[least_used]} 回ネットワークを通りました"),
         )  # fmt: skip
     for begin in range(0, len(run.rows), setting.batch):
-        of_batch = run.on[begin : begin + setting.batch]
-        for ctx in cpus(setting.devices):
-            own = of_batch.count(ctx)
-            if own != setting.share:
-                raise case.wrong(
-                    f"{ctx} computed {own} images of batch {begin // setting.batch + 1}, "
-                    f"expected {setting.share}",
-                    f"{begin // setting.batch + 1} 番目のバッチで {ctx} が計算したのは {own} 枚です"
-                    f" ({setting.share} 枚のはず)",
+        batch_devices = run.devices_of_rows[begin : begin + setting.batch]
+        for ctx in cpu_devices(setting.devices):
+            count = batch_devices.count(ctx)
+            if count != setting.images_per_device:
+                raise case.counterexample(
+                    f"{ctx} computed {count} images of batch {begin // setting.batch + 1}, "
+                    f"expected {setting.images_per_device}",
+                    f"{begin // setting.batch + 1} 番目のバッチで {ctx} が計算したのは {count} "
+                    "枚です"
+                    f" ({setting.images_per_device} 枚のはず)",
                 )
 
 
-def _check_updates(runs: Sequence[Tuple[_Setting, _LoaderAnswer]]) -> None:
-    """The updates from one batch alone, which tell what has become of its gradient."""
-    found = results(lambda setting, run: run.ends[0], runs, _updated)
+def _check_updates(runs: Sequence[Tuple[_TrainingSetting, _TrainingRecord]]) -> None:
+    """Check the updates of a single batch, which show what happened to its gradient."""
+    results = run_cases(lambda setting, run: run.final_params[0], runs, _right_params)
 
-    def said(setting: _Setting, run: _LoaderAnswer, got: Values, want: Values) -> Pair:
-        went, wanted = moved(got, some_values()), moved(want, some_values())
-        pair = setting.case().pair(
-            f"the update moved the weights by {went:.4g}, expected {wanted:.4g}, as on one device",
-            f"更新で重みが {went:.4g} 動きました。1 台のデバイスと同じ {wanted:.4g} になるはずです",
+    def describe(
+        setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams, want: LayerParams
+    ) -> TextPair:
+        moved, expected = (
+            weight_distance(got, initial_params()),
+            weight_distance(want, initial_params()),
         )
-        if any(any(explains(found, Values.near, (still, "", "yes"))) for still in STILL_THERE):
-            raise STILL.wrong(*pair)
-        return pair
+        texts = setting.describe().with_texts(
+            f"the update moved the weights by {moved:.4g}, expected {expected:.4g}, as on one "
+            "device",
+            f"更新で重みが {moved:.4g} 動きました。1 台のデバイスと同じ {expected:.4g} "
+            "になるはずです",
+        )
+        if any(
+            any(find_mistake(results, LayerParams.is_close, (still, "", "yes")))
+            for still in REMAINING_FAULTS
+        ):
+            raise FAULT_REMAINS.counterexample(*texts)
+        return texts
 
-    found.compare(Values.near, OF_UPDATES, said)
+    results.check_results(LayerParams.is_close, UPDATE_MISTAKES, describe)
 
 
-def _norm(gradient: Values) -> float:
+def _gradient_norm(gradient: LayerParams) -> float:
     return float(np.sqrt((gradient.weight**2).sum() + (gradient.bias**2).sum()))
 
 
-def _update(gradient: Values, images: int, limit: float, times: float = 1.0) -> Values:
-    """The parameters after the first update, by a sum of gradients of norm ``limit`` at most."""
-    scale = min(1.0, limit / _norm(gradient))
-    return some_values().minus(gradient, LR / images * scale * times)
+def _clipped_update(
+    gradient: LayerParams, images: int, limit: float, factor: float = 1.0
+) -> LayerParams:
+    """Return the parameters after one update by a gradient clipped to norm ``limit``."""
+    scale = min(1.0, limit / _gradient_norm(gradient))
+    return initial_params().subtract(gradient, LR / images * scale * factor)
 
 
-def _whole(setting: _Setting) -> Values:
-    """The sum of the gradients of the first batch, which is the only one."""
-    return some_values().gradient(_batch(setting))
+def _whole_gradient(setting: _TrainingSetting) -> LayerParams:
+    """Return the sum of the gradients of the only batch."""
+    return initial_params().gradient(_training_images(setting))
 
 
-def _updated(setting: _Setting, run: _LoaderAnswer) -> Values:
-    return _update(_whole(setting), setting.images, setting.largest * setting.images)
+def _right_params(setting: _TrainingSetting, run: _TrainingRecord) -> LayerParams:
+    return _clipped_update(
+        _whole_gradient(setting), setting.images, setting.max_norm * setting.images
+    )
 
 
-def _scaled(limit: Callable[[_Setting], float], again: bool = False) -> Callable[..., bool]:
-    """The sum scaled to another limit; ``again``: and then added up over the devices."""
+def _matches_clipped_sum(
+    limit: Callable[[_TrainingSetting], float], summed_twice: bool = False
+) -> Callable[..., bool]:
+    """Return a mistake's predicate: the sum clipped to another limit.
 
-    def gives(setting: _Setting, run: _LoaderAnswer, got: Values) -> bool:
-        times = setting.devices if again else 1
-        return got.near(_update(_whole(setting), setting.images, limit(setting), times))
+    ``summed_twice``: the clipped sum is added up over the devices.
+    """
 
-    return gives
-
-
-def _each_scaled(limit: Callable[[_Setting], float]) -> Callable[..., bool]:
-    """Every device's gradient scaled by itself, before the sum."""
-
-    def gives(setting: _Setting, run: _LoaderAnswer, got: Values) -> bool:
-        after = some_values()
-        for gradient in _of_devices(setting, run):
-            scale = min(1.0, limit(setting) / _norm(gradient))
-            after = after.minus(gradient, LR / setting.images * scale)
-        return got.near(after)
+    def gives(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
+        factor = setting.devices if summed_twice else 1
+        return got.is_close(
+            _clipped_update(_whole_gradient(setting), setting.images, limit(setting), factor)
+        )
 
     return gives
 
 
-def _of_devices(setting: _Setting, run: _LoaderAnswer) -> List[Values]:
-    """The gradient of each device's images."""
-    images, labels = _batch(setting)
+def _matches_clipping_by_device(limit: Callable[[_TrainingSetting], float]) -> Callable[..., bool]:
+    """Return a mistake's predicate: each device's gradient is clipped before the sum."""
+
+    def gives(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
+        after = initial_params()
+        for gradient in _device_gradients(setting, run):
+            scale = min(1.0, limit(setting) / _gradient_norm(gradient))
+            after = after.subtract(gradient, LR / setting.images * scale)
+        return got.is_close(after)
+
+    return gives
+
+
+def _device_gradients(setting: _TrainingSetting, run: _TrainingRecord) -> List[LayerParams]:
+    """Return the gradient of each device's images."""
+    images, labels = _training_images(setting)
     rows = [
-        [row for row, on in zip(run.rows, run.on) if on == ctx] for ctx in cpus(setting.devices)
+        [row for row, on in zip(run.rows, run.devices_of_rows) if on == ctx]
+        for ctx in cpu_devices(setting.devices)
     ]
-    return [some_values().gradient((images[own], labels[own])) for own in rows]
+    return [initial_params().gradient((images[own], labels[own])) for own in rows]
 
 
-def _side_by_side(setting: _Setting, run: _LoaderAnswer, got: Values) -> bool:
-    """The sum scaled by the norm of all the numbers on all devices."""
-    norm = np.sqrt(sum(_norm(gradient) ** 2 for gradient in _of_devices(setting, run)))
-    scale = min(1.0, setting.largest * setting.images / norm)
-    return got.near(_update(_whole(setting), setting.images, np.inf, scale))
+def _is_clipped_by_joint_norm(
+    setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams
+) -> bool:
+    """Return whether the sum was clipped by the norm of all devices' numbers together."""
+    norm = np.sqrt(
+        sum(_gradient_norm(gradient) ** 2 for gradient in _device_gradients(setting, run))
+    )
+    scale = min(1.0, setting.max_norm * setting.images / norm)
+    return got.is_close(_clipped_update(_whole_gradient(setting), setting.images, np.inf, scale))
 
 
-def _by_parameter(setting: _Setting, run: _LoaderAnswer, got: Values) -> bool:
-    limit = setting.largest * setting.images
-    parts = (part * min(1.0, limit / np.linalg.norm(part)) for part in _whole(setting))
-    return got.near(some_values().minus(Values(*parts), LR / setting.images))
+def _is_clipped_by_parameter(
+    setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams
+) -> bool:
+    limit = setting.max_norm * setting.images
+    parts = (part * min(1.0, limit / np.linalg.norm(part)) for part in _whole_gradient(setting))
+    return got.is_close(initial_params().subtract(LayerParams(*parts), LR / setting.images))
 
 
-STILL_THERE = [
-    _each_scaled(lambda setting: setting.largest * setting.share),
-    _each_scaled(lambda setting: setting.largest * setting.images),
-    _each_scaled(lambda setting: setting.largest * setting.share / setting.devices),
-    _each_scaled(lambda setting: setting.largest),
+REMAINING_FAULTS = [
+    _matches_clipping_by_device(lambda setting: setting.max_norm * setting.images_per_device),
+    _matches_clipping_by_device(lambda setting: setting.max_norm * setting.images),
+    _matches_clipping_by_device(
+        lambda setting: setting.max_norm * setting.images_per_device / setting.devices
+    ),
+    _matches_clipping_by_device(lambda setting: setting.max_norm),
 ]
-OF_UPDATES: List[Mistake] = [
-    (_scaled(lambda setting: float("inf")),
+UPDATE_MISTAKES: List[Mistake] = [
+    (_matches_clipped_sum(lambda setting: float("inf")),
      "no gradient is scaled down any more", "勾配がまったく縮められていません"),
-    (_scaled(lambda setting: setting.largest),
+    (_matches_clipped_sum(lambda setting: setting.max_norm),
      "what is scaled is a sum over the images, and `largest` is for their mean",
      "縮めている勾配は画像についての合計ですが、`largest` は平均の勾配についての値です"),
-    (_scaled(lambda setting: setting.largest * setting.share),
+    (_matches_clipped_sum(lambda setting: setting.max_norm * setting.images_per_device),
      "the sum of all devices has the images of the whole batch, not those of a shard",
      "全デバイスの合計はバッチ全体の勾配です。掛ける数はシャードの枚数ではありません"),
-    (_scaled(lambda setting: setting.largest * setting.images, again=True),
+    (_matches_clipped_sum(lambda setting: setting.max_norm * setting.images, summed_twice=True),
      "the update is too large by the number of devices: the sum was added up again, as `step` "
      "does, or divided by the images of one device",
      "デバイスの台数倍だけ動いています。`step` のようにもう一度合計したか、"
      "1 台分の枚数で割ったかのどちらかです"),
-    (_side_by_side,
+    (_is_clipped_by_joint_norm,
      "the norm is that of all devices' gradients side by side: take that of their sum",
      "全デバイスの勾配を並べたもののノルムです。合計した勾配のノルムを使ってください"),
-    (_by_parameter,
+    (_is_clipped_by_parameter,
      "every parameter is scaled by itself: it is one gradient, with one norm",
      "パラメータごとに縮めています。全体で 1 つの勾配、1 つのノルムです"),
 ]  # fmt: skip
 
 
-def _trained(setting: _Setting, rows: Sequence[int]) -> Tuple[Values, List[float]]:
-    """The parameters, and the mean loss of each epoch, of one device that sees these images."""
-    images, labels = _batch(setting)
-    values, losses = some_values(), []
+def _train_on_one_device(
+    setting: _TrainingSetting, rows: Sequence[int]
+) -> Tuple[LayerParams, List[float]]:
+    """Return the parameters and each epoch's mean loss of one device that gets these images."""
+    images, labels = _training_images(setting)
+    params, losses = initial_params(), []
     for begin in range(0, len(rows), setting.batch):
-        own = list(rows[begin : begin + setting.batch])
-        batch = images[own], labels[own]
-        losses.append(float(values.losses(batch).mean()))
-        gradient = values.gradient(batch)
-        scale = min(1.0, setting.largest * setting.batch / _norm(gradient))
-        values = values.minus(gradient, LR / setting.batch * scale)
-    return values, np.reshape(losses, (setting.epochs, -1)).mean(axis=1).tolist()
+        batch_rows = list(rows[begin : begin + setting.batch])
+        batch = images[batch_rows], labels[batch_rows]
+        losses.append(float(params.image_losses(batch).mean()))
+        gradient = params.gradient(batch)
+        scale = min(1.0, setting.max_norm * setting.batch / _gradient_norm(gradient))
+        params = params.subtract(gradient, LR / setting.batch * scale)
+    return params, np.reshape(losses, (setting.epochs, -1)).mean(axis=1).tolist()
 
 
-def _check_parameters(setting: _Setting, run: _LoaderAnswer) -> None:
-    """All devices end with the parameters of one device."""
-    want, _ = _trained(setting, run.rows)
-    for ctx, got in zip(cpus(setting.devices), run.ends):
-        if not got.near(want):
-            went, wanted = moved(got, some_values()), moved(want, some_values())
-            raise setting.case().wrong(
-                f"after {in_english(setting.epochs, 'epoch')} the weights on {ctx} have moved by "
-                f"{went:.4g}, expected {wanted:.4g}, as on one device that sees the same batches",
-                f"{setting.epochs} エポックで {ctx} の重みが {went:.4g} 動きました。"
-                f"同じバッチを 1 台のデバイスで学習したときの {wanted:.4g} になるはずです",
+def _check_parameters(setting: _TrainingSetting, run: _TrainingRecord) -> None:
+    """Check that all devices end with the parameters of one device."""
+    want, _ = _train_on_one_device(setting, run.rows)
+    for ctx, got in zip(cpu_devices(setting.devices), run.final_params):
+        if not got.is_close(want):
+            moved, expected = (
+                weight_distance(got, initial_params()),
+                weight_distance(want, initial_params()),
+            )
+            raise setting.describe().counterexample(
+                f"after {count_in_english(setting.epochs, 'epoch')} the weights on {ctx} have "
+                "moved by "
+                f"{moved:.4g}, expected {expected:.4g}, as on one device that sees the same "
+                "batches",
+                f"{setting.epochs} エポックで {ctx} の重みが {moved:.4g} 動きました。"
+                f"同じバッチを 1 台のデバイスで学習したときの {expected:.4g} になるはずです",
             )
 
 
-def _check_orders(setting: _Setting, run: _LoaderAnswer) -> None:
-    """Every epoch has an order of its own, and none is that of the images."""
-    orders, n = run.orders(setting), setting.images
-    seen = [frozenset(zip(order, run.on[n * epoch :])) for epoch, order in enumerate(orders)]
-    setting.case().check(
+def _check_orders(setting: _TrainingSetting, run: _TrainingRecord) -> None:
+    """Check that every epoch has a new order, and none is the order of the images."""
+    orders, n = run.row_orders(setting), setting.images
+    device_orders = [
+        frozenset(zip(order, run.devices_of_rows[n * epoch :]))
+        for epoch, order in enumerate(orders)
+    ]
+    setting.describe().check_faults(
         (sorted(orders[0]) == orders[0] or sorted(orders[0]) == orders[0][::-1],
          "the images were used in the order in which they are stored: "
          "each epoch should have a random one",
@@ -812,7 +888,7 @@ def _check_orders(setting: _Setting, run: _LoaderAnswer) -> None:
         (orders[0] == orders[1],
          "two epochs have the same order: each should have a new one",
          "2 つのエポックの順番が同じです。エポックごとに新しい順にするはずでした"),
-        (setting.devices > 1 and seen[0] == seen[1],
+        (setting.devices > 1 and device_orders[0] == device_orders[1],
          "every device saw the same images in two epochs: on one device any images can come into "
          "one batch together",
          "2 つのエポックで、どのデバイスにも同じ画像が渡りました。1 台のデバイスなら、どの画像の"
@@ -823,28 +899,29 @@ def _check_orders(setting: _Setting, run: _LoaderAnswer) -> None:
 # --- The guesses
 
 
-COURSES = ("equal", "constant", "apart")
+REPLICA_COURSES = ("equal", "constant", "apart")
 
 # fmt: off
-guess("09-a", one_of(*COURSES),
+register_guess("09-a", ChoiceForm(*REPLICA_COURSES),
       "what becomes of the two replicas in training?",
       "学習の間に 2 つのレプリカはどうなるか")
-guess("09-b", each_of(a_number(0, such_as=2, factor=2), "all is well", "here"),
+register_guess("09-b", DictForm(NumberForm(0, example=2, factor=2), "all is well", "here"),
       "by what factor does the norm of the gradients change in three epochs?",
       "勾配のノルムは 3 エポックで何倍になるか")
-guess("09-c",
-      each_of(a_number(0, such_as=1.5, factor=1.02), "64 images", "63 images", "64 images, Adam"),
+register_guess("09-c",
+      DictForm(NumberForm(0, example=1.5, factor=1.02),
+               "64 images", "63 images", "64 images, Adam"),
       "how large is the first update on two devices, divided by that on one?",
       "2 台での最初の更新の大きさは、1 台の何倍か")
-guess("09-d", a_number(0, 64, such_as=64),
+register_guess("09-d", NumberForm(0, 64, example=64),
       "1,025 images in batches of 64: how many are in the last one?",
       "1,025 枚を 64 枚ずつ: 最後のバッチは何枚か")
-guess("09-e", each_of(a_number(0, such_as=0.5, factor=100), "before it", "after it"),
+register_guess("09-e", DictForm(NumberForm(0, example=0.5, factor=100), "before it", "after it"),
       "how far apart are one and two devices, before and after that batch?",
       "そのバッチの前と後で、1 台と 2 台の差はどれだけか")
-guess("09-f", each_of(yes_or_no(), 360, 64, 100, 7),
+register_guess("09-f", DictForm(YesNoForm(), 360, 64, 100, 7),
       "for which batch sizes is accuracy x images a whole number?",
       "正解率に枚数を掛けて整数になるのはどのバッチサイズか")
-guess("09-g", one_of(*COURSES),
+register_guess("09-g", ChoiceForm(*REPLICA_COURSES),
       "and with a correct allreduce: what becomes of the replicas?",
       "正しい allreduce なら、レプリカの距離はどうなるか")

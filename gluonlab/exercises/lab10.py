@@ -43,23 +43,25 @@ from gluonlab.collectives.topology import (
     switch,
 )
 from gluonlab.exercises.checkers import exercise
-from gluonlab.exercises.guesses import a_number, each_of, guess
+from gluonlab.exercises.guesses import DictForm, NumberForm, register_guess
 from gluonlab.exercises.schedule_answers import Answer, Puzzle
 
 US, KB, GB_PER_S = 1e-6, 1e3, 1e9
-Pair = Tuple[int, int]
+RankPair = Tuple[int, int]
 
 
-def both_ways(pairs: Iterable[Pair]) -> FrozenSet[Pair]:
-    """The pairs, and each the other way round."""
-    given = list(pairs)
-    return frozenset(given) | {(dst, src) for src, dst in given}
+def with_reverse_pairs(pairs: Iterable[RankPair]) -> FrozenSet[RankPair]:
+    """Return the pairs and their reverse pairs."""
+    forward_pairs = list(pairs)
+    return frozenset(forward_pairs) | {(dst, src) for src, dst in forward_pairs}
 
 
-def wired(name: str, world_size: int, pairs: FrozenSet[Pair], latency_s: float = US) -> Topology:
-    """A full-duplex wire of 1 GB/s between some pairs; the checker refuses the others.
+def wired_topology(
+    name: str, world_size: int, pairs: FrozenSet[RankPair], latency_s: float = US
+) -> Topology:
+    """Return a topology with full-duplex wires of 1 GB/s between ``pairs``.
 
-    A topology has a route for every pair, so the others get one, which is never priced.
+    A topology has a route for every pair, so the other pairs get one. The checker refuses them.
     """
     routes = {
         (src, dst): Route((Link(f"{src} to {dst}", GB_PER_S),), latency_s)
@@ -69,37 +71,37 @@ def wired(name: str, world_size: int, pairs: FrozenSet[Pair], latency_s: float =
     return Topology(name, world_size, routes)
 
 
-def slow_wire() -> Topology:
-    """Four devices with a wire between any two; that of 0 and 1 takes 10 us a message."""
+def slow_wire_topology() -> Topology:
+    """Return four devices with wires between all; the wire of 0 and 1 takes 10 us a message."""
     routes = dict(fully_connected(4, US, GB_PER_S).routes)
     for pair in ((0, 1), (1, 0)):
         routes[pair] = Route(routes[pair].links, 10 * US)
     return Topology("a slow wire", 4, routes)
 
 
-def two_hosts() -> Topology:
-    """Hosts 0-3 and 4-7: bytes cost nothing within one, and each has one port to the network."""
-    routes: Dict[Pair, Route] = {}
+def two_host_topology() -> Topology:
+    """Return hosts 0-3 and 4-7, with free bytes inside a host and one network port each."""
+    routes: Dict[RankPair, Route] = {}
     for src, dst in pairs_of(8):
-        inside = (Link(f"{src} to {dst}", INFINITE),)
-        out, into = (
+        local_links = (Link(f"{src} to {dst}", INFINITE),)
+        out_name, in_name = (
             f"network {way} host {rank // 4}" for way, rank in (("from", src), ("to", dst))
         )
-        between = (Link(out, GB_PER_S), Link(into, GB_PER_S))
-        same = src // 4 == dst // 4
-        routes[src, dst] = Route(inside, US) if same else Route(between, 5 * US)
+        network_links = (Link(out_name, GB_PER_S), Link(in_name, GB_PER_S))
+        is_same_host = src // 4 == dst // 4
+        routes[src, dst] = Route(local_links, US) if is_same_host else Route(network_links, 5 * US)
     return Topology("two hosts", 8, routes, groups=((0, 1, 2, 3), (4, 5, 6, 7)))
 
 
-LINE_5 = both_ways((i, i + 1) for i in range(4))
-RING_6 = both_ways((i, (i + 1) % 6) for i in range(6))
-LINE_3 = both_ways([(0, 1), (1, 2)])
-CUBE = both_ways((i, i ^ bit) for i in range(8) for bit in (1, 2, 4))
+LINE_5 = with_reverse_pairs((i, i + 1) for i in range(4))
+RING_6 = with_reverse_pairs((i, (i + 1) % 6) for i in range(6))
+LINE_3 = with_reverse_pairs([(0, 1), (1, 2)])
+CUBE = with_reverse_pairs((i, i ^ bit) for i in range(8) for bit in (1, 2, 4))
 
 PUZZLES: Mapping[str, Puzzle] = {
     "10-1": Puzzle("tell_everybody()", switch(8, US, GB_PER_S), 0, ALL_GATHER, optimum_s=3 * US),
     "10-2": Puzzle(
-        "down_the_line()", wired("line", 5, LINE_5), 12 * KB, ALL_GATHER, pairs=LINE_5,
+        "down_the_line()", wired_topology("line", 5, LINE_5), 12 * KB, ALL_GATHER, pairs=LINE_5,
         optimum_s=27 * US,
     ),
     "10-3": Puzzle(
@@ -107,16 +109,18 @@ PUZZLES: Mapping[str, Puzzle] = {
         optimum_s=7 * US,
     ),
     "10-4": Puzzle(
-        "both_ways_round()", wired("ring", 6, RING_6), 6 * KB, REDUCE_SCATTER,
+        "both_ways_round()", wired_topology("ring", 6, RING_6), 6 * KB, REDUCE_SCATTER,
         owner=tuple(range(6)), pairs=RING_6, optimum_s=6 * US,
     ),
     "10-5": Puzzle(
-        "three_in_a_row()", wired("line", 3, LINE_3), 9 * KB, pairs=LINE_3, optimum_s=16 * US
+        "three_in_a_row()", wired_topology("line", 3, LINE_3), 9 * KB, pairs=LINE_3,
+        optimum_s=16 * US,
     ),
-    "10-6": Puzzle("around_the_slow_wire()", slow_wire(), 2 * KB, optimum_s=4 * US),
-    "10-7": Puzzle("two_hosts()", two_hosts(), 20 * KB, optimum_s=28 * US),
+    "10-6": Puzzle("around_the_slow_wire()", slow_wire_topology(), 2 * KB, optimum_s=4 * US),
+    "10-7": Puzzle("two_hosts()", two_host_topology(), 20 * KB, optimum_s=28 * US),
     "10-8": Puzzle(
-        "the_cube()", wired("cube", 8, CUBE, latency_s=0), 12 * KB, pairs=CUBE, optimum_s=7 * US
+        "the_cube()", wired_topology("cube", 8, CUBE, latency_s=0), 12 * KB, pairs=CUBE,
+        optimum_s=7 * US,
     ),
 }  # fmt: skip
 
@@ -132,34 +136,34 @@ SUMMARIES = {
 }
 
 
-def _checker(puzzle: Puzzle, summary: str) -> Callable[[Answer], None]:
+def _make_checker(puzzle: Puzzle, summary: str) -> Callable[[Answer], None]:
     def check(answer: Answer) -> None:
-        puzzle.check_optimum(puzzle.proved(answer))
+        puzzle.check_optimum(puzzle.read_proved_schedule(answer))
 
     check.__doc__ = summary
     return check
 
 
 for name, puzzle in PUZZLES.items():
-    exercise(name)(_checker(puzzle, SUMMARIES[name]))
+    exercise(name)(_make_checker(puzzle, SUMMARIES[name]))
 
 
 # --- The guesses
 
 
 # fmt: off
-guess("10-a", a_number(0, such_as=11, factor=1.05),
+register_guess("10-a", NumberForm(0, example=11, factor=1.05),
       "how many µs does it take to tell seven others?",
       "ほかの 7 台に伝えるのに最短で何 µs かかるか")
-guess("10-b", each_of(a_number(0, such_as=11, factor=1.05), "10-2", "10-3"),
+register_guess("10-b", DictForm(NumberForm(0, example=11, factor=1.05), "10-2", "10-3"),
       "how many µs are the optima of 10-2 and 10-3?",
       "10-2 と 10-3 の最適値は何 µs か")
-guess("10-c", each_of(a_number(0, such_as=11, factor=1.05), "10-4", "10-5"),
+register_guess("10-c", DictForm(NumberForm(0, example=11, factor=1.05), "10-4", "10-5"),
       "how many µs are the optima of 10-4 and 10-5?",
       "10-4 と 10-5 の最適値は何 µs か")
-guess("10-d", each_of(a_number(0, such_as=11, factor=1.05), "10-6", "10-7"),
+register_guess("10-d", DictForm(NumberForm(0, example=11, factor=1.05), "10-6", "10-7"),
       "how many µs are the optima of 10-6 and 10-7?",
       "10-6 と 10-7 の最適値は何 µs か")
-guess("10-e", a_number(0, such_as=11, factor=1.05),
+register_guess("10-e", NumberForm(0, example=11, factor=1.05),
       "how many µs is the optimum of 10-8?",
       "10-8 の最適値は何 µs か")

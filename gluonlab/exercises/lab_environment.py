@@ -1,4 +1,4 @@
-"""What a lab runs on: devices and a data set that this machine has, and the reasons."""
+"""Devices and data set of a lab, chosen by what this machine has."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from gluonlab.data.fetching.download_sources import SOURCES
 from gluonlab.data.sets.dataset_registry import check_dataset
 from gluonlab.devices import describe, gpu_count, gpus
 from gluonlab.errors import GluonlabWarning
-from gluonlab.exercises.languages import language, say
+from gluonlab.exercises.languages import choose_text, language
 from gluonlab.gpu.cuda import enable_peer_access, lacking
 
 if TYPE_CHECKING:
     import mxnet as mx
 
-# for GPUs, which have time for 70,000 images; the first that is there
-REAL = ("mnist", "fashion-mnist")
+# GPUs have time for 70,000 images; the first one that is downloaded
+GPU_DATASETS = ("mnist", "fashion-mnist")
 
 
-class Here(NamedTuple):
-    """A lab's devices, whether they are GPUs, and the name of its data set for `load_dataset`."""
+class LabEnvironment(NamedTuple):
+    """The devices of a lab, whether they are GPUs, and its data set's name for `load_dataset`."""
 
     devices: "List[mx.Context]"
     on_gpus: bool
@@ -29,7 +29,7 @@ class Here(NamedTuple):
 
     @property
     def language(self) -> str:
-        """That of the lab, ``en`` or ``ja``."""
+        """The language of the lab, ``en`` or ``ja``."""
         return language()
 
     def __repr__(self) -> str:
@@ -39,61 +39,76 @@ class Here(NamedTuple):
         )
 
 
-def setup(n: int, dataset: Optional[str] = None) -> Here:
-    """Choose ``n`` devices and a data set that this machine has, and print which and why.
+def setup(n: int, dataset: Optional[str] = None) -> LabEnvironment:
+    """Choose ``n`` devices and a data set that this machine has, and print both with the reasons.
 
-    The devices are GPUs if there are ``n``, else CPU devices. ``dataset`` is the data set for GPUs,
-    by default ``mnist`` or ``fashion-mnist``; CPU devices get the built-in digits.
+    The devices are GPUs if there are ``n``, else CPU devices.
 
-    Raises DeviceError for an impossible ``n``, DataError for an unknown data set.
+    Args:
+        n: the number of devices.
+        dataset: the data set for GPUs, by default ``mnist`` or ``fashion-mnist``. CPU devices get
+            the built-in digits.
+
+    Returns:
+        The devices and the data set.
+
+    Raises:
+        DeviceError: there cannot be ``n`` devices.
+        DataError: the data set is unknown.
     """
     if dataset is not None:
         check_dataset(dataset)
-    ctxs, on_gpus, why = _devices(n)
-    data, why_data = _data(on_gpus, dataset)
+    ctxs, on_gpus, device_reason = _choose_devices(n)
+    data, data_reason = _choose_dataset(on_gpus, dataset)
     for text, reason in (
-        (say(en="devices: ", ja="デバイス: ") + describe(ctxs), why),
-        (say(en="data: ", ja="データ: ") + data, why_data),
+        (choose_text(en="devices: ", ja="デバイス: ") + describe(ctxs), device_reason),
+        (choose_text(en="data: ", ja="データ: ") + data, data_reason),
     ):
         print(text, *(["  " + reason] if reason else []), sep="\n", flush=True)
-    return Here(ctxs, on_gpus, data)
+    return LabEnvironment(ctxs, on_gpus, data)
 
 
-def _devices(n: int) -> "Tuple[List[mx.Context], bool, str]":
-    """The devices, whether they are GPUs, and why not."""
+def _choose_devices(n: int) -> "Tuple[List[mx.Context], bool, str]":
+    """Return the devices, whether they are GPUs, and the reason if they are not."""
     from gluonlab.devices import devices
 
-    found = gpu_count()
-    if found >= n > 0:
-        fault = _fault_of_gpus(n)
+    count = gpu_count()
+    if count >= n > 0:
+        fault = _find_gpu_fault(n)
         if not fault:
             ctxs = gpus(n)
-            enable_peer_access(ctxs)  # for what the lab copies by hand
+            enable_peer_access(ctxs)  # the lab copies arrays by hand
             return ctxs, True, ""
-        why = say(en=f"the GPUs cannot be used: {fault}", ja=f"GPU は使えません: {fault}")
-    elif found:
-        here = say(en=f"{found} GPU" + "s" * (found > 1) + " here", ja=f"GPU は {found} 個だけ")
-        why = say(en=f"{here}, the lab needs {n}", ja=f"{here}で、ラボには {n} 個必要")
+        reason = choose_text(
+            en=f"the GPUs cannot be used: {fault}", ja=f"GPU は使えません: {fault}"
+        )
+    elif count:
+        shortage = choose_text(
+            en=f"{count} GPU" + "s" * (count > 1) + " here", ja=f"GPU は {count} 個だけ"
+        )
+        reason = choose_text(
+            en=f"{shortage}, the lab needs {n}", ja=f"{shortage}で、ラボには {n} 個必要"
+        )
     else:
-        why = say(en="no GPU here", ja="GPU なし")
+        reason = choose_text(en="no GPU here", ja="GPU なし")
     with warnings.catch_warnings():
-        # it is said below, in the language of the notebook
+        # the message below says the same in the language of the notebook
         warnings.simplefilter("ignore", GluonlabWarning)
-        ctxs = devices(f"cpu*{n}") if n > 0 else gpus(n)  # which says what n may be
-    stand_in = say(
+        ctxs = devices(f"cpu*{n}") if n > 0 else gpus(n)  # gpus(n) raises for n < 1
+    substitute = choose_text(
         en="CPU devices stand in, and compute in parallel as GPUs do",
         ja="CPU デバイスで代用します。GPU と同じく並列に計算します",
     )
-    return ctxs, False, f"{why}: {stand_in}"
+    return ctxs, False, f"{reason}: {substitute}"
 
 
-def _fault_of_gpus(n: int) -> str:
-    """Why these GPUs do not compute, for example too new for MXNet; empty if they do."""
+def _find_gpu_fault(n: int) -> str:
+    """Return why these GPUs do not compute, such as too new for MXNet; empty if they do."""
     import mxnet as mx
 
     remedy = "python -m gluonlab.doctor"
     if lacking(range(n), n):
-        return say(
+        return choose_text(
             en=f"MXNet 1.9.1 has no code for them; see {remedy}",
             ja=f"MXNet 1.9.1 はこの GPU に対応していません。{remedy} を参照",
         )
@@ -101,23 +116,23 @@ def _fault_of_gpus(n: int) -> str:
         for index in range(n):
             mx.nd.ones((2, 2), ctx=mx.gpu(index)).asnumpy()
     except mx.base.MXNetError:
-        return say(en=f"they fail; see {remedy}", ja=f"エラーになりました。{remedy} を参照")
+        return choose_text(en=f"they fail; see {remedy}", ja=f"エラーになりました。{remedy} を参照")
     return ""
 
 
-def _data(on_gpus: bool, wanted: Optional[str]) -> Tuple[str, str]:
-    """The data set, and why it is not a larger one."""
+def _choose_dataset(on_gpus: bool, requested: Optional[str]) -> Tuple[str, str]:
+    """Return the data set, and the reason if it is not a larger one."""
     if not on_gpus:
-        return "digits", say(
+        return "digits", choose_text(
             en="1,797 images, built in: small enough for CPU devices",
             ja="組み込みの 1,797 枚。CPU でも短時間で済みます",
         )
-    choices = (wanted,) if wanted else REAL
+    choices = (requested,) if requested else GPU_DATASETS
     for name in choices:
         if name not in SOURCES or folder_of(SOURCES[name], data_root()):
             return name, ""
-    missing, command = say(en=" or ", ja=" と ").join(choices), download_command(choices[0])
-    return "digits", say(
+    missing, command = choose_text(en=" or ", ja=" と ").join(choices), download_command(choices[0])
+    return "digits", choose_text(
         en=f"{missing} is not downloaded; to train on it: {command}",
         ja=f"{missing} がまだダウンロードされていません。使うときのコマンド: {command}",
     )

@@ -11,71 +11,78 @@ from typing import Iterator, Mapping, Optional
 from gluonlab.errors import ExerciseError, unknown
 
 LANGUAGES = ("en", "ja")
-VARIABLE = "GLUONLAB_LANGUAGE"
+LANGUAGE_VARIABLE = "GLUONLAB_LANGUAGE"
 
 Texts = Mapping[str, str]  # language -> text
 
 
 def language(name: Optional[str] = None) -> str:
-    """Choose the language for the rest of this process, or ask which one it is.
+    """Choose the language for the rest of this process, or return the current language.
 
-    Without a choice it is the first of these that says one of LANGUAGES:
+    Without a choice, it is the first of these that names one of LANGUAGES:
 
     =======================  ======================================================================
-    ``GLUONLAB_LANGUAGE``    of the environment
+    ``GLUONLAB_LANGUAGE``    environment variable
     the notebook             its metadata, else its folder (Jupyter and VS Code name it)
     the current folder       ``labs/ja`` is Japanese
     the locale               ``LC_ALL``, ``LC_MESSAGES``, ``LANG``
     otherwise                English
     =======================  ======================================================================
 
-    Raises ExerciseError for a language that the labs do not have.
+    Args:
+        name: the language, ``"en"`` or ``"ja"``. None keeps the current one.
+
+    Returns:
+        The language, ``"en"`` or ``"ja"``.
+
+    Raises:
+        ExerciseError: the labs do not have this language.
     """
     if name is not None:
-        # processes that this one starts speak it, too
-        os.environ[VARIABLE] = _known(name, "language")
-    chosen = os.environ.get(VARIABLE)
+        # child processes use the same language
+        os.environ[LANGUAGE_VARIABLE] = _check_language(name, "language")
+    chosen = os.environ.get(LANGUAGE_VARIABLE)
     if chosen:
-        return _known(chosen, VARIABLE)
-    return next((found for found in _found() if found in LANGUAGES), "en")
+        return _check_language(chosen, LANGUAGE_VARIABLE)
+    return next((candidate for candidate in _language_candidates() if candidate in LANGUAGES), "en")
 
 
-def say(*, en: str, ja: str) -> str:
-    """The one of two texts that is in the current language."""
+def choose_text(*, en: str, ja: str) -> str:
+    """Return the text in the current language."""
     return {"en": en, "ja": ja}[language()]
 
 
-def _known(name: str, kind: str) -> str:
+def _check_language(name: str, kind: str) -> str:
     if name not in LANGUAGES:
         raise ExerciseError(unknown(kind, name, LANGUAGES))
     return name
 
 
-def _found() -> Iterator[Optional[str]]:
-    """The language by each place of the table, the most certain first."""
-    notebook = _notebook()
+def _language_candidates() -> Iterator[Optional[str]]:
+    """Yield the languages by the rows of the table in `language`, the most certain first."""
+    notebook = _notebook_path()
     if notebook:
-        yield _in_metadata(notebook)
+        yield _metadata_language(notebook)
         yield notebook.parent.name
     try:
         yield Path.cwd().name
-    except FileNotFoundError:  # somebody removed it
+    except FileNotFoundError:  # the folder was removed
         pass
     yield next(
         filter(None, (os.environ.get(name) for name in ("LC_ALL", "LC_MESSAGES", "LANG"))), ""
     )[:2]
 
 
-def _notebook() -> Optional[Path]:
-    """The file of the notebook that this kernel runs, if the front end passes it on."""
-    told = os.environ.get("JPY_SESSION_NAME", "")
+def _notebook_path() -> Optional[Path]:
+    """Return the notebook file that this kernel runs, if the front end passes its path."""
+    path = os.environ.get("JPY_SESSION_NAME", "")
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
-    told = getattr(shell, "user_ns", {}).get("__vsc_ipynb_file__") or told
-    return Path(told) if str(told).endswith(".ipynb") else None
+    path = getattr(shell, "user_ns", {}).get("__vsc_ipynb_file__") or path
+    return Path(path) if str(path).endswith(".ipynb") else None
 
 
-def _in_metadata(notebook: Path) -> Optional[str]:
+def _metadata_language(notebook: Path) -> Optional[str]:
     try:
         metadata = json.loads(notebook.read_text(encoding="utf-8"))["metadata"]
         return str(metadata["gluonlab"]["language"])

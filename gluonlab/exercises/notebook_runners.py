@@ -1,10 +1,10 @@
-"""Run one notebook in bounded processes of this machine, or in a container, and read the outcome.
+"""Run one notebook in bounded processes of this machine or in a container, and read its result.
 
-In a container of Docker or Podman the notebook reaches neither a network nor a file. Outside,
-`Containers` starts ``docker run`` with this module as the command, hands the order to its standard
-input as a line of JSON, ``{"name": .., "bounds": .., "seed": ..}``, and reads two lines from its
-standard output: that it has begun, with the version of gluonlab and what is missing for notebooks,
-and the outcome. The input stays open until the grader has ended, or ends the notebook.
+In a container of Docker or Podman the notebook reaches neither a network nor a file of the host.
+`ContainerRunner` starts ``docker run`` with this module as the command. It sends the order to
+standard input, as a line of JSON: ``{"name": .., "bounds": .., "seed": ..}``. It reads two lines
+from standard output. The first has the version of gluonlab and the missing packages. The second has
+the result. The input stays open until the grader ends, or stops the notebook.
 """
 
 from __future__ import annotations
@@ -30,28 +30,36 @@ from gluonlab.errors import DataError, NotebookError
 from gluonlab.exercises.checkers import (
     PASSED,
     RAISED,
-    SEED,
+    SEED_VARIABLE,
     TOO_SLOW,
     UNWRITTEN,
     WRONG,
     all_exercises,
 )
-from gluonlab.exercises.run_submission import CELL, DONE, LAB, NOTE, VERDICTS, missing
-from gluonlab.exercises.supervisor import ENDED, Bounds
+from gluonlab.exercises.run_submission import (
+    CELL_KEY,
+    DONE_KEY,
+    LAB_KEY,
+    NOTE_KEY,
+    VERDICTS_FILE,
+    missing_packages,
+)
+from gluonlab.exercises.supervisor import EXCESS_KEY, Bounds
 from gluonlab.files.atomic_files import read_bounded, temporary_folder
 from gluonlab.plain_text import one_line, plain_name
 
 STATUSES = (PASSED, WRONG, UNWRITTEN, RAISED, TOO_SLOW)
-MOST_SAID = 2**22  # bytes that are read of what a notebook's processes say of it
-LONGEST_NOTE = 1000  # characters; of a checker's sentence, too
-MOST_MICROS = 1e12  # that a schedule may cost
-LOOK_S = 0.1  # between two looks at whether everything is to stop
+MAX_OUTPUT_BYTES = 2**22  # read from a notebook's processes
+MAX_NOTE_CHARS = 1000  # also of a checker's message
+MAX_MICROS = 1e12  # cost of a schedule
+POLL_S = 0.1  # between two checks of ``stop``
 
 
 class ExerciseResult(NamedTuple):
     """The last verdict on an exercise.
 
-    ``hidden`` if cases decided that a student is not shown; ``micros``: what a right answer costs.
+    ``hidden``: whether cases decided that students do not see. ``micros``: the cost of a right
+    answer.
     """
 
     status: str
@@ -61,7 +69,7 @@ class ExerciseResult(NamedTuple):
 
 
 class NotebookResult(NamedTuple):
-    """What came out of one notebook: its lab, if it is of one, verdicts, and what went wrong."""
+    """The result of one notebook: its lab if known, the verdicts, and a note about errors."""
 
     lab: str = ""
     verdicts: Mapping[str, ExerciseResult] = {}
@@ -71,45 +79,47 @@ class NotebookResult(NamedTuple):
 def run_in_processes(
     path: Path, bounds: Bounds, seed: Optional[int], stop: threading.Event
 ) -> NotebookResult:
-    """Run the notebook until it ends, or ``stop`` is set. Raises OSError, for a full disk say."""
+    """Run the notebook until it ends or ``stop`` is set. Raises OSError (full disk)."""
     with temporary_folder("grade") as folder:
-        said = _run(path, folder, bounds, seed, stop)
-        faults = [said.get(NOTE, "")]
-        if said[ENDED]:
-            faults.append(": ".join(filter(None, [said.get(CELL), said[ENDED]])))
-        note, lines = "; ".join(filter(None, faults)), _lines(folder / VERDICTS)
-        return checked(said.get(LAB), note, ((line.get("exercise"), line) for line in lines))
+        messages = _run_supervised(path, folder, bounds, seed, stop)
+        faults = [messages.get(NOTE_KEY, "")]
+        if messages[EXCESS_KEY]:
+            faults.append(": ".join(filter(None, [messages.get(CELL_KEY), messages[EXCESS_KEY]])))
+        note, lines = "; ".join(filter(None, faults)), _read_verdicts(folder / VERDICTS_FILE)
+        return sanitize_result(
+            messages.get(LAB_KEY), note, ((line.get("exercise"), line) for line in lines)
+        )
 
 
-def checked(lab: Any, note: Any, verdicts: Any) -> NotebookResult:
-    """An Outcome of what may have been forged: nothing of another kind gets into it.
+def sanitize_result(lab: Any, note: Any, verdicts: Any) -> NotebookResult:
+    """Return a result from data that may be forged: values of a wrong type are dropped.
 
     ``verdicts``: pairs of an exercise's id and an object with status, message, hidden and micros.
     """
     exercises = {one.id for one in all_exercises()}
     lab = lab if isinstance(lab, str) and any(id.startswith(f"{lab}-") for id in exercises) else ""
-    found: Dict[str, ExerciseResult] = {}
-    for id, about in verdicts:
-        known = isinstance(id, str) and id in exercises and id.startswith(f"{lab}-")
-        if known and isinstance(about, dict) and about.get("status") in STATUSES:
-            micros = _cost(about.get("micros")) if about["status"] == PASSED else None
-            message, hidden = _short(about.get("message")), about.get("hidden") is True
-            found[id] = ExerciseResult(str(about["status"]), message, hidden, micros)
-    return NotebookResult(lab, found, _short(note))
+    results: Dict[str, ExerciseResult] = {}
+    for id, verdict in verdicts:
+        is_known = isinstance(id, str) and id in exercises and id.startswith(f"{lab}-")
+        if is_known and isinstance(verdict, dict) and verdict.get("status") in STATUSES:
+            micros = _read_micros(verdict.get("micros")) if verdict["status"] == PASSED else None
+            message, hidden = _shorten(verdict.get("message")), verdict.get("hidden") is True
+            results[id] = ExerciseResult(str(verdict["status"]), message, hidden, micros)
+    return NotebookResult(lab, results, _shorten(note))
 
 
-def _short(text: Any) -> str:
-    return one_line(text)[:LONGEST_NOTE] if isinstance(text, str) else ""
+def _shorten(text: Any) -> str:
+    return one_line(text)[:MAX_NOTE_CHARS] if isinstance(text, str) else ""
 
 
-def _cost(given: Any) -> Optional[float]:
-    """A number above 0, or None."""
-    is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
-    return float(given) if is_number and 0 < given < MOST_MICROS else None
+def _read_micros(value: Any) -> Optional[float]:
+    """Return a number above 0, or None."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and 0 < value < MAX_MICROS else None
 
 
-def _as_object(line: bytes) -> Dict[str, Any]:
-    """The object of JSON on a line; an empty one for anything else."""
+def _parse_object(line: bytes) -> Dict[str, Any]:
+    """Return the JSON object on a line; an empty dictionary for anything else."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -117,60 +127,67 @@ def _as_object(line: bytes) -> Dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _run(
+def _run_supervised(
     path: Path, folder: Path, bounds: Bounds, seed: Optional[int], stop: threading.Event
 ) -> Dict[str, str]:
-    """What was said of a notebook last, of each kind: LAB, CELL, NOTE and ENDED.
+    """Run a notebook below a supervisor; return the last message of each kind.
 
-    The supervisor, and so all that it has started, ends with the file that it reads from.
+    The kinds are LAB_KEY, CELL_KEY, NOTE_KEY and EXCESS_KEY.
     """
-    words = [json.dumps(vars(bounds)), str(folder)]
-    submission = [sys.executable, "-m", "gluonlab.exercises.run_submission", *words]
+    arguments = [json.dumps(vars(bounds)), str(folder)]
+    submission = [sys.executable, "-m", "gluonlab.exercises.run_submission", *arguments]
+    # The supervisor, and so all that it has started, ends when its standard input closes.
     with tempfile.TemporaryFile() as out:
         child = subprocess.Popen(
-            [sys.executable, "-m", "gluonlab.exercises.supervisor", *words]
+            [sys.executable, "-m", "gluonlab.exercises.supervisor", *arguments]
             + [*submission, str(path.absolute())],
             stdin=subprocess.PIPE,
             stdout=out,
             stderr=subprocess.DEVNULL,
-            cwd=folder,  # empty: Python would load modules from the current one
+            cwd=folder,  # empty: Python loads modules from the current folder
             env=_environment(seed),
             start_new_session=True,  # Ctrl-C is for the grader
         )
         try:
-            wait(child, bounds.seconds + 2 * bounds.spare_seconds, stop)
+            wait_for_exit(child, bounds.seconds + 2 * bounds.spare_seconds, stop)
         finally:
-            _end(child, bounds.spare_seconds)
+            _end_supervisor(child, bounds.spare_seconds)
         out.seek(0)
-        said = _said(out.read(MOST_SAID))
-    if ENDED not in said:
-        said[ENDED] = "the process that watches over it was ended; it may have left others running"
-    elif DONE not in said:
-        said[ENDED] = said[ENDED] or "the process that ran it was ended"
-    return said
+        messages = _last_messages(out.read(MAX_OUTPUT_BYTES))
+    if EXCESS_KEY not in messages:
+        messages[EXCESS_KEY] = (
+            "the process that watches over it was ended; it may have left others running"
+        )
+    elif DONE_KEY not in messages:
+        messages[EXCESS_KEY] = messages[EXCESS_KEY] or "the process that ran it was ended"
+    return messages
 
 
 def _environment(seed: Optional[int]) -> Dict[str, str]:
     package = str(Path(gluonlab.__file__).resolve().parent.parent)
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    kept = [str(Path(part).absolute()) for part in given if part]
-    changes = {"PYTHONPATH": os.pathsep.join([package, *kept])}
-    environment = {name: value for name, value in os.environ.items() if name != SEED}
-    return {**environment, **changes, **({} if seed is None else {SEED: str(seed)})}
+    python_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    absolute_path = [str(Path(part).absolute()) for part in python_path if part]
+    python_path_variable = {"PYTHONPATH": os.pathsep.join([package, *absolute_path])}
+    environment = {name: value for name, value in os.environ.items() if name != SEED_VARIABLE}
+    return {
+        **environment,
+        **python_path_variable,
+        **({} if seed is None else {SEED_VARIABLE: str(seed)}),
+    }
 
 
-def wait(child: "subprocess.Popen[bytes]", seconds: float, stop: threading.Event) -> bool:
-    """Wait for a process, for at most ``seconds`` and until ``stop``; whether it has ended."""
+def wait_for_exit(child: "subprocess.Popen[bytes]", seconds: float, stop: threading.Event) -> bool:
+    """Wait for a process for at most ``seconds`` or until ``stop``; return whether it ended."""
     end = time.monotonic() + seconds
     while not stop.is_set() and time.monotonic() < end:
         with suppress(subprocess.TimeoutExpired):
-            child.wait(LOOK_S)
+            child.wait(POLL_S)
             return True
     return child.poll() is not None
 
 
-def _end(child: "subprocess.Popen[bytes]", seconds: float) -> None:
-    """Have the supervisor end the notebook's processes, and end it."""
+def _end_supervisor(child: "subprocess.Popen[bytes]", seconds: float) -> None:
+    """Close the supervisor's input, after which it ends; kill it if it does not."""
     assert child.stdin is not None
     child.stdin.close()
     try:
@@ -180,26 +197,23 @@ def _end(child: "subprocess.Popen[bytes]", seconds: float) -> None:
         child.wait()
 
 
-def _said(lines: bytes) -> Dict[str, str]:
-    """The last text of each kind, but the first note."""
-    said: Dict[str, str] = {}
+def _last_messages(lines: bytes) -> Dict[str, str]:
+    """Return the last text of each kind, but the first note."""
+    messages: Dict[str, str] = {}
     for line in lines.splitlines():
-        for kind, text in _as_object(line).items():
-            if isinstance(text, str) and not (kind == NOTE and NOTE in said):
-                said[kind] = text
-    return said
+        for kind, text in _parse_object(line).items():
+            if isinstance(text, str) and not (kind == NOTE_KEY and NOTE_KEY in messages):
+                messages[kind] = text
+    return messages
 
 
-def _lines(path: Path) -> List[Dict[str, Any]]:
-    """The verdicts in a file.
-
-    A file that no checks write is as an empty one: a link, or one of more than MOST_SAID bytes.
-    """
+def _read_verdicts(path: Path) -> List[Dict[str, Any]]:
+    """Return the verdicts in a file; none from a link or from more than MAX_OUTPUT_BYTES."""
     try:
-        lines = read_bounded(path, MOST_SAID, follow=False).splitlines()
+        lines = read_bounded(path, MAX_OUTPUT_BYTES, follow=False).splitlines()
     except (OSError, DataError):
         lines = []
-    return [_as_object(line) for line in lines]
+    return [_parse_object(line) for line in lines]
 
 
 # --- In a container of Docker or Podman
@@ -207,60 +221,63 @@ def _lines(path: Path) -> List[Dict[str, Any]]:
 
 ENGINES = ("docker", "podman")
 IMAGE = f"gluonlab-grading:{gluonlab.__version__}"
-PLACE = "/submission"  # the folder of the notebook, inside
-# The keys of the first line: the version inside, and what is not installed there.
-BEGUN, MISSING = "begun", "missing"
-NOBODY = "65534:65534"
-PAGE = "docs/grading.md"
-_OWN_MEMORY = 2**29  # of the processes that watch over the notebook
-_TASKS = 1024  # processes and their threads, of which MXNet has some dozens; in the container
-_SHARED = 2**28  # bytes of /dev/shm
-_HELP = ("See 'docker", "Run 'docker", "See 'podman")
-_START_S = 60.0  # for the engine, besides what the notebook may take
+NOTEBOOK_FOLDER = "/submission"  # in the container
+# Keys of the first line: gluonlab's version in the container, and missing packages.
+VERSION_KEY, MISSING_KEY = "begun", "missing"
+NOBODY_USER = "65534:65534"
+GRADING_PAGE = "docs/grading.md"
+_SUPERVISOR_MEMORY = 2**29  # of the processes that supervise the notebook
+_MAX_TASKS = 1024  # processes and threads in the container; MXNet has dozens of threads
+_SHARED_MEMORY = 2**28  # bytes of /dev/shm
+_HELP_LINES = ("See 'docker", "Run 'docker", "See 'podman")
+_START_S = 60.0  # for the engine, in addition to the notebook's time
 _END_S = 20.0
-_GRACE_S = 1.0  # that the engine's command has to end when it is not listened to any more
+_GRACE_S = 1.0  # for the engine's command to end after its streams are closed
 
 
 def find_engine(wanted: str) -> str:
-    """The path of docker or podman; ``wanted``: that one, or "" for any. Raises NotebookError."""
+    """Return the path of docker or podman; ``wanted``: one of them, or "" for any.
+
+    Raises NotebookError.
+    """
     names = (wanted,) if wanted else ENGINES
-    found = next(filter(None, map(shutil.which, names)), None)
-    if found is None:
+    engine = next(filter(None, map(shutil.which, names)), None)
+    if engine is None:
         raise NotebookError(
             f"--isolated needs a container engine, and there is no {' or '.join(names)} on PATH: "
-            f"install one and build the image, see {PAGE}; or grade without --isolated, "
+            f"install one and build the image, see {GRADING_PAGE}; or grade without --isolated, "
             "in an account that holds nothing else"
         )
-    return found
+    return engine
 
 
-def command_of(
+def container_command(
     engine: str, image: str, name: str, folder: Path, bounds: Bounds, cores: int
 ) -> List[str]:
-    """The words of the command that runs the notebook in ``folder`` in a container ``name``."""
+    """Return the command that runs the notebook in ``folder`` in a container ``name``."""
     limits = {
-        "--memory": str(bounds.memory + _OWN_MEMORY),
-        "--memory-swap": str(bounds.memory + _OWN_MEMORY),  # the two together: no swap
-        "--pids-limit": str(_TASKS),
+        "--memory": str(bounds.memory + _SUPERVISOR_MEMORY),
+        "--memory-swap": str(bounds.memory + _SUPERVISOR_MEMORY),  # the two together: no swap
+        "--pids-limit": str(_MAX_TASKS),
         "--cpus": str(cores),
-        "--shm-size": str(_SHARED),
+        "--shm-size": str(_SHARED_MEMORY),
         "--ulimit": "core=0:0",
     }
     return [
         *(engine, "run", "--rm", "--interactive", "--name", name, "--pull", "never"),
         *("--network", "none", "--read-only", "--cap-drop", "ALL"),
-        *("--security-opt", "no-new-privileges", "--user", NOBODY, "--log-driver", "none"),
+        *("--security-opt", "no-new-privileges", "--user", NOBODY_USER, "--log-driver", "none"),
         *(word for option, value in limits.items() for word in (option, value)),
         *("--tmpfs", f"/tmp:rw,nosuid,nodev,size={bounds.disk},mode=1777"),
-        *("--volume", f"{folder}:{PLACE}:ro,z"),  # z: where SELinux asks for a label
+        *("--volume", f"{folder}:{NOTEBOOK_FOLDER}:ro,z"),  # z: label for SELinux
         *("--env", "HOME=/tmp", "--env", "PYTHONDONTWRITEBYTECODE=1", "--workdir", "/tmp"),
         *("--entrypoint", "python", image, "-m", "gluonlab.exercises.notebook_runners"),
     ]
 
 
 @dataclass(frozen=True)
-class Containers:
-    """A `gluonlab.exercises.grading.Runner` whose notebooks run in containers of their own."""
+class ContainerRunner:
+    """A `gluonlab.exercises.grading.Runner` that runs each notebook in its own container."""
 
     engine: str
     image: str = IMAGE
@@ -278,42 +295,44 @@ class Containers:
             return NotebookResult(
                 note=f"cannot be read as a notebook: it has more than {bounds.source:,} bytes"
             )
-        with temporary_folder("isolated") as own:
-            if ":" in str(own):
-                raise NotebookError(f"--isolated: TMPDIR {own.parent} has a colon: choose another")
-            folder = own / "given"
+        with temporary_folder("isolated") as temporary:
+            if ":" in str(temporary):
+                raise NotebookError(
+                    f"--isolated: TMPDIR {temporary.parent} has a colon: choose another"
+                )
+            folder = temporary / "given"
             folder.mkdir()
             copy = folder / plain_name(path.name, "notebook.ipynb")
             copy.write_bytes(content)
-            folder.chmod(0o755)  # nobody, inside, is to read it
+            folder.chmod(0o755)  # the user "nobody" in the container reads it
             copy.chmod(0o644)
-            return self._run(folder, copy.name, bounds, seed, stop)
+            return self._run_container(folder, copy.name, bounds, seed, stop)
 
-    def _run(
+    def _run_container(
         self, folder: Path, name: str, bounds: Bounds, seed: Optional[int], stop: threading.Event
     ) -> NotebookResult:
         container = f"gluonlab-grade-{uuid.uuid4().hex}"
-        words = command_of(self.engine, self.image, container, folder, bounds, self.cores)
+        command = container_command(self.engine, self.image, container, folder, bounds, self.cores)
         order = {"name": name, "bounds": vars(bounds), "seed": seed}
         seconds = bounds.seconds + 3 * bounds.spare_seconds + _START_S
         child = subprocess.Popen(
-            words,
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the grader
         )
         try:
-            said = _talk(child, json.dumps(order).encode() + b"\n", seconds, stop)
+            output = _communicate(child, json.dumps(order).encode() + b"\n", seconds, stop)
         finally:
-            self._end(child, container)
-        return self._outcome(said, child.returncode)
+            self._end_container(child, container)
+        return self._read_result(output, child.returncode)
 
-    def _end(self, child: "subprocess.Popen[bytes]", container: str) -> None:
-        """End the container, which does not end with the engine's command, and that command."""
+    def _end_container(self, child: "subprocess.Popen[bytes]", container: str) -> None:
+        """End the container, which may outlive the engine's command, and then that command."""
         for stream in (child.stdin, child.stdout, child.stderr):
             assert stream is not None
-            with suppress(OSError):  # nobody has read the order
+            with suppress(OSError):  # the order was not read
                 stream.close()
         with suppress(subprocess.TimeoutExpired):
             child.wait(_GRACE_S)
@@ -332,96 +351,103 @@ class Containers:
             child.kill()
             child.wait()
 
-    def _outcome(self, said: "Said", status: int) -> NotebookResult:
-        objects = [*map(_as_object, said.lines.splitlines()), {}]
+    def _read_result(self, output: "ContainerOutput", status: int) -> NotebookResult:
+        objects = [*map(_parse_object, output.stdout.splitlines()), {}]
         first, rest = objects[0], objects[1:]
-        if BEGUN not in first and not said.fault:  # no notebook can do that: none has run
+        if VERSION_KEY not in first and not output.fault:  # so no notebook has run
             raise NotebookError(
                 f"{Path(self.engine).name} has not started the grader in {self.image} "
-                f"(exit {status}: {_last_line(said.errors)}): build the image as {PAGE} says, "
+                f"(exit {status}: {_last_error_line(output.stderr)}): build the image as "
+                f"{GRADING_PAGE} says, "
                 "or name one by --image"
             )
-        if BEGUN in first and first[BEGUN] != gluonlab.__version__:
+        if VERSION_KEY in first and first[VERSION_KEY] != gluonlab.__version__:
             raise NotebookError(
-                f"the image {self.image} holds gluonlab {str(first[BEGUN])[:40]}, this is "
-                f"{gluonlab.__version__}: build it anew as {PAGE} says"
+                f"the image {self.image} holds gluonlab {str(first[VERSION_KEY])[:40]}, this is "
+                f"{gluonlab.__version__}: build it anew as {GRADING_PAGE} says"
             )
-        if first.get(MISSING):
-            raise NotebookError(f"in the image {self.image}: {one_line(str(first[MISSING]))[:300]}")
-        found = next((one for one in rest if "verdicts" in one), None)
-        if found is not None and isinstance(found["verdicts"], dict):
-            return checked(found.get("lab"), found.get("note"), found["verdicts"].items())
-        return NotebookResult(note=said.fault or _ended(status))
+        if first.get(MISSING_KEY):
+            raise NotebookError(
+                f"in the image {self.image}: {one_line(str(first[MISSING_KEY]))[:300]}"
+            )
+        message = next((one for one in rest if "verdicts" in one), None)
+        if message is not None and isinstance(message["verdicts"], dict):
+            return sanitize_result(
+                message.get("lab"), message.get("note"), message["verdicts"].items()
+            )
+        return NotebookResult(note=output.fault or _describe_exit(status))
 
 
-def _last_line(errors: bytes) -> str:
-    """What was wrong: the last line that does not tell how to get help."""
+def _last_error_line(errors: bytes) -> str:
+    """Return the last line that is not a hint about help."""
     lines = errors.decode(errors="replace").split("\n")
-    said = [line for line in lines if line.strip() and not line.startswith(_HELP)]
-    return one_line(said[-1])[:300] if said else "it says nothing"
+    messages = [line for line in lines if line.strip() and not line.startswith(_HELP_LINES)]
+    return one_line(messages[-1])[:300] if messages else "it says nothing"
 
 
-def _ended(status: int) -> str:
+def _describe_exit(status: int) -> str:
     if status in (137, -9):
         return "its container was killed (exit 137), as for too much memory"
     return f"its container ended without a result (exit {status})"
 
 
-class Said(NamedTuple):
-    """What a container and its engine have said, and why no more was read of it."""
+class ContainerOutput(NamedTuple):
+    """The output of a container and its engine, and the fault that stopped the reading."""
 
-    lines: bytes
-    errors: bytes = b""
+    stdout: bytes
+    stderr: bytes = b""
     fault: str = ""
 
 
-def _talk(
+def _communicate(
     child: "subprocess.Popen[bytes]", order: bytes, seconds: float, stop: threading.Event
-) -> Said:
-    """Send the order and read to the end, within time and MOST_SAID; the input stays open."""
+) -> ContainerOutput:
+    """Send the order and read all output, within time and MAX_OUTPUT_BYTES."""
     assert child.stdin is not None and child.stdout is not None and child.stderr is not None
-    with suppress(BrokenPipeError):  # it has ended; its status says why
+    with suppress(BrokenPipeError):  # it has ended; its exit status tells why
         child.stdin.write(order)
         child.stdin.flush()
-    output, errors = child.stdout.fileno(), child.stderr.fileno()
-    said, unfinished = {output: b"", errors: b""}, [output, errors]
+    stdout, stderr = child.stdout.fileno(), child.stderr.fileno()
+    read, unfinished = {stdout: b"", stderr: b""}, [stdout, stderr]
     end = time.monotonic() + seconds
     while unfinished:
         if stop.is_set() or time.monotonic() > end:
             fault = f"not finished in time, and had to be ended after {seconds:g} s"
-            return Said(said[output], fault=fault)
-        for stream in select.select(unfinished, [], [], LOOK_S)[0]:
+            return ContainerOutput(read[stdout], fault=fault)
+        for stream in select.select(unfinished, [], [], POLL_S)[0]:
             part = os.read(stream, 2**16)
-            said[stream] += part
+            read[stream] += part
             if not part:
                 unfinished.remove(stream)
-        if sum(map(len, said.values())) > MOST_SAID:
-            fault = f"its container said more than {MOST_SAID / 2**20:g} MiB, and was ended"
-            return Said(b"", fault=fault)
+        if sum(map(len, read.values())) > MAX_OUTPUT_BYTES:
+            fault = f"its container said more than {MAX_OUTPUT_BYTES / 2**20:g} MiB, and was ended"
+            return ContainerOutput(b"", fault=fault)
     with suppress(subprocess.TimeoutExpired):
         child.wait(_END_S)
-    return Said(said[output], said[errors])
+    return ContainerOutput(read[stdout], read[stderr])
 
 
 # --- Inside the container
 
 
 def main(arguments: Sequence[str]) -> None:
-    """``[FOLDER]``: where the notebook lies, PLACE unless a folder is given."""
-    print(json.dumps({BEGUN: gluonlab.__version__, MISSING: missing()}), flush=True)
+    """Run the notebook of the order in this container; ``[FOLDER]``: instead of NOTEBOOK_FOLDER."""
+    print(
+        json.dumps({VERSION_KEY: gluonlab.__version__, MISSING_KEY: missing_packages()}), flush=True
+    )
     order = json.loads(sys.stdin.buffer.readline())
-    stop, place = threading.Event(), Path(arguments[0] if arguments else PLACE)
+    stop, place = threading.Event(), Path(arguments[0] if arguments else NOTEBOOK_FOLDER)
     threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
     try:
         path = place / Path(order["name"]).name
-        outcome = run_in_processes(path, Bounds(**order["bounds"]), order["seed"], stop)
+        result = run_in_processes(path, Bounds(**order["bounds"]), order["seed"], stop)
     except OSError as error:
-        outcome = NotebookResult(note=f"cannot be run ({error})")
-    verdicts = {id: one._asdict() for id, one in outcome.verdicts.items()}
-    line = json.dumps({"lab": outcome.lab, "note": outcome.note, "verdicts": verdicts})
+        result = NotebookResult(note=f"cannot be run ({error})")
+    verdicts = {id: one._asdict() for id, one in result.verdicts.items()}
+    line = json.dumps({"lab": result.lab, "note": result.note, "verdicts": verdicts})
     sys.stdout.buffer.write(line.encode() + b"\n")
     sys.stdout.buffer.flush()
-    os._exit(0)  # whatever thread still waits for input
+    os._exit(0)  # a thread still waits for input
 
 
 def _stop_at_end_of_input(stop: threading.Event) -> None:

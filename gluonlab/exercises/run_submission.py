@@ -1,15 +1,15 @@
-"""Run one notebook that was handed in; nothing that is in its file is trusted.
+"""Run one submitted notebook, without trusting anything in its file.
 
-A process below `gluonlab.exercises.supervisor`: what damages it damages nobody else. It runs the
-cells in a process of ipykernel (gluonlab[labs]), and says what it does in lines of JSON on its
-standard output, which the cells do not have::
+This process runs below `gluonlab.exercises.supervisor`, so damage stays in it. It runs the cells in
+a process of ipykernel (gluonlab[labs]), and reports in lines of JSON on its standard output, which
+the cells do not have::
 
-    {"lab": "01"}                               the lab that the notebook is of
-    {"cell": "cell 4 (x = 1)"}                  runs now
+    {"lab": "01"}                               the lab of the notebook
+    {"cell": "cell 4 (x = 1)"}                  the running cell
     {"note": "cell 4 (x = 1): ValueError: .."}  the first error
     {"done": ""}                                the last line
 
-A lab's build keeps outputs (`labs/gluonlab_labs/kernel.py`); who grades needs only errors.
+`labs/gluonlab_labs/kernel.py` runs notebooks to keep their outputs; this module needs only errors.
 """
 
 from __future__ import annotations
@@ -24,35 +24,36 @@ from pathlib import Path
 from typing import IO, Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.errors import DataError, NotebookError
-from gluonlab.exercises.checkers import GRADES, labs
-from gluonlab.exercises.languages import LANGUAGES, VARIABLE
-from gluonlab.exercises.supervisor import Bounds, end_with_parent
+from gluonlab.exercises.checkers import VERDICTS_VARIABLE, lab_numbers
+from gluonlab.exercises.languages import LANGUAGE_VARIABLE, LANGUAGES
+from gluonlab.exercises.supervisor import Bounds
 from gluonlab.files.atomic_files import read_bounded, temporary_folder
+from gluonlab.host.child_processes import die_with_parent
 from gluonlab.plain_text import one_line
 
-SKIPPED, MAY_RAISE = "skip-execution", "raises-exception"  # tags of cells, as Jupyter's tools know
-# What tells a kernel of another notebook, or of another person's settings.
-_FOREIGN = ("JPY_", "JUPYTER", "IPYTHON", "PYDEVD_", VARIABLE)
+SKIP_TAG, RAISES_TAG = ("skip-execution", "raises-exception")  # cell tags of Jupyter's tools
+# Variables about another notebook, or about a person's settings.
+_FOREIGN_VARIABLES = ("JPY_", "JUPYTER", "IPYTHON", "PYDEVD_", LANGUAGE_VARIABLE)
 _DELIMITER, _BEFORE_CONTENT = b"<IDS|MSG>", 5  # frames of a message on the wire, counted from it
-_LAST_OUTPUT_S = 4.0  # how long outputs may come after the reply that says that a cell has ended
-_LOOK_MS = 1000  # between two looks at whether the process lives
+_LAST_OUTPUT_S = 4.0  # for outputs that come after the reply that ends a cell
+_LOOK_MS = 1000  # between two checks that the process is alive
 
 
-class Cell(NamedTuple):
-    """What is run of a notebook's cell: nothing of one that holds text."""
+class SubmittedCell(NamedTuple):
+    """The source of a notebook's code cell, empty for a text cell, and its tags."""
 
     source: str
     tags: Tuple[str, ...] = ()
 
 
-def place_of_cell(source: str, index: int) -> str:
-    """``cell 3 (x = 1)``: the number of a cell, from 1, and the beginning of its first line."""
+def describe_cell(source: str, index: int) -> str:
+    """Return ``cell 3 (x = 1)``: the number of a cell, from 1, and the start of its first line."""
     line = next((line for line in source.splitlines() if line.strip()), "")
     return f"cell {index + 1} ({line.strip()[:60]})"
 
 
-def missing() -> str:
-    """What to install before a notebook can be run here; empty for nothing."""
+def missing_packages() -> str:
+    """Return what to install before notebooks can run here; empty if nothing is missing."""
     try:
         import ipykernel  # noqa: F401
         import jupyter_client  # noqa: F401
@@ -63,44 +64,46 @@ def missing() -> str:
     return ""
 
 
-def make_manager(own: Path, kind: Any) -> Any:
-    """A manager of jupyter_client, of the class ``kind``, whose kernel is this Python.
+def make_manager(folder: Path, manager_class: Any) -> Any:
+    """Return a kernel manager for this Python; ``folder``: an empty folder for its files.
 
-    Whatever kernels are installed. ``own``: an empty folder for its files.
+    Installed kernel specifications do not matter.
     """
     from jupyter_client.kernelspec import KernelSpecManager
 
-    specs = own / "kernels" / "python3"
+    specs = folder / "kernels" / "python3"
     specs.mkdir(parents=True)
     argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     spec = {"argv": argv, "display_name": "Python 3", "language": "python"}
     (specs / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
-    return kind(
+    return manager_class(
         kernel_name="python3",
         kernel_spec_manager=KernelSpecManager(
             kernel_dirs=[str(specs.parent)], ensure_native_kernel=False
         ),
-        transport="ipc",  # TCP would be open to all who work on this machine
-        connection_file=str(own / "connection.json"),
+        transport="ipc",  # other users of this machine could connect to TCP
+        connection_file=str(folder / "connection.json"),
     )
 
 
-def environment_of_kernel(own: Path, **changes: str) -> "dict[str, str]":
-    """This process's environment without what belongs to another notebook, and with changes."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-    return {**kept, "IPYTHONDIR": str(own), **changes}
+def kernel_environment(own: Path, **changes: str) -> "dict[str, str]":
+    """Return this process's environment with changes, without another notebook's variables."""
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN_VARIABLES)
+    }
+    return {**inherited, "IPYTHONDIR": str(own), **changes}
 
 
 @contextmanager
-def start(
+def start_kernel(
     folder: Path, seconds: float, printed: int, **environment: str
 ) -> Iterator["NotebookKernel"]:
     """Start a process for cells in ``folder``, which ends with the block.
 
-    ``seconds``: for all that is run in it. ``printed``: end it after about so many bytes of output.
-    ``environment``: changes to that of this process. Raises NotebookError.
+    ``seconds``: for all cells together. ``printed``: end the process after about this many bytes of
+    output. ``environment``: changes to this process's environment. Raises NotebookError.
     """
-    fault = missing()
+    fault = missing_packages()
     if fault:
         raise NotebookError(fault)
     from jupyter_client import KernelManager
@@ -108,7 +111,7 @@ def start(
     end = time.monotonic() + seconds
     with temporary_folder("kernel") as own:
         manager = make_manager(own, KernelManager)
-        manager.start_kernel(env=environment_of_kernel(own, **environment), cwd=str(folder))
+        manager.start_kernel(env=kernel_environment(own, **environment), cwd=str(folder))
         client = manager.client()
         client.start_channels(stdin=False, hb=False)
         try:
@@ -120,87 +123,89 @@ def start(
 
 
 class NotebookKernel:
-    """The running process of one notebook. `start` makes it."""
+    """The running process of one notebook, made by `start_kernel`."""
 
     def __init__(self, manager: Any, client: Any, end: float, printed: int) -> None:
         self._manager, self._client = manager, client
-        self._end, self._printed, self._room = end, printed, printed
-        self.alive = True  # whether more cells can be run after a NotebookError
+        self._end, self._max_output_bytes, self._remaining_bytes = end, printed, printed
+        self.is_alive = True  # whether more cells can be run after a NotebookError
 
-    def run(self, cell: Cell, index: int) -> None:
-        """Execute a cell, the one numbered ``index`` from 0. Raises NotebookError."""
-        if not cell.source.strip() or SKIPPED in cell.tags:
+    def run(self, cell: SubmittedCell, index: int) -> None:
+        """Execute a cell, whose ``index`` counts from 0. Raises NotebookError."""
+        if not cell.source.strip() or SKIP_TAG in cell.tags:
             return
-        place = place_of_cell(cell.source, index)
+        cell_text = describe_cell(cell.source, index)
         try:
             error = self._execute(cell.source)
-        except _Ended as ended:
-            self.alive = False
-            raise NotebookError(f"{place}: {ended}") from None
-        except Exception as error_of_ours:  # whatever messages in another form make of our library
+        except _KernelEnded as ended:
+            self.is_alive = False
+            raise NotebookError(f"{cell_text}: {ended}") from None
+        except Exception as library_error:  # jupyter_client fails on malformed messages
             raise NotebookError(
-                f"{place}: its process sent what is no message of a kernel "
-                f"({type(error_of_ours).__name__})"
+                f"{cell_text}: its process sent what is no message of a kernel "
+                f"({type(library_error).__name__})"
             ) from None
-        if error is not None and MAY_RAISE not in cell.tags:
-            raise NotebookError(f"{place}: {error[0]}: {' '.join(error[1].split())[:400]}")
+        if error is not None and RAISES_TAG not in cell.tags:
+            raise NotebookError(f"{cell_text}: {error[0]}: {' '.join(error[1].split())[:400]}")
 
     def _execute(self, source: str) -> Optional[Tuple[str, str]]:
-        """The name and the message of the error that the cell raised. Raises _Ended."""
+        """Execute code; return the name and message of its error, or None. Raises _KernelEnded."""
         import zmq
 
-        asked = self._client.execute(source, allow_stdin=False)
+        message_id = self._client.execute(source, allow_stdin=False)
         shell, output = self._client.shell_channel.socket, self._client.iopub_channel.socket
         poller, reply, idle = zmq.Poller(), None, False
         for socket in (shell, output):
             poller.register(socket, zmq.POLLIN)
-        last = self._end
+        deadline = self._end
         while not (reply and idle):
-            left = last - time.monotonic()
-            if left <= 0:
-                if reply:  # only its last outputs are missing
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                if reply:  # only the last outputs are missing
                     break
-                raise _Ended("not finished in time")
-            ready = dict(poller.poll(min(_LOOK_MS, left * 1000)))
+                raise _KernelEnded("not finished in time")
+            ready = dict(poller.poll(min(_LOOK_MS, remaining * 1000)))
             if not ready and not self._manager.is_alive():
-                raise _Ended("its process died")
+                raise _KernelEnded("its process died")
             if output in ready:
-                message = self._read(output, counted=True)
+                message = self._read(output, is_output=True)
                 is_idle = message.get("content", {}).get("execution_state") == "idle"
-                idle = idle or (is_idle and _is_for(message, asked))
+                idle = idle or (is_idle and _is_reply_to(message, message_id))
             if shell in ready:
-                message = self._read(shell, counted=False)
-                if _is_for(message, asked) and message["msg_type"] == "execute_reply":
+                message = self._read(shell, is_output=False)
+                if _is_reply_to(message, message_id) and message["msg_type"] == "execute_reply":
                     reply = message["content"]
-                    last = min(last, time.monotonic() + _LAST_OUTPUT_S)
-        return _error_in(reply or {})
+                    deadline = min(deadline, time.monotonic() + _LAST_OUTPUT_S)
+        return _reply_error(reply or {})
 
-    def _read(self, socket: Any, counted: bool) -> "dict[str, Any]":
-        """The next message of a socket that has one. Raises _Ended for too many bytes of output."""
+    def _read(self, socket: Any, is_output: bool) -> "dict[str, Any]":
+        """Read the next message of a socket. Raises _KernelEnded for too many bytes of output."""
         frames: List[bytes] = socket.recv_multipart()
-        if counted:
-            self._count(frames)
+        if is_output:
+            self._check_output_size(frames)
         _, parts = self._client.session.feed_identities(frames)
-        found: "dict[str, Any]" = self._client.session.deserialize(parts)
-        return found
+        message: "dict[str, Any]" = self._client.session.deserialize(parts)
+        return message
 
-    def _count(self, frames: Sequence[bytes]) -> None:
+    def _check_output_size(self, frames: Sequence[bytes]) -> None:
         begin = frames.index(_DELIMITER) + _BEFORE_CONTENT if _DELIMITER in frames else 0
-        self._room -= sum(map(len, frames[begin:]))
-        if self._room < 0:
+        self._remaining_bytes -= sum(map(len, frames[begin:]))
+        if self._remaining_bytes < 0:
             self._manager.signal_kernel(signal.SIGKILL)
-            raise _Ended(f"printed more than {self._printed / 2**20:g} MiB, and was ended")
+            raise _KernelEnded(
+                f"printed more than {self._max_output_bytes / 2**20:g} MiB, and was ended"
+            )
 
 
-class _Ended(Exception):
-    """The process of the cells has ended, or is not waited for any longer; says why."""
+class _KernelEnded(Exception):
+    """The process of the cells ended or is out of time; the text is the reason."""
 
 
-def _is_for(message: "dict[str, Any]", asked: str) -> bool:
-    return bool(message["parent_header"].get("msg_id") == asked)
+def _is_reply_to(message: "dict[str, Any]", message_id: str) -> bool:
+    return bool(message["parent_header"].get("msg_id") == message_id)
 
 
-def _error_in(reply: "dict[str, Any]") -> Optional[Tuple[str, str]]:
+def _reply_error(reply: "dict[str, Any]") -> Optional[Tuple[str, str]]:
     if reply.get("status") != "error":
         return None
     return str(reply.get("ename")), str(reply.get("evalue"))
@@ -209,122 +214,127 @@ def _error_in(reply: "dict[str, Any]") -> Optional[Tuple[str, str]]:
 # --- The notebook
 
 
-MOST_CELLS = 10_000
-FORMAT = 4  # of notebooks since 2015
-VERDICTS = "verdicts.jsonl"
-LAB, CELL, NOTE, DONE = "lab", "cell", "note", "done"
+MAX_CELLS = 10_000
+NBFORMAT = 4  # of notebooks since 2015
+VERDICTS_FILE = "verdicts.jsonl"
+LAB_KEY, CELL_KEY, NOTE_KEY, DONE_KEY = "lab", "cell", "note", "done"
 
 
 def main(arguments: Sequence[str]) -> None:
-    """``BOUNDS FOLDER NOTEBOOK``: the JSON of a `Bounds`, an empty folder, and the file."""
+    """Run a notebook; the arguments are the JSON of a `Bounds`, an empty folder, and the file."""
     bounds, folder, path = Bounds(**json.loads(arguments[0])), Path(arguments[1]), arguments[2]
-    end_with_parent()
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    die_with_parent()
+    reports = os.fdopen(os.dup(1), "w", encoding="utf-8")
     with open(os.devnull, "r+b") as nothing:
-        os.dup2(nothing.fileno(), 1)  # the cells' processes have this one
+        os.dup2(nothing.fileno(), 1)  # the cells inherit it in place of the pipe
     try:
-        _run(bounds, folder, Path(path), out)
+        _run_cells(bounds, folder, Path(path), reports)
     except NotebookError as error:
-        _say(out, NOTE, str(error))
-    except Exception as error:  # whatever a hostile file or process makes of our libraries
-        _say(out, NOTE, f"cannot be run ({type(error).__name__}: {str(error)[:300]})")
-    _say(out, DONE, "")
+        _send_status(reports, NOTE_KEY, str(error))
+    except Exception as error:  # hostile files and processes make libraries fail
+        _send_status(
+            reports, NOTE_KEY, f"cannot be run ({type(error).__name__}: {str(error)[:300]})"
+        )
+    _send_status(reports, DONE_KEY, "")
 
 
-def _say(out: IO[str], kind: str, text: str) -> None:
-    print(json.dumps({kind: one_line(text)}), file=out, flush=True)
+def _send_status(reports: IO[str], kind: str, text: str) -> None:
+    print(json.dumps({kind: one_line(text)}), file=reports, flush=True)
 
 
-def _run(bounds: Bounds, folder: Path, path: Path, out: IO[str]) -> None:
+def _run_cells(bounds: Bounds, folder: Path, path: Path, reports: IO[str]) -> None:
     cells, lab, language = read_submission(path, bounds.source)
-    _say(out, LAB, lab)
-    place = folder / language
-    place.mkdir()
-    noted, environment = False, {GRADES: str(folder / VERDICTS), "TMPDIR": str(folder)}
-    with start(place, bounds.seconds, bounds.printed, **environment) as kernel:
+    _send_status(reports, LAB_KEY, lab)
+    cells_folder = folder / language
+    cells_folder.mkdir()
+    has_note, environment = (
+        False,
+        {VERDICTS_VARIABLE: str(folder / VERDICTS_FILE), "TMPDIR": str(folder)},
+    )
+    with start_kernel(cells_folder, bounds.seconds, bounds.printed, **environment) as kernel:
         for index, cell in enumerate(cells):
             if not cell.source.strip():
                 continue
-            _say(out, CELL, place_of_cell(cell.source, index))
+            _send_status(reports, CELL_KEY, describe_cell(cell.source, index))
             try:
                 kernel.run(cell, index)
             except NotebookError as error:
-                if not noted:
-                    _say(out, NOTE, str(error))
-                noted = True
-                if not kernel.alive:
+                if not has_note:
+                    _send_status(reports, NOTE_KEY, str(error))
+                has_note = True
+                if not kernel.is_alive:
                     break
 
 
 class Submission(NamedTuple):
-    """What is run of a notebook, the number of its lab, and its language."""
+    """The cells of a submitted notebook, the number of its lab, and its language."""
 
-    cells: List[Cell]
+    cells: List[SubmittedCell]
     lab: str
     language: str
 
 
 def read_submission(path: Path, most_bytes: int) -> Submission:
-    """The cells of a notebook, in the JSON that Jupyter writes. Raises NotebookError."""
-    given = _read(path, most_bytes)
-    about = given.get("metadata", {})
-    if not isinstance(about, dict):
+    """Read the cells of a notebook, in the JSON that Jupyter writes. Raises NotebookError."""
+    notebook = _read_notebook(path, most_bytes)
+    metadata = notebook.get("metadata", {})
+    if not isinstance(metadata, dict):
         raise _unreadable("its metadata is no object of JSON")
-    about = about.get("gluonlab")
-    about = about if isinstance(about, dict) else {}
-    lab, language = str(about.get("lab", path.name[:2]))[:40], about.get("language")
-    if lab not in labs():
+    metadata = metadata.get("gluonlab")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    lab, language = str(metadata.get("lab", path.name[:2]))[:40], metadata.get("language")
+    if lab not in lab_numbers():
         raise NotebookError(
             f"is of no lab: neither its metadata nor its name say which (they say {lab!r})"
         )
-    cells = given.get("cells")
-    if not isinstance(cells, list) or len(cells) > MOST_CELLS:
-        raise _unreadable(f"it has no list of 0 to {MOST_CELLS:,} cells")
-    made = [_cell(cell, number) for number, cell in enumerate(cells, 1)]
-    return Submission(made, lab, language if language in LANGUAGES else LANGUAGES[0])
+    cells = notebook.get("cells")
+    if not isinstance(cells, list) or len(cells) > MAX_CELLS:
+        raise _unreadable(f"it has no list of 0 to {MAX_CELLS:,} cells")
+    submitted = [_read_cell(cell, number) for number, cell in enumerate(cells, 1)]
+    return Submission(submitted, lab, language if language in LANGUAGES else LANGUAGES[0])
 
 
-def _read(path: Path, most_bytes: int) -> "dict[str, Any]":
+def _read_notebook(path: Path, most_bytes: int) -> "dict[str, Any]":
     try:
-        given = json.loads(read_bounded(path, most_bytes).decode("utf-8-sig"))
+        notebook = json.loads(read_bounded(path, most_bytes).decode("utf-8-sig"))
     except OSError as error:
         raise _unreadable(str(error.strerror)) from None
     except DataError:
         raise _unreadable(f"it has more than {most_bytes:,} bytes") from None
     except (ValueError, RecursionError) as error:
         raise _unreadable(f"it is no JSON ({str(error)[:200]})") from None
-    if not isinstance(given, dict):
+    if not isinstance(notebook, dict):
         raise _unreadable("it is no object of JSON")
-    if given.get("nbformat") != FORMAT:
+    if notebook.get("nbformat") != NBFORMAT:
         raise _unreadable(
-            f"its nbformat is {str(given.get('nbformat'))[:20]}, not {FORMAT}: "
+            f"its nbformat is {str(notebook.get('nbformat'))[:20]}, not {NBFORMAT}: "
             "open it in Jupyter, and save it"
         )
-    return given
+    return notebook
 
 
 def _unreadable(fault: str) -> NotebookError:
     return NotebookError(f"cannot be read as a notebook: {fault}")
 
 
-def _cell(cell: Any, number: int) -> Cell:
-    """The source of a cell, and what makes a difference to how it is run; an empty one for text."""
+def _read_cell(cell: Any, number: int) -> SubmittedCell:
+    """Return the source of a cell and the tags that matter; an empty cell for text."""
     source = cell.get("source") if isinstance(cell, dict) else None
     lines: List[Any] = source if isinstance(source, list) else [source]
-    if not all(isinstance(line, str) and _is_text(line) for line in lines):
+    if not all(isinstance(line, str) and _is_encodable(line) for line in lines):
         raise _unreadable(f"cell {number} has no text")
     if cell.get("cell_type") != "code":
-        return Cell("")
-    about = cell.get("metadata")
-    tags = about.get("tags") if isinstance(about, dict) else None
-    kept: Tuple[str, ...] = ()
+        return SubmittedCell("")
+    metadata = cell.get("metadata")
+    tags = metadata.get("tags") if isinstance(metadata, dict) else None
+    known_tags: Tuple[str, ...] = ()
     if isinstance(tags, list):
-        kept = tuple(tag for tag in (SKIPPED, MAY_RAISE) if tag in tags)
-    return Cell("".join(lines), kept)
+        known_tags = tuple(tag for tag in (SKIP_TAG, RAISES_TAG) if tag in tags)
+    return SubmittedCell("".join(lines), known_tags)
 
 
-def _is_text(line: str) -> bool:
-    """Whether it can be sent to a process: JSON may have halves of characters."""
+def _is_encodable(line: str) -> bool:
+    """Return whether a process can receive the text: JSON may contain lone surrogates."""
     try:
         return line.encode() is not None
     except UnicodeEncodeError:

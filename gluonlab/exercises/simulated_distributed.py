@@ -1,8 +1,8 @@
-"""A stand-in for ``torch.distributed`` and its kin, in numpy: ranks are threads of this process.
+"""A simulation of ``torch.distributed`` in NumPy, whose ranks are threads of this process.
 
-It has the calls, the names and the faults of the real thing that a program with many processes
-meets, and notes what each rank does. What would wait for ever between real processes is an error
-here, and comes at once: a rank that waits for one that has ended.
+It has the calls and the names of the original that a program with many processes needs, and records
+what each rank does. Real processes would wait forever for a rank that has ended; here the waiting
+rank gets an error at once.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ import numpy as np
 from gluonlab.host.signals import delayed_signals
 
 
-class Hang(Exception):
-    """A rank waits for another one that has ended: real processes would wait for ever."""
+class HangError(Exception):
+    """A rank waits for a rank that has ended: real processes would wait forever."""
 
     def __init__(self, rank: int, ended: int) -> None:
         super().__init__(f"rank {rank} waits for rank {ended}, which has ended")
-        self.rank, self.ended = rank, ended
+        self.rank, self.ended_rank = rank, ended
 
 
-class Unequal(Exception):
-    """The arrays that the ranks want to have summed do not have one shape."""
+class UnequalShapesError(Exception):
+    """The arrays that the ranks pass to one allreduce have different shapes."""
 
     def __init__(self, shapes: "Dict[int, Any]") -> None:
         super().__init__(", ".join(f"rank {rank}: {shapes[rank]}" for rank in sorted(shapes)))
 
 
 class RankOutcome(NamedTuple):
-    """What a rank's function returned, or raised."""
+    """The return value of a rank's function, or the exception that it raised."""
 
     value: Any
     error: Optional[BaseException]
 
 
-class Ranks:
-    """A group of ``size`` ranks."""
+class RankGroup:
+    """A group of ``size`` ranks, each in a thread of its own."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._changed = threading.Condition()
-        self._given: List[Dict[int, Any]] = []  # of each sum, what each rank has given
-        self._sums = [0] * size  # how many each rank has begun
-        self._ended: List[int] = []
-        self._rank_of: Dict[int, int] = {}  # by the number of the thread
+        self._condition = threading.Condition()
+        self._inputs: List[Dict[int, Any]] = []  # of each sum: rank -> its array
+        self._sum_counts = [0] * size  # sums that each rank has started
+        self._ended_ranks: List[int] = []
+        self._rank_of: Dict[int, int] = {}  # thread id -> rank
 
     @property
     def rank(self) -> int:
-        """The rank in whose thread this is called."""
+        """The rank of the thread that calls it."""
         return self._rank_of[threading.get_ident()]
 
     def run(self, function: Callable[[int], Any]) -> List[RankOutcome]:
@@ -64,12 +64,12 @@ class Ranks:
             self._rank_of[threading.get_ident()] = rank
             try:
                 outcomes[rank] = RankOutcome(function(rank), None)
-            except BaseException as error:  # whatever a student's code raises
+            except BaseException as error:  # a student's code may raise anything
                 outcomes[rank] = RankOutcome(None, error)
             finally:
-                with self._changed:
-                    self._ended.append(rank)
-                    self._changed.notify_all()
+                with self._condition:
+                    self._ended_ranks.append(rank)
+                    self._condition.notify_all()
 
         threads = [
             threading.Thread(target=run_one, args=(rank,), daemon=True) for rank in range(self.size)
@@ -80,12 +80,14 @@ class Ranks:
                     thread.start()
             # An interrupted Thread.join takes a running thread for a stopped one. Without a timeout
             # Python may miss a signal that comes just before it waits.
-            with self._changed:
-                while not self._changed.wait_for(lambda: len(self._ended) == self.size, 0.1):
+            with self._condition:
+                while not self._condition.wait_for(
+                    lambda: len(self._ended_ranks) == self.size, 0.1
+                ):
                     continue
-        finally:  # the time is over: end them, too
+        finally:  # the answer's time limit is exceeded: end the threads as well
             for rank, thread in enumerate(threads):
-                if thread.ident is not None and rank not in self._ended:
+                if thread.ident is not None and rank not in self._ended_ranks:
                     exception = ctypes.py_object(SystemExit)
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(
                         ctypes.c_ulong(thread.ident), exception
@@ -93,35 +95,36 @@ class Ranks:
         return outcomes
 
     def allreduce(self, array: Any) -> Any:
-        """The sum over the ranks of their arrays of one shape, in a new array; waits for all.
+        """Return the sum of the ranks' arrays in a new array; wait for all ranks.
 
-        Raises Hang if another rank has ended without it, Unequal for arrays of several shapes.
+        Raises HangError if another rank ended without this call. Raises UnequalShapesError for
+        arrays of different shapes.
         """
         rank = self.rank
-        with self._changed:
-            number = self._sums[rank]
-            self._sums[rank] += 1
-            if number == len(self._given):
-                self._given.append({})
-            given = self._given[number]
-            given[rank] = np.array(array, dtype=np.float64)
-            self._changed.notify_all()
-            while len(given) < self.size:
-                for other in self._ended:
-                    if other not in given:
-                        raise Hang(rank, other)
-                self._changed.wait(0.1)
-        shapes = {other: each.shape for other, each in given.items()}
+        with self._condition:
+            call_index = self._sum_counts[rank]
+            self._sum_counts[rank] += 1
+            if call_index == len(self._inputs):
+                self._inputs.append({})
+            inputs = self._inputs[call_index]
+            inputs[rank] = np.array(array, dtype=np.float64)
+            self._condition.notify_all()
+            while len(inputs) < self.size:
+                for other in self._ended_ranks:
+                    if other not in inputs:
+                        raise HangError(rank, other)
+                self._condition.wait(0.1)
+        shapes = {other: each.shape for other, each in inputs.items()}
         if len(set(shapes.values())) > 1:
-            raise Unequal(shapes)
-        return np.sum([given[other] for other in range(self.size)], axis=0)
+            raise UnequalShapesError(shapes)
+        return np.sum([inputs[other] for other in range(self.size)], axis=0)
 
 
 Array = Any  # of numpy
 
 
 class Images(NamedTuple):
-    """A data set: ``xs`` (n, features), ``ys`` (n,) of 0 and 1."""
+    """A data set: ``xs`` (n, features), ``ys`` (n,) with labels 0 and 1."""
 
     xs: Array
     ys: Array
@@ -131,24 +134,29 @@ class Images(NamedTuple):
 
 
 @dataclass
-class Notes:
-    """What one rank did."""
+class RankRecord:
+    """The record of what one rank did."""
 
-    joined: List[Tuple[Any, Any]] = field(default_factory=list)  # (rank, world_size) as given
-    orders: List[List[int]] = field(default_factory=list)  # the images of each pass, one by one
-    epochs: List[Optional[int]] = field(default_factory=list)  # the sampler's in each; None: none
-    sums: int = 0  # gradients that were summed with the other ranks
+    joins: List[Tuple[Any, Any]] = field(default_factory=list)  # (rank, world_size)
+    image_orders: List[List[int]] = field(default_factory=list)  # the images of each epoch
+    sampler_epochs: List[Optional[int]] = field(
+        default_factory=list
+    )  # of the sampler; None: no sampler
+    gradient_sums: int = 0  # gradients that were summed with the other ranks
     updates: int = 0
-    evaluated: List[Images] = field(default_factory=list)
-    lines: List[str] = field(default_factory=list)
-    weight: Optional[Array] = None  # of the model, when the rank ended
+    evaluated_images: List[Images] = field(default_factory=list)
+    logged_lines: List[str] = field(default_factory=list)
+    weight: Optional[Array] = None  # of the model after the last update
 
 
 class Distributed:
-    """What a program is given as ``dist``.
+    """The module that a program gets as ``dist``.
 
-    It has the classes Model, DistributedDataParallel, DistributedSampler and DataLoader, too.
-    ``notes``: what each rank did; ``outcomes``: what came of it.
+    It also contains the classes Model, DistributedDataParallel, DistributedSampler and DataLoader.
+
+    Attributes:
+        records: what each rank did.
+        outcomes: what each rank returned or raised.
     """
 
     def __init__(self) -> None:
@@ -156,52 +164,48 @@ class Distributed:
         self.DistributedDataParallel = ModelReplica
         self.DistributedSampler = DistributedSampler
         self.DataLoader = partial(DataLoader, self)
-        self.notes: List[Notes] = []
+        self.records: List[RankRecord] = []
         self.outcomes: List[RankOutcome] = []
-        self._ranks: Optional[Ranks] = None
+        self._ranks: Optional[RankGroup] = None
 
     def spawn(self, fn: Callable[..., Any], args: Tuple[Any, ...] = (), nprocs: int = 1) -> None:
         """Call ``fn(rank, *args)`` in each of ``nprocs`` processes, and wait for them."""
-        words = (*args,)  # a TypeError if they are not several
-        self._ranks = Ranks(nprocs)
-        self.notes = [Notes() for _ in range(nprocs)]
-        self.outcomes = self._ranks.run(lambda rank: fn(rank, *words))
+        fn_args = (*args,)  # TypeError if args is not a sequence
+        self._ranks = RankGroup(nprocs)
+        self.records = [RankRecord() for _ in range(nprocs)]
+        self.outcomes = self._ranks.run(lambda rank: fn(rank, *fn_args))
         for outcome in self.outcomes:
             if outcome.error is not None:
                 raise outcome.error
 
     def init_process_group(
-        self,
-        backend: str,
-        init_method: Optional[str] = None,
-        world_size: int = -1,
-        rank: int = -1,
+        self, backend: str, init_method: Optional[str] = None, world_size: int = -1, rank: int = -1
     ) -> None:
-        """Join the group."""
-        self._own.joined.append((rank, world_size))
+        """Join the process group."""
+        self._own_record.joins.append((rank, world_size))
 
     def get_rank(self) -> int:
-        """The rank of the process that calls it."""
+        """Return the rank of the calling process."""
         return self._group.rank
 
     def get_world_size(self) -> int:
-        """How many processes there are."""
+        """Return the number of processes."""
         return self._group.size
 
     def log(self, text: object) -> None:
         """Print a line."""
-        self._own.lines.append(str(text))
+        self._own_record.logged_lines.append(str(text))
         print(f"[rank {self._group.rank}] {text}")
 
     @property
-    def _group(self) -> Ranks:
+    def _group(self) -> RankGroup:
         if self._ranks is None:
             raise RuntimeError("there is no process group yet: spawn starts the processes")
         return self._ranks
 
     @property
-    def _own(self) -> Notes:
-        return self.notes[self._group.rank]
+    def _own_record(self) -> RankRecord:
+        return self.records[self._group.rank]
 
 
 class Model:
@@ -212,42 +216,42 @@ class Model:
         self._gradient = np.zeros(3)
 
     def backward(self, xs: Array, ys: Array) -> None:
-        """Set the gradient of the mean loss."""
-        chances = 1 / (1 + np.exp(-(xs @ self.weight)))
-        self._gradient = xs.T @ (chances - ys) / len(ys)
+        """Set the gradient to the gradient of the mean loss."""
+        probabilities = 1 / (1 + np.exp(-(xs @ self.weight)))
+        self._gradient = xs.T @ (probabilities - ys) / len(ys)
 
     def step(self, lr: float = 0.5) -> None:
-        """Move the weight."""
+        """Update the weight."""
         self.weight = self.weight - lr * self._gradient
-        self.dist._own.weight = self.weight
-        self.dist._own.updates += 1
+        self.dist._own_record.weight = self.weight
+        self.dist._own_record.updates += 1
 
     def score(self, images: Images) -> float:
-        """The accuracy on these images."""
-        self.dist._own.evaluated.append(images)
+        """Return the accuracy on these images."""
+        self.dist._own_record.evaluated_images.append(images)
         return float(((images.xs @ self.weight > 0) == images.ys).mean())
 
 
 class ModelReplica:
-    """A model of one of several processes. ``module``: the model itself."""
+    """The replica of a model in one of several processes. ``module``: the model itself."""
 
     def __init__(self, model: Model) -> None:
         self.module = model
 
     def backward(self, xs: Array, ys: Array) -> None:
-        """Set the gradient to the mean of those of all processes, and wait for them."""
+        """Set the gradient to the mean over all processes, and wait for them."""
         model = self.module
         model.backward(xs, ys)
         group = model.dist._group
         model._gradient = group.allreduce(model._gradient) / group.size
-        model.dist._own.sums += 1
+        model.dist._own_record.gradient_sums += 1
 
     def step(self, lr: float = 0.5) -> None:
-        """Move the weight."""
+        """Update the weight."""
         self.module.step(lr)
 
     def score(self, images: Images) -> float:
-        """The accuracy on these images."""
+        """Return the accuracy on these images."""
         return self.module.score(images)
 
 
@@ -263,7 +267,7 @@ class DistributedSampler:
         self.shuffle, self.seed, self.epoch = shuffle, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """The permutation is drawn from seed and epoch."""
+        """Set the epoch, from which the permutation is drawn together with the seed."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -278,7 +282,7 @@ class DistributedSampler:
 
 
 class DataLoader:
-    """Iterates over batches ``(xs, ys)``."""
+    """An iterable of batches ``(xs, ys)``."""
 
     def __init__(
         self,
@@ -301,20 +305,22 @@ class DataLoader:
         order = list(range(len(self.dataset))) if self.sampler is None else list(self.sampler)
         if self.shuffle:
             order = np.random.permutation(order).tolist()
-        seen: List[int] = []
-        self.dist._own.orders.append(seen)
-        self.dist._own.epochs.append(None if self.sampler is None else self.sampler.epoch)
+        image_order: List[int] = []
+        self.dist._own_record.image_orders.append(image_order)
+        self.dist._own_record.sampler_epochs.append(
+            None if self.sampler is None else self.sampler.epoch
+        )
         for begin in range(0, len(order), self.batch_size):
             batch = order[begin : begin + self.batch_size]
-            seen.extend(batch)
+            image_order.extend(batch)
             yield self.dataset.xs[batch], self.dataset.ys[batch]
 
 
 def some_images(count: int, seed: int) -> Images:
-    """Images of three features, of which the label follows."""
+    """Return images of three features that determine their label."""
     random = np.random.RandomState([8, seed])
     xs = random.normal(size=(count, 3))
     return Images(xs, (xs @ np.array([1.0, -2.0, 0.5]) > 0).astype(float))
 
 
-Program = Callable[[Distributed, Images, Images, int, int], Any]
+DistributedProgram = Callable[[Distributed, Images, Images, int, int], Any]

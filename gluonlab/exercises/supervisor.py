@@ -1,10 +1,10 @@
-"""The process between the grader and a notebook: it bounds and ends all that the notebook starts.
+"""The process between the grader and a notebook: it bounds and ends the notebook's processes.
 
-It starts a command in a session of its own, within `Bounds`, and writes ``{"ended": ..}`` as the
-last line of its output: what the command used too much of, or nothing. Processes whose parents have
-ended become its own children (prctl(2), PR_SET_CHILD_SUBREAPER), whatever they have done to their
-session; so none is left when it ends. It ends early when its input is closed, as it is when the
-grader has ended, and then removes the notebook's folder.
+It starts a command in its own session, within `Bounds`. The last line of its output is
+``{"ended": ..}`` with the limit that the command exceeded, or an empty string. Orphaned processes
+of the notebook become its children (prctl(2), PR_SET_CHILD_SUBREAPER), whatever session they are
+in, so it can end all of them. It ends early when its input closes: then the grader has ended. Then
+it also removes the notebook's folder.
 """
 
 from __future__ import annotations
@@ -26,19 +26,26 @@ from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
 from gluonlab.files.atomic_files import remove_folder
 from gluonlab.host.resources import PROC, available_cores, room
 
-MOST_JOBS = 256
-MEMORY_OF_ONE = 2 * 2**30  # bytes; a lab takes less than half
-TICK_S = 0.1  # between two looks at the processes
-TICKS_FOR_FILES = 10  # as many between two looks at the files, which take longer
+MAX_JOBS = 256
+MEMORY_PER_JOB = 2 * 2**30  # bytes; a lab takes less than half
+POLL_S = 0.1  # between two checks of the processes
+POLLS_PER_FILE_COUNT = 10  # counting the files takes longer
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """For all processes of a notebook together, in bytes where nothing else is said.
+    """Limits for all processes of a notebook together, in bytes unless noted otherwise.
 
-    ``seconds``: for its cells; ``spare_seconds``: for all that comes before and after them, and for
-    a process that does not answer. ``files``: in its own folder, which ``disk`` bounds, too;
-    ``file``: the largest one, anywhere. ``source``: of the notebook itself.
+    Attributes:
+        seconds: time for the cells.
+        spare_seconds: time for everything before and after them, and for an unresponsive process.
+        memory: resident memory.
+        processes: number of processes.
+        files: number of files in the notebook's folder.
+        disk: size of the notebook's folder.
+        file: size of the largest file, anywhere.
+        printed: output of the cells.
+        source: size of the notebook itself.
     """
 
     seconds: float
@@ -52,26 +59,23 @@ class Bounds:
     source: int = 2**25
 
 
-def within_room(bounds: Bounds, jobs: int = 1) -> Bounds:
-    """The same with no more memory than three quarters of what is left here, for ``jobs`` at once.
-
-    What is left to this machine or job, that is.
-    """
-    left = room()
-    if left is None:
+def fit_memory(bounds: Bounds, jobs: int = 1) -> Bounds:
+    """Limit ``memory`` to three quarters of the free memory here, divided by ``jobs``."""
+    free_room = room()
+    if free_room is None:
         return bounds
-    return replace(bounds, memory=min(bounds.memory, left.free * 3 // 4 // jobs))
+    return replace(bounds, memory=min(bounds.memory, free_room.free * 3 // 4 // jobs))
 
 
-def jobs_here() -> int:
-    """How many notebooks this machine or job can run at a time: a core and 2 GiB for each."""
-    left = room()
-    fit = MOST_JOBS if left is None else left.free * 3 // 4 // MEMORY_OF_ONE
-    return max(1, min(available_cores(), fit, MOST_JOBS))
+def max_parallel_jobs() -> int:
+    """Return how many notebooks can run at a time here: a core and 2 GiB for each."""
+    free_room = room()
+    jobs_in_memory = MAX_JOBS if free_room is None else free_room.free * 3 // 4 // MEMORY_PER_JOB
+    return max(1, min(available_cores(), jobs_in_memory, MAX_JOBS))
 
 
 class ProcessStat(NamedTuple):
-    """A line of /proc/PID/stat."""
+    """The fields of /proc/PID/stat that the supervisor needs."""
 
     pid: int
     parent: int
@@ -80,31 +84,31 @@ class ProcessStat(NamedTuple):
     resident: int
 
 
-def descendants(pid: int, proc: Path = PROC) -> List[ProcessStat]:
-    """All that this process has started, and what those have, as far as they run or are zombies."""
+def list_descendants(pid: int, proc: Path = PROC) -> List[ProcessStat]:
+    """Return all running or zombie processes that descend from this process."""
     children: Dict[int, List[ProcessStat]] = {}
     for name in (folder.name for folder in proc.iterdir()) if proc.is_dir() else ():
         if name.isdigit():
             with suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
-                found = _process(int(name), (proc / name / "stat").read_bytes())
-                children.setdefault(found.parent, []).append(found)
-    all_of_them: List[ProcessStat] = []
-    new = children.pop(pid, [])
-    while new:
-        all_of_them += new
-        new = [child for process in new for child in children.pop(process.pid, [])]
-    return all_of_them
+                stat = _parse_stat(int(name), (proc / name / "stat").read_bytes())
+                children.setdefault(stat.parent, []).append(stat)
+    processes: List[ProcessStat] = []
+    generation = children.pop(pid, [])
+    while generation:
+        processes += generation
+        generation = [child for process in generation for child in children.pop(process.pid, [])]
+    return processes
 
 
-def _process(pid: int, line: bytes) -> ProcessStat:
+def _parse_stat(pid: int, line: bytes) -> ProcessStat:
     # the second field, the program's name, may hold spaces and parentheses
     state, parent, group, *rest = line[line.rindex(b")") + 2 :].split()
     resident = int(rest[18]) * os.sysconf("SC_PAGE_SIZE")
     return ProcessStat(pid, int(parent), int(group), state.decode(), resident)
 
 
-def files_below(folder: Path, most: int) -> Tuple[int, int]:
-    """How many entries a folder has, and the bytes on the disk; counts no further than ``most``."""
+def count_files(folder: Path, most: int) -> Tuple[int, int]:
+    """Return the number of entries in a folder and their bytes on disk; stop after ``most``."""
     count, size, folders = 0, 0, [os.fspath(folder)]
     while folders and count <= most:
         with suppress(OSError), os.scandir(folders.pop()) as entries:
@@ -120,40 +124,40 @@ def files_below(folder: Path, most: int) -> Tuple[int, int]:
 
 
 class ResourceMonitor:
-    """Compares what a notebook uses with its bounds."""
+    """Compares the resource use of a notebook with its bounds."""
 
     def __init__(self, bounds: Bounds, folder: Path) -> None:
         self.bounds, self.folder = bounds, folder
-        self.end = time.monotonic() + bounds.seconds + bounds.spare_seconds
-        self.ticks = 0
+        self.deadline = time.monotonic() + bounds.seconds + bounds.spare_seconds
+        self.poll_count = 0
 
-    def excess(self, processes: List[ProcessStat]) -> str:
-        """What is more than allowed, in words; empty for nothing. Call it every TICK_S."""
-        bounds, self.ticks = self.bounds, self.ticks + 1
+    def find_excess(self, processes: List[ProcessStat]) -> str:
+        """Return which bound is exceeded, in words, or an empty string. Call it every POLL_S."""
+        bounds, self.poll_count = self.bounds, self.poll_count + 1
         if len(processes) > bounds.processes:
             return f"started more than {bounds.processes} processes"
-        if self._memory(processes) > bounds.memory:
+        if self._used_bytes(processes) > bounds.memory:
             return f"took more than {bounds.memory / 2**20:,.0f} MiB of memory"
-        if time.monotonic() > self.end:
+        if time.monotonic() > self.deadline:
             return f"not finished in time, and had to be ended after {bounds.seconds:g} s"
-        if self.ticks % TICKS_FOR_FILES == 0:
-            count, size = files_below(self.folder, bounds.files)
+        if self.poll_count % POLLS_PER_FILE_COUNT == 0:
+            count, size = count_files(self.folder, bounds.files)
             if count > bounds.files:
                 return f"wrote more than {bounds.files:,} files"
             if size > bounds.disk:
                 return f"wrote more than {bounds.disk / 2**20:,.0f} MiB of files"
         return ""
 
-    def _memory(self, processes: List[ProcessStat]) -> int:
-        """The bytes of all; what they share is counted once where that makes a difference."""
+    def _used_bytes(self, processes: List[ProcessStat]) -> int:
+        """Return the memory of all processes; count shared pages once if that matters."""
         resident = sum(process.resident for process in processes)
         if resident <= self.bounds.memory:
             return resident
-        return sum(_own_share(process) for process in processes)
+        return sum(_proportional_bytes(process) for process in processes)
 
 
-def _own_share(process: ProcessStat) -> int:
-    """Resident bytes, each divided by the number of processes that have it (proc(5), Pss)."""
+def _proportional_bytes(process: ProcessStat) -> int:
+    """Return the proportional set size (proc(5), Pss): shared bytes count in parts."""
     try:
         lines = (PROC / str(process.pid) / "smaps_rollup").read_bytes()
         return int(lines.split(b"\nPss:")[1].split()[0]) * 1024
@@ -161,83 +165,73 @@ def _own_share(process: ProcessStat) -> int:
         return 0 if not (PROC / str(process.pid)).exists() else process.resident
 
 
-ENDED, ABANDONED = "ended", "the grader has ended"
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-MOST_SWEEPS = 2000  # of what still runs; a notebook may start processes while others are ended
+EXCESS_KEY, ABANDONED = "ended", "the grader has ended"
+PR_SET_CHILD_SUBREAPER = 36  # of prctl(2)
+MAX_KILL_ROUNDS = 2000  # a notebook may start processes while others are killed
 
 
 def main(arguments: Sequence[str]) -> None:
-    """``BOUNDS FOLDER COMMAND...``: run the command; the first is the JSON of a `Bounds`."""
+    """Run a command; the arguments are the JSON of a `Bounds`, a folder, and the command."""
     bounds, folder = Bounds(**json.loads(arguments[0])), Path(arguments[1])
-    _control(PR_SET_CHILD_SUBREAPER, 1)
-    with suppress(OSError):  # where memory ends, the kernel is to end these and not the grader
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    with suppress(OSError):  # out of memory, the kernel is to kill these and not the grader
         Path("/proc/self/oom_score_adj").write_text("1000")
-    resource.setrlimit(resource.RLIMIT_FSIZE, _lowered(resource.RLIMIT_FSIZE, bounds.file))
+    resource.setrlimit(resource.RLIMIT_FSIZE, _lower_limit(resource.RLIMIT_FSIZE, bounds.file))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     child = subprocess.Popen(arguments[2:], stdin=subprocess.DEVNULL, start_new_session=True)
     excess = ""
     try:
-        excess = _wait(child, ResourceMonitor(bounds, folder))
+        excess = _wait_for_command(child, ResourceMonitor(bounds, folder))
     finally:
-        _end_all(child)
+        _kill_all(child)
         if excess == ABANDONED:
             remove_folder(folder)
-        print(json.dumps({ENDED: excess}), flush=True)
+        print(json.dumps({EXCESS_KEY: excess}), flush=True)
 
 
-def end_with_parent() -> None:
-    """Have the kernel end this process when its parent ends."""
-    _control(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _control(option: int, value: int) -> None:
-    with suppress(OSError, AttributeError):  # no Linux
-        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
-
-
-def _lowered(limit: int, most: int) -> "tuple[int, int]":
+def _lower_limit(limit: int, new_limit: int) -> "tuple[int, int]":
     _, hard = resource.getrlimit(limit)
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    return most, most
+    new_limit = new_limit if hard == resource.RLIM_INFINITY else min(new_limit, hard)
+    return new_limit, new_limit
 
 
-def _wait(child: "subprocess.Popen[bytes]", watch: ResourceMonitor) -> str:
-    """Wait until the command ends; what it used too much of, or nothing."""
+def _wait_for_command(child: "subprocess.Popen[bytes]", monitor: ResourceMonitor) -> str:
+    """Wait until the command ends; return the bound that it exceeded, or an empty string."""
     while child.poll() is None:
-        processes = descendants(os.getpid())
-        _bury(process for process in processes if process.pid != child.pid)
-        excess = watch.excess(processes)
+        processes = list_descendants(os.getpid())
+        _reap_zombies(process for process in processes if process.pid != child.pid)
+        excess = monitor.find_excess(processes)
         if excess:
             return excess
         # closed when the grader has ended; nothing is ever written to it
-        if select.select([0], [], [], TICK_S)[0]:
+        if select.select([0], [], [], POLL_S)[0]:
             return ABANDONED
     return ""
 
 
-def _bury(processes: Iterable[ProcessStat]) -> None:
-    """Take note of children that have ended, which are zombies until then."""
+def _reap_zombies(processes: Iterable[ProcessStat]) -> None:
+    """Wait for children that have ended, which are zombies until then."""
     for process in processes:
         if process.state == "Z" and process.parent == os.getpid():
             with suppress(OSError):
                 os.waitpid(process.pid, os.WNOHANG)
 
 
-def _end_all(child: "subprocess.Popen[bytes]") -> None:
-    """Kill the command and all its descendants, group by group: a whole one cannot fork away."""
+def _kill_all(child: "subprocess.Popen[bytes]") -> None:
+    """Kill the command and all its descendants; killing whole groups prevents forks."""
     with suppress(OSError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
-    for _ in range(MOST_SWEEPS):
-        left: List[ProcessStat] = descendants(os.getpid())
-        if not left:
+    for _ in range(MAX_KILL_ROUNDS):
+        processes: List[ProcessStat] = list_descendants(os.getpid())
+        if not processes:
             return
-        _bury(left)
-        own = {process.pid for process in left}
-        for process in left:
+        _reap_zombies(processes)
+        pids = {process.pid for process in processes}
+        for process in processes:
             with suppress(OSError):
                 os.kill(process.pid, signal.SIGKILL)
-            if process.group in own:
+            if process.group in pids:
                 with suppress(OSError):
                     os.killpg(process.group, signal.SIGKILL)
         time.sleep(0.01)

@@ -1,7 +1,7 @@
-"""The labs' notebooks as a person takes them into a folder of their own, to work in.
+"""Copies of the labs' notebooks in a folder of the user.
 
-They lie beside this package's source in a checkout, and in this folder where gluonlab is installed
-from a wheel (setup.py puts them there).
+In a checkout the notebooks are in ``labs/``. An installed wheel has them in this package's folder,
+where setup.py puts them.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ REMEDY = "choose another folder"
 
 
 class Copied(NamedTuple):
-    """Names below the folder: those that are new there, and those that the person has changed."""
+    """The copied files, and the files that the user has changed, as paths below the folder."""
 
     new: List[Path]
     kept: List[Path]
 
 
 def notebooks(language: str) -> Path:
-    """The folder of the labs in a language. Raises OutputError if this installation lacks them."""
-    for place in (HERE / language, CHECKOUT / language):
-        if any(place.glob("*.ipynb")):
-            return place
+    """Return the folder of the labs in a language. Raises OutputError if there is none."""
+    for folder in (HERE / language, CHECKOUT / language):
+        if any(folder.glob("*.ipynb")):
+            return folder
     raise OutputError(
         f"this installation of gluonlab has no labs in {HERE / language}: "
         "install it again from its wheel or its checkout"
@@ -36,9 +36,17 @@ def notebooks(language: str) -> Path:
 
 
 def copy_labs(language: str, to: Path) -> Copied:
-    """Copy what is not there yet; what is, is the person's, and stays as it is.
+    """Copy the files that are not there yet; existing files belong to the user and stay.
 
-    Raises OutputError.
+    Args:
+        language: the language of the notebooks, ``"en"`` or ``"ja"``.
+        to: the folder for the copies.
+
+    Returns:
+        The copied files and the changed ones.
+
+    Raises:
+        OutputError: there are no notebooks, or they cannot be written.
     """
     source, copied = notebooks(language), Copied([], [])
     with folder_for(to, REMEDY):

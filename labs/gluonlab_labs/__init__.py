@@ -1,4 +1,4 @@
-"""From the sources of the labs to notebooks and pages.
+"""Build notebooks, handouts and slides from the sources of the labs.
 
 labs/AUTHORING.md explains how a source is written.
 """

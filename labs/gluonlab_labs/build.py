@@ -1,4 +1,4 @@
-"""All sources in, all files out: {path below labs/: content}."""
+"""Read and check all sources, and make the notebooks' files: {path below labs/: content}."""
 
 from __future__ import annotations
 
@@ -7,143 +7,143 @@ from typing import Collection, Dict, List, NamedTuple, Optional, Tuple
 
 from gluonlab_labs.deck import check_deck, read_deck
 from gluonlab_labs.exercises import check_exercises
-from gluonlab_labs.faults import Faults, raise_if_any
-from gluonlab_labs.figures import check_figure, in_language
+from gluonlab_labs.faults import Faults, raise_faults
+from gluonlab_labs.figures import check_figure, svg_in_language
 from gluonlab_labs.guesses import check_guesses
-from gluonlab_labs.notebook import as_json, notebook
+from gluonlab_labs.notebook import make_notebook, notebook_json
 from gluonlab_labs.outline import Series
-from gluonlab_labs.parity import compare
-from gluonlab_labs.source import LANGUAGES, Lab, read
+from gluonlab_labs.parity import check_parity
+from gluonlab_labs.source import LANGUAGES, Lab, read_lab
 
 
-class Place(NamedTuple):
+class LabFolders(NamedTuple):
     """A folder with ``source/``, ``source/figures/``, ``source/slides/`` and ``solutions/``."""
 
     root: Path
 
     @property
     def sources(self) -> Path:
-        """The texts of the labs."""
+        """The folder of the labs' texts."""
         return self.root / "source"
 
     @property
     def slides(self) -> Path:
-        """Their lecture decks."""
+        """The folder of the lecture decks."""
         return self.root / "source" / "slides"
 
     @property
     def figures(self) -> Path:
-        """Their pictures."""
+        """The folder of the pictures."""
         return self.root / "source" / "figures"
 
     @property
     def solutions(self) -> Path:
-        """What replaces the stubs."""
+        """The folder of the solutions, which replace stubs."""
         return self.root / "solutions"
 
 
-def read_all(
-    place: Place,
+def read_labs(
+    folders: LabFolders,
     checkers: Optional[Collection[str]] = None,
     questions: Optional[Collection[str]] = None,
 ) -> Series:
-    """The labs of a folder.
+    """Read the labs of a folder. Raises SourceError with all faults.
 
-    ``checkers``: the ids of exercises that have one; ``questions``: those of guesses that have
-    one; None: not asked. Raises SourceError.
+    ``checkers``: the ids of exercises with a checker. ``questions``: the ids of registered guesses.
+    None skips the check.
     """
     lines: List[str] = []
-    faults = {path: Faults(path) for path in sorted(place.sources.glob("*.md"))}
-    labs = [read(path, found) for path, found in faults.items()]
+    faults = {path: Faults(path) for path in sorted(folders.sources.glob("*.md"))}
+    labs = [read_lab(path, lab_faults) for path, lab_faults in faults.items()]
     series = Series(labs)
     for lab in labs:
-        found = faults[lab.path]
+        lab_faults = faults[lab.path]
         others = sorted(
             other.path.name for other in labs if other.number == lab.number and other is not lab
         )
         if others:
-            found.add(1, f"{others[0]} has the number {lab.number}, too: choose another")
+            lab_faults.add(1, f"{others[0]} has the number {lab.number}, too: choose another")
         for number in lab.needs:
             if number not in series.by_number:
-                found.add(
+                lab_faults.add(
                     1, f"needs {number}: there is no such lab; choose {', '.join(series.by_number)}"
                 )
-        for text in lab.texts():
-            compare(text, found)
-        check_exercises(lab, series, place.solutions, checkers, found)
-        check_guesses(lab, questions, found)
+        for text in lab.text_pairs():
+            check_parity(text, lab_faults)
+        check_exercises(lab, series, folders.solutions, checkers, lab_faults)
+        check_guesses(lab, questions, lab_faults)
         for name in series.outlines[lab.number].figures:
-            if not (place.figures / f"{name}.svg").is_file():
-                found.add(
-                    _line_of(lab, name),
-                    f"figures/{name}.svg is missing: draw it in {place.figures}",
+            if not (folders.figures / f"{name}.svg").is_file():
+                lab_faults.add(
+                    _figure_line(lab, name),
+                    f"figures/{name}.svg is missing: draw it in {folders.figures}",
                 )
         for language in LANGUAGES:
-            notebook(lab, language, series, found)
-        lines += sorted(set(found.lines), key=_by_line)
-    for path in sorted(place.slides.glob("*.md")):
-        of_deck = Faults(path)
-        found_lab = next((one for one in labs if one.path.name == path.name), None)
-        if found_lab is None:
-            of_deck.add(1, f"there is no lab {place.sources / path.name}: name it as its lab")
+            make_notebook(lab, language, series, lab_faults)
+        lines += sorted(set(lab_faults.lines), key=_line_sort_key)
+    for path in sorted(folders.slides.glob("*.md")):
+        deck_faults = Faults(path)
+        deck_lab = next((one for one in labs if one.path.name == path.name), None)
+        if deck_lab is None:
+            deck_faults.add(1, f"there is no lab {folders.sources / path.name}: name it as its lab")
         else:
-            check_deck(read_deck(path, found_lab, of_deck), found_lab, series, of_deck)
-        lines += sorted(set(of_deck.lines), key=_by_line)
-    for path in sorted(place.figures.glob("*.svg")):
-        of_figure = Faults(path)
-        check_figure(path, of_figure)
+            check_deck(read_deck(path, deck_lab, deck_faults), deck_lab, series, deck_faults)
+        lines += sorted(set(deck_faults.lines), key=_line_sort_key)
+    for path in sorted(folders.figures.glob("*.svg")):
+        figure_faults = Faults(path)
+        check_figure(path, figure_faults)
         if not any(path.stem in outline.figures for outline in series.outlines.values()):
-            of_figure.add(1, "is not used by any lab: remove it")
-        lines += of_figure.lines
-    raise_if_any(lines)
+            figure_faults.add(1, "is not used by any lab: remove it")
+        lines += figure_faults.lines
+    raise_faults(lines)
     return series
 
 
-def files(series: Series, place: Place, solutions: bool = False) -> Dict[Path, str]:
-    """The files made of the labs, notebooks and pictures, by their paths below ``labs/``."""
-    made: Dict[Path, str] = {}
+def make_files(series: Series, folders: LabFolders, solutions: bool = False) -> Dict[Path, str]:
+    """Return the notebooks and pictures of the labs, by their paths below ``labs/``."""
+    files: Dict[Path, str] = {}
     for lab in series.labs:
         for language in LANGUAGES:
-            of = notebook(
-                lab, language, series, Faults(lab.path), place.solutions if solutions else None
+            notebook = make_notebook(
+                lab, language, series, Faults(lab.path), folders.solutions if solutions else None
             )
-            made[Path(language) / f"{lab.name}.ipynb"] = as_json(of)
+            files[Path(language) / f"{lab.name}.ipynb"] = notebook_json(notebook)
             for name in series.outlines[lab.number].figures:
-                made[Path(language) / "figures" / f"{name}.svg"] = in_language(
-                    place.figures / f"{name}.svg", language
+                files[Path(language) / "figures" / f"{name}.svg"] = svg_in_language(
+                    folders.figures / f"{name}.svg", language
                 )
-    return made
+    return files
 
 
-def differences(made: Dict[Path, str], root: Path) -> List[Path]:
-    """The files below ``root`` that differ from what the sources make, stale ones included."""
-    differ = [path for path, content in made.items() if not _is(root / path, content)]
-    return sorted([*differ, *left_over(made, root)])
+def find_differences(files: Dict[Path, str], root: Path) -> List[Path]:
+    """Return the files below ``root`` that differ from the made ones, including stale files."""
+    different = [path for path, content in files.items() if not _has_content(root / path, content)]
+    return sorted([*different, *find_stale_files(files, root)])
 
 
-def left_over(made: Dict[Path, str], root: Path) -> List[Path]:
-    """Notebooks and pictures below ``root`` that no source makes any more."""
+def find_stale_files(files: Dict[Path, str], root: Path) -> List[Path]:
+    """Return notebooks and pictures below ``root`` that no source makes."""
     patterns = [
         f"{language}/{pattern}"
         for language in LANGUAGES
         for pattern in ("*.ipynb", "figures/*.svg")
     ]
-    there = [path.relative_to(root) for pattern in patterns for path in root.glob(pattern)]
-    return sorted(path for path in there if path not in made)
+    existing = [path.relative_to(root) for pattern in patterns for path in root.glob(pattern)]
+    return sorted(path for path in existing if path not in files)
 
 
-def _is(path: Path, content: str) -> bool:
+def _has_content(path: Path, content: str) -> bool:
     try:
         return path.read_bytes() == content.encode("utf-8")
     except OSError:
         return False
 
 
-def _by_line(fault: str) -> Tuple[int, str]:
-    """``file.md:12: text`` -> 12, and then the text."""
+def _line_sort_key(fault: str) -> Tuple[int, str]:
+    """Return the line and the text of ``file.md:12: text``."""
     return int(fault.split(".md:", 1)[1].split(":")[0]), fault
 
 
-def _line_of(lab: Lab, figure: str) -> int:
-    lines = (line for text in lab.texts() for line in text.blocks["en"])
+def _figure_line(lab: Lab, figure: str) -> int:
+    lines = (line for text in lab.text_pairs() for line in text.blocks["en"])
     return next(number for number, text in lines if f"figures/{figure}.svg" in text)

@@ -1,4 +1,4 @@
-"""python labs/build.py: options in, notebooks or pages out."""
+"""The command ``python labs/build.py``, which makes notebooks, handouts or slides."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from gluonlab.errors import ConfigError, OutputError, RunError
 from gluonlab.exercises.checkers import all_exercises
 from gluonlab.exercises.guesses import all_guesses
 from gluonlab.files.atomic_files import folder_for, write_text
-from gluonlab_labs.build import Place, differences, files, left_over, read_all
+from gluonlab_labs.build import (
+    LabFolders,
+    find_differences,
+    find_stale_files,
+    make_files,
+    read_labs,
+)
 from gluonlab_labs.faults import SourceError
 from gluonlab_labs.outline import Series
 
@@ -68,29 +74,31 @@ def main(
             "--with-solutions needs --out DIR: "
             "solutions do not belong in the folder of the students' notebooks"
         )
-    place = Place(Path(source))
-    series = _series(place)
+    folders = LabFolders(Path(source))
+    series = _read_series(folders)
     if what == "handouts":
         # MXNet's kernel, templates: not needed for notebooks
         from gluonlab_labs.handouts import write_handouts
 
-        write_handouts(series, place, Path(out) if out else place.root / "handouts", with_solutions)
+        write_handouts(
+            series, folders, Path(out) if out else folders.root / "handouts", with_solutions
+        )
     elif what == "slides":
         from gluonlab_labs.slides import write_slides
 
-        write_slides(series, place, Path(out) if out else place.root / "slides")
+        write_slides(series, folders, Path(out) if out else folders.root / "slides")
     elif check:
-        _check(series, place, Path(out) if out else place.root, with_solutions)
+        _check_files(series, folders, Path(out) if out else folders.root, with_solutions)
     else:
-        _write(series, place, Path(out) if out else place.root, with_solutions, force)
+        _write_files(series, folders, Path(out) if out else folders.root, with_solutions, force)
 
 
-def _series(place: Place) -> Series:
-    if not place.sources.is_dir():
-        raise ConfigError(f"--source {place.root}: there is no folder {place.sources}")
+def _read_series(folders: LabFolders) -> Series:
+    if not folders.sources.is_dir():
+        raise ConfigError(f"--source {folders.root}: there is no folder {folders.sources}")
     try:
-        return read_all(
-            place,
+        return read_labs(
+            folders,
             {exercise.id for exercise in all_exercises()},
             {one.id for one in all_guesses()},
         )
@@ -104,38 +112,40 @@ def _series(place: Place) -> Series:
         raise
 
 
-def _write(series: Series, place: Place, root: Path, with_solutions: bool, force: bool) -> None:
-    made = files(series, place, with_solutions)
+def _write_files(
+    series: Series, folders: LabFolders, root: Path, with_solutions: bool, force: bool
+) -> None:
+    files = make_files(series, folders, with_solutions)
     worked_in = [
         str(root / path)
-        for path in differences(made, root)
-        if path in made and _was_worked_in(root / path)
+        for path in find_differences(files, root)
+        if path in files and _has_outputs(root / path)
     ]
     if worked_in and not force:
         raise OutputError(
             f"somebody has worked in {', '.join(worked_in)}: "
             "move it away, or overwrite it with --force"
         )
-    for path, content in made.items():
+    for path, content in files.items():
         with folder_for((root / path).parent):
             write_text(root / path, content)
-    for path in left_over(made, root):
+    for path in find_stale_files(files, root):
         (root / path).unlink()
-    notebooks = sum(path.suffix == ".ipynb" for path in made)
-    click.echo(f"{notebooks} notebooks and {len(made) - notebooks} pictures in {root}")
+    notebooks = sum(path.suffix == ".ipynb" for path in files)
+    click.echo(f"{notebooks} notebooks and {len(files) - notebooks} pictures in {root}")
 
 
-def _was_worked_in(path: Path) -> bool:
-    """Whether a notebook has outputs, which none that is made here has."""
+def _has_outputs(path: Path) -> bool:
+    """Return whether a notebook has outputs; those made here have none."""
     try:
         return path.suffix == ".ipynb" and '"output_type"' in path.read_text(encoding="utf-8")
     except OSError:
         return False
 
 
-def _check(series: Series, place: Place, root: Path, with_solutions: bool) -> None:
-    differ = differences(files(series, place, with_solutions), root)
-    if differ:
-        names = ", ".join(str(root / path) for path in differ)
+def _check_files(series: Series, folders: LabFolders, root: Path, with_solutions: bool) -> None:
+    different = find_differences(make_files(series, folders, with_solutions), root)
+    if different:
+        names = ", ".join(str(root / path) for path in different)
         raise RunError(f"not what the sources make: {names}: run make labs")
     click.echo("the notebooks are what the sources make")

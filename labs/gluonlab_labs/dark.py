@@ -1,6 +1,6 @@
-"""The colours of the labs' pictures on a dark page.
+"""The colors of the labs' pictures on a dark page.
 
-The pictures name their colours in attributes, out of one set; a style sheet is stronger than they.
+The pictures set colors in attributes, out of one palette. Rules of a style sheet override them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ DARK = {
 }
 
 
-def style() -> str:
-    """Rules for pictures in figures of a page whose theme is dark."""
-    return "".join(_rules())
+def dark_style() -> str:
+    """Return CSS rules for pictures in figures of a page with a dark theme."""
+    return "".join(_style_rules())
 
 
-def _rules() -> Iterator[str]:
+def _style_rules() -> Iterator[str]:
     for light, dark in DARK.items():
         for what in ("fill", "stroke"):
             yield f':root[data-theme=dark] figure [{what}="{light}"] {{ {what}: {dark}; }}\n'

@@ -1,6 +1,4 @@
-"""A lecture deck: slides that show a lab's figures, cells and exercises, written once for both
-languages.
-"""
+"""Read lecture decks: slides with a lab's figures, cells and exercises, in both languages."""
 
 from __future__ import annotations
 
@@ -13,25 +11,25 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 import yaml
 
 from gluonlab.errors import GluonlabError, unknown
-from gluonlab_labs.exercises import stubs
+from gluonlab_labs.exercises import find_stubs
 from gluonlab_labs.faults import Faults
-from gluonlab_labs.outline import EXERCISE, FIGURE, FIGURE_PATH, HEADING, Series, prose
-from gluonlab_labs.parity import compare
-from gluonlab_labs.players import player
-from gluonlab_labs.source import LANGUAGES, Block, Code, Lab, Text, pairs
-from gluonlab_labs.text import Writer
+from gluonlab_labs.outline import EXERCISE, FIGURE, FIGURE_PATH, HEADING, Series, prose_lines
+from gluonlab_labs.parity import check_parity
+from gluonlab_labs.players import player_page
+from gluonlab_labs.source import LANGUAGES, Block, Code, Lab, Text, read_text_pairs
+from gluonlab_labs.text import MarkdownWriter
 
-SHOWS = ("figure", "player", "exercise", "code", "output")
-OPTIONS = (*SHOWS, "ask", "notes")
-MOST_POINTS = 5
-MOST_ROWS = 20  # of code
-MOST_COLUMNS = 92
+CONTENT_OPTIONS = ("figure", "player", "exercise", "code", "output")
+OPTIONS = (*CONTENT_OPTIONS, "ask", "notes")
+MAX_POINTS = 5
+MAX_CODE_LINES = 20  # of code
+MAX_CODE_COLUMNS = 92
 _POINT = re.compile(r"\s*(?:[-*]|\d+\.)\s")
 
 
 @dataclass
 class Slide:
-    """One slide: its text in both languages, and what it shows of the lab."""
+    """A slide: its text in both languages, and the part of the lab that it shows."""
 
     line: int
     titles: Dict[str, str]
@@ -41,22 +39,22 @@ class Slide:
 
 
 def read_deck(path: Path, lab: Lab, faults: Faults) -> List[Slide]:
-    """The slides of this file: after each ``+++ {figure: name}`` one pair of blocks."""
-    made: List[Slide] = []
-    for line, options, lines in _pieces(path.read_text(encoding="utf-8"), faults):
-        texts = list(pairs(lines, faults))
+    """Read the slides of a file: after each ``+++ {figure: name}`` a pair of blocks."""
+    slides: List[Slide] = []
+    for line, options, lines in _split_slides(path.read_text(encoding="utf-8"), faults):
+        texts = list(read_text_pairs(lines, faults))
         if len(texts) != 1:
             faults.add(line, f"a slide with {len(texts)} pairs of blocks: write one after each +++")
             continue
-        compare(texts[0], faults)
-        slide = _slide(line, options, texts[0], lab, faults)
+        check_parity(texts[0], faults)
+        slide = _make_slide(line, options, texts[0], lab, faults)
         if slide:
-            made.append(slide)
-    return made
+            slides.append(slide)
+    return slides
 
 
 def check_deck(slides: List[Slide], lab: Lab, series: Series, faults: Faults) -> None:
-    """What a slide refers to and the lab does not have goes to ``faults``."""
+    """Add to ``faults`` the references of slides that the lab does not have."""
     for slide in slides:
         _check_options(slide, lab, series, faults)
         counts = {one: sum(map(_is_point, slide.points[one])) for one in LANGUAGES}
@@ -66,14 +64,14 @@ def check_deck(slides: List[Slide], lab: Lab, series: Series, faults: Faults) ->
                 f"{counts['en']} lines in English, {counts['ja']} in Japanese: "
                 "write the same in both languages",
             )
-        if max(counts.values()) > MOST_POINTS:
+        if max(counts.values()) > MAX_POINTS:
             faults.add(
-                slide.line, f"has {max(counts.values())} lines: {MOST_POINTS} is what people read"
+                slide.line, f"has {max(counts.values())} lines: {MAX_POINTS} is what people read"
             )
         for language in LANGUAGES:
-            writer = Writer(lab, language, series, faults)
+            writer = MarkdownWriter(lab, language, series, faults)
             for block in (slide.points[language], slide.cues[language]):
-                writer.block(Text({language: block}, slide.line))
+                writer.write_block(Text({language: block}, slide.line))
     shown = [slide.options.get("figure") for slide in slides]
     for slide in slides:
         name = slide.options.get("figure")
@@ -82,88 +80,84 @@ def check_deck(slides: List[Slide], lab: Lab, series: Series, faults: Faults) ->
 
 
 def automatic_deck(lab: Lab, series: Series) -> List[Slide]:
-    """For a lab without a deck: a slide for each section, each figure and each exercise."""
+    """Return slides for a lab without a deck: one per section, figure and exercise."""
     slides: List[Slide] = []
-    titles = {language: list(_headings(lab, language)) for language in LANGUAGES}
-    for (line, shown, english), (_, _, japanese) in zip(titles["en"], titles["ja"]):
-        both = dict(zip(LANGUAGES, (english, japanese)))
-        nothing: Dict[str, Block] = {language: [] for language in LANGUAGES}
-        slides.append(Slide(line, both, nothing, nothing, shown))
+    titles = {language: list(_automatic_titles(lab, language)) for language in LANGUAGES}
+    for (line, options, english), (_, _, japanese) in zip(titles["en"], titles["ja"]):
+        slide_titles = dict(zip(LANGUAGES, (english, japanese)))
+        no_text: Dict[str, Block] = {language: [] for language in LANGUAGES}
+        slides.append(Slide(line, slide_titles, no_text, no_text, options))
     return slides
 
 
 def find_cell(lab: Lab, text: str) -> Code:
-    """The one code cell of the lab that has this text; LookupError says what is wrong."""
-    found = [cell for cell in lab.codes() if text in cell.source]
-    if len(found) != 1:
-        number = "no cell" if not found else f"{len(found)} cells"
+    """Return the only code cell of the lab with this text. Raises LookupError."""
+    cells = [cell for cell in lab.code_cells() if text in cell.source]
+    if len(cells) != 1:
+        number = "no cell" if not cells else f"{len(cells)} cells"
         raise LookupError(f"{number} of lab {lab.number} with {text!r}: quote a text of one cell")
-    return found[0]
+    return cells[0]
 
 
-def excerpt(lab: Lab, code: Any) -> str:
-    """The code that is meant: that of the cell, or its lines from one text to another.
+def code_excerpt(lab: Lab, code: Any) -> str:
+    """Return the code of a cell, or its lines from one text to another. Raises LookupError.
 
-    ``code: text`` or ``code: {cell: text, from: text, to: text}``; each may be left out. Raises
-    LookupError.
+    ``code``: a text of the cell, or ``{cell: text, from: text, to: text}`` with any of these keys.
     """
-    lines = pointed_cell(lab, code).source.splitlines()
-    return textwrap.dedent("\n".join(some_lines(lines, code)))
+    lines = find_pointed_cell(lab, code).source.splitlines()
+    return textwrap.dedent("\n".join(select_lines(lines, code)))
 
 
-def pointed_cell(lab: Lab, asked: Any) -> Code:
-    """The cell that ``code:`` or ``output:`` means. Raises LookupError."""
-    if not isinstance(asked, dict):
-        return find_cell(lab, str(asked))
-    known = {"cell", "from", "to", "only"}
-    if not {"cell", "from"} & set(asked) or set(asked) - known:
+def find_pointed_cell(lab: Lab, reference: Any) -> Code:
+    """Return the cell that ``code:`` or ``output:`` refers to. Raises LookupError."""
+    if not isinstance(reference, dict):
+        return find_cell(lab, str(reference))
+    known_keys = {"cell", "from", "to", "only"}
+    if not {"cell", "from"} & set(reference) or set(reference) - known_keys:
         raise LookupError(
-            f"{asked} is no part of a cell: write {{cell: text, from: text, to: text}}"
+            f"{reference} is no part of a cell: write {{cell: text, from: text, to: text}}"
         )
-    if asked.get("only", "drawn") not in ("drawn", "printed"):
-        raise LookupError(f"only: {asked['only']}: write printed or drawn")
-    return find_cell(lab, str(asked.get("cell", asked.get("from"))))
+    if reference.get("only", "drawn") not in ("drawn", "printed"):
+        raise LookupError(f"only: {reference['only']}: write printed or drawn")
+    return find_cell(lab, str(reference.get("cell", reference.get("from"))))
 
 
-def some_lines(lines: List[str], asked: Any) -> List[str]:
-    """Those from the one with the text ``from`` to the next one with the text ``to``.
-
-    Raises LookupError.
-    """
+def select_lines(lines: List[str], reference: Any) -> List[str]:
+    """Return the lines from the text ``from`` to the next text ``to``. Raises LookupError."""
     begin, end = 0, len(lines)
-    if isinstance(asked, dict) and "from" in asked:
-        begin = _line_with(str(asked["from"]), lines, 0)
-    if isinstance(asked, dict) and "to" in asked:
-        end = _line_with(str(asked["to"]), lines, begin) + 1
+    if isinstance(reference, dict) and "from" in reference:
+        begin = _find_line(str(reference["from"]), lines, 0)
+    if isinstance(reference, dict) and "to" in reference:
+        end = _find_line(str(reference["to"]), lines, begin) + 1
     return lines[begin:end]
 
 
-def _line_with(text: str, lines: List[str], begin: int) -> int:
-    found = (number for number in range(begin, len(lines)) if text in lines[number])
-    number = next(found, None)
+def _find_line(text: str, lines: List[str], begin: int) -> int:
+    matching = (number for number in range(begin, len(lines)) if text in lines[number])
+    number = next(matching, None)
     if number is None:
         raise LookupError(f"no line with {text!r} there, or only before the first: quote one")
     return number
 
 
-def _pieces(text: str, faults: Faults) -> Iterator[Tuple[int, Dict[str, Any], Block]]:
-    """(line, options, lines) of each slide."""
-    begun: Optional[Tuple[int, Dict[str, Any], Block]] = None
+def _split_slides(text: str, faults: Faults) -> Iterator[Tuple[int, Dict[str, Any], Block]]:
+    """Yield (line, options, lines) of each slide."""
+    current: Optional[Tuple[int, Dict[str, Any], Block]] = None
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("+++"):
-            if begun:
-                yield begun
-            begun = number, _options(line, number, faults), []
-        elif begun:
-            begun[2].append((number, line))
+            if current:
+                yield current
+            current = number, _read_options(line, number, faults), []
+        elif current:
+            current[2].append((number, line))
         elif line.strip():
             faults.add(number, f"{line[:40]!r} stands before the first +++: begin with that")
-    if begun:
-        yield begun
+    if current:
+        yield current
 
 
-def _options(line: str, number: int, faults: Faults) -> Dict[str, Any]:
-    """What stands behind +++."""
+def _read_options(line: str, number: int, faults: Faults) -> Dict[str, Any]:
+    """Parse the options after ``+++``."""
     try:
         options = yaml.safe_load(line[3:]) or {}
     except yaml.YAMLError as error:
@@ -174,7 +168,7 @@ def _options(line: str, number: int, faults: Faults) -> Dict[str, Any]:
     return {str(name): value for name, value in options.items()}
 
 
-def _slide(
+def _make_slide(
     line: int, options: Dict[str, Any], text: Text, lab: Lab, faults: Faults
 ) -> Optional[Slide]:
     titles: Dict[str, str] = {}
@@ -201,9 +195,9 @@ def _slide(
 
 
 def _exercise_title(lab: Lab, id: str, language: str) -> str:
-    """The lab's own heading of an exercise; empty if it has none, which `check_deck` reports."""
-    for text in lab.texts():
-        for _, line in prose(text.blocks[language]):
+    """Return the lab's heading of an exercise; empty if it has none, which `check_deck` reports."""
+    for text in lab.text_pairs():
+        for _, line in prose_lines(text.blocks[language]):
             heading = HEADING.fullmatch(line)
             exercise = EXERCISE.fullmatch(heading["title"]) if heading else None
             if heading and exercise and exercise["id"] == id:
@@ -216,42 +210,43 @@ def _check_options(slide: Slide, lab: Lab, series: Series, faults: Faults) -> No
     for name in options:
         if name not in OPTIONS:
             faults.add(slide.line, unknown("option of a slide", name, OPTIONS))
-    shown = [name for name in SHOWS if name in options]
+    shown = [name for name in CONTENT_OPTIONS if name in options]
     if len(shown) > 1 and shown != ["code", "output"]:
         faults.add(slide.line, f"shows {' and '.join(shown)}: one at a time")
     if "figure" in options and options["figure"] not in outline.figures:
         faults.add(slide.line, unknown("figure", str(options["figure"]), outline.figures))
-    if "exercise" in options and options["exercise"] not in stubs(lab):
-        faults.add(slide.line, unknown("exercise", str(options["exercise"]), stubs(lab)))
+    if "exercise" in options and options["exercise"] not in find_stubs(lab):
+        faults.add(slide.line, unknown("exercise", str(options["exercise"]), find_stubs(lab)))
     sections = {**outline.sections, "goals": 1, "summary": 1}
     if "notes" in options and options["notes"] not in sections:
         faults.add(slide.line, unknown("section", str(options["notes"]), sections))
     try:
         if "player" in options:
-            player(options["player"], "en")
+            player_page(options["player"], "en")
         if "output" in options:
-            pointed_cell(lab, options["output"])
+            find_pointed_cell(lab, options["output"])
         if "code" in options:
-            _check_code(excerpt(lab, options["code"]), slide.line, faults)
+            _check_code(code_excerpt(lab, options["code"]), slide.line, faults)
     except (LookupError, GluonlabError) as error:
         faults.add(slide.line, str(error.args[0]))
 
 
 def _check_code(code: str, line: int, faults: Faults) -> None:
     rows, columns = len(code.splitlines()), max(map(len, code.splitlines()))
-    if rows > MOST_ROWS or columns > MOST_COLUMNS:
+    if rows > MAX_CODE_LINES or columns > MAX_CODE_COLUMNS:
         faults.add(
             line,
             f"code of {rows} lines, {columns} characters wide: people can read "
-            f"{MOST_ROWS} lines of {MOST_COLUMNS}; choose some with {{from: text, to: text}}",
+            f"{MAX_CODE_LINES} lines of {MAX_CODE_COLUMNS}; choose some with "
+            f"{{from: text, to: text}}",
         )
 
 
-def _headings(lab: Lab, language: str) -> Iterator[Tuple[int, Dict[str, Any], str]]:
-    """(line, what is shown, title) of what `automatic_deck` makes a slide of."""
+def _automatic_titles(lab: Lab, language: str) -> Iterator[Tuple[int, Dict[str, Any], str]]:
+    """Yield (line, options, title) of each slide of an automatic deck."""
     title = ""
-    for text in lab.texts():
-        for number, line in prose(text.blocks[language]):
+    for text in lab.text_pairs():
+        for number, line in prose_lines(text.blocks[language]):
             heading, figure = HEADING.fullmatch(line), FIGURE.fullmatch(line)
             exercise = EXERCISE.fullmatch(heading["title"]) if heading else None
             name = FIGURE_PATH.fullmatch(figure["path"]) if figure else None

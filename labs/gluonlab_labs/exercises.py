@@ -1,7 +1,7 @@
-"""The exercises of a lab: a stub, a check below it, a heading above it, a checker, a solution.
+"""Find and check a lab's exercises: a heading, a stub, a check, a checker and a solution.
 
-A stub is unwritten, and the next code cell checks it; or, tagged ``faulty`` as well, it is a
-function with a fault to find, and a later cell checks it.
+A stub is unwritten, and the next code cell checks it. A stub with the tag ``faulty`` is a function
+with a fault to find, and a later cell checks it.
 """
 
 from __future__ import annotations
@@ -20,41 +20,42 @@ TAG = re.compile(r"exercise-(?P<id>\d\d-\d+)")
 CHECK = re.compile(r'check\("(?P<id>[^"]+)",\s*(?P<name>\w+)\)')
 
 
-def stubs(lab: Lab) -> Dict[str, Code]:
-    """id -> the cell that a student writes."""
+def find_stubs(lab: Lab) -> Dict[str, Code]:
+    """Return the cells that students write, by the ids of their exercises."""
     return {
         match["id"]: cell
-        for cell in lab.codes()
+        for cell in lab.code_cells()
         for match in map(TAG.fullmatch, cell.tags)
         if match
     }
 
 
 def solution_path(folder: Path, id: str) -> Path:
-    """labs/solutions/02-1.py."""
+    """Return the path of a solution, ``labs/solutions/02-1.py``."""
     return folder / f"{id}.py"
 
 
 def check_exercises(
     lab: Lab, series: Series, solutions: Path, checkers: Optional[Collection[str]], faults: Faults
 ) -> None:
-    """What an exercise lacks goes to ``faults``.
-
-    ``checkers``: the ids that have one; None: not asked.
-    """
-    cells, found, named = lab.codes(), stubs(lab), series.outlines[lab.number].exercises
-    for id, cell in found.items():
+    """Add to ``faults`` what an exercise lacks; ``checkers``: ids with a checker, or None."""
+    cells, stub_cells, ids_with_heading = (
+        lab.code_cells(),
+        find_stubs(lab),
+        series.outlines[lab.number].exercises,
+    )
+    for id, cell in stub_cells.items():
         if id[:2] != lab.number:
             faults.add(
                 cell.line, f"exercise-{id} is in lab {lab.number}: tag it exercise-{lab.number}-N"
             )
-        if id not in named:
+        if id not in ids_with_heading:
             faults.add(
                 cell.line,
                 f"exercise {id} has no heading: write ### Exercise {id}: Title, and ### 演習 {id}: "
                 "Title",
             )
-        name = name_of(cell.source)
+        name = last_defined_name(cell.source)
         if name is None or _is_unwritten(cell.source) == (FAULTY in cell.tags):
             stub = (
                 "one function whose body ends with raise NotImplementedError, or one variable = ..."
@@ -76,35 +77,39 @@ def check_exercises(
                 cell.line,
                 f'exercise {id} has no checker: write one below @exercise("{id}") in {module}',
             )
-    for id in named:
-        if id not in found:
+    for id in ids_with_heading:
+        if id not in stub_cells:
             faults.add(
                 1, f"exercise {id} has a heading and no stub: tag its cell, :tags: [exercise-{id}]"
             )
-        if named.count(id) > 1:
-            faults.add(1, f"exercise {id} has {named.count(id)} headings: number them on")
+        if ids_with_heading.count(id) > 1:
+            faults.add(
+                1, f"exercise {id} has {ids_with_heading.count(id)} headings: number them on"
+            )
     tags = [match["id"] for cell in cells for match in map(TAG.fullmatch, cell.tags) if match]
     for id in sorted(set(tags)):
         if tags.count(id) > 1:
-            faults.add(found[id].line, f"exercise {id} has {tags.count(id)} stubs: tag one cell")
+            faults.add(
+                stub_cells[id].line, f"exercise {id} has {tags.count(id)} stubs: tag one cell"
+            )
 
 
-def name_of(source: str) -> Optional[str]:
-    """The function or variable that a stub or a solution defines last at its top level."""
+def last_defined_name(source: str) -> Optional[str]:
+    """Return the last function or variable that a stub or solution defines at top level."""
     try:
         body = ast.parse(source).body
     except SyntaxError:
         return None
-    names = [_defined(node) for node in body]
+    names = [_defined_name(node) for node in body]
     return next(filter(None, reversed(names)), None)
 
 
-def names_of(source: str) -> List[str]:
-    """All functions and variables that are defined at the top level."""
-    return [name for name in map(_defined, ast.parse(source).body) if name]
+def defined_names(source: str) -> List[str]:
+    """Return all functions and variables that are defined at top level."""
+    return [name for name in map(_defined_name, ast.parse(source).body) if name]
 
 
-def _defined(node: ast.stmt) -> Optional[str]:
+def _defined_name(node: ast.stmt) -> Optional[str]:
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         return node.name
     if (
@@ -133,28 +138,29 @@ def _check_call(
 ) -> None:
     call = CHECK.search(following[0].source) if following else None
     if not call or call["id"] != id or (name and call["name"] != name):
-        found = (
+        problem = (
             f"is {following[0].source.splitlines()[0]}"
             if following and following[0].source
             else "is missing"
         )
         faults.add(
             line,
-            f'the code cell after exercise {id} {found}: write check("{id}", {name or "NAME"})',
+            f'the code cell after exercise {id} {problem}: write check("{id}", {name or "NAME"})',
         )
 
 
 def _check_solution(id: str, name: Optional[str], path: Path, line: int, faults: Faults) -> None:
-    place = f"solutions/{path.name}"
+    solution = f"solutions/{path.name}"
     if not path.is_file():
-        faults.add(line, f"exercise {id} has no solution: write {place}")
+        faults.add(line, f"exercise {id} has no solution: write {solution}")
         return
     try:
-        defined = names_of(path.read_text(encoding="utf-8"))
+        defined = defined_names(path.read_text(encoding="utf-8"))
     except SyntaxError as error:
-        faults.add(line, f"{place} is not valid Python: line {error.lineno}: {error.msg}")
+        faults.add(line, f"{solution} is not valid Python: line {error.lineno}: {error.msg}")
         return
     if name and name not in defined:
         faults.add(
-            line, f"{place} does not define {name}, as the stub of exercise {id} does: name it so"
+            line,
+            f"{solution} does not define {name}, as the stub of exercise {id} does: name it so",
         )

@@ -1,4 +1,4 @@
-"""What is wrong with a source: where, what, and what to do."""
+"""Collect the faults of a source: the place, the fault and the remedy."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from gluonlab.errors import UsageError
 
 
 class SourceError(UsageError):
-    """A fault of a source; ``str()`` is one line: the file, the line, the fault and the remedy."""
+    """A fault of a source in one line: the file, the line, the fault and the remedy."""
 
 
 class Faults:
-    """The faults of one file, gathered so that all can be mended at once."""
+    """The faults of one file, collected so that the author can fix all at once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lines: List[str] = []
 
     def add(self, line: int, text: str) -> None:
-        """``line`` counts from 1."""
+        """Add a fault; ``line`` counts from 1."""
         here = Path.cwd()
         path = self.path.relative_to(here) if here in self.path.parents else self.path
         self.lines.append(f"{path}:{line}: {text}")
 
 
-def raise_if_any(lines: List[str]) -> None:
-    """Raise SourceError with all of them, one a line."""
+def raise_faults(lines: List[str]) -> None:
+    """Raise SourceError with all faults, one a line, if there are any."""
     if lines:
         raise SourceError("\n".join(lines))

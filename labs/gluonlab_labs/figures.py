@@ -1,4 +1,4 @@
-"""The pictures: one SVG in both languages becomes one in each."""
+"""Check the labs' pictures, and make one SVG per language from an SVG with both languages."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 ElementTree.register_namespace("", SVG)
 
 
-def in_language(path: Path, language: str) -> str:
-    """The picture without the texts of the other language, as one <svg> element."""
+def svg_in_language(path: Path, language: str) -> str:
+    """Return the picture without the texts of the other language, as one <svg> element."""
     root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
     for parent in list(root.iter()):
         for child in list(parent):
-            if _language_of(child) not in ("", language):
-                _remove(parent, child)
+            if _element_language(child) not in ("", language):
+                _remove_element(parent, child)
     return ElementTree.tostring(root, encoding="unicode").rstrip() + "\n"
 
 
 def check_figure(path: Path, faults: Faults) -> None:
-    """What keeps a picture from standing in a page beside others goes to ``faults``."""
+    """Add to ``faults`` what prevents a picture from standing in a page with others."""
     try:
         root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
     except ElementTree.ParseError as error:
@@ -47,12 +47,12 @@ def check_figure(path: Path, faults: Faults) -> None:
         )
     if root.get("role") != "img":
         faults.add(1, 'lacks role="img", which tells screen readers that it is one picture')
-    for text in [*_not_allowed(root), *_untranslated(root)]:
+    for text in [*_find_forbidden_content(root), *_find_untranslated(root)]:
         faults.add(1, text)
 
 
-def scoped(svg: str, prefix: str) -> str:
-    """The picture with ids of its own, so that a page may hold several, or one twice."""
+def prefix_svg_ids(svg: str, prefix: str) -> str:
+    """Prefix the ids of a picture, so that a page may contain several pictures, or one twice."""
     ids = "|".join(map(re.escape, re.findall(r'\bid="([^"]+)"', svg)))
     if not ids:
         return svg
@@ -60,7 +60,7 @@ def scoped(svg: str, prefix: str) -> str:
     return re.sub(rf'(url\(|href=")#({ids})(\)|")', rf"\1#{prefix}\2\3", svg)
 
 
-def _not_allowed(root: ElementTree.Element) -> Iterator[str]:
+def _find_forbidden_content(root: ElementTree.Element) -> Iterator[str]:
     for element in root.iter():
         name = str(element.tag).replace(f"{{{SVG}}}", "")
         if name in ("script", "style", "foreignObject", "image", "a"):
@@ -76,8 +76,8 @@ def _not_allowed(root: ElementTree.Element) -> Iterator[str]:
                 yield f"has {reference} in <{name}>: a picture may only refer to itself"
 
 
-def _untranslated(root: ElementTree.Element) -> Iterator[str]:
-    counts = Counter(_language_of(element) for element in root.iter())
+def _find_untranslated(root: ElementTree.Element) -> Iterator[str]:
+    counts = Counter(_element_language(element) for element in root.iter())
     for language in set(counts) - {"", *LANGUAGES}:
         yield f"has a text in the language {language!r}: en and ja are those of the labs"
     if counts["en"] != counts["ja"]:
@@ -95,27 +95,27 @@ def _untranslated(root: ElementTree.Element) -> Iterator[str]:
 
 
 def _has_language(root: ElementTree.Element, wanted: ElementTree.Element) -> bool:
-    """Whether the element, or one that it is part of, has a language."""
-    trail: List[Tuple[ElementTree.Element, bool]] = [(root, bool(_language_of(root)))]
+    """Return whether the element, or an element around it, has a language."""
+    trail: List[Tuple[ElementTree.Element, bool]] = [(root, bool(_element_language(root)))]
     while trail:
         element, known = trail.pop()
         if element is wanted:
-            return known or any(_language_of(part) for part in element.iter())
-        trail += [(child, known or bool(_language_of(child))) for child in element]
+            return known or any(_element_language(part) for part in element.iter())
+        trail += [(child, known or bool(_element_language(child))) for child in element]
     return False
 
 
-def _language_of(element: ElementTree.Element) -> str:
+def _element_language(element: ElementTree.Element) -> str:
     return element.get("lang") or element.get(_XML_LANG) or ""
 
 
-def _remove(parent: ElementTree.Element, child: ElementTree.Element) -> None:
-    """Without the text behind it, which XML counts as part of it."""
+def _remove_element(parent: ElementTree.Element, child: ElementTree.Element) -> None:
+    """Remove an element, but keep the text after it, which XML counts as part of it."""
     children = list(parent)
-    before = children.index(child) - 1
+    previous_index = children.index(child) - 1
     if child.tail:
-        if before >= 0:
-            children[before].tail = (children[before].tail or "") + child.tail
+        if previous_index >= 0:
+            children[previous_index].tail = (children[previous_index].tail or "") + child.tail
         else:
             parent.text = (parent.text or "") + child.tail
     parent.remove(child)

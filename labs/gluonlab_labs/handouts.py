@@ -1,4 +1,4 @@
-"""The labs as HTML pages, executed and self-contained, and an index of both languages."""
+"""Write the labs as executed, self-contained HTML pages, with an index of both languages."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from markupsafe import Markup
 from tqdm import tqdm
 
 import gluonlab
-from gluonlab.exercises.guesses import find
+from gluonlab.exercises.guesses import find_guess
 from gluonlab.files.atomic_files import folder_for, write_text
 from gluonlab_labs import dark
-from gluonlab_labs.build import Place
-from gluonlab_labs.execute import execute
+from gluonlab_labs.build import LabFolders
+from gluonlab_labs.execute import execute_lab
 from gluonlab_labs.faults import Faults
-from gluonlab_labs.figures import in_language
-from gluonlab_labs.guesses import ids_in
-from gluonlab_labs.markdown import Renderer, code, colours
-from gluonlab_labs.notebook import notebook
+from gluonlab_labs.figures import svg_in_language
+from gluonlab_labs.guesses import guess_ids
+from gluonlab_labs.markdown import Renderer, code_style, highlight_code
+from gluonlab_labs.notebook import make_notebook
 from gluonlab_labs.outline import Series
-from gluonlab_labs.outputs import outputs
+from gluonlab_labs.outputs import render_outputs
 from gluonlab_labs.source import LANGUAGES, Lab
 from gluonlab_labs.words import OTHER, WORDS
 
 TEMPLATE = Path(__file__).resolve().parent / "template"
 
 
-def write_handouts(series: Series, place: Place, root: Path, solutions: bool = False) -> None:
+def write_handouts(series: Series, place: LabFolders, root: Path, solutions: bool = False) -> None:
     """Execute every lab, and write its pages and the index below ``root``.
 
     Raises NotebookError, OutputError.
     """
-    made = {
+    notebooks = {
         lab.number: {
-            language: notebook(
+            language: make_notebook(
                 lab, language, series, Faults(lab.path), place.solutions if solutions else None
             )
             for language in LANGUAGES
@@ -44,52 +44,55 @@ def write_handouts(series: Series, place: Place, root: Path, solutions: bool = F
         for lab in series.labs
     }
     with folder_for(root):
-        total = sum(len(of["en"].cells) for of in made.values())
+        total = sum(len(lab_notebooks["en"].cells) for lab_notebooks in notebooks.values())
         with tqdm(total=total, unit="cell", desc="handouts", dynamic_ncols=True) as bar:
             for lab in series.labs:
                 bar.set_postfix_str(lab.name)
-                execute(made[lab.number], on_cell=bar.update)
-                write_pages(series, lab, made[lab.number], place, root)
+                execute_lab(notebooks[lab.number], on_cell=bar.update)
+                write_pages(series, lab, notebooks[lab.number], place, root)
         write_index(series, root)
     print(f"{len(series.labs)} labs in {len(LANGUAGES)} languages: open {root / 'index.html'}")
 
 
 def write_pages(
-    series: Series, lab: Lab, executed: Dict[str, Any], place: Place, root: Path
+    series: Series, lab: Lab, executed: Dict[str, Any], place: LabFolders, root: Path
 ) -> None:
-    """The pages of one lab; ``executed``: {language: notebook with outputs}."""
+    """Write the pages of one lab; ``executed``: {language: notebook with outputs}."""
     for language in LANGUAGES:
         with folder_for(root / language):
             write_text(
-                root / language / f"{lab.name}.html", page(series, lab, executed[language], place)
+                root / language / f"{lab.name}.html",
+                render_page(series, lab, executed[language], place),
             )
 
 
 def write_index(series: Series, root: Path) -> None:
-    """index.html, which leads to every page."""
-    template = environment().get_template("index.html")
+    """Write index.html, which links to every page."""
+    template = template_environment().get_template("index.html")
     write_text(
         root / "index.html",
-        template.render(labs=series.labs, languages=LANGUAGES, language=LANGUAGES[0], **common()),
+        template.render(
+            labs=series.labs, languages=LANGUAGES, language=LANGUAGES[0], **template_values()
+        ),
     )
 
 
-def page(series: Series, lab: Lab, executed: Any, place: Place) -> str:
-    """One notebook as a page."""
+def render_page(series: Series, lab: Lab, executed: Any, place: LabFolders) -> str:
+    """Return the HTML page of one notebook."""
     language = executed.metadata.gluonlab.language
 
     @lru_cache(maxsize=None)
     def picture(name: str) -> str:
-        return in_language(place.figures / f"{name}.svg", language)
+        return svg_in_language(place.figures / f"{name}.svg", language)
 
     renderer = Renderer(picture)
     cells = [
-        _cell(cell, renderer, language, f"cell-{number}")
+        _render_cell(cell, renderer, language, f"cell-{number}")
         for number, cell in enumerate(executed.cells)
     ]
-    at = list(series.labs).index(lab)
+    index = list(series.labs).index(lab)
     return (
-        environment()
+        template_environment()
         .get_template("page.html")
         .render(
             lab=lab,
@@ -97,45 +100,45 @@ def page(series: Series, lab: Lab, executed: Any, place: Place) -> str:
             other=OTHER[language],
             cells=cells,
             headings=[(heading.id, Markup(heading.title)) for heading in renderer.headings],
-            before=series.labs[at - 1] if at else None,
-            after=series.labs[at + 1] if at + 1 < len(series.labs) else None,
-            **common(),
+            before=series.labs[index - 1] if index else None,
+            after=series.labs[index + 1] if index + 1 < len(series.labs) else None,
+            **template_values(),
         )
     )
 
 
-def _cell(cell: Any, renderer: Renderer, language: str, id: str) -> Dict[str, Any]:
+def _render_cell(cell: Any, renderer: Renderer, language: str, id: str) -> Dict[str, Any]:
     if cell.cell_type == "markdown":
         return {"kind": "text", "html": Markup(renderer.render(cell.source))}
     exercise: Optional[str] = next(
         (tag[9:] for tag in cell.metadata.get("tags", []) if tag.startswith("exercise-")), None
     )
-    shown: List[Markup] = [Markup(output) for output in outputs(cell, language, id)]
+    shown: List[Markup] = [Markup(output) for output in render_outputs(cell, language, id)]
     return {
         "kind": "code",
-        "html": Markup(code(cell.source)),
+        "html": Markup(highlight_code(cell.source)),
         "outputs": shown,
         "exercise": exercise,
         "question": " ".join(
-            find(guess).question[language] for guess in ids_in(cell.source, "observe")
+            find_guess(guess).question[language] for guess in guess_ids(cell.source, "observe")
         ),
     }
 
 
-def common() -> Dict[str, Any]:
-    """What all templates are given."""
-    style = (TEMPLATE / "style.css").read_text(encoding="utf-8") + dark.style()
+def template_values() -> Dict[str, Any]:
+    """Return the values that all templates get."""
+    style = (TEMPLATE / "style.css").read_text(encoding="utf-8") + dark.dark_style()
     script = (TEMPLATE / "page.js").read_text(encoding="utf-8")
     return {
-        "style": Markup(style + colours()),
+        "style": Markup(style + code_style()),
         "script": Markup(script),
         "words": WORDS,
         "version": gluonlab.__version__,
     }
 
 
-def environment() -> Environment:
-    """The templates."""
+def template_environment() -> Environment:
+    """Return the Jinja environment of the templates."""
     return Environment(
         loader=FileSystemLoader(TEMPLATE), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )

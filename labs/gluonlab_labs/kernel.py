@@ -1,4 +1,4 @@
-"""Run a notebook in its own process and keep its outputs; needs nbclient (gluonlab[labs-build])."""
+"""Run a notebook in its own process and keep its outputs, with nbclient (gluonlab[labs-build])."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Callable, Iterator, Optional
 
 from gluonlab.errors import NotebookError
-from gluonlab.exercises.run_submission import environment_of_kernel, make_manager, place_of_cell
+from gluonlab.exercises.run_submission import describe_cell, kernel_environment, make_manager
 from gluonlab.files.atomic_files import temporary_folder
 
 
 class Kernel:
-    """The running process of one notebook. `start` makes it."""
+    """The running process of one notebook, made by `start_kernel`."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -27,18 +27,18 @@ class Kernel:
         cell = self._client.nb.cells[index]
         return self._run(cell, index)
 
-    def again(self, index: int) -> Any:
-        """Execute cell ``index`` once more, and return a copy with the new outputs.
+    def rerun(self, index: int) -> Any:
+        """Execute cell ``index`` again, and return a copy with the new outputs.
 
-        The notebook keeps its own.
+        The notebook keeps its outputs. Raises NotebookError.
         """
         cell = self._client.nb.cells[index]
-        other = self._run(copy.deepcopy(cell), index)
+        copied = self._run(copy.deepcopy(cell), index)
         self._client.nb.cells[index] = cell
-        return other
+        return copied
 
-    def ask(self, source: str) -> str:
-        """What code prints, or the value of its last line, that is no part of the notebook.
+    def evaluate(self, source: str) -> str:
+        """Execute code outside the notebook; return its output or last value.
 
         Raises NotebookError.
         """
@@ -58,26 +58,27 @@ class Kernel:
     def _run(self, cell: Any, index: int) -> Any:
         from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-        place = place_of_cell(cell.source, index)
+        cell_text = describe_cell(cell.source, index)
         try:
             return self._client.execute_cell(cell, index)
         except CellExecutionError as error:
             raise NotebookError(
-                f"{place}: {error.ename}: {' '.join(str(error.evalue).split())[:400]}"
+                f"{cell_text}: {error.ename}: {' '.join(str(error.evalue).split())[:400]}"
             ) from None
         except CellTimeoutError:
-            raise NotebookError(f"{place}: not finished in time") from None
+            raise NotebookError(f"{cell_text}: not finished in time") from None
         except DeadKernelError:
-            raise NotebookError(f"{place}: its process died") from None
+            raise NotebookError(f"{cell_text}: its process died") from None
 
 
 @contextmanager
-def start(notebook: Any, folder: Path, seconds: float, **environment: str) -> Iterator[Kernel]:
-    """Start a process for ``notebook`` (of `nbformat`) in ``folder``.
+def start_kernel(
+    notebook: Any, folder: Path, seconds: float, **environment: str
+) -> Iterator[Kernel]:
+    """Start a process of this Python for ``notebook`` (of `nbformat`) in ``folder``.
 
-    It runs this Python, whatever kernels are installed.
-    ``seconds``: for all that is run in it. ``environment``: changes to that of this process. Raises
-    NotebookError where nbclient or ipykernel are not installed.
+    ``seconds``: for all cells together. ``environment``: changes to this process's environment.
+    Raises NotebookError if nbclient or ipykernel is not installed.
     """
     try:
         import ipykernel  # noqa: F401
@@ -100,19 +101,19 @@ def start(notebook: Any, folder: Path, seconds: float, **environment: str) -> It
             record_timing=False,  # the same notebook, the same page
             shutdown_kernel="immediate",
         )
-        with client.setup_kernel(cleanup_kc=True, env=environment_of_kernel(own, **environment)):
+        with client.setup_kernel(cleanup_kc=True, env=kernel_environment(own, **environment)):
             yield Kernel(client)
 
 
-def execute(
+def execute_notebook(
     notebook: Any,
     folder: Path,
     seconds: float,
     on_cell: Optional[Callable[[], None]] = None,
     **environment: str,
 ) -> None:
-    """Run all cells of ``notebook``, in place. Raises NotebookError."""
-    with start(notebook, folder, seconds, **environment) as kernel:
+    """Execute all cells of ``notebook``, in place. Raises NotebookError."""
+    with start_kernel(notebook, folder, seconds, **environment) as kernel:
         for index in range(len(notebook.cells)):
             kernel.run(index)
             if on_cell:

@@ -1,4 +1,4 @@
-"""A notebook's Markdown as HTML: MathML, inline pictures, links to pages, coloured code."""
+"""Render a notebook's Markdown as HTML: MathML, inline pictures, page links, highlighted code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
-from gluonlab_labs.figures import scoped
+from gluonlab_labs.figures import prefix_svg_ids
 from gluonlab_labs.text import WRITTEN_FIGURE
 
 _FORMATTER = HtmlFormatter(nowrap=True)
@@ -22,38 +22,35 @@ _LEXERS = {"sh": "bash", "py": "python", "": "text"}
 
 
 class Heading(NamedTuple):
-    """One line of a page's table of contents."""
+    """A line of a page's table of contents."""
 
     id: str
     title: str
 
 
 class Renderer:
-    """Renders the texts of one page, from its first to its last.
-
-    ``picture``: name -> <svg> element.
-    """
+    """Renders the texts of one page in order; ``picture``: name -> <svg> element."""
 
     def __init__(self, picture: Callable[[str], str]) -> None:
         self.headings: List[Heading] = []
         self._picture = picture
-        self._markdown = MarkdownIt("commonmark", {"html": True, "highlight": _fence}).enable(
-            ["table", "strikethrough"]
-        )
+        self._markdown = MarkdownIt(
+            "commonmark", {"html": True, "highlight": _render_fence}
+        ).enable(["table", "strikethrough"])
         no = dict.fromkeys(("allow_labels", "allow_space", "allow_digits"), False)
-        dollarmath_plugin(self._markdown, **no, double_inline=True, renderer=_math)
+        dollarmath_plugin(self._markdown, **no, double_inline=True, renderer=_render_math)
         self._markdown.add_render_rule("table_open", lambda *_: '<div class="wide"><table>\n')
         self._markdown.add_render_rule("table_close", lambda *_: "</table></div>\n")
 
     def render(self, text: str) -> str:
-        """The HTML of one text cell."""
+        """Return the HTML of one text cell."""
         pieces, end = [], 0
         for figure in WRITTEN_FIGURE.finditer(text):
-            pieces += [self._text(text[end : figure.start()]), self._figure(figure)]
+            pieces += [self._render_text(text[end : figure.start()]), self._render_figure(figure)]
             end = figure.end()
-        return "".join([*pieces, self._text(text[end:])])
+        return "".join([*pieces, self._render_text(text[end:])])
 
-    def _text(self, text: str) -> str:
+    def _render_text(self, text: str) -> str:
         environment: Dict[str, Any] = {}
         tokens = self._markdown.parse(text, environment)
         for token, inline in zip(tokens, tokens[1:]):
@@ -67,27 +64,27 @@ class Renderer:
         for token in tokens:
             for child in token.children or []:
                 if child.type == "link_open":
-                    child.attrSet("href", as_page(str(child.attrGet("href"))))
+                    child.attrSet("href", page_link(str(child.attrGet("href"))))
         return str(self._markdown.renderer.render(tokens, self._markdown.options, environment))
 
-    def _figure(self, figure: "re.Match[str]") -> str:
+    def _render_figure(self, figure: "re.Match[str]") -> str:
         name = figure["name"]
-        svg = scoped(self._picture(name), f"in-{name}-")
+        svg = prefix_svg_ids(self._picture(name), f"in-{name}-")
         svg = svg.replace(
             "<svg ", f'<svg aria-label="{html.escape(figure["alt"], quote=True)}" ', 1
         )
-        caption = self._inline(figure["caption"])
+        caption = self._render_inline(figure["caption"])
         return (
             f'<figure id="fig-{name}"><div class="picture" tabindex="0">{svg}</div>'
             f"<figcaption><b>{figure['number']}</b> {caption}</figcaption></figure>\n"
         )
 
-    def _inline(self, text: str) -> str:
-        return self._text(text).strip().replace("<p>", "").replace("</p>", "")
+    def _render_inline(self, text: str) -> str:
+        return self._render_text(text).strip().replace("<p>", "").replace("</p>", "")
 
 
-def as_page(target: str) -> str:
-    """A link to a notebook becomes one to its page."""
+def page_link(target: str) -> str:
+    """Turn a link to a notebook into a link to its page."""
     return re.sub(
         r"^((?:\.\./)?[\w./-]*)\.ipynb(#.*)?$",
         lambda match: f"{match[1]}.html{match[2] or ''}",
@@ -95,8 +92,8 @@ def as_page(target: str) -> str:
     )
 
 
-def code(source: str, language: str = "python") -> str:
-    """Code with the classes of pygments."""
+def highlight_code(source: str, language: str = "python") -> str:
+    """Return code as HTML with the classes of Pygments."""
     try:
         lexer = get_lexer_by_name(_LEXERS.get(language, language), stripnl=False)
     except ClassNotFound:
@@ -104,8 +101,8 @@ def code(source: str, language: str = "python") -> str:
     return str(highlight(source, lexer, _FORMATTER)).rstrip("\n")
 
 
-def colours() -> str:
-    """The style of `code`, for light pages and for dark ones."""
+def code_style() -> str:
+    """Return the CSS of `highlight_code` for light and dark pages."""
     light = HtmlFormatter(style="default").get_style_defs(".code")
     dark = HtmlFormatter(style="github-dark").get_style_defs("[data-theme=dark] .code")
     keep = re.compile(r"^(\[data-theme=dark\] )?\.code \.\w+ \{")
@@ -114,10 +111,10 @@ def colours() -> str:
     )
 
 
-def _fence(source: str, language: str, attributes: str) -> str:
-    return f'<pre class="code" tabindex="0"><code>{code(source, language)}</code></pre>\n'
+def _render_fence(source: str, language: str, attributes: str) -> str:
+    return f'<pre class="code" tabindex="0"><code>{highlight_code(source, language)}</code></pre>\n'
 
 
-def _math(content: str, how: Dict[str, Any]) -> str:
+def _render_math(content: str, how: Dict[str, Any]) -> str:
     display = "block" if how.get("display_mode") else "inline"
     return str(convert(content, display=display))

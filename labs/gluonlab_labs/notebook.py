@@ -1,4 +1,4 @@
-"""A lab as a notebook in one language: the same source makes the same file, byte by byte."""
+"""Make a lab's notebook in one language; the same source makes the same file, byte by byte."""
 
 from __future__ import annotations
 
@@ -12,71 +12,73 @@ from gluonlab_labs.exercises import TAG, solution_path
 from gluonlab_labs.faults import Faults
 from gluonlab_labs.outline import Series
 from gluonlab_labs.source import Code, Lab, Text
-from gluonlab_labs.text import Writer
+from gluonlab_labs.text import MarkdownWriter
 
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
-def notebook(
+def make_notebook(
     lab: Lab, language: str, series: Series, faults: Faults, solutions: Optional[Path] = None
 ) -> Any:
-    """A `nbformat` notebook without outputs; ``solutions``: the folder of those to put in."""
-    writer = Writer(lab, language, series, faults)
+    """Return a `nbformat` notebook without outputs; ``solutions``: their folder, to use them."""
+    writer = MarkdownWriter(lab, language, series, faults)
     cells: List[Any] = []
-    names = _Names()
-    waiting = [writer.title()]
+    cell_ids = _CellIds()
+    pending_text = [writer.write_title()]
 
     def flush() -> None:
-        if waiting:
+        if pending_text:
             key = f"{lab.name} {len(cells)}"
             cells.append(
-                nbformat.v4.new_markdown_cell("\n\n".join(waiting), id=names.name("text", key))
+                nbformat.v4.new_markdown_cell(
+                    "\n\n".join(pending_text), id=cell_ids.make_id("text", key)
+                )
             )
-            waiting.clear()
+            pending_text.clear()
 
     for part in lab.parts:
         if isinstance(part, Text):
-            waiting += [block for block in [writer.block(part)] if block]
+            pending_text += [block for block in [writer.write_block(part)] if block]
         else:
             flush()
         if isinstance(part, Code):
-            source = _solved(part, solutions) if solutions else part.source
+            source = _source_with_solution(part, solutions) if solutions else part.source
             cells.append(
                 nbformat.v4.new_code_cell(
-                    source, id=names.name("code", part.source), metadata=part.metadata
+                    source, id=cell_ids.make_id("code", part.source), metadata=part.metadata
                 )
             )
     flush()
-    about = {"language": language, "lab": lab.number}
+    lab_metadata = {"language": language, "lab": lab.number}
     metadata = {
         "kernelspec": KERNEL,
         "language_info": {"name": "python"},
-        "gluonlab": about,
+        "gluonlab": lab_metadata,
         "title": lab.title[language],
     }
     return nbformat.v4.new_notebook(cells=cells, metadata=metadata, nbformat_minor=5)
 
 
-def as_json(made: Any) -> str:
-    """The text of the notebook's file."""
-    nbformat.validate(made)
-    return str(nbformat.writes(made)) + "\n"
+def notebook_json(notebook: Any) -> str:
+    """Return the text of the notebook's file."""
+    nbformat.validate(notebook)
+    return str(nbformat.writes(notebook)) + "\n"
 
 
-def _solved(cell: Code, solutions: Path) -> str:
+def _source_with_solution(cell: Code, solutions: Path) -> str:
     ids = [match["id"] for match in map(TAG.fullmatch, cell.tags) if match]
     return (
         solution_path(solutions, ids[0]).read_text(encoding="utf-8").strip() if ids else cell.source
     )
 
 
-class _Names:
-    """Cells' ids, the same in both languages; those of code cells come from their code."""
+class _CellIds:
+    """Makes ids of cells, the same in both languages; those of code cells depend on their code."""
 
     def __init__(self) -> None:
-        self.seen: Dict[str, int] = {}
+        self.counts: Dict[str, int] = {}
 
-    def name(self, kind: str, content: str) -> str:
-        made = f"{kind}-{hashlib.sha256(content.encode('utf-8')).hexdigest()[:10]}"
-        self.seen[made] = self.seen.get(made, 0) + 1
-        return made if self.seen[made] == 1 else f"{made}-{self.seen[made]}"
+    def make_id(self, kind: str, content: str) -> str:
+        cell_id = f"{kind}-{hashlib.sha256(content.encode('utf-8')).hexdigest()[:10]}"
+        self.counts[cell_id] = self.counts.get(cell_id, 0) + 1
+        return cell_id if self.counts[cell_id] == 1 else f"{cell_id}-{self.counts[cell_id]}"

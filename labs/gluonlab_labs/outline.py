@@ -1,4 +1,4 @@
-"""What a lab's text can refer to: sections, figures, exercises, and other labs."""
+"""Number a lab's sections, figures and exercises, to which texts refer."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ CODE_SPAN = re.compile(r"(?P<ticks>`+)(?P<code>.+?)(?P=ticks)(?!`)")
 
 @dataclass
 class Outline:
-    """The numbers of a lab's labels, which `parity` makes sure are the same in both languages."""
+    """The numbers of a lab's labels; `parity` checks that both languages have the same."""
 
     sections: Dict[str, int] = field(default_factory=dict)  # label -> number
     figures: Dict[str, int] = field(default_factory=dict)  # name -> number
     exercises: List[str] = field(default_factory=list)
 
 
-def prose(block: Block) -> Iterator[Tuple[int, str]]:
-    """The lines of a block that are no code."""
-    return ((number, line) for number, line, fence in with_fences(block) if fence is None)
+def prose_lines(block: Block) -> Iterator[Tuple[int, str]]:
+    """Yield the lines of a block that are not code."""
+    return ((number, line) for number, line, fence in lines_with_fences(block) if fence is None)
 
 
-def with_fences(block: Block) -> Iterator[Tuple[int, str, "str | None"]]:
-    """Each line with the info string of the fence around it, or None; fence lines are included."""
+def lines_with_fences(block: Block) -> Iterator[Tuple[int, str, "str | None"]]:
+    """Yield each line with the info string of the fence around it, or None.
+
+    The lines of the fences are included.
+    """
     mark, info = "", None
     for number, line in block:
         fence = FENCE.match(line)
@@ -46,8 +49,8 @@ def with_fences(block: Block) -> Iterator[Tuple[int, str, "str | None"]]:
             yield number, line, info
 
 
-def outside_code(line: str) -> Iterator[Tuple[str, bool]]:
-    """The pieces of a line, and whether they are code."""
+def split_code_spans(line: str) -> Iterator[Tuple[str, bool]]:
+    """Yield the pieces of a line, with True for code."""
     end = 0
     for span in CODE_SPAN.finditer(line):
         yield line[end : span.start()], False
@@ -56,31 +59,31 @@ def outside_code(line: str) -> Iterator[Tuple[str, bool]]:
     yield line[end:], False
 
 
-def outline(lab: Lab, language: str = "en") -> Outline:
-    """The labels of a lab, numbered in the order of the text."""
-    made, section = Outline(), 0
-    for text in lab.texts():
-        for _, line in prose(text.blocks[language]):
+def make_outline(lab: Lab, language: str = "en") -> Outline:
+    """Number the labels of a lab in the order of the text."""
+    numbered, section = Outline(), 0
+    for text in lab.text_pairs():
+        for _, line in prose_lines(text.blocks[language]):
             heading, figure = HEADING.fullmatch(line), FIGURE.fullmatch(line)
             if heading and heading["marks"] == "##":
                 section += 1
                 if heading["label"]:
-                    made.sections[heading["label"]] = section
+                    numbered.sections[heading["label"]] = section
             exercise = EXERCISE.fullmatch(heading["title"]) if heading else None
             if exercise:
-                made.exercises.append(exercise["id"])
+                numbered.exercises.append(exercise["id"])
             name = FIGURE_PATH.fullmatch(figure["path"]) if figure else None
             if name:
-                made.figures.setdefault(name["name"], len(made.figures) + 1)
-    return made
+                numbered.figures.setdefault(name["name"], len(numbered.figures) + 1)
+    return numbered
 
 
 @dataclass
 class Series:
-    """All labs, for references from one to another."""
+    """All labs, for references from one lab to another."""
 
     labs: Sequence[Lab]
 
     def __post_init__(self) -> None:
-        self.outlines = {lab.number: outline(lab) for lab in self.labs}
+        self.outlines = {lab.number: make_outline(lab) for lab in self.labs}
         self.by_number = {lab.number: lab for lab in self.labs}

@@ -1,4 +1,4 @@
-"""What a cell printed, drew or returned, as HTML that needs no other file."""
+"""Render the outputs of a cell as self-contained HTML."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import html
 import re
 from typing import Any, List
 
-from gluonlab_labs.figures import scoped
+from gluonlab_labs.figures import prefix_svg_ids
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _WHOLE_PAGE = re.compile(r"<!doctype|<html|<script", re.I)
@@ -14,29 +14,26 @@ DRAWN = {"en": "Drawn by the code above", "ja": "上のコードが描いた図"
 FRAME = {"en": "Shown by the code above", "ja": "上のコードが表示したページ"}
 
 
-def outputs(cell: Any, language: str, prefix: str) -> List[str]:
-    """The outputs of a code cell.
-
-    ``prefix``: for the ids of pictures, one for each cell of the page.
-    """
-    made = (
-        _output(output, cell, language, f"{prefix}-{index}-")
+def render_outputs(cell: Any, language: str, prefix: str) -> List[str]:
+    """Return the outputs of a code cell; ``prefix``: for ids of pictures, unique on the page."""
+    rendered = (
+        _render_output(output, cell, language, f"{prefix}-{index}-")
         for index, output in enumerate(cell.outputs)
     )
-    return list(filter(None, made))
+    return list(filter(None, rendered))
 
 
-def _output(output: Any, cell: Any, language: str, prefix: str) -> str:
+def _render_output(output: Any, cell: Any, language: str, prefix: str) -> str:
     if output.output_type == "stream":
-        return _text(output.text, output.name)
+        return _render_text(output.text, output.name)
     if output.output_type == "error":
-        return _text(f"{output.ename}: {output.evalue}", "stderr")
+        return _render_text(f"{output.ename}: {output.evalue}", "stderr")
     data = output.data
-    alt = html.escape(_alt(cell, language), quote=True)
+    alt = html.escape(_alternative_text(cell, language), quote=True)
     if "text/html" in data:
-        return _html(data["text/html"], language)
+        return _render_html(data["text/html"], language)
     if "image/svg+xml" in data:
-        svg = scoped(re.sub(r"^.*?(?=<svg)", "", data["image/svg+xml"], flags=re.S), prefix)
+        svg = prefix_svg_ids(re.sub(r"^.*?(?=<svg)", "", data["image/svg+xml"], flags=re.S), prefix)
         return f'<div class="drawn" role="img" aria-label="{alt}">{svg}</div>'
     for kind in ("image/png", "image/jpeg"):
         if kind in data:
@@ -44,18 +41,18 @@ def _output(output: Any, cell: Any, language: str, prefix: str) -> str:
                 f'<div class="drawn"><img alt="{alt}" '
                 f'src="data:{kind};base64,{data[kind].strip()}"></div>'
             )
-    return _text(data.get("text/plain", ""), "result")
+    return _render_text(data.get("text/plain", ""), "result")
 
 
-def _alt(cell: Any, language: str) -> str:
-    """The alternative text of a cell's picture: its option ``:alt:`` or a default."""
-    given = cell.metadata.get("alt", DRAWN)
-    return str(given.get(language, DRAWN[language]))
+def _alternative_text(cell: Any, language: str) -> str:
+    """Return the alternative text of a cell's picture: the cell's option ``:alt:`` or a default."""
+    alt_texts = cell.metadata.get("alt", DRAWN)
+    return str(alt_texts.get(language, DRAWN[language]))
 
 
-def _html(text: str, language: str) -> str:
-    if "<iframe" in text:  # a page within the page, already made so by the lab
-        return f'<div class="frame">{_titled(text, language)}</div>'
+def _render_html(text: str, language: str) -> str:
+    if "<iframe" in text:  # the lab itself has made a page within the page
+        return f'<div class="frame">{_add_frame_title(text, language)}</div>'
     if _WHOLE_PAGE.search(text):
         source = html.escape(text, quote=True)
         return (
@@ -65,7 +62,7 @@ def _html(text: str, language: str) -> str:
     return f'<div class="wide">{text}</div>'
 
 
-def _titled(text: str, language: str) -> str:
+def _add_frame_title(text: str, language: str) -> str:
     return (
         text
         if re.search(r"<iframe[^>]*\stitle=", text)
@@ -73,7 +70,7 @@ def _titled(text: str, language: str) -> str:
     )
 
 
-def _text(text: str, kind: str) -> str:
+def _render_text(text: str, kind: str) -> str:
     text = _ANSI.sub("", text).strip("\n")
     return (
         f'<pre class="output {kind}" tabindex="0">{html.escape(text)}</pre>' if text.strip() else ""

@@ -1,4 +1,4 @@
-"""Pages that play a schedule, inside a slide."""
+"""Pages inside a slide that play a schedule."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ addEventListener("keydown", (event) => {
 _FORM = re.compile(r"(?P<name>[\w]+) (?P<devices>\d+)(?: (?P<microbatches>\d+))?")
 
 
-def player(asked: Any, language: str) -> str:
-    """The page for ``ring 4``, an allreduce and its ranks, or for ``1f1b 4 8``, a pipeline's
-    schedule, its devices and its microbatches.
+def player_page(request: Any, language: str) -> str:
+    """Return the page for an allreduce or pipeline schedule. Raises ConfigError, ScheduleError.
 
-    Raises ConfigError or ScheduleError for what cannot be played.
+    ``request``: ``ring 4`` for an allreduce and its ranks, or ``1f1b 4 8`` for a pipeline schedule,
+    its devices and its microbatches.
     """
     from gluonlab.collectives.render import draw
     from gluonlab.parallel.pipeline.pipeline_schedule import make_pipeline
     from gluonlab.parallel.pipeline.render import draw as draw_pipeline
 
-    form = _FORM.fullmatch(str(asked))
+    form = _FORM.fullmatch(str(request))
     if not form:
         raise ConfigError(
-            f"player: {asked}: write ring 4 for an allreduce of 4 ranks, or 1f1b 4 8 for a "
+            f"player: {request}: write ring 4 for an allreduce of 4 ranks, or 1f1b 4 8 for a "
             "pipeline of 4 devices and 8 microbatches"
         )
     devices = int(form["devices"])

@@ -1,4 +1,4 @@
-"""A source file as cells: text in both languages, and code."""
+"""Read a source file as cells: text in both languages, and code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Block = List[Tuple[int, str]]  # (line of the source, text)
 
 @dataclass
 class Text:
-    """One pair of blocks: the same text in both languages."""
+    """A pair of blocks: the same text in both languages."""
 
     blocks: Dict[str, Block]
     line: int
@@ -30,7 +30,7 @@ class Text:
 
 @dataclass
 class Break:
-    """``+++``: the next text begins a cell."""
+    """A line ``+++``: the next text starts a cell."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Code:
 
 @dataclass
 class Lab:
-    """One lab: what its front matter says, and its parts in order."""
+    """A lab: the values of its front matter, and its parts in order."""
 
     path: Path
     number: str
@@ -62,20 +62,20 @@ class Lab:
 
     @property
     def name(self) -> str:
-        """``02-by-hand``: the name of its notebooks and pages."""
+        """The name of the lab's notebooks and pages, such as ``02-by-hand``."""
         return f"{self.number}-{self.slug}"
 
-    def codes(self) -> List[Code]:
-        """Its code cells."""
+    def code_cells(self) -> List[Code]:
+        """Return the code cells in order."""
         return [part for part in self.parts if isinstance(part, Code)]
 
-    def texts(self) -> List[Text]:
-        """Its pairs of blocks."""
+    def text_pairs(self) -> List[Text]:
+        """Return the pairs of blocks in order."""
         return [part for part in self.parts if isinstance(part, Text)]
 
 
-def read(path: Path, faults: Faults) -> Lab:
-    """The lab in this file; what is wrong with its form goes to ``faults``."""
+def read_lab(path: Path, faults: Faults) -> Lab:
+    """Read the lab in a file; add errors in its form to ``faults``."""
     from jupytext.myst import MystMetadataParsingError, myst_to_notebook
 
     text = path.read_text(encoding="utf-8")
@@ -85,37 +85,43 @@ def read(path: Path, faults: Faults) -> Lab:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # cells of different languages
-            about, body = _split(text)
+            front_matter, body = _split_front_matter(text)
             notebook = myst_to_notebook(body, add_source_map=True)
     except (MystMetadataParsingError, UserWarning, yaml.YAMLError) as error:
         faults.add(1, f"cannot be read as MyST: {' '.join(str(error).split())}")
         return Lab(path, path.name[:2], "unreadable", dict.fromkeys(LANGUAGES, ""), 0, [])
-    lab = _front_matter(path, about, faults)
+    lab = _make_lab(path, front_matter, faults)
     lines = body.splitlines()
     for cell, start in zip(notebook.cells, notebook.metadata["source_map"]):
         if cell.cell_type == "code":
             lab.parts.append(Code(cell.source.strip("\n"), start, dict(cell.metadata)))
         elif cell.cell_type == "markdown":
             lab.parts += [Break()] if _follows_break(lines, start) else []
-            lab.parts += pairs(_numbered(cell.source, lines, start), faults)
+            lab.parts += read_text_pairs(_number_lines(cell.source, lines, start), faults)
         else:
             faults.add(start, f"a {cell.cell_type} cell: write text or a code-cell")
     return lab
 
 
-def _split(text: str) -> Tuple[Dict[str, Any], str]:
-    """The front matter, between two lines of ``---``, and the text with blank lines in its place.
+def _split_front_matter(text: str) -> Tuple[Dict[str, Any], str]:
+    """Return the front matter, between two lines of ``---``, and the text with blank lines instead.
 
-    A notebook may not have a title in two languages, and jupytext would refuse it.
+    jupytext would refuse a title in two languages.
     """
     match = re.match(r"---\n(.*?\n)---\n", text, re.S)
-    about = yaml.safe_load(match[1]) if match else None
-    front = match[0] if match else ""
-    return about if isinstance(about, dict) else {}, "\n" * front.count("\n") + text[len(front) :]
+    front_matter = yaml.safe_load(match[1]) if match else None
+    front_text = match[0] if match else ""
+    return front_matter if isinstance(front_matter, dict) else {}, "\n" * front_text.count(
+        "\n"
+    ) + text[len(front_text) :]
 
 
-def _front_matter(path: Path, about: Dict[str, Any], faults: Faults) -> Lab:
-    title, minutes, needs = about.get("title"), about.get("minutes"), about.get("needs")
+def _make_lab(path: Path, front_matter: Dict[str, Any], faults: Faults) -> Lab:
+    title, minutes, needs = (
+        front_matter.get("title"),
+        front_matter.get("minutes"),
+        front_matter.get("needs"),
+    )
     if not isinstance(title, dict) or not all(isinstance(title.get(one), str) for one in LANGUAGES):
         faults.add(
             1, 'the front matter lacks a title in both languages: title: {en: "...", ja: "..."}'
@@ -132,7 +138,7 @@ def _front_matter(path: Path, about: Dict[str, Any], faults: Faults) -> Lab:
         )
         needs = []
     number, slug = path.stem[:2], path.stem[3:]
-    # 01 is a number to YAML, and 08 a text
+    # YAML reads 01 as a number and 08 as a text
     return Lab(
         path,
         number,
@@ -147,31 +153,31 @@ def _follows_break(lines: List[str], start: int) -> bool:
     return start > 0 and lines[start - 1].startswith("+++")
 
 
-def _numbered(source: str, lines: List[str], start: int) -> Block:
-    """A cell's lines with their places in the file; jupytext has stripped the blank ones before."""
+def _number_lines(source: str, lines: List[str], start: int) -> Block:
+    """Return a cell's lines with their line numbers in the file."""
     while not lines[start].strip():
         start += 1
     return [(start + 1 + offset, line) for offset, line in enumerate(source.splitlines())]
 
 
-def pairs(lines: Block, faults: Faults) -> Iterator[Text]:
-    """The blocks of a piece of text, an English and a Japanese one at a time."""
-    blocks = list(_blocks(lines, faults))
+def read_text_pairs(lines: Block, faults: Faults) -> Iterator[Text]:
+    """Yield the pairs of English and Japanese blocks in a piece of text."""
+    blocks = list(_read_blocks(lines, faults))
     while blocks:
         language, line, block = blocks.pop(0)
         other = blocks[0][0] if blocks else ""
         if (language, other) != LANGUAGES:
-            found = f"followed by :::{{{other}}}" if other else "and nothing follows"
+            problem = f"followed by :::{{{other}}}" if other else "and nothing follows"
             faults.add(
                 line,
-                f":::{{{language}}} {found}: blocks come in pairs, :::{{en}} and then :::{{ja}}",
+                f":::{{{language}}} {problem}: blocks come in pairs, :::{{en}} and then :::{{ja}}",
             )
             continue
         yield Text({language: block, other: blocks.pop(0)[2]}, line)
 
 
-def _blocks(lines: Block, faults: Faults) -> Iterator[Tuple[str, int, Block]]:
-    """(language, line, content) of each ``:::{...}`` to its ``:::``."""
+def _read_blocks(lines: Block, faults: Faults) -> Iterator[Tuple[str, int, Block]]:
+    """Yield (language, line, content) of each block from ``:::{...}`` to ``:::``."""
     language, opened, fence = "", 0, ""
     block: Block = []
     for number, line in lines:

@@ -1,4 +1,4 @@
-"""A source's block as a notebook's Markdown: headings get numbers, references become links."""
+"""Write a source's blocks as a notebook's Markdown, with numbered headings and links."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gluonlab_labs.outline import (
     HEADING,
     REFERENCE,
     Series,
-    outside_code,
-    with_fences,
+    lines_with_fences,
+    split_code_spans,
 )
 from gluonlab_labs.source import Lab, Text
 from gluonlab_labs.words import OTHER, WORDS
@@ -32,19 +32,19 @@ JAPANESE_END = re.compile(rf"(^|\n)(?![#|>!`]|\*\*図)[^\n]*[{_KANA_OR_KANJI}]\n
 JAPANESE_START = re.compile(rf"\s*[{_KANA_OR_KANJI}]")
 
 
-class Writer:
-    """Writes the blocks of one lab in one language, from its first to its last."""
+class MarkdownWriter:
+    """Writes the blocks of one lab in one language, in order."""
 
     def __init__(self, lab: Lab, language: str, series: Series, faults: Faults) -> None:
         self.lab, self.language, self.series, self.faults = lab, language, series, faults
         self.words, self.outline = WORDS[language], series.outlines[lab.number]
         self.section = 0
 
-    def title(self) -> str:
-        """The first cell: the lab, its minutes, what it needs, a link to the other language."""
+    def write_title(self) -> str:
+        """Return the first cell: the lab, its minutes, its needs, a link to the other language."""
         words, other = self.words, OTHER[self.language]
         needs = (
-            words["comma"].join(self._lab(number, 1) for number in self.lab.needs)
+            words["comma"].join(self._lab_link(number, 1) for number in self.lab.needs)
             or words["nothing"]
         )
         facts = [
@@ -57,30 +57,30 @@ class Writer:
             f"{' · '.join(facts)}"
         )
 
-    def block(self, text: Text) -> str:
-        """One block as the notebook has it; Japanese lines are joined, as there are no spaces."""
-        made = ""
-        for number, line, fence in with_fences(text.blocks[self.language]):
-            written = line if fence is not None else self._line(number, line)
-            if fence is None and JAPANESE_END.search(made) and JAPANESE_START.match(written):
-                made = made[:-1] + written.lstrip()
+    def write_block(self, text: Text) -> str:
+        """Return the Markdown of a block; join Japanese lines, which have no spaces between."""
+        markdown = ""
+        for number, line, fence in lines_with_fences(text.blocks[self.language]):
+            written = line if fence is not None else self._write_line(number, line)
+            if fence is None and JAPANESE_END.search(markdown) and JAPANESE_START.match(written):
+                markdown = markdown[:-1] + written.lstrip()
             else:
-                made += written
-            made += "\n"
-        return made.strip("\n")
+                markdown += written
+            markdown += "\n"
+        return markdown.strip("\n")
 
-    def _line(self, number: int, line: str) -> str:
+    def _write_line(self, number: int, line: str) -> str:
         heading, figure = HEADING.fullmatch(line), FIGURE.fullmatch(line)
         if heading:
-            return self._heading(number, heading)
+            return self._write_heading(number, heading)
         if figure:
-            return self._figure(number, figure)
-        return self._references(number, line)
+            return self._write_figure(number, figure)
+        return self._resolve_references(number, line)
 
-    def _heading(self, number: int, heading: "re.Match[str]") -> str:
+    def _write_heading(self, number: int, heading: "re.Match[str]") -> str:
         marks, title, label = (
             heading["marks"],
-            self._references(number, heading["title"]),
+            self._resolve_references(number, heading["title"]),
             heading["label"],
         )
         if marks == "#":
@@ -97,12 +97,12 @@ class Writer:
             name = self.words["exercise"].format(exercise["id"])
             return (
                 f'{marks} <a id="exercise-{exercise["id"]}"></a>{name}: '
-                f"{self._references(number, exercise['title'])}"
+                f"{self._resolve_references(number, exercise['title'])}"
             )
         anchor = f'<a id="{label}"></a>' if label else ""
         return f"{marks} {anchor}{title}"
 
-    def _figure(self, number: int, figure: "re.Match[str]") -> str:
+    def _write_figure(self, number: int, figure: "re.Match[str]") -> str:
         name = FIGURE_PATH.fullmatch(figure["path"])
         if not name:
             self.faults.add(
@@ -120,29 +120,29 @@ class Writer:
                 number, f'{figure["path"]} has no caption: ![...]({figure["path"]} "here")'
             )
         title = self.words["figure"].format(self.outline.figures.get(name["name"], 0))
-        caption = self._references(number, figure["caption"] or "")
+        caption = self._resolve_references(number, figure["caption"] or "")
         # the form that WRITTEN_FIGURE reads again
         return (
             f'<a id="fig-{name["name"]}"></a>\n![{figure["alt"]}]({figure["path"]})\n\n'
             f"**{title}** {caption}"
         )
 
-    def _references(self, number: int, line: str) -> str:
+    def _resolve_references(self, number: int, line: str) -> str:
         return "".join(
             piece
             if is_code
             else REFERENCE.sub(
-                lambda match: self._reference(number, match["kind"], match["target"]), piece
+                lambda match: self._resolve_reference(number, match["kind"], match["target"]), piece
             )
-            for piece, is_code in outside_code(line)
+            for piece, is_code in split_code_spans(line)
         )
 
-    def _reference(self, number: int, kind: str, target: str) -> str:
+    def _resolve_reference(self, number: int, kind: str, target: str) -> str:
         kinds = {
-            "sec": self._section,
-            "fig": self._figure_reference,
-            "ex": self._exercise,
-            "lab": self._lab,
+            "sec": self._section_link,
+            "fig": self._figure_link,
+            "ex": self._exercise_link,
+            "lab": self._lab_link,
         }
         if kind not in kinds:
             self.faults.add(
@@ -151,30 +151,30 @@ class Writer:
             return ""
         return kinds[kind](target, number)
 
-    def _section(self, label: str, number: int) -> str:
-        found = self._known("section", label, self.outline.sections, number)
-        return f"[{self.words['section'].format(found)}](#{label})"
+    def _section_link(self, label: str, number: int) -> str:
+        section_number = self._look_up("section", label, self.outline.sections, number)
+        return f"[{self.words['section'].format(section_number)}](#{label})"
 
-    def _figure_reference(self, name: str, number: int) -> str:
-        found = self._known("figure", name, self.outline.figures, number)
-        return f"[{self.words['figure'].format(found)}](#fig-{name})"
+    def _figure_link(self, name: str, number: int) -> str:
+        figure_number = self._look_up("figure", name, self.outline.figures, number)
+        return f"[{self.words['figure'].format(figure_number)}](#fig-{name})"
 
-    def _exercise(self, id: str, number: int) -> str:
+    def _exercise_link(self, id: str, number: int) -> str:
         exercises = {
             one: lab for lab, outline in self.series.outlines.items() for one in outline.exercises
         }
-        lab = self._known("exercise", id, exercises, number)
+        lab = self._look_up("exercise", id, exercises, number)
         page = (
             "" if lab in (self.lab.number, 0) else f"{self.series.by_number[str(lab)].name}.ipynb"
         )
         return f"[{self.words['exercise'].format(id)}]({page}#exercise-{id})"
 
-    def _lab(self, number_of_lab: str, number: int) -> str:
+    def _lab_link(self, number_of_lab: str, number: int) -> str:
         names = {one: lab.name for one, lab in self.series.by_number.items()}
-        name = self._known("lab", number_of_lab, names, number)
+        name = self._look_up("lab", number_of_lab, names, number)
         return f"[{self.words['lab'].format(number_of_lab)}]({name}.ipynb)"
 
-    def _known(
+    def _look_up(
         self, kind: str, label: str, known: "Dict[str, int] | Dict[str, str]", number: int
     ) -> "int | str":
         if label not in known:

@@ -1,4 +1,4 @@
-"""The words that build.py writes itself."""
+"""The translated words that the build itself writes."""
 
 from __future__ import annotations
 

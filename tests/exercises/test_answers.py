@@ -11,7 +11,7 @@ from support.lab_answers import (
     verdict_on,
 )
 
-from gluonlab.exercises.checkers import all_exercises, other_cases
+from gluonlab.exercises.checkers import all_exercises, reseeded_cases
 
 pytestmark = pytest.mark.cpu_only(
     "checkers of exercises watch CPU devices: their waits, their threads, operators that mix them"
@@ -31,7 +31,7 @@ def all_of(id, slow):
 
 def refusals(answers):
     """List the right answers that are refused in cases that no student is shown, and why."""
-    with other_cases(7):
+    with reseeded_cases(7):
         verdicts = [(id, verdict_on(id, answer)) for id, answer in answers]
     return [f"{id}: {verdict.texts['en']}" for id, verdict in verdicts if not verdict]
 

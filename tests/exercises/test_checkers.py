@@ -1,6 +1,4 @@
-"""check(): whatever an answer does becomes a verdict, in both languages, within its time; an id
-that is none is one line.
-"""
+"""check(): every answer gets a verdict in both languages in time; a wrong id is a short error."""
 
 import json
 import signal
@@ -12,12 +10,12 @@ import pytest
 from gluonlab.errors import ExerciseError
 from gluonlab.exercises import Verdict, Wrong, check, exercise
 from gluonlab.exercises.checkers import EXERCISES, PASSED, RAISED, TOO_SLOW, UNWRITTEN, WRONG
-from gluonlab.exercises.languages import VARIABLE
+from gluonlab.exercises.languages import LANGUAGE_VARIABLE
 
 
 @pytest.fixture(params=["en", "ja"], autouse=True)
 def spoken(request, monkeypatch):
-    monkeypatch.setenv(VARIABLE, request.param)
+    monkeypatch.setenv(LANGUAGE_VARIABLE, request.param)
     return request.param
 
 
@@ -41,9 +39,7 @@ def double(monkeypatch):
 
 
 def written_in_a_cell(source):
-    """What the code defines last, as if a notebook's cell had: its lines can be read, its file is
-    no library's.
-    """
+    """Execute code like a notebook's cell, with readable lines, and return its last definition."""
     import linecache
 
     name, names = f"/tmp/cell_{abs(hash(source))}.py", {}
@@ -223,7 +219,7 @@ def test_ctrl_c_is_nobodys_verdict():
 def test_a_loop_without_end_is_stopped_even_where_it_catches_everything(
     spoken, double, monkeypatch
 ):
-    """Without the alarm it would go on for ever."""
+    """Check that the alarm ends an answer that would run forever."""
 
     def answer(number):
         while True:

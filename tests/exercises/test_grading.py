@@ -14,15 +14,15 @@ import pytest
 from gluonlab.errors import ExerciseError
 from gluonlab.exercises.checkers import PASSED, WRONG
 from gluonlab.exercises.grading import (
-    HIDDEN,
+    HIDDEN_CASE_FAILED,
     UNCHECKED,
     Grade,
     as_canvas,
     as_csv,
     as_gradescope,
-    check_place,
-    roots_of,
-    student_of,
+    check_results_path,
+    find_student_folders,
+    identify_student,
     write_results,
 )
 
@@ -68,14 +68,14 @@ def canvas_reads(text):
     ],
 )
 def test_the_student_is_read_off_the_path(path, student):
-    assert student_of(Path(path), [Path("in")]) == student
+    assert identify_student(Path(path), [Path("in")]) == student
 
 
 def test_a_folder_of_several_notebooks_that_are_named_holds_several_students(tmp_path):
     one, other, alone = (Path("in", name) for name in ("a/1.ipynb", "a/2.ipynb", "b/1.ipynb"))
-    roots = roots_of([one, other, alone, tmp_path])
+    roots = find_student_folders([one, other, alone, tmp_path])
     assert roots == [tmp_path, Path("in/a")]
-    assert [student_of(path, roots).name for path in (one, other, alone)] == ["1", "2", "b"]
+    assert [identify_student(path, roots).name for path in (one, other, alone)] == ["1", "2", "b"]
 
 
 def test_canvas_finds_every_student_and_the_best_notebook_of_each_lab_counts():
@@ -109,15 +109,17 @@ def test_nothing_in_the_tables_is_executed(name):
 
 
 def test_gradescope_gets_a_test_for_each_exercise_with_the_checkers_sentence():
-    made = as_gradescope(graded("a.ipynb", sentences={"03-2": HIDDEN}, note="cell 4: stopped"))
+    made = as_gradescope(
+        graded("a.ipynb", sentences={"03-2": HIDDEN_CASE_FAILED}, note="cell 4: stopped")
+    )
     assert (made["score"], made["output"], made["visibility"]) == (3, "cell 4: stopped", "visible")
     assert sum(one["score"] for one in made["tests"]) == made["score"]
     assert [one["number"] for one in made["tests"]] == list(STATUSES)
     right, wrong, unchecked, *_ = made["tests"]
-    assert right["name"].startswith("03-1 One update") and right["output"] == "passed"
+    assert right["name"].startswith("03-1 An update") and right["output"] == "passed"
     assert (right["score"], right["max_score"], right["status"]) == (1, 1, "passed")
     assert (wrong["score"], wrong["max_score"], wrong["status"]) == (0, 1, "failed")
-    assert wrong["output"] == f"wrong: {HIDDEN}" and unchecked["output"] == UNCHECKED
+    assert wrong["output"] == f"wrong: {HIDDEN_CASE_FAILED}" and unchecked["output"] == UNCHECKED
     assert {one["visibility"] for one in made["tests"]} == {"visible"}
 
 
@@ -128,6 +130,6 @@ def test_results_go_into_one_file_or_into_a_folder_of_them(tmp_path):
     write_results(tmp_path / "all", [one, other, one])
     names = sorted(path.name for path in (tmp_path / "all").iterdir())
     assert names == ["1-ada-03.json", "2-bob-03-1.json", "3-ada-03.json"]
-    check_place(tmp_path / "all", [Path("a"), Path("b")])
+    check_results_path(tmp_path / "all", [Path("a"), Path("b")])
     with pytest.raises(ExerciseError, match="holds the results of one notebook, 2 are given"):
-        check_place(tmp_path / "results.json", [Path("a"), Path("b")])
+        check_results_path(tmp_path / "results.json", [Path("a"), Path("b")])

@@ -13,20 +13,20 @@ from gluonlab.errors import ExerciseError
 from gluonlab.exercises import because, guesses, observe, predict, surprises
 from gluonlab.exercises.guesses import (
     GUESSES,
-    HANDOUT,
-    a_number,
+    HANDOUT_VARIABLE,
+    ChoiceForm,
+    DictForm,
+    ListForm,
+    NumberForm,
+    YesNoForm,
     all_guesses,
-    each_of,
-    guess,
-    list_of,
-    one_of,
-    wrapped,
-    yes_or_no,
+    register_guess,
+    wrap_text,
 )
-from gluonlab.exercises.languages import VARIABLE
+from gluonlab.exercises.languages import LANGUAGE_VARIABLE
 
 JAPANESE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
-FRACTION = a_number(0, 1, such_as=0.5, within=0.1)
+FRACTION = NumberForm(0, 1, example=0.5, within=0.1)
 
 
 def columns(line):
@@ -39,20 +39,20 @@ def squeezed(text):
 
 @pytest.fixture(params=["en", "ja"])
 def spoken(request, monkeypatch):
-    monkeypatch.setenv(VARIABLE, request.param)
+    monkeypatch.setenv(LANGUAGE_VARIABLE, request.param)
     return request.param
 
 
 @pytest.fixture
 def ask(monkeypatch):
     """``ask(form)`` registers the guess 01-z; nothing has been guessed before."""
-    monkeypatch.setattr(guesses, "_entries", {})
-    monkeypatch.setenv(VARIABLE, "en")
-    monkeypatch.delenv(HANDOUT, raising=False)
+    monkeypatch.setattr(guesses, "_records", {})
+    monkeypatch.setenv(LANGUAGE_VARIABLE, "en")
+    monkeypatch.delenv(HANDOUT_VARIABLE, raising=False)
     asked = dict(GUESSES)
 
     def register(form, id="01-z"):
-        guess(id, form, "how much is it?", "どれくらいか")
+        register_guess(id, form, "how much is it?", "どれくらいか")
 
     yield register
     GUESSES.clear()
@@ -63,18 +63,21 @@ def printed(capsys):
     return capsys.readouterr().out
 
 
-TAKEN = [
+WORD, SIZE, BIT = ChoiceForm("sum", "mean"), ChoiceForm(16, 64), ChoiceForm(0, 1)
+YES_NO, PAIR = YesNoForm(), ListForm(FRACTION, 2)
+BY_SIZE = DictForm(YES_NO, 16, 256)
+ACCEPTED = [
     (FRACTION, 0.25, 0.25),
     (FRACTION, 1, 1),
     (FRACTION, np.float32(0.5), 0.5),
     (FRACTION, nd.array([0.5]), 0.5),
-    (one_of("sum", "mean"), "mean", "mean"),
-    (one_of(16, 64), np.int64(64), 64),
-    (one_of(0, 1), 1, 1),
-    (yes_or_no(), np.bool_(True), True),
-    (list_of(FRACTION, 2), (0, 1), [0, 1]),
-    (list_of(FRACTION, 2), np.array([0.5, 1.0]), [0.5, 1.0]),
-    (each_of(yes_or_no(), 16, 256), {256: False, 16: True}, {16: True, 256: False}),
+    (WORD, "mean", "mean"),
+    (SIZE, np.int64(64), 64),
+    (BIT, 1, 1),
+    (YES_NO, np.bool_(True), True),
+    (PAIR, (0, 1), [0, 1]),
+    (PAIR, np.array([0.5, 1.0]), [0.5, 1.0]),
+    (BY_SIZE, {256: False, 16: True}, {16: True, 256: False}),
 ]
 REFUSED = [
     (FRACTION, "0.5"),
@@ -84,21 +87,21 @@ REFUSED = [
     (FRACTION, True),
     (FRACTION, None),
     (FRACTION, [0.5]),
-    (one_of("sum", "mean"), "Sum"),
-    (one_of("sum", "mean"), 0),
-    (one_of(0, 1), True),
-    (yes_or_no(), 1),
-    (yes_or_no(), "yes"),
-    (list_of(FRACTION, 2), [0.5]),
-    (list_of(FRACTION, 2), "01"),
-    (list_of(FRACTION, 2), 0.5),
-    (each_of(yes_or_no(), 16, 256), {16: True}),
-    (each_of(yes_or_no(), 16, 256), {"16": True, "256": True}),
-    (each_of(yes_or_no(), 16, 256), True),
+    (WORD, "Sum"),
+    (WORD, 0),
+    (BIT, True),
+    (YES_NO, 1),
+    (YES_NO, "yes"),
+    (PAIR, [0.5]),
+    (PAIR, "01"),
+    (PAIR, 0.5),
+    (BY_SIZE, {16: True}),
+    (BY_SIZE, {"16": True, "256": True}),
+    (BY_SIZE, True),
 ]
 
 
-@pytest.mark.parametrize(("form", "given", "read"), TAKEN)
+@pytest.mark.parametrize(("form", "given", "read"), ACCEPTED)
 def test_a_guess_is_read_as_the_form_says(form, given, read):
     found = form.read(given)
     assert found == read and type(found) is type(read)
@@ -109,10 +112,9 @@ def test_a_guess_of_another_form_is_one_remark_and_no_guess(form, given, ask, sp
     ask(form)
     predict("01-z", given)
     said = printed(capsys)
-    assert squeezed(form.words()[spoken == "ja"]) in squeezed(said)
+    assert squeezed(form.describe()[spoken == "ja"]) in squeezed(said)
     assert max(map(columns, said.splitlines())) <= 80
-    measured = TAKEN[[one for one, _, _ in TAKEN].index(form)][1]
-    with observe("01-z", measured):
+    with observe("01-z", _some_answer(form)):
         print("the result")
     assert "the result" not in printed(capsys)
 
@@ -120,19 +122,19 @@ def test_a_guess_of_another_form_is_one_remark_and_no_guess(form, given, ask, sp
 AGREE = [
     (FRACTION, 0.3, 0.39, True),
     (FRACTION, 0.3, 0.41, False),
-    (a_number(such_as=1), 3, 3.0, True),
-    (a_number(such_as=1), 3, 3.01, False),
-    (a_number(such_as=1, factor=2), 4, 7.9, True),
-    (a_number(such_as=1, factor=2), 4, 2.1, True),
-    (a_number(such_as=1, factor=2), 4, 8.1, False),
-    (a_number(such_as=1, factor=100), 0, 1e-9, False),
-    (a_number(such_as=1, factor=100), 0, 0, True),
-    (a_number(such_as=1, factor=2), -4, -4, True),
-    (a_number(such_as=1, factor=2), -4, -5, False),
-    (one_of("a", "b"), "a", "b", False),
-    (list_of(FRACTION, 2), [0, 1], [0, 0.95], True),
-    (list_of(FRACTION, 2), [0, 1], [0.2, 1], False),
-    (each_of(yes_or_no(), 1, 2), {1: True, 2: True}, {1: True, 2: False}, False),
+    (NumberForm(example=1), 3, 3.0, True),
+    (NumberForm(example=1), 3, 3.01, False),
+    (NumberForm(example=1, factor=2), 4, 7.9, True),
+    (NumberForm(example=1, factor=2), 4, 2.1, True),
+    (NumberForm(example=1, factor=2), 4, 8.1, False),
+    (NumberForm(example=1, factor=100), 0, 1e-9, False),
+    (NumberForm(example=1, factor=100), 0, 0, True),
+    (NumberForm(example=1, factor=2), -4, -4, True),
+    (NumberForm(example=1, factor=2), -4, -5, False),
+    (ChoiceForm("a", "b"), "a", "b", False),
+    (ListForm(FRACTION, 2), [0, 1], [0, 0.95], True),
+    (ListForm(FRACTION, 2), [0, 1], [0.2, 1], False),
+    (DictForm(YesNoForm(), 1, 2), {1: True, 2: True}, {1: True, 2: False}, False),
 ]
 
 
@@ -154,12 +156,7 @@ def test_what_counts_as_expected_and_what_as_a_surprise(
 
 @pytest.mark.parametrize(
     ("form", "unwritten"),
-    [
-        (FRACTION, ...),
-        (list_of(FRACTION, 2), [..., ...]),
-        (list_of(FRACTION, 2), [0.5, ...]),
-        (each_of(yes_or_no(), 16, 256), {16: True, 256: ...}),
-    ],
+    [(FRACTION, ...), (PAIR, [..., ...]), (PAIR, [0.5, ...]), (BY_SIZE, {16: True, 256: ...})],
 )
 def test_an_unwritten_guess_is_asked_for_and_its_result_held_back(
     form, unwritten, ask, spoken, capsys
@@ -168,9 +165,9 @@ def test_an_unwritten_guess_is_asked_for_and_its_result_held_back(
     predict("01-z", unwritten)
     said = printed(capsys)
     assert {"en": "how much is it?", "ja": "どれくらいか"}[spoken] in said
-    assert squeezed(form.words()[spoken == "ja"]) in squeezed(said)
+    assert squeezed(form.describe()[spoken == "ja"]) in squeezed(said)
     ran = []
-    with observe("01-z", {FRACTION: 0.123}.get(form, form.read(_some(form)))):
+    with observe("01-z", {FRACTION: 0.123}.get(form, form.read(_some_answer(form)))):
         print("the result")
         ran.append(True)
     held = printed(capsys)
@@ -182,8 +179,8 @@ def test_an_unwritten_guess_is_asked_for_and_its_result_held_back(
     assert "01-z" not in printed(capsys)
 
 
-def _some(form):
-    return next(given for one, given, _ in TAKEN if one == form)
+def _some_answer(form):
+    return next(given for accepted, given, _ in ACCEPTED if accepted is form)
 
 
 def test_a_guess_may_be_changed_until_the_result_is_known(ask, capsys):
@@ -200,7 +197,7 @@ def test_a_guess_may_be_changed_until_the_result_is_known(ask, capsys):
 
 
 def test_the_first_measurement_stays_though_the_program_has_been_mended(ask, capsys):
-    ask(one_of("equal", "apart"))
+    ask(ChoiceForm("equal", "apart"))
     predict("01-z", "equal")
     for measured in ("apart", "equal"):
         with observe("01-z", measured):
@@ -236,7 +233,7 @@ def test_an_explanation_is_asked_for_checked_and_kept(ask, spoken, capsys):
 
 def test_the_table_has_80_columns_and_nothing_is_lost(ask, spoken, capsys):
     for letter, measured in zip("xyz", (0, 0.5, 1)):
-        ask(list_of(a_number(such_as=1, within=0.1), 6), f"01-{letter}")
+        ask(ListForm(NumberForm(example=1, within=0.1), 6), f"01-{letter}")
         predict(f"01-{letter}", [0.5] * 6)
         with observe(f"01-{letter}", [measured] * 6):
             pass
@@ -251,7 +248,7 @@ def test_the_table_has_80_columns_and_nothing_is_lost(ask, spoken, capsys):
 
 
 def test_in_a_handout_results_are_shown_and_nothing_is_compared(ask, spoken, monkeypatch, capsys):
-    monkeypatch.setenv(HANDOUT, "1")
+    monkeypatch.setenv(HANDOUT_VARIABLE, "1")
     ask(FRACTION)
     predict("01-z", ...)
     because("01-z", ...)
@@ -281,11 +278,11 @@ def test_questions_are_short_and_in_their_language(asked):
     assert asked.question["en"].endswith("?") and not JAPANESE.search(asked.question["en"])
     assert len(JAPANESE.findall(asked.question["ja"])) > 4
     # four lines of the table's column
-    assert all(len(wrapped(text, 36)) <= 4 for text in asked.question.values())
+    assert all(len(wrap_text(text, 36)) <= 4 for text in asked.question.values())
 
 
 @given(st.text(st.sampled_from("ab日本、。 "), max_size=60), st.integers(4, 20))
 def test_wrapping_keeps_the_text_and_the_width(text, most):
-    lines = wrapped(text, most)
+    lines = wrap_text(text, most)
     assert all(columns(line) <= most for line in lines)
     assert squeezed("".join(lines)) == squeezed(text)

@@ -6,7 +6,7 @@ import pytest
 from mxnet import nd
 
 from gluonlab.exercises import lab01
-from gluonlab.exercises.array_tracking import cpus
+from gluonlab.exercises.array_tracking import cpu_devices
 
 pytestmark = pytest.mark.cpu_only(
     "checkers of exercises watch CPU devices: their waits, their threads, operators that mix them"
@@ -23,7 +23,7 @@ def test_pauses_take_their_time_side_by_side_and_none_of_pythons(monkeypatch):
         ended.append(queued.wait(60))
 
     monkeypatch.setattr(lab01, "sleep", sleep)
-    for ctx in cpus(2):
+    for ctx in cpu_devices(2):
         lab01.queue_pause(ctx, 0.3)
     assert not ended
     queued.set()

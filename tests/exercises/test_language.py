@@ -6,12 +6,12 @@ import pytest
 
 from gluonlab.errors import ExerciseError
 from gluonlab.exercises import language
-from gluonlab.exercises.languages import VARIABLE, say
+from gluonlab.exercises.languages import LANGUAGE_VARIABLE, choose_text
 
 
 @pytest.fixture(params=["en", "ja"])
 def spoken(request, monkeypatch):
-    monkeypatch.setenv(VARIABLE, request.param)
+    monkeypatch.setenv(LANGUAGE_VARIABLE, request.param)
     return request.param
 
 
@@ -25,13 +25,13 @@ def test_a_choice_lasts(spoken):
     other = {"en": "ja", "ja": "en"}[spoken]
     assert language(other) == other
     assert language() == other
-    assert say(en="en", ja="ja") == other
+    assert choose_text(en="en", ja="ja") == other
 
 
 @pytest.fixture
 def silent(monkeypatch, tmp_path):
-    """Nothing says which language; the current folder is below tmp_path."""
-    for name in (VARIABLE, "JPY_SESSION_NAME", "LC_ALL", "LC_MESSAGES", "LANG"):
+    """Remove all hints about the language; the current folder is below tmp_path."""
+    for name in (LANGUAGE_VARIABLE, "JPY_SESSION_NAME", "LC_ALL", "LC_MESSAGES", "LANG"):
         monkeypatch.delenv(name, raising=False)
     folder = tmp_path / "somewhere"
     folder.mkdir()

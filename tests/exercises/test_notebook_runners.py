@@ -20,9 +20,9 @@ from gluonlab.errors import NotebookError
 from gluonlab.exercises import notebook_runners
 from gluonlab.exercises.notebook_runners import (
     IMAGE,
-    Containers,
+    ContainerRunner,
     ExerciseResult,
-    command_of,
+    container_command,
     find_engine,
 )
 from gluonlab.exercises.supervisor import Bounds
@@ -42,17 +42,17 @@ def engine(tmp_path, monkeypatch):
 
 
 def outcome(engine, code, stop=None, bounds=BOUNDS, content="{}"):
-    """What the grader takes from a container in which this code runs."""
+    """Return the grader's result for a container in which this code runs."""
     (engine / "images" / "made-up.py").write_text(code, encoding="utf-8")
     path = engine / "03-a\n=b.ipynb"
     path.write_text(content)
     path.chmod(0o600)
-    runner = Containers(find_engine(""), "made-up")
+    runner = ContainerRunner(find_engine(""), "made-up")
     return runner(path, bounds, 7, stop or threading.Event())
 
 
 def test_the_command_gives_a_container_nothing_but_the_notebook():
-    words = command_of("/usr/bin/podman", IMAGE, "one", Path("/tmp/given"), BOUNDS, 2)
+    words = container_command("/usr/bin/podman", IMAGE, "one", Path("/tmp/given"), BOUNDS, 2)
     assert words == [
         "/usr/bin/podman", "run", "--rm", "--interactive", "--name", "one", "--pull", "never",
         "--network", "none", "--read-only", "--cap-drop", "ALL",
@@ -174,7 +174,7 @@ def test_one_that_does_not_end_is_removed(engine, monkeypatch, stops):
 
 
 def test_a_file_that_is_no_notebook_starts_no_container(engine, tmp_path):
-    runner, bounds = Containers("docker", "made-up"), Bounds(1, source=100)
+    runner, bounds = ContainerRunner("docker", "made-up"), Bounds(1, source=100)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").write_bytes(bytes(101))
     for name, words in (("pipe", "it is no file"), ("large", "more than 100"), ("none", "No such")):

@@ -10,9 +10,9 @@ import pytest
 
 from gluonlab.errors import NotebookError
 from gluonlab.exercises import run_submission
-from gluonlab.exercises.run_submission import Cell, NotebookKernel
+from gluonlab.exercises.run_submission import NotebookKernel, SubmittedCell
 
-CELL = Cell("\nx = 1")
+CELL = SubmittedCell("\nx = 1")
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_cell_that_does_not_end_is_waited_for_as_long_as_it_may_take(waits, se
         of_cell.run(CELL, 2)
     assert sum(waits) == seconds
     assert max(waits) <= 1  # between two looks at whether the process lives
-    assert not of_cell.alive
+    assert not of_cell.is_alive
 
 
 def test_a_process_that_dies_is_noticed_at_the_next_look(waits):
@@ -58,4 +58,4 @@ def test_a_process_that_dies_is_noticed_at_the_next_look(waits):
     with pytest.raises(NotebookError, match=r"^cell 1 \(x = 1\): its process died$"):
         of_cell.run(CELL, 0)
     assert len(waits) == 3
-    assert not of_cell.alive
+    assert not of_cell.is_alive

@@ -12,13 +12,13 @@ from gluonlab.collectives.verify_schedule import check as prove
 from gluonlab.exercises.checkers import Wrong
 from gluonlab.exercises.lab04 import BEAT_THE_EIGHT
 from gluonlab.exercises.lab10 import PUZZLES
-from gluonlab.exercises.languages import VARIABLE
-from gluonlab.exercises.schedule_answers import check_proof, costliest
+from gluonlab.exercises.languages import LANGUAGE_VARIABLE
+from gluonlab.exercises.schedule_answers import check_proof, describe_costliest_step
 
 
 @pytest.fixture(autouse=True)
 def english(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "en")
+    monkeypatch.setenv(LANGUAGE_VARIABLE, "en")
 
 
 def micros(id):
@@ -61,7 +61,7 @@ def test_no_two_steps_sum_three_devices_that_stand_in_a_line_in_less():
         except ValueError:
             continue
         right += 1
-        assert puzzle.price(schedule).seconds == pytest.approx(20e-6)
+        assert puzzle.price_schedule(schedule).seconds == pytest.approx(20e-6)
     assert right == 1  # in and out
 
 
@@ -112,7 +112,7 @@ def test_the_step_that_takes_longest_is_named_unless_all_take_as_long(micros_of_
         StepPrice(each * 0.75e-6, each * 0.25e-6, f"link {n}")
         for n, each in enumerate(micros_of_steps)
     ]
-    english, _ = costliest(Price("tried", "line", ALLREDUCE, 2, 1e6, tuple(steps)))
+    english, _ = describe_costliest_step(Price("tried", "line", ALLREDUCE, 2, 1e6, tuple(steps)))
     assert english == (said and f". {said}")
 
 

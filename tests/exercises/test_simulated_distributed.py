@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gluonlab.exercises.simulated_distributed import Ranks
+from gluonlab.exercises.simulated_distributed import RankGroup
 
 
 def test_an_interrupt_ends_every_rank():
@@ -28,7 +28,7 @@ def test_an_interrupt_ends_every_rank():
 
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
-        Ranks(3).run(spin)
+        RankGroup(3).run(spin)
     assert all(each.wait(600) for each in ended)
 
 
@@ -38,6 +38,6 @@ def test_each_rank_returns_or_raises():
             raise ValueError("rank 1")
         return 10 * rank
 
-    outcomes = Ranks(3).run(fail_in_rank_1)
+    outcomes = RankGroup(3).run(fail_in_rank_1)
     assert [each.value for each in outcomes] == [0, None, 20]
     assert [str(each.error) for each in outcomes] == ["None", "rank 1", "None"]

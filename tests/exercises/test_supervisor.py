@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from gluonlab.exercises import supervisor
 from gluonlab.exercises.supervisor import (
-    MEMORY_OF_ONE,
-    MOST_JOBS,
+    MAX_JOBS,
+    MEMORY_PER_JOB,
     Bounds,
     ProcessStat,
     ResourceMonitor,
-    descendants,
-    files_below,
-    jobs_here,
-    within_room,
+    count_files,
+    fit_memory,
+    list_descendants,
+    max_parallel_jobs,
 )
 from gluonlab.host.resources import Room, room
 
@@ -67,13 +67,13 @@ def supervised(folder, code, **changes):
     ],
 )  # fmt: skip
 def test_it_ends_with_all_that_it_has_started(tmp_path, code, changes, ended):
-    before = {process.pid for process in descendants(os.getpid())}
+    before = {process.pid for process in list_descendants(os.getpid())}
     with supervised(tmp_path, code, **changes) as child:
         said = child.stdout.read()  # to its end; its input stays open
     last = json.loads(said.splitlines()[-1])["ended"]
     assert (ended in last) if ended else (last == "" and said.startswith(b"done"))
     assert child.returncode == 0
-    assert {process.pid for process in descendants(os.getpid())} <= before
+    assert {process.pid for process in list_descendants(os.getpid())} <= before
     assert not running_in(tmp_path)
 
 
@@ -106,21 +106,21 @@ def test_files_are_counted_up_to_the_limit_and_sparse_ones_by_what_they_take(tmp
     (tmp_path / "a" / "sparse").touch()
     os.truncate(tmp_path / "a" / "sparse", 10**10)
     (tmp_path / "a" / "b" / "c").write_bytes(bytes(10_000))
-    count, size = files_below(tmp_path, 100)
+    count, size = count_files(tmp_path, 100)
     assert count == 5 and 10_000 <= size < 10**6
-    assert files_below(tmp_path, 2)[0] == 3
+    assert count_files(tmp_path, 2)[0] == 3
 
 
 def test_a_notebook_may_have_no_more_memory_than_is_left():
-    assert within_room(Bounds(1, memory=2**50)).memory < room().total
-    assert within_room(Bounds(1, memory=2**20)).memory == 2**20
+    assert fit_memory(Bounds(1, memory=2**50)).memory < room().total
+    assert fit_memory(Bounds(1, memory=2**20)).memory == 2**20
 
 
 @given(st.integers(0, 2**45), st.integers(1, 300))
 def test_all_jobs_together_get_three_quarters_of_what_is_left_and_not_a_byte_more(free, jobs):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(supervisor, "room", lambda: Room(2**45, free, "machine"))
-        memory = within_room(Bounds(1, memory=2**50), jobs).memory
+        memory = fit_memory(Bounds(1, memory=2**50), jobs).memory
     assert 4 * jobs * memory <= 3 * free < 4 * jobs * (memory + 1)
 
 
@@ -128,13 +128,13 @@ def test_all_jobs_together_get_three_quarters_of_what_is_left_and_not_a_byte_mor
     ("free", "cores", "jobs"),
     [
         (0, 8, 1),
-        (MEMORY_OF_ONE, 8, 1),  # there is always one
-        (8 * MEMORY_OF_ONE, 8, 6),
-        (8 * MEMORY_OF_ONE - 1, 8, 5),
-        (8 * MEMORY_OF_ONE, 4, 4),
-        (10**4 * MEMORY_OF_ONE, 10**4, MOST_JOBS),
+        (MEMORY_PER_JOB, 8, 1),  # there is always one
+        (8 * MEMORY_PER_JOB, 8, 6),
+        (8 * MEMORY_PER_JOB - 1, 8, 5),
+        (8 * MEMORY_PER_JOB, 4, 4),
+        (10**4 * MEMORY_PER_JOB, 10**4, MAX_JOBS),
         (None, 3, 3),
-        (None, 10**4, MOST_JOBS),
+        (None, 10**4, MAX_JOBS),
     ],
 )
 def test_as_many_jobs_run_as_there_are_cores_and_memory_in_three_quarters_of_what_is_left(
@@ -143,9 +143,9 @@ def test_as_many_jobs_run_as_there_are_cores_and_memory_in_three_quarters_of_wha
     left = None if free is None else Room(2**60, free, "machine")
     monkeypatch.setattr(supervisor, "room", lambda: left)
     monkeypatch.setattr(supervisor, "available_cores", lambda: cores)
-    assert jobs_here() == jobs
+    assert max_parallel_jobs() == jobs
     if left is None:
-        assert within_room(Bounds(1), jobs) == Bounds(1)
+        assert fit_memory(Bounds(1), jobs) == Bounds(1)
 
 
 def test_a_process_is_read_as_the_manual_numbers_its_fields(tmp_path):
@@ -158,16 +158,16 @@ def test_a_process_is_read_as_the_manual_numbers_its_fields(tmp_path):
     (tmp_path / "14").mkdir()  # it has ended meanwhile
     (tmp_path / "uptime").touch()
     pages = 24 * os.sysconf("SC_PAGE_SIZE")
-    assert sorted(descendants(10, tmp_path)) == [
+    assert sorted(list_descendants(10, tmp_path)) == [
         ProcessStat(pid, parents[pid], 5 * pid, "Z", pages) for pid in (11, 12, 13)
     ]
 
 
 def test_what_processes_share_is_counted_once(tmp_path):
-    own = next(process for process in descendants(os.getppid()) if process.pid == os.getpid())
+    own = next(process for process in list_descendants(os.getppid()) if process.pid == os.getpid())
     twice = [own, ProcessStat(2**30, 1, 1, "S", own.resident)]  # gone: it has nothing any more
     watch = ResourceMonitor(Bounds(60, memory=int(own.resident * 1.5), processes=1000), tmp_path)
-    assert own.resident > 10**6 and watch.excess(twice) == ""
-    assert "memory" in ResourceMonitor(Bounds(60, memory=2**20, processes=1000), tmp_path).excess(
-        [own]
-    )
+    assert own.resident > 10**6 and watch.find_excess(twice) == ""
+    assert "memory" in ResourceMonitor(
+        Bounds(60, memory=2**20, processes=1000), tmp_path
+    ).find_excess([own])

@@ -23,7 +23,7 @@ SUBMISSION, SUPERVISOR = "submission", "supervisor"  # whose clock jumps
 
 
 def install(folder, monkeypatch):
-    """Give the processes that a grader starts from now on such a clock."""
+    """Set such a clock in the processes that a grader starts from now on."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(SITE, encoding="utf-8")
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -1,4 +1,4 @@
-"""What the tests of the labs share: each lab run once, and the pages made of them."""
+"""Shared fixtures of the labs' tests: each lab executed once, and the pages made of them."""
 
 import os
 

@@ -1,8 +1,4 @@
-"""What a chunk can become in a few steps, all ways tried: the proofs that lab 10's optima are such.
-
-Nothing here is the package's. A cell is what one rank holds of one chunk: a set of contributions as
-a bit mask, each once; `SPOILT`, if one is in it twice.
-"""
+"""Exhaustive search over short schedules: the proofs of lab 10's optima."""
 
 from functools import lru_cache
 from itertools import combinations
@@ -36,7 +32,7 @@ def all_steps(ranks, wires):
 
 
 def after(cells, step):
-    """What the ranks hold after a step, {rank: cell}."""
+    """Return the content of the ranks after a step, {rank: cell}."""
     new = dict(cells)
     for dst, (op, sources) in step.items():
         if op == "copy":
@@ -47,16 +43,13 @@ def after(cells, step):
 
 
 def transfers(step):
-    """Its pairs (src, dst)."""
+    """Return the pairs (src, dst) of the step."""
     return [(src, dst) for dst, (_, sources) in step.items() for src in sources]
 
 
 @lru_cache(maxsize=None)
 def fewest_transfers(world_size):
-    """How many transfers, one after the other, bring everybody the whole sum of a chunk.
-
-    As no step reads a cell that it writes, its transfers can as well come one after the other.
-    """
+    """Return how many transfers in sequence bring the whole sum of a chunk to everybody."""
     start = tuple(1 << rank for rank in range(world_size))
     goal, reached, count = ((1 << world_size) - 1,) * world_size, {start}, 0
     seen = set(reached)
@@ -97,7 +90,7 @@ def _compositions(total):
 
 
 def _gathers(held, costs):
-    """Whether ranks that hold these chunks all hold all of them after steps of these costs."""
+    """Return whether ranks with these chunks can hold all chunks after steps of these costs."""
     everything = (1 << len(held)) - 1
     if not costs:
         return all(mask == everything for mask in held)
@@ -132,7 +125,7 @@ def _receipts(held, rank, cost, least):
 
 
 def _together(held, cost, ways, new, sent):
-    """As `_steps`, for the ranks from ``len(new)`` on; ``sent``: what each rank's port sends."""
+    """Extend `_steps` to the ranks from ``len(new)`` on; ``sent``: the messages of each port."""
     if len(new) == len(held):
         yield new
         return

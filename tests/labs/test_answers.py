@@ -14,20 +14,27 @@ from support.lab_answers import (
 )
 from the_labs import LABS, PLACE
 
-from gluonlab.exercises.checkers import PASSED, UNWRITTEN, WRONG, all_exercises, find, labs
-from gluonlab_labs.exercises import FAULTY, name_of, solution_path, stubs
+from gluonlab.exercises.checkers import (
+    PASSED,
+    UNWRITTEN,
+    WRONG,
+    all_exercises,
+    find_exercise,
+    lab_numbers,
+)
+from gluonlab_labs.exercises import FAULTY, find_stubs, last_defined_name, solution_path
 
-CELLS = {id: cell for lab in LABS.values() for id, cell in stubs(lab).items()}
+CELLS = {id: cell for lab in LABS.values() for id, cell in find_stubs(lab).items()}
 STUBS = {id: cell.source for id, cell in CELLS.items()}
 MISTAKEN, OTHERS = mistakes(), other_right_answers()
 RIGHT = [(id, number) for id, answers in OTHERS.items() for number in range(len(answers))]
 MISTAKES = [(id, number) for id, wrong in MISTAKEN.items() for number in range(len(wrong))]
-CODE = {lab: tuple(cell.source for cell in LABS[lab].codes()) for lab in LABS}
+CODE = {lab: tuple(cell.source for cell in LABS[lab].code_cells()) for lab in LABS}
 
 
 def answer_of(id, source):
     """The function or value that a stub or a solution defines."""
-    return names_defined_by(source, id[:2], CODE[id[:2]])[name_of(STUBS[id])]
+    return names_defined_by(source, id[:2], CODE[id[:2]])[last_defined_name(STUBS[id])]
 
 
 def solution(id):
@@ -37,7 +44,7 @@ def solution(id):
 def test_every_exercise_has_a_stub_a_checker_a_solution_and_three_wrong_answers():
     checkers = {one.id for one in all_exercises()}
     assert sorted(STUBS) == sorted(checkers)
-    assert set(labs()) == set(LABS)
+    assert set(lab_numbers()) == set(LABS)
     assert sorted(path.stem for path in PLACE.solutions.glob("*.py")) == sorted(STUBS)
     assert sorted(MISTAKEN) == sorted(STUBS)
     assert {id: len(wrong) for id, wrong in MISTAKEN.items() if len(wrong) < 3} == {}
@@ -45,8 +52,8 @@ def test_every_exercise_has_a_stub_a_checker_a_solution_and_three_wrong_answers(
 
 @pytest.mark.parametrize("id", STUBS)
 def test_every_checker_has_one_line_about_it(id):
-    assert find(id).summary
-    assert "\n" not in find(id).summary
+    assert find_exercise(id).summary
+    assert "\n" not in find_exercise(id).summary
 
 
 @pytest.mark.parametrize("id", STUBS)

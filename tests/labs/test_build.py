@@ -9,17 +9,17 @@ import pytest
 import the_labs  # noqa: F401  puts labs/ where gluonlab_labs can be imported from
 from made_up_lab import CHECKERS, FIGURE, SOURCE
 
-from gluonlab_labs.build import Place, files, read_all
+from gluonlab_labs.build import LabFolders, make_files, read_labs
 from gluonlab_labs.command import main
 from gluonlab_labs.faults import SourceError
-from gluonlab_labs.figures import in_language, scoped
+from gluonlab_labs.figures import prefix_svg_ids, svg_in_language
 
 
 @pytest.fixture
 def made(tmp_path):
     """{name: content} of what the made-up lab becomes."""
-    place = Place(made_up_lab.write(tmp_path))
-    return {str(path): text for path, text in files(read_all(place, CHECKERS), place).items()}
+    place = LabFolders(made_up_lab.write(tmp_path))
+    return {str(path): text for path, text in make_files(read_labs(place, CHECKERS), place).items()}
 
 
 def texts(made, name):
@@ -75,9 +75,9 @@ def test_japanese_lines_are_joined_without_a_space_and_nothing_else_is(tmp_path)
     paragraphs = "一行目は、\n二行目に続き、\n2 行ではありません。\n\n段落。\n\n"
     more = paragraphs + "- 項目は\n  続きます。\n- 次。\n\n| 表 |\n|---|\n| 行 |\n| 行 |\n\n"
     wrapped = SOURCE.replace("## 作業 {#work}\n", f"## 作業 {{#work}}\n{more}")
-    place = Place(made_up_lab.write(tmp_path, source=wrapped))
+    place = LabFolders(made_up_lab.write(tmp_path, source=wrapped))
     text = texts(
-        {str(path): text for path, text in files(read_all(place, CHECKERS), place).items()},
+        {str(path): text for path, text in make_files(read_labs(place, CHECKERS), place).items()},
         "ja/01-add.ipynb",
     )
     for kept in (
@@ -89,8 +89,8 @@ def test_japanese_lines_are_joined_without_a_space_and_nothing_else_is(tmp_path)
 
 
 def test_solutions_take_the_place_of_stubs(tmp_path):
-    place = Place(made_up_lab.write(tmp_path))
-    solved = files(read_all(place, CHECKERS), place, solutions=True)
+    place = LabFolders(made_up_lab.write(tmp_path))
+    solved = make_files(read_labs(place, CHECKERS), place, solutions=True)
     text = next(text for path, text in solved.items() if path.name == "01-add.ipynb")
     assert "return a + b" in text
     assert "NotImplementedError" not in text
@@ -103,14 +103,14 @@ def test_a_cell_that_is_added_keeps_the_ids_of_the_others(tmp_path, made):
     )
     # after the check, for the stub's check comes next
     more = more.replace("```{code-cell} ipython3\nprint(1)\n```\n\n", "")
-    place = Place(
+    place = LabFolders(
         made_up_lab.write(
             tmp_path / "more", source=more + "\n```{code-cell} ipython3\nprint(1)\n```\n"
         )
     )
     text = next(
         text
-        for path, text in files(read_all(place, CHECKERS), place).items()
+        for path, text in make_files(read_labs(place, CHECKERS), place).items()
         if str(path) == "en/01-add.ipynb"
     )
     before, after = (
@@ -259,13 +259,13 @@ FAULTS = [
 @pytest.mark.parametrize(("place", "said", "spoils"), FAULTS, ids=[said for _, said, _ in FAULTS])
 def test_a_fault_is_one_line_with_its_place(place, said, spoils, tmp_path):
     checkers = spoils.get("checkers", CHECKERS)
-    root = Place(
+    root = LabFolders(
         made_up_lab.write(
             tmp_path, **{name: text for name, text in spoils.items() if name != "checkers"}
         )
     )
     with pytest.raises(SourceError) as raised:
-        read_all(root, checkers)
+        read_labs(root, checkers)
     lines = str(raised.value).splitlines()
     assert any(place in line and said in line for line in lines), lines
 
@@ -275,7 +275,7 @@ def test_two_labs_of_one_number_and_a_figure_that_stands_nowhere_are_found(tmp_p
     (root / "source" / "01-again.md").write_text(SOURCE, encoding="utf-8")
     (root / "source" / "figures" / "lonely.svg").write_text(FIGURE, encoding="utf-8")
     with pytest.raises(SourceError) as raised:
-        read_all(Place(root), CHECKERS)
+        read_labs(LabFolders(root), CHECKERS)
     assert "has the number 01, too" in str(raised.value)
     assert "lonely.svg:1: is not used by any lab" in str(raised.value)
 
@@ -286,14 +286,14 @@ def test_two_labs_of_one_number_and_a_figure_that_stands_nowhere_are_found(tmp_p
 def test_a_picture_speaks_one_language(tmp_path):
     path = tmp_path / "dot.svg"
     path.write_text(FIGURE, encoding="utf-8")
-    english, japanese = in_language(path, "en"), in_language(path, "ja")
+    english, japanese = svg_in_language(path, "en"), svg_in_language(path, "ja")
     assert ("dot" in english, "点" in english) == (True, False)
     assert ("dot" in japanese, "点" in japanese) == (False, True)
     assert english.startswith("<svg")
 
 
 def test_ids_of_a_picture_are_its_own_and_still_found():
-    svg = scoped(FIGURE, "in-dot-")
+    svg = prefix_svg_ids(FIGURE, "in-dot-")
     assert 'id="in-dot-head"' in svg
     assert "url(#in-dot-head)" in svg
     assert not re.search(r'id="head"|\(#head\)', svg)

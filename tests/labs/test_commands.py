@@ -1,4 +1,4 @@
-"""What the labs print to be typed works, as it stands."""
+"""Commands that the labs print work as typed."""
 
 import os
 import re
@@ -9,7 +9,7 @@ import sys
 import pytest
 from the_labs import LABS, REPOSITORY
 
-from gluonlab_labs.outline import with_fences
+from gluonlab_labs.outline import lines_with_fences
 
 
 def commands_of(text, language):
@@ -17,7 +17,7 @@ def commands_of(text, language):
     lines = list(enumerate(text.splitlines(), 1))
     fenced = [
         line
-        for _, line, info in with_fences(lines)
+        for _, line, info in lines_with_fences(lines)
         if info == language and not line.lstrip().startswith("```")
     ]
     joined = re.sub(r"\\\n\s*", "", "\n".join(fenced))

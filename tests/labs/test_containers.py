@@ -14,7 +14,7 @@ from the_labs import REPOSITORY
 
 from gluonlab.exercises.checkers import PASSED
 from gluonlab.exercises.grading import UNCHECKED, grade
-from gluonlab.exercises.notebook_runners import Containers, find_engine
+from gluonlab.exercises.notebook_runners import ContainerRunner, find_engine
 
 pytestmark = pytest.mark.container
 ENGINE = os.environ.get("ENGINE", "docker")
@@ -83,7 +83,7 @@ def containers():
 
 
 def graded(path, seconds=LIMIT_S):
-    [made] = grade([path], seconds, runner=Containers(find_engine(ENGINE)))
+    [made] = grade([path], seconds, runner=ContainerRunner(find_engine(ENGINE)))
     return made
 
 

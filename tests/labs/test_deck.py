@@ -9,12 +9,12 @@ import the_labs  # noqa: F401  puts labs/ where gluonlab_labs can be imported fr
 from made_up_lab import CHECKERS
 
 from gluonlab.errors import ConfigError, NotebookError, ScheduleError
-from gluonlab_labs.build import Place, files, read_all
+from gluonlab_labs.build import LabFolders, make_files, read_labs
 from gluonlab_labs.deck import read_deck
 from gluonlab_labs.faults import Faults, SourceError
-from gluonlab_labs.notebook import notebook
-from gluonlab_labs.players import player
-from gluonlab_labs.slides import deck_of, page
+from gluonlab_labs.notebook import make_notebook
+from gluonlab_labs.players import player_page
+from gluonlab_labs.slides import lab_deck, render_deck
 
 DECK = """+++ {notes: goals}
 :::{en}
@@ -65,7 +65,7 @@ DECK = """+++ {notes: goals}
 
 
 def place_of(root, deck=DECK):
-    place = Place(made_up_lab.write(root))
+    place = LabFolders(made_up_lab.write(root))
     place.slides.mkdir(parents=True)
     (place.slides / "01-add.md").write_text(deck, encoding="utf-8")
     return place
@@ -73,15 +73,15 @@ def place_of(root, deck=DECK):
 
 def pages(place, printed="one\ntwo\nthree\n"):
     """{language: page} of the made-up lab, whose first cell has printed something."""
-    series = read_all(place, CHECKERS)
+    series = read_labs(place, CHECKERS)
     lab = series.labs[0]
     made = {}
     for language in ("en", "ja"):
-        executed = notebook(lab, language, series, Faults(lab.path))
+        executed = make_notebook(lab, language, series, Faults(lab.path))
         first = next(cell for cell in executed.cells if cell.cell_type == "code")
         stream = {"output_type": "stream", "name": "stdout", "text": printed}
         first.outputs = [type(first)(copy.deepcopy(stream))]
-        made[language] = page(series, lab, deck_of(lab, series, place), executed, place)
+        made[language] = render_deck(series, lab, lab_deck(lab, series, place), executed, place)
     return made
 
 
@@ -95,7 +95,7 @@ def notes(slide):
 
 def faults(root, deck):
     with pytest.raises(SourceError) as caught:
-        read_all(place_of(root, deck), CHECKERS)
+        read_labs(place_of(root, deck), CHECKERS)
     return str(caught.value).splitlines()
 
 
@@ -156,15 +156,15 @@ def test_a_cell_that_puts_out_nothing_is_an_error(tmp_path):
 
 
 def test_notebooks_do_not_have_the_slides(tmp_path):
-    without = Place(made_up_lab.write(tmp_path / "without"))
+    without = LabFolders(made_up_lab.write(tmp_path / "without"))
     with_deck = place_of(tmp_path / "with")
-    assert files(read_all(without, CHECKERS), without) == files(
-        read_all(with_deck, CHECKERS), with_deck
+    assert make_files(read_labs(without, CHECKERS), without) == make_files(
+        read_labs(with_deck, CHECKERS), with_deck
     )
 
 
 def test_a_lab_without_a_deck_has_a_slide_for_each_section_figure_and_exercise(tmp_path):
-    place = Place(made_up_lab.write(tmp_path))
+    place = LabFolders(made_up_lab.write(tmp_path))
     english, japanese = map(slides, pages(place).values())
     titles = [re.search(r"<h[12]>(.*?)</h", slide)[1] for slide in english]
     assert titles == ["Adding", "Goals", "Goals", "Work", "Exercise 01-1: Add"]
@@ -223,25 +223,25 @@ def test_a_deck_without_a_lab_is_a_fault(tmp_path):
     place = place_of(tmp_path)
     (place.slides / "01-add.md").rename(place.slides / "03-add.md")
     with pytest.raises(SourceError, match=r"03-add\.md:1: there is no lab"):
-        read_all(place, CHECKERS)
+        read_labs(place, CHECKERS)
 
 
 def test_text_before_the_first_slide_is_a_fault(tmp_path):
     found = faults(tmp_path, "Hello\n" + DECK)
     assert found[0].endswith("01-add.md:1: 'Hello' stands before the first +++: begin with that")
-    lab = read_all(Place(made_up_lab.write(tmp_path / "b")), CHECKERS).labs[0]
+    lab = read_labs(LabFolders(made_up_lab.write(tmp_path / "b")), CHECKERS).labs[0]
     path = tmp_path / "source" / "slides" / "01-add.md"
     assert len(read_deck(path, lab, Faults(path))) == 5
 
 
 def test_pages_that_play_are_in_both_languages_and_lead_back():
     for asked in ("ring 4", "1f1b 4 8"):
-        english, japanese = player(asked, "en"), player(asked, "ja")
+        english, japanese = player_page(asked, "en"), player_page(asked, "ja")
         assert '<html lang="en">' in english
         assert '<html lang="ja">' in japanese
         assert english.count("parent.postMessage") == 1
         assert english.rstrip().endswith("</html>")
     with pytest.raises(ConfigError):
-        player("ring", "en")
+        player_page("ring", "en")
     with pytest.raises(ScheduleError):
-        player("rong 4", "en")
+        player_page("rong 4", "en")

@@ -9,7 +9,7 @@ from support.damage import corrupted, mutated
 from support.fuzzing import TRIED, fuzzed, own_errors
 
 from gluonlab.exercises.grading import Grade, as_csv
-from gluonlab.exercises.run_submission import Cell, read_submission
+from gluonlab.exercises.run_submission import SubmittedCell, read_submission
 
 NOTEBOOK = new_notebook(
     cells=[
@@ -31,7 +31,9 @@ def test_a_notebook_is_cells_of_text_or_refused(tmp_path, data):
         path.write_bytes(corrupted(data, path.read_bytes(), junk=junk))
     with own_errors("notebooks"):
         cells, lab, language = read_submission(path, 2**20)
-        assert all(type(cell) is Cell and cell.source.encode() is not None for cell in cells)
+        assert all(
+            type(cell) is SubmittedCell and cell.source.encode() is not None for cell in cells
+        )
         assert lab.isdigit() and language in ("en", "ja")
 
 

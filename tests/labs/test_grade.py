@@ -21,12 +21,12 @@ from the_labs import LABS, PLACE, REPOSITORY
 from gluonlab.errors import NotebookError
 from gluonlab.exercises.__main__ import main
 from gluonlab.exercises.checkers import PASSED, UNWRITTEN, WRONG
-from gluonlab.exercises.grading import UNCHECKED, as_csv, grade, submissions
-from gluonlab_labs.exercises import name_of, solution_path, stubs
-from gluonlab_labs.kernel import execute, start
+from gluonlab.exercises.grading import UNCHECKED, as_csv, find_notebooks, grade
+from gluonlab_labs.exercises import find_stubs, last_defined_name, solution_path
+from gluonlab_labs.kernel import execute_notebook, start_kernel
 
-IDS = sorted(stubs(LABS["01"]))
-NAME = name_of(stubs(LABS["01"])["01-1"].source)
+IDS = sorted(find_stubs(LABS["01"]))
+NAME = last_defined_name(find_stubs(LABS["01"])["01-1"].source)
 SOLUTION = solution_path(PLACE.solutions, "01-1").read_text(encoding="utf-8")
 BEGINNING = "import gluonlab\nfrom gluonlab.exercises import check"
 CHECK = f'check("01-1", {NAME})'
@@ -57,7 +57,7 @@ def test_the_last_verdict_counts_and_what_is_not_asked_is_unchecked(tmp_path):
     path = handed_in(tmp_path / "ada.ipynb", BEGINNING, f"{NAME} = ...", CHECK, SOLUTION, CHECK)
     made = row(path)
     assert made.statuses == {**dict.fromkeys(IDS, UNCHECKED), "01-1": PASSED}
-    assert (made.passed, made.note) == (1, "")
+    assert (made.passed_count, made.note) == (1, "")
 
 
 def test_a_cell_that_raises_is_noted_and_the_next_ones_count(tmp_path):
@@ -99,7 +99,7 @@ def test_lines_that_a_student_forges_badly_count_for_nothing(tmp_path):
     lines = 'nonsense\\n[]\\n{"exercise": "77-1", "status": "passed"}\\n'
     forged = f"import os\nopen(os.environ['GLUONLAB_GRADES'], 'a').write('{lines}')"
     made = row(handed_in(tmp_path / "oscar.ipynb", BEGINNING, forged))
-    assert made.passed == 0
+    assert made.passed_count == 0
     assert set(made.statuses) == set(IDS)
 
 
@@ -151,7 +151,7 @@ def test_the_list_names_every_exercise(ended):
     status, said, _ = ended(main, "list")
     assert status == 0
     assert [line[:4] for line in said.splitlines()] == sorted(
-        id for lab in LABS.values() for id in stubs(lab)
+        id for lab in LABS.values() for id in find_stubs(lab)
     )
 
 
@@ -193,7 +193,7 @@ def test_the_table_of_nothing_has_a_heading_only():
 
 def test_a_submission_named_twice_is_graded_once(tmp_path):
     path = handed_in(tmp_path / "a.ipynb", "1")
-    assert submissions([path, tmp_path, path]) == [path]
+    assert find_notebooks([path, tmp_path, path]) == [path]
 
 
 # --- the process of a notebook
@@ -205,9 +205,9 @@ def test_a_kernel_is_this_python_in_its_folder_and_ends_with_its_block(tmp_path)
             nbformat.v4.new_code_cell("import os, sys\n(sys.executable, os.getcwd(), os.getpid())")
         ]
     )
-    with start(notebook, tmp_path, LIMIT_S) as kernel:
+    with start_kernel(notebook, tmp_path, LIMIT_S) as kernel:
         executable, folder, pid = ast.literal_eval(kernel.run(0).outputs[0].data["text/plain"])
-        assert kernel.ask("print('apart')") == "apart\n"
+        assert kernel.evaluate("print('apart')") == "apart\n"
         assert len(notebook.cells) == 1
     assert (executable, folder) == (sys.executable, str(tmp_path))
     wait_until(lambda: not Path(f"/proc/{pid}").exists())
@@ -222,7 +222,7 @@ def test_what_belongs_to_another_notebook_does_not_reach_it(tmp_path, monkeypatc
         ]
     )
     (tmp_path / "en").mkdir()
-    execute(notebook, tmp_path / "en", LIMIT_S)
+    execute_notebook(notebook, tmp_path / "en", LIMIT_S)
     assert notebook.cells[0].outputs[0].text == "en\n"
 
 
@@ -233,6 +233,6 @@ def test_a_failure_is_one_line_that_names_the_cell(tmp_path):
     with pytest.raises(
         NotebookError, match=r"^cell 1 \(import json\): JSONDecodeError: Expecting property name"
     ) as raised:
-        execute(notebook, tmp_path, LIMIT_S)
+        execute_notebook(notebook, tmp_path, LIMIT_S)
     assert "\n" not in str(raised.value)
     assert json.dumps(str(raised.value))

@@ -7,9 +7,9 @@ from test_commands import run, words_of
 from test_grade import handed_in
 from the_labs import REPOSITORY
 
-from gluonlab.exercises.notebook_runners import IMAGE, PAGE
+from gluonlab.exercises.notebook_runners import GRADING_PAGE, IMAGE
 
-TEXT = (REPOSITORY / PAGE).read_text(encoding="utf-8")
+TEXT = (REPOSITORY / GRADING_PAGE).read_text(encoding="utf-8")
 NOT_RUN = "# not run, needs Docker: "
 LINES = [line for code in re.findall(r"^```sh\n(.*?)^```$", TEXT, re.M | re.S)
          for line in code.splitlines()]  # fmt: skip

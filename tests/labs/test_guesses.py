@@ -7,9 +7,9 @@ import pytest
 from made_up_lab import SOURCE
 from the_labs import REPOSITORY
 
-from gluonlab_labs.build import Place, read_all
+from gluonlab_labs.build import LabFolders, read_labs
 from gluonlab_labs.faults import SourceError
-from gluonlab_labs.kernel import execute
+from gluonlab_labs.kernel import execute_notebook
 
 FIRST = """
 from gluonlab.exercises import because, observe, predict, surprises
@@ -27,7 +27,7 @@ with observe("01-a", seconds):
 def outputs_of(guessed, tmp_path):
     cells = [FIRST, f'predict("01-a", {guessed})', MEASURING, "print(seconds)"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
-    execute(notebook, tmp_path, 300, PYTHONPATH=str(REPOSITORY), GLUONLAB_LANGUAGE="en")
+    execute_notebook(notebook, tmp_path, 300, PYTHONPATH=str(REPOSITORY), GLUONLAB_LANGUAGE="en")
     return [cell.outputs for cell in notebook.cells]
 
 
@@ -60,7 +60,7 @@ def faults_of(cells, folder, questions=("01-a",)):
     source = SOURCE.replace("{lab:02}", "{sec:work}") + "".join(map(cell, cells))
     (folder / "source" / "01-adding.md").write_text(source, encoding="utf-8")
     try:
-        read_all(Place(folder), None, questions)
+        read_labs(LabFolders(folder), None, questions)
     except SourceError as error:
         return [line for line in str(error).splitlines() if "figures/" not in line]
     return []
@@ -98,6 +98,6 @@ def test_a_fault_of_a_guess_is_one_line(cells, said, tmp_path):
 
 def test_a_guess_and_its_question_need_each_other(tmp_path):
     [line] = of_guesses(faults_of(WHOLE, tmp_path / "one", questions=()))
-    assert 'write guess("01-a", ...) in gluonlab/exercises/lab01.py' in line
+    assert 'write register_guess("01-a", ...) in gluonlab/exercises/lab01.py' in line
     [line] = of_guesses(faults_of(WHOLE, tmp_path / "other", questions=("01-a", "01-b", "02-a")))
     assert "guess 01-b is registered, and asked in no cell" in line

@@ -209,6 +209,6 @@ def test_the_allreduce_player_works_inside_the_page(language, handouts, driver):
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_file_names_no_place_of_the_network_but_in_links(name, handouts):
-    """What a browser would fetch if it had a network: scripts, styles, pictures and fonts."""
+    """Check that a browser would fetch no script, style, picture or font from the network."""
     text = (handouts / name).read_text(encoding="utf-8")
     assert re.findall(FETCHED, html.unescape(text)) == []

@@ -11,16 +11,16 @@ from support.lab_answers import verdict_on
 from test_answers import MISTAKEN, MISTAKES, OTHERS, RIGHT, STUBS, solution
 
 from gluonlab.exercises.checkers import (
-    GRADES,
     PASSED,
-    SEED,
+    SEED_VARIABLE,
+    VERDICTS_VARIABLE,
     WRONG,
+    case_rng,
     check,
-    draws,
-    find,
-    judge,
-    more,
-    other_cases,
+    extra_cases,
+    find_exercise,
+    judge_answer,
+    reseeded_cases,
 )
 
 SEEDS = [7, *(pytest.param(seed, marks=pytest.mark.long) for seed in (0, 1, 2, 3, 2**32 - 1))]
@@ -34,14 +34,14 @@ BEHAVIOUR = {"01-2", "02-5", "04-5", "05-6", "06-2", "06-3", "07-1", "08-2", "09
 def status(id, answer, seed=None):
     if seed is None:
         return verdict_on(id, answer).status
-    with other_cases(seed):
+    with reseeded_cases(seed):
         return verdict_on(id, answer).status
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("id", STUBS)
 def test_the_solution_passes_the_cases_of_any_seed(id, seed):
-    with other_cases(seed):
+    with reseeded_cases(seed):
         verdict = verdict_on(id, solution(id))
     assert verdict.status == PASSED, verdict.texts["en"]
 
@@ -116,12 +116,14 @@ def test_an_answer_written_for_the_cases_that_are_shown_fails_others(id):
 
 def test_a_seed_draws_other_cases_and_the_same_ones_again():
     def some():
-        return draws(3).randint(0, 10**6, 5).tolist(), more(2, lambda random: random.randint(10**6))
+        return case_rng(3).randint(0, 10**6, 5).tolist(), extra_cases(
+            2, lambda random: random.randint(10**6)
+        )
 
     shown = some()
-    with other_cases(1):
+    with reseeded_cases(1):
         one, again = some(), some()
-    with other_cases(2):
+    with reseeded_cases(2):
         other = some()
     assert one == again and some() == shown and shown[1] == [] and len(one[1]) == 2
     assert len({str(cases) for cases in (shown, one, other)}) == 3
@@ -131,14 +133,14 @@ def test_a_seed_draws_other_cases_and_the_same_ones_again():
 def test_a_check_shows_a_student_the_visible_cases_and_tells_the_grader(
     tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setenv(GRADES, str(tmp_path / "verdicts"))
-    monkeypatch.setenv(SEED, "7")
+    monkeypatch.setenv(VERDICTS_VARIABLE, str(tmp_path / "verdicts"))
+    monkeypatch.setenv(SEED_VARIABLE, "7")
     known, speedup = {}, solution("03-5")
 
     def by_heart(*case):
         return known.setdefault(case, speedup(*case))
 
-    judge(find("03-5"), by_heart)
+    judge_answer(find_exercise("03-5"), by_heart)
     assert check("03-5", lambda *case: known.get(case, 1))
     assert not check("03-5", lambda *case: 1)
     assert check("03-5", speedup)

@@ -18,13 +18,13 @@ from the_labs import LABS, PLACE, REPOSITORY
 
 from gluonlab.errors import NotebookError
 from gluonlab.exercises.checkers import PASSED
-from gluonlab.exercises.grading import UNCHECKED, Grade, as_csv, grade, submissions
+from gluonlab.exercises.grading import UNCHECKED, Grade, as_csv, find_notebooks, grade
 from gluonlab.exercises.run_submission import read_submission
-from gluonlab.exercises.supervisor import descendants
+from gluonlab.exercises.supervisor import list_descendants
 from gluonlab.files.atomic_files import remove_folder
-from gluonlab_labs.exercises import name_of, solution_path, stubs
+from gluonlab_labs.exercises import find_stubs, last_defined_name, solution_path
 
-NAME = name_of(stubs(LABS["01"])["01-1"].source)
+NAME = last_defined_name(find_stubs(LABS["01"])["01-1"].source)
 SOLUTION = solution_path(PLACE.solutions, "01-1").read_text(encoding="utf-8")
 IMPORT = (
     "import os, signal, sys, time, json, subprocess, gluonlab\n"
@@ -192,7 +192,7 @@ def test_a_file_that_is_no_notebook_is_refused(kind, tmp_path):
 def test_which_is_a_note(kind, tmp_path):
     content, words = FILES[kind]
     [made] = grade([hand_in(tmp_path / "x.ipynb", content)], **BOUNDS)
-    assert words in made.note and made.note.isprintable() and made.passed == 0
+    assert words in made.note and made.note.isprintable() and made.passed_count == 0
 
 
 def some(kinds, often):
@@ -220,7 +220,7 @@ def test_a_cell_that_is_hostile_is_a_note(kind, tmp_path):
     assert made.statuses["01-1"] == (
         PASSED if len(cells) == 4 else UNCHECKED
     )  # what it had reached
-    assert not descendants(os.getpid()) and not sleeping()
+    assert not list_descendants(os.getpid()) and not sleeping()
     assert (LATE in made.note) == (words == LATE)  # what it did ended it, and not the clock
 
 
@@ -290,7 +290,7 @@ def test_notebooks_are_found_however_deep_and_links_lead_nowhere(tmp_path):
     (tmp_path / "c").symlink_to(".")
     (tmp_path / ".hidden").mkdir()
     (tmp_path / ".hidden" / "d.ipynb").touch()
-    assert submissions([tmp_path]) == [tmp_path / "b.ipynb", deep / "a.ipynb"]
+    assert find_notebooks([tmp_path]) == [tmp_path / "b.ipynb", deep / "a.ipynb"]
 
 
 def test_a_folder_is_removed_however_deep_and_closed_and_its_links_are_not_followed(tmp_path):

@@ -21,8 +21,8 @@ from the_labs import REPOSITORY
 import gluonlab
 from gluonlab.exercises.__main__ import main
 from gluonlab.exercises.checkers import PASSED
-from gluonlab.exercises.grading import grade, in_order_of, submissions
-from gluonlab.exercises.notebook_runners import Containers
+from gluonlab.exercises.grading import find_notebooks, grade, sort_by_notebooks
+from gluonlab.exercises.notebook_runners import ContainerRunner
 
 
 @pytest.fixture(autouse=True)
@@ -46,17 +46,17 @@ def engine(tmp_path, monkeypatch):
 
 
 def graded(folder, **settings):
-    found = submissions([folder / "in"])
-    return in_order_of(found, grade(found, LIMIT_S, **settings))
+    found = find_notebooks([folder / "in"])
+    return sort_by_notebooks(found, grade(found, LIMIT_S, **settings))
 
 
 def test_grades_are_the_same_however_many_run_at_a_time_and_in_containers(folder, engine):
     one_by_one = graded(folder)
-    assert [one.passed for one in one_by_one] == [1, 0, 0]
+    assert [one.passed_count for one in one_by_one] == [1, 0, 0]
     assert [bool(one.note) for one in one_by_one] == [False, True, True]
     assert list(one_by_one[1].sentences) == ["01-1"]
     assert graded(folder, jobs=3) == one_by_one
-    assert graded(folder, jobs=2, runner=Containers("docker", "as-here")) == one_by_one
+    assert graded(folder, jobs=2, runner=ContainerRunner("docker", "as-here")) == one_by_one
     assert [words[0] for words in calls(engine)] == ["run"] * 3
 
 
@@ -142,11 +142,15 @@ def test_cases_of_a_seed_fail_what_was_learned_by_heart_and_only_reveal_names_th
         "    together = alone if k == 1 else max(k * host, compute + total)\n"
         "    return rows.setdefault((host, compute, total, k), k * alone / together)\n"
     )
-    learn = "from gluonlab.exercises.checkers import judge\njudge(find('03-5'), speedup)\n"
+    learn = (
+        "from gluonlab.exercises.checkers import judge_answer\n"
+        "judge_answer(find_exercise('03-5'), speedup)\n"
+    )
     heart = "def by_heart(*case):\n    return rows.get(case, 1)\n"
     handed_in(
         shown,
-        "from gluonlab.exercises import check\nfrom gluonlab.exercises.checkers import find",
+        "from gluonlab.exercises import check\n"
+        "from gluonlab.exercises.checkers import find_exercise",
         record,
         learn,
         heart,

@@ -1,4 +1,4 @@
-"""What right answers to 04-6 cost, from the notebook through the table of grades to a list."""
+"""The costs of right answers to 04-6, from the notebook through the table to the leaderboard."""
 
 import csv
 import io
@@ -11,9 +11,9 @@ from the_labs import PLACE
 
 from gluonlab.errors import ExerciseError
 from gluonlab.exercises.__main__ import main
-from gluonlab.exercises.checkers import PASSED, WRONG, find, judge
-from gluonlab.exercises.grading import Grade, as_csv, leaderboard
-from gluonlab.exercises.notebook_runners import checked
+from gluonlab.exercises.checkers import PASSED, WRONG, find_exercise, judge_answer
+from gluonlab.exercises.grading import Grade, as_csv, read_leaderboard
+from gluonlab.exercises.notebook_runners import sanitize_result
 from gluonlab_labs.exercises import solution_path
 
 ANSWERS = answers_of("04")
@@ -49,7 +49,9 @@ def test_a_notebooks_price_is_in_its_row(tmp_path):
 
 
 def test_prices_of_other_schedules_are_their_own_and_those_of_our_solver_have_none():
-    micros = [judge(find("04-6"), answer).micros for answer in ANSWERS.RIGHT["04-6"]]
+    micros = [
+        judge_answer(find_exercise("04-6"), answer).micros for answer in ANSWERS.RIGHT["04-6"]
+    ]
     assert micros == [None, SIX, SIX, None, SINGLE_PAIR, SIX, SIX]
 
 
@@ -61,13 +63,13 @@ def test_a_table_without_prices_is_as_it_was():
 @pytest.mark.parametrize("micros", [True, "1", None, -1, 0, float("nan"), float("inf"), 1e15, []])
 def test_a_forged_price_is_none(micros):
     lines = [("04-6", {"status": PASSED, "micros": micros})]
-    assert checked("04", "", lines).verdicts["04-6"].micros is None
+    assert sanitize_result("04", "", lines).verdicts["04-6"].micros is None
 
 
 def test_a_wrong_answer_has_no_price_whatever_it_says():
     lines = [("04-6", {"status": WRONG, "micros": 5.0})]
-    assert checked("04", "", lines).verdicts["04-6"].micros is None
-    assert checked("04", "", [("04-6", {"status": PASSED, "micros": 5})]).verdicts[
+    assert sanitize_result("04", "", lines).verdicts["04-6"].micros is None
+    assert sanitize_result("04", "", [("04-6", {"status": PASSED, "micros": 5})]).verdicts[
         "04-6"
     ].micros == pytest.approx(5)
 
@@ -77,7 +79,7 @@ def test_the_cheapest_comes_first_and_equal_ones_share_a_place(table):
         graded("c", 1700.0), graded("b", SIX), graded("x", None, WRONG), graded("a", SIX),
         graded("ours", None),
     )  # fmt: skip
-    assert leaderboard(path) == [(1, SIX, "a"), (1, SIX, "b"), (3, 1700.0, "c")]
+    assert read_leaderboard(path) == [(1, SIX, "a"), (1, SIX, "b"), (3, 1700.0, "c")]
 
 
 def test_the_command_compares_with_the_eight_and_the_floor(table, capsys):
@@ -115,5 +117,5 @@ def test_what_is_no_such_table_is_one_line(tmp_path, content, said):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ExerciseError) as error:
-        leaderboard(path)
+        read_leaderboard(path)
     assert said in str(error.value) and "\n" not in str(error.value)

@@ -7,7 +7,7 @@ import nbformat
 import the_labs
 from support.waiting import LIMIT_S
 
-from gluonlab_labs.kernel import execute
+from gluonlab_labs.kernel import execute_notebook
 
 CELL = """from gluonlab.drawing.matplotlib_figures import LiveChart
 plot = LiveChart("epoch", "accuracy")
@@ -22,7 +22,7 @@ def test_it_stays_one_picture_which_is_the_last(tmp_path):
             for cell in (CELL, "import base64\nbase64.b64encode(plot.png())")
         ]
     )
-    execute(notebook, tmp_path, LIMIT_S, PYTHONPATH=str(the_labs.REPOSITORY))
+    execute_notebook(notebook, tmp_path, LIMIT_S, PYTHONPATH=str(the_labs.REPOSITORY))
     [output] = notebook.cells[0].outputs
     shown = base64.b64decode(output.data["image/png"])
     [value] = notebook.cells[1].outputs
@@ -44,7 +44,7 @@ def test_a_run_leaves_the_picture_of_its_end(tmp_path):
     look = "import base64\n[len(shown), base64.b64encode(shown[-1]).decode()]"
     cells = [nbformat.v4.new_code_cell(cell) for cell in (keep, RUN, look)]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    execute(notebook, tmp_path, LIMIT_S, PYTHONPATH=str(the_labs.REPOSITORY))
+    execute_notebook(notebook, tmp_path, LIMIT_S, PYTHONPATH=str(the_labs.REPOSITORY))
     pictures = [
         each.data for each in notebook.cells[1].outputs if "image/png" in each.get("data", {})
     ]

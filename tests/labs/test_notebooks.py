@@ -9,12 +9,19 @@ import pytest
 from the_labs import LABS, PLACE, REPOSITORY, SERIES, module_of
 
 from gluonlab.exercises.checkers import PASSED, UNWRITTEN
-from gluonlab.exercises.guesses import ChoiceForm, Each, ListForm, NumberForm, all_guesses, find
-from gluonlab_labs.exercises import FAULTY, stubs
+from gluonlab.exercises.guesses import (
+    ChoiceForm,
+    DictForm,
+    ListForm,
+    NumberForm,
+    all_guesses,
+    find_guess,
+)
+from gluonlab_labs.exercises import FAULTY, find_stubs
 from gluonlab_labs.faults import Faults
-from gluonlab_labs.guesses import ids_in
-from gluonlab_labs.kernel import execute
-from gluonlab_labs.notebook import notebook
+from gluonlab_labs.guesses import guess_ids
+from gluonlab_labs.kernel import execute_notebook
+from gluonlab_labs.notebook import make_notebook
 from gluonlab_labs.source import LANGUAGES
 
 
@@ -31,7 +38,7 @@ def test_every_stub_in_the_notebook_is_called_unwritten_or_still_faulty_in_its_l
         ("not written yet", "まだ書かれていません"),
         ("the fault is still there|a fault is left", "まだ直っていません"),
     )
-    are_faulty = [FAULTY in cell.tags for cell in stubs(LABS[lab]).values()]
+    are_faulty = [FAULTY in cell.tags for cell in find_stubs(LABS[lab]).values()]
     for number, language in enumerate(("en", "ja")):
         cells = executed(lab).notebooks[language].cells
         checks = [
@@ -49,13 +56,13 @@ def test_every_stub_in_the_notebook_is_called_unwritten_or_still_faulty_in_its_l
 def test_nobody_s_guess_is_in_a_run_notebook_but_each_question_is_in_its_language(lab, executed):
     for language in LANGUAGES:
         cells = executed(lab).notebooks[language].cells
-        asked = [(id, cell) for cell in cells for id in ids_in(code_of(cell), "predict")]
+        asked = [(id, cell) for cell in cells for id in guess_ids(code_of(cell), "predict")]
         assert [id for id, _ in asked] == [one.id for one in all_guesses() if one.id[:2] == lab]
         for id, cell in asked:
-            assert squeezed(find(id).question[language]) in squeezed(shown(cell))
+            assert squeezed(find_guess(id).question[language]) in squeezed(shown(cell))
         for cell in cells:
             assert not re.search(r"your guess|予想は", code_of(cell) and shown(cell))
-        observing = [cell for cell in cells if ids_in(code_of(cell), "observe")]
+        observing = [cell for cell in cells if guess_ids(code_of(cell), "observe")]
         assert observing and all(cell.outputs for cell in observing)
 
 
@@ -86,13 +93,15 @@ def test_the_japanese_notebook_with_solutions_passes_every_check_in_japanese(lab
     language.
     """
     (tmp_path / "ja").mkdir()
-    solved = notebook(LABS[lab], "ja", SERIES, Faults(LABS[lab].path), PLACE.solutions)
+    solved = make_notebook(LABS[lab], "ja", SERIES, Faults(LABS[lab].path), PLACE.solutions)
     guess_and_explain(solved.cells)
     grades = tmp_path / "grades"
-    execute(solved, tmp_path / "ja", 600, GLUONLAB_GRADES=str(grades), PYTHONPATH=str(REPOSITORY))
+    execute_notebook(
+        solved, tmp_path / "ja", 600, GLUONLAB_GRADES=str(grades), PYTHONPATH=str(REPOSITORY)
+    )
     verdicts = [json.loads(line) for line in grades.read_text(encoding="utf-8").splitlines()]
     assert [(one["exercise"], one["status"]) for one in verdicts if one["status"] != PASSED] == []
-    assert {one["exercise"] for one in verdicts} == set(stubs(LABS[lab]))
+    assert {one["exercise"] for one in verdicts} == set(find_stubs(LABS[lab]))
     verdicts_shown = [
         output
         for cell in solved.cells
@@ -115,12 +124,12 @@ def test_the_japanese_notebook_with_solutions_passes_every_check_in_japanese(lab
 def guess_and_explain(cells):
     """Answer every guess with the example of its form, and give reasons."""
     for cell in cells:
-        for id in ids_in(code_of(cell), "predict"):
-            guessed = an_answer(find(id).form)
+        for id in guess_ids(code_of(cell), "predict"):
+            guessed = an_answer(find_guess(id).form)
             cell.source = re.sub(
                 rf'predict\("{id}", .*\)', f'predict("{id}", {guessed!r})', cell.source
             )
-        for id in ids_in(code_of(cell), "because"):
+        for id in guess_ids(code_of(cell), "because"):
             cell.source = cell.source.replace(f'"{id}", ...', f'"{id}", "why {id} did so"')
 
 
@@ -128,11 +137,11 @@ def an_answer(form):
     """A guess of this form."""
     if isinstance(form, ListForm):
         return [an_answer(form.form)] * form.count
-    if isinstance(form, Each):
+    if isinstance(form, DictForm):
         return {key: an_answer(form.form) for key in form.keys}
     if isinstance(form, ChoiceForm):
         return form.options[0]
-    return form.such_as if isinstance(form, NumberForm) else True
+    return form.example if isinstance(form, NumberForm) else True
 
 
 def code_of(cell):
@@ -140,7 +149,7 @@ def code_of(cell):
 
 
 def shown(cell):
-    """What a cell printed."""
+    """Return the printed output of a cell."""
     return "".join(output.get("text", "") for output in cell.outputs)
 
 

@@ -7,14 +7,7 @@ import math
 from itertools import permutations
 
 import pytest
-from puzzle_search import (
-    after,
-    all_steps,
-    fewest_transfers,
-    least_gather,
-    plus,
-    transfers,
-)
+from puzzle_search import after, all_steps, fewest_transfers, least_gather, plus, transfers
 
 from gluonlab.exercises.lab10 import PUZZLES
 
@@ -157,7 +150,7 @@ def exchanges(cells, steps):
 
 
 def possible(before, behind):
-    """Whether an allreduce has one step with messages between the hosts, and so many others."""
+    """Return whether an allreduce exists with one step between the hosts and this many others."""
     steps = all_steps(RANKS, PAIRS)
     states = {tuple(OWN.values())}
     for _ in range(before):
@@ -174,7 +167,7 @@ def possible(before, behind):
 
 
 def ends(cells, steps, count):
-    """Whether everybody can hold everything after so many steps more in this host."""
+    """Return whether everybody in this host can hold everything after this many further steps."""
     if count == 0:
         return set(cells.values()) == {BOTH}
     return any(ends(after(cells, step), steps, count - 1) for step in steps)

@@ -13,13 +13,13 @@ from support.browser import start, wanted
 from test_handouts import FETCHED
 from the_labs import LABS, PLACE, SERIES
 
-from gluonlab_labs.slides import deck_of
+from gluonlab_labs.slides import lab_deck
 from gluonlab_labs.source import LANGUAGES
 
 wanted()
 pytestmark = pytest.mark.browser
 
-DECKS = {lab.number: deck_of(lab, SERIES, PLACE) for lab in SERIES.labs}
+DECKS = {lab.number: lab_deck(lab, SERIES, PLACE) for lab in SERIES.labs}
 PAGES = [f"{language}/{lab.name}.html" for lab in LABS.values() for language in LANGUAGES]
 SLIDE = (960, 540)  # 1280 x 720 CSS pixels in points
 

@@ -8,9 +8,9 @@ from the_labs import LABS, PLACE, REPOSITORY, SERIES
 
 from gluonlab.exercises.checkers import all_exercises
 from gluonlab.exercises.guesses import all_guesses
-from gluonlab_labs.build import differences, files, read_all
+from gluonlab_labs.build import find_differences, make_files, read_labs
 from gluonlab_labs.dark import DARK
-from gluonlab_labs.guesses import ids_in
+from gluonlab_labs.guesses import guess_ids
 from gluonlab_labs.source import LANGUAGES
 
 NUMBERS = ("01", "02", "03", "04", "05", "06", "07", "08", "09", "10")
@@ -34,15 +34,15 @@ def test_the_labs_are_those_of_the_series():
 
 
 def test_the_sources_have_no_fault():
-    read_all(PLACE, {one.id for one in all_exercises()}, {one.id for one in all_guesses()})
+    read_labs(PLACE, {one.id for one in all_exercises()}, {one.id for one in all_guesses()})
 
 
 def test_the_notebooks_in_the_repository_are_what_the_sources_make():
-    assert differences(files(SERIES, PLACE), PLACE.root) == []
+    assert find_differences(make_files(SERIES, PLACE), PLACE.root) == []
 
 
 def test_the_same_sources_make_the_same_files():
-    assert files(read_all(PLACE), PLACE) == files(SERIES, PLACE)
+    assert make_files(read_labs(PLACE), PLACE) == make_files(SERIES, PLACE)
 
 
 @pytest.mark.parametrize("lab", NUMBERS)
@@ -113,11 +113,11 @@ def test_a_lab_has_its_parts(lab):
     titles = re.findall(r"^## (?:<a [^>]*></a>)?\d+\. (.+)$", text(lab, "en"), re.M)
     assert titles[0] == "Goals"
     assert titles[-2:] == ["Summary", "Further reading"]
-    code = [cell.source for cell in LABS[lab].codes()]
+    code = [cell.source for cell in LABS[lab].code_cells()]
     assert code[0].startswith("import gluonlab")
     assert re.search(r"from gluonlab\.exercises import .*\bcheck\b.*\bsetup\b", code[0])
     assert "here = setup(" in code[0]
-    guesses = [id for source in code for id in ids_in(source, "predict")]
+    guesses = [id for source in code for id in guess_ids(source, "predict")]
     assert len(guesses) >= 4 and code[-1] == "surprises()"
     assert text(lab, "en").count("Write down your guess") >= len(guesses) / 2
     assert not any("your guess" in source for source in code)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 from the_labs import REPOSITORY, SERIES
 
-from gluonlab_labs.outline import EXERCISE, HEADING, prose
+from gluonlab_labs.outline import EXERCISE, HEADING, prose_lines
 
 PAGE = REPOSITORY / "docs" / "sources.md"
 KINDS = {"concept", "claim", "figure", "code", "result", "exercise", "question"}
@@ -24,7 +24,7 @@ class Row(NamedTuple):
 
 
 def rows(text):
-    """Those of all tables, whose heads and rules are left out."""
+    """Return the rows of all tables, without heads and rules."""
     found, source = [], ""
     for line in text.splitlines():
         if line.startswith("## "):
@@ -38,7 +38,7 @@ def titles(lab):
     """{title of a section or of a part of it: the exercises in it}."""
     found, open_ones = {}, {}  # open_ones: level of a heading -> its title
     for text in lab.texts():
-        for _, line in prose(text.blocks["en"]):
+        for _, line in prose_lines(text.blocks["en"]):
             heading = HEADING.fullmatch(line)
             if not heading:
                 continue
@@ -59,7 +59,7 @@ ROWS = rows(PAGE.read_text(encoding="utf-8"))
 
 
 def faults(where):
-    """What is wrong with the last cell of a row."""
+    """Return the faults in the last cell of a row."""
     if NOT_TAKEN_UP.fullmatch(where):
         return []
     found = []

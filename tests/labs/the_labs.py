@@ -11,14 +11,14 @@ TESTS = Path(__file__).resolve().parent
 REPOSITORY = TESTS.parent.parent
 sys.path[:0] = [str(REPOSITORY / "labs")]
 
-from gluonlab_labs.build import Place, read_all  # noqa: E402
-from gluonlab_labs.execute import execute  # noqa: E402
+from gluonlab_labs.build import LabFolders, read_labs  # noqa: E402
+from gluonlab_labs.execute import execute_lab  # noqa: E402
 from gluonlab_labs.faults import Faults  # noqa: E402
-from gluonlab_labs.notebook import notebook  # noqa: E402
+from gluonlab_labs.notebook import make_notebook  # noqa: E402
 from gluonlab_labs.source import LANGUAGES  # noqa: E402
 
-PLACE = Place(REPOSITORY / "labs")
-SERIES = read_all(PLACE)
+PLACE = LabFolders(REPOSITORY / "labs")
+SERIES = read_labs(PLACE)
 LABS = {lab.number: lab for lab in SERIES.labs}
 
 
@@ -43,16 +43,18 @@ class Executed(NamedTuple):
 
 
 def run_lab(lab):
-    made = {language: notebook(lab, language, SERIES, Faults(lab.path)) for language in LANGUAGES}
+    made = {
+        language: make_notebook(lab, language, SERIES, Faults(lab.path)) for language in LANGUAGES
+    }
     asked = {}
 
     def finish(kernel):
-        asked["cpu_s"] = float(kernel.ask("__import__('time').process_time()"))
+        asked["cpu_s"] = float(kernel.evaluate("__import__('time').process_time()"))
         asked["wall_s"] = time.monotonic() - begun
         asked["numbers"] = json.loads(
-            kernel.ask(module_of("numbers", lab.number).PROBE).strip().splitlines()[-1]
+            kernel.evaluate(module_of("numbers", lab.number).PROBE).strip().splitlines()[-1]
         )
 
     begun = time.monotonic()
-    execute(made, finish=finish)
+    execute_lab(made, finish=finish)
     return Executed(made, asked["numbers"], asked["wall_s"], asked["cpu_s"])

@@ -107,8 +107,7 @@ def halves(costs, stages):
 
     def best_cut(begin, end):
         return min(
-            range(begin + 1, end),
-            key=lambda cut: max(sum(costs[begin:cut]), sum(costs[cut:end])),
+            range(begin + 1, end), key=lambda cut: max(sum(costs[begin:cut]), sum(costs[cut:end]))
         )
 
     cuts = []

@@ -801,10 +801,6 @@ RIGHT = {
     "07-2": [in_numpy, by_halves],
     "07-3": [relative, normal_equations, weighted_polyfit],
     "07-4": [_search, down_first, with_powers],
-    "07-5": [
-        scaled_by_the_kernel,
-        in_the_momentum,
-        _corrected(lambda lr, former: lr / former),
-    ],
+    "07-5": [scaled_by_the_kernel, in_the_momentum, _corrected(lambda lr, former: lr / former)],
     "07-6": [cheapest_first, in_loops],
 }

@@ -1,4 +1,4 @@
-"""What lab 01 promises."""
+"""The numbers that the text of lab 01 promises."""
 
 from support.lab_probes import HELD
 

@@ -1,4 +1,4 @@
-"""What lab 02 promises."""
+"""The numbers that the text of lab 02 promises."""
 
 PROBE = """
 import json

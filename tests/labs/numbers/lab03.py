@@ -1,4 +1,4 @@
-"""What lab 03's text promises."""
+"""The numbers that the text of lab 03 promises."""
 
 PROBE = """
 import json

@@ -1,4 +1,4 @@
-"""What lab 04's text promises."""
+"""The numbers that the text of lab 04 promises."""
 
 import re
 from pathlib import Path

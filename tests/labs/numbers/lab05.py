@@ -1,4 +1,4 @@
-"""What lab 05 promises about its numbers."""
+"""The numbers that the text of lab 05 promises."""
 
 PROBE = """
 import json

@@ -1,4 +1,4 @@
-"""What lab 06 promises about its numbers."""
+"""The numbers that the text of lab 06 promises."""
 
 from support.lab_probes import CALLS
 

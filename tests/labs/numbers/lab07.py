@@ -1,4 +1,4 @@
-"""What lab 07 promises about its numbers."""
+"""The numbers that the text of lab 07 promises."""
 
 from support.lab_probes import CALLS
 

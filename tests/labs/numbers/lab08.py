@@ -1,4 +1,4 @@
-"""What lab 08 promises about its numbers."""
+"""The numbers that the text of lab 08 promises."""
 
 PROBE = """
 import json

@@ -1,6 +1,4 @@
-"""What lab 09 promises: the symptom of every fault as long as it is there, and none once it is
-mended.
-"""
+"""The symptoms that lab 09 promises while a fault remains, and none of them afterwards."""
 
 PROBE = """
 import json

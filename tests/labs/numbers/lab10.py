@@ -1,4 +1,4 @@
-"""What lab 10's text promises: the optima, and what the first schedules that come to mind cost."""
+"""The optima that lab 10 promises, and the costs of the first schedules that come to mind."""
 
 PROBE = """
 import json
