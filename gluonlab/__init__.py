@@ -60,7 +60,7 @@ _PUBLIC = {
 __all__ = sorted(_PUBLIC)
 
 signals.delay_in_imports()
-mxnet_setup.install()
+mxnet_setup.install_setup_hook()
 
 
 def __getattr__(name: str) -> Any:

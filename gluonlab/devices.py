@@ -35,8 +35,8 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Iterator, List, Sequence, Union
 
 from gluonlab.engine.cpu_threads import set_threads
-from gluonlab.engine.local_processes import own_cores as cores
-from gluonlab.engine.mxnet_installation import pip_install
+from gluonlab.engine.local_processes import cores_per_process as cores
+from gluonlab.engine.mxnet_installation import pip_install_command
 from gluonlab.errors import DeviceError, warn
 from gluonlab.gpu.cuda import check_code
 from gluonlab.host.launcher_environment import has_gpus, instance_type
@@ -195,7 +195,7 @@ def _why_no_gpu() -> str:
 
     if mx.runtime.Features().is_enabled("CUDA"):
         return "check the driver with nvidia-smi, and CUDA_VISIBLE_DEVICES"
-    cure = f"pip uninstall -y mxnet, then {pip_install('cu112')}"
+    cure = f"pip uninstall -y mxnet, then {pip_install_command('cu112')}"
     return f"this is MXNet's CPU build; on a machine with GPUs {cure}"
 
 

@@ -25,7 +25,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.data.sets.dataset_registry import load_dataset
-from gluonlab.engine.mxnet_setup import Overlap, overlapping
+from gluonlab.engine.mxnet_setup import BackwardBulkSize, use_backward_bulk_size
 from gluonlab.kvstores.process_groups import ALONE, Group
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.strategy import Strategy
@@ -45,7 +45,7 @@ def make(
     competitors: int = 0,
     devices: Optional[str] = None,
     group: Group = ALONE,
-    overlap: Optional[Overlap] = None,
+    overlap: Optional[BackwardBulkSize] = None,
     traced: int = 0,
     split: Optional[Mapping[str, Any]] = None,
 ) -> Job:
@@ -87,7 +87,7 @@ def make(
     log, batches = LossLog(plan.ctxs), _for_ever(loader)
 
     def run(steps: int) -> Dict[str, float]:
-        with competing(competitors), overlapping(overlap):
+        with competing(competitors), use_backward_bulk_size(overlap):
             began = time.perf_counter()
             for batch in itertools.islice(batches, steps):
                 log.append(strategy.step(batch), batch.size)

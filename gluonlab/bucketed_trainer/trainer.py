@@ -46,7 +46,7 @@ from gluonlab.bucketed_trainer.sum_and_update import (
 from gluonlab.bucketed_trainer.trainer_states import gather_states, load, put_awaited
 from gluonlab.config.option_hints import named_arguments
 from gluonlab.devices import check_distinct
-from gluonlab.engine.mxnet_fixes import living
+from gluonlab.engine.mxnet_fixes import live_blocks
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.kvstores.allreduce_store import is_sharded
 from gluonlab.kvstores.mxnet_stores import new_keys, sums_over_processes
@@ -415,7 +415,7 @@ class BucketedTrainer(gluon.Trainer):
     def _make_buckets(self) -> None:
         trainable = [param for param in self._params if has_gradient(param)]
         self._frozen = [param for param in self._params if param.grad_req == "null"]
-        blocks, most = living(), self.bucket_bytes
+        blocks, most = live_blocks(), self.bucket_bytes
         if not self._sized:
             most = spread(trainable, most, self._contexts, self._store)
         on_gpus = self._contexts[0].device_type == "gpu"

@@ -47,17 +47,17 @@ from gluonlab.collectives.chunk_layout import (
 )
 from gluonlab.collectives.schedule import ADD, Schedule
 from gluonlab.engine.fast_invoke import (
-    ADDED_AT_ONCE,
-    Call,
+    REVERSED_ADD_N_COUNTS,
+    EngineCall,
     Fence,
-    added,
-    added_at_once,
-    added_on_gpu,
-    flattened,
-    is_gpu,
+    arrays_share_memory,
+    flat_view,
+    gpu_sum_calls,
+    is_on_gpu,
     operator_call,
-    settling,
-    share_memory,
+    reversed_add_n_call,
+    row_major_calls,
+    sum_calls,
 )
 from gluonlab.errors import ScheduleError
 from gluonlab.gpu.cuda import enable_peer_access
@@ -91,7 +91,7 @@ class Executor:
         # `make_allreduce` knows an executor by its arrays' ids
         self._arrays = [list(rank_arrays) for rank_arrays in arrays]
         self.transfers_run = 0  # transfers queued so far, each piece of a chunk counted once
-        self._calls: List[Call] = []
+        self._calls: List[EngineCall] = []
         self._transfers = 0
         with autograd.pause():
             parts = partition([array.size for array in arrays[0]], schedule.chunks, whole)
@@ -102,7 +102,7 @@ class Executor:
                 if part != (part.array, 0, arrays[0][part.array].size)
             }
             ranks = [_Rank(rank_arrays, cut) for rank_arrays in arrays]
-            on_gpus = is_gpu(arrays[0][0])
+            on_gpus = is_on_gpu(arrays[0][0])
             for move in all_moves:
                 if on_gpus:  # where the cells of a rank may not be apart
                     for source in move.sources:
@@ -183,8 +183,8 @@ class _Rank:
     def __init__(self, arrays: Sequence[nd.NDArray], cut: AbstractSet[int]) -> None:
         self.ctx = arrays[0].context
         self._cut = cut
-        self._flat = [flattened(array) for array in arrays]
-        self.settling = [call for array in self._flat for call in settling(array)]
+        self._flat = [flat_view(array) for array in arrays]
+        self.settling = [call for array in self._flat for call in row_major_calls(array)]
         for call in self.settling:
             call()
         self._cells: Dict[ArrayRange, _Cell] = {}
@@ -203,7 +203,7 @@ class _Rank:
             if aliases:
                 yield Fence(self.ctx, read=[], written=[self._flat[place], *aliases])
 
-    def order(self, part: ArrayRange, writes: bool) -> Iterator[Call]:
+    def order(self, part: ArrayRange, writes: bool) -> Iterator[EngineCall]:
         """Fences between uses of overlapping cells, whose shared elements the engine cannot see."""
         others = self._overlaps.use(part, writes)
         if others:
@@ -233,28 +233,30 @@ class _Cell:
         self.view, self.alias = view, alias
         self._staging: Dict[int, nd.NDArray] = {}
 
-    def add(self, others: Sequence[_Cell], free: bool) -> Iterator[Call]:
+    def add(self, others: Sequence[_Cell], free: bool) -> Iterator[EngineCall]:
         """Add the other ranks' pieces to this one, in their order.
 
         It is done on this rank's device, but on the last other CPU device if one operation can add
         them all: that reads the last piece first, whose view says where to run. So it must be free
         to read, or be its own alias.
         """
-        if not is_gpu(self.view):
+        if not is_on_gpu(self.view):
             inputs = [self.alias, *[other.alias for other in others]]
-            if len(inputs) in ADDED_AT_ONCE and (free or others[-1].view is others[-1].alias):
-                yield added_at_once([*inputs[:-1], others[-1].view], self.alias)
+            if len(inputs) in REVERSED_ADD_N_COUNTS and (
+                free or others[-1].view is others[-1].alias
+            ):
+                yield reversed_add_n_call([*inputs[:-1], others[-1].view], self.alias)
             else:
-                yield from added([self.view, *inputs[1:]], self.alias, self.view)
+                yield from sum_calls([self.view, *inputs[1:]], self.alias, self.view)
             return
         arrived = [self._stage(turn) for turn in range(len(others))]
         for other, stage in zip(others, arrived):  # a kernel reads its own device's memory only
             yield operator_call("_copyto", [other.alias], stage)
-        yield from added_on_gpu([self.alias, *arrived], self.alias)
+        yield from gpu_sum_calls([self.alias, *arrived], self.alias)
 
-    def copy(self, other: _Cell) -> Iterator[Call]:
+    def copy(self, other: _Cell) -> Iterator[EngineCall]:
         """Copy the other rank's piece over this one."""
-        if is_gpu(self.view):
+        if is_on_gpu(self.view):
             yield operator_call("_copyto", [other.alias], self.alias)
         # on the other rank's device, which has just written the piece; it reads the view, and waits
         # for the alias
@@ -276,7 +278,7 @@ def moves_on(
     GPUs make few and large ones. CPU devices take a piece of each chunk through all steps, then the
     next one. ``parts``: those of each chunk.
     """
-    if is_gpu(arrays[0]):
+    if is_on_gpu(arrays[0]):
         yield from moves(schedule, parts)
         return
     all_targets = targets(schedule)
@@ -296,7 +298,9 @@ def pieces_of(part: ArrayRange, array: nd.NDArray) -> List[ArrayRange]:
     Their caches hold less, and every operation has its price.
     """
     size = part.end - part.begin
-    count = 1 if is_gpu(array) else math.ceil(size * np.dtype(array.dtype).itemsize / PIECE_BYTES)
+    count = (
+        1 if is_on_gpu(array) else math.ceil(size * np.dtype(array.dtype).itemsize / PIECE_BYTES)
+    )
     bounds = split_evenly(size, count)
     return [ArrayRange(part.array, part.begin + begin, part.begin + end) for begin, end in bounds]
 
@@ -336,12 +340,14 @@ class ReduceApart:
         self.transfers_run = 0  # as in Executor
         self._transfers = 0
         self._sums: Dict[Tuple[int, ArrayRange], nd.NDArray] = {}
-        self._joins = is_gpu(arrays[0][0])  # chunks that move as one in a step, and not in the next
-        self._calls: List[Call] = []
+        self._joins = is_on_gpu(
+            arrays[0][0]
+        )  # chunks that move as one in a step, and not in the next
+        self._calls: List[EngineCall] = []
         sizes = [array.size for array in arrays[0]]
         with autograd.pause():
-            self._flat = [[flattened(array) for array in of_rank] for of_rank in arrays]
-            self._settling = [call for flat in chain(*self._flat) for call in settling(flat)]
+            self._flat = [[flat_view(array) for array in of_rank] for of_rank in arrays]
+            self._settling = [call for flat in chain(*self._flat) for call in row_major_calls(flat)]
             parts = partition(sizes, schedule.chunks)
             for move in moves_on(schedule, parts, arrays[0]):
                 for piece in self._cut(move.part, [move.dst, *move.sources]):
@@ -377,14 +383,14 @@ class ReduceApart:
         total = self._sum_so_far(rank, piece)
         if total is None:
             total = self._sums[rank, piece] = _empty(first, first.context)
-        if is_gpu(total):  # a kernel reads its own device's memory only
+        if is_on_gpu(total):  # a kernel reads its own device's memory only
             arrived = [_empty(value, total.context) for value in values]
             self._calls += [operator_call("_copyto", [a], b) for a, b in zip(values, arrived)]
-            self._calls += added_on_gpu([first, *arrived], total)
-        elif len(values) + 1 in ADDED_AT_ONCE:
-            self._calls.append(added_at_once([first, *values], total))
+            self._calls += gpu_sum_calls([first, *arrived], total)
+        elif len(values) + 1 in REVERSED_ADD_N_COUNTS:
+            self._calls.append(reversed_add_n_call([first, *values], total))
         else:
-            self._calls += added([first, *values], total, total)
+            self._calls += sum_calls([first, *values], total, total)
 
     def _value(self, rank: int, piece: ArrayRange) -> nd.NDArray:
         """Where the rank's contribution lies, or what it has summed so far."""
@@ -454,7 +460,7 @@ def _fault(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], written: 
                 f": rank {rank} has sparse arrays: "
                 "dense ones can be summed, array.tostype('default')"
             )
-    if written and share_memory([array for rank_arrays in arrays for array in rank_arrays]):
+    if written and arrays_share_memory([array for rank_arrays in arrays for array in rank_arrays]):
         return ": some of the arrays share memory: give each its own, array.copy()"
     ctxs = [rank_arrays[0].context for rank_arrays in arrays]
     kinds = {ctx.device_type for ctx in ctxs}

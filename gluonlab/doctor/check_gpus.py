@@ -15,7 +15,7 @@ from typing import Dict, Iterable, Iterator, Mapping, Optional, Sequence, Tuple
 from gluonlab.collectives.named_topologies import NVLINK, TOPOLOGIES, Topology, make_topology
 from gluonlab.doctor.check_software import numbers_of
 from gluonlab.doctor.findings import Finding, fault, listed, ok, plural, warning
-from gluonlab.engine.mxnet_installation import pip_install
+from gluonlab.engine.mxnet_installation import pip_install_command
 from gluonlab.engine.mxnet_setup import TF32_VARIABLE
 from gluonlab.gpu.cuda import CODE_FOR, LIVING, has_code, sm_of
 from gluonlab.gpu.math_modes import TF32_SINCE
@@ -50,13 +50,13 @@ def driver(driver: Driver, flavour: str, signs: Tuple[Path, ...] = SIGNS) -> Ite
             cure = "read the driver's messages (NVRM, Xid) in dmesg, and restart the machine"
             yield severe("gpus", f"GPU {number} does not answer", reason, cure)
     if driver.gpus and flavour == "mxnet":
-        cure = f"pip uninstall -y mxnet, then {pip_install('cu112')}"
+        cure = f"pip uninstall -y mxnet, then {pip_install_command('cu112')}"
         cause = "the installed MXNet is the CPU build"
         yield warning("gpus", "the GPUs are not used", cause, cure)
     if driver.gpus and numbers_of(driver.version) < numbers_of(OLDEST_DRIVER):
         cause = f"CUDA 11 needs {OLDEST_DRIVER} or newer"
         cure = f"install a newer driver ({MORE}); or the CPU build: "
-        cure += f"pip uninstall -y {CU112}, {pip_install('cpu')}"
+        cure += f"pip uninstall -y {CU112}, {pip_install_command('cpu')}"
         yield severe("gpus", f"driver {driver.version} is too old", cause, cure)
 
 

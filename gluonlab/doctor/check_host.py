@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Set, Tuple
 from gluonlab.doctor.findings import Finding, fault, listed, ok, one_line, plural, warning
 from gluonlab.engine import openmp_settings
 from gluonlab.engine.cpu_threads import threads_per_device
-from gluonlab.engine.local_processes import neighbours
+from gluonlab.engine.local_processes import local_process_count
 from gluonlab.errors import GluonlabError
 from gluonlab.host import resources
 from gluonlab.host.resources import CGROUPS, PROC, room
@@ -135,7 +135,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 @listed
 def cpu(proc: Path = PROC) -> Iterator[Finding]:
     """A line on the cores and the threads that compute on them; a warning for what slows them."""
-    threads, load, sharing = threads_per_device(1), os.getloadavg()[0], neighbours()
+    threads, load, sharing = threads_per_device(1), os.getloadavg()[0], local_process_count()
     what = f"{cores_in_words()}, load {load:.1f}; one CPU device computes with "
     what += plural(threads, "thread")
     what += f", as 1 of {sharing.processes} processes of a training" * (sharing.processes > 1)
@@ -147,8 +147,8 @@ def cpu(proc: Path = PROC) -> Iterator[Finding]:
         yield warning("cpu", what, cause, "end it, wait for it, or leave it a core: --threads N")
     else:
         yield ok("cpu", what)
-    yield from _spinning(openmp_settings.users_spinning())
-    if not sharing.known:
+    yield from _spinning(openmp_settings.user_spin_settings())
+    if not sharing.is_certain:
         what = f"{sharing.processes} workers of a parameter server share cores"
         cause = "until they connect, it is unknown how many run on this host: all are assumed to"
         cure = "export OMP_NUM_THREADS, or train with python -m gluonlab.launch, which counts them"
@@ -158,7 +158,7 @@ def cpu(proc: Path = PROC) -> Iterator[Finding]:
         what = f"{exported.threads} threads are exported for {plural(own, 'core')}"
         cause = "threads without a core of their own keep the others waiting"
         yield warning("cpu", what, cause, f"unset {exported.name}")
-    for setting, effect in openmp_settings.harmful().items():
+    for setting, effect in openmp_settings.harmful_user_settings().items():
         what = f"{setting} is overridden for MXNet"
         yield warning("cpu", what, effect, f"unset {setting.split('=')[0]}")
 
@@ -181,7 +181,7 @@ def cores_in_words() -> str:
 def _waiting() -> str:
     """What a team's idle threads do, by the user's setting or by gluonlab's."""
     settings = ", ".join(
-        f"{name}={value}" for name, value in openmp_settings.users_spinning().items()
+        f"{name}={value}" for name, value in openmp_settings.user_spin_settings().items()
     )
     if settings:
         return f"idle threads wait as {settings} says"
@@ -193,7 +193,11 @@ def _spinning(users: Mapping[str, str]) -> Iterator[Finding]:
     counts = [name for name in users if name.endswith("SPINCOUNT")]  # count before a policy
     for name in (counts or list(users))[:1]:
         value = users[name]
-        if openmp_settings.spins(value) >= LONG_SPINS if counts else value.lower() == "active":
+        if (
+            openmp_settings.parse_spin_count(value) >= LONG_SPINS
+            if counts
+            else value.lower() == "active"
+        ):
             cause = (
                 "idle threads keep their cores busy: "
                 "one CPU device is then many times slower beside other work"

@@ -14,8 +14,8 @@ from typing import Any, Dict, Iterator, List, Optional
 
 from gluonlab.doctor.findings import Finding, fault, listed, ok, one_line, warning
 from gluonlab.engine import mxnet_setup
-from gluonlab.engine.linker_errors import understand
-from gluonlab.engine.mxnet_installation import AGAIN
+from gluonlab.engine.linker_errors import diagnose_linker_error
+from gluonlab.engine.mxnet_installation import REINSTALL_MXNET
 from gluonlab.gpu.cuda import lacking
 from gluonlab.gpu.isolated_process import ProcessExit, ask, message_of, tell
 
@@ -65,7 +65,7 @@ def _loads(outcome: ProcessExit) -> Finding:
         return _refused(refused)
     end = outcome.ended or "ended without an answer"
     cause = f"the process {end} during: {_trying(outcome)}. {outcome.said}".rstrip(". ")
-    return fault("import", "mxnet does not load", cause, AGAIN)
+    return fault("import", "mxnet does not load", cause, REINSTALL_MXNET)
 
 
 def _fusion(works: bool, on: bool, because: str) -> Finding:
@@ -76,7 +76,7 @@ def _fusion(works: bool, on: bool, because: str) -> Finding:
     if on:
         what, cure = (
             "a run ends at its first fused operator",
-            f"unset {mxnet_setup.FUSION} to run without fusion",
+            f"unset {mxnet_setup.FUSION_VARIABLE} to run without fusion",
         )
         return fault("fusion", what, because, cure)
     cure = f"a driver from {FUSES_FROM} on; without it, a step takes more kernel launches"
@@ -154,10 +154,14 @@ def _load() -> bool:
         built_with = [name for name in FEATURES if name in features and features.is_enabled(name)]
         tell(version=mx.__version__, built_with=built_with, gpus=gpu_count())
         if gpu_count():
-            tell(fusion=mxnet_setup.fusing()._asdict())
+            tell(fusion=mxnet_setup.fusion_state()._asdict())
     except Exception as error:
         reason = error.__cause__ or error
-        complaint = understand(str(reason)) if isinstance(reason, (OSError, ImportError)) else None
+        complaint = (
+            diagnose_linker_error(str(reason))
+            if isinstance(reason, (OSError, ImportError))
+            else None
+        )
         tell(error=message_of(error), **(complaint._asdict() if complaint else {}))
         return False
     return True

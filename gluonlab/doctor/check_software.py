@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.doctor.findings import Finding, fault, listed, ok, one_line, warning
-from gluonlab.engine.linker_errors import cure_of_missing, origin, understand
+from gluonlab.engine.linker_errors import diagnose_linker_error, library_origin, missing_library_fix
 from gluonlab.engine.mxnet_installation import (
-    AGAIN,
-    FLAVOURS,
-    either,
-    pip_install,
-    search_path,
+    MXNET_DISTRIBUTIONS,
+    REINSTALL_MXNET,
+    ld_library_path_folders,
+    pip_install_choices,
+    pip_install_command,
     wheel_folders,
 )
 
@@ -83,13 +83,13 @@ def mxnet(installed: Dict[str, str], folder: Optional[Path]) -> Finding:
     ``folder``: where the module lies.
     """
     names = " and ".join(f"{name} {version}" for name, version in installed.items())
-    uninstall = f"pip uninstall -y {' '.join(installed)}, then {either()}"
+    uninstall = f"pip uninstall -y {' '.join(installed)}, then {pip_install_choices()}"
     if len(installed) > 1:
         cause = "they overwrite each other's files in the same folder"
         return fault("mxnet", f"{names} are all installed", cause, uninstall)
     if folder is None and not installed:
         cause = "gluonlab needs MXNet and does not install it"
-        return fault("mxnet", "not installed", cause, either())
+        return fault("mxnet", "not installed", cause, pip_install_choices())
     if folder is None:
         again = "".join(f"{name}=={version}" for name, version in installed.items())
         cure = f"pip install --force-reinstall --no-deps {again}"
@@ -100,10 +100,10 @@ def mxnet(installed: Dict[str, str], folder: Optional[Path]) -> Finding:
         return fault("mxnet", f"{folder} is imported as mxnet", cause, "rename it")
     if not installed:
         cause = f"{folder} belongs to no installed package: built by hand, or left over"
-        cure = f"if it fails, remove that folder, then {pip_install('cpu')}"
+        cure = f"if it fails, remove that folder, then {pip_install_command('cpu')}"
         return warning("mxnet", f"unknown build in {folder}", cause, cure)
     [(name, version)] = installed.items()
-    if name not in FLAVOURS or version != MXNET_VERSION:
+    if name not in MXNET_DISTRIBUTIONS or version != MXNET_VERSION:
         cause = f"gluonlab was tested with mxnet and mxnet-cu112 {MXNET_VERSION} only"
         return warning("mxnet", f"{names}, {folder}", cause, uninstall)
     return ok("mxnet", f"{names}, {folder}")
@@ -185,7 +185,7 @@ def trace(
 
     ``wheels``: the folders that stand behind LD_LIBRARY_PATH.
     """
-    folders = [*search_path(environ), *(wheel_folders() if wheels is None else wheels)]
+    folders = [*ld_library_path_folders(environ), *(wheel_folders() if wheels is None else wheels)]
     answer = subprocess.run(
         [LINKER, str(library)],
         env={**environ, **ONLY_LIST, "LD_LIBRARY_PATH": os.pathsep.join(map(str, folders))},
@@ -219,7 +219,7 @@ def libraries(
     library = mxnet_folder / "libmxnet.so"
     if not library.is_file():
         cause = "the installation is not complete"
-        yield fault("libraries", f"{library} is missing", cause, AGAIN)
+        yield fault("libraries", f"{library} is missing", cause, REINSTALL_MXNET)
     elif not os.path.exists(LINKER):
         cause = f"this system has no {LINKER}, which lists them"
         yield warning("libraries", "not examined", cause, "see the line import")
@@ -234,9 +234,9 @@ def libraries(
 
 def _missing(names: Sequence[str], environ: Mapping[str, str]) -> Iterator[Finding]:
     for name in names:
-        complaint = understand(f"{name} => not found", environ)
+        complaint = diagnose_linker_error(f"{name} => not found", environ)
         cause = (complaint.cause if complaint else "") or "the linker does not find it"
-        cure = complaint.cure if complaint else cure_of_missing(name)
+        cure = complaint.cure if complaint else missing_library_fix(name)
         yield fault("libraries", f"{name} is missing", cause, cure)
 
 
@@ -245,7 +245,7 @@ def _unfit(complaints: List[str], environ: Mapping[str, str]) -> Iterator[Findin
     first: Dict[str, Finding] = {}
     # symbols without versions need not hurt where nothing else is wrong
     for text in sorted(complaints, key=lambda text: UNVERSIONED in text):
-        complaint = understand(text, environ)
+        complaint = diagnose_linker_error(text, environ)
         library, what = text, text
         cause, cure = "the linker reports it", "install MXNet again"
         if complaint is not None:
@@ -270,7 +270,7 @@ def _origins(traced: Trace, environ: Mapping[str, str]) -> Iterator[Finding]:
     places: Dict[str, Dict[Path, List[str]]] = {place: {} for place in TITLES}
     for name, path in traced.found.items():
         if path is not None:
-            place = origin(path, environ)
+            place = library_origin(path, environ)
             folder = path.parents[2] if place == "wheel" else path.parent
             places[place].setdefault(folder, []).append(name)
     for place, folders in places.items():

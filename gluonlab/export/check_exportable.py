@@ -11,7 +11,7 @@ import numpy as np
 from mxnet import gluon, nd
 
 from gluonlab.config.option_types import ONNX
-from gluonlab.engine.mxnet_installation import pip_install
+from gluonlab.engine.mxnet_installation import pip_install_command
 from gluonlab.errors import ConfigError, ModelError, RunError
 from gluonlab.export.onnx_graph import INPUT, INSTEAD, check_onnx, outputs, to_onnx
 from gluonlab.models import get_model
@@ -31,7 +31,7 @@ def check_installed(format: Optional[str]) -> None:
             why = "not installed" if missing else f"broken here ({' '.join(str(error).split())})"
             raise ConfigError(
                 f"--export onnx needs {' and '.join(NEEDED)}, and {name} is {why}: "
-                f"{pip_install('onnx')}, or leave onnx out"
+                f"{pip_install_command('onnx')}, or leave onnx out"
             ) from None
 
 

@@ -34,7 +34,7 @@ import numpy as np
 from mxnet import nd
 from mxnet.base import _LIB, check_call
 
-from gluonlab.engine.fast_invoke import ARRAY_LIMIT, from_host
+from gluonlab.engine.fast_invoke import ARRAY_LIMIT, ndarray_from_numpy
 from gluonlab.files.atomic_files import ELSEWHERE, atomic_path, on_disk
 
 LIST_MAGIC = 0x112  # what a list of arrays begins with
@@ -136,7 +136,7 @@ def read_array(file: IO[bytes], size: int) -> "nd.NDArray | None":
     header = read_header(file)
     _need(file, header.nbytes, size)
     values = np.frombuffer(file.read(header.nbytes), header.dtype)
-    return from_host(values.reshape(header.shape or (1,))) if values.size else None
+    return ndarray_from_numpy(values.reshape(header.shape or (1,))) if values.size else None
 
 
 def read_header(file: IO[bytes]) -> Header:

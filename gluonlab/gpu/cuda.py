@@ -38,7 +38,7 @@ def enable_peer_access(ctxs: Sequence[Any]) -> None:
     """
     numbers = gpu_numbers(ctxs)
     wanted = [pair for pair in permutations(numbers, 2) if pair not in _asked]
-    if not wanted or not mxnet_setup.peer_access_wanted():
+    if not wanted or not mxnet_setup.is_peer_access_allowed():
         return
     cuda = _runtime()
     with _device_restored(cuda):
@@ -57,7 +57,7 @@ def peer_pairs(ctxs: Sequence[Any]) -> List[Pair]:
     They are as MXNet numbers them. None under MXNET_ENABLE_GPU_P2P=0. No GPU gets a CUDA context.
     """
     numbers = sorted(gpu_numbers(ctxs))
-    if len(numbers) < 2 or not mxnet_setup.peer_access_wanted():
+    if len(numbers) < 2 or not mxnet_setup.is_peer_access_allowed():
         return []
     cuda = _runtime()
     return [
@@ -69,7 +69,7 @@ def peer_pairs(ctxs: Sequence[Any]) -> List[Pair]:
 
 def peers_in_words(ctxs: Sequence[Any]) -> str:
     """One line for people; empty for fewer than two GPUs."""
-    return peer_words(gpu_numbers(ctxs), peer_pairs(ctxs), mxnet_setup.peer_access_wanted())
+    return peer_words(gpu_numbers(ctxs), peer_pairs(ctxs), mxnet_setup.is_peer_access_allowed())
 
 
 def peer_words(numbers: Sequence[int], pairs: Sequence[Pair], wanted: bool = True) -> str:

@@ -50,11 +50,14 @@ def arithmetic(deterministic: bool = False, tf32: Optional[bool] = None) -> Arit
 
     ``tf32`` None: as NVIDIA_TF32_OVERRIDE says, and off where that is not exported.
     """
-    exported = {name: _users.get(name, os.environ.get(name)) for name in mxnet_setup.DETERMINISTIC}
+    exported = {
+        name: _users.get(name, os.environ.get(name))
+        for name in mxnet_setup.DETERMINISTIC_ENVIRONMENT
+    }
     if tf32 is None:
         allowed = _users.get(mxnet_setup.TF32_VARIABLE, os.environ.get(mxnet_setup.TF32_VARIABLE))
         tf32 = allowed not in (None, "0")
-    return Arithmetic(deterministic or exported == mxnet_setup.DETERMINISTIC, tf32)
+    return Arithmetic(deterministic or exported == mxnet_setup.DETERMINISTIC_ENVIRONMENT, tf32)
 
 
 def check_arithmetic(wanted: Arithmetic, ctxs: Sequence[Any]) -> None:
@@ -88,12 +91,12 @@ def use_arithmetic(wanted: Arithmetic, ctxs: Sequence[Any]) -> None:
     if _in_use is not None and _in_use.deterministic and not wanted.deterministic:
         message = "convolutions that ran with --deterministic keep those algorithms, maybe slower"
         warn(message)
-    variables = (*mxnet_setup.DETERMINISTIC, mxnet_setup.TF32_VARIABLE)
+    variables = (*mxnet_setup.DETERMINISTIC_ENVIRONMENT, mxnet_setup.TF32_VARIABLE)
     if not _users:
         _users.update({name: os.environ.get(name) for name in variables})
     chosen: Dict[str, Optional[str]] = {name: _users[name] for name in variables}
     if wanted.deterministic:
-        chosen.update(mxnet_setup.DETERMINISTIC)
+        chosen.update(mxnet_setup.DETERMINISTIC_ENVIRONMENT)
     if wanted.tf32:
         exported = _users[mxnet_setup.TF32_VARIABLE]
         chosen[mxnet_setup.TF32_VARIABLE] = None if exported == "0" else exported

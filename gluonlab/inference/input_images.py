@@ -20,7 +20,7 @@ from gluonlab.data.images.image_locations import ENDINGS, is_image_name
 from gluonlab.data.sets.dataset import Reading
 from gluonlab.data.sets.image_files import AT_ONCE, MOST_DECODERS, FileSplit
 from gluonlab.data.sets.image_folder import is_hidden
-from gluonlab.engine.local_processes import own_cores
+from gluonlab.engine.local_processes import cores_per_process
 from gluonlab.errors import DataError
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def split_of(
             f"the run's images are {'x'.join(map(str, shape))}, and pictures become squares in "
             "grey or three colours: give arrays of that shape, in Python, to load_run(RUN).predict"
         )
-    count = min(decoders or min(own_cores(), MOST_DECODERS), -(-len(pictures) // SLOTS))
+    count = min(decoders or min(cores_per_process(), MOST_DECODERS), -(-len(pictures) // SLOTS))
     processes, wrong = Decoders(width, count, resizer), {}
     if skip_bad:
         paths = [picture.path for picture in pictures]

@@ -27,7 +27,7 @@ from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.sets.convert_arrays import CHANNELS_FIRST, to_host, to_pixels
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
 from gluonlab.data.sets.gluon_datasets import resolve_dataset
-from gluonlab.engine.np_compatibility import give_back, nd_semantics
+from gluonlab.engine.np_compatibility import convert_network_for_user, nd_semantics
 from gluonlab.errors import ConfigError, DataError, RunError, warn
 from gluonlab.host.signals import ends_if_stuck
 from gluonlab.inference.input_images import Picture, by_their_names, find_pictures, split_of
@@ -259,7 +259,7 @@ def _load(
         plan = plan_of(found, unread, stand_in, own)
     strategy = strategy_of(found, plan)
     check_finite(found, strategy)
-    give_back(strategy.net)
+    convert_network_for_user(strategy.net)
     asked = TrainConfig(**given)
     decoding = {
         "decoders": asked.decoders,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence
 
 from gluonlab.config.option_hints import named_arguments
 from gluonlab.devices import listed
-from gluonlab.engine.mxnet_installation import pip_install
+from gluonlab.engine.mxnet_installation import pip_install_command
 from gluonlab.errors import KVStoreError, unknown
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _nccl(name: str, topology: Optional[str]) -> "KVStoreBase":
     if not mx.runtime.Features().is_enabled("NCCL"):
         raise KVStoreError(
             "kvstore 'nccl': this MXNet was built without NCCL; choose device or local, "
-            f"or on a machine with GPUs pip uninstall -y mxnet, then {pip_install('cu112')}"
+            f"or on a machine with GPUs pip uninstall -y mxnet, then {pip_install_command('cu112')}"
         )
     from gluonlab.kvstores.mxnet_stores import NcclKVStore
 

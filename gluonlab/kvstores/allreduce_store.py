@@ -29,7 +29,7 @@ import numpy as np
 from mxnet import autograd, nd
 from mxnet.kvstore import KVStoreBase
 
-from gluonlab.engine.fast_invoke import AddInto, CopyInto, same_memory, share_memory
+from gluonlab.engine.fast_invoke import AddInto, CopyInto, arrays_share_memory, is_same_memory
 from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.gpu.cuda import enable_peer_access
 
@@ -165,15 +165,15 @@ class SummingKVStore(KVStoreBase):
         elsewhere = [
             value
             for (_, [value], outs) in entries
-            if not any(same_memory(value, out) for out in outs)
+            if not any(is_same_memory(value, out) for out in outs)
         ]
         _enable_peers(entries)
         with autograd.pause():
-            if share_memory([out for entry in entries for out in entry.outs], elsewhere):
+            if arrays_share_memory([out for entry in entries for out in entry.outs], elsewhere):
                 sources = [source.copy() for source in sources]
             for source, entry in zip(sources, entries):
                 for out in entry.outs:
-                    if out.size and not same_memory(out, source):
+                    if out.size and not is_same_memory(out, source):
                         CopyInto(out).copy(source)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
@@ -340,7 +340,7 @@ class PushPullPlan:
     def _in_outs(self, entry: Entry) -> List[nd.NDArray]:
         """The outs, which get the values first."""
         for value, out in zip(entry.values, entry.outs):
-            if value.size and not same_memory(value, out):
+            if value.size and not is_same_memory(value, out):
                 self._before.append(partial(CopyInto(out).copy, value))
         return entry.outs
 
@@ -425,15 +425,15 @@ def _fits(entry: Entry) -> bool:
 def _mixed_up(entries: Sequence[Entry]) -> bool:
     """Whether writing to an out would change another out, or a value summed elsewhere."""
     outs = [out for entry in entries for out in entry.outs]
-    if share_memory(outs):
+    if arrays_share_memory(outs):
         return True
     others = [
         value
         for entry in entries
         for place, value in enumerate(entry.values)
-        if place >= len(entry.outs) or not same_memory(value, entry.outs[place])
+        if place >= len(entry.outs) or not is_same_memory(value, entry.outs[place])
     ]
-    return share_memory(outs, others)
+    return arrays_share_memory(outs, others)
 
 
 def _enable_peers(entries: Sequence[Entry]) -> None:

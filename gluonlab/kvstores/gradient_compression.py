@@ -10,7 +10,7 @@ import numpy as np
 from mxnet import nd
 
 from gluonlab.config.option_types import compression
-from gluonlab.engine.fast_invoke import Attributes, Call, operator_call
+from gluonlab.engine.fast_invoke import Attributes, EngineCall, operator_call
 from gluonlab.errors import ConfigError, KVStoreError, warn
 from gluonlab.kvstores import KVSTORES
 from gluonlab.kvstores.process_groups import Group
@@ -211,7 +211,7 @@ class TwoBits:
         """Queue it; nothing waits."""
         _as_one(self._decode)
 
-    def _ternary(self) -> Iterator[Call]:
+    def _ternary(self) -> Iterator[EngineCall]:
         """-1, 0 or 1 into ``sums``, and the threshold times that away from ``rest``.
 
         On a CPU MXNet's clip and sign take five times as long as comparisons. sgd_mom_update makes
@@ -224,7 +224,7 @@ class TwoBits:
         yield operator_call("sgd_mom_update", [above, rest, below], above, zero)
         yield _minus(rest, threshold, above, rest)
 
-    def _packed(self) -> Iterator[Call]:
+    def _packed(self) -> Iterator[EngineCall]:
         """The numbers that the digits in ``sums`` make, into ``travels``.
 
         In a half the powers of the base are below 2**11: GPUs multiply them exactly in TF32, too.
@@ -239,7 +239,7 @@ class TwoBits:
             yield _minus(numbers[0], -float(base**low), upper, numbers[0])
         yield _with("Cast", numbers[0], self.travels, dtype="float32")
 
-    def _unpacked(self) -> Iterator[Call]:
+    def _unpacked(self) -> Iterator[EngineCall]:
         """The threshold times the digits of the summed ``travels``, into ``sums``."""
         base, low, high = self._digits
         lower, upper, known = (nd.empty(self.travels.shape, self.travels.context) for _ in range(3))
@@ -272,17 +272,17 @@ class TwoBits:
         return [(part.reshape((-1, count)), count) for part, count in parts if count]
 
 
-def _as_one(calls: Sequence[Call]) -> None:
+def _as_one(calls: Sequence[EngineCall]) -> None:
     """Queue them as one operation to the engine, which waits once for a GPU."""
     with mx.engine.bulk(len(calls)):
         for call in calls:
             call()
 
 
-def _with(operator: str, given: nd.NDArray, into: nd.NDArray, **attributes: Any) -> Call:
+def _with(operator: str, given: nd.NDArray, into: nd.NDArray, **attributes: Any) -> EngineCall:
     return operator_call(operator, [given], into, Attributes(attributes))
 
 
-def _minus(one: nd.NDArray, factor: float, other: nd.NDArray, into: nd.NDArray) -> Call:
+def _minus(one: nd.NDArray, factor: float, other: nd.NDArray, into: nd.NDArray) -> EngineCall:
     """``into = one - factor * other``, in one pass."""
     return operator_call("sgd_update", [one, other], into, Attributes({"lr": factor, "wd": 0.0}))

@@ -36,8 +36,8 @@ from mxnet.base import _LIB, check_call
 from mxnet.kvstore import KVStore
 from mxnet.kvstore.base import _ctype_key_value
 
-from gluonlab.engine.fast_invoke import flattened
-from gluonlab.engine.mxnet_setup import peers_are_enabled
+from gluonlab.engine.fast_invoke import flat_view
+from gluonlab.engine.mxnet_setup import skip_peer_access_setup
 from gluonlab.errors import KVStoreError
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores.allreduce_store import Keys, Ranks, SummingKVStore, as_list, by_key, is_list
@@ -404,7 +404,7 @@ def direct_copies(arrays: Any) -> "ContextManager[None]":
     """
     gpus = [array.context for array in _flat(arrays) if array.context.device_type == "gpu"]
     enable_peer_access(gpus)
-    return peers_are_enabled() if gpus else nullcontext()
+    return skip_peer_access_setup() if gpus else nullcontext()
 
 
 def _flat(given: Any) -> Iterator[nd.NDArray]:
@@ -543,7 +543,7 @@ class _NcclSum:
 
     def __init__(self, gpus: _Gpus, arrays: Ranks) -> None:
         self.transfers_run = 0
-        replicas = [[flattened(array) for array in own] for own in zip(*arrays) if own[0].size]
+        replicas = [[flat_view(array) for array in own] for own in zip(*arrays) if own[0].size]
         self._arrays = replicas  # which the calls point into
         self._calls = [
             pushpull_arguments(gpus.slot(own[0]), own) for own in replicas if len(own) > 1

@@ -9,7 +9,13 @@ import numpy as np
 from mxnet import nd
 from mxnet.kvstore import KVStoreBase
 
-from gluonlab.engine.fast_invoke import ADD_TWO, Attributes, Call, CopyInto, operator_call
+from gluonlab.engine.fast_invoke import (
+    ADD_OPERATOR,
+    Attributes,
+    CopyInto,
+    EngineCall,
+    operator_call,
+)
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores.allreduce_store import (
     Entry,
@@ -145,8 +151,8 @@ class _Sum:
             else None
         )
         self._group, self._halved, self._two_bits = group, halved, two_bits
-        self._gather: List[Call] = []
-        self._scatter: List[Call] = []
+        self._gather: List[EngineCall] = []
+        self._scatter: List[EngineCall] = []
         of_type: Dict[Any, List[int]] = {}  # the places of arrays that may share a buffer
         for place, array in enumerate(arrays[0]):
             if array.size:
@@ -197,14 +203,14 @@ class _Sum:
         parts = two_bits.parts([array.shape for array in own])
         self._scatter.append(two_bits.decode)
         for (rest, sums), array, *elsewhere in zip(parts, own, *others):
-            self._gather.append(operator_call(ADD_TWO, [rest, array], rest))
+            self._gather.append(operator_call(ADD_OPERATOR, [rest, array], rest))
             self._scatter.append(partial(CopyInto(array).copy, sums))
             self._scatter += [partial(CopyInto(each).copy, array) for each in elsewhere]
         self._gather.append(two_bits.encode)
         return two_bits.travels
 
 
-def _converted(source: nd.NDArray, into: nd.NDArray) -> Call:
+def _converted(source: nd.NDArray, into: nd.NDArray) -> EngineCall:
     """The call that copies an array into another of its device, which may have another type."""
     if np.dtype(source.dtype) == np.dtype(into.dtype):
         return partial(CopyInto(into).copy, source)

@@ -18,7 +18,7 @@ from typing import (
 import numpy as np
 from mxnet import nd
 
-from gluonlab.engine.fast_invoke import CopyInto, from_host
+from gluonlab.engine.fast_invoke import CopyInto, ndarray_from_numpy
 from gluonlab.errors import DivergedError, RunError
 from gluonlab.optimizers.server_optimizer import Flat
 
@@ -179,7 +179,7 @@ class SummingGroup(Group):
         # each fills a row of a table of zeros, and the tables are summed
         table = np.zeros((self.size, WORDS, values.size), "float32")
         table[self.rank] = _in_words(values.astype("float64").reshape(-1))
-        flat = from_host(table.reshape(-1))
+        flat = ndarray_from_numpy(table.reshape(-1))
         self.sum_array(self._number(("everyones", flat.size)), flat, 0)
         rows = flat.asnumpy().reshape(table.shape).astype("float64").sum(axis=1)
         return np.asarray(rows.reshape((self.size, *values.shape)))
@@ -207,7 +207,7 @@ class SummingGroup(Group):
         return b"".join(pieces)[:length]
 
     def _sum_of_pairs(self, table: "NDArray[Any]") -> "NDArray[Any]":
-        flat = from_host(table.reshape(-1))
+        flat = ndarray_from_numpy(table.reshape(-1))
         self.sum_array(self._number(("bytes", flat.size)), flat, 0)
         return np.asarray(flat.asnumpy().astype(PAIR).reshape(table.shape))
 

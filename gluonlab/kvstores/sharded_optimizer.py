@@ -19,7 +19,7 @@ from mxnet import autograd, nd
 from gluonlab.collectives.algorithms import HALVES
 from gluonlab.collectives.chunk_layout import owned_parts
 from gluonlab.collectives.schedule_executor import Executor, Owned, ReduceApart
-from gluonlab.engine.fast_invoke import flattened, share_memory
+from gluonlab.engine.fast_invoke import arrays_share_memory, flat_view
 from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores.allreduce_store import (
@@ -336,7 +336,7 @@ class ShardedUpdate:
         reduce_scatter, all_gather = (half(len(order)).placed(order) for half in HALVES[name])
         grads, weights = _by_rank([entry.values for entry in entries]), _by_rank(self.weights)
         self._reduce: Union[Executor, ReduceApart]
-        if keep or share_memory([*chain(*grads)]):
+        if keep or arrays_share_memory([*chain(*grads)]):
             self._reduce = ReduceApart(reduce_scatter, grads)
             owned = self._reduce.owned
         else:
@@ -429,7 +429,7 @@ def check(entries: Sequence[Entry]) -> None:
                 both = f"{described(grad)} cannot be left in {described(weight)}"
                 raise KVStoreError(f"key {key!r}: {both}: they must be alike")
     gradients = [grad for entry in entries for grad in entry.values]
-    if share_memory([weight for entry in entries for weight in entry.outs], gradients):
+    if arrays_share_memory([weight for entry in entries for weight in entry.outs], gradients):
         shared = "weights share memory with other weights or gradients"
         raise KVStoreError(f"{named(keys)}: {shared}: give each its own")
 
@@ -445,4 +445,4 @@ def _by_rank(arrays: Arrays) -> Arrays:
 
 def _cut(arrays: Sequence[nd.NDArray], part: Any) -> nd.NDArray:
     """A view of the elements of ``part``, a `gluonlab.collectives.chunk_layout.ArrayRange`."""
-    return flattened(arrays[part.array])[part.begin : part.end]
+    return flat_view(arrays[part.array])[part.begin : part.end]

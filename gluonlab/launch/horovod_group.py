@@ -11,7 +11,7 @@ from typing import Optional
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.engine.local_processes import tell
+from gluonlab.engine.local_processes import set_local_process_count
 from gluonlab.errors import ConfigError, EngineError
 from gluonlab.kvstores.process_groups import SummingGroup
 from gluonlab.launch.group_processes import gpus_of
@@ -40,7 +40,7 @@ class Horovod(SummingGroup):
         super().__init__(hvd.rank(), hvd.size())
         self._allreduce = hvd.allreduce_
         self.local_rank = hvd.local_rank()
-        tell(hvd.local_size())  # before devices take threads, and decoders start
+        set_local_process_count(hvd.local_size())  # before devices take threads, and decoders start
 
     def own_devices(self, gpus: Optional[int] = None) -> Optional[str]:
         """As `Group` says.

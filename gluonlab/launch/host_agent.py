@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
-from gluonlab.engine.parameter_server_environment import WORKER_VARIABLE
+from gluonlab.engine.parameter_server_environment import ROLE_VARIABLE
 from gluonlab.errors import ConfigError
 from gluonlab.host.child_processes import begin_as_part, begin_as_program, signal_group
 from gluonlab.launch.agent_messages import (
@@ -154,7 +154,7 @@ class Agent:
             environment = {**own_environment(), **message["environment"]}
             if not is_program:
                 environment[TELL] = str(told)
-            elif environment.get(WORKER_VARIABLE) == "worker" and NODE_PORT not in environment:
+            elif environment.get(ROLE_VARIABLE) == "worker" and NODE_PORT not in environment:
                 environment.update(self._node_port(name))
             process = await asyncio.create_subprocess_exec(
                 *words, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=err,

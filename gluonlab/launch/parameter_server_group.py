@@ -13,8 +13,8 @@ import numpy as np
 from mxnet import nd
 from mxnet.base import _LIB, check_call
 
-from gluonlab.engine.local_processes import tell
-from gluonlab.engine.parameter_server_environment import parameter_servers
+from gluonlab.engine.local_processes import set_local_process_count
+from gluonlab.engine.parameter_server_environment import parameter_server_count
 from gluonlab.errors import EngineError, RunError
 from gluonlab.kvstores.mxnet_stores import new_keys
 from gluonlab.kvstores.process_groups import Group, SummingGroup
@@ -59,12 +59,14 @@ class ParameterServer(SummingGroup):
         # MXNet's scheduler numbers the workers as they come
         rank = int(os.environ.get(RANK, self._store.rank))
         super().__init__(rank, self._store.num_workers)
-        self.servers = parameter_servers()
+        self.servers = parameter_server_count()
         self._keys: Dict[int, int] = {}  # by the number of the sum
         self._served: Optional[ServedWeights] = None
         if not self.waits:
             _install_keeping(self._store, self.servers)
-        tell(_processes_here(self))  # before devices take threads, and decoders start
+        set_local_process_count(
+            _processes_here(self)
+        )  # before devices take threads, and decoders start
 
     def leave(self, together: bool) -> None:
         """Free the store before MXNet shuts down, which drops what is queued.

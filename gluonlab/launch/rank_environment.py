@@ -30,7 +30,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
-from gluonlab.engine.parameter_server_environment import ROLE_NAMES, server_role
+from gluonlab.engine.parameter_server_environment import ROLE_FIELD_VARIABLES, read_server_role
 from gluonlab.errors import ConfigError
 from gluonlab.host.launcher_environment import (
     BLAUNCH,
@@ -317,21 +317,21 @@ def _of_sagemaker(environ: Environ) -> Membership:
 
 def _of_parameter_server(environ: Environ) -> Optional[Membership]:
     """The role that MXNet's launch.py, or `gluonlab.launch` itself, has given this process."""
-    found = server_role(environ)
+    found = read_server_role(environ)
     if found is None:
         return None
     if found.role not in ROLES:
-        name = ROLE_NAMES["role"]
+        name = ROLE_FIELD_VARIABLES["role"]
         raise ConfigError(f"{name}={found.role}: choose {', '.join(ROLES)}, or unset it")
-    for field, name in ROLE_NAMES.items():
+    for field, name in ROLE_FIELD_VARIABLES.items():
         if getattr(found, field) is None:
             raise ConfigError(
-                f"{ROLE_NAMES['role']}={found.role} says that this process is one of MXNet's "
-                f"parameter server, but {name} is not set: set it, or unset {ROLE_NAMES['role']}"
+                f"{ROLE_FIELD_VARIABLES['role']}={found.role} says that this process is one of MXNet's "
+                f"parameter server, but {name} is not set: set it, or unset {ROLE_FIELD_VARIABLES['role']}"
             )
-    root = checked_host(str(found.root), ROLE_NAMES["root"])
-    size = _number(environ, ROLE_NAMES["workers"], least=1)
-    port = _port_number(environ, ROLE_NAMES["port"])
+    root = checked_host(str(found.root), ROLE_FIELD_VARIABLES["root"])
+    size = _number(environ, ROLE_FIELD_VARIABLES["workers"], least=1)
+    port = _port_number(environ, ROLE_FIELD_VARIABLES["port"])
     return Membership("parameter server", None, size, None, None, root, port, found.role)
 
 

@@ -27,7 +27,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tup
 import numpy as np
 from mxnet import nd
 
-from gluonlab.engine.fast_invoke import from_host
+from gluonlab.engine.fast_invoke import ndarray_from_numpy
 from gluonlab.files.array_files import array_of
 from gluonlab.optimizers.optimizer_step import NUMBERS
 
@@ -338,11 +338,11 @@ def _memory(
     for of_device in rates.values():
         for position, rate in _dict(of_device).items():
             array = np.array([_number(rate)], "float64")
-            memory.setdefault(position, {})["former_rate"] = from_host(array)
+            memory.setdefault(position, {})["former_rate"] = ndarray_from_numpy(array)
     for position, sums in _dict(attributes.get("cumgrads")).items():
         of_position, total = memory.setdefault(position, {}), _dict(sums).get("cum_grad")
         count = np.array([_count(_dict(sums).get("num_cums"))], "int64")
-        of_position["num_cums"] = from_host(count)
+        of_position["num_cums"] = ndarray_from_numpy(count)
         if type(total) is ArrayBytes:
             of_position["cum_grad"] = arrays.make(total)
     return memory

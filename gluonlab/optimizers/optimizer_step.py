@@ -25,11 +25,11 @@ from mxnet.lr_scheduler import LRScheduler
 
 from gluonlab.engine.fast_invoke import (
     Attributes,
-    Call,
+    EngineCall,
     OperatorCall,
-    flattened,
-    from_host,
-    settling,
+    flat_view,
+    ndarray_from_numpy,
+    row_major_calls,
 )
 from gluonlab.optimizers.sgd import SGD
 
@@ -182,10 +182,10 @@ def memory_of(optimizer: mx.optimizer.Optimizer, key: Any) -> Dict[str, nd.NDArr
     memory = {}
     rate = next((rates[key] for rates in _former_rates(optimizer).values() if key in rates), None)
     if rate is not None:
-        memory["former_rate"] = from_host(np.array([rate], "float64"))
+        memory["former_rate"] = ndarray_from_numpy(np.array([rate], "float64"))
     sums = getattr(optimizer, "cumgrads", {}).get(key)
     if sums:
-        memory["num_cums"] = from_host(np.array([sums["num_cums"]], "int64"))
+        memory["num_cums"] = ndarray_from_numpy(np.array([sums["num_cums"]], "int64"))
         if isinstance(sums["cum_grad"], nd.NDArray):  # and otherwise 0
             memory["cum_grad"] = sums["cum_grad"].copyto(mx.cpu())
     return memory
@@ -382,7 +382,7 @@ def _cut(array: Any, begin: int, end: int) -> Any:
     return array if array is None else tuple(_cut(each, begin, end) for each in array)
 
 
-def _row_order_calls(optimizer: Any, weights: Sequence[nd.NDArray]) -> List[Call]:
+def _row_order_calls(optimizer: Any, weights: Sequence[nd.NDArray]) -> List[EngineCall]:
     """The calls that bring the weights that may be in blocks into rows, for MXNet's NAG on CPUs.
 
     Its kernel, in place, reads the weight again after it has written it, and decays that. A
@@ -391,10 +391,10 @@ def _row_order_calls(optimizer: Any, weights: Sequence[nd.NDArray]) -> List[Call
     of which some have predicted part by rate x decay x a step. No other kernel for updates reads
     what it has written. The bits of the weights stay.
     """
-    calls: List[Call] = []
+    calls: List[EngineCall] = []
     for weight in weights if type(optimizer) is mx.optimizer.NAG else ():
         if len(weight.shape) >= 3:  # a convolution's
-            calls += settling(flattened(weight))
+            calls += row_major_calls(flat_view(weight))
     return calls
 
 

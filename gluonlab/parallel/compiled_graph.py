@@ -17,7 +17,7 @@ from mxnet import gluon, nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.fast_invoke import CopyInto
-from gluonlab.engine.mxnet_setup import backward_pieces
+from gluonlab.engine.mxnet_setup import apply_backward_bulk_size
 from gluonlab.models.channel_padding import make_room, padding_for, widened
 from gluonlab.models.rewrite_network import rewrite
 from gluonlab.models.symbol_graph import Entry, Node, new_node, parsed, to_symbol
@@ -184,7 +184,7 @@ class CompiledGraph:
         fit = rewrite(self.graph if graph is None else graph, self.ctx, kinds, learned)
         if "add" in requests.values():
             fit = adding_rightly(fit, self.grads)
-        with backward_pieces(self.ctx.device_type):
+        with apply_backward_bulk_size(self.ctx.device_type):
             executor = fit.bind(
                 self.ctx, {**self._args, **arrays}, args_grad={**self.grads, **gradients},
                 grad_req=requests, aux_states=self._states_of(fit, kinds),

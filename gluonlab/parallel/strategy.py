@@ -22,7 +22,7 @@ from mxnet import gluon, nd
 
 from gluonlab.bucketed_trainer.gradient_postprocessing import Postprocess
 from gluonlab.data.loading.split_batch import Batch
-from gluonlab.engine.fast_invoke import between_passes
+from gluonlab.engine.fast_invoke import order_between_passes
 from gluonlab.kvstores.process_groups import Group
 from gluonlab.optimizers.optimizer_states import States
 from gluonlab.parallel.data.microbatches import Microbatches
@@ -285,7 +285,7 @@ class WholeParameters:
     def parameters(self) -> Mapping[str, nd.NDArray]:
         """As `Strategy` says."""
         params = self.net._collect_params_with_prefix()
-        with between_passes(statistics_of(params.values())):
+        with order_between_passes(statistics_of(params.values())):
             return {name: param.list_data()[0].copyto(mx.cpu()) for name, param in params.items()}
 
     def replicated(self) -> "Sequence[Replicated]":

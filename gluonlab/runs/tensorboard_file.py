@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence
 
-from gluonlab.engine.mxnet_installation import pip_install
+from gluonlab.engine.mxnet_installation import pip_install_command
 from gluonlab.errors import ConfigError
 from gluonlab.files.atomic_files import on_disk
 
@@ -30,7 +30,7 @@ def check_tensorboard() -> None:
         why = "not installed" if missing else f"broken here ({' '.join(str(error).split())})"
         raise ConfigError(
             f"--tensorboard needs tensorboardX, which is {why}: "
-            f"{pip_install('tensorboard')}, or leave --tensorboard out"
+            f"{pip_install_command('tensorboard')}, or leave --tensorboard out"
         ) from None
 
 

@@ -7,7 +7,7 @@ from typing import List, Optional
 import mxnet as mx
 from mxnet import gluon
 
-from gluonlab.engine.np_compatibility import compute_in, is_np_users
+from gluonlab.engine.np_compatibility import set_block_semantics, user_has_set_np
 from gluonlab.gpu.math_modes import use_arithmetic
 from gluonlab.models import get_model
 from gluonlab.models.infer_shapes import complete
@@ -36,8 +36,8 @@ def make_net(
     classes, own = len(plan.dataset.classes), plan.own
     is_own = own.net is not None
     net = own.make_net(classes) if is_own else get_model(plan.model, classes, ctxs)
-    if not is_own and is_np_users():
-        compute_in(net, numpy_like=False)  # it is the user's after the run
+    if not is_own and user_has_set_np():
+        set_block_semantics(net, numpy_like=False)  # it is the user's after the run
     if is_own:
         check_scores(net, plan.model, plan.dataset.image_shape, classes)
     check_network(plan, net)

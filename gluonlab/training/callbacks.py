@@ -22,7 +22,7 @@ from typing import (
     Tuple,
 )
 
-from gluonlab.engine.np_compatibility import users_semantics
+from gluonlab.engine.np_compatibility import user_semantics
 from gluonlab.errors import CallbackError, ConfigError, OutputError, kind_and_words, unknown
 from gluonlab.runs.run_result import Result
 from gluonlab.runs.run_schema import Epoch, Step
@@ -234,7 +234,7 @@ class Callbacks:
                 end = self._end(how, str(error) or type(error).__name__)
                 for each in self._callbacks:
                     try:
-                        with users_semantics():
+                        with user_semantics():
                             getattr(each, "on_run_end", lambda run, end: None)(self._run, end)
                     except Exception:
                         pass  # nothing may hide why the run ends
@@ -299,7 +299,7 @@ class Callbacks:
         if isinstance(callback, BuiltInCallback):
             return getattr(callback, method)(*given)
         try:
-            with users_semantics():
+            with user_semantics():
                 return getattr(callback, method)(*given)
         except (MemoryError, OutputError):  # which says itself what cannot be written, and why
             raise

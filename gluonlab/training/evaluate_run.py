@@ -18,7 +18,7 @@ from gluonlab.data.sets.data_fingerprint import what_differs
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.dataset_registry import takes
 from gluonlab.data.sets.gluon_datasets import resolve_dataset
-from gluonlab.engine.np_compatibility import give_back, nd_semantics
+from gluonlab.engine.np_compatibility import convert_network_for_user, nd_semantics
 from gluonlab.errors import ConfigError, OutputError, RunError, warn
 from gluonlab.export.onnx_graph import Agreement
 from gluonlab.files.atomic_files import folder_for
@@ -133,7 +133,7 @@ def _evaluate(
             onnx = write_extras(place, plan, strategy.net, score.confusion)
             names = {EXPORT: config.export is not None, CONFUSION: config.confusion}
             written = [place / name for name, asked in names.items() if asked]
-    give_back(strategy.net)
+    convert_network_for_user(strategy.net)
     return Evaluation(folder, plan, score, seconds, tuple(written), onnx)
 
 

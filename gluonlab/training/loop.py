@@ -20,7 +20,7 @@ from mxnet.base import MXNetError
 from gluonlab.config import TrainConfig
 from gluonlab.config.option_types import ONNX
 from gluonlab.data.sets.gluon_datasets import warn_of_loaders
-from gluonlab.engine.np_compatibility import give_back, nd_semantics
+from gluonlab.engine.np_compatibility import convert_network_for_user, nd_semantics
 from gluonlab.errors import DivergedError, GluonlabError, UsageError
 from gluonlab.files.array_files import read_arrays, save_arrays
 from gluonlab.host.out_of_memory import memory_limit, used_up
@@ -156,7 +156,7 @@ def train(
             plan, strategy, reporter or ConsoleReporter(), taken, before, earlier, listeners
         )
     for each in filter(None, (result.net, own.loss)):
-        give_back(each)
+        convert_network_for_user(each)
     return result
 
 

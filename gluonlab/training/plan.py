@@ -63,7 +63,7 @@ from gluonlab.data.sets.dataset_registry import (
 from gluonlab.data.sets.standard_datasets import SYNTHETIC_SAMPLES, SYNTHETIC_SHAPE
 from gluonlab.devices import devices, gpu_count, gpus, on_paid_gpus
 from gluonlab.engine.cpu_threads import set_threads
-from gluonlab.engine.mxnet_setup import Overlap, overlapping
+from gluonlab.engine.mxnet_setup import BackwardBulkSize, use_backward_bulk_size
 from gluonlab.errors import DeviceError
 from gluonlab.gpu.cuda import NoCode
 from gluonlab.gpu.math_modes import Arithmetic, arithmetic, check_arithmetic
@@ -421,7 +421,7 @@ class Plan:
     deterministic: bool
     tf32: Optional[bool]
     bucket_bytes: Optional[int]
-    overlap: Optional[Overlap]
+    overlap: Optional[BackwardBulkSize]
     check_replicas: Optional[int]
     no_bias_decay: bool
     label_smoothing: float
@@ -455,7 +455,7 @@ class Plan:
 
     def pieces(self) -> ContextManager[None]:
         """In this block graphs are bound such that sums of gradients begin as early as asked."""
-        return overlapping(self.overlap)
+        return use_backward_bulk_size(self.overlap)
 
     def make_optimizer(self) -> mx.optimizer.Optimizer:
         """A new one, which follows the schedule of the learning rate."""

@@ -16,10 +16,10 @@ from gluonlab.config.option_hints import named_arguments, theirs_for
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.dataset_registry import find_kind
 from gluonlab.engine.np_compatibility import (
-    compute_in,
     convert_parameters,
-    is_np_users,
-    users_semantics,
+    set_block_semantics,
+    user_has_set_np,
+    user_semantics,
 )
 from gluonlab.errors import ConfigError, DataError, ModelError, UsageError, said_by
 from gluonlab.models.infer_shapes import note_shapes
@@ -99,7 +99,7 @@ class UserComponents:
         net, name = self.net, self.net_name
         if not isinstance(net, gluon.Block):
             # parameters are saved by name, so names count from 0 whatever was made before
-            with mx.name.NameManager(), users_semantics():
+            with mx.name.NameManager(), user_semantics():
                 net = net(classes) if _takes_classes(net) else net()
         if not isinstance(net, gluon.HybridBlock):
             kind = type(net).__name__
@@ -200,13 +200,13 @@ def _in_its_kind(block: gluon.HybridBlock, check: Callable[[], None]) -> None:
 
     Its check tells which it is: there is no other sign of it.
     """
-    if not is_np_users():
+    if not user_has_set_np():
         check()
         return
     convert_parameters(block.collect_params().values(), numpy_like=False)
     errors: List[UsageError] = []
     for numpy_like in (False, True):
-        compute_in(block, numpy_like)
+        set_block_semantics(block, numpy_like)
         try:
             check()
             return

@@ -13,7 +13,7 @@ import numpy as np
 from mxnet import nd
 
 from gluonlab.data.sets.dataset import Split
-from gluonlab.engine.np_compatibility import nd_semantics, users_semantics
+from gluonlab.engine.np_compatibility import nd_semantics, user_semantics
 from gluonlab.errors import CallbackError, ConfigError, kind_and_words
 from gluonlab.kvstores.process_groups import Group
 from gluonlab.runs.run_schema import number
@@ -232,7 +232,7 @@ def measured(metrics: Mapping[str, Metric], scores: Any, labels: Any) -> Values:
     values: Values = {}
     for name, metric in metrics.items():
         try:
-            with users_semantics():
+            with user_semantics():
                 given = metric(scores.copy(), labels.copy())
         except MemoryError:
             raise

@@ -7,13 +7,13 @@ from mxnet.base import MXNetError
 from mxnet.kvstore import kvstore_server
 from support.parameter_server import free_port
 
-from gluonlab.engine.parameter_server_environment import CannotListen, serve
+from gluonlab.engine.parameter_server_environment import CannotListen, run_server_role
 
 FOREIGN = "192.0.2.1"  # RFC 5737: of no host
 
 
 def cannot_listen(monkeypatch, said="bind failed", **variables):
-    """Return the error of `serve` if MXNet fails with this message."""
+    """Return the error of `run_server_role` if MXNet fails with this message."""
 
     def fail():
         raise MXNetError(f"[12:00:00] src/van.cc:42: Check failed: {said}")
@@ -23,7 +23,7 @@ def cannot_listen(monkeypatch, said="bind failed", **variables):
     for name, value in {"NUM_WORKER": 1, "NUM_SERVER": 1, **variables}.items():
         monkeypatch.setenv(f"DMLC_{name}", str(value))
     with pytest.raises((CannotListen, MXNetError)) as raised:
-        serve()
+        run_server_role()
     return raised.value
 
 

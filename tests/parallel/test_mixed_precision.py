@@ -29,7 +29,7 @@ from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.augmentation import make_input
 from gluonlab.data.loading.split_batch import shard, whole
-from gluonlab.engine.mxnet_setup import unfused
+from gluonlab.engine.mxnet_setup import disable_fusion
 from gluonlab.errors import ConfigError, DivergedError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
@@ -299,7 +299,7 @@ def trained(convert, loss_scale=None, make_net=lenet, shape=(1, 16, 16)):
     ctxs = contexts(2)
     net = make_net(ctxs)
     step = make_step(net, ctxs, convert, loss_scale, learning_rate=0.1, momentum=0.9)
-    with unfused():
+    with disable_fusion():
         for batch in random_batches([9, 9, 5], shape=shape):
             feed(step, batch, ctxs)
     return values(net, ctxs[1])
@@ -339,7 +339,7 @@ def first_weights(convert, loss_scale=None, steps=1):
     batch = random_batches([8], shape=(1, 4, 4), classes=4)[0]
     for _ in range(steps):
         skipped = loss_scale.skipped if loss_scale is not None else 0
-        with unfused():
+        with disable_fusion():
             feed(step, batch, contexts(1))
         if loss_scale is None or loss_scale.skipped == skipped:
             break

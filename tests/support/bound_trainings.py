@@ -16,7 +16,7 @@ from gluonlab.bench.harness import interleaved_rounds
 from gluonlab.bench.harness.machine_info import Others
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
-from gluonlab.engine.cpu_threads import EngineCallback, push
+from gluonlab.engine.cpu_threads import EngineCallback, push_engine_operation
 from gluonlab.kvstores.schedule_stores import ScheduleKVStore
 from gluonlab.parallel.data.strategy import DataParallel
 from gluonlab.study.speedup import diagnosis, measure_step
@@ -100,7 +100,7 @@ class Pause:
             return
         if seconds not in self._callbacks:
             self._callbacks[seconds] = EngineCallback(lambda *_: time.sleep(seconds))
-        push(self._callbacks[seconds], array, name, after)
+        push_engine_operation(self._callbacks[seconds], array, name, after)
 
 
 pause = Pause()  # its callbacks live as long as the engine may call them

@@ -108,7 +108,7 @@ def pytest_configure(config: Any) -> None:
         )
     if CHOICE.asked == "gpu":
         # many tests compare bits; tests/gpus and processes of their own go without
-        os.environ.update(mxnet_setup.DETERMINISTIC)
+        os.environ.update(mxnet_setup.DETERMINISTIC_ENVIRONMENT)
         _watch()
 
 

@@ -14,7 +14,7 @@ from mxnet import nd
 from support.devices import contexts
 
 from gluonlab.data import ArraySplit, Loader
-from gluonlab.engine.cpu_threads import EngineCallback, push
+from gluonlab.engine.cpu_threads import EngineCallback, push_engine_operation
 from gluonlab.parallel.strategy import Scored
 from gluonlab.training.evaluate import AHEAD, COLUMNS, evaluate, table, write_picture
 
@@ -120,7 +120,7 @@ def test_few_batches_wait_for_a_slow_network_whatever_the_size_of_the_split():
         for device, (x, y) in enumerate(zip(batch.xs, batch.ys)):
             loss = x.astype("float32").sum()
             kept.append(EngineCallback(worker))
-            push(kept[-1], loss, b"slow")
+            push_engine_operation(kept[-1], loss, b"slow")
             yield Scored(device, loss, y.one_hot(10), y)
 
     def batches():

@@ -28,7 +28,7 @@ from gluonlab.data.loading.augmentation import to_float
 from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.data.sets.dataset_registry import load_dataset
 from gluonlab.devices import devices as find_devices
-from gluonlab.engine.fast_invoke import Gate
+from gluonlab.engine.fast_invoke import EngineHold
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.training.loss_meter import STRIDE, LossLog
@@ -138,11 +138,11 @@ def _medians(
     """
     blocks = []
     for _ in range(max(1, steps // BLOCK)):
-        gate = Gate(images, PATIENCE_S)
+        gate = EngineHold(images, PATIENCE_S)
         times = [_seconds(parts()) for _ in range(BLOCK)]
-        gate.open()
+        gate.release()
         nd.waitall()
-        assert gate.held, "the devices have begun before the block was queued"
+        assert gate.held_until_release, "the devices have begun before the block was queued"
         blocks.append([statistics.mean(column) for column in zip(*times)])
     return [statistics.median(column) for column in zip(*blocks)]
 

@@ -27,7 +27,7 @@ from gluonlab.collectives.topology_aware import AUTO, FOR_LINKS, MOST_DEVICES, m
 from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.config import option_name
 from gluonlab.config.option_types import whole
-from gluonlab.engine.local_processes import own_cores
+from gluonlab.engine.local_processes import cores_per_process
 from gluonlab.errors import ConfigError
 from gluonlab.files.atomic_files import check_new, new_file
 from gluonlab.plain_text import in_words, json_text
@@ -203,7 +203,7 @@ def _synthesise(asked: Asked) -> ModeOutput:
                 f"--out {asked['out']}: give a name that ends in .json, by which it is known"
             )
         check_new("--out", Path(asked["out"]))
-    front = prices.seek(topology, seconds, own_cores(), asked.get("out"))
+    front = prices.seek(topology, seconds, cores_per_process(), asked.get("out"))
     if "json" in asked:
         plans = prices.plans_of(front)
         rows = prices.simulate(topology, plans, sizes)

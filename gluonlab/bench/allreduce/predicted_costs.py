@@ -34,7 +34,7 @@ from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule, 
 from gluonlab.collectives.topology_aware import AUTO, ForLinks, From
 from gluonlab.collectives.topology_file import with_schedules
 from gluonlab.config.option_types import whole
-from gluonlab.engine.mxnet_installation import pip_install
+from gluonlab.engine.mxnet_installation import pip_install_command
 from gluonlab.errors import ConfigError, ScheduleError
 from gluonlab.files.atomic_files import new_file
 from gluonlab.plain_text import in_words
@@ -257,7 +257,7 @@ def seek(
         import ortools  # noqa: F401
     except ImportError:
         raise ConfigError(
-            f"--synthesise needs OR-tools, which is not installed: {pip_install('synthesis')}"
+            f"--synthesise needs OR-tools, which is not installed: {pip_install_command('synthesis')}"
         ) from None
     began = time.monotonic()
     with tqdm(bar_format="{desc} [{elapsed}]", file=sys.stderr, disable=None) as bar:

@@ -36,7 +36,7 @@ HERE = Path(gluonlab.__file__).resolve().parent.parent  # the folder that holds 
 
 def describe_machine() -> str:
     """Processor and cores, then the versions of Python, MXNet and torch on another line."""
-    mxnet = " and ".join(mxnet_installation.flavours()) or "mxnet"
+    mxnet = " and ".join(mxnet_installation.installed_distributions()) or "mxnet"
     count = resources.available_cores()
     versions = f"{mxnet} {_version(mxnet)}, torch {_version('torch')}"
     numbers, limit = cpu_numbers(), os.environ.get(LIMIT)

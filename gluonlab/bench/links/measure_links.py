@@ -24,7 +24,7 @@ from gluonlab.bench.links.infer_topology import (
     shared_links,
 )
 from gluonlab.collectives.topology import Pair, pairs_of
-from gluonlab.engine.fast_invoke import AddInto, CopyInto, rows
+from gluonlab.engine.fast_invoke import AddInto, CopyInto, slice_rows
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.plain_text import in_words as size_in_words
 
@@ -147,7 +147,7 @@ class _CopyBuffers:
 
 
 def _first(array: nd.NDArray, size_bytes: int) -> nd.NDArray:
-    return rows(array, 0, max(1, size_bytes // ELEMENT_BYTES))
+    return slice_rows(array, 0, max(1, size_bytes // ELEMENT_BYTES))
 
 
 # --- the tables

@@ -45,8 +45,8 @@ from gluonlab.data.loading.split_batch import Batch, batch_count, bounds_of, sha
 from gluonlab.data.sets.dataset import ArraySplit, ReadAheadSplit, Reading, Split
 from gluonlab.data.sets.gluon_datasets import resolve_split
 from gluonlab.devices import listed
-from gluonlab.engine.fast_invoke import ARRAY_LIMIT, from_host, rows
-from gluonlab.engine.np_compatibility import as_users
+from gluonlab.engine.fast_invoke import ARRAY_LIMIT, ndarray_from_numpy, slice_rows
+from gluonlab.engine.np_compatibility import to_user_arrays
 from gluonlab.errors import DataError
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class Loader:
         ) as ready:
             for (xs, ys), size in zip(ready, sizes):
                 self.step += 1
-                yield Batch(as_users([finish(x) for x in xs]), as_users(ys), size)
+                yield Batch(to_user_arrays([finish(x) for x in xs]), to_user_arrays(ys), size)
         self.epoch, self.step = self.epoch + 1, 0
 
     def state(self) -> Dict[str, int]:
@@ -288,8 +288,8 @@ class _Resident:
             ends = [begins[device] + end - begin for device, (begin, end) in enumerate(batch)]
             places = list(zip(epoch, begins, ends))
             yield (
-                [rows(images, begin, end) for (images, _), begin, end in places],
-                [rows(labels, begin, end) for (_, labels), begin, end in places],
+                [slice_rows(images, begin, end) for (images, _), begin, end in places],
+                [slice_rows(labels, begin, end) for (_, labels), begin, end in places],
             )
             begins[: len(ends)] = ends
 
@@ -388,7 +388,7 @@ def _copies(
 ) -> List[nd.NDArray]:
     """The shards on CPU devices; MXNet would copy from one to another at a tenth of the speed."""
     bounds = zip(ctxs, bounds_of(sizes))
-    return [from_host(array[begin:end], ctx) for ctx, (begin, end) in bounds]
+    return [ndarray_from_numpy(array[begin:end], ctx) for ctx, (begin, end) in bounds]
 
 
 class _Later(NamedTuple):

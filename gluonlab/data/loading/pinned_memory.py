@@ -17,7 +17,7 @@ import numpy as np
 from mxnet import nd
 from mxnet.base import _LIB, check_call
 
-from gluonlab.engine.fast_invoke import from_host, memory_of
+from gluonlab.engine.fast_invoke import address_range, ndarray_from_numpy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,7 +39,7 @@ class Pinned:
         if not array.size:
             return nd.empty(array.shape, mx.cpu(0), array.dtype)
         filled = self._buffer(array)[: len(array)]
-        begin, _ = memory_of(filled)
+        begin, _ = address_range(filled)
         check_call(_LIB.MXNDArrayWaitToWrite(filled.handle))
         memory: Any = (ctypes.c_byte * array.nbytes).from_address(begin)
         np.copyto(np.frombuffer(memory, array.dtype).reshape(array.shape), array)
@@ -65,4 +65,4 @@ def host_memory_for(ctx: mx.Context) -> "Callable[[NDArray[Any]], nd.NDArray]":
 
     Keep it, and use it from one thread at a time.
     """
-    return Pinned() if ctx.device_type == "gpu" else from_host
+    return Pinned() if ctx.device_type == "gpu" else ndarray_from_numpy

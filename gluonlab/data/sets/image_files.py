@@ -30,7 +30,7 @@ from gluonlab.data.sets.dataset import (
     LabelledSplit,
     Split,
 )
-from gluonlab.engine.local_processes import own_cores
+from gluonlab.engine.local_processes import cores_per_process
 from gluonlab.errors import DataError, warn
 from gluonlab.plain_text import named
 
@@ -91,7 +91,7 @@ def decoded(
     for remark in images.remarks():
         warn(remark)
     size = image_size or usual_size(images.train[0])
-    processes = Decoders(size, decoders or min(own_cores(), MOST_DECODERS), resizer)
+    processes = Decoders(size, decoders or min(cores_per_process(), MOST_DECODERS), resizer)
     split = partial(_split, decoders=processes, classes=images.classes, skip_bad=skip_bad)
     train = split("training", *images.train, memory=0 if random_resized_crop else memory)
     test = split("test", *images.val, memory=memory)

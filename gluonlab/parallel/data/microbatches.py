@@ -16,7 +16,7 @@ import mxnet as mx
 from mxnet import nd
 
 from gluonlab.data.loading.split_batch import Batch, shard_bounds
-from gluonlab.engine.fast_invoke import AddInto, CopyInto, rows
+from gluonlab.engine.fast_invoke import AddInto, CopyInto, slice_rows
 from gluonlab.errors import ConfigError
 
 
@@ -66,7 +66,7 @@ class Microbatches:
         return [
             [
                 # views: nothing is copied before the graph's own input
-                Microbatch(device, rows(x, begin, end), rows(y, begin, end))
+                Microbatch(device, slice_rows(x, begin, end), slice_rows(y, begin, end))
                 for device, (x, y, cut) in enumerate(zip(xs, ys, cuts))
                 for begin, end in cut[number : number + 1]
             ]

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import mxnet as mx
 from mxnet import gluon, nd
 
-from gluonlab.engine.fast_invoke import CopyInto, KindReader
+from gluonlab.engine.fast_invoke import CopyInto, ShapeAndTypeReader
 from gluonlab.models.symbol_graph import one_array
 from gluonlab.parallel.compiled_graph import BoundGraph, CompiledGraph
 from gluonlab.parallel.mixed_precision import Conversion, as_it_is
@@ -73,7 +73,7 @@ class GraphReplica:
         self._part = CompiledGraph(graph, params, ctx, losses=[0])
         self._bound: Dict[Tuple[Any, ...], _BoundReplica] = {}
         self._last: "_BoundReplica | None" = None
-        self._kinds = KindReader()
+        self._kinds = ShapeAndTypeReader()
 
     def forward(
         self,
@@ -105,7 +105,12 @@ class GraphReplica:
 
     def _for(self, images: nd.NDArray, labels: nd.NDArray, add: bool) -> _BoundReplica:
         kinds = self._kinds
-        key = (kinds.shape(images), kinds.type_number(images), kinds.type_number(labels), add)
+        key = (
+            kinds.read_shape(images),
+            kinds.read_type_number(images),
+            kinds.read_type_number(labels),
+            add,
+        )
         bound = self._bound.get(key)
         if bound is None:
             bound = self._bound[key] = self._bind(images, labels, add)

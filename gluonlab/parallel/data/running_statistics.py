@@ -19,7 +19,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon, nd
 
-from gluonlab.engine.fast_invoke import between_passes
+from gluonlab.engine.fast_invoke import order_between_passes
 from gluonlab.kvstores.process_groups import ALONE, Group
 from gluonlab.models.symbol_graph import Node, outputs_in, parsed
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
@@ -88,7 +88,7 @@ class RunningStatistics:
 
         It is weighted by the images that they saw. Nothing waits in a process alone.
         """
-        with between_passes(self._arrays()):
+        with order_between_passes(self._arrays()):
             self._average()
 
     def _average(self) -> None:
@@ -115,7 +115,7 @@ class RunningStatistics:
 
         Copies have their numbers among those of all processes, whose states can so be united.
         """
-        with between_passes(self._arrays()):
+        with order_between_passes(self._arrays()):
             arrays = {
                 f"running/{copy}/{place}": array.copyto(mx.cpu())
                 for place, param in zip(self._places, self._params)
@@ -236,7 +236,7 @@ class CudnnVariances:
         if tuple(parts) != self._batch:
             self.settle()
             self._batch = tuple(parts)
-            with autograd.pause(), between_passes(list(self._running.values())):
+            with autograd.pause(), order_between_passes(list(self._running.values())):
                 self._start = {name: array.copy() for name, array in self._running.items()}
         self._steps += 1
 

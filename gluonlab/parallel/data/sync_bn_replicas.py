@@ -19,7 +19,7 @@ from mxnet import autograd, gluon, nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.fast_invoke import AddInto, CopyInto
-from gluonlab.engine.mxnet_setup import backward_pieces
+from gluonlab.engine.mxnet_setup import apply_backward_bulk_size
 from gluonlab.models.rewrite_network import rewrite
 from gluonlab.parallel.compiled_graph import Kind, Kinds, adding_rightly, bytes_of
 from gluonlab.parallel.data.microbatches import Microbatch
@@ -275,7 +275,7 @@ class Tower:
         targets = self._targets[number] if learns else self._never_written(args)
         requests = dict.fromkeys(args, "null")
         requests.update({name: self._requests[number].get(name, "write") for name in targets})
-        with backward_pieces(self.ctx.device_type):
+        with apply_backward_bulk_size(self.ctx.device_type):
             executor = stage.graph.bind(
                 self.ctx, args, args_grad=targets, grad_req=requests, aux_states=states,
                 shared_exec=memory,

@@ -29,7 +29,13 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Set
 import mxnet as mx
 from mxnet import gluon, nd
 
-from gluonlab.engine.fast_invoke import NO_ATTRIBUTES, Attributes, Call, CopyInto, OperatorCall
+from gluonlab.engine.fast_invoke import (
+    NO_ATTRIBUTES,
+    Attributes,
+    CopyInto,
+    EngineCall,
+    OperatorCall,
+)
 from gluonlab.models.symbol_graph import parsed, to_symbol
 from gluonlab.parallel.data.sync_bn import Layer, is_batch_norm
 
@@ -58,8 +64,8 @@ class SharedStatistics:
         """``shares``: of the batch's images, by device; ``gamma`` (C,): the first device's."""
         ctx, channels = gamma.context, gamma.size
         own = nd.empty((2, len(devices), channels), ctx)
-        self._look: List[Call] = []
-        self._gather: List[Call] = []
+        self._look: List[EngineCall] = []
+        self._gather: List[EngineCall] = []
         for number, device in enumerate(devices):
             moments = [nd.empty((channels,), device.data.context) for _ in range(2)]
             self._look.append(_look(device, *moments))
@@ -111,7 +117,7 @@ class SharedStatistics:
             completion.run()
 
 
-def _look(device: OnDevice, mean: nd.NDArray, inverse: nd.NDArray) -> Call:
+def _look(device: OnDevice, mean: nd.NDArray, inverse: nd.NDArray) -> EngineCall:
     """Find a device's own mean and 1 / sqrt(variance + epsilon), by what else is training."""
     ctx, shape = mean.context, mean.shape
     gamma, variance = nd.ones(shape, ctx), nd.ones(shape, ctx)
@@ -120,7 +126,7 @@ def _look(device: OnDevice, mean: nd.NDArray, inverse: nd.NDArray) -> Call:
     return _call("BatchNorm", inputs, (device.scratch, mean, inverse), Attributes(own))
 
 
-def _combination(own: nd.NDArray, shares: Sequence[float], found: nd.NDArray) -> List[Call]:
+def _combination(own: nd.NDArray, shares: Sequence[float], found: nd.NDArray) -> List[EngineCall]:
     """From means and 1 / sqrt(variances) (2, devices, C) to mean and variance (2, C)."""
     ctx, count = own.context, len(shares)
     of_all, of_one = (nd.array(shares, ctx).reshape(shape) for shape in ((1, count, 1), (count, 1)))
@@ -165,12 +171,12 @@ class _Completion:
 
 def _call(
     name: str, inputs: List[nd.NDArray], output: Any, attributes: Attributes = NO_ATTRIBUTES
-) -> Call:
+) -> EngineCall:
     outputs = output if isinstance(output, tuple) else (output,)
     return partial(OperatorCall(name, inputs, *outputs), attributes)
 
 
-def _copy(source: nd.NDArray, destination: nd.NDArray) -> Call:
+def _copy(source: nd.NDArray, destination: nd.NDArray) -> EngineCall:
     return partial(CopyInto(destination).copy, source)
 
 

@@ -12,7 +12,7 @@ from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.bucketed_trainer.trainer_group import TrainerGroup
 from gluonlab.bucketed_trainer.trainer_states import restore, states_of
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.engine.fast_invoke import between_passes
+from gluonlab.engine.fast_invoke import order_between_passes
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.kvstores.process_groups import ALONE, Group
@@ -110,7 +110,9 @@ class ChannelParallel(ReplicaStep):
     def parameters(self) -> Mapping[str, nd.NDArray]:
         """As `Strategy` says."""
         slices = self.layout.slices
-        with between_passes(statistics_of(each for own in self.parts for each in own.values())):
+        with order_between_passes(
+            statistics_of(each for own in self.parts for each in own.values())
+        ):
             return {
                 place: joined(
                     [own[param.name].list_data()[0] for own in self.parts], slices.get(param.name)

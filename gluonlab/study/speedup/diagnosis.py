@@ -30,7 +30,7 @@ from gluonlab.bench.harness.machine_info import Others
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.gluon_datasets import resolve_dataset
-from gluonlab.engine.local_processes import own_cores
+from gluonlab.engine.local_processes import cores_per_process
 from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import UsageError
 from gluonlab.host.resources import give_back
@@ -589,7 +589,7 @@ def judged(found: StepMeasurement, others: float = 0.0) -> Diagnosis:
         joint=found.joint,
         on_cpu=found.facts.is_cpu,
         threads=found.threads * count,
-        cores=own_cores(),
+        cores=cores_per_process(),
         others=others,
         timeline=found.timeline,
     )  # fmt: skip

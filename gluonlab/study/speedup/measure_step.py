@@ -22,8 +22,8 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, ReadAheadSplit
 from gluonlab.data.sets.dataset_registry import takes
-from gluonlab.engine.fast_invoke import AddInto, CopyInto, Gate
-from gluonlab.engine.local_processes import own_cores
+from gluonlab.engine.fast_invoke import AddInto, CopyInto, EngineHold
+from gluonlab.engine.local_processes import cores_per_process
 from gluonlab.errors import ConfigError
 from gluonlab.host.resources import room
 from gluonlab.parallel.data.strategy import DataParallel
@@ -212,9 +212,11 @@ def _facts(trained: MeasuredTraining) -> TrainingFacts:
         data_bytes=(
             train.images.nbytes + train.labels.nbytes if isinstance(train, ArraySplit) else None
         ),
-        decoders=(used.decoders or own_cores()) if isinstance(train, ReadAheadSplit) else None,
+        decoders=(used.decoders or cores_per_process())
+        if isinstance(train, ReadAheadSplit)
+        else None,
         free_bytes=here.free if here is not None else 0,
-        cores=own_cores(),
+        cores=cores_per_process(),
         is_cpu=plan.ctxs[0].device_type == "cpu",
         shares=[len(x) for x in trained.batch.xs],
     )
@@ -496,14 +498,14 @@ class Gated:
         return self._freely(repeat) if self.waits else self._behind_a_gate(repeat)
 
     def _behind_a_gate(self, repeat: int) -> float:
-        gate = Gate(self._arrays, self._patience_s)
+        gate = EngineHold(self._arrays, self._patience_s)
         self.last = self._queue()
-        self.waits = not gate.held
-        gate.stay(self._patience_s * repeat)
+        self.waits = not gate.held_until_release
+        gate.extend(self._patience_s * repeat)
         for _ in range(repeat - 1):
             self.last = self._queue()
         began = time.perf_counter()
-        gate.open()
+        gate.release()
         nd.waitall()
         return self._freely(repeat) if self.waits else (time.perf_counter() - began) / repeat
 
