@@ -1,4 +1,4 @@
-"""python -m gluonlab.launch -n 2 --backend NAME -- OPTIONS: training by many processes."""
+"""The command ``python -m gluonlab.launch``, which trains with many processes."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from gluonlab.launch.user_program import (
 from gluonlab.launch.worker.__main__ import main as worker
 from gluonlab.plain_text import one_line, printable
 
-DEFAULT_BACKEND = "dist_sync"  # of a program
+DEFAULT_BACKEND = "dist_sync"  # of the user's own program
 OF_MPI = ("Open MPI", "MPICH", "MVAPICH2")
 OF_PYTHON = ("-c", "-m", "-u")
-LEAST_PATIENCE = 5  # seconds: half of it must be more than a beat
+LEAST_PATIENCE = 5  # seconds; half of it must be longer than BEAT_S
 PASS_ON = {"ignore_unknown_options": True}
 
 
@@ -204,7 +204,7 @@ def main(
     used = [host for n, host in enumerate(where) if n in placed or host.slots == 0]
     check_elsewhere(context, used, place_here)
     if where[placed[0]].is_here:
-        check_timeline(settings)  # before others wait for rank 0, which would find it
+        check_timeline(settings)  # before other ranks wait for rank 0, which would fail
     if program and any(where[n].is_here for n in placed):
         check_program(words)
     workers = len(placed) if place_here is None else place_here.size
@@ -231,10 +231,10 @@ def main(
 
 
 class Console(Printer):
-    """Prints what the processes say, each line with the rank of who has said it.
+    """Printer of the processes' output, each line with its rank.
 
-    ``raw``: standard output is passed on as it is. ``of_program``: so are the lines behind the
-    rank, with their tabs and colors, and empty ones.
+    With ``raw``, standard output is passed on unchanged. With ``of_program``, tabs, colors and
+    empty lines are kept.
     """
 
     def __init__(self, raw: bool, of_program: bool = False) -> None:
@@ -242,23 +242,23 @@ class Console(Printer):
         self._raw, self._of_program = raw, of_program
 
     def line(self, who: str, stream: str, text: str, printed: Printed = nothing) -> None:
-        """As `gluonlab.launch.launcher.Listener` says."""
+        """Print a line of a process; see `LaunchListener`."""
         if stream == "out" and self._raw:
             self.print("stdout", text, printed)
         elif text or self._of_program:
-            shown = text if self._of_program else printable(text)
-            line = f"[{who.replace('rank ', '')}] {shown}".rstrip(" " * (not text))
+            content = text if self._of_program else printable(text)
+            line = f"[{who.replace('rank ', '')}] {content}".rstrip(" " * (not text))
             self.print("stdout" if stream == "out" else "stderr", line, printed)
         else:
             printed()
 
     def note(self, text: str) -> None:
-        """As `gluonlab.launch.launcher.Listener` says."""
+        """Print a line of the launcher; see `LaunchListener`."""
         self.print("stderr", printable(text))
 
 
 def _check_separated(context: click.Context, words: Sequence[str]) -> None:
-    """Raise ConfigError for a program without --: the launcher would parse its options."""
+    """Raise ConfigError for a program without --, whose options the launcher would parse."""
     if SEPARATOR not in context.meta.get(AS_WRITTEN, [SEPARATOR]):
         raise ConfigError(
             f"{one_line(words[0])!r} is not an option: write a program after --, as in -n 2 -- "
@@ -267,23 +267,24 @@ def _check_separated(context: click.Context, words: Sequence[str]) -> None:
 
 
 def _check_options(context: click.Context, words: Sequence[str]) -> None:
-    """Raise NoSuchOption for one before the -- of a program, or ConfigError behind it.
+    """Check the position of -- and of the options.
 
-    What the launcher does not know is for the run, and a program has no run.
+    Raises NoSuchOption for an unknown option before the -- of a program, and ConfigError for an
+    option of Python after --. Other unknown options are for the run.
     """
-    given = context.meta.get(AS_WRITTEN, [])
-    behind = given[given.index(SEPARATOR) + 1 :] if SEPARATOR in given else []
-    if is_program(behind) and len(behind) < len(words):
+    written = context.meta.get(AS_WRITTEN, [])
+    run_words = written[written.index(SEPARATOR) + 1 :] if SEPARATOR in written else []
+    if is_program(run_words) and len(run_words) < len(words):
         raise click.NoSuchOption(words[0].partition("=")[0], ctx=context)
-    if behind[:1] and behind[0] in OF_PYTHON:
+    if run_words[:1] and run_words[0] in OF_PYTHON:
         raise ConfigError(
-            f"{behind[0]} is not an option of the run: a program starts with its name, as in -n 2 "
-            f"-- python {behind[0]} ..."
+            f"{run_words[0]} is not an option of the run: a program starts with its name, as in -n 2 "
+            f"-- python {run_words[0]} ..."
         )
 
 
 def _hosts(hosts: Optional[str], hostfile: Optional[str]) -> List[Host]:
-    """The hosts that are named, or else those of the job in which this shell is."""
+    """Return the hosts that the user names, or else those of the job in which this shell runs."""
     if hosts is not None and hostfile is not None:
         raise ConfigError("--hosts and --hostfile contradict each other: give one of them")
     if hosts is not None:
@@ -291,11 +292,11 @@ def _hosts(hosts: Optional[str], hostfile: Optional[str]) -> List[Host]:
     if hostfile is not None:
         return read_hostfile(hostfile)
     job = allocation(os.environ) or []
-    return [Host(each.host, each.slots) for each in job] if len(job) > 1 else [HERE]
+    return [Host(slots.host, slots.slots) for slots in job] if len(job) > 1 else [HERE]
 
 
 def is_part(place_here: Membership, backend: str) -> bool:
-    """Whether the process's own launcher has told it all that the backend needs."""
+    """Check if this process's own launcher has set everything that the backend needs."""
     if place_here.role is not None or place_here.launcher == "horovodrun":
         return True
     if backend != "horovod" or place_here.launcher not in OF_MPI:
@@ -303,7 +304,7 @@ def is_part(place_here: Membership, backend: str) -> bool:
     try:
         import horovod.mxnet as hvd
     except ImportError:
-        return True  # the worker says so
+        return True  # the worker reports the missing Horovod
     return bool(hvd.mpi_built())
 
 

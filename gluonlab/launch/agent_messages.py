@@ -1,7 +1,6 @@
-"""What launcher and agents tell each other: a JSON object a line, of one of the forms below.
+"""Messages between launcher and agents: one JSON object a line, in one of the forms below.
 
-And what both ends need to read it: the lines of a stream, however long they are; a queue's next
-message; and the time, as this process has seen it, by which it judges whether others are silent.
+Also helpers for both ends: lines of a stream, timeouts, and a clock for detecting silence.
 """
 
 from __future__ import annotations
@@ -32,19 +31,20 @@ from gluonlab.plain_text import one_line
 
 LONGEST = 2**20  # bytes of a message
 MOST_SECONDS = 1e9
-QUOTED = 100  # letters of what is no message
-PIECE = 2**16  # bytes of a line that are passed on at once
+QUOTED = 100  # letters of an invalid message that are quoted
+PIECE = 2**16  # longer lines are cut into pieces of this many bytes
 BEAT = 1.0  # seconds between two signs of life, between launcher and agent, each way
-LATE = 1.5 * BEAT  # the most that counts between two looks at this clock, one each BEAT
+LATE = 1.5 * BEAT  # the most by which one reading advances the clock
 Result = TypeVar("Result")
 Message = Dict[str, Any]
-Received = Tuple[Any, Message]  # and who has sent it
+Received = Tuple[Any, Message]  # the sender's connection, and its message
 Check = Callable[[Any], bool]
-Forms = Mapping[str, Mapping[str, Check]]  # by the key that only this form has
+Forms = Mapping[str, Mapping[str, Check]]  # checks of all keys, by the key that only this form has
 
 
 def _whole(least: int, most: int) -> Check:
-    return lambda value: type(value) is int and least <= value <= most  # True is no number
+    # type(), because isinstance(True, int)
+    return lambda value: type(value) is int and least <= value <= most
 
 
 def _seconds(value: Any) -> bool:
@@ -52,7 +52,7 @@ def _seconds(value: Any) -> bool:
 
 
 def _text(value: Any) -> bool:
-    """What can be printed: no half of a pair of surrogates."""
+    """Check if a value is printable text, without half a pair of surrogates."""
     return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
 
 
@@ -61,7 +61,7 @@ def _name(value: Any) -> bool:
 
 
 def _word(value: Any) -> bool:
-    """What a process can be given, which need not be text."""
+    """Check if a value can be an argument of a process, which need not be text."""
     with suppress(UnicodeEncodeError):
         return isinstance(value, str) and b"\0" not in os.fsencode(value)
     return False
@@ -72,16 +72,17 @@ def _variable(value: Any) -> bool:
 
 
 def _is(*choices: Any) -> Check:
-    return lambda value: any(type(value) is type(each) and value == each for each in choices)
+    return lambda value: any(type(value) is type(choice) and value == choice for choice in choices)
 
 
 def _each(check: Check) -> Check:
     return lambda value: isinstance(value, list) and all(map(check, value))
 
 
-def _pairs(key: Check, of_key: Check) -> Check:
+def _pairs(key_check: Check, value_check: Check) -> Check:
     return lambda value: (
-        isinstance(value, dict) and all(key(k) and of_key(v) for k, v in value.items())
+        isinstance(value, dict)
+        and all(key_check(name) and value_check(item) for name, item in value.items())
     )
 
 
@@ -116,7 +117,7 @@ OF_LAUNCHER: Forms = {
 
 
 class BadMessage(RunError):
-    """The other end has said what has no form. ``line``: what it has said, shortened."""
+    """Error for a message of the other end in no known form. ``line`` is the shortened message."""
 
     def __init__(self, line: str) -> None:
         self.line = line if len(line) <= QUOTED else f"{line[:QUOTED]}..."
@@ -124,13 +125,13 @@ class BadMessage(RunError):
 
 
 def send(writer: asyncio.StreamWriter, **message: Any) -> None:
-    """Queue a message; to one who has gone it is lost."""
+    """Queue a message. It is lost if the other end is gone."""
     with suppress(OSError, RuntimeError):
         writer.write(json.dumps(message).encode() + b"\n")
 
 
 async def received(reader: asyncio.StreamReader, forms: Forms) -> AsyncIterator[Message]:
-    """The messages until the other end is closed. Raises BadMessage for what has none of them."""
+    """Yield the messages until the other end is closed. Raises BadMessage for an unknown form."""
     while True:
         try:
             line = await reader.readline()
@@ -139,14 +140,14 @@ async def received(reader: asyncio.StreamReader, forms: Forms) -> AsyncIterator[
         except ValueError:
             raise BadMessage(f"a line of more than {LONGEST:,} bytes") from None
         if not line.endswith(b"\n"):
-            if line and not line.startswith(b"{"):  # else a message that was cut off
+            if line and not line.startswith(b"{"):  # otherwise a truncated message
                 raise BadMessage(line.decode("utf-8", "replace"))
             return
         yield parsed(line, forms)
 
 
 def parsed(line: bytes, forms: Forms) -> Message:
-    """The message of a line. Raises BadMessage."""
+    """Parse the message of a line. Raises BadMessage."""
     text = line.decode("utf-8", "replace").rstrip("\n")
     try:
         message = json.loads(line, parse_constant=_no_number)
@@ -158,39 +159,39 @@ def parsed(line: bytes, forms: Forms) -> Message:
 
 
 def _no_number(word: str) -> NoReturn:
-    raise ValueError(word)  # NaN and Infinity, which JSON does not know
+    raise ValueError(word)  # NaN and Infinity are not JSON
 
 
 def _has(message: Message, form: Mapping[str, Check]) -> bool:
     checks = {key.rstrip("?"): check for key, check in form.items()}
-    needed = {key for key in form if not key.endswith("?")}
-    return needed <= message.keys() <= checks.keys() and all(
+    required = {key for key in form if not key.endswith("?")}
+    return required <= message.keys() <= checks.keys() and all(
         checks[key](value) for key, value in message.items()
     )
 
 
-# --- Lines, and time
+# --- Lines and time
 
 
 async def lines_of(reader: asyncio.StreamReader, longest: int = PIECE) -> AsyncIterator[str]:
-    """The lines of a stream; one of more bytes than ``longest`` in pieces, none cuts a letter."""
-    rest, read = b"", b"more"
-    while read:
-        read = await reader.read(longest)
-        *lines, rest = (rest + read).split(b"\n")
-        whole = [piece for line in lines for piece in _pieces(line, longest)]
+    """Yield the lines of a stream. A line of more than ``longest`` bytes comes in pieces."""
+    rest, data = b"", b"more"
+    while data:
+        data = await reader.read(longest)
+        *lines, rest = (rest + data).split(b"\n")
+        pieces = [piece for line in lines for piece in _pieces(line, longest)]
         *more, rest = _pieces(rest, longest)
-        for piece in [*whole, *more]:
+        for piece in [*pieces, *more]:
             yield piece.decode("utf-8", "replace")
     if rest:
         yield rest.decode("utf-8", "replace")
 
 
 def _pieces(line: bytes, longest: int) -> List[bytes]:
-    """The line, cut so that no piece is longer, and no letter of UTF-8 is cut."""
+    """Cut a line into pieces of at most ``longest`` bytes, at borders of UTF-8 letters."""
     pieces = []
     while len(line) > longest:
-        ends = range(longest, max(longest - 4, 0), -1)  # a letter has four bytes at most
+        ends = range(longest, max(longest - 4, 0), -1)  # a letter has at most four bytes
         end = next((end for end in ends if line[end] & 0xC0 != 0x80), longest)
         pieces.append(line[:end])
         line = line[end:]
@@ -198,10 +199,10 @@ def _pieces(line: bytes, longest: int) -> List[bytes]:
 
 
 class Awake:
-    """A clock of seconds that stands still while nobody looks at it.
+    """A clock in seconds that stands still while it is not read.
 
-    Who was stopped, or frozen, or waited for a disk, has heard nobody in that time, and nobody was
-    to blame for it.
+    A process that was stopped, frozen or waiting for a disk received nothing in that time. So the
+    time must not count as silence of the others.
     """
 
     def __init__(self) -> None:
@@ -218,10 +219,8 @@ awake = Awake()
 
 
 async def within(seconds: float, work: Awaitable[Result]) -> Result:
-    """The result of ``work``, which is ended after so many seconds. Raises asyncio.TimeoutError.
-
-    asyncio.wait_for, before Python 3.12, loses a cancellation that comes just when ``work`` ends.
-    """
+    """Return the result of an awaitable. Cancel it after a timeout and raise asyncio.TimeoutError."""
+    # Before Python 3.12, asyncio.wait_for loses a cancellation that comes when ``work`` finishes.
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait([task], timeout=max(seconds, 0))
@@ -233,11 +232,11 @@ async def within(seconds: float, work: Awaitable[Result]) -> Result:
             task.cancel()
             await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # else asyncio complains of one that came with a cancellation
+            task.exception()  # otherwise asyncio warns of an exception that nobody retrieved
 
 
 async def next_message(inbox: asyncio.Queue[Received], seconds: float) -> Optional[Received]:
-    """The oldest message; None if none comes in so many seconds."""
+    """Return the oldest message; None if none comes within ``seconds``."""
     if not inbox.empty():
         return inbox.get_nowait()
     try:

@@ -1,4 +1,4 @@
-"""python -m gluonlab.launch.worker --backend NAME: this process's part in training by many."""
+"""The command ``python -m gluonlab.launch.worker``, which trains as one process of a group."""
 
 from __future__ import annotations
 
@@ -69,31 +69,31 @@ def main(
     if backend not in BACKENDS:
         raise ConfigError(unknown("--backend", backend, BACKENDS))
     tell(ARRIVED)
-    with ended_on_the_spot():  # it waits for the others, perhaps for ever
+    with ended_on_the_spot():  # joining may wait forever for other processes
         group = BACKENDS[backend]()
     with group:
         tell(JOINED)
         group.tell_begin = partial(tell, BEGUN)
         group.command = os.environ.get(COMMAND, group.command)
-        speaks = group.rank == 0
-        reporter = make_reporter(quiet or as_json) if speaks else Reporter()
+        is_rank_0 = group.rank == 0
+        reporter = make_reporter(quiet or as_json) if is_rank_0 else Reporter()
         try:
-            if speaks and RAN_ON in os.environ:
+            if is_rank_0 and RAN_ON in os.environ:
                 check_moved(config.out, os.environ[RAN_ON])
-            before = None if resume is None else interrupted(resume, group)
-            if before is not None:
-                config = asked(before, group, **given(settings))
+            resume_point = None if resume is None else interrupted(resume, group)
+            if resume_point is not None:
+                config = asked(resume_point, group, **given(settings))
             result = train(
-                config, reporter=reporter, group=group, resume=before, autoresume=autoresume
+                config, reporter=reporter, group=group, resume=resume_point, autoresume=autoresume
             )
         finally:
             tell(LEFT)
-    if speaks:
+    if is_rank_0:
         print_result(result, as_json, quiet)
 
 
 def check_moved(out: Optional[str], ran_on: str) -> None:
-    """Raise RunError where the run, which rank 0 began on another host, is not on this one."""
+    """Raise RunError if rank 0 has moved to this host and the run's folder is not here."""
     from gluonlab.runs.run_writer import has_run
 
     if out is not None and not has_run(out):
