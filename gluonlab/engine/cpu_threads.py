@@ -64,7 +64,7 @@ def threads_per_device(cpu_devices: int, requested: "int | None" = None) -> int:
     A single device uses ``requested``, else OMP_NUM_THREADS or MXNET_OMP_MAX_THREADS, else all
     cores. If several processes train on this host, it uses this process's share of the cores
     (`gluonlab.engine.local_processes`). Several devices use one thread each, because more would
-    hang. A larger number in the environment is ignored. Raises ConfigError if ``requested`` is more.
+    hang. A larger number in the environment is ignored. Raises ConfigError if more are requested.
     """
     if cpu_devices <= 1:
         return requested or openmp_settings.exported_thread_count() or cores_per_process()

@@ -12,25 +12,25 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 from gluonlab.errors import RunError
 from gluonlab.host.child_processes import OWN_GROUP, signal_group, with_this_gluonlab
 from gluonlab.launch.agent_messages import (
-    BEAT,
-    LONGEST,
-    OF_AGENT,
+    AGENT_MESSAGES,
+    BEAT_S,
+    MAX_MESSAGE_BYTES,
     BadMessage,
     Message,
-    Received,
-    awake,
-    lines_of,
-    received,
-    send,
-    within,
+    ReceivedMessage,
+    liveness_clock,
+    read_lines,
+    receive_messages,
+    run_with_timeout,
+    send_message,
 )
-from gluonlab.launch.host_agent import SSH_VARIABLE, UNPRINTED, size_of
+from gluonlab.launch.host_agent import SSH_VARIABLE, UNPRINTED_LIMIT, line_cost
 from gluonlab.launch.hosts import Host
 from gluonlab.plain_text import one_line
 
-AGENT = ["-m", "gluonlab.launch.host_agent"]
-MOST_UNPRINTED = 2**26  # an agent that sends more ignores the limit UNPRINTED
-KEPT = 10  # last lines of stderr that are kept
+AGENT_ARGUMENTS = ["-m", "gluonlab.launch.host_agent"]
+MAX_UNPRINTED_LETTERS = 2**26  # an agent that sends more ignores the limit UNPRINTED
+KEPT_STDERR_LINES = 10  # last lines of stderr that are kept
 
 
 class SshOptions(NamedTuple):
@@ -41,7 +41,7 @@ class SshOptions(NamedTuple):
     patience: float = 30.0
 
 
-class Connection:
+class AgentConnection:
     """A connection to an agent.
 
     ``gone`` is the reason why the agent is lost for good, or None. ``rank`` is the rank of an agent
@@ -57,85 +57,86 @@ class Connection:
     ) -> None:
         """``writer`` leads to an agent that has connected by itself, and is not opened."""
         self.host, self._way, self.rank = host, way, rank
-        self.gone: Optional[str] = None
+        self.loss_reason: Optional[str] = None
         self.address: Optional[str] = None  # of the agent's host
-        self.own_address: Optional[str] = None
+        self.launcher_address: Optional[str] = None
         self.interfaces: Dict[str, str] = {}
-        self._inbox: asyncio.Queue[Received] = asyncio.Queue()
-        self._heard = awake()
+        self._inbox: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
+        self._heard = liveness_clock()
         self._process: Optional[asyncio.subprocess.Process] = None
         self._writer = writer
         self._tasks: List["asyncio.Future[Any]"] = []
-        self._complaints: List[str] = []
+        self._stderr_lines: List[str] = []
         self._unprinted = self._printed = 0
-        self._pid, self.here = 0, host.name
+        self._pid, self.hostname = 0, host.name
 
-    async def open(self, inbox: asyncio.Queue[Received]) -> None:
+    async def open(self, inbox: asyncio.Queue[ReceivedMessage]) -> None:
         """Start the agent, whose messages go into ``inbox``. Raises RunError."""
-        command = self._words()
+        command = self._agent_command()
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE, limit=LONGEST, env=self._environment(), **OWN_GROUP,
+                stderr=asyncio.subprocess.PIPE, limit=MAX_MESSAGE_BYTES, env=self._environment(),
+                **OWN_GROUP,
             )  # fmt: skip
         except OSError as error:
             raise RunError(f"{command[0]} cannot be started: {error.strerror}") from None
         assert self._process.stdin and self._process.stdout and self._process.stderr
         self._writer = self._process.stdin
-        self._tasks = [asyncio.ensure_future(self._complain(self._process.stderr))]
-        reason, remedy = "", "" if self.host.is_here else f": try {shlex.join(command)}"
+        self._tasks = [asyncio.ensure_future(self._read_stderr(self._process.stderr))]
+        reason, remedy = "", "" if self.host.is_local else f": try {shlex.join(command)}"
         try:
-            greeting = first(received(self._process.stdout, OF_AGENT))
-            hello = await within(self._way.patience, greeting)
+            greeting = first_message(receive_messages(self._process.stdout, AGENT_MESSAGES))
+            hello = await run_with_timeout(self._way.patience, greeting)
         except asyncio.TimeoutError:
             hello = {}
         except BadMessage as error:  # the remote shell prints something first
             hello, reason = {}, f"its shell prints {error.line!r} first"
             remedy = ": print nothing where no person reads it, such as with [ -t 1 ] in ~/.bashrc"
         if "here" not in hello:
-            reason = reason or await self._last_complaint() or "it does not answer"
+            reason = reason or await self._last_stderr_line() or "it does not answer"
             self.close()
-            await self.closed()
+            await self.wait_closed()
             raise RunError(
                 f"host {self.host.name}: no agent can be started there: {one_line(reason)}{remedy}"
             )
-        self.begin(self._process.stdout, hello, inbox)
+        self.start_listening(self._process.stdout, hello, inbox)
 
-    def begin(
-        self, reader: asyncio.StreamReader, hello: Message, inbox: asyncio.Queue[Received]
+    def start_listening(
+        self, reader: asyncio.StreamReader, hello: Message, inbox: asyncio.Queue[ReceivedMessage]
     ) -> None:
         """Put the agent's next messages into ``inbox``, and start sending signs of life."""
-        self._pid, self.interfaces, self.here = hello["pid"], hello["addresses"], hello["here"]
-        self.address, self.own_address = hello.get("address"), hello.get("seen_by")
-        self._heard, self._inbox = awake(), inbox
+        self._pid, self.interfaces, self.hostname = hello["pid"], hello["addresses"], hello["here"]
+        self.address, self.launcher_address = hello.get("address"), hello.get("seen_by")
+        self._heard, self._inbox = liveness_clock(), inbox
         self._tasks += [
             asyncio.ensure_future(self._listen(reader)),
-            asyncio.ensure_future(self._beat()),
+            asyncio.ensure_future(self._send_beats()),
         ]
         self.send(patience=self._way.patience / 2)
 
     @property
-    def silence(self) -> float:
+    def silent_s(self) -> float:
         """The number of seconds since the agent's last message."""
-        return awake() - self._heard
+        return liveness_clock() - self._heard
 
     def send(self, **message: Any) -> None:
         """Send a message to the agent, if it is still connected."""
         if self._writer is not None:
-            send(self._writer, **message)
+            send_message(self._writer, **message)
 
-    def lose(self, reason: str) -> None:
+    def mark_lost(self, reason: str) -> None:
         """Mark the agent as lost."""
-        if self.gone is None:
-            self.gone = reason
+        if self.loss_reason is None:
+            self.loss_reason = reason
             self._inbox.put_nowait((self, {"gone": reason}))
 
-    def printed(self, line: str) -> None:
+    def acknowledge_printed(self, line: str) -> None:
         """Tell the agent that a line of its processes was printed or dropped, so that it may send
         more.
         """
-        self._printed += size_of(line)
-        if self._printed > UNPRINTED // 4:
+        self._printed += line_cost(line)
+        if self._printed > UNPRINTED_LIMIT // 4:
             self._unprinted -= self._printed
             self.send(printed=self._printed)
             self._printed = 0
@@ -153,81 +154,86 @@ class Connection:
     async def kill(self) -> None:
         """Kill an agent that does not answer, if its host can still be reached."""
         self.close()
-        if self._process is not None and not self.host.is_here and self._pid:
+        if self._process is not None and not self.host.is_local and self._pid:
             # Another process may have got the pid by now.
-            is_agent = f"grep -q {AGENT[-1]} /proc/{self._pid}/cmdline"
-            command = [*self._ssh(), f"{is_agent} && kill -{signal.SIGKILL} {self._pid}"]
+            is_agent = f"grep -q {AGENT_ARGUMENTS[-1]} /proc/{self._pid}/cmdline"
+            command = [*self._ssh_command(), f"{is_agent} && kill -{signal.SIGKILL} {self._pid}"]
             killing = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL, **OWN_GROUP,
             )  # fmt: skip
             try:
-                await within(5, killing.wait())
+                await run_with_timeout(5, killing.wait())
             except asyncio.TimeoutError:
                 signal_group(killing.pid, signal.SIGKILL)
                 await killing.wait()
 
-    async def closed(self) -> None:
+    async def wait_closed(self) -> None:
         """Wait until the agent's process has exited."""
         if self._process is not None:
             await self._process.wait()
 
-    def _words(self) -> List[str]:
-        if self.host.is_here:
-            return [sys.executable, *AGENT]
+    def _agent_command(self) -> List[str]:
+        if self.host.is_local:
+            return [sys.executable, *AGENT_ARGUMENTS]
         path = with_this_gluonlab({})["PYTHONPATH"]
-        agent = ["env", f"PYTHONPATH={path}", self._way.python, *AGENT]
-        return [*self._ssh(), shlex.join(agent)]  # ssh passes one string to the remote shell
+        agent = ["env", f"PYTHONPATH={path}", self._way.python, *AGENT_ARGUMENTS]
+        return [
+            *self._ssh_command(),
+            shlex.join(agent),
+        ]  # ssh passes one string to the remote shell
 
     def _environment(self) -> Dict[str, str]:
         """Return the agent's environment. A local agent must not inherit this shell's
         SSH_CONNECTION.
         """
         environment = with_this_gluonlab(os.environ)
-        if self.host.is_here:
+        if self.host.is_local:
             environment.pop(SSH_VARIABLE, None)
         return environment
 
-    def _ssh(self) -> List[str]:
+    def _ssh_command(self) -> List[str]:
         options = ["BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5"]
         return [*self._way.ssh, *(word for option in options for word in ("-o", option)), "--",
                 self.host.name]  # fmt: skip
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         try:
-            async for message in received(reader, OF_AGENT):
-                self._heard = awake()
+            async for message in receive_messages(reader, AGENT_MESSAGES):
+                self._heard = liveness_clock()
                 if "line" in message and message["stream"] != "came":
-                    self._unprinted += size_of(message["line"])
-                    if self._unprinted > MOST_UNPRINTED:
-                        self.lose("sends more than is printed, and does not wait")
+                    self._unprinted += line_cost(message["line"])
+                    if self._unprinted > MAX_UNPRINTED_LETTERS:
+                        self.mark_lost("sends more than is printed, and does not wait")
                         return
                 if message.keys() != {"beat"}:
                     self._inbox.put_nowait((self, message))
         except BadMessage as error:
-            self.lose(str(error))
+            self.mark_lost(str(error))
             return
-        last_line = await self._last_complaint()
-        self.lose("has ended the connection" + (f": {one_line(last_line)}" if last_line else ""))
+        last_line = await self._last_stderr_line()
+        self.mark_lost(
+            "has ended the connection" + (f": {one_line(last_line)}" if last_line else "")
+        )
 
-    async def _beat(self) -> None:
+    async def _send_beats(self) -> None:
         while True:
-            awake()
+            liveness_clock()
             self.send(beat=True)
-            await asyncio.sleep(BEAT)
+            await asyncio.sleep(BEAT_S)
 
-    async def _complain(self, reader: asyncio.StreamReader) -> None:
-        async for line in lines_of(reader):
-            self._complaints = [*self._complaints[1 - KEPT :], line.strip()]
+    async def _read_stderr(self, reader: asyncio.StreamReader) -> None:
+        async for line in read_lines(reader):
+            self._stderr_lines = [*self._stderr_lines[1 - KEPT_STDERR_LINES :], line.strip()]
 
-    async def _last_complaint(self) -> str:
+    async def _last_stderr_line(self) -> str:
         """Return the last line of stderr, in which ssh or the agent gives its reason to exit."""
         if self._process is not None:
             await asyncio.wait(self._tasks[:1], timeout=1)
-        return next(filter(None, reversed(self._complaints)), "")
+        return next(filter(None, reversed(self._stderr_lines)), "")
 
 
-async def first(messages: Any) -> Message:
+async def first_message(messages: Any) -> Message:
     """Return the first message; an empty one if there is none."""
     async for message in messages:
         return dict(message)

@@ -19,26 +19,30 @@ from gluonlab.host.child_processes import with_this_gluonlab
 from gluonlab.launch.user_program import is_program
 from gluonlab.plain_text import one_line, printable
 
-RANK = "GLUONLAB_RANK"  # of a worker. MXNet's scheduler would number workers in order of arrival.
-LOCAL_RANK = "GLUONLAB_LOCAL_RANK"
-LOCAL_SIZE = "LOCAL_WORLD_SIZE"
-COMMAND = "GLUONLAB_COMMAND"  # the user's command, up to the options of the run
-RAN_ON = "GLUONLAB_RAN_ON"  # the earlier host of rank 0 and the run's folder, if rank 0 has moved
-WORKER = "gluonlab.launch.worker"
+RANK_VARIABLE = (
+    "GLUONLAB_RANK"  # of a worker. MXNet's scheduler would number workers in order of arrival.
+)
+LOCAL_RANK_VARIABLE = "GLUONLAB_LOCAL_RANK"
+LOCAL_SIZE_VARIABLE = "LOCAL_WORLD_SIZE"
+COMMAND_VARIABLE = "GLUONLAB_COMMAND"  # the user's command, up to the options of the run
+PREVIOUS_HOST_VARIABLE = (
+    "GLUONLAB_RAN_ON"  # the earlier host of rank 0 and the run's folder, if rank 0 has moved
+)
+WORKER_MODULE = "gluonlab.launch.worker"
 SCHEDULER = "scheduler"  # the name of this process
-SERVE = ["-m", "gluonlab.launch.server_process"]
-RENDEZVOUS = [*SERVE, "rendezvous"]
-AGAIN = "--autoresume"  # added to the options when the processes restart
-TELL = "GLUONLAB_TELL"  # the file descriptor over which a process reports its status
+SERVER_ARGUMENTS = ["-m", "gluonlab.launch.server_process"]
+RENDEZVOUS_ARGUMENTS = [*SERVER_ARGUMENTS, "rendezvous"]
+AUTORESUME_OPTION = "--autoresume"  # added to the options when the processes restart
+STATUS_FD_VARIABLE = "GLUONLAB_TELL"  # the file descriptor over which a process reports its status
 # Status of a worker: it runs; the group has formed; it trains, so that a signal stops all workers
 # after the same step; it needs no server any more.
 ARRIVED, JOINED, BEGUN, LEFT = "arrived", "joined", "begun", "left"
-TAKEN = "taken"  # status of the scheduler, which then exits: another process has its port
+PORT_TAKEN = "taken"  # status of the scheduler, which then exits: another process has its port
 # Prefixes of variables that processes on other hosts get from this environment.
-PASSED = ("GLUONLAB_", "MXNET_", "DMLC_", "PS_", "OMP_", "HOROVOD_", "NCCL_", "PYTHON")
+FORWARDED_PREFIXES = ("GLUONLAB_", "MXNET_", "DMLC_", "PS_", "OMP_", "HOROVOD_", "NCCL_", "PYTHON")
 # MXNet's servers and workers would listen at this port instead of a free one. Many clouds set it
 # for another purpose, or to 0.
-NODE_PORT = "PORT"
+NODE_PORT_VARIABLE = "PORT"
 
 
 class ProcessSpec(NamedTuple):
@@ -56,7 +60,7 @@ class ProcessSpec(NamedTuple):
     @property
     def is_worker(self) -> bool:
         """Check if the process trains."""
-        return RANK in self.environment
+        return RANK_VARIABLE in self.environment
 
 
 class Site(NamedTuple):
@@ -68,12 +72,12 @@ class Site(NamedTuple):
 
 
 def worker_words(backend: str, words: Sequence[str]) -> List[str]:
-    """Return a worker's arguments: Python's for a run with the options ``words``, or a program's."""
-    return list(words) if is_program(words) else ["-m", WORKER, "--backend", backend, *words]
+    """Return a worker's arguments: Python's for a run with options ``words``, or a program's."""
+    return list(words) if is_program(words) else ["-m", WORKER_MODULE, "--backend", backend, *words]
 
 
 # scheduler and servers, and the workers' variables
-Started = Tuple[List[ProcessSpec], List[Dict[str, str]]]
+ServersAndWorkerVariables = Tuple[List[ProcessSpec], List[Dict[str, str]]]
 
 
 def parts(
@@ -97,22 +101,22 @@ def parts(
         settings: variables for all workers, such as Horovod's
     """
     arguments = worker_words(backend, words)
-    others, workers = BY_BACKEND[backend](placed, servers, sites, port)
+    others, workers = PROCESSES_BY_BACKEND[backend](placed, servers, sites, port)
     names = [sites[host].name for host in placed]
     for rank, (name, environment) in enumerate(zip(names, workers)):
         environment.update(settings)
-        environment[RANK] = str(rank)
-        environment[LOCAL_RANK] = str(names[:rank].count(name))
-        environment[LOCAL_SIZE] = str(names.count(name))
+        environment[RANK_VARIABLE] = str(rank)
+        environment[LOCAL_RANK_VARIABLE] = str(names[:rank].count(name))
+        environment[LOCAL_SIZE_VARIABLE] = str(names.count(name))
     return others + [
         ProcessSpec(f"rank {rank}", host, arguments, environment, is_program(words))
         for rank, (host, environment) in enumerate(zip(placed, workers))
     ]
 
 
-def _parameter_server(
+def _parameter_server_processes(
     placed: Sequence[int], servers: Sequence[int], sites: Sequence[Site], port: int
-) -> Started:
+) -> ServersAndWorkerVariables:
     def role_variables(role: str, host: int) -> Dict[str, str]:
         return {
             "DMLC_ROLE": role,
@@ -121,22 +125,24 @@ def _parameter_server(
             "DMLC_PS_ROOT_URI": sites[0].address,
             "DMLC_PS_ROOT_PORT": str(port),
             "DMLC_NODE_HOST": sites[host].address,
-            **_if_known(DMLC_INTERFACE=sites[host].interface),
+            **_omit_empty(DMLC_INTERFACE=sites[host].interface),
         }
 
-    others = [ProcessSpec(SCHEDULER, 0, SERVE, role_variables("scheduler", 0))]
+    others = [ProcessSpec(SCHEDULER, 0, SERVER_ARGUMENTS, role_variables("scheduler", 0))]
     for number, host in enumerate(servers):
-        others.append(ProcessSpec(f"server {number}", host, SERVE, role_variables("server", host)))
+        others.append(
+            ProcessSpec(f"server {number}", host, SERVER_ARGUMENTS, role_variables("server", host))
+        )
     return others, [role_variables("worker", host) for host in placed]
 
 
-def _horovod(
+def _horovod_processes(
     placed: Sequence[int], servers: Sequence[int], sites: Sequence[Site], port: int
-) -> Started:
+) -> ServersAndWorkerVariables:
     names = [sites[host].name for host in placed]
     hosts = list(dict.fromkeys(names))
     slots = ",".join(f"{name}:{names.count(name)}" for name in hosts)
-    arguments = [*RENDEZVOUS, sites[0].address, str(port), slots]
+    arguments = [*RENDEZVOUS_ARGUMENTS, sites[0].address, str(port), slots]
     workers: List[Dict[str, str]] = []
     for rank, (host, name) in enumerate(zip(placed, names)):
         local = names[:rank].count(name)
@@ -155,42 +161,42 @@ def _horovod(
                 "HOROVOD_CPU_OPERATIONS": "gloo",
                 "HOROVOD_GLOO_RENDEZVOUS_ADDR": sites[0].address,
                 "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-                **_if_known(HOROVOD_GLOO_IFACE=sites[host].interface),
+                **_omit_empty(HOROVOD_GLOO_IFACE=sites[host].interface),
             }
         )
     return [ProcessSpec(SCHEDULER, 0, arguments, {})], workers
 
 
-def _if_known(**variables: str) -> Dict[str, str]:
+def _omit_empty(**variables: str) -> Dict[str, str]:
     return {name: value for name, value in variables.items() if value}
 
 
-BY_BACKEND = {
-    "dist_sync": _parameter_server,
-    "dist_device_sync": _parameter_server,
-    "dist_async": _parameter_server,
-    "horovod": _horovod,
+PROCESSES_BY_BACKEND = {
+    "dist_sync": _parameter_server_processes,
+    "dist_device_sync": _parameter_server_processes,
+    "dist_async": _parameter_server_processes,
+    "horovod": _horovod_processes,
 }
 
 
-def gpus_of(local_rank: int, gpus: Optional[int]) -> str:
+def gpus_of_local_rank(local_rank: int, gpus: Optional[int]) -> str:
     """Return a process's GPUs by its local rank, as --devices: ``gpus`` of them, or one."""
     count = gpus or 1
     numbers = range(local_rank * count, (local_rank + 1) * count)
     return "gpu:" + ",".join(map(str, numbers))
 
 
-def tell(status: str) -> None:
+def report_status(status: str) -> None:
     """Report a status to the launcher, if there is one."""
-    if TELL in os.environ:
+    if STATUS_FD_VARIABLE in os.environ:
         with suppress(OSError, ValueError):
-            os.write(int(os.environ[TELL]), f"{status}\n".encode())
+            os.write(int(os.environ[STATUS_FD_VARIABLE]), f"{status}\n".encode())
 
 
 # --- Environment and folder of the processes
 
 
-def check_names(names: Sequence[str]) -> None:
+def check_variables_are_set(names: Sequence[str]) -> None:
     """Raise ConfigError if a variable to forward is not set in this process's environment."""
     for name in names:
         if name not in os.environ:
@@ -200,16 +206,18 @@ def check_names(names: Sequence[str]) -> None:
             )
 
 
-def passed(names: Sequence[str]) -> Dict[str, str]:
-    """Return the variables of this environment for processes on other hosts: PASSED and ``names``."""
-    variables = {name: value for name, value in os.environ.items() if name.startswith(PASSED)}
+def forwarded_environment(names: Sequence[str]) -> Dict[str, str]:
+    """Return the variables for processes on other hosts: FORWARDED_PREFIXES and ``names``."""
+    variables = {
+        name: value for name, value in os.environ.items() if name.startswith(FORWARDED_PREFIXES)
+    }
     variables.update({name: os.environ[name] for name in names})
     return with_this_gluonlab(variables)
 
 
-def own_environment() -> Dict[str, str]:
+def inherited_environment() -> Dict[str, str]:
     """Return the part of an agent's environment that its processes inherit."""
-    return {name: value for name, value in os.environ.items() if name != NODE_PORT}
+    return {name: value for name, value in os.environ.items() if name != NODE_PORT_VARIABLE}
 
 
 def working_folder() -> str:
@@ -228,36 +236,36 @@ def working_folder() -> str:
 # server of MXNet, or a worker with the process's own options or program. Of the environment it
 # accepts only the variables that `parts` sets, with values of the right form.
 
-WHOLE, PORT = "[0-9]{1,6}", "[0-9]{1,5}"
-ADDRESS = "[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9_.-]{1,15})?"  # IPv6 may name its interface
-INTERFACE, HOST = "[A-Za-z0-9_.:@+~-]{1,15}", "[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}"
-FORMS = {
-    "GLUONLAB_RANK": WHOLE,
-    "GLUONLAB_LOCAL_RANK": WHOLE,
-    "LOCAL_WORLD_SIZE": WHOLE,
+NUMBER_PATTERN, PORT_PATTERN = "[0-9]{1,6}", "[0-9]{1,5}"
+ADDRESS_PATTERN = "[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9_.-]{1,15})?"  # IPv6 may name its interface
+INTERFACE_PATTERN, HOST_PATTERN = "[A-Za-z0-9_.:@+~-]{1,15}", "[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}"
+VARIABLE_PATTERNS = {
+    "GLUONLAB_RANK": NUMBER_PATTERN,
+    "GLUONLAB_LOCAL_RANK": NUMBER_PATTERN,
+    "LOCAL_WORLD_SIZE": NUMBER_PATTERN,
     "DMLC_ROLE": "server|worker",
-    "DMLC_NUM_WORKER": WHOLE,
-    "DMLC_NUM_SERVER": WHOLE,
-    "DMLC_PS_ROOT_URI": ADDRESS,
-    "DMLC_PS_ROOT_PORT": PORT,
-    "DMLC_NODE_HOST": ADDRESS,
-    "DMLC_INTERFACE": INTERFACE,
+    "DMLC_NUM_WORKER": NUMBER_PATTERN,
+    "DMLC_NUM_SERVER": NUMBER_PATTERN,
+    "DMLC_PS_ROOT_URI": ADDRESS_PATTERN,
+    "DMLC_PS_ROOT_PORT": PORT_PATTERN,
+    "DMLC_NODE_HOST": ADDRESS_PATTERN,
+    "DMLC_INTERFACE": INTERFACE_PATTERN,
     **{
-        f"HOROVOD_{name}": WHOLE
+        f"HOROVOD_{name}": NUMBER_PATTERN
         for name in (
             "RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE",
         )
     },
-    "HOROVOD_HOSTNAME": HOST,
+    "HOROVOD_HOSTNAME": HOST_PATTERN,
     "HOROVOD_CONTROLLER": "gloo",
     "HOROVOD_CPU_OPERATIONS": "gloo",
-    "HOROVOD_GLOO_RENDEZVOUS_ADDR": ADDRESS,
-    "HOROVOD_GLOO_RENDEZVOUS_PORT": PORT,
-    "HOROVOD_GLOO_IFACE": INTERFACE,
+    "HOROVOD_GLOO_RENDEZVOUS_ADDR": ADDRESS_PATTERN,
+    "HOROVOD_GLOO_RENDEZVOUS_PORT": PORT_PATTERN,
+    "HOROVOD_GLOO_IFACE": INTERFACE_PATTERN,
 }  # fmt: skip
 
 
-def allowed(
+def allowed_variables(
     arguments: Sequence[str], environment: Mapping[str, str], backend: str, words: Sequence[str]
 ) -> Dict[str, str]:
     """Return the variables with which the process ``arguments`` may be started, for a run with
@@ -268,31 +276,35 @@ def allowed(
     """
     expected = worker_words(backend, words)
     role = environment.get("DMLC_ROLE")
-    is_server = list(arguments) == SERVE and role == "server" and backend != "horovod"
-    is_worker = list(arguments) in (expected, [*expected, AGAIN]) and role in (None, "worker")
+    is_server = list(arguments) == SERVER_ARGUMENTS and role == "server" and backend != "horovod"
+    is_worker = list(arguments) in (expected, [*expected, AUTORESUME_OPTION]) and role in (
+        None,
+        "worker",
+    )
     if not is_server and not is_worker:
-        _refuse(arguments, expected, RANK in environment)
-    group = {name: value for name, value in environment.items() if name in FORMS}
+        _refuse_request(arguments, expected, RANK_VARIABLE in environment)
+    group = {name: value for name, value in environment.items() if name in VARIABLE_PATTERNS}
     for name, value in group.items():
-        if not re.fullmatch(FORMS[name], value):
+        if not re.fullmatch(VARIABLE_PATTERNS[name], value):
             raise ConfigError(f"{name}={one_line(value)} is no such value of a part of a group")
     return group
 
 
-def _refuse(arguments: Sequence[str], expected: Sequence[str], is_worker: bool) -> None:
+def _refuse_request(arguments: Sequence[str], expected: Sequence[str], is_worker: bool) -> None:
     are_programs = is_worker and (is_program(arguments) or is_program(expected))
     for position, (local_word, requested_word) in enumerate(zip_longest(expected, arguments)):
         if local_word != requested_word and (
             are_programs or list(arguments[:2]) == list(expected[:2])
         ):
+            here, there = _quote_position(expected, position), _quote_position(arguments, position)
             raise ConfigError(
-                f"the options of this process differ from rank 0's: here {_around(expected, position)}, "
-                f"there {_around(arguments, position)}: start all with the same ones"
+                f"the options of this process differ from rank 0's: here {here}, "
+                f"there {there}: start all with the same ones"
             )
     raise ConfigError(f"{one_line(' '.join(arguments[:3]))} is no part of a group")
 
 
-def _around(words: Sequence[str], position: int) -> str:
+def _quote_position(words: Sequence[str], position: int) -> str:
     start = position - (
         position > 4 and position < len(words) and not words[position].startswith("-")
     )

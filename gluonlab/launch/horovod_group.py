@@ -14,9 +14,9 @@ from mxnet import nd
 from gluonlab.engine.local_processes import set_local_process_count
 from gluonlab.errors import ConfigError, EngineError
 from gluonlab.kvstores.process_groups import SummingGroup
-from gluonlab.launch.group_processes import gpus_of
-from gluonlab.launch.horovod_settings import settle_environment
-from gluonlab.launch.network_addresses import addresses, is_loop
+from gluonlab.launch.group_processes import gpus_of_local_rank
+from gluonlab.launch.horovod_settings import set_horovod_defaults
+from gluonlab.launch.network_addresses import ipv4_addresses, is_loopback
 
 
 class Horovod(SummingGroup):
@@ -35,10 +35,10 @@ class Horovod(SummingGroup):
                 f"--backend horovod: Horovod for MXNet cannot be imported ({error}): "
                 "compile it as docs/launch.md says, or choose --backend dist_sync"
             ) from None
-        settle_environment()
-        _check_own_name()
+        set_horovod_defaults()
+        _check_hostname_address()
         # Registered before init's own handler, and so called after that.
-        atexit.register(_forget_failures)
+        atexit.register(_consume_failed_sums)
         hvd.init()
         super().__init__(hvd.rank(), hvd.size())
         self._allreduce = hvd.allreduce_
@@ -51,7 +51,7 @@ class Horovod(SummingGroup):
         Without GPUs, return one CPU device, or None if ``gpus`` is given.
         """
         if mx.context.num_gpus():
-            return gpus_of(self.local_rank, gpus)
+            return gpus_of_local_rank(self.local_rank, gpus)
         return "cpu*1" if gpus is None else None
 
     def sum_array(self, number: int, array: nd.NDArray, priority: int) -> None:
@@ -59,7 +59,7 @@ class Horovod(SummingGroup):
         self._allreduce(array, average=False, name=f"gluonlab.{number}", priority=priority)
 
 
-def _forget_failures() -> None:
+def _consume_failed_sums() -> None:
     """Consume the errors of sums that failed because another process died.
 
     Otherwise MXNet raises one of them when Python exits, and prints a traceback after the error
@@ -69,7 +69,7 @@ def _forget_failures() -> None:
         nd.waitall()
 
 
-def _check_own_name() -> None:
+def _check_hostname_address() -> None:
     """Raise ConfigError if other hosts cannot reach this one by Horovod's address of it.
 
     Horovod 0.28.1 sums over a gloo device that ignores the configured interface
@@ -84,14 +84,14 @@ def _check_own_name() -> None:
     if (
         rendezvous is None
         or getenv("HOROVOD_LOCAL_SIZE") == getenv("HOROVOD_SIZE")
-        or is_loop(rendezvous)
+        or is_loopback(rendezvous)
     ):
         return
     name = socket.gethostname()
-    address = _address_of(name)
-    if address is None or is_loop(address):
+    address = _first_local_address(name)
+    if address is None or is_loopback(address):
         candidates = [
-            own for own, its_interface in addresses().items() if its_interface == interface
+            own for own, its_interface in ipv4_addresses().items() if its_interface == interface
         ]
         target = "to no address of it" if address is None else f"to {address}"
         raise ConfigError(
@@ -101,7 +101,7 @@ def _check_own_name() -> None:
         )
 
 
-def _address_of(name: str) -> Optional[str]:
+def _first_local_address(name: str) -> Optional[str]:
     """Return the first address of a name that this host can bind; None without one."""
     try:
         candidates = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)

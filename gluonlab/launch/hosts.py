@@ -8,8 +8,8 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 from gluonlab.errors import ConfigError
 
-LOCAL = ("localhost", "127.0.0.1")
-MOST = 4096  # the largest number of processes of a group
+LOCAL_NAMES = ("localhost", "127.0.0.1")
+MAX_PROCESSES = 4096  # the largest number of processes of a group
 
 
 class Host(NamedTuple):
@@ -22,17 +22,19 @@ class Host(NamedTuple):
     slots: Optional[int] = None
 
     @property
-    def is_here(self) -> bool:
+    def is_local(self) -> bool:
         """Check if the host is this machine, which is reached without ssh."""
-        return self.name in (*LOCAL, socket.gethostname())
+        return self.name in (*LOCAL_NAMES, socket.gethostname())
 
 
-HERE = Host("localhost")
+LOCAL_HOST = Host("localhost")
 
 
 def parse_hosts(text: str) -> List[Host]:
     """Parse a list such as ``h1,h2:4``, hosts with numbers of processes. Raises ConfigError."""
-    return _checked([_host(each, f"--hosts {text}") for each in text.split(",")], "--hosts")
+    return _check_distinct(
+        [_parse_host(each, f"--hosts {text}") for each in text.split(",")], "--hosts"
+    )
 
 
 def read_hostfile(path: str) -> List[Host]:
@@ -56,16 +58,16 @@ def read_hostfile(path: str) -> List[Host]:
             location = f"--hostfile {path}, line {number}"
             if len(words) > 2 or (len(words) == 2 and not words[1].startswith("slots=")):
                 raise ConfigError(
-                    f"{location}: {' '.join(words)!r} is no host with its number of processes: write "
-                    f"{words[0]} slots=4, and nothing more"
+                    f"{location}: {' '.join(words)!r} is no host with its number of processes: "
+                    f"write {words[0]} slots=4, and nothing more"
                 )
-            hosts.append(_host(":".join(words).replace(":slots=", ":", 1), location))
+            hosts.append(_parse_host(":".join(words).replace(":slots=", ":", 1), location))
     if not hosts:
         raise ConfigError(f"--hostfile {path} names no host: write one a line, such as h1 slots=4")
-    return _checked(hosts, f"--hostfile {path}")
+    return _check_distinct(hosts, f"--hostfile {path}")
 
 
-def _host(text: str, source: str) -> Host:
+def _parse_host(text: str, source: str) -> Host:
     name, colon, slots = text.strip().partition(":")
     # A name that begins with - would be an option of ssh.
     if not name or name[0] == "-" or not name.isprintable() or set(name) & set(" /\\'\"$`;&|<>"):
@@ -74,19 +76,19 @@ def _host(text: str, source: str) -> Host:
         raise ConfigError(f"{source}: {text!r}: an IPv6 address has colons itself: give a name")
     if not colon:
         return Host(name)
-    if not slots.isascii() or not slots.isdecimal() or not 0 <= int(slots[:9]) <= MOST:
+    if not slots.isascii() or not slots.isdecimal() or not 0 <= int(slots[:9]) <= MAX_PROCESSES:
         raise ConfigError(
-            f"{source}: {text!r}: the number of processes is 0 to {MOST}, as in {name}:4"
+            f"{source}: {text!r}: the number of processes is 0 to {MAX_PROCESSES}, as in {name}:4"
         )
     return Host(name, int(slots))
 
 
-def _checked(hosts: List[Host], source: str) -> List[Host]:
+def _check_distinct(hosts: List[Host], source: str) -> List[Host]:
     seen: Dict[str, str] = {}  # the written name by the normalized name
     for host in hosts:
-        name = HERE.name if host.is_here else _of_machine(host.name)
+        name = LOCAL_HOST.name if host.is_local else _normalize_hostname(host.name)
         if name in seen:
-            description = "this host" if host.is_here else "one host"
+            description = "this host" if host.is_local else "one host"
             names = (
                 f"{host.name} twice"
                 if seen[name] == host.name
@@ -99,12 +101,12 @@ def _checked(hosts: List[Host], source: str) -> List[Host]:
     return hosts
 
 
-def _of_machine(name: str) -> str:
+def _normalize_hostname(name: str) -> str:
     """Return a host's name in lower case, without the user before @."""
     return name.rpartition("@")[2].lower()
 
 
-def place(processes: Optional[int], hosts: List[Host]) -> List[int]:
+def assign_ranks(processes: Optional[int], hosts: List[Host]) -> List[int]:
     """Return the host of each rank, as an index into ``hosts``. The hosts are filled in their
     order.
 
@@ -113,29 +115,33 @@ def place(processes: Optional[int], hosts: List[Host]) -> List[int]:
     """
     if len(hosts) == 1 and hosts[0].slots is None:
         return [0] * (processes or 1)
-    assignment = [host_number for host_number, host in enumerate(hosts) for _ in range(_room(host))]
+    assignment = [
+        host_number for host_number, host in enumerate(hosts) for _ in range(_host_capacity(host))
+    ]
     if not assignment:
-        raise ConfigError(f"the hosts take no process ({listed(hosts)}): give one a number from 1")
+        raise ConfigError(
+            f"the hosts take no process ({format_hosts(hosts)}): give one a number from 1"
+        )
     if processes is not None and processes > len(assignment):
         raise ConfigError(
-            f"-n {processes}: the hosts take {len(assignment)} ({listed(hosts)}): "
+            f"-n {processes}: the hosts take {len(assignment)} ({format_hosts(hosts)}): "
             f"give more of them, or larger numbers, as in {hosts[0].name}:{processes}"
         )
     return assignment[:processes]
 
 
-def listed(hosts: Iterable[Host]) -> str:
+def format_hosts(hosts: Iterable[Host]) -> str:
     """Return ``h1:1, h2:4``."""
-    return ", ".join(f"{host.name}:{_room(host)}" for host in hosts)
+    return ", ".join(f"{host.name}:{_host_capacity(host)}" for host in hosts)
 
 
-def _room(host: Host) -> int:
+def _host_capacity(host: Host) -> int:
     return 1 if host.slots is None else host.slots
 
 
-def room(hosts: Iterable[Host]) -> int:
+def total_capacity(hosts: Iterable[Host]) -> int:
     """Return the largest number of workers on these hosts."""
-    return sum(map(_room, hosts))
+    return sum(map(_host_capacity, hosts))
 
 
 def server_hosts(hosts: List[Host], placed: Sequence[int]) -> List[int]:

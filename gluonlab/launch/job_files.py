@@ -16,13 +16,13 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.host.launcher_environment import has_local_disk
-from gluonlab.launch.launcher_arguments import whole
+from gluonlab.launch.launcher_arguments import parse_whole_number
 from gluonlab.launch.user_program import is_program
 
 # a valid name for Slurm, LSF, Kubernetes (RFC 1035, with "-0" appended) and SageMaker
-NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
-QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:-]*")
-IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
+NAME_PATTERN = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+QUEUE_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:-]*")
+IMAGE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,16 @@ class JobRequest:
                     f"{field} = {getattr(self, field)}: a whole number from {least} on is possible"
                 )
         for field, pattern, example in (
-            ("name", NAME, "gluonlab-resnet18: at most 40 small letters, digits and hyphens"),
-            ("queue", QUEUE, "waic-medium"),
-            ("image", IMAGE, "registry.example/gluonlab:1"),
-            ("instance", QUEUE, "ml.g5.12xlarge"),
-            ("bucket", QUEUE, "my-bucket"),
-            ("role", IMAGE, "arn:aws:iam::111122223333:role/gluonlab-notebook"),
+            (
+                "name",
+                NAME_PATTERN,
+                "gluonlab-resnet18: at most 40 small letters, digits and hyphens",
+            ),
+            ("queue", QUEUE_PATTERN, "waic-medium"),
+            ("image", IMAGE_PATTERN, "registry.example/gluonlab:1"),
+            ("instance", QUEUE_PATTERN, "ml.g5.12xlarge"),
+            ("bucket", QUEUE_PATTERN, "my-bucket"),
+            ("role", IMAGE_PATTERN, "arn:aws:iam::111122223333:role/gluonlab-notebook"),
         ):
             value = getattr(self, field)
             if value is not None and pattern.fullmatch(value) is None:
@@ -93,12 +97,12 @@ class JobRequest:
                 raise ConfigError(f"{word!r} cannot stand in a file of text: leave it out")
 
     @property
-    def hosts(self) -> int:
+    def host_count(self) -> int:
         """Number of hosts. The last host may have fewer processes than the others."""
         return -(-self.processes // self.processes_per_host)
 
     @property
-    def on_a_host(self) -> int:
+    def max_processes_on_host(self) -> int:
         """The largest number of processes on one host."""
         return min(self.processes, self.processes_per_host)
 
@@ -109,7 +113,7 @@ class JobRequest:
         return [*launch, *self.launcher, "--", *self.words]
 
 
-def job_request(
+def parse_job_request(
     backend: str,
     processes: Optional[int],
     job: Sequence[str],
@@ -132,7 +136,7 @@ def job_request(
         if not equals:
             raise ConfigError(f"--job {pair}: write {name}=VALUE")
         is_number = isinstance(fields[name], int)
-        values[name] = whole(f"--job {name}", value, 10**9, 0) if is_number else value
+        values[name] = parse_whole_number(f"--job {name}", value, 10**9, 0) if is_number else value
     if processes is not None:
         values["processes"] = processes
     return JobRequest(words=words, backend=backend, launcher=tuple(launcher), **values)
@@ -148,10 +152,10 @@ def _bash_word(word: str) -> str:
         return word
     if all(letter.isprintable() for letter in word):
         return "'" + word.replace("'", "'\"'\"'") + "'"
-    return "$'" + "".join(map(_ansi_c, word)) + "'"
+    return "$'" + "".join(map(_escape_letter, word)) + "'"
 
 
-def _ansi_c(letter: str) -> str:
+def _escape_letter(letter: str) -> str:
     """Escape a letter for bash's $'...', as bytes, because \\u depends on the locale."""
     if letter in "\\'":
         return f"\\{letter}"
@@ -163,15 +167,18 @@ def _ansi_c(letter: str) -> str:
 # --- Slurm: https://slurm.schedmd.com/sbatch.html
 
 
-def slurm(request: JobRequest) -> str:
-    """Return the file for sbatch. srun starts the tasks, which find each other by srun's variables."""
-    gpus = request.gpus * request.on_a_host
+def slurm_job_file(request: JobRequest) -> str:
+    """Return the file for sbatch. srun starts the tasks, which find each other by its variables."""
+    gpus = request.gpus * request.max_processes_on_host
     options = [
         ("the job's name in the queue", f"--job-name={request.name}"),
         ("where everything that is printed goes; %j is the job's number", "--output=%x-%j.out"),
-        ("hosts", f"--nodes={request.hosts}"),
+        ("hosts", f"--nodes={request.host_count}"),
         ("processes, over all hosts", f"--ntasks={request.processes}"),
-        ("at most so many of them on one host", f"--ntasks-per-node={request.on_a_host}"),
+        (
+            "at most so many of them on one host",
+            f"--ntasks-per-node={request.max_processes_on_host}",
+        ),
         ("threads for each process", f"--cpus-per-task={request.threads}"),
         ("memory of each host", f"--mem={request.memory_mb}M"),
         ("after so many minutes Slurm ends the job", f"--time={request.minutes}"),
@@ -215,11 +222,12 @@ def slurm(request: JobRequest) -> str:
 
 def _lsf_resources(request: JobRequest) -> List[Tuple[str, List[str]]]:
     """Return comments and bsub options of the resources, which are the same in both forms."""
-    gpus = request.gpus * request.on_a_host
+    gpus = request.gpus * request.max_processes_on_host
     options = [
         ("the job's name in the queue", ["-J", request.name]),
         ("processes: one slot for each", ["-n", str(request.processes)]),
-        ("at most so many of them on one host", ["-R", f"span[ptile={request.on_a_host}]"]),
+        ("at most so many of them on one host",
+         ["-R", f"span[ptile={request.max_processes_on_host}]"]),
         ("GPUs of each host, which no other job may use", ["-gpu", f"num={gpus}:j_exclusive=yes"]),
         ("memory, in MB unless the cluster has another unit",
          ["-R", f"rusage[mem={request.memory_mb}]"]),
@@ -233,8 +241,8 @@ def _lsf_resources(request: JobRequest) -> List[Tuple[str, List[str]]]:
     return options
 
 
-def lsf(request: JobRequest) -> str:
-    """Return the file for bsub. blaunch starts one task in each slot, without a shell in between."""
+def lsf_job_file(request: JobRequest) -> str:
+    """Return the file for bsub. blaunch starts one task in each slot, without a shell."""
     resources = [
         *_lsf_resources(request),
         ("where everything that is printed goes", ["-o", "%J.out"]),
@@ -257,7 +265,7 @@ def lsf(request: JobRequest) -> str:
     )
 
 
-def lsf_interactive(request: JobRequest) -> str:
+def lsf_interactive_job_file(request: JobRequest) -> str:
     """Return the file for a login host, which opens a shell on the first host of the job."""
     options = [
         line
@@ -286,8 +294,8 @@ def lsf_interactive(request: JobRequest) -> str:
 # https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/
 
 # Each pod has its own ports. The second is used if the scheduler has the first.
-PORTS = (9091, 9092)
-KUBERNETES = """\
+KUBERNETES_PORTS = (9091, 9092)
+KUBERNETES_TEMPLATE = """\
 # Submit it with: kubectl apply -f FILE; kubectl logs -f job/{name}
 apiVersion: "v1"  # a service, in Kubernetes's first API
 kind: "Service"  # what gives the pods names that others can look up
@@ -339,7 +347,7 @@ spec:  # what is asked for
 """
 
 
-def kubernetes(request: JobRequest) -> str:
+def kubernetes_job_file(request: JobRequest) -> str:
     """Return the file for kubectl, with one pod for each process.
 
     Raises ConfigError for several processes on a host.
@@ -351,27 +359,28 @@ def kubernetes(request: JobRequest) -> str:
         )
     comments = [
         "the interpreter of the image", "runs a module", "which joins the group", "over",
-        "this way of exchanging gradients", *_comments(request.launcher), "the rest is the run's",
-        *_comments(request.words),
+        "this way of exchanging gradients", *_argument_comments(request.launcher),
+        "the rest is the run's",
+        *_argument_comments(request.words),
     ]  # fmt: skip
     command = [  # Kubernetes replaces $(NAME) in words, and $$ by $
         f"            - {_yaml_string(word.replace('$', '$$'))}  # {comment}"
         for word, comment in zip(request.command, comments)
     ]
-    return KUBERNETES.format(
+    return KUBERNETES_TEMPLATE.format(
         name=request.name,
         processes=request.processes,
         seconds=request.minutes * 60,
         image=request.image or "gluonlab:latest",
         command="\n".join(command),
-        port=next(each for each in PORTS if str(each) not in request.launcher),
+        port=next(each for each in KUBERNETES_PORTS if str(each) not in request.launcher),
         threads=request.threads,
         memory_mb=request.memory_mb,
         gpus=f'              nvidia.com/gpu: "{request.gpus}"  # GPUs\n' if request.gpus else "",
     )
 
 
-def _comments(words: Iterable[str]) -> List[str]:
+def _argument_comments(words: Iterable[str]) -> List[str]:
     return ["an option" if word.startswith("-") else "its value" for word in words]
 
 
@@ -389,13 +398,13 @@ def _yaml_string(text: str) -> str:
 # The templates are copies of those in `sagemaker/training`, which an installed gluonlab lacks.
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateTrainingJob.html
 
-TEMPLATES = Path(__file__).parent / "training"
+TEMPLATE_FOLDER = Path(__file__).parent / "training"
 # The role of sagemaker/notebook.yaml only lets a notebook start jobs with this prefix.
-PREFIX = "gluonlab-"
-ASYNC = "dist_async"
-VOLUME_GB = 50
-BUCKET = re.compile(r"s3://[^/]+/gluonlab/")  # the placeholder in the templates
-COMMENTS = {
+JOB_NAME_PREFIX = "gluonlab-"
+ASYNC_BACKEND = "dist_async"
+DEFAULT_VOLUME_GB = 50
+TEMPLATE_BUCKET = re.compile(r"s3://[^/]+/gluonlab/")  # the placeholder in the templates
+YAML_COMMENTS = {
     "TrainingJobName": "the job's name, which no other job of the account may have",
     "AlgorithmSpecification": "what runs",
     "TrainingImage": "AWS's image with MXNet, of your region",
@@ -433,13 +442,13 @@ COMMENTS = {
 }
 
 
-def sagemaker(request: JobRequest) -> str:
+def sagemaker_job_file(request: JobRequest) -> str:
     """Return the file for AWS's command line, version 2. It is YAML, because JSON has no comments.
 
     Raises ConfigError for words that are not options, for several processes on a host without
     Horovod, and for an update on the servers.
     """
-    parameters = _request(request)
+    parameters = _sagemaker_parameters(request)
     head = (
         "# Submit it with: aws sagemaker create-training-job --cli-input-yaml file://FILE\n"
         "# Put your own account, region, bucket and role in; sagemaker/README.md says what they are"
@@ -447,7 +456,7 @@ def sagemaker(request: JobRequest) -> str:
     return "\n".join([head, *_yaml_lines(parameters)]) + "\n"
 
 
-def _request(request: JobRequest) -> Dict[str, Any]:
+def _sagemaker_parameters(request: JobRequest) -> Dict[str, Any]:
     """Return the parameters of CreateTrainingJob."""
     if is_program(request.words):
         raise ConfigError(
@@ -460,24 +469,28 @@ def _request(request: JobRequest) -> Dict[str, Any]:
             f"processes_per_host = {request.processes_per_host}: SageMaker starts one process of "
             f"{request.backend} on each host: leave it at 1, or choose --backend horovod"
         )
-    run_options = options(request.words)
-    if request.backend == ASYNC or "update-on-servers" in run_options:
+    run_options = options_to_hyperparameters(request.words)
+    if request.backend == ASYNC_BACKEND or "update-on-servers" in run_options:
+        is_async = request.backend == ASYNC_BACKEND
         raise ConfigError(
-            f"{f'--backend {ASYNC}' if request.backend == ASYNC else '--update-on-servers'}: the "
-            "servers that SageMaker's image starts cannot load gluonlab's optimizers: choose "
+            f"{f'--backend {ASYNC_BACKEND}' if is_async else '--update-on-servers'}: the servers that SageMaker's image starts cannot load gluonlab's optimizers: choose "
             "--backend dist_sync without --update-on-servers, or --backend horovod"
         )
-    template = TEMPLATES / f"{'horovod' if horovod else 'parameter-server'}.json"
+    template = TEMPLATE_FOLDER / f"{'horovod' if horovod else 'parameter-server'}.json"
     parameters: Dict[str, Any] = json.loads(template.read_text(encoding="utf-8"))
-    parameters = parameters if request.bucket is None else in_bucket(parameters, request.bucket)
-    name = request.name if request.name.startswith(PREFIX) else PREFIX + request.name
+    parameters = (
+        parameters if request.bucket is None else replace_bucket(parameters, request.bucket)
+    )
+    name = (
+        request.name if request.name.startswith(JOB_NAME_PREFIX) else JOB_NAME_PREFIX + request.name
+    )
     parameters.update(TrainingJobName=name, RoleArn=request.role or parameters["RoleArn"])
     algorithm, resources = parameters["AlgorithmSpecification"], parameters["ResourceConfig"]
     algorithm["TrainingImage"] = request.image or algorithm["TrainingImage"]
     resources.update(
-        InstanceType=request.instance or resources["InstanceType"], InstanceCount=request.hosts
+        InstanceType=request.instance or resources["InstanceType"], InstanceCount=request.host_count
     )
-    with_volume(resources)
+    set_volume_size(resources)
     parameters["StoppingCondition"]["MaxRuntimeInSeconds"] = request.minutes * 60
     hyperparameters = parameters["HyperParameters"]
     hyperparameters["backend"] = json.dumps(request.backend)
@@ -485,12 +498,14 @@ def _request(request: JobRequest) -> Dict[str, Any]:
     if request.gpus:
         hyperparameters["gpus"] = str(request.gpus)
     if horovod:
-        hyperparameters["sagemaker_mpi_num_of_processes_per_host"] = str(request.on_a_host)
-    hyperparameters.update({**options(request.launcher), **run_options})
+        hyperparameters["sagemaker_mpi_num_of_processes_per_host"] = str(
+            request.max_processes_on_host
+        )
+    hyperparameters.update({**options_to_hyperparameters(request.launcher), **run_options})
     return parameters
 
 
-def options(words: Tuple[str, ...]) -> Dict[str, str]:
+def options_to_hyperparameters(words: Tuple[str, ...]) -> Dict[str, str]:
     """Convert options such as ``--epochs 3 --flip`` to hyperparameters: values as JSON by name."""
     values: Dict[str, str] = {}
     name: Optional[str] = None
@@ -509,7 +524,7 @@ def options(words: Tuple[str, ...]) -> Dict[str, str]:
     return values
 
 
-def with_volume(resources: Dict[str, Any], size_gb: Optional[int] = None) -> None:
+def set_volume_size(resources: Dict[str, Any], size_gb: Optional[int] = None) -> None:
     """Set the volume of a request's ResourceConfig.
 
     AWS creates volumes only for machines without a local disk. For them a size is required; for
@@ -517,7 +532,7 @@ def with_volume(resources: Dict[str, Any], size_gb: Optional[int] = None) -> Non
     """
     instance = resources["InstanceType"]
     if not has_local_disk(instance):
-        resources["VolumeSizeInGB"] = size_gb or resources.get("VolumeSizeInGB", VOLUME_GB)
+        resources["VolumeSizeInGB"] = size_gb or resources.get("VolumeSizeInGB", DEFAULT_VOLUME_GB)
         return
     resources.pop("VolumeSizeInGB", None)
     if size_gb is not None:
@@ -533,21 +548,21 @@ def with_volume(resources: Dict[str, Any], size_gb: Optional[int] = None) -> Non
         )
 
 
-def in_bucket(value: Any, bucket: str) -> Any:
+def replace_bucket(value: Any, bucket: str) -> Any:
     """Replace the placeholder bucket in all addresses of a template."""
     if isinstance(value, str):
-        return BUCKET.sub(f"s3://{bucket}/gluonlab/", value)
+        return TEMPLATE_BUCKET.sub(f"s3://{bucket}/gluonlab/", value)
     if isinstance(value, list):
-        return [in_bucket(item, bucket) for item in value]
+        return [replace_bucket(item, bucket) for item in value]
     if isinstance(value, dict):
-        return {key: in_bucket(item, bucket) for key, item in value.items()}
+        return {key: replace_bucket(item, bucket) for key, item in value.items()}
     return value
 
 
 def _yaml_lines(mapping: Dict[str, Any]) -> Iterator[str]:
     """Yield a part of the request as lines of YAML, each with its key's comment."""
     for key, value in mapping.items():
-        comment = f"  # {COMMENTS.get(key, 'an option of the run')}"
+        comment = f"  # {YAML_COMMENTS.get(key, 'an option of the run')}"
         if isinstance(value, dict):
             yield f"{key}:{comment}"
             yield from (f"  {line}" for line in _yaml_lines(value))
@@ -561,9 +576,9 @@ def _yaml_lines(mapping: Dict[str, Any]) -> Iterator[str]:
             yield f"{key}: {scalar}{comment}"
 
 
-KINDS: Dict[str, Callable[[JobRequest], str]] = {
-    "slurm": slurm, "lsf": lsf, "lsf-interactive": lsf_interactive, "k8s": kubernetes,
-    "sagemaker": sagemaker,
+JOB_FILE_KINDS: Dict[str, Callable[[JobRequest], str]] = {
+    "slurm": slurm_job_file, "lsf": lsf_job_file, "lsf-interactive": lsf_interactive_job_file,
+    "k8s": kubernetes_job_file, "sagemaker": sagemaker_job_file,
 }  # fmt: skip
 
 
@@ -577,6 +592,6 @@ def job_file(kind: str, request: JobRequest) -> str:
     Raises:
         ConfigError: for an unknown kind, and for a request that the kind does not support
     """
-    if kind not in KINDS:
-        raise ConfigError(unknown("--print", kind, KINDS))
-    return KINDS[kind](request)
+    if kind not in JOB_FILE_KINDS:
+        raise ConfigError(unknown("--print", kind, JOB_FILE_KINDS))
+    return JOB_FILE_KINDS[kind](request)

@@ -13,28 +13,28 @@ from typing import Any, Callable, Iterable, List, Mapping, Optional, Protocol, S
 
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.host.signals import EndRequest
-from gluonlab.launch.agent_connections import Connection, SshOptions
-from gluonlab.launch.agent_messages import BEAT, Received, awake, next_message
+from gluonlab.launch.agent_connections import AgentConnection, SshOptions
+from gluonlab.launch.agent_messages import BEAT_S, ReceivedMessage, liveness_clock, next_message
 from gluonlab.launch.group_processes import (
-    AGAIN,
-    COMMAND,
-    RAN_ON,
+    AUTORESUME_OPTION,
+    COMMAND_VARIABLE,
+    PREVIOUS_HOST_VARIABLE,
     Site,
+    forwarded_environment,
     parts,
-    passed,
     working_folder,
 )
-from gluonlab.launch.hosts import HERE, Host, place, room, server_hosts
-from gluonlab.launch.launch_attempt import OF_SIGNALS, Attempt, Failure
-from gluonlab.launch.network_addresses import is_loop
+from gluonlab.launch.hosts import LOCAL_HOST, Host, assign_ranks, server_hosts, total_capacity
+from gluonlab.launch.launch_attempt import SIGNAL_STATUS_BASE, AttemptFailure, LaunchAttempt
+from gluonlab.launch.network_addresses import is_loopback
 from gluonlab.launch.rank_environment import Membership
 from gluonlab.launch.scheduler_tasks import Rendezvous
 from gluonlab.launch.user_program import is_program
 
-DEFAULT = SshOptions()
-TRIES = 5  # ports that are tried if other processes take them before the scheduler
+DEFAULT_SSH_OPTIONS = SshOptions()
+PORT_ATTEMPTS = 5  # ports that are tried if other processes take them before the scheduler
 LOOPBACK = "127.0.0.1"
-STUCK = 1.0  # seconds after a signal without any line printed; then the rest is dropped
+STUCK_READER_S = 1.0  # seconds after a signal without any line printed; then the rest is dropped
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ class LaunchRequest:
     port: Optional[int] = None
     restarts: int = 0
     min_workers: Optional[int] = None
-    way: SshOptions = DEFAULT
+    way: SshOptions = DEFAULT_SSH_OPTIONS
     names: Sequence[str] = ()
     command: str = ""
     place: Optional[Membership] = None
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-class Listener(Protocol):
+class LaunchListener(Protocol):
     """Interface of an object that receives the processes' output and the launcher's notes."""
 
     def line(self, who: str, stream: str, text: str, printed: Callable[[], Any]) -> None:
@@ -89,7 +89,7 @@ class Listener(Protocol):
         """Number of received lines that are not printed yet."""
 
 
-def launch(request: LaunchRequest, listener: Listener) -> int:
+def launch_group(request: LaunchRequest, listener: LaunchListener) -> int:
     """Start the processes, wait for their end, and return the exit status. Raises RunError.
 
     A signal before the processes have started, or between two attempts, raises an exception as
@@ -100,66 +100,66 @@ def launch(request: LaunchRequest, listener: Listener) -> int:
 
 
 class _Launcher:
-    def __init__(self, request: LaunchRequest, listener: Listener) -> None:
+    def __init__(self, request: LaunchRequest, listener: LaunchListener) -> None:
         self._request, self._listener = request, listener
-        self._attempt: Optional[Attempt] = None
+        self._attempt: Optional[LaunchAttempt] = None
         self._working: Optional["asyncio.Future[int]"] = None
         self._signal = 0
-        self._gathering: Optional[Rendezvous] = None
-        self._inbox: asyncio.Queue[Received]
-        self._at: List[Connection] = []
+        self._rendezvous: Optional[Rendezvous] = None
+        self._inbox: asyncio.Queue[ReceivedMessage]
+        self._connections: List[AgentConnection] = []
         self._words = list(request.words)
-        self._ran_on = ""  # the host of rank 0 in an earlier attempt
+        self._previous_host = ""  # the host of rank 0 in an earlier attempt
         self._is_whole = True  # False once a host is left out
-        self._begun = False  # True once a training has started, in any attempt
+        self._has_trained = False  # True once a training has started, in any attempt
 
     async def run(self, end: EndRequest) -> int:
         self._inbox = asyncio.Queue()
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # a stopped launcher could not watch
         status = 1
-        self._working = asyncio.ensure_future(self._attempts())
+        self._working = asyncio.ensure_future(self._run_attempts())
         end.pass_to(self._forward, asyncio.get_event_loop())
         try:
             status = await self._working
         except asyncio.CancelledError:
             end.take(self._signal)
-            status = OF_SIGNALS + self._signal
+            status = SIGNAL_STATUS_BASE + self._signal
         finally:
-            if self._gathering is not None:
-                await self._gathering.end(self._at, status)
-            await _leave(self._at)
-            status = await self._all_printed(status)
+            if self._rendezvous is not None:
+                await self._rendezvous.end(self._connections, status)
+            await _close_connections(self._connections)
+            status = await self._wait_until_printed(status)
         return status
 
-    async def _all_printed(self, status: int) -> int:
-        """Wait until all output is printed; after a signal, only while lines are still being read."""
+    async def _wait_until_printed(self, status: int) -> int:
+        """Wait until all output is printed; after a signal, only while lines are being read."""
         count, last_change = self._listener.unprinted, time.monotonic()
         while self._listener.unprinted:
             await asyncio.sleep(0.01)
             if not self._signal or count != self._listener.unprinted:
                 count, last_change = self._listener.unprinted, time.monotonic()
-            elif time.monotonic() - last_change > STUCK:
-                return status or OF_SIGNALS + self._signal
+            elif time.monotonic() - last_change > STUCK_READER_S:
+                return status or SIGNAL_STATUS_BASE + self._signal
         return status
 
-    async def _first(self) -> None:
+    async def _connect_to_all(self) -> None:
         """Connect to the agents of all hosts, or to the processes that a scheduler has started, by
         rank.
         """
         request = self._request
         if request.place is None:
-            self._add(await self._connected(request.hosts))
+            self._add_connections(await self._connect(request.hosts))
             return
-        self._add(await self._connected([HERE._replace(slots=1)]))
-        self._gathering = Rendezvous(request.place, request.way, self._inbox, self._forward)
-        await self._gathering.listen()
-        self._add(await self._gathering.ranks(range(1, request.place.size)))
+        self._add_connections(await self._connect([LOCAL_HOST._replace(slots=1)]))
+        self._rendezvous = Rendezvous(request.place, request.way, self._inbox, self._forward)
+        await self._rendezvous.listen()
+        self._add_connections(await self._rendezvous.wait_for_ranks(range(1, request.place.size)))
 
-    def _add(self, results: Sequence[Union[Connection, RunError]]) -> None:
-        self._at += [
+    def _add_connections(self, results: Sequence[Union[AgentConnection, RunError]]) -> None:
+        self._connections += [
             connection_or_error
             for connection_or_error in results
-            if isinstance(connection_or_error, Connection)
+            if isinstance(connection_or_error, AgentConnection)
         ]
         for connection_or_error in results:
             if isinstance(connection_or_error, RunError):
@@ -172,17 +172,19 @@ class _Launcher:
         elif self._working is not None:
             self._working.cancel()
 
-    async def _attempts(self) -> int:
-        await self._first()
+    async def _run_attempts(self) -> int:
+        await self._connect_to_all()
         restarts_left, workers = self._request.restarts, self._request.workers
         while True:
-            failure = await self._one(workers)
+            failure = await self._run_attempt(workers)
             if failure is None:
                 return 0
-            if self._signal or not restarts_left or not failure.may_pass:
-                return self._end(failure)
+            if self._signal or not restarts_left or not failure.is_retryable:
+                return self._report_failure(failure)
             restarts_left -= 1
-            lost = [connection for connection in self._at if connection.gone is not None]
+            lost = [
+                connection for connection in self._connections if connection.loss_reason is not None
+            ]
             also = "".join(
                 f", and host {connection.host.name} is gone"
                 for connection in lost
@@ -190,76 +192,78 @@ class _Launcher:
             )
             source = "" if is_program(self._words) else " from the last checkpoint"
             self._listener.note(f"warning: {failure}{also}: starting again{source}")
-            workers = await self._again(lost)
+            workers = await self._reconnect(lost)
 
-    async def _one(self, workers: int) -> Optional[Failure]:
-        """Run one attempt. Retry with another port if another process takes the scheduler's port."""
-        root, request = self._at[0], self._request
-        for attempts_left in reversed(range(TRIES)):
-            port = await self._kept_port(root)
+    async def _run_attempt(self, workers: int) -> Optional[AttemptFailure]:
+        """Run one attempt. Retry with another port if another process takes the port."""
+        root, request = self._connections[0], self._request
+        for attempts_left in reversed(range(PORT_ATTEMPTS)):
+            port = await self._reserve_port(root)
             if port is None:
-                return Failure(f"host {root.host.name}", root.gone or "")
-            failure = await self._with_port(port, workers)
+                return AttemptFailure(f"host {root.host.name}", root.loss_reason or "")
+            failure = await self._run_attempt_on_port(port, workers)
             if failure is None or self._signal or not failure.port_is_taken:
                 return failure
             if request.port is not None:
-                raise ConfigError(_refusal(port, root, os.strerror(errno.EADDRINUSE)))
+                raise ConfigError(_port_error(port, root, os.strerror(errno.EADDRINUSE)))
             if attempts_left:
                 self._listener.note(
                     f"warning: somebody else took port {port} of {root.host.name} before the "
                     "scheduler did: trying another"
                 )
-        raise RunError(_refusal(None, root, f"somebody else took {TRIES} before the scheduler did"))
+        raise RunError(
+            _port_error(None, root, f"somebody else took {PORT_ATTEMPTS} before the scheduler did")
+        )
 
-    async def _kept_port(self, root: Connection) -> Optional[int]:
+    async def _reserve_port(self, root: AgentConnection) -> Optional[int]:
         """Return the scheduler's port, which the agent ``root`` reserves until the scheduler
         listens there.
 
         Returns None if the host is lost. Raises ConfigError if the requested port is taken.
         """
-        requested, deadline = self._request.port, awake() + self._request.way.patience
+        requested, deadline = self._request.port, liveness_clock() + self._request.way.patience
         root.send(port=requested or 0)
-        while root.gone is None:
-            connection, message = await next_message(self._inbox, BEAT) or (None, {})
-            if awake() > deadline:
-                root.lose("does not answer")
+        while root.loss_reason is None:
+            connection, message = await next_message(self._inbox, BEAT_S) or (None, {})
+            if liveness_clock() > deadline:
+                root.mark_lost("does not answer")
             elif "came" in message:  # a signal to a process that a scheduler has started
                 self._forward(message["came"])
             elif connection is root and "taken" in message:
-                raise ConfigError(_refusal(requested, root, message["taken"]))
+                raise ConfigError(_port_error(requested, root, message["taken"]))
             elif connection is root and "port" in message:
                 return int(message["port"])
         return None
 
-    async def _with_port(self, port: int, workers: int) -> Optional[Failure]:
-        request, hosts = self._request, [connection.host for connection in self._at]
-        placed = place(workers, hosts)
-        sites = _sites_of(self._at, named=request.place is None)
+    async def _run_attempt_on_port(self, port: int, workers: int) -> Optional[AttemptFailure]:
+        request, hosts = self._request, [connection.host for connection in self._connections]
+        placed = assign_ranks(workers, hosts)
+        sites = _connection_sites(self._connections, named=request.place is None)
         # one entry per host, even if the host has several agents
         by_name = {sites[number].name: number for number in reversed(server_hosts(hosts, placed))}
         places = sorted(by_name.values())
         servers = [places[n % len(places)] for n in range(request.servers or len(places))]
         first = hosts[placed[0]].name
-        variables = {**passed(request.names), COMMAND: request.command}
-        if self._ran_on not in ("", first):
-            variables[RAN_ON] = self._ran_on
+        variables = {**forwarded_environment(request.names), COMMAND_VARIABLE: request.command}
+        if self._previous_host not in ("", first):
+            variables[PREVIOUS_HOST_VARIABLE] = self._previous_host
         settings = request.settings
         started = parts(request.backend, self._words, placed, servers, sites, port, settings)
         folder = working_folder()
-        self._attempt = Attempt(
-            started, self._at, self._inbox, self._say, request.way.patience, folder,
-            variables,
+        self._attempt = LaunchAttempt(
+            started, self._connections, self._inbox, self._forward_line, request.way.patience,
+            folder, variables,
         )  # fmt: skip
         try:
             return await self._attempt.run()
         finally:
             if self._attempt.has_joined:
-                self._ran_on = self._ran_on or first
-            self._begun = self._begun or self._attempt.has_begun
+                self._previous_host = self._previous_host or first
+            self._has_trained = self._has_trained or self._attempt.has_begun
             self._signal = self._signal or self._attempt.signal
             self._attempt = None
 
-    def _say(self, who: str, stream: str, text: str, printed: Callable[[], Any]) -> None:
+    def _forward_line(self, who: str, stream: str, text: str, printed: Callable[[], Any]) -> None:
         """Forward a line to the listener, which may print it in its own thread."""
         loop = asyncio.get_event_loop()
 
@@ -270,23 +274,25 @@ class _Launcher:
 
         self._listener.line(who, stream, text, call_printed)
 
-    async def _again(self, lost: Sequence[Connection]) -> int:
+    async def _reconnect(self, lost: Sequence[AgentConnection]) -> int:
         """Reconnect to the lost hosts or leave them out, and return the number of workers."""
         request = self._request
-        resume_options = {AGAIN, "--resume"} & {word.partition("=")[0] for word in self._words}
+        resume_options = {AUTORESUME_OPTION, "--resume"} & {
+            word.partition("=")[0] for word in self._words
+        }
         if not resume_options and not is_program(self._words):
-            self._words.append(AGAIN)
-        await _leave(lost)
-        if self._gathering is None:
-            results = await self._connected([each.host for each in lost])
+            self._words.append(AUTORESUME_OPTION)
+        await _close_connections(lost)
+        if self._rendezvous is None:
+            results = await self._connect([each.host for each in lost])
         else:  # the scheduler may start them again
-            results = await self._gathering.ranks([each.rank or 0 for each in lost])
+            results = await self._rendezvous.wait_for_ranks([each.rank or 0 for each in lost])
         replacement = dict(zip(lost, results))
-        connections = [replacement.get(each, each) for each in self._at]
-        self._at = [each for each in connections if isinstance(each, Connection)]
+        connections = [replacement.get(each, each) for each in self._connections]
+        self._connections = [each for each in connections if isinstance(each, AgentConnection)]
         errors = [str(each) for each in results if isinstance(each, RunError)]
         self._is_whole = self._is_whole and not errors
-        workers = min(room(each.host for each in self._at), request.workers)
+        workers = min(total_capacity(each.host for each in self._connections), request.workers)
         if self._is_whole:
             return request.workers
         if request.min_workers is None or workers < request.min_workers:
@@ -298,16 +304,16 @@ class _Launcher:
             self._listener.note(f"warning: {error}: going on with {workers} workers")
         return workers
 
-    async def _connected(self, hosts: Sequence[Host]) -> List[Union[Connection, RunError]]:
+    async def _connect(self, hosts: Sequence[Host]) -> List[Union[AgentConnection, RunError]]:
         """Return for each host a connection to its agent, or the error."""
-        connections = [Connection(host, self._request.way) for host in hosts]
+        connections = [AgentConnection(host, self._request.way) for host in hosts]
         opening = asyncio.gather(
             *(connection.open(self._inbox) for connection in connections), return_exceptions=True
         )
         try:
             results = await opening
         except asyncio.CancelledError:
-            await _leave(connections)
+            await _close_connections(connections)
             raise
         unexpected = [
             error
@@ -315,12 +321,12 @@ class _Launcher:
             if isinstance(error, Exception) and not isinstance(error, RunError)
         ]
         if unexpected:
-            await _leave(connections)
+            await _close_connections(connections)
             raise unexpected[0]
         errors = [error if isinstance(error, RunError) else None for error in results]
         return [error or connection for connection, error in zip(connections, errors)]
 
-    def _end(self, failure: Failure) -> int:
+    def _report_failure(self, failure: AttemptFailure) -> int:
         """Print the reason of a failure, and return the exit status."""
         if failure.why:
             if failure.is_death and failure.lines:
@@ -328,19 +334,19 @@ class _Launcher:
                 for line in failure.lines:
                     self._listener.note(line)
             self._listener.note(f"error: {failure}")
-        elif not self._begun:
-            name = signal.Signals(failure.status - OF_SIGNALS).name
+        elif not self._has_trained:
+            name = signal.Signals(failure.status - SIGNAL_STATUS_BASE).name
             self._listener.note(f"ended by {name} before the training began")
         return failure.status
 
 
-async def _leave(at: Sequence[Connection]) -> None:
+async def _close_connections(at: Sequence[AgentConnection]) -> None:
     for connection in at:
         connection.close()
-    await asyncio.gather(*(connection.closed() for connection in at))
+    await asyncio.gather(*(connection.wait_closed() for connection in at))
 
 
-def _refusal(requested: Optional[int], root: Connection, reason: str) -> str:
+def _port_error(requested: Optional[int], root: AgentConnection, reason: str) -> str:
     """Return the error message if the requested port, or for None any port, is not available."""
     if requested is None:
         return f"no port of {root.host.name} can be had: {reason}: name one with --port"
@@ -350,23 +356,25 @@ def _refusal(requested: Optional[int], root: Connection, reason: str) -> str:
 # --- Addresses at which the hosts of a group reach each other
 
 
-def _sites_of(at: Sequence[Connection], named: bool) -> List[Site]:
+def _connection_sites(at: Sequence[AgentConnection], named: bool) -> List[Site]:
     """Return a site for each connection, with the address over which ssh or the process has
     connected.
 
     A process on the launcher's own host may have connected over loopback, which other hosts cannot
     reach. ``named`` is True if the user has named the hosts.
     """
-    launcher_address = _reachable(connection.own_address for connection in at) or LOOPBACK
+    launcher_address = (
+        _first_reachable(connection.launcher_address for connection in at) or LOOPBACK
+    )
     sites = []
     for connection in at:
-        address = _reachable([connection.address, launcher_address]) or LOOPBACK
-        name = connection.host.name if named else connection.here
+        address = _first_reachable([connection.address, launcher_address]) or LOOPBACK
+        name = connection.host.name if named else connection.hostname
         sites.append(Site(name, address, connection.interfaces.get(address, "")))
     return sites
 
 
-def _reachable(addresses: Iterable[Optional[str]]) -> Optional[str]:
+def _first_reachable(addresses: Iterable[Optional[str]]) -> Optional[str]:
     """Return the first address that other hosts can reach; else the first; None without any."""
     known = [each for each in addresses if each]
-    return next((each for each in known if not is_loop(each)), next(iter(known), None))
+    return next((each for each in known if not is_loopback(each)), next(iter(known), None))

@@ -7,7 +7,7 @@ import socket
 from typing import Any, Dict, Optional, Tuple
 
 
-def reserved(port: int) -> Tuple[Optional[socket.socket], Dict[str, Any]]:
+def reserve_port(port: int) -> Tuple[Optional[socket.socket], Dict[str, Any]]:
     """Reserve a free port, ``port`` or, for 0, any, and return its socket and a message.
 
     The message contains ``port`` or, if there is no socket, the system's error as ``taken``. While
@@ -24,21 +24,21 @@ def reserved(port: int) -> Tuple[Optional[socket.socket], Dict[str, Any]]:
     return reservation, {"port": reservation.getsockname()[1]}
 
 
-def reserved_above(last: int) -> Tuple[Optional[socket.socket], int]:
+def reserve_port_above(last: int) -> Tuple[Optional[socket.socket], int]:
     """Reserve the next free port above ``last``, or any port for 0. Return no socket if there is
     none.
     """
     if not last:
-        reservation, answer = reserved(0)
+        reservation, answer = reserve_port(0)
         return reservation, answer.get("port", 0)
     for port in range(last + 1, 65536):
-        reservation, _ = reserved(port)
+        reservation, _ = reserve_port(port)
         if reservation is not None:
             return reservation, port
     return None, 0
 
 
-def addresses() -> Dict[str, str]:
+def ipv4_addresses() -> Dict[str, str]:
     """Return this host's IPv4 addresses with the names of their interfaces."""
     import fcntl
 
@@ -54,7 +54,7 @@ def addresses() -> Dict[str, str]:
     return interface_by_address
 
 
-def is_loop(address: str) -> bool:
+def is_loopback(address: str) -> bool:
     """Check if an address or name leads back to the host itself."""
     try:
         return ipaddress.ip_address(address).is_loopback

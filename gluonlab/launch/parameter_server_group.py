@@ -18,14 +18,19 @@ from gluonlab.engine.parameter_server_environment import parameter_server_count
 from gluonlab.errors import EngineError, RunError
 from gluonlab.kvstores.mxnet_stores import new_keys
 from gluonlab.kvstores.process_groups import Group, SummingGroup
-from gluonlab.launch.group_processes import LOCAL_RANK, LOCAL_SIZE, RANK, gpus_of
+from gluonlab.launch.group_processes import (
+    LOCAL_RANK_VARIABLE,
+    LOCAL_SIZE_VARIABLE,
+    RANK_VARIABLE,
+    gpus_of_local_rank,
+)
 from gluonlab.optimizers.server_optimizer import NOTE, Flat, ServerRule, first_note, server_of
 
 SYNC, DEVICE_SYNC, ASYNC = "dist_sync", "dist_device_sync", "dist_async"
 NAMES = (SYNC, DEVICE_SYNC, ASYNC)
-BYTES = 6  # float64 stores whole numbers of up to 53 bits exactly
+HOST_NUMBER_BYTES = 6  # float64 stores whole numbers of up to 53 bits exactly
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-NOT_TAKEN = (
+RULE_NOT_LOADED = (
     "the servers have loaded mxnet without gluonlab, and cannot take its optimizers: start them as "
     "python -c 'import gluonlab, mxnet', or leave the update to the workers, with --backend "
     "dist_sync and without --update-on-servers"
@@ -58,15 +63,15 @@ class ParameterServer(SummingGroup):
                 "or on SageMaker with sagemaker_parameter_server_enabled"
             ) from None
         # MXNet's scheduler numbers the workers in order of arrival
-        rank = int(os.environ.get(RANK, self._store.rank))
+        rank = int(os.environ.get(RANK_VARIABLE, self._store.rank))
         super().__init__(rank, self._store.num_workers)
         self.servers = parameter_server_count()
         self._keys: Dict[int, int] = {}  # the kvstore's key by the number of the sum
         self._served: Optional[ServedWeights] = None
         if not self.waits:
-            _install_keeping(self._store, self.servers)
+            _install_storing_rule(self._store, self.servers)
         # before devices get their threads, and decoders start
-        set_local_process_count(_processes_here(self))
+        set_local_process_count(_count_local_processes(self))
 
     def leave(self, together: bool) -> None:
         """Free the kvstore before MXNet shuts down, which drops queued operations.
@@ -101,9 +106,11 @@ class ParameterServer(SummingGroup):
         Returns None if the launcher has not started several processes on this host, or without
         GPUs.
         """
-        shared = int(os.environ.get(LOCAL_SIZE, 1)) > 1 and LOCAL_RANK in os.environ
+        shared = (
+            int(os.environ.get(LOCAL_SIZE_VARIABLE, 1)) > 1 and LOCAL_RANK_VARIABLE in os.environ
+        )
         if shared and mx.context.num_gpus():
-            return gpus_of(int(os.environ[LOCAL_RANK]), gpus)
+            return gpus_of_local_rank(int(os.environ[LOCAL_RANK_VARIABLE]), gpus)
         return None
 
     def sum_array(self, number: int, array: nd.NDArray, priority: int) -> None:
@@ -120,9 +127,9 @@ class ParameterServer(SummingGroup):
             # one push-and-pull, because a busy server may answer a separate pull with later pushes
             self._store.pushpull(self._keys[number], array, priority=priority)
         else:
-            self._sum_of_all(self._keys[number], array)
+            self._sum_over_servers(self._keys[number], array)
 
-    def _sum_of_all(self, first_key: int, array: nd.NDArray) -> None:
+    def _sum_over_servers(self, first_key: int, array: nd.NDArray) -> None:
         """Sum the arrays of all processes, which the servers store under a key for each process."""
         self._store.pushpull(first_key + self.rank, array)
         array.wait_to_read()  # the server has the array once it has answered
@@ -144,10 +151,10 @@ def _host_number() -> int:
     except OSError:
         started = ""
     digest = hashlib.sha256(f"{socket.gethostname()}\n{started}".encode()).digest()
-    return 1 + int.from_bytes(digest[:BYTES], "big")
+    return 1 + int.from_bytes(digest[:HOST_NUMBER_BYTES], "big")
 
 
-def _processes_here(group: Group) -> int:
+def _count_local_processes(group: Group) -> int:
     """Return the number of processes of a group on this host. All processes must call this."""
     number = np.array([_host_number()])
     return int((group.everyones(number) == number).sum())
@@ -156,22 +163,22 @@ def _processes_here(group: Group) -> int:
 # --- Weights that the servers keep and update; the optimizer travels to them as a pickle
 
 
-def _install(store: Any, rule: mx.optimizer.Optimizer) -> None:
+def _install_rule(store: Any, rule: mx.optimizer.Optimizer) -> None:
     """Install a rule on all servers, and wait for all processes."""
     if store.rank == 0:
         store.set_optimizer(rule)  # waits until each server has loaded it or failed
     store._barrier()
 
 
-def _install_keeping(store: Any, servers: int) -> None:
+def _install_storing_rule(store: Any, servers: int) -> None:
     """Install a rule on asynchronous servers that stores pushed arrays.
 
     Raises RunError in all processes if the servers cannot load gluonlab's rules.
     """
     # A server without any rule crashes at the first push, and its workers hang. So MXNet's own rule
     # comes first, which adds and which every server can load.
-    _install(store, mx.optimizer.create("test"))
-    _install(store, ServerRule())
+    _install_rule(store, mx.optimizer.create("test"))
+    _install_rule(store, ServerRule())
     first_key = new_keys(store, servers)
     # Pushed zeros replace the ones, unless a server still adds. Each array is on one server, or
     # divided over all of them.
@@ -180,7 +187,7 @@ def _install_keeping(store: Any, servers: int) -> None:
         store.init(key, nd.ones((servers,)))
         store.pushpull(key, array)
     if any(array.asnumpy().any() for array in arrays):
-        raise RunError(NOT_TAKEN)
+        raise RunError(RULE_NOT_LOADED)
 
 
 class ServedWeights:
@@ -218,7 +225,7 @@ class ServedWeights:
         first_key = new_keys(store, servers)
         self._notes = range(first_key, first_key + servers)
         server_by_key = {key: server_of(key, servers) for key in self._notes}
-        _install(
+        _install_rule(
             store,
             ServerRule(optimizer, dict(zip(self._weights, flats)), worker_copies, server_by_key),
         )
@@ -249,7 +256,7 @@ class ServedWeights:
         self._store.pushpull(self._targets[place], array, priority=priority)
 
     def meet(self, arrays: Sequence[nd.NDArray]) -> None:
-        """Wait for all processes, and copy the weights, the same in all processes, into ``arrays``."""
+        """Wait for all processes, and copy the weights, the same everywhere, into ``arrays``."""
         nd.waitall()  # for the answers to all pushes of this process
         if not self._copies:
             return
@@ -274,7 +281,7 @@ class ServedWeights:
         if self._asks:
             values = sum(note.asnumpy().reshape((servers, NOTE)) for note in notes)
             if not values[:, 1].all():
-                raise RunError(NOT_TAKEN)
+                raise RunError(RULE_NOT_LOADED)
             counts = values[:, 2:].sum(axis=0).astype(int)
             self.staleness = counts[: np.flatnonzero(counts).max(initial=0) + 1].tolist()
         self._store._barrier()

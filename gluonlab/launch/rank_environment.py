@@ -56,9 +56,9 @@ from gluonlab.host.launcher_environment import (
 Environ = Mapping[str, str]
 LOOPBACK = "127.0.0.1"
 ROLES = ("worker", "server", "scheduler")
-HNP = "OMPI_MCA_orte_hnp_uri"
+MPIRUN_ADDRESS_VARIABLE = "OMPI_MCA_orte_hnp_uri"
 # Linux assigns ports from 32768 on to processes that request any port.
-FIRST_PORT, PORTS = 10000, 20000
+FIRST_PORT, PORT_COUNT = 10000, 20000
 
 
 @dataclass(frozen=True)
@@ -88,26 +88,26 @@ def membership(environ: Environ) -> Optional[Membership]:
     `job_allocation`. Raises ConfigError, with the variable's name, if variables are missing,
     invalid or contradictory.
     """
-    server_member = _of_parameter_server(environ)
+    server_member = _parameter_server_membership(environ)
     if server_member is not None:
         return server_member
-    launchers = [launcher for launcher in LAUNCHERS if _has_started(launcher, environ)]
+    launchers = [launcher for launcher in LAUNCHERS if _was_started_by(launcher, environ)]
     if not launchers:
         return None
-    member = _place(launchers[0], environ)
+    member = _membership_by_launcher(launchers[0], environ)
     for launcher in launchers[1:]:
         if None in (member.root, member.local_rank, member.local_size):
-            member = _completed(member, launcher, environ)
-    return _rooted(member, environ)
+            member = _complete_from_outer(member, launcher, environ)
+    return _set_root(member, environ)
 
 
-def _completed(member: Membership, launcher: Launcher, environ: Environ) -> Membership:
+def _complete_from_outer(member: Membership, launcher: Launcher, environ: Environ) -> Membership:
     """Fill gaps from the outer launcher, if it has started the same group.
 
     Rank and size identify the group: srun itself sets PMI_RANK, and jsrun Open MPI's variables.
     """
     try:
-        outer = _place(launcher, environ)
+        outer = _membership_by_launcher(launcher, environ)
     except ConfigError:
         return member  # the outer launcher belongs to another group
     if (member.rank, member.size) != (outer.rank, outer.size):
@@ -118,7 +118,7 @@ def _completed(member: Membership, launcher: Launcher, environ: Environ) -> Memb
     return replace(member, root=root, local_rank=local_rank, local_size=local_size)
 
 
-def _rooted(member: Membership, environ: Environ) -> Membership:
+def _set_root(member: Membership, environ: Environ) -> Membership:
     """Set the root and the port: the user's, or defaults.
 
     The default root is this host if all processes are here. MPICH assigns ranks from the job's
@@ -129,27 +129,27 @@ def _rooted(member: Membership, environ: Environ) -> Membership:
     elif member.local_size == member.size:
         member = replace(member, root=LOOPBACK)
     elif member.root is None and member.launcher in (PMI.name, MVAPICH2.name):
-        hosts = allocation(environ)
+        hosts = job_allocation(environ)
         member = replace(member, root=hosts[0].host) if hosts else member
     if environ.get("GLUONLAB_PORT"):
-        member = replace(member, port=_port_number(environ, "GLUONLAB_PORT"))
+        member = replace(member, port=_read_port(environ, "GLUONLAB_PORT"))
     return member
 
 
-def allocation(environ: Environ) -> Optional[List[HostSlots]]:
+def job_allocation(environ: Environ) -> Optional[List[HostSlots]]:
     """Return the hosts, with slots, of this process's Slurm or LSF job; None outside of a job.
 
     Each host appears once. Slots are Slurm's tasks or LSF's slots. Raises ConfigError like
     `membership`.
     """
-    variable = _first_of(environ, ("SLURM_JOB_NODELIST", "SLURM_NODELIST"))
+    variable = _first_set_name(environ, ("SLURM_JOB_NODELIST", "SLURM_NODELIST"))
     if environ.get("SLURM_JOB_ID") and variable:
         hosts = slurm_hosts(environ[variable], variable)
         counts = slurm_counts(environ.get("SLURM_TASKS_PER_NODE", "")) or [1] * len(hosts)
         if len(counts) != len(hosts) and "SLURM_STEP_ID" in environ:  # counts are the step's
             counts = [1] * len(hosts)
         if len(counts) != len(hosts):
-            raise _contradiction(
+            raise _contradiction_error(
                 f"SLURM_TASKS_PER_NODE={environ['SLURM_TASKS_PER_NODE']} counts {len(counts)} "
                 f"nodes, {variable}={environ[variable]} names {len(hosts)}"
             )
@@ -162,7 +162,7 @@ def allocation(environ: Environ) -> Optional[List[HostSlots]]:
 # --- This process's place by the variables of each launcher
 
 
-def _has_started(launcher: Launcher, environ: Environ) -> bool:
+def _was_started_by(launcher: Launcher, environ: Environ) -> bool:
     """Check if the launcher, or a launcher that it has started, has started this process."""
     if not environ.get(launcher.mark or launcher.rank):
         return False
@@ -175,97 +175,102 @@ def _has_started(launcher: Launcher, environ: Environ) -> bool:
     return True
 
 
-def _place(launcher: Launcher, environ: Environ) -> Membership:
+def _membership_by_launcher(launcher: Launcher, environ: Environ) -> Membership:
     """Return the checked place by this launcher's variables."""
     if launcher is SAGEMAKER:
-        return _of_sagemaker(environ)
-    size, size_source = _size(launcher, environ)
+        return _sagemaker_membership(environ)
+    size, size_source = _group_size(launcher, environ)
     if not environ.get(launcher.rank):
-        raise _missing(launcher, environ, launcher.rank)
-    rank = _number(environ, launcher.rank, launcher.first) - launcher.first
+        raise _missing_variable_error(launcher, environ, launcher.rank)
+    rank = _read_number(environ, launcher.rank, launcher.first) - launcher.first
     if rank >= size:
-        raise _contradiction(
+        raise _contradiction_error(
             f"{launcher.rank}={environ[launcher.rank]}, but {size_source} is {size}: "
             f"the numbers are {launcher.first} to {size - 1 + launcher.first}"
         )
-    local_rank = _optional(environ, launcher.local_rank, 0)
-    local_size = _optional(environ, launcher.local_size, 1)
+    local_rank = _read_optional_number(environ, launcher.local_rank, 0)
+    local_size = _read_optional_number(environ, launcher.local_size, 1)
     member = Membership(
         launcher.name, rank, size, local_rank, local_size, None, _job_port(launcher, environ)
     )
-    if launcher in PLACES:
-        member = PLACES[launcher](member, environ)
+    if launcher in MEMBERSHIP_COMPLETIONS:
+        member = MEMBERSHIP_COMPLETIONS[launcher](member, environ)
     _check_local(member, launcher, environ)
     return member
 
 
-def _size(launcher: Launcher, environ: Environ) -> Tuple[int, str]:
+def _group_size(launcher: Launcher, environ: Environ) -> Tuple[int, str]:
     """Return the number of processes, and the name of its source for messages."""
-    name = _first_of(environ, launcher.size)
+    name = _first_set_name(environ, launcher.size)
     if name:
-        return _number(environ, name, least=1), name
+        return _read_number(environ, name, least=1), name
     hosts = lsf_hosts(environ)[1] if launcher is BLAUNCH else []
     if not hosts:
-        raise _missing(launcher, environ, launcher.size[0])
+        raise _missing_variable_error(launcher, environ, launcher.size[0])
     return sum(slots for _, slots in hosts), "the number of slots in LSF's list of hosts"
 
 
 def _check_local(member: Membership, launcher: Launcher, environ: Environ) -> None:
     """Raise ConfigError if local rank, local size and size contradict each other."""
-    name = _first_of(environ, launcher.local_size) or "the number of processes on this host"
+    name = _first_set_name(environ, launcher.local_size) or "the number of processes on this host"
     if member.local_size is not None and member.local_size > member.size:
-        raise _contradiction(
+        raise _contradiction_error(
             f"{name} is {member.local_size}, more than all {member.size} processes"
         )
     if None not in (member.local_rank, member.local_size):
         assert member.local_rank is not None and member.local_size is not None
         if member.local_rank >= member.local_size:
             rank_name = (
-                _first_of(environ, launcher.local_rank) or "this process's number on its host"
+                _first_set_name(environ, launcher.local_rank) or "this process's number on its host"
             )
-            raise _contradiction(
+            raise _contradiction_error(
                 f"{rank_name} is {member.local_rank}, but {name} is {member.local_size}"
             )
 
 
-def _of_srun(member: Membership, environ: Environ) -> Membership:
+def _complete_srun(member: Membership, environ: Environ) -> Membership:
     """Set the root to the step's first node, and the local size by the node's number."""
-    variable = _first_of(environ, ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"))
+    variable = _first_set_name(
+        environ, ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    )
     if not variable:
-        raise _missing(SRUN, environ, "SLURM_STEP_NODELIST")
+        raise _missing_variable_error(SRUN, environ, "SLURM_STEP_NODELIST")
     nodes, local_size = slurm_hosts(environ[variable], variable), None
     counts = slurm_counts(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
     if counts:
         setting = f"SLURM_STEP_TASKS_PER_NODE={environ['SLURM_STEP_TASKS_PER_NODE']}"
         if sum(counts) != member.size:
-            raise _contradiction(
+            raise _contradiction_error(
                 f"{setting} are {sum(counts)} tasks, but the step has {member.size}"
             )
         if len(counts) != len(nodes):
-            raise _contradiction(
-                f"{setting} counts {len(counts)} nodes, {variable}={environ[variable]} names {len(nodes)}"
+            raise _contradiction_error(
+                f"{setting} counts {len(counts)} nodes, "
+                f"{variable}={environ[variable]} names {len(nodes)}"
             )
         if environ.get("SLURM_NODEID"):
-            node = _number(environ, "SLURM_NODEID", 0)
+            node = _read_number(environ, "SLURM_NODEID", 0)
             if node >= len(counts):
-                raise _contradiction(f"SLURM_NODEID={node}, but {setting}")
+                raise _contradiction_error(f"SLURM_NODEID={node}, but {setting}")
             local_size = counts[node]
     return replace(member, root=nodes[0], local_size=local_size)
 
 
-def _of_blaunch(member: Membership, environ: Environ) -> Membership:
+def _complete_blaunch(member: Membership, environ: Environ) -> Membership:
     """Set the local rank and size: tasks are numbered through the job's slots, host by host."""
     variable, hosts = lsf_hosts(environ)
     if not hosts:
-        raise _missing(BLAUNCH, environ, "LSB_MCPU_HOSTS")
+        raise _missing_variable_error(BLAUNCH, environ, "LSB_MCPU_HOSTS")
     slots = sum(slots for _, slots in hosts)
     if slots != member.size:
-        raise _contradiction(f"{variable} names {slots} slots, LSB_DJOB_NUMPROC is {member.size}")
+        raise _contradiction_error(
+            f"{variable} names {slots} slots, LSB_DJOB_NUMPROC is {member.size}"
+        )
     local_rank, local_size = lsf_place(member.rank or 0, hosts)
     return replace(member, root=hosts[0].host, local_rank=local_rank, local_size=local_size)
 
 
-def _of_jsrun(member: Membership, environ: Environ) -> Membership:
+def _complete_jsrun(member: Membership, environ: Environ) -> Membership:
     """Set the root to the first host with tasks."""
     hosts = merged(lsf_hosts(environ)[1])
     # The job's script has its own host, the first, with one slot.
@@ -273,37 +278,40 @@ def _of_jsrun(member: Membership, environ: Environ) -> Membership:
     return replace(member, root=task_hosts[0].host) if task_hosts else member
 
 
-def _of_open_mpi(member: Membership, environ: Environ) -> Membership:
-    """Set the root to mpirun's host, from its address or, since Open MPI 5, from the group's name."""
-    address = re.search(r";tcp6?://(?:\[([^,;\]]+)|([^,;:\[]+))", environ.get(HNP, ""))
+def _complete_open_mpi(member: Membership, environ: Environ) -> Membership:
+    """Set the root to mpirun's host, from its address or, since Open MPI 5, from a namespace."""
+    address = re.search(
+        r";tcp6?://(?:\[([^,;\]]+)|([^,;:\[]+))", environ.get(MPIRUN_ADDRESS_VARIABLE, "")
+    )
     group = re.fullmatch(r"(?:prterun|prte|mpirun)-(.+)-\d+@\d+", environ.get("PMIX_NAMESPACE", ""))
     if address:
-        return replace(member, root=checked_host(address[1] or address[2], HNP))
+        return replace(member, root=checked_host(address[1] or address[2], MPIRUN_ADDRESS_VARIABLE))
     return replace(member, root=checked_host(group[1], "PMIX_NAMESPACE")) if group else member
 
 
-def _of_torchrun(member: Membership, environ: Environ) -> Membership:
+def _complete_torchrun(member: Membership, environ: Environ) -> Membership:
     """Set torchrun's root, and its port unless torchrun itself listens there."""
     root = environ.get(TORCHRUN.root, "")
     member = replace(member, root=checked_host(root, TORCHRUN.root) if root else None)
     is_free = environ.get(TORCHRUN.port) and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    return replace(member, port=_port_number(environ, TORCHRUN.port)) if is_free else member
+    return replace(member, port=_read_port(environ, TORCHRUN.port)) if is_free else member
 
 
-def _of_kubernetes(member: Membership, environ: Environ) -> Membership:
+def _complete_kubernetes(member: Membership, environ: Environ) -> Membership:
     """Set the local rank and size: each pod is one process, with its own hostname."""
     if member.size > 1 and not environ.get("GLUONLAB_ROOT"):
-        raise _missing(KUBERNETES, environ, "GLUONLAB_ROOT")
+        raise _missing_variable_error(KUBERNETES, environ, "GLUONLAB_ROOT")
     return replace(member, local_rank=0, local_size=1)
 
 
-PLACES: Dict[Launcher, Callable[[Membership, Environ], Membership]] = {
-    SRUN: _of_srun, BLAUNCH: _of_blaunch, JSRUN: _of_jsrun, OPEN_MPI: _of_open_mpi,
-    TORCHRUN: _of_torchrun, KUBERNETES: _of_kubernetes,
+MEMBERSHIP_COMPLETIONS: Dict[Launcher, Callable[[Membership, Environ], Membership]] = {
+    SRUN: _complete_srun, BLAUNCH: _complete_blaunch, JSRUN: _complete_jsrun,
+    OPEN_MPI: _complete_open_mpi,
+    TORCHRUN: _complete_torchrun, KUBERNETES: _complete_kubernetes,
 }  # fmt: skip
 
 
-def _of_sagemaker(environ: Environ) -> Membership:
+def _sagemaker_membership(environ: Environ) -> Membership:
     """Return the place in SageMaker's list of hosts, which is the same on all hosts, one process
     each.
     """
@@ -321,9 +329,9 @@ def _of_sagemaker(environ: Environ) -> Membership:
         )
     hostname = environ.get("SM_CURRENT_HOST")
     if not hostname:
-        raise _missing(SAGEMAKER, environ, "SM_CURRENT_HOST")
+        raise _missing_variable_error(SAGEMAKER, environ, "SM_CURRENT_HOST")
     if hostname not in hosts:
-        raise _contradiction(
+        raise _contradiction_error(
             f"SM_CURRENT_HOST={hostname} is none of SM_HOSTS={environ['SM_HOSTS']}"
         )
     sorted_hosts = [checked_host(host, "SM_HOSTS") for host in sorted(hosts)]
@@ -333,7 +341,7 @@ def _of_sagemaker(environ: Environ) -> Membership:
     )
 
 
-def _of_parameter_server(environ: Environ) -> Optional[Membership]:
+def _parameter_server_membership(environ: Environ) -> Optional[Membership]:
     """Return the role set by MXNet's launch.py or by `gluonlab.launch`; None without one."""
     server_role = read_server_role(environ)
     if server_role is None:
@@ -349,8 +357,8 @@ def _of_parameter_server(environ: Environ) -> Optional[Membership]:
                 f"parameter server, but {name} is not set: set it, or unset {variable}"
             )
     root = checked_host(str(server_role.root), ROLE_FIELD_VARIABLES["root"])
-    size = _number(environ, ROLE_FIELD_VARIABLES["workers"], least=1)
-    port = _port_number(environ, ROLE_FIELD_VARIABLES["port"])
+    size = _read_number(environ, ROLE_FIELD_VARIABLES["workers"], least=1)
+    port = _read_port(environ, ROLE_FIELD_VARIABLES["port"])
     return Membership("parameter server", None, size, None, None, root, port, server_role.role)
 
 
@@ -361,18 +369,18 @@ def _job_port(launcher: Launcher, environ: Environ) -> int:
     """Return a port for the group, the same in all of its processes."""
     job = "\n".join(environ.get(name, "") for name in launcher.job)
     digest = hashlib.sha256(job.encode("utf-8", "replace")).digest()
-    return FIRST_PORT + int.from_bytes(digest, "big") % PORTS
+    return FIRST_PORT + int.from_bytes(digest, "big") % PORT_COUNT
 
 
-def _port_number(environ: Environ, name: str) -> int:
+def _read_port(environ: Environ, name: str) -> int:
     """Return a variable's port. Raises ConfigError."""
-    port = _number(environ, name, least=1)
+    port = _read_number(environ, name, least=1)
     if port > 65535:
         raise ConfigError(f"{name}={port}: a port from 1 to 65535 is possible")
     return port
 
 
-def _number(environ: Environ, name: str, least: int) -> int:
+def _read_number(environ: Environ, name: str, least: int) -> int:
     """Return a variable's whole number. Raises ConfigError if it is not one, or below ``least``."""
     text = environ[name]
     if re.fullmatch(r"[0-9]{1,7}", text) is None or int(text) < least:
@@ -382,18 +390,18 @@ def _number(environ: Environ, name: str, least: int) -> int:
     return int(text)
 
 
-def _optional(environ: Environ, names: Tuple[str, ...], least: int) -> Optional[int]:
+def _read_optional_number(environ: Environ, names: Tuple[str, ...], least: int) -> Optional[int]:
     """Return the number of the first of these variables that is set; None if none is."""
-    name = _first_of(environ, names)
-    return _number(environ, name, least) if name else None
+    name = _first_set_name(environ, names)
+    return _read_number(environ, name, least) if name else None
 
 
-def _first_of(environ: Environ, names: Tuple[str, ...]) -> str:
+def _first_set_name(environ: Environ, names: Tuple[str, ...]) -> str:
     """Return the name of the first of these variables that is set; "" if none is."""
     return next((name for name in names if environ.get(name)), "")
 
 
-def _missing(launcher: Launcher, environ: Environ, name: str) -> ConfigError:
+def _missing_variable_error(launcher: Launcher, environ: Environ, name: str) -> ConfigError:
     """Return the error for a variable that a launcher has not set."""
     mark = launcher.mark or launcher.rank
     return ConfigError(
@@ -402,6 +410,6 @@ def _missing(launcher: Launcher, environ: Environ, name: str) -> ConfigError:
     )
 
 
-def _contradiction(text: str) -> ConfigError:
+def _contradiction_error(text: str) -> ConfigError:
     """Return the error for two contradictory variables."""
     return ConfigError(f"{text}: variables of two launchers are mixed; unset those that are stale")

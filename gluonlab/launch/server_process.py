@@ -13,10 +13,10 @@ from typing import Any
 
 from gluonlab.engine.parameter_server_environment import CannotListen
 from gluonlab.errors import EngineError
-from gluonlab.launch.group_processes import RENDEZVOUS, TAKEN, tell
+from gluonlab.launch.group_processes import PORT_TAKEN, RENDEZVOUS_ARGUMENTS, report_status
 
 
-def _serve() -> None:
+def _run_server_role() -> None:
     """Load MXNet, which then runs its role and exits with SystemExit."""
     # A server never returns to Python, so Python's handler would not run.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -24,11 +24,11 @@ def _serve() -> None:
         import mxnet  # noqa: F401
     except EngineError as error:
         if isinstance(error, CannotListen) and error.is_taken:
-            tell(TAKEN)
+            report_status(PORT_TAKEN)
         sys.exit(f"error: {error}")
 
 
-def _rendezvous(address: str, port: int, hosts: str) -> Any:
+def _make_rendezvous_server(address: str, port: int, hosts: str) -> Any:
     """Return Horovod's rendezvous server, an http.server, for ``hosts`` such as ``h1:2,h2:2``.
 
     Raises OSError if another process has the port.
@@ -45,7 +45,7 @@ def _rendezvous(address: str, port: int, hosts: str) -> Any:
 def _serve_rendezvous(address: str, port: str, hosts: str) -> None:
     """Run the rendezvous server until this process is killed."""
     try:
-        _rendezvous(address, int(port), hosts).serve_forever()
+        _make_rendezvous_server(address, int(port), hosts).serve_forever()
     except ImportError as error:
         sys.exit(
             f"error: --backend horovod: Horovod for MXNet cannot be imported ({error}): "
@@ -53,16 +53,16 @@ def _serve_rendezvous(address: str, port: str, hosts: str) -> None:
         )
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            tell(TAKEN)
+            report_status(PORT_TAKEN)
         sys.exit(f"error: port {port} of {address}: {error.strerror}")
 
 
 def main() -> None:
     """Run the server that the arguments name."""
-    if sys.argv[1:2] == RENDEZVOUS[-1:]:
+    if sys.argv[1:2] == RENDEZVOUS_ARGUMENTS[-1:]:
         _serve_rendezvous(*sys.argv[2:])
     else:
-        _serve()
+        _run_server_role()
 
 
 if __name__ == "__main__":

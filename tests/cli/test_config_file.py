@@ -20,7 +20,7 @@ from gluonlab.config import command_line as config_options
 from gluonlab.config.command_line import RIVALS
 from gluonlab.errors import ConfigError, GluonlabError
 from gluonlab.launch.__main__ import main as launch
-from gluonlab.launch.launcher_arguments import checked_words
+from gluonlab.launch.launcher_arguments import validate_run_arguments
 from gluonlab.launch.worker.__main__ import main as worker
 from gluonlab.run import main
 from gluonlab.study.__main__ import speedup
@@ -254,15 +254,15 @@ def test_the_launcher_goes_by_the_file(file):
     words = ("--config", str(path))
     path.write_text("epochs = 3\n")
     with pytest.raises(ConfigError, match="--restart 1 goes on with the run in --out"):
-        checked_words("dist_sync", words, 1, launch, worker)
+        validate_run_arguments("dist_sync", words, 1, launch, worker)
     path.write_text("out = 'r'\n")
     more = (*words, "--checkpoint-every", "1 epoch")
-    assert checked_words("dist_sync", words, 1, launch, worker) == more
+    assert validate_run_arguments("dist_sync", words, 1, launch, worker) == more
     path.write_text("out = 'r'\ncheckpoint-every = 9\n")
-    assert checked_words("dist_sync", words, 1, launch, worker) == words
+    assert validate_run_arguments("dist_sync", words, 1, launch, worker) == words
     path.write_text("epoch = 1\n")
     with pytest.raises(ConfigError, match="did you mean 'epochs'"):
-        checked_words("dist_sync", words, 0, launch, worker)
+        validate_run_arguments("dist_sync", words, 0, launch, worker)
 
 
 def test_a_comparison_and_an_evaluation_go_by_the_file(run, empty_cwd):

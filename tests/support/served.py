@@ -17,7 +17,7 @@ from mxnet import gluon, nd
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.process_group_store import GroupKVStore
-from gluonlab.launch.group_processes import RANK
+from gluonlab.launch.group_processes import RANK_VARIABLE
 from gluonlab.launch.parameter_server_group import ParameterServer
 from gluonlab.optimizers.optimizer_registry import make_optimizer
 from gluonlab.training.learning_rate_schedule import Rates
@@ -103,7 +103,7 @@ def turn_ranks_round():
 
     def created(name):
         store = create(name)
-        os.environ[RANK] = str(store.num_workers - 1 - store.rank)
+        os.environ[RANK_VARIABLE] = str(store.num_workers - 1 - store.rank)
         return store
 
     mx.kv.create = created

@@ -219,7 +219,7 @@ def start_group(backend: str, size: int, job: str, options: Mapping[str, Any]) -
     ``options``: of their ``job``. This process becomes rank 0: its environment says so from now on,
     which has to be before it makes a store.
     """
-    from gluonlab.launch.group_processes import RANK, Site, parts
+    from gluonlab.launch.group_processes import RANK_VARIABLE, Site, parts
 
     loopback = Site("localhost", "127.0.0.1", "lo")
     with socket.socket() as listening:
@@ -229,7 +229,7 @@ def start_group(backend: str, size: int, job: str, options: Mapping[str, Any]) -
     for part in parts(backend, [], [0] * size, [0], [loopback], port):
         if not part.is_worker:
             Rank(part.words, part.environment)  # it serves until this process ends
-        elif part.environment[RANK] == "0":
+        elif part.environment[RANK_VARIABLE] == "0":
             os.environ.update(part.environment)
         else:
             others.append(start_rank(job, options, part.environment))

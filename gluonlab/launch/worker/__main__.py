@@ -14,7 +14,15 @@ from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import config_options, given
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.host.signals import ended_on_the_spot
-from gluonlab.launch.group_processes import ARRIVED, BEGUN, COMMAND, JOINED, LEFT, RAN_ON, tell
+from gluonlab.launch.group_processes import (
+    ARRIVED,
+    BEGUN,
+    COMMAND_VARIABLE,
+    JOINED,
+    LEFT,
+    PREVIOUS_HOST_VARIABLE,
+    report_status,
+)
 
 
 @command("python -m gluonlab.launch.worker")
@@ -68,18 +76,18 @@ def main(
     config = TrainConfig(**given(settings))
     if backend not in BACKENDS:
         raise ConfigError(unknown("--backend", backend, BACKENDS))
-    tell(ARRIVED)
+    report_status(ARRIVED)
     with ended_on_the_spot():  # joining may wait forever for other processes
         group = BACKENDS[backend]()
     with group:
-        tell(JOINED)
-        group.tell_begin = partial(tell, BEGUN)
-        group.command = os.environ.get(COMMAND, group.command)
+        report_status(JOINED)
+        group.tell_begin = partial(report_status, BEGUN)
+        group.command = os.environ.get(COMMAND_VARIABLE, group.command)
         is_rank_0 = group.rank == 0
         reporter = make_reporter(quiet or as_json) if is_rank_0 else Reporter()
         try:
-            if is_rank_0 and RAN_ON in os.environ:
-                check_moved(config.out, os.environ[RAN_ON])
+            if is_rank_0 and PREVIOUS_HOST_VARIABLE in os.environ:
+                check_run_is_here(config.out, os.environ[PREVIOUS_HOST_VARIABLE])
             resume_point = None if resume is None else interrupted(resume, group)
             if resume_point is not None:
                 config = asked(resume_point, group, **given(settings))
@@ -87,12 +95,12 @@ def main(
                 config, reporter=reporter, group=group, resume=resume_point, autoresume=autoresume
             )
         finally:
-            tell(LEFT)
+            report_status(LEFT)
     if is_rank_0:
         print_result(result, as_json, quiet)
 
 
-def check_moved(out: Optional[str], ran_on: str) -> None:
+def check_run_is_here(out: Optional[str], ran_on: str) -> None:
     """Raise RunError if rank 0 has moved to this host and the run's folder is not here."""
     from gluonlab.runs.run_writer import has_run
 

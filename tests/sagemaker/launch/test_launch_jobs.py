@@ -13,7 +13,7 @@ from launch_world import ended
 
 from gluonlab.errors import ConfigError
 from gluonlab.host.launcher_environment import has_local_disk
-from gluonlab.launch.job_files import PREFIX, JobRequest, job_file
+from gluonlab.launch.job_files import JOB_NAME_PREFIX, JobRequest, job_file
 from gluonlab_sagemaker import jobs
 from gluonlab_sagemaker.calls import Caller
 from gluonlab_sagemaker.checks import tags
@@ -417,7 +417,7 @@ def test_a_job_that_the_launcher_prints_is_a_request_that_aws_takes(backend):
     words = ("--epochs", "3", "--flip", "--out", "it's \n$HOME")
     made = yaml.safe_load(job_file("sagemaker", JobRequest(words, backend=backend)))
     assert ParamValidator().validate(made, SHAPE).generate_report() == ""
-    assert made["TrainingJobName"].startswith(PREFIX)
+    assert made["TrainingJobName"].startswith(JOB_NAME_PREFIX)
 
 
 @pytest.mark.parametrize(
