@@ -1,4 +1,4 @@
-"""python -m gluonlab NAME, or gluonlab NAME: all commands in one group."""
+"""The command ``gluonlab NAME``, or ``python -m gluonlab NAME``: all commands in one group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gluonlab.cli.command import Completion, command, completion_script, dispatc
 @command("gluonlab completion")
 @click.argument("shell", metavar="SHELL")
 def complete(shell: str) -> None:
-    """Print what makes a shell complete gluonlab's commands and options: bash, zsh or fish.
+    """Print a script that completes gluonlab's commands and options in bash, zsh or fish.
 
     For bash, put this line into ~/.bashrc:
 
@@ -43,7 +43,7 @@ COMMANDS: Dict[str, Tuple[str, Callable[[List[str]], Any]]] = {
 
 
 def main() -> None:
-    """Hand the remaining options to the command that is named first."""
+    """Call the command that the first word names."""
     question = Completion.asked()
     words = sys.argv[1:] if question is None else question.words
     if words == ["--version"]:

@@ -1,7 +1,7 @@
-"""What the value of an option may be.
+"""Checks of option values, which convert texts of the command line to values.
 
-Each check turns text, as it comes from a command line, into a value, or raises ConfigError. A
-``Check`` takes the option's name, for the message, and what was given.
+A ``Check`` takes the option's name, for messages, and the value. It returns the converted value, or
+raises ConfigError.
 """
 
 from __future__ import annotations
@@ -19,29 +19,34 @@ from gluonlab.errors import ConfigError
 
 Check = Callable[[str, Any], Any]
 
-# far beyond use, and still a float32 when it is scaled by the number of devices
+# beyond any use, and still a float32 after scaling by the number of devices
 LARGEST_RATE = 1e31
 BALANCED = "balanced"  # a value of --class-weights
-SMALLEST_LIMIT = 1e-30  # still a float32 when it is multiplied
-MOST_OPERATORS = 10**6  # no network has more
+SMALLEST_LIMIT = 1e-30  # still a float32 after multiplications
+MOST_OPERATORS = 10**6  # more than any network has
 _DECIMAL = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*", re.IGNORECASE)
-LARGEST = 2**63 - 1  # nothing that is counted here comes near it
+LARGEST = 2**63 - 1  # beyond any count
 
 
 def whole(minimum: int, maximum: int = LARGEST) -> Check:
-    """A check for whole numbers from ``minimum`` to ``maximum``, also as text."""
-    up, to = f"a whole number from {minimum} up", f"a whole number from {minimum} to {maximum}"
+    """Return a check for whole numbers from ``minimum`` to ``maximum``, also as text."""
+    minimum_text, range_text = (
+        f"a whole number from {minimum} up",
+        f"a whole number from {minimum} to {maximum}",
+    )
 
     def check(name: str, value: Any) -> int:
         text = str(value).strip()
         if isinstance(value, bool) or not re.fullmatch(r"[+-]?[0-9]+", text):
-            raise ConfigError(f"{_given(name, value)}: give {up if maximum == LARGEST else to}")
+            raise ConfigError(
+                f"{_given(name, value)}: give {minimum_text if maximum == LARGEST else range_text}"
+            )
         # Python itself refuses to convert some thousands of digits
         if len(text.lstrip("+-0")) > len(str(LARGEST)):
-            raise ConfigError(f"{_given(name, value)}: give {to}")
+            raise ConfigError(f"{_given(name, value)}: give {range_text}")
         number = int(text)
         if not minimum <= number <= maximum:
-            possible = up if number < minimum and maximum == LARGEST else to
+            possible = minimum_text if number < minimum and maximum == LARGEST else range_text
             raise ConfigError(f"{_given(name, value)}: give {possible}")
         return number
 
@@ -53,26 +58,26 @@ def gpu_count(name: str, value: Any) -> int:
     try:
         return int(whole(1)(name, value))
     except ConfigError as error:
-        several = isinstance(value, (list, tuple)) and value
-        shown = ",".join(map(str, value)) if several else str(value).strip().lower()
-        numbers = shown.replace("gpu:", "").replace("cuda:", "")
-        instead = ""
+        is_list = isinstance(value, (list, tuple)) and value
+        text = ",".join(map(str, value)) if is_list else str(value).strip().lower()
+        numbers = text.replace("gpu:", "").replace("cuda:", "")
+        suggestion = ""
         if re.fullmatch(r"[0-9]+(\s*,\s*[0-9]+)*,?", numbers):
-            instead = f"gpu:{numbers.replace(' ', '').rstrip(',')}"
-        elif shown in ("all", "auto", "*", "gpu:*", "-1"):
-            instead = "gpu:*"
-        if instead:
-            raise ConfigError(f"{error}, or name GPUs: --devices {instead}") from None
+            suggestion = f"gpu:{numbers.replace(' ', '').rstrip(',')}"
+        elif text in ("all", "auto", "*", "gpu:*", "-1"):
+            suggestion = "gpu:*"
+        if suggestion:
+            raise ConfigError(f"{error}, or name GPUs: --devices {suggestion}") from None
         raise
 
 
 def is_count(value: Any) -> bool:
-    """Whether this, in a program, is a whole number from 1 up, as it may also be NumPy's."""
+    """Check if a Python value is a whole number, also NumPy's, from 1 up."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
 def as_number(value: Any) -> float:
-    """The number that a value is, or its text says in ASCII without underscores; else NaN.
+    """Convert a value, or its text in ASCII without underscores, to a number; NaN if impossible.
 
     Python's own ``float`` reads 1_0 as 10, and digits of other scripts.
     """
@@ -85,18 +90,20 @@ def as_number(value: Any) -> float:
 
 
 def _with_point(value: Any) -> str:
-    """What to write instead of a decimal comma."""
+    """Return a hint for a number with a decimal comma."""
     comma = re.fullmatch(r"\s*([+-]?[0-9]+),([0-9]+)\s*", str(value))
     return f", with a point: {comma[1]}.{comma[2]}" if comma else ""
 
 
 def real(minimum: float, below: float = math.inf, *, above_minimum: bool = False) -> Check:
-    """A check for finite numbers x: minimum <= x < below, or minimum < x if ``above_minimum``."""
-    wanted = f"a number above {minimum:g}" if above_minimum else f"a number from {minimum:g}"
+    """Return a check for finite numbers x: minimum <= x < below, or minimum < x if
+    ``above_minimum``.
+    """
+    requirement = f"a number above {minimum:g}" if above_minimum else f"a number from {minimum:g}"
     if below < LARGEST_RATE:
-        wanted += f" and below {below:g}"
+        requirement += f" and below {below:g}"
     elif not above_minimum:
-        wanted += " up"
+        requirement += " up"
 
     def check(name: str, value: Any) -> float:
         number = as_number(value)
@@ -110,7 +117,7 @@ def real(minimum: float, below: float = math.inf, *, above_minimum: bool = False
             or number >= below
             or (above_minimum and number == minimum)
         ):
-            raise ConfigError(f"{_given(name, value)}: give {wanted}{_with_point(value)}")
+            raise ConfigError(f"{_given(name, value)}: give {requirement}{_with_point(value)}")
         return number
 
     return check
@@ -122,7 +129,7 @@ SHARE = real(0, below=1, above_minimum=True)
 
 
 def size_in_bytes(name: str, value: Any) -> int:
-    """A number of bytes: ``268435456``, ``256M``, ``1.5GiB``; the units are powers of 1024."""
+    """Check a number of bytes: ``268435456``, ``256M``, ``1.5GiB``; units are powers of 1024."""
     match = re.fullmatch(
         r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kmgt]?)(?:i?b)?\s*", str(value).lower()
     )
@@ -132,33 +139,33 @@ def size_in_bytes(name: str, value: Any) -> int:
 
 
 def epoch_list(name: str, value: Any) -> str:
-    """Growing numbers of epochs as text, ``10,20``; a list of them becomes such a text."""
-    shown = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-    parts = shown.split(",")
+    """Check growing numbers of epochs, as text ``10,20`` or a list; return the text."""
+    text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    parts = text.split(",")
     if isinstance(value, bool) or not all(
         re.fullmatch(r"\s*0*[1-9][0-9]{0,17}\s*", part, re.ASCII) for part in parts
     ):
-        raise ConfigError(f"{_given(name, shown)}: give numbers of epochs such as 10 or 10,20")
+        raise ConfigError(f"{_given(name, text)}: give numbers of epochs such as 10 or 10,20")
     epochs = [int(part) for part in parts]
     if any(later <= earlier for earlier, later in zip(epochs, epochs[1:])):
         raise ConfigError(
-            f"{_given(name, shown)}: give each number of epochs once, in order, such as 10,20"
+            f"{_given(name, text)}: give each number of epochs once, in order, such as 10,20"
         )
     return ",".join(map(str, epochs))
 
 
 def layer_list(name: str, value: Any) -> str:
-    """Numbers of layers as text, ``3,7``; a list of them becomes such a text."""
-    shown = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    """Check numbers of layers, as text ``3,7`` or a list; return the text."""
+    text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
     if isinstance(value, bool) or not re.fullmatch(
-        r"\s*[0-9]{1,9}\s*(,\s*[0-9]{1,9}\s*)*", shown, re.ASCII
+        r"\s*[0-9]{1,9}\s*(,\s*[0-9]{1,9}\s*)*", text, re.ASCII
     ):
-        raise ConfigError(f"{_given(name, shown)}: give numbers of layers such as 3 or 3,7")
-    return ",".join(str(int(part)) for part in shown.split(","))
+        raise ConfigError(f"{_given(name, text)}: give numbers of layers such as 3 or 3,7")
+    return ",".join(str(int(part)) for part in text.split(","))
 
 
 class Period(NamedTuple):
-    """How often: every ``number`` of a ``unit``, which is steps, minutes or epochs."""
+    """An interval of ``number`` steps, minutes or epochs."""
 
     number: int
     unit: str
@@ -171,7 +178,10 @@ UNITS = {
 
 
 def period(name: str, value: Any) -> str:
-    """``50 steps``, ``10 minutes`` or ``1 epochs`` as text; a number alone counts steps."""
+    """Check an interval such as ``50 steps``, ``10 minutes`` or ``1 epochs``, and return its text.
+
+    A bare number counts steps.
+    """
     match = re.fullmatch(r"\s*([0-9]{1,15})\s*([a-z]*)\s*", str(value).lower(), re.ASCII)
     unit = UNITS.get(match[2]) if match else None
     if match is None or unit is None or not int(match[1]):
@@ -182,7 +192,7 @@ def period(name: str, value: Any) -> str:
 
 
 def read_period(text: str) -> Period:
-    """What `period` gave, in its parts."""
+    """Parse the text from `check_period`."""
     number, unit = text.split()
     return Period(int(number), unit)
 
@@ -191,14 +201,14 @@ ACCURACY, LOSS = "accuracy", "loss"
 
 
 class Patience(NamedTuple):
-    """So many epochs without a better test accuracy, or loss."""
+    """The number of epochs without an improvement of the monitored value."""
 
     epochs: int
     monitored: str
 
 
 def patience(name: str, value: Any) -> Union[int, str]:
-    """A number of epochs, or with what is looked at: ``5:loss``; ``5:accuracy`` is 5."""
+    """Check a number of epochs, or with the monitored value: ``5:loss``; ``5:accuracy`` is 5."""
     epochs, _, monitored = str(value).strip().partition(":")
     try:
         count = int(whole(1)(name, epochs if isinstance(value, str) else value))
@@ -213,13 +223,13 @@ def patience(name: str, value: Any) -> Union[int, str]:
 
 
 def read_patience(value: Union[int, str]) -> Patience:
-    """What `patience` gave, in its parts."""
+    """Parse the value from `check_patience`."""
     epochs, _, monitored = str(value).partition(":")
     return Patience(int(epochs), monitored or ACCURACY)
 
 
 def compression(name: str, value: Any) -> str:
-    """``fp16``, ``2bit:THRESHOLD``, or ``2bit``, which is ``2bit:0.5`` as in MXNet."""
+    """Check a compression: ``fp16``, ``2bit:THRESHOLD``, or ``2bit``, which is ``2bit:0.5``."""
     if str(value).strip() == "fp16":
         return "fp16"
     kind, _, threshold = str(value).strip().partition(":")
@@ -233,7 +243,7 @@ def compression(name: str, value: Any) -> str:
 
 
 def operators(name: str, value: Any) -> Union[int, str]:
-    """A number of operators, or ``off``."""
+    """Check a number of operators, or ``off``."""
     text = str(value).strip().lower()
     if text == "off":
         return text
@@ -244,26 +254,26 @@ def operators(name: str, value: Any) -> Union[int, str]:
 
 
 def colours(name: str, value: Any) -> str:
-    """A name such as ``imagenet``, or ``M,M,M/S,S,S``: channels' means and deviations.
+    """Check a name such as ``imagenet``, or ``M,M,M/S,S,S``: means and deviations of the channels.
 
-    Two lists of numbers become such a text.
+    Two lists of numbers are converted to such a text.
     """
     if isinstance(value, (list, tuple)):
-        lists = [each if isinstance(each, (list, tuple)) else [each] for each in value]
-        value = "/".join(",".join(map(str, each)) for each in lists)
-    wanted = text(name, value).strip().lower()
-    if re.fullmatch("[a-z][a-z0-9-]*", wanted):
-        return wanted
-    parts = [part.split(",") for part in wanted.split("/")]
+        lists = [part if isinstance(part, (list, tuple)) else [part] for part in value]
+        value = "/".join(",".join(map(str, numbers)) for numbers in lists)
+    normalized = text(name, value).strip().lower()
+    if re.fullmatch("[a-z][a-z0-9-]*", normalized):
+        return normalized
+    parts = [part.split(",") for part in normalized.split("/")]
     try:
         means, deviations = [[as_number(number) for number in part] for part in parts]
     except ValueError:
         means, deviations = [], []
-    fits = (
+    are_finite = (
         means and len(means) == len(deviations) and all(map(math.isfinite, [*means, *deviations]))
     )
     if (
-        not fits
+        not are_finite
         or min(deviations) < SMALLEST_LIMIT
         or max(map(abs, [*means, *deviations])) >= LARGEST_RATE
     ):
@@ -271,11 +281,11 @@ def colours(name: str, value: Any) -> str:
             f"{_given(name, value)}: give imagenet, none, "
             "or means and deviations such as 0.5,0.5,0.5/0.25,0.25,0.25"
         )
-    return "/".join(",".join(map(repr, each)) for each in (means, deviations))
+    return "/".join(",".join(map(repr, numbers)) for numbers in (means, deviations))
 
 
 def text(name: str, value: Any) -> str:
-    """A check for text that is not empty; a path or a whole number becomes text."""
+    """Check a text that is not empty; paths and whole numbers become text."""
     if isinstance(value, bool) or not isinstance(value, (str, int, os.PathLike)):
         if isinstance(value, (bool, float, type(None))):
             raise ConfigError(f"{_given(name, value)}: give text")
@@ -287,19 +297,17 @@ def text(name: str, value: Any) -> str:
 
 
 def machine(name: str, value: Any) -> str:
-    """A machine's name, or a file's, ``m.json``, with the folder that it is in.
-
-    A run may go on from another folder than the one that it was started in.
-    """
-    given = text(name, value)
-    if given.lower().endswith(".json"):
-        with suppress(OSError):  # the folder that it would be in is gone
-            return str(Path(given).absolute())
-    return given
+    """Check a machine's name; a file's name, ``m.json``, becomes an absolute path."""
+    machine_name = text(name, value)
+    if machine_name.lower().endswith(".json"):
+        # A run may be resumed from another folder than the one in which it was started.
+        with suppress(OSError):  # the current folder has been removed
+            return str(Path(machine_name).absolute())
+    return machine_name
 
 
 def device_names(name: str, value: Any) -> Union[str, Tuple[str, ...]]:
-    """One text or several, as `gluonlab.devices` reads them; a Context becomes its name."""
+    """Check one or several device names for `gluonlab.devices`; a Context becomes its name."""
     if isinstance(value, (list, tuple)):
         if not value:
             raise ConfigError(f"{name} names no device: give a value or leave it out")
@@ -317,19 +325,19 @@ EXPORTS = MXNET, ONNX = ("mxnet", "onnx")
 
 
 def export_format(name: str, value: Any) -> Optional[str]:
-    """One of EXPORTS; True and False, as older versions recorded it, are ``mxnet`` and none."""
+    """Check a format of EXPORTS. Older versions recorded True for ``mxnet`` and False for none."""
     if isinstance(value, bool):
         return MXNET if value else None
-    wanted = text(name, value).strip().lower()
-    if wanted not in EXPORTS:
+    format_name = text(name, value).strip().lower()
+    if format_name not in EXPORTS:
         raise ConfigError(
             f"{_given(name, value)}: give {' or '.join(EXPORTS)}, or {name} alone, which is {MXNET}"
         )
-    return wanted
+    return format_name
 
 
 def flag(name: str, value: Any) -> bool:
-    """A check for yes or no."""
+    """Check a boolean."""
     if not isinstance(value, bool):
         raise ConfigError(f"{_given(name, value)}: give True or False")
     return value
@@ -339,8 +347,8 @@ def plain_value(value: Any) -> Any:
     """Convert NumPy values, also in a list, to Python values; return other values unchanged."""
     if isinstance(value, (list, tuple)):
         return type(value)(map(plain_value, value))
-    is_numpys = hasattr(value, "tolist") and not isinstance(value, (str, type))
-    return value.tolist() if is_numpys else value
+    has_numpy_value = hasattr(value, "tolist") and not isinstance(value, (str, type))
+    return value.tolist() if has_numpy_value else value
 
 
 def type_name(name: str, value: Any) -> str:
@@ -350,7 +358,7 @@ def type_name(name: str, value: Any) -> str:
 
 def _given(name: str, value: Any) -> str:
     shown = str(value)
-    if not isinstance(value, str):  # an array's has several lines
+    if not isinstance(value, str):  # an array's text has several lines
         shown = " ".join(shown.split())
     return f"{name} {shown if shown.strip() else repr(shown)}"
 
@@ -359,29 +367,29 @@ NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 
 
 def device_weights(name: str, value: Any) -> str:
-    """Numbers above 0 as text, ``2,1`` or ``1.5,1``; a list of them becomes such a text."""
+    """Check weights above 0, as text ``2,1`` or ``1.5,1`` or a list; return the text."""
     value = _listed(value)
-    shown = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-    parts = [part.strip() for part in shown.split(",")]
+    text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    parts = [part.strip() for part in text.split(",")]
     if isinstance(value, bool) or not all(
         NUMBER.fullmatch(part) and Fraction(part) > 0 for part in parts
     ):
         raise ConfigError(
-            f"{name} {shown.strip() or repr(shown)}: give a number above 0 for each device, such "
+            f"{name} {text.strip() or repr(text)}: give a number above 0 for each device, such "
             "as 2,1 or 1.5,1"
         )
     return ",".join(parts)
 
 
 def _listed(value: Any) -> Any:
-    """An array of NumPy or MXNet as a list, and anything else as it is."""
+    """Convert an array of NumPy or MXNet to a list; return other values unchanged."""
     if hasattr(value, "asnumpy"):
         value = value.asnumpy()
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def read_weights(text: str) -> List[Fraction]:
-    """What `device_weights` gave, one by one."""
+    """Parse the text from `check_device_weights`."""
     return [Fraction(part) for part in text.split(",")]
 
 
@@ -404,8 +412,8 @@ def class_weights(name: str, value: Any) -> str:
             f"{name} {','.join(parts)}: the network learns nothing if every class has weight 0: "
             "give at least one of them more than 0"
         )
-    # one text for the same weights, since a run that goes on compares it
-    return ",".join(str(int(each) if each.is_integer() else each) for each in numbers)
+    # Equal weights have equal texts, because a resumed run compares the texts.
+    return ",".join(str(int(number) if number.is_integer() else number) for number in numbers)
 
 
 def read_class_weights(text: str) -> Union[str, List[float]]:

@@ -1,7 +1,7 @@
-"""TrainConfig: the one description of a run, and its options on the command line.
+"""The configuration of a run, and the definition of its settings.
 
 A setting is defined in one place, a field of TrainConfig: its name, type, check, help and heading.
-The command's options, config.json and the docs come from it.
+The command's options, config.json and the docs are made from it.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ def _setting(
     metavar: str = "N",
     alone: Optional[str] = None,
 ) -> Any:
-    """Make a field of TrainConfig, with what its option on the command line needs to know.
+    """Return a field of TrainConfig with the metadata of its command-line option.
 
-    ``group``: the heading of --help that it stands under. ``alone``: what the option means without
-    a value; without, it must have one.
+    ``group`` is its heading in --help. ``alone`` is the value of the option without a value; if
+    None, the option requires a value.
     """
-    about = {"group": group, "check": check, "help": help, "metavar": metavar, "alone": alone}
-    return dataclasses.field(default=default, metadata=about)
+    metadata = {"group": group, "check": check, "help": help, "metavar": metavar, "alone": alone}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 GROUPS = ("devices", "splitting", "data", "network", "batch", "optimiser", "summing", "output")
@@ -79,18 +79,18 @@ DEVICES, SPLITTING, DATA, NETWORK, BATCH, OPTIMISER, SUMMING, OUTPUT = (
 
 
 def option_name(field_name: str) -> str:
-    """The option that sets a field: ``batch_size`` -> ``--batch-size``."""
+    """Return the option of a field: ``--batch-size`` for ``batch_size``."""
     return "--" + field_name.replace("_", "-")
 
 
-# of `gluonlab.train`, which are not settings
+# arguments of `gluonlab.train` that are not settings
 TRAIN_ARGUMENTS = (
     "net", "loss", "metrics", "callbacks", "resume", "autoresume", "reporter", "group",
 )  # fmt: skip
 
 
 def _with_hints(cls: Type[T]) -> Type[T]:
-    """Have a dataclass raise ConfigError, with the nearest name, for a setting that it has not."""
+    """Make a dataclass raise ConfigError, with the nearest name, for an unknown setting."""
     names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     make = cls.__init__
 
@@ -106,17 +106,17 @@ def _with_hints(cls: Type[T]) -> Type[T]:
 
 
 def _unknown_setting(name: str, names: Sequence[str]) -> str:
-    meant = None if name in TRAIN_ARGUMENTS else nearest_name(name, names)
-    if meant is not None:
-        return f"unknown setting {name!r}: did you mean {meant!r}?"
+    nearest = None if name in TRAIN_ARGUMENTS else nearest_name(name, names)
+    if nearest is not None:
+        return f"unknown setting {name!r}: did you mean {nearest!r}?"
     argument = nearest_name(name, TRAIN_ARGUMENTS)
     if argument is not None:
-        how = f"train(TrainConfig(), {argument}=...)"
-        return f"{name!r} is not a setting, give it to train: {how}"
+        example = f"train(TrainConfig(), {argument}=...)"
+        return f"{name!r} is not a setting, give it to train: {example}"
     return unknown("setting", name, names)
 
 
-TOGETHER = (  # two settings of which one alone may be given
+TOGETHER = (  # pairs of settings of which only one may be given
     ("gpus", "devices", "--gpus {} and --devices {} contradict each other"),
     ("batch_size", "global_batch_size",
      "--batch-size {} is per device and --global-batch-size {} over all devices"),
@@ -126,15 +126,15 @@ TOGETHER = (  # two settings of which one alone may be given
 
 
 def _check_together(settings: Dict[str, Any]) -> None:
-    """Raise ConfigError for settings that contradict each other, whatever the recipe."""
+    """Raise ConfigError for settings that contradict each other under any recipe."""
     devices = settings["devices"]
     if isinstance(devices, list):
         devices = ",".join(devices)
     values = {**settings, "devices": devices}
     for first, second, contradiction in TOGETHER:
         if values[first] is not None and values[second] is not None:
-            said = contradiction.format(values[first], values[second])
-            raise ConfigError(f"{said}: give one of them")
+            message = contradiction.format(values[first], values[second])
+            raise ConfigError(f"{message}: give one of them")
     if values["require_gpu"] and devices is not None:
         if "cpu" in devices.lower():
             raise ConfigError(
@@ -151,12 +151,14 @@ def _check_together(settings: Dict[str, Any]) -> None:
 @_with_hints
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything that decides how a run goes, in the groups that --help shows.
+    """The configuration of a training run, in the groups of --help.
 
-    A setting that is None takes the recipe's value when the run begins
-    (`gluonlab.training.recipes`). Raises ConfigError for an unknown setting, for a value out of its
-    range and for settings that contradict each other. Batch sizes count images; ``batch_size`` is
-    per device, ``global_batch_size`` is over all devices.
+    A setting that is None takes the recipe's value when the run starts
+    (`gluonlab.training.recipes`). Batch sizes count images: ``batch_size`` per device,
+    ``global_batch_size`` over all devices.
+
+    Raises:
+        ConfigError: for an unknown setting, a value out of its range, and contradictory settings
     """
 
     gpus: Optional[int] = DEVICES(gpu_count, "use N GPUs; without any, N CPU devices stand in")
@@ -425,11 +427,11 @@ class TrainConfig:
         )
 
     def replace(self, **changes: Any) -> "TrainConfig":
-        """A copy with some settings changed."""
+        """Return a copy with some settings changed."""
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> Dict[str, Any]:
-        """The settings as plain values, as config.json holds them."""
+        """Return the settings as plain values, as config.json contains them."""
         devices = self.devices
         if devices is not None and not isinstance(devices, str):
             devices = list(devices)

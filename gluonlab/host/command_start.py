@@ -1,5 +1,4 @@
-"""Before a command begins: Ctrl-C in its imports, and modules that a user's file hides, end it
-without a traceback.
+"""Handling of Ctrl-C and of hidden modules before a command has started, without a traceback.
 
 ``python -m gluonlab.run`` searches the current folder first. A user's ``random.py`` or ``mxnet.py``
 there hides the module that other code needs.
@@ -18,12 +17,12 @@ from _frozen_importlib_external import PathFinder  # type: ignore[import-not-fou
 
 
 def quiet_start() -> None:
-    """Handle SIGINT and errors from now on, only if Python is starting a command of gluonlab.
+    """Handle SIGINT and errors from now on, if Python is starting a command of gluonlab.
 
-    `gluonlab.cli.command` takes over.
+    `gluonlab.cli.command` later installs its own handlers.
     """
     name = sys.argv[0].rpartition("/")[2] if sys.argv else ""
-    if name == "-m":  # Python looks for the module
+    if name == "-m":  # Python is searching for the module
         with open("/proc/self/cmdline", "rb") as file:
             words = file.read().decode(errors="replace").split("\0")
         name = next((word.partition(".")[0] for word in words[1:] if word[:1] != "-"), "")
@@ -35,25 +34,25 @@ def quiet_start() -> None:
             _signal.signal(_signal.SIGINT, _end)
         except ValueError:  # not in the main thread
             return
-        # whoever has started this command may have had it wait: `processes.begin_as_part`
+        # The parent may have blocked SIGINT: `child_processes.prepare_command_process`.
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGINT])
 
 
 def _end(number: int, frame: object) -> None:
     try:
         os.write(2, b"interrupted: nothing was written\n")
-    except OSError:  # nobody reads it
+    except OSError:  # standard error is closed
         pass
     end_at_once(number, frame)
 
 
 def end_at_once(number: int, frame: object) -> None:
-    """A handler for what comes while nothing is open: as shells count, without Python's end."""
+    """Exit with the status of a signal, as a handler, while no file is open."""
     os._exit(128 + number)
 
 
 def started_quietly() -> bool:
-    """Whether `quiet_start` has found a command, which has not begun yet."""
+    """Check if `install_sigint_handler` has found a command that has not started yet."""
     return _signal.getsignal(_signal.SIGINT) is _end
 
 
@@ -86,32 +85,32 @@ def _explain(error: BaseException | None) -> str | None:
 
 
 def hidden_line(name: str, file: str) -> str:
-    """Return the message: which file is imported as which module, and the fix."""
-    found = os.path.join(*_place(file))
-    return f"{found} is imported as {name}: it comes first in Python's path: rename it"
+    """Return the error message for a file that hides a module."""
+    path = os.path.join(*_place(file))
+    return f"{path} is imported as {name}: it comes first in Python's path: rename it"
 
 
 def hides(name: str, file: str) -> bool:
-    """Whether a file in the start folder hides a module with this name."""
+    """Check if a file in the start folder hides a module with this name."""
     folder, _ = _place(file)
     start = os.path.abspath(sys.path[0] if sys.path else "")
     if not file or folder not in (start, os.path.abspath("")):
         return False
-    others = [each for each in sys.path if os.path.abspath(each) != folder]
-    spec = PathFinder.find_spec(name, others)
+    other_paths = [each for each in sys.path if os.path.abspath(each) != folder]
+    spec = PathFinder.find_spec(name, other_paths)
     return spec is not None and spec.origin is not None
 
 
 def _place(file: str) -> tuple[str, str]:
     """Return the folder in which Python found a module, and the module's file or folder there."""
-    folder, own = os.path.split(os.path.abspath(file))
-    return os.path.split(folder) if own == "__init__.py" else (folder, own)
+    folder, file_name = os.path.split(os.path.abspath(file))
+    return os.path.split(folder) if file_name == "__init__.py" else (folder, file_name)
 
 
 def _excepthook(kind, error, trace):  # type: ignore[no-untyped-def]
     """Print one line if an error comes from a hiding file before a command has started."""
-    said = None if "--debug" in sys.argv else explain_hidden(error)
-    if said is None:
+    message = None if "--debug" in sys.argv else explain_hidden(error)
+    if message is None:
         sys.__excepthook__(kind, error, trace)
     else:
-        sys.stderr.write(f"error: {said}\n")
+        sys.stderr.write(f"error: {message}\n")

@@ -1,15 +1,15 @@
-"""The signals that end a process: what they raise, and how work that must be whole takes them.
+"""Signals that end a process: the exceptions they raise, and blocks that delay or collect them.
 
 Three things go wrong without this module:
 
-- A signal in the middle of a step or a file: `EndRequest` notes it, and the block ends where it
+- A signal in the middle of a step or a file: `StopRequest` records it, and the block ends where it
   can.
 - A signal while the main thread is blocked in C code, perhaps forever: an operator that never ends,
   or devices that wait for each other. Python's handlers run only after C code has returned, so
-  Ctrl-C has no effect. `ends_if_stuck` ends the process if the user insists.
+  Ctrl-C has no effect. `exit_if_stuck` ends the process if the user insists.
 - A signal during the import of an extension module: C code often drops the exception that the
   handler raises there, or turns it into an ImportError, and a half-imported extension module cannot
-  be imported again. `delay_in_imports` lets the handlers wait until the import has ended.
+  be imported again. `delay_signals_in_imports` lets the handlers wait until the import has ended.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends whatever goes on as Ctrl-C does."""
+    """Exception of SIGTERM, which interrupts like Ctrl-C."""
 
 
 class HungUp(Terminated):
-    """SIGHUP, which comes when a terminal is closed, and ends whatever goes on as SIGTERM does."""
+    """Exception of SIGHUP, which comes when a terminal is closed, and interrupts like SIGTERM."""
 
 
 RAISED: Dict[int, Type[KeyboardInterrupt]] = {
@@ -57,53 +57,52 @@ RAISED: Dict[int, Type[KeyboardInterrupt]] = {
 
 
 def number_of(interrupt: Type[BaseException]) -> signal.Signals:
-    """The signal that raises it."""
+    """Return the signal that raises an exception class."""
     kinds = ((kind, number) for number, kind in RAISED.items())
     return signal.Signals(next((n for kind, n in kinds if kind is interrupt), signal.SIGINT))
 
 
 @contextmanager
 def ended_on_the_spot() -> Iterator[None]:
-    """Within the block these signals end the process at once, even where C waits for others.
+    """Let signals end the process at once within the block, even while C code waits for others.
 
-    For a block before which nothing was begun that must be whole: Python's handlers run only when C
-    has returned. A signal that is ignored stays so, and outside the main thread all stays as it is.
+    Use this only if nothing was started that must be completed, because Python's handlers do not
+    run. Ignored signals stay ignored. Outside the main thread the block has no effect.
     """
-    before: Dict[int, Any] = {}
+    handlers: Dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in RAISED:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: not Python's
-                before[number] = signal.signal(number, signal.SIG_DFL)
+                handlers[number] = signal.signal(number, signal.SIG_DFL)
     try:
         yield
     finally:
-        _give_back(before)
+        _give_back(handlers)
 
 
-SEND_AFTER = 0.01  # seconds: long enough for an import statement to end, too
+SEND_AFTER = 0.01  # seconds, enough for an import statement to finish
 _delayed: List[int] = []  # signals that came within a block of `delayed_signals`
 
 
 @contextmanager
 def delayed_signals() -> Iterator[None]:
-    """Let signals that come within this block reach their handlers soon after it.
+    """Deliver signals that come within this block to their handlers soon after it.
 
-    For what must not be interrupted in the middle. Signals without a handler in Python keep their
-    effect: they end the process or are ignored. Outside the main thread, which alone runs handlers,
-    and within another such block, nothing changes.
+    Signals without a handler in Python keep their effect. Outside the main thread, and within
+    another such block, nothing changes.
     """
-    before: Dict[int, Any] = {}
+    handlers: Dict[int, Any] = {}
     is_main = threading.current_thread() is threading.main_thread()
     for number in RAISED if is_main and not started_quietly() else ():  # quietly: ends at once
         handler = signal.getsignal(number)
         if callable(handler) and handler not in (_delay, end_at_once):
-            before[number] = signal.signal(number, _delay)
+            handlers[number] = signal.signal(number, _delay)
     try:
         yield
     finally:
-        _give_back({n: h for n, h in before.items() if signal.getsignal(n) is _delay})
-        if before and _delayed:
-            # an exception here would still be within the import statement
+        _give_back({n: h for n, h in handlers.items() if signal.getsignal(n) is _delay})
+        if handlers and _delayed:
+            # An exception here would still be raised within the import statement.
             _thread.start_new_thread(_send, (threading.get_ident(), list(_delayed)))
             _delayed.clear()
 
@@ -121,38 +120,37 @@ def _send(thread: int, numbers: List[int]) -> None:
 
 
 def _give_back(handlers: Dict[int, Any]) -> None:
-    """Set all of them, though one raises while others are still to be set.
+    """Restore all handlers, even if a signal's handler raises meanwhile.
 
-    SIGINT's is the last: it alone comes many times, from a key that is held down.
+    SIGINT's is the last, because only SIGINT comes many times, from a key that is held down.
     """
-    late: Optional[KeyboardInterrupt] = None
-    left = sorted(handlers.items(), key=lambda item: item[0] != signal.SIGINT)
-    while left:
+    interrupt: Optional[KeyboardInterrupt] = None
+    remaining = sorted(handlers.items(), key=lambda item: item[0] != signal.SIGINT)
+    while remaining:
         try:
-            while left:
-                signal.signal(*left[-1])
-                left.pop()
+            while remaining:
+                signal.signal(*remaining[-1])
+                remaining.pop()
         except KeyboardInterrupt as error:
-            late = error
-    if late is not None:
-        raise late
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
 
 
 class EndRequest:
-    """``with EndRequest() as request``: within the block a signal asks to end, and does not break.
+    """A block in which a signal requests the end of the block, and does not interrupt it.
 
-    ``request.number`` is None until the first of RAISED has come. The block calls `answer` where it
-    can end. A second Ctrl-C raises KeyboardInterrupt at once, and further ones nothing. When the
-    block has ended, the signal goes on to whoever would have had it without the block. A signal
-    that is ignored stays so, and outside the main thread, the only one that signals reach, all
-    stays as it is. ``left``: of a block in which MXNet works, what is left of it by then: see
-    `ends_if_stuck`.
+    ``request.number`` is None until the first of EXCEPTION_BY_SIGNAL comes. The block calls
+    `raise_if_signaled` where it can end. A second Ctrl-C raises KeyboardInterrupt at once; further
+    ones do nothing. After the block, the signal is delivered to the previous handler. Ignored
+    signals stay ignored, and outside the main thread the block has no effect. ``left`` is for
+    blocks in which MXNet works: it returns text about the remaining files, see `exit_if_stuck`.
     """
 
     def __init__(self, left: Optional[Callable[[], str]] = None) -> None:
         self.number: Optional[int] = None
         self._stuck: ContextManager[None] = nullcontext() if left is None else ends_if_stuck(left)
-        self._came = self._again = False  # to this process: a signal, a second Ctrl-C
+        self._came = self._again = False  # this process got a signal, and a second Ctrl-C
         self._before: Dict[int, Any] = {}
 
     def __enter__(self) -> "EndRequest":
@@ -168,29 +166,29 @@ class EndRequest:
         if not self._came:
             self._came, self.number = True, self.number or number
         elif number == signal.SIGINT and not self._again:
-            # others come twice by themselves, from shell and terminal; a third one would end what
-            # the second has begun
+            # Shell and terminal may send other signals twice. A third Ctrl-C would interrupt the
+            # clean-up after the second.
             self._again = True
             raise KeyboardInterrupt
 
     def take(self, number: int) -> None:
-        """End by this signal, which may have come to another process of the same group."""
+        """Set the signal by which to end, which may have come to another process of the group."""
         self.number = number
 
     def pass_to(self, take: Callable[[int], Any], loop: asyncio.AbstractEventLoop) -> None:
-        """Have asyncio's loop call ``take`` with the number of each signal.
+        """Make asyncio's loop call ``take`` with the number of each signal.
 
-        A signal that came before is passed on as well. An exception from a handler would end the
-        loop wherever it is.
+        A signal that came before is forwarded as well. An exception from a handler would stop the
+        loop at any point.
         """
         for number in self._before:
             loop.add_signal_handler(number, take, number)
-        came, self.number = self.number, None
-        if came is not None:
-            take(came)
+        earlier, self.number = self.number, None
+        if earlier is not None:
+            take(earlier)
 
     def answer(self) -> None:
-        """Raise what the signal raises, if one has come."""
+        """Raise the signal's exception, if one has come."""
         if self.number is not None:
             raise RAISED[self.number]
 
@@ -204,7 +202,7 @@ class EndRequest:
             time.sleep(0)  # older Pythons call the handler only now
         except KeyboardInterrupt:
             if not isinstance(error, KeyboardInterrupt):
-                raise  # else the one that is under way says more
+                raise  # otherwise the current KeyboardInterrupt has more information
 
 
 # --- A main thread that is blocked in C code
@@ -239,10 +237,10 @@ def ends_if_stuck(words: Words = str, to_the_end: bool = False) -> Iterator[None
         return
     is_outer = not _watches
     watch = _Watch() if is_outer else _watches[0]
-    before = signal.getsignal(signal.SIGINT)
+    previous_handler = signal.getsignal(signal.SIGINT)
     if is_outer:
         _watches.append(watch)
-        if before is signal.default_int_handler:
+        if previous_handler is signal.default_int_handler:
             signal.signal(signal.SIGINT, _interrupt)
     watch.words.append(words)
     try:
@@ -253,8 +251,8 @@ def ends_if_stuck(words: Words = str, to_the_end: bool = False) -> Iterator[None
         if is_outer and not to_the_end:
             _watches.clear()
             watch.end()
-            if before is signal.default_int_handler:
-                signal.signal(signal.SIGINT, before)
+            if previous_handler is signal.default_int_handler:
+                signal.signal(signal.SIGINT, previous_handler)
 
 
 def handled() -> None:
@@ -289,9 +287,9 @@ class _Watch:
             os.write(self._writes, bytes([number]))
 
     def end(self) -> None:
-        now = signal.set_wakeup_fd(self._before)
-        if now != self._writes:  # other code has replaced it in the meantime
-            signal.set_wakeup_fd(now)
+        current_fd = signal.set_wakeup_fd(self._before)
+        if current_fd != self._writes:  # other code has replaced it in the meantime
+            signal.set_wakeup_fd(current_fd)
         self.write(OVER)
         if self._thread.is_alive():
             self._thread.join()
@@ -300,8 +298,8 @@ class _Watch:
 
     def _run(self) -> None:
         while True:
-            left = None if self._due is None else max(self._due - time.monotonic(), 0)
-            if not select.select([self._reads], [], [], left)[0]:
+            timeout = None if self._due is None else max(self._due - time.monotonic(), 0)
+            if not select.select([self._reads], [], [], timeout)[0]:
                 self._due = None
                 self._say()
                 continue
@@ -334,11 +332,11 @@ class _Watch:
                 _complain("waiting for the step that is under way: Ctrl-C again does not wait")
             return
         number = signal.Signals(self._came[0])
-        how = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
-        said = "MXNet does not come back"
+        cause = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
+        reason = "MXNet does not come back"
         with suppress(Exception):
-            said = "; ".join(filter(None, [said, self.words[-1]()]))
-        _complain(f"{how}: {said}")
+            reason = "; ".join(filter(None, [reason, self.words[-1]()]))
+        _complain(f"{cause}: {reason}")
         from gluonlab.host import out_of_memory  # importing gluonlab is cheap
 
         out_of_memory.end(128 + number)
@@ -363,18 +361,18 @@ PACKAGES = frozenset(
         "torch",
     }
 )  # fmt: skip
-# How long an idle thread of OpenBLAS looks for work before it sleeps, in 2**x cycles. By default it
-# is some 30 ms, after each product of matrices and after the import itself: that takes a core from
-# whatever else computes, and doubles the processor time of drawing a picture. 0.4 ms cover the way
-# from one product to the next.
+# Time in 2**x cycles for which an idle thread of OpenBLAS spins before it sleeps. By default it is
+# some 30 ms, after each matrix product and after the import itself. That takes a core from other
+# computations, and doubles the processor time of drawing a plot. 0.4 ms cover the time from one
+# product to the next.
 OPENBLAS_TIMEOUT, SPIN = "OPENBLAS_THREAD_TIMEOUT", "20"
 
 
 @contextmanager
 def _threads_sleep_soon() -> Iterator[None]:
-    """Have an OpenBLAS that is loaded in this block told so, unless the user says otherwise.
+    """Set OpenBLAS's spin time while it is loaded in this block, unless the user has set it.
 
-    OpenBLAS reads the variable when it is loaded; processes that are started later do not get it.
+    OpenBLAS reads the variable when it is loaded. Child processes do not inherit it.
     """
     if OPENBLAS_TIMEOUT in os.environ:
         yield
@@ -387,7 +385,7 @@ def _threads_sleep_soon() -> Iterator[None]:
 
 
 class _DelayingFinder:
-    """Finds modules of PACKAGES as Python would, and delays signals while they are loaded."""
+    """Finder of modules in EXTENSION_PACKAGES that delays signals while they are loaded."""
 
     def find_spec(
         self, name: str, path: Any = None, target: Any = None
@@ -417,6 +415,6 @@ def _within(
 
 
 def delay_in_imports() -> None:
-    """Delay signals while PACKAGES are imported, from now on. Further calls have no effect."""
+    """Delay signals while EXTENSION_PACKAGES are imported. Further calls have no effect."""
     if not any(isinstance(finder, _DelayingFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _DelayingFinder())

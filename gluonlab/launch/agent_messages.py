@@ -229,7 +229,7 @@ liveness_clock = LivenessClock()
 
 
 async def run_with_timeout(seconds: float, work: Awaitable[Result]) -> Result:
-    """Return the result of an awaitable; cancel it and raise asyncio.TimeoutError after a timeout."""
+    """Return an awaitable's result. After a timeout, cancel it and raise asyncio.TimeoutError."""
     # Before Python 3.12, asyncio.wait_for loses a cancellation that comes when ``work`` finishes.
     task = asyncio.ensure_future(work)
     try:

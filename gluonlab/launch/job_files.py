@@ -473,7 +473,8 @@ def _sagemaker_parameters(request: JobRequest) -> Dict[str, Any]:
     if request.backend == ASYNC_BACKEND or "update-on-servers" in run_options:
         is_async = request.backend == ASYNC_BACKEND
         raise ConfigError(
-            f"{f'--backend {ASYNC_BACKEND}' if is_async else '--update-on-servers'}: the servers that SageMaker's image starts cannot load gluonlab's optimizers: choose "
+            f"{f'--backend {ASYNC_BACKEND}' if is_async else '--update-on-servers'}: the servers "
+            "that SageMaker's image starts cannot load gluonlab's optimizers: choose "
             "--backend dist_sync without --update-on-servers, or --backend horovod"
         )
     template = TEMPLATE_FOLDER / f"{'horovod' if horovod else 'parameter-server'}.json"

@@ -166,7 +166,8 @@ def validate_run_arguments(
         reason = f"--backend {backend}" if backend == ASYNC_BACKEND else "--update-on-servers"
         raise ConfigError(
             f"--restart {restarts} goes on from checkpoints, and {reason} has none: the "
-            "optimizer's states are on the servers, which do not give them away: leave one of them out"
+            "optimizer's states are on the servers, which do not give them away: leave one of "
+            "them out"
         )
     if str(options["compress"]).strip().startswith("2bit"):
         raise ConfigError(

@@ -153,8 +153,8 @@ async def _connect_to_rank_0(
         await asyncio.sleep(RETRY_PAUSE_S)
     raise RunError(
         f"rank {place.rank} cannot reach rank 0 at {root}:{place.port} in {patience:g} s "
-        f"({reason}): it was not started, or the port is closed; GLUONLAB_ROOT and GLUONLAB_PORT, set for all, "
-        "choose others"
+        f"({reason}): it was not started, or the port is closed; GLUONLAB_ROOT and GLUONLAB_PORT, "
+        "set for all, choose others"
     )
 
 

@@ -320,7 +320,8 @@ def test_threads_are_known_to_spin_where_mxnet_came_first(
     what OpenMP was told.
     """
     site = package(tmp_path / "site", "mxnet", "")
-    code = f"import {order}; from gluonlab.engine.openmp_settings import spins_by_default; print(spins_by_default())"
+    code = f"import {order}; from gluonlab.engine import openmp_settings as openmp; "
+    code += "print(openmp.spins_by_default())"
     spins = order == "mxnet, gluonlab" and not exported
     assert python("-c", code, path=[site], **inherited, **exported).stdout == f"{spins}\n"
 

@@ -65,8 +65,8 @@ def test_an_agent_is_lost_when_it_was_silent_for_half_of_the_patience_and_not_be
 ):
     """And so is a process that somebody has stopped for as long."""
     now = 7.0
-    for each in ("attempt", "connections"):
-        monkeypatch.setattr(f"gluonlab.launch.{each}.liveness_clock", lambda: now)
+    for module in ("launch_attempt", "agent_connections"):
+        monkeypatch.setattr(f"gluonlab.launch.{module}.liveness_clock", lambda: now)
 
     async def look():
         nonlocal now

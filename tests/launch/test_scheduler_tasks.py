@@ -64,7 +64,7 @@ def test_who_comes_first_with_a_rank_stays():
     async def work(gathering, place, signals):
         await come(place, hello(1, pid=11))
         await come(place, hello(2))
-        while len(gathering._come) < 2:
+        while len(gathering._connected) < 2:
             await asyncio.sleep(0.01)
         second, _ = await come(place, hello(1, pid=12, here="other"))
         assert await asyncio.wait_for(second.read(), HANGS) == b""  # sent away
@@ -93,7 +93,7 @@ def test_several_that_do_not_come_are_one_line_and_those_that_came_are_there():
     async def work(gathering, place, signals):
         await come(place, hello(1, 4))
         await come(place, b"\n")
-        while len(gathering._come) < 1 or gathering._strangers < 1:
+        while len(gathering._connected) < 1 or gathering._strangers < 1:
             await asyncio.sleep(0.01)
         return await gathering.wait_for_ranks([1, 2, 3])
 
