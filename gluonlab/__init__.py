@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from gluonlab.host import command_start
 
-command_start.quiet_start()  # before slow imports
+command_start.install_sigint_handler()  # before slow imports
 
 import importlib  # noqa: E402
 import importlib.util  # noqa: E402
@@ -58,7 +58,7 @@ _PUBLIC = {
 
 __all__ = sorted(_PUBLIC)
 
-signals.delay_in_imports()
+signals.delay_signals_in_imports()
 mxnet_setup.install_setup_hook()
 
 

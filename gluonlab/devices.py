@@ -39,7 +39,7 @@ from gluonlab.engine.local_processes import cores_per_process as cores
 from gluonlab.engine.mxnet_installation import pip_install_command
 from gluonlab.errors import DeviceError, warn
 from gluonlab.gpu.cuda import check_code
-from gluonlab.host.launcher_environment import has_gpus, instance_type
+from gluonlab.host.launcher_environment import instance_has_gpus, sagemaker_instance_type
 
 if TYPE_CHECKING:
     import mxnet as mx
@@ -120,7 +120,7 @@ def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx
         raise DeviceError(f"{n} GPUs were asked for and {count} exist: use --gpus {count} or less")
     if not emulate and on_paid_gpus():
         raise DeviceError(
-            f"{instance_type()} has GPUs, and MXNet finds none: {_why_no_gpu()}, "
+            f"{sagemaker_instance_type()} has GPUs, and MXNet finds none: {_why_no_gpu()}, "
             "or let CPU devices stand in (--no-require-gpu; "
             "in a job the hyperparameter require-gpu: false)"
         )
@@ -137,8 +137,8 @@ def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx
 
 def on_paid_gpus() -> bool:
     """Check if this process belongs to a SageMaker job on machines with GPUs."""
-    name = instance_type()
-    return name is not None and has_gpus(name)
+    name = sagemaker_instance_type()
+    return name is not None and instance_has_gpus(name)
 
 
 def gpu_count() -> int:
@@ -183,7 +183,8 @@ def check_distinct(ctxs: "Sequence[mx.Context]", given: str = "") -> None:
     short = f"cpu*{count}" if kind == "cpu" else f"gpu:{','.join(map(str, range(count)))}"
     raise DeviceError(
         f"{given or list(ctxs)} names {repeated} {list(ctxs).count(repeated)} times: give each "
-        f"device once, such as {short!r} or [mx.{kind}(i) for i in range({count})] for {count} of them"
+        f"device once, such as {short!r} or [mx.{kind}(i) for i in range({count})] "
+        f"for {count} of them"
     )
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional,
 
 import click
 
-from gluonlab.cli.command import command, json_option
+from gluonlab.cli.command import add_json_option, command
 from gluonlab.config import TrainConfig
-from gluonlab.config.command_line import given
-from gluonlab.config.option_types import whole
+from gluonlab.config.command_line import given_settings
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.files.atomic_files import check_new, check_new_or_marked
 from gluonlab.plain_text import json_text
@@ -34,7 +34,7 @@ EXAMPLE = "write python -m gluonlab.predict RUN IMAGE..."
 @click.argument("run", required=False, metavar="RUN")
 @click.argument("images", nargs=-1, metavar="IMAGE...")
 @click.option("--top", metavar="N", help=f"classes for each image  [default: {TOP}]")
-@json_option()
+@add_json_option()
 @click.option("--csv", "as_csv", is_flag=True, help="print the result as CSV, and nothing else")
 @click.option("--sheet", metavar="FILE", help="draw the images with class and probability: a PNG")
 @click.option(
@@ -72,14 +72,14 @@ def main(
     if as_json and as_csv:
         raise ConfigError("--json and --csv contradict each other: give one of them")
     form = "json" if as_json else "csv" if as_csv else "text"
-    TrainConfig(**given(settings))  # a mistake is found before anything is loaded
+    TrainConfig(**given_settings(settings))  # a mistake is found before anything is loaded
     if wrong:
         if images or top is not None:
             other = images[0] if images else f"--top {top}"
             raise ConfigError(
                 f"--wrong looks at the run's own test images, one class each: leave {other} out"
             )
-        _wrong(run, sheet, form, given(settings))
+        _wrong(run, sheet, form, given_settings(settings))
         return
     if settings["data_dir"] is not None:
         raise ConfigError(
@@ -87,8 +87,8 @@ def main(
         )
     if not images:
         raise ConfigError(f"no image is given: {EXAMPLE}, or --wrong for the run's test images")
-    count = TOP if top is None else whole(1)("--top", top)
-    _predict(run, list(images), count, sheet, form, given(settings))
+    count = TOP if top is None else whole_number_check(1)("--top", top)
+    _predict(run, list(images), count, sheet, form, given_settings(settings))
 
 
 def _predict(

@@ -13,12 +13,12 @@ from typing import Any, Dict, List, Mapping, Optional
 
 import click
 
-from gluonlab.cli.command import command, json_option
-from gluonlab.cli.config_file import config_file, save_settings
+from gluonlab.cli.command import add_json_option, command
+from gluonlab.cli.config_file import add_config_file_option, save_settings
 from gluonlab.cli.output_streams import heard_or_not
 from gluonlab.config import TrainConfig
-from gluonlab.config.command_line import config_options, given
-from gluonlab.config.option_types import size_in_bytes, whole
+from gluonlab.config.command_line import add_config_options, given_settings
+from gluonlab.config.option_types import check_size_in_bytes, whole_number_check
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.plain_text import columns, entry, json_text
 
@@ -41,8 +41,8 @@ MOST_USED = """
 
 
 @command("python -m gluonlab.run", interrupted="nothing was written", most_used=MOST_USED)
-@config_options
-@config_file
+@add_config_options
+@add_config_file_option
 @click.option(
     "--save-config",
     metavar="FILE",
@@ -77,7 +77,7 @@ MOST_USED = """
     help="instead of training, find a learning rate, in so many steps, such as 100; "
     "--out gets the picture",
 )
-@json_option()
+@add_json_option()
 @click.option("--quiet", is_flag=True, help="print the summary only")
 @click.option(
     "--list",
@@ -121,7 +121,7 @@ def main(
     if len(wanted) > 1:
         raise ConfigError(f"{wanted[0]} and {wanted[1]} contradict each other: give one of them")
     if save_config is not None:
-        save_settings(save_config, given(settings))
+        save_settings(save_config, given_settings(settings))
         if as_json:
             click.echo(json_text({"written_to": save_config}))
         elif not quiet:
@@ -129,22 +129,22 @@ def main(
     elif evaluate is not None:
         from gluonlab.training.evaluated import check_given, evaluated
 
-        check_given(given(settings))
+        check_given(given_settings(settings))
         evaluated(Path(evaluate))
         from gluonlab.cli.print_results import print_evaluation
         from gluonlab.training.evaluate_run import evaluate_run
 
-        print_evaluation(evaluate_run(evaluate, **given(settings)), as_json)
+        print_evaluation(evaluate_run(evaluate, **given_settings(settings)), as_json)
     elif resume is not None:
-        _resume(resume, given(settings), as_json, quiet)
+        _resume(resume, given_settings(settings), as_json, quiet)
     elif find_batch_size is not None:
-        size = size_in_bytes("--find-batch-size", find_batch_size)
-        _find_batch_size(TrainConfig(**given(settings)), size, as_json, quiet)
+        size = check_size_in_bytes("--find-batch-size", find_batch_size)
+        _find_batch_size(TrainConfig(**given_settings(settings)), size, as_json, quiet)
     elif find_lr is not None:
-        _find_lr(TrainConfig(**given(settings)), find_lr, as_json)
+        _find_lr(TrainConfig(**given_settings(settings)), find_lr, as_json)
     else:
         counts = _counts(compare) if compare is not None else None
-        _run(TrainConfig(**given(settings)), counts, as_json, quiet, autoresume)
+        _run(TrainConfig(**given_settings(settings)), counts, as_json, quiet, autoresume)
 
 
 def _check_early(config: TrainConfig, goes_on: bool = False) -> None:
@@ -224,7 +224,7 @@ def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quie
 
 
 def _find_lr(config: TrainConfig, steps: str, as_json: bool) -> None:
-    count = whole(1)("--find-lr", steps)
+    count = whole_number_check(1)("--find-lr", steps)
     _check_early(config)
     from gluonlab.study import learning_rate_finder
     from gluonlab.study.study import in_terminal

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 from gluonlab.bench.harness.measurement_command import Drawing, drawn, number_of_devices
 from gluonlab.bench.harness.table_format import table as as_table
-from gluonlab.config.option_types import real, whole
+from gluonlab.config.option_types import real_number_check, whole_number_check
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.parallel.pipeline.pipeline_cost import Costs, PipelineTimeline, equal_shares, price
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES, PipelineSchedule, make_pipeline
@@ -79,7 +79,7 @@ def _price(asked: Asked) -> str:
 def _schedule(asked: Asked, name: str) -> PipelineSchedule:
     """The schedule of this name, for as many of everything as was asked for."""
     devices = number_of_devices(asked["devices"]) if "devices" in asked else DEVICES
-    up_to = whole(1, MOST)
+    up_to = whole_number_check(1, MOST)
     microbatches = up_to("--microbatches", asked.get("microbatches", MICROBATCHES))
     several = SEVERAL if name == "interleaved" else 1
     if "stages_per_device" in asked:
@@ -131,7 +131,7 @@ def _parse(part: str) -> _Given:
             f"--costs {part}: give the milliseconds of forward and backward, then if you like of a "
             "transfer and an update: 10,20 or 10,20,0.5,1"
         )
-    computing, others = real(0, 1e9, above_minimum=True), real(0, 1e9)
+    computing, others = real_number_check(0, 1e9, above_minimum=True), real_number_check(0, 1e9)
     checks = (computing, computing, others, others)
     return _Given(*(check("--costs", text.strip()) / 1e3 for check, text in zip(checks, numbers)))
 

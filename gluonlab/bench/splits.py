@@ -15,7 +15,7 @@ from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.harness.table_format import interleaved, missing, outcome
 from gluonlab.bench.harness.table_format import table as as_table
 from gluonlab.bench.workloads import Task
-from gluonlab.config.option_types import whole
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.parallel.pipeline.pipeline_cost import ideal_bubble
 
@@ -55,7 +55,7 @@ def run_options(name: str, microbatches: int) -> Dict[str, Any]:
 
 def check_microbatches(text: str, task: Task) -> int:
     """How many microbatches a pipeline's batch has. Raises ConfigError."""
-    return int(whole(1, task.global_batch_size)("--microbatches", text))
+    return int(whole_number_check(1, task.global_batch_size)("--microbatches", text))
 
 
 # --- the tables

@@ -44,7 +44,7 @@ from gluonlab.bucketed_trainer.sum_and_update import (
     has_gradient,
 )
 from gluonlab.bucketed_trainer.trainer_states import gather_states, load, put_awaited
-from gluonlab.config.option_hints import named_arguments
+from gluonlab.config.option_hints import check_argument_names
 from gluonlab.devices import check_distinct
 from gluonlab.engine.mxnet_fixes import live_blocks
 from gluonlab.errors import ConfigError, RunError
@@ -128,7 +128,7 @@ class BucketedTrainer(gluon.Trainer):
     do. The parameters are then as they were before.
     """
 
-    @named_arguments("BucketedTrainer", _ANSWERS)
+    @check_argument_names("BucketedTrainer", _ANSWERS)
     def __init__(
         self,
         params: Any,

@@ -38,25 +38,39 @@ from typing import (
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
-from gluonlab.cli.output_streams import complain, fill_closed, heard_or_not, nobody_reads, silence
-from gluonlab.config.command_line import TURNED_OFF
-from gluonlab.config.option_hints import HERE, nearest, unknown_option
+from gluonlab.cli.output_streams import (
+    complain,
+    heard_or_not,
+    nobody_reads,
+    open_closed_descriptors,
+    silence,
+)
+from gluonlab.config.command_line import DISABLED_FLAGS_KEY
+from gluonlab.config.option_hints import OPTION_BY_ALIAS, nearest_option, unknown_option_message
 from gluonlab.errors import ConfigError, DownloadError, GluonlabError, GluonlabWarning, unknown
 from gluonlab.host import out_of_memory, signals
-from gluonlab.host.command_start import end_at_once, explain_hidden, started_quietly
-from gluonlab.host.out_of_memory import used_up
-from gluonlab.host.signals import RAISED, SEND_AFTER, Terminated, ends_if_stuck, number_of
+from gluonlab.host.command_start import exit_immediately, explain_hidden_module, is_command_starting
+from gluonlab.host.out_of_memory import explain_exhausted_resource
+from gluonlab.host.signals import (
+    EXCEPTION_BY_SIGNAL,
+    RESEND_DELAY_S,
+    Terminated,
+    exit_if_stuck,
+    signal_of,
+)
 from gluonlab.plain_text import one_line
 
 SEPARATOR = "--"  # before the words of another command
-AS_WRITTEN = "gluonlab.cli.as_written"  # key of a click context's ``meta``: the command's words
-OF_SIGNALS = 128  # shells add this to the number of the signal that killed a process
+WRITTEN_WORDS_KEY = (
+    "gluonlab.cli.as_written"  # key of a click context's ``meta``: the command's words
+)
+SIGNAL_STATUS_BASE = 128  # shells add this to the number of the signal that killed a process
 
-OTHERS, OPTION_WIDTH = "Options", 24
+OTHER_HEADING, OPTION_WIDTH = "Options", 24
 LINES = 23  # of a terminal of 24: the shell's next line takes one
-ALL_SHOWN = "gluonlab.help_all"  # key of a click context's ``meta``
+ALL_OPTIONS_KEY = "gluonlab.help_all"  # key of a click context's ``meta``
 # the border between an option's purpose and its details in a help text
-_DETAILS = re.compile(r"; |  \[| \(default")
+_DETAILS_PATTERN = re.compile(r"; |  \[| \(default")
 
 
 class Command(click.Command):
@@ -78,8 +92,8 @@ class Command(click.Command):
         try:
             self._main(*args, **kwargs)
         except SystemExit as ending:
-            if out_of_memory.is_ready():
-                out_of_memory.end(int(ending.code or 0))
+            if out_of_memory.is_last_line_ready():
+                out_of_memory.exit_process(int(ending.code or 0))
             raise
 
     def _main(self, *args: Any, **kwargs: Any) -> None:
@@ -90,49 +104,53 @@ class Command(click.Command):
         debug = "--debug" in itertools.takewhile(SEPARATOR.__ne__, given)
         show = warnings.showwarning
         warnings.showwarning = _show_warning(show)
-        fill_closed()
-        out_of_memory.prepare()
-        is_process = started_quietly()
+        open_closed_descriptors()
+        out_of_memory.prepare_last_line()
+        is_process = is_command_starting()
         try:
-            with interruptible(), ends_if_stuck(lambda: self.interrupted, to_the_end=is_process):
+            with interrupt_on_signals(), exit_if_stuck(
+                lambda: self.interrupted, to_the_end=is_process
+            ):
                 sys.exit(super().main(*args, **kwargs) or 0)
         except (KeyboardInterrupt, click.Abort) as error:  # click converts the first to the second
             interrupt = (error.__context__ if isinstance(error, click.Abort) else None) or error
-            number = number_of(type(interrupt))
+            number = signal_of(type(interrupt))
             cause = (
                 f"ended by {number.name}" if isinstance(interrupt, Terminated) else "interrupted"
             )
-            message = _words(interrupt) or self.interrupted
-            _end(": ".join(filter(None, [cause, message])), OF_SIGNALS + number, prefix="")
+            message = _interrupt_message(interrupt) or self.interrupted
+            _exit_with_message(
+                ": ".join(filter(None, [cause, message])), SIGNAL_STATUS_BASE + number, prefix=""
+            )
         except click.NoSuchOption as error:
             # the context's command has --help; without a context, this command
             params = error.ctx.command.get_params(error.ctx) if error.ctx else self.params
-            _end(unknown_option(error.option_name, _names(params)), 2)
+            _exit_with_message(unknown_option_message(error.option_name, _option_names(params)), 2)
         except click.UsageError as error:
-            _end(self._explain(error), 2)
+            _exit_with_message(self._explain(error), 2)
         except DownloadError as error:
             if debug:
                 raise
-            _end(error.message, error.exit_status, lines=error.lines)
+            _exit_with_message(error.message, error.exit_status, lines=error.lines)
         except GluonlabError as error:
             if debug:
                 raise
-            _end(str(error), error.exit_status)
+            _exit_with_message(str(error), error.exit_status)
         except Exception as error:
             if debug:
                 raise
-            out_of_memory.make_room()
+            out_of_memory.free_reserved_memory()
             if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
                 message = f"{error.filename} is no name that a file can have: {error.strerror}"
-                _end(f"{message}: give a shorter one", 2)
-            hidden = explain_hidden(error)
+                _exit_with_message(f"{message}: give a shorter one", 2)
+            hidden = explain_hidden_module(error)
             if hidden is not None:
-                _end(hidden, 1)
-            explained = used_up(error)
+                _exit_with_message(hidden, 1)
+            explained = explain_exhausted_resource(error)
             if explained is not None:
-                _end(str(explained), explained.exit_status)
+                _exit_with_message(str(explained), explained.exit_status)
             description = f"{type(error).__name__}: {error}"
-            _end(f"{description} (run again with --debug for the traceback)", 1)
+            _exit_with_message(f"{description} (run again with --debug for the traceback)", 1)
         finally:
             warnings.showwarning = show
 
@@ -146,13 +164,13 @@ class Command(click.Command):
 
         SageMaker's images, and other services, give every option a value.
         """
-        ctx.meta[AS_WRITTEN] = list(args)
+        ctx.meta[WRITTEN_WORDS_KEY] = list(args)
         end = args.index(SEPARATOR) if SEPARATOR in args else len(args)
-        check_words(args[:end], self.get_params(ctx))
+        check_typography(args[:end], self.get_params(ctx))
         words: List[str] = []
         opposites, remaining = self._flags(), list(args[:end])
         disabled_flags = ctx.meta.setdefault(
-            TURNED_OFF, set()
+            DISABLED_FLAGS_KEY, set()
         )  # flags that a file must not turn on
         while remaining:
             word = remaining.pop(0)
@@ -193,14 +211,14 @@ class Command(click.Command):
             if not nobody_reads(error, sys.stdout):
                 raise
             silence(sys.stdout)
-            sys.exit(OF_SIGNALS + signal.SIGPIPE)
+            sys.exit(SIGNAL_STATUS_BASE + signal.SIGPIPE)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write all options or, for a command with many, one screen with the most used.
 
         It fits a terminal of 80 columns and 24 lines. --help-all prints the rest.
         """
-        if not self.most_used or ALL_SHOWN in ctx.meta:
+        if not self.most_used or ALL_OPTIONS_KEY in ctx.meta:
             super().format_help(ctx, formatter)
             return
         self.format_usage(ctx, formatter)
@@ -211,7 +229,7 @@ class Command(click.Command):
         records = {each.opts[0]: each.get_help_record(ctx) for each in params}
         chosen = filter(None, (records[name] for name in self.most_used))
         with formatter.section("Options used most"):
-            short = [(names, _DETAILS.split(help)[0]) for names, help in chosen]
+            short = [(names, _DETAILS_PATTERN.split(help)[0]) for names, help in chosen]
             formatter.write_dl(short, OPTION_WIDTH)
         count = sum(record is not None and bool(record[1]) for record in records.values())
         headings = dict.fromkeys(getattr(each, "heading", None) for each in self.params)
@@ -226,8 +244,8 @@ class Command(click.Command):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None and record[1]:  # without a help text, it is part of the usage
-                headings.setdefault(getattr(param, "heading", OTHERS), []).append(record)
-        headings[OTHERS] = headings.pop(OTHERS)  # last
+                headings.setdefault(getattr(param, "heading", OTHER_HEADING), []).append(record)
+        headings[OTHER_HEADING] = headings.pop(OTHER_HEADING)  # last
         for heading, records in headings.items():
             with formatter.section(heading):
                 formatter.write_dl(records, OPTION_WIDTH)
@@ -272,7 +290,7 @@ class Command(click.Command):
         return f"{text}; see --help"
 
 
-def _names(params: Sequence[click.Parameter]) -> List[str]:
+def _option_names(params: Sequence[click.Parameter]) -> List[str]:
     return [name for param in params for name in (*param.opts, *param.secondary_opts)]
 
 
@@ -287,12 +305,12 @@ class HelpAll(click.Option):
 
     def get_help_record(self, ctx: click.Context) -> Optional[Tuple[str, str]]:
         """Return None if all options are already shown."""
-        return None if ALL_SHOWN in ctx.meta else super().get_help_record(ctx)
+        return None if ALL_OPTIONS_KEY in ctx.meta else super().get_help_record(ctx)
 
 
 def _show_all(ctx: click.Context, param: click.Parameter, is_given: Optional[bool]) -> None:
     if is_given and not ctx.resilient_parsing:
-        ctx.meta[ALL_SHOWN] = True
+        ctx.meta[ALL_OPTIONS_KEY] = True
         click.echo(ctx.get_help())
         ctx.exit()
 
@@ -325,7 +343,7 @@ def command(
     return make_command
 
 
-def json_option(
+def add_json_option(
     what: str = "the result", where: str = "standard output"
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return the decorator of the flag --json, a command's parameter ``as_json``."""
@@ -333,7 +351,7 @@ def json_option(
     return click.option("--json", "as_json", is_flag=True, help=help)
 
 
-def main_of(module: str) -> Callable[[List[str]], Any]:
+def lazy_main(module: str) -> Callable[[List[str]], Any]:
     """Return a function that imports a command's module when called, and calls its ``main``."""
     return lambda args: importlib.import_module(module).main(args)
 
@@ -364,14 +382,16 @@ def dispatch(
         try:
             check_dash(name, ["--help"])
         except ConfigError as error:
-            _end(str(error), 2)
+            _exit_with_message(str(error), 2)
         if name.startswith("-"):
             advice = f"write a command before it, {program} COMMAND {name}"
-            _end(f"unexpected {name!r}: {advice}: choose {', '.join(sorted(commands))}", 2)
-        _end(unknown("command", name, commands), 2)
+            _exit_with_message(
+                f"unexpected {name!r}: {advice}: choose {', '.join(sorted(commands))}", 2
+            )
+        _exit_with_message(unknown("command", name, commands), 2)
 
 
-def _words(interrupt: BaseException) -> str:
+def _interrupt_message(interrupt: BaseException) -> str:
     """Return the message of an interrupt, or of an earlier interrupt during which it came."""
     error: "BaseException | None" = interrupt
     while error is not None:
@@ -381,7 +401,9 @@ def _words(interrupt: BaseException) -> str:
     return ""
 
 
-def _end(text: str, status: int, prefix: str = "error: ", lines: Sequence[str] = ()) -> None:
+def _exit_with_message(
+    text: str, status: int, prefix: str = "error: ", lines: Sequence[str] = ()
+) -> None:
     """Print a message on standard error, with further ``lines`` below the first, and exit."""
     with suppress(OSError), heard_or_not(sys.stdout):
         pass  # only flushes
@@ -389,7 +411,7 @@ def _end(text: str, status: int, prefix: str = "error: ", lines: Sequence[str] =
     for line in lines:
         indent = " " * (len(line) - len(line.lstrip()))
         complain(f"  {indent}{one_line(line)}")
-    all_is_said()
+    allow_immediate_exit()
     sys.exit(status)
 
 
@@ -413,7 +435,7 @@ def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
+def interrupt_on_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP interrupt this block like Ctrl-C, without losing a signal.
 
     Otherwise these two would kill the process. Ignored signals, as under nohup, stay ignored.
@@ -428,11 +450,11 @@ def interruptible() -> Iterator[None]:
         yield
         return
     pending: Set[int] = set()  # signals that are about to be sent again
-    hook, is_process = sys.unraisablehook, started_quietly()
+    hook, is_process = sys.unraisablehook, is_command_starting()
 
     def send_lost_again(unraisable: Any) -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            send_later(number_of(unraisable.exc_type))
+            send_later(signal_of(unraisable.exc_type))
         else:
             hook(unraisable)
 
@@ -443,7 +465,7 @@ def interruptible() -> Iterator[None]:
             _thread.start_new_thread(send, (number,))
 
     def send(number: int) -> None:
-        time.sleep(SEND_AFTER)
+        time.sleep(RESEND_DELAY_S)
         if number in pending:
             pending.remove(number)
             os.kill(os.getpid(), number)
@@ -452,15 +474,15 @@ def interruptible() -> Iterator[None]:
 
     def interrupt(number: int, frame: Optional[FrameType]) -> None:
         nonlocal late
-        signals.handled()
+        signals.note_handler_call()
         if is_over:  # restoring the handlers must not be interrupted
             late = number
             return
-        if not _importing(frame):
-            raise RAISED[number]
+        if not _is_importing(frame):
+            raise EXCEPTION_BY_SIGNAL[number]
         send_later(number)
 
-    handlers = {number: signal.getsignal(number) for number in RAISED}
+    handlers = {number: signal.getsignal(number) for number in EXCEPTION_BY_SIGNAL}
     defaults = [signal.SIG_DFL, signal.default_int_handler]
     replaced = [
         n for n in handlers if handlers[n] in defaults or (n == signal.SIGINT and is_process)
@@ -469,7 +491,7 @@ def interruptible() -> Iterator[None]:
         signal.signal(number, interrupt)
     sys.unraisablehook = send_lost_again
     if is_process:
-        _GIVING_WAY.add(interrupt)
+        _FINAL_HANDLERS.add(interrupt)
     try:
         yield
     finally:
@@ -479,29 +501,31 @@ def interruptible() -> Iterator[None]:
         for number in replaced:
             # Only Python's exit follows, and after an error the error message.
             is_last = is_process and number == signal.SIGINT
-            next_handler = end_at_once if isinstance(sys.exc_info()[1], SystemExit) else _wait
+            next_handler = (
+                exit_immediately if isinstance(sys.exc_info()[1], SystemExit) else _ignore_interrupt
+            )
             signal.signal(number, next_handler if is_last else handlers[number])
         if late:
-            raise RAISED[late]
+            raise EXCEPTION_BY_SIGNAL[late]
 
 
-def _wait(number: int, frame: Optional[FrameType]) -> None:
+def _ignore_interrupt(number: int, frame: Optional[FrameType]) -> None:
     """Ignore another Ctrl-C while the final message is written."""
-    signals.handled()
+    signals.note_handler_call()
 
 
 # SIGINT's handlers while the final message is written: `_ignore_interrupt`, or still the handler of
 # `interrupt_on_signals`, if another interrupt came just before its end.
-_GIVING_WAY: Set[Any] = {_wait}
+_FINAL_HANDLERS: Set[Any] = {_ignore_interrupt}
 
 
-def all_is_said() -> None:
+def allow_immediate_exit() -> None:
     """Let another Ctrl-C exit immediately, once the final message is written."""
-    if signal.getsignal(signal.SIGINT) in _GIVING_WAY:
-        signal.signal(signal.SIGINT, end_at_once)
+    if signal.getsignal(signal.SIGINT) in _FINAL_HANDLERS:
+        signal.signal(signal.SIGINT, exit_immediately)
 
 
-def _importing(frame: Optional[FrameType]) -> bool:
+def _is_importing(frame: Optional[FrameType]) -> bool:
     """Check if the code at ``frame`` runs for an import."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
@@ -516,22 +540,22 @@ def _importing(frame: Optional[FrameType]) -> bool:
 # with one short dash, ring in curly quotes. click would accept them as arguments.
 
 # hyphens of typesetters, en dash, em dash, bar, minus sign
-_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
-_LONG_DASH = re.compile(rf"[{_DASHES}][-{_DASHES}]?(?=[A-Za-z])")
-_ONE_DASH = re.compile(r"-[A-Za-z][A-Za-z0-9_-]*[A-Za-z][A-Za-z0-9_-]*")
+_TYPOGRAPHIC_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
+_LONG_DASH_PATTERN = re.compile(rf"[{_TYPOGRAPHIC_DASHES}][-{_TYPOGRAPHIC_DASHES}]?(?=[A-Za-z])")
+_ONE_DASH_PATTERN = re.compile(r"-[A-Za-z][A-Za-z0-9_-]*[A-Za-z][A-Za-z0-9_-]*")
 _OPENING, _CLOSING = "\u201c\u201d\u201e\u201f\u2018\u201a\u00ab", "\u201c\u201d\u2019\u2018\u00bb"
 
 
-def check_words(words: Sequence[str], params: Sequence[click.Parameter]) -> None:
+def check_typography(words: Sequence[str], params: Sequence[click.Parameter]) -> None:
     """Raise ConfigError, with the fix, for the first word with a typographic dash or quote."""
-    options = [name for name in _names(params) if name.startswith("-")]
-    for word in _not_values(words, params):
+    options = [name for name in _option_names(params) if name.startswith("-")]
+    for word in _possible_options(words, params):
         check_dash(word, options)
     for position, word in enumerate(words):
         _check_quotes(word, words[position:])
 
 
-def _not_values(words: Sequence[str], params: Sequence[click.Parameter]) -> Iterator[str]:
+def _possible_options(words: Sequence[str], params: Sequence[click.Parameter]) -> Iterator[str]:
     """Yield the words that may be options or arguments, not values of options."""
     options_with_value = {
         name
@@ -551,19 +575,19 @@ def _not_values(words: Sequence[str], params: Sequence[click.Parameter]) -> Iter
 def check_dash(word: str, options: Collection[str]) -> None:
     """Raise ConfigError for a word of ``options`` with a wrong dash."""
     option = word.partition("=")[0]
-    long_dash = _LONG_DASH.match(option)
+    long_dash = _LONG_DASH_PATTERN.match(option)
     if long_dash is not None:
         corrected, reason = (
             f"--{option[long_dash.end() :]}",
             "begins with a long dash, as word processors write",
         )
-    elif _ONE_DASH.fullmatch(option) and (
-        {f"-{option}"} & {*options, *HERE} or option[:2] not in options
+    elif _ONE_DASH_PATTERN.fullmatch(option) and (
+        {f"-{option}"} & {*options, *OPTION_BY_ALIAS} or option[:2] not in options
     ):
         corrected, reason = f"-{option}", "has one dash"
     else:
         return
-    name = nearest(corrected, options)
+    name = nearest_option(corrected, options)
     if name is not None:
         raise ConfigError(f"{option!r} {reason}: did you mean {name!r}?")
 
@@ -582,7 +606,7 @@ def _check_quotes(word: str, rest: Sequence[str]) -> None:
 # --- Completion by the shell
 
 PROGRAM = "gluonlab"
-VARIABLE = "_GLUONLAB_COMPLETE"  # bash_complete, for one
+COMPLETION_VARIABLE = "_GLUONLAB_COMPLETE"  # bash_complete, for one
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -600,7 +624,7 @@ class Completion(NamedTuple):
     @classmethod
     def asked(cls) -> Optional[Completion]:
         """Return the request in the environment, if there is one."""
-        shell, _, instruction = os.environ.get(VARIABLE, "").partition("_")
+        shell, _, instruction = os.environ.get(COMPLETION_VARIABLE, "").partition("_")
         if shell not in SHELLS or instruction != "complete":
             return None
         complete = _shell_complete(shell)
@@ -613,7 +637,7 @@ class Completion(NamedTuple):
 
     def answer_options(self, command: click.Command, words: List[str]) -> None:
         """Print the matching options of a command."""
-        complete = ShellComplete(command, {}, PROGRAM, VARIABLE)
+        complete = ShellComplete(command, {}, PROGRAM, COMPLETION_VARIABLE)
         self._answer(complete.get_completions(words, self.begun))
 
     def _answer(self, items: List[CompletionItem]) -> None:
@@ -632,4 +656,4 @@ def completion_script(shell: str) -> str:
 def _shell_complete(shell: str) -> ShellComplete:
     complete_class = get_completion_class(shell)
     assert complete_class is not None  # every version of click has these three shells
-    return complete_class(click.Command(PROGRAM), {}, PROGRAM, VARIABLE)
+    return complete_class(click.Command(PROGRAM), {}, PROGRAM, COMPLETION_VARIABLE)

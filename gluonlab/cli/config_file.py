@@ -16,27 +16,27 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 import click
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.config.command_line import FROM_FILE, Setting
-from gluonlab.config.option_hints import nearest
-from gluonlab.config.option_types import flag
+from gluonlab.config.command_line import FILE_SETTINGS_KEY, SettingOption
+from gluonlab.config.option_hints import nearest_option
+from gluonlab.config.option_types import check_flag
 from gluonlab.errors import ConfigError, DataError, unknown
 from gluonlab.files.atomic_files import check_new, read_bounded, write_text
 
 TOML, JSON = ".toml", ".json"
 # A TOML reader's time is quadratic in a dotted key's length. config.json contains class names.
-LARGEST_BYTES = {TOML: 2**14, JSON: 2**24}
-MOST_BRACKETS = 1000  # compiled readers of TOML may recurse until the stack overflows
-HOW = f"give a file of settings that ends in {TOML} or {JSON}, such as --save-config writes"
-NO_VALUES = {dict: "a table", list: "a list that holds more", int: "too large a number"}
+MAX_FILE_BYTES = {TOML: 2**14, JSON: 2**24}
+MAX_BRACKETS = 1000  # compiled readers of TOML may recurse until the stack overflows
+FILE_ADVICE = f"give a file of settings that ends in {TOML} or {JSON}, such as --save-config writes"
+INVALID_VALUE_NAMES = {dict: "a table", list: "a list that holds more", int: "too large a number"}
 FIELDS = {field.name: field for field in dataclasses.fields(TrainConfig)}
 
 
-def config_file(function: Callable[..., None]) -> Callable[..., None]:
+def add_config_file_option(function: Callable[..., None]) -> Callable[..., None]:
     """Add the option --config to a command with `add_config_options`."""
 
     def read(ctx: click.Context, param: click.Parameter, path: Optional[str]) -> None:
         if path is not None:
-            ctx.meta[FROM_FILE] = read_settings(path, ctx.command)
+            ctx.meta[FILE_SETTINGS_KEY] = read_settings(path, ctx.command)
 
     return click.option(
         "--config", metavar="FILE", callback=read, is_eager=True, expose_value=False,
@@ -52,12 +52,12 @@ def read_settings(path: str, command: click.Command) -> Dict[str, Any]:
     and key.
     """
     supported = {
-        param.name for param in command.params if isinstance(param, Setting) and param.name
+        param.name for param in command.params if isinstance(param, SettingOption) and param.name
     }
     options = {name for param in command.params for name in param.opts}
     other_options = options - set(map(option_name, supported))
     source = f"--config {path}"
-    content, is_run = _content(path, source)
+    content, is_run = _read_content(path, source)
     settings: Dict[str, Any] = {}
     for key, value in content.items():
         option = option_name(key)
@@ -67,7 +67,7 @@ def read_settings(path: str, command: click.Command) -> Dict[str, Any]:
             raise ConfigError(
                 f"{source}: [{key[:80]}] is a table: write its settings without one, as epochs = 5"
             )
-        name = _name(key, source)
+        name = _field_name(key, source)
         if value is None or (is_run and (name == "out" or value == FIELDS[name].default)):
             continue
         if name not in supported:
@@ -76,7 +76,7 @@ def read_settings(path: str, command: click.Command) -> Dict[str, Any]:
             raise ConfigError(f"{source}: this command has no {key}: leave it out")
         if name in settings:
             raise ConfigError(f"{source}: {key} is there twice: give it once")
-        settings[name] = _checked(f"{source}: {key}", name, value)
+        settings[name] = _check_value(f"{source}: {key}", name, value)
     try:
         TrainConfig(**settings)
     except ConfigError as error:
@@ -84,28 +84,32 @@ def read_settings(path: str, command: click.Command) -> Dict[str, Any]:
     return settings
 
 
-def _content(path: str, source: str) -> Tuple[Dict[str, Any], bool]:
+def _read_content(path: str, source: str) -> Tuple[Dict[str, Any], bool]:
     """Return the content of a file, and whether the file was written by a run."""
     ending = Path(path).suffix.lower()
-    if ending not in LARGEST_BYTES:
+    if ending not in MAX_FILE_BYTES:
         from gluonlab.runs.run_schema import CONFIG
 
         config_path = Path(path) / CONFIG
         advice = (
-            f"it is a run's folder: give its file, {config_path}" if config_path.is_file() else HOW
+            f"it is a run's folder: give its file, {config_path}"
+            if config_path.is_file()
+            else FILE_ADVICE
         )
         raise ConfigError(f"{source}: {advice}")
     try:
-        text = read_bounded(Path(path), LARGEST_BYTES[ending]).decode("utf-8-sig")
+        text = read_bounded(Path(path), MAX_FILE_BYTES[ending]).decode("utf-8-sig")
     except DataError as error:
-        raise ConfigError(f"--config {error}: {HOW}") from None
+        raise ConfigError(f"--config {error}: {FILE_ADVICE}") from None
     except OSError as error:
-        raise ConfigError(f"{source} cannot be read ({error.strerror or error}): {HOW}") from None
+        raise ConfigError(
+            f"{source} cannot be read ({error.strerror or error}): {FILE_ADVICE}"
+        ) from None
     except UnicodeDecodeError as error:
         reason = f"byte {error.start} is no UTF-8"
-        raise ConfigError(f"{source} cannot be read ({reason}): {HOW}") from None
+        raise ConfigError(f"{source} cannot be read ({reason}): {FILE_ADVICE}") from None
     try:
-        content = _toml(text) if ending == TOML else _json(text)
+        content = _parse_toml(text) if ending == TOML else _parse_json(text)
     except ConfigError:
         raise
     except (ValueError, RecursionError) as error:
@@ -114,11 +118,11 @@ def _content(path: str, source: str) -> Tuple[Dict[str, Any], bool]:
     if not isinstance(content, dict):
         raise ConfigError(f'{source} holds no settings by name: write {{"epochs": 5}}')
     if ending == JSON and isinstance(content.get("config"), dict):
-        return _of_run(path, content), True
+        return _run_settings(path, content), True
     return content, False
 
 
-def _toml(text: str) -> Any:
+def _parse_toml(text: str) -> Any:
     if sys.version_info >= (3, 11):
         import tomllib as reader
     else:
@@ -128,12 +132,12 @@ def _toml(text: str) -> Any:
             raise ConfigError(
                 "to read TOML, Python before 3.11 needs tomli: pip install tomli, or give JSON"
             ) from None
-    if text.count("[") + text.count("{") > MOST_BRACKETS:
-        raise ValueError(f"more than {MOST_BRACKETS} brackets")
+    if text.count("[") + text.count("{") > MAX_BRACKETS:
+        raise ValueError(f"more than {MAX_BRACKETS} brackets")
     return reader.loads(text)
 
 
-def _json(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     def once(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
         values = dict(pairs)
         if len(values) < len(pairs):
@@ -147,11 +151,11 @@ def _json(text: str) -> Any:
     return json.loads(text, parse_constant=no_number, object_pairs_hook=once)
 
 
-def _of_run(path: str, content: Mapping[str, Any]) -> Dict[str, Any]:
+def _run_settings(path: str, content: Mapping[str, Any]) -> Dict[str, Any]:
     from gluonlab.runs.run_reader import description
 
     try:
-        run = description(Path(path).parent, content, f"--config {path}", HOW)
+        run = description(Path(path).parent, content, f"--config {path}", FILE_ADVICE)
     except DataError as error:
         raise ConfigError(str(error)) from None
     if run.is_comparison:
@@ -159,32 +163,32 @@ def _of_run(path: str, content: Mapping[str, Any]) -> Dict[str, Any]:
     return run.asked
 
 
-def _name(key: str, source: str) -> str:
+def _field_name(key: str, source: str) -> str:
     """Return the field of a key. Raises ConfigError."""
     name = key.replace("-", "_")
     if name in FIELDS:
         return name
-    option = nearest(f"--{key[:80]}", [option_name(each) for each in FIELDS])
+    option = nearest_option(f"--{key[:80]}", [option_name(each) for each in FIELDS])
     if option is not None:
         raise ConfigError(f"{source}: unknown key {key!r}: did you mean {option[2:]!r}?")
     raise ConfigError(f"{source}: {unknown('key', key[:80], FIELDS)}")
 
 
-def _checked(source: str, name: str, value: Any) -> Any:
-    if not _is_plain(value):
-        description = NO_VALUES.get(type(value)) or repr(value)
+def _check_value(source: str, name: str, value: Any) -> Any:
+    if not _is_plain_value(value):
+        description = INVALID_VALUE_NAMES.get(type(value)) or repr(value)
         raise ConfigError(
             f"{source} is {description}: give text, a number, true, false or a list of them"
         )
-    if FIELDS[name].metadata["check"] is flag and not isinstance(value, bool):
+    if FIELDS[name].metadata["check"] is check_flag and not isinstance(value, bool):
         raise ConfigError(f"{source} {json.dumps(value)}: give true or false")
     return FIELDS[name].metadata["check"](source, value)
 
 
-def _is_plain(value: Any, levels: int = 2) -> bool:
+def _is_plain_value(value: Any, levels: int = 2) -> bool:
     """Check if a value could be given on a command line: no table, date or invalid character."""
     if isinstance(value, list):
-        return levels > 0 and all(_is_plain(each, levels - 1) for each in value)
+        return levels > 0 and all(_is_plain_value(each, levels - 1) for each in value)
     if isinstance(value, str):
         return "\0" not in value and _is_text(value)
     # Python refuses to convert much longer numbers, written in base 16, to text.
@@ -205,16 +209,16 @@ def save_settings(path: str, settings: Mapping[str, Any]) -> None:
     Raises ConfigError and OutputError.
     """
     ending, checked = Path(path).suffix.lower(), TrainConfig(**settings).to_dict()
-    if ending not in LARGEST_BYTES:
+    if ending not in MAX_FILE_BYTES:
         raise ConfigError(f"--save-config {path}: give a new file that ends in {TOML} or {JSON}")
     values = {name: checked[name] for name in FIELDS if name in settings}
     values = {name: value for name, value in values.items() if value is not None}
     for name, value in values.items():
-        if not _is_plain(value):
+        if not _is_plain_value(value):
             reason = "has bytes that are no text, which a file of settings cannot hold"
             raise ConfigError(f"{option_name(name)} {value} {reason}: give another one")
     check_new("--save-config", Path(path))
-    lines = [(option_name(name)[2:], _written(value)) for name, value in values.items()]
+    lines = [(option_name(name)[2:], _format_value(value)) for name, value in values.items()]
     if ending == TOML:
         text = "".join(f"{key} = {value}\n" for key, value in lines)
     else:
@@ -222,6 +226,6 @@ def save_settings(path: str, settings: Mapping[str, Any]) -> None:
     write_text(Path(path), text, "choose another file with --save-config")
 
 
-def _written(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Format a value for both formats. TOML, unlike JSON, does not accept the character 127."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -12,10 +12,14 @@ from contextlib import contextmanager, suppress
 from typing import Any, Callable, Deque, Iterator, Optional, Tuple
 
 # The error of writing to a closed terminal, pipe or descriptor, by the event of a poll.
-GONE = {select.POLLHUP: errno.EIO, select.POLLERR: errno.EPIPE, select.POLLNVAL: errno.EBADF}
+ERROR_BY_POLL_EVENT = {
+    select.POLLHUP: errno.EIO,
+    select.POLLERR: errno.EPIPE,
+    select.POLLNVAL: errno.EBADF,
+}
 
 
-def fill_closed() -> None:
+def open_closed_descriptors() -> None:
     """Open the closed ones of the descriptors 0 to 2.
 
     Otherwise other files would get their numbers, and prints to standard output would go there.
@@ -29,7 +33,7 @@ def fill_closed() -> None:
 
 def nobody_reads(error: BaseException, stream: Any) -> bool:
     """Check if an error comes from writing to this stream after its reader has gone."""
-    if not isinstance(error, OSError) or error.errno not in GONE.values():
+    if not isinstance(error, OSError) or error.errno not in ERROR_BY_POLL_EVENT.values():
         return False
     try:
         return _gone(stream) is not None
@@ -51,7 +55,14 @@ def _gone(stream: Any) -> Optional[int]:
     poll = select.poll()
     poll.register(stream.fileno(), select.POLLOUT)
     events = [event for _, event in poll.poll(0)]
-    return next((GONE[flag] for flag in GONE if any(event & flag for event in events)), None)
+    return next(
+        (
+            ERROR_BY_POLL_EVENT[flag]
+            for flag in ERROR_BY_POLL_EVENT
+            if any(event & flag for event in events)
+        ),
+        None,
+    )
 
 
 def silence(stream: Any) -> None:

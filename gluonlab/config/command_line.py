@@ -10,16 +10,16 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, Tuple
 
 import click
 
-from gluonlab.config.option_types import flag
-from gluonlab.config.train_config import TOGETHER, TrainConfig, option_name
+from gluonlab.config.option_types import check_flag
+from gluonlab.config.train_config import MUTUALLY_EXCLUSIVE, TrainConfig, option_name
 
 # keys of a click context's ``meta``: a file's settings, and flags that the command line turns off
-FROM_FILE, TURNED_OFF = "gluonlab.from_file", "gluonlab.turned_off"
+FILE_SETTINGS_KEY, DISABLED_FLAGS_KEY = "gluonlab.from_file", "gluonlab.turned_off"
 # the settings that each setting excludes
-RIVALS = {name: {a, b} - {name} for a, b, _ in TOGETHER for name in (a, b)}
+EXCLUDED_SETTINGS = {name: {a, b} - {name} for a, b, _ in MUTUALLY_EXCLUSIVE for name in (a, b)}
 
 
-class Setting(click.Option):
+class SettingOption(click.Option):
     """An option that sets a field of TrainConfig, below ``heading`` in --help.
 
     Without a value on the command line, it takes the value of the settings file, if there is one.
@@ -34,14 +34,17 @@ class Setting(click.Option):
     ) -> Tuple[Any, List[str]]:
         """Return the value of the command line, or else of the settings file."""
         value, rest = super().handle_parse_result(ctx, opts, args)
-        file_settings = ctx.meta.get(FROM_FILE, {})
-        named = {*opts, *ctx.meta.get(TURNED_OFF, ())}
-        if self.name in file_settings and not named & {self.name, *RIVALS.get(self.name, ())}:
+        file_settings = ctx.meta.get(FILE_SETTINGS_KEY, {})
+        named = {*opts, *ctx.meta.get(DISABLED_FLAGS_KEY, ())}
+        if self.name in file_settings and not named & {
+            self.name,
+            *EXCLUDED_SETTINGS.get(self.name, ()),
+        }:
             value = ctx.params[self.name] = file_settings[self.name]
         return value, rest
 
 
-def config_options(
+def add_config_options(
     function: Callable[..., None], without: Collection[str] = ()
 ) -> Callable[..., None]:
     """Add an option for every field of TrainConfig to a command. Its value is None if not given.
@@ -55,8 +58,8 @@ def config_options(
         help = metadata["help"]
         if field.default is False:
             attributes["is_flag"] = True
-        elif metadata["check"] is flag:
-            name = f"{name}/{opposite(name)}"
+        elif metadata["check"] is check_flag:
+            name = f"{name}/{opposite_option(name)}"
         else:
             attributes["metavar"] = metadata["metavar"]
             if metadata["alone"] is not None:
@@ -64,17 +67,17 @@ def config_options(
             # click would add its own brackets
             help += "" if field.default is None else f"  [default: {field.default}]"
         function = click.option(
-            name, field.name, cls=Setting, heading=metadata["group"].capitalize(), default=None,
-            help=help, **attributes,
+            name, field.name, cls=SettingOption, heading=metadata["group"].capitalize(),
+            default=None, help=help, **attributes,
         )(function)  # fmt: skip
     return function
 
 
-def opposite(name: str) -> str:
+def opposite_option(name: str) -> str:
     """Return the option that disables another: ``--no-flip`` for ``--flip``, and the reverse."""
     return f"--{name[len('--no-') :]}" if name.startswith("--no-") else f"--no-{name[len('--') :]}"
 
 
-def given(options: Dict[str, Any]) -> Dict[str, Any]:
+def given_settings(options: Dict[str, Any]) -> Dict[str, Any]:
     """Return the options that have a value."""
     return {name: value for name, value in options.items() if value is not None}

@@ -14,7 +14,7 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Typ
 from gluonlab.errors import ConfigError, unknown
 
 # names in other tools, without dashes, by gluonlab's option
-_THERE = {
+OPTION_ALIASES = {
     "--batch-size": "batch bs per-device-batch-size train-batch-size minibatch minibatch-size "
     "mini-batch-size",
     "--model": "arch architecture net network backbone model-name",
@@ -62,50 +62,54 @@ _THERE = {
     "--config": "config-file cfg yaml",
     "--debug": "verbose",
 }
-HERE: Dict[str, str] = {
-    f"--{alias}": option for option, aliases in _THERE.items() for alias in aliases.split()
+OPTION_BY_ALIAS: Dict[str, str] = {
+    f"--{alias}": option for option, aliases in OPTION_ALIASES.items() for alias in aliases.split()
 }
-ALIKE = 0.7  # the smallest similarity ratio of two names for a hint
+SIMILARITY_CUTOFF = 0.7  # the smallest similarity ratio of two names for a hint
 
 
-def nearest(given: str, names: Collection[str]) -> Optional[str]:
+def nearest_option(given: str, names: Collection[str]) -> Optional[str]:
     """Return the option of ``names`` that was most likely meant, or None.
 
     One typo, such as a missing letter, is allowed in any name, and several typos in long names. A
     prefix matches if it is unique.
     """
     normalized = given.lower().replace("_", "-")
-    option = HERE.get(normalized)
+    option = OPTION_BY_ALIAS.get(normalized)
     if option in names:
         return option
     bodies = {name.lstrip("-"): name for name in names}
     body = normalized.lstrip("-")
     is_long = given.startswith("--")  # any short option differs from others by one letter
-    typos = [name for name in bodies if is_long and _one_slip(body, name)]
+    typos = [name for name in bodies if is_long and _differ_by_one_typo(body, name)]
     prefixed = [name for name in bodies if is_long and len(body) > 2 and name.startswith(body)]
     likely = typos or (prefixed if len(prefixed) == 1 else [])
-    matches = get_close_matches(body, likely or bodies, n=1, cutoff=0 if likely else ALIKE)
+    matches = get_close_matches(
+        body, likely or bodies, n=1, cutoff=0 if likely else SIMILARITY_CUTOFF
+    )
     return bodies[matches[0]] if matches else None
 
 
-def theirs_for(setting: str) -> List[str]:
+def aliases_of_setting(setting: str) -> List[str]:
     """Return other libraries' names of a setting, in Python's spelling."""
     option = "--" + setting.replace("_", "-")
-    return [alias[2:].replace("-", "_") for alias, name in HERE.items() if name == option]
+    return [
+        alias[2:].replace("-", "_") for alias, name in OPTION_BY_ALIAS.items() if name == option
+    ]
 
 
 def nearest_name(given: str, names: Collection[str]) -> Optional[str]:
-    """Find the nearest name, as `nearest` does, for names in Python's spelling.
+    """Find the nearest name, as `nearest_option` does, for names in Python's spelling.
 
     >>> nearest_name("learning_rate", ["lr", "wd"])
     'lr'
     """
     options = {"--" + name.replace("_", "-"): name for name in names}
-    option = nearest("--" + given, options)
+    option = nearest_option("--" + given, options)
     return None if option is None else options[option]
 
 
-def _one_slip(given: str, meant: str) -> bool:
+def _differ_by_one_typo(given: str, meant: str) -> bool:
     """Check if one letter is missing, added or replaced, or two neighbors are swapped."""
     if len(given) == len(meant):
         positions = [position for position, (a, b) in enumerate(zip(given, meant)) if a != b]
@@ -117,13 +121,13 @@ def _one_slip(given: str, meant: str) -> bool:
     )
 
 
-def unknown_option(given: str, names: Collection[str]) -> str:
+def unknown_option_message(given: str, names: Collection[str]) -> str:
     """Return the error message for an unknown option of a command with the options ``names``.
 
     >>> unknown_option("--learning-rate", ["--lr", "--wd"])
     "unknown option '--learning-rate': did you mean '--lr'?"
     """
-    suggestion = nearest(given, names)
+    suggestion = nearest_option(given, names)
     if suggestion is not None:
         return f"unknown option {given!r}: did you mean {suggestion!r}?"
     return f"unknown option {given!r}: see --help"
@@ -132,7 +136,7 @@ def unknown_option(given: str, names: Collection[str]) -> str:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def named_arguments(called: str, answers: Mapping[str, str]) -> Callable[[F], F]:
+def check_argument_names(called: str, answers: Mapping[str, str]) -> Callable[[F], F]:
     """Make a function raise ConfigError with a hint for an unknown keyword argument.
 
     ``called`` is the function's name in messages. ``answers`` contains hints for some unknown

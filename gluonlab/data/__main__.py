@@ -9,9 +9,9 @@ from typing import Any, Dict, Optional, Sequence
 
 import click
 
-from gluonlab.cli.command import command, dispatch, json_option
+from gluonlab.cli.command import add_json_option, command, dispatch
 from gluonlab.config import TrainConfig
-from gluonlab.config.option_types import real, text
+from gluonlab.config.option_types import check_text, real_number_check
 from gluonlab.data.fetching.data_folders import DAMAGED, OK, data_root, download_command, folder_of
 from gluonlab.data.fetching.data_folders import verify as _verify
 from gluonlab.data.fetching.download import SLOWEST_BYTES_PER_S, TIMEOUT_S
@@ -41,11 +41,11 @@ IMAGE_SIZE = "width and height of all images (default: their own, at most 224)"
 VAL_SHARE = "if your own images have no val part, hold out this share of each class"
 DECODERS = "processes that decode image files (default: one for each core)"
 _in_folder = click.option("--data-dir", metavar="DIR", help=FOLDER)
-_as_json = json_option()
+_as_json = add_json_option()
 
 
 def _root(data_dir: Optional[str]) -> Path:
-    return data_root(None if data_dir is None else text("--data-dir", data_dir))
+    return data_root(None if data_dir is None else check_text("--data-dir", data_dir))
 
 
 def _source(name: str, sources: Table) -> Source:
@@ -97,7 +97,7 @@ def download(
     ended. Proxies are taken from the environment (HTTPS_PROXY and the like).
     """
     source, root = _source(name, sources), _root(data_dir)
-    timeout_s = real(0, LONGEST_TIMEOUT_S, above_minimum=True)("--timeout", timeout)
+    timeout_s = real_number_check(0, LONGEST_TIMEOUT_S, above_minimum=True)("--timeout", timeout)
     folder = _download(source, root, mirror, timeout_s, say=partial(click.echo, err=True))
     click.echo(f"{name} is complete in {folder}")
 

@@ -9,7 +9,7 @@ from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 
 import click
 
-from gluonlab.cli.command import command, json_option
+from gluonlab.cli.command import add_json_option, command
 from gluonlab.doctor import check_gpus, check_host, check_mxnet, check_software, check_training
 from gluonlab.doctor.check_host import addresses
 from gluonlab.doctor.findings import FAULT, Finding, as_lines, as_object, guarded, worst
@@ -100,7 +100,7 @@ NAMES = f"with --prove: write NAME.json and NAME.html  [default: {OUT}]"
 @click.option("--network", is_flag=True, help=NETWORK)
 @click.option("--prove", is_flag=True, help=PROVE)
 @click.option("--out", metavar="NAME", help=NAMES)
-@json_option("the findings")
+@add_json_option("the findings")
 @click.pass_context
 def main(
     context: click.Context,

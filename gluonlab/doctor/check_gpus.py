@@ -20,7 +20,7 @@ from gluonlab.engine.mxnet_setup import TF32_VARIABLE
 from gluonlab.gpu.cuda import CODE_FOR, LIVING, has_code, sm_of
 from gluonlab.gpu.math_modes import TF32_SINCE
 from gluonlab.gpu.nvml import BINDINGS, Driver, NvmlGpu, Pair, in_cuda_order, visible_gpus
-from gluonlab.host.resources import text_of
+from gluonlab.host.resources import read_kernel_file
 
 OLDEST_DRIVER = "450.80.02"  # of CUDA 11.x, NVIDIA's table of minor version compatibility
 CU112 = "mxnet-cu112"
@@ -237,13 +237,15 @@ def instance_type(environ: Mapping[str, str], machine: Path = MACHINE) -> Option
 
     Empty for one of Amazon's of another name, None for a machine that is not Amazon's.
     """
-    product = text_of(machine / "product_name").strip()
+    product = read_kernel_file(machine / "product_name").strip()
     for name in (environ.get("SM_CURRENT_INSTANCE_TYPE", ""), product):
         instance = INSTANCE.fullmatch(name)
         if instance:
             return instance[1]
     # "Xen", "4.11.amazon"
-    words = " ".join(text_of(machine / name).strip() for name in ("sys_vendor", "bios_version"))
+    words = " ".join(
+        read_kernel_file(machine / name).strip() for name in ("sys_vendor", "bios_version")
+    )
     return "" if "amazon" in words.lower() else None
 
 

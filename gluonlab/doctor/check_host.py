@@ -17,7 +17,7 @@ from gluonlab.engine.cpu_threads import threads_per_device
 from gluonlab.engine.local_processes import local_process_count
 from gluonlab.errors import GluonlabError
 from gluonlab.host import resources
-from gluonlab.host.resources import CGROUPS, PROC, room
+from gluonlab.host.resources import CGROUPS, PROC, available_memory
 
 # bytes: nothing can be finished; a large data set cannot be unpacked
 FULL, SCARCE = 64 * 2**20, 2**30
@@ -98,7 +98,7 @@ def home(environ_home: str) -> Finding:
 
 def memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> Finding:
     """The memory that this process may still take, of the machine or of its container or job."""
-    left = room(proc, cgroups)
+    left = available_memory(proc, cgroups)
     if left is None:
         return ok("memory", f"unknown: {proc}/meminfo does not say")
     what = f"{left.free / 2**30:.1f} GiB of {left.total / 2**30:.1f} GiB free in {left.where}"

@@ -5,7 +5,7 @@ After `set_local_process_count`, which a process group calls, the number is cert
 is the largest number from these sources:
 
 =================================  ==============================================================
-``LOCAL_SIZES``                    variables of launchers (`gluonlab.host.launcher_environment`)
+``LOCAL_SIZE_VARIABLES``           variables of launchers (`gluonlab.host.launcher_environment`)
 ``SLURM_STEP_TASKS_PER_NODE``      srun, with SLURM_NODEID
 ``LSF_PM_TASKID``                  blaunch, with LSB_MCPU_HOSTS
 ``DMLC_NUM_WORKER``                MXNet's parameter server, if its scheduler is on loopback
@@ -27,11 +27,11 @@ from gluonlab.engine import parameter_server_environment
 from gluonlab.host import resources
 from gluonlab.host.launcher_environment import (
     BLAUNCH,
-    LOCAL_SIZES,
-    MOST_SLOTS,
-    lsf_hosts,
-    lsf_place,
-    slurm_counts,
+    LOCAL_SIZE_VARIABLES,
+    MAX_SLOTS_PER_HOST,
+    lsf_local_rank_and_size,
+    parse_slurm_counts,
+    read_lsf_hosts,
 )
 
 SLURM_TASK_VARIABLES = (
@@ -65,7 +65,7 @@ def local_process_count() -> LocalProcessCount:
     if _reported_count:
         return LocalProcessCount(_reported_count[0])
     workers = parameter_server_environment.parameter_server_workers()
-    counts = [_parse_process_count(os.environ.get(name, "")) for name in LOCAL_SIZES]
+    counts = [_parse_process_count(os.environ.get(name, "")) for name in LOCAL_SIZE_VARIABLES]
     counts += [_slurm_tasks_on_node(), _lsf_tasks_on_host()]
     counts += [workers.workers] if workers is not None and workers.are_local else []
     known_counts = [count for count in counts if count is not None]
@@ -94,7 +94,7 @@ def _launcher_cpus() -> int:
     """Return the number of CPUs that the launcher gave to all processes of this host together."""
     if _slurm_tasks_on_node() is not None:
         return _parse_process_count(os.environ.get("SLURM_CPUS_ON_NODE", "")) or 0
-    names = (*LOCAL_SIZES, parameter_server_environment.ROLE_VARIABLE)
+    names = (*LOCAL_SIZE_VARIABLES, parameter_server_environment.ROLE_VARIABLE)
     launcher_names = {name for name in names if name in os.environ}
     ancestor = os.getppid()
     # A shell between launcher and process is bound like the process.
@@ -127,7 +127,7 @@ def _slurm_tasks_on_node() -> Optional[int]:
     if "SLURM_JOB_ID" in os.environ and "SLURM_STEP_ID" not in os.environ:
         return None  # the job's script has the variables of its tasks, but is not a task
     text = next((os.environ[name] for name in SLURM_TASK_VARIABLES if os.environ.get(name)), "")
-    counts = slurm_counts(text)
+    counts = parse_slurm_counts(text)
     node = os.environ.get("SLURM_NODEID", "")
     if node.isdecimal() and int(node) < len(counts):
         return counts[int(node)]
@@ -138,11 +138,11 @@ def _lsf_tasks_on_host() -> Optional[int]:
     """Return the number of blaunch's tasks on this host; None if unknown or outside of a task."""
     task = os.environ.get(BLAUNCH.rank, "")
     try:
-        return lsf_place(int(task) - BLAUNCH.first, lsf_hosts(os.environ)[1])[1]
+        return lsf_local_rank_and_size(int(task) - BLAUNCH.first, read_lsf_hosts(os.environ)[1])[1]
     except (ValueError, IndexError):  # a ConfigError is a ValueError
         return None
 
 
 def _parse_process_count(text: str) -> Optional[int]:
     is_number = re.fullmatch(r"\d{1,5}", text.strip()) is not None
-    return int(text) if is_number and 1 <= int(text) <= MOST_SLOTS else None
+    return int(text) if is_number and 1 <= int(text) <= MAX_SLOTS_PER_HOST else None

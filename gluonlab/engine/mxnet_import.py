@@ -9,7 +9,7 @@ from typing import Any, Callable, ContextManager
 
 from gluonlab.engine.mxnet_installation import pip_install_choices
 from gluonlab.errors import EngineError, MissingMXNet
-from gluonlab.host.command_start import explain_hidden, hidden_line
+from gluonlab.host.command_start import explain_hidden_module, hidden_module_message
 
 
 def install_import_hook(around: Callable[[], ContextManager[None]]) -> None:
@@ -35,7 +35,7 @@ def explain_import_error(error: BaseException) -> EngineError:
             "mxnet needs distutils, which Python 3.12 dropped: "
             "pip install 'setuptools<81', which still has it"
         )
-    hidden = explain_hidden(error)
+    hidden = explain_hidden_module(error)
     if hidden is not None:
         return EngineError(hidden)
     from gluonlab.engine.linker_errors import diagnose_linker_error
@@ -97,7 +97,9 @@ class _MXNetFinder:
                 return None
             raise MissingMXNet(f"MXNet is not installed: {pip_install_choices()}")
         if spec.origin is not None and spec.submodule_search_locations is None:
-            raise EngineError(hidden_line("mxnet", spec.origin))  # a file of the user's own
+            raise EngineError(
+                hidden_module_message("mxnet", spec.origin)
+            )  # a file of the user's own
         load = spec.loader.exec_module
 
         def exec_module(module: types.ModuleType) -> None:

@@ -139,7 +139,7 @@ def _set_up_around_import() -> Iterator[None]:
 
     serves = os.environ.get(ROLE_VARIABLE) in ("server", "scheduler")
     openmp = openmp_settings.openmp_settings_for_mxnet()
-    with signals.delayed_signals(), openmp, out_of_memory.loading():
+    with signals.delayed_signals(), openmp, out_of_memory.limit_import_time():
         _prepare_import()
         role = temporary_variable(ROLE_VARIABLE, "worker") if serves else nullcontext()
         with role, faster_import.defer_optional_imports():

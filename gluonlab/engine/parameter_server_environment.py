@@ -95,10 +95,10 @@ def run_server_role() -> None:
     from mxnet.base import MXNetError
     from mxnet.kvstore import kvstore_server
 
-    from gluonlab.host.resources import keep_freed
+    from gluonlab.host.resources import keep_freed_memory
 
     # Each message has its own block of memory, as large as its gradients.
-    keep_freed()
+    keep_freed_memory()
     try:
         kvstore_server._init_kvstore_server_module()
     except MXNetError as error:

@@ -11,8 +11,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import click
 from tqdm import tqdm
 
-from gluonlab.cli.command import command, dispatch, json_option
-from gluonlab.config.option_types import real, whole
+from gluonlab.cli.command import add_json_option, command, dispatch
+from gluonlab.config.option_types import real_number_check, whole_number_check
 from gluonlab.errors import ExerciseError, NotebookError
 from gluonlab.exercises import grading
 from gluonlab.exercises.checkers import LARGEST_SEED, all_exercises, labs
@@ -30,7 +30,7 @@ OUT = "grades.csv"
 
 
 @command("python -m gluonlab.exercises list")
-@json_option("the list")
+@add_json_option("the list")
 def list_exercises(as_json: bool) -> None:
     """List the exercises that have a checker."""
     if as_json:
@@ -135,7 +135,7 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
 
 @command("python -m gluonlab.exercises leaderboard")
 @click.argument("grades", metavar="GRADES.csv")
-@json_option("the places")
+@add_json_option("the places")
 def leaderboard(grades: str, as_json: bool) -> None:
     """Show who has the cheapest schedule for exercise 04-6.
 
@@ -163,9 +163,11 @@ def _settings(options: Dict[str, Any]) -> Dict[str, Any]:
     isolated, engine, image = (options[name] for name in ("isolated", "engine", "image"))
     seed, jobs, reveal = (options[name] for name in ("seed", "jobs", "reveal"))
     settings = dict(
-        seconds=real(0, LONGEST_SECONDS, above_minimum=True)("--seconds", options["seconds"]),
-        jobs=jobs_here() if jobs is None else whole(1, MOST_JOBS)("--jobs", jobs),
-        seed=None if seed is None else whole(0, LARGEST_SEED)("--seed", seed),
+        seconds=real_number_check(0, LONGEST_SECONDS, above_minimum=True)(
+            "--seconds", options["seconds"]
+        ),
+        jobs=jobs_here() if jobs is None else whole_number_check(1, MOST_JOBS)("--jobs", jobs),
+        seed=None if seed is None else whole_number_check(0, LARGEST_SEED)("--seed", seed),
         reveal=reveal,
     )
     if reveal and seed is None:

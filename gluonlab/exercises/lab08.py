@@ -38,7 +38,7 @@ from gluonlab.exercises.simulated_distributed import (
     Unequal,
     some_images,
 )
-from gluonlab.host.launcher_environment import lsf_hosts, lsf_place
+from gluonlab.host.launcher_environment import lsf_local_rank_and_size, read_lsf_hosts
 
 # --- 08-1: which images each rank trains on in an epoch
 
@@ -829,9 +829,9 @@ def places(answer: Callable[[str], List[Place]]) -> None:
 
 def _right_places(text: str) -> List[Place]:
     """As gluonlab itself finds them."""
-    _, hosts = lsf_hosts({"LSB_MCPU_HOSTS": text})
+    _, hosts = read_lsf_hosts({"LSB_MCPU_HOSTS": text})
     flat = [host.host for host in hosts for _ in range(host.slots)]
-    return [(host, lsf_place(rank, hosts)[0]) for rank, host in enumerate(flat)]
+    return [(host, lsf_local_rank_and_size(rank, hosts)[0]) for rank, host in enumerate(flat)]
 
 
 def _as_places(given: Any) -> Any:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
 from gluonlab.files.atomic_files import remove_folder
-from gluonlab.host.resources import PROC, available_cores, room
+from gluonlab.host.resources import PROC, available_cores, available_memory
 
 MOST_JOBS = 256
 MEMORY_OF_ONE = 2 * 2**30  # bytes; a lab takes less than half
@@ -57,7 +57,7 @@ def within_room(bounds: Bounds, jobs: int = 1) -> Bounds:
 
     What is left to this machine or job, that is.
     """
-    left = room()
+    left = available_memory()
     if left is None:
         return bounds
     return replace(bounds, memory=min(bounds.memory, left.free * 3 // 4 // jobs))
@@ -65,7 +65,7 @@ def within_room(bounds: Bounds, jobs: int = 1) -> Bounds:
 
 def jobs_here() -> int:
     """How many notebooks this machine or job can run at a time: a core and 2 GiB for each."""
-    left = room()
+    left = available_memory()
     fit = MOST_JOBS if left is None else left.free * 3 // 4 // MEMORY_OF_ONE
     return max(1, min(available_cores(), fit, MOST_JOBS))
 

@@ -27,10 +27,10 @@ def die_with_parent() -> None:
 
 # The child leads its own process group, so it gets no signals of the terminal, and can be killed
 # with all of its children.
-OWN_GROUP: Dict[str, Any] = {"start_new_session": True, "preexec_fn": die_with_parent}
+OWN_GROUP_OPTIONS: Dict[str, Any] = {"start_new_session": True, "preexec_fn": die_with_parent}
 
 
-def begin_as_program() -> None:
+def prepare_program_process() -> None:
     """Prepare a new process that becomes the user's own program.
 
     The process dies with its parent. Ctrl-Z, which the launcher ignores, stops it again.
@@ -39,7 +39,7 @@ def begin_as_program() -> None:
     signal.signal(signal.SIGTSTP, signal.SIG_DFL)
 
 
-def begin_as_part() -> None:
+def prepare_command_process() -> None:
     """Prepare a new process that becomes a command of gluonlab.
 
     The process dies with its parent. SIGINT is blocked until gluonlab handles it
@@ -55,7 +55,7 @@ def signal_group(pid: int, number: int) -> None:
         os.killpg(pid, number)
 
 
-def with_this_gluonlab(environment: Mapping[str, str]) -> Dict[str, str]:
+def add_gluonlab_path(environment: Mapping[str, str]) -> Dict[str, str]:
     """Return the environment with a PYTHONPATH from which a child imports this gluonlab."""
     root = str(Path(__file__).resolve().parents[2])
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)

@@ -103,13 +103,13 @@ LAUNCHERS = (
 )  # fmt: skip
 
 # bpslaunch and pytest -n set only their variable here
-LOCAL_SIZES = (
+LOCAL_SIZE_VARIABLES = (
     *(name for launcher in LAUNCHERS for name in launcher.local_size),
     "BYTEPS_LOCAL_SIZE", "PYTEST_XDIST_WORKER_COUNT",
 )  # fmt: skip
 
 # prefixes of all variables that these launchers may set
-PREFIXES = (
+LAUNCHER_VARIABLE_PREFIXES = (
     "HOROVOD_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "JSM_", "OMPI_",
     "PMIX_", "MV2_", "PMI_", "PALS_", "MPI_LOCAL", "SLURM_", "LSB_", "LSF_",
     "JOB_COMPLETION_INDEX", "SM_", "BYTEPS_", "PYTEST_XDIST_WORKER_COUNT", "GLUONLAB_PROCESSES",
@@ -119,12 +119,12 @@ PREFIXES = (
 
 # --- Lists of hosts: Slurm's ranges in brackets, LSF's pairs and files
 
-MOST_HOSTS = 65536
-MOST_SLOTS = 4096  # of one host
+MAX_HOSTS = 65536
+MAX_SLOTS_PER_HOST = 4096  # of one host
 # a hostname that programs such as ssh do not mistake for an option
-HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:%-]{0,254}")
-BRACKETS = re.compile(r"\[([^\[\]]*)\]")
-RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+HOST_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:%-]{0,254}")
+BRACKETS_PATTERN = re.compile(r"\[([^\[\]]*)\]")
+RANGE_PATTERN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 class HostSlots(NamedTuple):
@@ -134,65 +134,65 @@ class HostSlots(NamedTuple):
     slots: int
 
 
-def slurm_hosts(text: str, variable: str) -> List[str]:
+def parse_slurm_hosts(text: str, variable: str) -> List[str]:
     """Return the hosts of Slurm's notation, in its order: ``n[001-003,07],gpu-5``.
 
     Source: https://slurm.schedmd.com/scontrol.html, "show hostnames". Raises ConfigError, with the
     name of ``variable``, for an invalid list and for more than 65,536 hosts.
     """
     hosts: List[str] = []
-    for part in _parts(text, variable):
-        pieces = BRACKETS.split(part)  # prefix, ranges, between, ranges, ..., suffix
-        ranges = [_numbers(brackets, text, variable) for brackets in pieces[1::2]]
+    for part in _split_outside_brackets(text, variable):
+        pieces = BRACKETS_PATTERN.split(part)  # prefix, ranges, between, ranges, ..., suffix
+        ranges = [_expand_ranges(brackets, text, variable) for brackets in pieces[1::2]]
         for numbers in itertools.product(*ranges):
             hosts.append("".join(itertools.chain(*zip(pieces[::2], (*numbers, "")))))
-            if len(hosts) > MOST_HOSTS:
-                raise _not_a_list(text, variable)
-    return [checked_host(host, variable) for host in hosts]
+            if len(hosts) > MAX_HOSTS:
+                raise _host_list_error(text, variable)
+    return [check_hostname(host, variable) for host in hosts]
 
 
-def _parts(text: str, variable: str) -> Iterator[str]:
+def _split_outside_brackets(text: str, variable: str) -> Iterator[str]:
     """Split a list at the commas outside of brackets."""
     depth, start = 0, 0
     for end, character in enumerate(f"{text},"):
         depth += (character == "[") - (character == "]")
         if not 0 <= depth <= 1:
-            raise _not_a_list(text, variable)
+            raise _host_list_error(text, variable)
         if character == "," and depth == 0:
             yield text[start:end]
             start = end + 1
     if depth:
-        raise _not_a_list(text, variable)
+        raise _host_list_error(text, variable)
 
 
-def _numbers(ranges: str, text: str, variable: str) -> List[str]:
+def _expand_ranges(ranges: str, text: str, variable: str) -> List[str]:
     """Expand ``001-003,07`` to ``["001", "002", "003", "07"]``, as wide as the first number."""
     numbers: List[str] = []
     for part in ranges.split(","):
-        match = RANGE.fullmatch(part)
+        match = RANGE_PATTERN.fullmatch(part)
         if match is None:
-            raise _not_a_list(text, variable)
+            raise _host_list_error(text, variable)
         first, last = int(match[1]), int(match[2] or match[1])
-        if not first <= last < first + MOST_HOSTS:
-            raise _not_a_list(text, variable)
+        if not first <= last < first + MAX_HOSTS:
+            raise _host_list_error(text, variable)
         numbers += [str(number).zfill(len(match[1])) for number in range(first, last + 1)]
     return numbers
 
 
-def slurm_counts(text: str) -> List[int]:
+def parse_slurm_counts(text: str) -> List[int]:
     """Return Slurm's tasks of each node: ``[2, 2, 1]`` for ``2(x2),1``; [] for an invalid text."""
     counts: List[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]{1,5})(?:\(x([0-9]{1,5})\))?", part.strip())
-        if match is None or not 1 <= int(match[1]) <= MOST_SLOTS:
+        if match is None or not 1 <= int(match[1]) <= MAX_SLOTS_PER_HOST:
             return []
         counts += [int(match[1])] * int(match[2] or 1)
-        if len(counts) > MOST_HOSTS:
+        if len(counts) > MAX_HOSTS:
             return []
     return counts
 
 
-def lsf_hosts(environ: Mapping[str, str]) -> Tuple[str, List[HostSlots]]:
+def read_lsf_hosts(environ: Mapping[str, str]) -> Tuple[str, List[HostSlots]]:
     """Return the name of LSF's variable of hosts, and its hosts; ("", []) if none is set.
 
     A host may appear several times, in LSF's order. Source:
@@ -201,10 +201,12 @@ def lsf_hosts(environ: Mapping[str, str]) -> Tuple[str, List[HostSlots]]:
     if environ.get("LSB_MCPU_HOSTS"):
         words = environ["LSB_MCPU_HOSTS"].split()
         if len(words) % 2:
-            raise _not_a_list(environ["LSB_MCPU_HOSTS"], "LSB_MCPU_HOSTS")
+            raise _host_list_error(environ["LSB_MCPU_HOSTS"], "LSB_MCPU_HOSTS")
         pairs = zip(words[::2], words[1::2])
-        host_slots = [HostSlots(host, _slots(count, "LSB_MCPU_HOSTS")) for host, count in pairs]
-        return "LSB_MCPU_HOSTS", _checked(host_slots, "LSB_MCPU_HOSTS")
+        host_slots = [
+            HostSlots(host, _parse_slots(count, "LSB_MCPU_HOSTS")) for host, count in pairs
+        ]
+        return "LSB_MCPU_HOSTS", _check_host_slots(host_slots, "LSB_MCPU_HOSTS")
     if environ.get("LSB_DJOB_HOSTFILE"):
         file = environ["LSB_DJOB_HOSTFILE"]
         try:
@@ -214,15 +216,15 @@ def lsf_hosts(environ: Mapping[str, str]) -> Tuple[str, List[HostSlots]]:
                 f"LSB_DJOB_HOSTFILE={file}, which names the job's hosts, cannot be read ({error}): "
                 "give the hosts with --hosts"
             ) from None
-        return "LSB_DJOB_HOSTFILE", _checked(
+        return "LSB_DJOB_HOSTFILE", _check_host_slots(
             [HostSlots(host, 1) for host in lines], "LSB_DJOB_HOSTFILE"
         )
     hosts = environ.get("LSB_HOSTS", "").split()
-    slots = _checked([HostSlots(host, 1) for host in hosts], "LSB_HOSTS")
+    slots = _check_host_slots([HostSlots(host, 1) for host in hosts], "LSB_HOSTS")
     return ("LSB_HOSTS" if hosts else ""), slots
 
 
-def lsf_place(task: int, hosts: List[HostSlots]) -> Tuple[int, int]:
+def lsf_local_rank_and_size(task: int, hosts: List[HostSlots]) -> Tuple[int, int]:
     """Return the local rank and local size of a task, which is numbered from 0.
 
     blaunch starts one task in each slot, host by host. Raises IndexError for a number beyond all
@@ -231,13 +233,13 @@ def lsf_place(task: int, hosts: List[HostSlots]) -> Tuple[int, int]:
     slots_before = {host: 0 for host, _ in hosts}
     for host, slots in hosts:
         if 0 <= task < slots:
-            return slots_before[host] + task, dict(merged(hosts))[host]
+            return slots_before[host] + task, dict(merge_host_slots(hosts))[host]
         slots_before[host] += slots
         task -= slots
     raise IndexError(task)
 
 
-def merged(hosts: List[HostSlots]) -> List[HostSlots]:
+def merge_host_slots(hosts: List[HostSlots]) -> List[HostSlots]:
     """Return each host once, with all its slots, in the order of first appearance."""
     slots_by_host = {host: 0 for host, _ in hosts}
     for host, count in hosts:
@@ -245,31 +247,32 @@ def merged(hosts: List[HostSlots]) -> List[HostSlots]:
     return [HostSlots(host, count) for host, count in slots_by_host.items()]
 
 
-def checked_host(host: str, variable: str) -> str:
+def check_hostname(host: str, variable: str) -> str:
     """Return ``host`` if it is a valid hostname. Raises ConfigError."""
-    if HOST.fullmatch(host) is None:
+    if HOST_PATTERN.fullmatch(host) is None:
         raise ConfigError(f"{variable} names {host!r}, which cannot be a host: set it anew")
     return host
 
 
-def _checked(hosts: List[HostSlots], variable: str) -> List[HostSlots]:
-    if sum(slots for _, slots in hosts) > MOST_HOSTS * 16:
+def _check_host_slots(hosts: List[HostSlots], variable: str) -> List[HostSlots]:
+    if sum(slots for _, slots in hosts) > MAX_HOSTS * 16:
         raise ConfigError(f"{variable} names more slots than a job can have: set it anew")
-    return [HostSlots(checked_host(host, variable), slots) for host, slots in hosts]
+    return [HostSlots(check_hostname(host, variable), slots) for host, slots in hosts]
 
 
-def _slots(text: str, variable: str) -> int:
-    if re.fullmatch(r"[0-9]{1,5}", text) is None or not 1 <= int(text) <= MOST_SLOTS:
+def _parse_slots(text: str, variable: str) -> int:
+    if re.fullmatch(r"[0-9]{1,5}", text) is None or not 1 <= int(text) <= MAX_SLOTS_PER_HOST:
         raise ConfigError(
-            f"{variable} gives a host {text!r} slots: a number from 1 to {MOST_SLOTS} is possible"
+            f"{variable} gives a host {text!r} slots: "
+            f"a number from 1 to {MAX_SLOTS_PER_HOST} is possible"
         )
     return int(text)
 
 
-def _not_a_list(text: str, variable: str) -> ConfigError:
+def _host_list_error(text: str, variable: str) -> ConfigError:
     return ConfigError(
         f"{variable}={text!r} is no list of hosts, such as node[001-003,07],gpu-5 or 'a 2 b 2', of "
-        f"at most {MOST_HOSTS}: set it anew, or give the hosts with --hosts"
+        f"at most {MAX_HOSTS}: set it anew, or give the hosts with --hosts"
     )
 
 
@@ -278,36 +281,40 @@ def _not_a_list(text: str, variable: str) -> ConfigError:
 # Families: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/InstanceStorage.html, and the enum
 # of https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ResourceConfig.html.
 
-TYPE, RESOURCES = "SM_CURRENT_INSTANCE_TYPE", "SM_RESOURCE_CONFIG"
+INSTANCE_TYPE_VARIABLE, RESOURCE_CONFIG_VARIABLE = "SM_CURRENT_INSTANCE_TYPE", "SM_RESOURCE_CONFIG"
 # P and G have GPUs. Only the oldest of them have no local disk, and keep all files on EBS volumes.
-WITH_GPUS = re.compile(r"ml\.[pg]\d")
-WITHOUT_DISK = re.compile(r"ml\.(p2|p3|g3s?)\.")
+GPU_INSTANCE_PATTERN = re.compile(r"ml\.[pg]\d")
+DISKLESS_INSTANCE_PATTERN = re.compile(r"ml\.(p2|p3|g3s?)\.")
 # d in a family's name stands for disks, as in r5d and p3dn. Trainium's machines also have disks.
-WITH_DISK = re.compile(r"ml\.([pg]\d|trn\d|[a-z]+\d+[a-z]*d)")
+DISK_INSTANCE_PATTERN = re.compile(r"ml\.([pg]\d|trn\d|[a-z]+\d+[a-z]*d)")
 
 
-def instance_type() -> Optional[str]:
+def sagemaker_instance_type() -> Optional[str]:
     """Return the machine type of this process's SageMaker training job; None outside of a job.
 
     Older versions of AWS's training toolkit set only the job's resources, as JSON.
     """
-    name = os.environ.get(TYPE)
+    name = os.environ.get(INSTANCE_TYPE_VARIABLE)
     if name is None:
         try:
-            name = json.loads(os.environ.get(RESOURCES, "{}"))["current_instance_type"]
+            name = json.loads(os.environ.get(RESOURCE_CONFIG_VARIABLE, "{}"))[
+                "current_instance_type"
+            ]
         except (ValueError, KeyError, TypeError):
             return None
     return name if isinstance(name, str) and name.startswith("ml.") else None
 
 
-def has_gpus(instance: str) -> bool:
+def instance_has_gpus(instance: str) -> bool:
     """Check if machines of a type have GPUs, as ``ml.g5.12xlarge`` and unlike ``ml.c5.xlarge``."""
-    return bool(WITH_GPUS.match(instance))
+    return bool(GPU_INSTANCE_PATTERN.match(instance))
 
 
-def has_local_disk(instance: str) -> bool:
+def instance_has_local_disk(instance: str) -> bool:
     """Check if machines of a type have a local NVMe disk, all of which a job gets.
 
     AWS creates no volume for them, so it ignores a volume's size and refuses its encryption key.
     """
-    return bool(WITH_DISK.match(instance)) and not WITHOUT_DISK.match(instance)
+    return bool(DISK_INSTANCE_PATTERN.match(instance)) and not DISKLESS_INSTANCE_PATTERN.match(
+        instance
+    )

@@ -28,10 +28,10 @@ from contextlib import contextmanager, suppress
 from typing import Any, Iterator, List, NoReturn, Optional
 
 from gluonlab.errors import NoMemoryError
-from gluonlab.host.resources import room
+from gluonlab.host.resources import available_memory
 
 # messages of Python, C++, MXNet, CUDA, cuDNN, cuBLAS and numpy
-OUT_OF_MEMORY = (
+OUT_OF_MEMORY_MESSAGES = (
     "bad_alloc",
     "MemoryError",
     "Memory allocation failed",
@@ -42,23 +42,23 @@ OUT_OF_MEMORY = (
     "Unable to allocate",
     "Cannot allocate memory",
 )
-OF_GPUS = ("cuda", "gpu", "cudnn", "cublas")
-NO_THREAD = ("can't start new thread", "Resource temporarily unavailable")
-LESS_MEMORY = (
+GPU_WORDS = ("cuda", "gpu", "cudnn", "cublas")
+NO_THREAD_MESSAGES = ("can't start new thread", "Resource temporarily unavailable")
+MEMORY_ADVICE = (
     "choose a smaller --batch-size or more --microbatches, or look with --find-batch-size BYTES "
     "for what fits"
 )
 
 
-def used_up(error: BaseException) -> Optional[NoMemoryError]:
+def explain_exhausted_resource(error: BaseException) -> Optional[NoMemoryError]:
     """Return the error of an exhausted limit of this process or machine; None for other errors."""
     text, number = f"{type(error).__name__}: {error}", getattr(error, "errno", None)
     if number in (errno.EMFILE, errno.ENFILE):
         return NoMemoryError(
-            f"no file descriptor is left: {_descriptors()}; use fewer --decoders, or raise "
-            "the limit (ulimit -n)"
+            f"no file descriptor is left: {_describe_descriptor_limit()}; use fewer --decoders, "
+            "or raise the limit (ulimit -n)"
         )
-    if any(words in text for words in NO_THREAD) or number == errno.EAGAIN:
+    if any(words in text for words in NO_THREAD_MESSAGES) or number == errno.EAGAIN:
         limit = memory_limit() or "memory"
         return NoMemoryError(
             f"the system starts no more threads or processes for this one (ulimit -u, or {limit}): "
@@ -66,33 +66,39 @@ def used_up(error: BaseException) -> Optional[NoMemoryError]:
         )
     # Python raises SystemError if there is not enough memory for a MemoryError.
     is_memoryless = isinstance(error, SystemError) and memory_limit() is not None
-    if is_memoryless or number == errno.ENOMEM or any(words in text for words in OUT_OF_MEMORY):
-        return NoMemoryError(f"there is not enough memory: {_memory(text)}; {less_memory()}")
+    if (
+        is_memoryless
+        or number == errno.ENOMEM
+        or any(words in text for words in OUT_OF_MEMORY_MESSAGES)
+    ):
+        return NoMemoryError(
+            f"there is not enough memory: {_describe_memory_limit(text)}; {memory_advice()}"
+        )
     return None
 
 
-def _descriptors() -> str:
+def _describe_descriptor_limit() -> str:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return f"this process may have {limit:,}" if limit > 0 else "this process may have no more"
 
 
-def _memory(text: str) -> str:
-    if any(word in text.lower() for word in OF_GPUS):
+def _describe_memory_limit(text: str) -> str:
+    if any(word in text.lower() for word in GPU_WORDS):
         return "a GPU's is full"
     limit = memory_limit()
     if limit is not None:
         return limit
-    memory = room()
+    memory = available_memory()
     return (
         "the machine's is used up" if memory is None else f"{memory.where} has {_mib(memory.total)}"
     )
 
 
-def less_memory() -> str:
+def memory_advice() -> str:
     """Return advice for using less memory."""
     if memory_limit() is None:
-        return LESS_MEMORY
-    return f"raise the limit, use fewer --threads, {LESS_MEMORY}"
+        return MEMORY_ADVICE
+    return f"raise the limit, use fewer --threads, {MEMORY_ADVICE}"
 
 
 def memory_limit() -> Optional[str]:
@@ -111,68 +117,70 @@ def _mib(count: int) -> str:
 # --- The last line of a process that C++ aborts
 
 SET_TERMINATE = "_ZSt13set_terminatePFvvE"  # std::set_terminate
-FULL = 0  # _IOFBF of stdio.h: a stream is written when its buffer is full, or when it is flushed
-THREADS = 16  # threads that may fail at once; each needs its own registration
-LOADING_S = 20.0  # limit of processor time for an import that takes 1 to 2 seconds
-_ready: List[Any] = []  # buffers that C uses as long as this process lives
+FULL_BUFFERING = (
+    0  # _IOFBF of stdio.h: a stream is written when its buffer is full, or when it is flushed
+)
+MAX_FAILING_THREADS = 16  # threads that may fail at once; each needs its own registration
+MAX_IMPORT_CPU_S = 20.0  # limit of processor time for an import that takes 1 to 2 seconds
+_kept_buffers: List[Any] = []  # buffers that C uses as long as this process lives
 RESERVE_BYTES = 4 * 2**20  # of address space; nothing is written there
-_reserve: List[bytearray] = []
+_reserved_memory: List[bytearray] = []
 
 
-def prepare() -> None:
+def prepare_last_line() -> None:
     """Prepare the last line of a process whose memory is limited (ulimit -v or -d).
 
     Call this before MXNet is loaded. It has no effect without a limit, when called again, or if
     Python is to print tracebacks of crashes (PYTHONFAULTHANDLER).
     """
     limit = memory_limit()
-    if limit is None or is_ready() or faulthandler.is_enabled():
+    if limit is None or is_last_line_ready() or faulthandler.is_enabled():
         return
-    line = f"error: MXNet was ended, most likely for want of memory: {limit}; {less_memory()}\n"
+    line = f"error: MXNet was ended, most likely for want of memory: {limit}; {memory_advice()}\n"
     with suppress(AttributeError, OSError, MemoryError):  # another C library, for example
-        _hold(line.encode())
+        _store_last_line(line.encode())
 
 
-def is_ready() -> bool:
+def is_last_line_ready() -> bool:
     """Check if the last line is prepared."""
-    return bool(_ready)
+    return bool(_kept_buffers)
 
 
-def arm() -> None:
+def install_last_line_handlers() -> None:
     """Install the C handlers that print the line, again after MXNet has replaced SIGSEGV's."""
-    if is_ready():
+    if is_last_line_ready():
         libc = ctypes.CDLL(None)
-        _set_handler(signal.SIGABRT, libc["quick_exit"])
-        _set_handler(signal.SIGSEGV, libc["abort"])
+        _set_c_handler(signal.SIGABRT, libc["quick_exit"])
+        _set_c_handler(signal.SIGSEGV, libc["abort"])
         with suppress(OSError, AttributeError):  # C++ should abort without its own message
             ctypes.CDLL("libstdc++.so.6")[SET_TERMINATE](libc["abort"])
 
 
 @contextmanager
-def loading() -> Iterator[None]:
+def limit_import_time() -> Iterator[None]:
     """Abort this block, which loads MXNet, if it takes more than LOADING_S of processor time.
 
     OpenBLAS retries forever if it gets no memory. The block has no limit without a prepared line.
     """
-    sets_timer = is_ready() and signal.getsignal(signal.SIGPROF) == signal.SIG_DFL
+    sets_timer = is_last_line_ready() and signal.getsignal(signal.SIGPROF) == signal.SIG_DFL
     if sets_timer:
-        _set_handler(signal.SIGPROF, ctypes.CDLL(None)["abort"])
-        signal.setitimer(signal.ITIMER_PROF, LOADING_S)
+        _set_c_handler(signal.SIGPROF, ctypes.CDLL(None)["abort"])
+        signal.setitimer(signal.ITIMER_PROF, MAX_IMPORT_CPU_S)
     try:
         yield
     finally:
         if sets_timer:
             signal.setitimer(signal.ITIMER_PROF, 0)
-            _set_handler(signal.SIGPROF, None)
-        arm()
+            _set_c_handler(signal.SIGPROF, None)
+        install_last_line_handlers()
 
 
-def make_room() -> None:
+def free_reserved_memory() -> None:
     """Free the reserved memory, so that Python can build the message of an error."""
-    _reserve.clear()
+    _reserved_memory.clear()
 
 
-def end(status: int) -> NoReturn:
+def exit_process(status: int) -> NoReturn:
     """Exit immediately. MXNet's exit would wait for its threads and may need memory."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
@@ -180,7 +188,7 @@ def end(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _hold(line: bytes) -> None:
+def _store_last_line(line: bytes) -> None:
     """Write a line into a stream that only `fflush` writes out, registered with quick_exit."""
     libc = ctypes.CDLL(None)
     functions = [libc[name] for name in ("__cxa_at_quick_exit", "fdopen", "setvbuf", "fputs")]
@@ -188,23 +196,23 @@ def _hold(line: bytes) -> None:
     purge, fdopen.restype = libc["__fpurge"], ctypes.c_void_p
     buffer = ctypes.create_string_buffer(len(line) + 1)
     stream = ctypes.c_void_p(fdopen(os.dup(2), b"w"))
-    setvbuf(stream, buffer, FULL, ctypes.c_size_t(len(buffer)))
+    setvbuf(stream, buffer, FULL_BUFFERING, ctypes.c_size_t(len(buffer)))
     fputs(line, stream)
-    for _ in range(THREADS):
+    for _ in range(MAX_FAILING_THREADS):
         at_quick_exit(libc["fflush"], None)
-    _ready.append(buffer)
-    _reserve.append(bytearray(RESERVE_BYTES))
+    _kept_buffers.append(buffer)
+    _reserved_memory.append(bytearray(RESERVE_BYTES))
     atexit.register(purge, stream)  # otherwise C would print the line at every exit
-    os.register_at_fork(after_in_child=_disarm)
-    arm()
+    os.register_at_fork(after_in_child=_remove_last_line_handlers)
+    install_last_line_handlers()
 
 
-def _disarm() -> None:
+def _remove_last_line_handlers() -> None:
     """Restore the default handlers in the child of a fork, whose parent reports its crash."""
     for number in (signal.SIGABRT, signal.SIGSEGV):
-        _set_handler(number, None)
+        _set_c_handler(number, None)
 
 
-def _set_handler(number: int, function: Any) -> None:
+def _set_c_handler(number: int, function: Any) -> None:
     """Set a signal's handler to a C function or, for None, to the default."""
     ctypes.CDLL(None)["signal"](int(number), function)

@@ -29,7 +29,7 @@ from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
 from gluonlab.data.sets.gluon_datasets import resolve_dataset
 from gluonlab.engine.np_compatibility import convert_network_for_user, nd_semantics
 from gluonlab.errors import ConfigError, DataError, RunError, warn
-from gluonlab.host.signals import ends_if_stuck
+from gluonlab.host.signals import exit_if_stuck
 from gluonlab.inference.input_images import Picture, by_their_names, find_pictures, split_of
 from gluonlab.inference.predictions import Mistake, Mistakes, PredictedBatch, Predictions
 from gluonlab.kvstores.process_groups import ALONE
@@ -86,7 +86,7 @@ class LoadedRun:
         self._files = files  # how they are decoded: ``decoders``, ``skip_bad``, ``resizer``
 
     @nd_semantics()
-    @ends_if_stuck()
+    @exit_if_stuck()
     def predict(self, images: Images, saw: Callable[[PredictedBatch], Any] = nobody) -> Predictions:
         """The classes of these images, with probabilities.
 
@@ -117,7 +117,7 @@ class LoadedRun:
         return Predictions(self.classes, tuple(names), np.concatenate(scores))
 
     @nd_semantics()
-    @ends_if_stuck()
+    @exit_if_stuck()
     def mistakes(self, saw: Callable[[PredictedBatch], Any] = nobody) -> Mistakes:
         """The test images that it takes for another class. ``saw``: told of each batch.
 

@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
-from gluonlab.config.option_types import is_count
+from gluonlab.config.option_types import is_positive_integer
 from gluonlab.drawing.matplotlib_figures import import_matplotlib
 from gluonlab.errors import DataError
 from gluonlab.files.atomic_files import new_file, new_or_marked_file
@@ -75,7 +75,7 @@ class Predictions:
 
         Raises DataError for a ``count`` that is not a whole number from 1 up.
         """
-        if not is_count(count):
+        if not is_positive_integer(count):
             raise DataError(f"top({count!r}): give a number of classes from 1 up")
         # by scores: the probabilities of two classes may be too small to differ
         order = np.argsort(-self.scores, axis=1, kind="stable")[:, :count]

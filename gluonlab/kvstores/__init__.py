@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence
 
-from gluonlab.config.option_hints import named_arguments
+from gluonlab.config.option_hints import check_argument_names
 from gluonlab.devices import listed
 from gluonlab.engine.mxnet_installation import pip_install_command
 from gluonlab.errors import KVStoreError, unknown
@@ -154,7 +154,7 @@ def _backend_of(name: str) -> Optional[str]:
     return "dist_device_sync" if "device" in name else "dist_sync"
 
 
-@named_arguments(
+@check_argument_names(
     "make_kvstore", dict.fromkeys(("ctx", "context", "devices", "gpus"), "give the devices as ctxs")
 )
 def make_kvstore(

@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.config.option_types import compression
+from gluonlab.config.option_types import check_compression_setting
 from gluonlab.engine.fast_invoke import Attributes, EngineCall, operator_call
 from gluonlab.errors import ConfigError, KVStoreError, warn
 from gluonlab.kvstores import KVSTORES
@@ -43,7 +43,7 @@ def sendable(compress: Optional[str], group: Group, on_servers: bool) -> Optiona
     if compress is None:
         return None
     try:
-        compress = compression("compress", compress)
+        compress = check_compression_setting("compress", compress)
     except ConfigError as error:
         raise KVStoreError(str(error)) from None
     if on_servers:

@@ -9,7 +9,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 import click
 
-from gluonlab.cli.command import AS_WRITTEN, SEPARATOR, command
+from gluonlab.cli.command import SEPARATOR, WRITTEN_WORDS_KEY, command
 from gluonlab.cli.output_streams import Printed, Printer, nothing
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.launch.agent_connections import SshOptions
@@ -259,7 +259,7 @@ class Console(Printer):
 
 def _check_separated(context: click.Context, words: Sequence[str]) -> None:
     """Raise ConfigError for a program without --, whose options the launcher would parse."""
-    if SEPARATOR not in context.meta.get(AS_WRITTEN, [SEPARATOR]):
+    if SEPARATOR not in context.meta.get(WRITTEN_WORDS_KEY, [SEPARATOR]):
         raise ConfigError(
             f"{one_line(words[0])!r} is not an option: write a program after --, as in -n 2 -- "
             f"{one_line(' '.join(words[:2]))}"
@@ -272,7 +272,7 @@ def _check_options(context: click.Context, words: Sequence[str]) -> None:
     Raises NoSuchOption for an unknown option before the -- of a program, and ConfigError for an
     option of Python after --. Other unknown options are for the run.
     """
-    written = context.meta.get(AS_WRITTEN, [])
+    written = context.meta.get(WRITTEN_WORDS_KEY, [])
     run_words = written[written.index(SEPARATOR) + 1 :] if SEPARATOR in written else []
     if is_program(run_words) and len(run_words) < len(words):
         raise click.NoSuchOption(words[0].partition("=")[0], ctx=context)

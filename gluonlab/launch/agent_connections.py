@@ -10,7 +10,7 @@ import sys
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from gluonlab.errors import RunError
-from gluonlab.host.child_processes import OWN_GROUP, signal_group, with_this_gluonlab
+from gluonlab.host.child_processes import OWN_GROUP_OPTIONS, add_gluonlab_path, signal_group
 from gluonlab.launch.agent_messages import (
     AGENT_MESSAGES,
     BEAT_S,
@@ -77,7 +77,7 @@ class AgentConnection:
             self._process = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE, limit=MAX_MESSAGE_BYTES, env=self._environment(),
-                **OWN_GROUP,
+                **OWN_GROUP_OPTIONS,
             )  # fmt: skip
         except OSError as error:
             raise RunError(f"{command[0]} cannot be started: {error.strerror}") from None
@@ -160,7 +160,7 @@ class AgentConnection:
             command = [*self._ssh_command(), f"{is_agent} && kill -{signal.SIGKILL} {self._pid}"]
             killing = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL, **OWN_GROUP,
+                stderr=asyncio.subprocess.DEVNULL, **OWN_GROUP_OPTIONS,
             )  # fmt: skip
             try:
                 await run_with_timeout(5, killing.wait())
@@ -176,7 +176,7 @@ class AgentConnection:
     def _agent_command(self) -> List[str]:
         if self.host.is_local:
             return [sys.executable, *AGENT_ARGUMENTS]
-        path = with_this_gluonlab({})["PYTHONPATH"]
+        path = add_gluonlab_path({})["PYTHONPATH"]
         agent = ["env", f"PYTHONPATH={path}", self._way.python, *AGENT_ARGUMENTS]
         return [
             *self._ssh_command(),
@@ -187,7 +187,7 @@ class AgentConnection:
         """Return the agent's environment. A local agent must not inherit this shell's
         SSH_CONNECTION.
         """
-        environment = with_this_gluonlab(os.environ)
+        environment = add_gluonlab_path(os.environ)
         if self.host.is_local:
             environment.pop(SSH_VARIABLE, None)
         return environment

@@ -26,7 +26,7 @@ from typing import (
 )
 
 from gluonlab.errors import RunError
-from gluonlab.host.signals import RAISED
+from gluonlab.host.signals import EXCEPTION_BY_SIGNAL
 from gluonlab.plain_text import one_line
 
 MAX_MESSAGE_BYTES = 2**20  # bytes of a message
@@ -102,7 +102,7 @@ AGENT_MESSAGES: MessageForms = {
     "stopped": {"stopped": _is_name, "seconds": _is_seconds},
     "ended": {"ended": _is_name, "status": _is_whole_number(-255, 255), "why?": _is_text},
     "all_ended": {"all_ended": _is_one_of(True)},
-    "came": {"came": _is_one_of(*map(int, RAISED))},
+    "came": {"came": _is_one_of(*map(int, EXCEPTION_BY_SIGNAL))},
 }  # fmt: skip
 LAUNCHER_MESSAGES: MessageForms = {
     "beat": {"beat": _is_one_of(True)},
@@ -114,7 +114,7 @@ LAUNCHER_MESSAGES: MessageForms = {
         "program?": _is_one_of(True, False),
     },
     "printed": {"printed": _is_whole_number(0, 2**53)},
-    "signal": {"signal": _is_one_of(*map(int, RAISED)), "to": _is_list_of(_is_name)},
+    "signal": {"signal": _is_one_of(*map(int, EXCEPTION_BY_SIGNAL)), "to": _is_list_of(_is_name)},
     "end": {"end": _is_one_of(True)},
     "done": {"done": _is_whole_number(0, 255)},
 }  # fmt: skip

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.errors import ConfigError
-from gluonlab.host.child_processes import with_this_gluonlab
+from gluonlab.host.child_processes import add_gluonlab_path
 from gluonlab.launch.user_program import is_program
 from gluonlab.plain_text import one_line, printable
 
@@ -212,7 +212,7 @@ def forwarded_environment(names: Sequence[str]) -> Dict[str, str]:
         name: value for name, value in os.environ.items() if name.startswith(FORWARDED_PREFIXES)
     }
     variables.update({name: os.environ[name] for name in names})
-    return with_this_gluonlab(variables)
+    return add_gluonlab_path(variables)
 
 
 def inherited_environment() -> Dict[str, str]:

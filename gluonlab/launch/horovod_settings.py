@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 import click
 
-from gluonlab.config.command_line import Setting
+from gluonlab.config.command_line import SettingOption
 from gluonlab.errors import ConfigError
 from gluonlab.launch.launcher_arguments import parse_number, parse_whole_number
 
@@ -55,7 +55,7 @@ def add_horovod_options(function: Callable[..., Any]) -> Callable[..., Any]:
             attributes = {"is_flag": True, "default": None}
         function = click.option(
             option.name,
-            cls=Setting,
+            cls=SettingOption,
             heading="With --backend horovod",
             help=option.help,
             **attributes,

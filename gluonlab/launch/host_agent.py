@@ -20,7 +20,11 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
 from gluonlab.engine.parameter_server_environment import ROLE_VARIABLE
 from gluonlab.errors import ConfigError
-from gluonlab.host.child_processes import begin_as_part, begin_as_program, signal_group
+from gluonlab.host.child_processes import (
+    prepare_command_process,
+    prepare_program_process,
+    signal_group,
+)
 from gluonlab.launch.agent_messages import (
     BEAT_S,
     LAUNCHER_MESSAGES,
@@ -170,7 +174,7 @@ class HostAgent:
                 *command, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=err,
                 pass_fds=() if is_program else [status_fd], cwd=message["folder"],
                 start_new_session=True,
-                preexec_fn=begin_as_program if is_program else begin_as_part,
+                preexec_fn=prepare_program_process if is_program else prepare_command_process,
             )  # fmt: skip
         except (ConfigError, OSError) as error:
             is_mistake = is_program or isinstance(error, ConfigError)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from gluonlab.errors import ConfigError, unknown
-from gluonlab.host.launcher_environment import has_local_disk
+from gluonlab.host.launcher_environment import instance_has_local_disk
 from gluonlab.launch.launcher_arguments import parse_whole_number
 from gluonlab.launch.user_program import is_program
 
@@ -532,7 +532,7 @@ def set_volume_size(resources: Dict[str, Any], size_gb: Optional[int] = None) ->
     others it is ignored. Raises ConfigError for a size or an encryption key that AWS would not use.
     """
     instance = resources["InstanceType"]
-    if not has_local_disk(instance):
+    if not instance_has_local_disk(instance):
         resources["VolumeSizeInGB"] = size_gb or resources.get("VolumeSizeInGB", DEFAULT_VOLUME_GB)
         return
     resources.pop("VolumeSizeInGB", None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable, List, Mapping, Optional, Protocol, Sequence, Union
 
 from gluonlab.errors import ConfigError, RunError
-from gluonlab.host.signals import EndRequest
+from gluonlab.host.signals import StopRequest
 from gluonlab.launch.agent_connections import AgentConnection, SshOptions
 from gluonlab.launch.agent_messages import BEAT_S, ReceivedMessage, liveness_clock, next_message
 from gluonlab.launch.group_processes import (
@@ -93,9 +93,9 @@ def launch_group(request: LaunchRequest, listener: LaunchListener) -> int:
     """Start the processes, wait for their end, and return the exit status. Raises RunError.
 
     A signal before the processes have started, or between two attempts, raises an exception as
-    elsewhere (`gluonlab.host.signals.RAISED`).
+    elsewhere (`gluonlab.host.signals.EXCEPTION_BY_SIGNAL`).
     """
-    with EndRequest() as end:
+    with StopRequest() as end:
         return asyncio.run(_Launcher(request, listener).run(end))
 
 
@@ -113,7 +113,7 @@ class _Launcher:
         self._is_whole = True  # False once a host is left out
         self._has_trained = False  # True once a training has started, in any attempt
 
-    async def run(self, end: EndRequest) -> int:
+    async def run(self, end: StopRequest) -> int:
         self._inbox = asyncio.Queue()
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # a stopped launcher could not watch
         status = 1

@@ -14,8 +14,8 @@ import click
 from click.core import ParameterSource
 
 from gluonlab.config import TrainConfig
-from gluonlab.config.command_line import given
-from gluonlab.config.option_hints import nearest
+from gluonlab.config.command_line import given_settings
+from gluonlab.config.option_hints import nearest_option
 from gluonlab.config.option_types import as_number
 from gluonlab.errors import ConfigError
 from gluonlab.launch.hosts import MAX_PROCESSES, Host
@@ -197,7 +197,7 @@ def _parse_run_options(
         _check_not_launcher_option(name, launcher_options, run_options)
     context = worker.make_context(worker.name, ["--backend", backend, *words])
     fields = TrainConfig.__dataclass_fields__
-    TrainConfig(**given({k: v for k, v in context.params.items() if k in fields}))
+    TrainConfig(**given_settings({k: v for k, v in context.params.items() if k in fields}))
     return context.params
 
 
@@ -213,7 +213,7 @@ def _check_not_launcher_option(
         return
     if name in launcher_options:
         raise ConfigError(f"{name} is an option of the launcher: write it before --")
-    # the nearest one of both: a worker alone would know its own only
-    nearest_option = nearest(name, [*launcher_options, *run_options])
-    if nearest_option in launcher_options:
-        raise ConfigError(f"unknown option {name!r}: did you mean {nearest_option!r}?")
+    # Search the options of both: the worker itself knows only its own options.
+    suggestion = nearest_option(name, [*launcher_options, *run_options])
+    if suggestion in launcher_options:
+        raise ConfigError(f"unknown option {name!r}: did you mean {suggestion!r}?")

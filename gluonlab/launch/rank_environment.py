@@ -45,12 +45,12 @@ from gluonlab.host.launcher_environment import (
     TORCHRUN,
     HostSlots,
     Launcher,
-    checked_host,
-    lsf_hosts,
-    lsf_place,
-    merged,
-    slurm_counts,
-    slurm_hosts,
+    check_hostname,
+    lsf_local_rank_and_size,
+    merge_host_slots,
+    parse_slurm_counts,
+    parse_slurm_hosts,
+    read_lsf_hosts,
 )
 
 Environ = Mapping[str, str]
@@ -125,7 +125,7 @@ def _set_root(member: Membership, environ: Environ) -> Membership:
     first host on.
     """
     if environ.get("GLUONLAB_ROOT"):
-        member = replace(member, root=checked_host(environ["GLUONLAB_ROOT"], "GLUONLAB_ROOT"))
+        member = replace(member, root=check_hostname(environ["GLUONLAB_ROOT"], "GLUONLAB_ROOT"))
     elif member.local_size == member.size:
         member = replace(member, root=LOOPBACK)
     elif member.root is None and member.launcher in (PMI.name, MVAPICH2.name):
@@ -144,8 +144,8 @@ def job_allocation(environ: Environ) -> Optional[List[HostSlots]]:
     """
     variable = _first_set_name(environ, ("SLURM_JOB_NODELIST", "SLURM_NODELIST"))
     if environ.get("SLURM_JOB_ID") and variable:
-        hosts = slurm_hosts(environ[variable], variable)
-        counts = slurm_counts(environ.get("SLURM_TASKS_PER_NODE", "")) or [1] * len(hosts)
+        hosts = parse_slurm_hosts(environ[variable], variable)
+        counts = parse_slurm_counts(environ.get("SLURM_TASKS_PER_NODE", "")) or [1] * len(hosts)
         if len(counts) != len(hosts) and "SLURM_STEP_ID" in environ:  # counts are the step's
             counts = [1] * len(hosts)
         if len(counts) != len(hosts):
@@ -153,9 +153,9 @@ def job_allocation(environ: Environ) -> Optional[List[HostSlots]]:
                 f"SLURM_TASKS_PER_NODE={environ['SLURM_TASKS_PER_NODE']} counts {len(counts)} "
                 f"nodes, {variable}={environ[variable]} names {len(hosts)}"
             )
-        return merged([HostSlots(*pair) for pair in zip(hosts, counts)])
+        return merge_host_slots([HostSlots(*pair) for pair in zip(hosts, counts)])
     if environ.get("LSB_JOBID"):
-        return merged(lsf_hosts(environ)[1]) or None
+        return merge_host_slots(read_lsf_hosts(environ)[1]) or None
     return None
 
 
@@ -204,7 +204,7 @@ def _group_size(launcher: Launcher, environ: Environ) -> Tuple[int, str]:
     name = _first_set_name(environ, launcher.size)
     if name:
         return _read_number(environ, name, least=1), name
-    hosts = lsf_hosts(environ)[1] if launcher is BLAUNCH else []
+    hosts = read_lsf_hosts(environ)[1] if launcher is BLAUNCH else []
     if not hosts:
         raise _missing_variable_error(launcher, environ, launcher.size[0])
     return sum(slots for _, slots in hosts), "the number of slots in LSF's list of hosts"
@@ -235,8 +235,8 @@ def _complete_srun(member: Membership, environ: Environ) -> Membership:
     )
     if not variable:
         raise _missing_variable_error(SRUN, environ, "SLURM_STEP_NODELIST")
-    nodes, local_size = slurm_hosts(environ[variable], variable), None
-    counts = slurm_counts(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    nodes, local_size = parse_slurm_hosts(environ[variable], variable), None
+    counts = parse_slurm_counts(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
     if counts:
         setting = f"SLURM_STEP_TASKS_PER_NODE={environ['SLURM_STEP_TASKS_PER_NODE']}"
         if sum(counts) != member.size:
@@ -258,7 +258,7 @@ def _complete_srun(member: Membership, environ: Environ) -> Membership:
 
 def _complete_blaunch(member: Membership, environ: Environ) -> Membership:
     """Set the local rank and size: tasks are numbered through the job's slots, host by host."""
-    variable, hosts = lsf_hosts(environ)
+    variable, hosts = read_lsf_hosts(environ)
     if not hosts:
         raise _missing_variable_error(BLAUNCH, environ, "LSB_MCPU_HOSTS")
     slots = sum(slots for _, slots in hosts)
@@ -266,13 +266,13 @@ def _complete_blaunch(member: Membership, environ: Environ) -> Membership:
         raise _contradiction_error(
             f"{variable} names {slots} slots, LSB_DJOB_NUMPROC is {member.size}"
         )
-    local_rank, local_size = lsf_place(member.rank or 0, hosts)
+    local_rank, local_size = lsf_local_rank_and_size(member.rank or 0, hosts)
     return replace(member, root=hosts[0].host, local_rank=local_rank, local_size=local_size)
 
 
 def _complete_jsrun(member: Membership, environ: Environ) -> Membership:
     """Set the root to the first host with tasks."""
-    hosts = merged(lsf_hosts(environ)[1])
+    hosts = merge_host_slots(read_lsf_hosts(environ)[1])
     # The job's script has its own host, the first, with one slot.
     task_hosts = hosts[1:] if len(hosts) > 1 and hosts[0].slots == 1 else hosts
     return replace(member, root=task_hosts[0].host) if task_hosts else member
@@ -285,14 +285,16 @@ def _complete_open_mpi(member: Membership, environ: Environ) -> Membership:
     )
     group = re.fullmatch(r"(?:prterun|prte|mpirun)-(.+)-\d+@\d+", environ.get("PMIX_NAMESPACE", ""))
     if address:
-        return replace(member, root=checked_host(address[1] or address[2], MPIRUN_ADDRESS_VARIABLE))
-    return replace(member, root=checked_host(group[1], "PMIX_NAMESPACE")) if group else member
+        return replace(
+            member, root=check_hostname(address[1] or address[2], MPIRUN_ADDRESS_VARIABLE)
+        )
+    return replace(member, root=check_hostname(group[1], "PMIX_NAMESPACE")) if group else member
 
 
 def _complete_torchrun(member: Membership, environ: Environ) -> Membership:
     """Set torchrun's root, and its port unless torchrun itself listens there."""
     root = environ.get(TORCHRUN.root, "")
-    member = replace(member, root=checked_host(root, TORCHRUN.root) if root else None)
+    member = replace(member, root=check_hostname(root, TORCHRUN.root) if root else None)
     is_free = environ.get(TORCHRUN.port) and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     return replace(member, port=_read_port(environ, TORCHRUN.port)) if is_free else member
 
@@ -334,7 +336,7 @@ def _sagemaker_membership(environ: Environ) -> Membership:
         raise _contradiction_error(
             f"SM_CURRENT_HOST={hostname} is none of SM_HOSTS={environ['SM_HOSTS']}"
         )
-    sorted_hosts = [checked_host(host, "SM_HOSTS") for host in sorted(hosts)]
+    sorted_hosts = [check_hostname(host, "SM_HOSTS") for host in sorted(hosts)]
     port = _job_port(SAGEMAKER, environ)
     return Membership(
         "SageMaker", sorted_hosts.index(hostname), len(sorted_hosts), 0, 1, sorted_hosts[0], port
@@ -356,7 +358,7 @@ def _parameter_server_membership(environ: Environ) -> Optional[Membership]:
                 f"{variable}={server_role.role} says that this process is one of MXNet's "
                 f"parameter server, but {name} is not set: set it, or unset {variable}"
             )
-    root = checked_host(str(server_role.root), ROLE_FIELD_VARIABLES["root"])
+    root = check_hostname(str(server_role.root), ROLE_FIELD_VARIABLES["root"])
     size = _read_number(environ, ROLE_FIELD_VARIABLES["workers"], least=1)
     port = _read_port(environ, ROLE_FIELD_VARIABLES["port"])
     return Membership("parameter server", None, size, None, None, root, port, server_role.role)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Union
 
 from gluonlab.errors import ConfigError, RunError
-from gluonlab.host.signals import EndRequest
+from gluonlab.host.signals import StopRequest
 from gluonlab.launch.agent_connections import AgentConnection, SshOptions, first_message
 from gluonlab.launch.agent_messages import (
     AGENT_MESSAGES,
@@ -178,7 +178,7 @@ def serve_rank_0(
     ``settings`` are variables of a worker, from this process's own options. A signal before rank 0
     is reached raises an exception as elsewhere. A later signal is forwarded to rank 0.
     """
-    with EndRequest() as request:
+    with StopRequest() as request:
         return asyncio.run(_serve_rank_0(place, backend, words, patience, settings, request))
 
 
@@ -188,7 +188,7 @@ async def _serve_rank_0(
     words: Sequence[str],
     patience: float,
     settings: Mapping[str, str],
-    request: EndRequest,
+    request: StopRequest,
 ) -> int:
     root = place.root or "127.0.0.1"
     connecting = asyncio.ensure_future(_connect_to_rank_0(place, root, patience))

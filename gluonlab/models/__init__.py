@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Callable, Dict, NamedTuple, Sequence
 import mxnet as mx
 from mxnet.gluon.model_zoo import vision
 
-from gluonlab.config.option_types import is_count
+from gluonlab.config.option_types import is_positive_integer
 from gluonlab.devices import listed
 from gluonlab.errors import ModelError, unknown
 from gluonlab.models import gluoncv_zoo
@@ -80,7 +80,7 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
     DeviceError for what is not a list of devices.
     """
     check_model(name)
-    if not is_count(classes):
+    if not is_positive_integer(classes):
         raise ModelError(
             f"classes {classes!r}: give how many the data set has, from 1 up: len(dataset.classes)"
         )

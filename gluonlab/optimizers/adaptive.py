@@ -15,7 +15,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.config.option_types import real
+from gluonlab.config.option_types import real_number_check
 
 
 class Usual(NamedTuple):
@@ -57,7 +57,7 @@ def check_betas(optimizer: Any) -> None:
     stay in each step. With others the means would divide by 0, or grow.
     """
     for name in ("beta1", "beta2"):
-        setattr(optimizer, name, real(0, 1)(name, getattr(optimizer, name)))
+        setattr(optimizer, name, real_number_check(0, 1)(name, getattr(optimizer, name)))
 
 
 class Adaptive(mx.optimizer.Optimizer):  # type: ignore[misc]

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Type
 
-from gluonlab.config.option_types import is_count
+from gluonlab.config.option_types import is_positive_integer
 from gluonlab.errors import DataError
 from gluonlab.files.atomic_files import read_bounded
 from gluonlab.plain_text import printable
@@ -247,7 +247,7 @@ def device_count(settings: Mapping[str, Any]) -> int:
     devices, copies = settings.get("devices"), settings.get("copies", 0)
     if not isinstance(devices, list):
         return 0
-    of_each = len(devices) // copies if is_count(copies) else 1  # copy of the network
+    of_each = len(devices) // copies if is_positive_integer(copies) else 1  # copy of the network
     return copy_count(settings) * max(1, int(of_each))
 
 
@@ -258,11 +258,11 @@ def copy_count(settings: Mapping[str, Any]) -> int:
     """
     devices, copies = settings.get("devices"), settings.get("copies", 0)
     counts, processes = settings.get("device_counts"), settings.get("processes", 1)
-    if isinstance(counts, list) and all(map(is_count, counts)):
+    if isinstance(counts, list) and all(map(is_positive_integer, counts)):
         return int(sum(counts))
-    if not isinstance(devices, list) or not is_count(processes):
+    if not isinstance(devices, list) or not is_positive_integer(processes):
         return 0
-    return int((copies if is_count(copies) else len(devices)) * processes)
+    return int((copies if is_positive_integer(copies) else len(devices)) * processes)
 
 
 def read_runs(paths: Sequence[Path]) -> List[Run]:

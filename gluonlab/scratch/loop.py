@@ -10,7 +10,7 @@ from typing import Any, Callable, Deque, Generator, Iterable, List, NamedTuple, 
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.config.option_types import LARGEST_RATE, real, whole
+from gluonlab.config.option_types import LARGEST_RATE, real_number_check, whole_number_check
 from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.data.sets.dataset import Dataset, Split
 from gluonlab.data.sets.gluon_datasets import required_dataset
@@ -90,9 +90,9 @@ def train(
     of them once, and DivergedError when the loss is no longer a number, or beyond recovery.
     """
     dataset, ctxs = required_dataset(dataset), listed(ctxs)
-    whole(1)("global_batch_size", global_batch_size)
-    whole(1)("epochs", epochs)
-    real(0, LARGEST_RATE, above_minimum=True)("lr", lr)
+    whole_number_check(1)("global_batch_size", global_batch_size)
+    whole_number_check(1)("epochs", epochs)
+    real_number_check(0, LARGEST_RATE, above_minimum=True)("lr", lr)
     _check_fit(dataset)
     enable_peer_access(ctxs)
     replicas = [get_params(params, ctx) for ctx in ctxs]

@@ -12,11 +12,11 @@ import click
 from gluonlab.bench.harness.measurement_command import Option, option
 from gluonlab.bench.scaling import NETWORKS
 from gluonlab.bench.splits import TASKS
-from gluonlab.cli.command import command, dispatch, json_option
-from gluonlab.cli.config_file import config_file
+from gluonlab.cli.command import add_json_option, command, dispatch
+from gluonlab.cli.config_file import add_config_file_option
 from gluonlab.config import TrainConfig
-from gluonlab.config.command_line import config_options, given
-from gluonlab.config.option_types import whole
+from gluonlab.config.command_line import add_config_options, given_settings
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.drawing.translations import in_language
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.plain_text import json_text
@@ -102,8 +102,8 @@ def _answer(study: Study, options: Any, out: Optional[str], language: str, as_js
     interrupted="nothing was written",
     most_used="--gpus --dataset --model --batch-size --rounds --no-trial --predict --out --json",
 )
-@partial(config_options, without=("output",))
-@config_file
+@partial(add_config_options, without=("output",))
+@add_config_file_option
 @click.option(
     "--rounds",
     metavar="N",
@@ -127,7 +127,7 @@ def _answer(study: Study, options: Any, out: Optional[str], language: str, as_js
     metavar="CxHxW",
     help="with --predict: the shape of an image, as 3x224x224  [default: the data set's]",
 )
-@json_option()
+@add_json_option()
 @click.option("--quiet", is_flag=True, help="say nothing before the verdict")
 def speedup(
     rounds: str,
@@ -152,14 +152,14 @@ def speedup(
     --predict p3.16xlarge --model resnet50 --images 3x224x224 --batch-size 64
     --predict table
     """
-    count = whole(FEWEST_ROUNDS)("--rounds", rounds)
+    count = whole_number_check(FEWEST_ROUNDS)("--rounds", rounds)
     if language is not None and out is None:
         raise ConfigError(
             "--language is for the page: give --out FILE.html for one, or leave it out"
         )
     if images is not None and machine is None:
         raise ConfigError("--images is for a prediction: give --predict MACHINE, or leave it out")
-    config = TrainConfig(**given(settings))
+    config = TrainConfig(**given_settings(settings))
     # MXNet is loaded here, not for --help
     if machine is not None:
         from gluonlab.study.speedup.predict_step import answer

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 from gluonlab.bench.harness.confidence_interval import bootstrap
 from gluonlab.bench.harness.machine_info import cpu_model
-from gluonlab.config.option_types import real, whole
+from gluonlab.config.option_types import real_number_check, whole_number_check
 from gluonlab.drawing.svg_chart import Axis, Chart, Curve, Region, number
 from gluonlab.errors import ConfigError, DataError, unknown
 from gluonlab.study.study import (
@@ -113,13 +113,13 @@ def choose(
         own = list(usual) if sizes is None else _sizes(sizes)
         share = panel.target
         if target is not None:
-            share = float(real(0, 1, above_minimum=True)("--target", target))
+            share = float(real_number_check(0, 1, above_minimum=True)("--target", target))
         chosen[name] = {"sizes": own, "target": share}
     return BatchSizeOptions(
         chosen,
-        SEEDS[quick] if seeds is None else whole(1, 1000)("--seeds", seeds),
+        SEEDS[quick] if seeds is None else whole_number_check(1, 1000)("--seeds", seeds),
         TUNING_SEEDS[quick],
-        None if gpus is None else whole(1)("--gpus", gpus),
+        None if gpus is None else whole_number_check(1)("--gpus", gpus),
     )
 
 
@@ -144,7 +144,7 @@ def _names(given: Optional[str], quick: bool) -> List[str]:
 
 
 def _sizes(text: str) -> List[int]:
-    number = whole(1, MOST_IMAGES)
+    number = whole_number_check(1, MOST_IMAGES)
     sizes = sorted({number("--sizes", part.strip()) for part in text.split(",")})
     if len(sizes) < 2:
         raise ConfigError(f"--sizes {text}: give two batch sizes or more, such as 16,64,256")

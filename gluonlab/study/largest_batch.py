@@ -14,7 +14,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset_registry import takes
 from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import ConfigError
-from gluonlab.host.resources import room
+from gluonlab.host.resources import available_memory
 from gluonlab.parallel.memory_estimate import MIB
 from gluonlab.parallel.strategy import DATA
 from gluonlab.training.plan import Plan, make_plan
@@ -162,7 +162,7 @@ class _Search:
         """No more than there is, and not less than any process takes."""
         if self.on_gpus:
             return
-        here = room()
+        here = available_memory()
         if here is not None and _less_spare(here.free) < self.ceiling:
             self.ceiling, self.limit = _less_spare(here.free), "machine"
         if self.ceiling < LEAST:

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.bench.harness.machine_info import cpu_model
-from gluonlab.config.option_types import whole
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.drawing.svg_chart import KINDS, Axis, Chart, Curve, number
 from gluonlab.errors import ConfigError
 from gluonlab.study.study import (
@@ -75,15 +75,15 @@ def choose(
     powers = range(-8, -2, 1) if quick else range(-10, 0)
     return LearningRateOptions(
         counts,
-        32 if batch_size is None else whole(1)("--batch-size", batch_size),
+        32 if batch_size is None else whole_number_check(1)("--batch-size", batch_size),
         [2.0**power for power in powers],
-        3 if epochs is None else whole(2, 1000)("--epochs", epochs),
-        (2 if quick else 5) if seeds is None else whole(1, 1000)("--seeds", seeds),
+        3 if epochs is None else whole_number_check(2, 1000)("--epochs", epochs),
+        (2 if quick else 5) if seeds is None else whole_number_check(1, 1000)("--seeds", seeds),
     )
 
 
 def _counts(text: str) -> List[int]:
-    number = whole(1, MOST_DEVICES)
+    number = whole_number_check(1, MOST_DEVICES)
     counts = sorted({number("--devices", part.strip()) for part in text.split(",")})
     if len(counts) < 2:
         raise ConfigError(f"--devices {text}: give two numbers of devices or more, such as 1,2,4")

@@ -37,8 +37,8 @@ from gluonlab.bench.splits import (
     run_options,
 )
 from gluonlab.bench.workloads import TASKS
-from gluonlab.config.command_line import given
-from gluonlab.config.option_types import whole
+from gluonlab.config.command_line import given_settings
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.drawing.svg_chart import KINDS, Axis, Chart, Curve, number
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.host import resources
@@ -74,10 +74,10 @@ def choose(quick: bool, **own: Optional[str]) -> Dict[str, Any]:
         "stores": DEVICE if quick else f"{DEVICE},local,ring",
         "splits": QUICK_SPLITS if quick else USUAL_SPLITS,
     }  # fmt: skip
-    wanted: Dict[str, Any] = {**usual, **given({**own})}
+    wanted: Dict[str, Any] = {**usual, **given_settings({**own})}
     network = check_network(wanted["network"])
     counts = parse_counts("--devices", wanted["devices"])
-    rounds = whole(1, 1000)("--rounds", wanted["rounds"])
+    rounds = whole_number_check(1, 1000)("--rounds", wanted["rounds"])
     names = _names(wanted["stores"])
     from gluonlab.kvstores import check_kvstore  # MXNet is loaded here, not for --help
 

@@ -15,8 +15,8 @@ from gluonlab.bench.harness.measurement_command import cpu_devices
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.splits import MB, SplitRow, in_megabytes, make_rows
 from gluonlab.bench.workloads import Task
-from gluonlab.config.command_line import given
-from gluonlab.config.option_types import whole
+from gluonlab.config.command_line import given_settings
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.drawing.svg_chart import KINDS, Axis, Chart, Curve, number
 from gluonlab.study.study import (
     Findings,
@@ -48,11 +48,11 @@ def choose(quick: bool, **own: Optional[str]) -> Dict[str, Any]:
         "network": "lenet" if quick else "resnet18", "devices": _names.DEVICES,
         "microbatches": str(_names.MICROBATCHES), "rounds": 5 if quick else _names.ROUNDS,
     }  # fmt: skip
-    wanted: Dict[str, Any] = {**usual, **given({**own})}
+    wanted: Dict[str, Any] = {**usual, **given_settings({**own})}
     task = _names.check_network(wanted["network"])
-    devices = whole(2, MOST_DEVICES)("--devices", wanted["devices"])
+    devices = whole_number_check(2, MOST_DEVICES)("--devices", wanted["devices"])
     microbatches = _names.check_microbatches(wanted["microbatches"], task)
-    rounds = whole(1, 1000)("--rounds", wanted["rounds"])
+    rounds = whole_number_check(1, 1000)("--rounds", wanted["rounds"])
     from gluonlab.bench.measure_splits import cuts_of  # MXNet is loaded here, not for --help
 
     cuts = cuts_of(task, cpu_devices(devices), devices, microbatches)

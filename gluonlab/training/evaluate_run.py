@@ -23,7 +23,7 @@ from gluonlab.errors import ConfigError, OutputError, RunError, warn
 from gluonlab.export.onnx_graph import Agreement
 from gluonlab.files.atomic_files import folder_for
 from gluonlab.finite_numbers import broken_parameters, is_healthy, may_be_early
-from gluonlab.host.signals import ends_if_stuck
+from gluonlab.host.signals import exit_if_stuck
 from gluonlab.kvstores.process_groups import ALONE
 from gluonlab.models.pretrained import load_parameters
 from gluonlab.parallel import strategy_class
@@ -81,7 +81,7 @@ class Evaluation:
         return found
 
 
-@ends_if_stuck()
+@exit_if_stuck()
 def evaluate_run(
     run_dir: str,
     *,

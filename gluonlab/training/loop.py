@@ -23,9 +23,9 @@ from gluonlab.data.sets.gluon_datasets import warn_of_loaders
 from gluonlab.engine.np_compatibility import convert_network_for_user, nd_semantics
 from gluonlab.errors import DivergedError, GluonlabError, UsageError
 from gluonlab.files.array_files import read_arrays, save_arrays
-from gluonlab.host.out_of_memory import memory_limit, used_up
-from gluonlab.host.resources import give_back as give_back_memory
-from gluonlab.host.signals import RAISED, EndRequest
+from gluonlab.host.out_of_memory import explain_exhausted_resource, memory_limit
+from gluonlab.host.resources import release_free_memory as give_back_memory
+from gluonlab.host.signals import EXCEPTION_BY_SIGNAL, StopRequest
 from gluonlab.kvstores.gradient_compression import FP16
 from gluonlab.kvstores.process_groups import ALONE, Group
 from gluonlab.parallel.strategy import MakeStrategy, Strategy
@@ -187,7 +187,7 @@ def train_plan(
             header.append(f"{'begins':<11}{anew(earlier, plan.group)}")
     run = run_directory(plan, strategy, before)
     result = Result(plan, strategy.net, run.path)
-    request = EndRequest(partial(what_is_left, result))
+    request = StopRequest(partial(what_is_left, result))
     with request, recorded(run, result, request), plan.pieces():
         run.describe(**plan.description(strategy.settings()))
         for line in filter(None, [*header, memory_line]):
@@ -225,7 +225,7 @@ class TrainingLoop:
         run: "RunDirectory | NoRunDirectory",
         result: Result,
         reporter: Reporter,
-        request: EndRequest,
+        request: StopRequest,
         began: float,
         callbacks: Sequence[Any] = (),
     ) -> None:
@@ -488,7 +488,7 @@ OVERFLOWS = f"or leave --compress {FP16} out, where gradients beyond 65504 becom
 
 @contextmanager
 def recorded(
-    run: "RunDirectory | NoRunDirectory", result: Result, request: EndRequest
+    run: "RunDirectory | NoRunDirectory", result: Result, request: StopRequest
 ) -> Iterator[None]:
     """Complete the run's folder when the block ends, in whatever way.
 
@@ -510,8 +510,8 @@ def recorded(
             with suppress(Exception, KeyboardInterrupt):
                 last()
         if isinstance(error, Exception) and request.number is not None:
-            said = f"{what_is_left(result)}; {used_up(error) or error}"
-            raise RAISED[request.number](said) from error
+            said = f"{what_is_left(result)}; {explain_exhausted_resource(error) or error}"
+            raise EXCEPTION_BY_SIGNAL[request.number](said) from error
         if isinstance(error, UsageError) and not result.history:
             run.discard()
         if isinstance(error, KeyboardInterrupt):
@@ -536,7 +536,7 @@ def limits_explained() -> Iterator[None]:
     except GluonlabError:
         raise
     except Exception as error:
-        explained = used_up(error)
+        explained = explain_exhausted_resource(error)
         if explained is None:
             raise
         if memory_limit() is None:  # under one a worker may be missing, for which all would wait

@@ -24,7 +24,7 @@ from gluonlab.data.loading.batch_loader import stays_on_devices
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.data.sets.dataset import ReadAheadSplit, Reading, Split
 from gluonlab.errors import GluonlabError
-from gluonlab.host.resources import children, peak_bytes
+from gluonlab.host.resources import child_pids, peak_bytes
 from gluonlab.kvstores.process_groups import Group
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.strategy import Around, MakeNet, Scored, Strategy, StrategyPlan
@@ -162,7 +162,7 @@ def main(words: Sequence[str]) -> None:
 
 def _peak() -> int:
     """Of this process, and of those that decode images for it."""
-    return sum(map(peak_bytes, [os.getpid(), *children(os.getpid())]))
+    return sum(map(peak_bytes, [os.getpid(), *child_pids(os.getpid())]))
 
 
 def _tell(**answer: Any) -> None:

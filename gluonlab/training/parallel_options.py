@@ -13,7 +13,7 @@ from typing import List, Optional, Sequence, Tuple
 import mxnet as mx
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.config.option_types import read_weights
+from gluonlab.config.option_types import parse_device_weights
 from gluonlab.data.loading.split_batch import in_proportion, shard_sizes
 from gluonlab.errors import ConfigError, DeviceError, unknown
 from gluonlab.kvstores.allreduce_store import SHARDED
@@ -167,7 +167,7 @@ MOST_SIZES = 8  # that a line has room for
 
 def weights_of(given: Optional[str], processes: int = 1) -> Optional[List[Fraction]]:
     """One for each device of so many processes; None where batches are shared evenly."""
-    return None if given is None else read_weights(given) * processes
+    return None if given is None else parse_device_weights(given) * processes
 
 
 def check_count(given: Optional[str], devices: int) -> None:

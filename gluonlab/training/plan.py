@@ -35,9 +35,9 @@ from gluonlab.config import TrainConfig
 from gluonlab.config.option_types import (
     Patience,
     Period,
-    read_class_weights,
-    read_patience,
-    read_period,
+    parse_class_weights,
+    parse_patience,
+    parse_period,
 )
 from gluonlab.data.loading.augmentation import make_input
 from gluonlab.data.loading.split_batch import batch_count
@@ -331,7 +331,7 @@ def load_data(
             options["samples"] = images
         dataset = load_dataset(config.dataset, config.data_dir, **options)
     if config.class_weights is not None:
-        dataset = weigh_classes(dataset, read_class_weights(config.class_weights))
+        dataset = weigh_classes(dataset, parse_class_weights(config.class_weights))
     if config.normalise is None:
         return dataset
     colours = colours_for(config.normalise, dataset.image_shape[0], dataset.name)
@@ -494,7 +494,7 @@ class Plan:
     @property
     def checkpoint_period(self) -> Optional[Period]:
         """How often a checkpoint is written; None: never by itself."""
-        return None if self.checkpoint_every is None else read_period(self.checkpoint_every)
+        return None if self.checkpoint_every is None else parse_period(self.checkpoint_every)
 
     @property
     def lr(self) -> float:
@@ -520,7 +520,7 @@ class Plan:
     @property
     def stopping(self) -> Optional[Patience]:
         """When training ends before its last epoch; None: never by itself."""
-        return None if self.patience is None else read_patience(self.patience)
+        return None if self.patience is None else parse_patience(self.patience)
 
     @property
     def images_per_epoch(self) -> int:

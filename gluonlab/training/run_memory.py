@@ -43,7 +43,7 @@ from gluonlab.data.loading.batch_loader import stays_on_devices
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.errors import RunError
 from gluonlab.files.atomic_files import temporary_folder
-from gluonlab.host.out_of_memory import OUT_OF_MEMORY
+from gluonlab.host.out_of_memory import OUT_OF_MEMORY_MESSAGES
 from gluonlab.host.resources import peak_bytes
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.compiled_graph import bytes_of
@@ -337,7 +337,7 @@ def _answer(said: Path) -> Optional[Dict[str, Any]]:
 
 
 def _explain(status: int, complaints: str) -> None:
-    if status == -signal.SIGKILL or any(words in complaints for words in OUT_OF_MEMORY):
+    if status == -signal.SIGKILL or any(words in complaints for words in OUT_OF_MEMORY_MESSAGES):
         raise TooMuch
     last = next(
         (line.strip() for line in reversed(complaints.split("\n")) if line.strip()),

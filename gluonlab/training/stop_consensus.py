@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Optional, T
 import numpy as np
 
 from gluonlab.errors import RunError
-from gluonlab.host.signals import RAISED, EndRequest
+from gluonlab.host.signals import EXCEPTION_BY_SIGNAL, StopRequest
 from gluonlab.kvstores.process_groups import ALONE, Group
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ class Consensus:
     exchange every few steps anyway, so that no step waits for it.
     """
 
-    def __init__(self, group: Group = ALONE, request: Optional[EndRequest] = None) -> None:
-        self._group, self._request = group, request or EndRequest()
+    def __init__(self, group: Group = ALONE, request: Optional[StopRequest] = None) -> None:
+        self._group, self._request = group, request or StopRequest()
         self._began, self._told_moment = time.monotonic(), 0.0
         self._told_signal: Optional[int] = None
         self._told_stop: Optional[int] = None
@@ -52,15 +52,15 @@ class Consensus:
         if self._group.rank == 0:
             moment = self._own_moment()
             stop = 0 if self.asked_to_stop is None else 1 + self.asked_to_stop
-        signals = [self._request.number == number for number in RAISED]
+        signals = [self._request.number == number for number in EXCEPTION_BY_SIGNAL]
         return np.array([moment, *signals, stop], float)
 
     def hear(self, totals: "NDArray[Any]") -> None:
         """Take in the sums of all processes' `numbers`; of several signals, the first in RAISED."""
         self._told_moment = float(totals[0])
-        came = [number for number, times in zip(RAISED, totals[1:]) if times]
+        came = [number for number, times in zip(EXCEPTION_BY_SIGNAL, totals[1:]) if times]
         self._told_signal = came[0] if came else None
-        stop = int(totals[1 + len(RAISED)])
+        stop = int(totals[1 + len(EXCEPTION_BY_SIGNAL)])
         self._told_stop = stop - 1 if stop else None
 
     def moment(self) -> float:

@@ -24,7 +24,7 @@ from gluonlab.data.sets.standard_datasets import SYNTHETIC
 from gluonlab.devices import describe
 from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import ConfigError
-from gluonlab.host.signals import ends_if_stuck
+from gluonlab.host.signals import exit_if_stuck
 from gluonlab.kvstores.process_groups import Group
 from gluonlab.models.pretrained import load_pretrained
 from gluonlab.optimizers.sgd import MXNET
@@ -134,7 +134,7 @@ class Ready(NamedTuple):
 
 
 @nd_semantics()
-@ends_if_stuck()  # a strategy may measure
+@exit_if_stuck()  # a strategy may measure
 def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Ready:
     """Make network and strategy. Raises a UsageError for mistakes that show only with them.
 

@@ -12,7 +12,7 @@ import numpy as np
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig
-from gluonlab.config.option_hints import named_arguments, theirs_for
+from gluonlab.config.option_hints import aliases_of_setting, check_argument_names
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.dataset_registry import find_kind
 from gluonlab.engine.np_compatibility import (
@@ -28,13 +28,13 @@ from gluonlab.models.wrong_gradients import check_gradients, nodes_in_backward
 from gluonlab.training.user_metrics import Metric, metrics_by_name
 
 # arguments that `train` does not have, and settings among them, are answered with what is meant
-answers_others = named_arguments(
+answers_others = check_argument_names(
     "train",
     {
         **{
             theirs: f"give the setting, train(TrainConfig({ours}=...))"
             for ours in (each.name for each in fields(TrainConfig))
-            for theirs in (ours, *theirs_for(ours))
+            for theirs in (ours, *aliases_of_setting(ours))
             if ours != "dataset"  # which is an argument, too
         },
         "network": "give net, a HybridBlock or a function that makes one",

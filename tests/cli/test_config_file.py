@@ -17,7 +17,7 @@ from support.quick_runs import quick
 from gluonlab.cli.config_file import save_settings
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.config import command_line as config_options
-from gluonlab.config.command_line import RIVALS
+from gluonlab.config.command_line import EXCLUDED_SETTINGS
 from gluonlab.errors import ConfigError, GluonlabError
 from gluonlab.launch.__main__ import main as launch
 from gluonlab.launch.launcher_arguments import validate_run_arguments
@@ -74,7 +74,7 @@ def read(*words, command=main):
     """The settings that a command line gives."""
     params = command.make_context("run", list(words)).params
     settings = {name: value for name, value in params.items() if name in FIELDS}
-    return TrainConfig(**config_options.given(settings))
+    return TrainConfig(**config_options.given_settings(settings))
 
 
 def words_of(settings):
@@ -116,7 +116,7 @@ def test_the_command_line_wins(file, held, said, first):
     """Also over a setting that excludes its own, and with --x false over a flag that is held."""
     said = {name: value for name, value in said.items() if isinstance(value, (str, int, float))}
     config_of(held), config_of(said)
-    left = {k: v for k, v in held.items() if not {k, *RIVALS.get(k, ())} & set(said)}
+    left = {k: v for k, v in held.items() if not {k, *EXCLUDED_SETTINGS.get(k, ())} & set(said)}
     expected, path = config_of({**left, **said}), file("json")
     path.write_text(json.dumps(held))
     words, own = ["--config", str(path)], list(words_of(said))

@@ -149,7 +149,7 @@ def test_a_containers_limit_is_shared_wherever_processes_are_bound(
     monkeypatch, limit, own, processes, threads
 ):
     monkeypatch.setattr(resources, "core_limit", lambda: limit)
-    monkeypatch.setattr(resources, "_physical", lambda cpus: cpus)
+    monkeypatch.setattr(resources, "_physical_cores", lambda cpus: cpus)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64 if pid else own)))
     monkeypatch.setattr(os, "getppid", lambda: 2**22 + 1)
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(processes))

@@ -3,7 +3,7 @@
 import pytest
 from mxnet.base import MXNetError
 
-from gluonlab.host.out_of_memory import used_up
+from gluonlab.host.out_of_memory import explain_exhausted_resource
 
 OF_A_GPU = (
     "cudaMalloc retry failed: out of memory",
@@ -19,7 +19,11 @@ OF_THE_HOST = (
 
 @pytest.mark.parametrize("said", [*OF_A_GPU, *OF_THE_HOST])
 def test_memory_that_is_used_up_is_named_with_what_takes_less(said):
-    explained = str(used_up(MXNetError(f'Traceback (most recent call last):\n  File "x"\n{said}')))
+    explained = str(
+        explain_exhausted_resource(
+            MXNetError(f'Traceback (most recent call last):\n  File "x"\n{said}')
+        )
+    )
     assert explained.startswith("there is not enough memory: ") and "\n" not in explained
     assert ("a GPU's is full" in explained) == (said in OF_A_GPU)
     for option in ("--batch-size", "--microbatches", "--find-batch-size"):
@@ -27,7 +31,7 @@ def test_memory_that_is_used_up_is_named_with_what_takes_less(said):
 
 
 def test_other_errors_are_not_taken_for_it():
-    assert used_up(MXNetError("Check failed: shape_is_known(shape)")) is None
+    assert explain_exhausted_resource(MXNetError("Check failed: shape_is_known(shape)")) is None
 
 
 LIMITED = """

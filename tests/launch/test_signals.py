@@ -10,8 +10,8 @@ import pytest
 from support.launcher import QUICK
 from support.parameter_server import free_port
 
-from gluonlab.cli.command import interruptible
-from gluonlab.host.signals import RAISED
+from gluonlab.cli.command import interrupt_on_signals
+from gluonlab.host.signals import EXCEPTION_BY_SIGNAL
 from gluonlab.launch.hosts import LOCAL_HOST
 from gluonlab.launch.launcher import LaunchRequest, launch_group
 from gluonlab.launch.rank_environment import Membership
@@ -38,7 +38,7 @@ def launch_two():
     launch_group(LaunchRequest("dist_sync", QUICK, [LOCAL_HOST], 2), Silent())
 
 
-@pytest.mark.parametrize("number", RAISED)
+@pytest.mark.parametrize("number", EXCEPTION_BY_SIGNAL)
 @pytest.mark.parametrize(
     ("work", "place", "name"),
     [
@@ -63,11 +63,11 @@ def test_a_signal_ends_it_wherever_the_loop_is(number, work, place, name, monkey
         return real(*args, **options)
 
     stop = signal.getsignal(signal.SIGTSTP)
-    with pytest.raises(RAISED[number]) as raised, interruptible():
+    with pytest.raises(EXCEPTION_BY_SIGNAL[number]) as raised, interrupt_on_signals():
         monkeypatch.setattr(place, name, signalled)
         work()
     monkeypatch.undo()
     signal.signal(signal.SIGTSTP, stop)  # which a launcher ignores
     gc.collect()
-    assert (sent, type(raised.value)) == ([number], RAISED[number])
+    assert (sent, type(raised.value)) == ([number], EXCEPTION_BY_SIGNAL[number])
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []

@@ -22,7 +22,7 @@ from support.waiting import wait_until
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError
-from gluonlab.host.resources import Room, children
+from gluonlab.host.resources import AvailableMemory, child_pids
 from gluonlab.parallel.memory_estimate import MIB
 from gluonlab.parallel.strategy import WAYS
 from gluonlab.run import main
@@ -128,7 +128,11 @@ def test_a_budget_in_which_the_smallest_batch_does_not_fit_is_refused_with_what_
 
 @pytest.mark.long
 def test_the_machine_has_less_than_the_budget(monkeypatch):
-    monkeypatch.setattr(largest_batch, "room", lambda: Room(8 * GIB, 600 * MIB, "the machine"))
+    monkeypatch.setattr(
+        largest_batch,
+        "available_memory",
+        lambda: AvailableMemory(8 * GIB, 600 * MIB, "the machine"),
+    )
     found = find_batch_size(TrainConfig(devices=named(1), dataset="synthetic"), 100 * GIB)
     assert found.limit == "machine"
     assert 0.8 * 600 * MIB < found.taken < 600 * MIB
@@ -137,7 +141,7 @@ def test_the_machine_has_less_than_the_budget(monkeypatch):
 
 def measuring(pid):
     """The process that measures for ``pid``; there may be others, which are gone at once."""
-    for child in children(pid):
+    for child in child_pids(pid):
         with suppress(OSError):
             if b"trial_process" in Path(f"/proc/{child}/cmdline").read_bytes():
                 return child

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.process_group import in_processes
 
-from gluonlab.host.signals import RAISED, EndRequest
+from gluonlab.host.signals import EXCEPTION_BY_SIGNAL, StopRequest
 from gluonlab.training.stop_consensus import EVERY, Consensus
 
 EXCHANGES = 6
@@ -24,7 +24,7 @@ def exchange(group, consensus):
 @settings(max_examples=20)
 @given(
     st.lists(
-        st.one_of(st.none(), st.tuples(st.integers(0, EXCHANGES - 1), st.sampled_from([*RAISED]))),
+        st.one_of(st.none(), st.tuples(st.integers(0, EXCHANGES - 1), st.sampled_from([*EXCEPTION_BY_SIGNAL]))),
         min_size=2, max_size=4,
     )
 )  # fmt: skip
@@ -32,7 +32,7 @@ def test_all_see_a_signal_after_the_same_exchange(of_ranks):
     """Each rank may get one, before one of the exchanges."""
 
     def work(group):
-        request = EndRequest()
+        request = StopRequest()
         consensus, seen = Consensus(group, request), []
         for number in range(EXCHANGES):
             before, own = consensus.signal, of_ranks[group.rank]
@@ -48,7 +48,7 @@ def test_all_see_a_signal_after_the_same_exchange(of_ranks):
     first = min((own[0] for own in of_ranks if own is not None), default=EXCHANGES)
     signals, moments = zip(*everyones[0])
     assert [number for number in signals[:first] if number is not None] == []
-    assert all(number in RAISED for number in signals[first:])
+    assert all(number in EXCEPTION_BY_SIGNAL for number in signals[first:])
     assert list(moments) == sorted(moments) and moments[0] > 0
 
 
@@ -76,7 +76,7 @@ def test_the_time_is_that_of_rank_0():
 
 def test_an_evaluation_of_a_group_ends_after_the_same_batch():
     def work(group):
-        request, done = EndRequest(), []
+        request, done = StopRequest(), []
         consensus = Consensus(group, request)
 
         class Enough(Exception):
@@ -90,7 +90,7 @@ def test_an_evaluation_of_a_group_ends_after_the_same_batch():
                 done.append(batch)
                 if (group.rank, batch) == (1, 9):
                     request.take(signal.SIGTERM)
-        with pytest.raises(RAISED[signal.SIGTERM]):
+        with pytest.raises(EXCEPTION_BY_SIGNAL[signal.SIGTERM]):
             consensus.answer()
         return done
 
@@ -98,7 +98,7 @@ def test_an_evaluation_of_a_group_ends_after_the_same_batch():
 
 
 def test_a_process_alone_sees_its_own_signal_at_once():
-    with pytest.raises(KeyboardInterrupt), EndRequest() as request:
+    with pytest.raises(KeyboardInterrupt), StopRequest() as request:
         consensus = Consensus(request=request)
         assert consensus.signal is None and not consensus.numbers()[1:].any()
         os.kill(os.getpid(), signal.SIGINT)

@@ -15,7 +15,7 @@ from gluonlab.config import TrainConfig, option_name
 from gluonlab.data import load_dataset
 from gluonlab.data.loading.split_batch import shard, whole
 from gluonlab.errors import ModelError
-from gluonlab.host.resources import children
+from gluonlab.host.resources import child_pids
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.memory_estimate import MIB
 from gluonlab.training.memory_trial import _Few, cut_plan
@@ -114,10 +114,10 @@ def test_losses_that_are_taken_again_are_those_of_their_own_step(model, split):
 
 
 def test_who_takes_too_much_is_ended_at_once():
-    before = set(children(os.getpid()))
+    before = set(child_pids(os.getpid()))
     with pytest.raises(TooMuch):
         measure(TrainConfig(devices=named(2), model="mlp"), ceiling=60 * MIB)
-    assert set(children(os.getpid())) <= before
+    assert set(child_pids(os.getpid())) <= before
 
 
 @pytest.mark.long

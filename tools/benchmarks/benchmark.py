@@ -13,7 +13,7 @@ from benchmarks import compare
 from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, measure
 from gluonlab.bench.harness.measurement_command import Asked, MeasuredOn, Session, Title, option
 from gluonlab.bench.harness.measurement_record import Record, Series
-from gluonlab.config.option_types import whole
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.errors import ConfigError
 
 RESTART_EVERY = 3  # rounds
@@ -41,7 +41,11 @@ def check(beside: Optional[str], restart_every: Optional[str], as_json: bool) ->
         raise ConfigError(
             f"--json prints one record, and --beside {beside} makes two: write them with --out FILE"
         )
-    every = RESTART_EVERY if restart_every is None else whole(1)("--restart-every", restart_every)
+    every = (
+        RESTART_EVERY
+        if restart_every is None
+        else whole_number_check(1)("--restart-every", restart_every)
+    )
     # older checkouts have it in the same place
     if not Path(beside, "gluonlab", "bench", "worker.py").is_file():
         raise ConfigError(

@@ -16,7 +16,7 @@ from gluonlab.bench.harness.machine_info import BUSY_CORES
 from gluonlab.bench.harness.measurement_command import JSON, option
 from gluonlab.bench.harness.measurement_record import Record, Series, read_record
 from gluonlab.cli.command import command
-from gluonlab.config.option_types import real
+from gluonlab.config.option_types import real_number_check
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.plain_text import json_text, printable
 
@@ -159,7 +159,11 @@ def main(first: str, second: str, at_least: Optional[str], as_json: bool) -> Non
     It prints ratios with 95 % intervals.
     --out writes records. Rounds that were measured in turns (--beside) are compared pair by pair.
     """
-    limit = None if at_least is None else real(0, above_minimum=True)("--at-least", at_least)
+    limit = (
+        None
+        if at_least is None
+        else real_number_check(0, above_minimum=True)("--at-least", at_least)
+    )
     pairs = pairs_of_records(Path(first), Path(second))
     found = [compare(*pair) for pair in pairs]
     if as_json:

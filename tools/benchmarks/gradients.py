@@ -53,7 +53,7 @@ from gluonlab.bench.harness.table_format import interleaved, outcome, table
 from gluonlab.bench.worker_main import Job
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.cli.command import command
-from gluonlab.config.option_types import whole
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.devices import MOST_CPU_DEVICES, devices
 from gluonlab.devices import devices as find_devices
 from gluonlab.errors import ConfigError, KVStoreError, RunError, unknown
@@ -392,7 +392,7 @@ def parse_world_sizes(text: Optional[str], on: MeasuredOn) -> List[int]:
     if text is None:
         found = on.counts(WORLD_SIZES) if on.asked else list(WORLD_SIZES)
     else:
-        check = whole(2, len(on.numbers) if on.asked else MOST_CPU_DEVICES)
+        check = whole_number_check(2, len(on.numbers) if on.asked else MOST_CPU_DEVICES)
         found = list(dict.fromkeys(check("--world-sizes", part) for part in text.split(",")))
     if min(found) < 2:
         raise ConfigError(

@@ -24,7 +24,7 @@ from gluonlab.bench.harness.interleaved_rounds import image_rates, measure
 from gluonlab.bench.harness.measurement_command import INTERRUPTED, ON, Asked, measurement, option
 from gluonlab.bench.workloads import CLASSES
 from gluonlab.cli.command import command
-from gluonlab.host.resources import INSTRUCTION_SETS, LIMIT, instruction_set
+from gluonlab.host.resources import INSTRUCTION_SETS, ISA_LIMIT_VARIABLE, instruction_set
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,7 +71,7 @@ def torch_limit() -> Dict[str, str]:
     PyTorch's oneDNN obeys that variable, as MXNet's does, and PyTorch's operators one of their own.
     """
     used = instruction_set()
-    if LIMIT not in os.environ or used == next(iter(INSTRUCTION_SETS)):
+    if ISA_LIMIT_VARIABLE not in os.environ or used == next(iter(INSTRUCTION_SETS)):
         return {}
     return {"ATEN_CPU_CAPABILITY": "avx2" if used == "AVX2" else "default"}
 

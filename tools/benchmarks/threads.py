@@ -19,7 +19,7 @@ from gluonlab.bench.harness.table_format import interleaved, missing
 from gluonlab.bench.harness.table_format import table as as_table
 from gluonlab.bench.workloads import TASKS
 from gluonlab.cli.command import command
-from gluonlab.config.option_types import whole
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.host import resources
 
 ROUNDS = 9
@@ -59,7 +59,7 @@ def spinning(count: int) -> Dict[str, str]:
 
 def parse_spin_counts(text: str) -> List[int]:
     """Numbers of spins, separated by commas. Raises ConfigError."""
-    check = whole(0)
+    check = whole_number_check(0)
     return list(dict.fromkeys(check("--spin-counts", part) for part in text.split(",")))
 
 

@@ -16,7 +16,7 @@ from gluonlab.bench.harness.table_format import table as as_table
 from gluonlab.cli.command import command
 from gluonlab.collectives.named_topologies import GBIT, MOST_HOSTS, NETWORKS, make_topology
 from gluonlab.collectives.topology_file import is_file_name
-from gluonlab.config.option_types import real, whole
+from gluonlab.config.option_types import real_number_check, whole_number_check
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.atomic_files import check_new, new_file
 from gluonlab.performance_model.allreduce_time import SERVER_ADDS as SERVER_ADDS
@@ -158,7 +158,7 @@ def answer(asked: Asked) -> str:
     """The text to print. Raises a UsageError for impossible values."""
     if "out" in asked:
         _check_out(asked)
-    hosts = whole(1, MOST_HOSTS)("--hosts", asked.get("hosts", HOSTS))
+    hosts = whole_number_check(1, MOST_HOSTS)("--hosts", asked.get("hosts", HOSTS))
     size = _size(asked)
     steps = {name: _step(asked, name) for name in _names(asked.get("machines", MACHINES))}
     rows = {name: predict(name, hosts, step.seconds, size) for name, step in steps.items()}
@@ -210,7 +210,7 @@ def _size(asked: Asked) -> int:
 def _step(asked: Asked, machine: str) -> Step:
     gpu = GPU_OF[machine]
     if "step" in asked:
-        seconds = real(0, 1e9, above_minimum=True)("--step", asked["step"]) / 1e3
+        seconds = real_number_check(0, 1e9, above_minimum=True)("--step", asked["step"]) / 1e3
         return Step(gpu, seconds, "--step")
     if "gradients" in asked:
         raise ConfigError(

@@ -68,7 +68,7 @@ from gluonlab.collectives.schedule import ALLREDUCE, Schedule
 from gluonlab.collectives.schedule_executor import Executor
 from gluonlab.collectives.topology_aware import AUTO, FOR_LINKS, MOST_DEVICES, ForLinks
 from gluonlab.config import option_name
-from gluonlab.config.option_types import whole
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.devices import devices
 from gluonlab.errors import ConfigError, KVStoreError, RunError, unknown
 from gluonlab.files.atomic_files import temporary_folder
@@ -485,7 +485,7 @@ def measured(asked: Asked, schedules_alone: bool = False) -> AllreduceMeasuremen
     """
     sizes = parse_sizes(asked.get("sizes", SIZES))
     counts = [name for name in ("arrays", "repeat", "rounds") if name in asked]
-    numbers = {name: whole(1)(option_name(name), asked[name]) for name in counts}
+    numbers = {name: whole_number_check(1)(option_name(name), asked[name]) for name in counts}
     names = parse_algorithms(asked.get("algorithms", "all"), CHOICES)
     dtype = asked.get("dtype", DTYPES[0])
     if dtype not in DTYPES:

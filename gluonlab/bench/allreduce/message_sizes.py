@@ -9,7 +9,7 @@ import re
 from fractions import Fraction
 from typing import List
 
-from gluonlab.config.option_types import whole
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.errors import ConfigError
 from gluonlab.plain_text import UNITS
 
@@ -50,7 +50,7 @@ def _range(part: str, given: str) -> List[int]:
     if not rest:
         return [begin]
     end = _size(rest[0], given)
-    factor = whole(2)(f"{given}, factor", rest[1]) if len(rest) == 2 else FACTOR
+    factor = whole_number_check(2)(f"{given}, factor", rest[1]) if len(rest) == 2 else FACTOR
     if end < begin:
         raise ConfigError(
             f"{given}: write the smaller size first, {rest[0].strip()}:{begin_text.strip()}"

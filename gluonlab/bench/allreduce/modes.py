@@ -26,7 +26,7 @@ from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.topology_aware import AUTO, FOR_LINKS, MOST_DEVICES, make_for_links
 from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.config import option_name
-from gluonlab.config.option_types import whole
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.engine.local_processes import cores_per_process
 from gluonlab.errors import ConfigError
 from gluonlab.files.atomic_files import check_new, new_file
@@ -69,7 +69,7 @@ def answer(asked: Dict[str, Any]) -> ModeOutput:
     if mode == CHOOSE and SIMULATE in asked:
         _check_belonging(asked, SIMULATE, OPTIONS[CHOOSE] - RUN)
     if "chunks" in asked:
-        asked["chunks"] = whole(1, MOST_CHUNKS)("--chunks", asked["chunks"])
+        asked["chunks"] = whole_number_check(1, MOST_CHUNKS)("--chunks", asked["chunks"])
     if "groups" in asked:
         asked["groups"] = parse_groups(asked["groups"])
     if "plot" in asked:
@@ -196,7 +196,7 @@ def _against_ranks(asked: Asked) -> ModeOutput:
 def _synthesise(asked: Asked) -> ModeOutput:
     topology = make_topology(asked["synthesise"], _world_size(asked))
     sizes = parse_sizes(asked.get("sizes", PRICED))
-    seconds = whole(1, MOST_SECONDS)("--seconds", asked.get("seconds", prices.SECONDS))
+    seconds = whole_number_check(1, MOST_SECONDS)("--seconds", asked.get("seconds", prices.SECONDS))
     if "out" in asked:
         if not is_file_name(asked["out"]):
             raise ConfigError(

@@ -33,7 +33,7 @@ from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule, synthesise
 from gluonlab.collectives.topology_aware import AUTO, ForLinks, From
 from gluonlab.collectives.topology_file import with_schedules
-from gluonlab.config.option_types import whole
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.engine.mxnet_installation import pip_install_command
 from gluonlab.errors import ConfigError, ScheduleError
 from gluonlab.files.atomic_files import new_file
@@ -188,7 +188,7 @@ FACTOR = 2
 def parse_hosts(text: str) -> List[int]:
     """``1:128``, by factors of two, or ``1,3,8``. Raises ConfigError."""
     option, found = "--hosts", set()
-    count = whole(1, MOST_HOSTS)
+    count = whole_number_check(1, MOST_HOSTS)
     for part in text.split(","):
         first, colon, last = part.partition(":")
         hosts, end = count(option, first), count(option, last if colon else first)

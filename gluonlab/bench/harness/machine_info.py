@@ -18,14 +18,14 @@ from gluonlab.engine import mxnet_installation
 from gluonlab.errors import ConfigError
 from gluonlab.host import resources
 from gluonlab.host.resources import (
-    LIMIT,
+    ISA_LIMIT_VARIABLE,
     PROC,
+    available_memory,
     cpu_flags,
     cpu_numbers,
     cpu_vendor,
     instruction_set,
-    room,
-    text_of,
+    read_kernel_file,
 )
 
 BUSY_CORES = 0.2  # what other processes may use before a table comes with a warning
@@ -39,12 +39,12 @@ def describe_machine() -> str:
     mxnet = " and ".join(mxnet_installation.installed_distributions()) or "mxnet"
     count = resources.available_cores()
     versions = f"{mxnet} {_version(mxnet)}, torch {_version('torch')}"
-    numbers, limit = cpu_numbers(), os.environ.get(LIMIT)
+    numbers, limit = cpu_numbers(), os.environ.get(ISA_LIMIT_VARIABLE)
     parts = [
         cpu_model() + (f" (family {numbers[0]}, model {numbers[1]})" if numbers else ""),
         f"{count} core{'s' * (count > 1)}",
         (instruction_set() or "no instruction set of oneDNN")
-        + (f" ({LIMIT}={limit})" if limit else ""),
+        + (f" ({ISA_LIMIT_VARIABLE}={limit})" if limit else ""),
     ]
     machine = textwrap.fill(", ".join(parts), WIDTH)
     return f"{machine}\nPython {platform.python_version()}, {versions}"
@@ -60,7 +60,11 @@ def about(checkout: Path = HERE) -> Dict[str, Any]:
         "cpu": cpu_model(),
         "processor": processor(),
         "instruction_set": instruction_set(),
-        **({LIMIT: os.environ[LIMIT]} if os.environ.get(LIMIT) else {}),
+        **(
+            {ISA_LIMIT_VARIABLE: os.environ[ISA_LIMIT_VARIABLE]}
+            if os.environ.get(ISA_LIMIT_VARIABLE)
+            else {}
+        ),
         "cores": resources.available_cores(),
         "versions": {"python": platform.python_version(), **installed},
     }
@@ -85,7 +89,7 @@ def _git(folder: Path, *words: str) -> str:
 
 def cpu_model() -> str:
     """The processor's name as Linux gives it."""
-    named = re.search(r"^model name\s*:(.*)$", text_of(PROC / "cpuinfo"), re.M)
+    named = re.search(r"^model name\s*:(.*)$", read_kernel_file(PROC / "cpuinfo"), re.M)
     return named[1].strip() if named else platform.machine()
 
 
@@ -118,7 +122,7 @@ class Others:
         return max(0.0, self._seconds() - self._at_first) / (time.monotonic() - self._began)
 
     def _seconds(self) -> float:
-        stat, own = text_of(PROC / "stat"), os.times()
+        stat, own = read_kernel_file(PROC / "stat"), os.times()
         ours = own.user + own.system + own.children_user + own.children_system
         return busy_seconds(stat) - ours if stat else 0.0
 
@@ -135,7 +139,7 @@ def require_memory(needed: int, what: str, remedy: str) -> None:
 
     The system would otherwise end some process.
     """
-    here = room()
+    here = available_memory()
     if here is not None and needed > here.free:
         raise ConfigError(
             f"{what} needs about {needed / 1e9:.1f} GB of memory, "

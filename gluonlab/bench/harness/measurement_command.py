@@ -30,7 +30,7 @@ import click
 from gluonlab.bench.harness.machine_info import BUSY_CORES, HERE, Others, about, describe_machine
 from gluonlab.bench.harness.measurement_record import Record, Series
 from gluonlab.bench.harness.table_format import WIDTH
-from gluonlab.config.option_types import whole
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.errors import ConfigError, DeviceError, warn
 from gluonlab.files.atomic_files import check_file, check_new, new_file
 from gluonlab.host import resources
@@ -199,7 +199,7 @@ def number_of_devices(spec: str) -> int:
 
     number = re.fullmatch(r"\s*(?:cpu\s*\*)?\s*([+-]?[0-9]+)\s*", spec.lower())
     if number:
-        return int(whole(1, MOST_CPU_DEVICES)("--devices", number[1]))
+        return int(whole_number_check(1, MOST_CPU_DEVICES)("--devices", number[1]))
     return len(devices(spec))
 
 
@@ -264,7 +264,7 @@ def measurement(rounds: int) -> Option:
             out: Optional[str],
             **own: Any,
         ) -> None:
-            count = whole(1)("--rounds", rounds)
+            count = whole_number_check(1)("--rounds", rounds)
             if out is not None:
                 check_file("--out", Path(out))  # before it measures for minutes
             function(Asked(count, as_json, out), **own)

@@ -31,7 +31,7 @@ from gluonlab.data.images.image_locations import Place
 from gluonlab.data.images.resize_image import resolve_resizer
 from gluonlab.data.images.turbojpeg import agrees
 from gluonlab.errors import DataError, RunError
-from gluonlab.host.resources import keeping
+from gluonlab.host.resources import keep_freed_variables
 
 if TYPE_CHECKING:
     from gluonlab.data.images.decode_image import Pixels
@@ -43,7 +43,7 @@ Wrong = List[Tuple[int, str]]  # positions of files that cannot be decoded, and 
 # images per request: long beside a request's own cost, short beside a batch that several processes
 # share
 SLOTS = 16
-KEEP_MEMORY = keeping(2**26)  # bytes: what one image needs
+KEEP_MEMORY = keep_freed_variables(2**26)  # bytes: what one image needs
 
 
 class Decoding:

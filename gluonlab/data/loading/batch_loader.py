@@ -37,8 +37,8 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.config.option_hints import named_arguments
-from gluonlab.config.option_types import is_count
+from gluonlab.config.option_hints import check_argument_names
+from gluonlab.config.option_types import is_positive_integer
 from gluonlab.data.loading.augmentation import FILE_CROPS, step_rng, to_float
 from gluonlab.data.loading.pinned_memory import host_memory_for
 from gluonlab.data.loading.split_batch import Batch, batch_count, bounds_of, shard, shard_sizes
@@ -97,7 +97,7 @@ def _fractions(weights: Sequence[Any], devices: int) -> List[Fraction]:
 
 
 def _checked(global_batch_size: Any) -> int:
-    if not is_count(global_batch_size):
+    if not is_positive_integer(global_batch_size):
         possible = "a number of images from 1 up, over all devices"
         raise DataError(f"global_batch_size {global_batch_size!r}: give {possible}")
     return int(global_batch_size)
@@ -143,7 +143,7 @@ class Loader:
     split that is not one of files.
     """
 
-    @named_arguments("Loader", _ANSWERS)
+    @check_argument_names("Loader", _ANSWERS)
     def __init__(
         self,
         split: Split,

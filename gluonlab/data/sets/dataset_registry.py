@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
-from gluonlab.config.option_types import DECODERS, IMAGE_SIZE, SHARE, whole
+from gluonlab.config.option_types import DECODERS, IMAGE_SIZE, SHARE, whole_number_check
 from gluonlab.data.sets import csv_and_record_files, image_files, image_folder, standard_datasets
 from gluonlab.data.sets.dataset import Dataset, Defaults
 from gluonlab.data.sets.packed_folder import is_packed
@@ -97,8 +97,8 @@ DATASETS: Dict[str, DatasetKind] = {
 DECODING = set(inspect.signature(image_files.decoded).parameters) - {"images", "name"}
 # what options of a data set may be
 CHECKS = {
-    "image_size": IMAGE_SIZE, "decoders": DECODERS, "val_share": SHARE, "samples": whole(1),
-    "classes": whole(1),
+    "image_size": IMAGE_SIZE, "decoders": DECODERS, "val_share": SHARE, "samples": whole_number_check(1),
+    "classes": whole_number_check(1),
 }  # fmt: skip
 # what is behind the colon of a name is a path
 OF_PATHS = {name.partition(":")[0]: name for name in DATASETS if ":" in name}

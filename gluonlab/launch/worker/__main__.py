@@ -8,12 +8,12 @@ from typing import Any, Optional
 
 import click
 
-from gluonlab.cli.command import command, json_option
-from gluonlab.cli.config_file import config_file
+from gluonlab.cli.command import add_json_option, command
+from gluonlab.cli.config_file import add_config_file_option
 from gluonlab.config import TrainConfig
-from gluonlab.config.command_line import config_options, given
+from gluonlab.config.command_line import add_config_options, given_settings
 from gluonlab.errors import ConfigError, RunError, unknown
-from gluonlab.host.signals import ended_on_the_spot
+from gluonlab.host.signals import exit_on_signals
 from gluonlab.launch.group_processes import (
     ARRIVED,
     BEGUN,
@@ -26,8 +26,8 @@ from gluonlab.launch.group_processes import (
 
 
 @command("python -m gluonlab.launch.worker")
-@config_options
-@config_file
+@add_config_options
+@add_config_file_option
 @click.option(
     "--backend",
     metavar="NAME",
@@ -49,7 +49,7 @@ from gluonlab.launch.group_processes import (
     help="begin a run in --out, or go on with the one there: the same command each time; "
     "without --checkpoint-every, a checkpoint after each epoch",
 )
-@json_option(where="rank 0's standard output")
+@add_json_option(where="rank 0's standard output")
 @click.option("--quiet", is_flag=True, help="print the summary only")
 def main(
     backend: str,
@@ -73,11 +73,11 @@ def main(
     from gluonlab.training.reporter import Reporter
     from gluonlab.training.resume import asked, interrupted
 
-    config = TrainConfig(**given(settings))
+    config = TrainConfig(**given_settings(settings))
     if backend not in BACKENDS:
         raise ConfigError(unknown("--backend", backend, BACKENDS))
     report_status(ARRIVED)
-    with ended_on_the_spot():  # joining may wait forever for other processes
+    with exit_on_signals():  # joining may wait forever for other processes
         group = BACKENDS[backend]()
     with group:
         report_status(JOINED)
@@ -90,7 +90,7 @@ def main(
                 check_run_is_here(config.out, os.environ[PREVIOUS_HOST_VARIABLE])
             resume_point = None if resume is None else interrupted(resume, group)
             if resume_point is not None:
-                config = asked(resume_point, group, **given(settings))
+                config = asked(resume_point, group, **given_settings(settings))
             result = train(
                 config, reporter=reporter, group=group, resume=resume_point, autoresume=autoresume
             )

@@ -33,7 +33,7 @@ from gluonlab.data.sets.gluon_datasets import resolve_dataset
 from gluonlab.engine.local_processes import cores_per_process
 from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import UsageError
-from gluonlab.host.resources import give_back
+from gluonlab.host.resources import release_free_memory
 from gluonlab.parallel.strategy import MakeStrategy
 from gluonlab.study.speedup import step_breakdown as windows
 from gluonlab.study.speedup.measure_step import (
@@ -356,7 +356,7 @@ def tried(
     except UsageError as error:
         return TriedAdvice(candidate, reason=str(error))
     finally:
-        give_back()
+        release_free_memory()
     rates = {name: [images[name] / each for each in values] for name, values in seconds.items()}
     gain = _ratio(rates["advised"], rates["present"])
     if candidate.each is None:

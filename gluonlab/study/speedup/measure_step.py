@@ -25,7 +25,7 @@ from gluonlab.data.sets.dataset_registry import takes
 from gluonlab.engine.fast_invoke import AddInto, CopyInto, EngineHold
 from gluonlab.engine.local_processes import cores_per_process
 from gluonlab.errors import ConfigError
-from gluonlab.host.resources import room
+from gluonlab.host.resources import available_memory
 from gluonlab.parallel.data.strategy import DataParallel
 from gluonlab.parallel.strategy import DATA, Around, MakeStrategy
 from gluonlab.study.speedup import step_breakdown as windows
@@ -198,7 +198,7 @@ def _facts(trained: MeasuredTraining) -> TrainingFacts:
     plan = trained.plan
     used, copies, train = plan.resolved.config, len(plan.split.copies), plan.dataset.train
     grows = takes(plan.config.dataset, "samples")
-    here = room()
+    here = available_memory()
     return TrainingFacts(
         devices=[f"{ctx.device_type}:{ctx.device_id}" for ctx in plan.ctxs],
         each=plan.global_batch_size // copies,

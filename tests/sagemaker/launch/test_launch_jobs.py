@@ -12,7 +12,7 @@ from botocore.validate import ParamValidator
 from launch_world import ended
 
 from gluonlab.errors import ConfigError
-from gluonlab.host.launcher_environment import has_local_disk
+from gluonlab.host.launcher_environment import instance_has_local_disk
 from gluonlab.launch.job_files import JOB_NAME_PREFIX, JobRequest, job_file
 from gluonlab_sagemaker import jobs
 from gluonlab_sagemaker.calls import Caller
@@ -182,9 +182,9 @@ def test_a_machine_has_either_a_disk_of_its_own_or_a_volume(instance):
     wanted = {"instance": instance, "gpus": 1, "image": "mine:1"}
     made = request(**wanted)
     assert not ParamValidator().validate(made, SHAPE).has_errors()
-    assert ("VolumeSizeInGB" in made["ResourceConfig"]) is not has_local_disk(instance)
+    assert ("VolumeSizeInGB" in made["ResourceConfig"]) is not instance_has_local_disk(instance)
     wanted["volume_gb"] = 70
-    if has_local_disk(instance):
+    if instance_has_local_disk(instance):
         with pytest.raises(ConfigError, match=f"70 GB: {instance} has a disk of its own"):
             request(**wanted)
     else:
