@@ -13,7 +13,7 @@ from gluonlab.cli.command import Completion, command, completion_script, dispatc
 
 @command("gluonlab completion")
 @click.argument("shell", metavar="SHELL")
-def complete(shell: str) -> None:
+def print_completion_script(shell: str) -> None:
     """Print a script that completes gluonlab's commands and options in bash, zsh or fish.
 
     For bash, put this line into ~/.bashrc:
@@ -44,13 +44,13 @@ COMMANDS: Dict[str, Tuple[str, Callable[[List[str]], Any]]] = {
         lazy_main("gluonlab.study.__main__"),
     ),
     "bench": ("measure gluonlab and its peers side by side", lazy_main("gluonlab.bench.__main__")),
-    "completion": ("print what makes a shell complete these", complete),
+    "completion": ("print what makes a shell complete these", print_completion_script),
 }
 
 
 def main() -> None:
     """Call the command that the first word names."""
-    question = Completion.asked()
+    question = Completion.from_environment()
     words = sys.argv[1:] if question is None else question.words
     if words == ["--version"]:
         click.echo(f"gluonlab {gluonlab.__version__}")

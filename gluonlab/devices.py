@@ -44,14 +44,14 @@ from gluonlab.host.launcher_environment import instance_has_gpus, sagemaker_inst
 if TYPE_CHECKING:
     import mxnet as mx
 
-Spec = Union[None, int, str, "mx.Context", Sequence[Union[str, "mx.Context"]]]
+DeviceSpec = Union[None, int, str, "mx.Context", Sequence[Union[str, "mx.Context"]]]
 
-MOST_CPU_DEVICES = 256  # more than is useful; some thousands of threads would crash the process
+MAX_CPU_DEVICES = 256  # more than is useful; some thousands of threads would crash the process
 
 _FORMS = "give 2, 'gpu:0', 'gpu:0,2', 'gpu:*', 'gpu:[0-3]', 'cpu', 'cpu*4' or 'cpu:0,1'"
 
 
-def devices(spec: Spec = None, threads: "int | None" = None) -> "List[mx.Context]":
+def devices(spec: DeviceSpec = None, threads: "int | None" = None) -> "List[mx.Context]":
     """Return the devices that a specification names, ready to compute.
 
     Args:
@@ -66,15 +66,15 @@ def devices(spec: Spec = None, threads: "int | None" = None) -> "List[mx.Context
         DeviceError: for devices that do not exist, with the existing devices and the fix
     """
     if spec is None:
-        return _ready(_default(), threads)
+        return _prepare_devices(_default_devices(), threads)
     if isinstance(spec, Integral):  # NumPy's, too
         return gpus(spec if isinstance(spec, bool) else int(spec), threads=threads)
     if isinstance(spec, str) and re.fullmatch(r"\s*-?\d{1,18}\s*", spec):
-        return _counted(spec, threads)
+        return _gpus_by_text(spec, threads)
     parts = (
         [spec] if isinstance(spec, (str, bytes)) or not isinstance(spec, Sequence) else list(spec)
     )
-    ctxs: List[mx.Context] = [ctx for part in parts for ctx in _parse(part)]
+    ctxs: List[mx.Context] = [ctx for part in parts for ctx in _parse_devices(part)]
     if not ctxs:
         raise DeviceError(f"{spec!r} names no device: {_FORMS}")
     check_distinct(ctxs, repr(spec))
@@ -82,10 +82,10 @@ def devices(spec: Spec = None, threads: "int | None" = None) -> "List[mx.Context
         raise DeviceError(
             f"{spec!r} mixes CPUs and GPUs: choose one kind, for one would wait for the other"
         )
-    return _ready(ctxs, threads)
+    return _prepare_devices(ctxs, threads)
 
 
-def _counted(text: str, threads: "int | None") -> "List[mx.Context]":
+def _gpus_by_text(text: str, threads: "int | None") -> "List[mx.Context]":
     """Return as many GPUs as a text such as ``2`` or ``007``, which errors quote as typed."""
     try:
         return gpus(int(text.strip()), threads=threads)
@@ -115,10 +115,10 @@ def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx
         raise DeviceError(f"{n} GPUs cannot be used: give a number from 1 up")
     count = gpu_count()
     if count >= n:
-        return _ready([mx.gpu(i) for i in range(n)], threads)
+        return _prepare_devices([mx.gpu(i) for i in range(n)], threads)
     if count:
         raise DeviceError(f"{n} GPUs were asked for and {count} exist: use --gpus {count} or less")
-    if not emulate and on_paid_gpus():
+    if not emulate and is_on_paid_gpus():
         raise DeviceError(
             f"{sagemaker_instance_type()} has GPUs, and MXNet finds none: {_why_no_gpu()}, "
             "or let CPU devices stand in (--no-require-gpu; "
@@ -132,10 +132,10 @@ def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx
     _check_cpu_count(n, f"{n} CPU devices")
     stand_in = "CPU device stands in for a GPU" if n == 1 else "CPU devices stand in for GPUs"
     warn(f"no GPU on this machine: {n} {stand_in}")
-    return _ready([mx.cpu(i) for i in range(n)], threads)
+    return _prepare_devices([mx.cpu(i) for i in range(n)], threads)
 
 
-def on_paid_gpus() -> bool:
+def is_on_paid_gpus() -> bool:
     """Check if this process belongs to a SageMaker job on machines with GPUs."""
     name = sagemaker_instance_type()
     return name is not None and instance_has_gpus(name)
@@ -151,7 +151,7 @@ def gpu_count() -> int:
         return 0
 
 
-def listed(ctxs: object) -> "List[mx.Context]":
+def check_device_list(ctxs: object) -> "List[mx.Context]":
     """Return ``ctxs`` as a list of devices.
 
     Raises:
@@ -193,13 +193,13 @@ def describe(ctxs: "Sequence[mx.Context]") -> str:
     return " ".join(str(ctx) for ctx in ctxs)
 
 
-def _default() -> "List[mx.Context]":
+def _default_devices() -> "List[mx.Context]":
     import mxnet as mx
 
     return [mx.gpu(0) if gpu_count() else mx.cpu(0)]
 
 
-def _ready(ctxs: "List[mx.Context]", threads: "int | None") -> "List[mx.Context]":
+def _prepare_devices(ctxs: "List[mx.Context]", threads: "int | None") -> "List[mx.Context]":
     if ctxs[0].device_type == "gpu":
         check_code(ctxs, gpu_count())
     set_threads(ctxs, threads)  # before the caller queues work that could hang
@@ -215,12 +215,12 @@ def _why_no_gpu() -> str:
     return f"this is MXNet's CPU build; on a machine with GPUs {cure}"
 
 
-def _parse(part: object) -> "Iterator[mx.Context]":
+def _parse_devices(part: object) -> "Iterator[mx.Context]":
     """Yield the devices of one string of the table, or of one Context."""
     import mxnet as mx
 
     if isinstance(part, mx.Context) and part.device_type in ("cpu", "gpu"):
-        yield from _existing(part.device_type, [part.device_id], str(part))
+        yield from _devices_by_number(part.device_type, [part.device_id], str(part))
         return
     if re.fullmatch(r"\d{1,18}", str(part)):  # in a list; alone it would be a number of devices
         raise DeviceError(
@@ -238,34 +238,36 @@ def _parse(part: object) -> "Iterator[mx.Context]":
     multiple = re.fullmatch(r"cpu\s*\*\s*(\d{1,18})", text)
     single = re.fullmatch(r"(cpu|gpu)\((\d{1,18})\)", text)
     if single:
-        yield from _existing(single[1], [int(single[2])], part)
+        yield from _devices_by_number(single[1], [int(single[2])], part)
     elif multiple:
         _check_cpu_count(int(multiple[1]), repr(part))
         yield from (mx.cpu(i) for i in range(int(multiple[1])))
     elif re.fullmatch(r"(cpu|gpu)(\s*,\s*\1)*", text):  # each part names the first device
-        yield from _existing(text[:3], [0] * text.count(text[:3]), part)
+        yield from _devices_by_number(text[:3], [0] * text.count(text[:3]), part)
     elif kind not in ("cpu", "gpu") or not lower_pattern:
         raise DeviceError(f"{part!r} is not a device: {_FORMS}")
     elif re.fullmatch(r"\d{1,18}(\s*[,|]\s*(gpu:|cpu:)?\d{1,18})*", lower_pattern):
         for item in re.split("[,|]", lower_pattern):
             other, _, number = item.strip().rpartition(":")
-            yield from _existing(other or kind, [int(number)], part)
+            yield from _devices_by_number(other or kind, [int(number)], part)
     else:
-        yield from _matching(kind, pattern, part)
+        yield from _devices_by_pattern(kind, pattern, part)
 
 
-def _existing(kind: str, numbers: List[int], requested: str) -> "Iterator[mx.Context]":
+def _devices_by_number(kind: str, numbers: List[int], requested: str) -> "Iterator[mx.Context]":
     import mxnet as mx
 
     for number in numbers:
         if kind == "gpu" and number >= gpu_count():
-            raise DeviceError(f"{requested!r}: there is no gpu:{number}; {_available(kind)}")
+            raise DeviceError(
+                f"{requested!r}: there is no gpu:{number}; {_describe_available(kind)}"
+            )
         if kind == "cpu":
             _check_cpu_count(number + 1, repr(requested))
         yield mx.Context(kind, number)
 
 
-def _matching(kind: str, pattern: str, requested: str) -> "Iterator[mx.Context]":
+def _devices_by_pattern(kind: str, pattern: str, requested: str) -> "Iterator[mx.Context]":
     import mxnet as mx
 
     count = gpu_count() if kind == "gpu" else cores()
@@ -282,18 +284,18 @@ def _matching(kind: str, pattern: str, requested: str) -> "Iterator[mx.Context]"
         if regex.fullmatch(str(i)) or full_regex.fullmatch(f"{kind}:{i}")
     ]
     if not matches:
-        raise DeviceError(f"{requested!r} matches no device; {_available(kind)}")
+        raise DeviceError(f"{requested!r} matches no device; {_describe_available(kind)}")
     yield from matches
 
 
 def _check_cpu_count(count: int, requested: str) -> None:
-    if not 1 <= count <= MOST_CPU_DEVICES:
+    if not 1 <= count <= MAX_CPU_DEVICES:
         raise DeviceError(
-            f"{requested}: give 1 to {MOST_CPU_DEVICES} CPU devices, each of which has a thread"
+            f"{requested}: give 1 to {MAX_CPU_DEVICES} CPU devices, each of which has a thread"
         )
 
 
-def _available(kind: str) -> str:
+def _describe_available(kind: str) -> str:
     if kind == "cpu":
         range_text = f"cpu:0 to cpu:{cores() - 1} for those with a core of their own"
         return f"write cpu*N for N CPU devices, or {range_text}"

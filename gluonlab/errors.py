@@ -173,7 +173,7 @@ def warn(message: str) -> None:
     warnings.warn(message, GluonlabWarning, stacklevel=ours + 1)
 
 
-FEW = 40  # the largest number of names that a message lists in addition to a guess
+MAX_LISTED_NAMES = 40  # the largest number of names that a message lists in addition to a guess
 
 
 def unknown(kind: str, given: object, choices: Iterable[str]) -> str:
@@ -186,37 +186,37 @@ def unknown(kind: str, given: object, choices: Iterable[str]) -> str:
     import difflib  # here, because it is rarely needed
 
     close = difflib.get_close_matches(str(given).lower(), names, n=1)
-    if close and len(names) > FEW:
+    if close and len(names) > MAX_LISTED_NAMES:
         return f"unknown {kind} {given!r}: did you mean {close[0]!r}?"
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     return f"unknown {kind} {given!r}: choose {', '.join(names)}{hint}"
 
 
-MXNETS_TRACE = "Traceback (most recent call last):"  # the first line of some messages of MXNet
+MXNET_TRACE = "Traceback (most recent call last):"  # the first line of some messages of MXNet
 # MXNet's messages begin with the time. Without it, two messages of one failure are equal.
-MXNETS_TIME = re.compile(r"\[\d\d:\d\d:\d\d\] ")
-MOST_SAID = 500  # characters of another library's message
+MXNET_TIME = re.compile(r"\[\d\d:\d\d:\d\d\] ")
+MAX_ERROR_TEXT = 500  # characters of another library's message
 
 
-def said_by(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return the message of another library's error on one line; "" if it has none.
 
     >>> error_text(ValueError("first\\n  second"))
     'first second'
     """
     text = str(error).strip()
-    if text.startswith(MXNETS_TRACE):
+    if text.startswith(MXNET_TRACE):
         lines = [line for line in text.splitlines()[1:] if not line.startswith(" ")]
         text = " ".join(lines) or text
-    text = MXNETS_TIME.sub("", text.split("\nStack trace")[0])
-    return " ".join(text.split())[:MOST_SAID]
+    text = MXNET_TIME.sub("", text.split("\nStack trace")[0])
+    return " ".join(text.split())[:MAX_ERROR_TEXT]
 
 
-def kind_and_words(error: BaseException) -> str:
+def error_type_and_text(error: BaseException) -> str:
     """Return the name of the error's class, and its message.
 
     >>> error_type_and_text(KeyError()), error_type_and_text(KeyError("a"))
     ('KeyError', "KeyError: 'a'")
     """
-    kind, message = type(error).__name__, said_by(error)
+    kind, message = type(error).__name__, error_text(error)
     return message if message.startswith(f"{kind}: ") else f"{kind}: {message}" if message else kind

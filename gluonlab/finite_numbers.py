@@ -10,9 +10,9 @@ from mxnet import gluon, nd
 
 from gluonlab.engine.fast_invoke import Attributes, OperatorCall
 from gluonlab.errors import DivergedError, warn
-from gluonlab.plain_text import named
+from gluonlab.plain_text import shorten_names
 
-MOST_ARRAYS = 200  # the maximum of multi_all_finite
+MAX_ARRAYS = 200  # the maximum of multi_all_finite
 # At such a mean loss, scores are so far apart that float32, with 24 binary digits, cannot represent
 # the differences of 1 that softmax depends on. A network that guesses has a loss of log(classes),
 # 2.3 to 10. A training that recovers from too large steps reaches some thousands.
@@ -24,12 +24,12 @@ def is_healthy(loss: float) -> bool:
     return math.isfinite(loss) and loss < LARGEST_LOSS
 
 
-def diverged(quantity: str, loss: float, when: str) -> str:
+def divergence_message(quantity: str, loss: float, when: str) -> str:
     """Return ``the loss became 5e+17 at step 3: use a smaller learning rate (--lr)``."""
     return f"{quantity} became {loss:.3g}{when and ' '}{when}: use a smaller learning rate (--lr)"
 
 
-def never_healthy(loss: float) -> str:
+def first_loss_message(loss: float) -> str:
     """Return the message for an unhealthy loss of the first step, which no update has caused."""
     return (
         f"the loss is {loss:.3g} at step 1, before any update: look for numbers that are not "
@@ -41,10 +41,10 @@ def never_healthy(loss: float) -> str:
 def check_loss(quantity: str, loss: float, when: str = "") -> None:
     """Raise DivergedError for a mean loss that is not healthy."""
     if not is_healthy(loss):
-        raise DivergedError(diverged(quantity, loss, when))
+        raise DivergedError(divergence_message(quantity, loss, when))
 
 
-def may_be_early(loss: float, has_statistics: bool) -> bool:
+def may_be_young_statistics(loss: float, has_statistics: bool) -> bool:
     """Check if BatchNorm's young running statistics may cause an unhealthy test loss.
 
     After a few steps the statistics still contain much of their initial values, and every layer
@@ -59,7 +59,7 @@ def check_validation_loss(loss: float, when: str, has_statistics: bool) -> None:
 
     The training losses must be healthy.
     """
-    if not may_be_early(loss, has_statistics):
+    if not may_be_young_statistics(loss, has_statistics):
         check_loss("the test loss", loss, when)
         return
     warn(
@@ -69,28 +69,28 @@ def check_validation_loss(loss: float, when: str, has_statistics: bool) -> None:
     )
 
 
-class AllFinite:
+class FiniteCheck:
     """A check that arrays of one device and one floating type contain only finite numbers."""
 
     def __init__(self, arrays: Sequence[nd.NDArray]) -> None:
         self._flag = nd.ones((1,), ctx=arrays[0].context)
         self._calls = []
-        for begin in range(0, len(arrays), MOST_ARRAYS):
-            group = arrays[begin : begin + MOST_ARRAYS]
+        for begin in range(0, len(arrays), MAX_ARRAYS):
+            group = arrays[begin : begin + MAX_ARRAYS]
             attributes = Attributes({"num_arrays": len(group), "init_output": begin == 0})
             self._calls.append((OperatorCall("multi_all_finite", group, self._flag), attributes))
 
-    def look(self) -> None:
+    def start_check(self) -> None:
         """Queue the check without waiting for it."""
         for call, attributes in self._calls:
             call(attributes)
 
-    def found(self) -> bool:
+    def read_result(self) -> bool:
         """Wait for the queued check, and return its result."""
         return bool(self._flag.asscalar())
 
 
-def broken_parameters(net: gluon.Block) -> List[str]:
+def nonfinite_parameters(net: gluon.Block) -> List[str]:
     """Return the names of the first replica's parameters and running statistics with NaN or
     infinity.
 
@@ -102,10 +102,10 @@ def broken_parameters(net: gluon.Block) -> List[str]:
         kind, first = np.dtype(param.dtype), param.list_data()[0].as_nd_ndarray()
         if np.issubdtype(kind, np.floating):
             by_kind.setdefault((kind, first.context), {})[name] = first
-    checks = [(AllFinite(list(arrays.values())), arrays) for arrays in by_kind.values()]
+    checks = [(FiniteCheck(list(arrays.values())), arrays) for arrays in by_kind.values()]
     for check, _ in checks:
-        check.look()
-    broken = [arrays for check, arrays in checks if not check.found()]
+        check.start_check()
+    broken = [arrays for check, arrays in checks if not check.read_result()]
     suspects = {name: array for arrays in broken for name, array in arrays.items()}
     return [
         name
@@ -119,10 +119,10 @@ def check_parameters(net: gluon.Block, when: str) -> None:
 
     ``when`` is a text such as ``after step 12``.
     """
-    broken = broken_parameters(net)
+    broken = nonfinite_parameters(net)
     if broken:
         verb = "are" if len(broken) > 1 else "is"
         raise DivergedError(
-            f"{named(broken)} of the network {verb} no longer finite {when}: "
+            f"{shorten_names(broken)} of the network {verb} no longer finite {when}: "
             "use a smaller learning rate (--lr), or another --optimizer"
         )

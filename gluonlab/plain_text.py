@@ -10,12 +10,12 @@ import unicodedata
 from itertools import zip_longest
 from typing import Any, List, Sequence
 
-LONGEST_NAME = 100  # characters of a name in a folder's name
-LONGEST_WORD, LONGEST_LINE = 300, 3000  # characters of an error message
+MAX_NAME = 100  # characters of a name in a folder's name
+MAX_WORD, MAX_LINE = 300, 3000  # characters of an error message
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-def printable(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     r"""Escape unprintable characters as in Python's source: \n for a line's end, \x1b for escape.
 
     These are control characters, characters that change the writing direction, unusual spaces, and
@@ -26,7 +26,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def width(text: str) -> int:
+def column_width(text: str) -> int:
     """Return the columns of a text in a fixed-width font: two for a Chinese or Japanese letter."""
     return sum(
         2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1
@@ -34,17 +34,17 @@ def width(text: str) -> int:
     )
 
 
-def padded(text: str, columns: int) -> str:
+def pad_to_columns(text: str, columns: int) -> str:
     """Pad a text with spaces to a number of columns."""
-    return text + " " * (columns - width(text))
+    return text + " " * (columns - column_width(text))
 
 
-def plain_name(text: str, otherwise: str) -> str:
+def to_plain_name(text: str, otherwise: str) -> str:
     """Convert a text to part of a file's name: only ASCII letters, digits, ``.``, ``_`` and ``-``.
 
     ``otherwise`` is returned if nothing is left of the text.
     """
-    return _NOT_PLAIN.sub("-", text)[:LONGEST_NAME].strip("-") or otherwise
+    return _NOT_PLAIN.sub("-", text)[:MAX_NAME].strip("-") or otherwise
 
 
 def is_plain_name(text: str) -> bool:
@@ -52,13 +52,13 @@ def is_plain_name(text: str) -> bool:
     return bool(text.strip(".")) and len(text) <= 255 and not _NOT_PLAIN.search(text)
 
 
-def named(names: Sequence[str], shown: int = 3) -> str:
+def shorten_names(names: Sequence[str], shown: int = 3) -> str:
     """Return ``dense0_weight, dense0_bias and 4 more``."""
     listed, omitted = ", ".join(names[:shown]), len(names) - shown
     return f"{listed} and {omitted} more" if omitted > 0 else listed
 
 
-def decimals(value: float, places: int) -> str:
+def format_decimals(value: float, places: int) -> str:
     """Format a number with fixed decimals. A small negative number that rounds to zero is 0."""
     text = f"{value:.{places}f}"
     return text if text.strip("-0.") else text.lstrip("-")
@@ -66,11 +66,14 @@ def decimals(value: float, places: int) -> str:
 
 def one_line(text: str) -> str:
     """Return a readable error message on one line, whatever values it contains."""
-    shortened = (_cut(word, LONGEST_WORD) for word in printable(" ".join(text.split())).split(" "))
-    return _cut(" ".join(shortened), LONGEST_LINE)
+    shortened = (
+        _cut_middle(word, MAX_WORD)
+        for word in escape_unprintable(" ".join(text.split())).split(" ")
+    )
+    return _cut_middle(" ".join(shortened), MAX_LINE)
 
 
-def _cut(text: str, most: int) -> str:
+def _cut_middle(text: str, most: int) -> str:
     """Remove the middle of a text that is longer than ``most`` characters."""
     third = most // 3
     return text if len(text) <= most else f"{text[:third]}...{text[-third:]}"
@@ -82,15 +85,17 @@ def json_text(value: Any) -> str:
     >>> json_text({"loss": float("nan"), "rates": (1, 0.5)})
     '{"loss": null, "rates": [1, 0.5]}'
     """
-    return json.dumps(_finite(value), allow_nan=False)
+    return json.dumps(_replace_nonfinite(value), allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
+def _replace_nonfinite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {key: _replace_nonfinite(item) for key, item in value.items()}
+    return (
+        [_replace_nonfinite(item) for item in value] if isinstance(value, (list, tuple)) else value
+    )
 
 
 UNITS = {
@@ -98,7 +103,7 @@ UNITS = {
 }  # fmt: skip
 
 
-def in_words(size_bytes: int) -> str:
+def format_size(size_bytes: int) -> str:
     """Format a size with the largest unit that leaves a whole number: ``64 MiB``, ``46 MB``.
 
     >>> format_size(46_000_000), format_size(2**26), format_size(1001)
@@ -111,21 +116,21 @@ def in_words(size_bytes: int) -> str:
 
 
 WIDTH, COLUMN = 80, 22  # columns of a line, and before the paragraphs
-JOINED = "\N{NO-BREAK SPACE}"  # a space at which no line ends
+NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"  # a space at which no line ends
 
 
-def entry(name: str, *paragraphs: str) -> List[str]:
+def wrap_entry(name: str, *paragraphs: str) -> List[str]:
     """Return the lines of a name with its ``paragraphs``, wrapped to WIDTH.
 
     Only a word that is too long, such as an address, starts further to the left.
     """
-    lines = [line for text in paragraphs for line in _wrapped(text)]
+    lines = [line for text in paragraphs for line in _wrap_text(text)]
     if lines and len(name) < COLUMN - 2 and len(lines[0]) <= WIDTH - COLUMN:
-        return [f"  {name:<{COLUMN - 2}}{lines[0]}", *map(_placed, lines[1:])]
-    return [f"  {name}", *map(_placed, lines)]
+        return [f"  {name:<{COLUMN - 2}}{lines[0]}", *map(_indent_line, lines[1:])]
+    return [f"  {name}", *map(_indent_line, lines)]
 
 
-def columns(names: Sequence[str]) -> List[str]:
+def format_columns(names: Sequence[str]) -> List[str]:
     """Return the lines of many names, in as many columns as fit into WIDTH, to be read downwards.
 
     >>> format_columns(["a", "b", "c" * 30])
@@ -140,10 +145,10 @@ def columns(names: Sequence[str]) -> List[str]:
     return []
 
 
-def _wrapped(text: str) -> List[str]:
+def _wrap_text(text: str) -> List[str]:
     lines = textwrap.wrap(text, WIDTH - COLUMN, break_on_hyphens=False, break_long_words=False)
-    return [line.replace(JOINED, " ") for line in lines]
+    return [line.replace(NO_BREAK_SPACE, " ") for line in lines]
 
 
-def _placed(line: str) -> str:
+def _indent_line(line: str) -> str:
     return " " * min(COLUMN, max(0, WIDTH - len(line))) + line

@@ -15,12 +15,12 @@ import click
 
 from gluonlab.cli.command import add_json_option, command
 from gluonlab.cli.config_file import add_config_file_option, save_settings
-from gluonlab.cli.output_streams import heard_or_not
+from gluonlab.cli.output_streams import ignore_closed_reader
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import add_config_options, given_settings
 from gluonlab.config.option_types import check_size_in_bytes, whole_number_check
 from gluonlab.errors import ConfigError, DataError
-from gluonlab.plain_text import columns, entry, json_text
+from gluonlab.plain_text import format_columns, json_text, wrap_entry
 
 
 def _counts(text: str) -> List[int]:
@@ -192,7 +192,7 @@ def _run(
         from gluonlab.study.compare_devices import compare, table
 
         rows = compare(config, counts, reporter)
-        with heard_or_not(sys.stdout):  # the comparison's folder has it
+        with ignore_closed_reader(sys.stdout):  # the comparison's folder has it
             text = "\n" * (not quiet) + table(rows)
             click.echo(json_text([vars(row) for row in rows]) if as_json else text)
         return
@@ -260,7 +260,7 @@ def _names_in_words(named: Mapping[str, Mapping[str, str]]) -> str:
     from gluonlab.training.recipes import described
 
     sections = {
-        title: [line for name, said in each.items() for line in entry(name, said)]
+        title: [line for name, said in each.items() for line in wrap_entry(name, said)]
         for title, each in named.items()
     }
     sections["recipes"] = described()
@@ -272,7 +272,7 @@ def _names_of_gluoncv() -> str:
 
     names = gluoncv_zoo.gluoncv_names()
     used = f"{len(names)} networks: --model {gluoncv_zoo.PREFIX}NAME trains one of them"
-    return "\n".join([*columns(names), "", used])
+    return "\n".join([*format_columns(names), "", used])
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from support.examples import examples
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DivergedError, GluonlabWarning, ModelError, RunError
-from gluonlab.finite_numbers import LARGEST_LOSS, broken_parameters, is_healthy
+from gluonlab.finite_numbers import LARGEST_LOSS, is_healthy, nonfinite_parameters
 from gluonlab.models import MODELS, ModelKind
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.training.evaluate_run import evaluate_run
@@ -67,17 +67,17 @@ def test_broken_parameters_are_named_and_no_others(shapes, bad, what, k):
             value = np.ones((size, 2), dtype)
             value[-1, -1] = what
             param.set_data(nd.array(value, dtype=dtype))
-    assert broken_parameters(block) == [name for i, name in enumerate(names) if i in bad]
+    assert nonfinite_parameters(block) == [name for i, name in enumerate(names) if i in bad]
 
 
 def test_more_parameters_than_the_operator_takes_are_all_looked_at():
     block = nn.Block(prefix="")
     for i in range(450):
         block.params.get(f"p{i}", shape=(1,), init="ones").initialize()
-    assert broken_parameters(block) == []
+    assert nonfinite_parameters(block) == []
     for i in (0, 199, 200, 449):
         block.params[f"p{i}"].set_data(nd.array([math.nan]))
-        assert broken_parameters(block) == [f"p{i}"]
+        assert nonfinite_parameters(block) == [f"p{i}"]
         block.params[f"p{i}"].set_data(nd.ones((1,)))
 
 
@@ -88,7 +88,7 @@ def test_the_cpus_relu_hides_a_nan_from_the_loss():
     net(nd.ones((1, 2)))
     net[1].bias.data()[0] = math.nan
     assert np.isfinite(net(nd.ones((1, 2))).asnumpy()).all()
-    assert broken_parameters(net) == [net[1].bias.name]
+    assert nonfinite_parameters(net) == [net[1].bias.name]
 
 
 @pytest.mark.cpu_only("the CPU's ReLU makes 0 of NaN")

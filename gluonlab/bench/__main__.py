@@ -28,7 +28,7 @@ from gluonlab.bench.harness.measurement_command import (
 from gluonlab.bench.harness.worker_processes import BACKENDS
 from gluonlab.bench.links.__main__ import links
 from gluonlab.cli.command import command, dispatch
-from gluonlab.cli.output_streams import complain
+from gluonlab.cli.output_streams import print_error
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
 
 
@@ -155,7 +155,7 @@ def _run_tool(name: str) -> Callable[[List[str]], Any]:
     """The command of a tool, if gluonlab is run from a checkout; else ends with an error."""
     tools, room = HERE / "tools", TOOLS[name].partition(".")[0]
     if not (tools / room).is_dir():
-        complain(
+        print_error(
             f"error: bench {name} is a measurement for developers of gluonlab, and is not "
             f"installed: run python tools/{room} {name} in a checkout of gluonlab"
         )

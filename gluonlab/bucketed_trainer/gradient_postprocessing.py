@@ -16,7 +16,7 @@ from gluonlab.bucketed_trainer.buckets import Gaps
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.engine.fast_invoke import NO_ATTRIBUTES, Attributes, CopyInto, OperatorCall
 from gluonlab.errors import ConfigError, KVStoreError
-from gluonlab.finite_numbers import AllFinite
+from gluonlab.finite_numbers import FiniteCheck
 
 
 class GlobalNormClipping:
@@ -126,7 +126,7 @@ class Unscaling:
     """
 
     def __init__(self, grads: Sequence[Sequence[nd.NDArray]], parts: bool = False) -> None:
-        self._finite = [AllFinite(arrays) for arrays in (grads if parts else grads[:1]) if arrays]
+        self._finite = [FiniteCheck(arrays) for arrays in (grads if parts else grads[:1]) if arrays]
         flat = [grad for arrays in grads for grad in arrays]
         self._divide = [OperatorCall("_mul_scalar", [grad], grad) for grad in flat]
         self._scale, self._attributes = 1.0, Attributes({"scalar": 1.0})
@@ -137,7 +137,7 @@ class Unscaling:
         Gradients that are not finite are divided, too, and are no more so afterwards.
         """
         for device in self._finite:
-            device.look()
+            device.start_check()
         if scale != self._scale:
             self._scale, self._attributes = scale, Attributes({"scalar": 1 / scale})
         for call in self._divide if scale != 1 else ():
@@ -145,7 +145,7 @@ class Unscaling:
 
     def finite(self) -> bool:
         """Wait for the gradients; whether they were finite before they were divided."""
-        return all(device.found() for device in self._finite)
+        return all(device.read_result() for device in self._finite)
 
 
 class Postprocess(NamedTuple):

@@ -13,7 +13,7 @@ from mxnet.gluon import Parameter
 from mxnet.kvstore import KVStoreBase
 
 from gluonlab.bucketed_trainer.loss_scale import LossScale
-from gluonlab.errors import ConfigError, KVStoreError, RunError, said_by, unknown, warn
+from gluonlab.errors import ConfigError, KVStoreError, RunError, error_text, unknown, warn
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.allreduce_store import SHARDED, SummingKVStore, is_sharded
 from gluonlab.kvstores.process_group_store import GroupKVStore
@@ -87,7 +87,7 @@ def known_optimizer_params(optimizer: Any, given: Any) -> Iterator[None]:
         if "unexpected keyword" not in str(error):
             raise
         rate = "; the learning rate is 'learning_rate'" if "lr" in given else ""
-        raise ConfigError(f"optimizer {optimizer!r}: {said_by(error)}{rate}") from None
+        raise ConfigError(f"optimizer {optimizer!r}: {error_text(error)}{rate}") from None
 
 
 def _is_number(value: Any) -> bool:

@@ -39,11 +39,11 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
 from gluonlab.cli.output_streams import (
-    complain,
-    heard_or_not,
-    nobody_reads,
+    discard_output,
+    ignore_closed_reader,
+    is_reader_gone,
     open_closed_descriptors,
-    silence,
+    print_error,
 )
 from gluonlab.config.command_line import DISABLED_FLAGS_KEY
 from gluonlab.config.option_hints import OPTION_BY_ALIAS, nearest_option, unknown_option_message
@@ -85,10 +85,10 @@ class Command(click.Command):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command, and exit the process."""
-        question = Completion.asked()
+        question = Completion.from_environment()
         if question:
             given = kwargs.get("args", args[0] if args else None)
-            question.answer_options(self, list(given or ()))
+            question.print_options(self, list(given or ()))
         try:
             self._main(*args, **kwargs)
         except SystemExit as ending:
@@ -127,7 +127,7 @@ class Command(click.Command):
             params = error.ctx.command.get_params(error.ctx) if error.ctx else self.params
             _exit_with_message(unknown_option_message(error.option_name, _option_names(params)), 2)
         except click.UsageError as error:
-            _exit_with_message(self._explain(error), 2)
+            _exit_with_message(self._explain_usage_error(error), 2)
         except DownloadError as error:
             if debug:
                 raise
@@ -156,7 +156,7 @@ class Command(click.Command):
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Parse the options, which may print --help."""
-        with self._printing():
+        with self._exit_on_closed_output():
             return super().make_context(*args, **kwargs)
 
     def parse_args(self, ctx: click.Context, args: List[str]) -> List[str]:
@@ -168,7 +168,7 @@ class Command(click.Command):
         end = args.index(SEPARATOR) if SEPARATOR in args else len(args)
         check_typography(args[:end], self.get_params(ctx))
         words: List[str] = []
-        opposites, remaining = self._flags(), list(args[:end])
+        opposites, remaining = self._flag_opposites(), list(args[:end])
         disabled_flags = ctx.meta.setdefault(
             DISABLED_FLAGS_KEY, set()
         )  # flags that a file must not turn on
@@ -182,7 +182,7 @@ class Command(click.Command):
             words += opposites[word] if value == "false" else [word]
         return super().parse_args(ctx, [*words, *args[end:]])
 
-    def _flags(self) -> Dict[str, List[str]]:
+    def _flag_opposites(self) -> Dict[str, List[str]]:
         """Return each option without a value, with the option of the opposite, if there is one."""
         flags = [flag for flag in self.params if isinstance(flag, click.Option) and flag.is_flag]
         return {
@@ -197,20 +197,20 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
-        with self._printing():
+        with self._exit_on_closed_output():
             return super().invoke(ctx)
 
     @contextmanager
-    def _printing(self) -> Iterator[None]:
+    def _exit_on_closed_output(self) -> Iterator[None]:
         """Exit silently when the reader of standard output is gone, like other tools."""
         try:
             yield
             if sys.stdout is not None:
                 sys.stdout.flush()
         except OSError as error:
-            if not nobody_reads(error, sys.stdout):
+            if not is_reader_gone(error, sys.stdout):
                 raise
-            silence(sys.stdout)
+            discard_output(sys.stdout)
             sys.exit(SIGNAL_STATUS_BASE + signal.SIGPIPE)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -250,7 +250,7 @@ class Command(click.Command):
             with formatter.section(heading):
                 formatter.write_dl(records, OPTION_WIDTH)
 
-    def _form(self) -> str:
+    def _usage_form(self) -> str:
         """Return the command's arguments, and its first option that has a value."""
         options = [param for param in self.params if isinstance(param, click.Option)]
         words = [param.human_readable_name for param in self.params if param not in options]
@@ -260,7 +260,7 @@ class Command(click.Command):
         example = next(examples, "")
         return " ".join([*words, *["and"] * bool(words), f"options only{example}"])
 
-    def _lacks(self, param: click.Parameter) -> str:
+    def _describe_missing(self, param: click.Parameter) -> str:
         """Return the message for a missing argument or option."""
         if isinstance(param, click.Option):
             description = (
@@ -271,7 +271,7 @@ class Command(click.Command):
         names = " ".join(each.human_readable_name for each in arguments)
         return f"{param.human_readable_name} is missing: write {self.name} {names}; see --help"
 
-    def _explain(self, error: click.UsageError) -> str:
+    def _explain_usage_error(self, error: click.UsageError) -> str:
         """Return the message for an error in the words of the command line, with the fix."""
         name = getattr(error, "option_name", None)
         options = (param for param in self.params if name in [*param.opts, *param.secondary_opts])
@@ -282,11 +282,11 @@ class Command(click.Command):
                 return f"{name} takes no value: write {name} alone {help}"
             return f"{option.opts[0]} needs a value: write {option.opts[0]} {option.metavar} {help}"
         if isinstance(error, click.MissingParameter) and error.param is not None:
-            return self._lacks(error.param)
+            return self._describe_missing(error.param)
         text = one_line(error.format_message()).rstrip(".")
         extra = re.match(r"Got unexpected extra arguments? \((.*)\)", text)
         if extra:
-            return f"unexpected {extra[1]!r}: write {self._form()}; see --help"
+            return f"unexpected {extra[1]!r}: write {self._usage_form()}; see --help"
         return f"{text}; see --help"
 
 
@@ -365,9 +365,9 @@ def dispatch(
 
     ``commands`` contains (summary, main) by name.
     """
-    question = Completion.asked()
+    question = Completion.from_environment()
     if question and not args:
-        question.answer_names({name: summary for name, (summary, _) in commands.items()})
+        question.print_names({name: summary for name, (summary, _) in commands.items()})
     name, *rest = list(args) or ["--help"]
     if name == "help" and rest[:1] and rest[0] in commands:  # as in git and conda
         name, *rest = rest[0], *rest[1:], "--help"
@@ -405,12 +405,12 @@ def _exit_with_message(
     text: str, status: int, prefix: str = "error: ", lines: Sequence[str] = ()
 ) -> None:
     """Print a message on standard error, with further ``lines`` below the first, and exit."""
-    with suppress(OSError), heard_or_not(sys.stdout):
+    with suppress(OSError), ignore_closed_reader(sys.stdout):
         pass  # only flushes
-    complain(f"{prefix}{one_line(text)}")
+    print_error(f"{prefix}{one_line(text)}")
     for line in lines:
         indent = " " * (len(line) - len(line.lstrip()))
-        complain(f"  {indent}{one_line(line)}")
+        print_error(f"  {indent}{one_line(line)}")
     allow_immediate_exit()
     sys.exit(status)
 
@@ -424,7 +424,7 @@ def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
         message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
     ) -> None:
         if issubclass(category, GluonlabWarning):
-            complain(f"warning: {one_line(str(message))}")
+            print_error(f"warning: {one_line(str(message))}")
         else:
             otherwise(message, category, filename, lineno, file, line)
 
@@ -618,11 +618,11 @@ class Completion(NamedTuple):
     """
 
     words: List[str]
-    begun: str
+    prefix: str
     shell: ShellComplete
 
     @classmethod
-    def asked(cls) -> Optional[Completion]:
+    def from_environment(cls) -> Optional[Completion]:
         """Return the request in the environment, if there is one."""
         shell, _, instruction = os.environ.get(COMPLETION_VARIABLE, "").partition("_")
         if shell not in SHELLS or instruction != "complete":
@@ -630,18 +630,18 @@ class Completion(NamedTuple):
         complete = _shell_complete(shell)
         return cls(*complete.get_completion_args(), complete)
 
-    def answer_names(self, names: Mapping[str, str]) -> None:
+    def print_names(self, names: Mapping[str, str]) -> None:
         """Print the names, with their summaries, that match."""
-        matches = [name for name in names if name.startswith(self.begun)]
-        self._answer([CompletionItem(name, help=names[name]) for name in matches])
+        matches = [name for name in names if name.startswith(self.prefix)]
+        self._print_items([CompletionItem(name, help=names[name]) for name in matches])
 
-    def answer_options(self, command: click.Command, words: List[str]) -> None:
+    def print_options(self, command: click.Command, words: List[str]) -> None:
         """Print the matching options of a command."""
         complete = ShellComplete(command, {}, PROGRAM, COMPLETION_VARIABLE)
-        self._answer(complete.get_completions(words, self.begun))
+        self._print_items(complete.get_completions(words, self.prefix))
 
-    def _answer(self, items: List[CompletionItem]) -> None:
-        items = items or [CompletionItem(self.begun, type="file")]
+    def _print_items(self, items: List[CompletionItem]) -> None:
+        items = items or [CompletionItem(self.prefix, type="file")]
         print("\n".join(map(self.shell.format_completion, items)), flush=True)
         sys.exit(0)
 

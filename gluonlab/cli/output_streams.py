@@ -31,26 +31,26 @@ def open_closed_descriptors() -> None:
             os.open(os.devnull, os.O_RDWR)  # gets the smallest free number
 
 
-def nobody_reads(error: BaseException, stream: Any) -> bool:
+def is_reader_gone(error: BaseException, stream: Any) -> bool:
     """Check if an error comes from writing to this stream after its reader has gone."""
     if not isinstance(error, OSError) or error.errno not in ERROR_BY_POLL_EVENT.values():
         return False
     try:
-        return _gone(stream) is not None
+        return _write_error(stream) is not None
     except (OSError, ValueError, AttributeError):  # the stream is gone, too
         return True
 
 
-def why_unread(stream: Any) -> Optional[str]:
+def reader_error(stream: Any) -> Optional[str]:
     """Return the system's error of writing to the stream; None if the stream has a reader."""
     try:
-        number = _gone(stream)
+        number = _write_error(stream)
     except (OSError, ValueError, AttributeError):  # not a stream of the system
         return None
     return None if number is None else os.strerror(number)
 
 
-def _gone(stream: Any) -> Optional[int]:
+def _write_error(stream: Any) -> Optional[int]:
     """Return the number of the error with which writing would fail; None if it would not."""
     poll = select.poll()
     poll.register(stream.fileno(), select.POLLOUT)
@@ -65,7 +65,7 @@ def _gone(stream: Any) -> Optional[int]:
     )
 
 
-def silence(stream: Any) -> None:
+def discard_output(stream: Any) -> None:
     """Discard all further output of a stream, also at Python's exit, which would print an error."""
     with suppress(OSError, ValueError, AttributeError):
         fd, null_fd = stream.fileno(), os.open(os.devnull, os.O_WRONLY)
@@ -74,34 +74,34 @@ def silence(stream: Any) -> None:
 
 
 @contextmanager
-def heard_or_not(stream: Any) -> Iterator[None]:
+def ignore_closed_reader(stream: Any) -> Iterator[None]:
     """Ignore a closed reader in this block, which prints output that may be lost."""
     try:
         yield
         if stream is not None:
             stream.flush()
     except OSError as error:
-        if not nobody_reads(error, stream):
+        if not is_reader_gone(error, stream):
             raise
-        silence(stream)
+        discard_output(stream)
 
 
-def complain(line: str) -> None:
+def print_error(line: str) -> None:
     """Print a line on standard error, ignoring a closed reader."""
-    with suppress(OSError), heard_or_not(sys.stderr):
+    with suppress(OSError), ignore_closed_reader(sys.stderr):
         if sys.stderr is not None:  # print would replace None by standard output
             print(line, file=sys.stderr)
 
 
-AT_ONCE = 2**12  # letters that are written at once
-Printed = Callable[[], Any]
+MAX_WRITE_LETTERS = 2**12  # letters that are written at once
+PrintedCallback = Callable[[], Any]
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     """Do nothing, as a callback."""
 
 
-class Printer:
+class LinePrinter:
     """Printer of lines, in their order, in its own thread, because a terminal may block for hours.
 
     ``fault`` is the error of a stream that could not be written, for example because a disk is
@@ -109,48 +109,48 @@ class Printer:
     """
 
     def __init__(self) -> None:
-        self._lines: Deque[Tuple[str, str, Printed]] = deque()
-        self._some = threading.Semaphore(0)
+        self._lines: Deque[Tuple[str, str, PrintedCallback]] = deque()
+        self._available = threading.Semaphore(0)
         self._thread: Optional[threading.Thread] = None
         self._count = 0  # lines received
         self._done = 0  # lines printed
-        self.fault: Optional[OSError] = None
+        self.write_error: Optional[OSError] = None
 
     @property
-    def unprinted(self) -> int:
+    def pending_lines(self) -> int:
         """Number of lines that are not printed yet."""
         return self._count - self._done
 
-    def print(self, stream: str, line: str, printed: Printed = nothing) -> None:
+    def print(self, stream: str, line: str, printed: PrintedCallback = do_nothing) -> None:
         """Print to ``stdout`` or ``stderr`` in another thread, and then call ``printed``."""
         if self._thread is None:
             # a daemon, so that the exit does not wait for a terminal
-            self._thread = threading.Thread(target=self._print, name="console", daemon=True)
+            self._thread = threading.Thread(target=self._print_lines, name="console", daemon=True)
             self._thread.start()
         self._count += 1
         self._lines.append((stream, f"{line}\n", printed))
-        self._some.release()
+        self._available.release()
 
-    def _print(self) -> None:
+    def _print_lines(self) -> None:
         while True:
-            self._some.acquire()
+            self._available.acquire()
             stream, text, printed = self._lines.popleft()
             callbacks = [printed]
-            while self._lines and self._lines[0][0] == stream and len(text) < AT_ONCE:
-                self._some.acquire()
+            while self._lines and self._lines[0][0] == stream and len(text) < MAX_WRITE_LETTERS:
+                self._available.acquire()
                 _, next_text, printed = self._lines.popleft()
                 text += next_text
                 callbacks.append(printed)
             try:
-                _write(getattr(sys, stream), text)
+                _write_directly(getattr(sys, stream), text)
             except OSError as error:
-                self.fault = self.fault or error
+                self.write_error = self.write_error or error
             for printed in callbacks:
                 printed()
             self._done += len(callbacks)
 
 
-def _write(stream: Any, text: str) -> None:
+def _write_directly(stream: Any, text: str) -> None:
     """Write directly to the descriptor. Python's exit would wait for this thread to release a
     buffer.
     """
@@ -168,6 +168,6 @@ def _write(stream: Any, text: str) -> None:
             with suppress(OSError):
                 select.select([], [fd], [])
         except OSError as error:
-            if not nobody_reads(error, stream):
+            if not is_reader_gone(error, stream):
                 raise
-            silence(stream)
+            discard_output(stream)

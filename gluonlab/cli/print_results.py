@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Dict, Optional, TextIO
 
 import click
 
-from gluonlab.cli.output_streams import heard_or_not, why_unread
-from gluonlab.plain_text import decimals, json_text
+from gluonlab.cli.output_streams import ignore_closed_reader, reader_error
+from gluonlab.plain_text import format_decimals, json_text
 from gluonlab.training.reporter import CLOSED, ConsoleReporter, Reporter
 
 if TYPE_CHECKING:
@@ -28,14 +28,14 @@ class QuietReporter(Reporter):
 
     def __init__(self, stream: Optional[TextIO]) -> None:
         self._stream = stream
-        self._look()
+        self._check_reader()
 
     def epoch_ends(self, line: str) -> None:
-        self._look()
+        self._check_reader()
 
-    def _look(self) -> None:
+    def _check_reader(self) -> None:
         if self.unheard is None:
-            self.unheard = CLOSED if self._stream is None else why_unread(self._stream)
+            self.unheard = CLOSED if self._stream is None else reader_error(self._stream)
 
 
 def make_reporter(silent: bool) -> Reporter:
@@ -48,9 +48,9 @@ def print_result(result: "Result", as_json: bool, quiet: bool) -> None:
     summary = result.summary()
     speed = f"{summary['images_per_second']:,.0f} images/s, {summary['seconds']:.1f} s in all"
     waiting = f"{summary['waiting']:.1%} waiting for images"
-    text = f"{_accuracy(summary)}, {speed}, {waiting}\nwritten to {summary['run_dir']}"
-    with heard_or_not(sys.stdout):  # the run's folder contains the result
-        _print(summary, as_json, "\n" * (not quiet) + text, result.confusion, result.plan)
+    text = f"{_format_accuracy(summary)}, {speed}, {waiting}\nwritten to {summary['run_dir']}"
+    with ignore_closed_reader(sys.stdout):  # the run's folder contains the result
+        _print_summary(summary, as_json, "\n" * (not quiet) + text, result.confusion, result.plan)
 
 
 def print_evaluation(evaluation: "Evaluation", as_json: bool) -> None:
@@ -59,14 +59,14 @@ def print_evaluation(evaluation: "Evaluation", as_json: bool) -> None:
     devices, images = " ".join(summary["devices"]), f"{summary['images']:,} test images"
     text = (
         f"{summary['model']} on {summary['dataset']}, {images}, {devices}, "
-        f"{summary['seconds']:.1f} s\n{_accuracy(summary)}, loss {decimals(summary['loss'], 4)}"
+        f"{summary['seconds']:.1f} s\n{_format_accuracy(summary)}, loss {format_decimals(summary['loss'], 4)}"
         + (f"\n{evaluation.onnx.in_words()}" if evaluation.onnx is not None else "")
         + f"\nwritten to {', '.join(map(str, evaluation.written))}" * bool(evaluation.written)
     )
-    _print(summary, as_json, text, evaluation.score.confusion, evaluation.plan)
+    _print_summary(summary, as_json, text, evaluation.score.confusion, evaluation.plan)
 
 
-def _print(
+def _print_summary(
     summary: Dict[str, Any], as_json: bool, text: str, confusion: "Confusion | None", plan: Any
 ) -> None:
     from gluonlab.training.evaluate import table  # imports MXNet
@@ -76,7 +76,7 @@ def _print(
         click.echo("\n" + table(confusion, plan.dataset.classes))
 
 
-def _accuracy(summary: Dict[str, Any]) -> str:
+def _format_accuracy(summary: Dict[str, Any]) -> str:
     """Return ``accuracy 0.9750 (top-5 0.9990)``; top-5 only for more than five classes."""
     top5 = summary["top5_accuracy"]
     return f"accuracy {summary['accuracy']:.4f}" + (

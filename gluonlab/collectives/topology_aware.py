@@ -25,7 +25,7 @@ from gluonlab.collectives.synthesis.flow_network import Lanes, lanes_or_none, on
 from gluonlab.collectives.topology import Pair, Topology
 from gluonlab.drawing.translations import plural
 from gluonlab.errors import ScheduleError, unknown
-from gluonlab.plain_text import in_words
+from gluonlab.plain_text import format_size
 
 MULTI_RING, AUTO = "multi_ring", "auto"
 MOST_TRANSFERS = 200_000  # of what is cut finer, and of several rings together
@@ -40,7 +40,7 @@ class From(NamedTuple):
     def __str__(self) -> str:
         steps, chunks = len(self.schedule.steps), self.schedule.chunks
         cut = f"{plural(steps, 'step')}, {plural(chunks, 'chunk')}"
-        return f"from {in_words(self.size_bytes)} {self.schedule.name} ({cut})"
+        return f"from {format_size(self.size_bytes)} {self.schedule.name} ({cut})"
 
 
 class ForLinks(NamedTuple):

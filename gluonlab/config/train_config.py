@@ -455,7 +455,7 @@ class TrainConfig:
         _check_exclusive_settings(self.to_dict())
 
     @classmethod
-    def required(cls, called: str, given: Any) -> "TrainConfig":
+    def require(cls, called: str, given: Any) -> "TrainConfig":
         """Return ``given``, a function's config. Raises ConfigError for anything else."""
         if isinstance(given, cls):
             return given

@@ -21,7 +21,7 @@ from gluonlab.exercises.run_submission import missing
 from gluonlab.exercises.supervisor import MOST_JOBS, jobs_here
 from gluonlab.files.atomic_files import check_new, write_text
 from gluonlab.host.resources import available_cores
-from gluonlab.plain_text import json_text, printable
+from gluonlab.plain_text import escape_unprintable, json_text
 
 SECONDS = 600.0  # for one notebook; a lab takes less than 120 on two cores, 240 on one
 LONGEST_SECONDS = 86_400
@@ -127,7 +127,7 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
             grading.write_results(gradescope, done)
     for one in done:
         click.echo(
-            f"{_passed(one)} {printable(str(one.notebook))}"
+            f"{_passed(one)} {escape_unprintable(str(one.notebook))}"
             + (f"  ({one.note})" if one.note else "")
         )
     click.echo(f"written to {', '.join(map(str, filter(None, [out, canvas, gradescope])))}")

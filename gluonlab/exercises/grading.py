@@ -43,7 +43,7 @@ from gluonlab.exercises.notebook_runners import LOOK_S, NotebookResult, run_in_p
 from gluonlab.exercises.run_submission import missing
 from gluonlab.exercises.supervisor import Bounds, within_room
 from gluonlab.files.atomic_files import read_bounded, write_text
-from gluonlab.plain_text import one_line, plain_name, printable
+from gluonlab.plain_text import escape_unprintable, one_line, to_plain_name
 
 _MOST_TABLE_BYTES = 2**26  # of a table of grades that is read
 _COUNTED = "04-6"  # the exercise in which the cost of right answers counts
@@ -210,7 +210,7 @@ def _in_csv(lines: Iterable[Sequence[str]]) -> str:
 
 def _plain(value: str) -> str:
     """A cell's text, on one line; a spreadsheet would execute what begins with one of _FORMULA."""
-    text = printable(value)
+    text = escape_unprintable(value)
     return f"'{text}" if text.lstrip()[:1] in _FORMULA else text
 
 
@@ -341,7 +341,7 @@ def write_results(place: Path, grades: Sequence[Grade]) -> None:
 
 def _name(grade: Grade) -> str:
     path = grade.notebook
-    return plain_name(f"{path.parent.name}-{path.stem}".strip("-"), "notebook")
+    return to_plain_name(f"{path.parent.name}-{path.stem}".strip("-"), "notebook")
 
 
 # --- The leaderboard of right answers whose cost counts, by cost
@@ -378,7 +378,7 @@ def _costs(path: Path) -> "List[tuple[float, str]]":
         ) from None
     except (DataError, UnicodeDecodeError, csv.Error) as error:
         raise ExerciseError(
-            f"{path} is no table of grades: {printable(str(error))[:200]}"
+            f"{path} is no table of grades: {escape_unprintable(str(error))[:200]}"
         ) from None
     column = _cost_column(_COUNTED)
     if not table or "notebook" not in table[0] or column not in table[0]:
@@ -401,7 +401,7 @@ def _micros(path: Path, line: int, text: str) -> float:
         micros = math.nan
     if not 0 < micros < math.inf:
         raise ExerciseError(
-            f"{path}, line {line}: {printable(text)[:40]!r} is no time in microseconds: "
+            f"{path}, line {line}: {escape_unprintable(text)[:40]!r} is no time in microseconds: "
             "give the table as `exercises grade` wrote it"
         )
     return micros
@@ -415,5 +415,7 @@ def leaderboard_text(places: Sequence[LeaderboardPlace], best_us: float, floor_u
     ]
     for one in places:
         times = f"{one.micros / floor_us:.3f}x"
-        lines.append(f"{one.place:>4}.{one.micros:>12,.1f}{times:>9}  {printable(one.notebook)}")
+        lines.append(
+            f"{one.place:>4}.{one.micros:>12,.1f}{times:>9}  {escape_unprintable(one.notebook)}"
+        )
     return "\n".join(lines if places else [*lines, "no notebook has a right answer that counts"])

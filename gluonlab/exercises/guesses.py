@@ -35,7 +35,7 @@ from gluonlab.errors import ExerciseError, unknown
 from gluonlab.exercises.checkers import import_lab, labs, of_its_lab
 from gluonlab.exercises.counterexamples import Pair
 from gluonlab.exercises.languages import Texts, say
-from gluonlab.plain_text import padded, width
+from gluonlab.plain_text import column_width, pad_to_columns
 
 Key = Union[str, int]
 
@@ -275,19 +275,19 @@ def _line(cells: Sequence[str]) -> Iterator[str]:
     """The cells side by side, each on as many lines as it needs."""
     columns = [wrapped(cell, size - 2) for cell, size in zip(cells, _COLUMNS)]
     for parts in zip_longest(*columns, fillvalue=""):
-        yield "".join(map(padded, parts, _COLUMNS)).rstrip()
+        yield "".join(map(pad_to_columns, parts, _COLUMNS)).rstrip()
 
 
 def wrapped(text: str, most: int) -> List[str]:
     """The text in lines of at most ``most`` columns; Japanese may break anywhere but before 、。"""
     lines, line = [], ""
     for piece in _pieces(text):
-        if line and width((line + piece).rstrip()) > most:
+        if line and column_width((line + piece).rstrip()) > most:
             lines.append(line.rstrip())
             line = ""
         piece = piece if line else piece.lstrip()
-        while width(piece.rstrip()) > most:  # one word that is longer than a line
-            end = next(i for i in range(len(piece), 0, -1) if width(piece[:i]) <= most)
+        while column_width(piece.rstrip()) > most:  # one word that is longer than a line
+            end = next(i for i in range(len(piece), 0, -1) if column_width(piece[:i]) <= most)
             lines.append(piece[:end])
             piece = piece[end:]
         line += piece
@@ -300,7 +300,7 @@ def _pieces(text: str) -> Iterator[str]:
     for character in text:
         wide = unicodedata.east_asian_width(character) in "WF"
         closing = character in _NEVER_FIRST
-        if piece and not closing and (wide or piece[-1] == " " or width(piece[-1]) == 2):
+        if piece and not closing and (wide or piece[-1] == " " or column_width(piece[-1]) == 2):
             yield piece
             piece = ""
         piece += character

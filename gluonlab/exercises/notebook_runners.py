@@ -39,7 +39,7 @@ from gluonlab.exercises.checkers import (
 from gluonlab.exercises.run_submission import CELL, DONE, LAB, NOTE, VERDICTS, missing
 from gluonlab.exercises.supervisor import ENDED, Bounds
 from gluonlab.files.atomic_files import read_bounded, temporary_folder
-from gluonlab.plain_text import one_line, plain_name
+from gluonlab.plain_text import one_line, to_plain_name
 
 STATUSES = (PASSED, WRONG, UNWRITTEN, RAISED, TOO_SLOW)
 MOST_SAID = 2**22  # bytes that are read of what a notebook's processes say of it
@@ -283,7 +283,7 @@ class Containers:
                 raise NotebookError(f"--isolated: TMPDIR {own.parent} has a colon: choose another")
             folder = own / "given"
             folder.mkdir()
-            copy = folder / plain_name(path.name, "notebook.ipynb")
+            copy = folder / to_plain_name(path.name, "notebook.ipynb")
             copy.write_bytes(content)
             folder.chmod(0o755)  # nobody, inside, is to read it
             copy.chmod(0o644)

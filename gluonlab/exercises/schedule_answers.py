@@ -41,7 +41,7 @@ from gluonlab.exercises.counterexamples import (
 )
 from gluonlab.exercises.languages import language, say
 from gluonlab.files.atomic_files import write_text
-from gluonlab.plain_text import in_words
+from gluonlab.plain_text import format_size
 
 Steps = Tuple[Tuple[Transfer, ...], ...]
 
@@ -324,7 +324,7 @@ def played(schedule: Schedule, lines: List[str], file: Optional[str]) -> Played:
 def standing(cost: Price, least_s: float, *, is_floor: bool) -> List[str]:
     """Of a proved schedule: its price, and ``least_s``, which is the floor or the optimum."""
     steps = len(cost.steps)
-    size = in_words(int(cost.size_bytes)) if cost.size_bytes else ""
+    size = format_size(int(cost.size_bytes)) if cost.size_bytes else ""
     time, least = microseconds(cost.seconds), microseconds(least_s)
     times = f"{cost.seconds / least_s:.3f}"
     lines = [

@@ -161,11 +161,11 @@ class StopRequest:
         if threading.current_thread() is threading.main_thread():
             for number in EXCEPTION_BY_SIGNAL:
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: not Python's
-                    self._before[number] = signal.signal(number, self._note)
+                    self._before[number] = signal.signal(number, self._record_signal)
         self._stuck.__enter__()
         return self
 
-    def _note(self, number: int, frame: object) -> None:
+    def _record_signal(self, number: int, frame: object) -> None:
         note_handler_call()
         if not self._came:
             self._came, self.number = True, self.number or number
@@ -175,11 +175,11 @@ class StopRequest:
             self._again = True
             raise KeyboardInterrupt
 
-    def take(self, number: int) -> None:
+    def set_signal(self, number: int) -> None:
         """Set the signal by which to end, which may have come to another process of the group."""
         self.number = number
 
-    def pass_to(self, take: Callable[[int], Any], loop: asyncio.AbstractEventLoop) -> None:
+    def forward_signals(self, take: Callable[[int], Any], loop: asyncio.AbstractEventLoop) -> None:
         """Make asyncio's loop call ``take`` with the number of each signal.
 
         A signal that came before is forwarded as well. An exception from a handler would stop the
@@ -191,7 +191,7 @@ class StopRequest:
         if earlier is not None:
             take(earlier)
 
-    def answer(self) -> None:
+    def raise_if_requested(self) -> None:
         """Raise the signal's exception, if one has come."""
         if self.number is not None:
             raise EXCEPTION_BY_SIGNAL[self.number]
@@ -305,7 +305,7 @@ class _SignalWatcher:
             timeout = None if self._due is None else max(self._due - time.monotonic(), 0)
             if not select.select([self._reads], [], [], timeout)[0]:
                 self._due = None
-                self._say()
+                self._report_or_exit()
                 continue
             for number in os.read(self._reads, 4096):
                 if number == FINISHED:
@@ -313,9 +313,9 @@ class _SignalWatcher:
                 if number == HANDLED:
                     self._due, self._insisted = None, False
                 else:
-                    self._take(number)
+                    self._handle_signal(number)
 
-    def _take(self, number: int) -> None:
+    def _handle_signal(self, number: int) -> None:
         if self._before >= 0:  # pass it on to the previous reader
             with suppress(OSError):
                 os.write(self._before, bytes([number]))
@@ -329,7 +329,7 @@ class _SignalWatcher:
             self._due = now + (PROMPT_PATIENCE_S if hasattr(sys, "ps1") else PATIENCE_S)
         self._insisted = self._insisted or insists
 
-    def _say(self) -> None:
+    def _report_or_exit(self) -> None:
         """Print how to insist, or end the process if the user has insisted."""
         if not self._insisted:
             if self._came[0] == signal.SIGINT:

@@ -22,7 +22,7 @@ from gluonlab.config.option_types import is_positive_integer
 from gluonlab.drawing.matplotlib_figures import import_matplotlib
 from gluonlab.errors import DataError
 from gluonlab.files.atomic_files import new_file, new_or_marked_file
-from gluonlab.plain_text import padded, printable, width
+from gluonlab.plain_text import column_width, escape_unprintable, pad_to_columns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -162,7 +162,7 @@ def draw_sheet(title: str, tiles: Sequence[Tile]) -> Image.Image:
     across, down = SIDE + GAP, SIDE + LINE * lines + GAP
     columns = min(len(tiles), max(4, math.ceil(math.sqrt(len(tiles) * down / across * 1.3))))
     rows, top = -(-len(tiles) // columns), MARGIN + 2 * LINE
-    title = printable(title)
+    title = escape_unprintable(title)
     wide = max(columns * across - GAP, math.ceil(large.getlength(title)))
     sheet = Image.new("RGB", (2 * MARGIN + wide, top + rows * down - GAP + MARGIN), "white")
     draw = ImageDraw.Draw(sheet)
@@ -174,7 +174,7 @@ def draw_sheet(title: str, tiles: Sequence[Tile]) -> Image.Image:
         sheet.paste(picture, (left + inset[0], upper + inset[1]))
         for number, (words, colour) in enumerate(tile.lines):
             place_of = (left, upper + SIDE + 2 + number * LINE)
-            draw.text(place_of, _fitting(printable(words), text), colour, text)
+            draw.text(place_of, _fitting(escape_unprintable(words), text), colour, text)
     return sheet
 
 
@@ -260,7 +260,7 @@ def mistakes_as_text(found: Mistakes) -> str:
 
 def counted(found: Mistakes) -> str:
     """``12 of 360 test images wrong, accuracy 0.9667``."""
-    images = f"{len(found.wrong):,} of {found.images:,} test images of {printable(found.dataset)}"
+    images = f"{len(found.wrong):,} of {found.images:,} test images of {escape_unprintable(found.dataset)}"
     return f"{images} wrong, accuracy {found.accuracy:.4f}"
 
 
@@ -315,10 +315,11 @@ def tiles_of(found: Mistakes) -> List[Tile]:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [list(heads)] + [[_short(printable(cell)) for cell in row] for row in rows]
-    widths = [max(width(line[column]) for line in lines) for column in range(len(heads))]
+    lines = [list(heads)] + [[_short(escape_unprintable(cell)) for cell in row] for row in rows]
+    widths = [max(column_width(line[column]) for line in lines) for column in range(len(heads))]
     return "\n".join(
-        "  ".join([*map(padded, line[:-1], widths), line[-1].rjust(widths[-1])]) for line in lines
+        "  ".join([*map(pad_to_columns, line[:-1], widths), line[-1].rjust(widths[-1])])
+        for line in lines
     )
 
 
@@ -331,5 +332,5 @@ def _csv(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(heads)
-    writer.writerows([printable(cell) for cell in row] for row in rows)
+    writer.writerows([escape_unprintable(cell) for cell in row] for row in rows)
     return file.getvalue().rstrip("\n")

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence
 
 from gluonlab.config.option_hints import check_argument_names
-from gluonlab.devices import listed
+from gluonlab.devices import check_device_list
 from gluonlab.engine.mxnet_installation import pip_install_command
 from gluonlab.errors import KVStoreError, unknown
 
@@ -172,7 +172,7 @@ def make_kvstore(
     what is not a list of devices, each of them once.
     """
     check_kvstore(name)
-    ctxs = listed(ctxs) if ctxs else ()
+    ctxs = check_device_list(ctxs) if ctxs else ()
     check_topology(topology, name)
     if KVSTORES[name].gpus_only and any(ctx.device_type != "gpu" for ctx in ctxs):
         raise KVStoreError(

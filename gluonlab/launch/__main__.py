@@ -10,7 +10,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 import click
 
 from gluonlab.cli.command import SEPARATOR, WRITTEN_WORDS_KEY, command
-from gluonlab.cli.output_streams import Printed, Printer, nothing
+from gluonlab.cli.output_streams import LinePrinter, PrintedCallback, do_nothing
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.launch.agent_connections import SshOptions
 from gluonlab.launch.group_processes import PROCESSES_BY_BACKEND, check_variables_are_set
@@ -44,7 +44,7 @@ from gluonlab.launch.user_program import (
     program_variables,
 )
 from gluonlab.launch.worker.__main__ import main as worker
-from gluonlab.plain_text import one_line, printable
+from gluonlab.plain_text import escape_unprintable, one_line
 
 DEFAULT_BACKEND = "dist_sync"  # of the user's own program
 MPI_LAUNCHERS = ("Open MPI", "MPICH", "MVAPICH2")
@@ -225,12 +225,12 @@ def main(
     )
     console = Console("--json" in words and not program, program)
     status = launch_group(request, console)
-    if console.fault is not None:
-        raise RunError(f"not all could be printed: {console.fault.strerror}: look into --out")
+    if console.write_error is not None:
+        raise RunError(f"not all could be printed: {console.write_error.strerror}: look into --out")
     sys.exit(status)
 
 
-class Console(Printer):
+class Console(LinePrinter):
     """Printer of the processes' output, each line with its rank.
 
     With ``raw``, standard output is passed on unchanged. With ``of_program``, tabs, colors and
@@ -241,20 +241,22 @@ class Console(Printer):
         super().__init__()
         self._raw, self._of_program = raw, of_program
 
-    def line(self, who: str, stream: str, text: str, printed: Printed = nothing) -> None:
+    def on_line(
+        self, who: str, stream: str, text: str, printed: PrintedCallback = do_nothing
+    ) -> None:
         """Print a line of a process; see `LaunchListener`."""
         if stream == "out" and self._raw:
             self.print("stdout", text, printed)
         elif text or self._of_program:
-            content = text if self._of_program else printable(text)
+            content = text if self._of_program else escape_unprintable(text)
             line = f"[{who.replace('rank ', '')}] {content}".rstrip(" " * (not text))
             self.print("stdout" if stream == "out" else "stderr", line, printed)
         else:
             printed()
 
-    def note(self, text: str) -> None:
+    def on_note(self, text: str) -> None:
         """Print a line of the launcher; see `LaunchListener`."""
-        self.print("stderr", printable(text))
+        self.print("stderr", escape_unprintable(text))
 
 
 def _check_separated(context: click.Context, words: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 from gluonlab.errors import ConfigError
 from gluonlab.host.child_processes import add_gluonlab_path
 from gluonlab.launch.user_program import is_program
-from gluonlab.plain_text import one_line, printable
+from gluonlab.plain_text import escape_unprintable, one_line
 
 RANK_VARIABLE = (
     "GLUONLAB_RANK"  # of a worker. MXNet's scheduler would number workers in order of arrival.
@@ -201,7 +201,7 @@ def check_variables_are_set(names: Sequence[str]) -> None:
     for name in names:
         if name not in os.environ:
             raise ConfigError(
-                f"--env {printable(name)}: there is no such variable here: set it, and give its "
+                f"--env {escape_unprintable(name)}: there is no such variable here: set it, and give its "
                 "name alone, as in --env MY_VARIABLE"
             )
 

@@ -75,17 +75,17 @@ class LaunchRequest:
 class LaunchListener(Protocol):
     """Interface of an object that receives the processes' output and the launcher's notes."""
 
-    def line(self, who: str, stream: str, text: str, printed: Callable[[], Any]) -> None:
+    def on_line(self, who: str, stream: str, text: str, printed: Callable[[], Any]) -> None:
         """Receive a line that ``who`` has written to ``out`` or ``err``.
 
         Call ``printed``, in any thread, when there is room for more.
         """
 
-    def note(self, text: str) -> None:
+    def on_note(self, text: str) -> None:
         """Receive a line of the launcher itself."""
 
     @property
-    def unprinted(self) -> int:
+    def pending_lines(self) -> int:
         """Number of received lines that are not printed yet."""
 
 
@@ -118,11 +118,11 @@ class _Launcher:
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # a stopped launcher could not watch
         status = 1
         self._working = asyncio.ensure_future(self._run_attempts())
-        end.pass_to(self._forward, asyncio.get_event_loop())
+        end.forward_signals(self._forward, asyncio.get_event_loop())
         try:
             status = await self._working
         except asyncio.CancelledError:
-            end.take(self._signal)
+            end.set_signal(self._signal)
             status = SIGNAL_STATUS_BASE + self._signal
         finally:
             if self._rendezvous is not None:
@@ -133,11 +133,11 @@ class _Launcher:
 
     async def _wait_until_printed(self, status: int) -> int:
         """Wait until all output is printed; after a signal, only while lines are being read."""
-        count, last_change = self._listener.unprinted, time.monotonic()
-        while self._listener.unprinted:
+        count, last_change = self._listener.pending_lines, time.monotonic()
+        while self._listener.pending_lines:
             await asyncio.sleep(0.01)
-            if not self._signal or count != self._listener.unprinted:
-                count, last_change = self._listener.unprinted, time.monotonic()
+            if not self._signal or count != self._listener.pending_lines:
+                count, last_change = self._listener.pending_lines, time.monotonic()
             elif time.monotonic() - last_change > STUCK_READER_S:
                 return status or SIGNAL_STATUS_BASE + self._signal
         return status
@@ -191,7 +191,7 @@ class _Launcher:
                 if failure.who != f"host {connection.host.name}"
             )
             source = "" if is_program(self._words) else " from the last checkpoint"
-            self._listener.note(f"warning: {failure}{also}: starting again{source}")
+            self._listener.on_note(f"warning: {failure}{also}: starting again{source}")
             workers = await self._reconnect(lost)
 
     async def _run_attempt(self, workers: int) -> Optional[AttemptFailure]:
@@ -207,7 +207,7 @@ class _Launcher:
             if request.port is not None:
                 raise ConfigError(_port_error(port, root, os.strerror(errno.EADDRINUSE)))
             if attempts_left:
-                self._listener.note(
+                self._listener.on_note(
                     f"warning: somebody else took port {port} of {root.host.name} before the "
                     "scheduler did: trying another"
                 )
@@ -272,7 +272,7 @@ class _Launcher:
                 with suppress(RuntimeError):  # closed in the meantime
                     loop.call_soon_threadsafe(printed)
 
-        self._listener.line(who, stream, text, call_printed)
+        self._listener.on_line(who, stream, text, call_printed)
 
     async def _reconnect(self, lost: Sequence[AgentConnection]) -> int:
         """Reconnect to the lost hosts or leave them out, and return the number of workers."""
@@ -301,7 +301,7 @@ class _Launcher:
                 errors.append(f"{left_text}, and --min-workers is {request.min_workers}")
             raise RunError("; ".join(dict.fromkeys(errors)))
         for error in dict.fromkeys(errors):
-            self._listener.note(f"warning: {error}: going on with {workers} workers")
+            self._listener.on_note(f"warning: {error}: going on with {workers} workers")
         return workers
 
     async def _connect(self, hosts: Sequence[Host]) -> List[Union[AgentConnection, RunError]]:
@@ -330,13 +330,13 @@ class _Launcher:
         """Print the reason of a failure, and return the exit status."""
         if failure.why:
             if failure.is_death and failure.lines:
-                self._listener.note(f"the last lines of {failure.who}:")
+                self._listener.on_note(f"the last lines of {failure.who}:")
                 for line in failure.lines:
-                    self._listener.note(line)
-            self._listener.note(f"error: {failure}")
+                    self._listener.on_note(line)
+            self._listener.on_note(f"error: {failure}")
         elif not self._has_trained:
             name = signal.Signals(failure.status - SIGNAL_STATUS_BASE).name
-            self._listener.note(f"ended by {name} before the training began")
+            self._listener.on_note(f"ended by {name} before the training began")
         return failure.status
 
 

@@ -194,10 +194,10 @@ async def _serve_rank_0(
     connecting = asyncio.ensure_future(_connect_to_rank_0(place, root, patience))
 
     def stop_connecting(number: int) -> None:
-        request.take(number)
+        request.set_signal(number)
         connecting.cancel()
 
-    request.pass_to(stop_connecting, asyncio.get_event_loop())
+    request.forward_signals(stop_connecting, asyncio.get_event_loop())
     with suppress(asyncio.CancelledError):
         streams = await connecting
     if request.number is not None:
@@ -216,7 +216,7 @@ async def _serve_rank_0(
     agent = HostAgent(
         *streams, hello={"rank": place.rank, "size": place.size}, checked=check_request
     )
-    request.pass_to(lambda number: agent.send(came=number), asyncio.get_event_loop())
+    request.forward_signals(lambda number: agent.send(came=number), asyncio.get_event_loop())
     await agent.serve()
     if agent.message_error is not None:
         raise RunError(f"rank {place.rank}: rank 0 at {root} {agent.message_error}")

@@ -8,7 +8,7 @@ import mxnet as mx
 from mxnet.gluon.model_zoo import vision
 
 from gluonlab.config.option_types import is_positive_integer
-from gluonlab.devices import listed
+from gluonlab.devices import check_device_list
 from gluonlab.errors import ModelError, unknown
 from gluonlab.models import gluoncv_zoo
 from gluonlab.models.networks import LeNet, alexnet_2towers, mlp, resnet8
@@ -100,6 +100,6 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
     # gluonlab.training compiles for itself.
     stateless = all(param.grad_req != "null" for param in net.collect_params().values())
     net.hybridize(static_alloc=True, static_shape=stateless)
-    if ctxs and listed(ctxs):
+    if ctxs and check_device_list(ctxs):
         optimize(net)
     return net

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Dict, List
 
 from gluonlab.errors import ModelError
 from gluonlab.files.array_files import read_arrays
-from gluonlab.finite_numbers import broken_parameters
-from gluonlab.plain_text import named
+from gluonlab.finite_numbers import nonfinite_parameters
+from gluonlab.plain_text import shorten_names
 
 if TYPE_CHECKING:
     from mxnet.gluon import HybridBlock, Parameter
@@ -30,10 +30,10 @@ def load_pretrained(net: "HybridBlock", file: str, classes: int) -> str:
     not fit, or holds what is no number.
     """
     head = load_parameters(net, Path(file), f"--pretrained {file}", classes, new_head=True)
-    broken = broken_parameters(net)
+    broken = nonfinite_parameters(net)
     if broken:
         raise ModelError(
-            f"--pretrained {file} holds NaN or infinity in {named(broken)}: "
+            f"--pretrained {file} holds NaN or infinity in {shorten_names(broken)}: "
             "give one whose training went well"
         )
     if not head:

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Type
 from gluonlab.config.option_types import is_positive_integer
 from gluonlab.errors import DataError
 from gluonlab.files.atomic_files import read_bounded
-from gluonlab.plain_text import printable
+from gluonlab.plain_text import escape_unprintable
 from gluonlab.runs.run_schema import (
     CONFIG,
     CONFUSION,
@@ -296,7 +296,7 @@ def _short_names(paths: Sequence[Path]) -> List[str]:
         names = ["/".join(path.parts[-depth:]) for path in paths]
         if len(set(names)) == len(names):
             # a folder's may be any bytes
-            return [printable(name.encode("utf-8", "replace").decode()) for name in names]
+            return [escape_unprintable(name.encode("utf-8", "replace").decode()) for name in names]
         depth += 1
 
 

@@ -34,7 +34,7 @@ from gluonlab.files.atomic_files import (
     remove_left_behind,
     write_text,
 )
-from gluonlab.plain_text import plain_name
+from gluonlab.plain_text import to_plain_name
 from gluonlab.runs import run_schema
 from gluonlab.runs.run_reader import read_description, read_lines
 from gluonlab.runs.run_schema import EndedEvent, Epoch, MetricsLine, Step
@@ -247,7 +247,7 @@ def _unwritable(out: Optional[str], path: Path, reason: Optional[str]) -> Output
 
 def folder_name(name: str) -> str:
     """``20240131-235959-NAME``, where a ``name`` from a file or a program leads nowhere else."""
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{plain_name(name, 'run')}"
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{to_plain_name(name, 'run')}"
 
 
 def _holds_more(path: Path, *than: str) -> bool:

@@ -14,12 +14,12 @@ from gluonlab.config.option_types import LARGEST_RATE, real_number_check, whole_
 from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.data.sets.dataset import Dataset, Split
 from gluonlab.data.sets.gluon_datasets import required_dataset
-from gluonlab.devices import listed
+from gluonlab.devices import check_device_list
 from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import ModelError
 from gluonlab.finite_numbers import check_loss
 from gluonlab.gpu.cuda import enable_peer_access
-from gluonlab.plain_text import decimals
+from gluonlab.plain_text import format_decimals
 from gluonlab.runs.run_result import usual_speed
 from gluonlab.scratch.data_parallel import (
     Allreduce,
@@ -50,7 +50,7 @@ class Epoch(NamedTuple):
     def __str__(self) -> str:
         speed = f"{self.seconds:.2f} s    {self.images_per_second:,.0f} images/s"
         accuracy = f"test accuracy {self.accuracy:.4f}"
-        return f"epoch {self.epoch:>2}    {speed}  loss {decimals(self.loss, 4)}  {accuracy}"
+        return f"epoch {self.epoch:>2}    {speed}  loss {format_decimals(self.loss, 4)}  {accuracy}"
 
 
 class Trained(NamedTuple):
@@ -89,7 +89,7 @@ def train(
     ModelError when the images do not fit LeNet, DeviceError for what is not a list of devices, each
     of them once, and DivergedError when the loss is no longer a number, or beyond recovery.
     """
-    dataset, ctxs = required_dataset(dataset), listed(ctxs)
+    dataset, ctxs = required_dataset(dataset), check_device_list(ctxs)
     whole_number_check(1)("global_batch_size", global_batch_size)
     whole_number_check(1)("epochs", epochs)
     real_number_check(0, LARGEST_RATE, above_minimum=True)("lr", lr)

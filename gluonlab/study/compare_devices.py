@@ -59,7 +59,7 @@ def compare(
     cores. Raises ConfigError when ``config`` names devices itself, and the errors of `train` before
     the first run begins.
     """
-    config = TrainConfig.required("compare", config)
+    config = TrainConfig.require("compare", config)
     if config.gpus is not None or config.devices is not None:
         raise ConfigError(
             f"--compare {','.join(map(str, counts))} chooses the devices itself: "

@@ -157,7 +157,7 @@ def find_rate(config: TrainConfig, steps: int) -> RateFinderResult:
     Raises ConfigError for a config with a rate or with settings that are for runs that stay, and
     for too few steps; RunError where the loss does not fall at any rate. Nothing is written.
     """
-    config = TrainConfig.required("find_rate", config)
+    config = TrainConfig.require("find_rate", config)
     if config.lr is not None:
         raise ConfigError(f"--find-lr looks for the learning rate: leave --lr {config.lr:g} out")
     _refuse_useless(config, steps)

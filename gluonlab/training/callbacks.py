@@ -23,7 +23,7 @@ from typing import (
 )
 
 from gluonlab.engine.np_compatibility import user_semantics
-from gluonlab.errors import CallbackError, ConfigError, OutputError, kind_and_words, unknown
+from gluonlab.errors import CallbackError, ConfigError, OutputError, error_type_and_text, unknown
 from gluonlab.runs.run_result import Result
 from gluonlab.runs.run_schema import Epoch, Step
 from gluonlab.training.evaluate import Score
@@ -148,7 +148,7 @@ def _made(given: Any) -> Any:
         callback = given() if isinstance(given, type) else given
     except Exception as error:
         raise ConfigError(
-            f"callback {given.__name__} cannot be made: {kind_and_words(error)}"
+            f"callback {given.__name__} cannot be made: {error_type_and_text(error)}"
         ) from error
     name, has = name_of(callback), [each for each in dir(callback) if each.startswith("on_")]
     for each in has:
@@ -306,5 +306,5 @@ class Callbacks:
         except Exception as error:
             raise CallbackError(
                 f"callback {name_of(callback)} failed in {method} after step {self._run.step}: "
-                f"{kind_and_words(error)}"
+                f"{error_type_and_text(error)}"
             ) from error

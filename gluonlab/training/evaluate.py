@@ -33,7 +33,7 @@ from gluonlab.files.atomic_files import atomic_path, on_disk
 from gluonlab.finite_numbers import check_parameters, check_validation_loss
 from gluonlab.kvstores.process_groups import ALONE, Group
 from gluonlab.parallel.strategy import Scored, Strategy
-from gluonlab.plain_text import printable
+from gluonlab.plain_text import escape_unprintable
 from gluonlab.training.parallel_options import weights_of
 from gluonlab.training.plan import Plan
 from gluonlab.training.user_metrics import GatheredScores, Metric, Part, Values, measured
@@ -215,7 +215,7 @@ WRITTEN = 20  # classes up to which the picture has numbers in it
 
 def table(matrix: Confusion, classes: Sequence[str]) -> str:
     """The matrix in 80 columns; if it does not fit, the most frequent confusions."""
-    classes = list(map(printable, classes))
+    classes = list(map(escape_unprintable, classes))
     labels = _labels(classes)
     row = max(map(len, labels))
     cell = max(len(str(matrix.max())), len(str(len(classes) - 1)), 3) + 1
@@ -298,7 +298,7 @@ def _draw(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
     if count <= WRITTEN:
         short = [
             name if len(name) <= NAME else f"{name[: NAME - 1]}…"
-            for name in map(printable, classes)
+            for name in map(escape_unprintable, classes)
         ]
         # else what stands between two $ were a formula
         as_written: Dict[str, Any] = dict(fontsize=8, parse_math=False)

@@ -22,14 +22,14 @@ from gluonlab.engine.np_compatibility import convert_network_for_user, nd_semant
 from gluonlab.errors import ConfigError, OutputError, RunError, warn
 from gluonlab.export.onnx_graph import Agreement
 from gluonlab.files.atomic_files import folder_for
-from gluonlab.finite_numbers import broken_parameters, is_healthy, may_be_early
+from gluonlab.finite_numbers import is_healthy, may_be_young_statistics, nonfinite_parameters
 from gluonlab.host.signals import exit_if_stuck
 from gluonlab.kvstores.process_groups import ALONE
 from gluonlab.models.pretrained import load_parameters
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.parallel.training_loss import make_loss
-from gluonlab.plain_text import named
+from gluonlab.plain_text import shorten_names
 from gluonlab.runs.run_reader import Description, copy_count
 from gluonlab.runs.run_schema import CONFUSION, EXPORT
 from gluonlab.training.build_network import make_net
@@ -124,7 +124,9 @@ def _evaluate(
         classes = len(plan.dataset.classes)
         score = evaluate(strategy, loader, classes, config.confusion, metrics=own.metrics)
         seconds = time.perf_counter() - began
-        if not is_healthy(score.loss) and not may_be_early(score.loss, strategy.has_statistics):
+        if not is_healthy(score.loss) and not may_be_young_statistics(
+            score.loss, strategy.has_statistics
+        ):
             raise RunError(f"the loss of {folder} on its test images is {score.loss}: {GONE_WRONG}")
         check_finite(found, strategy)
         onnx: Optional[Agreement] = None
@@ -295,6 +297,8 @@ def strategy_of(
 
 def check_finite(found: Description, strategy: Strategy) -> None:
     """Raise RunError where parameters are not finite, which ReLU may hide from the loss."""
-    broken = broken_parameters(strategy.net)
+    broken = nonfinite_parameters(strategy.net)
     if broken:
-        raise RunError(f"{found.parameters} holds NaN or infinity in {named(broken)}: {GONE_WRONG}")
+        raise RunError(
+            f"{found.parameters} holds NaN or infinity in {shorten_names(broken)}: {GONE_WRONG}"
+        )

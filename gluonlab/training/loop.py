@@ -122,7 +122,7 @@ def train(
     does not, and where MXNet never comes back, it ends the process. What comes to one process of a
     group ends all of them after the same step, within eight.
     """
-    config = None if config is None else TrainConfig.required("train", config)
+    config = None if config is None else TrainConfig.require("train", config)
     check_kind("strategy", strategy, callable(strategy), "TrainConfig(split=...) names one")
     check_kind("reporter", reporter, isinstance(reporter, Reporter), "give a Reporter")
     check_kind("group", group, hasattr(group, "rank"), "gluonlab launch makes one")
@@ -500,7 +500,7 @@ def recorded(
     try:
         yield
         _draw(run, result)
-        request.answer()
+        request.raise_if_requested()
         run.close()
     except BaseException as error:
         if isinstance(error, DivergedError) and result.plan.compress == FP16:

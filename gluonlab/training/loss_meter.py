@@ -16,7 +16,7 @@ from mxnet import nd
 
 from gluonlab.engine.fast_invoke import CopyInto
 from gluonlab.errors import DivergedError
-from gluonlab.finite_numbers import diverged, is_healthy, never_healthy
+from gluonlab.finite_numbers import divergence_message, first_loss_message, is_healthy
 from gluonlab.kvstores.process_groups import ALONE, Group
 from gluonlab.training.stop_consensus import Consensus
 
@@ -92,7 +92,7 @@ class LossLog:
             if row[0]:
                 self.rest = known
                 where = f"of rank {rank} at its step {int(row[0])}"
-                raise DivergedError(diverged("the loss", float(row[1]), where))
+                raise DivergedError(divergence_message("the loss", float(row[1]), where))
         self._consensus.hear(table[:, 4:].sum(axis=0))
         self._sum, self._images = float(table[:, 2].sum()), int(table[:, 3].sum())
 
@@ -146,8 +146,10 @@ class LossLog:
             if not is_healthy(step.loss):
                 self.rest = known[:place]
                 if step.step == 1:
-                    raise DivergedError(never_healthy(step.loss))
-                raise DivergedError(diverged("the loss", step.loss, f"at step {step.step}"))
+                    raise DivergedError(first_loss_message(step.loss))
+                raise DivergedError(
+                    divergence_message("the loss", step.loss, f"at step {step.step}")
+                )
             self._sum += step.loss * step.images
             self._images += step.images
         return known

@@ -61,7 +61,7 @@ from gluonlab.data.sets.dataset_registry import (
     takes,
 )
 from gluonlab.data.sets.standard_datasets import SYNTHETIC_SAMPLES, SYNTHETIC_SHAPE
-from gluonlab.devices import devices, gpu_count, gpus, on_paid_gpus
+from gluonlab.devices import devices, gpu_count, gpus, is_on_paid_gpus
 from gluonlab.engine.cpu_threads import set_threads
 from gluonlab.engine.mxnet_setup import BackwardBulkSize, use_backward_bulk_size
 from gluonlab.errors import DeviceError
@@ -353,7 +353,7 @@ def learning_rate_factor(resolved: ResolvedConfig, step_images: int, images: int
 
 def find_devices(config: TrainConfig, group: Group = ALONE) -> List[mx.Context]:
     """The devices that ``config`` asks for, for this process of ``group``. Raises DeviceError."""
-    required = on_paid_gpus() if config.require_gpu is None else config.require_gpu
+    required = is_on_paid_gpus() if config.require_gpu is None else config.require_gpu
     given = "" if config.devices is None else str(config.devices).strip()
     if required and (not given or given.isdigit()) and not gpu_count():
         count = int(given) if given else config.gpus or 1

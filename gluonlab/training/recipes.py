@@ -17,7 +17,7 @@ from gluonlab.data.sets.dataset_registry import DATASETS, of_image_files
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.models.gluoncv_zoo import PREFIX
 from gluonlab.optimizers.sgd import MXNET
-from gluonlab.plain_text import JOINED, entry
+from gluonlab.plain_text import NO_BREAK_SPACE, wrap_entry
 
 PHOTOGRAPHS = "photographs"  # in place of a data set's name: all that are read from image files
 # Networks that gluonlab and gluoncv both have, under two names.
@@ -134,10 +134,10 @@ class TrainingRecipe:
         """Lines for --list."""
         own = {theirs: ours for ours, theirs in SAME.items()}
         named = (f"{own.get(name, name)} {figure:g} %" for name, figure in self.figures.items())
-        figures = ", ".join(each.replace(" ", JOINED) for each in named)
+        figures = ", ".join(each.replace(" ", NO_BREAK_SPACE) for each in named)
         pretrained = "with --pretrained, " if self.pretrained else ""
         first = f"{self.data}, {pretrained}{self.epochs} epochs: {self.source}"
-        return entry(self.name, first, self.in_words(), figures, self.reported, self.url)
+        return wrap_entry(self.name, first, self.in_words(), figures, self.reported, self.url)
 
 
 QUICK, PUBLISHED, IMAGENET, FINETUNE = "quick", "published", "imagenet", "finetune"
@@ -301,7 +301,7 @@ def described() -> List[str]:
     epochs = [kind.defaults.epochs for kind in DATASETS.values()]
     first = f"every data set and network, {min(epochs)} to {max(epochs)} epochs: the lab's own"
     lines = (line for recipe in RECIPES for line in recipe.described())
-    return [*entry(QUICK, first, _networks()), *lines]
+    return [*wrap_entry(QUICK, first, _networks()), *lines]
 
 
 def _networks() -> str:

@@ -111,8 +111,8 @@ class Consensus:
     def answer(self) -> None:
         """Raise what the signal raises, which may have come to another process only."""
         if self.signal is not None:
-            self._request.take(self.signal)
-            self._request.answer()
+            self._request.set_signal(self.signal)
+            self._request.raise_if_requested()
 
     def _own_moment(self) -> float:
         return time.monotonic() - self._began

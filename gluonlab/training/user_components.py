@@ -21,7 +21,7 @@ from gluonlab.engine.np_compatibility import (
     user_has_set_np,
     user_semantics,
 )
-from gluonlab.errors import ConfigError, DataError, ModelError, UsageError, said_by
+from gluonlab.errors import ConfigError, DataError, ModelError, UsageError, error_text
 from gluonlab.models.infer_shapes import note_shapes
 from gluonlab.models.symbol_graph import one_array
 from gluonlab.models.wrong_gradients import check_gradients, nodes_in_backward
@@ -241,7 +241,7 @@ def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
         )
         raise ConfigError(
             f"loss {name} cannot be compiled for scores (n, {classes}) and labels (n,) of whole "
-            f"numbers: {said_by(error) or type(error).__name__}{cast}"
+            f"numbers: {error_text(error) or type(error).__name__}{cast}"
         ) from None
     if unused:
         raise ConfigError(
@@ -281,7 +281,7 @@ def _check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], class
         several = "" if images == 1 else f"{images} "
         raise ModelError(
             f"{name} cannot be compiled for {several}images {tuple(shape)}: "
-            f"{said_by(error) or type(error).__name__}; its hybrid_forward may use F and its "
+            f"{error_text(error) or type(error).__name__}; its hybrid_forward may use F and its "
             "arguments only, and must take any number of images"
         ) from None
     if headless:
@@ -312,7 +312,7 @@ def _check_parameters(net: gluon.HybridBlock, name: str) -> None:
         params = list(net.collect_params().values())
     except AssertionError as error:  # two of one name
         raise ModelError(
-            f"{name}: {said_by(error)}: parameters are saved by name, so give each layer a "
+            f"{name}: {error_text(error)}: parameters are saved by name, so give each layer a "
             "different prefix, or none"
         ) from None
     for each in params:

@@ -14,7 +14,7 @@ from mxnet import nd
 
 from gluonlab.data.sets.dataset import Split
 from gluonlab.engine.np_compatibility import nd_semantics, user_semantics
-from gluonlab.errors import CallbackError, ConfigError, kind_and_words
+from gluonlab.errors import CallbackError, ConfigError, error_type_and_text
 from gluonlab.kvstores.process_groups import Group
 from gluonlab.runs.run_schema import number
 
@@ -102,7 +102,7 @@ def _made(given: Any) -> Any:
         metric = given() if isinstance(given, type) else given
     except Exception as error:  # whatever code of the user's own raises
         raise ConfigError(
-            f"metric {given.__name__} cannot be created without arguments ({kind_and_words(error)})"
+            f"metric {given.__name__} cannot be created without arguments ({error_type_and_text(error)})"
             f": give an object, {given.__name__}(...)"
         ) from error
     if not callable(metric) and not isinstance(metric, mx.metric.EvalMetric):
@@ -237,7 +237,7 @@ def measured(metrics: Mapping[str, Metric], scores: Any, labels: Any) -> Values:
         except MemoryError:
             raise
         except Exception as error:
-            raise CallbackError(f"metric {name} failed: {kind_and_words(error)}") from error
+            raise CallbackError(f"metric {name} failed: {error_type_and_text(error)}") from error
         value = _number(name, given)
         values[name] = value if number(value) else None
     return values

@@ -39,8 +39,8 @@ import ctypes, os, resource, signal, sys, threading
 from gluonlab.host import out_of_memory
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33))
-out_of_memory.prepare()
-out_of_memory.prepare()
+out_of_memory.prepare_last_line()
+out_of_memory.prepare_last_line()
 libc = ctypes.CDLL(None)
 """
 ENDS = {
@@ -61,7 +61,7 @@ signal.pause()
 """,
     "a library that loads for ever": """
 out_of_memory.LOADING_S = 0.05
-with out_of_memory.loading():
+with out_of_memory.limit_import_time():
     while True:
         pass
 """,
@@ -114,7 +114,7 @@ while size >= 2**19:  # what is left then is less than that
         held.append(mmap.mmap(-1, size, mmap.MAP_PRIVATE, mmap.PROT_READ))
     except OSError:
         size //= 2
-out_of_memory.make_room()
+out_of_memory.free_reserved_memory()
 print(len(mmap.mmap(-1, 2**20, mmap.MAP_PRIVATE, mmap.PROT_READ)))
 """
     ended = python("-c", LIMITED + full)

@@ -37,7 +37,7 @@ def test_all_see_a_signal_after_the_same_exchange(of_ranks):
         for number in range(EXCHANGES):
             before, own = consensus.signal, of_ranks[group.rank]
             if own is not None and own[0] == number:
-                request.take(own[1])
+                request.set_signal(own[1])
             assert consensus.signal == before
             exchange(group, consensus)
             seen.append((consensus.signal, consensus.moment()))
@@ -89,7 +89,7 @@ def test_an_evaluation_of_a_group_ends_after_the_same_batch():
             for batch in consensus.between(range(50), answer):
                 done.append(batch)
                 if (group.rank, batch) == (1, 9):
-                    request.take(signal.SIGTERM)
+                    request.set_signal(signal.SIGTERM)
         with pytest.raises(EXCEPTION_BY_SIGNAL[signal.SIGTERM]):
             consensus.answer()
         return done

@@ -18,7 +18,7 @@ from gluonlab.bench.harness.measurement_record import Record, Series, read_recor
 from gluonlab.cli.command import command
 from gluonlab.config.option_types import real_number_check
 from gluonlab.errors import ConfigError, RunError
-from gluonlab.plain_text import json_text, printable
+from gluonlab.plain_text import escape_unprintable, json_text
 
 LABEL_WIDTH = 34
 EXPLAINED = (
@@ -121,11 +121,13 @@ def table(comparison: Comparison) -> str:
 def notes(comparisons: Sequence[Comparison]) -> str:
     """What the columns are, and the caveats of the comparisons, each once."""
     said = dict.fromkeys(note for comparison in comparisons for note in comparison.notes)
-    return "\n".join(textwrap.fill(printable(note), text.WIDTH) for note in (EXPLAINED, *said))
+    return "\n".join(
+        textwrap.fill(escape_unprintable(note), text.WIDTH) for note in (EXPLAINED, *said)
+    )
 
 
 def _line(row: Row) -> str:
-    name = printable(f"{row.name}, {row.unit}")
+    name = escape_unprintable(f"{row.name}, {row.unit}")
     label = textwrap.shorten(name, LABEL_WIDTH - 1, placeholder="...")
     cells = f"{_digits(row.first):>9} {_digits(row.second):>9} "
     return f"{label:<{LABEL_WIDTH}}{cells} {'-' if row.ratio is None else row.ratio}"

@@ -54,11 +54,11 @@ from gluonlab.bench.worker_main import Job
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.cli.command import command
 from gluonlab.config.option_types import whole_number_check
-from gluonlab.devices import MOST_CPU_DEVICES, devices
+from gluonlab.devices import MAX_CPU_DEVICES, devices
 from gluonlab.devices import devices as find_devices
 from gluonlab.errors import ConfigError, KVStoreError, RunError, unknown
 from gluonlab.kvstores import KVSTORES, make_kvstore
-from gluonlab.plain_text import in_words
+from gluonlab.plain_text import format_size
 
 GLUON, BUCKETED = "gluon.Trainer", "BucketedTrainer"
 Make = Callable[..., gluon.Trainer]
@@ -254,7 +254,7 @@ def of_allreduce(rows: Sequence[AllreduceRow]) -> List[Verdict]:
     """
     best = min((row for row in rows if row.algorithm not in PEERS), key=lambda row: row.time_s)
     arrays = f"{best.arrays} arrays" if best.arrays > 1 else "one array"
-    where = f"{in_words(best.size_bytes)} in {arrays}, {best.world_size} devices"
+    where = f"{format_size(best.size_bytes)} in {arrays}, {best.world_size} devices"
     what, judged = f"{where}, our best: {best.algorithm}", best.world_size == JUDGED
     seconds = {row.algorithm: row.seconds for row in rows}
     at_least = AT_LEAST_ALLREDUCE if judged else None
@@ -392,7 +392,7 @@ def parse_world_sizes(text: Optional[str], on: MeasuredOn) -> List[int]:
     if text is None:
         found = on.counts(WORLD_SIZES) if on.asked else list(WORLD_SIZES)
     else:
-        check = whole_number_check(2, len(on.numbers) if on.asked else MOST_CPU_DEVICES)
+        check = whole_number_check(2, len(on.numbers) if on.asked else MAX_CPU_DEVICES)
         found = list(dict.fromkeys(check("--world-sizes", part) for part in text.split(",")))
     if min(found) < 2:
         raise ConfigError(

@@ -30,7 +30,7 @@ from gluonlab.config.option_types import whole_number_check
 from gluonlab.engine.local_processes import cores_per_process
 from gluonlab.errors import ConfigError
 from gluonlab.files.atomic_files import check_new, new_file
-from gluonlab.plain_text import in_words, json_text
+from gluonlab.plain_text import format_size, json_text
 
 PRICED = "1KiB,1MiB,100MB"  # with --draw
 MOST_CHUNKS = 4096  # each is some transfers
@@ -184,7 +184,7 @@ def _against_ranks(asked: Asked) -> ModeOutput:
     if "plot" in asked:
         from gluonlab.bench.allreduce.plot_bandwidth import make_ranks_figure
 
-        title = f"allreduce of {in_words(sizes[0])} on hosts like {machine}: prices"
+        title = f"allreduce of {format_size(sizes[0])} on hosts like {machine}: prices"
         with new_file("--plot", Path(asked["plot"])) as temporary:
             make_ranks_figure(rows, title).savefig(temporary, format="png", dpi=110)
     if "json" in asked:

@@ -12,7 +12,7 @@ from gluonlab.collectives.cost_model import algbw, bus_factor
 from gluonlab.collectives.schedule import ALLREDUCE
 from gluonlab.collectives.synthesis.precomputed_schedules import SYNTHESISED
 from gluonlab.drawing.matplotlib_figures import new_figure
-from gluonlab.plain_text import in_words
+from gluonlab.plain_text import format_size
 
 if TYPE_CHECKING:
     from gluonlab.bench.allreduce.measure_allreduce import AllreduceRow
@@ -135,7 +135,7 @@ def _axes(axes: Any, title: str, sizes: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     shown = sizes[:: max(1, -(-len(sizes) // 9))]  # as many as there is room for
-    axes.set_xticks(shown, [in_words(size) for size in shown], fontsize=8, rotation=30)
+    axes.set_xticks(shown, [format_size(size) for size in shown], fontsize=8, rotation=30)
     axes.minorticks_on()
     axes.tick_params(axis="x", which="minor", bottom=False)
     axes.tick_params(axis="y", labelsize=8)

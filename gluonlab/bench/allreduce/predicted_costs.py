@@ -37,7 +37,7 @@ from gluonlab.config.option_types import whole_number_check
 from gluonlab.engine.mxnet_installation import pip_install_command
 from gluonlab.errors import ConfigError, ScheduleError
 from gluonlab.files.atomic_files import new_file
-from gluonlab.plain_text import in_words
+from gluonlab.plain_text import format_size
 
 COLUMNS = (
     "Prices, not measurements: each message costs its latency, "
@@ -142,7 +142,7 @@ def price_table(rows: Sequence[PricedRow], topology: Topology, notes: Sequence[s
     lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size B':>15}", HEADING]
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
         same = list(same_size)
-        lines += ["", f"{size:>15,}  {in_words(size)}", *priced_lines(same)]
+        lines += ["", f"{size:>15,}  {format_size(size)}", *priced_lines(same)]
     return as_table(lines, COLUMNS, *notes, *_said_of(topology))
 
 
@@ -151,7 +151,7 @@ def cheapest(rows: Sequence[PricedRow], topology: Topology) -> str:
     lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size':>9}{NUMBERS}"]
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
         lowest = min(same_size, key=lambda row: row.predicted_s)
-        lines.append(f"{in_words(size):>9}{_numbers(lowest)}")
+        lines.append(f"{format_size(size):>9}{_numbers(lowest)}")
     return as_table(lines, SHORTLY)
 
 
@@ -228,7 +228,7 @@ def _plans(names: Optional[Sequence[str]], topology: Topology) -> List[NamedSche
 
 def ranks_table(rows: Sequence[PricedRow], topology: Topology) -> str:
     """The rows below a line for each number of ranks."""
-    size = in_words(rows[0].size_bytes)
+    size = format_size(rows[0].size_bytes)
     lines = [f"{size} on each device, hosts like those of {topology.name}", "", HEADING]
     for ranks, of_ranks in groupby(rows, key=lambda row: row.price.world_size):
         lines += ["", f"{ranks:>6} ranks", *priced_lines(list(of_ranks))]
@@ -431,12 +431,12 @@ def _schedule_as_json(schedule: Schedule) -> Dict[str, Any]:
 def _from(row: From) -> str:
     schedule = row.schedule
     cut = f"{len(schedule.steps):>6}{schedule.chunks:>8}"
-    return f"  {in_words(row.size_bytes):>8}  {schedule.name:<22}{cut}"
+    return f"  {format_size(row.size_bytes):>8}  {schedule.name:<22}{cut}"
 
 
 def _choice_line(choice: AlgorithmChoice) -> str:
     factor = times(choice.priced_s / choice.floor_s if choice.floor_s else None)
-    line = f"  {in_words(choice.size_bytes):>8}{microseconds(choice.priced_s):>9}{factor:>8}"
+    line = f"  {format_size(choice.size_bytes):>8}{microseconds(choice.priced_s):>9}{factor:>8}"
     if choice.regret is None:
         return line
     measured = f"{microseconds(choice.time_s):>9}{microseconds(choice.best_s):>9}"

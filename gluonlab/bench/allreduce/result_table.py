@@ -13,7 +13,7 @@ from gluonlab.bench.allreduce.memory_bandwidth import LIMIT, Speeds
 from gluonlab.bench.harness.table_format import WIDTH, interleaved, microseconds, times
 from gluonlab.collectives.cost_model import algbw, bus_factor
 from gluonlab.collectives.schedule import ALLREDUCE
-from gluonlab.plain_text import in_words
+from gluonlab.plain_text import format_size
 
 COLUMNS = (
     "size, count, type: of the buffer on each device. "
@@ -62,7 +62,7 @@ def _heading(row: AllreduceRow) -> str:
     arrays = f" in {row.arrays} arrays" if row.arrays > 1 else ""
     where = f"{arrays} on {row.world_size} device{'s' * (row.world_size > 1)}"
     size = f"{row.size_bytes:>15,}{row.count:>16,}  {row.dtype:<8}"
-    return f"{size}  {in_words(row.size_bytes)}{where}"
+    return f"{size}  {format_size(row.size_bytes)}{where}"
 
 
 def _limit(row: AllreduceRow, seconds: float) -> str:

@@ -195,11 +195,11 @@ def drawn(drawing: Drawing, out: Optional[str], language: Optional[str]) -> str:
 
 def number_of_devices(spec: str) -> int:
     """How many devices --devices names; a plain number, or cpu*N, needs none to exist."""
-    from gluonlab.devices import MOST_CPU_DEVICES, devices
+    from gluonlab.devices import MAX_CPU_DEVICES, devices
 
     number = re.fullmatch(r"\s*(?:cpu\s*\*)?\s*([+-]?[0-9]+)\s*", spec.lower())
     if number:
-        return int(whole_number_check(1, MOST_CPU_DEVICES)("--devices", number[1]))
+        return int(whole_number_check(1, MAX_CPU_DEVICES)("--devices", number[1]))
     return len(devices(spec))
 
 

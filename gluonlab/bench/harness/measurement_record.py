@@ -22,7 +22,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from gluonlab.errors import DataError
 from gluonlab.files.atomic_files import read_bounded, write_text
-from gluonlab.plain_text import json_text, printable
+from gluonlab.plain_text import escape_unprintable, json_text
 
 FORMAT = 1
 LARGEST_BYTES = 16 * 2**20  # of a file that is read; a record has some kilobytes
@@ -60,7 +60,7 @@ class Record:
     def title(self) -> str:
         """``peers --network lenet``."""
         options = (f"--{name} {value}" for name, value in self.options.items())
-        return printable(" ".join([self.bench, *options]))
+        return escape_unprintable(" ".join([self.bench, *options]))
 
     def find(self, name: str) -> Optional[Series]:
         """The series of this name, if it was measured."""

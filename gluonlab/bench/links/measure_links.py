@@ -26,7 +26,7 @@ from gluonlab.bench.links.infer_topology import (
 from gluonlab.collectives.topology import Pair, pairs_of
 from gluonlab.engine.fast_invoke import AddInto, CopyInto, slice_rows
 from gluonlab.gpu.cuda import enable_peer_access
-from gluonlab.plain_text import in_words as size_in_words
+from gluonlab.plain_text import format_size as size_in_words
 
 BLOCK_S = 0.01  # 8 devices are 300 calls in a round
 ELEMENT_BYTES = 4  # of float32

@@ -22,8 +22,8 @@ from gluonlab.files.atomic_files import new_file
 from gluonlab.gpu import nvml
 from gluonlab.host import resources
 from gluonlab.performance_model.gpu_specifications import GPUS
-from gluonlab.plain_text import in_words as size_in_words
-from gluonlab.plain_text import json_text, printable
+from gluonlab.plain_text import escape_unprintable, json_text
+from gluonlab.plain_text import format_size as size_in_words
 
 LARGE = "A100-80GB"  # whose name has its memory at the end
 INFERRED = (
@@ -66,7 +66,7 @@ def topology_of(found: LinkMeasurement, ctxs: Sequence[Any], name: str) -> Topol
 
 def _note(found: LinkMeasurement, ctxs: Sequence[Any]) -> str:
     sizes = " to ".join(size_in_words(size) for size in (min(found.sizes), max(found.sizes)))
-    return printable(
+    return escape_unprintable(
         f"measured on {time.strftime('%Y-%m-%d', time.gmtime())} by gluonlab "
         f"{gluonlab.__version__}, bench links, {found.rounds} rounds of {sizes}, on {cpu_model()}, "
         f"{resources.available_cores()} cores, {in_words(ctxs)}"

@@ -44,7 +44,7 @@ from gluonlab.data.loading.pinned_memory import host_memory_for
 from gluonlab.data.loading.split_batch import Batch, batch_count, bounds_of, shard, shard_sizes
 from gluonlab.data.sets.dataset import ArraySplit, ReadAheadSplit, Reading, Split
 from gluonlab.data.sets.gluon_datasets import resolve_split
-from gluonlab.devices import listed
+from gluonlab.devices import check_device_list
 from gluonlab.engine.fast_invoke import ARRAY_LIMIT, ndarray_from_numpy, slice_rows
 from gluonlab.engine.np_compatibility import to_user_arrays
 from gluonlab.errors import DataError
@@ -165,7 +165,7 @@ class Loader:
         weights: Optional[Sequence[Any]] = None,
     ) -> None:
         self.augment, self.mixup, self.drop_last = augment, mixup, drop_last
-        self.split, self.ctxs, self.seed = resolve_split(split), listed(ctxs), seed
+        self.split, self.ctxs, self.seed = resolve_split(split), check_device_list(ctxs), seed
         split = self.split
         self.global_batch_size = _checked(global_batch_size)
         counts = device_counts or [len(self.ctxs)] * world_size

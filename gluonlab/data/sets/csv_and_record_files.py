@@ -46,7 +46,7 @@ from gluonlab.data.images.image_locations import (
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.image_files import HOLD_OUT, TRAIN, VAL, decoded, held_out
 from gluonlab.errors import DataError, warn
-from gluonlab.plain_text import named, plain_name
+from gluonlab.plain_text import shorten_names, to_plain_name
 
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Labels
@@ -113,7 +113,7 @@ class ListedImages:
         """Return lines about classes without validation images, and about gaps in the labels."""
         said = []
         if self.untested:
-            said.append(f"no validation image is of the classes {named(self.untested)}")
+            said.append(f"no validation image is of the classes {shorten_names(self.untested)}")
         if _are_numbers(self.values) and self.values != [*range(len(self.values))]:
             said.append(
                 f"labels from {self.values[0]} to {self.values[-1]} are {len(self.values)} "
@@ -276,7 +276,7 @@ def load_list(
     Raises DataError.
     """
     images = find_listed(path, root, val_share)
-    return decoded(images, plain_name(images.name, LIST_KIND), **options)
+    return decoded(images, to_plain_name(images.name, LIST_KIND), **options)
 
 
 def find_listed(
@@ -450,7 +450,7 @@ def load_records(
     ``train.rec,val.rec``. Raises DataError.
     """
     images = find_records(path, val_share)
-    return decoded(images, plain_name(images.name, RECORD_KIND), **options)
+    return decoded(images, to_plain_name(images.name, RECORD_KIND), **options)
 
 
 def find_records(path: str, val_share: Optional[float] = None) -> ListedImages:

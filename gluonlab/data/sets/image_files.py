@@ -32,7 +32,7 @@ from gluonlab.data.sets.dataset import (
 )
 from gluonlab.engine.local_processes import cores_per_process
 from gluonlab.errors import DataError, warn
-from gluonlab.plain_text import named
+from gluonlab.plain_text import shorten_names
 
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Images, Indices, Labels, Targets
@@ -134,7 +134,7 @@ def _split(
     if bad:
         files = [name_of(paths[position]) for position in sorted(bad)]
         what = f"{len(bad)} of {len(paths)} {kind} images cannot be decoded and are left out"
-        warn(f"{what}: {named(files)}")
+        warn(f"{what}: {shorten_names(files)}")
     lost = np.setdiff1d(labels, labels[good])
     if len(lost):
         raise DataError(

@@ -31,7 +31,7 @@ from gluonlab.data.sets.image_files import (
 )
 from gluonlab.data.sets.packed_folder import is_packed, read
 from gluonlab.errors import DataError
-from gluonlab.plain_text import named, plain_name
+from gluonlab.plain_text import shorten_names, to_plain_name
 
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Labels
@@ -61,7 +61,7 @@ def load(
     if is_packed(Path(path)):
         return _load_packed(path, val_share, name, **options)
     folder = ImageFolder(path, val_share)
-    return decoded(folder, name or plain_name(folder.root.resolve().name, "folder"), **options)
+    return decoded(folder, name or to_plain_name(folder.root.resolve().name, "folder"), **options)
 
 
 def _load_packed(
@@ -141,7 +141,7 @@ class ImageFolder:
         if self.untested:
             said.append(
                 "no image is held out for validation of classes with a single one: "
-                f"{named(self.untested)}"
+                f"{shorten_names(self.untested)}"
             )
         return said
 

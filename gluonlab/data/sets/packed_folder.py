@@ -36,7 +36,7 @@ from gluonlab.data.images.decode_image import CHANNELS
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, PixelSplit, Split
 from gluonlab.errors import DataError, OutputError
 from gluonlab.files.atomic_files import atomic_folder, check_name, on_disk, read_bounded
-from gluonlab.plain_text import is_plain_name, plain_name
+from gluonlab.plain_text import is_plain_name, to_plain_name
 
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Images, Indices, Labels, Targets
@@ -62,7 +62,7 @@ def pack(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
     with on_disk(target), atomic_folder(target) as temporary:
         for kind, split in (("train", dataset.train), ("test", dataset.test)):
             _write(temporary, kind, split)
-        name = plain_name(dataset.name, "folder")
+        name = to_plain_name(dataset.name, "folder")
         index = dict(format=FORMAT, name=name, classes=dataset.classes)
         index["image_shape"] = dataset.image_shape
         (temporary / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
