@@ -7,16 +7,15 @@ or, from Python::
     from gluonlab import TrainConfig, train
     result = train(TrainConfig(gpus=2))
 
-Importing gluonlab is cheap and does not import MXNet; it arranges that MXNet, whenever it is
-imported from then on, finds what it needs on a machine of today (`gluonlab.engine.mxnet_setup`).
-Import gluonlab first.
+Import gluonlab before mxnet. The import is cheap and does not import MXNet. It prepares the later
+import of MXNet for current machines (`gluonlab.engine.mxnet_setup`).
 """
 
 from __future__ import annotations
 
 from gluonlab.host import command_start
 
-command_start.quiet_start()  # before what takes time
+command_start.install_sigint_handler()  # before slow imports
 
 import importlib  # noqa: E402
 import importlib.util  # noqa: E402
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# Loaded when first asked for: most of these import MXNet, which takes a third of a second.
+# Loaded at first use, because most of these import MXNet, which takes a third of a second.
 _PUBLIC = {
     "BucketedTrainer": "gluonlab.bucketed_trainer.trainer",
     "LivePlot": "gluonlab.training.live_plot",
@@ -60,8 +59,8 @@ _PUBLIC = {
 
 __all__ = sorted(_PUBLIC)
 
-signals.delay_in_imports()
-mxnet_setup.install()
+signals.delay_signals_in_imports()
+mxnet_setup.install_setup_hook()
 renamed.install()
 
 
@@ -69,7 +68,7 @@ def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         return getattr(importlib.import_module(_PUBLIC[name]), name)
     if name[0] != "_" and importlib.util.find_spec(f"gluonlab.{name}") is not None:
-        return importlib.import_module(f"gluonlab.{name}")  # a part that nobody has imported yet
+        return importlib.import_module(f"gluonlab.{name}")  # a subpackage, as an attribute
     raise AttributeError(f"module 'gluonlab' has no attribute {name!r}")
 
 

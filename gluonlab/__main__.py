@@ -1,4 +1,4 @@
-"""python -m gluonlab NAME, or gluonlab NAME: all commands in one group."""
+"""The command ``gluonlab NAME``, or ``python -m gluonlab NAME``: all commands in one group."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Callable, Dict, List, Tuple
 import click
 
 import gluonlab
-from gluonlab.cli.command import Completion, command, completion_script, dispatch, main_of
+from gluonlab.cli.command import Completion, command, completion_script, dispatch, lazy_main
 
 
 @command("gluonlab completion")
 @click.argument("shell", metavar="SHELL")
-def complete(shell: str) -> None:
-    """Print what makes a shell complete gluonlab's commands and options: bash, zsh or fish.
+def print_completion_script(shell: str) -> None:
+    """Print a script that completes gluonlab's commands and options in bash, zsh or fish.
 
     For bash, put this line into ~/.bashrc:
 
@@ -24,27 +24,33 @@ def complete(shell: str) -> None:
 
 
 COMMANDS: Dict[str, Tuple[str, Callable[[List[str]], Any]]] = {
-    "run": ("train a Gluon CNN on several devices", main_of("gluonlab.run")),
-    "predict": ("classify pictures with a finished run", main_of("gluonlab.predict")),
-    "scratch": ("train LeNet by hand, with arrays only", main_of("gluonlab.scratch.__main__")),
-    "data": ("download data sets, check them, pack images", main_of("gluonlab.data.__main__")),
-    "doctor": ("find what is wrong here, why, and the cure", main_of("gluonlab.doctor.__main__")),
-    "launch": ("train with many processes, here or on hosts", main_of("gluonlab.launch.__main__")),
-    "report": ("compare runs on one HTML page", main_of("gluonlab.report.__main__")),
-    "labs": ("copy the labs' notebooks, to work in", main_of("gluonlab.labs.__main__")),
+    "run": ("train a Gluon CNN on several devices", lazy_main("gluonlab.run")),
+    "predict": ("classify pictures with a finished run", lazy_main("gluonlab.predict")),
+    "scratch": ("train LeNet by hand, with arrays only", lazy_main("gluonlab.scratch.__main__")),
+    "data": ("download data sets, check them, pack images", lazy_main("gluonlab.data.__main__")),
+    "doctor": ("find what is wrong here, why, and the cure", lazy_main("gluonlab.doctor.__main__")),
+    "launch": (
+        "train with many processes, here or on hosts",
+        lazy_main("gluonlab.launch.__main__"),
+    ),
+    "report": ("compare runs on one HTML page", lazy_main("gluonlab.report.__main__")),
+    "labs": ("copy the labs' notebooks, to work in", lazy_main("gluonlab.labs.__main__")),
     "exercises": (
         "list the labs' exercises, grade notebooks",
-        main_of("gluonlab.exercises.__main__"),
+        lazy_main("gluonlab.exercises.__main__"),
     ),
-    "study": ("answer a question about training by many runs", main_of("gluonlab.study.__main__")),
-    "bench": ("measure gluonlab and its peers side by side", main_of("gluonlab.bench.__main__")),
-    "completion": ("print what makes a shell complete these", complete),
+    "study": (
+        "answer a question about training by many runs",
+        lazy_main("gluonlab.study.__main__"),
+    ),
+    "bench": ("measure gluonlab and its peers side by side", lazy_main("gluonlab.bench.__main__")),
+    "completion": ("print what makes a shell complete these", print_completion_script),
 }
 
 
 def main() -> None:
-    """Hand the remaining options to the command that is named first."""
-    question = Completion.asked()
+    """Call the command that the first word names."""
+    question = Completion.from_environment()
     words = sys.argv[1:] if question is None else question.words
     if words == ["--version"]:
         click.echo(f"gluonlab {gluonlab.__version__}")

@@ -1,31 +1,31 @@
-"""From what a person writes to a list of devices.
+"""Conversion of device names, such as ``"gpu:0,2"``, to a list of MXNet devices.
 
 ===================================  ============================================================
-what is given                        the devices
+specification                        devices
 ===================================  ============================================================
 ``2``, ``"2"``                       two GPUs; without any, two CPU devices stand in (see `gpus`)
 ``"gpu"``, ``"gpu:0"``               the first GPU
 ``"gpu:0,2"``                        GPUs 0 and 2
-``["gpu:0", "gpu:2"]``               the same; the parts of a list may have any form below ``"gpu"``
+``["gpu:0", "gpu:2"]``               the same; parts of a list may have any form from ``"gpu"`` on
 ``"gpu:*"``                          every GPU that CUDA shows
 ``"gpu:[0-3]"``, ``"gpu:0|gpu:2"``   every GPU whose name matches this regular expression
 ``"cpu"``                            one CPU device with all cores
 ``"cpu*4"``                          four CPU devices with one core each
 ``"cpu:0,1"``                        CPU devices 0 and 1
-``"cpu(1)"``, ``mx.cpu(1)``          CPU device 1, as MXNet writes it
+``"cpu(1)"``, ``mx.cpu(1)``          CPU device 1, in MXNet's notation
 ``None``                             the first GPU, or one CPU device with all cores
 ===================================  ============================================================
 
-Upper case (``"GPU:0"``) is the same. A device named twice is an error: MXNet has one array of
-gradients for a device, so that two replicas on it would lose a gradient.
+Names are case-insensitive. A device named twice is an error: MXNet has one gradient array per
+device, so two replicas on it would lose a gradient.
 
-GPUs are numbered as CUDA shows them to this process: CUDA_VISIBLE_DEVICES selects and reorders
-them, so with CUDA_VISIBLE_DEVICES=3,4 the machine's GPU 3 is ``gpu:0``; CUDA numbers the fastest
-first unless CUDA_DEVICE_ORDER=PCI_BUS_ID makes it nvidia-smi's order. Both must be set before
+GPUs are numbered as CUDA shows them to this process. CUDA_VISIBLE_DEVICES selects and reorders
+them: with CUDA_VISIBLE_DEVICES=3,4 the machine's GPU 3 is ``gpu:0``. CUDA numbers the fastest GPU
+first, or with CUDA_DEVICE_ORDER=PCI_BUS_ID in nvidia-smi's order. Both variables must be set before
 Python starts.
 
-MXNet's CPU devices are not tied to cores: each has a worker thread of its own, so there may be more
-of them than cores.
+MXNet's CPU devices are not bound to cores. Each has its own worker thread, so there may be more
+CPU devices than cores.
 """
 
 from __future__ import annotations
@@ -35,39 +35,46 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Iterator, List, Sequence, Union
 
 from gluonlab.engine.cpu_threads import set_threads
-from gluonlab.engine.local_processes import own_cores as cores
-from gluonlab.engine.mxnet_installation import pip_install
+from gluonlab.engine.local_processes import cores_per_process as cores
+from gluonlab.engine.mxnet_installation import pip_install_command
 from gluonlab.errors import DeviceError, warn
 from gluonlab.gpu.cuda import check_code
-from gluonlab.host.launcher_environment import has_gpus, instance_type
+from gluonlab.host.launcher_environment import instance_has_gpus, sagemaker_instance_type
 
 if TYPE_CHECKING:
     import mxnet as mx
 
-Spec = Union[None, int, str, "mx.Context", Sequence[Union[str, "mx.Context"]]]
+DeviceSpec = Union[None, int, str, "mx.Context", Sequence[Union[str, "mx.Context"]]]
 
-MOST_CPU_DEVICES = 256  # far more than is of use; some thousands of threads would end the process
+MAX_CPU_DEVICES = 256  # more than is useful; some thousands of threads would crash the process
 
 _FORMS = "give 2, 'gpu:0', 'gpu:0,2', 'gpu:*', 'gpu:[0-3]', 'cpu', 'cpu*4' or 'cpu:0,1'"
 
 
-def devices(spec: Spec = None, threads: "int | None" = None) -> "List[mx.Context]":
-    """The devices that ``spec`` names (see the table above), ready to compute.
+def devices(spec: DeviceSpec = None, threads: "int | None" = None) -> "List[mx.Context]":
+    """Return the devices that a specification names, ready to compute.
 
-    ``threads``: threads of each CPU device; normally left out (see
-    `gluonlab.engine.cpu_threads.threads_per_device`). Raises DeviceError, which names what was
-    asked, what exists, and the remedy.
+    Args:
+        spec: see the table of `gluonlab.devices`
+        threads: threads of each CPU device; normally omitted (see
+            `gluonlab.engine.cpu_threads.threads_per_device`)
+
+    Returns:
+        The devices, in the order of ``spec``.
+
+    Raises:
+        DeviceError: for devices that do not exist, with the existing devices and the fix
     """
     if spec is None:
-        return _ready(_default(), threads)
+        return _prepare_devices(_default_devices(), threads)
     if isinstance(spec, Integral):  # NumPy's, too
         return gpus(spec if isinstance(spec, bool) else int(spec), threads=threads)
     if isinstance(spec, str) and re.fullmatch(r"\s*-?\d{1,18}\s*", spec):
-        return _counted(spec, threads)
+        return _gpus_by_text(spec, threads)
     parts = (
         [spec] if isinstance(spec, (str, bytes)) or not isinstance(spec, Sequence) else list(spec)
     )
-    ctxs: List[mx.Context] = [ctx for part in parts for ctx in _parse(part)]
+    ctxs: List[mx.Context] = [ctx for part in parts for ctx in _parse_devices(part)]
     if not ctxs:
         raise DeviceError(f"{spec!r} names no device: {_FORMS}")
     check_distinct(ctxs, repr(spec))
@@ -75,11 +82,11 @@ def devices(spec: Spec = None, threads: "int | None" = None) -> "List[mx.Context
         raise DeviceError(
             f"{spec!r} mixes CPUs and GPUs: choose one kind, for one would wait for the other"
         )
-    return _ready(ctxs, threads)
+    return _prepare_devices(ctxs, threads)
 
 
-def _counted(text: str, threads: "int | None") -> "List[mx.Context]":
-    """As many GPUs as a text says, which is quoted as it was typed: -0, 007."""
+def _gpus_by_text(text: str, threads: "int | None") -> "List[mx.Context]":
+    """Return as many GPUs as a text such as ``2`` or ``007``, which errors quote as typed."""
     try:
         return gpus(int(text.strip()), threads=threads)
     except DeviceError as error:
@@ -89,25 +96,31 @@ def _counted(text: str, threads: "int | None") -> "List[mx.Context]":
 
 
 def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx.Context]":
-    """The first ``n`` GPUs.
+    """Return the first ``n`` GPUs or, on a machine without GPUs, ``n`` CPU devices, with a warning.
 
-    On a machine without any, ``n`` CPU devices stand in for them, and a warning says so.
+    Args:
+        n: number of devices
+        emulate: whether CPU devices may replace GPUs
+        threads: threads of each CPU device; normally omitted
 
-    Raises DeviceError for ``n`` < 1, for fewer than ``n`` GPUs but not none, and for none when
-    ``emulate`` is false.
+    Returns:
+        The devices, ready to compute.
+
+    Raises:
+        DeviceError: for ``n`` < 1, for too few GPUs, and for none if ``emulate`` is false
     """
     import mxnet as mx
 
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise DeviceError(f"{n} GPUs cannot be used: give a number from 1 up")
-    found = gpu_count()
-    if found >= n:
-        return _ready([mx.gpu(i) for i in range(n)], threads)
-    if found:
-        raise DeviceError(f"{n} GPUs were asked for and {found} exist: use --gpus {found} or less")
-    if not emulate and on_paid_gpus():
+    count = gpu_count()
+    if count >= n:
+        return _prepare_devices([mx.gpu(i) for i in range(n)], threads)
+    if count:
+        raise DeviceError(f"{n} GPUs were asked for and {count} exist: use --gpus {count} or less")
+    if not emulate and is_on_paid_gpus():
         raise DeviceError(
-            f"{instance_type()} has GPUs, and MXNet finds none: {_why_no_gpu()}, "
+            f"{sagemaker_instance_type()} has GPUs, and MXNet finds none: {_why_no_gpu()}, "
             "or let CPU devices stand in (--no-require-gpu; "
             "in a job the hyperparameter require-gpu: false)"
         )
@@ -119,17 +132,17 @@ def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx
     _check_cpu_count(n, f"{n} CPU devices")
     stand_in = "CPU device stands in for a GPU" if n == 1 else "CPU devices stand in for GPUs"
     warn(f"no GPU on this machine: {n} {stand_in}")
-    return _ready([mx.cpu(i) for i in range(n)], threads)
+    return _prepare_devices([mx.cpu(i) for i in range(n)], threads)
 
 
-def on_paid_gpus() -> bool:
-    """Whether this process is of a SageMaker job on machines with GPUs, which are paid for."""
-    name = instance_type()
-    return name is not None and has_gpus(name)
+def is_on_paid_gpus() -> bool:
+    """Check if this process belongs to a SageMaker job on machines with GPUs."""
+    name = sagemaker_instance_type()
+    return name is not None and instance_has_gpus(name)
 
 
 def gpu_count() -> int:
-    """The number of GPUs that CUDA shows to this process; 0 without a driver or a CUDA build."""
+    """Return the number of GPUs that CUDA shows to this process; 0 without driver or CUDA build."""
     import mxnet as mx
 
     try:
@@ -138,55 +151,58 @@ def gpu_count() -> int:
         return 0
 
 
-def listed(ctxs: object) -> "List[mx.Context]":
-    """``ctxs`` as a list.
+def check_device_list(ctxs: object) -> "List[mx.Context]":
+    """Return ``ctxs`` as a list of devices.
 
-    Raises DeviceError for anything but a list of devices, for an empty one, and for a device that
-    comes twice.
+    Raises:
+        DeviceError: if it is not a list of devices, or empty, or contains a device twice
     """
     import mxnet as mx
 
-    found = list(ctxs) if isinstance(ctxs, (list, tuple)) else []
-    if not found or not all(isinstance(ctx, mx.Context) for ctx in found):
+    contexts = list(ctxs) if isinstance(ctxs, (list, tuple)) else []
+    if not contexts or not all(isinstance(ctx, mx.Context) for ctx in contexts):
         raise DeviceError(
             f"{ctxs!r} is not a list of devices: give gluonlab.devices.devices('cpu*2'), "
             "[mx.cpu(0)] or the like"
         )
-    check_distinct(found)
-    return found
+    check_distinct(contexts)
+    return contexts
 
 
 def check_distinct(ctxs: "Sequence[mx.Context]", given: str = "") -> None:
-    """Raise DeviceError for a device that comes twice, as in ``[mx.cpu(), mx.cpu()]``.
+    """Raise DeviceError if a device appears twice, as in ``[mx.cpu(), mx.cpu()]``.
 
-    ``given``: what named them, for the message; without it, the devices themselves.
+    Args:
+        ctxs: the devices
+        given: the user's specification, for the message; "" for the devices themselves
     """
     if len(set(ctxs)) == len(ctxs):
         return
-    twice = next(ctx for place, ctx in enumerate(ctxs) if ctx in ctxs[:place])
-    kind, count = twice.device_type, len(ctxs)
+    repeated = next(ctx for position, ctx in enumerate(ctxs) if ctx in ctxs[:position])
+    kind, count = repeated.device_type, len(ctxs)
     short = f"cpu*{count}" if kind == "cpu" else f"gpu:{','.join(map(str, range(count)))}"
     raise DeviceError(
-        f"{given or list(ctxs)} names {twice} {list(ctxs).count(twice)} times: give each device "
-        f"once, such as {short!r} or [mx.{kind}(i) for i in range({count})] for {count} of them"
+        f"{given or list(ctxs)} names {repeated} {list(ctxs).count(repeated)} times: give each "
+        f"device once, such as {short!r} or [mx.{kind}(i) for i in range({count})] "
+        f"for {count} of them"
     )
 
 
 def describe(ctxs: "Sequence[mx.Context]") -> str:
-    """The devices in words: ``cpu(0) cpu(1)``."""
+    """Return the devices as text: ``cpu(0) cpu(1)``."""
     return " ".join(str(ctx) for ctx in ctxs)
 
 
-def _default() -> "List[mx.Context]":
+def _default_devices() -> "List[mx.Context]":
     import mxnet as mx
 
     return [mx.gpu(0) if gpu_count() else mx.cpu(0)]
 
 
-def _ready(ctxs: "List[mx.Context]", threads: "int | None") -> "List[mx.Context]":
+def _prepare_devices(ctxs: "List[mx.Context]", threads: "int | None") -> "List[mx.Context]":
     if ctxs[0].device_type == "gpu":
         check_code(ctxs, gpu_count())
-    set_threads(ctxs, threads)  # before anybody can start work on them that would hang
+    set_threads(ctxs, threads)  # before the caller queues work that could hang
     return ctxs
 
 
@@ -195,18 +211,18 @@ def _why_no_gpu() -> str:
 
     if mx.runtime.Features().is_enabled("CUDA"):
         return "check the driver with nvidia-smi, and CUDA_VISIBLE_DEVICES"
-    cure = f"pip uninstall -y mxnet, then {pip_install('cu112')}"
+    cure = f"pip uninstall -y mxnet, then {pip_install_command('cu112')}"
     return f"this is MXNet's CPU build; on a machine with GPUs {cure}"
 
 
-def _parse(part: object) -> "Iterator[mx.Context]":
-    """The devices of one string of the table, or of one Context."""
+def _parse_devices(part: object) -> "Iterator[mx.Context]":
+    """Yield the devices of one string of the table, or of one Context."""
     import mxnet as mx
 
     if isinstance(part, mx.Context) and part.device_type in ("cpu", "gpu"):
-        yield from _existing(part.device_type, [part.device_id], str(part))
+        yield from _devices_by_number(part.device_type, [part.device_id], str(part))
         return
-    if re.fullmatch(r"\d{1,18}", str(part)):  # among others: alone it would be a number of devices
+    if re.fullmatch(r"\d{1,18}", str(part)):  # in a list; alone it would be a number of devices
         raise DeviceError(
             f"{part!r} is not a device: give 'gpu:{part}' or 'cpu:{part}' in a list, "
             f"or {part} alone for so many"
@@ -218,69 +234,71 @@ def _parse(part: object) -> "Iterator[mx.Context]":
         raise DeviceError(f"{part!r} is not a device: give 'gpu:{numbers}' or 'cpu:{numbers}'")
     kind, _, pattern = part.strip().partition(":")
     kind, pattern = kind.strip().lower(), pattern.strip()
-    text, which = part.strip().lower(), pattern.lower()
-    times = re.fullmatch(r"cpu\s*\*\s*(\d{1,18})", text)
-    one = re.fullmatch(r"(cpu|gpu)\((\d{1,18})\)", text)
-    if one:
-        yield from _existing(one[1], [int(one[2])], part)
-    elif times:
-        _check_cpu_count(int(times[1]), repr(part))
-        yield from (mx.cpu(i) for i in range(int(times[1])))
-    elif re.fullmatch(r"(cpu|gpu)(\s*,\s*\1)*", text):  # each of them names the first
-        yield from _existing(text[:3], [0] * text.count(text[:3]), part)
-    elif kind not in ("cpu", "gpu") or not which:
+    text, lower_pattern = part.strip().lower(), pattern.lower()
+    multiple = re.fullmatch(r"cpu\s*\*\s*(\d{1,18})", text)
+    single = re.fullmatch(r"(cpu|gpu)\((\d{1,18})\)", text)
+    if single:
+        yield from _devices_by_number(single[1], [int(single[2])], part)
+    elif multiple:
+        _check_cpu_count(int(multiple[1]), repr(part))
+        yield from (mx.cpu(i) for i in range(int(multiple[1])))
+    elif re.fullmatch(r"(cpu|gpu)(\s*,\s*\1)*", text):  # each part names the first device
+        yield from _devices_by_number(text[:3], [0] * text.count(text[:3]), part)
+    elif kind not in ("cpu", "gpu") or not lower_pattern:
         raise DeviceError(f"{part!r} is not a device: {_FORMS}")
-    elif re.fullmatch(r"\d{1,18}(\s*[,|]\s*(gpu:|cpu:)?\d{1,18})*", which):
-        for item in re.split("[,|]", which):
+    elif re.fullmatch(r"\d{1,18}(\s*[,|]\s*(gpu:|cpu:)?\d{1,18})*", lower_pattern):
+        for item in re.split("[,|]", lower_pattern):
             other, _, number = item.strip().rpartition(":")
-            yield from _existing(other or kind, [int(number)], part)
+            yield from _devices_by_number(other or kind, [int(number)], part)
     else:
-        yield from _matching(kind, pattern, part)
+        yield from _devices_by_pattern(kind, pattern, part)
 
 
-def _existing(kind: str, numbers: List[int], asked: str) -> "Iterator[mx.Context]":
+def _devices_by_number(kind: str, numbers: List[int], requested: str) -> "Iterator[mx.Context]":
     import mxnet as mx
 
     for number in numbers:
         if kind == "gpu" and number >= gpu_count():
-            raise DeviceError(f"{asked!r}: there is no gpu:{number}; {_available(kind)}")
+            raise DeviceError(
+                f"{requested!r}: there is no gpu:{number}; {_describe_available(kind)}"
+            )
         if kind == "cpu":
-            _check_cpu_count(number + 1, repr(asked))
+            _check_cpu_count(number + 1, repr(requested))
         yield mx.Context(kind, number)
 
 
-def _matching(kind: str, pattern: str, asked: str) -> "Iterator[mx.Context]":
+def _devices_by_pattern(kind: str, pattern: str, requested: str) -> "Iterator[mx.Context]":
     import mxnet as mx
 
     count = gpu_count() if kind == "gpu" else cores()
     try:
         regex = re.compile(".*" if pattern == "*" else pattern)
-        whole = re.compile(asked.strip(), re.IGNORECASE)
+        full_regex = re.compile(requested.strip(), re.IGNORECASE)
     except (re.error, OverflowError, RecursionError) as error:
         raise DeviceError(
-            f"{asked!r} is neither device numbers nor a regular expression ({error}): {_FORMS}"
+            f"{requested!r} is neither device numbers nor a regular expression ({error}): {_FORMS}"
         ) from None
-    found = [
+    matches = [
         mx.Context(kind, i)
         for i in range(count)
-        if regex.fullmatch(str(i)) or whole.fullmatch(f"{kind}:{i}")
+        if regex.fullmatch(str(i)) or full_regex.fullmatch(f"{kind}:{i}")
     ]
-    if not found:
-        raise DeviceError(f"{asked!r} matches no device; {_available(kind)}")
-    yield from found
+    if not matches:
+        raise DeviceError(f"{requested!r} matches no device; {_describe_available(kind)}")
+    yield from matches
 
 
-def _check_cpu_count(count: int, asked: str) -> None:
-    if not 1 <= count <= MOST_CPU_DEVICES:
+def _check_cpu_count(count: int, requested: str) -> None:
+    if not 1 <= count <= MAX_CPU_DEVICES:
         raise DeviceError(
-            f"{asked}: give 1 to {MOST_CPU_DEVICES} CPU devices, each of which has a thread"
+            f"{requested}: give 1 to {MAX_CPU_DEVICES} CPU devices, each of which has a thread"
         )
 
 
-def _available(kind: str) -> str:
+def _describe_available(kind: str) -> str:
     if kind == "cpu":
-        own = f"cpu:0 to cpu:{cores() - 1} for those with a core of their own"
-        return f"write cpu*N for N CPU devices, or {own}"
+        range_text = f"cpu:0 to cpu:{cores() - 1} for those with a core of their own"
+        return f"write cpu*N for N CPU devices, or {range_text}"
     count = gpu_count()
     if count:
         return f"here are gpu:0 to gpu:{count - 1}" if count > 1 else "here is gpu:0 only"

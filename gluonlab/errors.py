@@ -1,4 +1,4 @@
-"""Every error that gluonlab raises on purpose.
+"""Exceptions and warnings of gluonlab, and helpers for their messages.
 
 ::
 
@@ -9,20 +9,20 @@
     │   ├── DataError           a data set that is missing, unknown or damaged
     │   ├── ModelError          an unknown network, or one that does not fit
     │   ├── KVStoreError        an unknown or unavailable kvstore
-    │   ├── ScheduleError       a schedule that is wrong, or an algorithm that cannot make one
-    │   ├── OutputError         a place that cannot be written
-    │   └── ExerciseError       an exercise, a language or a submission that the labs do not have
-    └── RunError                it went wrong while running: exit status 1
+    │   ├── ScheduleError       an invalid schedule, or an algorithm that cannot create one
+    │   ├── OutputError         a file or folder that cannot be written
+    │   └── ExerciseError       an unknown exercise or language, or an unreadable submission
+    └── RunError                a failure at run time: exit status 1
         ├── EngineError         MXNet cannot be loaded or set up
-        │   └── MissingMXNet    ... because it is not installed (an ImportError, too)
-        ├── DownloadError       a data set that cannot be fetched from where it should be
+        │   └── MissingMXNet    MXNet is not installed (also an ImportError)
+        ├── DownloadError       a data set that cannot be downloaded
         ├── NotebookError       a notebook that did not run to its end
-        ├── NoMemoryError       there is not enough memory, or no descriptor or thread is left
-        ├── CallbackError       a callback, loss or metric of the user's own failed
+        ├── NoMemoryError       no memory, file descriptor or thread is left
+        ├── CallbackError       the user's own callback, loss or metric failed
         └── DivergedError       the loss is no longer a number
-            └── DriftError      replicas hold different parameters
+            └── DriftError      replicas have different parameters
 
-A message names the value, what is possible, and the remedy, on one line.
+A message contains the value, the possible values, and the fix, on one line.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from typing import Iterable, List, Optional, Sequence
 
 
 class GluonlabError(Exception):
-    """Base of all errors that are not bugs; ``exit_status`` is what a command ends with."""
+    """Base of all errors that are not bugs. ``exit_status`` is the exit status of a command."""
 
     exit_status = 1
 
 
 class UsageError(GluonlabError):
-    """Base of the errors that another choice would cure."""
+    """Base of the errors that another choice of the user would avoid."""
 
     exit_status = 2
 
 
 class ConfigError(UsageError, ValueError):
-    """A setting has an impossible value, or two settings contradict each other."""
+    """A setting has an invalid value, or two settings contradict each other."""
 
 
 class DeviceError(UsageError, ValueError):
-    """The devices asked for do not exist on this machine, or cannot work together."""
+    """The requested devices do not exist on this machine, or cannot work together."""
 
 
 class DataError(UsageError, ValueError):
@@ -67,10 +67,10 @@ class KVStoreError(UsageError, ValueError):
 
 
 class ScheduleError(UsageError, ValueError):
-    """A schedule does not do what it is for, or an algorithm cannot make one for these ranks.
+    """A schedule is not valid, or an algorithm cannot create one for these ranks.
 
-    ``step`` and ``transfer``: the position of the first wrong transfer, when there is one. Of a
-    pipeline's schedule, ``device`` and ``place`` are that of the first wrong instruction.
+    ``step`` and ``transfer`` are the position of the first wrong transfer, if there is one. In a
+    pipeline's schedule, ``device`` and ``place`` are the position of the first wrong instruction.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ScheduleError(UsageError, ValueError):
 
 
 class OutputError(UsageError, OSError):
-    """Results cannot be written where they were asked for."""
+    """Results cannot be written to the requested file or folder."""
 
 
 class ExerciseError(UsageError, ValueError):
@@ -98,29 +98,29 @@ class ExerciseError(UsageError, ValueError):
     """
 
     def _render_traceback_(self) -> List[str]:
-        return [f"error: {self}"]  # what IPython shows in place of a traceback
+        return [f"error: {self}"]  # IPython shows this instead of a traceback
 
 
 class RunError(GluonlabError, RuntimeError):
-    """Base of the failures that show only at run time."""
+    """Base of the failures at run time."""
 
 
 class EngineError(RunError):
-    """MXNet's engine cannot be loaded, or cannot be set up so that it works."""
+    """MXNet's engine cannot be loaded or set up."""
 
 
 class MissingMXNet(EngineError, ModuleNotFoundError):
-    """MXNet is not installed; still an ImportError for those who only try the import."""
+    """MXNet is not installed. This is also an ImportError, for code that tries the import."""
 
     def __init__(self, message: str) -> None:
-        # RuntimeError, which comes first, takes no name
+        # RuntimeError, the first base, has no parameter ``name``
         ModuleNotFoundError.__init__(self, message, name="mxnet")
 
 
 class DownloadError(RunError):
-    """A file cannot be fetched, or is not what it should be.
+    """A file cannot be downloaded, or is damaged.
 
-    The message says which file to put where by hand, on ``lines`` of their own below the first.
+    ``lines``, printed below the message, tell which file to put where by hand.
     """
 
     def __init__(self, message: str, lines: Sequence[str] = ()) -> None:
@@ -129,30 +129,32 @@ class DownloadError(RunError):
 
 
 class NotebookError(RunError):
-    """A notebook did not run to its end; the message says which cell, and why."""
+    """A notebook did not run to its end. The message contains the cell and the reason."""
 
 
 class NoMemoryError(RunError):
-    """Memory, file descriptors or threads are used up; the message names the limit and options."""
+    """Memory, file descriptors or threads are exhausted. The message contains the limit and
+    options.
+    """
 
 
 class CallbackError(RunError):
-    """Code of the user's own, such as a callback or a metric, failed; the message names it."""
+    """The user's own code, such as a callback or metric, failed. The message contains its name."""
 
 
 class DivergedError(RunError):
-    """The loss or parameters are not finite, or the loss is larger than training recovers from.
+    """The loss or parameters are not finite, or the loss is too large to recover from.
 
-    The message names the step where it began, or after which it was seen.
+    The message contains the step where that started, or after which it was noticed.
     """
 
 
 class DriftError(DivergedError):
-    """Replicas hold different parameters; the message names step, parameter and devices."""
+    """Replicas have different parameters. The message contains step, parameter and devices."""
 
 
 class GluonlabWarning(UserWarning):
-    """Something works, but otherwise than the user may think."""
+    """Something works, but differently than the user may expect."""
 
 
 PACKAGE = __file__[: -len("errors.py")]
@@ -160,61 +162,61 @@ IMPORTS = "<frozen importlib"  # Python's own frames, which warnings does not co
 
 
 def warn(message: str) -> None:
-    """Give a GluonlabWarning, which names the line of the user's own that led to it."""
+    """Show a GluonlabWarning with the line of the user's own code that led to it."""
     levels, ours = 0, 1
     frame: Optional[FrameType] = sys._getframe()
     while frame is not None:
         levels += not frame.f_code.co_filename.startswith(IMPORTS)
         if frame.f_code.co_filename.startswith(PACKAGE):
-            ours = levels  # the outermost counts: between ours are those of contextlib and others
+            ours = levels  # the outermost, because frames of contextlib and others lie in between
         frame = frame.f_back
     warnings.warn(message, GluonlabWarning, stacklevel=ours + 1)
 
 
-FEW = 40  # names that a message lists beside a guess; of more, the guess says enough
+MAX_LISTED_NAMES = 40  # the largest number of names that a message lists in addition to a guess
 
 
 def unknown(kind: str, given: object, choices: Iterable[str]) -> str:
-    """The message for a name that no registry holds.
+    """Return the message for an unknown name.
 
     >>> unknown("kvstore", "locl", ["local", "device"])
     "unknown kvstore 'locl': choose device, local (did you mean 'local'?)"
     """
     names = sorted(choices)
-    import difflib  # only for a mistake
+    import difflib  # here, because it is rarely needed
 
     close = difflib.get_close_matches(str(given).lower(), names, n=1)
-    if close and len(names) > FEW:
+    if close and len(names) > MAX_LISTED_NAMES:
         return f"unknown {kind} {given!r}: did you mean {close[0]!r}?"
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     return f"unknown {kind} {given!r}: choose {', '.join(names)}{hint}"
 
 
-MXNETS_TRACE = "Traceback (most recent call last):"  # before what MXNet says, with lines of its own
-# MXNet's messages begin with the time, so that two of the same failure would differ
-MXNETS_TIME = re.compile(r"\[\d\d:\d\d:\d\d\] ")
-MOST_SAID = 500  # characters of somebody else's message
+MXNET_TRACE = "Traceback (most recent call last):"  # the first line of some messages of MXNet
+# MXNet's messages begin with the time. Without it, two messages of one failure are equal.
+MXNET_TIME = re.compile(r"\[\d\d:\d\d:\d\d\] ")
+MAX_ERROR_TEXT = 500  # characters of another library's message
 
 
-def said_by(error: BaseException) -> str:
-    """What an error of somebody else's code says, on one line; empty if it says nothing.
+def error_text(error: BaseException) -> str:
+    """Return the message of another library's error on one line; "" if it has none.
 
-    >>> said_by(ValueError("first\\n  second"))
+    >>> error_text(ValueError("first\\n  second"))
     'first second'
     """
     text = str(error).strip()
-    if text.startswith(MXNETS_TRACE):
-        said = [line for line in text.splitlines()[1:] if not line.startswith(" ")]
-        text = " ".join(said) or text
-    text = MXNETS_TIME.sub("", text.split("\nStack trace")[0])
-    return " ".join(text.split())[:MOST_SAID]
+    if text.startswith(MXNET_TRACE):
+        lines = [line for line in text.splitlines()[1:] if not line.startswith(" ")]
+        text = " ".join(lines) or text
+    text = MXNET_TIME.sub("", text.split("\nStack trace")[0])
+    return " ".join(text.split())[:MAX_ERROR_TEXT]
 
 
-def kind_and_words(error: BaseException) -> str:
-    """`said_by`, after the name of the error's class.
+def error_type_and_text(error: BaseException) -> str:
+    """Return the name of the error's class, and its message.
 
-    >>> kind_and_words(KeyError()), kind_and_words(KeyError("a"))
+    >>> error_type_and_text(KeyError()), error_type_and_text(KeyError("a"))
     ('KeyError', "KeyError: 'a'")
     """
-    kind, said = type(error).__name__, said_by(error)
-    return said if said.startswith(f"{kind}: ") else f"{kind}: {said}" if said else kind
+    kind, message = type(error).__name__, error_text(error)
+    return message if message.startswith(f"{kind}: ") else f"{kind}: {message}" if message else kind

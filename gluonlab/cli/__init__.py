@@ -1,1 +1,1 @@
-"""What all commands share."""
+"""Behavior that all commands share: options, settings files, output and exit statuses."""

@@ -1,9 +1,8 @@
-"""What all commands share: how they take options, and how they end.
+"""Base of all commands: options, help texts, error messages and exit statuses.
 
-A user's mistake is one line ``error: ...`` on standard error and exit status 2; a failure at run
-time ends with 1, Ctrl-C with 130; SIGTERM, which is what schedulers of jobs send, ends as Ctrl-C
-does with 143, and SIGHUP, from a terminal that is closed, with 129. A traceback comes only with
-``--debug``.
+A user's mistake prints one line ``error: ...`` on standard error and exits with status 2. A failure
+at run time exits with 1, Ctrl-C with 130, SIGTERM (of job schedulers) with 143, and SIGHUP (of a
+closed terminal) with 129. Tracebacks are printed only with ``--debug``.
 """
 
 from __future__ import annotations
@@ -39,162 +38,187 @@ from typing import (
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
-from gluonlab.cli.output_streams import complain, fill_closed, heard_or_not, nobody_reads, silence
-from gluonlab.config.command_line import TURNED_OFF
-from gluonlab.config.option_hints import HERE, nearest, unknown_option
+from gluonlab.cli.output_streams import (
+    discard_output,
+    ignore_closed_reader,
+    is_reader_gone,
+    open_closed_descriptors,
+    print_error,
+)
+from gluonlab.config.command_line import DISABLED_FLAGS_KEY
+from gluonlab.config.option_hints import OPTION_BY_ALIAS, nearest_option, unknown_option_message
 from gluonlab.errors import ConfigError, DownloadError, GluonlabError, GluonlabWarning, unknown
 from gluonlab.host import out_of_memory, signals
-from gluonlab.host.command_start import end_at_once, explain_hidden, started_quietly
-from gluonlab.host.out_of_memory import used_up
-from gluonlab.host.signals import RAISED, SEND_AFTER, Terminated, ends_if_stuck, number_of
+from gluonlab.host.command_start import exit_immediately, explain_hidden_module, is_command_starting
+from gluonlab.host.out_of_memory import explain_exhausted_resource
+from gluonlab.host.signals import (
+    EXCEPTION_BY_SIGNAL,
+    RESEND_DELAY_S,
+    Terminated,
+    exit_if_stuck,
+    signal_of,
+)
 from gluonlab.plain_text import one_line
 
-SEPARATOR = "--"  # behind which stand the words of another command
-AS_WRITTEN = "gluonlab.cli.as_written"  # click's meta: the words of this command
-OF_SIGNALS = 128  # what shells add to the number of the signal that ended a process
+SEPARATOR = "--"  # before the words of another command
+WRITTEN_WORDS_KEY = (
+    "gluonlab.cli.as_written"  # key of a click context's ``meta``: the command's words
+)
+SIGNAL_STATUS_BASE = 128  # shells add this to the number of the signal that killed a process
 
-OTHERS, OPTION_WIDTH = "Options", 24
+OTHER_HEADING, OPTION_WIDTH = "Options", 24
 LINES = 23  # of a terminal of 24: the shell's next line takes one
-ALL_SHOWN = "gluonlab.help_all"  # key of a click context's ``meta``
-# where what an option does ends, and its details begin
-_DETAILS = re.compile(r"; |  \[| \(default")
+ALL_OPTIONS_KEY = "gluonlab.help_all"  # key of a click context's ``meta``
+# the border between an option's purpose and its details in a help text
+_DETAILS_PATTERN = re.compile(r"; |  \[| \(default")
 
 
 class Command(click.Command):
-    """A click command that ends as described above.
+    """A click command with gluonlab's error messages and exit statuses.
 
-    ``interrupted``: the words after Ctrl-C, where the KeyboardInterrupt has none of its own.
-    ``most_used``: the options that --help shows, where all of them do not fit a screen.
+    ``interrupted`` is the text after Ctrl-C, if the KeyboardInterrupt has none. ``most_used``
+    contains the options of --help, if not all options fit on a screen.
     """
 
     interrupted = ""
     most_used: Sequence[str] = ()
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Carry the command out, and end the process."""
-        question = Completion.asked()
+        """Run the command, and exit the process."""
+        question = Completion.from_environment()
         if question:
             given = kwargs.get("args", args[0] if args else None)
-            question.answer_options(self, list(given or ()))
+            question.print_options(self, list(given or ()))
         try:
             self._main(*args, **kwargs)
         except SystemExit as ending:
-            if out_of_memory.is_ready():
-                out_of_memory.end(int(ending.code or 0))
+            if out_of_memory.is_last_line_ready():
+                out_of_memory.exit_process(int(ending.code or 0))
             raise
 
     def _main(self, *args: Any, **kwargs: Any) -> None:
         kwargs["standalone_mode"] = False
-        # click's own guess lacks what `dispatch` has taken
+        # click's own guess lacks the words that `dispatch` has removed
         kwargs.setdefault("prog_name", self.name)
         given = kwargs.get("args") or (args[0] if args and args[0] is not None else sys.argv[1:])
         debug = "--debug" in itertools.takewhile(SEPARATOR.__ne__, given)
         show = warnings.showwarning
         warnings.showwarning = _show_warning(show)
-        fill_closed()
-        out_of_memory.prepare()
-        is_process = started_quietly()
+        open_closed_descriptors()
+        out_of_memory.prepare_last_line()
+        is_process = is_command_starting()
         try:
-            with interruptible(), ends_if_stuck(lambda: self.interrupted, to_the_end=is_process):
+            with interrupt_on_signals(), exit_if_stuck(
+                lambda: self.interrupted, to_the_end=is_process
+            ):
                 sys.exit(super().main(*args, **kwargs) or 0)
-        except (KeyboardInterrupt, click.Abort) as error:  # click makes the second of the first
+        except (KeyboardInterrupt, click.Abort) as error:  # click converts the first to the second
             interrupt = (error.__context__ if isinstance(error, click.Abort) else None) or error
-            number = number_of(type(interrupt))
-            how = f"ended by {number.name}" if isinstance(interrupt, Terminated) else "interrupted"
-            said = _words(interrupt) or self.interrupted
-            _end(": ".join(filter(None, [how, said])), OF_SIGNALS + number, prefix="")
+            number = signal_of(type(interrupt))
+            cause = (
+                f"ended by {number.name}" if isinstance(interrupt, Terminated) else "interrupted"
+            )
+            message = _interrupt_message(interrupt) or self.interrupted
+            _exit_with_message(
+                ": ".join(filter(None, [cause, message])), SIGNAL_STATUS_BASE + number, prefix=""
+            )
         except click.NoSuchOption as error:
-            # of the context's command, with --help; or of this one, if there is no context
+            # the context's command has --help; without a context, this command
             params = error.ctx.command.get_params(error.ctx) if error.ctx else self.params
-            _end(unknown_option(error.option_name, _names(params)), 2)
+            _exit_with_message(unknown_option_message(error.option_name, _option_names(params)), 2)
         except click.UsageError as error:
-            _end(self._explain(error), 2)
+            _exit_with_message(self._explain_usage_error(error), 2)
         except DownloadError as error:
             if debug:
                 raise
-            _end(error.message, error.exit_status, lines=error.lines)
+            _exit_with_message(error.message, error.exit_status, lines=error.lines)
         except GluonlabError as error:
             if debug:
                 raise
-            _end(str(error), error.exit_status)
+            _exit_with_message(str(error), error.exit_status)
         except Exception as error:
             if debug:
                 raise
-            out_of_memory.make_room()
+            out_of_memory.free_reserved_memory()
             if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-                said = f"{error.filename} is no name that a file can have: {error.strerror}"
-                _end(f"{said}: give a shorter one", 2)
-            hidden = explain_hidden(error)
+                message = f"{error.filename} is no name that a file can have: {error.strerror}"
+                _exit_with_message(f"{message}: give a shorter one", 2)
+            hidden = explain_hidden_module(error)
             if hidden is not None:
-                _end(hidden, 1)
-            explained = used_up(error)
+                _exit_with_message(hidden, 1)
+            explained = explain_exhausted_resource(error)
             if explained is not None:
-                _end(str(explained), explained.exit_status)
-            what = f"{type(error).__name__}: {error}"
-            _end(f"{what} (run again with --debug for the traceback)", 1)
+                _exit_with_message(str(explained), explained.exit_status)
+            description = f"{type(error).__name__}: {error}"
+            _exit_with_message(f"{description} (run again with --debug for the traceback)", 1)
         finally:
             warnings.showwarning = show
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        """Read the options, which may print --help."""
-        with self._printing():
+        """Parse the options, which may print --help."""
+        with self._exit_on_closed_output():
             return super().make_context(*args, **kwargs)
 
     def parse_args(self, ctx: click.Context, args: List[str]) -> List[str]:
-        """Read the words, of which ``--flip true`` is ``--flip``, and ``--flip false`` is not.
+        """Parse the words, where ``--flip true`` is ``--flip``, and ``--flip false`` omits it.
 
         SageMaker's images, and other services, give every option a value.
         """
-        ctx.meta[AS_WRITTEN] = list(args)
+        ctx.meta[WRITTEN_WORDS_KEY] = list(args)
         end = args.index(SEPARATOR) if SEPARATOR in args else len(args)
-        check_words(args[:end], self.get_params(ctx))
+        check_typography(args[:end], self.get_params(ctx))
         words: List[str] = []
-        opposites, rest = self._flags(), list(args[:end])
-        off = ctx.meta.setdefault(TURNED_OFF, set())  # what a file must not turn on
-        while rest:
-            word = rest.pop(0)
-            value = rest[0].lower() if rest and word in opposites else ""
+        opposites, remaining = self._flag_opposites(), list(args[:end])
+        disabled_flags = ctx.meta.setdefault(
+            DISABLED_FLAGS_KEY, set()
+        )  # flags that a file must not turn on
+        while remaining:
+            word = remaining.pop(0)
+            value = remaining[0].lower() if remaining and word in opposites else ""
             if value in ("true", "false"):
-                rest.pop(0)
+                remaining.pop(0)
             if value == "false" and not opposites[word]:
-                off.update(each.name for each in self.params if word in each.opts)
+                disabled_flags.update(param.name for param in self.params if word in param.opts)
             words += opposites[word] if value == "false" else [word]
         return super().parse_args(ctx, [*words, *args[end:]])
 
-    def _flags(self) -> Dict[str, List[str]]:
-        """Each option that takes no value, with what says its opposite, if anything does."""
-        flags = [each for each in self.params if isinstance(each, click.Option) and each.is_flag]
+    def _flag_opposites(self) -> Dict[str, List[str]]:
+        """Return each option without a value, with the option of the opposite, if there is one."""
+        flags = [flag for flag in self.params if isinstance(flag, click.Option) and flag.is_flag]
         return {
-            name: theirs[:1]
-            for each in flags
-            for own, theirs in ((each.opts, each.secondary_opts), (each.secondary_opts, each.opts))
-            for name in own
+            name: opposites[:1]
+            for flag in flags
+            for names, opposites in (
+                (flag.opts, flag.secondary_opts),
+                (flag.secondary_opts, flag.opts),
+            )
+            for name in names
         }
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Carry the command out."""
-        with self._printing():
+        """Run the command."""
+        with self._exit_on_closed_output():
             return super().invoke(ctx)
 
     @contextmanager
-    def _printing(self) -> Iterator[None]:
-        """End without a word when nobody reads what is printed, as other tools do."""
+    def _exit_on_closed_output(self) -> Iterator[None]:
+        """Exit silently when the reader of standard output is gone, like other tools."""
         try:
             yield
             if sys.stdout is not None:
                 sys.stdout.flush()
         except OSError as error:
-            if not nobody_reads(error, sys.stdout):
+            if not is_reader_gone(error, sys.stdout):
                 raise
-            silence(sys.stdout)
-            sys.exit(OF_SIGNALS + signal.SIGPIPE)
+            discard_output(sys.stdout)
+            sys.exit(SIGNAL_STATUS_BASE + signal.SIGPIPE)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write all options or, of a command with many, one screen with the most used.
+        """Write all options or, for a command with many, one screen with the most used.
 
-        It fits a terminal of 80 columns and 24 lines, and --help-all prints the rest.
+        It fits a terminal of 80 columns and 24 lines. --help-all prints the rest.
         """
-        if not self.most_used or ALL_SHOWN in ctx.meta:
+        if not self.most_used or ALL_OPTIONS_KEY in ctx.meta:
             super().format_help(ctx, formatter)
             return
         self.format_usage(ctx, formatter)
@@ -205,7 +229,7 @@ class Command(click.Command):
         records = {each.opts[0]: each.get_help_record(ctx) for each in params}
         chosen = filter(None, (records[name] for name in self.most_used))
         with formatter.section("Options used most"):
-            short = [(names, _DETAILS.split(help)[0]) for names, help in chosen]
+            short = [(names, _DETAILS_PATTERN.split(help)[0]) for names, help in chosen]
             formatter.write_dl(short, OPTION_WIDTH)
         count = sum(record is not None and bool(record[1]) for record in records.values())
         headings = dict.fromkeys(getattr(each, "heading", None) for each in self.params)
@@ -219,55 +243,59 @@ class Command(click.Command):
         headings: Dict[str, List[Tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None and record[1]:  # what has no help stands in the usage
-                headings.setdefault(getattr(param, "heading", OTHERS), []).append(record)
-        headings[OTHERS] = headings.pop(OTHERS)  # below those with a heading of their own
+            if record is not None and record[1]:  # without a help text, it is part of the usage
+                headings.setdefault(getattr(param, "heading", OTHER_HEADING), []).append(record)
+        headings[OTHER_HEADING] = headings.pop(OTHER_HEADING)  # last
         for heading, records in headings.items():
             with formatter.section(heading):
                 formatter.write_dl(records, OPTION_WIDTH)
 
-    def _form(self) -> str:
-        """The arguments that this command takes, with its first option that has a value."""
+    def _usage_form(self) -> str:
+        """Return the command's arguments, and its first option that has a value."""
         options = [param for param in self.params if isinstance(param, click.Option)]
         words = [param.human_readable_name for param in self.params if param not in options]
-        valued = (f", such as {each.opts[0]} {each.metavar}" for each in options if each.metavar)
-        example = next(valued, "")
+        examples = (
+            f", such as {option.opts[0]} {option.metavar}" for option in options if option.metavar
+        )
+        example = next(examples, "")
         return " ".join([*words, *["and"] * bool(words), f"options only{example}"])
 
-    def _lacks(self, param: click.Parameter) -> str:
-        """What to write where a word is missing that the command needs."""
+    def _describe_missing(self, param: click.Parameter) -> str:
+        """Return the message for a missing argument or option."""
         if isinstance(param, click.Option):
-            what = f"{param.opts[0]} {param.metavar} is missing ({one_line(param.help or '')})"
-            return f"{what}; see --help"
+            description = (
+                f"{param.opts[0]} {param.metavar} is missing ({one_line(param.help or '')})"
+            )
+            return f"{description}; see --help"
         arguments = [each for each in self.params if isinstance(each, click.Argument)]
-        form = " ".join(each.human_readable_name for each in arguments)
-        return f"{param.human_readable_name} is missing: write {self.name} {form}; see --help"
+        names = " ".join(each.human_readable_name for each in arguments)
+        return f"{param.human_readable_name} is missing: write {self.name} {names}; see --help"
 
-    def _explain(self, error: click.UsageError) -> str:
-        """What is wrong with the words of the command line, and what to write instead."""
-        named = getattr(error, "option_name", None)
-        options = (param for param in self.params if named in [*param.opts, *param.secondary_opts])
+    def _explain_usage_error(self, error: click.UsageError) -> str:
+        """Return the message for an error in the words of the command line, with the fix."""
+        name = getattr(error, "option_name", None)
+        options = (param for param in self.params if name in [*param.opts, *param.secondary_opts])
         option = next(options, None)
         if isinstance(option, click.Option):
             help = f"({one_line(option.help or '')}); see --help"
             if option.is_flag:
-                return f"{named} takes no value: write {named} alone {help}"
+                return f"{name} takes no value: write {name} alone {help}"
             return f"{option.opts[0]} needs a value: write {option.opts[0]} {option.metavar} {help}"
         if isinstance(error, click.MissingParameter) and error.param is not None:
-            return self._lacks(error.param)
+            return self._describe_missing(error.param)
         text = one_line(error.format_message()).rstrip(".")
         extra = re.match(r"Got unexpected extra arguments? \((.*)\)", text)
         if extra:
-            return f"unexpected {extra[1]!r}: write {self._form()}; see --help"
+            return f"unexpected {extra[1]!r}: write {self._usage_form()}; see --help"
         return f"{text}; see --help"
 
 
-def _names(params: Sequence[click.Parameter]) -> List[str]:
+def _option_names(params: Sequence[click.Parameter]) -> List[str]:
     return [name for param in params for name in (*param.opts, *param.secondary_opts)]
 
 
 class HelpAll(click.Option):
-    """The option --help-all, which --help lists where it leaves options out."""
+    """The option --help-all, which --help lists if it omits options."""
 
     def __init__(self, hidden: bool) -> None:
         super().__init__(
@@ -276,13 +304,13 @@ class HelpAll(click.Option):
         )  # fmt: skip
 
     def get_help_record(self, ctx: click.Context) -> Optional[Tuple[str, str]]:
-        """None where all options are shown already."""
-        return None if ALL_SHOWN in ctx.meta else super().get_help_record(ctx)
+        """Return None if all options are already shown."""
+        return None if ALL_OPTIONS_KEY in ctx.meta else super().get_help_record(ctx)
 
 
-def _show_all(ctx: click.Context, param: click.Parameter, wanted: Optional[bool]) -> None:
-    if wanted and not ctx.resilient_parsing:
-        ctx.meta[ALL_SHOWN] = True
+def _show_all(ctx: click.Context, param: click.Parameter, is_given: Optional[bool]) -> None:
+    if is_given and not ctx.resilient_parsing:
+        ctx.meta[ALL_OPTIONS_KEY] = True
         click.echo(ctx.get_help())
         ctx.exit()
 
@@ -293,34 +321,38 @@ def command(
     settings: Mapping[str, Any] = MappingProxyType({}),
     most_used: str = "",
 ) -> Callable[[Callable[..., None]], Command]:
-    """``@command("python -m gluonlab.x")`` makes a Command of a function, with --debug and -h.
+    """Make a Command of a function, with --debug and -h: ``@command("python -m gluonlab.x")``.
 
-    ``settings``: more of click's, for its context. ``most_used``: names of options.
+    ``settings`` are added to click's context settings. ``most_used`` contains names of options.
     """
 
-    def decorate(function: Callable[..., None]) -> Command:
+    def make_command(function: Callable[..., None]) -> Command:
         help = "show the traceback of an error"
         debug = click.option("--debug", is_flag=True, expose_value=False, help=help)
-        own = {"help_option_names": ["-h", "--help"], "max_content_width": 100, **settings}
-        decorator = click.command(name=name, cls=Command, context_settings=own)
+        context_settings = {
+            "help_option_names": ["-h", "--help"],
+            "max_content_width": 100,
+            **settings,
+        }
+        decorator = click.command(name=name, cls=Command, context_settings=context_settings)
         decorated: Command = decorator(debug(function))
         decorated.interrupted, decorated.most_used = interrupted, most_used.split()
         decorated.params.append(HelpAll(hidden=not most_used))
         return decorated
 
-    return decorate
+    return make_command
 
 
-def json_option(
+def add_json_option(
     what: str = "the result", where: str = "standard output"
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The flag --json, which a command takes as ``as_json``."""
+    """Return the decorator of the flag --json, a command's parameter ``as_json``."""
     help = f"print {what} as JSON, and nothing else, on {where}"
     return click.option("--json", "as_json", is_flag=True, help=help)
 
 
-def main_of(module: str) -> Callable[[List[str]], Any]:
-    """The ``main`` of a command's module, which is imported only when the command is called."""
+def lazy_main(module: str) -> Callable[[List[str]], Any]:
+    """Return a function that imports a command's module when called, and calls its ``main``."""
     return lambda args: importlib.import_module(module).main(args)
 
 
@@ -329,20 +361,20 @@ def dispatch(
     commands: Mapping[str, Tuple[str, Callable[[List[str]], Any]]],
     args: Sequence[str],
 ) -> None:
-    """Hand the words to the command that the first one names.
+    """Call the command that the first word names with the other words.
 
-    ``commands``: name -> (summary, main).
+    ``commands`` contains (summary, main) by name.
     """
-    question = Completion.asked()
+    question = Completion.from_environment()
     if question and not args:
-        question.answer_names({name: said for name, (said, _) in commands.items()})
+        question.print_names({name: summary for name, (summary, _) in commands.items()})
     name, *rest = list(args) or ["--help"]
-    if name == "help" and rest[:1] and rest[0] in commands:  # as git and conda take it
+    if name == "help" and rest[:1] and rest[0] in commands:  # as in git and conda
         name, *rest = rest[0], *rest[1:], "--help"
     if name in ("-h", "--help", "--help-all", "help"):
         print(f"Usage: {program} COMMAND [OPTIONS]\n\nCommands:")
         width = max([8, *map(len, commands)]) + 2
-        print("\n".join(f"  {name:<{width}}{said}" for name, (said, _) in commands.items()))
+        print("\n".join(f"  {name:<{width}}{summary}" for name, (summary, _) in commands.items()))
         print(f"\n{program} COMMAND --help lists its options.")
     elif name in commands:
         commands[name][1](rest)
@@ -350,15 +382,17 @@ def dispatch(
         try:
             check_dash(name, ["--help"])
         except ConfigError as error:
-            _end(str(error), 2)
+            _exit_with_message(str(error), 2)
         if name.startswith("-"):
-            first = f"write a command before it, {program} COMMAND {name}"
-            _end(f"unexpected {name!r}: {first}: choose {', '.join(sorted(commands))}", 2)
-        _end(unknown("command", name, commands), 2)
+            advice = f"write a command before it, {program} COMMAND {name}"
+            _exit_with_message(
+                f"unexpected {name!r}: {advice}: choose {', '.join(sorted(commands))}", 2
+            )
+        _exit_with_message(unknown("command", name, commands), 2)
 
 
-def _words(interrupt: BaseException) -> str:
-    """Those of an interrupt, or of the one before, to which another Ctrl-C came."""
+def _interrupt_message(interrupt: BaseException) -> str:
+    """Return the message of an interrupt, or of an earlier interrupt during which it came."""
     error: "BaseException | None" = interrupt
     while error is not None:
         if isinstance(error, KeyboardInterrupt) and str(error):
@@ -367,26 +401,30 @@ def _words(interrupt: BaseException) -> str:
     return ""
 
 
-def _end(text: str, status: int, prefix: str = "error: ", lines: Sequence[str] = ()) -> None:
-    """``lines``: more of them, below the first."""
-    with suppress(OSError), heard_or_not(sys.stdout):
-        pass  # but what it has not written yet
-    complain(f"{prefix}{one_line(text)}")
+def _exit_with_message(
+    text: str, status: int, prefix: str = "error: ", lines: Sequence[str] = ()
+) -> None:
+    """Print a message on standard error, with further ``lines`` below the first, and exit."""
+    with suppress(OSError), ignore_closed_reader(sys.stdout):
+        pass  # only flushes
+    print_error(f"{prefix}{one_line(text)}")
     for line in lines:
         indent = " " * (len(line) - len(line.lstrip()))
-        complain(f"  {indent}{one_line(line)}")
-    all_is_said()
+        print_error(f"  {indent}{one_line(line)}")
+    allow_immediate_exit()
     sys.exit(status)
 
 
 def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
-    """Shows gluonlab's own warnings as one line without the place in the code."""
+    """Return a function that shows gluonlab's own warnings as one line, without the code's
+    position.
+    """
 
     def show(
         message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
     ) -> None:
         if issubclass(category, GluonlabWarning):
-            complain(f"warning: {one_line(str(message))}")
+            print_error(f"warning: {one_line(str(message))}")
         else:
             otherwise(message, category, filename, lineno, file, line)
 
@@ -397,95 +435,98 @@ def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP interrupt this block as Ctrl-C does, and none of them is lost.
+def interrupt_on_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP interrupt this block like Ctrl-C, without losing a signal.
 
-    Otherwise these two would end the process on the spot. What is ignored, as by nohup, stays so.
+    Otherwise these two would kill the process. Ignored signals, as under nohup, stay ignored.
 
     Python runs a signal's handler between any two instructions of the main thread. In a
-    ``__del__``, such as that of MXNet's arrays, or in a callback from C, it only prints what the
-    handler raised, and goes on: such a signal is sent again. So is one that comes during an import:
-    modules catch what is raised there, and Python remembers a KeyboardInterrupt of code that they
-    make from text, and ends by the signal instead of with a status. Without effect outside the main
-    thread, the only one that signals reach.
+    ``__del__``, such as of MXNet's arrays, or in a callback from C, Python only prints the
+    handler's exception. Such a signal is sent again. A signal during an import is also sent again,
+    because modules catch the exception, and because Python then exits by the signal instead of with
+    a status. Outside the main thread, the only one that signals reach, the block has no effect.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    again: Set[int] = set()  # signals that are about to be sent again
-    hook, is_process = sys.unraisablehook, started_quietly()
+    pending: Set[int] = set()  # signals that are about to be sent again
+    hook, is_process = sys.unraisablehook, is_command_starting()
 
     def send_lost_again(unraisable: Any) -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            send_later(number_of(unraisable.exc_type))
+            send_later(signal_of(unraisable.exc_type))
         else:
             hook(unraisable)
 
     def send_later(number: int) -> None:
-        if number not in again:
-            again.add(number)
-            # threading.Thread takes locks, which may be held where a __del__ runs
+        if number not in pending:
+            pending.add(number)
+            # threading.Thread uses locks, which may be held when a __del__ runs
             _thread.start_new_thread(send, (number,))
 
     def send(number: int) -> None:
-        time.sleep(SEND_AFTER)
-        if number in again:
-            again.remove(number)
+        time.sleep(RESEND_DELAY_S)
+        if number in pending:
+            pending.remove(number)
             os.kill(os.getpid(), number)
 
     is_over, late = False, 0
 
     def interrupt(number: int, frame: Optional[FrameType]) -> None:
         nonlocal late
-        signals.handled()
-        if is_over:  # it came while handlers are given back, which must be whole
+        signals.note_handler_call()
+        if is_over:  # restoring the handlers must not be interrupted
             late = number
             return
-        if not _importing(frame):
-            raise RAISED[number]
+        if not _is_importing(frame):
+            raise EXCEPTION_BY_SIGNAL[number]
         send_later(number)
 
-    before = {number: signal.getsignal(number) for number in RAISED}
-    own = [signal.SIG_DFL, signal.default_int_handler]
-    taken = [n for n in before if before[n] in own or (n == signal.SIGINT and is_process)]
-    for number in taken:
+    handlers = {number: signal.getsignal(number) for number in EXCEPTION_BY_SIGNAL}
+    defaults = [signal.SIG_DFL, signal.default_int_handler]
+    replaced = [
+        n for n in handlers if handlers[n] in defaults or (n == signal.SIGINT and is_process)
+    ]
+    for number in replaced:
         signal.signal(number, interrupt)
     sys.unraisablehook = send_lost_again
     if is_process:
-        _GIVING_WAY.add(interrupt)
+        _FINAL_HANDLERS.add(interrupt)
     try:
         yield
     finally:
-        is_over = True  # before anything is called: each call lets a handler run
-        again.clear()
+        is_over = True  # before any call, because each call lets a handler run
+        pending.clear()
         sys.unraisablehook = hook
-        for number in taken:
-            is_last = is_process and number == signal.SIGINT  # nothing but Python's end follows
-            # ... and after an error the line that tells of it
-            after = end_at_once if isinstance(sys.exc_info()[1], SystemExit) else _wait
-            signal.signal(number, after if is_last else before[number])
+        for number in replaced:
+            # Only Python's exit follows, and after an error the error message.
+            is_last = is_process and number == signal.SIGINT
+            next_handler = (
+                exit_immediately if isinstance(sys.exc_info()[1], SystemExit) else _ignore_interrupt
+            )
+            signal.signal(number, next_handler if is_last else handlers[number])
         if late:
-            raise RAISED[late]
+            raise EXCEPTION_BY_SIGNAL[late]
 
 
-def _wait(number: int, frame: Optional[FrameType]) -> None:
-    """Another Ctrl-C, while the line is written that tells how it ended."""
-    signals.handled()
+def _ignore_interrupt(number: int, frame: Optional[FrameType]) -> None:
+    """Ignore another Ctrl-C while the final message is written."""
+    signals.note_handler_call()
 
 
-# SIGINT's handlers while the line is written: the last one, or still the first, where another
-# interrupt came just before `interruptible` could end
-_GIVING_WAY: Set[Any] = {_wait}
+# SIGINT's handlers while the final message is written: `_ignore_interrupt`, or still the handler of
+# `interrupt_on_signals`, if another interrupt came just before its end.
+_FINAL_HANDLERS: Set[Any] = {_ignore_interrupt}
 
 
-def all_is_said() -> None:
-    """The line is written: another Ctrl-C ends the process at once."""
-    if signal.getsignal(signal.SIGINT) in _GIVING_WAY:
-        signal.signal(signal.SIGINT, end_at_once)
+def allow_immediate_exit() -> None:
+    """Let another Ctrl-C exit immediately, once the final message is written."""
+    if signal.getsignal(signal.SIGINT) in _FINAL_HANDLERS:
+        signal.signal(signal.SIGINT, exit_immediately)
 
 
-def _importing(frame: Optional[FrameType]) -> bool:
-    """Whether the code at ``frame`` runs for an import."""
+def _is_importing(frame: Optional[FrameType]) -> bool:
+    """Check if the code at ``frame`` runs for an import."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
@@ -493,65 +534,68 @@ def _importing(frame: Optional[FrameType]) -> bool:
     return False
 
 
-# --- words that a word processor, or the habit of another tool, has changed
+# --- Typographic dashes and quotes
 #
-# A shell hands them over as they are, and click takes them for arguments: the option gpus with one
-# long dash, -gpus with one short dash, ring in curly quotes.
+# Word processors and habits of other tools change words: the option gpus with one long dash, -gpus
+# with one short dash, ring in curly quotes. click would accept them as arguments.
 
 # hyphens of typesetters, en dash, em dash, bar, minus sign
-_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
-_LONG_DASH = re.compile(rf"[{_DASHES}][-{_DASHES}]?(?=[A-Za-z])")
-_ONE_DASH = re.compile(r"-[A-Za-z][A-Za-z0-9_-]*[A-Za-z][A-Za-z0-9_-]*")
+_TYPOGRAPHIC_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
+_LONG_DASH_PATTERN = re.compile(rf"[{_TYPOGRAPHIC_DASHES}][-{_TYPOGRAPHIC_DASHES}]?(?=[A-Za-z])")
+_ONE_DASH_PATTERN = re.compile(r"-[A-Za-z][A-Za-z0-9_-]*[A-Za-z][A-Za-z0-9_-]*")
 _OPENING, _CLOSING = "\u201c\u201d\u201e\u201f\u2018\u201a\u00ab", "\u201c\u201d\u2019\u2018\u00bb"
 
 
-def check_words(words: Sequence[str], params: Sequence[click.Parameter]) -> None:
-    """Raise ConfigError for the first word that was surely meant otherwise, and say how."""
-    options = [name for name in _names(params) if name.startswith("-")]
-    for word in _not_values(words, params):
+def check_typography(words: Sequence[str], params: Sequence[click.Parameter]) -> None:
+    """Raise ConfigError, with the fix, for the first word with a typographic dash or quote."""
+    options = [name for name in _option_names(params) if name.startswith("-")]
+    for word in _possible_options(words, params):
         check_dash(word, options)
-    for at, word in enumerate(words):
-        _check_quotes(word, words[at:])
+    for position, word in enumerate(words):
+        _check_quotes(word, words[position:])
 
 
-def _not_values(words: Sequence[str], params: Sequence[click.Parameter]) -> Iterator[str]:
-    """Those where an option or an argument may stand."""
-    valued = {
+def _possible_options(words: Sequence[str], params: Sequence[click.Parameter]) -> Iterator[str]:
+    """Yield the words that may be options or arguments, not values of options."""
+    options_with_value = {
         name
         for param in params
         if isinstance(param, click.Option) and not param.is_flag
         for name in param.opts
     }
-    before = ""
+    previous = ""
     for word in words:
         if word == "--":
             return
-        if before not in valued:
+        if previous not in options_with_value:
             yield word
-        before = word
+        previous = word
 
 
 def check_dash(word: str, options: Collection[str]) -> None:
-    """Raise ConfigError for one of ``options`` with another dash than two."""
-    given = word.partition("=")[0]
-    long = _LONG_DASH.match(given)
-    if long is not None:
-        meant, why = f"--{given[long.end() :]}", "begins with a long dash, as word processors write"
-    elif _ONE_DASH.fullmatch(given) and (
-        {f"-{given}"} & {*options, *HERE} or given[:2] not in options
+    """Raise ConfigError for a word of ``options`` with a wrong dash."""
+    option = word.partition("=")[0]
+    long_dash = _LONG_DASH_PATTERN.match(option)
+    if long_dash is not None:
+        corrected, reason = (
+            f"--{option[long_dash.end() :]}",
+            "begins with a long dash, as word processors write",
+        )
+    elif _ONE_DASH_PATTERN.fullmatch(option) and (
+        {f"-{option}"} & {*options, *OPTION_BY_ALIAS} or option[:2] not in options
     ):
-        meant, why = f"-{given}", "has one dash"
+        corrected, reason = f"-{option}", "has one dash"
     else:
         return
-    name = nearest(meant, options)
+    name = nearest_option(corrected, options)
     if name is not None:
-        raise ConfigError(f"{given!r} {why}: did you mean {name!r}?")
+        raise ConfigError(f"{option!r} {reason}: did you mean {name!r}?")
 
 
 def _check_quotes(word: str, rest: Sequence[str]) -> None:
     value = word.partition("=")[2] if word.startswith("--") else word
-    closed = any(each[-1:] and each[-1] in _CLOSING for each in rest)
-    if value[:1] and value[0] in _OPENING and closed and len(value) > 1:
+    is_closed = any(each[-1:] and each[-1] in _CLOSING for each in rest)
+    if value[:1] and value[0] in _OPENING and is_closed and len(value) > 1:
         plain = value.strip(_OPENING + _CLOSING)
         raise ConfigError(
             f"{value!r} begins with a quote of a word processor: write it without, {plain!r}, or "
@@ -559,57 +603,57 @@ def _check_quotes(word: str, rest: Sequence[str]) -> None:
         )
 
 
-# --- what a shell asks while a person types
+# --- Completion by the shell
 
 PROGRAM = "gluonlab"
-VARIABLE = "_GLUONLAB_COMPLETE"  # bash_complete, for one
+COMPLETION_VARIABLE = "_GLUONLAB_COMPLETE"  # bash_complete, for one
 SHELLS = ("bash", "zsh", "fish")
 
 
 class Completion(NamedTuple):
-    """A shell's question: the words before the cursor, and the one at it.
+    """A shell's request for completions: the words before the cursor, and the word at the cursor.
 
-    The words take the way that they always take, through `dispatch` to a Command, and who would
-    read the next one answers instead.
+    The words pass through `dispatch` to a Command as usual. The function that would read the next
+    word prints completions instead.
     """
 
     words: List[str]
-    begun: str
+    prefix: str
     shell: ShellComplete
 
     @classmethod
-    def asked(cls) -> Optional[Completion]:
-        """The question in the environment, if there is one."""
-        shell, _, instruction = os.environ.get(VARIABLE, "").partition("_")
+    def from_environment(cls) -> Optional[Completion]:
+        """Return the request in the environment, if there is one."""
+        shell, _, instruction = os.environ.get(COMPLETION_VARIABLE, "").partition("_")
         if shell not in SHELLS or instruction != "complete":
             return None
         complete = _shell_complete(shell)
         return cls(*complete.get_completion_args(), complete)
 
-    def answer_names(self, names: Mapping[str, str]) -> None:
-        """Answer with those names, each with its summary, that begin so."""
-        found = [name for name in names if name.startswith(self.begun)]
-        self._answer([CompletionItem(name, help=names[name]) for name in found])
+    def print_names(self, names: Mapping[str, str]) -> None:
+        """Print the names, with their summaries, that match."""
+        matches = [name for name in names if name.startswith(self.prefix)]
+        self._print_items([CompletionItem(name, help=names[name]) for name in matches])
 
-    def answer_options(self, command: click.Command, words: List[str]) -> None:
-        """Answer with the command's options."""
-        complete = ShellComplete(command, {}, PROGRAM, VARIABLE)
-        self._answer(complete.get_completions(words, self.begun))
+    def print_options(self, command: click.Command, words: List[str]) -> None:
+        """Print the matching options of a command."""
+        complete = ShellComplete(command, {}, PROGRAM, COMPLETION_VARIABLE)
+        self._print_items(complete.get_completions(words, self.prefix))
 
-    def _answer(self, found: List[CompletionItem]) -> None:
-        found = found or [CompletionItem(self.begun, type="file")]
-        print("\n".join(map(self.shell.format_completion, found)), flush=True)
+    def _print_items(self, items: List[CompletionItem]) -> None:
+        items = items or [CompletionItem(self.prefix, type="file")]
+        print("\n".join(map(self.shell.format_completion, items)), flush=True)
         sys.exit(0)
 
 
 def completion_script(shell: str) -> str:
-    """What makes a shell ask. Raises ConfigError."""
+    """Return the script that enables completion in a shell. Raises ConfigError."""
     if shell not in SHELLS:
         raise ConfigError(unknown("shell", shell, SHELLS))
     return _shell_complete(shell).source()
 
 
 def _shell_complete(shell: str) -> ShellComplete:
-    made = get_completion_class(shell)
-    assert made is not None  # click has these three since it completes at all
-    return made(click.Command(PROGRAM), {}, PROGRAM, VARIABLE)
+    complete_class = get_completion_class(shell)
+    assert complete_class is not None  # every version of click has these three shells
+    return complete_class(click.Command(PROGRAM), {}, PROGRAM, COMPLETION_VARIABLE)

@@ -1,4 +1,4 @@
-"""Standard output and standard error, whose readers may go away: ``| head -1``, ``>&-``."""
+"""Printing to standard output and error whose readers may be gone: ``| head -1``, ``>&-``."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from collections import deque
 from contextlib import contextmanager, suppress
 from typing import Any, Callable, Deque, Iterator, Optional, Tuple
 
-# terminal, pipe, and what was closed before: how a poll tells of it, and how writing would
-GONE = {select.POLLHUP: errno.EIO, select.POLLERR: errno.EPIPE, select.POLLNVAL: errno.EBADF}
+# The error of writing to a closed terminal, pipe or descriptor, by the event of a poll.
+ERROR_BY_POLL_EVENT = {
+    select.POLLHUP: errno.EIO,
+    select.POLLERR: errno.EPIPE,
+    select.POLLNVAL: errno.EBADF,
+}
 
 
-def fill_closed() -> None:
-    """Open what is closed of the descriptors 0 to 2, else files would get their numbers.
+def open_closed_descriptors() -> None:
+    """Open the closed ones of the descriptors 0 to 2.
 
-    What others then print to standard output would stand in them.
+    Otherwise other files would get their numbers, and prints to standard output would go there.
     """
     for number in range(3):
         try:
@@ -27,135 +31,143 @@ def fill_closed() -> None:
             os.open(os.devnull, os.O_RDWR)  # gets the smallest free number
 
 
-def nobody_reads(error: BaseException, stream: Any) -> bool:
-    """Whether the error comes of writing to this stream, because its reader is gone."""
-    if not isinstance(error, OSError) or error.errno not in GONE.values():
+def is_reader_gone(error: BaseException, stream: Any) -> bool:
+    """Check if an error comes from writing to this stream after its reader has gone."""
+    if not isinstance(error, OSError) or error.errno not in ERROR_BY_POLL_EVENT.values():
         return False
     try:
-        return _gone(stream) is not None
-    except (OSError, ValueError, AttributeError):  # ... and so is the stream
+        return _write_error(stream) is not None
+    except (OSError, ValueError, AttributeError):  # the stream is gone, too
         return True
 
 
-def why_unread(stream: Any) -> Optional[str]:
-    """What the system would say if the stream were written to now; None if somebody may read."""
+def reader_error(stream: Any) -> Optional[str]:
+    """Return the system's error of writing to the stream; None if the stream has a reader."""
     try:
-        number = _gone(stream)
-    except (OSError, ValueError, AttributeError):  # it is none of the system's
+        number = _write_error(stream)
+    except (OSError, ValueError, AttributeError):  # not a stream of the system
         return None
     return None if number is None else os.strerror(number)
 
 
-def _gone(stream: Any) -> Optional[int]:
-    """The number of the error with which writing would fail, as its reader is gone."""
+def _write_error(stream: Any) -> Optional[int]:
+    """Return the number of the error with which writing would fail; None if it would not."""
     poll = select.poll()
     poll.register(stream.fileno(), select.POLLOUT)
     events = [event for _, event in poll.poll(0)]
-    return next((GONE[flag] for flag in GONE if any(event & flag for event in events)), None)
+    return next(
+        (
+            ERROR_BY_POLL_EVENT[flag]
+            for flag in ERROR_BY_POLL_EVENT
+            if any(event & flag for event in events)
+        ),
+        None,
+    )
 
 
-def silence(stream: Any) -> None:
-    """What is written from now on goes nowhere, also at Python's end, which would complain."""
+def discard_output(stream: Any) -> None:
+    """Discard all further output of a stream, also at Python's exit, which would print an error."""
     with suppress(OSError, ValueError, AttributeError):
-        number, nowhere = stream.fileno(), os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, number)
-        os.close(nowhere)
+        fd, null_fd = stream.fileno(), os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null_fd, fd)
+        os.close(null_fd)
 
 
 @contextmanager
-def heard_or_not(stream: Any) -> Iterator[None]:
-    """Print to the stream what may as well be lost, as it stands elsewhere, or nobody can know."""
+def ignore_closed_reader(stream: Any) -> Iterator[None]:
+    """Ignore a closed reader in this block, which prints output that may be lost."""
     try:
         yield
         if stream is not None:
             stream.flush()
     except OSError as error:
-        if not nobody_reads(error, stream):
+        if not is_reader_gone(error, stream):
             raise
-        silence(stream)
+        discard_output(stream)
 
 
-def complain(line: str) -> None:
-    """Print a line on standard error, if anybody reads it."""
-    with suppress(OSError), heard_or_not(sys.stderr):
-        if sys.stderr is not None:  # print takes None for standard output
+def print_error(line: str) -> None:
+    """Print a line on standard error, ignoring a closed reader."""
+    with suppress(OSError), ignore_closed_reader(sys.stderr):
+        if sys.stderr is not None:  # print would replace None by standard output
             print(line, file=sys.stderr)
 
 
-AT_ONCE = 2**12  # letters that are written together
-Printed = Callable[[], Any]
+MAX_WRITE_LETTERS = 2**12  # letters that are written at once
+PrintedCallback = Callable[[], Any]
 
 
-def nothing() -> None:
-    """For what nobody waits for."""
+def do_nothing() -> None:
+    """Do nothing, as a callback."""
 
 
-class Printer:
-    """Prints lines in the order in which they come, while the program goes on.
+class LinePrinter:
+    """Printer of lines, in their order, in its own thread, because a terminal may block for hours.
 
-    They are printed by a thread of their own, as a terminal may take nothing for hours.
-
-    ``fault``: why a stream could not be written to, such as a full disk.
+    ``fault`` is the error of a stream that could not be written, for example because a disk is
+    full.
     """
 
     def __init__(self) -> None:
-        self._lines: Deque[Tuple[str, str, Printed]] = deque()
-        self._some = threading.Semaphore(0)
+        self._lines: Deque[Tuple[str, str, PrintedCallback]] = deque()
+        self._available = threading.Semaphore(0)
         self._thread: Optional[threading.Thread] = None
-        self._count = 0  # of all lines so far
-        self._done = 0
-        self.fault: Optional[OSError] = None
+        self._count = 0  # lines received
+        self._done = 0  # lines printed
+        self.write_error: Optional[OSError] = None
 
     @property
-    def unprinted(self) -> int:
-        """How many lines nobody has taken yet."""
+    def pending_lines(self) -> int:
+        """Number of lines that are not printed yet."""
         return self._count - self._done
 
-    def print(self, stream: str, line: str, printed: Printed = nothing) -> None:
-        """Print to ``stdout`` or ``stderr``, and then call ``printed``, in another thread."""
+    def print(self, stream: str, line: str, printed: PrintedCallback = do_nothing) -> None:
+        """Print to ``stdout`` or ``stderr`` in another thread, and then call ``printed``."""
         if self._thread is None:
-            # a daemon: who ends does not wait for a terminal
-            self._thread = threading.Thread(target=self._print, name="console", daemon=True)
+            # a daemon, so that the exit does not wait for a terminal
+            self._thread = threading.Thread(target=self._print_lines, name="console", daemon=True)
             self._thread.start()
         self._count += 1
         self._lines.append((stream, f"{line}\n", printed))
-        self._some.release()
+        self._available.release()
 
-    def _print(self) -> None:
+    def _print_lines(self) -> None:
         while True:
-            self._some.acquire()
+            self._available.acquire()
             stream, text, printed = self._lines.popleft()
-            told = [printed]
-            while self._lines and self._lines[0][0] == stream and len(text) < AT_ONCE:
-                self._some.acquire()
-                _, more, printed = self._lines.popleft()
-                text += more
-                told.append(printed)
+            callbacks = [printed]
+            while self._lines and self._lines[0][0] == stream and len(text) < MAX_WRITE_LETTERS:
+                self._available.acquire()
+                _, next_text, printed = self._lines.popleft()
+                text += next_text
+                callbacks.append(printed)
             try:
-                _write(getattr(sys, stream), text)
+                _write_directly(getattr(sys, stream), text)
             except OSError as error:
-                self.fault = self.fault or error
-            for printed in told:
+                self.write_error = self.write_error or error
+            for printed in callbacks:
                 printed()
-            self._done += len(told)
+            self._done += len(callbacks)
 
 
-def _write(stream: Any, text: str) -> None:
-    """Write at once, past what Python keeps, on which its end would wait for this thread."""
+def _write_directly(stream: Any, text: str) -> None:
+    """Write directly to the descriptor. Python's exit would wait for this thread to release a
+    buffer.
+    """
     try:
-        number = stream.fileno()
-    except (OSError, ValueError, AttributeError):  # none, or one of Python alone
+        fd = stream.fileno()
+    except (OSError, ValueError, AttributeError):  # None, or not a stream of the system
         if stream is not None:
             stream.write(text)
         return
     data = text.encode(stream.encoding or "utf-8", "backslashreplace")
     while data:
         try:
-            data = data[os.write(number, data) :]
-        except BlockingIOError:  # somebody else wants it so
+            data = data[os.write(fd, data) :]
+        except BlockingIOError:  # another process has made the stream non-blocking
             with suppress(OSError):
-                select.select([], [number], [])
+                select.select([], [fd], [])
         except OSError as error:
-            if not nobody_reads(error, stream):
+            if not is_reader_gone(error, stream):
                 raise
-            silence(stream)
+            discard_output(stream)

@@ -1,6 +1,6 @@
-"""How a command that trains speaks, and prints what a run, or its evaluation, gave.
+"""Reporters of commands that train, and the output of runs and evaluations.
 
-Imports MXNet: commands import this module when they begin to train.
+This module imports MXNet. Commands import it when they start training.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Dict, Optional, TextIO
 
 import click
 
-from gluonlab.cli.output_streams import heard_or_not, why_unread
-from gluonlab.plain_text import decimals, json_text
+from gluonlab.cli.output_streams import ignore_closed_reader, reader_error
+from gluonlab.plain_text import format_decimals, json_text
 from gluonlab.training.reporter import CLOSED, ConsoleReporter, Reporter
 
 if TYPE_CHECKING:
@@ -21,63 +21,63 @@ if TYPE_CHECKING:
 
 
 class QuietReporter(Reporter):
-    """Says nothing, but looks after each epoch whether anybody could read the result.
+    """Reporter that prints nothing, but checks after each epoch if standard output has a reader.
 
-    ``stream``: standard output; None where it was closed before Python began.
+    ``stream`` is standard output; None if it was closed before Python started.
     """
 
     def __init__(self, stream: Optional[TextIO]) -> None:
         self._stream = stream
-        self._look()
+        self._check_reader()
 
     def epoch_ends(self, line: str) -> None:
-        self._look()
+        self._check_reader()
 
-    def _look(self) -> None:
+    def _check_reader(self) -> None:
         if self.unheard is None:
-            self.unheard = CLOSED if self._stream is None else why_unread(self._stream)
+            self.unheard = CLOSED if self._stream is None else reader_error(self._stream)
 
 
 def make_reporter(silent: bool) -> Reporter:
-    """That of a command's training. ``silent``: with --quiet or --json."""
+    """Return the reporter of a command, which is ``silent`` with --quiet or --json."""
     return QuietReporter(sys.stdout) if silent else ConsoleReporter()
 
 
 def print_result(result: "Result", as_json: bool, quiet: bool) -> None:
-    """The result of a run, as JSON or for people."""
+    """Print the result of a run, as JSON or as text."""
     summary = result.summary()
     speed = f"{summary['images_per_second']:,.0f} images/s, {summary['seconds']:.1f} s in all"
     waiting = f"{summary['waiting']:.1%} waiting for images"
-    text = f"{_accuracy(summary)}, {speed}, {waiting}\nwritten to {summary['run_dir']}"
-    with heard_or_not(sys.stdout):  # the run's folder has it
-        _print(summary, as_json, "\n" * (not quiet) + text, result.confusion, result.plan)
+    text = f"{_format_accuracy(summary)}, {speed}, {waiting}\nwritten to {summary['run_dir']}"
+    with ignore_closed_reader(sys.stdout):  # the run's folder contains the result
+        _print_summary(summary, as_json, "\n" * (not quiet) + text, result.confusion, result.plan)
 
 
-def print_evaluation(found: "Evaluation", as_json: bool) -> None:
-    """The result of --evaluate, as JSON or for people."""
-    summary = found.summary()
+def print_evaluation(evaluation: "Evaluation", as_json: bool) -> None:
+    """Print the result of --evaluate, as JSON or as text."""
+    summary = evaluation.summary()
     devices, images = " ".join(summary["devices"]), f"{summary['images']:,} test images"
     text = (
         f"{summary['model']} on {summary['dataset']}, {images}, {devices}, "
-        f"{summary['seconds']:.1f} s\n{_accuracy(summary)}, loss {decimals(summary['loss'], 4)}"
-        + (f"\n{found.onnx.in_words()}" if found.onnx is not None else "")
-        + f"\nwritten to {', '.join(map(str, found.written))}" * bool(found.written)
+        f"{summary['seconds']:.1f} s\n{_format_accuracy(summary)}, loss {format_decimals(summary['loss'], 4)}"
+        + (f"\n{evaluation.onnx.in_words()}" if evaluation.onnx is not None else "")
+        + f"\nwritten to {', '.join(map(str, evaluation.written))}" * bool(evaluation.written)
     )
-    _print(summary, as_json, text, found.score.confusion, found.plan)
+    _print_summary(summary, as_json, text, evaluation.score.confusion, evaluation.plan)
 
 
-def _print(
+def _print_summary(
     summary: Dict[str, Any], as_json: bool, text: str, confusion: "Confusion | None", plan: Any
 ) -> None:
-    from gluonlab.training.evaluate import table  # which needs MXNet
+    from gluonlab.training.evaluate import table  # imports MXNet
 
     click.echo(json_text(summary) if as_json else text)
     if confusion is not None and not as_json:
         click.echo("\n" + table(confusion, plan.dataset.classes))
 
 
-def _accuracy(summary: Dict[str, Any]) -> str:
-    """``accuracy 0.9750 (top-5 0.9990)``; the second where there are more classes than five."""
+def _format_accuracy(summary: Dict[str, Any]) -> str:
+    """Return ``accuracy 0.9750 (top-5 0.9990)``; top-5 only for more than five classes."""
     top5 = summary["top5_accuracy"]
     return f"accuracy {summary['accuracy']:.4f}" + (
         f" (top-5 {top5:.4f})" if top5 is not None else ""

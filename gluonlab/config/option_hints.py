@@ -1,6 +1,6 @@
 """Hints for unknown options and arguments: the name that was probably meant.
 
-Among them are options as other training scripts call them: gluon-cv's train_cifar10.py and
+The hints include option names of other training scripts: gluon-cv's train_cifar10.py and
 train_imagenet.py, PyTorch's examples (main.py, torchrun), Keras and Lightning.
 """
 
@@ -13,8 +13,8 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Typ
 
 from gluonlab.errors import ConfigError, unknown
 
-# what it is called here -> there, without dashes
-_THERE = {
+# names in other tools, without dashes, by gluonlab's option
+OPTION_ALIASES = {
     "--batch-size": "batch bs per-device-batch-size train-batch-size minibatch minibatch-size "
     "mini-batch-size",
     "--model": "arch architecture net network backbone model-name",
@@ -62,80 +62,85 @@ _THERE = {
     "--config": "config-file cfg yaml",
     "--debug": "verbose",
 }
-HERE: Dict[str, str] = {
-    f"--{theirs}": ours for ours, each in _THERE.items() for theirs in each.split()
+OPTION_BY_ALIAS: Dict[str, str] = {
+    f"--{alias}": option for option, aliases in OPTION_ALIASES.items() for alias in aliases.split()
 }
-ALIKE = 0.7  # the ratio of two names from which on one may be meant for the other
+SIMILARITY_CUTOFF = 0.7  # the smallest similarity ratio of two names for a hint
 
 
-def nearest(given: str, names: Collection[str]) -> Optional[str]:
-    """The option of ``names`` that is most likely meant, or None.
+def nearest_option(given: str, names: Collection[str]) -> Optional[str]:
+    """Return the option of ``names`` that was most likely meant, or None.
 
-    One slip, such as a letter left out, is forgiven in any name, more of them in long ones; and
-    the beginning of a name stands for it, if of no other.
+    One typo, such as a missing letter, is allowed in any name, and several typos in long names. A
+    prefix matches if it is unique.
     """
-    usual = given.lower().replace("_", "-")
-    here = HERE.get(usual)
-    if here in names:
-        return here
+    normalized = given.lower().replace("_", "-")
+    option = OPTION_BY_ALIAS.get(normalized)
+    if option in names:
+        return option
     bodies = {name.lstrip("-"): name for name in names}
-    body = usual.lstrip("-")
-    is_long = given.startswith("--")  # of one letter, any other one would be a slip
-    slips = [name for name in bodies if is_long and _one_slip(body, name)]
-    begun = [name for name in bodies if is_long and len(body) > 2 and name.startswith(body)]
-    likely = slips or (begun if len(begun) == 1 else [])
-    alike = get_close_matches(body, likely or bodies, n=1, cutoff=0 if likely else ALIKE)
-    return bodies[alike[0]] if alike else None
+    body = normalized.lstrip("-")
+    is_long = given.startswith("--")  # any short option differs from others by one letter
+    typos = [name for name in bodies if is_long and _differ_by_one_typo(body, name)]
+    prefixed = [name for name in bodies if is_long and len(body) > 2 and name.startswith(body)]
+    likely = typos or (prefixed if len(prefixed) == 1 else [])
+    matches = get_close_matches(
+        body, likely or bodies, n=1, cutoff=0 if likely else SIMILARITY_CUTOFF
+    )
+    return bodies[matches[0]] if matches else None
 
 
-def theirs_for(setting: str) -> List[str]:
+def aliases_of_setting(setting: str) -> List[str]:
     """Return other libraries' names of a setting, in Python's spelling."""
     option = "--" + setting.replace("_", "-")
-    return [theirs[2:].replace("-", "_") for theirs, ours in HERE.items() if ours == option]
+    return [
+        alias[2:].replace("-", "_") for alias, name in OPTION_BY_ALIAS.items() if name == option
+    ]
 
 
 def nearest_name(given: str, names: Collection[str]) -> Optional[str]:
-    """Find the nearest name, as `nearest` does, for names in Python's spelling.
+    """Find the nearest name, as `nearest_option` does, for names in Python's spelling.
 
     >>> nearest_name("learning_rate", ["lr", "wd"])
     'lr'
     """
     options = {"--" + name.replace("_", "-"): name for name in names}
-    found = nearest("--" + given, options)
-    return None if found is None else options[found]
+    option = nearest_option("--" + given, options)
+    return None if option is None else options[option]
 
 
-def _one_slip(given: str, meant: str) -> bool:
-    """Whether one letter is lacking, too many or another one, or two have changed places."""
+def _differ_by_one_typo(given: str, meant: str) -> bool:
+    """Check if one letter is missing, added or replaced, or two neighbors are swapped."""
     if len(given) == len(meant):
-        differ = [at for at, (a, b) in enumerate(zip(given, meant)) if a != b]
-        swapped = len(differ) == 2 and sorted(given) == sorted(meant)
-        return len(differ) < 2 or (swapped and differ[1] == differ[0] + 1)
+        positions = [position for position, (a, b) in enumerate(zip(given, meant)) if a != b]
+        is_permutation = len(positions) == 2 and sorted(given) == sorted(meant)
+        return len(positions) < 2 or (is_permutation and positions[1] == positions[0] + 1)
     short, long = sorted((given, meant), key=len)
     return len(long) == len(short) + 1 and any(
-        long[:at] + long[at + 1 :] == short for at in range(len(long))
+        long[:position] + long[position + 1 :] == short for position in range(len(long))
     )
 
 
-def unknown_option(given: str, names: Collection[str]) -> str:
-    """The message for an option that a command with the options ``names`` has not.
+def unknown_option_message(given: str, names: Collection[str]) -> str:
+    """Return the error message for an unknown option of a command with the options ``names``.
 
     >>> unknown_option("--learning-rate", ["--lr", "--wd"])
     "unknown option '--learning-rate': did you mean '--lr'?"
     """
-    here = nearest(given, names)
-    if here is not None:
-        return f"unknown option {given!r}: did you mean {here!r}?"
+    suggestion = nearest_option(given, names)
+    if suggestion is not None:
+        return f"unknown option {given!r}: did you mean {suggestion!r}?"
     return f"unknown option {given!r}: see --help"
 
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def named_arguments(called: str, answers: Mapping[str, str]) -> Callable[[F], F]:
+def check_argument_names(called: str, answers: Mapping[str, str]) -> Callable[[F], F]:
     """Make a function raise ConfigError with a hint for an unknown keyword argument.
 
-    ``called``: the function's name in messages. ``answers``: hints for some unknown names.
+    ``called`` is the function's name in messages. ``answers`` contains hints for some unknown
+    names.
     """
 
     def decorate(function: F) -> F:
@@ -143,13 +148,13 @@ def named_arguments(called: str, answers: Mapping[str, str]) -> Callable[[F], F]
         names = [name for name in known if name != "self"]
 
         @wraps(function)
-        def checked(*args: Any, **given: Any) -> Any:
+        def call_checked(*args: Any, **given: Any) -> Any:
             for name in given:
                 if name not in known:
-                    raise ConfigError(_said(name))
+                    raise ConfigError(unknown_argument_message(name))
             return function(*args, **given)
 
-        def _said(name: str) -> str:
+        def unknown_argument_message(name: str) -> str:
             if name in answers:
                 return f"{called} has no argument {name!r}: {answers[name]}"
             meant = nearest_name(name, names)
@@ -157,6 +162,6 @@ def named_arguments(called: str, answers: Mapping[str, str]) -> Callable[[F], F]
                 return f"{called} has no argument {name!r}: did you mean {meant!r}?"
             return unknown(f"argument of {called}", name, names)
 
-        return cast(F, checked)
+        return cast(F, call_checked)
 
     return decorate

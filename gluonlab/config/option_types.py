@@ -1,7 +1,7 @@
-"""What the value of an option may be.
+"""Checks of option values, which convert texts of the command line to values.
 
-Each check turns text, as it comes from a command line, into a value, or raises ConfigError. A
-``Check`` takes the option's name, for the message, and what was given.
+A ``Check`` takes the option's name, for messages, and the value. It returns the converted value, or
+raises ConfigError.
 """
 
 from __future__ import annotations
@@ -19,64 +19,72 @@ from gluonlab.errors import ConfigError
 
 Check = Callable[[str, Any], Any]
 
-# far beyond use, and still a float32 when it is scaled by the number of devices
+# beyond any use, and still a float32 after scaling by the number of devices
 LARGEST_RATE = 1e31
 BALANCED = "balanced"  # a value of --class-weights
-SMALLEST_LIMIT = 1e-30  # still a float32 when it is multiplied
-MOST_OPERATORS = 10**6  # no network has more
-_DECIMAL = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*", re.IGNORECASE)
-LARGEST = 2**63 - 1  # nothing that is counted here comes near it
+SMALLEST_LIMIT = 1e-30  # still a float32 after multiplications
+MAX_OPERATORS = 10**6  # more than any network has
+_DECIMAL_PATTERN = re.compile(
+    r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*", re.IGNORECASE
+)
+MAX_COUNT = 2**63 - 1  # beyond any count
 
 
-def whole(minimum: int, maximum: int = LARGEST) -> Check:
-    """A check for whole numbers from ``minimum`` to ``maximum``, also as text."""
-    up, to = f"a whole number from {minimum} up", f"a whole number from {minimum} to {maximum}"
+def whole_number_check(minimum: int, maximum: int = MAX_COUNT) -> Check:
+    """Return a check for whole numbers from ``minimum`` to ``maximum``, also as text."""
+    minimum_text, range_text = (
+        f"a whole number from {minimum} up",
+        f"a whole number from {minimum} to {maximum}",
+    )
 
     def check(name: str, value: Any) -> int:
         text = str(value).strip()
         if isinstance(value, bool) or not re.fullmatch(r"[+-]?[0-9]+", text):
-            raise ConfigError(f"{_given(name, value)}: give {up if maximum == LARGEST else to}")
+            possible = minimum_text if maximum == MAX_COUNT else range_text
+            raise ConfigError(f"{_quote_setting(name, value)}: give {possible}")
         # Python itself refuses to convert some thousands of digits
-        if len(text.lstrip("+-0")) > len(str(LARGEST)):
-            raise ConfigError(f"{_given(name, value)}: give {to}")
+        if len(text.lstrip("+-0")) > len(str(MAX_COUNT)):
+            raise ConfigError(f"{_quote_setting(name, value)}: give {range_text}")
         number = int(text)
         if not minimum <= number <= maximum:
-            possible = up if number < minimum and maximum == LARGEST else to
-            raise ConfigError(f"{_given(name, value)}: give {possible}")
+            possible = minimum_text if number < minimum and maximum == MAX_COUNT else range_text
+            raise ConfigError(f"{_quote_setting(name, value)}: give {possible}")
         return number
 
     return check
 
 
-def gpu_count(name: str, value: Any) -> int:
+def check_gpu_count(name: str, value: Any) -> int:
     """Check a number of GPUs. If names of GPUs are given, the error suggests --devices."""
     try:
-        return int(whole(1)(name, value))
+        return int(whole_number_check(1)(name, value))
     except ConfigError as error:
-        several = isinstance(value, (list, tuple)) and value
-        shown = ",".join(map(str, value)) if several else str(value).strip().lower()
-        numbers = shown.replace("gpu:", "").replace("cuda:", "")
-        instead = ""
+        is_list = isinstance(value, (list, tuple)) and value
+        text = ",".join(map(str, value)) if is_list else str(value).strip().lower()
+        numbers = text.replace("gpu:", "").replace("cuda:", "")
+        suggestion = ""
         if re.fullmatch(r"[0-9]+(\s*,\s*[0-9]+)*,?", numbers):
-            instead = f"gpu:{numbers.replace(' ', '').rstrip(',')}"
-        elif shown in ("all", "auto", "*", "gpu:*", "-1"):
-            instead = "gpu:*"
-        if instead:
-            raise ConfigError(f"{error}, or name GPUs: --devices {instead}") from None
+            suggestion = f"gpu:{numbers.replace(' ', '').rstrip(',')}"
+        elif text in ("all", "auto", "*", "gpu:*", "-1"):
+            suggestion = "gpu:*"
+        if suggestion:
+            raise ConfigError(f"{error}, or name GPUs: --devices {suggestion}") from None
         raise
 
 
-def is_count(value: Any) -> bool:
-    """Whether this, in a program, is a whole number from 1 up, as it may also be NumPy's."""
+def is_positive_integer(value: Any) -> bool:
+    """Check if a Python value is a whole number, also NumPy's, from 1 up."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
 def as_number(value: Any) -> float:
-    """The number that a value is, or its text says in ASCII without underscores; else NaN.
+    """Convert a value, or its text in ASCII without underscores, to a number; NaN if impossible.
 
     Python's own ``float`` reads 1_0 as 10, and digits of other scripts.
     """
-    if isinstance(value, bool) or (isinstance(value, str) and not _DECIMAL.fullmatch(value)):
+    if isinstance(value, bool) or (
+        isinstance(value, str) and not _DECIMAL_PATTERN.fullmatch(value)
+    ):
         return math.nan
     try:
         return float(value)
@@ -84,25 +92,29 @@ def as_number(value: Any) -> float:
         return math.nan
 
 
-def _with_point(value: Any) -> str:
-    """What to write instead of a decimal comma."""
+def _decimal_point_hint(value: Any) -> str:
+    """Return a hint for a number with a decimal comma."""
     comma = re.fullmatch(r"\s*([+-]?[0-9]+),([0-9]+)\s*", str(value))
     return f", with a point: {comma[1]}.{comma[2]}" if comma else ""
 
 
-def real(minimum: float, below: float = math.inf, *, above_minimum: bool = False) -> Check:
-    """A check for finite numbers x: minimum <= x < below, or minimum < x if ``above_minimum``."""
-    wanted = f"a number above {minimum:g}" if above_minimum else f"a number from {minimum:g}"
+def real_number_check(
+    minimum: float, below: float = math.inf, *, above_minimum: bool = False
+) -> Check:
+    """Return a check for finite numbers x: minimum <= x < below, or minimum < x if
+    ``above_minimum``.
+    """
+    requirement = f"a number above {minimum:g}" if above_minimum else f"a number from {minimum:g}"
     if below < LARGEST_RATE:
-        wanted += f" and below {below:g}"
+        requirement += f" and below {below:g}"
     elif not above_minimum:
-        wanted += " up"
+        requirement += " up"
 
     def check(name: str, value: Any) -> float:
         number = as_number(value)
         if LARGEST_RATE <= number < math.inf:
             raise ConfigError(
-                f"{_given(name, value)}: give a number below {min(below, LARGEST_RATE):g}"
+                f"{_quote_setting(name, value)}: give a number below {min(below, LARGEST_RATE):g}"
             )
         if (
             not math.isfinite(number)
@@ -110,55 +122,62 @@ def real(minimum: float, below: float = math.inf, *, above_minimum: bool = False
             or number >= below
             or (above_minimum and number == minimum)
         ):
-            raise ConfigError(f"{_given(name, value)}: give {wanted}{_with_point(value)}")
+            raise ConfigError(
+                f"{_quote_setting(name, value)}: give {requirement}{_decimal_point_hint(value)}"
+            )
         return number
 
     return check
 
 
-IMAGE_SIZE = whole(8, 2048)
-DECODERS = whole(1, 256)
-SHARE = real(0, below=1, above_minimum=True)
+IMAGE_SIZE = whole_number_check(8, 2048)
+DECODERS = whole_number_check(1, 256)
+SHARE = real_number_check(0, below=1, above_minimum=True)
 
 
-def size_in_bytes(name: str, value: Any) -> int:
-    """A number of bytes: ``268435456``, ``256M``, ``1.5GiB``; the units are powers of 1024."""
+def check_size_in_bytes(name: str, value: Any) -> int:
+    """Check a number of bytes: ``268435456``, ``256M``, ``1.5GiB``; units are powers of 1024."""
     match = re.fullmatch(
         r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kmgt]?)(?:i?b)?\s*", str(value).lower()
     )
     if not match or isinstance(value, bool):
-        raise ConfigError(f"{_given(name, value)}: give a number of bytes such as 0, 64M or 2G")
+        raise ConfigError(
+            f"{_quote_setting(name, value)}: give a number of bytes such as 0, 64M or 2G"
+        )
     return int(Fraction(match[1]) * 1024 ** " kmgt".index(match[2] or " "))
 
 
-def epoch_list(name: str, value: Any) -> str:
-    """Growing numbers of epochs as text, ``10,20``; a list of them becomes such a text."""
-    shown = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-    parts = shown.split(",")
+def check_epoch_list(name: str, value: Any) -> str:
+    """Check growing numbers of epochs, as text ``10,20`` or a list; return the text."""
+    text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    parts = text.split(",")
     if isinstance(value, bool) or not all(
         re.fullmatch(r"\s*0*[1-9][0-9]{0,17}\s*", part, re.ASCII) for part in parts
     ):
-        raise ConfigError(f"{_given(name, shown)}: give numbers of epochs such as 10 or 10,20")
+        raise ConfigError(
+            f"{_quote_setting(name, text)}: give numbers of epochs such as 10 or 10,20"
+        )
     epochs = [int(part) for part in parts]
     if any(later <= earlier for earlier, later in zip(epochs, epochs[1:])):
         raise ConfigError(
-            f"{_given(name, shown)}: give each number of epochs once, in order, such as 10,20"
+            f"{_quote_setting(name, text)}: give each number of epochs once, in order, "
+            "such as 10,20"
         )
     return ",".join(map(str, epochs))
 
 
-def layer_list(name: str, value: Any) -> str:
-    """Numbers of layers as text, ``3,7``; a list of them becomes such a text."""
-    shown = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+def check_layer_list(name: str, value: Any) -> str:
+    """Check numbers of layers, as text ``3,7`` or a list; return the text."""
+    text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
     if isinstance(value, bool) or not re.fullmatch(
-        r"\s*[0-9]{1,9}\s*(,\s*[0-9]{1,9}\s*)*", shown, re.ASCII
+        r"\s*[0-9]{1,9}\s*(,\s*[0-9]{1,9}\s*)*", text, re.ASCII
     ):
-        raise ConfigError(f"{_given(name, shown)}: give numbers of layers such as 3 or 3,7")
-    return ",".join(str(int(part)) for part in shown.split(","))
+        raise ConfigError(f"{_quote_setting(name, text)}: give numbers of layers such as 3 or 3,7")
+    return ",".join(str(int(part)) for part in text.split(","))
 
 
 class Period(NamedTuple):
-    """How often: every ``number`` of a ``unit``, which is steps, minutes or epochs."""
+    """An interval of ``number`` steps, minutes or epochs."""
 
     number: int
     unit: str
@@ -170,19 +189,23 @@ UNITS = {
 }  # fmt: skip
 
 
-def period(name: str, value: Any) -> str:
-    """``50 steps``, ``10 minutes`` or ``1 epochs`` as text; a number alone counts steps."""
+def check_period(name: str, value: Any) -> str:
+    """Check an interval such as ``50 steps``, ``10 minutes`` or ``1 epochs``, and return its text.
+
+    A bare number counts steps.
+    """
     match = re.fullmatch(r"\s*([0-9]{1,15})\s*([a-z]*)\s*", str(value).lower(), re.ASCII)
     unit = UNITS.get(match[2]) if match else None
     if match is None or unit is None or not int(match[1]):
         raise ConfigError(
-            f"{_given(name, value)}: give how often, such as '50 steps', '10 minutes' or '1 epoch'"
+            f"{_quote_setting(name, value)}: give how often, "
+            "such as '50 steps', '10 minutes' or '1 epoch'"
         )
     return f"{int(match[1])} {unit}"
 
 
-def read_period(text: str) -> Period:
-    """What `period` gave, in its parts."""
+def parse_period(text: str) -> Period:
+    """Parse the text from `check_period`."""
     number, unit = text.split()
     return Period(int(number), unit)
 
@@ -191,94 +214,96 @@ ACCURACY, LOSS = "accuracy", "loss"
 
 
 class Patience(NamedTuple):
-    """So many epochs without a better test accuracy, or loss."""
+    """The number of epochs without an improvement of the monitored value."""
 
     epochs: int
     monitored: str
 
 
-def patience(name: str, value: Any) -> Union[int, str]:
-    """A number of epochs, or with what is looked at: ``5:loss``; ``5:accuracy`` is 5."""
+def check_patience(name: str, value: Any) -> Union[int, str]:
+    """Check a number of epochs, or with the monitored value: ``5:loss``; ``5:accuracy`` is 5."""
     epochs, _, monitored = str(value).strip().partition(":")
     try:
-        count = int(whole(1)(name, epochs if isinstance(value, str) else value))
+        count = int(whole_number_check(1)(name, epochs if isinstance(value, str) else value))
     except ConfigError:
         monitored = "?"
     if monitored.strip().lower() not in ("", ACCURACY, LOSS):
         raise ConfigError(
-            f"{_given(name, value)}: give a number of epochs, such as 5, which look at the "
+            f"{_quote_setting(name, value)}: give a number of epochs, such as 5, which look at the "
             f"test accuracy, or 5:{LOSS}"
         )
     return f"{count}:{LOSS}" if monitored.strip().lower() == LOSS else count
 
 
-def read_patience(value: Union[int, str]) -> Patience:
-    """What `patience` gave, in its parts."""
+def parse_patience(value: Union[int, str]) -> Patience:
+    """Parse the value from `check_patience`."""
     epochs, _, monitored = str(value).partition(":")
     return Patience(int(epochs), monitored or ACCURACY)
 
 
-def compression(name: str, value: Any) -> str:
-    """``fp16``, ``2bit:THRESHOLD``, or ``2bit``, which is ``2bit:0.5`` as in MXNet."""
+def check_compression_setting(name: str, value: Any) -> str:
+    """Check a compression: ``fp16``, ``2bit:THRESHOLD``, or ``2bit``, which is ``2bit:0.5``."""
     if str(value).strip() == "fp16":
         return "fp16"
     kind, _, threshold = str(value).strip().partition(":")
     if kind != "2bit" or (":" in str(value) and not threshold.strip()):
-        raise ConfigError(f"{_given(name, value)}: give 2bit:THRESHOLD, such as 2bit:0.5, or fp16")
+        raise ConfigError(
+            f"{_quote_setting(name, value)}: give 2bit:THRESHOLD, such as 2bit:0.5, or fp16"
+        )
     try:
-        number = real(SMALLEST_LIMIT, LARGEST_RATE)("the threshold", threshold or 0.5)
+        number = real_number_check(SMALLEST_LIMIT, LARGEST_RATE)("the threshold", threshold or 0.5)
     except ConfigError as error:
-        raise ConfigError(f"{_given(name, value)}: {error}") from None
+        raise ConfigError(f"{_quote_setting(name, value)}: {error}") from None
     return f"2bit:{number!r}"
 
 
-def operators(name: str, value: Any) -> Union[int, str]:
-    """A number of operators, or ``off``."""
+def check_operator_count(name: str, value: Any) -> Union[int, str]:
+    """Check a number of operators, or ``off``."""
     text = str(value).strip().lower()
     if text == "off":
         return text
     try:
-        return int(whole(1, MOST_OPERATORS)(name, value))
+        return int(whole_number_check(1, MAX_OPERATORS)(name, value))
     except ConfigError as error:
         raise ConfigError(f"{error}, or off") from None
 
 
-def colours(name: str, value: Any) -> str:
-    """A name such as ``imagenet``, or ``M,M,M/S,S,S``: channels' means and deviations.
+def check_color_normalization(name: str, value: Any) -> str:
+    """Check a name such as ``imagenet``, or ``M,M,M/S,S,S``: means and deviations of the channels.
 
-    Two lists of numbers become such a text.
+    Two lists of numbers are converted to such a text.
     """
     if isinstance(value, (list, tuple)):
-        lists = [each if isinstance(each, (list, tuple)) else [each] for each in value]
-        value = "/".join(",".join(map(str, each)) for each in lists)
-    wanted = text(name, value).strip().lower()
-    if re.fullmatch("[a-z][a-z0-9-]*", wanted):
-        return wanted
-    parts = [part.split(",") for part in wanted.split("/")]
+        lists = [part if isinstance(part, (list, tuple)) else [part] for part in value]
+        value = "/".join(",".join(map(str, numbers)) for numbers in lists)
+    normalized = check_text(name, value).strip().lower()
+    if re.fullmatch("[a-z][a-z0-9-]*", normalized):
+        return normalized
+    parts = [part.split(",") for part in normalized.split("/")]
     try:
         means, deviations = [[as_number(number) for number in part] for part in parts]
     except ValueError:
         means, deviations = [], []
-    fits = (
+    are_finite = (
         means and len(means) == len(deviations) and all(map(math.isfinite, [*means, *deviations]))
     )
     if (
-        not fits
+        not are_finite
         or min(deviations) < SMALLEST_LIMIT
         or max(map(abs, [*means, *deviations])) >= LARGEST_RATE
     ):
         raise ConfigError(
-            f"{_given(name, value)}: give imagenet, none, "
+            f"{_quote_setting(name, value)}: give imagenet, none, "
             "or means and deviations such as 0.5,0.5,0.5/0.25,0.25,0.25"
         )
-    return "/".join(",".join(map(repr, each)) for each in (means, deviations))
+    return "/".join(",".join(map(repr, numbers)) for numbers in (means, deviations))
 
 
-def text(name: str, value: Any) -> str:
-    """A check for text that is not empty; a path or a whole number becomes text."""
+def check_text(name: str, value: Any) -> str:
+    """Check a text that is not empty; paths and whole numbers become text."""
     if isinstance(value, bool) or not isinstance(value, (str, int, os.PathLike)):
         if isinstance(value, (bool, float, type(None))):
-            raise ConfigError(f"{_given(name, value)}: give text")
+            raise ConfigError(f"{_quote_setting(name, value)}: give text")
         kind = type(value).__name__
         raise ConfigError(f"{name} of type {kind}: give a name, see --list")
     if not str(value).strip():
@@ -286,52 +311,51 @@ def text(name: str, value: Any) -> str:
     return str(value)
 
 
-def machine(name: str, value: Any) -> str:
-    """A machine's name, or a file's, ``m.json``, with the folder that it is in.
-
-    A run may go on from another folder than the one that it was started in.
-    """
-    given = text(name, value)
-    if given.lower().endswith(".json"):
-        with suppress(OSError):  # the folder that it would be in is gone
-            return str(Path(given).absolute())
-    return given
+def check_machine(name: str, value: Any) -> str:
+    """Check a machine's name; a file's name, ``m.json``, becomes an absolute path."""
+    machine_name = check_text(name, value)
+    if machine_name.lower().endswith(".json"):
+        # A run may be resumed from another folder than the one in which it was started.
+        with suppress(OSError):  # the current folder has been removed
+            return str(Path(machine_name).absolute())
+    return machine_name
 
 
-def device_names(name: str, value: Any) -> Union[str, Tuple[str, ...]]:
-    """One text or several, as `gluonlab.devices` reads them; a Context becomes its name."""
+def check_device_names(name: str, value: Any) -> Union[str, Tuple[str, ...]]:
+    """Check one or several device names for `gluonlab.devices`; a Context becomes its name."""
     if isinstance(value, (list, tuple)):
         if not value:
             raise ConfigError(f"{name} names no device: give a value or leave it out")
-        return tuple(_device_name(name, part) for part in value)
-    return _device_name(name, value)
+        return tuple(_check_device_name(name, part) for part in value)
+    return _check_device_name(name, value)
 
 
-def _device_name(name: str, value: Any) -> str:
+def _check_device_name(name: str, value: Any) -> str:
     if hasattr(value, "device_type") and hasattr(value, "device_id"):
         return f"{value.device_type}:{value.device_id}"
-    return text(name, value)
+    return check_text(name, value)
 
 
 EXPORTS = MXNET, ONNX = ("mxnet", "onnx")
 
 
-def export_format(name: str, value: Any) -> Optional[str]:
-    """One of EXPORTS; True and False, as older versions recorded it, are ``mxnet`` and none."""
+def check_export_format(name: str, value: Any) -> Optional[str]:
+    """Check a format of EXPORTS. Older versions recorded True for ``mxnet`` and False for none."""
     if isinstance(value, bool):
         return MXNET if value else None
-    wanted = text(name, value).strip().lower()
-    if wanted not in EXPORTS:
+    format_name = check_text(name, value).strip().lower()
+    if format_name not in EXPORTS:
         raise ConfigError(
-            f"{_given(name, value)}: give {' or '.join(EXPORTS)}, or {name} alone, which is {MXNET}"
+            f"{_quote_setting(name, value)}: give {' or '.join(EXPORTS)}, "
+            f"or {name} alone, which is {MXNET}"
         )
-    return wanted
+    return format_name
 
 
-def flag(name: str, value: Any) -> bool:
-    """A check for yes or no."""
+def check_flag(name: str, value: Any) -> bool:
+    """Check a boolean."""
     if not isinstance(value, bool):
-        raise ConfigError(f"{_given(name, value)}: give True or False")
+        raise ConfigError(f"{_quote_setting(name, value)}: give True or False")
     return value
 
 
@@ -339,55 +363,57 @@ def plain_value(value: Any) -> Any:
     """Convert NumPy values, also in a list, to Python values; return other values unchanged."""
     if isinstance(value, (list, tuple)):
         return type(value)(map(plain_value, value))
-    is_numpys = hasattr(value, "tolist") and not isinstance(value, (str, type))
-    return value.tolist() if is_numpys else value
+    has_numpy_value = hasattr(value, "tolist") and not isinstance(value, (str, type))
+    return value.tolist() if has_numpy_value else value
 
 
-def type_name(name: str, value: Any) -> str:
+def check_type_name(name: str, value: Any) -> str:
     """Return ``float32``, also for ``numpy.float32`` and ``numpy.dtype("float32")``."""
-    return text(name, getattr(value, "__name__", None) or getattr(value, "name", None) or value)
+    return check_text(
+        name, getattr(value, "__name__", None) or getattr(value, "name", None) or value
+    )
 
 
-def _given(name: str, value: Any) -> str:
+def _quote_setting(name: str, value: Any) -> str:
     shown = str(value)
-    if not isinstance(value, str):  # an array's has several lines
+    if not isinstance(value, str):  # an array's text has several lines
         shown = " ".join(shown.split())
     return f"{name} {shown if shown.strip() else repr(shown)}"
 
 
-NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
+WEIGHT_PATTERN = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 
 
-def device_weights(name: str, value: Any) -> str:
-    """Numbers above 0 as text, ``2,1`` or ``1.5,1``; a list of them becomes such a text."""
-    value = _listed(value)
-    shown = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-    parts = [part.strip() for part in shown.split(",")]
+def check_device_weights(name: str, value: Any) -> str:
+    """Check weights above 0, as text ``2,1`` or ``1.5,1`` or a list; return the text."""
+    value = _array_to_list(value)
+    text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    parts = [part.strip() for part in text.split(",")]
     if isinstance(value, bool) or not all(
-        NUMBER.fullmatch(part) and Fraction(part) > 0 for part in parts
+        WEIGHT_PATTERN.fullmatch(part) and Fraction(part) > 0 for part in parts
     ):
         raise ConfigError(
-            f"{name} {shown.strip() or repr(shown)}: give a number above 0 for each device, such "
+            f"{name} {text.strip() or repr(text)}: give a number above 0 for each device, such "
             "as 2,1 or 1.5,1"
         )
     return ",".join(parts)
 
 
-def _listed(value: Any) -> Any:
-    """An array of NumPy or MXNet as a list, and anything else as it is."""
+def _array_to_list(value: Any) -> Any:
+    """Convert an array of NumPy or MXNet to a list; return other values unchanged."""
     if hasattr(value, "asnumpy"):
         value = value.asnumpy()
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def read_weights(text: str) -> List[Fraction]:
-    """What `device_weights` gave, one by one."""
+def parse_device_weights(text: str) -> List[Fraction]:
+    """Parse the text from `check_device_weights`."""
     return [Fraction(part) for part in text.split(",")]
 
 
-def class_weights(name: str, value: Any) -> str:
+def check_class_weights(name: str, value: Any) -> str:
     """Check class weights, ``balanced`` or numbers from 0 up (text or list); return the text."""
-    value = _listed(value)
+    value = _array_to_list(value)
     several = isinstance(value, (list, tuple)) and len(value) > 0
     parts = [str(each).strip() for each in (value if several else str(value).split(","))]
     if not several and parts == [BALANCED]:
@@ -404,10 +430,10 @@ def class_weights(name: str, value: Any) -> str:
             f"{name} {','.join(parts)}: the network learns nothing if every class has weight 0: "
             "give at least one of them more than 0"
         )
-    # one text for the same weights, since a run that goes on compares it
-    return ",".join(str(int(each) if each.is_integer() else each) for each in numbers)
+    # Equal weights have equal texts, because a resumed run compares the texts.
+    return ",".join(str(int(number) if number.is_integer() else number) for number in numbers)
 
 
-def read_class_weights(text: str) -> Union[str, List[float]]:
-    """Parse the text from `class_weights`: ``balanced``, or the numbers."""
+def parse_class_weights(text: str) -> Union[str, List[float]]:
+    """Parse the text from `check_class_weights`: ``balanced``, or the numbers."""
     return text if text == BALANCED else [as_number(part) for part in text.split(",")]

@@ -1,7 +1,7 @@
-"""TrainConfig: the one description of a run, and its options on the command line.
+"""The configuration of a run, and the definition of its settings.
 
 A setting is defined in one place, a field of TrainConfig: its name, type, check, help and heading.
-The command's options, config.json and the docs come from it.
+The command's options, config.json and the docs are made from it.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from gluonlab.config.option_types import (
     SHARE,
     SMALLEST_LIMIT,
     Check,
-    class_weights,
-    colours,
-    compression,
-    device_names,
-    device_weights,
-    epoch_list,
-    export_format,
-    flag,
-    gpu_count,
-    layer_list,
-    machine,
-    operators,
-    patience,
-    period,
+    check_class_weights,
+    check_color_normalization,
+    check_compression_setting,
+    check_device_names,
+    check_device_weights,
+    check_epoch_list,
+    check_export_format,
+    check_flag,
+    check_gpu_count,
+    check_layer_list,
+    check_machine,
+    check_operator_count,
+    check_patience,
+    check_period,
+    check_size_in_bytes,
+    check_text,
+    check_type_name,
     plain_value,
-    real,
-    size_in_bytes,
-    text,
-    type_name,
-    whole,
+    real_number_check,
+    whole_number_check,
 )
 from gluonlab.errors import ConfigError, unknown
 
 T = TypeVar("T")
 
 
-def _setting(
+def _make_field(
     group: str,
     check: Check,
     help: str,
@@ -63,34 +63,34 @@ def _setting(
     metavar: str = "N",
     alone: Optional[str] = None,
 ) -> Any:
-    """Make a field of TrainConfig, with what its option on the command line needs to know.
+    """Return a field of TrainConfig with the metadata of its command-line option.
 
-    ``group``: the heading of --help that it stands under. ``alone``: what the option means without
-    a value; without, it must have one.
+    ``group`` is its heading in --help. ``alone`` is the value of the option without a value; if
+    None, the option requires a value.
     """
-    about = {"group": group, "check": check, "help": help, "metavar": metavar, "alone": alone}
-    return dataclasses.field(default=default, metadata=about)
+    metadata = {"group": group, "check": check, "help": help, "metavar": metavar, "alone": alone}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 GROUPS = ("devices", "splitting", "data", "network", "batch", "optimiser", "summing", "output")
 DEVICES, SPLITTING, DATA, NETWORK, BATCH, OPTIMISER, SUMMING, OUTPUT = (
-    partial(_setting, group) for group in GROUPS
+    partial(_make_field, group) for group in GROUPS
 )
 
 
 def option_name(field_name: str) -> str:
-    """The option that sets a field: ``batch_size`` -> ``--batch-size``."""
+    """Return the option of a field: ``--batch-size`` for ``batch_size``."""
     return "--" + field_name.replace("_", "-")
 
 
-# of `gluonlab.train`, which are not settings
+# arguments of `gluonlab.train` that are not settings
 TRAIN_ARGUMENTS = (
     "net", "loss", "metrics", "callbacks", "resume", "autoresume", "reporter", "group",
 )  # fmt: skip
 
 
-def _with_hints(cls: Type[T]) -> Type[T]:
-    """Have a dataclass raise ConfigError, with the nearest name, for a setting that it has not."""
+def _check_setting_names(cls: Type[T]) -> Type[T]:
+    """Make a dataclass raise ConfigError, with the nearest name, for an unknown setting."""
     names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     make = cls.__init__
 
@@ -98,25 +98,25 @@ def _with_hints(cls: Type[T]) -> Type[T]:
     def init(self: T, *args: Any, **settings: Any) -> None:
         for name in settings:
             if name not in names:
-                raise ConfigError(_unknown_setting(name, names))
+                raise ConfigError(_unknown_setting_message(name, names))
         make(self, *args, **settings)
 
     cls.__init__ = init  # type: ignore[method-assign,assignment]
     return cls
 
 
-def _unknown_setting(name: str, names: Sequence[str]) -> str:
-    meant = None if name in TRAIN_ARGUMENTS else nearest_name(name, names)
-    if meant is not None:
-        return f"unknown setting {name!r}: did you mean {meant!r}?"
+def _unknown_setting_message(name: str, names: Sequence[str]) -> str:
+    nearest = None if name in TRAIN_ARGUMENTS else nearest_name(name, names)
+    if nearest is not None:
+        return f"unknown setting {name!r}: did you mean {nearest!r}?"
     argument = nearest_name(name, TRAIN_ARGUMENTS)
     if argument is not None:
-        how = f"train(TrainConfig(), {argument}=...)"
-        return f"{name!r} is not a setting, give it to train: {how}"
+        example = f"train(TrainConfig(), {argument}=...)"
+        return f"{name!r} is not a setting, give it to train: {example}"
     return unknown("setting", name, names)
 
 
-TOGETHER = (  # two settings of which one alone may be given
+MUTUALLY_EXCLUSIVE = (  # pairs of settings of which only one may be given
     ("gpus", "devices", "--gpus {} and --devices {} contradict each other"),
     ("batch_size", "global_batch_size",
      "--batch-size {} is per device and --global-batch-size {} over all devices"),
@@ -125,16 +125,16 @@ TOGETHER = (  # two settings of which one alone may be given
 )  # fmt: skip
 
 
-def _check_together(settings: Dict[str, Any]) -> None:
-    """Raise ConfigError for settings that contradict each other, whatever the recipe."""
+def _check_exclusive_settings(settings: Dict[str, Any]) -> None:
+    """Raise ConfigError for settings that contradict each other under any recipe."""
     devices = settings["devices"]
     if isinstance(devices, list):
         devices = ",".join(devices)
     values = {**settings, "devices": devices}
-    for first, second, contradiction in TOGETHER:
+    for first, second, contradiction in MUTUALLY_EXCLUSIVE:
         if values[first] is not None and values[second] is not None:
-            said = contradiction.format(values[first], values[second])
-            raise ConfigError(f"{said}: give one of them")
+            message = contradiction.format(values[first], values[second])
+            raise ConfigError(f"{message}: give one of them")
     if values["require_gpu"] and devices is not None:
         if "cpu" in devices.lower():
             raise ConfigError(
@@ -148,76 +148,85 @@ def _check_together(settings: Dict[str, Any]) -> None:
             )
 
 
-@_with_hints
+@_check_setting_names
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything that decides how a run goes, in the groups that --help shows.
+    """The configuration of a training run, in the groups of --help.
 
-    A setting that is None takes the recipe's value when the run begins
-    (`gluonlab.training.recipes`). Raises ConfigError for an unknown setting, for a value out of its
-    range and for settings that contradict each other. Batch sizes count images; ``batch_size`` is
-    per device, ``global_batch_size`` is over all devices.
+    A setting that is None takes the recipe's value when the run starts
+    (`gluonlab.training.recipes`). Batch sizes count images: ``batch_size`` per device,
+    ``global_batch_size`` over all devices.
+
+    Raises:
+        ConfigError: for an unknown setting, a value out of its range, and contradictory settings
     """
 
-    gpus: Optional[int] = DEVICES(gpu_count, "use N GPUs; without any, N CPU devices stand in")
+    gpus: Optional[int] = DEVICES(
+        check_gpu_count, "use N GPUs; without any, N CPU devices stand in"
+    )
     devices: Union[str, Sequence[str], None] = DEVICES(
-        device_names, "devices by name: gpu:0,2 gpu:* gpu:[0-3] cpu cpu*4", metavar="SPEC"
+        check_device_names, "devices by name: gpu:0,2 gpu:* gpu:[0-3] cpu cpu*4", metavar="SPEC"
     )
     require_gpu: Optional[bool] = DEVICES(
-        flag, "fail when there are no GPUs: no CPU devices stand in "
+        check_flag, "fail when there are no GPUs: no CPU devices stand in "
         "(default: in SageMaker's jobs on machines with GPUs)",
     )  # fmt: skip
     threads: Optional[int] = DEVICES(
-        whole(1, 1024), "threads per CPU device (default: all cores for one, 1 each for several)"
+        whole_number_check(1, 1024),
+        "threads per CPU device (default: all cores for one, 1 each for several)",
     )
     dtype: str = DEVICES(
-        type_name, "float32, or on GPUs float16: mixed precision with a dynamic loss scale",
+        check_type_name, "float32, or on GPUs float16: mixed precision with a dynamic loss scale",
         default="float32", metavar="TYPE",
     )  # fmt: skip
     seed: int = DEVICES(
-        whole(0, 2**32 - 1), "seed of initialisation, shuffling and all else that is random; "
+        whole_number_check(0, 2**32 - 1),
+        "seed of initialisation, shuffling and all else that is random; "
         "the same seed gives the same bits, on GPUs with --deterministic", default=0,
     )  # fmt: skip
     deterministic: bool = DEVICES(
-        flag, "on GPUs, use only algorithms that repeat their bits, "
+        check_flag, "on GPUs, use only algorithms that repeat their bits, "
         "as CPU devices always do (with as many --threads)", default=False,
     )  # fmt: skip
     tf32: Optional[bool] = DEVICES(
-        flag, "GPUs of compute capability 8.0 and newer may round float32 factors to TF32: "
+        check_flag, "GPUs of compute capability 8.0 and newer may round float32 factors to TF32: "
         "faster, but k GPUs then equal one only to 1e-3 (default: no)",
     )  # fmt: skip
     split: str = SPLITTING(
-        text, "what is spread over the devices: the data alone, or each copy of the network, "
+        check_text, "what is spread over the devices: the data alone, or each copy of the network, "
         "too: its layers, their channels, or its layers as a pipeline", default="data",
         metavar="data|layers|channels|pipeline",
     )  # fmt: skip
     stages: Optional[int] = SPLITTING(
-        whole(2), "devices that share a copy of the network, a stage on each (default: all); "
+        whole_number_check(2),
+        "devices that share a copy of the network, a stage on each (default: all); "
         "the others have further copies, which share each batch",
     )  # fmt: skip
     cut: Optional[str] = SPLITTING(
-        layer_list, "layers with which stages begin, but the first", metavar="N,N"
+        check_layer_list, "layers with which stages begin, but the first", metavar="N,N"
     )
     balance: Optional[str] = SPLITTING(
-        text, "choose where to cut so that stages are alike in time or memory "
+        check_text, "choose where to cut so that stages are alike in time or memory "
         "(default: layers by memory, pipeline by time)", metavar="time|memory",
     )  # fmt: skip
     pipeline_schedule: Optional[str] = SPLITTING(
-        text, "1f1b (default), gpipe, interleaved or sequential", metavar="NAME"
+        check_text, "1f1b (default), gpipe, interleaved or sequential", metavar="NAME"
     )
     stages_per_device: Optional[int] = SPLITTING(
-        whole(1), "stages on each device of an interleaved pipeline (default: 2)"
+        whole_number_check(1), "stages on each device of an interleaved pipeline (default: 2)"
     )
     ways: Optional[int] = SPLITTING(
-        whole(2), "devices that share the channels of a copy of the network (default: all)"
+        whole_number_check(2),
+        "devices that share the channels of a copy of the network (default: all)",
     )
     channels: Optional[str] = SPLITTING(
-        text, "split layers by output (column), by input (row), or in turns (both, the default)",
+        check_text,
+        "split layers by output (column), by input (row), or in turns (both, the default)",
         metavar="NAME",
     )  # fmt: skip
-    dataset: str = DATA(text, "the data set (see --list)", default="digits", metavar="NAME")
+    dataset: str = DATA(check_text, "the data set (see --list)", default="digits", metavar="NAME")
     data_dir: Optional[str] = DATA(
-        text, "folder of its files (default: gluonlab.data's)", metavar="DIR"
+        check_text, "folder of its files (default: gluonlab.data's)", metavar="DIR"
     )
     image_size: Optional[int] = DATA(
         IMAGE_SIZE, "width and height of images from files (default: their own, at most 224)",
@@ -225,182 +234,215 @@ class TrainConfig:
     )  # fmt: skip
     decoders: Optional[int] = DATA(DECODERS, "processes that decode (default: one per core)")
     resizer: Optional[str] = DATA(
-        text, "resize by cykooz (default if installed) or pillow", metavar="NAME"
+        check_text, "resize by cykooz (default if installed) or pillow", metavar="NAME"
     )
-    skip_bad: bool = DATA(flag, "try all files first; leave out those that fail", default=False)
+    skip_bad: bool = DATA(
+        check_flag, "try all files first; leave out those that fail", default=False
+    )
     val_share: Optional[float] = DATA(
         SHARE, "if your own images have no val part, hold out "
         "this share of each class", metavar="SHARE",
     )  # fmt: skip
     random_resized_crop: Optional[bool] = DATA(
-        flag, "train on random, resized parts of image files, decoded every epoch"
+        check_flag, "train on random, resized parts of image files, decoded every epoch"
     )
     crop_padding: Optional[int] = DATA(
-        whole(0, 1024), "shift training images at random by up to N pixels; 0: no"
+        whole_number_check(0, 1024), "shift training images at random by up to N pixels; 0: no"
     )
-    flip: Optional[bool] = DATA(flag, "mirror half of the training images, at random")
+    flip: Optional[bool] = DATA(check_flag, "mirror half of the training images, at random")
     mixup: Optional[float] = DATA(
-        real(0, LARGEST_RATE), "mix training images in pairs, "
+        real_number_check(0, LARGEST_RATE), "mix training images in pairs, "
         "in shares drawn from Beta(ALPHA, ALPHA); 0: no", metavar="ALPHA",
     )  # fmt: skip
     normalise: Optional[str] = DATA(
-        colours, "normalise colours by imagenet, cifar10, mnist, none, "
+        check_color_normalization, "normalise colours by imagenet, cifar10, mnist, none, "
         "or means/deviations M,M,M/S,S,S", metavar="NAME",
     )  # fmt: skip
     prefetch: int = DATA(
-        whole(0), "batches prepared ahead of their step, if not resident", default=2
+        whole_number_check(0), "batches prepared ahead of their step, if not resident", default=2
     )
     resident_bytes: int = DATA(
-        size_in_bytes, "keep a split on the devices when it fits; 0: stream",
+        check_size_in_bytes, "keep a split on the devices when it fits; 0: stream",
         default=256 * 2**20, metavar="BYTES",
     )  # fmt: skip
     model: Optional[str] = NETWORK(
-        text,
+        check_text,
         "the network (default: see --list), or gluoncv:NAME for one of gluoncv's",
         metavar="NAME",
     )
     pretrained: Optional[str] = NETWORK(
-        text, "local file with parameters of this network to begin with", metavar="FILE"
+        check_text, "local file with parameters of this network to begin with", metavar="FILE"
     )
     recipe: Optional[str] = NETWORK(
-        text, "source of all settings that are not given: quick, published, ... (see --list)",
+        check_text, "source of all settings that are not given: quick, published, ... (see --list)",
         metavar="NAME",
     )  # fmt: skip
     sync_bn: bool = NETWORK(
-        flag, "BatchNorm takes mean and variance over the batch on all devices, "
+        check_flag, "BatchNorm takes mean and variance over the batch on all devices, "
         "instead of over each device's share", default=False,
     )  # fmt: skip
-    batch_size: Optional[int] = BATCH(whole(1), "images per device and step")
+    batch_size: Optional[int] = BATCH(whole_number_check(1), "images per device and step")
     global_batch_size: Optional[int] = BATCH(
-        whole(1), "images per step over all devices, instead of --batch-size"
+        whole_number_check(1), "images per step over all devices, instead of --batch-size"
     )
     device_weights: Optional[str] = BATCH(
-        device_weights, "share each batch in this proportion, a number for each device of a "
+        check_device_weights, "share each batch in this proportion, a number for each device of a "
         "process: the same update, and a faster device gets more (default: evenly)",
         metavar="W,W",
     )  # fmt: skip
     microbatches: Optional[int] = BATCH(
-        whole(1), "cut each device's share of a batch into N parts that run one after the other: "
+        whole_number_check(1),
+        "cut each device's share of a batch into N parts that run one after the other: "
         "less memory, the same update",
     )  # fmt: skip
     microbatch_size: Optional[int] = BATCH(
-        whole(1), "parts of at most N images, instead of --microbatches"
+        whole_number_check(1), "parts of at most N images, instead of --microbatches"
     )
     drop_last: bool = BATCH(
-        flag, "leave the last batch of an epoch out where it would be smaller than the others",
+        check_flag,
+        "leave the last batch of an epoch out where it would be smaller than the others",
         default=False,
     )  # fmt: skip
-    epochs: Optional[int] = BATCH(whole(1), "passes over the training images")
+    epochs: Optional[int] = BATCH(whole_number_check(1), "passes over the training images")
     patience: Union[int, str, None] = BATCH(
-        patience, "end after N epochs in a row without a better test accuracy, or loss; the "
+        check_patience, "end after N epochs in a row without a better test accuracy, or loss; the "
         "best epoch's parameters stay (default: train all epochs)", metavar="N|N:loss",
     )  # fmt: skip
     optimizer: Optional[str] = OPTIMISER(
-        text, "the optimizer (see --list): sgd, nag, adam, ...", metavar="NAME"
+        check_text, "the optimizer (see --list): sgd, nag, adam, ...", metavar="NAME"
     )
     lr: Optional[float] = OPTIMISER(
-        real(0, LARGEST_RATE, above_minimum=True), "learning rate", metavar="RATE"
+        real_number_check(0, LARGEST_RATE, above_minimum=True), "learning rate", metavar="RATE"
     )
     scale_lr: bool = OPTIMISER(
-        flag, "scale the learning rate with the images of a step, "
+        check_flag, "scale the learning rate with the images of a step, "
         "from the batch that it is made for (the recipe's; for an --lr of your own: --batch-size)",
         default=False,
     )  # fmt: skip
-    lr_schedule: Optional[str] = OPTIMISER(text, "constant, step, cosine or linear", metavar="NAME")
+    lr_schedule: Optional[str] = OPTIMISER(
+        check_text, "constant, step, cosine or linear", metavar="NAME"
+    )
     warmup_epochs: Optional[float] = OPTIMISER(
-        real(0, LARGEST_RATE), "grow the rate evenly from near 0 over E epochs", metavar="E"
+        real_number_check(0, LARGEST_RATE),
+        "grow the rate evenly from near 0 over E epochs",
+        metavar="E",
     )
     lr_decay: Optional[float] = OPTIMISER(
-        real(0, below=1, above_minimum=True), "factor of each step of the schedule step "
+        real_number_check(0, below=1, above_minimum=True),
+        "factor of each step of the schedule step "
         "(default: the recipe's, else 0.1)", metavar="FACTOR",
     )  # fmt: skip
     lr_decay_epochs: Optional[str] = OPTIMISER(
-        epoch_list, "finished epochs after which it steps "
+        check_epoch_list, "finished epochs after which it steps "
         "(default: the recipe's, else after 1/2 and 3/4)", metavar="E,E",
     )  # fmt: skip
     final_lr: Optional[float] = OPTIMISER(
-        real(0, LARGEST_RATE), "last rate of cosine and linear (default: 0)", metavar="RATE"
+        real_number_check(0, LARGEST_RATE),
+        "last rate of cosine and linear (default: 0)",
+        metavar="RATE",
     )
     momentum: Optional[float] = OPTIMISER(
-        real(0, below=1), "momentum of sgd, nag, signum and lars", metavar="M"
+        real_number_check(0, below=1), "momentum of sgd, nag, signum and lars", metavar="M"
     )
     momentum_rule: Optional[str] = OPTIMISER(
-        text, "at a new learning rate: corrected, as in PyTorch, or mxnet, "
+        check_text, "at a new learning rate: corrected, as in PyTorch, or mxnet, "
         "with the rate in it (sgd, nag)", metavar="NAME",
     )  # fmt: skip
-    wd: Optional[float] = OPTIMISER(real(0, LARGEST_RATE), "weight decay", metavar="WD")
-    no_bias_decay: Optional[bool] = OPTIMISER(flag, "no weight decay for biases, gamma and beta")
+    wd: Optional[float] = OPTIMISER(
+        real_number_check(0, LARGEST_RATE), "weight decay", metavar="WD"
+    )
+    no_bias_decay: Optional[bool] = OPTIMISER(
+        check_flag, "no weight decay for biases, gamma and beta"
+    )
     clip_norm: Optional[float] = OPTIMISER(
-        real(SMALLEST_LIMIT, LARGEST_RATE), "scale a batch's mean gradient down to this norm",
+        real_number_check(SMALLEST_LIMIT, LARGEST_RATE),
+        "scale a batch's mean gradient down to this norm",
         metavar="NORM",
     )  # fmt: skip
     on_nan: str = OPTIMISER(
-        text, "at gradients that are not finite end the run, or skip the batch",
+        check_text, "at gradients that are not finite end the run, or skip the batch",
         default="stop", metavar="stop|skip",
     )  # fmt: skip
     label_smoothing: Optional[float] = OPTIMISER(
-        real(0, below=1), "spread this share of a label over all classes", metavar="SHARE"
+        real_number_check(0, below=1),
+        "spread this share of a label over all classes",
+        metavar="SHARE",
     )
     class_weights: Optional[str] = OPTIMISER(
-        class_weights, "weight of each class in the loss, or balanced", metavar="W,W"
+        check_class_weights, "weight of each class in the loss, or balanced", metavar="W,W"
     )
     kvstore: str = SUMMING(
-        text, "how gradients are summed over devices (see --list)", default="device", metavar="NAME"
+        check_text,
+        "how gradients are summed over devices (see --list)",
+        default="device",
+        metavar="NAME",
     )
     topology: Optional[str] = SUMMING(
-        machine, "place the devices of a scheduled kvstore (ring, tree, ...) "
+        check_machine, "place the devices of a scheduled kvstore (ring, tree, ...) "
         "by the links of p3.16xlarge or another machine, or of a file, m.json "
         "(default: by those of the GPUs here, from NVML)", metavar="NAME",
     )  # fmt: skip
     compress: Optional[str] = SUMMING(
-        compression, "send gradients in 2 bits each: -THRESHOLD, 0 or THRESHOLD, from device to "
+        check_compression_setting,
+        "send gradients in 2 bits each: -THRESHOLD, 0 or THRESHOLD, from device to "
         "device (kvstore device only); with gluonlab.launch from process to process, their "
         "devices summed, in 2 bits, or in float16 (horovod only)",
         metavar="2bit:THRESHOLD|fp16",
     )  # fmt: skip
     update_on_servers: bool = SUMMING(
-        flag, "with gluonlab.launch: MXNet's servers update the weights, not the workers; the "
+        check_flag,
+        "with gluonlab.launch: MXNet's servers update the weights, not the workers; the "
         "optimizer travels to them as a pickle, and there are no checkpoints", default=False,
     )  # fmt: skip
     bucket_bytes: Optional[int] = SUMMING(
-        size_in_bytes, "sum gradients in buckets of at most this size; 0: each parameter by itself "
+        check_size_in_bytes,
+        "sum gradients in buckets of at most this size; 0: each parameter by itself "
         "(default: 4 MiB on CPU devices, 25 MiB on GPUs)", metavar="BYTES",
     )  # fmt: skip
     overlap: Union[int, str, None] = SUMMING(
-        operators, "operators of a piece of backward, after which sums can begin "
+        check_operator_count, "operators of a piece of backward, after which sums can begin "
         "(default: 8, on GPUs 15); off: one piece", metavar="N|off",
     )  # fmt: skip
     check_replicas: Optional[int] = SUMMING(
-        whole(1), "every N steps, and after the last, check that all devices and processes hold "
+        whole_number_check(1),
+        "every N steps, and after the last, check that all devices and processes hold "
         "the same parameters, bit for bit; else it ends (default: never)",
     )  # fmt: skip
     memory: bool = OUTPUT(
-        flag, "first print what a batch needs on each device, and measure what the process takes",
+        check_flag,
+        "first print what a batch needs on each device, and measure what the process takes",
         default=False,
     )  # fmt: skip
     confusion: bool = OUTPUT(
-        flag, "print and draw the confusion matrix of the test images", default=False
+        check_flag, "print and draw the confusion matrix of the test images", default=False
     )
     export: Optional[str] = OUTPUT(
-        export_format, "write export/ for mx.gluon.SymbolBlock.imports, which needs no gluonlab; "
+        check_export_format,
+        "write export/ for mx.gluon.SymbolBlock.imports, which needs no gluonlab; "
         "onnx: model.onnx, too, which needs no MXNet", metavar="[onnx]", alone=MXNET,
     )  # fmt: skip
     profile: Optional[int] = OUTPUT(
-        whole(1), "record N steps: where their time goes, as a picture, and as a trace for "
+        whole_number_check(1),
+        "record N steps: where their time goes, as a picture, and as a trace for "
         "ui.perfetto.dev", metavar="N",
     )  # fmt: skip
     tensorboard: bool = OUTPUT(
-        flag, "write tensorboard/ for TensorBoard to show, also while it trains", default=False
+        check_flag,
+        "write tensorboard/ for TensorBoard to show, also while it trains",
+        default=False,
     )
     checkpoint_every: Optional[str] = OUTPUT(
-        period, "write a checkpoint every N steps, minutes or epochs, from which --resume goes on",
+        check_period,
+        "write a checkpoint every N steps, minutes or epochs, from which --resume goes on",
         metavar="PERIOD",
     )  # fmt: skip
     keep: int = OUTPUT(
-        whole(1), "checkpoints that are kept, besides that of the best accuracy", default=3
+        whole_number_check(1),
+        "checkpoints that are kept, besides that of the best accuracy",
+        default=3,
     )
     out: Optional[str] = OUTPUT(
-        text, "folder of the run (default: a new one below runs/)", metavar="DIR"
+        check_text, "folder of the run (default: a new one below runs/)", metavar="DIR"
     )
 
     def __post_init__(self) -> None:
@@ -410,10 +452,10 @@ class TrainConfig:
                 object.__setattr__(
                     self, field.name, field.metadata["check"](option_name(field.name), value)
                 )
-        _check_together(self.to_dict())
+        _check_exclusive_settings(self.to_dict())
 
     @classmethod
-    def required(cls, called: str, given: Any) -> "TrainConfig":
+    def require(cls, called: str, given: Any) -> "TrainConfig":
         """Return ``given``, a function's config. Raises ConfigError for anything else."""
         if isinstance(given, cls):
             return given
@@ -425,11 +467,11 @@ class TrainConfig:
         )
 
     def replace(self, **changes: Any) -> "TrainConfig":
-        """A copy with some settings changed."""
+        """Return a copy with some settings changed."""
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> Dict[str, Any]:
-        """The settings as plain values, as config.json holds them."""
+        """Return the settings as plain values, as config.json contains them."""
         devices = self.devices
         if devices is not None and not isinstance(devices, str):
             devices = list(devices)

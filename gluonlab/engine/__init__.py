@@ -1,1 +1,1 @@
-"""What must be true before MXNet loads, and how it is called afterwards."""
+"""Preparation of MXNet before it loads, and cheap calls into its engine afterwards."""

@@ -1,7 +1,7 @@
-"""Operator calls whose arrays are known in advance, at the cost of MXNet's C call alone.
+"""Operator calls with arguments prepared once, so that each call costs only MXNet's C call.
 
 ``src.copyto(dst)`` and ``mx.nd.sgd_update(...)`` spend most of their time in Python, on arguments
-that do not change from step to step. Here they are converted once."""
+that do not change from step to step. `OperatorCall` converts the arguments once."""
 
 from __future__ import annotations
 
@@ -17,47 +17,49 @@ import numpy as np
 from mxnet import nd
 from mxnet.base import _LIB, NDArrayHandle, c_str_array, check_call
 
-from gluonlab.engine.cpu_threads import EngineCallback, EngineContext, push
+from gluonlab.engine.cpu_threads import EngineCallback, EngineContext, push_engine_operation
 from gluonlab.engine.mxnet_fixes import attribute_text
 
 # elemwise_add goes through oneDNN's sum, which takes 1.3 to 1.4 times as long here
-ADD_TWO = "broadcast_add"
-MOST_IN_ONE_KERNEL = 4  # that a GPU's add_n adds
-# on a CPU: it adds them in order; but four as a + (b + (c + d)), and three likewise
-FEWEST_FOR_ADD_N = 5
-ADDED_AT_ONCE = (3, 4)
-# every array has fewer elements: MXNet's wheels are built without USE_INT64_TENSOR_SIZE
+ADD_OPERATOR = "broadcast_add"
+GPU_ADD_N_MAXIMUM = 4  # arrays that one kernel of a GPU's add_n adds
+# A CPU's add_n adds five or more arrays in their order. It adds three as a + (b + c), and four as
+# a + (b + (c + d)).
+CPU_ADD_N_MINIMUM = 5
+REVERSED_ADD_N_COUNTS = (3, 4)
+# Elements. Every array has fewer: MXNet's wheels are built without USE_INT64_TENSOR_SIZE.
 ARRAY_LIMIT = 2**31 - 1
 
-Call = Callable[[], None]
+EngineCall = Callable[[], None]
 
 
-def from_host(array: "np.ndarray[Any, Any]", ctx: Optional[mx.Context] = None) -> nd.NDArray:
-    """A copy of a NumPy array as an NDArray on a CPU device, by default mx.cpu(0), made at once.
+def ndarray_from_numpy(
+    array: "np.ndarray[Any, Any]", ctx: Optional[mx.Context] = None
+) -> nd.NDArray:
+    """Copy a NumPy array into a new NDArray on a CPU device, by default mx.cpu(0), without waiting.
 
-    nd.array would wait there until the device has done all that is queued on it before
-    (NDArray::WaitToWrite of include/mxnet/ndarray.h queues an empty operation on that device), and
-    so would keep a thread that reads ahead from doing so.
+    nd.array would wait for everything queued on the device before, and so would block a thread that
+    prefetches. (NDArray::WaitToWrite of include/mxnet/ndarray.h queues an empty operation.)
     """
     array = np.ascontiguousarray(array)
-    made = nd.empty(array.shape, ctx or mx.cpu(0), array.dtype)
+    copy = nd.empty(array.shape, ctx or mx.cpu(0), array.dtype)
     memory = ctypes.c_void_p()
-    check_call(_LIB.MXNDArrayGetData(made.handle, ctypes.byref(memory)))
+    check_call(_LIB.MXNDArrayGetData(copy.handle, ctypes.byref(memory)))
     ctypes.memmove(memory, array.ctypes.data, array.nbytes)
-    return made
+    return copy
 
 
-def rows(array: nd.NDArray, begin: int, end: int) -> nd.NDArray:
-    """``array[begin:end]``, a view, in half the time; both lie in 0..len(array)."""
+def slice_rows(array: nd.NDArray, begin: int, end: int) -> nd.NDArray:
+    """Return the view ``array[begin:end]`` in half the time; both bounds lie in 0..len(array)."""
     handle = NDArrayHandle()
     check_call(_LIB.MXNDArraySlice(array.handle, begin, end, ctypes.byref(handle)))
     return type(array)(handle=handle)
 
 
-class KindReader:
-    """Reads the shapes and types of arrays in half the time of ``array.shape`` and ``array.dtype``.
+class ShapeAndTypeReader:
+    """Reader of shapes and types in half the time of ``array.shape`` and ``array.dtype``.
 
-    Two threads must not share one.
+    Two threads must not share a reader.
     """
 
     def __init__(self) -> None:
@@ -65,21 +67,21 @@ class KindReader:
         self._sizes: Any = ctypes.POINTER(ctypes.c_int)()
         self._shape = ctypes.byref(self._axes), ctypes.byref(self._sizes)
 
-    def shape(self, array: nd.NDArray) -> Tuple[int, ...]:
-        """``array.shape``."""
+    def read_shape(self, array: nd.NDArray) -> Tuple[int, ...]:
+        """Return ``array.shape``."""
         check_call(_LIB.MXNDArrayGetShapeEx(array.handle, *self._shape))
         return tuple(self._sizes[: self._axes.value])
 
-    def type_number(self, array: nd.NDArray) -> int:
-        """MXNet's number of ``array.dtype``."""
+    def read_type_number(self, array: nd.NDArray) -> int:
+        """Return MXNet's number for ``array.dtype``."""
         check_call(_LIB.MXNDArrayGetDType(array.handle, ctypes.byref(self._type)))
         return self._type.value
 
 
-def memory_of(array: nd.NDArray) -> Tuple[int, int]:
-    """Where an array's elements lie: the first address, and the one behind the last.
+def address_range(array: nd.NDArray) -> Tuple[int, int]:
+    """Return the address of an array's first byte, and the address after its last byte.
 
-    Waits for what writes to it.
+    Waits for all queued writes to the array.
     """
     array.wait_to_read()
     begin = ctypes.c_void_p()
@@ -87,33 +89,33 @@ def memory_of(array: nd.NDArray) -> Tuple[int, int]:
     return begin.value or 0, (begin.value or 0) + array.size * np.dtype(array.dtype).itemsize
 
 
-def same_memory(one: nd.NDArray, other: nd.NDArray) -> bool:
-    """Whether two arrays are the same elements, as an array and its as_np_ndarray() are."""
-    return one is other or memory_of(one) == memory_of(other)
+def is_same_memory(array: nd.NDArray, other: nd.NDArray) -> bool:
+    """Check if two arrays have the same elements, like an array and its as_np_ndarray()."""
+    return array is other or address_range(array) == address_range(other)
 
 
-def share_memory(arrays: Sequence[nd.NDArray], others: Sequence[nd.NDArray] = ()) -> bool:
-    """Whether any two of ``arrays`` have elements in common, or one of them with one of ``others``.
+def arrays_share_memory(arrays: Sequence[nd.NDArray], others: Sequence[nd.NDArray] = ()) -> bool:
+    """Check if two of ``arrays`` overlap in memory, or one of ``arrays`` and one of ``others``.
 
-    The engine orders what is done with arrays that share memory, but not when some of it goes by
-    aliases.
+    Two of ``others`` may overlap. The engine does not order operations on arrays that share memory
+    through aliases.
     """
     spans = sorted(
-        (*memory_of(array), own)
-        for own, group in ((True, arrays), (False, others))
+        (*address_range(array), is_first_group)
+        for is_first_group, group in ((True, arrays), (False, others))
         for array in group
         if array.size
     )
-    ends = {True: 0, False: 0}  # of what began before
-    for begin, end, own in spans:
-        if begin < ends[True] or (own and begin < ends[False]):
+    ends = {True: 0, False: 0}  # the largest end of the spans so far, by group
+    for begin, end, is_first_group in spans:
+        if begin < ends[True] or (is_first_group and begin < ends[False]):
             return True
-        ends[own] = max(ends[own], end)
+        ends[is_first_group] = max(ends[is_first_group], end)
     return False
 
 
 class OperatorCall:
-    """An operator with fixed inputs and fixed outputs, often one, which may be among the inputs."""
+    """An operator with fixed input and output arrays. An output may also be an input."""
 
     def __init__(self, name: str, inputs: Sequence[nd.NDArray], *outputs: nd.NDArray) -> None:
         self._operator = ctypes.c_void_p()
@@ -123,18 +125,18 @@ class OperatorCall:
         handles = (ctypes.c_void_p * len(outputs))(*[output.handle for output in outputs])
         self._outputs = ctypes.cast(handles, ctypes.POINTER(NDArrayHandle))
         self._output_count = ctypes.c_int(len(outputs))
-        self._attributes: "Attributes | None" = None  # those of the call that is prepared
-        self._prepared: Callable[[], int]
+        self._prepared_attributes: "Attributes | None" = None
+        self._invoke: Callable[[], int]
 
     def __call__(self, attributes: "Attributes") -> None:
-        """Queue the operation; nothing waits for it."""
-        if attributes is not self._attributes:
+        """Queue the operation without waiting for it."""
+        if attributes is not self._prepared_attributes:
             self._prepare(attributes)
-        check_call(self._prepared())
+        check_call(self._invoke())
 
     def _prepare(self, attributes: "Attributes") -> None:
-        self._attributes = attributes
-        self._prepared = partial(
+        self._prepared_attributes = attributes
+        self._invoke = partial(
             _LIB.MXImperativeInvokeEx, self._operator, len(self._inputs), self._inputs,
             ctypes.byref(self._output_count), ctypes.byref(self._outputs), attributes.count,
             attributes.names, attributes.values, ctypes.byref(ctypes.POINTER(ctypes.c_int)()),
@@ -142,7 +144,7 @@ class OperatorCall:
 
 
 class Attributes:
-    """An operator's attributes, such as a learning rate, as MXNet takes them."""
+    """An operator's attributes, such as a learning rate, converted for MXNet's C API."""
 
     def __init__(self, values: Dict[str, Any]) -> None:
         self.count = len(values)
@@ -154,47 +156,45 @@ NO_ATTRIBUTES = Attributes({})
 
 
 class CopyInto(OperatorCall):
-    """``CopyInto(dst).copy(src)`` is ``src.copyto(dst)``, on any devices.
+    """A repeated copy into ``destination`` from arrays of its shape and type on any device.
 
-    The arrays have the same shape and type.
+    ``CopyInto(dst).copy(src)`` is ``src.copyto(dst)``.
     """
 
     def __init__(self, destination: nd.NDArray) -> None:
         super().__init__("_copyto", [destination], destination)
 
     def copy(self, source: nd.NDArray) -> None:
-        """Queue the copy; nothing waits for it."""
+        """Queue the copy without waiting for it."""
         self._inputs[0] = source.handle
         self(NO_ATTRIBUTES)
 
 
 class AddInto(OperatorCall):
-    """``AddInto(dst).add(src)`` is ``dst += src``, on one device.
+    """A repeated addition to ``destination`` of arrays of its shape, type and device.
 
-    The arrays have the same shape and type.
+    ``AddInto(dst).add(src)`` is ``dst += src``.
     """
 
     def __init__(self, destination: nd.NDArray) -> None:
-        super().__init__(ADD_TWO, [destination, destination], destination)
+        super().__init__(ADD_OPERATOR, [destination, destination], destination)
 
     def add(self, source: nd.NDArray) -> None:
-        """Queue the addition; nothing waits for it."""
+        """Queue the addition without waiting for it."""
         self._inputs[1] = source.handle
         self(NO_ATTRIBUTES)
 
 
 class Fence:
-    """An engine operation that computes nothing.
+    """An engine operation that computes nothing and orders other operations.
 
-    It waits for all writes to ``read`` and all use of ``written``.
-
-    Whatever uses ``written`` afterwards comes after it. So it can order arrays that share memory
-    without the engine's knowledge.
+    The fence waits for all writes to ``read`` and all uses of ``written``. Later uses of
+    ``written`` wait for the fence. So a fence can order arrays that share memory without the
+    engine's knowledge.
     """
 
-    # A function of MXNet's that takes no arguments, changes nothing, and needs no Python when the
-    # engine calls it.
-    _NOTHING = ctypes.cast(_LIB.MXGetLastError, ctypes.c_void_p)
+    # This function of MXNet takes no arguments, changes nothing, and runs without Python's lock.
+    _NO_OP = ctypes.cast(_LIB.MXGetLastError, ctypes.c_void_p)
 
     def __init__(
         self, ctx: mx.Context, read: Sequence[nd.NDArray], written: Sequence[nd.NDArray]
@@ -205,21 +205,22 @@ class Fence:
         self._written = (ctypes.c_void_p * len(written))(*[array.handle for array in written])
 
     def __call__(self, priority: int = 0) -> None:
-        """Queue it; nothing waits for it."""
+        """Queue the fence without waiting for it."""
         check_call(
             _LIB.MXEnginePushSyncND(
-                self._NOTHING, None, None, ctypes.byref(self._ctx), self._read, len(self._read),
+                self._NO_OP, None, None, ctypes.byref(self._ctx), self._read, len(self._read),
                 self._written, len(self._written), None, priority, b"gluonlab.Fence",
             )
         )  # fmt: skip
 
 
 @contextmanager
-def between_passes(arrays: Sequence[nd.NDArray]) -> Iterator[None]:
-    """What this block queues on running statistics sees whole passes: all before it, none after.
+def order_between_passes(arrays: Sequence[nd.NDArray]) -> Iterator[None]:
+    """Order all uses of running statistics in this block after the earlier passes.
 
-    MXNet's BatchNorm moves them, on a GPU in forward and on a CPU in backward, while the engine
-    takes it for a reader: it would let a copy of them run before, beside or after a pass.
+    Later passes wait for them. MXNet's BatchNorm updates the statistics, on a GPU in forward and on
+    a CPU in backward, but declares only a read. Without fences the engine could copy the statistics
+    in the middle of a pass.
     """
     fences = [Fence(array.context, [], [array]) for array in arrays]
     for fence in fences:
@@ -229,24 +230,21 @@ def between_passes(arrays: Sequence[nd.NDArray]) -> Iterator[None]:
         fence()
 
 
-def flattened(array: nd.NDArray) -> nd.NDArray:
-    """The same memory as an mx.nd array of one dimension; a reshaped mx.np array is a copy.
-
-    An array without elements as it is.
-    """
+def flat_view(array: nd.NDArray) -> nd.NDArray:
+    """Return a one-dimensional mx.nd view of an array. Return an empty array unchanged."""
+    # as_nd_ndarray, because reshaping an mx.np array copies it
     return array.as_nd_ndarray().reshape((-1,)) if array.size else array
 
 
-def settling(flat: nd.NDArray) -> Iterator[Call]:
-    """The calls that put an array into plain row order.
+def row_major_calls(flat: nd.NDArray) -> Iterator[EngineCall]:
+    """Yield the calls that put an array into row-major order.
 
-    oneDNN leaves some arrays in blocks of its own order, which slices and aliases do not know.
-
-    Writing to one element, what it was, makes MXNet put the whole array back in order.
+    oneDNN stores some arrays in its own blocked order, which slices and aliases misread.
     """
-    if flat.size and not is_gpu(flat):
-        one = flat[0:1]
-        yield operator_call("_mul_scalar", [one], one, Attributes({"scalar": 1.0}))
+    if flat.size and not is_on_gpu(flat):
+        # Writing one element, with its own value, makes MXNet reorder the whole array.
+        element = flat[0:1]
+        yield operator_call("_mul_scalar", [element], element, Attributes({"scalar": 1.0}))
 
 
 def operator_call(
@@ -254,93 +252,94 @@ def operator_call(
     inputs: Sequence[nd.NDArray],
     output: nd.NDArray,
     attributes: Attributes = NO_ATTRIBUTES,
-) -> Call:
-    """The call that queues an operator."""
+) -> EngineCall:
+    """Return a call without arguments that queues an operator."""
     return partial(OperatorCall(operator, inputs, output), attributes)
 
 
-def added(inputs: Sequence[nd.NDArray], output: nd.NDArray, so_far: nd.NDArray) -> Iterator[Call]:
-    """The calls that add ``inputs`` in order into ``output``.
+def sum_calls(
+    inputs: Sequence[nd.NDArray], output: nd.NDArray, so_far: nd.NDArray
+) -> Iterator[EngineCall]:
+    """Yield the calls that add ``inputs`` in order into ``output``.
 
-    ``so_far``: ``output`` as the calls after the first read it.
+    ``so_far`` is the array from which the calls after the first read ``output``.
     """
     first, *others = inputs
-    if len(inputs) >= FEWEST_FOR_ADD_N:
+    if len(inputs) >= CPU_ADD_N_MINIMUM:
         yield operator_call("add_n", inputs, output, Attributes({"num_args": len(inputs)}))
         return
     for other in others:
-        yield operator_call(ADD_TWO, [first, other], output)
+        yield operator_call(ADD_OPERATOR, [first, other], output)
         first = so_far
 
 
-def added_at_once(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> Call:
-    """The call that adds ``ADDED_AT_ONCE`` many inputs in their order, on the last one's device.
+def reversed_add_n_call(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> EngineCall:
+    """Return one call that adds 3 or 4 inputs in their order, on the device of the last input.
 
-    add_n makes a + (b + (c + d)) of four, so they are given to it the other way round; it reads
-    each of them once, where one addition after the other takes three times as long.
+    add_n computes a + (b + (c + d)), so the inputs are passed in reverse. add_n reads each input
+    once; single additions take three times as long.
     """
     return operator_call("add_n", inputs[::-1], output, Attributes({"num_args": len(inputs)}))
 
 
-def added_on_gpu(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> Iterator[Call]:
-    """The same sums, to the bit, by fewer operations on a GPU.
+def gpu_sum_calls(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> Iterator[EngineCall]:
+    """Yield the calls that add ``inputs`` in order on a GPU, bit-identical to `sum_calls`.
 
-    A GPU has no oneDNN, and one kernel of ``add_n`` adds up to four arrays.
-
-    It makes a + (b + (c + d)) of them, so they are given to it the other way round. Of float16 it
-    takes two elements at once, which a slice of a bucket may not have, or not where a pair of them
-    must lie; int8 it does not know.
+    One kernel of add_n adds up to four arrays as a + (b + (c + d)), so each group is passed in
+    reverse.
     """
     so_far, *others = inputs
-    most = 1 if np.dtype(output.dtype) in (np.float16, np.int8) else MOST_IN_ONE_KERNEL - 1
-    for begin in range(0, len(others), most):
-        some = [*others[begin : begin + most][::-1], so_far]
-        if len(some) == 2:
-            yield operator_call(ADD_TWO, some, output)
+    # add_n reads float16 in aligned pairs, which a slice may not have, and does not support int8
+    has_add_n = np.dtype(output.dtype) not in (np.float16, np.int8)
+    group_size = GPU_ADD_N_MAXIMUM - 1 if has_add_n else 1
+    for begin in range(0, len(others), group_size):
+        group = [*others[begin : begin + group_size][::-1], so_far]
+        if len(group) == 2:
+            yield operator_call(ADD_OPERATOR, group, output)
         else:
-            yield operator_call("add_n", some, output, Attributes({"num_args": len(some)}))
+            yield operator_call("add_n", group, output, Attributes({"num_args": len(group)}))
         so_far = output
 
 
-def is_gpu(array: nd.NDArray) -> bool:
-    """Whether an array lies on a GPU."""
+def is_on_gpu(array: nd.NDArray) -> bool:
+    """Check if an array is in a GPU's memory."""
     return bool(array.context.device_type == "gpu")
 
 
-GATE_LOOK_S = 0.05  # how often a closed gate looks at its limit
+HOLD_POLL_S = 0.05  # interval at which a hold checks its time limit
 
 
-class Gate:
-    """A gate in front of what is queued: what reads or writes ``arrays`` waits until `open`.
+class EngineHold:
+    """A hold on the engine: operations that read or write ``arrays`` wait until `release`.
 
-    So the host gets ahead of the devices.
+    So the host can queue a whole step before the devices start.
 
-    It opens by itself after ``limit_s``, for hosts that wait for their devices; `held` says that it
-    has not.
+    The hold ends by itself after ``limit_s`` seconds, in case the host waits for the devices. Then
+    `held_until_release` is False.
     """
 
     def __init__(self, arrays: Sequence[nd.NDArray], limit_s: float) -> None:
-        self._opened, self.held = threading.Event(), True
+        self._released, self.held_until_release = threading.Event(), True
         self._deadline = time.monotonic() + limit_s
-        self._kept: List[Any] = []  # what the engine calls must live until it has
+        self._callbacks: List[Any] = []  # must live until the engine has called them
         for array in arrays:
-            self._close(array)
+            self._hold(array)
 
-    def stay(self, limit_s: float) -> None:
-        """Open by itself only after so long from now, if it is closed yet."""
+    def extend(self, limit_s: float) -> None:
+        """Set the time limit to ``limit_s`` seconds from now."""
         self._deadline = time.monotonic() + limit_s
 
-    def open(self) -> None:
-        """Let all that waits begin. Wait for the devices before this object goes."""
-        self._opened.set()
+    def release(self) -> None:
+        """Start all waiting operations. Keep this object until the devices have finished."""
+        self._released.set()
 
-    def _close(self, array: nd.NDArray) -> None:
+    def _hold(self, array: nd.NDArray) -> None:
         def wait(run_context: object, parameter: object) -> None:
-            while not self._opened.wait(GATE_LOOK_S):
+            while not self._released.wait(HOLD_POLL_S):
                 if time.monotonic() > self._deadline:
-                    self.held = False
-                    self._opened.set()
+                    self.held_until_release = False
+                    self._released.set()
 
         callback = EngineCallback(wait)
-        self._kept.append((callback, array))
-        push(callback, array, b"gluonlab.Gate")
+        self._callbacks.append((callback, array))
+        push_engine_operation(callback, array, b"gluonlab.EngineHold")

@@ -1,12 +1,12 @@
-"""MXNet's import, in a fraction of its processor time.
+"""Import of MXNet in a fraction of the usual processor time.
 
-Its optional packages are imported when they are used (`deferring`). MXNet 1.9.1 imports
-scikit-learn, and with it pandas and SciPy, for the base class of one obsolete class; SciPy for
-sparse arrays; h5py, ONNX and OpenCV for those who have them. Together they take half of its
-import's processor time, and most programs use none of them.
+MXNet's optional packages are imported when they are first used (`defer_optional_imports`). MXNet
+1.9.1 imports scikit-learn, and with it pandas and SciPy, for the base class of one obsolete class.
+It also imports SciPy for sparse arrays, h5py, ONNX and OpenCV. Together they take half of the
+processor time of the import, and most programs use none of them.
 
-The functions that it generates for its operators come from a cache (`OperatorCache`), since writing
-and compiling them takes another third.
+The Python functions of MXNet's operators come from a cache (`OperatorCache`). Generating and
+compiling them takes another third.
 """
 
 from __future__ import annotations
@@ -28,41 +28,41 @@ from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from gluonlab.host.cache_folder import cache_folder
 
-DEFERRED = frozenset(
+DEFERRED_PACKAGES = frozenset(
     {
         "scipy", "scipy.sparse", "scipy.sparse.csr", "scipy.stats", "h5py", "onnx", "cv2",
         "requests", "pandas",
     }
 )  # fmt: skip
-# MXNet checks every array for these classes. Before somebody imports the package, no array can be
-# an instance of one.
-CLASSES = {
+# MXNet checks every array for these classes. Before the package is imported, no array can be an
+# instance of them.
+DEFERRED_CLASSES = {
     "scipy.sparse.csr.csr_matrix": ("scipy.sparse", "csr_matrix"),
     "h5py.Dataset": ("h5py", "Dataset"),
 }
 # mxnet.model.FeedForward, obsolete since MXNet 1.0, derives from scikit-learn's BaseEstimator if
-# there is one.
-UNAVAILABLE = "sklearn.base"
-# Otherwise setuptools, which takes distutils' place, would be imported for two classes.
-VERSIONS = "distutils.version"
+# scikit-learn is installed.
+HIDDEN_MODULE = "sklearn.base"
+# Loaded alone. Its replacement, setuptools, would otherwise be imported for two classes.
+DISTUTILS_VERSION = "distutils.version"
 
 
-class Deferred(ModuleType):
-    """Stands for a package in MXNet's modules, and imports it when something of it is asked for."""
+class DeferredModule(ModuleType):
+    """Placeholder for a package in MXNet's modules, which imports the package on first use."""
 
     def __getattr__(self, name: str) -> Any:
         child = f"{self.__name__}.{name}"
-        if child in DEFERRED:
-            return Deferred(child)
-        if child in CLASSES:
-            package, name = CLASSES[child]
+        if child in DEFERRED_PACKAGES:
+            return DeferredModule(child)
+        if child in DEFERRED_CLASSES:
+            package, name = DEFERRED_CLASSES[child]
             return getattr(sys.modules[package], name) if package in sys.modules else ()
         return getattr(importlib.import_module(self.__name__), name)
 
 
 @contextmanager
-def deferring() -> Iterator[None]:
-    """Within this block, MXNet's own import statements give `Deferred` packages.
+def defer_optional_imports() -> Iterator[None]:
+    """Return `DeferredModule` packages from MXNet's own import statements in this block.
 
     Import statements of all other modules, in all threads, work as usual.
     """
@@ -72,11 +72,11 @@ def deferring() -> Iterator[None]:
         name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
     ) -> Any:
         if level == 0 and str((globals or {}).get("__name__", "")).startswith("mxnet."):
-            if name in DEFERRED and _is_installed(name):
-                return Deferred(name if fromlist else name.partition(".")[0])
-            if name == UNAVAILABLE:
+            if name in DEFERRED_PACKAGES and _is_installed(name):
+                return DeferredModule(name if fromlist else name.partition(".")[0])
+            if name == HIDDEN_MODULE:
                 raise ImportError(f"{name} is not imported while MXNet is loaded", name=name)
-            versions = _distutils_version() if name == VERSIONS and fromlist else None
+            versions = _load_distutils_version() if name == DISTUTILS_VERSION and fromlist else None
             if versions is not None:
                 return versions
         return original(name, globals, locals, fromlist, level)
@@ -94,19 +94,24 @@ def _is_installed(name: str) -> bool:
     return root in sys.modules or importlib.machinery.PathFinder.find_spec(root) is not None
 
 
-def _distutils_version() -> Optional[ModuleType]:
-    """Python's own distutils.version, or setuptools' copy; not registered in sys.modules, as
-    setuptools expects to be imported before distutils.
+def _load_distutils_version() -> Optional[ModuleType]:
+    """Load distutils.version of Python, or of setuptools.
+
+    The module is not registered in sys.modules, because setuptools expects to be imported first.
     """
-    if VERSIONS in sys.modules:
-        return sys.modules[VERSIONS]
+    if DISTUTILS_VERSION in sys.modules:
+        return sys.modules[DISTUTILS_VERSION]
     folders = [Path(os.__file__).parent / "distutils"]  # until Python 3.11
     setuptools = importlib.machinery.PathFinder.find_spec("setuptools")
     if setuptools is not None and setuptools.submodule_search_locations:
         folders.append(Path(setuptools.submodule_search_locations[0], "_distutils"))
     for folder in folders:
         path = folder / "version.py"
-        spec = importlib.util.spec_from_file_location(VERSIONS, path) if path.is_file() else None
+        spec = (
+            importlib.util.spec_from_file_location(DISTUTILS_VERSION, path)
+            if path.is_file()
+            else None
+        )
         if spec is not None and spec.loader is not None:
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
@@ -119,15 +124,15 @@ def _distutils_version() -> Optional[ModuleType]:
 # Each time MXNet 1.9.1 is imported, it writes the source of some 2,500 functions and compiles them.
 # That takes a third of the import's processor time. The functions depend only on MXNet's library,
 # on a few of its Python files, and on the version of Python. So their compiled code is stored in
-# the user's cache folder, as Python stores its own in ``__pycache__``, and is trusted as much: the
-# file must belong to the user or to root, and only its owner may write it.
+# the user's cache folder, like Python's own in ``__pycache__``. For security the file must belong
+# to the user or to root, and only its owner may write it.
 #
-# A damaged, foreign or missing file is ignored, and written again if that is possible.
+# A damaged, foreign or missing file is ignored, and written again if possible.
 
 
-FORMAT = "2"  # of the file; other numbers are other files
-# The functions follow from these files of MXNet and from the library.
-GENERATORS = (
+CACHE_FORMAT = "2"  # part of the file's name
+# MXNet generates the functions from these files and from the library.
+GENERATOR_FILES = (
     "base.py",
     "ndarray/register.py",
     "symbol/register.py",
@@ -135,63 +140,61 @@ GENERATORS = (
     "symbol_doc.py",
     "_numpy_op_doc.py",
 )
-# The linker's build ID, a digest of the whole library, lies near its beginning. To digest all of
-# its 150 MB would take longer than the cache saves.
-LIBRARY_BYTES = 2**16
+# The linker's build ID, a digest of the whole library, is near its start. Hashing all of its 150 MB
+# would take longer than the cache saves.
+HASHED_LIBRARY_BYTES = 2**16
 
-Make = Callable[[Any, str, str], Any]
-Name = Tuple[str, str, str]  # the generating module, the operator, and the function
+FunctionFactory = Callable[[Any, str, str], Any]
+FunctionKey = Tuple[str, str, str]  # the generating module, the operator, and the function
 
 
-class _Stored(NamedTuple):
-    """A function's code, without the operator's handle, which is another address in each process.
+class _StoredFunction(NamedTuple):
+    """A function's code, without the operator's handle, which differs in each process.
 
-    ``nulls``: for each default value whether it is MXNet's ``_Null``; the others are None.
+    ``nulls`` is True for each default value that is MXNet's ``_Null``. The others are None.
     """
 
     code: CodeType
-    handle_at: int  # among the code's constants
+    handle_position: int  # in the code's constants
     nulls: Tuple[bool, ...]
     documentation: Optional[str]
 
 
 class OperatorCache:
-    """The functions of one library and one Python, read from ``path`` and written there."""
+    """A cache file of the functions of one MXNet library and one Python version."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._stored: Dict[Name, Any] = read(path)
-        self._new: Dict[Name, Tuple[Any, ...]] = {}
+        self._cached: Dict[FunctionKey, Any] = read_cache(path)
+        self._new: Dict[FunctionKey, Tuple[Any, ...]] = {}
         self._is_loading = True
 
-    def wrap(self, initialize: Callable[..., None]) -> Callable[..., None]:
-        """Have MXNet's ``_init_op_module`` or ``_init_np_op_module`` take functions from here.
-
-        After `close` it makes them by itself: `mx.library.load` may bring operators of any name.
-        """
+    def wrap_initializer(self, initialize: Callable[..., None]) -> Callable[..., None]:
+        """Make MXNet's ``_init_op_module`` or ``_init_np_op_module`` use cached functions."""
 
         def cached_initialize(*args: Any, **kwargs: Any) -> None:
+            # Not after `close`: `mx.library.load` may add operators of any name.
             if self._is_loading and "make_op_func" in kwargs:
-                kwargs["make_op_func"] = self._wrap_make(kwargs["make_op_func"])
+                kwargs["make_op_func"] = self._wrap_function_factory(kwargs["make_op_func"])
             elif self._is_loading:
-                args = (*args[:-1], self._wrap_make(args[-1]))
+                args = (*args[:-1], self._wrap_function_factory(args[-1]))
             initialize(*args, **kwargs)
 
         return cached_initialize
 
-    def _wrap_make(self, make: Make) -> Make:
+    def _wrap_function_factory(self, make: FunctionFactory) -> FunctionFactory:
         namespace = make.__globals__
         null = namespace["_Null"]
 
         def make_cached(handle: Any, operator: str, name: str) -> Any:
             key = (make.__module__, operator, name)
-            found = self._stored.get(key)
-            if found is None:
+            cached = self._cached.get(key)
+            if cached is None:
                 function = make(handle, operator, name)
-                self._new[key] = tuple(_stored(function, handle.value, null))
+                self._new[key] = tuple(_to_stored_function(function, handle.value, null))
                 return function
-            code, at, nulls, documentation = found
-            constants = (*code.co_consts[:at], handle.value, *code.co_consts[at + 1 :])
+            code, position, nulls, documentation = cached
+            constants = (*code.co_consts[:position], handle.value, *code.co_consts[position + 1 :])
             defaults = tuple([null if is_null else None for is_null in nulls])
             function = FunctionType(
                 code.replace(co_consts=constants), namespace, name, defaults or None
@@ -202,70 +205,66 @@ class OperatorCache:
         return make_cached
 
     def close(self) -> None:
-        """MXNet is loaded: write what was missing."""
+        """Write the missing functions to the file, once MXNet is loaded."""
         self._is_loading = False
         if self._new:
-            write(self.path, {**self._stored, **self._new})
-        self._stored, self._new = {}, {}
+            write_cache(self.path, {**self._cached, **self._new})
+        self._cached, self._new = {}, {}
 
 
-def _stored(function: Any, handle: int, null: Any) -> _Stored:
-    """Take a new function apart.
-
-    MXNet sets its documentation later. In the code the first constant, where Python looks for a
-    documentation, may be the None that the function uses.
-    """
+def _to_stored_function(function: Any, handle: int, null: Any) -> _StoredFunction:
     constants = list(function.__code__.co_consts)
-    at = constants.index(handle)
-    constants[at] = None
+    position = constants.index(handle)
+    constants[position] = None
     nulls = tuple(value is null for value in function.__defaults__ or ())
     code = function.__code__.replace(co_consts=tuple(constants))
-    return _Stored(code, at, nulls, function.__doc__)
+    # The documentation is stored separately: the code's first constant may be a None in use.
+    return _StoredFunction(code, position, nulls, function.__doc__)
 
 
 _cache: Optional[OperatorCache] = None
 
 
 def use_operator_cache(base: ModuleType) -> None:
-    """Have ``mxnet.base``, which has just been loaded, take operators' functions from the cache.
+    """Make ``mxnet.base``, which has just been loaded, use the cache of operators' functions.
 
-    Without a home folder, or with an MXNet of other files, nothing changes.
+    Does nothing without a home folder, or if MXNet's files differ from those of 1.9.1.
     """
     global _cache
     with suppress(OSError, RuntimeError, AttributeError):
-        cache = OperatorCache(file_for(Path(str(base.__file__)).parent, Path(base._LIB._name)))
+        cache = OperatorCache(cache_path(Path(str(base.__file__)).parent, Path(base._LIB._name)))
         for name in ("_init_op_module", "_init_np_op_module"):
-            setattr(base, name, cache.wrap(getattr(base, name)))
+            setattr(base, name, cache.wrap_initializer(getattr(base, name)))
         _cache = cache
 
 
 def close_operator_cache() -> None:
-    """Write what the cache was missing; see `OperatorCache.close`."""
+    """Write the missing functions; see `OperatorCache.close`."""
     global _cache
     if _cache is not None:
         _cache.close()
         _cache = None
 
 
-def file_for(package: Path, library: Path) -> Path:
-    """Return the file for this MXNet and this Python: a name made of what the functions depend on.
+def cache_path(package: Path, library: Path) -> Path:
+    """Return the cache file for this MXNet and Python, named by a digest of both.
 
     Raises OSError for files that cannot be read, and RuntimeError without a home folder.
     """
     digest = hashlib.sha256()
     # python -O leaves out the functions' assertions
     python = f"{sys.implementation.cache_tag} {sys.hexversion} {sys.flags.optimize}"
-    digest.update(f"{FORMAT} {python} {library.stat().st_size}".encode())
+    digest.update(f"{CACHE_FORMAT} {python} {library.stat().st_size}".encode())
     digest.update(importlib.util.MAGIC_NUMBER)
     with open(library, "rb") as file:
-        digest.update(file.read(LIBRARY_BYTES))
-    for name in GENERATORS:
+        digest.update(file.read(HASHED_LIBRARY_BYTES))
+    for name in GENERATOR_FILES:
         digest.update((package / name).read_bytes())
     return cache_folder() / "mxnet-operators" / f"{digest.hexdigest()[:32]}.bin"
 
 
-def read(path: Path) -> Dict[Name, Any]:
-    """Return the stored functions; none if the file is missing, damaged, or not to be trusted."""
+def read_cache(path: Path) -> Dict[FunctionKey, Any]:
+    """Return the stored functions; none if the file is missing, damaged or not trusted."""
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
@@ -278,12 +277,12 @@ def read(path: Path) -> Dict[Name, Any]:
         return {}
     if hashlib.sha256(content).digest() != digest:
         return {}
-    stored: Dict[Name, Any] = marshal.loads(content)
+    stored: Dict[FunctionKey, Any] = marshal.loads(content)
     return stored
 
 
-def write(path: Path, functions: Dict[Name, Any]) -> None:
-    """Write the file whole or not at all. Where that is not possible, there is no cache."""
+def write_cache(path: Path, functions: Dict[FunctionKey, Any]) -> None:
+    """Write the cache file atomically. Do nothing if it cannot be written."""
     content = marshal.dumps(functions)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -291,7 +290,7 @@ def write(path: Path, functions: Dict[Name, Any]) -> None:
         try:
             with open(number, "wb") as file:
                 file.write(hashlib.sha256(content).digest() + content)
-            os.replace(temporary, path)  # readable by its owner only, as mkstemp makes it
+            os.replace(temporary, path)  # only its owner can read it: mkstemp's mode
         except BaseException:
             Path(temporary).unlink()
             raise

@@ -1,7 +1,6 @@
-"""The dynamic linker's messages about libraries that it cannot load, with causes and cures.
+"""Causes and fixes of the dynamic linker's errors about libraries that it cannot load.
 
-For the engine, which sees such a message when MXNet cannot be imported, and for the doctor, which
-asks the linker.
+The errors come from a failed import of MXNet, or from the doctor's checks.
 """
 
 from __future__ import annotations
@@ -13,173 +12,188 @@ from pathlib import Path
 from typing import Mapping, NamedTuple, Optional
 
 from gluonlab.engine.mxnet_installation import (
-    AGAIN,
     LIBRARIES,
-    WHEEL_OF,
-    other_versions,
-    pip_install,
-    search_path,
-    wheel_of,
-    wheel_path,
+    REINSTALL_MXNET,
+    WHEEL_BY_SONAME,
+    find_other_versions,
+    ld_library_path_folders,
+    owning_wheel,
+    path_in_wheel,
+    pip_install_command,
 )
 from gluonlab.host.out_of_memory import memory_limit
 
-# what MXNet needs of the system, and the packages of Debian and Red Hat that hold it
-SYSTEMS = {"libgomp": ("libgomp1", "libgomp"), "libquadmath": ("libquadmath0", "libquadmath")}
-_LIBRARY = r"lib[\w+.-]+?\.so[.\d]*"
-_PATH = r"(?P<path>[^\s:]+): "
-_MISSING = re.compile(
-    rf"(?P<name>{_LIBRARY})(: cannot open shared object file(: "
+# system libraries that MXNet needs, and their packages in Debian and Red Hat
+SYSTEM_PACKAGES = {
+    "libgomp": ("libgomp1", "libgomp"),
+    "libquadmath": ("libquadmath0", "libquadmath"),
+}
+_LIBRARY_PATTERN = r"lib[\w+.-]+?\.so[.\d]*"
+_PATH_PATTERN = r"(?P<path>[^\s:]+): "
+_MISSING_LIBRARY = re.compile(
+    rf"(?P<name>{_LIBRARY_PATTERN})(: cannot open shared object file(: "
     r"No such file or directory|$)| => not found)"
 )
-_SYMBOL = re.compile(
-    rf"{_PATH}undefined symbol: (?P<what>[^\s,]+)(, version (?P<provider>[^\s)]+))?"
+_UNDEFINED_SYMBOL = re.compile(
+    rf"{_PATH_PATTERN}undefined symbol: (?P<what>[^\s,]+)(, version (?P<provider>[^\s)]+))?"
 )
-# What the linker says of a library that is there, the cause, and the cure; without one the file has
+# The linker's message about an existing library, the cause, and the fix. Without a fix the file has
 # to be replaced.
-_COMPLAINTS = (
-    (_PATH + r"cannot open shared object file: (?P<why>[\w ]*denied[\w ]*)",
+_FILE_ERRORS = (
+    (_PATH_PATTERN + r"cannot open shared object file: (?P<why>[\w ]*denied[\w ]*)",
      "{path} cannot be opened: {why}", "make it readable for this user: ls -lL {path}"),
-    (_PATH + r"cannot open shared object file: (?P<why>[\w ]+)",
+    (_PATH_PATTERN + r"cannot open shared object file: (?P<why>[\w ]+)",
      "{path} cannot be opened: {why}", "fix that, and try again"),
-    (_PATH + r"failed to map segment from shared object(: (?P<why>[\w ]+))?",
+    (_PATH_PATTERN + r"failed to map segment from shared object(: (?P<why>[\w ]+))?",
      "{path} cannot be mapped into memory: {why}",
      "if its disk is mounted noexec, install into a folder of another; "
      "else free memory, or raise its limit"),
-    (_PATH + "cannot enable executable stack",
+    (_PATH_PATTERN + "cannot enable executable stack",
      "{path} needs an executable stack, which glibc 2.41 and newer, or SELinux, refuses",
      "patchelf --clear-execstack {path}"),
-    (_PATH + "cannot allocate memory in static TLS block",
+    (_PATH_PATTERN + "cannot allocate memory in static TLS block",
      "{path} was loaded too late", "import gluonlab and mxnet first, or export LD_PRELOAD={path}"),
     (r"(?P<path>/[^:]+): "
      r"(?P<why>invalid ELF header|file too short|wrong ELF class[^\]]*|cannot read[^\]]*)",
      "{path} is not a library for this machine ({why})", ""),
-    (_PATH + r"version [`'](?P<why>[^']+)' not found", "{path} is too old: it lacks {why}", ""),
-    (_PATH + "no version information available",
+    (_PATH_PATTERN + r"version [`'](?P<why>[^']+)' not found",
+     "{path} is too old: it lacks {why}", ""),
+    (_PATH_PATTERN + "no version information available",
      "{path} is not the library that its name says: its symbols have no versions", ""),
 )  # fmt: skip
 
 
-# Whose symbols have versions of another name than the library's own.
-_MAKERS = {
+# Libraries whose symbol versions do not begin with the library's own name.
+_LIBRARY_BY_VERSION_PREFIX = {
     "GLIBCXX": "libstdc++.so.6", "CXXABI": "libstdc++.so.6", "GOMP": "libgomp.so.1",
     "OMP": "libgomp.so.1", "GCC": "libgcc_s.so.1",
 }  # fmt: skip
-SYSTEM_CUDA = Path("/usr/local")  # where NVIDIA's own packages put cuda-11.2 and the like
+SYSTEM_CUDA_ROOT = Path("/usr/local")  # NVIDIA's packages install cuda-11.2 and others here
 
 
-class Complaint(NamedTuple):
-    """The library that is at fault, why, and what to do."""
+class LinkerDiagnosis(NamedTuple):
+    """The faulty library, the cause of an error and its fix."""
 
     library: str
     cause: str
     cure: str
 
 
-def understand(message: str, environ: Mapping[str, str] = os.environ) -> Optional[Complaint]:
-    """What a message of ld.so means; None when it is not about a library."""
+def diagnose_linker_error(
+    message: str, environ: Mapping[str, str] = os.environ
+) -> Optional[LinkerDiagnosis]:
+    """Return the diagnosis of a message of ld.so; None if the message is not about a library."""
     text = " ".join(message.split())
-    missing = _MISSING.search(text)
+    missing = _MISSING_LIBRARY.search(text)
     if missing:
-        return _missing(missing["name"], environ)
-    for pattern, cause, cure in _COMPLAINTS:
+        return _diagnose_missing_library(missing["name"], environ)
+    for pattern, cause, cure in _FILE_ERRORS:
         match = re.search(pattern, text)
         if match:
             path = Path(match["path"])
-            words = {"why": memory_limit() or "no reason is given", "path": path}
-            words.update((name, said.strip()) for name, said in match.groupdict().items() if said)
-            cure = cure.format(**words) if cure else _replace(path, environ)
-            return Complaint(path.name, cause.format(**words), cure)
-    symbol = _SYMBOL.search(text)
+            fields = {"why": memory_limit() or "no reason is given", "path": path}
+            fields.update((name, text.strip()) for name, text in match.groupdict().items() if text)
+            cure = cure.format(**fields) if cure else _replacement_fix(path, environ)
+            return LinkerDiagnosis(path.name, cause.format(**fields), cure)
+    symbol = _UNDEFINED_SYMBOL.search(text)
     if symbol:
-        return _lacks_symbol(Path(symbol["path"]), symbol["what"], symbol["provider"], environ)
-    named = re.search(f"({_LIBRARY})", text)
-    return Complaint(named[1], text, "reinstall the package that holds it") if named else None
+        return _diagnose_missing_symbol(
+            Path(symbol["path"]), symbol["what"], symbol["provider"], environ
+        )
+    library = re.search(_LIBRARY_PATTERN, text)
+    if library is None:
+        return None
+    return LinkerDiagnosis(library[0], text, "reinstall the package that holds it")
 
 
-def cure_of_missing(name: str) -> str:
-    """Where the library of this soname comes from."""
+def missing_library_fix(name: str) -> str:
+    """Return the command that installs the library of this soname."""
     if name.startswith("libcuda.so"):
         cure = "it comes with the NVIDIA driver (450.80.02 or newer): install the driver, "
-        return f"{cure}or use the CPU build, pip uninstall -y mxnet-cu112; {pip_install('cpu')}"
-    if name in WHEEL_OF:
-        return f"it comes with the wheel {WHEEL_OF[name]}: {_again(name) or pip_install('cu112')}"
-    for library, (deb, rpm) in SYSTEMS.items():
+        cpu = pip_install_command("cpu")
+        return f"{cure}or use the CPU build, pip uninstall -y mxnet-cu112; {cpu}"
+    if name in WHEEL_BY_SONAME:
+        cure = _reinstall_lost_wheel(name) or pip_install_command("cu112")
+        return f"it comes with the wheel {WHEEL_BY_SONAME[name]}: {cure}"
+    for library, (deb, rpm) in SYSTEM_PACKAGES.items():
         if name.startswith(library):
             return f"apt-get install {deb} (Debian, Ubuntu) or dnf install {rpm}"
     return "install the package of your system that holds it"
 
 
-def _again(name: str) -> str:
-    """The cure for a wheel that pip believes to be installed, but whose file is gone; or empty."""
+def _reinstall_lost_wheel(name: str) -> str:
+    """Return the fix for an installed wheel whose file has been deleted; otherwise ``""``."""
     [library] = [library for library in LIBRARIES if library.soname == name]
     try:
         importlib.metadata.distribution(library.wheel)
     except importlib.metadata.PackageNotFoundError:
         return ""
-    return "" if wheel_path(library) else _reinstall(library.wheel)
+    return "" if path_in_wheel(library) else _reinstall_command(library.wheel)
 
 
-def origin(path: Path, environ: Mapping[str, str] = os.environ) -> str:
-    """Where the linker found a library: ``LD_LIBRARY_PATH``, ``wheel``, ``mxnet`` or ``system``."""
+def library_origin(path: Path, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the origin of a library: ``LD_LIBRARY_PATH``, ``wheel``, ``mxnet`` or ``system``."""
     folder = path.parent
-    if wheel_of(path):
+    if owning_wheel(path):
         return "wheel"
-    if any(folder == other or _same(folder, other) for other in search_path(environ)):
+    if any(
+        folder == other or _is_same_folder(folder, other)
+        for other in ld_library_path_folders(environ)
+    ):
         return "LD_LIBRARY_PATH"
     return "mxnet" if folder.name == "mxnet" else "system"
 
 
-def _same(folder: Path, other: Path) -> bool:
+def _is_same_folder(folder: Path, other: Path) -> bool:
     try:
         return folder.samefile(other)
     except OSError:
         return False
 
 
-def _missing(name: str, environ: Mapping[str, str]) -> Complaint:
-    hidden = sorted(SYSTEM_CUDA.glob(f"cuda*/lib64/{name}")) if name in WHEEL_OF else []
+def _diagnose_missing_library(name: str, environ: Mapping[str, str]) -> LinkerDiagnosis:
+    hidden = sorted(SYSTEM_CUDA_ROOT.glob(f"cuda*/lib64/{name}")) if name in WHEEL_BY_SONAME else []
     if hidden:
         cause = f"{hidden[0]} exists, but the linker does not search its folder"
-        cure = f"{pip_install('cu112')}, or export LD_LIBRARY_PATH={hidden[0].parent}"
-        return Complaint(name, cause, cure)
-    others = other_versions(name, environ)
+        cure = f"{pip_install_command('cu112')}, or export LD_LIBRARY_PATH={hidden[0].parent}"
+        return LinkerDiagnosis(name, cause, cure)
+    others = find_other_versions(name, environ)
     if not others:
-        return Complaint(name, "", cure_of_missing(name))
+        return LinkerDiagnosis(name, "", missing_library_fix(name))
     cause = f"{others[0]} is another version; {name} is the one that MXNet 1.9.1 was linked with"
-    wheel = wheel_of(others[0])  # the wheels for CUDA 12, and cuDNN 9's, use the same folders
-    return Complaint(name, cause, _reinstall(wheel) if wheel else cure_of_missing(name))
+    wheel = owning_wheel(others[0])  # wheels for CUDA 12 and cuDNN 9 use the same folders
+    return LinkerDiagnosis(
+        name, cause, _reinstall_command(wheel) if wheel else missing_library_fix(name)
+    )
 
 
-def _reinstall(wheel: str) -> str:
+def _reinstall_command(wheel: str) -> str:
     pinned = f"'{wheel}<9'" if "cudnn" in wheel else wheel
     return f"pip install --force-reinstall --no-deps {pinned}"
 
 
-def _lacks_symbol(
+def _diagnose_missing_symbol(
     user: Path, symbol: str, provider: Optional[str], environ: Mapping[str, str]
-) -> Complaint:
-    """``user`` needs a symbol that another version of the library ``provider`` has."""
-    provider = _MAKERS.get((provider or "").partition("_")[0], provider)
-    if provider is None or not re.fullmatch(_LIBRARY, provider):
+) -> LinkerDiagnosis:
+    """Return the diagnosis if ``user`` needs a symbol that ``provider`` lacks in this version."""
+    provider = _LIBRARY_BY_VERSION_PREFIX.get((provider or "").partition("_")[0], provider)
+    if provider is None or not re.fullmatch(_LIBRARY_PATTERN, provider):
         cause = f"{user} does not fit the other libraries: none of them has {symbol}"
-        return Complaint(user.name, cause, _replace(user, environ))
-    candidates = [folder / provider for folder in [*search_path(environ), user.parent]]
+        return LinkerDiagnosis(user.name, cause, _replacement_fix(user, environ))
+    candidates = [folder / provider for folder in [*ld_library_path_folders(environ), user.parent]]
     path = next((path for path in candidates if path.is_file()), None)
     cause = f"{path or provider} is not the version that {user} needs: it lacks {symbol}"
-    cure = _replace(path, environ) if path else cure_of_missing(provider)
-    return Complaint(provider, cause, cure)
+    cure = _replacement_fix(path, environ) if path else missing_library_fix(provider)
+    return LinkerDiagnosis(provider, cause, cure)
 
 
-def _replace(path: Path, environ: Mapping[str, str]) -> str:
-    """How to get rid of this file."""
-    where = origin(path, environ)
-    if where == "LD_LIBRARY_PATH":
+def _replacement_fix(path: Path, environ: Mapping[str, str]) -> str:
+    origin = library_origin(path, environ)
+    if origin == "LD_LIBRARY_PATH":
         return f"take {path.parent} out of LD_LIBRARY_PATH, or put matching libraries there"
-    if where == "wheel":
-        return (
-            f"{_reinstall(wheel_of(path))}, and pip uninstall any other package that put it there"
-        )
-    if where == "mxnet":
-        return AGAIN
+    if origin == "wheel":
+        command = _reinstall_command(owning_wheel(path))
+        return f"{command}, and pip uninstall any other package that put it there"
+    if origin == "mxnet":
+        return REINSTALL_MXNET
     return "update the package of your system that holds it"

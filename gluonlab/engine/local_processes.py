@@ -1,18 +1,19 @@
-"""How many processes of one training share this host, and how many of its cores each may take.
+"""The number of processes of one training on this host, and each process's share of the cores.
 
-Two processes that both compute with all cores of a host wait for each other most of the time. What
-tells how many there are, the largest number first:
+Two processes that both compute with all cores of a host wait for each other most of the time.
+After `set_local_process_count`, which a process group calls, the number is certain. Before that it
+is the largest number from these sources:
 
 =================================  ==============================================================
-``tell``                           the group itself, once it stands (`gluonlab.launch`)
-``LOCAL_SIZES``                    what launchers set (`gluonlab.host.launcher_environment`)
-``SLURM_STEP_TASKS_PER_NODE``      and SLURM_NODEID; srun's
-LSF_PM_TASKID                      and LSB_MCPU_HOSTS; blaunch's
-DMLC_NUM_WORKER                    of MXNet's parameter server, if its scheduler is on loopback
+``LOCAL_SIZE_VARIABLES``           variables of launchers (`gluonlab.host.launcher_environment`)
+``SLURM_STEP_TASKS_PER_NODE``      srun, with SLURM_NODEID
+``LSF_PM_TASKID``                  blaunch, with LSB_MCPU_HOSTS
+``DMLC_NUM_WORKER``                MXNet's parameter server, if its scheduler is on loopback
 =================================  ==============================================================
 
-A worker of the parameter server whose scheduler is elsewhere cannot know before the group stands.
-It takes the part that is right if all workers are here: the other mistake costs far more.
+If the scheduler of the parameter server is on another host, the number is not known before the
+group has formed. Then all workers are assumed to be here, because too many threads cost far more
+than too few.
 """
 
 from __future__ import annotations
@@ -26,87 +27,87 @@ from gluonlab.engine import parameter_server_environment
 from gluonlab.host import resources
 from gluonlab.host.launcher_environment import (
     BLAUNCH,
-    LOCAL_SIZES,
-    MOST_SLOTS,
-    lsf_hosts,
-    lsf_place,
-    slurm_counts,
+    LOCAL_SIZE_VARIABLES,
+    MAX_SLOTS_PER_HOST,
+    lsf_local_rank_and_size,
+    parse_slurm_counts,
+    read_lsf_hosts,
 )
 
-SLURM = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE")
+SLURM_TASK_VARIABLES = (
+    "SLURM_STEP_TASKS_PER_NODE",
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_NTASKS_PER_NODE",
+)
 
 
-class Neighbours(NamedTuple):
-    """The processes of one training on this host.
+class LocalProcessCount(NamedTuple):
+    """The number of processes of one training on this host, including this one.
 
-    ``processes``: their number, this one included. ``known``: whether that is certain, or the most
-    that there can be.
+    If the number is not certain, it is an upper bound.
     """
 
     processes: int
-    known: bool = True
+    is_certain: bool = True
 
 
-# What the group has told; it belongs to the process.
-_told: List[int] = []
+# A global, because the number belongs to the process.
+_reported_count: List[int] = []
 
 
-def tell(processes: int) -> None:
-    """Note how many processes of a group that has formed are on this host.
-
-    From now on this number counts, whatever the environment says.
-    """
-    _told[:] = [processes]
+def set_local_process_count(processes: int) -> None:
+    """Set the number of processes on this host, which then overrides the environment."""
+    _reported_count[:] = [processes]
 
 
-def neighbours() -> Neighbours:
-    """The processes that share this host's cores, by the table above; else this one alone."""
-    if _told:
-        return Neighbours(_told[0])
+def local_process_count() -> LocalProcessCount:
+    """Return the number of processes that share this host's cores."""
+    if _reported_count:
+        return LocalProcessCount(_reported_count[0])
     workers = parameter_server_environment.parameter_server_workers()
-    counts = [_whole(os.environ.get(name, "")) for name in LOCAL_SIZES]
-    counts += [_slurm_tasks(), _lsf_tasks()]
-    counts += [workers.number] if workers is not None and workers.all_here else []
-    said = [count for count in counts if count is not None]
-    if not said and workers is not None:
-        return Neighbours(max(1, workers.number), known=workers.number <= 1)
-    return Neighbours(max(said, default=1))
+    counts = [_parse_process_count(os.environ.get(name, "")) for name in LOCAL_SIZE_VARIABLES]
+    counts += [_slurm_tasks_on_node(), _lsf_tasks_on_host()]
+    counts += [workers.workers] if workers is not None and workers.are_local else []
+    known_counts = [count for count in counts if count is not None]
+    if not known_counts and workers is not None:
+        return LocalProcessCount(max(1, workers.workers), is_certain=workers.workers <= 1)
+    return LocalProcessCount(max(known_counts, default=1))
 
 
-def own_cores() -> int:
-    """How many threads this process may compute with: its part of the cores of this host.
+def cores_per_process() -> int:
+    """Return this process's share of the cores of this host.
 
-    A launcher may have bound each process to cores of its own, as mpirun and srun do. Those are all
-    its own then. A container's limit is for all of its processes together, wherever they are bound.
+    A launcher such as mpirun or srun may have bound each process to its own cores. Then the process
+    may use all of them. A container's limit applies to all of its processes together.
     """
-    mine, processes = resources.available_cores(), neighbours().processes
+    cores, processes = resources.available_cores(), local_process_count().processes
     if processes == 1:
-        return mine
+        return cores
     cpus = len(os.sched_getaffinity(0))
-    shared = max(cpus, _launchers_cpus())
-    limit = resources.core_limit() or mine * processes
-    # of those CPUs as many are cores as of these
-    return max(1, min(mine, mine * shared // cpus // processes, limit // processes))
+    shared_cpus = max(cpus, _launcher_cpus())
+    limit = resources.core_limit() or cores * processes
+    # Assume that the launcher's CPUs have as many hardware threads per core as this process's.
+    return max(1, min(cores, cores * shared_cpus // cpus // processes, limit // processes))
 
 
-def _launchers_cpus() -> int:
-    """The number of CPUs that the launcher gave to all processes of this host together."""
-    if _slurm_tasks() is not None:
-        return _whole(os.environ.get("SLURM_CPUS_ON_NODE", "")) or 0
-    names = (*LOCAL_SIZES, parameter_server_environment.WORKER_VARIABLE)
-    marks = {name for name in names if name in os.environ}
+def _launcher_cpus() -> int:
+    """Return the number of CPUs that the launcher gave to all processes of this host together."""
+    if _slurm_tasks_on_node() is not None:
+        return _parse_process_count(os.environ.get("SLURM_CPUS_ON_NODE", "")) or 0
+    names = (*LOCAL_SIZE_VARIABLES, parameter_server_environment.ROLE_VARIABLE)
+    launcher_names = {name for name in names if name in os.environ}
     ancestor = os.getppid()
-    # a shell in between was bound as this process was
-    while ancestor > 1 and marks & _variables(ancestor):
-        ancestor = _parent(ancestor)
+    # A shell between launcher and process is bound like the process.
+    while ancestor > 1 and launcher_names & _environment_names(ancestor):
+        ancestor = _parent_pid(ancestor)
     try:
         return len(os.sched_getaffinity(ancestor)) if ancestor > 1 else 0
     except OSError:
         return 0
 
 
-def _variables(pid: int) -> "set[str]":
-    """The variables with which a process began; empty for another user's process."""
+def _environment_names(pid: int) -> "set[str]":
+    """Return the names of a process's initial variables; none for another user's process."""
     try:
         environ = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -114,34 +115,34 @@ def _variables(pid: int) -> "set[str]":
     return {entry.split(b"=", 1)[0].decode("utf-8", "replace") for entry in environ.split(b"\0")}
 
 
-def _parent(pid: int) -> int:
+def _parent_pid(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
     except (OSError, IndexError, ValueError):
         return 0
 
 
-def _slurm_tasks() -> Optional[int]:
-    """The tasks of this process's step on this node; None outside of a step."""
+def _slurm_tasks_on_node() -> Optional[int]:
+    """Return the number of tasks of this process's step on this node; None outside of a step."""
     if "SLURM_JOB_ID" in os.environ and "SLURM_STEP_ID" not in os.environ:
-        return None  # the script of a job knows the numbers of its tasks, but is none of them
-    said = next((os.environ[name] for name in SLURM if os.environ.get(name)), "")
-    counts = slurm_counts(said)
+        return None  # the job's script has the variables of its tasks, but is not a task
+    text = next((os.environ[name] for name in SLURM_TASK_VARIABLES if os.environ.get(name)), "")
+    counts = parse_slurm_counts(text)
     node = os.environ.get("SLURM_NODEID", "")
     if node.isdecimal() and int(node) < len(counts):
         return counts[int(node)]
     return max(counts, default=None)
 
 
-def _lsf_tasks() -> Optional[int]:
-    """The tasks of blaunch on this host; None outside of a task, and where LSF tells no hosts."""
+def _lsf_tasks_on_host() -> Optional[int]:
+    """Return the number of blaunch's tasks on this host; None if unknown or outside of a task."""
     task = os.environ.get(BLAUNCH.rank, "")
     try:
-        return lsf_place(int(task) - BLAUNCH.first, lsf_hosts(os.environ)[1])[1]
-    except (ValueError, IndexError):  # a ConfigError is a ValueError, too
+        return lsf_local_rank_and_size(int(task) - BLAUNCH.first, read_lsf_hosts(os.environ)[1])[1]
+    except (ValueError, IndexError):  # a ConfigError is a ValueError
         return None
 
 
-def _whole(text: str) -> Optional[int]:
-    whole = re.fullmatch(r"\d{1,5}", text.strip()) is not None
-    return int(text) if whole and 1 <= int(text) <= MOST_SLOTS else None
+def _parse_process_count(text: str) -> Optional[int]:
+    is_number = re.fullmatch(r"\d{1,5}", text.strip()) is not None
+    return int(text) if is_number and 1 <= int(text) <= MAX_SLOTS_PER_HOST else None

@@ -1,9 +1,9 @@
-"""What is put right in MXNet 1.9.1, around its import: nothing of it waits for a device.
+"""Fixes of MXNet 1.9.1, applied when it is imported. None of them waits for a device.
 
-- the names that numpy has dropped since 1.24 (`put_back_numpy_names`);
-- operators' attributes written without numpy 2's names of types (`install_attribute_text`);
-- graphs that MXNet cannot fuse on GPUs, bound without fusion (`install_unfused`);
-- every block of Gluon, noted when it is made (`install_noting`).
+- `put_back_numpy_names` restores names that numpy has dropped since 1.24.
+- `patch_attribute_text` writes operators' attributes without numpy 2's names of types.
+- `patch_unfusible_graphs` binds graphs without fusion if MXNet cannot fuse them on GPUs.
+- `track_blocks` records every block of Gluon when it is created.
 """
 
 from __future__ import annotations
@@ -18,22 +18,35 @@ from functools import wraps
 from typing import Any, Callable, ContextManager, Dict, List, NoReturn, Set, Tuple
 from weakref import ref
 
-# The names that mxnet/numpy/utils.py and fallback.py ask numpy for, and what stands in for them.
-RENAMED = {
+# Names that mxnet/numpy/utils.py and fallback.py import from numpy, and their replacements.
+REMOVED_VALUES = {
     "PZERO": 0.0, "NZERO": -0.0, "Inf": float("inf"), "PINF": float("inf"), "infty": float("inf"),
     "Infinity": float("inf"), "NINF": float("-inf"), "NaN": float("nan"), "NAN": float("nan"),
     "int": int, "float": float, "complex": complex, "object": object, "str": str,
     "compat": types.SimpleNamespace(basestring=str),
 }  # fmt: skip
-MOVED = {
+RENAMED_FUNCTIONS = {
     "bool": "bool_", "float_": "float64", "complex_": "complex128", "unicode_": "str_",
     "string_": "bytes_", "product": "prod", "cumproduct": "cumprod", "sometrue": "any",
     "alltrue": "all", "round_": "round", "row_stack": "vstack", "trapz": "trapezoid",
 }  # fmt: skip
-REMOVED = ("fv", "ipmt", "irr", "mirr", "nper", "npv", "pmt", "ppmt", "pv", "rate", "in1d", "msort")
+REMOVED_FUNCTIONS = (
+    "fv",
+    "ipmt",
+    "irr",
+    "mirr",
+    "nper",
+    "npv",
+    "pmt",
+    "ppmt",
+    "pv",
+    "rate",
+    "in1d",
+    "msort",
+)
 
 
-class _Removed:
+class _RemovedFunction:
     def __init__(self, name: str) -> None:
         self.__name__ = name
 
@@ -44,33 +57,33 @@ class _Removed:
 
 
 def put_back_numpy_names(numpy: types.ModuleType) -> None:
-    """Give numpy the names that MXNet 1.9.1 asks for and that this numpy no longer has."""
-    have = vars(numpy)  # not hasattr: numpy's __getattr__ warns for each of them
-    for name, value in RENAMED.items():
-        if name not in have:
+    """Restore the names in numpy that MXNet 1.9.1 uses and this numpy no longer has."""
+    names = vars(numpy)  # not hasattr: numpy's __getattr__ warns for each of them
+    for name, value in REMOVED_VALUES.items():
+        if name not in names:
             setattr(numpy, name, value)
-    for name, successor in MOVED.items():
-        if name not in have and successor in have:
-            setattr(numpy, name, have[successor])
-    for name in REMOVED:
-        if name not in have:
-            setattr(numpy, name, _Removed(name))
+    for name, successor in RENAMED_FUNCTIONS.items():
+        if name not in names and successor in names:
+            setattr(numpy, name, names[successor])
+    for name in REMOVED_FUNCTIONS:
+        if name not in names:
+            setattr(numpy, name, _RemovedFunction(name))
 
 
-# Operators' attributes as MXNet reads them, under numpy 2.
+# Operators' attributes for MXNet, under numpy 2.
 #
-# MXNet hands attributes to its C library as text: a shape is `str((2, 3))`. Since numpy 2 the text
-# of a tuple or list says `np.int64(2)` where numpy 1 said `2`, and MXNet can read only the latter.
-# So its modules get a `str` of their own, which writes numbers as numpy 1 did.
+# MXNet passes attributes to its C library as text: a shape is `str((2, 3))`. With numpy 2 the text
+# of a tuple contains `np.int64(2)` instead of `2`, which MXNet cannot read. So its modules get
+# their own `str`, which writes numbers like numpy 1.
 
 
-# These three make the text; no other module of MXNet 1.9.1 writes a tuple for the C library.
-CALLING = ("mxnet._ctypes.ndarray", "mxnet._ctypes.symbol")
-ALSO_TESTING = "mxnet.symbol.symbol"  # which asks isinstance(..., str), too
+# Only these three modules of MXNet 1.9.1 write tuples for the C library.
+STR_CALLERS = ("mxnet._ctypes.ndarray", "mxnet._ctypes.symbol")
+STR_CALLER_WITH_ISINSTANCE = "mxnet.symbol.symbol"  # also calls isinstance(..., str)
 
 
 def attribute_text(value: Any) -> str:
-    """`str(value)`, in which the numpy scalars of tuples and lists are plain numbers: `(2, -1)`."""
+    """Return `str(value)`, with numpy scalars in tuples and lists as plain numbers: `(2, -1)`."""
     text = str(value)
     return _sequence_text(value) if "np." in text and isinstance(value, (tuple, list)) else text
 
@@ -91,52 +104,52 @@ def _sequence_text(value: Any) -> str:
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
-class _LikeStr(type):
+class _StrInstanceCheck(type):
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, str)
 
 
-class AttributeStr(metaclass=_LikeStr):
-    """Stands in for `str` where that is called and asked for as a type."""
+class AttributeStr(metaclass=_StrInstanceCheck):
+    """Replacement for `str` in modules that call it and also use it in isinstance."""
 
     def __new__(cls, value: Any) -> str:  # type: ignore[misc]
-        """The text of ``value``: `attribute_text`."""
         return attribute_text(value)
 
 
-def install_attribute_text() -> None:
-    """Let MXNet, which has been imported, write attributes so. Under numpy 1 it does by itself."""
+def patch_attribute_text() -> None:
+    """Make the imported MXNet write attributes by `attribute_text`, if numpy is 2 or newer."""
     import numpy
 
-    # not by the text of an np.int64 in a tuple: set_printoptions(legacy=...) may change it any time
+    # The version decides, not the text of a tuple: set_printoptions(legacy=...) may change that.
     if int(numpy.__version__.split(".")[0]) < 2:
         return
-    for name in (*CALLING, ALSO_TESTING):
+    for name in (*STR_CALLERS, STR_CALLER_WITH_ISINSTANCE):
         if name in sys.modules:
-            stand_in = AttributeStr if name == ALSO_TESTING else attribute_text
+            stand_in = AttributeStr if name == STR_CALLER_WITH_ISINSTANCE else attribute_text
             vars(sys.modules[name])["str"] = stand_in
 
 
-# Graphs that MXNet 1.9.1 cannot fuse on GPUs, although it tries: they run without fusion.
+# Graphs that MXNet 1.9.1 tries to fuse on GPUs but cannot. They run without fusion.
 #
-# MXNet joins neighbouring pointwise operators, and the slices that they begin with, and writes CUDA
-# source for them (``src/operator/fusion``, ``src/executor/pointwise_fusion_pass.cc``). It fails for
+# MXNet joins neighboring pointwise operators, and slices of their inputs, and writes CUDA source
+# for them (``src/operator/fusion``, ``src/executor/pointwise_fusion_pass.cc``). It fails for
 #
 # ==============================================  =============================================
-# an array that is sliced, and read whole too     ``map::at``, or source that no compiler takes
-# ``slice`` by a list, or a tuple of one number   source that no compiler takes, or a division by 0
-# ``slice`` from or to beyond the end             wrong numbers: the source does not stop there
-# ``LeakyReLU`` without its ``act_type``          ``map::at``, fused or not
-# a number that is infinite or not a number       source that no compiler takes
+# an array that is read both sliced and whole     ``map::at``, or source that does not compile
+# ``slice`` by a list, or a tuple of one number   source that does not compile, or division by 0
+# ``slice`` from or to beyond the end             wrong numbers: the source ignores the bound
+# ``LeakyReLU`` without its ``act_type``          ``map::at``, also without fusion
+# a number that is infinite or not a number       source that does not compile
 # ``_zeros`` or ``_ones`` without a type          ``map::at``
 # ==============================================  =============================================
 #
-# What is beyond the end depends on shapes, which nobody knows when a block is compiled: so a slice
-# to a number that counts from the front is taken for one. Gradients are not fused with slices.
+# Whether a slice ends beyond the array depends on shapes, which are unknown when a block is
+# compiled. So every slice with an end counted from the front is treated as one that does.
+# Gradients are not fused with slices.
 
 
 # Forward operators that MXNet fuses: ``ops_desc`` and ``variable_io_ops`` of fused_op-inl.h.
-POINTWISE = """
+_FUSED_NAMES = """
     Activation Cast LeakyReLU Reshape abs add_n amp_cast amp_multicast arccos arccosh arcsin arcsinh
     arctan arctanh cbrt ceil clip cos cosh degrees elemwise_add elemwise_div elemwise_mul
     elemwise_sub erf erfinv exp expand_dims expm1 fix floor gamma gammaln log log10 log1p log2
@@ -145,31 +158,31 @@ POINTWISE = """
     _hypot_scalar _identity_with_attr_like_rhs _maximum _minimum _minus_scalar _mul_scalar _ones
     _plus_scalar _power _power_scalar _rdiv_scalar _rminus_scalar _rpower_scalar _zeros
 """
-FUSED = frozenset(POINTWISE.split())
-SLICES = ("slice", "slice_axis", "slice_like", "broadcast_like")
-NUMBERS = ("scalar", "a_min", "a_max")
-RIGHT_BEGIN = re.compile(r"\((None|\d+)(, ?(None|\d+))+\)")
-RIGHT_END = re.compile(r"\((None|-\d+)(, ?(None|-\d+))+\)")
+FUSED_OPERATORS = frozenset(_FUSED_NAMES.split())
+SLICE_OPERATORS = ("slice", "slice_axis", "slice_like", "broadcast_like")
+SCALAR_ATTRIBUTES = ("scalar", "a_min", "a_max")
+SAFE_SLICE_BEGIN = re.compile(r"\((None|\d+)(, ?(None|\d+))+\)")
+SAFE_SLICE_END = re.compile(r"\((None|-\d+)(, ?(None|-\d+))+\)")
 
-Unfused = Callable[[], ContextManager[None]]
+FusionDisabler = Callable[[], ContextManager[None]]
 
 
 def cannot_be_fused(graph: Dict[str, Any]) -> bool:
-    """Whether MXNet would go wrong with a graph of ``tojson(remove_amp_cast=False)``."""
+    """Check if MXNet would fail to fuse a graph from ``tojson(remove_amp_cast=False)``."""
     sliced: Set[Tuple[int, int]] = set()
     whole: Set[Tuple[int, int]] = set()
     for node in graph["nodes"]:
         op, entries = node["op"], [(entry[0], entry[1]) for entry in node["inputs"]]
-        if _is_wrong_alone(op, node.get("attrs", {})):
+        if _is_unfusible_operator(op, node.get("attrs", {})):
             return True
-        if op in SLICES:
+        if op in SLICE_OPERATORS:
             sliced.add(entries[0])
-        elif op in FUSED:
+        elif op in FUSED_OPERATORS:
             whole.update(entries)
     return bool(sliced & whole)
 
 
-def _is_wrong_alone(op: str, attrs: Dict[str, str]) -> bool:
+def _is_unfusible_operator(op: str, attrs: Dict[str, str]) -> bool:
     if op == "LeakyReLU":
         return "act_type" not in attrs
     if op in ("_zeros", "_ones"):
@@ -177,117 +190,124 @@ def _is_wrong_alone(op: str, attrs: Dict[str, str]) -> bool:
     if op == "slice":
         if attrs.get("step", "()") not in ("()", "[]"):
             return False  # MXNet does not fuse those
-        return not (RIGHT_BEGIN.fullmatch(attrs["begin"]) and RIGHT_END.fullmatch(attrs["end"]))
-    numbers = [attrs.get(name, "") for name in NUMBERS]
-    return op in FUSED and any(re.search("inf|nan", text, re.IGNORECASE) for text in numbers)
+        return not (
+            SAFE_SLICE_BEGIN.fullmatch(attrs["begin"]) and SAFE_SLICE_END.fullmatch(attrs["end"])
+        )
+    numbers = [attrs.get(name, "") for name in SCALAR_ATTRIBUTES]
+    return op in FUSED_OPERATORS and any(
+        re.search("inf|nan", text, re.IGNORECASE) for text in numbers
+    )
 
 
-def _is_unfusible(symbol: Any) -> bool:
+def _is_unfusible_symbol(symbol: Any) -> bool:
     return cannot_be_fused(json.loads(symbol.tojson(remove_amp_cast=False)))
 
 
-def install_unfused(unfused: Unfused) -> None:
-    """Let MXNet, which has been imported, bind and run such graphs under ``unfused()``."""
-    calling = sys.modules.get("mxnet._ctypes.ndarray")
-    if calling is None or calling.CachedOp.__init__.__module__ == __name__:
-        return  # no MXNet that could bind anything; or installed already
-    compiled: Any = calling.CachedOp
-    make = compiled.__init__
+def patch_unfusible_graphs(disable_fusion: FusionDisabler) -> None:
+    """Make the imported MXNet bind and run unfusible graphs under ``disable_fusion()``."""
+    ndarray_module = sys.modules.get("mxnet._ctypes.ndarray")
+    if ndarray_module is None or ndarray_module.CachedOp.__init__.__module__ == __name__:
+        return  # a stub of MXNet, or already patched
+    cached_op: Any = ndarray_module.CachedOp
+    init = cached_op.__init__
 
-    class UnfusedOp(compiled):  # type: ignore[misc]
-        """A compiled block. MXNet decides about fusion when it first runs on a device."""
+    class UnfusedOp(cached_op):  # type: ignore[misc]
+        """A compiled block without fusion."""
 
         __slots__: List[str] = []
 
+        # MXNet decides about fusion when the block first runs on a device.
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            with unfused():
+            with disable_fusion():
                 return super().__call__(*args, **kwargs)
 
-    def made(self: Any, sym: Any, flags: Any = ()) -> None:
-        make(self, sym, flags)
-        if type(self) is compiled and _is_unfusible(sym):
+    def init_unfused(self: Any, sym: Any, flags: Any = ()) -> None:
+        init(self, sym, flags)
+        if type(self) is cached_op and _is_unfusible_symbol(sym):
             self.__class__ = UnfusedOp
 
-    compiled.__init__ = made
+    cached_op.__init__ = init_unfused
     symbol = sys.modules["mxnet.symbol.symbol"].Symbol
     executor = sys.modules["mxnet.executor"].Executor
     for name in ("bind", "simple_bind"):
-        setattr(symbol, name, _unfused_if(_binds_unfusible, getattr(symbol, name), unfused))
-    executor.reshape = _unfused_if(_is_of_unfusible, executor.reshape, unfused)
+        setattr(
+            symbol,
+            name,
+            _disable_fusion_if(_binds_unfusible_on_gpu, getattr(symbol, name), disable_fusion),
+        )
+    executor.reshape = _disable_fusion_if(_has_unfusible_symbol, executor.reshape, disable_fusion)
 
 
-def _binds_unfusible(symbol: Any, ctx: Any, *_: Any, **__: Any) -> bool:
-    return ctx.device_type == "gpu" and _is_unfusible(symbol)
+def _binds_unfusible_on_gpu(symbol: Any, ctx: Any, *_: Any, **__: Any) -> bool:
+    return ctx.device_type == "gpu" and _is_unfusible_symbol(symbol)
 
 
-def _is_of_unfusible(executor: Any, *_: Any, **__: Any) -> bool:
-    return _is_unfusible(executor._symbol)
+def _has_unfusible_symbol(executor: Any, *_: Any, **__: Any) -> bool:
+    return _is_unfusible_symbol(executor._symbol)
 
 
-def _unfused_if(
-    unfusible: Callable[..., bool], method: Callable[..., Any], unfused: Unfused
+def _disable_fusion_if(
+    is_unfusible: Callable[..., bool], method: Callable[..., Any], disable_fusion: FusionDisabler
 ) -> Callable[..., Any]:
     @wraps(method)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        with unfused() if unfusible(*args, **kwargs) else nullcontext():
+    def call_method(*args: Any, **kwargs: Any) -> Any:
+        with disable_fusion() if is_unfusible(*args, **kwargs) else nullcontext():
             return method(*args, **kwargs)
 
-    return called
+    return call_method
 
 
-# The blocks of Gluon that live in this process: each is noted when it is made.
+# The live blocks of Gluon in this process: each is recorded when it is created.
 #
-# To ask Python's collector for them would take some 10 ms each time, and more the more a process
-# has loaded, as it looks at every object that it knows.
+# Python's garbage collector could also find them. That takes 10 ms or more each time, because it
+# visits every object of the process.
 
 
-_noted: "Dict[int, ref[Any]]" = {}  # by id: a block may compare, or hash, as it likes
+_tracked_blocks: "Dict[int, ref[Any]]" = {}  # by id, because a block may define __eq__ or __hash__
 
 
-def install_noting(came_first: bool) -> None:
-    """Note every block of Gluon that is made from now on; if MXNet came first, older ones, too.
+def track_blocks(came_first: bool) -> None:
+    """Record every new block of Gluon; if MXNet was imported first, also all existing ones.
 
     MXNet must have been imported.
     """
     module = sys.modules.get("mxnet.gluon.block")
-    if module is None or module.Block.__new__ is noting:
+    if module is None or module.Block.__new__ is new_tracked_block:
         return
-    module.Block.__new__ = noting
-    for block in _known_to_the_collector(module.Block) if came_first else ():
-        _note(block)
+    module.Block.__new__ = new_tracked_block
+    for block in _blocks_from_garbage_collector(module.Block) if came_first else ():
+        _track_block(block)
 
 
-def living() -> List[Any]:
-    """The blocks that were noted and are still there."""
-    blocks = [noted() for noted in list(_noted.values())]
+def live_blocks() -> List[Any]:
+    """Return all recorded blocks that still exist."""
+    blocks = [reference() for reference in list(_tracked_blocks.values())]
     return [block for block in blocks if block is not None]
 
 
-def noting(kind: type, *_: Any, **__: Any) -> Any:
-    """``Block.__new__``."""
+def new_tracked_block(kind: type, *_: Any, **__: Any) -> Any:
+    """Create and record a block, as ``Block.__new__``."""
     block: Any = object.__new__(kind)
-    _note(block)
+    _track_block(block)
     return block
 
 
-def _note(block: Any) -> None:
+def _track_block(block: Any) -> None:
     number = id(block)
-    _noted[number] = ref(block, lambda _: _noted.pop(number, None))
+    _tracked_blocks[number] = ref(block, lambda _: _tracked_blocks.pop(number, None))
 
 
-def _known_to_the_collector(base: type) -> List[Any]:
-    """The blocks of somebody who imported MXNet long before gluonlab.
-
-    From Python 3.9 on an object refers to its class. Before, all objects have to be looked at,
-    among them tuples that other threads are making: with a second owner these end in a SystemError.
-    """
+def _blocks_from_garbage_collector(base: type) -> List[Any]:
+    """Return the blocks that were created before gluonlab was imported."""
+    # An object refers to its class from Python 3.9 on. get_objects also returns tuples that other
+    # threads are creating, which then fail with a SystemError because of the second reference.
     if sys.version_info >= (3, 9):
-        found = gc.get_referrers(*_kinds(base))
+        candidates = gc.get_referrers(*_all_subclasses(base))
     else:
-        found = gc.get_objects()
-    return [thing for thing in found if issubclass(type(thing), base)]
+        candidates = gc.get_objects()
+    return [candidate for candidate in candidates if issubclass(type(candidate), base)]
 
 
-def _kinds(kind: type) -> Set[type]:
-    """The class and all that are made of it."""
-    return {kind}.union(*map(_kinds, kind.__subclasses__()))
+def _all_subclasses(kind: type) -> Set[type]:
+    """Return the class and all classes derived from it."""
+    return {kind}.union(*map(_all_subclasses, kind.__subclasses__()))

@@ -1,4 +1,4 @@
-"""The import hook of mxnet: what is done around the import, and errors that name the cure."""
+"""Import hook of mxnet, which prepares the import and explains its errors."""
 
 from __future__ import annotations
 
@@ -7,49 +7,49 @@ import sys
 import types
 from typing import Any, Callable, ContextManager
 
-from gluonlab.engine.mxnet_installation import either
+from gluonlab.engine.mxnet_installation import pip_install_choices
 from gluonlab.errors import EngineError, MissingMXNet
-from gluonlab.host.command_start import explain_hidden, hidden_line
+from gluonlab.host.command_start import explain_hidden_module, hidden_module_message
 
 
-def install(around: Callable[[], ContextManager[None]]) -> None:
-    """Have mxnet loaded within ``around()``, whoever imports it. Further calls have no effect.
+def install_import_hook(around: Callable[[], ContextManager[None]]) -> None:
+    """Make Python load mxnet within the context ``around()``. Further calls have no effect.
 
-    What is raised there or by MXNet becomes an EngineError, and MissingMXNet where there is no
-    MXNet.
+    Errors of the context and of MXNet become an EngineError, or MissingMXNet if MXNet is not
+    installed.
     """
     if not any(isinstance(finder, _MXNetFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _MXNetFinder(around))
 
 
-def uninstall() -> None:
-    """Remove the hook: Python imports mxnet by itself again."""
+def remove_import_hook() -> None:
+    """Remove the import hook."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _MXNetFinder)]
 
 
-def explain(error: BaseException) -> EngineError:
-    """The EngineError that says what to do about a failed import of MXNet."""
+def explain_import_error(error: BaseException) -> EngineError:
+    """Return the EngineError that explains a failed import of MXNet and its fix."""
     text = " ".join(str(error).split())
     if isinstance(error, ModuleNotFoundError) and error.name == "distutils":
         return EngineError(
             "mxnet needs distutils, which Python 3.12 dropped: "
             "pip install 'setuptools<81', which still has it"
         )
-    hidden = explain_hidden(error)
+    hidden = explain_hidden_module(error)
     if hidden is not None:
         return EngineError(hidden)
-    from gluonlab.engine.linker_errors import understand
+    from gluonlab.engine.linker_errors import diagnose_linker_error
 
-    complaint = understand(text)
+    complaint = diagnose_linker_error(text)
     if complaint is None:
         return EngineError(f"mxnet cannot be imported: {text}")
     cause = f"{complaint.cause}; " if complaint.cause else ""
-    words = f" [{text}]" if complaint.cause != text else ""
-    return EngineError(f"mxnet cannot load {complaint.library}: {cause}{complaint.cure}{words}")
+    quote = f" [{text}]" if complaint.cause != text else ""
+    return EngineError(f"mxnet cannot load {complaint.library}: {cause}{complaint.cure}{quote}")
 
 
-def _only_asked_for() -> bool:
-    """Whether importlib.util.find_spec looks for MXNet without importing it, as libraries do."""
+def _called_by_find_spec() -> bool:
+    """Check if importlib.util.find_spec searches for MXNet without importing it."""
     frame = sys._getframe(2)
     while frame is not None and "importlib" in frame.f_code.co_filename:
         if (
@@ -61,10 +61,10 @@ def _only_asked_for() -> bool:
     return False
 
 
-def _with_cached_operators(
+def _add_operator_cache(
     spec: "importlib.machinery.ModuleSpec | None",
 ) -> "importlib.machinery.ModuleSpec | None":
-    """The modules that MXNet loads after its base have operators' functions made by that."""
+    """Make the loader of ``mxnet.base`` use the cache of operators' functions."""
     if spec is not None and spec.loader is not None:
         from gluonlab.engine import faster_import  # not for those who only import gluonlab
 
@@ -79,7 +79,7 @@ def _with_cached_operators(
 
 
 class _MXNetFinder:
-    """Finds mxnet as Python would, and wraps its loading."""
+    """Finder of mxnet that wraps the loading of the module Python finds."""
 
     def __init__(self, around: Callable[[], ContextManager[None]]) -> None:
         self._around = around
@@ -91,24 +91,26 @@ class _MXNetFinder:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if name == "mxnet.base":
-            return _with_cached_operators(spec)
+            return _add_operator_cache(spec)
         if spec is None or spec.loader is None:
-            if _only_asked_for():
+            if _called_by_find_spec():
                 return None
-            raise MissingMXNet(f"MXNet is not installed: {either()}")
+            raise MissingMXNet(f"MXNet is not installed: {pip_install_choices()}")
         if spec.origin is not None and spec.submodule_search_locations is None:
-            raise EngineError(hidden_line("mxnet", spec.origin))  # a file of the user's own
+            raise EngineError(
+                hidden_module_message("mxnet", spec.origin)
+            )  # a file of the user's own
         load = spec.loader.exec_module
 
         def exec_module(module: types.ModuleType) -> None:
             try:
                 with self._around():
                     load(module)
-            # the last of a numpy that lacks yet other names
+            # AttributeError: a numpy that lacks further names
             except (OSError, RuntimeError, ImportError, AttributeError) as error:
                 if isinstance(error, EngineError):
                     raise
-                raise explain(error) from error
+                raise explain_import_error(error) from error
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

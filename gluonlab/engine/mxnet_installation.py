@@ -1,4 +1,4 @@
-"""What is installed: which MXNet, the CUDA libraries that it needs, and what its driver can run."""
+"""The installed MXNet distribution, its CUDA libraries, and their fit with the GPU driver."""
 
 from __future__ import annotations
 
@@ -10,61 +10,61 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-# setup.py's extras for Python 3.8 to 3.12. From 3.13 on there is no numpy that MXNet's metadata
-# allows (numpy<2), so that pip refuses them; MXNet without its metadata works with the numpy that
-# gluonlab brings.
-WITHOUT_METADATA = {
+# setup.py's extras install MXNet on Python 3.8 to 3.12. For Python 3.13 no numpy<2 exists, which
+# MXNet's metadata requires, so pip refuses the extras. MXNet works with gluonlab's numpy all the
+# same, and --no-deps ignores the metadata.
+PIP_WITHOUT_METADATA = {
     "cpu": "pip install --no-deps mxnet==1.9.1",
     "cu112": "pip install 'gluonlab[cuda11]' && pip install --no-deps mxnet-cu112==1.9.1",
 }
-FLAVOURS = ("mxnet", "mxnet-cu112")
-AGAIN = (
+MXNET_DISTRIBUTIONS = ("mxnet", "mxnet-cu112")
+REINSTALL_MXNET = (
     "install MXNet again: pip install --force-reinstall --no-deps mxnet==1.9.1, "
     "or mxnet-cu112==1.9.1"
 )
 
 
-def pip_install(extra: str, version: Tuple[int, ...] = sys.version_info[:2]) -> str:
-    """The command that adds an extra such as ``cpu`` to an installed gluonlab under this Python."""
-    if version >= (3, 13) and extra in WITHOUT_METADATA:
-        return WITHOUT_METADATA[extra]
+def pip_install_command(extra: str, version: Tuple[int, ...] = sys.version_info[:2]) -> str:
+    """Return the pip command that adds an extra such as ``cpu`` to an installed gluonlab."""
+    if version >= (3, 13) and extra in PIP_WITHOUT_METADATA:
+        return PIP_WITHOUT_METADATA[extra]
     return f"pip install 'gluonlab[{extra}]'"
 
 
-def either(version: Tuple[int, ...] = sys.version_info[:2]) -> str:
-    """Both commands in words, and which is for whom."""
-    on_gpus = f"on a machine with NVIDIA GPUs {pip_install('cu112', version)}"
-    return f"{pip_install('cpu', version)}, or {on_gpus}"
+def pip_install_choices(version: Tuple[int, ...] = sys.version_info[:2]) -> str:
+    """Return a text with the commands that install MXNet without and with GPUs."""
+    on_gpus = f"on a machine with NVIDIA GPUs {pip_install_command('cu112', version)}"
+    return f"{pip_install_command('cpu', version)}, or {on_gpus}"
 
 
-def flavours() -> Tuple[str, ...]:
-    """The MXNet distributions that are installed: normally one of FLAVOURS."""
-    import importlib.metadata  # not for those who only import gluonlab: it takes as long as that
+def installed_distributions() -> Tuple[str, ...]:
+    """Return the installed distributions of MXNET_DISTRIBUTIONS, normally one."""
+    import importlib.metadata  # here, because it would double the time of `import gluonlab`
 
-    found = []
-    for name in FLAVOURS:
+    installed = []
+    for name in MXNET_DISTRIBUTIONS:
         with suppress(importlib.metadata.PackageNotFoundError):
             importlib.metadata.distribution(name)
-            found.append(name)
-    return tuple(found)
+            installed.append(name)
+    return tuple(installed)
 
 
-# The CUDA libraries that mxnet-cu112 needs: the user's, the nvidia-*-cu11 wheels', the system's.
+# The CUDA libraries that mxnet-cu112 needs.
 #
-# libmxnet.so names its libraries by soname only. Loading them first, by path and with global
-# symbols, makes it start on a machine that has a driver but no CUDA, and without LD_LIBRARY_PATH.
-# Each library is taken from where it is found first:
+# libmxnet.so names its libraries by soname only. If they are loaded first, by path and with global
+# symbols, MXNet starts on a machine that has a driver but no CUDA, and without LD_LIBRARY_PATH.
+# Each library is loaded from the first of these places:
 #
-# 1. a folder of LD_LIBRARY_PATH: what the user has put there wins, as with every program;
-# 2. the wheels;
-# 3. where the linker looks by itself: the system's CUDA 11.x.
+# 1. a folder of LD_LIBRARY_PATH, which has precedence as in every program;
+# 2. the nvidia-*-cu11 wheels;
+# 3. the linker's default folders, with the system's CUDA 11.x.
 #
-# All CUDA 11.x have the same sonames, so the three can be mixed. Order and list: what libmxnet.so
-# 1.9.1 (cu112) and these wheels name as NEEDED, dependencies first.
+# All CUDA 11.x have the same sonames, so the three can be mixed. The list contains the NEEDED
+# entries of libmxnet.so 1.9.1 (cu112) and of these wheels, dependencies first.
 
 
 class Library(NamedTuple):
-    """A shared library: its soname, and the wheel and folder below ``nvidia/`` that hold it."""
+    """A shared library's soname, its wheel, and its folder below ``nvidia/`` in the wheel."""
 
     soname: str
     wheel: str
@@ -84,7 +84,7 @@ LIBRARIES = (
     Library("libcudnn.so.8", "nvidia-cudnn-cu11", "cudnn"),
     Library("libnccl.so.2", "nvidia-nccl-cu11", "nccl"),
 )
-WHEEL_OF = {library.soname: library.wheel for library in LIBRARIES}
+WHEEL_BY_SONAME = {library.soname: library.wheel for library in LIBRARIES}
 
 
 def _site_folders() -> Iterator[Path]:
@@ -93,8 +93,8 @@ def _site_folders() -> Iterator[Path]:
         yield Path(site.getusersitepackages())
 
 
-def wheel_path(library: Library) -> "Path | None":
-    """Where a wheel put the library, or None when that wheel is not installed."""
+def path_in_wheel(library: Library) -> "Path | None":
+    """Return the path of a library in its wheel, or None if the wheel is not installed."""
     for folder in _site_folders():
         path = folder / "nvidia" / library.folder / "lib" / library.soname
         if os.path.isfile(path):
@@ -102,38 +102,40 @@ def wheel_path(library: Library) -> "Path | None":
     return None
 
 
-def search_path(environ: Mapping[str, str] = os.environ) -> List[Path]:
-    """The folders of LD_LIBRARY_PATH."""
+def ld_library_path_folders(environ: Mapping[str, str] = os.environ) -> List[Path]:
+    """Return the folders of LD_LIBRARY_PATH."""
     folders = environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":")
     return [Path(folder) for folder in folders if folder]
 
 
-def users_path(library: Library, environ: Mapping[str, str] = os.environ) -> "Path | None":
-    """Where LD_LIBRARY_PATH has the library, or None."""
-    paths = (folder / library.soname for folder in search_path(environ))
+def path_in_ld_library_path(
+    library: Library, environ: Mapping[str, str] = os.environ
+) -> "Path | None":
+    """Return the path of a library in the folders of LD_LIBRARY_PATH, or None."""
+    paths = (folder / library.soname for folder in ld_library_path_folders(environ))
     return next((path for path in paths if os.path.isfile(path)), None)
 
 
-def wheel_of(path: Path) -> str:
-    """The wheel that such a file belongs to, or an empty string."""
+def owning_wheel(path: Path) -> str:
+    """Return the name of the CUDA wheel that contains a file, or an empty string."""
     folder = path.parent.parent
     wheels = {library.folder: library.wheel for library in LIBRARIES}
     return wheels.get(folder.name, "") if folder.parent.name == "nvidia" else ""
 
 
 def wheel_folders() -> List[Path]:
-    """The folders of the wheels that hold at least one of LIBRARIES."""
-    paths = [wheel_path(library) for library in LIBRARIES]
+    """Return the folders of the installed wheels that contain LIBRARIES."""
+    paths = [path_in_wheel(library) for library in LIBRARIES]
     return list(dict.fromkeys(path.parent for path in paths if path is not None))
 
 
-def other_versions(soname: str, environ: Mapping[str, str] = os.environ) -> List[Path]:
-    """Files of the same library with another number: libcudnn.so.9 for libcudnn.so.8.
+def find_other_versions(soname: str, environ: Mapping[str, str] = os.environ) -> List[Path]:
+    """Find other versions of a library: libcudnn.so.9 for libcudnn.so.8.
 
-    They are looked for in LD_LIBRARY_PATH and the wheels.
+    Searches LD_LIBRARY_PATH and the wheels.
     """
     stem = soname.partition(".so")[0] + ".so."
-    folders = search_path(environ)
+    folders = ld_library_path_folders(environ)
     for library in LIBRARIES:
         if library.soname == soname:
             folders += [folder / "nvidia" / library.folder / "lib" for folder in _site_folders()]
@@ -147,65 +149,62 @@ def other_versions(soname: str, environ: Mapping[str, str] = os.environ) -> List
 
 
 def load_cuda_libraries() -> None:
-    """Load every CUDA library of LD_LIBRARY_PATH or of a wheel; the linker finds the system's.
+    """Load the CUDA libraries of LD_LIBRARY_PATH and the wheels; the linker finds the system's.
 
-    Raises OSError, in the linker's own words, for a library that is there but cannot be loaded.
+    Raises OSError with the linker's message for a library that exists but cannot be loaded.
     """
     for library in LIBRARIES:
-        path = users_path(library) or wheel_path(library)
+        path = path_in_ld_library_path(library) or path_in_wheel(library)
         if path is not None:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
 
 
-# Whether this machine's driver runs what NVRTC compiles: MXNet's fused operators.
+# Compatibility of the driver with NVRTC, which compiles MXNet's fused operators.
 #
-# On GPUs MXNet 1.9.1 fuses pointwise operators: it writes their source when it meets them, NVRTC
-# compiles that to PTX, and the driver compiles the PTX for the GPU. NVRTC writes PTX of its own
-# CUDA, whatever GPU it is for, and a driver takes PTX up to that of the CUDA of its time: the NVRTC
-# 11.8 of the wheels needs a driver of R520 or newer. An older one says "the provided PTX was
-# compiled with an unsupported toolchain", and the run ends. All else of CUDA 11 runs from 450.80.02
-# on (NVIDIA, CUDA compatibility: minor versions, and their limit for PTX).
+# On GPUs MXNet 1.9.1 fuses pointwise operators. It generates their source, NVRTC compiles that to
+# PTX, and the driver compiles the PTX for the GPU. NVRTC writes PTX of its own CUDA version for
+# every GPU, and a driver accepts PTX up to its own CUDA version. The NVRTC 11.8 of the wheels needs
+# a driver of R520 or newer. With an older driver the run fails with "the provided PTX was compiled
+# with an unsupported toolchain". Everything else of CUDA 11 runs with 450.80.02 or newer (NVIDIA,
+# CUDA compatibility: minor versions, and their limit for PTX).
 
 
-COMPILER, DRIVER = "libnvrtc.so.11.2", "libcuda.so.1"
-SUCCESS = 0  # of nvrtcResult and CUresult
+NVRTC_LIBRARY, DRIVER_LIBRARY = "libnvrtc.so.11.2", "libcuda.so.1"
+SUCCESS = 0  # value of nvrtcResult and CUresult
 
 
-class Versions(NamedTuple):
-    """The newest CUDA that the driver knows, and that of the NVRTC that MXNet uses: 11080 is 11.8.
-
-    None where it is unknown.
-    """
+class CudaVersions(NamedTuple):
+    """CUDA versions of the driver and of MXNet's NVRTC, such as 11080 for 11.8; None if unknown."""
 
     driver: Optional[int]
     compiler: Optional[int]
 
     @property
-    def fit(self) -> bool:
-        """Whether the driver runs what NVRTC compiles; true where a version is unknown."""
+    def are_compatible(self) -> bool:
+        """True if the driver runs NVRTC's output, and if a version is unknown."""
         return self.driver is None or self.compiler is None or self.driver >= self.compiler
 
     def __str__(self) -> str:
-        knows = f"the driver knows CUDA {version_in_words(self.driver)}"
-        takes = "and runs" if self.fit else "and does not run"
-        return f"{knows} {takes} what NVRTC {version_in_words(self.compiler)} compiles"
+        driver, compiler = format_cuda_version(self.driver), format_cuda_version(self.compiler)
+        verb = "runs" if self.are_compatible else "does not run"
+        return f"the driver knows CUDA {driver} and {verb} what NVRTC {compiler} compiles"
 
 
-def cuda_versions() -> Versions:
-    """The Versions of the libraries that are loaded or that the linker finds; no GPU is touched."""
-    return Versions(_driver_version(), _compiler_version())
+def cuda_versions() -> CudaVersions:
+    """Return the versions of the driver and NVRTC, without using a GPU."""
+    return CudaVersions(_driver_version(), _compiler_version())
 
 
-def version_in_words(version: Optional[int]) -> str:
-    """``11.8`` of 11080."""
+def format_cuda_version(version: Optional[int]) -> str:
+    """Return ``11.8`` for 11080."""
     return "?" if version is None else f"{version // 1000}.{version % 1000 // 10}"
 
 
 def _driver_version() -> Optional[int]:
     version = ctypes.c_int()
     try:
-        status = ctypes.CDLL(DRIVER).cuDriverGetVersion(ctypes.byref(version))
-    except (OSError, AttributeError):  # none, which MXNet will say; or a stand-in that lacks it
+        status = ctypes.CDLL(DRIVER_LIBRARY).cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):  # no driver, or a stub library without this function
         return None
     return version.value if status == SUCCESS and version.value else None
 
@@ -213,7 +212,7 @@ def _driver_version() -> Optional[int]:
 def _compiler_version() -> Optional[int]:
     major, minor = ctypes.c_int(), ctypes.c_int()
     try:
-        status = ctypes.CDLL(COMPILER).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        status = ctypes.CDLL(NVRTC_LIBRARY).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     except (OSError, AttributeError):
         return None
     return major.value * 1000 + minor.value * 10 if status == SUCCESS else None

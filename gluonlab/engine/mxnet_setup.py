@@ -1,21 +1,17 @@
-"""What must be true before MXNet loads.
+"""Environment, libraries and fixes that MXNet 1.9.1 needs on current machines.
 
-`import gluonlab` arranges it, and costs nothing until then.
+`import gluonlab` installs an import hook (`gluonlab.engine.mxnet_import`). When mxnet is imported,
+the hook provides:
 
-MXNet 1.9.1 is the last of its line and needs six things of a machine of today:
-
-- the names that numpy has dropped since 1.24 (MXNet asks for them when it is imported);
-- the CUDA libraries, from LD_LIBRARY_PATH or the nvidia-*-cu11 wheels, when mxnet-cu112 is the
-  installed flavour;
-- scratch memory enough that several CPU devices compute at the same time;
-- OpenMP teams of one thread to begin with, whose idle threads do not spin for long;
+- the names that numpy has dropped since 1.24;
+- the CUDA libraries, from LD_LIBRARY_PATH or the nvidia-*-cu11 wheels, for mxnet-cu112;
+- enough scratch memory for several CPU devices that compute at the same time;
+- OpenMP teams of one thread, whose idle threads do not spin for long;
 - shapes written without numpy 2's names of types (`gluonlab.engine.mxnet_fixes`);
-- fused operators only where the driver runs what NVRTC compiles
-(`gluonlab.engine.mxnet_installation`).
+- fused operators only if the driver supports them (`gluonlab.engine.mxnet_installation`).
 
-An import hook (`gluonlab.engine.mxnet_import`) does all of it at the moment somebody imports mxnet,
-and turns what can go wrong then into an EngineError that names the cure. How many threads compute
-for each device: `gluonlab.engine.cpu_threads`.
+Import errors become an EngineError that names the fix. `gluonlab.engine.cpu_threads` later sets the
+number of threads of each device.
 """
 
 from __future__ import annotations
@@ -29,262 +25,265 @@ from contextvars import ContextVar
 from typing import ContextManager, Iterator, NamedTuple, Optional, Union
 
 from gluonlab.engine import mxnet_fixes, mxnet_import, openmp_settings
-from gluonlab.engine.mxnet_installation import cuda_versions, either, flavours, load_cuda_libraries
-from gluonlab.engine.parameter_server_environment import WORKER_VARIABLE
+from gluonlab.engine.mxnet_installation import (
+    cuda_versions,
+    installed_distributions,
+    load_cuda_libraries,
+    pip_install_choices,
+)
+from gluonlab.engine.parameter_server_environment import ROLE_VARIABLE
 from gluonlab.errors import EngineError, warn
 
 PEER_VARIABLE = "MXNET_ENABLE_GPU_P2P"
-# With 0 cuBLAS and cuDNN compute float32 products in float32, whatever MXNet asks them for.
+# With 0, cuBLAS and cuDNN compute float32 products in float32, even if MXNet requests TF32.
 TF32_VARIABLE = "NVIDIA_TF32_OVERRIDE"
-# Convolutions on GPUs by algorithms that repeat their bits, and chosen by shape, not by time.
-DETERMINISTIC = {"MXNET_ENFORCE_DETERMINISM": "1", "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0"}
-FUSION = "MXNET_USE_FUSION"
-# MXNet reads it whenever a graph is bound
-BACKWARD_PIECE = "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD"
+# Convolutions on GPUs use deterministic algorithms, chosen by shape and not by measured time.
+DETERMINISTIC_ENVIRONMENT = {"MXNET_ENFORCE_DETERMINISM": "1", "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0"}
+FUSION_VARIABLE = "MXNET_USE_FUSION"
+# MXNet reads this variable whenever a graph is bound.
+BACKWARD_BULK_VARIABLE = "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD"
 
 # Operators that need scratch memory share this many buffers among all CPU devices and wait for each
 # other when there are too few (MXNet's default is 4).
-ENVIRONMENT = {
+DEFAULT_ENVIRONMENT = {
     "MXNET_CPU_TEMP_COPY": "64",
-    # A pass is queued in pieces of so many operators (MXNet's default is 15). Nothing waits for a
-    # part of forward; for small pieces of backward see `backward_pieces`.
+    # MXNet queues a pass in bulks of this many operators (default 15). Nothing waits for a part of
+    # forward. For small bulks of backward see `apply_backward_bulk_size`.
     "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": "100",
-    BACKWARD_PIECE: "8",
-    "MXNET_SUBGRAPH_VERBOSE": "0",  # else every bound graph prints a line
+    BACKWARD_BULK_VARIABLE: "8",
+    "MXNET_SUBGRAPH_VERBOSE": "0",  # otherwise every bound graph prints a line
     "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
-    # else the first use of a GPU warns that cuDNN is not the very release that MXNet was built with
+    # otherwise the first use of a GPU warns if cuDNN is not the release MXNet was built with
     "MXNET_CUDNN_LIB_CHECKING": "0",
-    # MXNet's own numbers. They stand here so that `peers_are_enabled` and `gluonlab.gpu.cuda`
-    # change variables and add none: for a new one the environment might move while MXNet's threads
-    # read it.
+    # MXNet's defaults. They are set so that `skip_peer_access_setup` and `gluonlab.gpu.cuda` only
+    # change variables. A new variable might move the environment while MXNet's threads read it.
     PEER_VARIABLE: "1",
     "MXNET_ENFORCE_DETERMINISM": "0",
     "MXNET_CUDNN_AUTOTUNE_DEFAULT": "1",
-    TF32_VARIABLE: "0",  # ours, not NVIDIA's: see `gluonlab.gpu.cuda`
-    FUSION: "",  # as good as unset to MXNet, and there for `unfused`
+    TF32_VARIABLE: "0",  # gluonlab's default, not NVIDIA's: see `gluonlab.gpu.math_modes`
+    FUSION_VARIABLE: "",  # as good as unset to MXNet, and there for `disable_fusion`
 }
 
 
-def install() -> None:
-    """Prepare MXNet when it is imported; if it is imported already, do what can still be done."""
+def install_setup_hook() -> None:
+    """Prepare MXNet when it is imported. If it is already imported, apply what still works."""
     if "mxnet" in sys.modules:
-        openmp_settings.came_first = True
+        openmp_settings.openmp_loaded_first = True
         _set_environment()
-        if "mxnet-cu112" in flavours():
-            _settle_fusion()  # MXNet asks for it when a graph is bound
-        _complete()
+        if "mxnet-cu112" in installed_distributions():
+            _disable_unsupported_fusion()  # works late: MXNet reads it when a graph is bound
+        _patch_imported_mxnet()
     else:
-        mxnet_import.install(_loading)
+        mxnet_import.install_import_hook(_set_up_around_import)
 
 
-def uninstall() -> None:
-    """Let MXNet be loaded with its own defaults, to measure what they cost.
-
-    Only numpy's names are put back.
-    """
+def remove_setup_hook() -> None:
+    """Remove the hook, to measure MXNet's own defaults. Only restore numpy's names."""
     import numpy
 
     mxnet_fixes.put_back_numpy_names(numpy)
-    mxnet_import.uninstall()
+    mxnet_import.remove_import_hook()
 
 
-# Taken once, when gluonlab is imported: MXNet had been imported before, with too little scratch
-# memory. What a process of ours has started finds enough of that in its environment, but not what
-# OpenMP was told here: `openmp.came_first`.
-mxnet_came_first = "mxnet" in sys.modules and "MXNET_CPU_TEMP_COPY" not in os.environ
+# True if MXNet was imported before gluonlab, with too little scratch memory. A child process of a
+# gluonlab process inherits MXNET_CPU_TEMP_COPY, but not the settings of OpenMP: for these see
+# `openmp_settings.openmp_loaded_first`.
+mxnet_imported_first = "mxnet" in sys.modules and "MXNET_CPU_TEMP_COPY" not in os.environ
 
 
 def _set_environment() -> None:
-    for name, value in ENVIRONMENT.items():
+    for name, value in DEFAULT_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if os.environ.get("MXNET_CPU_WORKER_NTHREADS", "1") != "1":
-        asked = os.environ["MXNET_CPU_WORKER_NTHREADS"]
+        requested = os.environ["MXNET_CPU_WORKER_NTHREADS"]
         os.environ["MXNET_CPU_WORKER_NTHREADS"] = "1"
-        warn(f"MXNET_CPU_WORKER_NTHREADS={asked} could hang CPU devices: each has 1 worker")
+        warn(f"MXNET_CPU_WORKER_NTHREADS={requested} could hang CPU devices: each has 1 worker")
 
 
-def _prepare() -> None:
-    """All that has to be done before the first line of MXNet runs."""
+def _prepare_import() -> None:
+    """Prepare the process before the first line of MXNet runs."""
     import numpy
 
     _set_environment()
     mxnet_fixes.put_back_numpy_names(numpy)
-    installed = flavours()
+    installed = installed_distributions()
     if len(installed) > 1:
         raise EngineError(
             f"{' and '.join(installed)} are both installed and overwrite each other's files: "
-            f"pip uninstall -y {' '.join(installed)}, then {either()}"
+            f"pip uninstall -y {' '.join(installed)}, then {pip_install_choices()}"
         )
     if "mxnet-cu112" in installed:
         load_cuda_libraries()
-        _settle_fusion()
+        _disable_unsupported_fusion()
 
 
-def _complete() -> None:
-    """What is put right in MXNet once it is there."""
-    mxnet_fixes.install_attribute_text()
-    mxnet_fixes.install_noting(openmp_settings.came_first)
-    if "mxnet-cu112" in flavours():
-        mxnet_fixes.install_unfused(unfused)
+def _patch_imported_mxnet() -> None:
+    """Apply the fixes of the imported MXNet."""
+    mxnet_fixes.patch_attribute_text()
+    mxnet_fixes.track_blocks(openmp_settings.openmp_loaded_first)
+    if "mxnet-cu112" in installed_distributions():
+        mxnet_fixes.patch_unfusible_graphs(disable_fusion)
 
 
 @contextmanager
-def _loading() -> Iterator[None]:
-    """MXNet is loaded in this block.
+def _set_up_around_import() -> Iterator[None]:
+    """Prepare the import of MXNet in this block, and patch MXNet afterwards.
 
-    A server or scheduler of its parameter server, which would begin in the middle of that, begins
-    afterwards: the optimizers that a server is sent need all of MXNet. It ends in SystemExit.
+    In a server or scheduler of MXNet's parameter server, the role runs after the import and exits
+    with SystemExit. By itself MXNet would start it in the middle of the import. The optimizers that
+    workers send to a server need all of MXNet.
     """
-    # not for those who only import gluonlab
+    # here, to keep `import gluonlab` fast
     from gluonlab.engine import faster_import
     from gluonlab.host import out_of_memory, signals
 
-    serves = os.environ.get(WORKER_VARIABLE) in ("server", "scheduler")
-    with signals.delayed_signals(), openmp_settings.as_mxnet_needs_it(), out_of_memory.loading():
-        _prepare()
-        role = variable(WORKER_VARIABLE, "worker") if serves else nullcontext()
-        with role, faster_import.deferring():
+    serves = os.environ.get(ROLE_VARIABLE) in ("server", "scheduler")
+    openmp = openmp_settings.openmp_settings_for_mxnet()
+    with signals.delayed_signals(), openmp, out_of_memory.limit_import_time():
+        _prepare_import()
+        role = temporary_variable(ROLE_VARIABLE, "worker") if serves else nullcontext()
+        with role, faster_import.defer_optional_imports():
             yield
         faster_import.close_operator_cache()
-        _complete()
+        _patch_imported_mxnet()
     if serves:
-        from gluonlab.engine.parameter_server_environment import serve
+        from gluonlab.engine.parameter_server_environment import run_server_role
 
-        serve()
+        run_server_role()
 
 
 _FUSION_OFF = ("0", "false")
 
 
-class Fusion(NamedTuple):
-    """``on``: whether MXNet fuses pointwise operators on GPUs.
+class FusionState(NamedTuple):
+    """State of the fusion of pointwise operators on GPUs, and the driver's support for fusion."""
 
-    ``works``: whether the driver runs what it compiles for that.
-    """
-
-    on: bool
-    works: bool
-    because: str
+    is_on: bool
+    driver_supports: bool
+    reason: str
 
 
-_fusion_is_off = False  # by us
+_fusion_is_off = False  # switched off by gluonlab, not by the user
 
 
-def _settle_fusion() -> None:
-    """Turn fusion off where the driver would refuse it, which would end each run in its first step.
+def _disable_unsupported_fusion() -> None:
+    """Disable fusion if the driver does not support it. Each run would fail in its first step.
 
     A value that the user has exported is kept, with a warning.
     """
     global _fusion_is_off
-    found = cuda_versions()
-    if found.fit:
+    versions = cuda_versions()
+    if versions.are_compatible:
         return
-    if not os.environ.get(FUSION):
-        os.environ[FUSION], _fusion_is_off = "0", True
-    elif os.environ[FUSION] not in _FUSION_OFF:
-        asked = f"{FUSION}={os.environ[FUSION]}"
-        cure = f"unset {FUSION} to run without fusion"
-        warn(f"{asked} is obeyed, but {found}: the first fused operator will fail; {cure}")
+    if not os.environ.get(FUSION_VARIABLE):
+        os.environ[FUSION_VARIABLE], _fusion_is_off = "0", True
+    elif os.environ[FUSION_VARIABLE] not in _FUSION_OFF:
+        setting = f"{FUSION_VARIABLE}={os.environ[FUSION_VARIABLE]}"
+        fix = f"unset {FUSION_VARIABLE} to run without fusion"
+        warn(f"{setting} is obeyed, but {versions}: the first fused operator will fail; {fix}")
 
 
-def fusing() -> Fusion:
-    """Whether MXNet fuses in this process, once it is loaded, and why."""
-    versions, asked = cuda_versions(), os.environ.get(FUSION)
-    on, because = asked not in _FUSION_OFF, str(versions)
-    if asked and not _fusion_is_off:
-        because = f"{FUSION}={asked} is set" + (f"; {versions}" if on else "")
-    return Fusion(on, versions.fit, because)
+def fusion_state() -> FusionState:
+    """Return the state of fusion in this process, after MXNet has been loaded."""
+    versions, value = cuda_versions(), os.environ.get(FUSION_VARIABLE)
+    is_on, reason = value not in _FUSION_OFF, str(versions)
+    if value and not _fusion_is_off:
+        reason = f"{FUSION_VARIABLE}={value} is set" + (f"; {versions}" if is_on else "")
+    return FusionState(is_on, versions.are_compatible, reason)
 
 
-def variable(name: str, value: str) -> ContextManager[None]:
-    """In this block the environment has this value, and then the user's."""
-    return openmp_settings.variables({name: value})
+def temporary_variable(name: str, value: str) -> ContextManager[None]:
+    """Set an environment variable in the block, and restore it afterwards."""
+    return openmp_settings.temporary_variables({name: value})
 
 
-class _Unfused:
-    """How many bind or run a graph without fusion now, in all threads; the last one resets it."""
+class _FusionDisabledCount:
+    """Number of active `disable_fusion` blocks in all threads. The last restores the variable."""
 
-    lock, now = threading.Lock(), 0
-    users: "str | None" = None
+    lock, blocks = threading.Lock(), 0
+    user_value: "str | None" = None
 
 
 @contextmanager
-def unfused() -> Iterator[None]:
-    """Graphs bound in this block, and blocks that first run in it, are not fused.
-
-    For `gluonlab.engine.mxnet_fixes`.
-    """
-    with _Unfused.lock:
-        if _Unfused.now == 0:
-            _Unfused.users = os.environ.get(FUSION)
-            openmp_settings.set_variables({FUSION: "0"})
-        _Unfused.now += 1
+def disable_fusion() -> Iterator[None]:
+    """Disable fusion of graphs that are bound, and blocks that first run, in this block."""
+    with _FusionDisabledCount.lock:
+        if _FusionDisabledCount.blocks == 0:
+            _FusionDisabledCount.user_value = os.environ.get(FUSION_VARIABLE)
+            openmp_settings.set_variables({FUSION_VARIABLE: "0"})
+        _FusionDisabledCount.blocks += 1
     try:
         yield
     finally:
-        with _Unfused.lock:
-            _Unfused.now -= 1
-            if _Unfused.now == 0:
-                openmp_settings.set_variables({FUSION: _Unfused.users})
+        with _FusionDisabledCount.lock:
+            _FusionDisabledCount.blocks -= 1
+            if _FusionDisabledCount.blocks == 0:
+                openmp_settings.set_variables({FUSION_VARIABLE: _FusionDisabledCount.user_value})
 
 
-def peer_access_wanted() -> bool:
-    """Whether GPUs may copy to each other directly, which MXNET_ENABLE_GPU_P2P=0 forbids."""
+def is_peer_access_allowed() -> bool:
+    """Check if the user allows direct copies between GPUs; MXNET_ENABLE_GPU_P2P=0 forbids them."""
     return re.fullmatch(r"\s*[+-]?0+\s*", os.environ.get(PEER_VARIABLE, "")) is None
 
 
-def peers_are_enabled() -> ContextManager[None]:
-    """In this block, MXNet's ``device`` store does not enable peer access when it first sums.
+def skip_peer_access_setup() -> ContextManager[None]:
+    """Keep MXNet's ``device`` store from enabling peer access in this block, at its first sum.
 
-    `gluonlab.gpu.cuda` has done so. MXNet would warn where some pairs of GPUs have none, as on
-    every p3.16xlarge, and leave the error for what is enabled already as this thread's last one.
+    `gluonlab.gpu.cuda` has enabled it. MXNet would warn if some pairs of GPUs have no peer access,
+    as on every p3.16xlarge. It would also leave an error of CUDA for the pairs already enabled.
     """
-    return variable(PEER_VARIABLE, "0")
+    return temporary_variable(PEER_VARIABLE, "0")
 
 
-# How early sums of gradients can begin: MXNet queues backward in pieces of so many operators. What
-# a piece writes is ready when all of it has run, and, on a CPU device, when the next piece has,
-# too, which is queued already. In small pieces the gradients of the last layers leave while those
-# of the first are still computed; but each piece costs the host 5 to 10 us, and on a GPU MXNet
-# waits for the stream at its end, while nothing is queued.
+# Overlap of backward and allreduce. MXNet queues backward in bulks of operators. The gradients of a
+# bulk are ready when the whole bulk has run and, on a CPU device, also the next bulk. With small
+# bulks the allreduce of the last layers starts while the first layers are still computed. But each
+# bulk costs the host 5 to 10 us, and on a GPU MXNet waits for the stream at the end of each bulk.
 
-OFF = "off"
-WHOLE = 10**9  # operators: no graph has so many
-# A ResNet-50 has 13 pieces of 15 operators instead of 22 of 8, and a bucket, a quarter of all
-# gradients, waits for a thirteenth of backward at most.
-ON_GPUS = 15
+BULK_OFF = "off"
+WHOLE_BACKWARD = 10**9  # more operators than any graph has
+# A ResNet-50 has 13 bulks of 15 operators instead of 22 of 8. A bucket, a quarter of all gradients,
+# waits for at most a thirteenth of backward.
+GPU_BACKWARD_BULK_SIZE = 15
 
-Overlap = Union[int, str]
+BackwardBulkSize = Union[int, str]
 
-_asked: "ContextVar[Optional[Overlap]]" = ContextVar("overlap", default=None)
+_requested_bulk_size: "ContextVar[Optional[BackwardBulkSize]]" = ContextVar("overlap", default=None)
 
 
 @contextmanager
-def overlapping(asked: Optional[Overlap]) -> Iterator[None]:
-    """Graphs bound in this block, on this thread, run backward in pieces of so many operators.
+def use_backward_bulk_size(bulk_size: Optional[BackwardBulkSize]) -> Iterator[None]:
+    """Set the backward bulk size, in operators, of graphs bound in this block on this thread.
 
-    "off": in one, so no sum begins before its end. None: `usual_piece`.
+    With "off", backward is one bulk, so no allreduce starts before its end. None stands for
+    `default_backward_bulk_size`.
     """
-    token = _asked.set(asked)
+    token = _requested_bulk_size.set(bulk_size)
     try:
         yield
     finally:
-        _asked.reset(token)
+        _requested_bulk_size.reset(token)
 
 
-def usual_piece(device_type: str) -> int:
-    """The operators of a piece on such devices where nobody asks; the user's, by MXNet's variable.
+def default_backward_bulk_size(device_type: str) -> int:
+    """Return the default bulk size for a type of device.
 
-    MXNet's variable: MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD.
+    The user can set it by MXNet's variable MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD.
     """
-    exported, ours = os.environ.get(BACKWARD_PIECE), ENVIRONMENT[BACKWARD_PIECE]
+    exported, ours = (
+        os.environ.get(BACKWARD_BULK_VARIABLE),
+        DEFAULT_ENVIRONMENT[BACKWARD_BULK_VARIABLE],
+    )
     if exported in (None, ours):
-        return ON_GPUS if device_type == "gpu" else int(ours)
+        return GPU_BACKWARD_BULK_SIZE if device_type == "gpu" else int(ours)
     return int(exported) if exported.isdecimal() else int(ours)
 
 
-def backward_pieces(device_type: str) -> ContextManager[None]:
-    """A graph bound in this block has the pieces that are asked for."""
-    asked = _asked.get()
-    size = usual_piece(device_type) if asked is None else WHOLE if asked == OFF else int(asked)
-    return variable(BACKWARD_PIECE, str(size))
+def apply_backward_bulk_size(device_type: str) -> ContextManager[None]:
+    """Set MXNet's variable, in the block that binds a graph, to the requested bulk size."""
+    requested = _requested_bulk_size.get()
+    if requested is None:
+        size = default_backward_bulk_size(device_type)
+    else:
+        size = WHOLE_BACKWARD if requested == BULK_OFF else int(requested)
+    return temporary_variable(BACKWARD_BULK_VARIABLE, str(size))

@@ -1,4 +1,4 @@
-"""MXNet's parameter server: what the environment says of it to each process, and how to be one."""
+"""Environment variables of MXNet's parameter server, and the start of a server or scheduler."""
 
 from __future__ import annotations
 
@@ -9,37 +9,34 @@ from typing import Mapping, NamedTuple, Optional
 from gluonlab.errors import EngineError
 
 
-class Workers(NamedTuple):
-    """The workers of MXNet's parameter server in this process's group.
+class WorkerGroup(NamedTuple):
+    """The number of workers of a parameter server, and whether all of them are on this host."""
 
-    ``number``: how many there are. ``all_here``: whether all are on this host.
-    """
-
-    number: int
-    all_here: bool
+    workers: int
+    are_local: bool
 
 
-WORKER_VARIABLE = "DMLC_ROLE"  # its launchers set this for each process
+ROLE_VARIABLE = "DMLC_ROLE"  # its launchers set this for each process
 
 
-def parameter_server_workers() -> Optional[Workers]:
-    """The Workers of this process's group, from its environment; None if it is not one of them."""
+def parameter_server_workers() -> Optional[WorkerGroup]:
+    """Return this process's group of workers; None if the process is not a worker."""
     number = os.environ.get("DMLC_NUM_WORKER", "")
-    if os.environ.get(WORKER_VARIABLE) != "worker" or not number.isdigit():
+    if os.environ.get(ROLE_VARIABLE) != "worker" or not number.isdigit():
         return None
-    # a scheduler at a loopback address hears this host alone; launch.py --launcher local starts all
-    # of them here
+    # Only processes of this host reach a scheduler at a loopback address. MXNet's launch.py
+    # --launcher local starts all workers on this host.
     local = os.environ.get("DMLC_JOB_CLUSTER") == "local"
-    return Workers(int(number), local or _is_loopback(os.environ.get("DMLC_PS_ROOT_URI", "")))
+    return WorkerGroup(int(number), local or _is_loopback(os.environ.get("DMLC_PS_ROOT_URI", "")))
 
 
-NODE_ADDRESS = "DMLC_NODE_HOST"  # where this process listens
+NODE_ADDRESS_VARIABLE = "DMLC_NODE_HOST"  # the address at which this process listens
 
 
 class ServerRole(NamedTuple):
-    """A process's part in a group of MXNet's parameter server; the rank is told by the store only.
+    """A process's role in a group of MXNet's parameter server: worker, server or scheduler.
 
-    ``role``: worker, server or scheduler. The others are None where the environment lacks them.
+    The other fields are None if the environment lacks them. The rank is known only to the kvstore.
     """
 
     role: str
@@ -48,23 +45,23 @@ class ServerRole(NamedTuple):
     port: Optional[str]
 
 
-ROLE_NAMES = {  # for messages: what `ServerRole` is made of
-    "role": WORKER_VARIABLE,
+ROLE_FIELD_VARIABLES = {  # the variable of each field of `ServerRole`
+    "role": ROLE_VARIABLE,
     "workers": "DMLC_NUM_WORKER",
     "root": "DMLC_PS_ROOT_URI",
     "port": "DMLC_PS_ROOT_PORT",
 }
 
 
-def server_role(environ: Mapping[str, str]) -> Optional[ServerRole]:
-    """The role that an environment gives its process, as it stands there; None if it gives none."""
-    found = {field: environ.get(name) or None for field, name in ROLE_NAMES.items()}
-    role = found.pop("role")
-    return ServerRole(role, **found) if role else None
+def read_server_role(environ: Mapping[str, str]) -> Optional[ServerRole]:
+    """Return the role that an environment sets, unchecked; None without one."""
+    fields = {field: environ.get(name) or None for field, name in ROLE_FIELD_VARIABLES.items()}
+    role = fields.pop("role")
+    return ServerRole(role, **fields) if role else None
 
 
-def parameter_servers() -> int:
-    """How many servers MXNet's parameter server has, from this worker's environment."""
+def parameter_server_count() -> int:
+    """Return the number of parameter servers, from this worker's environment."""
     number = os.environ.get("DMLC_NUM_SERVER", "")
     return int(number) if number.isdigit() else 0
 
@@ -76,13 +73,13 @@ def _is_loopback(address: str) -> bool:
         return address == "localhost"
 
 
-NO_PORT = "bind failed"  # what MXNet says, whatever the reason is
+BIND_FAILED = "bind failed"  # MXNet's message, for any reason
 
 
 class CannotListen(EngineError):
-    """The process cannot listen at its address. ``is_taken``: because somebody else has its port.
+    """Error of a process that cannot listen at its address.
 
-    Another process may have taken it and left it by now: then this is true, too.
+    ``is_taken`` is True if another process uses the port, or has used it at the time.
     """
 
     def __init__(self, message: str, is_taken: bool) -> None:
@@ -90,49 +87,51 @@ class CannotListen(EngineError):
         self.is_taken = is_taken
 
 
-def serve() -> None:
-    """Be what the environment says, once MXNet is loaded. It ends in SystemExit.
+def run_server_role() -> None:
+    """Run the server or scheduler that the environment asks for; exit with SystemExit.
 
-    Raises CannotListen.
+    MXNet must be loaded. Raises CannotListen.
     """
     from mxnet.base import MXNetError
     from mxnet.kvstore import kvstore_server
 
-    from gluonlab.host.resources import keep_freed
+    from gluonlab.host.resources import keep_freed_memory
 
-    # each message has a block of its own, as large as the gradients that it carries
-    keep_freed()
+    # Each message has its own block of memory, as large as its gradients.
+    keep_freed_memory()
     try:
         kvstore_server._init_kvstore_server_module()
     except MXNetError as error:
-        if NO_PORT not in str(error):
+        if BIND_FAILED not in str(error):
             raise
-        raise _reason() from None
+        raise _explain_bind_failure() from None
 
 
-def _reason() -> CannotListen:
-    """Why MXNet could not listen, which it does not say."""
+def _explain_bind_failure() -> CannotListen:
+    """Return an error with the reason of MXNet's failure, which MXNet's message lacks."""
     import errno
 
-    role = server_role(os.environ)
-    if role is None or role.role != "scheduler":  # it has tried 40 ports
-        node = os.environ.get(NODE_ADDRESS, "this host's address")
-        return CannotListen(f"no port of {node} can be had: set {NODE_ADDRESS} anew", False)
-    error = _refusal(role.root or "", int(role.port or 0)) or OSError(
+    role = read_server_role(os.environ)
+    if role is None or role.role != "scheduler":  # MXNet has tried 40 ports
+        node = os.environ.get(NODE_ADDRESS_VARIABLE, "this host's address")
+        return CannotListen(
+            f"no port of {node} can be had: set {NODE_ADDRESS_VARIABLE} anew", False
+        )
+    error = _bind_error(role.root or "", int(role.port or 0)) or OSError(
         errno.EADDRINUSE, os.strerror(errno.EADDRINUSE)
     )
     is_taken = error.errno == errno.EADDRINUSE
     return CannotListen(f"port {role.port} of {role.root}: {error.strerror}", is_taken)
 
 
-def _refusal(address: str, port: int) -> Optional[OSError]:
-    """What the system says to one who wants to listen there; None if nothing is in the way."""
-    import socket  # not for those who only import gluonlab
+def _bind_error(address: str, port: int) -> Optional[OSError]:
+    """Return the system's error of listening at an address; None if listening succeeds."""
+    import socket  # here, to keep `import gluonlab` fast
 
-    with socket.socket() as trying:
-        trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            trying.bind((address, port))
+            probe.bind((address, port))
         except OSError as error:
             return error
     return None

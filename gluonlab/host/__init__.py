@@ -1,1 +1,1 @@
-"""This host as Linux reports it: cores, memory, and the limits of control groups."""
+"""The host, as Linux reports it: cores, memory, signals, child processes and launchers."""

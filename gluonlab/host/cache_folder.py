@@ -1,4 +1,4 @@
-"""The user's folder for what can be made or downloaded again."""
+"""The user's cache folder."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Child processes: they lead a process group, die with their parent, and find this gluonlab.
+"""Helpers to start child processes that die with their parent and import this gluonlab.
 
 For `subprocess.Popen` and for asyncio alike::
 
-    child = Popen(words, env=with_this_gluonlab(os.environ), **OWN_GROUP)
+    child = Popen(words, env=add_gluonlab_path(os.environ), **OWN_GROUP_OPTIONS)
     ...
     signal_group(child.pid, signal.SIGKILL)
 """
@@ -21,42 +21,43 @@ _LIBC = ctypes.CDLL(None)
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this new process when the one that has started it ends."""
+    """Make the kernel kill this new process when its parent exits."""
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-# How a child is started that no signal of the terminal reaches, and that leaves nothing behind.
-OWN_GROUP: Dict[str, Any] = {"start_new_session": True, "preexec_fn": die_with_parent}
+# The child leads its own process group, so it gets no signals of the terminal, and can be killed
+# with all of its children.
+OWN_GROUP_OPTIONS: Dict[str, Any] = {"start_new_session": True, "preexec_fn": die_with_parent}
 
 
-def begin_as_program() -> None:
-    """Prepare a new process that becomes a program of the user's.
+def prepare_program_process() -> None:
+    """Prepare a new process that becomes the user's own program.
 
-    It dies with its parent, and Ctrl-Z stops it again, which the launcher ignores.
+    The process dies with its parent. Ctrl-Z, which the launcher ignores, stops it again.
     """
     die_with_parent()
     signal.signal(signal.SIGTSTP, signal.SIG_DFL)
 
 
-def begin_as_part() -> None:
-    """Prepare a new process that becomes a command of gluonlab's.
+def prepare_command_process() -> None:
+    """Prepare a new process that becomes a command of gluonlab.
 
-    It dies with its parent, and a SIGINT that is sent to it waits until gluonlab takes it
-    (`gluonlab.host.command_start`). Before that, Python itself would end with a traceback.
+    The process dies with its parent. SIGINT is blocked until gluonlab handles it
+    (`gluonlab.host.command_start`). Otherwise Python would print a traceback.
     """
     die_with_parent()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def signal_group(pid: int, number: int) -> None:
-    """Send a signal to the group that a child leads, which may be gone."""
+    """Send a signal to the process group that a child leads. The group may be gone."""
     with suppress(ProcessLookupError):
         os.killpg(pid, number)
 
 
-def with_this_gluonlab(environment: Mapping[str, str]) -> Dict[str, str]:
-    """The environment, with the PYTHONPATH that leads a child to the gluonlab that runs here."""
+def add_gluonlab_path(environment: Mapping[str, str]) -> Dict[str, str]:
+    """Return the environment with a PYTHONPATH from which a child imports this gluonlab."""
     root = str(Path(__file__).resolve().parents[2])
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    others = [each for each in paths if each and each != root]
-    return {**environment, "PYTHONPATH": os.pathsep.join([root, *others])}
+    other_paths = [each for each in paths if each and each != root]
+    return {**environment, "PYTHONPATH": os.pathsep.join([root, *other_paths])}

@@ -1,5 +1,4 @@
-"""Before a command begins: Ctrl-C in its imports, and modules that a user's file hides, end it
-without a traceback.
+"""Handling of Ctrl-C and of hidden modules before a command has started, without a traceback.
 
 ``python -m gluonlab.run`` searches the current folder first. A user's ``random.py`` or ``mxnet.py``
 there hides the module that other code needs.
@@ -17,55 +16,55 @@ import sys
 from _frozen_importlib_external import PathFinder  # type: ignore[import-not-found]
 
 
-def quiet_start() -> None:
-    """Handle SIGINT and errors from now on, only if Python is starting a command of gluonlab.
+def install_sigint_handler() -> None:
+    """Handle SIGINT and errors from now on, if Python is starting a command of gluonlab.
 
-    `gluonlab.cli.command` takes over.
+    `gluonlab.cli.command` later installs its own handlers.
     """
     name = sys.argv[0].rpartition("/")[2] if sys.argv else ""
-    if name == "-m":  # Python looks for the module
+    if name == "-m":  # Python is searching for the module
         with open("/proc/self/cmdline", "rb") as file:
             words = file.read().decode(errors="replace").split("\0")
         name = next((word.partition(".")[0] for word in words[1:] if word[:1] != "-"), "")
     if name != "gluonlab":
         return
-    sys.excepthook = _excepthook
+    sys.excepthook = _print_hidden_module
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         try:
-            _signal.signal(_signal.SIGINT, _end)
+            _signal.signal(_signal.SIGINT, _exit_on_interrupt)
         except ValueError:  # not in the main thread
             return
-        # whoever has started this command may have had it wait: `processes.begin_as_part`
+        # The parent may have blocked SIGINT: `child_processes.prepare_command_process`.
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGINT])
 
 
-def _end(number: int, frame: object) -> None:
+def _exit_on_interrupt(number: int, frame: object) -> None:
     try:
         os.write(2, b"interrupted: nothing was written\n")
-    except OSError:  # nobody reads it
+    except OSError:  # standard error is closed
         pass
-    end_at_once(number, frame)
+    exit_immediately(number, frame)
 
 
-def end_at_once(number: int, frame: object) -> None:
-    """A handler for what comes while nothing is open: as shells count, without Python's end."""
+def exit_immediately(number: int, frame: object) -> None:
+    """Exit with the status of a signal, as a handler, while no file is open."""
     os._exit(128 + number)
 
 
-def started_quietly() -> bool:
-    """Whether `quiet_start` has found a command, which has not begun yet."""
-    return _signal.getsignal(_signal.SIGINT) is _end
+def is_command_starting() -> bool:
+    """Check if `install_sigint_handler` has found a command that has not started yet."""
+    return _signal.getsignal(_signal.SIGINT) is _exit_on_interrupt
 
 
-def explain_hidden(error: BaseException | None) -> str | None:
+def explain_hidden_module(error: BaseException | None) -> str | None:
     """Return a line that names the hiding file behind an error; None if there is no such file."""
     try:
-        return _explain(error)
+        return _find_hiding_file(error)
     except OSError:  # the current folder has been removed
         return None
 
 
-def _explain(error: BaseException | None) -> str | None:
+def _find_hiding_file(error: BaseException | None) -> str | None:
     seen: list[BaseException] = []
     while error is not None and error not in seen:
         seen.append(error)
@@ -73,45 +72,45 @@ def _explain(error: BaseException | None) -> str | None:
         while trace is not None:  # the hiding file itself may have failed
             file = trace.tb_frame.f_code.co_filename
             name = os.path.basename(file).partition(".")[0]
-            if hides(name, file):
-                return hidden_line(name, file)
+            if hides_module(name, file):
+                return hidden_module_message(name, file)
             trace = trace.tb_next
         for name, module in sorted(sys.modules.items()):
             file = getattr(module, "__file__", None) or ""
             is_named = "." not in name and (f"'{name}'" in text or f"'{name}." in text)
-            if is_named and hides(name, file):
-                return hidden_line(name, file)
+            if is_named and hides_module(name, file):
+                return hidden_module_message(name, file)
         error = error.__cause__ or error.__context__
     return None
 
 
-def hidden_line(name: str, file: str) -> str:
-    """Return the message: which file is imported as which module, and the fix."""
-    found = os.path.join(*_place(file))
-    return f"{found} is imported as {name}: it comes first in Python's path: rename it"
+def hidden_module_message(name: str, file: str) -> str:
+    """Return the error message for a file that hides a module."""
+    path = os.path.join(*_import_location(file))
+    return f"{path} is imported as {name}: it comes first in Python's path: rename it"
 
 
-def hides(name: str, file: str) -> bool:
-    """Whether a file in the start folder hides a module with this name."""
-    folder, _ = _place(file)
+def hides_module(name: str, file: str) -> bool:
+    """Check if a file in the start folder hides a module with this name."""
+    folder, _ = _import_location(file)
     start = os.path.abspath(sys.path[0] if sys.path else "")
     if not file or folder not in (start, os.path.abspath("")):
         return False
-    others = [each for each in sys.path if os.path.abspath(each) != folder]
-    spec = PathFinder.find_spec(name, others)
+    other_paths = [each for each in sys.path if os.path.abspath(each) != folder]
+    spec = PathFinder.find_spec(name, other_paths)
     return spec is not None and spec.origin is not None
 
 
-def _place(file: str) -> tuple[str, str]:
+def _import_location(file: str) -> tuple[str, str]:
     """Return the folder in which Python found a module, and the module's file or folder there."""
-    folder, own = os.path.split(os.path.abspath(file))
-    return os.path.split(folder) if own == "__init__.py" else (folder, own)
+    folder, file_name = os.path.split(os.path.abspath(file))
+    return os.path.split(folder) if file_name == "__init__.py" else (folder, file_name)
 
 
-def _excepthook(kind, error, trace):  # type: ignore[no-untyped-def]
+def _print_hidden_module(kind, error, trace):  # type: ignore[no-untyped-def]
     """Print one line if an error comes from a hiding file before a command has started."""
-    said = None if "--debug" in sys.argv else explain_hidden(error)
-    if said is None:
+    message = None if "--debug" in sys.argv else explain_hidden_module(error)
+    if message is None:
         sys.__excepthook__(kind, error, trace)
     else:
-        sys.stderr.write(f"error: {said}\n")
+        sys.stderr.write(f"error: {message}\n")

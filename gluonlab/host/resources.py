@@ -1,6 +1,6 @@
-"""What this process may use, as Linux reports it: cores, vector instructions and memory.
+"""Resources that this process may use, as Linux reports them: cores, CPU instructions and memory.
 
-Containers, jobs and services limit it by control groups.
+Containers, jobs and services limit them by control groups.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 def control_groups(
     controller: str, proc: Path = PROC, cgroups: Path = CGROUPS
 ) -> Iterator[Tuple[int, Path]]:
-    """(version, folder) of every group of ``controller``, such as "cpu", under versions 2 and 1.
+    """Yield (version, folder) of every group of ``controller``, such as "cpu", in versions 2 and 1.
 
-    A process is in a group and in all above it; in a container its own group is at the root. Some
-    folders may not exist.
+    A process is in a group and in all groups above it. In a container its own group is at the root.
+    Some folders may not exist.
     """
-    for line in ["0::/", f":{controller}:/", *text_of(proc / "self" / "cgroup").split("\n")]:
+    for line in [
+        "0::/",
+        f":{controller}:/",
+        *read_kernel_file(proc / "self" / "cgroup").split("\n"),
+    ]:
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers == "":
             version, root = 2, cgroups
@@ -31,16 +35,16 @@ def control_groups(
             version, root = 1, cgroups / controller
         else:
             continue
-        own = root / path.strip("/")
+        own_folder = root / path.strip("/")
         yield from (
             (version, folder)
-            for folder in (own, *own.parents)
+            for folder in (own_folder, *own_folder.parents)
             if folder == root or root in folder.parents
         )
 
 
-def text_of(file: Path) -> str:
-    """The text of one of the kernel's files; empty where there is none."""
+def read_kernel_file(file: Path) -> str:
+    """Return the text of one of the kernel's files; "" if it cannot be read."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -51,28 +55,31 @@ def text_of(file: Path) -> str:
 
 
 def available_cores() -> int:
-    """The physical cores that this process may use, by affinity and container limits."""
-    physical, limit = len(_physical(os.sched_getaffinity(0))), core_limit()
+    """Return the number of physical cores that this process may use, by affinity and container
+    limits.
+    """
+    physical, limit = len(_physical_cores(os.sched_getaffinity(0))), core_limit()
     return max(1, physical if limit is None else min(physical, limit))
 
 
-def _physical(cpus: Set[int]) -> Set[Tuple[str, str]]:
-    seen = set()
+def _physical_cores(cpus: Set[int]) -> Set[Tuple[str, str]]:
+    cores = set()
     for cpu in cpus:
         topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
         try:
-            seen.add(
+            cores.add(
                 ((topology / "physical_package_id").read_text(), (topology / "core_id").read_text())
             )
         except OSError:  # no topology in this container: count every CPU as a core
-            seen.add(("", str(cpu)))
-    return seen
+            cores.add(("", str(cpu)))
+    return cores
 
 
 def core_limit(cgroups: Path = CGROUPS, proc: Path = PROC) -> "int | None":
-    """The limit of CPU time of this process's container, job or service, in cores; None: no limit.
+    """Return the CPU time limit of this process's container, job or service in cores; None without
+    one.
 
-    The limit is for all its processes together, and counts as at least 1.
+    The limit applies to all its processes together, and is at least 1.
     """
     quotas = {2: ("cpu.max",), 1: ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
     limits = []
@@ -89,17 +96,17 @@ def core_limit(cgroups: Path = CGROUPS, proc: Path = PROC) -> "int | None":
 
 # --- Vector instructions
 
-# Flags of /proc/cpuinfo that oneDNN 2.4 asks for, the widest vectors first: all flags of a row must
-# be there. The names are those of its variable DNNL_MAX_CPU_ISA.
+# Flags of /proc/cpuinfo that oneDNN 2.4 requires, the widest vectors first. All flags of a row are
+# required. The keys are values of its variable DNNL_MAX_CPU_ISA.
 INSTRUCTION_SETS = {
     "AVX512_CORE": ("avx512f", "avx512bw", "avx512vl", "avx512dq"),
     "AVX2": ("avx2",),
     "AVX": ("avx",),
     "SSE41": ("sse4_1",),
 }
-LIMIT = "DNNL_MAX_CPU_ISA"
-# For each value of LIMIT that excludes some of these instruction sets: the widest that is left.
-WIDEST = {
+ISA_LIMIT_VARIABLE = "DNNL_MAX_CPU_ISA"
+# The widest remaining set, for each value of the variable that excludes some of the sets.
+WIDEST_BY_LIMIT = {
     "SSE41": "SSE41", "AVX": "AVX", "AVX2": "AVX2", "AVX2_VNNI": "AVX2",
     "AVX512_MIC": "AVX2", "AVX512_MIC_4OPS": "AVX2",
 }  # fmt: skip
@@ -108,11 +115,13 @@ WIDEST = {
 def instruction_set(environment: Mapping[str, str] = os.environ, proc: Path = PROC) -> str:
     """Return the widest of INSTRUCTION_SETS that oneDNN may use; "" if it may use none of them.
 
-    It reads the kernel's list of flags, and oneDNN's own limit, the variable DNNL_MAX_CPU_ISA.
+    This reads the kernel's list of flags, and oneDNN's own limit, the variable DNNL_MAX_CPU_ISA.
     """
     flags = cpu_flags(proc)
     names = list(INSTRUCTION_SETS)
-    allowed = names[names.index(WIDEST.get(environment.get(LIMIT, ""), names[0])) :]
+    allowed = names[
+        names.index(WIDEST_BY_LIMIT.get(environment.get(ISA_LIMIT_VARIABLE, ""), names[0])) :
+    ]
     for name in allowed:
         if all(flag in flags for flag in INSTRUCTION_SETS[name]):
             return name
@@ -121,40 +130,40 @@ def instruction_set(environment: Mapping[str, str] = os.environ, proc: Path = PR
 
 def cpu_flags(proc: Path = PROC) -> Tuple[str, ...]:
     """Return the flags of the first CPU; empty if the kernel lists none, as on ARM."""
-    return tuple(_field("flags", proc).split())
+    return tuple(_read_cpu_field("flags", proc).split())
 
 
 def cpu_vendor(proc: Path = PROC) -> str:
     """Return the vendor that the CPU names, such as GenuineIntel; "" if it names none."""
-    return _field("vendor_id", proc)
+    return _read_cpu_field("vendor_id", proc)
 
 
 def cpu_numbers(proc: Path = PROC) -> Optional[Tuple[int, int]]:
     """Return the numbers of the CPU's family and model, such as (25, 17); None if it has none."""
-    family, model = _field("cpu family", proc), _field("model", proc)
+    family, model = _read_cpu_field("cpu family", proc), _read_cpu_field("model", proc)
     return (int(family), int(model)) if family.isdigit() and model.isdigit() else None
 
 
-def _field(name: str, proc: Path) -> str:
-    found = re.search(rf"^{name}\s*:(.*)$", text_of(proc / "cpuinfo"), re.M)
-    return found[1].strip() if found else ""
+def _read_cpu_field(name: str, proc: Path) -> str:
+    match = re.search(rf"^{name}\s*:(.*)$", read_kernel_file(proc / "cpuinfo"), re.M)
+    return match[1].strip() if match else ""
 
 
 # --- Memory
 
-# of a control group, by version: limit, in use, and the line of memory.stat with what can be given
-# back
-_FILES = {
+# files of a control group by version: limit, memory in use, and memory.stat's key of memory that
+# the kernel can reclaim
+_MEMORY_FILES = {
     2: ("memory.max", "memory.current", "inactive_file"),
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
-MACHINE, CONTAINER = "the machine", "this container or job"
+MACHINE_MEMORY, CONTAINER_MEMORY = "the machine", "this container or job"
 
 
-def give_back() -> None:
-    """Free what only refers to itself, such as a run's graphs, and return it to the system.
+def release_free_memory() -> None:
+    """Free unreachable cycles, such as a run's graphs, and return free memory to the system.
 
-    glibc keeps free memory in pieces, more from training to training; other C libraries have no
+    glibc keeps free memory in fragments, more from training to training; other C libraries have no
     such call. Takes some tens of milliseconds.
     """
     gc.collect()
@@ -163,10 +172,10 @@ def give_back() -> None:
         trim(0)
 
 
-class Room(NamedTuple):
-    """The total memory in bytes, and how much of it new data can take without swapping.
+class AvailableMemory(NamedTuple):
+    """The total memory, and the memory that new data can use without swapping, in bytes.
 
-    ``where``: whose memory it is: the machine's, or its container's or job's.
+    ``where`` is the owner of the limit: the machine, or a container or job.
     """
 
     total: int
@@ -174,70 +183,78 @@ class Room(NamedTuple):
     where: str
 
 
-def room(proc: Path = PROC, cgroups: Path = CGROUPS) -> Optional[Room]:
-    """The memory of the machine, or of this process's container or job if less; None if unknown."""
-    meminfo = text_of(proc / "meminfo")
-    total, free = _number(meminfo, "MemTotal"), _number(meminfo, "MemAvailable")
-    where = MACHINE
-    for limit, used in _limits(proc, cgroups):
+def available_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> Optional[AvailableMemory]:
+    """Return the memory of the machine, or of its container or job if less; None if unknown."""
+    meminfo = read_kernel_file(proc / "meminfo")
+    total, free = _read_kilobytes(meminfo, "MemTotal"), _read_kilobytes(meminfo, "MemAvailable")
+    where = MACHINE_MEMORY
+    for limit, used in _memory_limits(proc, cgroups):
         if total is None or limit < total:
-            total, where = limit, CONTAINER
+            total, where = limit, CONTAINER_MEMORY
         free = limit - used if free is None else min(free, limit - used)
-    return None if total is None or free is None else Room(total, max(0, free), where)
+    return None if total is None or free is None else AvailableMemory(total, max(0, free), where)
 
 
 def peak_bytes(pid: int, proc: Path = PROC) -> int:
-    """The peak of a process's resident memory, in bytes; 0 if it is gone.
+    """Return the peak of a process's resident memory in bytes; 0 if the process is gone.
 
-    getrusage would count from the peak of the process that started it.
+    getrusage would include the peak of the parent process.
     """
-    return _number(text_of(proc / str(pid) / "status"), "VmHWM") or 0
+    return _read_kilobytes(read_kernel_file(proc / str(pid) / "status"), "VmHWM") or 0
 
 
-def children(pid: int, proc: Path = PROC) -> List[int]:
-    """The processes that this one has started, and that still run."""
+def child_pids(pid: int, proc: Path = PROC) -> List[int]:
+    """Return the pids of a process's running children."""
     processes = [folder for folder in proc.iterdir() if folder.name.isdigit()]
     parent = re.compile(rf"^PPid:\s+{pid}$", re.M)
-    return [int(folder.name) for folder in processes if parent.search(text_of(folder / "status"))]
+    return [
+        int(folder.name)
+        for folder in processes
+        if parent.search(read_kernel_file(folder / "status"))
+    ]
 
 
-def _limits(proc: Path, cgroups: Path) -> Iterator[Tuple[int, int]]:
-    """(limit, in use) in bytes of every control group that this process is in.
+def _memory_limits(proc: Path, cgroups: Path) -> Iterator[Tuple[int, int]]:
+    """Yield (limit, in use) in bytes of every control group of this process.
 
-    What the kernel keeps of files in memory counts as used there, but is given back when it is
-    needed.
+    The kernel's reclaimable file cache does not count as used.
     """
     for version, folder in control_groups("memory", proc, cgroups):
-        limit, used, cached = _FILES[version]
-        most, now = text_of(folder / limit).strip(), text_of(folder / used).strip()
-        if most.isdigit() and now.isdigit():  # the first may be "max"
-            spare = re.search(rf"^{cached} (\d+)$", text_of(folder / "memory.stat"), re.M)
-            yield int(most), int(now) - (int(spare[1]) if spare else 0)
+        limit, used, cached = _MEMORY_FILES[version]
+        limit_text, used_text = (
+            read_kernel_file(folder / limit).strip(),
+            read_kernel_file(folder / used).strip(),
+        )
+        if limit_text.isdigit() and used_text.isdigit():  # the first may be "max"
+            reclaimable = re.search(
+                rf"^{cached} (\d+)$", read_kernel_file(folder / "memory.stat"), re.M
+            )
+            yield int(limit_text), int(used_text) - (int(reclaimable[1]) if reclaimable else 0)
 
 
-def _number(lines: str, name: str) -> Optional[int]:
-    """Bytes of a line such as ``MemTotal:  16384 kB``."""
-    found = re.search(rf"^{name}:\s*(\d+) kB", lines, re.M)
-    return int(found[1]) * 1024 if found else None
+def _read_kilobytes(lines: str, name: str) -> Optional[int]:
+    """Return the bytes of a line such as ``MemTotal:  16384 kB``; None without the line."""
+    match = re.search(rf"^{name}:\s*(\d+) kB", lines, re.M)
+    return int(match[1]) * 1024 if match else None
 
 
-LARGEST = 2**25  # bytes of a block that may be kept, the most that every glibc takes
+MAX_KEPT_BLOCK_BYTES = 2**25  # bytes of a block that may be kept, the maximum of every glibc
 MMAP_THRESHOLD, TRIM_THRESHOLD = "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"
-_MALLOPT = {MMAP_THRESHOLD: -3, TRIM_THRESHOLD: -1}  # of mallopt, as malloc.h has them
+_MALLOPT = {MMAP_THRESHOLD: -3, TRIM_THRESHOLD: -1}  # parameters of mallopt in malloc.h
 
 
-def keep_freed(most: int = 2**31 - 1) -> None:
-    """Let this process keep up to ``most`` bytes that are free; whatever the user has set counts.
+def keep_freed_memory(most: int = 2**31 - 1) -> None:
+    """Let this process keep up to ``most`` free bytes, unless the user has set the variables.
 
-    Nothing happens where the C library is another one.
+    Does nothing with another C library than GNU's.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        for name, value in keeping(most).items():
+        for name, value in keep_freed_variables(most).items():
             if name not in os.environ:
                 mallopt(_MALLOPT[name], int(value))
 
 
-def keeping(most: int) -> "dict[str, str]":
-    """The variables with which a new process does the same."""
-    return {MMAP_THRESHOLD: str(LARGEST), TRIM_THRESHOLD: str(most)}
+def keep_freed_variables(most: int) -> "dict[str, str]":
+    """Return the variables with which a new process keeps as much free memory."""
+    return {MMAP_THRESHOLD: str(MAX_KEPT_BLOCK_BYTES), TRIM_THRESHOLD: str(most)}

@@ -1,15 +1,15 @@
-"""The signals that end a process: what they raise, and how work that must be whole takes them.
+"""Signals that end a process: the exceptions they raise, and blocks that delay or collect them.
 
 Three things go wrong without this module:
 
-- A signal in the middle of a step or a file: `EndRequest` notes it, and the block ends where it
+- A signal in the middle of a step or a file: `StopRequest` records it, and the block ends where it
   can.
 - A signal while the main thread is blocked in C code, perhaps forever: an operator that never ends,
   or devices that wait for each other. Python's handlers run only after C code has returned, so
-  Ctrl-C has no effect. `ends_if_stuck` ends the process if the user insists.
+  Ctrl-C has no effect. `exit_if_stuck` ends the process if the user insists.
 - A signal during the import of an extension module: C code often drops the exception that the
   handler raises there, or turns it into an ImportError, and a half-imported extension module cannot
-  be imported again. `delay_in_imports` lets the handlers wait until the import has ended.
+  be imported again. `delay_signals_in_imports` lets the handlers wait until the import has ended.
 """
 
 from __future__ import annotations
@@ -35,168 +35,170 @@ from typing import (
     Type,
 )
 
-from gluonlab.host.command_start import end_at_once, started_quietly
+from gluonlab.host.command_start import exit_immediately, is_command_starting
 
 if TYPE_CHECKING:
     import asyncio
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends whatever goes on as Ctrl-C does."""
+    """Exception of SIGTERM, which interrupts like Ctrl-C."""
 
 
 class HungUp(Terminated):
-    """SIGHUP, which comes when a terminal is closed, and ends whatever goes on as SIGTERM does."""
+    """Exception of SIGHUP, which comes when a terminal is closed, and interrupts like SIGTERM."""
 
 
-RAISED: Dict[int, Type[KeyboardInterrupt]] = {
+EXCEPTION_BY_SIGNAL: Dict[int, Type[KeyboardInterrupt]] = {
     signal.SIGINT: KeyboardInterrupt,
     signal.SIGTERM: Terminated,
     signal.SIGHUP: HungUp,
 }
 
 
-def number_of(interrupt: Type[BaseException]) -> signal.Signals:
-    """The signal that raises it."""
-    kinds = ((kind, number) for number, kind in RAISED.items())
+def signal_of(interrupt: Type[BaseException]) -> signal.Signals:
+    """Return the signal that raises an exception class."""
+    kinds = ((kind, number) for number, kind in EXCEPTION_BY_SIGNAL.items())
     return signal.Signals(next((n for kind, n in kinds if kind is interrupt), signal.SIGINT))
 
 
 @contextmanager
-def ended_on_the_spot() -> Iterator[None]:
-    """Within the block these signals end the process at once, even where C waits for others.
+def exit_on_signals() -> Iterator[None]:
+    """Let signals end the process at once within the block, even while C code waits for others.
 
-    For a block before which nothing was begun that must be whole: Python's handlers run only when C
-    has returned. A signal that is ignored stays so, and outside the main thread all stays as it is.
+    Use this only if nothing was started that must be completed, because Python's handlers do not
+    run. Ignored signals stay ignored. Outside the main thread the block has no effect.
     """
-    before: Dict[int, Any] = {}
+    handlers: Dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        for number in RAISED:
+        for number in EXCEPTION_BY_SIGNAL:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: not Python's
-                before[number] = signal.signal(number, signal.SIG_DFL)
+                handlers[number] = signal.signal(number, signal.SIG_DFL)
     try:
         yield
     finally:
-        _give_back(before)
+        _restore_handlers(handlers)
 
 
-SEND_AFTER = 0.01  # seconds: long enough for an import statement to end, too
+RESEND_DELAY_S = 0.01  # seconds, enough for an import statement to finish
 _delayed: List[int] = []  # signals that came within a block of `delayed_signals`
 
 
 @contextmanager
 def delayed_signals() -> Iterator[None]:
-    """Let signals that come within this block reach their handlers soon after it.
+    """Deliver signals that come within this block to their handlers soon after it.
 
-    For what must not be interrupted in the middle. Signals without a handler in Python keep their
-    effect: they end the process or are ignored. Outside the main thread, which alone runs handlers,
-    and within another such block, nothing changes.
+    Signals without a handler in Python keep their effect. Outside the main thread, and within
+    another such block, nothing changes.
     """
-    before: Dict[int, Any] = {}
+    handlers: Dict[int, Any] = {}
     is_main = threading.current_thread() is threading.main_thread()
-    for number in RAISED if is_main and not started_quietly() else ():  # quietly: ends at once
+    for number in (
+        EXCEPTION_BY_SIGNAL if is_main and not is_command_starting() else ()
+    ):  # quietly: ends at once
         handler = signal.getsignal(number)
-        if callable(handler) and handler not in (_delay, end_at_once):
-            before[number] = signal.signal(number, _delay)
+        if callable(handler) and handler not in (_delay_signal, exit_immediately):
+            handlers[number] = signal.signal(number, _delay_signal)
     try:
         yield
     finally:
-        _give_back({n: h for n, h in before.items() if signal.getsignal(n) is _delay})
-        if before and _delayed:
-            # an exception here would still be within the import statement
-            _thread.start_new_thread(_send, (threading.get_ident(), list(_delayed)))
+        _restore_handlers(
+            {n: h for n, h in handlers.items() if signal.getsignal(n) is _delay_signal}
+        )
+        if handlers and _delayed:
+            # An exception here would still be raised within the import statement.
+            _thread.start_new_thread(_resend_signals, (threading.get_ident(), list(_delayed)))
             _delayed.clear()
 
 
-def _delay(number: int, frame: object) -> None:
-    handled()
+def _delay_signal(number: int, frame: object) -> None:
+    note_handler_call()
     if number not in _delayed:
         _delayed.append(number)
 
 
-def _send(thread: int, numbers: List[int]) -> None:
-    time.sleep(SEND_AFTER)
+def _resend_signals(thread: int, numbers: List[int]) -> None:
+    time.sleep(RESEND_DELAY_S)
     for number in numbers:
         signal.pthread_kill(thread, number)
 
 
-def _give_back(handlers: Dict[int, Any]) -> None:
-    """Set all of them, though one raises while others are still to be set.
+def _restore_handlers(handlers: Dict[int, Any]) -> None:
+    """Restore all handlers, even if a signal's handler raises meanwhile.
 
-    SIGINT's is the last: it alone comes many times, from a key that is held down.
+    SIGINT's is the last, because only SIGINT comes many times, from a key that is held down.
     """
-    late: Optional[KeyboardInterrupt] = None
-    left = sorted(handlers.items(), key=lambda item: item[0] != signal.SIGINT)
-    while left:
+    interrupt: Optional[KeyboardInterrupt] = None
+    remaining = sorted(handlers.items(), key=lambda item: item[0] != signal.SIGINT)
+    while remaining:
         try:
-            while left:
-                signal.signal(*left[-1])
-                left.pop()
+            while remaining:
+                signal.signal(*remaining[-1])
+                remaining.pop()
         except KeyboardInterrupt as error:
-            late = error
-    if late is not None:
-        raise late
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
 
 
-class EndRequest:
-    """``with EndRequest() as request``: within the block a signal asks to end, and does not break.
+class StopRequest:
+    """A block in which a signal requests the end of the block, and does not interrupt it.
 
-    ``request.number`` is None until the first of RAISED has come. The block calls `answer` where it
-    can end. A second Ctrl-C raises KeyboardInterrupt at once, and further ones nothing. When the
-    block has ended, the signal goes on to whoever would have had it without the block. A signal
-    that is ignored stays so, and outside the main thread, the only one that signals reach, all
-    stays as it is. ``left``: of a block in which MXNet works, what is left of it by then: see
-    `ends_if_stuck`.
+    ``request.number`` is None until the first of EXCEPTION_BY_SIGNAL comes. The block calls
+    `raise_if_signaled` where it can end. A second Ctrl-C raises KeyboardInterrupt at once; further
+    ones do nothing. After the block, the signal is delivered to the previous handler. Ignored
+    signals stay ignored, and outside the main thread the block has no effect. ``left`` is for
+    blocks in which MXNet works: it returns text about the remaining files, see `exit_if_stuck`.
     """
 
     def __init__(self, left: Optional[Callable[[], str]] = None) -> None:
         self.number: Optional[int] = None
-        self._stuck: ContextManager[None] = nullcontext() if left is None else ends_if_stuck(left)
-        self._came = self._again = False  # to this process: a signal, a second Ctrl-C
+        self._stuck: ContextManager[None] = nullcontext() if left is None else exit_if_stuck(left)
+        self._came = self._again = False  # this process got a signal, and a second Ctrl-C
         self._before: Dict[int, Any] = {}
 
-    def __enter__(self) -> "EndRequest":
+    def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
-            for number in RAISED:
+            for number in EXCEPTION_BY_SIGNAL:
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: not Python's
-                    self._before[number] = signal.signal(number, self._note)
+                    self._before[number] = signal.signal(number, self._record_signal)
         self._stuck.__enter__()
         return self
 
-    def _note(self, number: int, frame: object) -> None:
-        handled()
+    def _record_signal(self, number: int, frame: object) -> None:
+        note_handler_call()
         if not self._came:
             self._came, self.number = True, self.number or number
         elif number == signal.SIGINT and not self._again:
-            # others come twice by themselves, from shell and terminal; a third one would end what
-            # the second has begun
+            # Shell and terminal may send other signals twice. A third Ctrl-C would interrupt the
+            # clean-up after the second.
             self._again = True
             raise KeyboardInterrupt
 
-    def take(self, number: int) -> None:
-        """End by this signal, which may have come to another process of the same group."""
+    def set_signal(self, number: int) -> None:
+        """Set the signal by which to end, which may have come to another process of the group."""
         self.number = number
 
-    def pass_to(self, take: Callable[[int], Any], loop: asyncio.AbstractEventLoop) -> None:
-        """Have asyncio's loop call ``take`` with the number of each signal.
+    def forward_signals(self, take: Callable[[int], Any], loop: asyncio.AbstractEventLoop) -> None:
+        """Make asyncio's loop call ``take`` with the number of each signal.
 
-        A signal that came before is passed on as well. An exception from a handler would end the
-        loop wherever it is.
+        A signal that came before is forwarded as well. An exception from a handler would stop the
+        loop at any point.
         """
         for number in self._before:
             loop.add_signal_handler(number, take, number)
-        came, self.number = self.number, None
-        if came is not None:
-            take(came)
+        earlier, self.number = self.number, None
+        if earlier is not None:
+            take(earlier)
 
-    def answer(self) -> None:
-        """Raise what the signal raises, if one has come."""
+    def raise_if_requested(self) -> None:
+        """Raise the signal's exception, if one has come."""
         if self.number is not None:
-            raise RAISED[self.number]
+            raise EXCEPTION_BY_SIGNAL[self.number]
 
     def __exit__(self, kind: Any, error: "BaseException | None", trace: Any) -> None:
         self._stuck.__exit__(None, None, None)
-        _give_back(self._before)
+        _restore_handlers(self._before)
         if self.number not in self._before:
             return
         try:
@@ -204,7 +206,7 @@ class EndRequest:
             time.sleep(0)  # older Pythons call the handler only now
         except KeyboardInterrupt:
             if not isinstance(error, KeyboardInterrupt):
-                raise  # else the one that is under way says more
+                raise  # otherwise the current KeyboardInterrupt has more information
 
 
 # --- A main thread that is blocked in C code
@@ -218,15 +220,15 @@ class EndRequest:
 # terminals may send the same signal twice.
 
 PATIENCE_S = 10.0
-AT_A_PROMPT_S = 60.0  # at a prompt, where all computed values would be lost
-APART_S = 2.0
-HANDLED, OVER = 0, 255  # values in the pipe that are not signal numbers
+PROMPT_PATIENCE_S = 60.0  # at a prompt, where all computed values would be lost
+INSIST_AFTER_S = 2.0
+HANDLED, FINISHED = 0, 255  # values in the pipe that are not signal numbers
 
-Words = Callable[[], str]
+TextFunction = Callable[[], str]
 
 
 @contextmanager
-def ends_if_stuck(words: Words = str, to_the_end: bool = False) -> Iterator[None]:
+def exit_if_stuck(words: TextFunction = str, to_the_end: bool = False) -> Iterator[None]:
     """Let signals end the process if it is stuck within the block.
 
     ``words``: returns text about the remaining files for the last line; the innermost block's text
@@ -238,12 +240,12 @@ def ends_if_stuck(words: Words = str, to_the_end: bool = False) -> Iterator[None
         yield
         return
     is_outer = not _watches
-    watch = _Watch() if is_outer else _watches[0]
-    before = signal.getsignal(signal.SIGINT)
+    watch = _SignalWatcher() if is_outer else _watches[0]
+    previous_handler = signal.getsignal(signal.SIGINT)
     if is_outer:
         _watches.append(watch)
-        if before is signal.default_int_handler:
-            signal.signal(signal.SIGINT, _interrupt)
+        if previous_handler is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _raise_interrupt)
     watch.words.append(words)
     try:
         yield
@@ -253,26 +255,26 @@ def ends_if_stuck(words: Words = str, to_the_end: bool = False) -> Iterator[None
         if is_outer and not to_the_end:
             _watches.clear()
             watch.end()
-            if before is signal.default_int_handler:
-                signal.signal(signal.SIGINT, before)
+            if previous_handler is signal.default_int_handler:
+                signal.signal(signal.SIGINT, previous_handler)
 
 
-def handled() -> None:
+def note_handler_call() -> None:
     """Note that the main thread runs Python code. Each signal handler must call this."""
     for watch in _watches:
         watch.write(HANDLED)
 
 
-def _interrupt(number: int, frame: object) -> None:
-    handled()
+def _raise_interrupt(number: int, frame: object) -> None:
+    note_handler_call()
     raise KeyboardInterrupt
 
 
-class _Watch:
+class _SignalWatcher:
     """A thread that watches which signals arrive and whether handlers run."""
 
     def __init__(self) -> None:
-        self.words: List[Words] = []
+        self.words: List[TextFunction] = []
         self._reads, self._writes = os.pipe()
         os.set_blocking(self._writes, False)  # signal.set_wakeup_fd requires this
         self._before = signal.set_wakeup_fd(self._writes, warn_on_full_buffer=False)
@@ -289,10 +291,10 @@ class _Watch:
             os.write(self._writes, bytes([number]))
 
     def end(self) -> None:
-        now = signal.set_wakeup_fd(self._before)
-        if now != self._writes:  # other code has replaced it in the meantime
-            signal.set_wakeup_fd(now)
-        self.write(OVER)
+        current_fd = signal.set_wakeup_fd(self._before)
+        if current_fd != self._writes:  # other code has replaced it in the meantime
+            signal.set_wakeup_fd(current_fd)
+        self.write(FINISHED)
         if self._thread.is_alive():
             self._thread.join()
         for end in (self._reads, self._writes):
@@ -300,86 +302,86 @@ class _Watch:
 
     def _run(self) -> None:
         while True:
-            left = None if self._due is None else max(self._due - time.monotonic(), 0)
-            if not select.select([self._reads], [], [], left)[0]:
+            timeout = None if self._due is None else max(self._due - time.monotonic(), 0)
+            if not select.select([self._reads], [], [], timeout)[0]:
                 self._due = None
-                self._say()
+                self._report_or_exit()
                 continue
             for number in os.read(self._reads, 4096):
-                if number == OVER:
+                if number == FINISHED:
                     return
                 if number == HANDLED:
                     self._due, self._insisted = None, False
                 else:
-                    self._take(number)
+                    self._handle_signal(number)
 
-    def _take(self, number: int) -> None:
+    def _handle_signal(self, number: int) -> None:
         if self._before >= 0:  # pass it on to the previous reader
             with suppress(OSError):
                 os.write(self._before, bytes([number]))
-        if number not in RAISED:
+        if number not in EXCEPTION_BY_SIGNAL:
             return
         now = time.monotonic()
         self._came.append(number)
         self._first_came = self._first_came or now
-        insists = self._came.count(signal.SIGINT) > 1 or now - self._first_came > APART_S
+        insists = self._came.count(signal.SIGINT) > 1 or now - self._first_came > INSIST_AFTER_S
         if self._due is None or insists > self._insisted:
-            self._due = now + (AT_A_PROMPT_S if hasattr(sys, "ps1") else PATIENCE_S)
+            self._due = now + (PROMPT_PATIENCE_S if hasattr(sys, "ps1") else PATIENCE_S)
         self._insisted = self._insisted or insists
 
-    def _say(self) -> None:
+    def _report_or_exit(self) -> None:
         """Print how to insist, or end the process if the user has insisted."""
         if not self._insisted:
             if self._came[0] == signal.SIGINT:
-                _complain("waiting for the step that is under way: Ctrl-C again does not wait")
+                _print_line("waiting for the step that is under way: Ctrl-C again does not wait")
             return
         number = signal.Signals(self._came[0])
-        how = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
-        said = "MXNet does not come back"
+        cause = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
+        reason = "MXNet does not come back"
         with suppress(Exception):
-            said = "; ".join(filter(None, [said, self.words[-1]()]))
-        _complain(f"{how}: {said}")
+            reason = "; ".join(filter(None, [reason, self.words[-1]()]))
+        _print_line(f"{cause}: {reason}")
         from gluonlab.host import out_of_memory  # importing gluonlab is cheap
 
-        out_of_memory.end(128 + number)
+        out_of_memory.exit_process(128 + number)
 
 
-def _complain(line: str) -> None:
+def _print_line(line: str) -> None:
     with suppress(OSError):  # standard error is closed
         os.write(2, f"{line}\n".encode(errors="replace"))
 
 
-_watches: List[_Watch] = []  # at most one
+_watches: List[_SignalWatcher] = []  # at most one
 
 
 # --- Imports of extension modules
 
 # The packages with extension modules that gluonlab or MXNet imports. MXNet itself is imported by
 # `gluonlab.engine.mxnet_setup`.
-PACKAGES = frozenset(
+EXTENSION_PACKAGES = frozenset(
     {
         "PIL", "cv2", "cykooz", "cykooz_resizer", "google", "h5py", "horovod", "matplotlib",
         "numpy", "onnx", "onnxruntime", "ortools", "pandas", "scipy", "simplejpeg", "sklearn",
         "torch",
     }
 )  # fmt: skip
-# How long an idle thread of OpenBLAS looks for work before it sleeps, in 2**x cycles. By default it
-# is some 30 ms, after each product of matrices and after the import itself: that takes a core from
-# whatever else computes, and doubles the processor time of drawing a picture. 0.4 ms cover the way
-# from one product to the next.
-OPENBLAS_TIMEOUT, SPIN = "OPENBLAS_THREAD_TIMEOUT", "20"
+# Time in 2**x cycles for which an idle thread of OpenBLAS spins before it sleeps. By default it is
+# some 30 ms, after each matrix product and after the import itself. That takes a core from other
+# computations, and doubles the processor time of drawing a plot. 0.4 ms cover the time from one
+# product to the next.
+OPENBLAS_TIMEOUT, OPENBLAS_SPIN = "OPENBLAS_THREAD_TIMEOUT", "20"
 
 
 @contextmanager
-def _threads_sleep_soon() -> Iterator[None]:
-    """Have an OpenBLAS that is loaded in this block told so, unless the user says otherwise.
+def _shorten_openblas_spin() -> Iterator[None]:
+    """Set OpenBLAS's spin time while it is loaded in this block, unless the user has set it.
 
-    OpenBLAS reads the variable when it is loaded; processes that are started later do not get it.
+    OpenBLAS reads the variable when it is loaded. Child processes do not inherit it.
     """
     if OPENBLAS_TIMEOUT in os.environ:
         yield
         return
-    os.environ[OPENBLAS_TIMEOUT] = SPIN
+    os.environ[OPENBLAS_TIMEOUT] = OPENBLAS_SPIN
     try:
         yield
     finally:
@@ -387,26 +389,26 @@ def _threads_sleep_soon() -> Iterator[None]:
 
 
 class _DelayingFinder:
-    """Finds modules of PACKAGES as Python would, and delays signals while they are loaded."""
+    """Finder of modules in EXTENSION_PACKAGES that delays signals while they are loaded."""
 
     def find_spec(
         self, name: str, path: Any = None, target: Any = None
     ) -> "importlib.machinery.ModuleSpec | None":
-        if name.partition(".")[0] not in PACKAGES or (
-            signal.getsignal(signal.SIGINT) is _delay and name != "numpy"
+        if name.partition(".")[0] not in EXTENSION_PACKAGES or (
+            signal.getsignal(signal.SIGINT) is _delay_signal and name != "numpy"
         ):
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
             steps = [("create_module", delayed_signals), ("exec_module", delayed_signals)]
             if name == "numpy":
-                steps.append(("exec_module", _threads_sleep_soon))
+                steps.append(("exec_module", _shorten_openblas_spin))
             for step, block in steps:
-                setattr(spec.loader, step, _within(block, getattr(spec.loader, step)))
+                setattr(spec.loader, step, _wrap_in_context(block, getattr(spec.loader, step)))
         return spec
 
 
-def _within(
+def _wrap_in_context(
     block: Callable[[], ContextManager[None]], step: Callable[[Any], Any]
 ) -> Callable[[Any], Any]:
     def load(argument: Any) -> Any:
@@ -416,7 +418,7 @@ def _within(
     return load
 
 
-def delay_in_imports() -> None:
-    """Delay signals while PACKAGES are imported, from now on. Further calls have no effect."""
+def delay_signals_in_imports() -> None:
+    """Delay signals while EXTENSION_PACKAGES are imported. Further calls have no effect."""
     if not any(isinstance(finder, _DelayingFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _DelayingFinder())

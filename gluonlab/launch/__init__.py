@@ -1,9 +1,8 @@
-"""Training by many processes that a launcher has started, each with devices of its own.
+"""Training by several processes, each with its own devices, that a launcher starts.
 
-A backend is a `gluonlab.kvstores.process_groups.SummingGroup`: it joins the processes when it is
-made and
-tells how many of them share its host (`gluonlab.engine.local_processes.tell`), says which devices
-its process has (``own_devices``), sums an array over the processes (``sum_array``), and leaves them
-(``leave``). One with servers that can update says how many, and gives them weights (``serve``). Its
-``name`` is what --backend takes, and what makes it there (`backends.py`).
+A backend is a `gluonlab.kvstores.process_groups.SummingGroup`. Its constructor joins the processes
+and calls `gluonlab.engine.local_processes.set_local_process_count`. ``own_devices`` returns the
+devices of its process, ``sum_array`` sums an array over the processes, and ``leave`` leaves the
+group. A backend whose servers can update sets ``servers`` and implements ``serve``. ``--backend``
+takes its ``name``, which is a key of `BACKENDS` in `backends.py`.
 """

@@ -1,4 +1,4 @@
-"""python -m gluonlab.launch -n 2 --backend NAME -- OPTIONS: training by many processes."""
+"""The command ``python -m gluonlab.launch``, which trains with many processes."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 import click
 
-from gluonlab.cli.command import AS_WRITTEN, SEPARATOR, command
-from gluonlab.cli.output_streams import Printed, Printer, nothing
+from gluonlab.cli.command import SEPARATOR, WRITTEN_WORDS_KEY, command
+from gluonlab.cli.output_streams import LinePrinter, PrintedCallback, do_nothing
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.launch.agent_connections import SshOptions
-from gluonlab.launch.group_processes import BY_BACKEND, check_names
+from gluonlab.launch.group_processes import PROCESSES_BY_BACKEND, check_variables_are_set
 from gluonlab.launch.horovod_settings import (
-    check_timeline,
-    horovod_options,
+    add_horovod_options,
+    check_timeline_writable,
+    horovod_arguments,
     horovod_variables,
-    horovod_words,
 )
-from gluonlab.launch.hosts import HERE, Host, parse_hosts, place, read_hostfile
-from gluonlab.launch.job_files import job_file, job_request
-from gluonlab.launch.launcher import LaunchRequest, launch
+from gluonlab.launch.hosts import LOCAL_HOST, Host, assign_ranks, parse_hosts, read_hostfile
+from gluonlab.launch.job_files import job_file, parse_job_request
+from gluonlab.launch.launcher import LaunchRequest, launch_group
 from gluonlab.launch.launcher_arguments import (
-    carried,
-    check_alone,
-    check_elsewhere,
-    check_part,
-    checked_words,
-    real,
-    split_words,
-    whole,
-    written,
+    check_member_options,
+    check_not_in_group,
+    check_remote_options,
+    given_options,
+    job_file_options,
+    parse_number,
+    parse_whole_number,
+    split_command,
+    validate_run_arguments,
 )
-from gluonlab.launch.rank_environment import Membership, allocation, membership
-from gluonlab.launch.scheduler_tasks import attend
+from gluonlab.launch.rank_environment import Membership, job_allocation, membership
+from gluonlab.launch.scheduler_tasks import serve_rank_0
 from gluonlab.launch.user_program import (
     become_program,
     check_not_gluonlab,
@@ -44,18 +44,18 @@ from gluonlab.launch.user_program import (
     program_variables,
 )
 from gluonlab.launch.worker.__main__ import main as worker
-from gluonlab.plain_text import one_line, printable
+from gluonlab.plain_text import escape_unprintable, one_line
 
-DEFAULT_BACKEND = "dist_sync"  # of a program
-OF_MPI = ("Open MPI", "MPICH", "MVAPICH2")
-OF_PYTHON = ("-c", "-m", "-u")
-LEAST_PATIENCE = 5  # seconds: half of it must be more than a beat
-PASS_ON = {"ignore_unknown_options": True}
+DEFAULT_BACKEND = "dist_sync"  # of the user's own program
+MPI_LAUNCHERS = ("Open MPI", "MPICH", "MVAPICH2")
+PYTHON_OPTIONS = ("-c", "-m", "-u")
+MIN_PATIENCE_S = 5  # seconds; half of it must be longer than BEAT_S
+CONTEXT_SETTINGS = {"ignore_unknown_options": True}
 
 
 @command(
     "python -m gluonlab.launch",
-    settings=PASS_ON,
+    settings=CONTEXT_SETTINGS,
     most_used="-n --backend --hosts --hostfile --restart --print --job",
 )
 @click.option(
@@ -114,7 +114,7 @@ PASS_ON = {"ignore_unknown_options": True}
     help="what the job file asks for: processes_per_host, gpus, threads, memory_mb, minutes, "
     "name, queue, image, instance, bucket, role or python",
 )
-@horovod_options
+@add_horovod_options
 @click.argument(
     "words", nargs=-1, type=click.UNPROCESSED, metavar="-- OPTIONS OF THE RUN, OR A PROGRAM"
 )
@@ -152,8 +152,8 @@ def main(
     elif backend is None:
         [option] = [each for each in context.command.params if each.name == "backend"]
         raise click.MissingParameter(ctx=context, param=option)
-    if backend not in BY_BACKEND:
-        raise ConfigError(unknown("--backend", backend, BY_BACKEND))
+    if backend not in PROCESSES_BY_BACKEND:
+        raise ConfigError(unknown("--backend", backend, PROCESSES_BY_BACKEND))
     settings = horovod_variables(backend, horovod)
     if program:
         _check_separated(context, words)
@@ -161,51 +161,51 @@ def main(
         settings.update(program_variables())
     if backend == "horovod" and servers is not None:
         raise ConfigError("--servers belongs to dist_sync: horovod has none: leave it out")
-    processes = None if count is None else whole("-n", count)
-    server_count = None if servers is None else whole("--servers", servers)
-    wanted_port = None if port is None else whole("--port", port, 65535)
-    restarts = whole("--restart", restart, least=0)
-    seconds = real("--patience", patience, "seconds", LEAST_PATIENCE, 1e6)
+    processes = None if count is None else parse_whole_number("-n", count)
+    server_count = None if servers is None else parse_whole_number("--servers", servers)
+    wanted_port = None if port is None else parse_whole_number("--port", port, 65535)
+    restarts = parse_whole_number("--restart", restart, least=0)
+    seconds = parse_number("--patience", patience, "seconds", MIN_PATIENCE_S, 1e6)
     if kind is not None:
-        own = [*carried(context, kind), *horovod_words(horovod)]
-        asked = job_request(backend, processes, job, own, words)
+        own = [*job_file_options(context, kind), *horovod_arguments(horovod)]
+        asked = parse_job_request(backend, processes, job, own, words)
         if not program:
-            checked_words(backend, words, restarts, main, worker)
-        _least_workers(min_workers, restarts, asked.processes)
+            validate_run_arguments(backend, words, restarts, main, worker)
+        _parse_min_workers(min_workers, restarts, asked.processes)
         print(job_file(kind, asked), end="")
         return None
     if job:
         raise ConfigError(f"--job {job[0]} is for job files: add --print KIND, or leave it out")
     place_here = membership(os.environ)
     if count or hosts or hostfile:
-        check_alone(context, place_here)
+        check_not_in_group(context, place_here)
         place_here = None
-    if place_here is not None and is_part(place_here, backend):
-        check_part(context, place_here.launcher)
+    if place_here is not None and is_started_member(place_here, backend):
+        check_member_options(context, place_here.launcher)
         os.environ.update(settings)
         if program:
             become_program(words)
         return worker.main(["--backend", backend, *words])
-    check_names(env)
+    check_variables_are_set(env)
     if not program:
-        words = checked_words(backend, words, restarts, main, worker)
+        words = validate_run_arguments(backend, words, restarts, main, worker)
     elif place_here is not None:
         check_program(words)
-    way = SshOptions(split_words("--ssh", ssh), python, seconds)
+    way = SshOptions(split_command("--ssh", ssh), python, seconds)
     if place_here is not None and place_here.rank:
-        sys.exit(attend(place_here, backend, words, way.patience, settings))
-    where = _hosts(hosts, hostfile)
-    if where == [HERE] and count is None and place_here is None:
+        sys.exit(serve_rank_0(place_here, backend, words, way.patience, settings))
+    where = _requested_hosts(hosts, hostfile)
+    if where == [LOCAL_HOST] and count is None and place_here is None:
         raise ConfigError(
             "no scheduler has started this process as one of several: say how many there are to "
             "be with -n 2, or where with --hosts h1,h2"
         )
-    placed = place(processes, where)
+    placed = assign_ranks(processes, where)
     used = [host for n, host in enumerate(where) if n in placed or host.slots == 0]
-    check_elsewhere(context, used, place_here)
-    if where[placed[0]].is_here:
-        check_timeline(settings)  # before others wait for rank 0, which would find it
-    if program and any(where[n].is_here for n in placed):
+    check_remote_options(context, used, place_here)
+    if where[placed[0]].is_local:
+        check_timeline_writable(settings)  # before other ranks wait for rank 0, which would fail
+    if program and any(where[n].is_local for n in placed):
         check_program(words)
     workers = len(placed) if place_here is None else place_here.size
     request = LaunchRequest(
@@ -216,50 +216,52 @@ def main(
         servers=server_count,
         port=wanted_port,
         restarts=restarts,
-        min_workers=_least_workers(min_workers, restarts, workers),
+        min_workers=_parse_min_workers(min_workers, restarts, workers),
         way=way,
         names=env,
         settings=settings,
-        command=shlex.join(["python", "-m", "gluonlab.launch", *written(context), "--"]),
+        command=shlex.join(["python", "-m", "gluonlab.launch", *given_options(context), "--"]),
         place=place_here,
     )
     console = Console("--json" in words and not program, program)
-    status = launch(request, console)
-    if console.fault is not None:
-        raise RunError(f"not all could be printed: {console.fault.strerror}: look into --out")
+    status = launch_group(request, console)
+    if console.write_error is not None:
+        raise RunError(f"not all could be printed: {console.write_error.strerror}: look into --out")
     sys.exit(status)
 
 
-class Console(Printer):
-    """Prints what the processes say, each line with the rank of who has said it.
+class Console(LinePrinter):
+    """Printer of the processes' output, each line with its rank.
 
-    ``raw``: standard output is passed on as it is. ``of_program``: so are the lines behind the
-    rank, with their tabs and colors, and empty ones.
+    With ``raw``, standard output is passed on unchanged. With ``of_program``, tabs, colors and
+    empty lines are kept.
     """
 
     def __init__(self, raw: bool, of_program: bool = False) -> None:
         super().__init__()
         self._raw, self._of_program = raw, of_program
 
-    def line(self, who: str, stream: str, text: str, printed: Printed = nothing) -> None:
-        """As `gluonlab.launch.launcher.Listener` says."""
+    def on_line(
+        self, who: str, stream: str, text: str, printed: PrintedCallback = do_nothing
+    ) -> None:
+        """Print a line of a process; see `LaunchListener`."""
         if stream == "out" and self._raw:
             self.print("stdout", text, printed)
         elif text or self._of_program:
-            shown = text if self._of_program else printable(text)
-            line = f"[{who.replace('rank ', '')}] {shown}".rstrip(" " * (not text))
+            content = text if self._of_program else escape_unprintable(text)
+            line = f"[{who.replace('rank ', '')}] {content}".rstrip(" " * (not text))
             self.print("stdout" if stream == "out" else "stderr", line, printed)
         else:
             printed()
 
-    def note(self, text: str) -> None:
-        """As `gluonlab.launch.launcher.Listener` says."""
-        self.print("stderr", printable(text))
+    def on_note(self, text: str) -> None:
+        """Print a line of the launcher; see `LaunchListener`."""
+        self.print("stderr", escape_unprintable(text))
 
 
 def _check_separated(context: click.Context, words: Sequence[str]) -> None:
-    """Raise ConfigError for a program without --: the launcher would parse its options."""
-    if SEPARATOR not in context.meta.get(AS_WRITTEN, [SEPARATOR]):
+    """Raise ConfigError for a program without --, whose options the launcher would parse."""
+    if SEPARATOR not in context.meta.get(WRITTEN_WORDS_KEY, [SEPARATOR]):
         raise ConfigError(
             f"{one_line(words[0])!r} is not an option: write a program after --, as in -n 2 -- "
             f"{one_line(' '.join(words[:2]))}"
@@ -267,50 +269,51 @@ def _check_separated(context: click.Context, words: Sequence[str]) -> None:
 
 
 def _check_options(context: click.Context, words: Sequence[str]) -> None:
-    """Raise NoSuchOption for one before the -- of a program, or ConfigError behind it.
+    """Check the position of -- and of the options.
 
-    What the launcher does not know is for the run, and a program has no run.
+    Raises NoSuchOption for an unknown option before the -- of a program, and ConfigError for an
+    option of Python after --. Other unknown options are for the run.
     """
-    given = context.meta.get(AS_WRITTEN, [])
-    behind = given[given.index(SEPARATOR) + 1 :] if SEPARATOR in given else []
-    if is_program(behind) and len(behind) < len(words):
+    written = context.meta.get(WRITTEN_WORDS_KEY, [])
+    run_words = written[written.index(SEPARATOR) + 1 :] if SEPARATOR in written else []
+    if is_program(run_words) and len(run_words) < len(words):
         raise click.NoSuchOption(words[0].partition("=")[0], ctx=context)
-    if behind[:1] and behind[0] in OF_PYTHON:
+    if run_words[:1] and run_words[0] in PYTHON_OPTIONS:
         raise ConfigError(
-            f"{behind[0]} is not an option of the run: a program starts with its name, as in -n 2 "
-            f"-- python {behind[0]} ..."
+            f"{run_words[0]} is not an option of the run: a program starts with its name, as in "
+            f"-n 2 -- python {run_words[0]} ..."
         )
 
 
-def _hosts(hosts: Optional[str], hostfile: Optional[str]) -> List[Host]:
-    """The hosts that are named, or else those of the job in which this shell is."""
+def _requested_hosts(hosts: Optional[str], hostfile: Optional[str]) -> List[Host]:
+    """Return the hosts that the user names, or else those of the job in which this shell runs."""
     if hosts is not None and hostfile is not None:
         raise ConfigError("--hosts and --hostfile contradict each other: give one of them")
     if hosts is not None:
         return parse_hosts(hosts)
     if hostfile is not None:
         return read_hostfile(hostfile)
-    job = allocation(os.environ) or []
-    return [Host(each.host, each.slots) for each in job] if len(job) > 1 else [HERE]
+    job = job_allocation(os.environ) or []
+    return [Host(slots.host, slots.slots) for slots in job] if len(job) > 1 else [LOCAL_HOST]
 
 
-def is_part(place_here: Membership, backend: str) -> bool:
-    """Whether the process's own launcher has told it all that the backend needs."""
+def is_started_member(place_here: Membership, backend: str) -> bool:
+    """Check if this process's own launcher has set everything that the backend needs."""
     if place_here.role is not None or place_here.launcher == "horovodrun":
         return True
-    if backend != "horovod" or place_here.launcher not in OF_MPI:
+    if backend != "horovod" or place_here.launcher not in MPI_LAUNCHERS:
         return False
     try:
         import horovod.mxnet as hvd
     except ImportError:
-        return True  # the worker says so
+        return True  # the worker reports the missing Horovod
     return bool(hvd.mpi_built())
 
 
-def _least_workers(text: Optional[str], restarts: int, workers: int) -> Optional[int]:
+def _parse_min_workers(text: Optional[str], restarts: int, workers: int) -> Optional[int]:
     if text is None:
         return None
-    least = whole("--min-workers", text)
+    least = parse_whole_number("--min-workers", text)
     if least > workers:
         raise ConfigError(f"--min-workers {least}: there are {workers}: give {workers} or fewer")
     if not restarts:

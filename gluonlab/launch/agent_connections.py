@@ -1,4 +1,4 @@
-"""The launcher's connections to its agents: over a pipe on this host, over ssh on others."""
+"""Connections of the launcher to its agents: a pipe on this host, ssh to other hosts."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ import sys
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from gluonlab.errors import RunError
-from gluonlab.host.child_processes import OWN_GROUP, signal_group, with_this_gluonlab
+from gluonlab.host.child_processes import OWN_GROUP_OPTIONS, add_gluonlab_path, signal_group
 from gluonlab.launch.agent_messages import (
-    BEAT,
-    LONGEST,
-    OF_AGENT,
+    AGENT_MESSAGES,
+    BEAT_S,
+    MAX_MESSAGE_BYTES,
     BadMessage,
     Message,
-    Received,
-    awake,
-    lines_of,
-    received,
-    send,
-    within,
+    ReceivedMessage,
+    liveness_clock,
+    read_lines,
+    receive_messages,
+    run_with_timeout,
+    send_message,
 )
-from gluonlab.launch.host_agent import SSH_VARIABLE, UNPRINTED, size_of
+from gluonlab.launch.host_agent import SSH_VARIABLE, UNPRINTED_LIMIT, line_cost
 from gluonlab.launch.hosts import Host
 from gluonlab.plain_text import one_line
 
-AGENT = ["-m", "gluonlab.launch.host_agent"]
-MOST_UNPRINTED = 2**26  # letters: an agent that sends more does not wait for them to be printed
-KEPT = 10  # last lines of ssh's own
+AGENT_ARGUMENTS = ["-m", "gluonlab.launch.host_agent"]
+MAX_UNPRINTED_LETTERS = 2**26  # an agent that sends more ignores the limit UNPRINTED
+KEPT_STDERR_LINES = 10  # last lines of stderr that are kept
 
 
 class SshOptions(NamedTuple):
-    """How other hosts are reached. ``ssh``: the client's words; ``python``: their Python."""
+    """The ssh command, the Python of other hosts, and the limit of silence in seconds."""
 
     ssh: Sequence[str] = ("ssh",)
     python: str = sys.executable
     patience: float = 30.0
 
 
-class Connection:
-    """An agent that serves this launcher.
+class AgentConnection:
+    """A connection to an agent.
 
-    ``gone``: why it does not any more, and never will again; None while it does. ``rank``: that of
-    a process which a scheduler has started.
+    ``gone`` is the reason why the agent is lost for good, or None. ``rank`` is the rank of an agent
+    that a scheduler has started. ``own_address`` is the launcher's address, as the agent sees it.
     """
 
     def __init__(
@@ -55,176 +55,186 @@ class Connection:
         writer: Optional[asyncio.StreamWriter] = None,
         rank: Optional[int] = None,
     ) -> None:
-        """``writer``: to an agent that has come by itself, and does not need to be opened."""
+        """``writer`` leads to an agent that has connected by itself, and is not opened."""
         self.host, self._way, self.rank = host, way, rank
-        self.gone: Optional[str] = None
-        self.address: Optional[str] = None  # of the host, as this one reaches it
-        self.own_address: Optional[str] = None  # of this one, as the host sees it
+        self.loss_reason: Optional[str] = None
+        self.address: Optional[str] = None  # of the agent's host
+        self.launcher_address: Optional[str] = None
         self.interfaces: Dict[str, str] = {}
-        self._inbox: asyncio.Queue[Received] = asyncio.Queue()
-        self._heard = awake()
+        self._inbox: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
+        self._heard = liveness_clock()
         self._process: Optional[asyncio.subprocess.Process] = None
         self._writer = writer
         self._tasks: List["asyncio.Future[Any]"] = []
-        self._complaints: List[str] = []
+        self._stderr_lines: List[str] = []
         self._unprinted = self._printed = 0
-        self._pid, self.here = 0, host.name
+        self._pid, self.hostname = 0, host.name
 
-    async def open(self, inbox: asyncio.Queue[Received]) -> None:
-        """Start the agent; what it says goes into ``inbox``. Raises RunError."""
-        words = self._words()
+    async def open(self, inbox: asyncio.Queue[ReceivedMessage]) -> None:
+        """Start the agent, whose messages go into ``inbox``. Raises RunError."""
+        command = self._agent_command()
         try:
             self._process = await asyncio.create_subprocess_exec(
-                *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE, limit=LONGEST, env=self._environment(), **OWN_GROUP,
+                *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE, limit=MAX_MESSAGE_BYTES, env=self._environment(),
+                **OWN_GROUP_OPTIONS,
             )  # fmt: skip
         except OSError as error:
-            raise RunError(f"{words[0]} cannot be started: {error.strerror}") from None
+            raise RunError(f"{command[0]} cannot be started: {error.strerror}") from None
         assert self._process.stdin and self._process.stdout and self._process.stderr
         self._writer = self._process.stdin
-        self._tasks = [asyncio.ensure_future(self._complain(self._process.stderr))]
-        why, remedy = "", "" if self.host.is_here else f": try {shlex.join(words)}"
+        self._tasks = [asyncio.ensure_future(self._read_stderr(self._process.stderr))]
+        reason, remedy = "", "" if self.host.is_local else f": try {shlex.join(command)}"
         try:
-            said = first(received(self._process.stdout, OF_AGENT))
-            hello = await within(self._way.patience, said)
+            greeting = first_message(receive_messages(self._process.stdout, AGENT_MESSAGES))
+            hello = await run_with_timeout(self._way.patience, greeting)
         except asyncio.TimeoutError:
             hello = {}
-        except BadMessage as error:  # the shell there says something first
-            hello, why = {}, f"its shell prints {error.line!r} first"
+        except BadMessage as error:  # the remote shell prints something first
+            hello, reason = {}, f"its shell prints {error.line!r} first"
             remedy = ": print nothing where no person reads it, such as with [ -t 1 ] in ~/.bashrc"
         if "here" not in hello:
-            why = why or await self._last_complaint() or "it does not answer"
+            reason = reason or await self._last_stderr_line() or "it does not answer"
             self.close()
-            await self.closed()
+            await self.wait_closed()
             raise RunError(
-                f"host {self.host.name}: no agent can be started there: {one_line(why)}{remedy}"
+                f"host {self.host.name}: no agent can be started there: {one_line(reason)}{remedy}"
             )
-        self.begin(self._process.stdout, hello, inbox)
+        self.start_listening(self._process.stdout, hello, inbox)
 
-    def begin(
-        self, reader: asyncio.StreamReader, hello: Message, inbox: asyncio.Queue[Received]
+    def start_listening(
+        self, reader: asyncio.StreamReader, hello: Message, inbox: asyncio.Queue[ReceivedMessage]
     ) -> None:
-        """Put what the agent says from now on into ``inbox``, and let it hear that this lives."""
-        self._pid, self.interfaces, self.here = hello["pid"], hello["addresses"], hello["here"]
-        self.address, self.own_address = hello.get("address"), hello.get("seen_by")
-        self._heard, self._inbox = awake(), inbox
+        """Put the agent's next messages into ``inbox``, and start sending signs of life."""
+        self._pid, self.interfaces, self.hostname = hello["pid"], hello["addresses"], hello["here"]
+        self.address, self.launcher_address = hello.get("address"), hello.get("seen_by")
+        self._heard, self._inbox = liveness_clock(), inbox
         self._tasks += [
             asyncio.ensure_future(self._listen(reader)),
-            asyncio.ensure_future(self._beat()),
+            asyncio.ensure_future(self._send_beats()),
         ]
         self.send(patience=self._way.patience / 2)
 
     @property
-    def silence(self) -> float:
-        """For how many seconds nothing has been heard of the agent."""
-        return awake() - self._heard
+    def silent_s(self) -> float:
+        """The number of seconds since the agent's last message."""
+        return liveness_clock() - self._heard
 
     def send(self, **message: Any) -> None:
-        """Tell the agent, if it is still there."""
+        """Send a message to the agent, if it is still connected."""
         if self._writer is not None:
-            send(self._writer, **message)
+            send_message(self._writer, **message)
 
-    def lose(self, why: str) -> None:
-        """Expect nothing of the agent any more."""
-        if self.gone is None:
-            self.gone = why
-            self._inbox.put_nowait((self, {"gone": why}))
+    def mark_lost(self, reason: str) -> None:
+        """Mark the agent as lost."""
+        if self.loss_reason is None:
+            self.loss_reason = reason
+            self._inbox.put_nowait((self, {"gone": reason}))
 
-    def printed(self, line: str) -> None:
-        """A line of the agent's processes has been printed, or is not to be: it may send more."""
-        self._printed += size_of(line)
-        if self._printed > UNPRINTED // 4:
+    def acknowledge_printed(self, line: str) -> None:
+        """Tell the agent that a line of its processes was printed or dropped, so that it may send
+        more.
+        """
+        self._printed += line_cost(line)
+        if self._printed > UNPRINTED_LIMIT // 4:
             self._unprinted -= self._printed
             self.send(printed=self._printed)
             self._printed = 0
 
     def close(self) -> None:
-        """Leave the agent, which then ends, with all its processes."""
+        """Close the connection. The agent then exits and kills all of its processes."""
         for task in self._tasks:
             task.cancel()
         if self._writer is not None:
             self._writer.close()
-        # not by Popen.kill, which would take the status that asyncio waits for
+        # Popen.kill would reap the process, whose status asyncio waits for.
         if self._process is not None and self._process.returncode is None:
-            signal_group(self._process.pid, signal.SIGKILL)  # and what ssh has started
+            signal_group(self._process.pid, signal.SIGKILL)  # includes children of ssh
 
     async def kill(self) -> None:
-        """End an agent that does not answer any more, if the host can still be reached."""
+        """Kill an agent that does not answer, if its host can still be reached."""
         self.close()
-        if self._process is not None and not self.host.is_here and self._pid:
-            # the number may be another process's by now
-            its = f"grep -q {AGENT[-1]} /proc/{self._pid}/cmdline"
-            words = [*self._ssh(), f"{its} && kill -{signal.SIGKILL} {self._pid}"]
-            ending = await asyncio.create_subprocess_exec(
-                *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL, **OWN_GROUP,
+        if self._process is not None and not self.host.is_local and self._pid:
+            # Another process may have got the pid by now.
+            is_agent = f"grep -q {AGENT_ARGUMENTS[-1]} /proc/{self._pid}/cmdline"
+            command = [*self._ssh_command(), f"{is_agent} && kill -{signal.SIGKILL} {self._pid}"]
+            killing = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL, **OWN_GROUP_OPTIONS,
             )  # fmt: skip
             try:
-                await within(5, ending.wait())
+                await run_with_timeout(5, killing.wait())
             except asyncio.TimeoutError:
-                signal_group(ending.pid, signal.SIGKILL)
-                await ending.wait()
+                signal_group(killing.pid, signal.SIGKILL)
+                await killing.wait()
 
-    async def closed(self) -> None:
-        """Wait until the agent of this host has ended."""
+    async def wait_closed(self) -> None:
+        """Wait until the agent's process has exited."""
         if self._process is not None:
             await self._process.wait()
 
-    def _words(self) -> List[str]:
-        if self.host.is_here:
-            return [sys.executable, *AGENT]
-        own = with_this_gluonlab({})["PYTHONPATH"]
-        agent = ["env", f"PYTHONPATH={own}", self._way.python, *AGENT]
-        return [*self._ssh(), shlex.join(agent)]  # ssh hands one string to the other shell
+    def _agent_command(self) -> List[str]:
+        if self.host.is_local:
+            return [sys.executable, *AGENT_ARGUMENTS]
+        path = add_gluonlab_path({})["PYTHONPATH"]
+        agent = ["env", f"PYTHONPATH={path}", self._way.python, *AGENT_ARGUMENTS]
+        return [
+            *self._ssh_command(),
+            shlex.join(agent),
+        ]  # ssh passes one string to the remote shell
 
     def _environment(self) -> Dict[str, str]:
-        """The agent's; one on this host comes over no ssh, whatever this shell came over."""
-        own = with_this_gluonlab(os.environ)
-        if self.host.is_here:
-            own.pop(SSH_VARIABLE, None)
-        return own
+        """Return the agent's environment. A local agent must not inherit this shell's
+        SSH_CONNECTION.
+        """
+        environment = add_gluonlab_path(os.environ)
+        if self.host.is_local:
+            environment.pop(SSH_VARIABLE, None)
+        return environment
 
-    def _ssh(self) -> List[str]:
-        alive = ["BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5"]
-        return [*self._way.ssh, *(word for each in alive for word in ("-o", each)), "--",
+    def _ssh_command(self) -> List[str]:
+        options = ["BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5"]
+        return [*self._way.ssh, *(word for option in options for word in ("-o", option)), "--",
                 self.host.name]  # fmt: skip
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         try:
-            async for message in received(reader, OF_AGENT):
-                self._heard = awake()
+            async for message in receive_messages(reader, AGENT_MESSAGES):
+                self._heard = liveness_clock()
                 if "line" in message and message["stream"] != "came":
-                    self._unprinted += size_of(message["line"])
-                    if self._unprinted > MOST_UNPRINTED:
-                        self.lose("sends more than is printed, and does not wait")
+                    self._unprinted += line_cost(message["line"])
+                    if self._unprinted > MAX_UNPRINTED_LETTERS:
+                        self.mark_lost("sends more than is printed, and does not wait")
                         return
                 if message.keys() != {"beat"}:
                     self._inbox.put_nowait((self, message))
         except BadMessage as error:
-            self.lose(str(error))
+            self.mark_lost(str(error))
             return
-        said = await self._last_complaint()
-        self.lose("has ended the connection" + (f": {one_line(said)}" if said else ""))
+        last_line = await self._last_stderr_line()
+        self.mark_lost(
+            "has ended the connection" + (f": {one_line(last_line)}" if last_line else "")
+        )
 
-    async def _beat(self) -> None:
+    async def _send_beats(self) -> None:
         while True:
-            awake()
+            liveness_clock()
             self.send(beat=True)
-            await asyncio.sleep(BEAT)
+            await asyncio.sleep(BEAT_S)
 
-    async def _complain(self, reader: asyncio.StreamReader) -> None:
-        async for line in lines_of(reader):
-            self._complaints = [*self._complaints[1 - KEPT :], line.strip()]
+    async def _read_stderr(self, reader: asyncio.StreamReader) -> None:
+        async for line in read_lines(reader):
+            self._stderr_lines = [*self._stderr_lines[1 - KEPT_STDERR_LINES :], line.strip()]
 
-    async def _last_complaint(self) -> str:
-        """What ssh, or an agent, has said last: it says why, and ends."""
+    async def _last_stderr_line(self) -> str:
+        """Return the last line of stderr, in which ssh or the agent gives its reason to exit."""
         if self._process is not None:
             await asyncio.wait(self._tasks[:1], timeout=1)
-        return next(filter(None, reversed(self._complaints)), "")
+        return next(filter(None, reversed(self._stderr_lines)), "")
 
 
-async def first(messages: Any) -> Message:
-    """The first message; empty if there is none."""
+async def first_message(messages: Any) -> Message:
+    """Return the first message; an empty one if there is none."""
     async for message in messages:
         return dict(message)
     return {}

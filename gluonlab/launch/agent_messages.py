@@ -1,7 +1,6 @@
-"""What launcher and agents tell each other: a JSON object a line, of one of the forms below.
+"""Messages between launcher and agents: one JSON object a line, in one of the forms below.
 
-And what both ends need to read it: the lines of a stream, however long they are; a queue's next
-message; and the time, as this process has seen it, by which it judges whether others are silent.
+Also helpers for both ends: lines of a stream, timeouts, and a clock for detecting silence.
 """
 
 from __future__ import annotations
@@ -27,181 +26,193 @@ from typing import (
 )
 
 from gluonlab.errors import RunError
-from gluonlab.host.signals import RAISED
+from gluonlab.host.signals import EXCEPTION_BY_SIGNAL
 from gluonlab.plain_text import one_line
 
-LONGEST = 2**20  # bytes of a message
-MOST_SECONDS = 1e9
-QUOTED = 100  # letters of what is no message
-PIECE = 2**16  # bytes of a line that are passed on at once
-BEAT = 1.0  # seconds between two signs of life, between launcher and agent, each way
-LATE = 1.5 * BEAT  # the most that counts between two looks at this clock, one each BEAT
+MAX_MESSAGE_BYTES = 2**20  # bytes of a message
+MAX_SECONDS = 1e9
+MAX_QUOTED_LETTERS = 100  # letters of an invalid message that are quoted
+LINE_PIECE_BYTES = 2**16  # longer lines are cut into pieces of this many bytes
+BEAT_S = 1.0  # seconds between two signs of life, between launcher and agent, each way
+MAX_TICK_S = 1.5 * BEAT_S  # the most by which one reading advances the clock
 Result = TypeVar("Result")
 Message = Dict[str, Any]
-Received = Tuple[Any, Message]  # and who has sent it
+ReceivedMessage = Tuple[Any, Message]  # the sender's connection, and its message
 Check = Callable[[Any], bool]
-Forms = Mapping[str, Mapping[str, Check]]  # by the key that only this form has
+MessageForms = Mapping[
+    str, Mapping[str, Check]
+]  # checks of all keys, by the key that only this form has
 
 
-def _whole(least: int, most: int) -> Check:
-    return lambda value: type(value) is int and least <= value <= most  # True is no number
+def _is_whole_number(least: int, most: int) -> Check:
+    # type(), because isinstance(True, int)
+    return lambda value: type(value) is int and least <= value <= most
 
 
-def _seconds(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value <= MOST_SECONDS
+def _is_seconds(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= MAX_SECONDS
 
 
-def _text(value: Any) -> bool:
-    """What can be printed: no half of a pair of surrogates."""
+def _is_text(value: Any) -> bool:
+    """Check if a value is printable text, without half a pair of surrogates."""
     return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
 
 
-def _name(value: Any) -> bool:
-    return _text(value) and len(value) <= 255
+def _is_name(value: Any) -> bool:
+    return _is_text(value) and len(value) <= 255
 
 
-def _word(value: Any) -> bool:
-    """What a process can be given, which need not be text."""
+def _is_argument(value: Any) -> bool:
+    """Check if a value can be an argument of a process, which need not be text."""
     with suppress(UnicodeEncodeError):
         return isinstance(value, str) and b"\0" not in os.fsencode(value)
     return False
 
 
-def _variable(value: Any) -> bool:
-    return _word(value) and value != "" and "=" not in value
+def _is_variable_name(value: Any) -> bool:
+    return _is_argument(value) and value != "" and "=" not in value
 
 
-def _is(*choices: Any) -> Check:
-    return lambda value: any(type(value) is type(each) and value == each for each in choices)
+def _is_one_of(*choices: Any) -> Check:
+    return lambda value: any(type(value) is type(choice) and value == choice for choice in choices)
 
 
-def _each(check: Check) -> Check:
+def _is_list_of(check: Check) -> Check:
     return lambda value: isinstance(value, list) and all(map(check, value))
 
 
-def _pairs(key: Check, of_key: Check) -> Check:
+def _is_dict_of(key_check: Check, value_check: Check) -> Check:
     return lambda value: (
-        isinstance(value, dict) and all(key(k) and of_key(v) for k, v in value.items())
+        isinstance(value, dict)
+        and all(key_check(name) and value_check(item) for name, item in value.items())
     )
 
 
 # A key that ends with ? may be missing.
-OF_AGENT: Forms = {
+AGENT_MESSAGES: MessageForms = {
     "here": {
-        "here": _name, "pid": _whole(1, 2**31 - 1), "addresses": _pairs(_name, _name),
-        "address?": _name, "seen_by?": _name, "rank?": _whole(0, 2**31), "size?": _whole(1, 2**31),
+        "here": _is_name, "pid": _is_whole_number(1, 2**31 - 1),
+        "addresses": _is_dict_of(_is_name, _is_name), "address?": _is_name, "seen_by?": _is_name,
+        "rank?": _is_whole_number(0, 2**31), "size?": _is_whole_number(1, 2**31),
     },
-    "beat": {"beat": _is(True)},
-    "port": {"port": _whole(1, 65535)},
-    "taken": {"taken": _text},
-    "line": {"of": _name, "stream": _is("out", "err", "came"), "line": _text},
-    "stopped": {"stopped": _name, "seconds": _seconds},
-    "ended": {"ended": _name, "status": _whole(-255, 255), "why?": _text},
-    "all_ended": {"all_ended": _is(True)},
-    "came": {"came": _is(*map(int, RAISED))},
+    "beat": {"beat": _is_one_of(True)},
+    "port": {"port": _is_whole_number(1, 65535)},
+    "taken": {"taken": _is_text},
+    "line": {"of": _is_name, "stream": _is_one_of("out", "err", "came"), "line": _is_text},
+    "stopped": {"stopped": _is_name, "seconds": _is_seconds},
+    "ended": {"ended": _is_name, "status": _is_whole_number(-255, 255), "why?": _is_text},
+    "all_ended": {"all_ended": _is_one_of(True)},
+    "came": {"came": _is_one_of(*map(int, EXCEPTION_BY_SIGNAL))},
 }  # fmt: skip
-OF_LAUNCHER: Forms = {
-    "beat": {"beat": _is(True)},
-    "patience": {"patience": _seconds},
-    "port": {"port": _whole(0, 65535)},
+LAUNCHER_MESSAGES: MessageForms = {
+    "beat": {"beat": _is_one_of(True)},
+    "patience": {"patience": _is_seconds},
+    "port": {"port": _is_whole_number(0, 65535)},
     "start": {
-        "start": _name, "words": _each(_word), "folder": _word,
-        "environment": _pairs(_variable, _word), "program?": _is(True, False),
+        "start": _is_name, "words": _is_list_of(_is_argument), "folder": _is_argument,
+        "environment": _is_dict_of(_is_variable_name, _is_argument),
+        "program?": _is_one_of(True, False),
     },
-    "printed": {"printed": _whole(0, 2**53)},
-    "signal": {"signal": _is(*map(int, RAISED)), "to": _each(_name)},
-    "end": {"end": _is(True)},
-    "done": {"done": _whole(0, 255)},
+    "printed": {"printed": _is_whole_number(0, 2**53)},
+    "signal": {"signal": _is_one_of(*map(int, EXCEPTION_BY_SIGNAL)), "to": _is_list_of(_is_name)},
+    "end": {"end": _is_one_of(True)},
+    "done": {"done": _is_whole_number(0, 255)},
 }  # fmt: skip
 
 
 class BadMessage(RunError):
-    """The other end has said what has no form. ``line``: what it has said, shortened."""
+    """Error for a message of the other end in no known form. ``line`` is the shortened message."""
 
     def __init__(self, line: str) -> None:
-        self.line = line if len(line) <= QUOTED else f"{line[:QUOTED]}..."
+        self.line = line if len(line) <= MAX_QUOTED_LETTERS else f"{line[:MAX_QUOTED_LETTERS]}..."
         super().__init__(f"has said what is no message: {one_line(repr(self.line))}")
 
 
-def send(writer: asyncio.StreamWriter, **message: Any) -> None:
-    """Queue a message; to one who has gone it is lost."""
+def send_message(writer: asyncio.StreamWriter, **message: Any) -> None:
+    """Queue a message. It is lost if the other end is gone."""
     with suppress(OSError, RuntimeError):
         writer.write(json.dumps(message).encode() + b"\n")
 
 
-async def received(reader: asyncio.StreamReader, forms: Forms) -> AsyncIterator[Message]:
-    """The messages until the other end is closed. Raises BadMessage for what has none of them."""
+async def receive_messages(
+    reader: asyncio.StreamReader, forms: MessageForms
+) -> AsyncIterator[Message]:
+    """Yield the messages until the other end is closed. Raises BadMessage for an unknown form."""
     while True:
         try:
             line = await reader.readline()
         except OSError:
             return
         except ValueError:
-            raise BadMessage(f"a line of more than {LONGEST:,} bytes") from None
+            raise BadMessage(f"a line of more than {MAX_MESSAGE_BYTES:,} bytes") from None
         if not line.endswith(b"\n"):
-            if line and not line.startswith(b"{"):  # else a message that was cut off
+            if line and not line.startswith(b"{"):  # otherwise a truncated message
                 raise BadMessage(line.decode("utf-8", "replace"))
             return
-        yield parsed(line, forms)
+        yield parse_message(line, forms)
 
 
-def parsed(line: bytes, forms: Forms) -> Message:
-    """The message of a line. Raises BadMessage."""
+def parse_message(line: bytes, forms: MessageForms) -> Message:
+    """Parse the message of a line. Raises BadMessage."""
     text = line.decode("utf-8", "replace").rstrip("\n")
     try:
-        message = json.loads(line, parse_constant=_no_number)
+        message = json.loads(line, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise BadMessage(text) from None
-    if not isinstance(message, dict) or not any(_has(message, form) for form in forms.values()):
+    if not isinstance(message, dict) or not any(
+        _matches_form(message, form) for form in forms.values()
+    ):
         raise BadMessage(text)
     return message
 
 
-def _no_number(word: str) -> NoReturn:
-    raise ValueError(word)  # NaN and Infinity, which JSON does not know
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(word)  # NaN and Infinity are not JSON
 
 
-def _has(message: Message, form: Mapping[str, Check]) -> bool:
+def _matches_form(message: Message, form: Mapping[str, Check]) -> bool:
     checks = {key.rstrip("?"): check for key, check in form.items()}
-    needed = {key for key in form if not key.endswith("?")}
-    return needed <= message.keys() <= checks.keys() and all(
+    required = {key for key in form if not key.endswith("?")}
+    return required <= message.keys() <= checks.keys() and all(
         checks[key](value) for key, value in message.items()
     )
 
 
-# --- Lines, and time
+# --- Lines and time
 
 
-async def lines_of(reader: asyncio.StreamReader, longest: int = PIECE) -> AsyncIterator[str]:
-    """The lines of a stream; one of more bytes than ``longest`` in pieces, none cuts a letter."""
-    rest, read = b"", b"more"
-    while read:
-        read = await reader.read(longest)
-        *lines, rest = (rest + read).split(b"\n")
-        whole = [piece for line in lines for piece in _pieces(line, longest)]
-        *more, rest = _pieces(rest, longest)
-        for piece in [*whole, *more]:
+async def read_lines(
+    reader: asyncio.StreamReader, longest: int = LINE_PIECE_BYTES
+) -> AsyncIterator[str]:
+    """Yield the lines of a stream. A line of more than ``longest`` bytes comes in pieces."""
+    rest, data = b"", b"more"
+    while data:
+        data = await reader.read(longest)
+        *lines, rest = (rest + data).split(b"\n")
+        pieces = [piece for line in lines for piece in _split_line(line, longest)]
+        *more, rest = _split_line(rest, longest)
+        for piece in [*pieces, *more]:
             yield piece.decode("utf-8", "replace")
     if rest:
         yield rest.decode("utf-8", "replace")
 
 
-def _pieces(line: bytes, longest: int) -> List[bytes]:
-    """The line, cut so that no piece is longer, and no letter of UTF-8 is cut."""
+def _split_line(line: bytes, longest: int) -> List[bytes]:
+    """Cut a line into pieces of at most ``longest`` bytes, at borders of UTF-8 letters."""
     pieces = []
     while len(line) > longest:
-        ends = range(longest, max(longest - 4, 0), -1)  # a letter has four bytes at most
+        ends = range(longest, max(longest - 4, 0), -1)  # a letter has at most four bytes
         end = next((end for end in ends if line[end] & 0xC0 != 0x80), longest)
         pieces.append(line[:end])
         line = line[end:]
     return [*pieces, line]
 
 
-class Awake:
-    """A clock of seconds that stands still while nobody looks at it.
+class LivenessClock:
+    """A clock in seconds that stands still while it is not read.
 
-    Who was stopped, or frozen, or waited for a disk, has heard nobody in that time, and nobody was
-    to blame for it.
+    A process that was stopped, frozen or waiting for a disk received nothing in that time. So the
+    time must not count as silence of the others.
     """
 
     def __init__(self) -> None:
@@ -209,19 +220,17 @@ class Awake:
 
     def __call__(self) -> float:
         now = time.monotonic()
-        self._seconds += min(now - self._last, LATE)
+        self._seconds += min(now - self._last, MAX_TICK_S)
         self._last = now
         return self._seconds
 
 
-awake = Awake()
+liveness_clock = LivenessClock()
 
 
-async def within(seconds: float, work: Awaitable[Result]) -> Result:
-    """The result of ``work``, which is ended after so many seconds. Raises asyncio.TimeoutError.
-
-    asyncio.wait_for, before Python 3.12, loses a cancellation that comes just when ``work`` ends.
-    """
+async def run_with_timeout(seconds: float, work: Awaitable[Result]) -> Result:
+    """Return an awaitable's result. After a timeout, cancel it and raise asyncio.TimeoutError."""
+    # Before Python 3.12, asyncio.wait_for loses a cancellation that comes when ``work`` finishes.
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait([task], timeout=max(seconds, 0))
@@ -233,14 +242,16 @@ async def within(seconds: float, work: Awaitable[Result]) -> Result:
             task.cancel()
             await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # else asyncio complains of one that came with a cancellation
+            task.exception()  # otherwise asyncio warns of an exception that nobody retrieved
 
 
-async def next_message(inbox: asyncio.Queue[Received], seconds: float) -> Optional[Received]:
-    """The oldest message; None if none comes in so many seconds."""
+async def next_message(
+    inbox: asyncio.Queue[ReceivedMessage], seconds: float
+) -> Optional[ReceivedMessage]:
+    """Return the oldest message; None if none comes within ``seconds``."""
     if not inbox.empty():
         return inbox.get_nowait()
     try:
-        return await within(seconds, inbox.get())
+        return await run_with_timeout(seconds, inbox.get())
     except asyncio.TimeoutError:
         return None

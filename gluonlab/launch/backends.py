@@ -1,4 +1,4 @@
-"""The ways to carry numbers between processes, by the names that --backend takes."""
+"""Communication backends between processes, by the names that --backend takes."""
 
 from __future__ import annotations
 

@@ -11,16 +11,18 @@ from typing import Optional
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.engine.local_processes import tell
+from gluonlab.engine.local_processes import set_local_process_count
 from gluonlab.errors import ConfigError, EngineError
 from gluonlab.kvstores.process_groups import SummingGroup
-from gluonlab.launch.group_processes import gpus_of
-from gluonlab.launch.horovod_settings import settle_environment
-from gluonlab.launch.network_addresses import addresses, is_loop
+from gluonlab.launch.group_processes import gpus_of_local_rank
+from gluonlab.launch.horovod_settings import set_horovod_defaults
+from gluonlab.launch.network_addresses import ipv4_addresses, is_loopback
 
 
 class Horovod(SummingGroup):
-    """Processes that horovodrun or mpirun has started. Raises EngineError without Horovod."""
+    """A group of processes that horovodrun or mpirun has started. Raises EngineError without
+    Horovod.
+    """
 
     name = "horovod"
     sums_float16 = True
@@ -33,77 +35,82 @@ class Horovod(SummingGroup):
                 f"--backend horovod: Horovod for MXNet cannot be imported ({error}): "
                 "compile it as docs/launch.md says, or choose --backend dist_sync"
             ) from None
-        settle_environment()
-        _check_own_name()
-        atexit.register(_forget_failures)  # before init's own, and so after that at the end
+        set_horovod_defaults()
+        _check_hostname_address()
+        # Registered before init's own handler, and so called after that.
+        atexit.register(_consume_failed_sums)
         hvd.init()
         super().__init__(hvd.rank(), hvd.size())
         self._allreduce = hvd.allreduce_
         self.local_rank = hvd.local_rank()
-        tell(hvd.local_size())  # before devices take threads, and decoders start
+        set_local_process_count(hvd.local_size())  # before devices take threads, and decoders start
 
     def own_devices(self, gpus: Optional[int] = None) -> Optional[str]:
-        """As `Group` says.
+        """Return this process's devices: ``gpus`` GPUs of the host, or one, by the local rank.
 
-        Of a host's GPUs each process has ``gpus``, or one, by its number there; without GPUs it has
-        one CPU device, unless ``gpus`` says how many.
+        Without GPUs, return one CPU device, or None if ``gpus`` is given.
         """
         if mx.context.num_gpus():
-            return gpus_of(self.local_rank, gpus)
+            return gpus_of_local_rank(self.local_rank, gpus)
         return "cpu*1" if gpus is None else None
 
     def sum_array(self, number: int, array: nd.NDArray, priority: int) -> None:
-        # average, and not op, which SageMaker's older Horovod does not have
+        # `average` instead of `op`, which SageMaker's older Horovod lacks
         self._allreduce(array, average=False, name=f"gluonlab.{number}", priority=priority)
 
 
-def _forget_failures() -> None:
-    """Take the errors of sums that could not end, as another process had died.
+def _consume_failed_sums() -> None:
+    """Consume the errors of sums that failed because another process died.
 
-    MXNet, which keeps them, would raise one as Python ends, and so print a trace behind the line
-    that says why this process does.
+    Otherwise MXNet raises one of them when Python exits, and prints a traceback after the error
+    message of this process.
     """
     with suppress(mx.base.MXNetError):
         nd.waitall()
 
 
-def _check_own_name() -> None:
-    """Raise ConfigError where other hosts could not reach this one by what Horovod tells them.
+def _check_hostname_address() -> None:
+    """Raise ConfigError if other hosts cannot reach this one by Horovod's address of it.
 
-    Horovod 0.28.1 makes the sums of its process set over a device of its own, for which it forgets
-    the interface that it was told (GlooContext::InitializeForProcessSet), so that gloo takes the
-    first address of gethostname() that can be bound. On many a host /etc/hosts says 127.0.1.1, and
-    the others would look for it on themselves.
+    Horovod 0.28.1 sums over a gloo device that ignores the configured interface
+    (GlooContext::InitializeForProcessSet). gloo binds the first possible address of gethostname().
+    On many hosts /etc/hosts maps that name to 127.0.1.1, where the others would reach themselves.
 
-    Only for what `gluonlab.launch.group_processes` or horovodrun has set up over gloo, on several
-    hosts.
+    Checks only groups over gloo on several hosts, set up by `gluonlab.launch.group_processes` or
+    horovodrun.
     """
-    told = os.environ.get
-    meeting, interface = told("HOROVOD_GLOO_RENDEZVOUS_ADDR"), told("HOROVOD_GLOO_IFACE")
-    if meeting is None or told("HOROVOD_LOCAL_SIZE") == told("HOROVOD_SIZE") or is_loop(meeting):
+    getenv = os.environ.get
+    rendezvous, interface = getenv("HOROVOD_GLOO_RENDEZVOUS_ADDR"), getenv("HOROVOD_GLOO_IFACE")
+    if (
+        rendezvous is None
+        or getenv("HOROVOD_LOCAL_SIZE") == getenv("HOROVOD_SIZE")
+        or is_loopback(rendezvous)
+    ):
         return
     name = socket.gethostname()
-    taken = _address_of(name)
-    if taken is None or is_loop(taken):
-        own = [address for address, its in addresses().items() if its == interface]
-        leads = "to no address of it" if taken is None else f"to {taken}"
+    address = _first_local_address(name)
+    if address is None or is_loopback(address):
+        candidates = [
+            own for own, its_interface in ipv4_addresses().items() if its_interface == interface
+        ]
+        target = "to no address of it" if address is None else f"to {address}"
         raise ConfigError(
-            f"the name of this host, {name}, leads {leads}, which "
+            f"the name of this host, {name}, leads {target}, which "
             "Horovod would tell the other hosts: let it lead to "
-            f"{own[0] if own else 'one that they reach'}, in its /etc/hosts"
+            f"{candidates[0] if candidates else 'one that they reach'}, in its /etc/hosts"
         )
 
 
-def _address_of(name: str) -> Optional[str]:
-    """The first address that a name leads to and that is one of this host's."""
+def _first_local_address(name: str) -> Optional[str]:
+    """Return the first address of a name that this host can bind; None without one."""
     try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        candidates = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError:
         return None
-    for family, kind, protocol, _, address in found:
+    for family, kind, protocol, _, address in candidates:
         try:
-            with socket.socket(family, kind, protocol) as trial:
-                trial.bind(address)
+            with socket.socket(family, kind, protocol) as probe:
+                probe.bind(address)
         except OSError:
             continue
         return str(address[0])

@@ -1,6 +1,4 @@
-"""Horovod's own settings: the launcher's options, with horovodrun's names, and the variables that
-Horovod reads in each worker.
-"""
+"""Horovod's settings: launcher options with horovodrun's names, and Horovod's variables."""
 
 from __future__ import annotations
 
@@ -10,25 +8,24 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 import click
 
-from gluonlab.config.command_line import Setting
+from gluonlab.config.command_line import SettingOption
 from gluonlab.errors import ConfigError
-from gluonlab.launch.launcher_arguments import real, whole
+from gluonlab.launch.launcher_arguments import parse_number, parse_whole_number
 
-THRESHOLD, CYCLE_TIME = "HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME"
-TIMELINE, MARK_CYCLES = "HOROVOD_TIMELINE", "HOROVOD_TIMELINE_MARK_CYCLES"
-RANK = "HOROVOD_RANK"
-BY_CALL = "DYNAMIC"  # a timeline that begins when a program says so
-MOST_MB, MOST_MS = 2**16, 60_000
-# Which sums come in one cycle is a matter of moments. Fused, they are cut into other parts, whose
-# owners add in another order: three processes had two different sums of the same numbers. Buckets
-# of gradients are large enough to travel alone.
-USUAL = {THRESHOLD: "0"}
+THRESHOLD_VARIABLE, CYCLE_TIME_VARIABLE = "HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME"
+TIMELINE_VARIABLE, MARK_CYCLES_VARIABLE = "HOROVOD_TIMELINE", "HOROVOD_TIMELINE_MARK_CYCLES"
+HOROVOD_RANK_VARIABLE = "HOROVOD_RANK"
+DYNAMIC_TIMELINE = "DYNAMIC"  # a timeline that the program starts
+MAX_THRESHOLD_MB, MAX_CYCLE_TIME_MS = 2**16, 60_000
+# No fusion by default. Which sums are fused depends on their timing, and fused sums are added in
+# another order, so their bits vary. Buckets of gradients are large enough to be sent unfused.
+DEFAULT_VARIABLES = {THRESHOLD_VARIABLE: "0"}
 
 
-class _Option(NamedTuple):
+class _HorovodOption(NamedTuple):
     name: str
     help: str
-    metavar: Optional[str] = None  # None: a flag
+    metavar: Optional[str] = None  # None for a flag
 
     @property
     def field(self) -> str:
@@ -36,85 +33,93 @@ class _Option(NamedTuple):
 
 
 OPTIONS = (
-    _Option(
+    _HorovodOption(
         "--fusion-threshold-mb", "sum what is ready at the same time as one array, up to this "
         "size; 0: not at all, so that the bits of a sum do not depend on the moment  [default: 0]",
         "MB",
     ),
-    _Option("--cycle-time-ms", "how long Horovod waits for more to sum  [default: 1]", "MS"),
-    _Option(
+    _HorovodOption("--cycle-time-ms", "how long Horovod waits for more to sum  [default: 1]", "MS"),
+    _HorovodOption(
         "--timeline-filename", "write what Horovod did when, for chrome://tracing or Perfetto; "
         "rank 0 writes it on its host", "FILE",
     ),
-    _Option("--timeline-mark-cycles", "show Horovod's cycles in the timeline, too"),
+    _HorovodOption("--timeline-mark-cycles", "show Horovod's cycles in the timeline, too"),
 )  # fmt: skip
 
 
-def horovod_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options, below a heading of their own."""
+def add_horovod_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add Horovod's options to a command, below their own heading."""
     for option in reversed(OPTIONS):
-        kind: Dict[str, Any] = {"metavar": option.metavar}
+        attributes: Dict[str, Any] = {"metavar": option.metavar}
         if option.metavar is None:
-            kind = {"is_flag": True, "default": None}
+            attributes = {"is_flag": True, "default": None}
         function = click.option(
-            option.name, cls=Setting, heading="With --backend horovod", help=option.help, **kind
+            option.name,
+            cls=SettingOption,
+            heading="With --backend horovod",
+            help=option.help,
+            **attributes,
         )(function)
     return function
 
 
-def horovod_words(given: Mapping[str, Any]) -> List[str]:
-    """The options that are ``given``, by their fields, as a command line has them."""
+def horovod_arguments(values: Mapping[str, Any]) -> List[str]:
+    """Return the given options as words of a command line."""
     return [
         word
         for option in OPTIONS
-        if given[option.field] is not None
-        for word in [option.name, str(given[option.field])][: 1 + (option.metavar is not None)]
+        if values[option.field] is not None
+        for word in [option.name, str(values[option.field])][: 1 + (option.metavar is not None)]
     ]
 
 
-def horovod_variables(backend: str, given: Mapping[str, Any]) -> Dict[str, str]:
-    """What workers find in their environment for the options that are ``given``.
+def horovod_variables(backend: str, values: Mapping[str, Any]) -> Dict[str, str]:
+    """Return the workers' variables for the given options, which override the user's environment.
 
-    It counts before what the user has set there. Raises ConfigError for another backend, and for
-    what is no such size, time or file.
+    Raises ConfigError for another backend, and for an invalid size, time or file.
     """
-    found: Dict[str, str] = {}
-    words = horovod_words(given)
+    variables: Dict[str, str] = {}
+    words = horovod_arguments(values)
     if words and backend != "horovod":
         raise ConfigError(
             f"{words[0]} belongs to --backend horovod, and this is {backend}: leave it out"
         )
-    megabytes, cycle, file, marks = (given[option.field] for option in OPTIONS)
+    megabytes, cycle, file, marks = (values[option.field] for option in OPTIONS)
     if megabytes is not None:
-        found[THRESHOLD] = str(whole("--fusion-threshold-mb", megabytes, MOST_MB, 0) * 2**20)
+        variables[THRESHOLD_VARIABLE] = str(
+            parse_whole_number("--fusion-threshold-mb", megabytes, MAX_THRESHOLD_MB, 0) * 2**20
+        )
     if cycle is not None:
-        found[CYCLE_TIME] = f"{real('--cycle-time-ms', cycle, 'milliseconds', 0, MOST_MS):g}"
+        variables[CYCLE_TIME_VARIABLE] = (
+            f"{parse_number('--cycle-time-ms', cycle, 'milliseconds', 0, MAX_CYCLE_TIME_MS):g}"
+        )
     if file is not None:
         if not file.strip():
             raise ConfigError("--timeline-filename is empty: give a file, or leave it out")
-        found[TIMELINE] = file
+        variables[TIMELINE_VARIABLE] = file
     if marks:
-        if file is None and TIMELINE not in os.environ:
+        if file is None and TIMELINE_VARIABLE not in os.environ:
             raise ConfigError("--timeline-mark-cycles: there is none: add --timeline-filename FILE")
-        found[MARK_CYCLES] = "1"
-    return found
+        variables[MARK_CYCLES_VARIABLE] = "1"
+    return variables
 
 
-def settle_environment() -> None:
-    """Set what is usual here where nothing else is; rank 0 sees that it can write the timeline.
+def set_horovod_defaults() -> None:
+    """Set gluonlab's defaults of Horovod's variables before Horovod starts; check rank 0's
+    timeline.
 
-    To be called before Horovod begins. Raises what `check_timeline` raises.
+    Raises ConfigError as `check_timeline_writable` does.
     """
-    for name, value in USUAL.items():
+    for name, value in DEFAULT_VARIABLES.items():
         os.environ.setdefault(name, value)
-    if os.environ.get(RANK) == "0":
-        check_timeline(os.environ)
+    if os.environ.get(HOROVOD_RANK_VARIABLE) == "0":
+        check_timeline_writable(os.environ)
 
 
-def check_timeline(variables: Mapping[str, str]) -> None:
-    """Raise ConfigError if the timeline cannot be written here: Horovod only logs a line of it."""
-    file = variables.get(TIMELINE, "")
-    if file and file != BY_CALL:
+def check_timeline_writable(variables: Mapping[str, str]) -> None:
+    """Raise ConfigError if the timeline cannot be written here. Horovod itself only logs a line."""
+    file = variables.get(TIMELINE_VARIABLE, "")
+    if file and file != DYNAMIC_TIMELINE:
         try:
             Path(file).open("a").close()
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The hosts that a launcher starts processes on, and which process goes to which of them."""
+"""The hosts of a group, and the assignment of processes to hosts."""
 
 from __future__ import annotations
 
@@ -8,35 +8,38 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 from gluonlab.errors import ConfigError
 
-LOCAL = ("localhost", "127.0.0.1")
-MOST = 4096  # processes of a group
+LOCAL_NAMES = ("localhost", "127.0.0.1")
+MAX_PROCESSES = 4096  # the largest number of processes of a group
 
 
 class Host(NamedTuple):
-    """A host, as ssh calls it.
+    """A host, by its name for ssh, with the number of its workers.
 
-    ``slots``: how many processes train there; None: one, if not told. With 0 it has servers only.
+    ``slots`` is None if not given, which stands for one. A host with 0 slots has servers only.
     """
 
     name: str
     slots: Optional[int] = None
 
     @property
-    def is_here(self) -> bool:
-        """Whether it is this machine, so that nothing needs ssh."""
-        return self.name in (*LOCAL, socket.gethostname())
+    def is_local(self) -> bool:
+        """Check if the host is this machine, which is reached without ssh."""
+        return self.name in (*LOCAL_NAMES, socket.gethostname())
 
 
-HERE = Host("localhost")
+LOCAL_HOST = Host("localhost")
 
 
 def parse_hosts(text: str) -> List[Host]:
-    """``h1,h2:4``: hosts with the number of their processes. Raises ConfigError."""
-    return _checked([_host(each, f"--hosts {text}") for each in text.split(",")], "--hosts")
+    """Parse a list such as ``h1,h2:4``, hosts with numbers of processes. Raises ConfigError."""
+    return _check_distinct(
+        [_parse_host(each, f"--hosts {text}") for each in text.split(",")], "--hosts"
+    )
 
 
 def read_hostfile(path: str) -> List[Host]:
-    """A host a line: ``h1``, ``h1:4`` or Open MPI's ``h1 slots=4``; # begins a comment.
+    """Read a file with one host a line: ``h1``, ``h1:4`` or Open MPI's ``h1 slots=4``, and #
+    comments.
 
     Raises ConfigError.
     """
@@ -48,97 +51,100 @@ def read_hostfile(path: str) -> List[Host]:
             f"--hostfile {path} cannot be read ({why}): give a file with a host on each line, "
             "such as h1 slots=4"
         ) from None
-    found = []
+    hosts = []
     for number, line in enumerate(lines, start=1):
         words = line.split("#")[0].split()
         if words:
-            where = f"--hostfile {path}, line {number}"
+            location = f"--hostfile {path}, line {number}"
             if len(words) > 2 or (len(words) == 2 and not words[1].startswith("slots=")):
                 raise ConfigError(
-                    f"{where}: {' '.join(words)!r} is no host with its number of processes: write "
-                    f"{words[0]} slots=4, and nothing more"
+                    f"{location}: {' '.join(words)!r} is no host with its number of processes: "
+                    f"write {words[0]} slots=4, and nothing more"
                 )
-            found.append(_host(":".join(words).replace(":slots=", ":", 1), where))
-    if not found:
+            hosts.append(_parse_host(":".join(words).replace(":slots=", ":", 1), location))
+    if not hosts:
         raise ConfigError(f"--hostfile {path} names no host: write one a line, such as h1 slots=4")
-    return _checked(found, f"--hostfile {path}")
+    return _check_distinct(hosts, f"--hostfile {path}")
 
 
-def _host(text: str, where: str) -> Host:
+def _parse_host(text: str, source: str) -> Host:
     name, colon, slots = text.strip().partition(":")
-    # what begins with - would be an option of ssh
+    # A name that begins with - would be an option of ssh.
     if not name or name[0] == "-" or not name.isprintable() or set(name) & set(" /\\'\"$`;&|<>"):
-        raise ConfigError(f"{where}: {text!r} is no host: write NAME or NAME:PROCESSES, as h1:4")
+        raise ConfigError(f"{source}: {text!r} is no host: write NAME or NAME:PROCESSES, as h1:4")
     if ":" in slots or name[0] == "[":
-        raise ConfigError(f"{where}: {text!r}: an IPv6 address has colons itself: give a name")
+        raise ConfigError(f"{source}: {text!r}: an IPv6 address has colons itself: give a name")
     if not colon:
         return Host(name)
-    if not slots.isascii() or not slots.isdecimal() or not 0 <= int(slots[:9]) <= MOST:
+    if not slots.isascii() or not slots.isdecimal() or not 0 <= int(slots[:9]) <= MAX_PROCESSES:
         raise ConfigError(
-            f"{where}: {text!r}: the number of processes is 0 to {MOST}, as in {name}:4"
+            f"{source}: {text!r}: the number of processes is 0 to {MAX_PROCESSES}, as in {name}:4"
         )
     return Host(name, int(slots))
 
 
-def _checked(hosts: List[Host], where: str) -> List[Host]:
-    seen: Dict[str, str] = {}  # as it is written
+def _check_distinct(hosts: List[Host], source: str) -> List[Host]:
+    seen: Dict[str, str] = {}  # the written name by the normalized name
     for host in hosts:
-        name = HERE.name if host.is_here else _of_machine(host.name)
+        name = LOCAL_HOST.name if host.is_local else _normalize_hostname(host.name)
         if name in seen:
-            are = "this host" if host.is_here else "one host"
-            twice = (
+            description = "this host" if host.is_local else "one host"
+            names = (
                 f"{host.name} twice"
                 if seen[name] == host.name
-                else f"{seen[name]} and {host.name}, which are {are}"
+                else f"{seen[name]} and {host.name}, which are {description}"
             )
             raise ConfigError(
-                f"{where} names {twice}: name it once, with all its processes, as in {host.name}:2"
+                f"{source} names {names}: name it once, with all its processes, as in {host.name}:2"
             )
         seen[name] = host.name
     return hosts
 
 
-def _of_machine(name: str) -> str:
-    """A host's name without the user's, which ssh takes before @, and as all names of hosts are:
-    in letters of either case.
-    """
+def _normalize_hostname(name: str) -> str:
+    """Return a host's name in lower case, without the user before @."""
     return name.rpartition("@")[2].lower()
 
 
-def place(processes: Optional[int], hosts: List[Host]) -> List[int]:
-    """The host of each rank, by its place in ``hosts``, which are filled in their order.
+def assign_ranks(processes: Optional[int], hosts: List[Host]) -> List[int]:
+    """Return the host of each rank, as an index into ``hosts``. The hosts are filled in their
+    order.
 
-    ``processes``: how many; None for as many as the hosts take. One host that tells no number takes
-    all of them. Raises ConfigError where they find no place.
+    ``processes`` is None for as many as the hosts take. A single host without a number takes all of
+    them. Raises ConfigError if the hosts take too few.
     """
     if len(hosts) == 1 and hosts[0].slots is None:
         return [0] * (processes or 1)
-    places = [place for place, host in enumerate(hosts) for _ in range(_room(host))]
-    if not places:
-        raise ConfigError(f"the hosts take no process ({listed(hosts)}): give one a number from 1")
-    if processes is not None and processes > len(places):
+    assignment = [
+        host_number for host_number, host in enumerate(hosts) for _ in range(_host_capacity(host))
+    ]
+    if not assignment:
         raise ConfigError(
-            f"-n {processes}: the hosts take {len(places)} ({listed(hosts)}): "
+            f"the hosts take no process ({format_hosts(hosts)}): give one a number from 1"
+        )
+    if processes is not None and processes > len(assignment):
+        raise ConfigError(
+            f"-n {processes}: the hosts take {len(assignment)} ({format_hosts(hosts)}): "
             f"give more of them, or larger numbers, as in {hosts[0].name}:{processes}"
         )
-    return places[:processes]
+    return assignment[:processes]
 
 
-def listed(hosts: Iterable[Host]) -> str:
-    """``h1:1, h2:4``."""
-    return ", ".join(f"{host.name}:{_room(host)}" for host in hosts)
+def format_hosts(hosts: Iterable[Host]) -> str:
+    """Return ``h1:1, h2:4``."""
+    return ", ".join(f"{host.name}:{_host_capacity(host)}" for host in hosts)
 
 
-def _room(host: Host) -> int:
+def _host_capacity(host: Host) -> int:
     return 1 if host.slots is None else host.slots
 
 
-def room(hosts: Iterable[Host]) -> int:
-    """How many processes train on them, at most."""
-    return sum(map(_room, hosts))
+def total_capacity(hosts: Iterable[Host]) -> int:
+    """Return the largest number of workers on these hosts."""
+    return sum(map(_host_capacity, hosts))
 
 
 def server_hosts(hosts: List[Host], placed: Sequence[int]) -> List[int]:
-    """Where servers are: on the hosts that are theirs, or else beside the workers."""
-    own = [number for number, host in enumerate(hosts) if host.slots == 0]
-    return own or sorted(set(placed))
+    """Return the hosts of the servers: hosts for servers only, or else all hosts with workers."""
+    dedicated = [number for number, host in enumerate(hosts) if host.slots == 0]
+    return dedicated or sorted(set(placed))

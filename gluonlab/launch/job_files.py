@@ -1,10 +1,8 @@
-"""Job files, ready to submit: each line has a comment that says what it asks for.
+"""Job files of schedulers and clouds, ready to submit, with a comment on each line.
 
-`KINDS` holds a function for each scheduler; all of them take the same `JobRequest`. The processes
-that a job starts find their ranks and each other by themselves
-(`gluonlab.launch.rank_environment`).
-Files for Kubernetes and SageMaker are YAML that is written here, as no library of YAML writes
-comments.
+`JOB_FILE_KINDS` contains a function for each kind. All of them take the same `JobRequest`. The
+processes of a job find their ranks and each other (`gluonlab.launch.rank_environment`). Files for
+Kubernetes and SageMaker are YAML written by this module, because YAML libraries write no comments.
 """
 
 from __future__ import annotations
@@ -17,26 +15,40 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from gluonlab.errors import ConfigError, unknown
-from gluonlab.host.launcher_environment import has_local_disk
-from gluonlab.launch.launcher_arguments import whole
+from gluonlab.host.launcher_environment import instance_has_local_disk
+from gluonlab.launch.launcher_arguments import parse_whole_number
 from gluonlab.launch.user_program import is_program
 
-# a name that Slurm, LSF, Kubernetes (RFC 1035, and "-0" to come) and SageMaker all take
-NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
-QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:-]*")
-IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
+# a valid name for Slurm, LSF, Kubernetes (RFC 1035, with "-0" appended) and SageMaker
+NAME_PATTERN = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+QUEUE_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:-]*")
+IMAGE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 
 
 @dataclass(frozen=True)
 class JobRequest:
-    """Processes, what each of them has, and the words that each of them runs with.
+    """A job: its processes, their resources and their arguments.
 
-    ``words``: what follows ``--``: the options of python -m gluonlab.run, or a program.
-    ``launcher``: what stands before it, such as Horovod's settings. ``gpus`` and ``threads`` are
-    each process's, ``memory_mb`` is each host's (each pod's, in Kubernetes). ``queue``: LSF's
-    queue, Slurm's partition; None leaves it to the cluster. ``image``: for Kubernetes and
-    SageMaker. ``instance``, ``bucket``, ``role``: SageMaker's; None leaves the template's. Raises
-    ConfigError for what no scheduler could give.
+    Args:
+        words: the words after ``--``: the options of python -m gluonlab.run, or a program
+        processes: number of processes
+        processes_per_host: largest number of processes on one host
+        gpus: GPUs of each process
+        threads: threads of each process
+        memory_mb: memory of each host, or of each pod in Kubernetes
+        minutes: time limit of the job
+        backend: see --backend
+        name: name of the job
+        queue: LSF's queue or Slurm's partition; None for the cluster's default
+        image: container image for Kubernetes and SageMaker
+        instance: SageMaker's machine; None for the template's
+        bucket: SageMaker's bucket; None for the template's
+        role: SageMaker's role; None for the template's
+        python: Python of the processes
+        launcher: the launcher's own options before ``--``, such as Horovod's settings
+
+    Raises:
+        ConfigError: for values that no scheduler accepts
     """
 
     words: Tuple[str, ...]
@@ -65,67 +77,73 @@ class JobRequest:
                 raise ConfigError(
                     f"{field} = {getattr(self, field)}: a whole number from {least} on is possible"
                 )
-        for field, form, example in (
-            ("name", NAME, "gluonlab-resnet18: at most 40 small letters, digits and hyphens"),
-            ("queue", QUEUE, "waic-medium"),
-            ("image", IMAGE, "registry.example/gluonlab:1"),
-            ("instance", QUEUE, "ml.g5.12xlarge"),
-            ("bucket", QUEUE, "my-bucket"),
-            ("role", IMAGE, "arn:aws:iam::111122223333:role/gluonlab-notebook"),
+        for field, pattern, example in (
+            (
+                "name",
+                NAME_PATTERN,
+                "gluonlab-resnet18: at most 40 small letters, digits and hyphens",
+            ),
+            ("queue", QUEUE_PATTERN, "waic-medium"),
+            ("image", IMAGE_PATTERN, "registry.example/gluonlab:1"),
+            ("instance", QUEUE_PATTERN, "ml.g5.12xlarge"),
+            ("bucket", QUEUE_PATTERN, "my-bucket"),
+            ("role", IMAGE_PATTERN, "arn:aws:iam::111122223333:role/gluonlab-notebook"),
         ):
-            given = getattr(self, field)
-            if given is not None and form.fullmatch(given) is None:
-                raise ConfigError(f"{field} = {given!r}: write something like {example}")
+            value = getattr(self, field)
+            if value is not None and pattern.fullmatch(value) is None:
+                raise ConfigError(f"{field} = {value!r}: write something like {example}")
         for word in (self.python, self.backend, *self.launcher, *self.words):
             if "\0" in word or any("\ud800" <= letter <= "\udfff" for letter in word):
                 raise ConfigError(f"{word!r} cannot stand in a file of text: leave it out")
 
     @property
-    def hosts(self) -> int:
-        """On how many hosts the processes are: the last may have fewer than the others."""
+    def host_count(self) -> int:
+        """Number of hosts. The last host may have fewer processes than the others."""
         return -(-self.processes // self.processes_per_host)
 
     @property
-    def on_a_host(self) -> int:
-        """The most processes that one host has."""
+    def max_processes_on_host(self) -> int:
+        """The largest number of processes on one host."""
         return min(self.processes, self.processes_per_host)
 
     @property
     def command(self) -> List[str]:
-        """What each process is started with: it finds its rank and its group by itself."""
+        """Command line of each process."""
         launch = [self.python, "-m", "gluonlab.launch", "--backend", self.backend]
         return [*launch, *self.launcher, "--", *self.words]
 
 
-def job_request(
+def parse_job_request(
     backend: str,
     processes: Optional[int],
     job: Sequence[str],
     launcher: Sequence[str],
     words: Tuple[str, ...],
 ) -> JobRequest:
-    """What the job file asks for: ``job`` has NAME=VALUE by the fields of a JobRequest.
+    """Return the request of a job file. ``job`` contains NAME=VALUE by the fields of `JobRequest`.
 
     Raises ConfigError.
     """
-    own = {"words", "backend", "processes", "launcher"}  # said by other options
-    fields = {f.name: f.default for f in dataclasses.fields(JobRequest) if f.name not in own}
-    asked: Dict[str, Any] = {}
+    other_options = {"words", "backend", "processes", "launcher"}
+    fields = {
+        f.name: f.default for f in dataclasses.fields(JobRequest) if f.name not in other_options
+    }
+    values: Dict[str, Any] = {}
     for pair in job:
         name, equals, value = pair.partition("=")
         if name not in fields:
             raise ConfigError(unknown("--job", name, fields))
         if not equals:
             raise ConfigError(f"--job {pair}: write {name}=VALUE")
-        counts = isinstance(fields[name], int)
-        asked[name] = whole(f"--job {name}", value, 10**9, 0) if counts else value
+        is_number = isinstance(fields[name], int)
+        values[name] = parse_whole_number(f"--job {name}", value, 10**9, 0) if is_number else value
     if processes is not None:
-        asked["processes"] = processes
-    return JobRequest(words=words, backend=backend, launcher=tuple(launcher), **asked)
+        values["processes"] = processes
+    return JobRequest(words=words, backend=backend, launcher=tuple(launcher), **values)
 
 
 def _bash_line(words: List[str]) -> str:
-    """The words as one line of bash, whatever is in them: no line ends within a word."""
+    """Quote words as one line of bash, also words with line breaks."""
     return " ".join(map(_bash_word, words))
 
 
@@ -134,11 +152,11 @@ def _bash_word(word: str) -> str:
         return word
     if all(letter.isprintable() for letter in word):
         return "'" + word.replace("'", "'\"'\"'") + "'"
-    return "$'" + "".join(map(_ansi_c, word)) + "'"
+    return "$'" + "".join(map(_escape_letter, word)) + "'"
 
 
-def _ansi_c(letter: str) -> str:
-    """A letter within bash's $'...'; bytes, since \\u would depend on the locale."""
+def _escape_letter(letter: str) -> str:
+    """Escape a letter for bash's $'...', as bytes, because \\u depends on the locale."""
     if letter in "\\'":
         return f"\\{letter}"
     if letter.isprintable():
@@ -149,39 +167,52 @@ def _ansi_c(letter: str) -> str:
 # --- Slurm: https://slurm.schedmd.com/sbatch.html
 
 
-def slurm(request: JobRequest) -> str:
-    """The file for sbatch: srun starts the tasks, which find each other by srun's variables."""
-    gpus = request.gpus * request.on_a_host
-    asked = [
+def slurm_job_file(request: JobRequest) -> str:
+    """Return the file for sbatch. srun starts the tasks, which find each other by its variables."""
+    gpus = request.gpus * request.max_processes_on_host
+    options = [
         ("the job's name in the queue", f"--job-name={request.name}"),
         ("where everything that is printed goes; %j is the job's number", "--output=%x-%j.out"),
-        ("hosts", f"--nodes={request.hosts}"),
+        ("hosts", f"--nodes={request.host_count}"),
         ("processes, over all hosts", f"--ntasks={request.processes}"),
-        ("at most so many of them on one host", f"--ntasks-per-node={request.on_a_host}"),
+        (
+            "at most so many of them on one host",
+            f"--ntasks-per-node={request.max_processes_on_host}",
+        ),
         ("threads for each process", f"--cpus-per-task={request.threads}"),
         ("memory of each host", f"--mem={request.memory_mb}M"),
         ("after so many minutes Slurm ends the job", f"--time={request.minutes}"),
     ]
     if gpus:
-        asked.insert(6, ("GPUs of each host, for all of its processes", f"--gpus-per-node={gpus}"))
+        options.insert(
+            6, ("GPUs of each host, for all of its processes", f"--gpus-per-node={gpus}")
+        )
     if request.queue is not None:
-        asked.append(
+        options.append(
             ("the partition: which hosts, and for how long", f"--partition={request.queue}")
         )
-    # a task sees all GPUs of its host, and takes its own by its number there
-    see_all = ["--gpu-bind=none"] if gpus else []
-    goes_on = "--min-workers" in request.launcher  # when a host is lost
-    losses = ["--no-kill", "--kill-on-bad-exit=0"] if goes_on else ["--kill-on-bad-exit=1"]
-    fails = "if a host is lost, the others go on" if goes_on else "if one fails, all end"
-    start = ["srun", *losses, *see_all, *request.command]
+    # A task sees all GPUs of its host, and selects its own by the local rank.
+    visibility = ["--gpu-bind=none"] if gpus else []
+    may_lose_hosts = "--min-workers" in request.launcher  # when a host is lost
+    failure_options = (
+        ["--no-kill", "--kill-on-bad-exit=0"] if may_lose_hosts else ["--kill-on-bad-exit=1"]
+    )
+    failure_comment = (
+        "if a host is lost, the others go on" if may_lose_hosts else "if one fails, all end"
+    )
+    command = ["srun", *failure_options, *visibility, *request.command]
     return "\n".join(
         [
             "#!/bin/bash",
             "# Submit it with: sbatch FILE",
-            *(line for comment, option in asked for line in (f"# {comment}", f"#SBATCH {option}")),
+            *(
+                line
+                for comment, option in options
+                for line in (f"# {comment}", f"#SBATCH {option}")
+            ),
             "",
-            f"# one task for each process, rank 0 speaks for all; {fails}",
-            f"{_bash_line(start)}\n",
+            f"# one task for each process, rank 0 speaks for all; {failure_comment}",
+            f"{_bash_line(command)}\n",
         ]
     )
 
@@ -190,12 +221,13 @@ def slurm(request: JobRequest) -> str:
 
 
 def _lsf_resources(request: JobRequest) -> List[Tuple[str, List[str]]]:
-    """The resources, which both forms ask for: what for, and bsub's words."""
-    gpus = request.gpus * request.on_a_host
-    asked = [
+    """Return comments and bsub options of the resources, which are the same in both forms."""
+    gpus = request.gpus * request.max_processes_on_host
+    options = [
         ("the job's name in the queue", ["-J", request.name]),
         ("processes: one slot for each", ["-n", str(request.processes)]),
-        ("at most so many of them on one host", ["-R", f"span[ptile={request.on_a_host}]"]),
+        ("at most so many of them on one host",
+         ["-R", f"span[ptile={request.max_processes_on_host}]"]),
         ("GPUs of each host, which no other job may use", ["-gpu", f"num={gpus}:j_exclusive=yes"]),
         ("memory, in MB unless the cluster has another unit",
          ["-R", f"rusage[mem={request.memory_mb}]"]),
@@ -203,21 +235,24 @@ def _lsf_resources(request: JobRequest) -> List[Tuple[str, List[str]]]:
         ("after so many minutes LSF ends the job", ["-W", str(request.minutes)]),
     ]  # fmt: skip
     if not gpus:
-        del asked[3]
+        del options[3]
     if request.queue is not None:
-        asked.insert(1, ("the queue: which hosts, and for how long", ["-q", request.queue]))
-    return asked
+        options.insert(1, ("the queue: which hosts, and for how long", ["-q", request.queue]))
+    return options
 
 
-def lsf(request: JobRequest) -> str:
-    """The file for bsub: blaunch starts one task in each slot, without a shell in between."""
-    asked = [*_lsf_resources(request), ("where everything that is printed goes", ["-o", "%J.out"])]
+def lsf_job_file(request: JobRequest) -> str:
+    """Return the file for bsub. blaunch starts one task in each slot, without a shell."""
+    resources = [
+        *_lsf_resources(request),
+        ("where everything that is printed goes", ["-o", "%J.out"]),
+    ]
     options = [
         line
-        for comment, words in asked
+        for comment, words in resources
         for line in (f"# {comment}", f'#BSUB {words[0]} "{words[1]}"')
     ]
-    start = _bash_line(["blaunch", "-no-shell", *request.command])
+    command = _bash_line(["blaunch", "-no-shell", *request.command])
     return "\n".join(
         [
             "#!/bin/bash",
@@ -225,26 +260,26 @@ def lsf(request: JobRequest) -> str:
             *options,
             "",
             "# one task in each slot; a shell in between would read the words once more",
-            f"{start}\n",
+            f"{command}\n",
         ]
     )
 
 
-def lsf_interactive(request: JobRequest) -> str:
-    """The file to run on a login host: it ends in a shell on the first host of the job."""
+def lsf_interactive_job_file(request: JobRequest) -> str:
+    """Return the file for a login host, which opens a shell on the first host of the job."""
     options = [
         line
         for comment, words in _lsf_resources(request)
         for line in (f"    # {comment}", f"    {_bash_line(words)}")
     ]
-    inside = request.command
-    inside[3:3] = ["-n", str(request.processes)]
+    command = request.command
+    command[3:3] = ["-n", str(request.processes)]
     return "\n".join(
         [
             "#!/bin/bash",
             "# Run it on a login host: bash FILE. In the shell that it opens, start the processes",
             "# on the hosts of the job with:",
-            f"# {_bash_line(inside)}",
+            f"# {_bash_line(command)}",
             "options=(",
             *options,
             ")",
@@ -258,8 +293,9 @@ def lsf_interactive(request: JobRequest) -> str:
 #
 # https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/
 
-PORTS = (9091, 9092)  # each pod has ports of its own; one may be the scheduler's
-KUBERNETES = """\
+# Each pod has its own ports. The second is used if the scheduler has the first.
+KUBERNETES_PORTS = (9091, 9092)
+KUBERNETES_TEMPLATE = """\
 # Submit it with: kubectl apply -f FILE; kubectl logs -f job/{name}
 apiVersion: "v1"  # a service, in Kubernetes's first API
 kind: "Service"  # what gives the pods names that others can look up
@@ -311,8 +347,11 @@ spec:  # what is asked for
 """
 
 
-def kubernetes(request: JobRequest) -> str:
-    """The file for kubectl: one pod for each process. Raises ConfigError for several in a pod."""
+def kubernetes_job_file(request: JobRequest) -> str:
+    """Return the file for kubectl, with one pod for each process.
+
+    Raises ConfigError for several processes on a host.
+    """
     if request.processes_per_host != 1:
         raise ConfigError(
             f"processes_per_host = {request.processes_per_host}: in Kubernetes each process has a "
@@ -320,32 +359,33 @@ def kubernetes(request: JobRequest) -> str:
         )
     comments = [
         "the interpreter of the image", "runs a module", "which joins the group", "over",
-        "this way of exchanging gradients", *_comments(request.launcher), "the rest is the run's",
-        *_comments(request.words),
+        "this way of exchanging gradients", *_argument_comments(request.launcher),
+        "the rest is the run's",
+        *_argument_comments(request.words),
     ]  # fmt: skip
     command = [  # Kubernetes replaces $(NAME) in words, and $$ by $
         f"            - {_yaml_string(word.replace('$', '$$'))}  # {comment}"
         for word, comment in zip(request.command, comments)
     ]
-    return KUBERNETES.format(
+    return KUBERNETES_TEMPLATE.format(
         name=request.name,
         processes=request.processes,
         seconds=request.minutes * 60,
         image=request.image or "gluonlab:latest",
         command="\n".join(command),
-        port=next(each for each in PORTS if str(each) not in request.launcher),
+        port=next(each for each in KUBERNETES_PORTS if str(each) not in request.launcher),
         threads=request.threads,
         memory_mb=request.memory_mb,
         gpus=f'              nvidia.com/gpu: "{request.gpus}"  # GPUs\n' if request.gpus else "",
     )
 
 
-def _comments(words: Iterable[str]) -> List[str]:
+def _argument_comments(words: Iterable[str]) -> List[str]:
     return ["an option" if word.startswith("-") else "its value" for word in words]
 
 
 def _yaml_string(text: str) -> str:
-    """``text`` in double quotes: YAML takes printable letters as they are, and JSON's escapes."""
+    """Quote a text for YAML, which takes printable letters unchanged, and JSON's escapes."""
     letters = json.dumps(text, ensure_ascii=False)
     return "".join(
         letter if letter.isprintable() or ord(letter) > 0xFFFF else f"\\u{ord(letter):04x}"
@@ -353,18 +393,18 @@ def _yaml_string(text: str) -> str:
     )
 
 
-# --- SageMaker: a request for CreateTrainingJob, made of a template
+# --- SageMaker: a request for CreateTrainingJob, from a template
 #
 # The templates are copies of those in `sagemaker/training`, which an installed gluonlab lacks.
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateTrainingJob.html
 
-TEMPLATES = Path(__file__).parent / "training"
-# the role of sagemaker/notebook.yaml lets a notebook start jobs of such names only
-PREFIX = "gluonlab-"
-ASYNC = "dist_async"
-VOLUME_GB = 50
-BUCKET = re.compile(r"s3://[^/]+/gluonlab/")  # the templates' own is made up
-COMMENTS = {
+TEMPLATE_FOLDER = Path(__file__).parent / "training"
+# The role of sagemaker/notebook.yaml only lets a notebook start jobs with this prefix.
+JOB_NAME_PREFIX = "gluonlab-"
+ASYNC_BACKEND = "dist_async"
+DEFAULT_VOLUME_GB = 50
+TEMPLATE_BUCKET = re.compile(r"s3://[^/]+/gluonlab/")  # the placeholder in the templates
+YAML_COMMENTS = {
     "TrainingJobName": "the job's name, which no other job of the account may have",
     "AlgorithmSpecification": "what runs",
     "TrainingImage": "AWS's image with MXNet, of your region",
@@ -402,22 +442,22 @@ COMMENTS = {
 }
 
 
-def sagemaker(request: JobRequest) -> str:
-    """The file for AWS's command line, version 2, which takes YAML: JSON knows no comments.
+def sagemaker_job_file(request: JobRequest) -> str:
+    """Return the file for AWS's command line, version 2. It is YAML, because JSON has no comments.
 
     Raises ConfigError for words that are not options, for several processes on a host without
     Horovod, and for an update on the servers.
     """
-    made = _request(request)
+    parameters = _sagemaker_parameters(request)
     head = (
         "# Submit it with: aws sagemaker create-training-job --cli-input-yaml file://FILE\n"
         "# Put your own account, region, bucket and role in; sagemaker/README.md says what they are"
     )
-    return "\n".join([head, *_yaml_lines(made)]) + "\n"
+    return "\n".join([head, *_yaml_lines(parameters)]) + "\n"
 
 
-def _request(request: JobRequest) -> Dict[str, Any]:
-    """The parameters of CreateTrainingJob."""
+def _sagemaker_parameters(request: JobRequest) -> Dict[str, Any]:
+    """Return the parameters of CreateTrainingJob."""
     if is_program(request.words):
         raise ConfigError(
             f"--print sagemaker with the program {request.words[0]}: SageMaker's image runs your "
@@ -429,65 +469,71 @@ def _request(request: JobRequest) -> Dict[str, Any]:
             f"processes_per_host = {request.processes_per_host}: SageMaker starts one process of "
             f"{request.backend} on each host: leave it at 1, or choose --backend horovod"
         )
-    given_words = options(request.words)
-    if request.backend == ASYNC or "update-on-servers" in given_words:
+    run_options = options_to_hyperparameters(request.words)
+    if request.backend == ASYNC_BACKEND or "update-on-servers" in run_options:
+        is_async = request.backend == ASYNC_BACKEND
         raise ConfigError(
-            f"{f'--backend {ASYNC}' if request.backend == ASYNC else '--update-on-servers'}: the "
-            "servers that SageMaker's image starts cannot load gluonlab's optimizers: choose "
+            f"{f'--backend {ASYNC_BACKEND}' if is_async else '--update-on-servers'}: the servers "
+            "that SageMaker's image starts cannot load gluonlab's optimizers: choose "
             "--backend dist_sync without --update-on-servers, or --backend horovod"
         )
-    template = TEMPLATES / f"{'horovod' if horovod else 'parameter-server'}.json"
-    made: Dict[str, Any] = json.loads(template.read_text(encoding="utf-8"))
-    made = made if request.bucket is None else in_bucket(made, request.bucket)
-    name = request.name if request.name.startswith(PREFIX) else PREFIX + request.name
-    made.update(TrainingJobName=name, RoleArn=request.role or made["RoleArn"])
-    algorithm, resources = made["AlgorithmSpecification"], made["ResourceConfig"]
+    template = TEMPLATE_FOLDER / f"{'horovod' if horovod else 'parameter-server'}.json"
+    parameters: Dict[str, Any] = json.loads(template.read_text(encoding="utf-8"))
+    parameters = (
+        parameters if request.bucket is None else replace_bucket(parameters, request.bucket)
+    )
+    name = (
+        request.name if request.name.startswith(JOB_NAME_PREFIX) else JOB_NAME_PREFIX + request.name
+    )
+    parameters.update(TrainingJobName=name, RoleArn=request.role or parameters["RoleArn"])
+    algorithm, resources = parameters["AlgorithmSpecification"], parameters["ResourceConfig"]
     algorithm["TrainingImage"] = request.image or algorithm["TrainingImage"]
     resources.update(
-        InstanceType=request.instance or resources["InstanceType"], InstanceCount=request.hosts
+        InstanceType=request.instance or resources["InstanceType"], InstanceCount=request.host_count
     )
-    with_volume(resources)
-    made["StoppingCondition"]["MaxRuntimeInSeconds"] = request.minutes * 60
-    given = made["HyperParameters"]
-    given["backend"] = json.dumps(request.backend)
-    given.pop("gpus", None)  # the template's; each process has its own
+    set_volume_size(resources)
+    parameters["StoppingCondition"]["MaxRuntimeInSeconds"] = request.minutes * 60
+    hyperparameters = parameters["HyperParameters"]
+    hyperparameters["backend"] = json.dumps(request.backend)
+    hyperparameters.pop("gpus", None)  # the template's; each process has its own
     if request.gpus:
-        given["gpus"] = str(request.gpus)
+        hyperparameters["gpus"] = str(request.gpus)
     if horovod:
-        given["sagemaker_mpi_num_of_processes_per_host"] = str(request.on_a_host)
-    given.update({**options(request.launcher), **given_words})
-    return made
+        hyperparameters["sagemaker_mpi_num_of_processes_per_host"] = str(
+            request.max_processes_on_host
+        )
+    hyperparameters.update({**options_to_hyperparameters(request.launcher), **run_options})
+    return parameters
 
 
-def options(words: Tuple[str, ...]) -> Dict[str, str]:
-    """``--epochs 3 --flip`` as hyperparameters: each an option's name, and its value as JSON."""
-    found: Dict[str, str] = {}
+def options_to_hyperparameters(words: Tuple[str, ...]) -> Dict[str, str]:
+    """Convert options such as ``--epochs 3 --flip`` to hyperparameters: values as JSON by name."""
+    values: Dict[str, str] = {}
     name: Optional[str] = None
     for word in words:
         option = re.fullmatch(r"--([A-Za-z0-9][A-Za-z0-9-]*)(?:=(.*))?", word, re.DOTALL)
         if option:
             name = option[1] if option[2] is None else None
-            found[option[1]] = "true" if option[2] is None else json.dumps(option[2])
+            values[option[1]] = "true" if option[2] is None else json.dumps(option[2])
         elif name is not None:
-            found[name], name = json.dumps(word), None
+            values[name], name = json.dumps(word), None
         else:
             raise ConfigError(
                 f"{word!r} is no option with a name: SageMaker passes --name value only, as in "
                 "--epochs 3"
             )
-    return found
+    return values
 
 
-def with_volume(resources: Dict[str, Any], size_gb: Optional[int] = None) -> None:
-    """Give a request's ResourceConfig what its machine keeps files on.
+def set_volume_size(resources: Dict[str, Any], size_gb: Optional[int] = None) -> None:
+    """Set the volume of a request's ResourceConfig.
 
-    AWS makes volumes only for machines without a disk of their own: there a size is required, and
-    elsewhere it means nothing. Raises ConfigError for a size, or a volume's key, that AWS does not
-    take.
+    AWS creates volumes only for machines without a local disk. For them a size is required; for
+    others it is ignored. Raises ConfigError for a size or an encryption key that AWS would not use.
     """
     instance = resources["InstanceType"]
-    if not has_local_disk(instance):
-        resources["VolumeSizeInGB"] = size_gb or resources.get("VolumeSizeInGB", VOLUME_GB)
+    if not instance_has_local_disk(instance):
+        resources["VolumeSizeInGB"] = size_gb or resources.get("VolumeSizeInGB", DEFAULT_VOLUME_GB)
         return
     resources.pop("VolumeSizeInGB", None)
     if size_gb is not None:
@@ -503,21 +549,21 @@ def with_volume(resources: Dict[str, Any], size_gb: Optional[int] = None) -> Non
         )
 
 
-def in_bucket(part: Any, bucket: str) -> Any:
-    """A template, or a part of it, with the bucket's name in all of its addresses."""
-    if isinstance(part, str):
-        return BUCKET.sub(f"s3://{bucket}/gluonlab/", part)
-    if isinstance(part, list):
-        return [in_bucket(one, bucket) for one in part]
-    if isinstance(part, dict):
-        return {key: in_bucket(value, bucket) for key, value in part.items()}
-    return part
+def replace_bucket(value: Any, bucket: str) -> Any:
+    """Replace the placeholder bucket in all addresses of a template."""
+    if isinstance(value, str):
+        return TEMPLATE_BUCKET.sub(f"s3://{bucket}/gluonlab/", value)
+    if isinstance(value, list):
+        return [replace_bucket(item, bucket) for item in value]
+    if isinstance(value, dict):
+        return {key: replace_bucket(item, bucket) for key, item in value.items()}
+    return value
 
 
 def _yaml_lines(mapping: Dict[str, Any]) -> Iterator[str]:
-    """A part of the request as lines of YAML, each with its key's comment."""
+    """Yield a part of the request as lines of YAML, each with its key's comment."""
     for key, value in mapping.items():
-        comment = f"  # {COMMENTS.get(key, 'an option of the run')}"
+        comment = f"  # {YAML_COMMENTS.get(key, 'an option of the run')}"
         if isinstance(value, dict):
             yield f"{key}:{comment}"
             yield from (f"  {line}" for line in _yaml_lines(value))
@@ -531,14 +577,22 @@ def _yaml_lines(mapping: Dict[str, Any]) -> Iterator[str]:
             yield f"{key}: {scalar}{comment}"
 
 
-KINDS: Dict[str, Callable[[JobRequest], str]] = {
-    "slurm": slurm, "lsf": lsf, "lsf-interactive": lsf_interactive, "k8s": kubernetes,
-    "sagemaker": sagemaker,
+JOB_FILE_KINDS: Dict[str, Callable[[JobRequest], str]] = {
+    "slurm": slurm_job_file, "lsf": lsf_job_file, "lsf-interactive": lsf_interactive_job_file,
+    "k8s": kubernetes_job_file, "sagemaker": sagemaker_job_file,
 }  # fmt: skip
 
 
 def job_file(kind: str, request: JobRequest) -> str:
-    """The job file of a kind in KINDS. Raises ConfigError for another, or what it cannot give."""
-    if kind not in KINDS:
-        raise ConfigError(unknown("--print", kind, KINDS))
-    return KINDS[kind](request)
+    """Return the job file of a kind in JOB_FILE_KINDS.
+
+    Args:
+        kind: the scheduler
+        request: the job
+
+    Raises:
+        ConfigError: for an unknown kind, and for a request that the kind does not support
+    """
+    if kind not in JOB_FILE_KINDS:
+        raise ConfigError(unknown("--print", kind, JOB_FILE_KINDS))
+    return JOB_FILE_KINDS[kind](request)

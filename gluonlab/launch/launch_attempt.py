@@ -8,33 +8,41 @@ import time
 from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set
 
-from gluonlab.launch.agent_connections import Connection
-from gluonlab.launch.agent_messages import BEAT, Message, Received, awake, next_message
+from gluonlab.launch.agent_connections import AgentConnection
+from gluonlab.launch.agent_messages import (
+    BEAT_S,
+    Message,
+    ReceivedMessage,
+    liveness_clock,
+    next_message,
+)
 from gluonlab.launch.group_processes import (
     ARRIVED,
     BEGUN,
     JOINED,
     LEFT,
+    PORT_TAKEN,
     SCHEDULER,
-    TAKEN,
     ProcessSpec,
 )
-from gluonlab.launch.host_agent import GRACE
+from gluonlab.launch.host_agent import TERMINATION_GRACE_S
 
-ERROR = "error: "
-WINDOW = 2.0  # seconds in which failures that have one cause follow each other
-START = 30.0  # seconds that a process may need at least, on a busy host, to load MXNet
-KEPT = 10  # last lines of a process
-OF_SIGNALS = 128  # what shells add to the number of the signal that ended a process
-OF_PART = ("of", "ended", "stopped")  # keys of messages that name a process
-BY_REQUEST = {OF_SIGNALS + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+ERROR_PREFIX = "error: "
+FAILURE_WINDOW_S = 2.0  # seconds within which failures with the same cause follow each other
+MIN_START_S = 30.0  # seconds that a process may need to load MXNet on a busy host
+KEPT_LINES = 10  # last lines of a process that are kept
+SIGNAL_STATUS_BASE = 128  # shells add this to the number of the signal that killed a process
+PROCESS_KEYS = ("of", "ended", "stopped")  # keys of messages that name a process
+REQUESTED_STATUSES = {
+    SIGNAL_STATUS_BASE + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+}
 
 
-class Failure(NamedTuple):
-    """Why an attempt has ended.
+class AttemptFailure(NamedTuple):
+    """Reason for the end of an attempt.
 
-    ``status``: the launcher's. ``port_is_taken``: somebody else has the scheduler's port, which
-    nobody had before the attempt.
+    ``status`` is the launcher's exit status. ``port_is_taken`` is True if another process took the
+    scheduler's port after the attempt had started.
     """
 
     who: str
@@ -45,75 +53,77 @@ class Failure(NamedTuple):
 
     @property
     def is_death(self) -> bool:
-        """Whether the process said nothing: it was killed or stopped, or its host is gone."""
-        return not self.why.startswith(ERROR)
+        """Check if a process was killed or stopped, or its host lost, without an error message."""
+        return not self.why.startswith(ERROR_PREFIX)
 
     @property
-    def may_pass(self) -> bool:
-        """Whether another attempt may do better: it was no mistake, and nobody asked for it."""
-        return self.status != 2 and self.status not in BY_REQUEST
+    def is_retryable(self) -> bool:
+        """Check if another attempt may succeed: neither a user's mistake nor a requested end."""
+        return self.status != 2 and self.status not in REQUESTED_STATUSES
 
     def __str__(self) -> str:
         if not self.is_death:
-            return ": ".join(filter(None, [self.who, self.why[len(ERROR) :]]))
+            return ": ".join(filter(None, [self.who, self.why[len(ERROR_PREFIX) :]]))
         return f"{self.who} {self.why}"
 
 
-class Attempt:
-    """Starts ``parts`` by the agents ``at[part.host]``, and sees all of them end.
+class LaunchAttempt:
+    """An attempt, which starts ``parts`` by the agents ``at[part.host]`` and waits for their end.
 
-    ``say(name, stream, line, printed)`` gets each line, and calls ``printed`` when that is done.
+    ``say(name, stream, line, printed)`` gets each line of output, and calls ``printed`` once the
+    line has been printed.
     """
 
     def __init__(
         self,
         parts: Sequence[ProcessSpec],
-        at: Sequence[Connection],
-        inbox: asyncio.Queue[Received],
+        at: Sequence[AgentConnection],
+        inbox: asyncio.Queue[ReceivedMessage],
         say: Callable[[str, str, str, Callable[[], Any]], None],
         patience: float,
         folder: str,
         passed: Dict[str, str],
     ) -> None:
-        self._parts, self._at, self._inbox, self._say = parts, at, inbox, say
+        self._parts, self._connections, self._inbox, self._on_line = parts, at, inbox, say
         self._patience, self._folder, self._passed = patience, folder, passed
         self._agent = {part.name: at[part.host] for part in parts}
         self._alive: Set[str] = {part.name for part in parts}
         self._workers = {part.name for part in parts if part.is_worker}
-        told = (ARRIVED, JOINED, BEGUN, LEFT, TAKEN)
-        # Programs tell nothing: once they are started, they work, and may leave their servers.
         self._programs = {part.name for part in parts if part.is_program}
-        self._came: Dict[str, Set[str]] = {each: set(self._programs) for each in told}
-        self._ended_with: List[int] = []  # the statuses of programs after a signal
-        self._done: Dict[str, float] = {}  # when servers have ended, and well
+        # The processes that have reported each status. Programs report nothing, so they count as
+        # having reported everything.
+        statuses = (ARRIVED, JOINED, BEGUN, LEFT, PORT_TAKEN)
+        self._reported: Dict[str, Set[str]] = {status: set(self._programs) for status in statuses}
+        self._exit_statuses: List[int] = []  # the exit statuses of programs after a signal
+        self._exit_times: Dict[str, float] = {}  # time of each server's successful exit
         self._lines: Dict[str, List[str]] = {part.name: [] for part in parts}
-        self._failures: List[Failure] = []
+        self._failures: List[AttemptFailure] = []
         self._signal: Optional[int] = None
 
     @property
     def signal(self) -> int:
-        """The first signal that came to the launcher or to a process beside it; 0 if none did."""
+        """The first signal to the launcher or to a process of another launcher; 0 without one."""
         return self._signal or 0
 
     @property
     def has_joined(self) -> bool:
-        """Whether all workers have found each other, so that a run may have begun."""
-        return self._came[JOINED] == self._workers
+        """Check if all workers have found each other, so that a run may have started."""
+        return self._reported[JOINED] == self._workers
 
     @property
     def has_begun(self) -> bool:
-        """Whether all workers train, or have trained."""
-        return self._came[BEGUN] == self._workers
+        """Check if all workers train or have trained."""
+        return self._reported[BEGUN] == self._workers
 
     def forward(self, number: int) -> None:
-        """Send a signal to all workers; the first one is what they are expected to end by."""
+        """Send a signal to all workers, which are then expected to exit."""
         self._signal = self._signal or number
         for agent in self._agents():
             names = [name for name in self._workers if self._agent[name] is agent]
             agent.send(signal=number, to=names)
 
-    async def run(self) -> Optional[Failure]:
-        """The first failure; None if all workers have ended well."""
+    async def run(self) -> Optional[AttemptFailure]:
+        """Start the processes, wait for their end, and return the first failure, or None."""
         for part in self._parts:
             self._agent[part.name].send(
                 start=part.name,
@@ -123,170 +133,187 @@ class Attempt:
                 environment={**self._passed, **part.environment},
             )
         for agent in self._agents():
-            if agent.gone is not None:  # before this attempt
-                self._lose(agent, agent.gone)
-        began, signalled, failed = awake(), 0.0, 0.0
+            if agent.loss_reason is not None:  # before this attempt
+                self._record_lost_host(agent, agent.loss_reason)
+        start, signal_time, failure_time = liveness_clock(), 0.0, 0.0
         while self._workers & self._alive:
-            got = await next_message(self._inbox, BEAT)
-            if got is not None:
-                self._take(*got)
-            now = awake()
+            received = await next_message(self._inbox, BEAT_S)
+            if received is not None:
+                self._handle_message(*received)
+            now = liveness_clock()
             if not self._failures:
-                self._look(now - began)
-            failed = failed or (now if self._failures else 0.0)
-            signalled = signalled or (now if self._signal else 0.0)
-            if failed and (now - failed > WINDOW or self._port_is_taken):
+                self._check_progress(now - start)
+            failure_time = failure_time or (now if self._failures else 0.0)
+            signal_time = signal_time or (now if self._signal else 0.0)
+            if failure_time and (now - failure_time > FAILURE_WINDOW_S or self._port_is_taken):
                 break
-            if signalled and not self.has_begun and now - signalled > WINDOW:
-                break  # nothing was trained, and some may wait for those that are gone
-            if signalled and now - signalled > self._patience:
-                self._fail("the processes", f"did not end within {self._patience:g} s", 1)
+            if signal_time and not self.has_begun and now - signal_time > FAILURE_WINDOW_S:
+                break  # nothing was trained, and some may wait for processes that are gone
+            if signal_time and now - signal_time > self._patience:
+                self._record_failure("the processes", f"did not end within {self._patience:g} s", 1)
                 break
-        await self._end()
+        await self._stop_processes()
         if self._failures:
             return self._first_failure()._replace(port_is_taken=self._port_is_taken)
         if not self._signal:
             return None
-        if self._programs:  # a program may take a signal for another purpose, or save and end well
-            status = next(filter(None, self._ended_with), 0)
-            return Failure("", "", status) if status else None
-        return Failure("", "", OF_SIGNALS + self._signal)
+        if self._programs:  # a program may use a signal for another purpose, or save and exit
+            status = next(filter(None, self._exit_statuses), 0)
+            return AttemptFailure("", "", status) if status else None
+        return AttemptFailure("", "", SIGNAL_STATUS_BASE + self._signal)
 
     @property
     def _port_is_taken(self) -> bool:
-        return SCHEDULER in self._came[TAKEN]
+        return SCHEDULER in self._reported[PORT_TAKEN]
 
-    def _first_failure(self) -> Failure:
-        """The cause: others fail as they miss the one that died, or was given what cannot be."""
-        first = self._failures[0]  # of programs, whose failures say nothing of their cause
+    def _first_failure(self) -> AttemptFailure:
+        """Return the cause of all failures.
+
+        Other processes fail because they miss a process that died or got an invalid option.
+        """
+        cause = self._failures[0]  # for programs, whose exit statuses have no known meaning
         if not self._programs:
-            first = min(self._failures, key=lambda each: (not each.is_death, each.status != 2))
-        same = [each for each in self._failures if each.why == first.why]
-        if not first.is_death and len(same) == len(self._workers):
-            return first._replace(who="")  # all were given the same
-        return first
+            cause = min(self._failures, key=lambda each: (not each.is_death, each.status != 2))
+        same = [failure for failure in self._failures if failure.why == cause.why]
+        if not cause.is_death and len(same) == len(self._workers):
+            return cause._replace(who="")  # the same mistake in all workers
+        return cause
 
-    def _take(self, connection: Connection, message: Message) -> None:
-        name = next((message[key] for key in OF_PART if key in message), None)
+    def _handle_message(self, connection: AgentConnection, message: Message) -> None:
+        name = next((message[key] for key in PROCESS_KEYS if key in message), None)
         if connection not in self._agents():
             return
         if name is not None and self._agent.get(name) is not connection:
-            connection.lose(f"speaks of {name!r}, which it was not given to start")
+            connection.mark_lost(f"speaks of {name!r}, which it was not given to start")
         elif "gone" in message:
-            self._lose(connection, message["gone"])
+            self._record_lost_host(connection, message["gone"])
         elif "line" in message:
-            self._hear(connection, **message)
+            self._handle_line(connection, **message)
         elif "came" in message:
             self.forward(message["came"])
         elif "stopped" in message and message["seconds"] >= self._patience / 2:
-            self._fail(message["stopped"], f"has been stopped for {message['seconds']:.0f} s")
+            self._record_failure(
+                message["stopped"], f"has been stopped for {message['seconds']:.0f} s"
+            )
         elif "ended" in message and message["ended"] in self._alive:
-            self._see_end(message["ended"], message["status"], message.get("why"))
+            self._record_end(message["ended"], message["status"], message.get("why"))
 
-    def _hear(self, connection: Connection, of: str, stream: str, line: str) -> None:
+    def _handle_line(self, connection: AgentConnection, of: str, stream: str, line: str) -> None:
         if stream == "came":
-            self._came.get(line, set()).add(of)
+            self._reported.get(line, set()).add(of)
             return
-        printed = partial(connection.printed, line)
+        printed = partial(connection.acknowledge_printed, line)
         if self._port_is_taken:
-            printed()  # what the others say as they are ended is of no use to anybody
+            printed()  # the output of processes that are being stopped is useless
             return
         if stream == "err":
-            self._lines[of] = [*self._lines[of][1 - KEPT :], line]
-            if (
-                line.startswith(ERROR) and of not in self._programs
-            ):  # several may say the same: `Failure` says it once
-                printed()
+            self._lines[of] = [*self._lines[of][1 - KEPT_LINES :], line]
+            if line.startswith(ERROR_PREFIX) and of not in self._programs:
+                printed()  # printed once for all workers, with the failure
                 return
-        self._say(of, stream, line, printed)
+        self._on_line(of, stream, line, printed)
 
-    def _see_end(self, name: str, status: int, why: Optional[str]) -> None:
+    def _record_end(self, name: str, status: int, why: Optional[str]) -> None:
         self._alive.discard(name)
         is_worker = name in self._workers
         if status == 0 and not is_worker:
-            self._done[name] = awake()  # `_look` sees whether it was too early
-        elif status == 0 and name in self._came[LEFT]:
+            self._exit_times[name] = (
+                liveness_clock()
+            )  # `_check_progress` checks if this was too early
+        elif status == 0 and name in self._reported[LEFT]:
             return
         elif status != 0 and not is_worker and not self._workers & self._alive:
             return  # a server that no worker needs
         elif name in self._programs and self._signal:
-            self._ended_with.append(_of_shell(status))
+            self._exit_statuses.append(_shell_status(status))
         elif self._signal and not self.has_begun:
-            return  # nothing was trained; with the others gone, it may end in any way
+            return  # nothing was trained; without the others it may fail in any way
         elif name not in self._programs and (
-            status in BY_REQUEST or (self._signal and -status == self._signal)
+            status in REQUESTED_STATUSES or (self._signal and -status == self._signal)
         ):
-            self._signal = self._signal or abs(status) % OF_SIGNALS  # it came to one of them
+            self._signal = (
+                self._signal or abs(status) % SIGNAL_STATUS_BASE
+            )  # the signal came to this one
         elif status < 0:
-            self._fail(name, why or f"was killed by {_signal_name(-status)}", _of_shell(status))
+            self._record_failure(
+                name, why or f"was killed by {_signal_name(-status)}", _shell_status(status)
+            )
         else:
-            said = [line for line in self._lines[name] if line.startswith(ERROR)]
-            own = said[-1] if said and name not in self._programs else why
-            self._fail(name, own or _early(status), status or 1)
+            errors = [line for line in self._lines[name] if line.startswith(ERROR_PREFIX)]
+            reason = errors[-1] if errors and name not in self._programs else why
+            self._record_failure(name, reason or _describe_early_exit(status), status or 1)
 
-    def _look(self, seconds: float) -> None:
-        """Whatever does not tell of itself: silence, and processes that do not come."""
+    def _check_progress(self, seconds: float) -> None:
+        """Record silent agents, workers that do not start or join, and servers that exited too
+        early.
+        """
         for agent in self._agents():
-            if agent.gone is None and agent.silence > self._patience / 2:
-                agent.lose(f"has given no sign of life for {agent.silence:.0f} s")
-        now, busy = awake(), self._workers & self._alive - self._came[LEFT]
-        for name, when in self._done.items():
-            if busy and now - when > WINDOW:
-                self._fail(name, _early(0))
-        start = max(self._patience, START)
-        late, alone = self._workers_without(ARRIVED), self._workers_without(JOINED)
-        if seconds > start and late:
+            if agent.loss_reason is None and agent.silent_s > self._patience / 2:
+                agent.mark_lost(f"has given no sign of life for {agent.silent_s:.0f} s")
+        now, busy = liveness_clock(), self._workers & self._alive - self._reported[LEFT]
+        for name, end_time in self._exit_times.items():
+            if busy and now - end_time > FAILURE_WINDOW_S:
+                self._record_failure(name, _describe_early_exit(0))
+        start = max(self._patience, MIN_START_S)
+        not_started, not_joined = self._workers_without(ARRIVED), self._workers_without(JOINED)
+        if seconds > start and not_started:
             longer = f"where the machine is only busy, --patience {4 * start:g} gives them longer"
-            self._fail(", ".join(late), f"did not start within {start:g} s: {longer}")
-        elif seconds > 2 * start and alone:
-            self._fail(", ".join(alone), "found no way to the others: is a port closed?")
+            self._record_failure(
+                ", ".join(not_started), f"did not start within {start:g} s: {longer}"
+            )
+        elif seconds > 2 * start and not_joined:
+            self._record_failure(
+                ", ".join(not_joined), "found no way to the others: is a port closed?"
+            )
 
-    def _workers_without(self, told: str) -> List[str]:
-        """The workers that have not told this yet, by rank."""
+    def _workers_without(self, status: str) -> List[str]:
+        """Return the workers that have not reported a status, by rank."""
         workers = [part.name for part in self._parts if part.is_worker]
-        return [name for name in workers if name not in self._came[told]]
+        return [name for name in workers if name not in self._reported[status]]
 
-    def _lose(self, connection: Connection, why: str) -> None:
+    def _record_lost_host(self, connection: AgentConnection, why: str) -> None:
         lost = {name for name in self._alive if self._agent[name] is connection}
         if lost:
-            self._failures.append(Failure(f"host {connection.host.name}", why))
+            self._failures.append(AttemptFailure(f"host {connection.host.name}", why))
             self._alive -= lost
 
-    def _fail(self, name: str, why: str, status: int = 1) -> None:
+    def _record_failure(self, name: str, why: str, status: int = 1) -> None:
         host = self._agent[name].host.name if name in self._agent else ""
-        who = f"{name} on {host}" if host else name
-        self._failures.append(Failure(who, why, status, self._lines.get(name, ())))
+        source = f"{name} on {host}" if host else name
+        self._failures.append(AttemptFailure(source, why, status, self._lines.get(name, ())))
 
-    async def _end(self) -> None:
-        """End whatever is left, everywhere. Whose agent does not answer is gone."""
-        waiting = [agent for agent in self._agents() if agent.gone is None]
-        gone = [agent for agent in self._agents() if agent.gone is not None]
-        killed = asyncio.gather(*(each.kill() for each in gone))  # while the others end
+    async def _stop_processes(self) -> None:
+        """Stop all remaining processes. An agent that does not answer counts as lost."""
+        waiting = [agent for agent in self._agents() if agent.loss_reason is None]
+        gone = [agent for agent in self._agents() if agent.loss_reason is not None]
+        killing = asyncio.gather(*(each.kill() for each in gone))  # while the others end
         for agent in waiting:
             agent.send(end=True)
-        until = time.monotonic() + 2 * GRACE + 1
-        while waiting and time.monotonic() < until:
-            got = await next_message(self._inbox, 0.2)
-            if got is not None and ("line" in got[1] or "came" in got[1]):
-                self._take(*got)
-            elif got is not None and "all_ended" in got[1]:
-                waiting = [agent for agent in waiting if agent is not got[0]]
-            waiting = [agent for agent in waiting if agent.gone is None]
+        deadline = time.monotonic() + 2 * TERMINATION_GRACE_S + 1
+        while waiting and time.monotonic() < deadline:
+            received = await next_message(self._inbox, 0.2)
+            if received is not None and ("line" in received[1] or "came" in received[1]):
+                self._handle_message(*received)
+            elif received is not None and "all_ended" in received[1]:
+                waiting = [agent for agent in waiting if agent is not received[0]]
+            waiting = [agent for agent in waiting if agent.loss_reason is None]
         for agent in waiting:
-            agent.lose("did not answer when all were to end")
-        lost = [agent for agent in self._agents() if agent.gone is not None and agent not in gone]
-        await asyncio.gather(killed, *(each.kill() for each in lost))
+            agent.mark_lost("did not answer when all were to end")
+        lost = [
+            agent for agent in self._agents() if agent.loss_reason is not None and agent not in gone
+        ]
+        await asyncio.gather(killing, *(each.kill() for each in lost))
 
-    def _agents(self) -> List[Connection]:
+    def _agents(self) -> List[AgentConnection]:
         return list(dict.fromkeys(self._agent.values()))
 
 
-def _of_shell(status: int) -> int:
-    """The status of a process as shells count it: a signal is 128 and its number."""
-    return status if status >= 0 else OF_SIGNALS - status
+def _shell_status(status: int) -> int:
+    """Return a process's status as a shell reports it: 128 plus the number of a signal."""
+    return status if status >= 0 else SIGNAL_STATUS_BASE - status
 
 
-def _early(status: int) -> str:
+def _describe_early_exit(status: int) -> str:
     return f"ended with status {status}" + (", before the training did" if status == 0 else "")
 
 

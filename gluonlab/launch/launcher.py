@@ -1,4 +1,4 @@
-"""The launcher: agents on all hosts, attempts until one ends well, and what is said at the end."""
+"""The launcher: connections to the agents of all hosts, and attempts until one succeeds."""
 
 from __future__ import annotations
 
@@ -12,40 +12,49 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable, List, Mapping, Optional, Protocol, Sequence, Union
 
 from gluonlab.errors import ConfigError, RunError
-from gluonlab.host.signals import EndRequest
-from gluonlab.launch.agent_connections import Connection, SshOptions
-from gluonlab.launch.agent_messages import BEAT, Received, awake, next_message
+from gluonlab.host.signals import StopRequest
+from gluonlab.launch.agent_connections import AgentConnection, SshOptions
+from gluonlab.launch.agent_messages import BEAT_S, ReceivedMessage, liveness_clock, next_message
 from gluonlab.launch.group_processes import (
-    AGAIN,
-    COMMAND,
-    RAN_ON,
+    AUTORESUME_OPTION,
+    COMMAND_VARIABLE,
+    PREVIOUS_HOST_VARIABLE,
     Site,
+    forwarded_environment,
     parts,
-    passed,
     working_folder,
 )
-from gluonlab.launch.hosts import HERE, Host, place, room, server_hosts
-from gluonlab.launch.launch_attempt import OF_SIGNALS, Attempt, Failure
-from gluonlab.launch.network_addresses import is_loop
+from gluonlab.launch.hosts import LOCAL_HOST, Host, assign_ranks, server_hosts, total_capacity
+from gluonlab.launch.launch_attempt import SIGNAL_STATUS_BASE, AttemptFailure, LaunchAttempt
+from gluonlab.launch.network_addresses import is_loopback
 from gluonlab.launch.rank_environment import Membership
 from gluonlab.launch.scheduler_tasks import Rendezvous
 from gluonlab.launch.user_program import is_program
 
-DEFAULT = SshOptions()
-TRIES = 5  # ports that are chosen, one after the other, where somebody else is faster with each
+DEFAULT_SSH_OPTIONS = SshOptions()
+PORT_ATTEMPTS = 5  # ports that are tried if other processes take them before the scheduler
 LOOPBACK = "127.0.0.1"
-STUCK = 1.0  # seconds after a signal in which nobody takes a line: then the rest is lost
+STUCK_READER_S = 1.0  # seconds after a signal without any line printed; then the rest is dropped
 
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """What is to be launched, checked.
+    """The checked request of a launch.
 
-    ``words``: the options of the run, or a program; ``servers``: as many, or one a host; ``port``:
-    of the scheduler, or any that is free; ``names``: of variables for other hosts; ``command``:
-    what the user has written, up to the words; ``place``: that of rank 0, if a scheduler has
-    started all;
-    ``settings``: variables that workers get, whatever the user has set.
+    Args:
+        backend: see --backend
+        words: the options of the run, or a program
+        hosts: the hosts of workers and servers
+        workers: number of workers
+        servers: number of servers; None for one a host
+        port: the scheduler's port; None for a free one
+        restarts: largest number of restarts
+        min_workers: see --min-workers
+        way: connection settings of other hosts
+        names: variables to forward to other hosts
+        command: the user's command, up to the words
+        place: rank 0's place, if a scheduler has started all processes
+        settings: variables of the workers, which override the user's
     """
 
     backend: str
@@ -56,99 +65,105 @@ class LaunchRequest:
     port: Optional[int] = None
     restarts: int = 0
     min_workers: Optional[int] = None
-    way: SshOptions = DEFAULT
+    way: SshOptions = DEFAULT_SSH_OPTIONS
     names: Sequence[str] = ()
     command: str = ""
     place: Optional[Membership] = None
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-class Listener(Protocol):
-    """Who is told what the processes say, and what becomes of them."""
+class LaunchListener(Protocol):
+    """Interface of an object that receives the processes' output and the launcher's notes."""
 
-    def line(self, who: str, stream: str, text: str, printed: Callable[[], Any]) -> None:
-        """A line that ``who`` has written to ``out`` or ``err``.
+    def on_line(self, who: str, stream: str, text: str, printed: Callable[[], Any]) -> None:
+        """Receive a line that ``who`` has written to ``out`` or ``err``.
 
-        ``printed`` is to be called, in any thread, when there is room for more.
+        Call ``printed``, in any thread, when there is room for more.
         """
 
-    def note(self, text: str) -> None:
-        """A line of the launcher itself."""
+    def on_note(self, text: str) -> None:
+        """Receive a line of the launcher itself."""
 
     @property
-    def unprinted(self) -> int:
-        """How many lines it has been told that nobody has taken yet."""
+    def pending_lines(self) -> int:
+        """Number of received lines that are not printed yet."""
 
 
-def launch(request: LaunchRequest, listener: Listener) -> int:
-    """Start the processes, and see them end: the exit status. Raises RunError.
+def launch_group(request: LaunchRequest, listener: LaunchListener) -> int:
+    """Start the processes, wait for their end, and return the exit status. Raises RunError.
 
-    A signal that comes before there are processes, or between two attempts, raises what it raises
-    elsewhere (`gluonlab.host.signals.RAISED`).
+    A signal before the processes have started, or between two attempts, raises an exception as
+    elsewhere (`gluonlab.host.signals.EXCEPTION_BY_SIGNAL`).
     """
-    with EndRequest() as end:
+    with StopRequest() as end:
         return asyncio.run(_Launcher(request, listener).run(end))
 
 
 class _Launcher:
-    def __init__(self, request: LaunchRequest, listener: Listener) -> None:
+    def __init__(self, request: LaunchRequest, listener: LaunchListener) -> None:
         self._request, self._listener = request, listener
-        self._attempt: Optional[Attempt] = None
+        self._attempt: Optional[LaunchAttempt] = None
         self._working: Optional["asyncio.Future[int]"] = None
         self._signal = 0
-        self._gathering: Optional[Rendezvous] = None
-        self._inbox: asyncio.Queue[Received]
-        self._at: List[Connection] = []
+        self._rendezvous: Optional[Rendezvous] = None
+        self._inbox: asyncio.Queue[ReceivedMessage]
+        self._connections: List[AgentConnection] = []
         self._words = list(request.words)
-        self._ran_on = ""  # where rank 0 of an earlier attempt was
-        self._is_whole = True  # no host is left out
-        self._begun = False  # a training, in any attempt
+        self._previous_host = ""  # the host of rank 0 in an earlier attempt
+        self._is_whole = True  # False once a host is left out
+        self._has_trained = False  # True once a training has started, in any attempt
 
-    async def run(self, end: EndRequest) -> int:
+    async def run(self, end: StopRequest) -> int:
         self._inbox = asyncio.Queue()
-        signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # one that is stopped watches nothing
+        signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # a stopped launcher could not watch
         status = 1
-        self._working = asyncio.ensure_future(self._attempts())
-        end.pass_to(self._forward, asyncio.get_event_loop())
+        self._working = asyncio.ensure_future(self._run_attempts())
+        end.forward_signals(self._forward, asyncio.get_event_loop())
         try:
             status = await self._working
         except asyncio.CancelledError:
-            end.take(self._signal)
-            status = OF_SIGNALS + self._signal
+            end.set_signal(self._signal)
+            status = SIGNAL_STATUS_BASE + self._signal
         finally:
-            if self._gathering is not None:
-                await self._gathering.end(self._at, status)
-            await _leave(self._at)
-            status = await self._all_printed(status)
+            if self._rendezvous is not None:
+                await self._rendezvous.end(self._connections, status)
+            await _close_connections(self._connections)
+            status = await self._wait_until_printed(status)
         return status
 
-    async def _all_printed(self, status: int) -> int:
-        """Wait for who reads slowly, and, once a signal has come, only while somebody reads."""
-        count, since = self._listener.unprinted, time.monotonic()
-        while self._listener.unprinted:
+    async def _wait_until_printed(self, status: int) -> int:
+        """Wait until all output is printed; after a signal, only while lines are being read."""
+        count, last_change = self._listener.pending_lines, time.monotonic()
+        while self._listener.pending_lines:
             await asyncio.sleep(0.01)
-            if not self._signal or count != self._listener.unprinted:
-                count, since = self._listener.unprinted, time.monotonic()
-            elif time.monotonic() - since > STUCK:
-                return status or OF_SIGNALS + self._signal
+            if not self._signal or count != self._listener.pending_lines:
+                count, last_change = self._listener.pending_lines, time.monotonic()
+            elif time.monotonic() - last_change > STUCK_READER_S:
+                return status or SIGNAL_STATUS_BASE + self._signal
         return status
 
-    async def _first(self) -> None:
-        """Connect to the agents of all hosts, or those that a scheduler has started, by rank."""
+    async def _connect_to_all(self) -> None:
+        """Connect to the agents of all hosts, or to the processes that a scheduler has started, by
+        rank.
+        """
         request = self._request
         if request.place is None:
-            self._add(await self._connected(request.hosts))
+            self._add_connections(await self._connect(request.hosts))
             return
-        self._add(await self._connected([HERE._replace(slots=1)]))
-        self._gathering = Rendezvous(request.place, request.way, self._inbox, self._forward)
-        await self._gathering.listen()
-        self._add(await self._gathering.ranks(range(1, request.place.size)))
+        self._add_connections(await self._connect([LOCAL_HOST._replace(slots=1)]))
+        self._rendezvous = Rendezvous(request.place, request.way, self._inbox, self._forward)
+        await self._rendezvous.listen()
+        self._add_connections(await self._rendezvous.wait_for_ranks(range(1, request.place.size)))
 
-    def _add(self, tries: Sequence[Union[Connection, RunError]]) -> None:
-        self._at += [each for each in tries if isinstance(each, Connection)]
-        for each in tries:
-            if isinstance(each, RunError):
-                raise each
+    def _add_connections(self, results: Sequence[Union[AgentConnection, RunError]]) -> None:
+        self._connections += [
+            connection_or_error
+            for connection_or_error in results
+            if isinstance(connection_or_error, AgentConnection)
+        ]
+        for connection_or_error in results:
+            if isinstance(connection_or_error, RunError):
+                raise connection_or_error
 
     def _forward(self, number: int) -> None:
         self._signal = self._signal or number
@@ -157,193 +172,209 @@ class _Launcher:
         elif self._working is not None:
             self._working.cancel()
 
-    async def _attempts(self) -> int:
-        await self._first()
-        left, workers = self._request.restarts, self._request.workers
+    async def _run_attempts(self) -> int:
+        await self._connect_to_all()
+        restarts_left, workers = self._request.restarts, self._request.workers
         while True:
-            failure = await self._one(workers)
+            failure = await self._run_attempt(workers)
             if failure is None:
                 return 0
-            if self._signal or not left or not failure.may_pass:
-                return self._end(failure)
-            left -= 1
-            gone = [each for each in self._at if each.gone is not None]
+            if self._signal or not restarts_left or not failure.is_retryable:
+                return self._report_failure(failure)
+            restarts_left -= 1
+            lost = [
+                connection for connection in self._connections if connection.loss_reason is not None
+            ]
             also = "".join(
-                f", and host {each.host.name} is gone"
-                for each in gone
-                if failure.who != f"host {each.host.name}"
+                f", and host {connection.host.name} is gone"
+                for connection in lost
+                if failure.who != f"host {connection.host.name}"
             )
-            begin = "" if is_program(self._words) else " from the last checkpoint"
-            self._listener.note(f"warning: {failure}{also}: starting again{begin}")
-            workers = await self._again(gone)
+            source = "" if is_program(self._words) else " from the last checkpoint"
+            self._listener.on_note(f"warning: {failure}{also}: starting again{source}")
+            workers = await self._reconnect(lost)
 
-    async def _one(self, workers: int) -> Optional[Failure]:
-        """One attempt, with another port where somebody else takes it before the scheduler does."""
-        root, request = self._at[0], self._request
-        for left in reversed(range(TRIES)):
-            port = await self._kept_port(root)
+    async def _run_attempt(self, workers: int) -> Optional[AttemptFailure]:
+        """Run one attempt. Retry with another port if another process takes the port."""
+        root, request = self._connections[0], self._request
+        for attempts_left in reversed(range(PORT_ATTEMPTS)):
+            port = await self._reserve_port(root)
             if port is None:
-                return Failure(f"host {root.host.name}", root.gone or "")
-            failure = await self._with_port(port, workers)
+                return AttemptFailure(f"host {root.host.name}", root.loss_reason or "")
+            failure = await self._run_attempt_on_port(port, workers)
             if failure is None or self._signal or not failure.port_is_taken:
                 return failure
             if request.port is not None:
-                raise ConfigError(_refusal(port, root, os.strerror(errno.EADDRINUSE)))
-            if left:
-                self._listener.note(
+                raise ConfigError(_port_error(port, root, os.strerror(errno.EADDRINUSE)))
+            if attempts_left:
+                self._listener.on_note(
                     f"warning: somebody else took port {port} of {root.host.name} before the "
                     "scheduler did: trying another"
                 )
-        raise RunError(_refusal(None, root, f"somebody else took {TRIES} before the scheduler did"))
+        raise RunError(
+            _port_error(None, root, f"somebody else took {PORT_ATTEMPTS} before the scheduler did")
+        )
 
-    async def _kept_port(self, root: Connection) -> Optional[int]:
-        """The scheduler's port, which ``root``'s agent keeps until the scheduler listens there.
+    async def _reserve_port(self, root: AgentConnection) -> Optional[int]:
+        """Return the scheduler's port, which the agent ``root`` reserves until the scheduler
+        listens there.
 
-        That is the one that was asked for, or any; None if the host is gone. Raises ConfigError
-        where the port is taken.
+        Returns None if the host is lost. Raises ConfigError if the requested port is taken.
         """
-        wanted, until = self._request.port, awake() + self._request.way.patience
-        root.send(port=wanted or 0)
-        while root.gone is None:
-            connection, message = await next_message(self._inbox, BEAT) or (None, {})
-            if awake() > until:
-                root.lose("does not answer")
-            elif "came" in message:  # a signal, to a process that somebody else has started
+        requested, deadline = self._request.port, liveness_clock() + self._request.way.patience
+        root.send(port=requested or 0)
+        while root.loss_reason is None:
+            connection, message = await next_message(self._inbox, BEAT_S) or (None, {})
+            if liveness_clock() > deadline:
+                root.mark_lost("does not answer")
+            elif "came" in message:  # a signal to a process that a scheduler has started
                 self._forward(message["came"])
             elif connection is root and "taken" in message:
-                raise ConfigError(_refusal(wanted, root, message["taken"]))
+                raise ConfigError(_port_error(requested, root, message["taken"]))
             elif connection is root and "port" in message:
                 return int(message["port"])
         return None
 
-    async def _with_port(self, port: int, workers: int) -> Optional[Failure]:
-        request, hosts = self._request, [connection.host for connection in self._at]
-        placed = place(workers, hosts)
-        sites = _sites_of(self._at, named=request.place is None)
-        own = {sites[number].name: number for number in reversed(server_hosts(hosts, placed))}
-        theirs = sorted(own.values())  # one a host, however many agents it has
-        servers = [theirs[n % len(theirs)] for n in range(request.servers or len(theirs))]
+    async def _run_attempt_on_port(self, port: int, workers: int) -> Optional[AttemptFailure]:
+        request, hosts = self._request, [connection.host for connection in self._connections]
+        placed = assign_ranks(workers, hosts)
+        sites = _connection_sites(self._connections, named=request.place is None)
+        # one entry per host, even if the host has several agents
+        by_name = {sites[number].name: number for number in reversed(server_hosts(hosts, placed))}
+        places = sorted(by_name.values())
+        servers = [places[n % len(places)] for n in range(request.servers or len(places))]
         first = hosts[placed[0]].name
-        variables = {**passed(request.names), COMMAND: request.command}
-        if self._ran_on not in ("", first):
-            variables[RAN_ON] = self._ran_on
+        variables = {**forwarded_environment(request.names), COMMAND_VARIABLE: request.command}
+        if self._previous_host not in ("", first):
+            variables[PREVIOUS_HOST_VARIABLE] = self._previous_host
         settings = request.settings
         started = parts(request.backend, self._words, placed, servers, sites, port, settings)
         folder = working_folder()
-        self._attempt = Attempt(
-            started, self._at, self._inbox, self._say, request.way.patience, folder,
-            variables,
+        self._attempt = LaunchAttempt(
+            started, self._connections, self._inbox, self._forward_line, request.way.patience,
+            folder, variables,
         )  # fmt: skip
         try:
             return await self._attempt.run()
         finally:
             if self._attempt.has_joined:
-                self._ran_on = self._ran_on or first
-            self._begun = self._begun or self._attempt.has_begun
+                self._previous_host = self._previous_host or first
+            self._has_trained = self._has_trained or self._attempt.has_begun
             self._signal = self._signal or self._attempt.signal
             self._attempt = None
 
-    def _say(self, who: str, stream: str, text: str, printed: Callable[[], Any]) -> None:
-        """Tell the listener, which may print in a thread of its own."""
+    def _forward_line(self, who: str, stream: str, text: str, printed: Callable[[], Any]) -> None:
+        """Forward a line to the listener, which may print it in its own thread."""
         loop = asyncio.get_event_loop()
 
-        def printed_there() -> None:
+        def call_printed() -> None:
             if not loop.is_closed():
-                with suppress(RuntimeError):  # it is, after all
+                with suppress(RuntimeError):  # closed in the meantime
                     loop.call_soon_threadsafe(printed)
 
-        self._listener.line(who, stream, text, printed_there)
+        self._listener.on_line(who, stream, text, call_printed)
 
-    async def _again(self, gone: Sequence[Connection]) -> int:
-        """Connect to the hosts that are ``gone``, or leave them out: how many workers there are."""
+    async def _reconnect(self, lost: Sequence[AgentConnection]) -> int:
+        """Reconnect to the lost hosts or leave them out, and return the number of workers."""
         request = self._request
-        has = {AGAIN, "--resume"} & {word.partition("=")[0] for word in self._words}
-        if not has and not is_program(self._words):
-            self._words.append(AGAIN)
-        await _leave(gone)
-        if self._gathering is None:
-            tries = await self._connected([each.host for each in gone])
-        else:  # who has started them may start them again
-            tries = await self._gathering.ranks([each.rank or 0 for each in gone])
-        back = dict(zip(gone, tries))
-        now = [back.get(each, each) for each in self._at]
-        self._at = [each for each in now if isinstance(each, Connection)]
-        errors = [str(each) for each in tries if isinstance(each, RunError)]
+        resume_options = {AUTORESUME_OPTION, "--resume"} & {
+            word.partition("=")[0] for word in self._words
+        }
+        if not resume_options and not is_program(self._words):
+            self._words.append(AUTORESUME_OPTION)
+        await _close_connections(lost)
+        if self._rendezvous is None:
+            results = await self._connect([each.host for each in lost])
+        else:  # the scheduler may start them again
+            results = await self._rendezvous.wait_for_ranks([each.rank or 0 for each in lost])
+        replacement = dict(zip(lost, results))
+        connections = [replacement.get(each, each) for each in self._connections]
+        self._connections = [each for each in connections if isinstance(each, AgentConnection)]
+        errors = [str(each) for each in results if isinstance(each, RunError)]
         self._is_whole = self._is_whole and not errors
-        workers = min(room(each.host for each in self._at), request.workers)
+        workers = min(total_capacity(each.host for each in self._connections), request.workers)
         if self._is_whole:
             return request.workers
         if request.min_workers is None or workers < request.min_workers:
             if request.min_workers is not None:
-                left = "1 worker is left" if workers == 1 else f"{workers} workers are left"
-                errors.append(f"{left}, and --min-workers is {request.min_workers}")
+                left_text = "1 worker is left" if workers == 1 else f"{workers} workers are left"
+                errors.append(f"{left_text}, and --min-workers is {request.min_workers}")
             raise RunError("; ".join(dict.fromkeys(errors)))
         for error in dict.fromkeys(errors):
-            self._listener.note(f"warning: {error}: going on with {workers} workers")
+            self._listener.on_note(f"warning: {error}: going on with {workers} workers")
         return workers
 
-    async def _connected(self, hosts: Sequence[Host]) -> List[Union[Connection, RunError]]:
-        """For each host its agent, or why there is none."""
-        made = [Connection(host, self._request.way) for host in hosts]
-        opening = asyncio.gather(*(each.open(self._inbox) for each in made), return_exceptions=True)
+    async def _connect(self, hosts: Sequence[Host]) -> List[Union[AgentConnection, RunError]]:
+        """Return for each host a connection to its agent, or the error."""
+        connections = [AgentConnection(host, self._request.way) for host in hosts]
+        opening = asyncio.gather(
+            *(connection.open(self._inbox) for connection in connections), return_exceptions=True
+        )
         try:
-            tries = await opening
+            results = await opening
         except asyncio.CancelledError:
-            await _leave(made)
+            await _close_connections(connections)
             raise
-        strange = [e for e in tries if isinstance(e, Exception) and not isinstance(e, RunError)]
-        if strange:
-            await _leave(made)
-            raise strange[0]
-        errors = [each if isinstance(each, RunError) else None for each in tries]
-        return [error or each for each, error in zip(made, errors)]
+        unexpected = [
+            error
+            for error in results
+            if isinstance(error, Exception) and not isinstance(error, RunError)
+        ]
+        if unexpected:
+            await _close_connections(connections)
+            raise unexpected[0]
+        errors = [error if isinstance(error, RunError) else None for error in results]
+        return [error or connection for connection, error in zip(connections, errors)]
 
-    def _end(self, failure: Failure) -> int:
-        """Say why, and what the exit status is."""
+    def _report_failure(self, failure: AttemptFailure) -> int:
+        """Print the reason of a failure, and return the exit status."""
         if failure.why:
             if failure.is_death and failure.lines:
-                self._listener.note(f"the last lines of {failure.who}:")
+                self._listener.on_note(f"the last lines of {failure.who}:")
                 for line in failure.lines:
-                    self._listener.note(line)
-            self._listener.note(f"error: {failure}")
-        elif not self._begun:
-            name = signal.Signals(failure.status - OF_SIGNALS).name
-            self._listener.note(f"ended by {name} before the training began")
+                    self._listener.on_note(line)
+            self._listener.on_note(f"error: {failure}")
+        elif not self._has_trained:
+            name = signal.Signals(failure.status - SIGNAL_STATUS_BASE).name
+            self._listener.on_note(f"ended by {name} before the training began")
         return failure.status
 
 
-async def _leave(at: Sequence[Connection]) -> None:
+async def _close_connections(at: Sequence[AgentConnection]) -> None:
     for connection in at:
         connection.close()
-    await asyncio.gather(*(connection.closed() for connection in at))
+    await asyncio.gather(*(connection.wait_closed() for connection in at))
 
 
-def _refusal(wanted: Optional[int], root: Connection, why: str) -> str:
-    """What to say where the ``wanted`` port cannot be had; None: where no port at all can."""
-    if wanted is None:
-        return f"no port of {root.host.name} can be had: {why}: name one with --port"
-    return f"--port {wanted} on {root.host.name}: {why}: choose another, or leave it out"
+def _port_error(requested: Optional[int], root: AgentConnection, reason: str) -> str:
+    """Return the error message if the requested port, or for None any port, is not available."""
+    if requested is None:
+        return f"no port of {root.host.name} can be had: {reason}: name one with --port"
+    return f"--port {requested} on {root.host.name}: {reason}: choose another, or leave it out"
 
 
-# --- The hosts of a group as all of them see each other
+# --- Addresses at which the hosts of a group reach each other
 
 
-def _sites_of(at: Sequence[Connection], named: bool) -> List[Site]:
-    """A host for each connection, with the address that ssh, or its process, has come over.
+def _connection_sites(at: Sequence[AgentConnection], named: bool) -> List[Site]:
+    """Return a site for each connection, with the address over which ssh or the process has
+    connected.
 
-    A process on the launcher's own host may have come over the loopback device, which leads
-    nowhere from other hosts. ``named``: the user has named the hosts.
+    A process on the launcher's own host may have connected over loopback, which other hosts cannot
+    reach. ``named`` is True if the user has named the hosts.
     """
-    own = _reachable(each.own_address for each in at) or LOOPBACK
-    found = []
-    for each in at:
-        address = _reachable([each.address, own]) or LOOPBACK
-        name = each.host.name if named else each.here
-        found.append(Site(name, address, each.interfaces.get(address, "")))
-    return found
+    launcher_address = (
+        _first_reachable(connection.launcher_address for connection in at) or LOOPBACK
+    )
+    sites = []
+    for connection in at:
+        address = _first_reachable([connection.address, launcher_address]) or LOOPBACK
+        name = connection.host.name if named else connection.hostname
+        sites.append(Site(name, address, connection.interfaces.get(address, "")))
+    return sites
 
 
-def _reachable(addresses: Iterable[Optional[str]]) -> Optional[str]:
-    """The first of these that other hosts reach, too; else the first, if there is one."""
+def _first_reachable(addresses: Iterable[Optional[str]]) -> Optional[str]:
+    """Return the first address that other hosts can reach; else the first; None without any."""
     known = [each for each in addresses if each]
-    return next((each for each in known if not is_loop(each)), next(iter(known), None))
+    return next((each for each in known if not is_loopback(each)), next(iter(known), None))

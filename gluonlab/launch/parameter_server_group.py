@@ -1,4 +1,4 @@
-"""Groups of processes over MXNet's parameter server, and the weights that its servers update."""
+"""Groups of processes over MXNet's parameter server, and weights that its servers update."""
 
 from __future__ import annotations
 
@@ -13,19 +13,24 @@ import numpy as np
 from mxnet import nd
 from mxnet.base import _LIB, check_call
 
-from gluonlab.engine.local_processes import tell
-from gluonlab.engine.parameter_server_environment import parameter_servers
+from gluonlab.engine.local_processes import set_local_process_count
+from gluonlab.engine.parameter_server_environment import parameter_server_count
 from gluonlab.errors import EngineError, RunError
 from gluonlab.kvstores.mxnet_stores import new_keys
 from gluonlab.kvstores.process_groups import Group, SummingGroup
-from gluonlab.launch.group_processes import LOCAL_RANK, LOCAL_SIZE, RANK, gpus_of
+from gluonlab.launch.group_processes import (
+    LOCAL_RANK_VARIABLE,
+    LOCAL_SIZE_VARIABLE,
+    RANK_VARIABLE,
+    gpus_of_local_rank,
+)
 from gluonlab.optimizers.server_optimizer import NOTE, Flat, ServerRule, first_note, server_of
 
 SYNC, DEVICE_SYNC, ASYNC = "dist_sync", "dist_device_sync", "dist_async"
 NAMES = (SYNC, DEVICE_SYNC, ASYNC)
-BYTES = 6  # float64 holds whole numbers of 53 bits
+HOST_NUMBER_BYTES = 6  # float64 stores whole numbers of up to 53 bits exactly
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-NOT_TAKEN = (
+RULE_NOT_LOADED = (
     "the servers have loaded mxnet without gluonlab, and cannot take its optimizers: start them as "
     "python -c 'import gluonlab, mxnet', or leave the update to the workers, with --backend "
     "dist_sync and without --update-on-servers"
@@ -33,20 +38,21 @@ NOT_TAKEN = (
 
 
 class ParameterServer(SummingGroup):
-    """Workers of MXNet's parameter server, whose scheduler the environment names.
+    """Workers of MXNet's parameter server, whose scheduler is set in the environment.
 
-    Its servers sum, and the workers update with numbers that travel; or, after `serve`, the servers
-    update, with an optimizer that travels as a pickle. Each sum is one push-and-pull of its own
-    key: a busy server takes the latest message first, and so may answer a plain pull with what was
-    pushed after it. ``dist_device_sync`` adds up a process's own arrays on its devices, where
-    ``dist_sync`` does on the CPU; a group gives it one array of each, so both do the same here.
-    With ``dist_async`` nobody waits in `ServedWeights.update`; everything else is as exact as with
-    the others. Raises EngineError where the environment names no scheduler, and RunError where
-    its servers have to take a rule and cannot.
+    By default the servers sum gradients, and the workers update. After `serve`, the servers update
+    with an optimizer that is sent to them as a pickle.
+
+    With ``dist_async``, `ServedWeights.update` does not wait for other workers. Everything else is
+    as exact as with the other names. ``dist_device_sync`` sums a process's own arrays on its
+    devices, ``dist_sync`` on the CPU; a group passes a single array, so both do the same here.
+
+    Raises EngineError if no scheduler is set, and RunError if the servers cannot load gluonlab's
+    rules.
     """
 
     def __init__(self, name: str = SYNC) -> None:
-        """``name``: what MXNet's store is made by, one of `NAMES`."""
+        """``name`` is one of `NAMES`, the name of MXNet's kvstore."""
         self.name, self.waits = name, name != ASYNC
         try:
             self._store = mx.kv.create(name)
@@ -56,20 +62,21 @@ class ParameterServer(SummingGroup):
                 "start it with gluonlab launch -n 2 -- python YOUR_PROGRAM.py, "
                 "or on SageMaker with sagemaker_parameter_server_enabled"
             ) from None
-        # MXNet's scheduler numbers the workers as they come
-        rank = int(os.environ.get(RANK, self._store.rank))
+        # MXNet's scheduler numbers the workers in order of arrival
+        rank = int(os.environ.get(RANK_VARIABLE, self._store.rank))
         super().__init__(rank, self._store.num_workers)
-        self.servers = parameter_servers()
-        self._keys: Dict[int, int] = {}  # by the number of the sum
+        self.servers = parameter_server_count()
+        self._keys: Dict[int, int] = {}  # the kvstore's key by the number of the sum
         self._served: Optional[ServedWeights] = None
         if not self.waits:
-            _install_keeping(self._store, self.servers)
-        tell(_processes_here(self))  # before devices take threads, and decoders start
+            _install_storing_rule(self._store, self.servers)
+        # before devices get their threads, and decoders start
+        set_local_process_count(_count_local_processes(self))
 
     def leave(self, together: bool) -> None:
-        """Free the store before MXNet shuts down, which drops what is queued.
+        """Free the kvstore before MXNet shuts down, which drops queued operations.
 
-        The workers wait for each other there, unless this one fails alone.
+        At exit the workers wait for each other, unless this worker fails alone.
         """
         if not together:
             check_call(_LIB.MXKVStoreSetBarrierBeforeExit(self._store.handle, 0))
@@ -79,7 +86,9 @@ class ParameterServer(SummingGroup):
     def serve(
         self, optimizer: Any, flats: Sequence[Flat], weights: Sequence[nd.NDArray]
     ) -> ServedWeights:
-        """As `Group` says. Where processes do not wait, each has a copy of them on the servers."""
+        """Let the servers update weights. In asynchronous groups each worker has its own copy
+        there.
+        """
         if self._served is not None:
             raise RunError("the servers keep the weights of another trainer: make a new group")
         self._served = ServedWeights(
@@ -88,99 +97,104 @@ class ParameterServer(SummingGroup):
         return self._served
 
     def staleness(self) -> Optional[List[int]]:
-        """As `Group` says."""
+        """Return the histogram of the updates' staleness; None in synchronous groups."""
         return None if self._served is None or self.waits else self._served.staleness
 
     def own_devices(self, gpus: Optional[int] = None) -> Optional[str]:
-        """As `Group` says.
+        """Return this process's GPUs: ``gpus`` GPUs of the host, or one, by the local rank.
 
-        Where the launcher has started several processes on a host, each has ``gpus`` of its GPUs,
-        or one, by its number there.
+        Returns None if the launcher has not started several processes on this host, or without
+        GPUs.
         """
-        shared = int(os.environ.get(LOCAL_SIZE, 1)) > 1 and LOCAL_RANK in os.environ
+        shared = (
+            int(os.environ.get(LOCAL_SIZE_VARIABLE, 1)) > 1 and LOCAL_RANK_VARIABLE in os.environ
+        )
         if shared and mx.context.num_gpus():
-            return gpus_of(int(os.environ[LOCAL_RANK]), gpus)
+            return gpus_of_local_rank(int(os.environ[LOCAL_RANK_VARIABLE]), gpus)
         return None
 
     def sum_array(self, number: int, array: nd.NDArray, priority: int) -> None:
-        """Queue the sum; a new number waits until all processes have come with it.
+        """Queue a sum over the processes. A new number waits until all processes have reached it.
 
-        Where processes do not wait for each other's gradients, this waits for the sum.
+        In asynchronous groups this waits for the sum.
         """
-        each = 1 if self.waits else self.size
+        key_count = 1 if self.waits else self.size
         if number not in self._keys:
-            self._keys[number] = new_keys(self._store, each)
-            for key in range(self._keys[number], self._keys[number] + each):
+            self._keys[number] = new_keys(self._store, key_count)
+            for key in range(self._keys[number], self._keys[number] + key_count):
                 self._store.init(key, nd.zeros(array.shape, dtype=array.dtype))
         if self.waits:
+            # one push-and-pull, because a busy server may answer a separate pull with later pushes
             self._store.pushpull(self._keys[number], array, priority=priority)
         else:
-            self._sum_of_all(self._keys[number], array)
+            self._sum_over_servers(self._keys[number], array)
 
-    def _sum_of_all(self, first: int, array: nd.NDArray) -> None:
-        """The servers keep what they are sent: of each process under a key of its own."""
-        self._store.pushpull(first + self.rank, array)
-        array.wait_to_read()  # the answer: it is there
+    def _sum_over_servers(self, first_key: int, array: nd.NDArray) -> None:
+        """Sum the arrays of all processes, which the servers store under a key for each process."""
+        self._store.pushpull(first_key + self.rank, array)
+        array.wait_to_read()  # the server has the array once it has answered
         self._store._barrier()
         parts = [nd.empty(array.shape, array.context, array.dtype) for _ in range(self.size)]
-        for place, part in enumerate(parts):
-            self._store.pull(first + place, part)
+        for rank, part in enumerate(parts):
+            self._store.pull(first_key + rank, part)
         array[:] = 0
-        for part in parts:  # in one order, so that all have the same bits
+        for part in parts:  # in the same order, for the same bits in all processes
             array += part
         array.wait_to_read()
-        self._store._barrier()  # nobody sends the next before all have this one
+        self._store._barrier()  # no process sends its next array before all have this sum
 
 
 def _host_number() -> int:
-    """A number for this host, 1 or more: another has the same once in 2^48 cases."""
+    """Return a number of 48 bits, 1 or more, that identifies this host."""
     try:
         started = BOOT_ID.read_text()
     except OSError:
         started = ""
     digest = hashlib.sha256(f"{socket.gethostname()}\n{started}".encode()).digest()
-    return 1 + int.from_bytes(digest[:BYTES], "big")
+    return 1 + int.from_bytes(digest[:HOST_NUMBER_BYTES], "big")
 
 
-def _processes_here(group: Group) -> int:
-    """How many processes of ``group`` are on this one's host, itself included; all must call it."""
-    own = np.array([_host_number()])
-    return int((group.everyones(own) == own).sum())
+def _count_local_processes(group: Group) -> int:
+    """Return the number of processes of a group on this host. All processes must call this."""
+    number = np.array([_host_number()])
+    return int((group.everyones(number) == number).sum())
 
 
 # --- Weights that the servers keep and update; the optimizer travels to them as a pickle
 
 
-def _install(store: Any, rule: mx.optimizer.Optimizer) -> None:
-    """Give all servers the rule; waits for all processes."""
+def _install_rule(store: Any, rule: mx.optimizer.Optimizer) -> None:
+    """Install a rule on all servers, and wait for all processes."""
     if store.rank == 0:
-        store.set_optimizer(rule)  # waits until each server has it, or has failed to load it
+        store.set_optimizer(rule)  # waits until each server has loaded it or failed
     store._barrier()
 
 
-def _install_keeping(store: Any, servers: int) -> None:
-    """Give ``servers`` servers, whose workers do not wait, a rule that keeps what is pushed.
+def _install_storing_rule(store: Any, servers: int) -> None:
+    """Install a rule on asynchronous servers that stores pushed arrays.
 
-    Without any, such a server dies of the first push, and its workers wait for ever: so the first
-    is MXNet's own, which adds, and which every server can load. Raises RunError, in all processes,
-    for servers that cannot load gluonlab's.
+    Raises RunError in all processes if the servers cannot load gluonlab's rules.
     """
-    _install(store, mx.optimizer.create("test"))
-    _install(store, ServerRule())
-    first = new_keys(store, servers)
-    kept = [nd.zeros((servers,)) for _ in range(servers)]  # whole on one server, or cut over all
-    for key, array in enumerate(kept, start=first):
+    # A server without any rule crashes at the first push, and its workers hang. So MXNet's own rule
+    # comes first, which adds and which every server can load.
+    _install_rule(store, mx.optimizer.create("test"))
+    _install_rule(store, ServerRule())
+    first_key = new_keys(store, servers)
+    # Pushed zeros replace the ones, unless a server still adds. Each array is on one server, or
+    # divided over all of them.
+    arrays = [nd.zeros((servers,)) for _ in range(servers)]
+    for key, array in enumerate(arrays, start=first_key):
         store.init(key, nd.ones((servers,)))
         store.pushpull(key, array)
-    if any(array.asnumpy().any() for array in kept):
-        raise RunError(NOT_TAKEN)
+    if any(array.asnumpy().any() for array in arrays):
+        raise RunError(RULE_NOT_LOADED)
 
 
 class ServedWeights:
     """Weights on the servers of ``store``, which ``optimizer`` updates there; see `Group.serve`.
 
-    With ``copies`` each worker pushes to a copy of its own and gets the weights as they are then;
-    otherwise all workers push to one, and the server updates it once it has all of their gradients.
+    With ``copies`` each worker pushes to its own copy and gets the current weights. Otherwise all
+    workers push to one copy, which the server updates once it has all of their gradients.
     """
 
     def __init__(
@@ -192,51 +206,58 @@ class ServedWeights:
         weights: Sequence[nd.NDArray],
         told: bool,
     ) -> None:
-        """``told``: whether this worker, alone of all, is to learn the staleness."""
+        """Only a worker with ``told`` learns the staleness."""
         self._store, self._copies = store, copies
-        # no matter of the store's own rank: MXNet numbers the workers as they come
+        # not by the store's rank: MXNet numbers the workers in order of arrival
         self._asks = told or not copies
         self.staleness: Optional[List[int]] = None
         servers, workers = flats[0].servers, store.num_workers
-        first = new_keys(store, len(flats))
-        self._weights = range(first, first + len(flats))
-        of_worker: Dict[int, Tuple[int, int]] = {}
+        first_key = new_keys(store, len(flats))
+        self._weights = range(first_key, first_key + len(flats))
+        worker_copies: Dict[int, Tuple[int, int]] = {}
         for key in self._weights if copies else ():
-            # on the server that has the weights, where they are whole on one
-            begin = new_keys(store, servers * (workers + 1))
-            begin += (key - begin) % servers
-            of_worker.update({begin + servers * rank: (key, rank) for rank in range(workers)})
-        first = new_keys(store, servers)
-        self._notes = range(first, first + servers)
-        places = {key: server_of(key, servers) for key in self._notes}
-        _install(store, ServerRule(optimizer, dict(zip(self._weights, flats)), of_worker, places))
+            # on the same server as the weights, if these are not divided over the servers
+            copy_key = new_keys(store, servers * (workers + 1))
+            copy_key += (key - copy_key) % servers
+            worker_copies.update(
+                {copy_key + servers * rank: (key, rank) for rank in range(workers)}
+            )
+        first_key = new_keys(store, servers)
+        self._notes = range(first_key, first_key + servers)
+        server_by_key = {key: server_of(key, servers) for key in self._notes}
+        _install_rule(
+            store,
+            ServerRule(optimizer, dict(zip(self._weights, flats)), worker_copies, server_by_key),
+        )
         for key in self._notes:
             store.init(key, nd.array(first_note(servers)).reshape((-1,)))
         self._exchange_notes()
         arrays = dict(zip(self._weights, weights))
         for key, array in arrays.items():
             store.init(key, array)
-        for key, (of, _) in of_worker.items():
-            store.init(key, arrays[of])
+        for key, (weights_key, _) in worker_copies.items():
+            store.init(key, arrays[weights_key])
         self._targets = list(self._weights)
         if copies:
-            self._targets = [key for key, (_, rank) in of_worker.items() if rank == store.rank]
+            self._targets = [key for key, (_, rank) in worker_copies.items() if rank == store.rank]
             self._register(arrays)
 
     def _register(self, arrays: Dict[int, nd.NDArray]) -> None:
-        """Show the servers the weights that stand behind the copies."""
+        """Show the servers the weights that belong to the copies."""
         for key, array in arrays.items() if self._store.rank == 0 else ():
             self._store.pushpull(key, array.copy())
         nd.waitall()
         self._store._barrier()
 
     def update(self, place: int, array: nd.NDArray, priority: int = 0) -> None:
-        """Queue: the gradient ``array``, of the weights at ``place``, becomes the new weights."""
+        """Queue the update of the weights at ``place``. ``array`` is their gradient, then the new
+        weights.
+        """
         self._store.pushpull(self._targets[place], array, priority=priority)
 
     def meet(self, arrays: Sequence[nd.NDArray]) -> None:
-        """Wait for all processes, and put the weights into ``arrays``, the same in all of them."""
-        nd.waitall()  # every push of this process has been answered
+        """Wait for all processes, and copy the weights, the same everywhere, into ``arrays``."""
+        nd.waitall()  # for the answers to all pushes of this process
         if not self._copies:
             return
         self._store._barrier()
@@ -247,9 +268,10 @@ class ServedWeights:
         self._exchange_notes()
 
     def _exchange_notes(self) -> None:
-        """Rank 0, or where the servers wait for all, each worker, asks each server for its note.
+        """Read each server's note, with the staleness of its updates.
 
-        Raises RunError for servers that could not unpickle the optimizer.
+        In asynchronous groups only rank 0 reads. Raises RunError if a server could not unpickle the
+        optimizer.
         """
         servers = len(self._notes)
         notes = [nd.zeros((servers * NOTE,)) for _ in self._notes]
@@ -257,9 +279,9 @@ class ServedWeights:
             if self._asks:
                 self._store.pushpull(key, note)
         if self._asks:
-            told = sum(note.asnumpy().reshape((servers, NOTE)) for note in notes)
-            if not told[:, 1].all():
-                raise RunError(NOT_TAKEN)
-            counts = told[:, 2:].sum(axis=0).astype(int)
+            values = sum(note.asnumpy().reshape((servers, NOTE)) for note in notes)
+            if not values[:, 1].all():
+                raise RunError(RULE_NOT_LOADED)
+            counts = values[:, 2:].sum(axis=0).astype(int)
             self.staleness = counts[: np.flatnonzero(counts).max(initial=0) + 1].tolist()
         self._store._barrier()

@@ -1,17 +1,17 @@
-"""Which process of which group this one is: told by the variables of whoever started it.
+"""This process's group and rank, from the environment variables of its launcher.
 
 `gluonlab.host.launcher_environment` is the table of the launchers, the inner ones first.
-`membership` gives this process's place in its group, `allocation` the hosts of the job.
+`membership` returns this process's place in its group, `job_allocation` the hosts of the job.
 
 ==============  ==================================================================================
-launcher        the root, the host of rank 0
+launcher        the root, which is the host of rank 0
 ==============  ==================================================================================
 (any)           ``GLUONLAB_ROOT`` and ``GLUONLAB_PORT``, if they are set
-DMLC            as the scheduler's address is told; no rank is, as the store gives it out
-horovodrun      not told, and not needed: Horovod finds its processes by itself
+DMLC            the scheduler's address; the kvstore assigns the ranks
+horovodrun      none: Horovod finds its processes by itself
 torchrun        MASTER_ADDR
-jsrun           the first host of the LSF job behind the one of the job's script
-Open MPI        mpirun's own host: rank 0 is there unless mpirun was told otherwise
+jsrun           the first host of the LSF job after the host of the job's script
+Open MPI        mpirun's host, where rank 0 runs by default
 MPICH, MVAPICH  the first host of the Slurm or LSF job
 srun            the first node of the step
 blaunch         the first host of the LSF job
@@ -30,7 +30,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
-from gluonlab.engine.parameter_server_environment import ROLE_NAMES, server_role
+from gluonlab.engine.parameter_server_environment import ROLE_FIELD_VARIABLES, read_server_role
 from gluonlab.errors import ConfigError
 from gluonlab.host.launcher_environment import (
     BLAUNCH,
@@ -45,29 +45,30 @@ from gluonlab.host.launcher_environment import (
     TORCHRUN,
     HostSlots,
     Launcher,
-    checked_host,
-    lsf_hosts,
-    lsf_place,
-    merged,
-    slurm_counts,
-    slurm_hosts,
+    check_hostname,
+    lsf_local_rank_and_size,
+    merge_host_slots,
+    parse_slurm_counts,
+    parse_slurm_hosts,
+    read_lsf_hosts,
 )
 
 Environ = Mapping[str, str]
 LOOPBACK = "127.0.0.1"
 ROLES = ("worker", "server", "scheduler")
-HNP = "OMPI_MCA_orte_hnp_uri"
-# Linux gives ports from 32768 on to whoever asks for any
-FIRST_PORT, PORTS = 10000, 20000
+MPIRUN_ADDRESS_VARIABLE = "OMPI_MCA_orte_hnp_uri"
+# Linux assigns ports from 32768 on to processes that request any port.
+FIRST_PORT, PORT_COUNT = 10000, 20000
 
 
 @dataclass(frozen=True)
 class Membership:
     """This process's place in its group.
 
-    ``root``: a name or address of rank 0's host, the same in all processes; None if nobody tells.
-    ``port``: where rank 0 may listen: told, or made of the job's number, so that two jobs on a host
-    seldom meet. ``rank`` is None, and ``role`` is set, for processes of MXNet's parameter server.
+    ``root`` is a name or address of rank 0's host, the same in all processes; None if unknown.
+    ``port`` is rank 0's port. It is set by the launcher, or derived from the job's number so that
+    two jobs on a host rarely collide. For processes of MXNet's parameter server ``rank`` is None
+    and ``role`` is set.
     """
 
     launcher: str
@@ -81,280 +82,308 @@ class Membership:
 
 
 def membership(environ: Environ) -> Optional[Membership]:
-    """The place of the process with this environment; None if no launcher has started it.
+    """Return the place of the process with this environment; None if no launcher has started it.
 
-    A shell in an allocation (salloc, bsub -Is, srun --pty) is no process of a group: see
-    `allocation`. Raises ConfigError, which names the variable, if variables are missing, senseless
-    or contradict each other.
+    A shell in an allocation (salloc, bsub -Is, srun --pty) is not a process of a group: see
+    `job_allocation`. Raises ConfigError, with the variable's name, if variables are missing,
+    invalid or contradictory.
     """
-    role = _of_parameter_server(environ)
-    if role is not None:
-        return role
-    started = [launcher for launcher in LAUNCHERS if _has_started(launcher, environ)]
-    if not started:
+    server_member = _parameter_server_membership(environ)
+    if server_member is not None:
+        return server_member
+    launchers = [launcher for launcher in LAUNCHERS if _was_started_by(launcher, environ)]
+    if not launchers:
         return None
-    found = _place(started[0], environ)
-    for launcher in started[1:]:
-        if None in (found.root, found.local_rank, found.local_size):
-            found = _completed(found, launcher, environ)
-    return _rooted(found, environ)
+    member = _membership_by_launcher(launchers[0], environ)
+    for launcher in launchers[1:]:
+        if None in (member.root, member.local_rank, member.local_size):
+            member = _complete_from_outer(member, launcher, environ)
+    return _set_root(member, environ)
 
 
-def _completed(found: Membership, launcher: Launcher, environ: Environ) -> Membership:
-    """With what only the outer launcher tells, if it has started the same group.
+def _complete_from_outer(member: Membership, launcher: Launcher, environ: Environ) -> Membership:
+    """Fill gaps from the outer launcher, if it has started the same group.
 
-    It is the same if rank and size are: srun hands out PMI_RANK itself, jsrun Open MPI's variables.
+    Rank and size identify the group: srun itself sets PMI_RANK, and jsrun Open MPI's variables.
     """
     try:
-        outer = _place(launcher, environ)
+        outer = _membership_by_launcher(launcher, environ)
     except ConfigError:
-        return found  # of another group
-    if (found.rank, found.size) != (outer.rank, outer.size):
-        return found
-    local_rank = outer.local_rank if found.local_rank is None else found.local_rank
-    local_size = outer.local_size if found.local_size is None else found.local_size
-    root = outer.root if found.root is None else found.root
-    return replace(found, root=root, local_rank=local_rank, local_size=local_size)
+        return member  # the outer launcher belongs to another group
+    if (member.rank, member.size) != (outer.rank, outer.size):
+        return member
+    local_rank = outer.local_rank if member.local_rank is None else member.local_rank
+    local_size = outer.local_size if member.local_size is None else member.local_size
+    root = outer.root if member.root is None else member.root
+    return replace(member, root=root, local_rank=local_rank, local_size=local_size)
 
 
-def _rooted(found: Membership, environ: Environ) -> Membership:
-    """With the root and the port that the user has set.
+def _set_root(member: Membership, environ: Environ) -> Membership:
+    """Set the root and the port: the user's, or defaults.
 
-    Else the root is this host, if nobody is elsewhere; MPICH gives out the ranks from the job's
+    The default root is this host if all processes are here. MPICH assigns ranks from the job's
     first host on.
     """
     if environ.get("GLUONLAB_ROOT"):
-        found = replace(found, root=checked_host(environ["GLUONLAB_ROOT"], "GLUONLAB_ROOT"))
-    elif found.local_size == found.size:
-        found = replace(found, root=LOOPBACK)
-    elif found.root is None and found.launcher in (PMI.name, MVAPICH2.name):
-        hosts = allocation(environ)
-        found = replace(found, root=hosts[0].host) if hosts else found
+        member = replace(member, root=check_hostname(environ["GLUONLAB_ROOT"], "GLUONLAB_ROOT"))
+    elif member.local_size == member.size:
+        member = replace(member, root=LOOPBACK)
+    elif member.root is None and member.launcher in (PMI.name, MVAPICH2.name):
+        hosts = job_allocation(environ)
+        member = replace(member, root=hosts[0].host) if hosts else member
     if environ.get("GLUONLAB_PORT"):
-        found = replace(found, port=_port_number(environ, "GLUONLAB_PORT"))
-    return found
+        member = replace(member, port=_read_port(environ, "GLUONLAB_PORT"))
+    return member
 
 
-def allocation(environ: Environ) -> Optional[List[HostSlots]]:
-    """The hosts of the Slurm or LSF job in which this process runs, with their slots, else None.
+def job_allocation(environ: Environ) -> Optional[List[HostSlots]]:
+    """Return the hosts, with slots, of this process's Slurm or LSF job; None outside of a job.
 
-    Each host comes once. Slots are Slurm's tasks and LSF's slots. Raises ConfigError as
-    `membership` does.
+    Each host appears once. Slots are Slurm's tasks or LSF's slots. Raises ConfigError like
+    `membership`.
     """
-    variable = _first_of(environ, ("SLURM_JOB_NODELIST", "SLURM_NODELIST"))
+    variable = _first_set_name(environ, ("SLURM_JOB_NODELIST", "SLURM_NODELIST"))
     if environ.get("SLURM_JOB_ID") and variable:
-        hosts = slurm_hosts(environ[variable], variable)
-        counts = slurm_counts(environ.get("SLURM_TASKS_PER_NODE", "")) or [1] * len(hosts)
+        hosts = parse_slurm_hosts(environ[variable], variable)
+        counts = parse_slurm_counts(environ.get("SLURM_TASKS_PER_NODE", "")) or [1] * len(hosts)
         if len(counts) != len(hosts) and "SLURM_STEP_ID" in environ:  # counts are the step's
             counts = [1] * len(hosts)
         if len(counts) != len(hosts):
-            raise _contradiction(
+            raise _contradiction_error(
                 f"SLURM_TASKS_PER_NODE={environ['SLURM_TASKS_PER_NODE']} counts {len(counts)} "
                 f"nodes, {variable}={environ[variable]} names {len(hosts)}"
             )
-        return merged([HostSlots(*pair) for pair in zip(hosts, counts)])
+        return merge_host_slots([HostSlots(*pair) for pair in zip(hosts, counts)])
     if environ.get("LSB_JOBID"):
-        return merged(lsf_hosts(environ)[1]) or None
+        return merge_host_slots(read_lsf_hosts(environ)[1]) or None
     return None
 
 
-# --- What each launcher's variables tell of this process
+# --- This process's place by the variables of each launcher
 
 
-def _has_started(launcher: Launcher, environ: Environ) -> bool:
-    """Whether the launcher, or one that it has started, has started this process."""
+def _was_started_by(launcher: Launcher, environ: Environ) -> bool:
+    """Check if the launcher, or a launcher that it has started, has started this process."""
     if not environ.get(launcher.mark or launcher.rank):
         return False
     if launcher is SRUN:
-        # the script of a job, and the shell of salloc, are steps with numbers beyond all others;
-        # what runs alone on a terminal is a shell as well
+        # A job's script and salloc's shell have reserved step numbers. A single task with a
+        # terminal is a shell, too.
         step = environ[SRUN.mark]
-        shell = "SLURM_PTY_PORT" in environ and environ.get("SLURM_STEP_NUM_TASKS") == "1"
-        return not shell and not (re.fullmatch("[0-9]{10}", step) and int(step) >= 0xFFFFFFF0)
+        is_shell = "SLURM_PTY_PORT" in environ and environ.get("SLURM_STEP_NUM_TASKS") == "1"
+        return not is_shell and not (re.fullmatch("[0-9]{10}", step) and int(step) >= 0xFFFFFFF0)
     return True
 
 
-def _place(launcher: Launcher, environ: Environ) -> Membership:
-    """What this launcher tells, checked."""
+def _membership_by_launcher(launcher: Launcher, environ: Environ) -> Membership:
+    """Return the checked place by this launcher's variables."""
     if launcher is SAGEMAKER:
-        return _of_sagemaker(environ)
-    size, told_by = _size(launcher, environ)
+        return _sagemaker_membership(environ)
+    size, size_source = _group_size(launcher, environ)
     if not environ.get(launcher.rank):
-        raise _missing(launcher, environ, launcher.rank)
-    rank = _number(environ, launcher.rank, launcher.first) - launcher.first
+        raise _missing_variable_error(launcher, environ, launcher.rank)
+    rank = _read_number(environ, launcher.rank, launcher.first) - launcher.first
     if rank >= size:
-        raise _contradiction(
-            f"{launcher.rank}={environ[launcher.rank]}, but {told_by} is {size}: "
+        raise _contradiction_error(
+            f"{launcher.rank}={environ[launcher.rank]}, but {size_source} is {size}: "
             f"the numbers are {launcher.first} to {size - 1 + launcher.first}"
         )
-    local_rank = _optional(environ, launcher.local_rank, 0)
-    local_size = _optional(environ, launcher.local_size, 1)
-    found = Membership(
+    local_rank = _read_optional_number(environ, launcher.local_rank, 0)
+    local_size = _read_optional_number(environ, launcher.local_size, 1)
+    member = Membership(
         launcher.name, rank, size, local_rank, local_size, None, _job_port(launcher, environ)
     )
-    if launcher in PLACES:
-        found = PLACES[launcher](found, environ)
-    _check_local(found, launcher, environ)
-    return found
+    if launcher in MEMBERSHIP_COMPLETIONS:
+        member = MEMBERSHIP_COMPLETIONS[launcher](member, environ)
+    _check_local(member, launcher, environ)
+    return member
 
 
-def _size(launcher: Launcher, environ: Environ) -> Tuple[int, str]:
-    """The number of processes, and the variable that tells it."""
-    name = _first_of(environ, launcher.size)
+def _group_size(launcher: Launcher, environ: Environ) -> Tuple[int, str]:
+    """Return the number of processes, and the name of its source for messages."""
+    name = _first_set_name(environ, launcher.size)
     if name:
-        return _number(environ, name, least=1), name
-    hosts = lsf_hosts(environ)[1] if launcher is BLAUNCH else []
+        return _read_number(environ, name, least=1), name
+    hosts = read_lsf_hosts(environ)[1] if launcher is BLAUNCH else []
     if not hosts:
-        raise _missing(launcher, environ, launcher.size[0])
+        raise _missing_variable_error(launcher, environ, launcher.size[0])
     return sum(slots for _, slots in hosts), "the number of slots in LSF's list of hosts"
 
 
-def _check_local(found: Membership, launcher: Launcher, environ: Environ) -> None:
-    """A host's processes are some of all, and this one is among them."""
-    name = _first_of(environ, launcher.local_size) or "the number of processes on this host"
-    if found.local_size is not None and found.local_size > found.size:
-        raise _contradiction(f"{name} is {found.local_size}, more than all {found.size} processes")
-    if None not in (found.local_rank, found.local_size):
-        assert found.local_rank is not None and found.local_size is not None
-        if found.local_rank >= found.local_size:
-            ranks = _first_of(environ, launcher.local_rank) or "this process's number on its host"
-            raise _contradiction(f"{ranks} is {found.local_rank}, but {name} is {found.local_size}")
+def _check_local(member: Membership, launcher: Launcher, environ: Environ) -> None:
+    """Raise ConfigError if local rank, local size and size contradict each other."""
+    name = _first_set_name(environ, launcher.local_size) or "the number of processes on this host"
+    if member.local_size is not None and member.local_size > member.size:
+        raise _contradiction_error(
+            f"{name} is {member.local_size}, more than all {member.size} processes"
+        )
+    if None not in (member.local_rank, member.local_size):
+        assert member.local_rank is not None and member.local_size is not None
+        if member.local_rank >= member.local_size:
+            rank_name = (
+                _first_set_name(environ, launcher.local_rank) or "this process's number on its host"
+            )
+            raise _contradiction_error(
+                f"{rank_name} is {member.local_rank}, but {name} is {member.local_size}"
+            )
 
 
-def _of_srun(found: Membership, environ: Environ) -> Membership:
-    """The step's first node is the root; its tasks on this node, by the node's number."""
-    listed = _first_of(environ, ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"))
-    if not listed:
-        raise _missing(SRUN, environ, "SLURM_STEP_NODELIST")
-    nodes, local_size = slurm_hosts(environ[listed], listed), None
-    counts = slurm_counts(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+def _complete_srun(member: Membership, environ: Environ) -> Membership:
+    """Set the root to the step's first node, and the local size by the node's number."""
+    variable = _first_set_name(
+        environ, ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    )
+    if not variable:
+        raise _missing_variable_error(SRUN, environ, "SLURM_STEP_NODELIST")
+    nodes, local_size = parse_slurm_hosts(environ[variable], variable), None
+    counts = parse_slurm_counts(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
     if counts:
-        given = f"SLURM_STEP_TASKS_PER_NODE={environ['SLURM_STEP_TASKS_PER_NODE']}"
-        if sum(counts) != found.size:
-            raise _contradiction(f"{given} are {sum(counts)} tasks, but the step has {found.size}")
+        setting = f"SLURM_STEP_TASKS_PER_NODE={environ['SLURM_STEP_TASKS_PER_NODE']}"
+        if sum(counts) != member.size:
+            raise _contradiction_error(
+                f"{setting} are {sum(counts)} tasks, but the step has {member.size}"
+            )
         if len(counts) != len(nodes):
-            raise _contradiction(
-                f"{given} counts {len(counts)} nodes, {listed}={environ[listed]} names {len(nodes)}"
+            raise _contradiction_error(
+                f"{setting} counts {len(counts)} nodes, "
+                f"{variable}={environ[variable]} names {len(nodes)}"
             )
         if environ.get("SLURM_NODEID"):
-            node = _number(environ, "SLURM_NODEID", 0)
+            node = _read_number(environ, "SLURM_NODEID", 0)
             if node >= len(counts):
-                raise _contradiction(f"SLURM_NODEID={node}, but {given}")
+                raise _contradiction_error(f"SLURM_NODEID={node}, but {setting}")
             local_size = counts[node]
-    return replace(found, root=nodes[0], local_size=local_size)
+    return replace(member, root=nodes[0], local_size=local_size)
 
 
-def _of_blaunch(found: Membership, environ: Environ) -> Membership:
-    """Tasks are numbered through the job's slots, host by host."""
-    told_by, hosts = lsf_hosts(environ)
+def _complete_blaunch(member: Membership, environ: Environ) -> Membership:
+    """Set the local rank and size: tasks are numbered through the job's slots, host by host."""
+    variable, hosts = read_lsf_hosts(environ)
     if not hosts:
-        raise _missing(BLAUNCH, environ, "LSB_MCPU_HOSTS")
+        raise _missing_variable_error(BLAUNCH, environ, "LSB_MCPU_HOSTS")
     slots = sum(slots for _, slots in hosts)
-    if slots != found.size:
-        raise _contradiction(f"{told_by} names {slots} slots, LSB_DJOB_NUMPROC is {found.size}")
-    local_rank, local_size = lsf_place(found.rank or 0, hosts)
-    return replace(found, root=hosts[0].host, local_rank=local_rank, local_size=local_size)
+    if slots != member.size:
+        raise _contradiction_error(
+            f"{variable} names {slots} slots, LSB_DJOB_NUMPROC is {member.size}"
+        )
+    local_rank, local_size = lsf_local_rank_and_size(member.rank or 0, hosts)
+    return replace(member, root=hosts[0].host, local_rank=local_rank, local_size=local_size)
 
 
-def _of_jsrun(found: Membership, environ: Environ) -> Membership:
-    """The job's script has a host of its own, the first, with one slot; tasks are on the others."""
-    hosts = merged(lsf_hosts(environ)[1])
-    tasks = hosts[1:] if len(hosts) > 1 and hosts[0].slots == 1 else hosts
-    return replace(found, root=tasks[0].host) if tasks else found
+def _complete_jsrun(member: Membership, environ: Environ) -> Membership:
+    """Set the root to the first host with tasks."""
+    hosts = merge_host_slots(read_lsf_hosts(environ)[1])
+    # The job's script has its own host, the first, with one slot.
+    task_hosts = hosts[1:] if len(hosts) > 1 and hosts[0].slots == 1 else hosts
+    return replace(member, root=task_hosts[0].host) if task_hosts else member
 
 
-def _of_open_mpi(found: Membership, environ: Environ) -> Membership:
-    """Up to Open MPI 4, mpirun gives its addresses; from 5 on, its host in the group's name."""
-    address = re.search(r";tcp6?://(?:\[([^,;\]]+)|([^,;:\[]+))", environ.get(HNP, ""))
+def _complete_open_mpi(member: Membership, environ: Environ) -> Membership:
+    """Set the root to mpirun's host, from its address or, since Open MPI 5, from a namespace."""
+    address = re.search(
+        r";tcp6?://(?:\[([^,;\]]+)|([^,;:\[]+))", environ.get(MPIRUN_ADDRESS_VARIABLE, "")
+    )
     group = re.fullmatch(r"(?:prterun|prte|mpirun)-(.+)-\d+@\d+", environ.get("PMIX_NAMESPACE", ""))
     if address:
-        return replace(found, root=checked_host(address[1] or address[2], HNP))
-    return replace(found, root=checked_host(group[1], "PMIX_NAMESPACE")) if group else found
+        return replace(
+            member, root=check_hostname(address[1] or address[2], MPIRUN_ADDRESS_VARIABLE)
+        )
+    return replace(member, root=check_hostname(group[1], "PMIX_NAMESPACE")) if group else member
 
 
-def _of_torchrun(found: Membership, environ: Environ) -> Membership:
-    """The port that is told is taken, by torchrun itself, if its processes share its store."""
+def _complete_torchrun(member: Membership, environ: Environ) -> Membership:
+    """Set torchrun's root, and its port unless torchrun itself listens there."""
     root = environ.get(TORCHRUN.root, "")
-    found = replace(found, root=checked_host(root, TORCHRUN.root) if root else None)
-    told = environ.get(TORCHRUN.port) and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    return replace(found, port=_port_number(environ, TORCHRUN.port)) if told else found
+    member = replace(member, root=check_hostname(root, TORCHRUN.root) if root else None)
+    is_free = environ.get(TORCHRUN.port) and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    return replace(member, port=_read_port(environ, TORCHRUN.port)) if is_free else member
 
 
-def _of_kubernetes(found: Membership, environ: Environ) -> Membership:
-    """Each pod is one process, and has a host's name of its own."""
-    if found.size > 1 and not environ.get("GLUONLAB_ROOT"):
-        raise _missing(KUBERNETES, environ, "GLUONLAB_ROOT")
-    return replace(found, local_rank=0, local_size=1)
+def _complete_kubernetes(member: Membership, environ: Environ) -> Membership:
+    """Set the local rank and size: each pod is one process, with its own hostname."""
+    if member.size > 1 and not environ.get("GLUONLAB_ROOT"):
+        raise _missing_variable_error(KUBERNETES, environ, "GLUONLAB_ROOT")
+    return replace(member, local_rank=0, local_size=1)
 
 
-PLACES: Dict[Launcher, Callable[[Membership, Environ], Membership]] = {
-    SRUN: _of_srun, BLAUNCH: _of_blaunch, JSRUN: _of_jsrun, OPEN_MPI: _of_open_mpi,
-    TORCHRUN: _of_torchrun, KUBERNETES: _of_kubernetes,
+MEMBERSHIP_COMPLETIONS: Dict[Launcher, Callable[[Membership, Environ], Membership]] = {
+    SRUN: _complete_srun, BLAUNCH: _complete_blaunch, JSRUN: _complete_jsrun,
+    OPEN_MPI: _complete_open_mpi,
+    TORCHRUN: _complete_torchrun, KUBERNETES: _complete_kubernetes,
 }  # fmt: skip
 
 
-def _of_sagemaker(environ: Environ) -> Membership:
-    """One process on each host; SageMaker gives all hosts the same list."""
+def _sagemaker_membership(environ: Environ) -> Membership:
+    """Return the place in SageMaker's list of hosts, which is the same on all hosts, one process
+    each.
+    """
     try:
         hosts = json.loads(environ["SM_HOSTS"])
-        valid = isinstance(hosts, list) and hosts and all(isinstance(host, str) for host in hosts)
+        is_valid = (
+            isinstance(hosts, list) and hosts and all(isinstance(host, str) for host in hosts)
+        )
     except (ValueError, RecursionError):
-        valid = False
-    if not valid or len(set(hosts)) != len(hosts):
+        is_valid = False
+    if not is_valid or len(set(hosts)) != len(hosts):
         raise ConfigError(
             f"SM_HOSTS={environ['SM_HOSTS']!r} is no list of different hosts, such as "
             '["algo-1", "algo-2"]: unset it, or set it as SageMaker does'
         )
-    here = environ.get("SM_CURRENT_HOST")
-    if not here:
-        raise _missing(SAGEMAKER, environ, "SM_CURRENT_HOST")
-    if here not in hosts:
-        raise _contradiction(f"SM_CURRENT_HOST={here} is none of SM_HOSTS={environ['SM_HOSTS']}")
-    order = [checked_host(host, "SM_HOSTS") for host in sorted(hosts)]
+    hostname = environ.get("SM_CURRENT_HOST")
+    if not hostname:
+        raise _missing_variable_error(SAGEMAKER, environ, "SM_CURRENT_HOST")
+    if hostname not in hosts:
+        raise _contradiction_error(
+            f"SM_CURRENT_HOST={hostname} is none of SM_HOSTS={environ['SM_HOSTS']}"
+        )
+    sorted_hosts = [check_hostname(host, "SM_HOSTS") for host in sorted(hosts)]
     port = _job_port(SAGEMAKER, environ)
-    return Membership("SageMaker", order.index(here), len(order), 0, 1, order[0], port)
+    return Membership(
+        "SageMaker", sorted_hosts.index(hostname), len(sorted_hosts), 0, 1, sorted_hosts[0], port
+    )
 
 
-def _of_parameter_server(environ: Environ) -> Optional[Membership]:
-    """The role that MXNet's launch.py, or `gluonlab.launch` itself, has given this process."""
-    found = server_role(environ)
-    if found is None:
+def _parameter_server_membership(environ: Environ) -> Optional[Membership]:
+    """Return the role set by MXNet's launch.py or by `gluonlab.launch`; None without one."""
+    server_role = read_server_role(environ)
+    if server_role is None:
         return None
-    if found.role not in ROLES:
-        name = ROLE_NAMES["role"]
-        raise ConfigError(f"{name}={found.role}: choose {', '.join(ROLES)}, or unset it")
-    for field, name in ROLE_NAMES.items():
-        if getattr(found, field) is None:
+    if server_role.role not in ROLES:
+        name = ROLE_FIELD_VARIABLES["role"]
+        raise ConfigError(f"{name}={server_role.role}: choose {', '.join(ROLES)}, or unset it")
+    for field, name in ROLE_FIELD_VARIABLES.items():
+        if getattr(server_role, field) is None:
+            variable = ROLE_FIELD_VARIABLES["role"]
             raise ConfigError(
-                f"{ROLE_NAMES['role']}={found.role} says that this process is one of MXNet's "
-                f"parameter server, but {name} is not set: set it, or unset {ROLE_NAMES['role']}"
+                f"{variable}={server_role.role} says that this process is one of MXNet's "
+                f"parameter server, but {name} is not set: set it, or unset {variable}"
             )
-    root = checked_host(str(found.root), ROLE_NAMES["root"])
-    size = _number(environ, ROLE_NAMES["workers"], least=1)
-    port = _port_number(environ, ROLE_NAMES["port"])
-    return Membership("parameter server", None, size, None, None, root, port, found.role)
+    root = check_hostname(str(server_role.root), ROLE_FIELD_VARIABLES["root"])
+    size = _read_number(environ, ROLE_FIELD_VARIABLES["workers"], least=1)
+    port = _read_port(environ, ROLE_FIELD_VARIABLES["port"])
+    return Membership("parameter server", None, size, None, None, root, port, server_role.role)
 
 
-# --- Variables: numbers, names, and what is wrong with them in one line
+# --- Values of variables, with one-line errors
 
 
 def _job_port(launcher: Launcher, environ: Environ) -> int:
-    """A port for the group, the same in all of its processes."""
+    """Return a port for the group, the same in all of its processes."""
     job = "\n".join(environ.get(name, "") for name in launcher.job)
     digest = hashlib.sha256(job.encode("utf-8", "replace")).digest()
-    return FIRST_PORT + int.from_bytes(digest, "big") % PORTS
+    return FIRST_PORT + int.from_bytes(digest, "big") % PORT_COUNT
 
 
-def _port_number(environ: Environ, name: str) -> int:
-    """A port that a variable gives."""
-    port = _number(environ, name, least=1)
+def _read_port(environ: Environ, name: str) -> int:
+    """Return a variable's port. Raises ConfigError."""
+    port = _read_number(environ, name, least=1)
     if port > 65535:
         raise ConfigError(f"{name}={port}: a port from 1 to 65535 is possible")
     return port
 
 
-def _number(environ: Environ, name: str, least: int) -> int:
-    """The whole number that a variable gives; ConfigError if it is none, or below ``least``."""
+def _read_number(environ: Environ, name: str, least: int) -> int:
+    """Return a variable's whole number. Raises ConfigError if it is not one, or below ``least``."""
     text = environ[name]
     if re.fullmatch(r"[0-9]{1,7}", text) is None or int(text) < least:
         raise ConfigError(
@@ -363,19 +392,19 @@ def _number(environ: Environ, name: str, least: int) -> int:
     return int(text)
 
 
-def _optional(environ: Environ, names: Tuple[str, ...], least: int) -> Optional[int]:
-    """The number of the first of these variables that is set; None if none is."""
-    name = _first_of(environ, names)
-    return _number(environ, name, least) if name else None
+def _read_optional_number(environ: Environ, names: Tuple[str, ...], least: int) -> Optional[int]:
+    """Return the number of the first of these variables that is set; None if none is."""
+    name = _first_set_name(environ, names)
+    return _read_number(environ, name, least) if name else None
 
 
-def _first_of(environ: Environ, names: Tuple[str, ...]) -> str:
-    """The first of these variables that is set; "" if none is."""
+def _first_set_name(environ: Environ, names: Tuple[str, ...]) -> str:
+    """Return the name of the first of these variables that is set; "" if none is."""
     return next((name for name in names if environ.get(name)), "")
 
 
-def _missing(launcher: Launcher, environ: Environ, name: str) -> ConfigError:
-    """What to say when a launcher has left a variable out."""
+def _missing_variable_error(launcher: Launcher, environ: Environ, name: str) -> ConfigError:
+    """Return the error for a variable that a launcher has not set."""
     mark = launcher.mark or launcher.rank
     return ConfigError(
         f"{mark}={environ[mark]} says that this process was started by {launcher.name}, but {name} "
@@ -383,6 +412,6 @@ def _missing(launcher: Launcher, environ: Environ, name: str) -> ConfigError:
     )
 
 
-def _contradiction(text: str) -> ConfigError:
-    """What to say when two variables cannot both be true."""
+def _contradiction_error(text: str) -> ConfigError:
+    """Return the error for two contradictory variables."""
     return ConfigError(f"{text}: variables of two launchers are mixed; unset those that are stale")

@@ -1,8 +1,7 @@
-"""Processes that a scheduler has started, such as srun: rank 0 launches, the others are agents.
+"""Groups whose processes a scheduler such as srun has started: rank 0 launches, others are agents.
 
-They come to rank 0 by TCP. It tells them which part of the group they are, and nothing else: what
-they start is a server, or a worker with their own options
-(`gluonlab.launch.group_processes.allowed`).
+The other processes connect to rank 0 by TCP. Rank 0 can only make them start a server, or a worker
+with their own options (`gluonlab.launch.group_processes.allowed_variables`).
 """
 
 from __future__ import annotations
@@ -13,188 +12,214 @@ from contextlib import suppress
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Union
 
 from gluonlab.errors import ConfigError, RunError
-from gluonlab.host.signals import EndRequest
-from gluonlab.launch.agent_connections import Connection, SshOptions, first
+from gluonlab.host.signals import StopRequest
+from gluonlab.launch.agent_connections import AgentConnection, SshOptions, first_message
 from gluonlab.launch.agent_messages import (
-    BEAT,
-    LONGEST,
-    OF_AGENT,
+    AGENT_MESSAGES,
+    BEAT_S,
+    MAX_MESSAGE_BYTES,
     BadMessage,
     Message,
-    Received,
-    awake,
+    ReceivedMessage,
+    liveness_clock,
     next_message,
-    received,
-    within,
+    receive_messages,
+    run_with_timeout,
 )
-from gluonlab.launch.group_processes import RANK, allowed
-from gluonlab.launch.host_agent import Agent
+from gluonlab.launch.group_processes import RANK_VARIABLE, allowed_variables
+from gluonlab.launch.host_agent import HostAgent
 from gluonlab.launch.hosts import Host
-from gluonlab.launch.launch_attempt import OF_SIGNALS
+from gluonlab.launch.launch_attempt import SIGNAL_STATUS_BASE
 from gluonlab.launch.rank_environment import Membership
 from gluonlab.launch.user_program import is_program
 
-PAUSE = 0.2  # seconds between two tries to reach rank 0
-ONE_TRY = 1.0  # seconds that one may take: no longer than `awake` counts between two looks
-SOON = 5.0  # seconds in which another process says who it is
+RETRY_PAUSE_S = 0.2  # seconds between two attempts to reach rank 0
+CONNECT_TIMEOUT_S = (
+    1.0  # seconds of one attempt; less than one reading advances the clock (MAX_TICK_S)
+)
+GREETING_TIMEOUT_S = 5.0  # seconds within which a connected process must send its rank
 
 
 class Rendezvous:
-    """Rank 0: it listens, and takes the others as they come.
+    """Server of rank 0, to which the other ranks connect.
 
-    ``signalled``: is called with the number of a signal that has come to one of them.
+    ``signalled`` is called with the number of a signal to one of them.
     """
 
     def __init__(
         self,
         place: Membership,
         way: SshOptions,
-        inbox: asyncio.Queue[Received],
+        inbox: asyncio.Queue[ReceivedMessage],
         signalled: Callable[[int], None],
     ) -> None:
         self._place, self._way, self._inbox, self._signalled = place, way, inbox, signalled
-        self._come: Dict[int, Connection] = {}  # who is not taken yet
+        self._connected: Dict[
+            int, AgentConnection
+        ] = {}  # connected ranks that are not returned yet
         self._strangers = 0
         self._server: Any = None
 
     async def listen(self) -> None:
-        """Let the others come. Raises ConfigError where the port is taken."""
-        alone = self._place.root == "127.0.0.1"
-        address, port = "127.0.0.1" if alone else "0.0.0.0", self._place.port
+        """Start listening. Raises ConfigError if the port is taken."""
+        is_single_host = self._place.root == "127.0.0.1"
+        address, port = "127.0.0.1" if is_single_host else "0.0.0.0", self._place.port
         try:
-            self._server = await asyncio.start_server(self._greet, address, port, limit=LONGEST)
+            self._server = await asyncio.start_server(
+                self._accept_rank, address, port, limit=MAX_MESSAGE_BYTES
+            )
         except OSError as error:
             raise ConfigError(
-                f"port {port} cannot be had ({_in_words(error)}): "
+                f"port {port} cannot be had ({_system_message(error)}): "
                 "set another for all processes, as in GLUONLAB_PORT=23456"
             ) from None
 
-    async def ranks(self, numbers: Sequence[int]) -> List[Union[Connection, RunError]]:
-        """The connections to these ranks, or why one has not come in time."""
-        until = awake() + self._way.patience
-        while self._missing(numbers) and (left := until - awake()) > 0:
-            _, message = await next_message(self._inbox, min(left, BEAT)) or (None, {})
+    async def wait_for_ranks(
+        self, numbers: Sequence[int]
+    ) -> List[Union[AgentConnection, RunError]]:
+        """Return connections to these ranks, or an error for each rank that does not connect in
+        time.
+        """
+        deadline = liveness_clock() + self._way.patience
+        while self._missing_ranks(numbers) and (left := deadline - liveness_clock()) > 0:
+            _, message = await next_message(self._inbox, min(left, BEAT_S)) or (None, {})
             if "came" in message:
                 self._signalled(message["came"])
-        missing, strangers = self._missing(numbers), ""
+        missing, unknown_text = self._missing_ranks(numbers), ""
         if self._strangers:
-            strangers = f"; {self._strangers} that came to it were none of them"
+            unknown_text = f"; {self._strangers} that came to it were none of them"
         error = RunError(
             f"of {self._place.size} processes that {self._place.launcher} has started, rank "
             f"{', '.join(map(str, missing))} has not come to rank 0 in {self._way.patience:g} s: "
-            f"it was not started, or port {self._place.port} is closed to it{strangers}"
+            f"it was not started, or port {self._place.port} is closed to it{unknown_text}"
         )
-        return [error if each in missing else self._come.pop(each) for each in numbers]
+        return [error if rank in missing else self._connected.pop(rank) for rank in numbers]
 
-    def _missing(self, numbers: Sequence[int]) -> List[int]:
-        here = {rank for rank, each in self._come.items() if each.gone is None}
-        return sorted(set(numbers) - here)
+    def _missing_ranks(self, numbers: Sequence[int]) -> List[int]:
+        connected = {
+            rank for rank, connection in self._connected.items() if connection.loss_reason is None
+        }
+        return sorted(set(numbers) - connected)
 
-    async def end(self, at: Sequence[Connection], status: int) -> None:
-        """Tell all what to end with."""
+    async def end(self, at: Sequence[AgentConnection], status: int) -> None:
+        """Send the exit status to all processes."""
         if self._server is not None:
             self._server.close()
-        for connection in [*at, *self._come.values()]:
+        for connection in [*at, *self._connected.values()]:
             connection.send(done=status)
-        await asyncio.sleep(PAUSE)  # what is told arrives before the connection ends
-        for connection in self._come.values():
+        await asyncio.sleep(RETRY_PAUSE_S)  # so that the message arrives before the connection ends
+        for connection in self._connected.values():
             connection.close()
 
-    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take who says a rank that nobody has; the first to say it stays."""
+    async def _accept_rank(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Accept a process with a missing rank; the first one with a rank wins."""
         hello: Message = {}
         with suppress(asyncio.TimeoutError, BadMessage):
-            hello = await within(SOON, first(received(reader, OF_AGENT)))
+            hello = await run_with_timeout(
+                GREETING_TIMEOUT_S, first_message(receive_messages(reader, AGENT_MESSAGES))
+            )
         rank, size = hello.get("rank", 0), hello.get("size")
-        if not 0 < rank < self._place.size or size != self._place.size or not self._missing([rank]):
+        if (
+            not 0 < rank < self._place.size
+            or size != self._place.size
+            or not self._missing_ranks([rank])
+        ):
             self._strangers += 1
             writer.close()
             return
         hello["address"] = writer.get_extra_info("peername")[0]
         hello["seen_by"] = writer.get_extra_info("sockname")[0]
-        connection = Connection(Host(hello["here"], 1), self._way, writer, rank)
-        connection.begin(reader, hello, self._inbox)
-        self._come[rank] = connection
-        self._inbox.put_nowait((connection, {"here": hello["here"]}))  # wakes who waits for it
+        connection = AgentConnection(Host(hello["here"], 1), self._way, writer, rank)
+        connection.start_listening(reader, hello, self._inbox)
+        self._connected[rank] = connection
+        self._inbox.put_nowait((connection, {"here": hello["here"]}))  # wakes `wait_for_ranks`
 
 
-async def _rank_0(
+async def _connect_to_rank_0(
     place: Membership, root: str, patience: float
 ) -> "Tuple[asyncio.StreamReader, asyncio.StreamWriter]":
-    """A connection to rank 0, which may start later. Raises RunError after so many seconds."""
-    until, why = awake() + patience, "no answer"
-    while (left := until - awake()) > 0:
-        opening = asyncio.open_connection(root, place.port, limit=LONGEST)
+    """Connect to rank 0, which may start later. Raises RunError after ``patience`` seconds."""
+    deadline, reason = liveness_clock() + patience, "no answer"
+    while (left := deadline - liveness_clock()) > 0:
+        opening = asyncio.open_connection(root, place.port, limit=MAX_MESSAGE_BYTES)
         try:
-            return await within(min(left, ONE_TRY), opening)
+            return await run_with_timeout(min(left, CONNECT_TIMEOUT_S), opening)
         except asyncio.TimeoutError:
-            why = "no answer"
+            reason = "no answer"
         except OSError as error:
-            why = _in_words(error)
-        await asyncio.sleep(PAUSE)
+            reason = _system_message(error)
+        await asyncio.sleep(RETRY_PAUSE_S)
     raise RunError(
-        f"rank {place.rank} cannot reach rank 0 at {root}:{place.port} in {patience:g} s ({why}): "
-        "it was not started, or the port is closed; GLUONLAB_ROOT and GLUONLAB_PORT, set for all, "
-        "choose others"
+        f"rank {place.rank} cannot reach rank 0 at {root}:{place.port} in {patience:g} s "
+        f"({reason}): it was not started, or the port is closed; GLUONLAB_ROOT and GLUONLAB_PORT, "
+        "set for all, choose others"
     )
 
 
-def _in_words(error: OSError) -> str:
-    """As the system says it, where asyncio has its own words; unknown names have no such number."""
+def _system_message(error: OSError) -> str:
+    """Return the system's message of an error instead of asyncio's; host lookup errors have no
+    number.
+    """
     number = error.errno or 0
     return os.strerror(number) if number > 0 else error.strerror or str(error)
 
 
-def attend(
+def serve_rank_0(
     place: Membership,
     backend: str,
     words: Sequence[str],
     patience: float,
     settings: Mapping[str, str],
 ) -> int:
-    """Another rank: serve rank 0 until it says what to end with. Raises RunError.
+    """Serve rank 0 as another rank, and return the exit status it sends. Raises RunError.
 
-    ``settings``: variables that a worker gets, as this process's own options say. A signal that
-    comes before rank 0 is found raises what it raises elsewhere; then rank 0 is told of it.
+    ``settings`` are variables of a worker, from this process's own options. A signal before rank 0
+    is reached raises an exception as elsewhere. A later signal is forwarded to rank 0.
     """
-    with EndRequest() as request:
-        return asyncio.run(_attend(place, backend, words, patience, settings, request))
+    with StopRequest() as request:
+        return asyncio.run(_serve_rank_0(place, backend, words, patience, settings, request))
 
 
-async def _attend(
+async def _serve_rank_0(
     place: Membership,
     backend: str,
     words: Sequence[str],
     patience: float,
     settings: Mapping[str, str],
-    request: EndRequest,
+    request: StopRequest,
 ) -> int:
     root = place.root or "127.0.0.1"
-    finding = asyncio.ensure_future(_rank_0(place, root, patience))
+    connecting = asyncio.ensure_future(_connect_to_rank_0(place, root, patience))
 
-    def come(number: int) -> None:
-        request.take(number)
-        finding.cancel()
+    def stop_connecting(number: int) -> None:
+        request.set_signal(number)
+        connecting.cancel()
 
-    request.pass_to(come, asyncio.get_event_loop())
+    request.forward_signals(stop_connecting, asyncio.get_event_loop())
     with suppress(asyncio.CancelledError):
-        streams = await finding
+        streams = await connecting
     if request.number is not None:
-        return OF_SIGNALS + request.number
+        return SIGNAL_STATUS_BASE + request.number
 
-    def checked(message: Message) -> Message:
-        """Raise ConfigError for what is no part of this group."""
-        group = allowed(message["words"], message["environment"], backend, words)
-        if RANK in group:
+    def check_request(message: Message) -> Message:
+        """Return the permitted part of a request. Raises ConfigError if it is not part of this
+        group.
+        """
+        group = allowed_variables(message["words"], message["environment"], backend, words)
+        if RANK_VARIABLE in group:
             group.update(settings)
-        own = {"folder": os.getcwd(), "program": RANK in group and is_program(words)}  # noqa: PTH109
-        return {**message, "environment": group, **own}
+        overrides = {"folder": os.getcwd(), "program": RANK_VARIABLE in group and is_program(words)}  # noqa: PTH109
+        return {**message, "environment": group, **overrides}
 
-    agent = Agent(*streams, hello={"rank": place.rank, "size": place.size}, checked=checked)
-    request.pass_to(lambda number: agent.tell(came=number), asyncio.get_event_loop())
+    agent = HostAgent(
+        *streams, hello={"rank": place.rank, "size": place.size}, checked=check_request
+    )
+    request.forward_signals(lambda number: agent.send(came=number), asyncio.get_event_loop())
     await agent.serve()
-    if agent.fault is not None:
-        raise RunError(f"rank {place.rank}: rank 0 at {root} {agent.fault}")
+    if agent.message_error is not None:
+        raise RunError(f"rank {place.rank}: rank 0 at {root} {agent.message_error}")
     if agent.status is None:
         raise RunError(f"rank {place.rank}: rank 0 at {root} has gone")
     return agent.status

@@ -1,8 +1,7 @@
-"""python -m gluonlab.launch.server_process: what serves the workers of a group until they have
-left.
+"""Command that runs a server or scheduler of a group until its workers have left.
 
-That is a server, or the scheduler, of MXNet's parameter server; which of them, the environment says
-(DMLC_ROLE). With ``rendezvous ADDRESS PORT HOST:N,...`` it is where Horovod's processes meet.
+``python -m gluonlab.launch.server_process`` runs the role of MXNet's parameter server that
+DMLC_ROLE sets. With ``rendezvous ADDRESS PORT HOST:N,...`` it runs Horovod's rendezvous server.
 """
 
 from __future__ import annotations
@@ -14,39 +13,39 @@ from typing import Any
 
 from gluonlab.engine.parameter_server_environment import CannotListen
 from gluonlab.errors import EngineError
-from gluonlab.launch.group_processes import RENDEZVOUS, TAKEN, tell
+from gluonlab.launch.group_processes import PORT_TAKEN, RENDEZVOUS_ARGUMENTS, report_status
 
 
-def _serve() -> None:
-    """Load MXNet, which then is what its role says, and ends in SystemExit."""
-    # it does not hear Python's handler
+def _run_server_role() -> None:
+    """Load MXNet, which then runs its role and exits with SystemExit."""
+    # A server never returns to Python, so Python's handler would not run.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         import mxnet  # noqa: F401
     except EngineError as error:
         if isinstance(error, CannotListen) and error.is_taken:
-            tell(TAKEN)
+            report_status(PORT_TAKEN)
         sys.exit(f"error: {error}")
 
 
-def _rendezvous(address: str, port: int, hosts: str) -> Any:
-    """Horovod's rendezvous for ``hosts``, such as ``h1:2,h2:2``: an http.server.
+def _make_rendezvous_server(address: str, port: int, hosts: str) -> Any:
+    """Return Horovod's rendezvous server, an http.server, for ``hosts`` such as ``h1:2,h2:2``.
 
-    Raises OSError where somebody else has the port.
+    Raises OSError if another process has the port.
     """
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
-    parsed = parse_hosts(hosts)
+    host_slots = parse_hosts(hosts)
     server = RendezvousHTTPServer((address, port), RendezvousHandler, False)
-    server.init(get_host_assignments(parsed, sum(host.slots for host in parsed)))
+    server.init(get_host_assignments(host_slots, sum(host.slots for host in host_slots)))
     return server
 
 
 def _serve_rendezvous(address: str, port: str, hosts: str) -> None:
-    """Serve until this process is killed."""
+    """Run the rendezvous server until this process is killed."""
     try:
-        _rendezvous(address, int(port), hosts).serve_forever()
+        _make_rendezvous_server(address, int(port), hosts).serve_forever()
     except ImportError as error:
         sys.exit(
             f"error: --backend horovod: Horovod for MXNet cannot be imported ({error}): "
@@ -54,16 +53,16 @@ def _serve_rendezvous(address: str, port: str, hosts: str) -> None:
         )
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            tell(TAKEN)
+            report_status(PORT_TAKEN)
         sys.exit(f"error: port {port} of {address}: {error.strerror}")
 
 
 def main() -> None:
-    """Serve as the words say."""
-    if sys.argv[1:2] == RENDEZVOUS[-1:]:
+    """Run the server that the arguments name."""
+    if sys.argv[1:2] == RENDEZVOUS_ARGUMENTS[-1:]:
         _serve_rendezvous(*sys.argv[2:])
     else:
-        _serve()
+        _run_server_role()
 
 
 if __name__ == "__main__":

@@ -18,19 +18,19 @@ from gluonlab.errors import ConfigError
 from gluonlab.launch import at_start
 from gluonlab.plain_text import one_line
 
-PYTHONS = ("python", "python3")
-VARIABLE = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
+PYTHON_NAMES = ("python", "python3")
+ASSIGNMENT_PATTERN = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
 
 
 def is_program(words: Sequence[str]) -> bool:
-    """Whether the words are a program and its arguments."""
+    """Check if the words are a program and its arguments, not options of a run."""
     return bool(words) and not words[0].startswith("-")
 
 
 def check_program(words: Sequence[str]) -> None:
     """Raise ConfigError for a program that cannot be started on this host."""
     if shutil.which(words[0]) is None:
-        raise ConfigError(start_refusal(words[0], Path.cwd()))
+        raise ConfigError(describe_start_error(words[0], Path.cwd()))
 
 
 def program_variables() -> Dict[str, str]:
@@ -52,69 +52,77 @@ def become_program(words: Sequence[str]) -> NoReturn:
     try:
         os.execvp(words[0], list(words))
     except OSError as error:
-        raise ConfigError(start_refusal(words[0], Path.cwd(), error)) from None
+        raise ConfigError(describe_start_error(words[0], Path.cwd(), error)) from None
 
 
-def start_refusal(name: str, folder: Path, error: Optional[OSError] = None) -> str:
+def describe_start_error(name: str, folder: Path, error: Optional[OSError] = None) -> str:
     """Explain on one line why a program cannot be started in this folder, and how to fix it.
 
     ``error``: the system's error, if a start was tried.
     """
-    shown, file = one_line(repr(name)), folder / name
+    quoted_name, file = one_line(repr(name)), folder / name
     if not folder.is_dir():
-        return f"{shown} cannot be started in {folder}: this folder does not exist on this host"
+        return (
+            f"{quoted_name} cannot be started in {folder}: this folder does not exist on this host"
+        )
     if "/" not in name:
-        return _not_in_path(name, file) if shutil.which(name) is None else _refused(shown, error)
+        return (
+            _not_in_path(name, file)
+            if shutil.which(name) is None
+            else _describe_refusal(quoted_name, error)
+        )
     if not file.exists():
-        return f"the file {shown} does not exist: give an existing program"
+        return f"the file {quoted_name} does not exist: give an existing program"
     if file.is_dir():
-        return f"{shown} is a folder: give a program"
+        return f"{quoted_name} is a folder: give a program"
     if not os.access(file, os.X_OK):
         return (
-            f"{shown} may not be executed: make it executable with chmod +x, or write its "
+            f"{quoted_name} may not be executed: make it executable with chmod +x, or write its "
             f"interpreter before it, as in {_interpreter(name)} {name}"
         )
-    return _refused(shown, error)
+    return _describe_refusal(quoted_name, error)
 
 
 def _not_in_path(name: str, file: Path) -> str:
-    shown, first = one_line(repr(name)), name.split()[:1]
+    quoted_name, first_word = one_line(repr(name)), name.split()[:1]
     if name and file.is_file():
-        how = f"python {name}" if name.endswith(".py") else f"./{name}"
-        return f"{shown} is a file in this folder, which is not in PATH: write {how}"
-    if first != [name] and first and shutil.which(first[0]) is not None:
-        return f"{shown} is one word: write {one_line(first[0])} and its words without quotes"
-    if VARIABLE.match(name):
-        return f"{shown} is not a program: set variables before gluonlab launch, or write env first"
+        command = f"python {name}" if name.endswith(".py") else f"./{name}"
+        return f"{quoted_name} is a file in this folder, which is not in PATH: write {command}"
+    if first_word != [name] and first_word and shutil.which(first_word[0]) is not None:
+        program = one_line(first_word[0])
+        return f"{quoted_name} is one word: write {program} and its words without quotes"
+    if ASSIGNMENT_PATTERN.match(name):
+        advice = "set variables before gluonlab launch, or write env first"
+        return f"{quoted_name} is not a program: {advice}"
     if name.endswith(".py"):
-        return f"{shown} is not a file in this folder: write python and the path of the file"
-    where = sys.executable if name in PYTHONS else "the program's full path"
-    return f"program {shown} is not in PATH: write {where}"
+        return f"{quoted_name} is not a file in this folder: write python and the path of the file"
+    path = sys.executable if name in PYTHON_NAMES else "the program's full path"
+    return f"program {quoted_name} is not in PATH: write {path}"
 
 
 def _interpreter(name: str) -> str:
     return "python" if name.endswith(".py") else "sh"
 
 
-def _refused(shown: str, error: Optional[OSError]) -> str:
+def _describe_refusal(quoted_name: str, error: Optional[OSError]) -> str:
     """Explain why the system refuses to start an existing program."""
     if error is not None and error.errno == errno.ENOEXEC:
         return (
-            f"{shown} does not name its interpreter: begin it with a line such as #!/bin/sh, or "
-            "write the interpreter before it"
+            f"{quoted_name} does not name its interpreter: begin it with a line such as "
+            "#!/bin/sh, or write the interpreter before it"
         )
     if error is not None and error.errno == errno.ENOENT:
-        return f"{shown} cannot be started: the interpreter in its first line does not exist"
-    return f"{shown} cannot be started: {error.strerror if error else 'no permission'}"
+        return f"{quoted_name} cannot be started: the interpreter in its first line does not exist"
+    return f"{quoted_name} cannot be started: {error.strerror if error else 'no permission'}"
 
 
 def check_not_gluonlab(words: Sequence[str]) -> None:
     """Raise ConfigError if the program is gluonlab's training: each rank would train separately."""
     names = [word for word in words[:3] if not word.startswith("-")]
-    if Path(names[0]).name.startswith(PYTHONS) and "-m" in words[1:2]:
+    if Path(names[0]).name.startswith(PYTHON_NAMES) and "-m" in words[1:2]:
         names = names[1:]
-    own = [Path(names[0]).name, *names[1:2]] if names else []
-    if own[:1] in (["gluonlab.run"], ["gluonlab.launch"]) or own in (
+    module_or_command = [Path(names[0]).name, *names[1:2]] if names else []
+    if module_or_command[:1] in (["gluonlab.run"], ["gluonlab.launch"]) or module_or_command in (
         ["gluonlab", "run"],
         ["gluonlab", "launch"],
     ):

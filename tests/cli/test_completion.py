@@ -72,7 +72,7 @@ def test_where_a_value_stands_a_file_is_offered(words):
 def test_what_is_no_question_is_none(monkeypatch):
     for value in ("", "tcsh_complete", "bash_source", "bash"):
         monkeypatch.setenv("_GLUONLAB_COMPLETE", value)
-        assert Completion.asked() is None
+        assert Completion.from_environment() is None
 
 
 @pytest.mark.parametrize("shell", SHELLS)

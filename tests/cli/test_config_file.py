@@ -17,10 +17,10 @@ from support.quick_runs import quick
 from gluonlab.cli.config_file import save_settings
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.config import command_line as config_options
-from gluonlab.config.command_line import RIVALS
+from gluonlab.config.command_line import EXCLUDED_SETTINGS
 from gluonlab.errors import ConfigError, GluonlabError
 from gluonlab.launch.__main__ import main as launch
-from gluonlab.launch.launcher_arguments import checked_words
+from gluonlab.launch.launcher_arguments import validate_run_arguments
 from gluonlab.launch.worker.__main__ import main as worker
 from gluonlab.run import main
 from gluonlab.study.__main__ import speedup
@@ -74,7 +74,7 @@ def read(*words, command=main):
     """The settings that a command line gives."""
     params = command.make_context("run", list(words)).params
     settings = {name: value for name, value in params.items() if name in FIELDS}
-    return TrainConfig(**config_options.given(settings))
+    return TrainConfig(**config_options.given_settings(settings))
 
 
 def words_of(settings):
@@ -116,7 +116,7 @@ def test_the_command_line_wins(file, held, said, first):
     """Also over a setting that excludes its own, and with --x false over a flag that is held."""
     said = {name: value for name, value in said.items() if isinstance(value, (str, int, float))}
     config_of(held), config_of(said)
-    left = {k: v for k, v in held.items() if not {k, *RIVALS.get(k, ())} & set(said)}
+    left = {k: v for k, v in held.items() if not {k, *EXCLUDED_SETTINGS.get(k, ())} & set(said)}
     expected, path = config_of({**left, **said}), file("json")
     path.write_text(json.dumps(held))
     words, own = ["--config", str(path)], list(words_of(said))
@@ -185,13 +185,13 @@ MISTAKES = {
     ("f.toml", "batch-size = 1\nbatch_size = 2"): ["batch_size is there twice"],
     ("f.json", '{"lr": 1, "lr": 2}'): ["the key 'lr' is there twice"],
     ("f.json", f'{{"{LONG}": 1, "{LONG}": 2}}'): [f"the key '{LONG[:20]}", "' is there twice"],
-    ("f.toml", "lr = 1\nlr = 2"): ["is no TOML", "overwrite"],
+    ("f.toml", "lr = 1\nlr = 2"): ["is not TOML", "overwrite"],
     ("f.toml", "compare = '1,2'"): ["compare is no setting: write --compare as an option"],
     ("f.json", '{"lr": NaN}'): ["NaN is no number"],
     ("f.json", "[1]"): ["no settings by name"],
-    ("f.json", ""): ["is no JSON"],
-    ("f.toml", "lr = " + DEEP[:9000]): ["is no TOML", "brackets"],
-    ("f.json", DEEP): ["is no JSON"],
+    ("f.json", ""): ["is not JSON"],
+    ("f.toml", "lr = " + DEEP[:9000]): ["is not TOML", "brackets"],
+    ("f.json", DEEP): ["is not JSON"],
     ("f.toml", "a" + ".a" * 900 + " = 1"): ["[a] is a table: write its settings without one"],
     ("f.toml", "[train]\nepochs = 5"): ["[train] is a table", "as epochs = 5"],
     ("f.json", '{"data": {"epochs": 5}}'): ["[data] is a table"],
@@ -254,15 +254,15 @@ def test_the_launcher_goes_by_the_file(file):
     words = ("--config", str(path))
     path.write_text("epochs = 3\n")
     with pytest.raises(ConfigError, match="--restart 1 goes on with the run in --out"):
-        checked_words("dist_sync", words, 1, launch, worker)
+        validate_run_arguments("dist_sync", words, 1, launch, worker)
     path.write_text("out = 'r'\n")
     more = (*words, "--checkpoint-every", "1 epoch")
-    assert checked_words("dist_sync", words, 1, launch, worker) == more
+    assert validate_run_arguments("dist_sync", words, 1, launch, worker) == more
     path.write_text("out = 'r'\ncheckpoint-every = 9\n")
-    assert checked_words("dist_sync", words, 1, launch, worker) == words
+    assert validate_run_arguments("dist_sync", words, 1, launch, worker) == words
     path.write_text("epoch = 1\n")
     with pytest.raises(ConfigError, match="did you mean 'epochs'"):
-        checked_words("dist_sync", words, 0, launch, worker)
+        validate_run_arguments("dist_sync", words, 0, launch, worker)
 
 
 def test_a_comparison_and_an_evaluation_go_by_the_file(run, empty_cwd):

@@ -12,7 +12,7 @@ import pytest
 
 from gluonlab.cli.command import command
 from gluonlab.errors import GluonlabError
-from gluonlab.host.signals import RAISED
+from gluonlab.host.signals import EXCEPTION_BY_SIGNAL
 
 SIGNALS = pytest.mark.parametrize(
     ("sign", "status", "said"),
@@ -135,7 +135,7 @@ def test_signals_between_any_two_handlers_that_are_given_back_leave_none_behind(
         return given(number, handler)
 
     monkeypatch.setattr(signal, "signal", sending)
-    handlers = {number: signal.getsignal(number) for number in RAISED}
+    handlers = {number: signal.getsignal(number) for number in EXCEPTION_BY_SIGNAL}
 
     @command("works", interrupted="all is kept")
     def works():
@@ -147,7 +147,7 @@ def test_signals_between_any_two_handlers_that_are_given_back_leave_none_behind(
     assert sent and end.value.code == 128 + sign
     how = "interrupted" if sign == signal.SIGINT else "ended by SIGTERM"
     assert capfd.readouterr().err.strip() == f"{how}: all is kept"
-    assert {number: signal.getsignal(number) for number in RAISED} == handlers
+    assert {number: signal.getsignal(number) for number in EXCEPTION_BY_SIGNAL} == handlers
 
 
 @pytest.mark.parametrize("command", ["gluonlab.run", "gluonlab.launch.worker"])

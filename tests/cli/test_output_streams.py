@@ -10,7 +10,7 @@ import pytest
 from support.processes import clean_environment
 from support.run_files import read_metrics
 
-from gluonlab.cli.output_streams import silence, why_unread
+from gluonlab.cli.output_streams import discard_output, reader_error
 
 TRAINING = ["-m", "gluonlab.run", "--model", "mlp", "--epochs", "3", "--out", "run"]
 
@@ -97,16 +97,16 @@ def test_a_command_that_only_prints_ends_without_a_word(tmp_path, words):
 def test_a_reader_is_missed_when_writing_would_fail(opened):
     ours, theirs = opened()
     with open(theirs, "w") as stream:
-        assert why_unread(stream) is None
+        assert reader_error(stream) is None
         os.close(ours)
         with pytest.raises(OSError) as said:
             os.write(theirs, b"x")
-        assert why_unread(stream) == said.value.strerror
-        silence(stream)
-        assert why_unread(stream) is None
+        assert reader_error(stream) == said.value.strerror
+        discard_output(stream)
+        assert reader_error(stream) is None
 
 
 def test_files_and_streams_in_memory_can_always_be_read(tmp_path):
     with open(tmp_path / "out", "w") as file:
-        assert why_unread(file) is None
-    assert why_unread(io.StringIO()) is None
+        assert reader_error(file) is None
+    assert reader_error(io.StringIO()) is None

@@ -21,7 +21,7 @@ from gluonlab import (
     train,
 )
 from gluonlab.config import option_hints
-from gluonlab.config.option_hints import HERE, unknown_option
+from gluonlab.config.option_hints import OPTION_BY_ALIAS, unknown_option_message
 from gluonlab.errors import ConfigError
 from gluonlab.study.compare_devices import compare
 from gluonlab.study.learning_rate_finder import find_rate
@@ -35,18 +35,20 @@ def options_of(place):
 RUN, LAUNCH = options_of("gluonlab.run"), options_of("gluonlab.launch.__main__")
 
 
-@pytest.mark.parametrize("theirs", HERE)
+@pytest.mark.parametrize("theirs", OPTION_BY_ALIAS)
 def test_what_another_script_says_is_known_here_by_the_name_in_the_table(theirs):
     assert theirs not in RUN | LAUNCH, "it is one of ours"
-    assert HERE[theirs] in RUN | LAUNCH
+    assert OPTION_BY_ALIAS[theirs] in RUN | LAUNCH
     for spelt in (theirs, theirs.replace("-", "_").replace("__", "--", 1), theirs.upper()):
-        assert f"did you mean {HERE[theirs]!r}?" in unknown_option(spelt, RUN | LAUNCH)
+        assert f"did you mean {OPTION_BY_ALIAS[theirs]!r}?" in unknown_option_message(
+            spelt, RUN | LAUNCH
+        )
 
 
 @given(st.text("abcdeglmnoprstuvw-_", min_size=1, max_size=20).map("--".__add__))
 def test_a_guess_is_an_option_of_the_command(given):
     few = ["--json", "--out", "--help"]
-    said = unknown_option(given, few)
+    said = unknown_option_message(given, few)
     assert said.startswith(f"unknown option {given!r}: ")
     assert said.endswith("see --help") or any(said.endswith(f"did you mean {n!r}?") for n in few)
 
@@ -62,7 +64,7 @@ def test_the_example_is_true():
 def test_the_beginning_of_one_name_stands_for_it(given, meant):
     names = ["--skip-bad", "--channels", "--check-replicas", "--checkpoint-every", "--chart"]
     hint = f"did you mean {meant!r}?" if meant else "see --help"
-    assert unknown_option(given, names).endswith(hint)
+    assert unknown_option_message(given, names).endswith(hint)
 
 
 def call_trainer(**given):

@@ -14,14 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.config.option_types import LARGEST, LARGEST_RATE, SMALLEST_LIMIT, size_in_bytes
+from gluonlab.config.option_types import (
+    LARGEST_RATE,
+    MAX_COUNT,
+    SMALLEST_LIMIT,
+    check_size_in_bytes,
+)
 from gluonlab.devices import devices
 from gluonlab.errors import ConfigError
 from gluonlab.run import main
 
 FIELDS = {field.name: field for field in dataclasses.fields(TrainConfig)}
 # What each setting takes, written down independently of the checks.
-COUNTS = st.integers(1, LARGEST)
+COUNTS = st.integers(1, MAX_COUNT)
 WORDS = st.text(min_size=1).filter(str.strip)
 VALID = {
     "gpus": COUNTS,
@@ -79,12 +84,12 @@ VALID = {
     "seed": st.integers(0, 2**32 - 1),
     "deterministic": st.booleans(),
     "tf32": st.booleans(),
-    "prefetch": st.integers(0, LARGEST),
+    "prefetch": st.integers(0, MAX_COUNT),
     "resident_bytes": st.integers(0, 2**63),
     "bucket_bytes": st.integers(0, 2**63),
     "update_on_servers": st.booleans(),
-    "check_replicas": st.integers(1, LARGEST),
-    "profile": st.integers(1, LARGEST),
+    "check_replicas": st.integers(1, MAX_COUNT),
+    "profile": st.integers(1, MAX_COUNT),
     "tensorboard": st.booleans(),
     "overlap": st.one_of(st.just("off"), st.integers(1, 10**6)),
     "split": WORDS,
@@ -95,14 +100,14 @@ VALID = {
     | st.lists(st.integers(1, 999) | st.floats(0.001, 999.5), min_size=1, max_size=4).map(
         lambda weights: ",".join(re.sub(r"[.]0$", "", str(weight)) for weight in weights)
     ),
-    "stages": st.integers(2, LARGEST),
+    "stages": st.integers(2, MAX_COUNT),
     "cut": st.lists(st.integers(0, 10**9 - 1), min_size=1, max_size=4).map(
         lambda cuts: ",".join(map(str, cuts))
     ),
     "balance": WORDS,
     "pipeline_schedule": WORDS,
-    "stages_per_device": st.integers(1, LARGEST),
-    "ways": st.integers(2, LARGEST),
+    "stages_per_device": st.integers(1, MAX_COUNT),
+    "ways": st.integers(2, MAX_COUNT),
     "channels": WORDS,
     "confusion": st.booleans(),
     "checkpoint_every": st.sampled_from(["1 steps", "50 steps", "10 minutes", "2 epochs"]),
@@ -234,13 +239,13 @@ def test_an_object_in_place_of_a_name_is_told_by_its_type(name):
 )
 def test_sizes_in_bytes_are_exact(number, unit, ending, upper):
     given_text = f"{number}{unit}{ending}"
-    assert size_in_bytes(
+    assert check_size_in_bytes(
         "--x", given_text.upper() if upper else given_text
     ) == number << 10 * " kmgt".index(unit or " ")
 
 
 def test_half_sizes_are_understood():
-    assert size_in_bytes("--x", " 1.5 GiB ") == 3 * 2**29
+    assert check_size_in_bytes("--x", " 1.5 GiB ") == 3 * 2**29
 
 
 def test_epochs_compression_and_colours_have_one_spelling():

@@ -13,7 +13,11 @@ from support.devices import contexts
 from support.splits import IMAGE, batches_of, chains, make_chain, plan_for, split_of, trained
 
 from gluonlab.config import TrainConfig
-from gluonlab.engine.mxnet_setup import backward_pieces, overlapping, usual_piece
+from gluonlab.engine.mxnet_setup import (
+    apply_backward_bulk_size,
+    default_backward_bulk_size,
+    use_backward_bulk_size,
+)
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores.process_groups import ALONE
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
@@ -40,7 +44,7 @@ def normalised(depth, ctxs):
 
 def bits(strategy, overlap, sizes):
     """The parameters after some batches, and all losses."""
-    with overlapping(overlap):
+    with use_backward_bulk_size(overlap):
         losses, params = trained(strategy, batches_of(sizes))
     return losses, {name: array.tobytes() for name, array in params.items()}
 
@@ -87,7 +91,7 @@ def test_so_it_does_where_copies_are_pipelines(overlap, schedule):
 @settings(max_examples=5, deadline=None)
 def test_mxnet_is_asked_for_the_pieces_and_then_for_what_it_was(overlap):
     before = os.environ[VARIABLE]
-    with overlapping(overlap), backward_pieces("cpu"):
+    with use_backward_bulk_size(overlap), apply_backward_bulk_size("cpu"):
         asked = int(os.environ[VARIABLE])
     assert asked == overlap if overlap != "off" else asked > 10**6
     assert os.environ[VARIABLE] == before
@@ -96,8 +100,8 @@ def test_mxnet_is_asked_for_the_pieces_and_then_for_what_it_was(overlap):
 @pytest.mark.parametrize(("exported", "cpu", "gpu"), [("8", 8, 15), ("20", 20, 20), ("1", 1, 1)])
 def test_without_a_wish_the_users_variable_counts(monkeypatch, exported, cpu, gpu):
     monkeypatch.setitem(os.environ, VARIABLE, exported)
-    assert (usual_piece("cpu"), usual_piece("gpu")) == (cpu, gpu)
-    with overlapping(8), backward_pieces("gpu"):  # a wish for ours is a wish
+    assert (default_backward_bulk_size("cpu"), default_backward_bulk_size("gpu")) == (cpu, gpu)
+    with use_backward_bulk_size(8), apply_backward_bulk_size("gpu"):  # a wish for ours is a wish
         assert os.environ[VARIABLE] == "8"
 
 

@@ -65,7 +65,7 @@ def test_one_exported_thread_is_no_reason_to_warn(exported):
 
 def test_more_threads_for_several_devices_are_refused():
     with pytest.raises(ConfigError, match="--threads 2 with 3 CPU devices would hang"):
-        threads_per_device(3, asked=2)
+        threads_per_device(3, requested=2)
 
 
 def test_gpus_need_no_threads():
@@ -157,7 +157,7 @@ def test_two_devices_compute_when_mxnet_was_imported_first(python):
         "import json, sys, warnings\n"
         "import gluonlab.engine.mxnet_installation, gluonlab.engine.mxnet_setup\n"
         # or MXNet cannot be imported first at all, with a newer numpy, or its CUDA build
-        "gluonlab.engine.mxnet_setup.uninstall()\n"
+        "gluonlab.engine.mxnet_setup.remove_setup_hook()\n"
         "gluonlab.engine.mxnet_installation.load_cuda_libraries()\n"
         "for name in [name for name in sys.modules if name.startswith('gluonlab')]:\n"
         "    del sys.modules[name]\n"

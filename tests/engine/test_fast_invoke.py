@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.devices import contexts
 
-from gluonlab.engine.cpu_threads import EngineCallback, push
-from gluonlab.engine.fast_invoke import KindReader, from_host, rows
+from gluonlab.engine.cpu_threads import EngineCallback, push_engine_operation
+from gluonlab.engine.fast_invoke import ShapeAndTypeReader, ndarray_from_numpy, slice_rows
 
 ON_THE_HOST = pytest.mark.cpu_only("arrays on the host, which are the CPU's")
 
@@ -23,7 +23,7 @@ ON_THE_HOST = pytest.mark.cpu_only("arrays on the host, which are the CPU's")
 def test_an_array_comes_from_the_host_as_it_is(dtype, shape):
     array = np.random.RandomState(0).randint(0, 256, shape).astype(dtype)
     for ctx, source in zip((None, mx.cpu(0), mx.cpu(1)), (array, array.T, array[::-1])):
-        made = from_host(source, ctx)
+        made = ndarray_from_numpy(source, ctx)
         assert (made.context, made.dtype, made.shape) == (ctx or mx.cpu(0), dtype, source.shape)
         assert np.array_equal(made.asnumpy(), source)
 
@@ -38,8 +38,8 @@ def test_an_array_comes_from_the_host_while_the_device_is_busy():
     work = EngineCallback(lambda context, parameter: in_time.append(there.wait(300)))
     busy = mx.nd.zeros((1,), mx.cpu(0))
     busy.wait_to_read()
-    push(work, busy, b"busy")
-    made = from_host(np.arange(5))
+    push_engine_operation(work, busy, b"busy")
+    made = ndarray_from_numpy(np.arange(5))
     there.set()
     busy.wait_to_read()
     assert in_time == [True]
@@ -55,13 +55,13 @@ def test_rows_are_the_slice_and_share_its_memory(dtype, rest, bounds):
     begin, end = bounds
     values = np.random.RandomState(0).randint(0, 256, (9, *rest)).astype(dtype)
     array = mx.nd.array(values, dtype=dtype, ctx=contexts(1)[0])
-    some = rows(array, begin, end)
+    some = slice_rows(array, begin, end)
     assert (some.dtype, some.context) == (dtype, array.context)
     assert np.array_equal(some.asnumpy(), values[begin:end])
     some[:] = 7
     values[begin:end] = 7
     assert np.array_equal(array.asnumpy(), values)
-    assert type(rows(array.as_np_ndarray(), begin, end)) is mx.np.ndarray
+    assert type(slice_rows(array.as_np_ndarray(), begin, end)) is mx.np.ndarray
 
 
 @given(
@@ -76,8 +76,8 @@ def test_rows_are_the_slice_and_share_its_memory(dtype, rest, bounds):
 )
 def test_kinds_are_those_that_the_arrays_tell(kinds):
     arrays = [mx.nd.zeros(shape, contexts(1)[0], dtype) for dtype, shape in kinds]
-    reader = KindReader()
-    assert [reader.shape(array) for array in arrays] == [array.shape for array in arrays]
-    numbers = [reader.type_number(array) for array in arrays]
+    reader = ShapeAndTypeReader()
+    assert [reader.read_shape(array) for array in arrays] == [array.shape for array in arrays]
+    numbers = [reader.read_type_number(array) for array in arrays]
     same = [[one == other for other in numbers] for one in numbers]
     assert same == [[one.dtype == other.dtype for other in arrays] for one in arrays]

@@ -12,15 +12,15 @@ from support.environments import Environment
 from support.processes import clean_environment
 
 from gluonlab.engine import linker_errors, mxnet_installation
-from gluonlab.engine.linker_errors import origin, understand
-from gluonlab.engine.mxnet_installation import LIBRARIES, pip_install
+from gluonlab.engine.linker_errors import diagnose_linker_error, library_origin
+from gluonlab.engine.mxnet_installation import LIBRARIES, pip_install_command
 
 BY_SONAME = {library.soname: library for library in LIBRARIES}
 LOADED = """
 import json, sys
 sys.path.insert(0, {site!r})
-from gluonlab.engine import installation
-installation.load_cuda_libraries()
+from gluonlab.engine import mxnet_installation
+mxnet_installation.load_cuda_libraries()
 maps = [line.split()[-1] for line in open("/proc/self/maps") if {root!r} in line]
 print(json.dumps(sorted(set(maps))))
 """
@@ -93,17 +93,17 @@ def test_where_a_library_comes_from(tmp_path, monkeypatch):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     environ = {"LD_LIBRARY_PATH": f"{tmp_path}/missing:{tmp_path}/link"}
-    assert origin(tmp_path / "real" / "libx.so.1", environ) == "LD_LIBRARY_PATH"
-    assert origin(tmp_path / "mxnet" / "libopenblas.so.0", environ) == "mxnet"
-    assert origin(wheel_place(tmp_path, "libcudnn.so.8"), environ) == "wheel"
-    assert origin(tmp_path / "other" / "libc.so.6", environ) == "system"
+    assert library_origin(tmp_path / "real" / "libx.so.1", environ) == "LD_LIBRARY_PATH"
+    assert library_origin(tmp_path / "mxnet" / "libopenblas.so.0", environ) == "mxnet"
+    assert library_origin(wheel_place(tmp_path, "libcudnn.so.8"), environ) == "wheel"
+    assert library_origin(tmp_path / "other" / "libc.so.6", environ) == "system"
     assert (
-        mxnet_installation.wheel_of(
+        mxnet_installation.owning_wheel(
             wheel_place(tmp_path, "libcudnn.so.8").with_name("libcudnn.so.9")
         )
         == "nvidia-cudnn-cu11"
     )
-    assert mxnet_installation.wheel_of(tmp_path / "cudnn" / "lib" / "libcudnn.so.8") == ""
+    assert mxnet_installation.owning_wheel(tmp_path / "cudnn" / "lib" / "libcudnn.so.8") == ""
 
 
 # --- what the linker says, and what it means
@@ -113,11 +113,13 @@ def test_a_missing_library_whose_other_version_is_there(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.path", [str(tmp_path / "site")])
     twelve = write_library(tmp_path / "cuda-12" / "libcublas.so.12")
     user = write_library(tmp_path / "user.so", needed=["libcublas.so.11"])
-    complaint = understand(the_dlopen_message(user), {"LD_LIBRARY_PATH": str(twelve.parent)})
+    complaint = diagnose_linker_error(
+        the_dlopen_message(user), {"LD_LIBRARY_PATH": str(twelve.parent)}
+    )
     assert complaint.library == "libcublas.so.11"
     assert complaint.cause.startswith(f"{twelve} is another version")
-    assert "nvidia-cublas-cu11: " + pip_install("cu112") in complaint.cure
-    assert understand(the_dlopen_message(user), {}).cause == ""
+    assert "nvidia-cublas-cu11: " + pip_install_command("cu112") in complaint.cure
+    assert diagnose_linker_error(the_dlopen_message(user), {}).cause == ""
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def test_a_wheel_of_another_version_in_the_same_folder(tmp_path, monkeypatch, so
     """The wheels of CUDA 12 and of cuDNN 9 put their libraries into the folders of these."""
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     other = write_library(wheel_place(tmp_path, soname).with_name(wrong))
-    complaint = understand(
+    complaint = diagnose_linker_error(
         f"{soname}: cannot open shared object file: No such file or directory", {}
     )
     assert complaint.cause.startswith(f"{other} is another version")
@@ -147,26 +149,28 @@ def test_a_wheel_that_has_lost_its_file_is_installed_again(tmp_path, monkeypatch
         "Metadata-Version: 2.1\nName: nvidia-cudnn-cu11\nVersion: 8.9.6.50\n"
     )
     said = "libcudnn.so.8: cannot open shared object file: No such file or directory"
-    assert understand(said, {}).cure.endswith(
+    assert diagnose_linker_error(said, {}).cure.endswith(
         "pip install --force-reinstall --no-deps 'nvidia-cudnn-cu11<9'"
     )
     write_library(wheel_place(tmp_path, "libcudnn.so.8"))
-    assert understand(said, {}).cure.endswith(pip_install("cu112"))
+    assert diagnose_linker_error(said, {}).cure.endswith(pip_install_command("cu112"))
 
 
 def test_the_file_with_the_full_version_is_no_other_version(tmp_path):
     for name in ("libcudart.so", "libcudart.so.11.0", "libcudart.so.11.0.221"):
         write_library(tmp_path / name)
     assert (
-        mxnet_installation.other_versions("libcudart.so.11.0", {"LD_LIBRARY_PATH": str(tmp_path)})
+        mxnet_installation.find_other_versions(
+            "libcudart.so.11.0", {"LD_LIBRARY_PATH": str(tmp_path)}
+        )
         == []
     )
 
 
 def test_a_system_cuda_that_the_linker_does_not_know(tmp_path, monkeypatch):
-    monkeypatch.setattr(linker_errors, "SYSTEM_CUDA", tmp_path)
+    monkeypatch.setattr(linker_errors, "SYSTEM_CUDA_ROOT", tmp_path)
     path = write_library(tmp_path / "cuda-11.2" / "lib64" / "libcufft.so.10")
-    complaint = understand(
+    complaint = diagnose_linker_error(
         "libcufft.so.10: cannot open shared object file: No such file or directory", {}
     )
     assert complaint.cause == f"{path} exists, but the linker does not search its folder"
@@ -178,7 +182,7 @@ def test_a_library_that_lacks_a_symbol(tmp_path):
     should have it.
     """
     user = write_library(tmp_path / "libcublas.so.11", undefined=["cublasLtGetStatusString"])
-    complaint = understand(the_dlopen_message(user), {"LD_LIBRARY_PATH": str(tmp_path)})
+    complaint = diagnose_linker_error(the_dlopen_message(user), {"LD_LIBRARY_PATH": str(tmp_path)})
     assert complaint.library == "libcublas.so.11"
     assert "none of them has cublasLtGetStatusString" in complaint.cause
     assert complaint.cure.startswith(f"take {tmp_path} out of LD_LIBRARY_PATH")
@@ -188,7 +192,7 @@ def test_a_symbol_with_a_version_names_the_library_that_should_have_it(tmp_path)
     old = write_library(tmp_path / "old" / "libcublasLt.so.11")
     user = wheel_place(tmp_path, "libcublas.so.11")
     said = f"{user}: undefined symbol: cublasLtGetStatusString, version libcublasLt.so.11"
-    complaint = understand(said, {"LD_LIBRARY_PATH": str(old.parent)})
+    complaint = diagnose_linker_error(said, {"LD_LIBRARY_PATH": str(old.parent)})
     assert complaint.library == "libcublasLt.so.11"
     assert (
         f"{old} is not the version that {user} needs: it lacks cublasLtGetStatusString"
@@ -250,7 +254,7 @@ TAKE_OUT = "take /opt/old out of LD_LIBRARY_PATH"
     ],
 )  # fmt: skip
 def test_the_words_of_the_linker_are_understood(said, library, cause, cure):
-    complaint = understand(said, {"LD_LIBRARY_PATH": "/opt/old"})
+    complaint = diagnose_linker_error(said, {"LD_LIBRARY_PATH": "/opt/old"})
     assert (complaint.library, cause in complaint.cause) == (library, True)
     assert complaint.cure.startswith(cure) if cure == TAKE_OUT else cure in complaint.cure
     if said.startswith("/a/libx") or "something" in said:  # what is there is not called missing
@@ -261,7 +265,7 @@ def test_a_file_that_is_no_library_is_cured_where_it_lies(tmp_path):
     path = wheel_place(tmp_path, "libnccl.so.2")
     path.parent.mkdir(parents=True)
     path.write_text("no library")
-    complaint = understand(the_dlopen_message(path), {})
+    complaint = diagnose_linker_error(the_dlopen_message(path), {})
     assert complaint.library == "libnccl.so.2"
     assert f"{path} is not a library for this machine" in complaint.cause
     assert complaint.cure.startswith("pip install --force-reinstall --no-deps nvidia-nccl-cu11")
@@ -269,7 +273,7 @@ def test_a_file_that_is_no_library_is_cured_where_it_lies(tmp_path):
 
 @pytest.mark.parametrize("said", ["", "out of memory", "No module named 'x'"])
 def test_what_is_not_about_libraries_is_left_alone(said):
-    assert understand(said) is None
+    assert diagnose_linker_error(said) is None
 
 
 # --- and the engine says it

@@ -79,17 +79,17 @@ def environment(monkeypatch):
 )
 def test_the_processes_of_a_host_by_its_launcher(environment, variables, processes):
     environment(variables)
-    assert local_processes.neighbours() == (processes, True)
+    assert local_processes.local_process_count() == (processes, True)
 
 
 def test_workers_of_another_hosts_scheduler_take_the_safe_part_until_their_group_has_told(
     environment, monkeypatch
 ):
     environment(ELSEWHERE)
-    assert local_processes.neighbours() == (3, False)
-    monkeypatch.setattr(local_processes, "_told", [])
-    local_processes.tell(1)
-    assert local_processes.neighbours() == (1, True)
+    assert local_processes.local_process_count() == (3, False)
+    monkeypatch.setattr(local_processes, "_reported_count", [])
+    local_processes.set_local_process_count(1)
+    assert local_processes.local_process_count() == (1, True)
     assert threads_per_device(1) == resources.available_cores()
 
 
@@ -109,7 +109,7 @@ def test_each_process_takes_its_part_of_the_cores(
 def test_what_the_user_asks_for_counts_before_the_part(environment):
     environment({"LOCAL_WORLD_SIZE": "64", "OMP_NUM_THREADS": "3"})
     assert threads_per_device(1) == 3
-    assert threads_per_device(1, asked=5) == 5
+    assert threads_per_device(1, requested=5) == 5
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_cores_that_the_launcher_has_bound_a_process_to_are_all_its_own(
     # nobody's; 1, if who started these tests has ended
     monkeypatch.setattr(os, "getppid", lambda: 2**22 + 1)
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(processes))
-    assert local_processes.own_cores() == threads
+    assert local_processes.cores_per_process() == threads
 
 
 @pytest.mark.parametrize(
@@ -149,27 +149,27 @@ def test_a_containers_limit_is_shared_wherever_processes_are_bound(
     monkeypatch, limit, own, processes, threads
 ):
     monkeypatch.setattr(resources, "core_limit", lambda: limit)
-    monkeypatch.setattr(resources, "_physical", lambda cpus: cpus)
+    monkeypatch.setattr(resources, "_physical_cores", lambda cpus: cpus)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64 if pid else own)))
     monkeypatch.setattr(os, "getppid", lambda: 2**22 + 1)
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(processes))
-    assert local_processes.own_cores() == threads
+    assert local_processes.cores_per_process() == threads
 
 
 def test_slurm_tells_how_many_cpus_its_tasks_have_together(environment, monkeypatch):
     environment({**STEP, "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_CPUS_ON_NODE": "8"})
     monkeypatch.setattr(resources, "available_cores", lambda: 4)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4)))
-    assert local_processes.own_cores() == 4
+    assert local_processes.cores_per_process() == 4
     environment({"SLURM_CPUS_ON_NODE": "4"})
-    assert local_processes.own_cores() == 2
+    assert local_processes.cores_per_process() == 2
 
 
 def test_a_launcher_is_found_behind_shells_that_it_has_bound(python):
     """The shell has the launcher's variable, too, and the one core; this process, which started it,
     has neither.
     """
-    code = "from gluonlab.engine import neighbours; print(neighbours._launchers_cpus())"
+    code = "from gluonlab.engine import local_processes; print(local_processes._launcher_cpus())"
     variables = {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "CODE": code, "PYTHON": sys.executable}
     shell = 'taskset -c $CPU sh -c \'"$PYTHON" -c "$CODE"; true\'; true'
     cpu = min(os.sched_getaffinity(0))
@@ -218,12 +218,12 @@ def test_decoders_take_their_part_too(environment, monkeypatch, tmp_path):
 # --- real workers of MXNet's parameter server
 
 SAYS = (
-    "import json, gluonlab\nfrom gluonlab.engine import neighbours\n"
+    "import json, gluonlab\nfrom gluonlab.engine.local_processes import local_process_count\n"
     "from gluonlab.devices import devices\n"
     "from gluonlab.launch.parameter_server_group import ParameterServer\n"
     "from gluonlab.engine.cpu_threads import threads_per_device\nfrom support import workers\n"
-    "before = neighbours.neighbours()\ngroup = ParameterServer()\n[ctx] = devices('cpu')\n"
-    "print(json.dumps([before, neighbours.neighbours(), threads_per_device(1), "
+    "before = local_process_count()\ngroup = ParameterServer()\n[ctx] = devices('cpu')\n"
+    "print(json.dumps([before, local_process_count(), threads_per_device(1), "
     "workers.team_size(ctx)]))"
 )
 

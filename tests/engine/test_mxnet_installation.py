@@ -7,7 +7,7 @@ import shutil
 import pytest
 from support.environments import INSTALLED, Environment
 
-from gluonlab.engine.mxnet_installation import either, pip_install
+from gluonlab.engine.mxnet_installation import pip_install_choices, pip_install_command
 
 VERSIONS = [(3, minor) for minor in range(8, 15)]
 
@@ -17,8 +17,8 @@ VERSIONS = [(3, minor) for minor in range(8, 15)]
 def test_a_command_names_what_the_package_does(version, extra, distribution):
     """The extras that setup.py has, and MXNet at the version that it asks for."""
     metadata = importlib.metadata.metadata("gluonlab")
-    command = pip_install(extra, version)
-    assert command in either(version)
+    command = pip_install_command(extra, version)
+    assert command in pip_install_choices(version)
     extras = re.findall(r"gluonlab\[(\w+)\]", command)
     assert set(extras) <= set(metadata.get_all("Provides-Extra"))
     named = re.findall(r"\bmxnet[-\w]*==[\d.]+", command)
@@ -52,7 +52,7 @@ def test_pip_takes_the_command_where_there_is_no_mxnet(tmp_path, extra, brings):
     [info] = INSTALLED.glob("gluonlab-*.dist-info")
     shutil.copytree(info, environment.site / info.name)
     would = ""
-    for command in pip_install(extra).split(" && "):
+    for command in pip_install_command(extra).split(" && "):
         words = command.replace("'", "").split()
         ended = environment.python("-m", *words, "--dry-run", "--disable-pip-version-check")
         assert ended.returncode == 0, ended.stderr

@@ -13,7 +13,7 @@ from support.environments import Environment
 from support.processes import package
 
 from gluonlab.engine import mxnet_fixes, mxnet_import, mxnet_installation, openmp_settings
-from gluonlab.engine.mxnet_installation import pip_install
+from gluonlab.engine.mxnet_installation import pip_install_command
 from gluonlab.errors import EngineError
 from gluonlab.host import resources
 
@@ -67,7 +67,7 @@ def test_names_that_numpy_lacks_are_put_back():
     that still had them.
     """
     bare = types.ModuleType("numpy")
-    for name in mxnet_fixes.MOVED.values():
+    for name in mxnet_fixes.RENAMED_FUNCTIONS.values():
         setattr(bare, name, getattr(numpy, name, name))
     mxnet_fixes.put_back_numpy_names(bare)
     infinite = (bare.Inf, bare.PINF, bare.infty, bare.Infinity, -bare.NINF)
@@ -89,7 +89,11 @@ def test_names_that_numpy_lacks_are_put_back():
 
 def test_names_that_numpy_has_are_left_alone():
     full = types.ModuleType("numpy")
-    names = [*mxnet_fixes.RENAMED, *mxnet_fixes.MOVED, *mxnet_fixes.REMOVED]
+    names = [
+        *mxnet_fixes.REMOVED_VALUES,
+        *mxnet_fixes.RENAMED_FUNCTIONS,
+        *mxnet_fixes.REMOVED_FUNCTIONS,
+    ]
     for name in names:
         setattr(full, name, f"numpy's own {name}")
     mxnet_fixes.put_back_numpy_names(full)
@@ -112,7 +116,7 @@ def test_putting_names_back_asks_numpy_for_none_of_them():
 @pytest.mark.parametrize(
     ("library", "cure"),
     [
-        ("libcudnn.so.8", pip_install("cu112")),
+        ("libcudnn.so.8", pip_install_command("cu112")),
         ("libcudnn.so.8", "nvidia-cudnn-cu11"),
         ("libnvrtc.so.11.2", "nvidia-cuda-nvrtc-cu11"),
         ("libnccl.so.2", "nvidia-nccl-cu11"),
@@ -132,7 +136,7 @@ def test_a_missing_library_is_named_with_its_cure(library, cure):
 
 
 def explained(error):
-    answer = mxnet_import.explain(error)
+    answer = mxnet_import.explain_import_error(error)
     assert type(answer) is EngineError
     assert "\n" not in str(answer)
     return str(answer)
@@ -161,7 +165,7 @@ def test_a_library_that_is_not_there_is_an_engine_error(tmp_path):
     assert "OSError" not in error["kinds"]
     assert error["cause"] == "OSError"
     assert "libcudnn.so.8" in error["message"]
-    assert pip_install("cu112") in error["message"]
+    assert pip_install_command("cu112") in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +187,7 @@ def test_no_mxnet_at_all_is_an_import_error_that_says_what_to_install(python):
     error = import_error(python("-S", "-c", CATCH))  # without site-packages
     assert error["kinds"][0] == "MissingMXNet"
     assert {"EngineError", "ImportError", "ModuleNotFoundError"} <= set(error["kinds"])
-    assert pip_install("cpu") in error["message"]
+    assert pip_install_command("cpu") in error["message"]
 
 
 def test_both_flavours_together_are_refused_before_mxnet_begins(python, tmp_path):
@@ -197,12 +201,12 @@ def test_both_flavours_together_are_refused_before_mxnet_begins(python, tmp_path
 
 def test_the_installed_flavours_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    assert mxnet_installation.flavours() == ()
+    assert mxnet_installation.installed_distributions() == ()
     distribution(tmp_path, "mxnet-cu112")
     distribution(tmp_path, "mxnet-other")
-    assert mxnet_installation.flavours() == ("mxnet-cu112",)
+    assert mxnet_installation.installed_distributions() == ("mxnet-cu112",)
     distribution(tmp_path, "mxnet")
-    assert mxnet_installation.flavours() == ("mxnet", "mxnet-cu112")
+    assert mxnet_installation.installed_distributions() == ("mxnet", "mxnet-cu112")
 
 
 # --- the environment
@@ -299,7 +303,7 @@ def test_libgomp_itself_says_which_settings_it_passes_over(python, monkeypatch, 
     """What it passes over is no setting of the user's: gluonlab sets its own then."""
     monkeypatch.setenv(name, value)
     said = python("-c", "import ctypes; ctypes.CDLL('libgomp.so.1')", **{name: value}).stderr
-    assert (name in openmp_settings.users_spinning()) == (
+    assert (name in openmp_settings.user_spin_settings()) == (
         f"Invalid value for environment variable {name}" not in said
     )
 
@@ -316,7 +320,8 @@ def test_threads_are_known_to_spin_where_mxnet_came_first(
     what OpenMP was told.
     """
     site = package(tmp_path / "site", "mxnet", "")
-    code = f"import {order}; from gluonlab.engine import openmp; print(openmp.spins_as_it_came())"
+    code = f"import {order}; from gluonlab.engine import openmp_settings as openmp; "
+    code += "print(openmp.spins_by_default())"
     spins = order == "mxnet, gluonlab" and not exported
     assert python("-c", code, path=[site], **inherited, **exported).stdout == f"{spins}\n"
 
@@ -341,7 +346,7 @@ def test_threads_are_known_to_spin_where_mxnet_came_first(
 def test_what_would_harm_mxnet_is_known(monkeypatch, exported, named):
     for name, value in exported.items():
         monkeypatch.setenv(name, value)
-    assert list(openmp_settings.harmful()) == named
+    assert list(openmp_settings.harmful_user_settings()) == named
 
 
 def test_importing_gluonlab_alone_changes_no_environment(python):
@@ -431,7 +436,7 @@ def test_the_number_of_threads_is_read_as_openmp_and_mxnet_read_it(
         openmp_settings.exported_threads() is said is None
         or str(openmp_settings.exported_threads()) == said
     )
-    assert openmp_settings.omp_num_threads() == (said and int(said[-1]))
+    assert openmp_settings.exported_thread_count() == (said and int(said[-1]))
 
 
 def test_cores_are_those_that_this_process_may_use():
@@ -471,7 +476,7 @@ def test_all_libraries_are_loaded_before_mxnet_begins(python, tmp_path):
     # the mxnet that the tests themselves run with must not count as a second flavour
     code = (
         "import numpy, gluonlab.engine.mxnet_setup as engine\n"
-        "engine.flavours = lambda: ('mxnet-cu112',)\nimport mxnet"
+        "engine.installed_distributions = lambda: ('mxnet-cu112',)\nimport mxnet"
     )
     result = python("-c", code, path=[str(site)])
     assert result.returncode == 0, result.stderr

@@ -43,18 +43,18 @@ print(json.dumps([made, count, hashlib.sha256(text.encode()).hexdigest(), len(te
 """
 PLAIN = """
 import numpy
-from gluonlab.engine import setup
+from gluonlab.engine import mxnet_setup
 from gluonlab.engine import mxnet_fixes
-setup.uninstall()
+mxnet_setup.remove_setup_hook()
 import mxnet
-mxnet_fixes.install_attribute_text()  # gives three modules a name, where numpy is 2 or newer
+mxnet_fixes.patch_attribute_text()  # gives three modules a name, where numpy is 2 or newer
 made = None
 """
 OURS = """
 import gluonlab
 from gluonlab.engine import faster_import
-generated, take_apart = [], faster_import._stored
-faster_import._stored = lambda *given: generated.append(1) or take_apart(*given)
+generated, take_apart = [], faster_import._to_stored_function
+faster_import._to_stored_function = lambda *given: generated.append(1) or take_apart(*given)
 import mxnet
 made = len(generated)
 """
@@ -69,7 +69,7 @@ def functions():
         """Words."""
         return data, axis, 123456789
 
-    stored = faster_import._stored(example, 123456789, 0)
+    stored = faster_import._to_stored_function(example, 123456789, 0)
     return {("mxnet.nd", f"operator{number}", "example"): tuple(stored) for number in range(3)}
 
 
@@ -91,14 +91,14 @@ def test_operators_are_those_of_a_plain_import(python, tmp_path):
     made = python("-c", OURS + "print(made)", XDG_CACHE_HOME=str(tmp_path)).stdout
     assert int(made) == first[0]
     assert cached_files(tmp_path) == [file]
-    assert faster_import.read(file).keys() == functions_in(whole, tmp_path).keys()
+    assert faster_import.read_cache(file).keys() == functions_in(whole, tmp_path).keys()
 
 
 def functions_in(content, folder):
     copy = folder / "copy.bin"
     copy.write_bytes(content)
     copy.chmod(0o600)
-    return faster_import.read(copy)
+    return faster_import.read_cache(copy)
 
 
 def test_without_a_home_folder_mxnet_starts_all_the_same(python):
@@ -111,15 +111,15 @@ def test_without_a_home_folder_mxnet_starts_all_the_same(python):
 def test_a_cache_that_cannot_be_written_is_none(tmp_path, functions, folder):
     (tmp_path / "a file").touch()
     path = tmp_path / folder / "file.bin"
-    faster_import.write(path, functions)
-    assert faster_import.read(path) == {}
+    faster_import.write_cache(path, functions)
+    assert faster_import.read_cache(path) == {}
 
 
 def test_a_write_that_fails_in_the_middle_leaves_nothing_behind(tmp_path, functions):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
     try:
-        faster_import.write(tmp_path / "file.bin", functions)
+        faster_import.write_cache(tmp_path / "file.bin", functions)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(tmp_path.iterdir()) == []
@@ -185,7 +185,7 @@ def test_other_modules_import_as_usual_while_mxnet_is_loaded(python, tmp_path):
 import sys
 import gluonlab
 from gluonlab.engine import faster_import
-with faster_import.deferring():
+with faster_import.defer_optional_imports():
     import other
 assert other.requests is sys.modules["requests"] and other.BaseEstimator
 import builtins
@@ -197,8 +197,8 @@ assert builtins.__import__.__module__ == "builtins"
 
 def test_a_file_gives_back_what_was_written(tmp_path, functions):
     path = tmp_path / "below" / "file.bin"
-    faster_import.write(path, functions)
-    assert faster_import.read(path) == functions
+    faster_import.write_cache(path, functions)
+    assert faster_import.read_cache(path) == functions
     assert stat.S_IMODE(path.stat().st_mode) & (stat.S_IWGRP | stat.S_IWOTH) == 0
     assert [each.name for each in path.parent.iterdir()] == ["file.bin"]
 
@@ -207,45 +207,45 @@ def test_a_file_gives_back_what_was_written(tmp_path, functions):
 @given(st.data())
 def test_any_damage_is_noticed(tmp_path, functions, data):
     path = tmp_path / "file.bin"
-    faster_import.write(path, functions)
+    faster_import.write_cache(path, functions)
     content = bytearray(path.read_bytes())
     if data.draw(st.booleans()):
         del content[data.draw(st.integers(0, len(content) - 1)) :]
     else:
         content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
     path.write_bytes(content)
-    assert faster_import.read(path) == {}
+    assert faster_import.read_cache(path) == {}
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
 def test_a_file_that_others_may_write_is_not_read(tmp_path, functions, mode):
     path = tmp_path / "file.bin"
-    faster_import.write(path, functions)
+    faster_import.write_cache(path, functions)
     path.chmod(mode)
-    assert faster_import.read(path) == {}
+    assert faster_import.read_cache(path) == {}
 
 
 def test_a_file_of_another_user_is_not_read(tmp_path, functions, monkeypatch):
     path = tmp_path / "file.bin"
-    faster_import.write(path, functions)
+    faster_import.write_cache(path, functions)
     owner = path.stat().st_uid
     if owner == 0:
         os.chown(path, 12345, -1)
     else:  # the others' files that this user can read
         monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    assert faster_import.read(path) == {}
+    assert faster_import.read_cache(path) == {}
 
 
-@given(changed=st.sampled_from(["library", *faster_import.GENERATORS]))
+@given(changed=st.sampled_from(["library", *faster_import.GENERATOR_FILES]))
 def test_other_files_of_mxnet_have_another_cache(tmp_path_factory, changed):
     package = tmp_path_factory.mktemp("package")
-    for name in ["library", *faster_import.GENERATORS]:
+    for name in ["library", *faster_import.GENERATOR_FILES]:
         (package / name).parent.mkdir(exist_ok=True)
         (package / name).write_text(name)
-    before = faster_import.file_for(package, package / "library")
-    assert faster_import.file_for(package, package / "library") == before
+    before = faster_import.cache_path(package, package / "library")
+    assert faster_import.cache_path(package, package / "library") == before
     (package / changed).write_text(f"{changed} changed")
-    assert faster_import.file_for(package, package / "library") != before
+    assert faster_import.cache_path(package, package / "library") != before
 
 
 def test_operators_that_a_library_brings_later_are_generated(python, tmp_path):

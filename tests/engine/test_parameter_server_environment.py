@@ -7,23 +7,25 @@ from mxnet.base import MXNetError
 from mxnet.kvstore import kvstore_server
 from support.parameter_server import free_port
 
-from gluonlab.engine.parameter_server_environment import CannotListen, serve
+from gluonlab.engine.parameter_server_environment import CannotListen, run_server_role
 
 FOREIGN = "192.0.2.1"  # RFC 5737: of no host
 
 
 def cannot_listen(monkeypatch, said="bind failed", **variables):
-    """Return the error of `serve` if MXNet fails with this message."""
+    """Return the error of `run_server_role` if MXNet fails with this message."""
 
     def fail():
         raise MXNetError(f"[12:00:00] src/van.cc:42: Check failed: {said}")
 
     monkeypatch.setattr(kvstore_server, "_init_kvstore_server_module", fail)
-    monkeypatch.setattr("gluonlab.host.resources.keep_freed", lambda: None)  # of all later tests
+    monkeypatch.setattr(
+        "gluonlab.host.resources.keep_freed_memory", lambda: None
+    )  # of all later tests
     for name, value in {"NUM_WORKER": 1, "NUM_SERVER": 1, **variables}.items():
         monkeypatch.setenv(f"DMLC_{name}", str(value))
     with pytest.raises((CannotListen, MXNetError)) as raised:
-        serve()
+        run_server_role()
     return raised.value
 
 

@@ -7,7 +7,7 @@ import pytest
 from support.pages import ROOT
 from support.processes import clean_environment
 
-from gluonlab.host.command_start import explain_hidden, hides
+from gluonlab.host.command_start import explain_hidden_module, hides_module
 
 RUN = ["gluonlab.run", "--model", "mlp", "--dataset", "synthetic", "--epochs", "1", "--gpus", "1"]
 SCRIPT = "import mxnet as mx\nfrom mxnet import gluon\nimport numpy as np\nnp.random.rand(3)\n"
@@ -55,10 +55,10 @@ def test_only_what_takes_a_modules_place_hides_it(tmp_path, monkeypatch):
         (tmp_path / f"{name}.py").touch()
     (tmp_path / "numpy").mkdir()
     (tmp_path / "numpy" / "__init__.py").touch()
-    assert hides("json", str(tmp_path / "json.py"))
-    assert hides("numpy", str(tmp_path / "numpy" / "__init__.py"))
-    assert not hides("mynet", str(tmp_path / "mynet.py"))
-    assert not hides("json", sys.modules["json"].__file__)
+    assert hides_module("json", str(tmp_path / "json.py"))
+    assert hides_module("numpy", str(tmp_path / "numpy" / "__init__.py"))
+    assert not hides_module("mynet", str(tmp_path / "mynet.py"))
+    assert not hides_module("json", sys.modules["json"].__file__)
 
 
 def test_other_errors_come_from_no_such_file(tmp_path, monkeypatch):
@@ -68,5 +68,5 @@ def test_other_errors_come_from_no_such_file(tmp_path, monkeypatch):
     cause = ValueError("json")
     error = AttributeError("module 'json' has no attribute 'x'")
     error.__cause__, cause.__context__ = cause, error  # a ring
-    assert explain_hidden(error) is None
-    assert explain_hidden(None) is None
+    assert explain_hidden_module(error) is None
+    assert explain_hidden_module(None) is None

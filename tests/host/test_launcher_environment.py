@@ -9,15 +9,15 @@ from support.examples import examples
 
 from gluonlab.errors import ConfigError
 from gluonlab.host.launcher_environment import (
-    HOST,
+    HOST_PATTERN,
     HostSlots,
-    has_gpus,
-    has_local_disk,
-    instance_type,
-    lsf_hosts,
-    merged,
-    slurm_counts,
-    slurm_hosts,
+    instance_has_gpus,
+    instance_has_local_disk,
+    merge_host_slots,
+    parse_slurm_counts,
+    parse_slurm_hosts,
+    read_lsf_hosts,
+    sagemaker_instance_type,
 )
 
 
@@ -64,7 +64,7 @@ LIST = st.lists(
 @examples(40)
 @given(LIST)
 def test_slurms_notation_is_the_list_of_its_hosts(text):
-    assert slurm_hosts(text, "SLURM_NODELIST") == expanded(text)
+    assert parse_slurm_hosts(text, "SLURM_NODELIST") == expanded(text)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_slurms_notation_is_the_list_of_its_hosts(text):
     ],
 )
 def test_slurms_examples(text, hosts):
-    assert slurm_hosts(text, "SLURM_NODELIST") == hosts
+    assert parse_slurm_hosts(text, "SLURM_NODELIST") == hosts
 
 
 @pytest.mark.parametrize(
@@ -92,29 +92,29 @@ def test_slurms_examples(text, hosts):
 )  # fmt: skip
 def test_what_is_no_list_is_one_line_that_names_the_variable(text):
     with pytest.raises(ConfigError, match=r"^SLURM_NODELIST") as caught:
-        slurm_hosts(text, "SLURM_NODELIST")
+        parse_slurm_hosts(text, "SLURM_NODELIST")
     assert len(str(caught.value).splitlines()) == 1
 
 
 @given(st.text("n0129[]-,x ", max_size=14) | st.text(max_size=14))
 def test_any_text_is_hosts_or_an_error(text):
     try:
-        hosts = slurm_hosts(text, "SLURM_NODELIST")
+        hosts = parse_slurm_hosts(text, "SLURM_NODELIST")
     except ConfigError:
         return
     assert hosts == expanded(text)
-    assert all(HOST.fullmatch(host) for host in hosts)
+    assert all(HOST_PATTERN.fullmatch(host) for host in hosts)
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), min_size=1))
 def test_slurms_counts_are_those_of_each_node(runs):
     text = ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in runs)
-    assert slurm_counts(text) == [count for count, times in runs for _ in range(times)]
+    assert parse_slurm_counts(text) == [count for count, times in runs for _ in range(times)]
 
 
 @pytest.mark.parametrize("text", ["", "0", "2(x3", "a", "2(x)", ",".join(["1(x99999)"] * 99)])
 def test_counts_of_another_form_are_none(text):
-    assert slurm_counts(text) == []
+    assert parse_slurm_counts(text) == []
 
 
 def test_lsf_tells_its_hosts_in_three_ways(tmp_path):
@@ -123,10 +123,10 @@ def test_lsf_tells_its_hosts_in_three_ways(tmp_path):
     pairs = {"LSB_MCPU_HOSTS": "b 2 a 1 "}
     file.write_text(file.read_text(), encoding="utf-8-sig")
     for environ in (pairs, {"LSB_DJOB_HOSTFILE": str(file)}, {"LSB_HOSTS": "b b a"}):
-        variable, hosts = lsf_hosts(environ)
+        variable, hosts = read_lsf_hosts(environ)
         assert variable in environ
-        assert merged(hosts) == [HostSlots("b", 2), HostSlots("a", 1)]
-    assert lsf_hosts({}) == ("", [])
+        assert merge_host_slots(hosts) == [HostSlots("b", 2), HostSlots("a", 1)]
+    assert read_lsf_hosts({}) == ("", [])
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_lsf_tells_its_hosts_in_three_ways(tmp_path):
 def test_what_lsf_cannot_mean_is_one_line(environ):
     [variable] = environ
     with pytest.raises(ConfigError, match=f"^{variable}"):
-        lsf_hosts(environ)
+        read_lsf_hosts(environ)
 
 
 # GPUs, "Instance store volumes" of https://docs.aws.amazon.com/ec2/latest/instancetypes/
@@ -159,7 +159,7 @@ MACHINES = {
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_gpus_and_disks_are_told_by_the_name(name):
-    assert (has_gpus(name), has_local_disk(name)) == MACHINES[name]
+    assert (instance_has_gpus(name), instance_has_local_disk(name)) == MACHINES[name]
 
 
 @pytest.mark.parametrize(
@@ -187,4 +187,4 @@ def test_the_machine_of_a_job_is_read_from_what_the_toolkit_sets(
         monkeypatch.delenv(name, raising=False)
         if value is not None:
             monkeypatch.setenv(name, value)
-    assert instance_type() == found
+    assert sagemaker_instance_type() == found

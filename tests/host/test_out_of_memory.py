@@ -3,7 +3,7 @@
 import pytest
 from mxnet.base import MXNetError
 
-from gluonlab.host.out_of_memory import used_up
+from gluonlab.host.out_of_memory import explain_exhausted_resource
 
 OF_A_GPU = (
     "cudaMalloc retry failed: out of memory",
@@ -19,7 +19,11 @@ OF_THE_HOST = (
 
 @pytest.mark.parametrize("said", [*OF_A_GPU, *OF_THE_HOST])
 def test_memory_that_is_used_up_is_named_with_what_takes_less(said):
-    explained = str(used_up(MXNetError(f'Traceback (most recent call last):\n  File "x"\n{said}')))
+    explained = str(
+        explain_exhausted_resource(
+            MXNetError(f'Traceback (most recent call last):\n  File "x"\n{said}')
+        )
+    )
     assert explained.startswith("there is not enough memory: ") and "\n" not in explained
     assert ("a GPU's is full" in explained) == (said in OF_A_GPU)
     for option in ("--batch-size", "--microbatches", "--find-batch-size"):
@@ -27,7 +31,7 @@ def test_memory_that_is_used_up_is_named_with_what_takes_less(said):
 
 
 def test_other_errors_are_not_taken_for_it():
-    assert used_up(MXNetError("Check failed: shape_is_known(shape)")) is None
+    assert explain_exhausted_resource(MXNetError("Check failed: shape_is_known(shape)")) is None
 
 
 LIMITED = """
@@ -35,8 +39,8 @@ import ctypes, os, resource, signal, sys, threading
 from gluonlab.host import out_of_memory
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33))
-out_of_memory.prepare()
-out_of_memory.prepare()
+out_of_memory.prepare_last_line()
+out_of_memory.prepare_last_line()
 libc = ctypes.CDLL(None)
 """
 ENDS = {
@@ -57,7 +61,7 @@ signal.pause()
 """,
     "a library that loads for ever": """
 out_of_memory.LOADING_S = 0.05
-with out_of_memory.loading():
+with out_of_memory.limit_import_time():
     while True:
         pass
 """,
@@ -110,7 +114,7 @@ while size >= 2**19:  # what is left then is less than that
         held.append(mmap.mmap(-1, size, mmap.MAP_PRIVATE, mmap.PROT_READ))
     except OSError:
         size //= 2
-out_of_memory.make_room()
+out_of_memory.free_reserved_memory()
 print(len(mmap.mmap(-1, 2**20, mmap.MAP_PRIVATE, mmap.PROT_READ)))
 """
     ended = python("-c", LIMITED + full)

@@ -6,7 +6,12 @@ import sys
 
 import pytest
 
-from gluonlab.host.resources import INSTRUCTION_SETS, LIMIT, cpu_vendor, instruction_set
+from gluonlab.host.resources import (
+    INSTRUCTION_SETS,
+    ISA_LIMIT_VARIABLE,
+    cpu_vendor,
+    instruction_set,
+)
 
 ZEN3 = "fpu sse sse2 sse4_1 sse4_2 avx f16c avx2 fma"
 SKYLAKE = f"{ZEN3} avx512f avx512dq avx512cd avx512bw avx512vl"
@@ -36,7 +41,7 @@ def proc_with(folder, flags, vendor="AuthenticAMD"):
     ],
 )
 def test_the_widest_that_the_cpu_has_and_onednn_may_use(tmp_path, flags, limit, expected):
-    environment = {} if limit is None else {LIMIT: limit}
+    environment = {} if limit is None else {ISA_LIMIT_VARIABLE: limit}
     assert instruction_set(environment, proc_with(tmp_path, flags)) == expected
 
 
@@ -67,14 +72,14 @@ nd.Convolution(image, weight, kernel=(3, 3), num_filter=8, no_bias=True).wait_to
 def test_onednn_uses_these_instructions(limit):
     """oneDNN prints its own choice."""
     environment = {**os.environ, "DNNL_VERBOSE": "1"}
-    environment.pop(LIMIT, None)
-    environment.update({} if limit is None else {LIMIT: limit})
+    environment.pop(ISA_LIMIT_VARIABLE, None)
+    environment.update({} if limit is None else {ISA_LIMIT_VARIABLE: limit})
     told = subprocess.run(
         [sys.executable, "-c", CONVOLVE], env=environment, capture_output=True, encoding="utf-8",
         check=True, timeout=120,
     ).stdout  # fmt: skip
     named = [line for line in told.splitlines() if line.startswith("dnnl_verbose,info,cpu,isa:")]
-    ours = instruction_set({} if limit is None else {LIMIT: limit})
+    ours = instruction_set({} if limit is None else {ISA_LIMIT_VARIABLE: limit})
     assert ours in INSTRUCTION_SETS
     assert named and SAYS[ours] in named[0]
 

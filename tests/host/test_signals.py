@@ -13,7 +13,7 @@ from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Dataset, Defaults
-from gluonlab.host.signals import RAISED, EndRequest, delayed_signals
+from gluonlab.host.signals import EXCEPTION_BY_SIGNAL, StopRequest, delayed_signals
 from gluonlab.runs.run_schema import PARAMETERS
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
@@ -42,23 +42,25 @@ def handled():
     """Handlers that raise, as those of a command do, and are put back in any case."""
 
     def end(number, frame):
-        raise RAISED[number]
+        raise EXCEPTION_BY_SIGNAL[number]
 
-    before = {number: signal.signal(number, end) for number in RAISED}
+    before = {number: signal.signal(number, end) for number in EXCEPTION_BY_SIGNAL}
     yield end
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("number", RAISED)
+@pytest.mark.parametrize("number", EXCEPTION_BY_SIGNAL)
 def test_a_signal_ends_a_training_after_its_step_and_handlers_are_put_back(
     empty_cwd, handled, number
 ):
     reporter = Signalled(15, number)
-    with pytest.raises(RAISED[number], match="run holds every epoch that was finished, 1 of 3"):
+    with pytest.raises(
+        EXCEPTION_BY_SIGNAL[number], match="run holds every epoch that was finished, 1 of 3"
+    ):
         train(TrainConfig(**QUICK, global_batch_size=128), reporter=reporter)
     assert reporter.after == 0
-    assert [signal.getsignal(each) for each in RAISED] == [handled] * 3
+    assert [signal.getsignal(each) for each in EXCEPTION_BY_SIGNAL] == [handled] * 3
     assert names(Path("run")) == [
         "checkpoints",
         "config.json",
@@ -81,7 +83,7 @@ def test_a_second_ctrl_c_ends_at_once(empty_cwd, handled):
 
 def test_signals_that_shells_and_terminals_send_twice_do_not_break_a_step(empty_cwd, handled):
     reporter = Signalled(2, signal.SIGHUP, signal.SIGHUP, signal.SIGTERM)
-    with pytest.raises(RAISED[signal.SIGHUP]):
+    with pytest.raises(EXCEPTION_BY_SIGNAL[signal.SIGHUP]):
         train(TrainConfig(**QUICK), reporter=reporter)
     assert reporter.after == 0
 
@@ -123,14 +125,14 @@ def test_an_evaluation_ends_between_two_batches(empty_cwd, handled):
     defaults = Defaults("mlp", batch_size=10, epochs=1, optimizer="sgd", lr=0.1)
     dataset = Dataset("made-up", train_split, Sends(), ("a", "b"), defaults)
     config = TrainConfig(**QUICK, prefetch=0, threads=1, global_batch_size=10)
-    with pytest.raises(RAISED[signal.SIGTERM], match="no epoch was finished"):
+    with pytest.raises(EXCEPTION_BY_SIGNAL[signal.SIGTERM], match="no epoch was finished"):
         train(config, reporter=Reporter(), dataset=dataset)
     assert len(asked) == 3
 
 
 def test_what_is_ignored_stays_ignored_as_nohup_means_it(handled):
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with EndRequest() as request:
+    with StopRequest() as request:
         os.kill(os.getpid(), signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     assert request.number is None

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from gluonlab.errors import GluonlabError
 from gluonlab.launch.agent_messages import (
-    OF_AGENT,
-    OF_LAUNCHER,
-    PIECE,
+    AGENT_MESSAGES,
+    LAUNCHER_MESSAGES,
+    LINE_PIECE_BYTES,
     BadMessage,
-    lines_of,
-    parsed,
-    received,
+    parse_message,
+    read_lines,
+    receive_messages,
 )
 
 GOOD = {
@@ -33,7 +33,7 @@ GOOD = {
         {"signal": 2, "to": ["rank 0"]}, {"done": 130},
     ],
 }  # fmt: skip
-FORMS = {"agent": OF_AGENT, "launcher": OF_LAUNCHER}
+FORMS = {"agent": AGENT_MESSAGES, "launcher": LAUNCHER_MESSAGES}
 each_side = pytest.mark.parametrize("side", FORMS)
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
@@ -50,7 +50,7 @@ def line(message):
 @each_side
 def test_what_each_side_says_is_read_as_it_was(side):
     for message in GOOD[side]:
-        assert parsed(line(message), FORMS[side]) == message
+        assert parse_message(line(message), FORMS[side]) == message
     assert {key for message in GOOD[side] for key in message} >= set(FORMS[side])
 
 
@@ -64,7 +64,7 @@ def test_what_lacks_a_key_has_one_too_many_or_another_type_is_none(side):
                 spoilt.append({k: v for k, v in message.items() if k != key})
         for each in spoilt:
             with pytest.raises(BadMessage, match=r"^has said what is no message: '"):
-                parsed(line(each), FORMS[side])
+                parse_message(line(each), FORMS[side])
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_what_lacks_a_key_has_one_too_many_or_another_type_is_none(side):
 )  # fmt: skip
 def test_nonsense_is_one_line_that_speaks_to_no_terminal(side, text):
     with pytest.raises(BadMessage) as raised:
-        parsed(text + b"\n", FORMS[side])
+        parse_message(text + b"\n", FORMS[side])
     assert str(raised.value).isprintable() and len(str(raised.value)) < 700
 
 
@@ -99,7 +99,7 @@ def test_nonsense_is_one_line_that_speaks_to_no_terminal(side, text):
 @given(message=st.dictionaries(st.sampled_from(NAMES) | st.text(max_size=4), VALUES, max_size=4))
 def test_any_object_is_a_message_or_is_refused(side, message):
     try:
-        parsed(line(message), FORMS[side])
+        parse_message(line(message), FORMS[side])
     except BadMessage as error:
         assert isinstance(error, GluonlabError) and str(error).isprintable()
 
@@ -113,7 +113,7 @@ def read(data, forms, cuts):
             reader.feed_data(data[begin:end])
         reader.feed_eof()
         try:
-            async for message in received(reader, forms):
+            async for message in receive_messages(reader, forms):
                 found.append(message)
         except BadMessage as error:
             return found, error
@@ -129,7 +129,7 @@ def read(data, forms, cuts):
 @example(data=b"x" * 300, cuts=[])
 def test_any_bytes_end_as_a_connection_does_or_with_one_line(side, data, cuts):
     found, error = read(data, FORMS[side], [min(cut, len(data)) for cut in cuts])
-    assert all(parsed(line(message), FORMS[side]) == message for message in found)
+    assert all(parse_message(line(message), FORMS[side]) == message for message in found)
     if data.startswith(b'{"beat"'):
         assert found == [{"beat": True}] * 2 and error is None  # the third was cut off
     if data == b"Welcome to h1":
@@ -147,7 +147,7 @@ def in_lines(data, longest, size=7):
         for begin in range(0, len(data), size):
             reader.feed_data(data[begin : begin + size])
         reader.feed_eof()
-        return [line async for line in lines_of(reader, longest)]
+        return [line async for line in read_lines(reader, longest)]
 
     return asyncio.run(reading())
 
@@ -172,5 +172,8 @@ def test_bytes_that_are_no_text_are_shown_in_part(data, longest):
 
 
 def test_a_letter_on_the_edge_of_a_piece_stays_whole():
-    text = "x" * (PIECE - 1) + "\u00e9" + "y" * 10
-    assert in_lines(text.encode(), PIECE, PIECE) == ["x" * (PIECE - 1), "\u00e9" + "y" * 10]
+    text = "x" * (LINE_PIECE_BYTES - 1) + "\u00e9" + "y" * 10
+    assert in_lines(text.encode(), LINE_PIECE_BYTES, LINE_PIECE_BYTES) == [
+        "x" * (LINE_PIECE_BYTES - 1),
+        "\u00e9" + "y" * 10,
+    ]

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from gluonlab.errors import ConfigError
 from gluonlab.launch.backends import BACKENDS
 from gluonlab.launch.group_processes import (
-    AGAIN,
-    BY_BACKEND,
-    FORMS,
-    RANK,
-    RENDEZVOUS,
-    SERVE,
+    AUTORESUME_OPTION,
+    PROCESSES_BY_BACKEND,
+    RANK_VARIABLE,
+    RENDEZVOUS_ARGUMENTS,
+    SERVER_ARGUMENTS,
+    VARIABLE_PATTERNS,
     Site,
-    allowed,
+    allowed_variables,
     parts,
 )
 
@@ -25,15 +25,21 @@ SITES = [Site(f"h{n}", f"10.0.0.{n}", f"eth{n}") for n in range(4)]
 
 
 def test_every_backend_can_be_started():
-    assert set(BY_BACKEND) == set(BACKENDS)
+    assert set(PROCESSES_BY_BACKEND) == set(BACKENDS)
 
 
-@given(st.sampled_from(sorted(BY_BACKEND)), placements, st.lists(st.integers(0, 3), max_size=3))
+@given(
+    st.sampled_from(sorted(PROCESSES_BY_BACKEND)),
+    placements,
+    st.lists(st.integers(0, 3), max_size=3),
+)
 def test_ranks_are_numbered_in_order_on_their_hosts(backend, placed, servers):
     made = parts(backend, ["--epochs", "3"], placed, servers, SITES, 9000)
     workers = [part for part in made if part.is_worker]
     assert [part.host for part in workers] == placed
-    assert [part.environment[RANK] for part in workers] == [str(n) for n in range(len(placed))]
+    assert [part.environment[RANK_VARIABLE] for part in workers] == [
+        str(n) for n in range(len(placed))
+    ]
     assert all(part.words[-2:] == ["--epochs", "3"] for part in workers)
     assert len({part.name for part in made}) == len(made)
     assert made[0].name == "scheduler" and made[0].host == 0
@@ -76,7 +82,7 @@ MIXED_SITES = [
     Site("h1", "fe80::1%eth0", "eth0"),
     Site("h2", "::1", ""),
 ]
-backends = st.sampled_from(sorted(BY_BACKEND))
+backends = st.sampled_from(sorted(PROCESSES_BY_BACKEND))
 words = st.lists(st.sampled_from(["--epochs", "3", "--lr", "0.1", "--flip"]), max_size=5)
 RUN = ["--epochs", "3"]
 OF_OTHERS = {  # variables that would open a file, load a library, or change what Python runs
@@ -100,27 +106,30 @@ def test_a_process_starts_what_its_own_options_say_and_nothing_else(backend, own
     for part in of_members(backend, given):
         if part.is_worker and own != given:
             with pytest.raises(ConfigError, match=r"rank 0's: here .*, there .*: start"):
-                allowed(part.words, part.environment, backend, own)
+                allowed_variables(part.words, part.environment, backend, own)
             continue
-        taken = allowed(part.words, {**part.environment, **OF_OTHERS}, backend, own)
+        taken = allowed_variables(part.words, {**part.environment, **OF_OTHERS}, backend, own)
         assert taken == {n: v for n, v in part.environment.items() if n != "HOROVOD_CYCLE_TIME"}
         if part.is_worker:
-            assert allowed([*part.words, AGAIN], part.environment, backend, own) == taken
+            assert (
+                allowed_variables([*part.words, AUTORESUME_OPTION], part.environment, backend, own)
+                == taken
+            )
 
 
 def test_only_what_a_part_has_is_taken():
     """Every name in the table is one that `parts` sets, and is needed."""
-    made = [part for backend in BY_BACKEND for part in of_members(backend, RUN)]
+    made = [part for backend in PROCESSES_BY_BACKEND for part in of_members(backend, RUN)]
     named = {name for part in made for name in part.environment} - {"HOROVOD_CYCLE_TIME"}
-    assert named == set(FORMS)
+    assert named == set(VARIABLE_PATTERNS)
 
 
-@given(backends, st.sampled_from(sorted(FORMS)), st.text(max_size=20))
+@given(backends, st.sampled_from(sorted(VARIABLE_PATTERNS)), st.text(max_size=20))
 def test_a_value_of_another_form_is_refused(backend, name, value):
     """Where it is taken, nothing is in it that leads out of a number, an address or a name."""
     part = of_members(backend, RUN)[-1]
     try:
-        taken = allowed(part.words, {**part.environment, name: value}, backend, RUN)
+        taken = allowed_variables(part.words, {**part.environment, name: value}, backend, RUN)
     except ConfigError as error:
         assert len(str(error).splitlines()) == 1
     else:
@@ -132,7 +141,7 @@ def test_a_value_of_another_form_is_refused(backend, name, value):
     "words",
     [
         ["-c", "print(1)"], ["-m", "http.server"], ["-m", "gluonlab.launch.worker.other"], [],
-        [*RENDEZVOUS, "0.0.0.0", "80", "h1:1"], SERVE,
+        [*RENDEZVOUS_ARGUMENTS, "0.0.0.0", "80", "h1:1"], SERVER_ARGUMENTS,
     ],
     ids=str,
 )  # fmt: skip
@@ -140,13 +149,15 @@ def test_a_value_of_another_form_is_refused(backend, name, value):
 def test_what_is_no_part_of_a_group_is_not_started(role, words):
     environment = {} if role is None else {"DMLC_ROLE": role}
     with pytest.raises(ConfigError, match="is no part of a group"):
-        allowed(words, environment, "dist_sync", RUN)
+        allowed_variables(words, environment, "dist_sync", RUN)
 
 
 def test_a_worker_is_not_made_a_server():
     """MXNet, once loaded, would serve, and unpickle what it is sent."""
     worker = of_members("dist_sync", RUN)[-1]
     with pytest.raises(ConfigError, match="is no part of a group"):
-        allowed(worker.words, {**worker.environment, "DMLC_ROLE": "server"}, "dist_sync", RUN)
+        allowed_variables(
+            worker.words, {**worker.environment, "DMLC_ROLE": "server"}, "dist_sync", RUN
+        )
     with pytest.raises(ConfigError, match="is no part of a group"):
-        allowed(SERVE, {"DMLC_ROLE": "server"}, "horovod", RUN)
+        allowed_variables(SERVER_ARGUMENTS, {"DMLC_ROLE": "server"}, "horovod", RUN)

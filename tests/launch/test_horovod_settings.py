@@ -11,9 +11,9 @@ from gluonlab.errors import ConfigError
 from gluonlab.launch.__main__ import main
 from gluonlab.launch.group_processes import Site, parts
 from gluonlab.launch.horovod_settings import (
+    horovod_arguments,
     horovod_variables,
-    horovod_words,
-    settle_environment,
+    set_horovod_defaults,
 )
 
 NONE = dict.fromkeys(
@@ -41,7 +41,7 @@ def as_given(words):
 @pytest.mark.parametrize("words", GIVEN)
 def test_all_workers_get_what_horovod_reads(words):
     asked = as_given(words.split())
-    assert horovod_words(asked) == words.split()
+    assert horovod_arguments(asked) == words.split()
     variables = horovod_variables("horovod", asked)
     assert variables == GIVEN[words]
     scheduler, *workers = parts("horovod", [], [0, 0, 1], [], SITES, 9000, variables)
@@ -106,7 +106,7 @@ def test_what_somebody_has_set_stays(before, after, monkeypatch):
     monkeypatch.delenv("HOROVOD_FUSION_THRESHOLD")
     if before is not None:
         monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", before)
-    settle_environment()
+    set_horovod_defaults()
     assert os.environ["HOROVOD_FUSION_THRESHOLD"] == after
 
 
@@ -119,10 +119,10 @@ def test_rank_0_sees_that_its_timeline_can_be_written(rank, refused, tmp_path, m
     if rank is not None:
         monkeypatch.setenv("HOROVOD_RANK", rank)
     if not refused:
-        settle_environment()
+        set_horovod_defaults()
         return
     with pytest.raises(ConfigError, match=r"^the timeline .*t\.json cannot be written \(No such"):
-        settle_environment()
+        set_horovod_defaults()
 
 
 @pytest.mark.parametrize("kind", ["slurm", "lsf", "lsf-interactive", "k8s", "sagemaker"])

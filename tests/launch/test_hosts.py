@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluonlab.errors import ConfigError
-from gluonlab.launch.hosts import Host, parse_hosts, place, read_hostfile, room, server_hosts
+from gluonlab.launch.hosts import (
+    Host,
+    assign_ranks,
+    parse_hosts,
+    read_hostfile,
+    server_hosts,
+    total_capacity,
+)
 
 names = st.from_regex(r"[a-z][a-z0-9.-]{0,8}", fullmatch=True)
 some_hosts = st.lists(
@@ -41,14 +48,14 @@ def test_hostfiles_are_read_as_they_are_written(
 @given(some_hosts, st.none() | st.integers(1, 30))
 def test_processes_fill_the_hosts_in_their_order(hosts, count):
     if len(hosts) == 1 and hosts[0].slots is None:
-        assert place(count, hosts) == [0] * (count or 1)
+        assert assign_ranks(count, hosts) == [0] * (count or 1)
         return
-    if room(hosts) == 0 or (count or 0) > room(hosts):
+    if total_capacity(hosts) == 0 or (count or 0) > total_capacity(hosts):
         with pytest.raises(ConfigError):
-            place(count, hosts)
+            assign_ranks(count, hosts)
         return
-    placed = place(count, hosts)
-    assert placed == sorted(placed) and len(placed) == (count or room(hosts))
+    placed = assign_ranks(count, hosts)
+    assert placed == sorted(placed) and len(placed) == (count or total_capacity(hosts))
     for number, host in enumerate(hosts):
         takes = 1 if host.slots is None else host.slots
         full = number < placed[-1]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gluonlab.errors import ConfigError
 from gluonlab.host.launcher_environment import LAUNCHERS, SAGEMAKER
 from gluonlab.launch.__main__ import main
-from gluonlab.launch.job_files import KINDS, TEMPLATES, JobRequest, job_file
+from gluonlab.launch.job_files import JOB_FILE_KINDS, TEMPLATE_FOLDER, JobRequest, job_file
 from gluonlab.launch.rank_environment import membership
 
 WORDS = ("--epochs", "5", "--gpus", "2")
@@ -100,7 +100,7 @@ def test_bash_reads_the_file(kind, tmp_path):
 
 @pytest.mark.parametrize("gpus", [0, 2])
 @pytest.mark.parametrize("queue", [None, "waic-medium"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", JOB_FILE_KINDS)
 def test_each_line_has_a_comment(kind, queue, gpus):
     lines = job_file(kind, replace(REQUEST, queue=queue, gpus=gpus)).splitlines()
     for before, line in zip(["", *lines], lines):
@@ -271,7 +271,7 @@ def test_hyperparameters_are_the_options_of_the_run(given_options):
 
 def test_the_templates_are_those_of_the_folder_sagemaker():
     folder = Path(__file__).parents[2] / "sagemaker/training"
-    own = list(TEMPLATES.iterdir())
+    own = list(TEMPLATE_FOLDER.iterdir())
     assert {path.name for path in own} == {"horovod.json", "parameter-server.json"}
     assert all(path.read_bytes() == (folder / path.name).read_bytes() for path in own)
 
@@ -282,7 +282,7 @@ def test_a_job_of_sagemaker_is_the_template_with_what_was_asked_for():
         request, bucket="mine", role="arn:aws:iam::1:role/r", instance="ml.p3.8xlarge"
     )
     made = yaml.safe_load(job_file("sagemaker", request))
-    template = json.loads((TEMPLATES / "horovod.json").read_text())
+    template = json.loads((TEMPLATE_FOLDER / "horovod.json").read_text())
     assert made["ResourceConfig"] == {
         **template["ResourceConfig"], "InstanceType": "ml.p3.8xlarge", "InstanceCount": 2,
         "VolumeSizeInGB": 50,

@@ -14,13 +14,13 @@ from support.job_charts import ACCURACY, LOSS, SPEED, charts, expressions
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import from_arrays
-from gluonlab.launch.job_files import TEMPLATES
+from gluonlab.launch.job_files import TEMPLATE_FOLDER
 from gluonlab.runs.run_schema import Epoch
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import ConsoleReporter, epoch_in_words
 
 ROOT = Path(__file__).parents[2] / "sagemaker"
-EXPRESSIONS = expressions(TEMPLATES / "parameter-server.json")
+EXPRESSIONS = expressions(TEMPLATE_FOLDER / "parameter-server.json")
 
 
 @settings(max_examples=20)
@@ -65,7 +65,7 @@ def test_of_all_that_a_run_prints_only_its_epochs_are_drawn(tmp_path):
 
 def test_all_templates_and_the_page_have_the_same():
     page = (ROOT / "README.md").read_text(encoding="utf-8")
-    for template in [*TEMPLATES.glob("*.json"), *(ROOT / "training").glob("*.json")]:
+    for template in [*TEMPLATE_FOLDER.glob("*.json"), *(ROOT / "training").glob("*.json")]:
         assert expressions(template) == EXPRESSIONS
     rows = dict(re.findall(r"^\| `((?:train|test):\w+)` \| .* \| `(.*)` \|$", page, re.M))
     assert rows == EXPRESSIONS

@@ -14,11 +14,11 @@ from support.processes import clean_environment
 from support.small_group import group
 
 from gluonlab.errors import ConfigError
-from gluonlab.launch.agent_connections import Connection, SshOptions
-from gluonlab.launch.group_processes import RANK, ProcessSpec
-from gluonlab.launch.host_agent import Agent
+from gluonlab.launch.agent_connections import AgentConnection, SshOptions
+from gluonlab.launch.group_processes import RANK_VARIABLE, ProcessSpec
+from gluonlab.launch.host_agent import HostAgent
 from gluonlab.launch.hosts import Host
-from gluonlab.launch.launch_attempt import WINDOW, Attempt, Failure
+from gluonlab.launch.launch_attempt import FAILURE_WINDOW_S, AttemptFailure, LaunchAttempt
 
 LATE = "did not start within {0:g} s: where the machine is only busy, --patience {1:g} gives them"
 CUT_OFF = "found no way to the others: is a port closed?"
@@ -29,15 +29,17 @@ def fails_after(seconds, patience, told):
 
     async def look():
         connection, inbox = (
-            Connection(Host("h1", 1), SshOptions(patience=patience)),
+            AgentConnection(Host("h1", 1), SshOptions(patience=patience)),
             asyncio.Queue(),
         )
-        parts = [ProcessSpec(f"rank {n}", 0, [], {RANK: str(n)}) for n in range(len(told))]
-        attempt = Attempt(parts, [connection], inbox, print, patience, "/", {})
+        parts = [ProcessSpec(f"rank {n}", 0, [], {RANK_VARIABLE: str(n)}) for n in range(len(told))]
+        attempt = LaunchAttempt(parts, [connection], inbox, print, patience, "/", {})
         for part, lines in zip(parts, told):
             for line in lines:
-                attempt._take(connection, {"of": part.name, "stream": "came", "line": line})
-        attempt._look(seconds)
+                attempt._handle_message(
+                    connection, {"of": part.name, "stream": "came", "line": line}
+                )
+        attempt._check_progress(seconds)
         return [str(each) for each in attempt._failures]
 
     return asyncio.run(look())
@@ -63,19 +65,22 @@ def test_an_agent_is_lost_when_it_was_silent_for_half_of_the_patience_and_not_be
 ):
     """And so is a process that somebody has stopped for as long."""
     now = 7.0
-    for each in ("attempt", "connections"):
-        monkeypatch.setattr(f"gluonlab.launch.{each}.awake", lambda: now)
+    for module in ("launch_attempt", "agent_connections"):
+        monkeypatch.setattr(f"gluonlab.launch.{module}.liveness_clock", lambda: now)
 
     async def look():
         nonlocal now
-        connection = Connection(Host("h1", 1), SshOptions(patience=patience))
-        part = ProcessSpec("rank 0", 0, [], {RANK: "0"})
-        attempt, said = Attempt([part], [connection], asyncio.Queue(), print, patience, "/", {}), []
+        connection = AgentConnection(Host("h1", 1), SshOptions(patience=patience))
+        part = ProcessSpec("rank 0", 0, [], {RANK_VARIABLE: "0"})
+        attempt, said = (
+            LaunchAttempt([part], [connection], asyncio.Queue(), print, patience, "/", {}),
+            [],
+        )
         for share in (0.4, 0.49, 0.51):
             now = 7.0 + share * patience
-            attempt._take(connection, {"stopped": "rank 0", "seconds": share * patience})
-            attempt._look(0)
-            said.append((connection.gone, [str(each) for each in attempt._failures]))
+            attempt._handle_message(connection, {"stopped": "rank 0", "seconds": share * patience})
+            attempt._check_progress(0)
+            said.append((connection.loss_reason, [str(each) for each in attempt._failures]))
         return said
 
     silent = f"has given no sign of life for {0.51 * patience:.0f} s"
@@ -90,24 +95,26 @@ def test_a_server_may_end_before_ranks_that_leave_within_the_window_and_no_earli
 ):
     """``left``: so many of two ranks have left the group, and need no server."""
     now = ended_at
-    monkeypatch.setattr("gluonlab.launch.launch_attempt.awake", lambda: now)
+    monkeypatch.setattr("gluonlab.launch.launch_attempt.liveness_clock", lambda: now)
 
     async def look():
         nonlocal now
-        connection = Connection(Host("h1", 1), SshOptions(patience=60))
-        parts = [ProcessSpec(f"rank {n}", 0, [], {RANK: str(n)}) for n in range(2)]
+        connection = AgentConnection(Host("h1", 1), SshOptions(patience=60))
+        parts = [ProcessSpec(f"rank {n}", 0, [], {RANK_VARIABLE: str(n)}) for n in range(2)]
         parts.append(ProcessSpec("server 0", 0, [], {}))
-        attempt = Attempt(parts, [connection], asyncio.Queue(), print, 60, "/", {})
+        attempt = LaunchAttempt(parts, [connection], asyncio.Queue(), print, 60, "/", {})
         for part in parts[:2]:
             for line in ("arrived", "joined"):
-                attempt._take(connection, {"of": part.name, "stream": "came", "line": line})
+                attempt._handle_message(
+                    connection, {"of": part.name, "stream": "came", "line": line}
+                )
         for part in parts[:left]:
-            attempt._take(connection, {"of": part.name, "stream": "came", "line": "left"})
-        attempt._take(connection, {"ended": "server 0", "status": 0})
+            attempt._handle_message(connection, {"of": part.name, "stream": "came", "line": "left"})
+        attempt._handle_message(connection, {"ended": "server 0", "status": 0})
         said = []
-        for later in (0, 0.99 * WINDOW, 1.01 * WINDOW):
+        for later in (0, 0.99 * FAILURE_WINDOW_S, 1.01 * FAILURE_WINDOW_S):
             now = ended_at + later
-            attempt._look(0)
+            attempt._check_progress(0)
             said.append([str(each) for each in attempt._failures])
         return said
 
@@ -151,8 +158,8 @@ async def ends():
 
 
 def of_one_rank(connection, inbox, lines):
-    parts = [ProcessSpec("server 0", 0, [], {}), ProcessSpec("rank 0", 0, [], {RANK: "0"})]
-    return Attempt(parts, [connection], inbox, lambda *a: lines.append(a), HANGS, "/", {})
+    parts = [ProcessSpec("server 0", 0, [], {}), ProcessSpec("rank 0", 0, [], {RANK_VARIABLE: "0"})]
+    return LaunchAttempt(parts, [connection], inbox, lambda *a: lines.append(a), HANGS, "/", {})
 
 
 def attempted(said, hangs_up=True):
@@ -161,8 +168,8 @@ def attempted(said, hangs_up=True):
     async def attempting():
         (reader, writer), (_, theirs) = await ends()
         lines, inbox = [], asyncio.Queue()
-        connection = Connection(Host("h1", 1), SshOptions(patience=HANGS), writer)
-        connection.begin(reader, {"here": "h1", "pid": 1, "addresses": {}}, inbox)
+        connection = AgentConnection(Host("h1", 1), SshOptions(patience=HANGS), writer)
+        connection.start_listening(reader, {"here": "h1", "pid": 1, "addresses": {}}, inbox)
         attempt = of_one_rank(connection, inbox, lines)
         theirs.write(said)
         if hangs_up:
@@ -177,7 +184,7 @@ def attempted(said, hangs_up=True):
 @example([{"ended": "rank 0", "status": -9}])
 def test_whatever_an_agent_says_the_attempt_ends_with_a_reason(said):
     failure, lines = attempted(words(said))
-    assert failure is None or isinstance(failure, Failure)
+    assert failure is None or isinstance(failure, AttemptFailure)
     assert {who for who, *_ in lines} <= {"rank 0", "server 0"}
     if said == [{"ended": "rank 0", "status": -9}]:
         assert str(failure) == "rank 0 on h1 was killed by SIGKILL"
@@ -218,7 +225,7 @@ def test_whatever_a_launcher_says_an_agent_starts_nothing_and_ends(said):
 
     async def serving():
         (reader, writer), (answers, theirs) = await ends()
-        agent = Agent(reader, writer, checked=refused)
+        agent = HostAgent(reader, writer, checked=refused)
         theirs.write(said if isinstance(said, bytes) else words(said))
         theirs.write_eof()
         await asyncio.wait_for(agent.serve(), HANGS)
@@ -228,7 +235,7 @@ def test_whatever_a_launcher_says_an_agent_starts_nothing_and_ends(said):
     for line in answers.splitlines():
         json.loads(line)
     assert answers.count(b'"ended"') == len(started)
-    assert agent.fault is None or str(agent.fault).isprintable()
+    assert agent.message_error is None or str(agent.message_error).isprintable()
 
 
 def test_an_agent_says_in_one_line_what_it_cannot_read():
@@ -266,8 +273,8 @@ def test_a_signal_that_comes_while_the_others_end_is_not_lost():
     async def attempting():
         (reader, writer), (heard, theirs) = await ends()
         inbox = asyncio.Queue()
-        connection = Connection(Host("h1", 1), SshOptions(patience=HANGS), writer)
-        connection.begin(reader, {"here": "h1", "pid": 1, "addresses": {}}, inbox)
+        connection = AgentConnection(Host("h1", 1), SshOptions(patience=HANGS), writer)
+        connection.start_listening(reader, {"here": "h1", "pid": 1, "addresses": {}}, inbox)
         attempt = of_one_rank(connection, inbox, [])
         theirs.write(words([{"ended": "rank 0", "status": -9}]))
         running = asyncio.ensure_future(attempt.run())

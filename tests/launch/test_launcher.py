@@ -19,7 +19,11 @@ from support.worker_processes import catches
 from gluonlab import TrainConfig
 from gluonlab.errors import ConfigError
 from gluonlab.launch.__main__ import main
-from gluonlab.launch.launcher_arguments import ALONE, check_alone, checked_words
+from gluonlab.launch.launcher_arguments import (
+    SINGLE_PROCESS_OPTIONS,
+    check_not_in_group,
+    validate_run_arguments,
+)
 from gluonlab.launch.rank_environment import membership
 from gluonlab.launch.worker.__main__ import main as worker
 from gluonlab.run import main as run
@@ -282,10 +286,10 @@ def test_whoever_is_started_alone_may_start_a_group(layout):
     context = main.make_context("launch", list(TWO))
     for environ in srun(layout):
         if sum(layout) == 1:
-            check_alone(context, membership(environ))
+            check_not_in_group(context, membership(environ))
         else:
             with pytest.raises(ConfigError, match=f"as one of {sum(layout)}, which are one"):
-                check_alone(context, membership(environ))
+                check_not_in_group(context, membership(environ))
 
 
 @pytest.mark.long
@@ -361,7 +365,7 @@ def test_what_only_one_process_can_is_told_so():
     def names(command):
         return {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
 
-    assert names(run) - names(worker) - names(main) == set(ALONE)
-    for option in ALONE:
+    assert names(run) - names(worker) - names(main) == set(SINGLE_PROCESS_OPTIONS)
+    for option in SINGLE_PROCESS_OPTIONS:
         with pytest.raises(ConfigError, match=f"^{option} is for one process: leave it out, or wr"):
-            checked_words("dist_sync", (option, "2"), 0, main, worker)
+            validate_run_arguments("dist_sync", (option, "2"), 0, main, worker)

@@ -15,9 +15,9 @@ from support.small_group import SSH, group
 from support.waiting import wait_until
 
 from gluonlab.errors import RunError
-from gluonlab.launch.agent_connections import Connection, SshOptions
+from gluonlab.launch.agent_connections import AgentConnection, SshOptions
 from gluonlab.launch.hosts import Host
-from gluonlab.launch.worker.__main__ import check_moved
+from gluonlab.launch.worker.__main__ import check_run_is_here
 
 HOSTS = ["h0", "h1", "h2"]
 HANGS = 240  # seconds: only what hangs takes so long
@@ -106,13 +106,13 @@ def test_the_workers_learn_that_rank_0_was_elsewhere(tmp_path):
 
 def test_a_run_that_is_not_where_rank_0_is_now_is_one_line(tmp_path):
     with pytest.raises(RuntimeError) as raised:
-        check_moved(str(tmp_path / "run"), "h0")
+        check_run_is_here(str(tmp_path / "run"), "h0")
     assert str(raised.value).startswith(
         f"the run in {tmp_path / 'run'} was on h0, where rank 0 was"
     )
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text("{}")
-    check_moved(str(tmp_path / "run"), "h0")
+    check_run_is_here(str(tmp_path / "run"), "h0")
 
 
 def launcher(folder, *words, ssh=SSH):
@@ -184,7 +184,7 @@ def test_an_ssh_that_is_given_up_has_ended_when_that_is_said(tmp_path):
     ssh.chmod(0o755)
 
     async def opened():
-        connection = Connection(Host("h1", 1), SshOptions(ssh=[str(ssh)]))
+        connection = AgentConnection(Host("h1", 1), SshOptions(ssh=[str(ssh)]))
         with pytest.raises(RunError, match="prints 'Welcome!' first"):
             await connection.open(asyncio.Queue())
         return connection._process.returncode
@@ -196,6 +196,6 @@ def test_nobody_waits_for_an_agent_that_somebody_else_has_started():
     """It has come by itself: there is no process whose end could be seen."""
 
     async def closing():
-        await Connection(Host("h1", 1), SshOptions()).closed()
+        await AgentConnection(Host("h1", 1), SshOptions()).closed()
 
     asyncio.run(closing())

@@ -12,8 +12,8 @@ from support.parameter_server import free_port
 from support.port_takers import taker
 from support.processes import clean_environment
 
-from gluonlab.launch.launcher import TRIES
-from gluonlab.launch.network_addresses import reserved
+from gluonlab.launch.launcher import PORT_ATTEMPTS
+from gluonlab.launch.network_addresses import reserve_port
 
 pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
 RUN = [*QUICK, "--epochs", "1"]
@@ -32,13 +32,13 @@ def asked(port, reuses):
 
 def test_a_reserved_port_is_had_by_the_scheduler_alone():
     """It, and Horovod's rendezvous, ask for it with SO_REUSEADDR."""
-    keeping, answer = reserved(0)
+    keeping, answer = reserve_port(0)
     with keeping, pytest.raises(OSError, match="Address already in use"):
         asked(answer["port"], reuses=False)
-    keeping, answer = reserved(answer["port"])  # free again
+    keeping, answer = reserve_port(answer["port"])  # free again
     with keeping, asked(answer["port"], reuses=True) as scheduler:
         scheduler.listen()
-        assert reserved(answer["port"]) == (None, {"taken": "Address already in use"})
+        assert reserve_port(answer["port"]) == (None, {"taken": "Address already in use"})
 
 
 @pytest.mark.hosts
@@ -47,9 +47,9 @@ def test_no_connection_and_nobody_who_asks_for_any_port_gets_a_reserved_one():
     require()
     script = """
 import pathlib, socket
-from gluonlab.launch.network_addresses import reserved
+from gluonlab.launch.network_addresses import reserve_port
 pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("20000 20039")
-keeping, answer = reserved(0)
+keeping, answer = reserve_port(0)
 server = socket.create_server(("127.0.0.1", 30000), backlog=99)
 for get in [
     lambda: socket.create_connection(server.getsockname()),
@@ -112,9 +112,9 @@ def test_another_port_is_chosen_a_bounded_number_of_times(backend, tmp_path):
     words = ["-n", "2", "--backend", backend, "--", *RUN]
     with taker(tmp_path, times=99) as taken, launched(tmp_path, *words) as run:
         status, said = run.end()
-    assert status == 1 and len(taken) == TRIES, said
+    assert status == 1 and len(taken) == PORT_ATTEMPTS, said
     *warnings, error = said.splitlines()
-    assert len(warnings) == TRIES - 1
+    assert len(warnings) == PORT_ATTEMPTS - 1
     assert all(line.startswith("warning: somebody else took port ") for line in warnings)
     assert error.startswith("error: no port of localhost can be had: somebody else took 5 before ")
 

@@ -23,7 +23,7 @@ from support.launched_environments import (
 
 from gluonlab.errors import ConfigError
 from gluonlab.host.launcher_environment import HostSlots
-from gluonlab.launch.rank_environment import FIRST_PORT, PORTS, allocation, membership
+from gluonlab.launch.rank_environment import FIRST_PORT, PORT_COUNT, job_allocation, membership
 
 LAYOUTS = [(4,), (2, 2, 2), (3, 1, 2), (1,)]  # processes on each host
 
@@ -38,7 +38,7 @@ def test_every_process_finds_its_place_and_all_agree_on_the_root(launcher, layou
     assert {each.size for each in found} == {sum(layout)}
     assert {each.root for each in found} == {"127.0.0.1" if len(layout) == 1 else "node07"}
     [port] = {each.port for each in found}
-    assert FIRST_PORT <= port < FIRST_PORT + PORTS
+    assert FIRST_PORT <= port < FIRST_PORT + PORT_COUNT
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.data())
@@ -177,25 +177,25 @@ ALONE = {**SCRIPT, "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NODELIST": "n1"}
 def test_a_shell_in_slurms_allocation_is_no_member_and_knows_its_hosts(more):
     environ = {**JOB, **more}
     assert membership(environ) is None
-    assert allocation(environ) == [HostSlots("n1", 2), HostSlots("n2", 2), HostSlots("n3", 1)]
+    assert job_allocation(environ) == [HostSlots("n1", 2), HostSlots("n2", 2), HostSlots("n3", 1)]
 
 
 def test_a_step_smaller_than_its_job_does_not_contradict_it():
     environ = {**JOB, **ALONE, "SLURM_STEP_ID": "0", "SLURM_PTY_PORT": "1"}
     environ["SLURM_TASKS_PER_NODE"] = "1"
-    assert allocation(environ) == [HostSlots(f"n{number}", 1) for number in (1, 2, 3)]
+    assert job_allocation(environ) == [HostSlots(f"n{number}", 1) for number in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_a_shell_of_bsub_is_no_member_and_knows_its_hosts(layout):
     environ = lsf_job(layout)
     assert membership(environ) is None
-    assert allocation(environ) == [HostSlots(*pair) for pair in zip(hosts_of(layout), layout)]
+    assert job_allocation(environ) == [HostSlots(*pair) for pair in zip(hosts_of(layout), layout)]
 
 
 def test_a_laptop_is_neither():
     assert membership({"PATH": "/bin", "RANK": "7"}) is None
-    assert allocation({"PATH": "/bin"}) is None
+    assert job_allocation({"PATH": "/bin"}) is None
 
 
 # --- what is missing, senseless or contradictory
@@ -289,7 +289,7 @@ TEXTS = st.sampled_from(["0", "1", "2", "3", "", "-1", "x[1-2]", "a 1", "[", "2(
 @given(st.dictionaries(st.sampled_from(VARIABLES), TEXTS, max_size=8), st.booleans())
 def test_any_environment_has_a_place_none_or_an_error(changes, step):
     environ = {**(STEP if step else {}), **changes}
-    for asked in (membership, allocation):
+    for asked in (membership, job_allocation):
         try:
             found = asked(environ)
         except ConfigError:

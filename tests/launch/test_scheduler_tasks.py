@@ -22,11 +22,11 @@ from support.waiting import wait_until
 from support.worker_processes import catches
 
 from gluonlab.errors import RunError
-from gluonlab.launch.agent_connections import Connection, SshOptions
+from gluonlab.launch.agent_connections import AgentConnection, SshOptions
 from gluonlab.launch.hosts import Host
-from gluonlab.launch.launcher import _sites_of
+from gluonlab.launch.launcher import _connection_sites
 from gluonlab.launch.rank_environment import Membership
-from gluonlab.launch.scheduler_tasks import attend
+from gluonlab.launch.scheduler_tasks import serve_rank_0
 from gluonlab.runs.run_reader import read_lines
 
 pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
@@ -55,7 +55,7 @@ def test_who_says_nonsense_is_sent_away_and_the_others_are_taken(name):
             assert await asyncio.wait_for(reader.read(), HANGS) == b""
         for rank in (2, 1):
             await come(place, hello(rank))
-        return await gathering.ranks([1, 2])
+        return await gathering.wait_for_ranks([1, 2])
 
     assert [each.rank for each in gathered(work)] == [1, 2]
 
@@ -64,38 +64,38 @@ def test_who_comes_first_with_a_rank_stays():
     async def work(gathering, place, signals):
         await come(place, hello(1, pid=11))
         await come(place, hello(2))
-        while len(gathering._come) < 2:
+        while len(gathering._connected) < 2:
             await asyncio.sleep(0.01)
         second, _ = await come(place, hello(1, pid=12, here="other"))
         assert await asyncio.wait_for(second.read(), HANGS) == b""  # sent away
-        return await gathering.ranks([1, 2])
+        return await gathering.wait_for_ranks([1, 2])
 
-    assert [each.here for each in gathered(work)] == ["h1", "h2"]
+    assert [each.hostname for each in gathered(work)] == ["h1", "h2"]
 
 
 def test_who_has_gone_may_be_started_again():
     async def work(gathering, place, signals):
         _, writer = await come(place, hello(1))
         await come(place, hello(2))
-        first = await gathering.ranks([1, 2])
+        first = await gathering.wait_for_ranks([1, 2])
         await come(place, hello(1, here="again"))  # it waits until the first is missed
         writer.close()
-        while first[0].gone is None:
+        while first[0].loss_reason is None:
             await asyncio.sleep(0.01)
-        return [*first, *await gathering.ranks([1])]
+        return [*first, *await gathering.wait_for_ranks([1])]
 
     *first, again = gathered(work)
-    assert (first[0].gone, again.gone) == ("has ended the connection", None)
-    assert (again.rank, again.here) == (1, "again")
+    assert (first[0].loss_reason, again.loss_reason) == ("has ended the connection", None)
+    assert (again.rank, again.hostname) == (1, "again")
 
 
 def test_several_that_do_not_come_are_one_line_and_those_that_came_are_there():
     async def work(gathering, place, signals):
         await come(place, hello(1, 4))
         await come(place, b"\n")
-        while len(gathering._come) < 1 or gathering._strangers < 1:
+        while len(gathering._connected) < 1 or gathering._strangers < 1:
             await asyncio.sleep(0.01)
-        return await gathering.ranks([1, 2, 3])
+        return await gathering.wait_for_ranks([1, 2, 3])
 
     one, two, three = gathered(work, size=4, patience=0.1)
     assert one.rank == 1 and isinstance(two, RunError) and two is three
@@ -106,7 +106,7 @@ def test_several_that_do_not_come_are_one_line_and_those_that_came_are_there():
 def test_a_signal_to_one_that_waits_is_heard():
     async def work(gathering, place, signals):
         await come(place, hello(1), {"came": 15})
-        waiting = asyncio.ensure_future(gathering.ranks([1, 2]))
+        waiting = asyncio.ensure_future(gathering.wait_for_ranks([1, 2]))
         while not signals:
             await asyncio.sleep(0.01)
         assert not waiting.done()  # rank 2 has not come
@@ -128,13 +128,13 @@ def test_whatever_one_says_later_it_ends_with_one_line(said):
 
     async def work(gathering, place, signals):
         writers = [(await come(place, hello(rank, size)))[1] for rank in range(1, size)]
-        found = await gathering.ranks(range(1, size))
+        found = await gathering.wait_for_ranks(range(1, size))
         for writer, words in zip(writers, said):
             writer.write(words if isinstance(words, bytes) else json.dumps(words).encode() + b"\n")
             writer.write_eof()
-        while any(each.gone is None for each in found):
+        while any(each.loss_reason is None for each in found):
             await asyncio.sleep(0.005)
-        return [each.gone for each in found]
+        return [each.loss_reason for each in found]
 
     for why in gathered(work, size=size):
         assert why.startswith(("has ended the connection", "has said what is no message: "))
@@ -143,7 +143,7 @@ def test_whatever_one_says_later_it_ends_with_one_line(said):
 
 def connection(host, rank):
     async def make():  # Python 3.8 and 3.9 want a loop for it
-        return Connection(Host(host), SshOptions(), rank=rank)
+        return AgentConnection(Host(host), SshOptions(), rank=rank)
 
     return asyncio.run(make())
 
@@ -152,21 +152,21 @@ def connection(host, rank):
 def test_hosts_are_told_an_address_that_all_of_them_reach(first):
     """Rank 1 comes over the loopback device, as rank 0's own name leads there, rank 2 does not."""
     local = connection("a", 1)
-    local.address, local.own_address = "127.0.0.1", "127.0.1.1"
+    local.address, local.launcher_address = "127.0.0.1", "127.0.1.1"
     far = connection("b", 2)
-    far.address, far.own_address = "192.0.2.2", "192.0.2.1"
+    far.address, far.launcher_address = "192.0.2.2", "192.0.2.1"
     here = connection("a", 0)
     others = [local, far] if first == 0 else [far, local]
-    found = [site.address for site in _sites_of([here, *others], named=False)]
+    found = [site.address for site in _connection_sites([here, *others], named=False)]
     expected = {None: "192.0.2.1", "127.0.0.1": "192.0.2.1", "192.0.2.2": "192.0.2.2"}
     assert found == [expected[each.address] for each in (here, *others)]
 
 
 def test_one_host_alone_is_told_its_loopback_address():
     local = connection("a", 1)
-    local.address, local.own_address = "127.0.0.1", "127.0.0.1"
+    local.address, local.launcher_address = "127.0.0.1", "127.0.0.1"
     here = connection("a", 0)
-    assert {site.address for site in _sites_of([here, local], named=False)} == {"127.0.0.1"}
+    assert {site.address for site in _connection_sites([here, local], named=False)} == {"127.0.0.1"}
 
 
 SCHEDULERS = {"srun": srun, "blaunch": blaunch, "torchrun": torchrun_in_srun}
@@ -286,7 +286,7 @@ def test_a_rank_0_that_is_not_there_is_one_line(tmp_path):
 def test_why_rank_0_cannot_be_reached_is_in_the_systems_words():
     place = Membership("srun", 1, 2, 0, 1, "127.0.0.1", free_port())
     with pytest.raises(RunError) as raised:
-        attend(place, "dist_sync", QUICK, 0.1, {})
+        serve_rank_0(place, "dist_sync", QUICK, 0.1, {})
     assert str(raised.value).startswith(
         f"rank 1 cannot reach rank 0 at 127.0.0.1:{place.port} in 0.1 s (Connection refused): it "
         "was not started, or"

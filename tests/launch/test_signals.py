@@ -10,12 +10,12 @@ import pytest
 from support.launcher import QUICK
 from support.parameter_server import free_port
 
-from gluonlab.cli.command import interruptible
-from gluonlab.host.signals import RAISED
-from gluonlab.launch.hosts import HERE
-from gluonlab.launch.launcher import LaunchRequest, launch
+from gluonlab.cli.command import interrupt_on_signals
+from gluonlab.host.signals import EXCEPTION_BY_SIGNAL
+from gluonlab.launch.hosts import LOCAL_HOST
+from gluonlab.launch.launcher import LaunchRequest, launch_group
 from gluonlab.launch.rank_environment import Membership
-from gluonlab.launch.scheduler_tasks import attend
+from gluonlab.launch.scheduler_tasks import serve_rank_0
 
 pytestmark = pytest.mark.cpu_only("no process is begun that computes")
 HANGS = 240  # seconds: only what hangs takes so long
@@ -30,15 +30,15 @@ class Silent:
 def find_rank_0():
     """Look for a rank 0 that never comes."""
     place = Membership("srun", 1, 2, 0, 1, "127.0.0.1", free_port())
-    attend(place, "dist_sync", QUICK, HANGS, {})
+    serve_rank_0(place, "dist_sync", QUICK, HANGS, {})
 
 
 def launch_two():
     """Start an agent, and then the processes."""
-    launch(LaunchRequest("dist_sync", QUICK, [HERE], 2), Silent())
+    launch_group(LaunchRequest("dist_sync", QUICK, [LOCAL_HOST], 2), Silent())
 
 
-@pytest.mark.parametrize("number", RAISED)
+@pytest.mark.parametrize("number", EXCEPTION_BY_SIGNAL)
 @pytest.mark.parametrize(
     ("work", "place", "name"),
     [
@@ -63,11 +63,11 @@ def test_a_signal_ends_it_wherever_the_loop_is(number, work, place, name, monkey
         return real(*args, **options)
 
     stop = signal.getsignal(signal.SIGTSTP)
-    with pytest.raises(RAISED[number]) as raised, interruptible():
+    with pytest.raises(EXCEPTION_BY_SIGNAL[number]) as raised, interrupt_on_signals():
         monkeypatch.setattr(place, name, signalled)
         work()
     monkeypatch.undo()
     signal.signal(signal.SIGTSTP, stop)  # which a launcher ignores
     gc.collect()
-    assert (sent, type(raised.value)) == ([number], RAISED[number])
+    assert (sent, type(raised.value)) == ([number], EXCEPTION_BY_SIGNAL[number])
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []

@@ -19,8 +19,8 @@ from support.reference import distance
 
 from gluonlab.errors import ConfigError
 from gluonlab.launch.__main__ import main
-from gluonlab.launch.group_processes import BY_BACKEND, Site, allowed, parts
-from gluonlab.launch.user_program import is_program, start_refusal
+from gluonlab.launch.group_processes import PROCESSES_BY_BACKEND, Site, allowed_variables, parts
+from gluonlab.launch.user_program import describe_start_error, is_program
 
 pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
 SITES = [Site("h0", "10.0.0.1", "eth0"), Site("h1", "10.0.0.2", "eth0")]
@@ -223,8 +223,8 @@ def test_what_the_system_does_not_run_is_explained(tmp_path):
         touch(tmp_path, name, 0o755, f"{first}\n")
         with pytest.raises(OSError) as tried:
             subprocess.Popen([tmp_path / name])
-        assert said in start_refusal(f"./{name}", tmp_path, tried.value)
-    assert "folder does not exist" in start_refusal("ls", tmp_path / "none")
+        assert said in describe_start_error(f"./{name}", tmp_path, tried.value)
+    assert "folder does not exist" in describe_start_error("ls", tmp_path / "none")
 
 
 def test_a_job_file_has_the_program(ended):
@@ -236,15 +236,15 @@ def test_a_job_file_has_the_program(ended):
 words_of_programs = st.lists(st.text("ab -=/", min_size=1, max_size=5), min_size=1, max_size=4)
 
 
-@given(st.sampled_from(sorted(BY_BACKEND)), words_of_programs, words_of_programs)
+@given(st.sampled_from(sorted(PROCESSES_BY_BACKEND)), words_of_programs, words_of_programs)
 def test_a_process_of_a_scheduler_starts_its_own_program_only(backend, own, given):
     for part in parts(backend, given, [0, 1], [0], SITES, 9000):
         if part.is_worker and own != given:
             with pytest.raises(ConfigError):
-                allowed(part.words, part.environment, backend, own)
+                allowed_variables(part.words, part.environment, backend, own)
         elif part.is_worker:
             assert part.is_program == is_program(given)
-            assert allowed(part.words, part.environment, backend, own)
+            assert allowed_variables(part.words, part.environment, backend, own)
 
 
 @given(words_of_programs)

@@ -1,1 +1,1 @@
-"""The folder from which the user's program imports `sitecustomize` when Python starts."""
+"""Folder from which the user's program imports `sitecustomize` when Python starts."""

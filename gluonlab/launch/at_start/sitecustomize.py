@@ -1,8 +1,8 @@
-"""Lets a worker of MXNet's parameter server exit without waiting for the other workers.
+"""Python's start-up module that lets a failed worker exit without waiting for the other workers.
 
 `gluonlab.launch` puts this folder first into a program's PYTHONPATH, and Python imports this module
 when it starts. By default, MXNet's kvstore waits at exit until all workers exit. A failed worker
-would then never exit, because the others wait for its gradients. The launcher itself ends the
+would then never exit, because the others wait for its gradients. The launcher itself stops the
 servers.
 
 The program may use another Python, so this file imports nothing from gluonlab.

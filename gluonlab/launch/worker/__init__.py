@@ -1,1 +1,1 @@
-"""The process of a group that trains; `gluonlab.launch` starts it, or somebody else's launcher."""
+"""A training process of a group, started by `gluonlab.launch` or another launcher."""

@@ -1,4 +1,4 @@
-"""python -m gluonlab.launch.worker --backend NAME: this process's part in training by many."""
+"""The command ``python -m gluonlab.launch.worker``, which trains as one process of a group."""
 
 from __future__ import annotations
 
@@ -8,18 +8,26 @@ from typing import Any, Optional
 
 import click
 
-from gluonlab.cli.command import command, json_option
-from gluonlab.cli.config_file import config_file
+from gluonlab.cli.command import add_json_option, command
+from gluonlab.cli.config_file import add_config_file_option
 from gluonlab.config import TrainConfig
-from gluonlab.config.command_line import config_options, given
+from gluonlab.config.command_line import add_config_options, given_settings
 from gluonlab.errors import ConfigError, RunError, unknown
-from gluonlab.host.signals import ended_on_the_spot
-from gluonlab.launch.group_processes import ARRIVED, BEGUN, COMMAND, JOINED, LEFT, RAN_ON, tell
+from gluonlab.host.signals import exit_on_signals
+from gluonlab.launch.group_processes import (
+    ARRIVED,
+    BEGUN,
+    COMMAND_VARIABLE,
+    JOINED,
+    LEFT,
+    PREVIOUS_HOST_VARIABLE,
+    report_status,
+)
 
 
 @command("python -m gluonlab.launch.worker")
-@config_options
-@config_file
+@add_config_options
+@add_config_file_option
 @click.option(
     "--backend",
     metavar="NAME",
@@ -41,7 +49,7 @@ from gluonlab.launch.group_processes import ARRIVED, BEGUN, COMMAND, JOINED, LEF
     help="begin a run in --out, or go on with the one there: the same command each time; "
     "without --checkpoint-every, a checkpoint after each epoch",
 )
-@json_option(where="rank 0's standard output")
+@add_json_option(where="rank 0's standard output")
 @click.option("--quiet", is_flag=True, help="print the summary only")
 def main(
     backend: str,
@@ -65,35 +73,35 @@ def main(
     from gluonlab.training.reporter import Reporter
     from gluonlab.training.resume import asked, interrupted
 
-    config = TrainConfig(**given(settings))
+    config = TrainConfig(**given_settings(settings))
     if backend not in BACKENDS:
         raise ConfigError(unknown("--backend", backend, BACKENDS))
-    tell(ARRIVED)
-    with ended_on_the_spot():  # it waits for the others, perhaps for ever
+    report_status(ARRIVED)
+    with exit_on_signals():  # joining may wait forever for other processes
         group = BACKENDS[backend]()
     with group:
-        tell(JOINED)
-        group.tell_begin = partial(tell, BEGUN)
-        group.command = os.environ.get(COMMAND, group.command)
-        speaks = group.rank == 0
-        reporter = make_reporter(quiet or as_json) if speaks else Reporter()
+        report_status(JOINED)
+        group.tell_begin = partial(report_status, BEGUN)
+        group.command = os.environ.get(COMMAND_VARIABLE, group.command)
+        is_rank_0 = group.rank == 0
+        reporter = make_reporter(quiet or as_json) if is_rank_0 else Reporter()
         try:
-            if speaks and RAN_ON in os.environ:
-                check_moved(config.out, os.environ[RAN_ON])
-            before = None if resume is None else interrupted(resume, group)
-            if before is not None:
-                config = asked(before, group, **given(settings))
+            if is_rank_0 and PREVIOUS_HOST_VARIABLE in os.environ:
+                check_run_is_here(config.out, os.environ[PREVIOUS_HOST_VARIABLE])
+            resume_point = None if resume is None else interrupted(resume, group)
+            if resume_point is not None:
+                config = asked(resume_point, group, **given_settings(settings))
             result = train(
-                config, reporter=reporter, group=group, resume=before, autoresume=autoresume
+                config, reporter=reporter, group=group, resume=resume_point, autoresume=autoresume
             )
         finally:
-            tell(LEFT)
-    if speaks:
+            report_status(LEFT)
+    if is_rank_0:
         print_result(result, as_json, quiet)
 
 
-def check_moved(out: Optional[str], ran_on: str) -> None:
-    """Raise RunError where the run, which rank 0 began on another host, is not on this one."""
+def check_run_is_here(out: Optional[str], ran_on: str) -> None:
+    """Raise RunError if rank 0 has moved to this host and the run's folder is not here."""
     from gluonlab.runs.run_writer import has_run
 
     if out is not None and not has_run(out):
