@@ -38,7 +38,7 @@ from gluonlab.engine.cpu_threads import set_threads
 from gluonlab.engine.local_processes import cores_per_process as cores
 from gluonlab.engine.mxnet_installation import pip_install_command
 from gluonlab.errors import DeviceError, warn
-from gluonlab.gpu.cuda import check_code
+from gluonlab.gpu.cuda import check_gpus_supported
 from gluonlab.host.launcher_environment import instance_has_gpus, sagemaker_instance_type
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def _default_devices() -> "List[mx.Context]":
 
 def _prepare_devices(ctxs: "List[mx.Context]", threads: "int | None") -> "List[mx.Context]":
     if ctxs[0].device_type == "gpu":
-        check_code(ctxs, gpu_count())
+        check_gpus_supported(ctxs, gpu_count())
     set_threads(ctxs, threads)  # before the caller queues work that could hang
     return ctxs
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional,
 
 import click
 
-from gluonlab.cli.command import command, json_option
+from gluonlab.cli.command import command, add_json_option
 from gluonlab.config import TrainConfig
-from gluonlab.config.command_line import given
-from gluonlab.config.option_types import whole
+from gluonlab.config.command_line import given_settings
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.files.atomic_files import check_new, check_new_or_marked
 from gluonlab.plain_text import json_text
@@ -34,7 +34,7 @@ EXAMPLE = "write python -m gluonlab.predict RUN IMAGE..."
 @click.argument("run", required=False, metavar="RUN")
 @click.argument("images", nargs=-1, metavar="IMAGE...")
 @click.option("--top", metavar="N", help=f"classes for each image  [default: {DEFAULT_TOP}]")
-@json_option()
+@add_json_option()
 @click.option("--csv", "as_csv", is_flag=True, help="print the result as CSV, and nothing else")
 @click.option("--sheet", metavar="FILE", help="draw the images with class and probability: a PNG")
 @click.option(
@@ -72,14 +72,14 @@ def main(
     if as_json and as_csv:
         raise ConfigError("--json and --csv contradict each other: give one of them")
     output_format = "json" if as_json else "csv" if as_csv else "text"
-    TrainConfig(**given(settings))  # checks the settings before anything is loaded
+    TrainConfig(**given_settings(settings))  # checks the settings before anything is loaded
     if wrong:
         if images or top is not None:
             other = images[0] if images else f"--top {top}"
             raise ConfigError(
                 f"--wrong looks at the run's own test images, one class each: leave {other} out"
             )
-        _predict_wrong_images(run, sheet, output_format, given(settings))
+        _predict_wrong_images(run, sheet, output_format, given_settings(settings))
         return
     if settings["data_dir"] is not None:
         raise ConfigError(
@@ -87,8 +87,8 @@ def main(
         )
     if not images:
         raise ConfigError(f"no image is given: {EXAMPLE}, or --wrong for the run's test images")
-    count = DEFAULT_TOP if top is None else whole(1)("--top", top)
-    _predict(run, list(images), count, sheet, output_format, given(settings))
+    count = DEFAULT_TOP if top is None else whole_number_check(1)("--top", top)
+    _predict(run, list(images), count, sheet, output_format, given_settings(settings))
 
 
 def _predict(
@@ -101,20 +101,20 @@ def _predict(
 ) -> None:
     loaded, pictures = _load_run(run, sheet, settings, images)
     from gluonlab.inference import predictions
-    from gluonlab.inference.predictions import MOST, write_sheet
+    from gluonlab.inference.predictions import MAX_PICTURES, write_sheet
 
     tiles: List[Any] = []
     with _progress_bar(len(pictures)) as show_progress:
 
         def add_batch(batch: "PredictedBatch") -> None:
             show_progress(batch)
-            if sheet is not None and len(tiles) < MOST:
-                best = (top_classes[0] for top_classes in batch.said.top(1))
-                tiles.extend(map(predictions.tile_of, batch.said.images, best, batch.pixels))
+            if sheet is not None and len(tiles) < MAX_PICTURES:
+                best = (top_classes[0] for top_classes in batch.predictions.top(1))
+                tiles.extend(map(predictions.prediction_tile, batch.predictions.images, best, batch.pixels))
 
         result = loaded.predict(pictures, add_batch)
     if sheet is not None:
-        limit_text = f", {MOST} of them below" if len(result) > MOST else ""
+        limit_text = f", {MAX_PICTURES} of them below" if len(result) > MAX_PICTURES else ""
         title = (
             f"{loaded.model} of {run}, {len(result):,} picture{'s' * (len(result) > 1)}{limit_text}"
         )
@@ -138,15 +138,15 @@ def _predict_wrong_images(
         sheet = DEFAULT_SHEET
     loaded, _ = _load_run(run, sheet, settings, None, replace)
     from gluonlab.inference import predictions
-    from gluonlab.inference.predictions import MOST, write_sheet
+    from gluonlab.inference.predictions import MAX_PICTURES, write_sheet
 
     with _progress_bar(None) as show_progress:
         mistakes = loaded.mistakes(show_progress)
     written_sheet = sheet if mistakes.wrong else None
     if written_sheet is not None:
-        limit_text = f", {MOST} of them below" if len(mistakes.wrong) > MOST else ""
-        title = f"{predictions.counted(mistakes)}{limit_text}, the surest first"
-        write_sheet("--sheet", Path(written_sheet), title, predictions.tiles_of(mistakes), replace)
+        limit_text = f", {MAX_PICTURES} of them below" if len(mistakes.wrong) > MAX_PICTURES else ""
+        title = f"{predictions.mistakes_summary(mistakes)}{limit_text}, the surest first"
+        write_sheet("--sheet", Path(written_sheet), title, predictions.mistake_tiles(mistakes), replace)
     if output_format == "json":
         values = {
             "run": run,
@@ -205,7 +205,7 @@ def _progress_bar(total: Optional[int]) -> "Iterator[Callable[[PredictedBatch], 
         total=total, unit=" images", unit_scale=True, disable=is_disabled, leave=False, delay=1,
         dynamic_ncols=True,
     ) as bar:  # fmt: skip
-        yield lambda batch: bar.update(len(batch.said))
+        yield lambda batch: bar.update(len(batch.predictions))
 
 
 def _written_message(sheet: Optional[str]) -> str:

@@ -12,14 +12,14 @@ from typing import Any, Dict, List, Mapping, Optional
 
 import click
 
-from gluonlab.cli.command import command, json_option
-from gluonlab.cli.config_file import config_file, save_settings
-from gluonlab.cli.output_streams import heard_or_not
+from gluonlab.cli.command import command, add_json_option
+from gluonlab.cli.config_file import add_config_file_option, save_settings
+from gluonlab.cli.output_streams import ignore_closed_reader
 from gluonlab.config import TrainConfig
-from gluonlab.config.command_line import config_options, given
-from gluonlab.config.option_types import size_in_bytes, whole
+from gluonlab.config.command_line import add_config_options, given_settings
+from gluonlab.config.option_types import check_size_in_bytes, whole_number_check
 from gluonlab.errors import ConfigError, DataError
-from gluonlab.plain_text import columns, entry, json_text
+from gluonlab.plain_text import format_columns, wrap_entry, json_text
 
 
 def _parse_device_counts(text: str) -> List[int]:
@@ -40,8 +40,8 @@ MOST_USED = """
 
 
 @command("python -m gluonlab.run", interrupted="nothing was written", most_used=MOST_USED)
-@config_options
-@config_file
+@add_config_options
+@add_config_file_option
 @click.option(
     "--save-config",
     metavar="FILE",
@@ -76,7 +76,7 @@ MOST_USED = """
     help="instead of training, find a learning rate, in so many steps, such as 100; "
     "--out gets the picture",
 )
-@json_option()
+@add_json_option()
 @click.option("--quiet", is_flag=True, help="print the summary only")
 @click.option(
     "--list",
@@ -124,7 +124,7 @@ def main(
             f"{given_options[0]} and {given_options[1]} contradict each other: give one of them"
         )
     if save_config is not None:
-        save_settings(save_config, given(settings))
+        save_settings(save_config, given_settings(settings))
         if as_json:
             click.echo(json_text({"written_to": save_config}))
         elif not quiet:
@@ -132,22 +132,22 @@ def main(
     elif evaluate is not None:
         from gluonlab.training.evaluated import check_evaluation_options, read_evaluated_run
 
-        check_evaluation_options(given(settings))
+        check_evaluation_options(given_settings(settings))
         read_evaluated_run(Path(evaluate))
         from gluonlab.cli.print_results import print_evaluation
         from gluonlab.training.evaluate_run import evaluate_run
 
-        print_evaluation(evaluate_run(evaluate, **given(settings)), as_json)
+        print_evaluation(evaluate_run(evaluate, **given_settings(settings)), as_json)
     elif resume is not None:
-        _resume(resume, given(settings), as_json, quiet)
+        _resume(resume, given_settings(settings), as_json, quiet)
     elif find_batch_size is not None:
-        size = size_in_bytes("--find-batch-size", find_batch_size)
-        _find_batch_size(TrainConfig(**given(settings)), size, as_json, quiet)
+        size = check_size_in_bytes("--find-batch-size", find_batch_size)
+        _find_batch_size(TrainConfig(**given_settings(settings)), size, as_json, quiet)
     elif find_lr is not None:
-        _find_lr(TrainConfig(**given(settings)), find_lr, as_json)
+        _find_lr(TrainConfig(**given_settings(settings)), find_lr, as_json)
     else:
         counts = _parse_device_counts(compare) if compare is not None else None
-        _run(TrainConfig(**given(settings)), counts, as_json, quiet, autoresume)
+        _run(TrainConfig(**given_settings(settings)), counts, as_json, quiet, autoresume)
 
 
 def _check_before_mxnet(config: TrainConfig, may_contain_run: bool = False) -> None:
@@ -192,11 +192,11 @@ def _run(
 
     reporter = make_reporter(quiet or as_json)
     if counts is not None:
-        from gluonlab.study.compare_devices import compare, table
+        from gluonlab.study.compare_devices import compare, comparison_table
 
         rows = compare(config, counts, reporter)
-        with heard_or_not(sys.stdout):  # the results are also in the comparison's folder
-            text = "\n" * (not quiet) + table(rows)
+        with ignore_closed_reader(sys.stdout):  # the results are also in the comparison's folder
+            text = "\n" * (not quiet) + comparison_table(rows)
             click.echo(json_text([vars(row) for row in rows]) if as_json else text)
         return
     result = train(config, reporter=reporter, autoresume=autoresume)
@@ -227,15 +227,15 @@ def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quie
 
 
 def _find_lr(config: TrainConfig, steps: str, as_json: bool) -> None:
-    count = whole(1)("--find-lr", steps)
+    count = whole_number_check(1)("--find-lr", steps)
     _check_before_mxnet(config)
     from gluonlab.study import learning_rate_finder
-    from gluonlab.study.study import in_terminal
+    from gluonlab.study.study import wrap_for_terminal
 
-    result = learning_rate_finder.find_rate(config, count)
-    path = learning_rate_finder.write(result, config.out)
+    result = learning_rate_finder.find_learning_rate(config, count)
+    path = learning_rate_finder.write_finder_result(result, config.out)
     lines = [*result.lines(), f"written to {path}: {learning_rate_finder.PICTURE} shows it"]
-    click.echo(json_text(result.to_dict()) if as_json else in_terminal(lines))
+    click.echo(json_text(result.to_dict()) if as_json else wrap_for_terminal(lines))
 
 
 def _choices_by_kind() -> Dict[str, Dict[str, str]]:
@@ -263,7 +263,7 @@ def _format_choices(choices: Mapping[str, Mapping[str, str]]) -> str:
     from gluonlab.training.recipes import format_recipes
 
     sections = {
-        title: [line for name, summary in summaries.items() for line in entry(name, summary)]
+        title: [line for name, summary in summaries.items() for line in wrap_entry(name, summary)]
         for title, summaries in choices.items()
     }
     sections["recipes"] = format_recipes()
@@ -275,7 +275,7 @@ def _format_gluoncv_names() -> str:
 
     names = gluoncv_zoo.gluoncv_names()
     usage = f"{len(names)} networks: --model {gluoncv_zoo.PREFIX}NAME trains one of them"
-    return "\n".join([*columns(names), "", usage])
+    return "\n".join([*format_columns(names), "", usage])
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ from pathlib import Path
 from support.device_use import TESTS, WITHOUT_DEVICES
 from support.devices import CHOICE
 
-from gluonlab.gpu.math_modes import arithmetic
+from gluonlab.gpu.math_modes import resolve_arithmetic
 
 
 def test_convolutions_repeat_their_bits():
-    assert arithmetic().deterministic == (CHOICE.asked == "gpu")
+    assert resolve_arithmetic().deterministic == (CHOICE.asked == "gpu")
 
 
 def test_modules_without_devices_are_there():

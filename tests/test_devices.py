@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gluonlab.devices
-from gluonlab.devices import MOST_CPU_DEVICES, describe, devices, gpus
+from gluonlab.devices import MAX_CPU_DEVICES, describe, devices, gpus
 from gluonlab.errors import DeviceError, GluonlabWarning
 
 BUILDS = [
@@ -224,9 +224,9 @@ def test_one_gpu_is_called_the_only_one(gpus_here):
 def test_more_stand_ins_than_threads_are_sensible_are_refused(gpus_here):
     gpus_here(0)
     with pytest.raises(
-        DeviceError, match=f"{MOST_CPU_DEVICES + 1} CPU devices: give 1 to {MOST_CPU_DEVICES}"
+        DeviceError, match=f"{MAX_CPU_DEVICES + 1} CPU devices: give 1 to {MAX_CPU_DEVICES}"
     ):
-        gpus(MOST_CPU_DEVICES + 1)
+        gpus(MAX_CPU_DEVICES + 1)
 
 
 @pytest.mark.parametrize("spec", ["gpu", "gpu:0", "gpu:*", "gpu:[0-3]"])
@@ -250,14 +250,14 @@ def test_any_text_gives_devices_or_a_device_error_that_quotes_it(spec):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gluonlab.devices, "gpu_count", lambda: 3)
         # not thousands of worker threads
-        patch.setattr(gluonlab.devices, "_ready", lambda ctxs, threads: ctxs)
+        patch.setattr(gluonlab.devices, "_prepare_devices", lambda ctxs, threads: ctxs)
         try:
             found = devices(spec)
         except DeviceError as error:
             assert "\n" not in str(error)
             assert repr(spec) in str(error) or str(error).startswith(f"{spec} GPUs ")
         else:
-            assert 1 <= len(found) == len(set(found)) <= MOST_CPU_DEVICES
+            assert 1 <= len(found) == len(set(found)) <= MAX_CPU_DEVICES
             assert len({ctx.device_type for ctx in found}) == 1
 
 

@@ -4,7 +4,7 @@ import pytest
 
 import figures
 from gluonlab.bench.harness.measurement_record import Record, Series
-from gluonlab.host.resources import LIMIT
+from gluonlab.host.resources import ISA_LIMIT_VARIABLE
 
 FLAGS = ["avx", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"]
 
@@ -15,7 +15,7 @@ def about(instructions, **more):
 
 
 ZEN_4 = about("AVX512_CORE", began="2026-11-29T01:02:03Z", cores=2)
-ZEN_4_AVX2 = about("AVX2", **{LIMIT: "AVX2"}, began="2026-11-30T01:02:03Z", cores=2)
+ZEN_4_AVX2 = about("AVX2", **{ISA_LIMIT_VARIABLE: "AVX2"}, began="2026-11-30T01:02:03Z", cores=2)
 
 
 def record(bench, *series, about=ZEN_4, **options):

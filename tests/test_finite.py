@@ -16,12 +16,12 @@ from support.examples import examples
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DivergedError, GluonlabWarning, ModelError, RunError
-from gluonlab.finite_numbers import LARGEST_LOSS, broken_parameters, is_healthy
+from gluonlab.finite_numbers import LARGEST_LOSS, nonfinite_parameters, is_healthy
 from gluonlab.models import MODELS, ModelKind
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
-from gluonlab.training.loss_meter import LossLog
+from gluonlab.training.loss_meter import AsyncLossMeter
 from gluonlab.training.reporter import Reporter
 
 
@@ -67,17 +67,17 @@ def test_broken_parameters_are_named_and_no_others(shapes, bad, what, k):
             value = np.ones((size, 2), dtype)
             value[-1, -1] = what
             param.set_data(nd.array(value, dtype=dtype))
-    assert broken_parameters(block) == [name for i, name in enumerate(names) if i in bad]
+    assert nonfinite_parameters(block) == [name for i, name in enumerate(names) if i in bad]
 
 
 def test_more_parameters_than_the_operator_takes_are_all_looked_at():
     block = nn.Block(prefix="")
     for i in range(450):
         block.params.get(f"p{i}", shape=(1,), init="ones").initialize()
-    assert broken_parameters(block) == []
+    assert nonfinite_parameters(block) == []
     for i in (0, 199, 200, 449):
         block.params[f"p{i}"].set_data(nd.array([math.nan]))
-        assert broken_parameters(block) == [f"p{i}"]
+        assert nonfinite_parameters(block) == [f"p{i}"]
         block.params[f"p{i}"].set_data(nd.ones((1,)))
 
 
@@ -88,7 +88,7 @@ def test_the_cpus_relu_hides_a_nan_from_the_loss():
     net(nd.ones((1, 2)))
     net[1].bias.data()[0] = math.nan
     assert np.isfinite(net(nd.ones((1, 2))).asnumpy()).all()
-    assert broken_parameters(net) == [net[1].bias.name]
+    assert nonfinite_parameters(net) == [net[1].bias.name]
 
 
 @pytest.mark.cpu_only("the CPU's ReLU makes 0 of NaN")
@@ -173,7 +173,7 @@ def test_a_file_with_a_hidden_nan_is_refused_to_begin_with_and_to_evaluate(tmp_p
         evaluate_run(str(tmp_path / "run"), devices=named(1))
     with pytest.raises(
         ModelError,
-        match=r"--pretrained .* holds NaN or infinity in \w+_bias: give one whose training",
+        match=r"--pretrained .* contains NaN or infinity in \w+_bias: choose a file",
     ):
         train(
             TrainConfig(out=str(tmp_path / "next"), pretrained=str(file), **settings),
@@ -185,7 +185,7 @@ def test_a_file_with_a_hidden_nan_is_refused_to_begin_with_and_to_evaluate(tmp_p
 @pytest.mark.parametrize("may_overflow", [False, True])
 @pytest.mark.parametrize("loss", [5e17, LARGEST_LOSS, 1e38])
 def test_an_absurd_loss_is_diverged_long_before_it_is_nan(loss, may_overflow):
-    log = LossLog(contexts(1), may_overflow)
+    log = AsyncLossMeter(contexts(1), may_overflow)
     log.append([nd.array([2.0], ctx=device())], 1)
     log.append([nd.array([loss * 3], ctx=device())], 3)
     with pytest.raises(
@@ -193,7 +193,7 @@ def test_an_absurd_loss_is_diverged_long_before_it_is_nan(loss, may_overflow):
         match=rf"^the loss became {loss:.3g} at step 2: use a smaller".replace("+", r"\+"),
     ):
         log.flush()
-    assert [step.step for step in log.rest] == [1]
+    assert [step.step for step in log.steps_before_divergence] == [1]
 
 
 @pytest.mark.parametrize("scale", [1.0, 255.0, 1e4])

@@ -15,10 +15,10 @@ import gluonlab.data.__main__
 import gluonlab.predict
 import gluonlab.run
 from gluonlab.data.images.decode_image import MAX_PIXELS
-from gluonlab.data.images.image_locations import SUFFIXES, opened
-from gluonlab.data.sets.csv_and_record_files import IMAGE_COLUMNS, LABEL_COLUMNS, find_records
+from gluonlab.data.images.image_locations import SUFFIXES, open_image_file
+from gluonlab.data.sets.csv_and_record_files import IMAGE_COLUMNS, LABEL_COLUMNS, find_record_images
 from gluonlab.data.sets.image_files import TRAIN, VAL
-from gluonlab.data.sets.image_folder import NOBODYS
+from gluonlab.data.sets.image_folder import SYSTEM_FOLDERS
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "own-images.md").read_text("utf-8")
 COMMANDS = [
@@ -78,14 +78,14 @@ def test_the_block_makes_a_record_file(folder, monkeypatch):
     monkeypatch.chdir(folder)
     [block] = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
     exec(block, {})
-    images = find_records("two.rec,two.rec").train[0]
+    images = find_record_images("two.rec,two.rec").train[0]
     paths = [Path("photos/train/ant/0000.jpg"), Path("photos/train/bee/0000.jpg")]
-    assert [opened(image).read() for image in images] == [path.read_bytes() for path in paths]
+    assert [open_image_file(image).read() for image in images] == [path.read_bytes() for path in paths]
 
 
 def test_the_page_names_every_ending_every_folder_and_the_limit():
     said = " ".join(PAGE.split())
     for word in (*SUFFIXES, *TRAIN, *VAL, *IMAGE_COLUMNS, *LABEL_COLUMNS):
         assert re.search(rf"(?<!\w){re.escape(word)}\b", said), word
-    assert all(f"`{name}`" in said.lower() for name in NOBODYS)
+    assert all(f"`{name}`" in said.lower() for name in SYSTEM_FOLDERS)
     assert f"{MAX_PIXELS // 10**6} million pixels" in said

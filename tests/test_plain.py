@@ -11,16 +11,16 @@ from support.examples import examples
 from gluonlab import plain_text
 from gluonlab.plain_text import (
     COLUMN,
-    LONGEST_LINE,
+    MAX_LINE,
     WIDTH,
-    columns,
-    decimals,
-    entry,
+    format_columns,
+    format_decimals,
+    wrap_entry,
     is_plain_name,
     json_text,
     one_line,
-    plain_name,
-    printable,
+    to_plain_name,
+    escape_unprintable,
 )
 
 ANY = st.text(st.characters(), max_size=40) | st.text("./\\-a\0\n\x1b\u202e ", max_size=12)
@@ -28,7 +28,7 @@ ANY = st.text(st.characters(), max_size=40) | st.text("./\\-a\0\n\x1b\u202e ", m
 
 @given(ANY)
 def test_what_is_shown_has_no_effect_and_keeps_its_meaning(text):
-    shown = printable(text)
+    shown = escape_unprintable(text)
     assert shown.isprintable()
     if text.isprintable():
         assert shown == text
@@ -38,16 +38,16 @@ def test_what_is_shown_has_no_effect_and_keeps_its_meaning(text):
 
 @given(ANY)
 def test_a_name_is_one_part_of_a_path_and_remains_itself(text):
-    name = plain_name(text, "folder")
+    name = to_plain_name(text, "folder")
     assert name and "/" not in name and len(name) <= 100 and name.isascii() and name.isprintable()
-    assert plain_name(name, "folder") == name
+    assert to_plain_name(name, "folder") == name
     assert not is_plain_name(text) or ({"/", "\0"}.isdisjoint(text) and text not in (".", ".."))
 
 
 @given(st.text(max_size=20).flatmap(lambda text: st.sampled_from([text, text * 500, text + " "])))
 def test_an_error_is_one_line_of_bounded_length(text):
     shown = one_line(text)
-    assert shown.isprintable() and len(shown) <= LONGEST_LINE + 3
+    assert shown.isprintable() and len(shown) <= MAX_LINE + 3
 
 
 def test_the_beginning_and_the_end_of_a_long_value_are_shown():
@@ -58,7 +58,7 @@ def test_the_beginning_and_the_end_of_a_long_value_are_shown():
 
 @given(st.floats(), st.integers(0, 6))
 def test_a_number_is_what_python_writes_and_never_minus_zero(value, places):
-    shown, usual = decimals(value, places), f"{value:.{places}f}"
+    shown, usual = format_decimals(value, places), f"{value:.{places}f}"
     assert shown == usual or (float(usual) == 0 and shown == f"{0:.{places}f}")
     assert not (shown.startswith("-") and float(shown) == 0)
 
@@ -112,7 +112,7 @@ names = st.text("abc-", min_size=1, max_size=40)
 @example("name", ["a" * (WIDTH - COLUMN)])
 @example("a" * (COLUMN - 2), ["b"])
 def test_every_word_comes_in_its_turn_within_80_columns(name, paragraphs):
-    lines = entry(name, *paragraphs)
+    lines = wrap_entry(name, *paragraphs)
     assert " ".join(lines).split() == [name, *" ".join(paragraphs).split()]
     # a word that is longer than a line stands alone
     assert all(len(line) <= WIDTH or " " not in line for line in lines)
@@ -122,13 +122,13 @@ def test_every_word_comes_in_its_turn_within_80_columns(name, paragraphs):
 
 
 def test_what_belongs_together_is_not_parted():
-    lines = entry("name", "a" * (WIDTH - COLUMN - 6) + " 92.1\N{NO-BREAK SPACE}%")
+    lines = wrap_entry("name", "a" * (WIDTH - COLUMN - 6) + " 92.1\N{NO-BREAK SPACE}%")
     assert lines[1].strip() == "92.1 %"
 
 
 @given(st.lists(st.text("abc-", min_size=1, max_size=60), min_size=1, max_size=150))
 def test_columns_hold_every_name_once_and_are_read_downwards(many):
-    lines = columns(many)
+    lines = format_columns(many)
     rows = [line.split() for line in lines]
     read = [row[place] for place in range(max(map(len, rows))) for row in rows if place < len(row)]
     assert read == many

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import aws_shapes
 import cloudformation
-from gluonlab.host.launcher_environment import has_local_disk
+from gluonlab.host.launcher_environment import instance_has_local_disk
 
 SAGEMAKER = Path(__file__).resolve().parent.parent / "sagemaker"
 # of the requests in a folder
@@ -168,7 +168,7 @@ def training(request):
 
 def disk(resources):
     """A machine has either a disk of its own, or a volume with a size and perhaps a key."""
-    own = has_local_disk(resources.get("InstanceType", ""))
+    own = instance_has_local_disk(resources.get("InstanceType", ""))
     given = [name for name in ("VolumeSizeInGB", "VolumeKmsKeyId") if resources.get(name)]
     if own and given:
         yield f"ResourceConfig.{given[-1]}: the machine has a disk of its own, and no volume"

@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))  # this gluonlab
 
 from benchmarks import checkpoints, host, images, optimize, peers, threads  # noqa: E402
 from gluonlab.bench import scaling, splits  # noqa: E402
-from gluonlab.bench.harness.confidence_interval import ratio  # noqa: E402
+from gluonlab.bench.harness.confidence_interval import median_ratio  # noqa: E402
 from gluonlab.bench.harness.measurement_record import read_record  # noqa: E402
 from kinds_of_cpu import CASCADE_LAKE, ZEN_3, ZEN_4, ZEN_4_AVX2, kind_of  # noqa: E402
 
@@ -161,13 +161,13 @@ def threads_table(record):
     heads = ["images/s, and as a multiple of OpenMP's as it comes"]
     heads += [
         f"{NETWORKS[network]} {COMPANY[company]}"
-        for network, company in map(str.split, threads.columns())
+        for network, company in map(str.split, threads.column_names())
     ]
     rows = threads.make_rows(record.series)
     cells = [
         [
             THREADS.get(row.name, row.label),
-            *(_threads_cell(row, name) for name in threads.columns()),
+            *(_threads_cell(row, name) for name in threads.column_names()),
         ]
         for row in rows
     ]
@@ -214,7 +214,7 @@ def gradients_table(record):
                     _milliseconds(ours[best]),
                     _times(sums.get("device"), ours[best]),
                     _times(sums.get("chapter"), ours[best]),
-                    f"{ratio(sums[LIMIT], ours[best]):.0%}" if LIMIT in sums else "",
+                    f"{median_ratio(sums[LIMIT], ours[best]):.0%}" if LIMIT in sums else "",
                 ]
             )
         steps = {(words[2], words[3]): v for words, v in found if words[:2] == ["step", world_size]}
@@ -261,7 +261,7 @@ def splits_table(record):
                 f"{row.speed:.2f}x",
                 f"{row.moved / 1e6:,.1f} MB" if row.moved else "",
                 f"{row.links_s * 1e3:.2f} ms" if row.moved else "",
-                f"{splits.in_megabytes(row.memory)} MB",
+                f"{splits.format_megabytes(row.memory)} MB",
                 *_bubbles(pipelines.get(row.name)),
             ]
             for row in splits.make_rows(record.series)
@@ -289,8 +289,8 @@ def checkpoints_table(record):
             [
                 CHECKPOINTS.get(row.name, f"`{checkpoints.LABELS[row.name]}`"),
                 f"{row.step_s * 1e3:.1f} ms",
-                checkpoints.percent(row.longer),
-                row.interval,
+                checkpoints.format_percent(row.relative_overhead),
+                row.overhead_interval,
             ]
             for row in checkpoints.make_rows(record.series)
             if row.step_s is not None
@@ -308,7 +308,7 @@ BACKENDS = {
 def scaling_table(record):
     heads = ["processes", "over", "devices, all", "batch, all", "images/s", "speed-up"]
     heads += ["efficiency", "beside one process"]
-    rows = scaling.make_rows(scaling.asked_for(record.options), record.series)
+    rows = scaling.make_rows(scaling.parse_layouts(record.options), record.series)
     return markdown(
         heads,
         [
@@ -330,7 +330,7 @@ def scaling_table(record):
 
 
 def _times(slow, fast):
-    return "" if slow is None else f"{ratio(slow, fast):.2f}x"
+    return "" if slow is None else f"{median_ratio(slow, fast):.2f}x"
 
 
 def _milliseconds(seconds):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this gluonlab
 
-from gluonlab.host.resources import INSTRUCTION_SETS, LIMIT
+from gluonlab.host.resources import INSTRUCTION_SETS, ISA_LIMIT_VARIABLE
 
 
 class Kind(NamedTuple):
@@ -69,7 +69,7 @@ def kind_of(about):
         return OLDER.get(name, Kind(name, "", ""))
     line = next((short for start, short in LINES.items() if name.startswith(start)), name)
     used, processor = about["instruction_set"], about.get("processor", {})
-    limited = LIMIT in about and used != _widest(processor.get("flags", ()))
+    limited = ISA_LIMIT_VARIABLE in about and used != _widest(processor.get("flags", ()))
     instructions = INSTRUCTIONS.get(used, used) or "no vector instructions"
     return Kind(line, _generation(processor), instructions, limited)
 

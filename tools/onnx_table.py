@@ -16,11 +16,11 @@ import mxnet as mx
 import numpy as np
 
 from gluonlab.errors import GluonlabError
-from gluonlab.export.check_exportable import drawn_parameters
+from gluonlab.export.check_exportable import random_parameters
 from gluonlab.export.onnx_graph import check_onnx
 from gluonlab.export.onnx_graph import INPUT, to_onnx
 from gluonlab.models import MODELS, get_model, gluoncv_zoo
-from gluonlab.models.infer_shapes import takes
+from gluonlab.models.infer_shapes import accepts_images
 
 CLASSES = 10
 BATCHES = (1, 3)
@@ -38,8 +38,8 @@ def row(name):
     graph = get_model(name, CLASSES)(mx.sym.var(INPUT))
     small = not name.startswith(gluoncv_zoo.PREFIX) or "cifar" in name
     shapes = [*SMALL * small, *SHAPES]
-    shape = next(each for each in shapes if takes(graph, each, CLASSES))
-    arrays = drawn_parameters(graph, shape)
+    shape = next(each for each in shapes if accepts_images(graph, each, CLASSES))
+    arrays = random_parameters(graph, shape)
     images = np.random.RandomState(1).normal(size=(sum(BATCHES), *shape)).astype("float32")
     try:
         file = to_onnx(graph, arrays, shape, name)

@@ -28,7 +28,7 @@ from gluonlab.bench.harness.measurement_command import (
 from gluonlab.bench.harness.worker_processes import BACKENDS
 from gluonlab.bench.links.__main__ import links_command
 from gluonlab.cli.command import command, dispatch
-from gluonlab.cli.output_streams import complain
+from gluonlab.cli.output_streams import print_error
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
 
 
@@ -182,7 +182,7 @@ def _load_tool(name: str) -> Callable[[List[str]], Any]:
     """
     tools, folder = CHECKOUT / "tools", TOOLS[name].partition(".")[0]
     if not (tools / folder).is_dir():
-        complain(
+        print_error(
             f"error: bench {name} is a measurement for developers of gluonlab, and is not "
             f"installed: run python tools/{folder} {name} in a checkout of gluonlab"
         )

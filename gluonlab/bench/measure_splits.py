@@ -68,22 +68,22 @@ from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.data.sets.dataset_registry import load_dataset
 from gluonlab.errors import DeviceError, UsageError
-from gluonlab.parallel.compiled_graph import bytes_of
+from gluonlab.parallel.compiled_graph import array_bytes
 from gluonlab.parallel.data.strategy import DataParallel
-from gluonlab.parallel.memory_estimate import ShardSizes, Taken
+from gluonlab.parallel.memory_estimate import ShardSizes, MemoryEstimate
 from gluonlab.parallel.pipeline.pipeline_cost import Costs
 from gluonlab.parallel.pipeline.pipeline_cost import price as price_pipeline
-from gluonlab.parallel.pipeline.pipeline_executor import Program
+from gluonlab.parallel.pipeline.pipeline_executor import StepProgram
 from gluonlab.parallel.pipeline.pipeline_schedule import (
     SEND_BACKWARD,
     SEND_FORWARD,
     UPDATE,
     Instruction,
 )
-from gluonlab.parallel.pipeline.strategy import StagedParallel
+from gluonlab.parallel.pipeline.strategy import PipelineParallel
 from gluonlab.parallel.strategy import Strategy
-from gluonlab.parallel.tensor.replica import ChannelReplica
-from gluonlab.parallel.tensor.strategy import ChannelParallel
+from gluonlab.parallel.tensor.replica import TensorReplica
+from gluonlab.parallel.tensor.strategy import TensorParallel
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.training_setup import prepare
 
@@ -106,9 +106,9 @@ class PreparedSplit:
     reason: Optional[str] = None
 
     @property
-    def staged_strategy(self) -> Optional[StagedParallel]:
+    def staged_strategy(self) -> Optional[PipelineParallel]:
         """Return the strategy if it has stages, or None."""
-        return self.strategy if isinstance(self.strategy, StagedParallel) else None
+        return self.strategy if isinstance(self.strategy, PipelineParallel) else None
 
     @property
     def cuts(self) -> str:
@@ -124,7 +124,7 @@ class PreparedSplit:
         assert self.strategy is not None and self.batch is not None
         self.strategy.step(self.batch)
 
-    def make_program(self) -> Program:
+    def make_program(self) -> StepProgram:
         """Return the instructions that a step of stages queues."""
         assert self.staged_strategy is not None and self.batch is not None
         [program] = self.staged_strategy.programs(self.batch)
@@ -230,10 +230,10 @@ def count_traffic(split: PreparedSplit) -> StepTraffic:
     devices = len(split.plan.ctxs)
     if split.staged_strategy is not None:
         return StepTraffic(devices, list(_stage_messages(split, devices)), [])
-    if isinstance(split.strategy, ChannelParallel):
+    if isinstance(split.strategy, TensorParallel):
         [replica] = split.strategy.replicas
-        assert isinstance(replica, ChannelReplica)
-        inputs, sums = replica.moved()
+        assert isinstance(replica, TensorReplica)
+        inputs, sums = replica.traffic()
         input_bytes = inputs // (devices - 1)
         return StepTraffic(
             devices, [Message(0, device, input_bytes) for device in range(1, devices)], sums
@@ -243,10 +243,10 @@ def count_traffic(split: PreparedSplit) -> StepTraffic:
     return StepTraffic(devices, [], [_array_bytes(bucket) for bucket in buckets])
 
 
-def planned_memory(split: PreparedSplit) -> List[Taken]:
+def planned_memory(split: PreparedSplit) -> List[MemoryEstimate]:
     """Return the memory of each device, as --memory plans it."""
     assert split.plan is not None and split.strategy is not None
-    copy_memory = split.strategy.taken(ShardSizes((split.plan.largest_share,)))
+    copy_memory = split.strategy.estimate_memory(ShardSizes((split.plan.largest_shard_size,)))
     return copy_memory * len(split.plan.split.copies)
 
 
@@ -266,18 +266,18 @@ def _stage_messages(split: PreparedSplit, devices: int) -> Iterator[Message]:
     yield Message(0, devices - 1, _array_bytes(split.batch.ys[0]))
 
 
-def _make_message(program: Program, send: Instruction) -> Message:
+def _make_message(program: StepProgram, send: Instruction) -> Message:
     to = send.stage + (1 if send.op == SEND_FORWARD else -1)
     device = program.schedule.device
     return Message(device(send.stage), device(to), program.message_bytes(send))
 
 
 def _array_bytes(array: nd.NDArray) -> int:
-    return bytes_of((array.shape, array.dtype))
+    return array_bytes((array.shape, array.dtype))
 
 
 def pipeline_costs(
-    program: Program,
+    program: StepProgram,
     forward_s: Sequence[float],
     backward_s: Sequence[float],
     update_s: Sequence[float],
@@ -397,7 +397,7 @@ def _call_all(calls: Sequence[Callable[[], object]]) -> Call:
 
 
 def _run_update(trainer: BucketedTrainer, batch_size: int) -> None:
-    for _, call in trainer.phases(batch_size):
+    for _, call in trainer.start_step(batch_size):
         call()
 
 

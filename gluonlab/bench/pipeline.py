@@ -13,7 +13,7 @@ from gluonlab.bench.harness.measurement_command import (
     output_drawing,
 )
 from gluonlab.bench.harness.table_format import format_table as as_table
-from gluonlab.config.option_types import real, whole
+from gluonlab.config.option_types import real_number_check, whole_number_check
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.parallel.pipeline.pipeline_cost import Costs, PipelineTimeline, equal_shares, price
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES, PipelineSchedule, make_pipeline
@@ -86,7 +86,7 @@ def _price_all_schedules(options: CommandOptions) -> str:
 def _make_schedule(options: CommandOptions, name: str) -> PipelineSchedule:
     """Return the schedule of this name with the requested sizes."""
     devices = count_devices(options["devices"]) if "devices" in options else DEFAULT_DEVICES
-    parse_count = whole(1, MAX_COUNT)
+    parse_count = whole_number_check(1, MAX_COUNT)
     microbatches = parse_count("--microbatches", options.get("microbatches", DEFAULT_MICROBATCHES))
     stages_per_device = INTERLEAVED_STAGES if name == "interleaved" else 1
     if "stages_per_device" in options:
@@ -144,7 +144,7 @@ def _parse_stage_cost(part: str) -> _StageCost:
             f"--costs {part}: give the milliseconds of forward and backward, then if you like of a "
             "transfer and an update: 10,20 or 10,20,0.5,1"
         )
-    positive, nonnegative = real(0, 1e9, above_minimum=True), real(0, 1e9)
+    positive, nonnegative = real_number_check(0, 1e9, above_minimum=True), real_number_check(0, 1e9)
     checks = (positive, positive, nonnegative, nonnegative)
     return _StageCost(
         *(check("--costs", text.strip()) / 1e3 for check, text in zip(checks, numbers))

@@ -18,7 +18,7 @@ from gluonlab.bench.harness.worker_processes import (
     parse_backends,
 )
 from gluonlab.bench.workloads import TASKS
-from gluonlab.config.option_types import whole
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.host import resources
 
@@ -60,7 +60,7 @@ def check_network(name: str) -> str:
 
 def parse_counts(option: str, text: str) -> List[int]:
     """Return comma-separated numbers in ascending order. Raises ConfigError."""
-    check = whole(1, MAX_COUNT)
+    check = whole_number_check(1, MAX_COUNT)
     return sorted({check(option, part.strip()) for part in text.split(",")})
 
 

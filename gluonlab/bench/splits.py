@@ -15,7 +15,7 @@ from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.harness.table_format import format_table as as_table
 from gluonlab.bench.harness.table_format import missing_row, outcome_line, rounds_text
 from gluonlab.bench.workloads import Task
-from gluonlab.config.option_types import whole
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.parallel.pipeline.pipeline_cost import ideal_bubble
 
@@ -57,7 +57,7 @@ def run_options(name: str, microbatches: int) -> Dict[str, Any]:
 
 def check_microbatches(text: str, task: Task) -> int:
     """Return the number of microbatches of a pipeline's batch. Raises ConfigError."""
-    return int(whole(1, task.global_batch_size)("--microbatches", text))
+    return int(whole_number_check(1, task.global_batch_size)("--microbatches", text))
 
 
 # --- the tables

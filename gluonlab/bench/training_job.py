@@ -25,14 +25,14 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.data.sets.dataset_registry import load_dataset
-from gluonlab.engine.mxnet_setup import Overlap, overlapping
-from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.engine.mxnet_setup import BackwardBulkSize, use_backward_bulk_size
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.parallel.training_loss import make_loss
 from gluonlab.timeline.recorder import Recorder
 from gluonlab.training.build_network import make_net
-from gluonlab.training.loss_meter import LossLog
+from gluonlab.training.loss_meter import AsyncLossMeter
 from gluonlab.training.plan import make_plan
 
 
@@ -44,8 +44,8 @@ def make_training_job(
     global_batch_size: Optional[int] = None,
     competitors: int = 0,
     devices: Optional[str] = None,
-    group: Group = ALONE,
-    overlap: Optional[Overlap] = None,
+    group: ProcessGroup = SINGLE_PROCESS,
+    overlap: Optional[BackwardBulkSize] = None,
     traced: int = 0,
     split: Optional[Mapping[str, Any]] = None,
 ) -> Job:
@@ -68,16 +68,16 @@ def make_training_job(
         "synthetic", samples=workload.samples, shape=workload.shape, classes=CLASSES
     )
     plan = dataclasses.replace(make_plan(config), dataset=dataset)
-    make_strategy = strategy_class(plan.split.way)
+    make_strategy = strategy_class(plan.split.mode)
     strategy = make_strategy(partial(make_net, plan), make_loss(), plan, group)
     loader = Loader(
         plan.dataset.train, strategy.inputs, global_batch_size, rank=group.rank,
         world_size=group.size, raw=True, resident_bytes=plan.resident_bytes,
     )  # fmt: skip
-    log, batches = LossLog(plan.ctxs), _repeat_epochs(loader)
+    log, batches = AsyncLossMeter(plan.ctxs), _repeat_epochs(loader)
 
     def run(steps: int) -> Dict[str, float]:
-        with competing_processes(competitors), overlapping(overlap):
+        with competing_processes(competitors), use_backward_bulk_size(overlap):
             started = time.perf_counter()
             for batch in itertools.islice(batches, steps):
                 log.append(strategy.step(batch), batch.size)

@@ -48,7 +48,7 @@ UNMODIFIED_MXNET = {"classic"}  # jobs that measure MXNet with its own defaults
 def make_job(name: str, options: Dict[str, Any]) -> Job:
     """Return the job of this name. Raises KeyError for an unknown one."""
     if name in UNMODIFIED_MXNET:
-        mxnet_setup.uninstall()
+        mxnet_setup.remove_setup_hook()
     module, _, function = JOBS[name].partition(":")
     if not module.startswith("gluonlab.") and str(TOOLS) not in sys.path:
         sys.path.insert(0, str(TOOLS))

@@ -16,7 +16,7 @@ from gluonlab.bucketed_trainer.buckets import BucketPadding
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.engine.fast_invoke import NO_ATTRIBUTES, Attributes, CopyInto, OperatorCall
 from gluonlab.errors import ConfigError, KVStoreError
-from gluonlab.finite_numbers import AllFinite
+from gluonlab.finite_numbers import FiniteCheck
 
 
 class GlobalNormClipping:
@@ -139,7 +139,7 @@ class GradientUnscaler:
     def __init__(self, grads: Sequence[Sequence[nd.NDArray]], sharded: bool = False) -> None:
         # without shards all devices hold the same sums, so checking the first device is enough
         checked = grads if sharded else grads[:1]
-        self._finite_checks = [AllFinite(arrays) for arrays in checked if arrays]
+        self._finite_checks = [FiniteCheck(arrays) for arrays in checked if arrays]
         flat = [grad for arrays in grads for grad in arrays]
         self._divide = [OperatorCall("_mul_scalar", [grad], grad) for grad in flat]
         self._scale, self._attributes = 1.0, Attributes({"scalar": 1.0})

@@ -69,13 +69,13 @@ class ServerUpdater:
             )
         for transfer in self._transfers:
             transfer.gather_weights()
-        self._served = self._group.serve(self._server_optimizer(), flats, weights)
+        self._served = self._group.start_serving_weights(self._server_optimizer(), flats, weights)
 
     def _server_optimizer(self) -> Any:
         """Return the optimizer to send to the servers."""
         sent = copy.copy(self._optimizer)
         sent.rescale_grad = 1.0  # gradients are divided before they are sent
-        if not self._group.waits:
+        if not self._group.is_synchronous:
             workers = self._group.size
             sent.wd = sent.wd / workers
             if sent.lr_scheduler is not None:
@@ -105,7 +105,7 @@ class ServerUpdater:
 
     def synchronize(self) -> None:
         """Wait for all processes, and give all devices the weights that the servers then have."""
-        self._served.meet([transfer.array for transfer in self._transfers])
+        self._served.synchronize([transfer.array for transfer in self._transfers])
         for transfer in self._transfers:
             transfer.scatter_weights()
 

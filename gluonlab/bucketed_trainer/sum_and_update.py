@@ -18,8 +18,8 @@ from mxnet.gluon import Parameter
 from gluonlab.bucketed_trainer.buckets import Bucket, as_nd_arrays, coalesce_buckets
 from gluonlab.bucketed_trainer.gradient_postprocessing import GradientPostprocessor
 from gluonlab.bucketed_trainer.stale_gradients import NO_STALE_GRADIENTS, StaleGradients
-from gluonlab.kvstores.allreduce_store import SummingKVStore
-from gluonlab.kvstores.mxnet_stores import NativeKVStore, sums_over_processes
+from gluonlab.kvstores.allreduce_store import AllreduceKVStore
+from gluonlab.kvstores.mxnet_stores import MXNetKVStore, sums_over_processes
 from gluonlab.optimizers.optimizer_step import (
     KeyPart,
     KeyUpdate,
@@ -50,7 +50,7 @@ def make_kvstore_calls(
     ``first_key + 1`` and so on.
     """
     calls: List[Tuple[Any, Any, Any, int]]
-    if not isinstance(store, SummingKVStore):
+    if not isinstance(store, AllreduceKVStore):
         calls = [(first_key + i, b.grads, b.weights, -i) for i, b in enumerate(buckets)]
     else:
         calls = [
@@ -82,10 +82,10 @@ def _bind_kvstore_call(
     if store is None:
         return lambda: None  # the gradient of a single device is already the sum
     if updates:
-        run = store.pushpull if adds else store.update_and_use_up
+        run = store.pushpull if adds else store.update_overwriting_gradients
         return partial(run, key, grads, weights, priority=priority)
-    if isinstance(store, NativeKVStore):
-        prepared: Callable[[], None] = store.prepared(key, grads, priority)
+    if isinstance(store, MXNetKVStore):
+        prepared: Callable[[], None] = store.prepare_pushpull(key, grads, priority)
         return prepared
     return partial(store.pushpull, key, grads, priority=priority)
 

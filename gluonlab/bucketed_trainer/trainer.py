@@ -59,14 +59,14 @@ from gluonlab.bucketed_trainer.trainer_states import (
     load_pending_states,
     load_states_file,
 )
-from gluonlab.config.option_hints import named_arguments
+from gluonlab.config.option_hints import check_argument_names
 from gluonlab.devices import check_distinct
-from gluonlab.engine.mxnet_fixes import living
+from gluonlab.engine.mxnet_fixes import live_blocks
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.kvstores.allreduce_store import is_sharded
-from gluonlab.kvstores.mxnet_stores import new_keys, sums_over_processes
+from gluonlab.kvstores.mxnet_stores import allocate_keys, sums_over_processes
 from gluonlab.kvstores.process_group_store import GroupKVStore
-from gluonlab.models.infer_shapes import note_shapes
+from gluonlab.models.infer_shapes import set_missing_shapes
 from gluonlab.optimizers.optimizer_registry import is_element_wise
 from gluonlab.optimizers.optimizer_states import States, write_states
 from gluonlab.optimizers.optimizer_step import SchedulerRewind
@@ -149,7 +149,7 @@ class BucketedTrainer(gluon.Trainer):
             gradients that are not float32. The parameters then stay unchanged.
     """
 
-    @named_arguments("BucketedTrainer", _ARGUMENT_HINTS)
+    @check_argument_names("BucketedTrainer", _ARGUMENT_HINTS)
     def __init__(
         self,
         params: Any,
@@ -171,7 +171,7 @@ class BucketedTrainer(gluon.Trainer):
                 super().__init__(params, optimizer, optimizer_params, kvstore=kvstore)
             check_distinct(self._contexts)
             devices = len(self._contexts)
-            note_shapes(self._params)
+            set_missing_shapes(self._params)
             trainer_arguments.check_dense(self._params)
             self._postprocess.check_parameters(self._params)
             # gluon.Trainer resets self._kvstore; this one is set again by _init_kvstore
@@ -435,7 +435,7 @@ class BucketedTrainer(gluon.Trainer):
         store = self._kvstore
         if getattr(self, "_amp_loss_scaler", None) is None:
             return
-        if isinstance(store, GroupKVStore) and store.keeps_rest:
+        if isinstance(store, GroupKVStore) and store.keeps_residual:
             raise RunError(
                 f"amp.init_trainer: kvstore {store.type!r} with compress {store.compress} would "
                 "keep a part of the steps that amp leaves out: leave compress out"
@@ -472,7 +472,7 @@ class BucketedTrainer(gluon.Trainer):
         """Make the buckets, unless they exist, and broadcast the parameters."""
         trainer_arguments.check_shapes(self._params)
         if not self.buckets:
-            note_shapes(self._params)
+            set_missing_shapes(self._params)
             self._make_buckets()
         if self._needs_allreduce:
             frozen = self._frozen if self._distributed else ()
@@ -494,7 +494,7 @@ class BucketedTrainer(gluon.Trainer):
     def _make_buckets(self) -> None:
         trainable = [param for param in self._params if has_gradient(param)]
         self._frozen = [param for param in self._params if param.grad_req == "null"]
-        blocks, bucket_bytes = living(), self.bucket_bytes
+        blocks, bucket_bytes = live_blocks(), self.bucket_bytes
         if not self._bucket_bytes_given:
             bucket_bytes = bucket_bytes_per_device(
                 trainable, bucket_bytes, self._contexts, self._chosen_kvstore
@@ -507,7 +507,7 @@ class BucketedTrainer(gluon.Trainer):
         moved = (param for params in groups if len(params) > 1 for param in params)
         invalidate_cached_ops(moved, blocks)
         self._stale_tracker = StaleGradientTracker(trainable, self._contexts)
-        self._first_key = new_keys(self._kvstore, len(self.buckets) + len(self._frozen))
+        self._first_key = allocate_keys(self._kvstore, len(self.buckets) + len(self._frozen))
         if not self._updates_on_servers:
             self._kvstore_calls = make_kvstore_calls(
                 self._kvstore, self.buckets, self.bucket_bytes, self._update_on_kvstore,
@@ -517,7 +517,7 @@ class BucketedTrainer(gluon.Trainer):
         # The norm and the check for overflows read a whole bucket, with its padding. Compression to
         # 2 bits spreads values that are not finite to their neighbors.
         reads_padding = needs_postprocess or (
-            isinstance(self._chosen_kvstore, GroupKVStore) and self._chosen_kvstore.keeps_rest
+            isinstance(self._chosen_kvstore, GroupKVStore) and self._chosen_kvstore.keeps_residual
         )
         self._padding = BucketPadding(self.buckets if reads_padding else ())
         postprocessor = GradientPostprocessor(self._postprocess, self._padding)

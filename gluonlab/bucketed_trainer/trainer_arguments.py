@@ -13,9 +13,9 @@ from mxnet.gluon import Parameter
 from mxnet.kvstore import KVStoreBase
 
 from gluonlab.bucketed_trainer.loss_scale import LossScale
-from gluonlab.errors import ConfigError, KVStoreError, RunError, said_by, unknown, warn
+from gluonlab.errors import ConfigError, KVStoreError, RunError, error_text, unknown, warn
 from gluonlab.kvstores import KVSTORES, make_kvstore
-from gluonlab.kvstores.allreduce_store import SHARDED, SummingKVStore, is_sharded
+from gluonlab.kvstores.allreduce_store import SHARDED, AllreduceKVStore, is_sharded
 from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.optimizers.optimizer_registry import check_replicas_stay_equal
 
@@ -90,7 +90,7 @@ def explain_unknown_params(optimizer: Any, optimizer_params: Any) -> Iterator[No
         if "unexpected keyword" not in str(error):
             raise
         rate = "; the learning rate is 'learning_rate'" if "lr" in optimizer_params else ""
-        raise ConfigError(f"optimizer {optimizer!r}: {said_by(error)}{rate}") from None
+        raise ConfigError(f"optimizer {optimizer!r}: {error_text(error)}{rate}") from None
 
 
 def _is_number(value: Any) -> bool:
@@ -181,7 +181,7 @@ def resolve_compression(
 
     Raises KVStoreError for a compression that the store, or MXNet, cannot do.
     """
-    if loss_scale is not None and isinstance(store, GroupKVStore) and store.keeps_rest:
+    if loss_scale is not None and isinstance(store, GroupKVStore) and store.keeps_residual:
         raise KVStoreError(
             f"kvstore {store.type!r} with compress {store.compress}: what 2 bits have left over "
             "would hold a part of the steps that loss_scale leaves out: leave one out"
@@ -201,7 +201,7 @@ def resolve_compression(
             f"made to: give it compress='2bit:{threshold:g}' instead"
         )
     if store is not None and not _can_compress(store):
-        choices = " or ".join(repr(name) for name, kind in KVSTORES.items() if kind.compresses)
+        choices = " or ".join(repr(name) for name, kind in KVSTORES.items() if kind.supports_compression)
         raise KVStoreError(
             f"compression_params {compression_params}: kvstore {store.type!r} cannot compress "
             f"gradients: choose {choices}"
@@ -233,10 +233,10 @@ def _check_two_bits(compression_params: "Dict[str, Any]") -> None:
 
 def _can_compress(store: KVStoreBase) -> bool:
     # MXNet's distributed stores compress in push, but not in pushpull
-    if isinstance(store, SummingKVStore) or "dist" in store.type:
+    if isinstance(store, AllreduceKVStore) or "dist" in store.type:
         return False
     if store.type in KVSTORES:
-        return KVSTORES[store.type].compresses
+        return KVSTORES[store.type].supports_compression
     return hasattr(store, "set_gradient_compression")
 
 

@@ -161,7 +161,7 @@ def _key_state(trainer: gluon.Trainer, key: Any) -> KeyState:
     if not trainer._kv_initialized:
         trainer._init_kvstore()
     if trainer._update_on_kvstore:
-        state: KeyState = trainer._kvstore.state_of(key)
+        state: KeyState = trainer._kvstore.get_key_state(key)
         return state
     arrays = tuple(flatten_state(trainer._updaters[0].states.get(key)))
     if isinstance(trainer._device_updater, BucketUpdater):
@@ -198,7 +198,7 @@ def _put_states(trainer: gluon.Trainer, states: States, source: str) -> None:
     counts = {age.updates for state in key_states.values() for age in state.histories.values()}
     trainer._counts_differ = len(counts) > 1
     if trainer._update_on_kvstore:
-        trainer._kvstore.set_states(key_states)
+        trainer._kvstore.set_key_states(key_states)
         return
     for updater, ctx in zip(trainer._updaters, ctxs):
         copy_to_device = partial(nd.NDArray.copyto, other=ctx)

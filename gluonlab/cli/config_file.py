@@ -152,15 +152,15 @@ def _parse_json(text: str) -> Any:
 
 
 def _run_settings(path: str, content: Mapping[str, Any]) -> Dict[str, Any]:
-    from gluonlab.runs.run_reader import description
+    from gluonlab.runs.run_reader import parse_description
 
     try:
-        run = description(Path(path).parent, content, f"--config {path}", FILE_ADVICE)
+        run = parse_description(Path(path).parent, content, f"--config {path}", FILE_ADVICE)
     except DataError as error:
         raise ConfigError(str(error)) from None
     if run.is_comparison:
         raise ConfigError(f"--config {path} is of a comparison: give that of one of its runs")
-    return run.asked
+    return run.requested
 
 
 def _field_name(key: str, source: str) -> str:

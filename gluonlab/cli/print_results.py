@@ -34,8 +34,8 @@ class QuietReporter(Reporter):
         self._check_reader()
 
     def _check_reader(self) -> None:
-        if self.unheard is None:
-            self.unheard = CLOSED if self._stream is None else reader_error(self._stream)
+        if self.output_error is None:
+            self.output_error = CLOSED if self._stream is None else reader_error(self._stream)
 
 
 def make_reporter(silent: bool) -> Reporter:
@@ -69,11 +69,11 @@ def print_evaluation(evaluation: "Evaluation", as_json: bool) -> None:
 def _print_summary(
     summary: Dict[str, Any], as_json: bool, text: str, confusion: "Confusion | None", plan: Any
 ) -> None:
-    from gluonlab.training.evaluate import table  # imports MXNet
+    from gluonlab.training.evaluate import format_confusion  # imports MXNet
 
     click.echo(json_text(summary) if as_json else text)
     if confusion is not None and not as_json:
-        click.echo("\n" + table(confusion, plan.dataset.classes))
+        click.echo("\n" + format_confusion(confusion, plan.dataset.classes))
 
 
 def _format_accuracy(summary: Dict[str, Any]) -> str:

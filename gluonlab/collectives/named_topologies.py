@@ -573,7 +573,7 @@ def resolve_topology(ctxs: Sequence[Any], topology: Optional[str] = None) -> Res
         return ResolvedTopology(machine.subset(numbers), f"by the links of {topology}")
     if not on_gpus or len(ctxs) < MIN_DEVICES_TO_PLACE:
         return ResolvedTopology(None, "")
-    driver, numbers = nvml.known(), nvml_numbers(ctxs)
+    driver, numbers = nvml.cached_driver(), nvml_numbers(ctxs)
     if numbers is None:
         reason = driver.error or f"it does not know {' '.join(map(str, ctxs))}"
         return ResolvedTopology(None, f"as numbered: NVML reports no links ({reason})")
@@ -585,7 +585,7 @@ def nvml_numbers(ctxs: Sequence[Any]) -> Optional[List[int]]:
 
     CUDA numbers GPUs differently.
     """
-    number_by_bus = {_parse_bus_id(gpu.bus_id): gpu.index for gpu in nvml.known().gpus}
+    number_by_bus = {_parse_bus_id(gpu.bus_id): gpu.index for gpu in nvml.cached_driver().gpus}
     numbers = (
         [number_by_bus.get(_parse_bus_id(bus_id)) for bus_id in pci_bus_ids(ctxs)]
         if number_by_bus

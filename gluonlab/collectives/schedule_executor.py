@@ -48,17 +48,17 @@ from gluonlab.collectives.chunk_layout import (
 )
 from gluonlab.collectives.schedule import ADD, Schedule
 from gluonlab.engine.fast_invoke import (
-    ADDED_AT_ONCE,
-    Call,
+    REVERSED_ADD_N_COUNTS,
+    EngineCall,
     Fence,
-    added,
-    added_at_once,
-    added_on_gpu,
-    flattened,
-    is_gpu,
+    sum_calls,
+    reversed_add_n_call,
+    gpu_sum_calls,
+    flat_view,
+    is_on_gpu,
     operator_call,
-    settling,
-    share_memory,
+    row_major_calls,
+    arrays_share_memory,
 )
 from gluonlab.errors import ScheduleError
 from gluonlab.gpu.cuda import enable_peer_access
@@ -97,7 +97,7 @@ class Executor:
         # keeps the arrays alive: `make_allreduce` finds an executor by their ids
         self._arrays = [list(rank_arrays) for rank_arrays in arrays]
         self.transfers_run = 0  # transfers queued so far, each piece of a chunk counted once
-        self._calls: List[Call] = []
+        self._calls: List[EngineCall] = []
         self._transfers_per_run = 0
         with autograd.pause():
             parts = partition([array.size for array in arrays[0]], schedule.chunks, whole)
@@ -108,7 +108,7 @@ class Executor:
                 if part != (part.array, 0, arrays[0][part.array].size)
             }
             ranks = [_RankArrays(rank_arrays, cut_arrays) for rank_arrays in arrays]
-            uses_gpus = is_gpu(arrays[0][0])
+            uses_gpus = is_on_gpu(arrays[0][0])
             for move in all_moves:
                 if uses_gpus:  # coalesced cells of a rank may overlap
                     for source in move.sources:
@@ -195,8 +195,8 @@ class _RankArrays:
     def __init__(self, arrays: Sequence[nd.NDArray], cut_arrays: AbstractSet[int]) -> None:
         self.ctx = arrays[0].context
         self._cut_arrays = cut_arrays
-        self._flat = [flattened(array) for array in arrays]
-        self.row_major_calls = [call for array in self._flat for call in settling(array)]
+        self._flat = [flat_view(array) for array in arrays]
+        self.row_major_calls = [call for array in self._flat for call in row_major_calls(array)]
         for call in self.row_major_calls:
             call()
         self._pieces: Dict[ArrayRange, _ChunkPiece] = {}
@@ -216,7 +216,7 @@ class _RankArrays:
             if aliases:
                 yield Fence(self.ctx, read=[], written=[self._flat[index], *aliases])
 
-    def order_uses(self, part: ArrayRange, writes: bool) -> Iterator[Call]:
+    def order_uses(self, part: ArrayRange, writes: bool) -> Iterator[EngineCall]:
         """Yield fences that order uses of overlapping cells, unknown to the engine."""
         overlapping = self._overlaps.record_use(part, writes)
         if overlapping:
@@ -248,7 +248,7 @@ class _ChunkPiece:
         self.view, self.alias = view, alias
         self._staging: Dict[int, nd.NDArray] = {}
 
-    def add(self, others: Sequence[_ChunkPiece], last_source_ready: bool) -> Iterator[Call]:
+    def add(self, others: Sequence[_ChunkPiece], last_source_ready: bool) -> Iterator[EngineCall]:
         """Yield calls that add the other ranks' pieces to this one, in their order.
 
         ``last_source_ready``: see `ChunkWrite`.
@@ -256,23 +256,23 @@ class _ChunkPiece:
         # The addition runs on this rank's device. If one operation can add all pieces, it runs on
         # the last other CPU device instead: it reads the last piece first, whose view determines
         # the device. So that piece must be readable without waiting, or be its own alias.
-        if not is_gpu(self.view):
+        if not is_on_gpu(self.view):
             inputs = [self.alias, *[other.alias for other in others]]
-            if len(inputs) in ADDED_AT_ONCE and (
+            if len(inputs) in REVERSED_ADD_N_COUNTS and (
                 last_source_ready or others[-1].view is others[-1].alias
             ):
-                yield added_at_once([*inputs[:-1], others[-1].view], self.alias)
+                yield reversed_add_n_call([*inputs[:-1], others[-1].view], self.alias)
             else:
-                yield from added([self.view, *inputs[1:]], self.alias, self.view)
+                yield from sum_calls([self.view, *inputs[1:]], self.alias, self.view)
             return
         received = [self._get_staging(number) for number in range(len(others))]
         for other, stage in zip(others, received):  # a kernel reads its own device's memory only
             yield operator_call("_copyto", [other.alias], stage)
-        yield from added_on_gpu([self.alias, *received], self.alias)
+        yield from gpu_sum_calls([self.alias, *received], self.alias)
 
-    def copy(self, other: _ChunkPiece) -> Iterator[Call]:
+    def copy(self, other: _ChunkPiece) -> Iterator[EngineCall]:
         """Yield the call that overwrites this piece with the other rank's piece."""
-        if is_gpu(self.view):
+        if is_on_gpu(self.view):
             yield operator_call("_copyto", [other.alias], self.alias)
         else:
             # reads the view, so that it runs on the other rank's device, which has just written the
@@ -294,7 +294,7 @@ def plan_transfers(
     GPUs run few and large operations. CPU devices take a piece of each chunk through all steps,
     then the next piece. ``parts``: the parts of each chunk.
     """
-    if is_gpu(arrays[0]):
+    if is_on_gpu(arrays[0]):
         yield from coalesce_transfers(schedule, parts)
         return
     chunk_writes = list_chunk_writes(schedule)
@@ -316,7 +316,7 @@ def cut_into_pieces(part: ArrayRange, array: nd.NDArray) -> List[ArrayRange]:
     Their caches are smaller, and each operation has a fixed cost.
     """
     size = part.end - part.begin
-    count = 1 if is_gpu(array) else math.ceil(size * np.dtype(array.dtype).itemsize / PIECE_BYTES)
+    count = 1 if is_on_gpu(array) else math.ceil(size * np.dtype(array.dtype).itemsize / PIECE_BYTES)
     bounds = split_evenly(size, count)
     return [ArrayRange(part.array, part.begin + begin, part.begin + end) for begin, end in bounds]
 
@@ -355,12 +355,12 @@ class OutOfPlaceReduceScatter:
         self._transfers_per_run = 0
         self._sums: Dict[Tuple[int, ArrayRange], nd.NDArray] = {}
         # on GPUs, chunks that move as one in a step may move separately in the next
-        self._coalesces = is_gpu(arrays[0][0])
-        self._calls: List[Call] = []
+        self._coalesces = is_on_gpu(arrays[0][0])
+        self._calls: List[EngineCall] = []
         sizes = [array.size for array in arrays[0]]
         with autograd.pause():
-            self._flat = [[flattened(array) for array in of_rank] for of_rank in arrays]
-            self._row_major_calls = [call for flat in chain(*self._flat) for call in settling(flat)]
+            self._flat = [[flat_view(array) for array in of_rank] for of_rank in arrays]
+            self._row_major_calls = [call for flat in chain(*self._flat) for call in row_major_calls(flat)]
             parts = partition(sizes, schedule.chunks)
             for move in plan_transfers(schedule, parts, arrays[0]):
                 for piece in self._split_at_sums(move.part, [move.dst, *move.sources]):
@@ -399,14 +399,14 @@ class OutOfPlaceReduceScatter:
         total = self._sum_so_far(rank, piece)
         if total is None:
             total = self._sums[rank, piece] = _empty_like(first, first.context)
-        if is_gpu(total):  # a kernel reads its own device's memory only
+        if is_on_gpu(total):  # a kernel reads its own device's memory only
             received = [_empty_like(value, total.context) for value in values]
             self._calls += [operator_call("_copyto", [a], b) for a, b in zip(values, received)]
-            self._calls += added_on_gpu([first, *received], total)
-        elif len(values) + 1 in ADDED_AT_ONCE:
-            self._calls.append(added_at_once([first, *values], total))
+            self._calls += gpu_sum_calls([first, *received], total)
+        elif len(values) + 1 in REVERSED_ADD_N_COUNTS:
+            self._calls.append(reversed_add_n_call([first, *values], total))
         else:
-            self._calls += added([first, *values], total, total)
+            self._calls += sum_calls([first, *values], total, total)
 
     def _current_value(self, rank: int, piece: ArrayRange) -> nd.NDArray:
         """Return the rank's sum so far, or its contribution."""
@@ -479,7 +479,7 @@ def _find_fault(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], writ
                 f": rank {rank} has sparse arrays: "
                 "dense ones can be summed, array.tostype('default')"
             )
-    if written and share_memory([array for rank_arrays in arrays for array in rank_arrays]):
+    if written and arrays_share_memory([array for rank_arrays in arrays for array in rank_arrays]):
         return ": some of the arrays share memory: give each its own, array.copy()"
     ctxs = [rank_arrays[0].context for rank_arrays in arrays]
     kinds = {ctx.device_type for ctx in ctxs}

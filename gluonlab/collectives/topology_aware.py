@@ -33,9 +33,9 @@ from gluonlab.collectives.synthesis.flow_network import (
     successors,
 )
 from gluonlab.collectives.topology import Pair, Topology
-from gluonlab.drawing.translations import plural
+from gluonlab.drawing.translations import pluralize
 from gluonlab.errors import ScheduleError, unknown
-from gluonlab.plain_text import in_words
+from gluonlab.plain_text import format_size
 
 MULTI_RING, AUTO = "multi_ring", "auto"
 MAX_TRANSFERS = 200_000  # of schedules with finer chunks, and of parallel rings
@@ -49,8 +49,8 @@ class ScheduleFromSize(NamedTuple):
 
     def __str__(self) -> str:
         steps, chunks = len(self.schedule.steps), self.schedule.chunks
-        cut = f"{plural(steps, 'step')}, {plural(chunks, 'chunk')}"
-        return f"from {in_words(self.size_bytes)} {self.schedule.name} ({cut})"
+        cut = f"{pluralize(steps, 'step')}, {pluralize(chunks, 'chunk')}"
+        return f"from {format_size(self.size_bytes)} {self.schedule.name} ({cut})"
 
 
 class SchedulesBySize(NamedTuple):

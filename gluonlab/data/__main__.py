@@ -9,9 +9,9 @@ from typing import Any, Dict, Optional, Sequence
 
 import click
 
-from gluonlab.cli.command import command, dispatch, json_option
+from gluonlab.cli.command import command, dispatch, add_json_option
 from gluonlab.config import TrainConfig
-from gluonlab.config.option_types import real, text
+from gluonlab.config.option_types import real_number_check, check_text
 from gluonlab.data.fetching.data_folders import (
     DAMAGED,
     OK,
@@ -47,11 +47,11 @@ IMAGE_SIZE = "width and height of all images (default: their own, at most 224)"
 VAL_SHARE = "if your own images have no val part, hold out this share of each class"
 DECODERS = "processes that decode image files (default: one for each core)"
 _in_folder = click.option("--data-dir", metavar="DIR", help=FOLDER)
-_as_json = json_option()
+_as_json = add_json_option()
 
 
 def _resolve_root(data_dir: Optional[str]) -> Path:
-    return data_root(None if data_dir is None else text("--data-dir", data_dir))
+    return data_root(None if data_dir is None else check_text("--data-dir", data_dir))
 
 
 def _find_source(name: str, sources: SourceTable) -> Source:
@@ -104,7 +104,7 @@ def download(
     read from the environment (HTTPS_PROXY and the like).
     """
     source, root = _find_source(name, sources), _resolve_root(data_dir)
-    timeout_s = real(0, LONGEST_TIMEOUT_S, above_minimum=True)("--timeout", timeout)
+    timeout_s = real_number_check(0, LONGEST_TIMEOUT_S, above_minimum=True)("--timeout", timeout)
     folder = _download(source, root, mirror, timeout_s, log=partial(click.echo, err=True))
     click.echo(f"{name} is complete in {folder}")
 
@@ -174,12 +174,12 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
         )
     from gluonlab.data.sets.packed_folder import check_new_folder
     from gluonlab.data.sets.packed_folder import pack_dataset as write
-    from gluonlab.training.image_options import file_options
+    from gluonlab.training.image_options import image_file_options
 
     settings: Dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     config = TrainConfig(dataset=name, resident_bytes=0, **settings)
     check_new_folder(out)  # with --skip-bad the images are tried while the data set is loaded
-    dataset = load_dataset(config.dataset, config.data_dir, **file_options(config))
+    dataset = load_dataset(config.dataset, config.data_dir, **image_file_options(config))
     size = write(dataset, out)
     images = f"{len(dataset.train):,} training and {len(dataset.test):,} test images"
     pixels = "x".join(map(str, dataset.image_shape))

@@ -9,7 +9,7 @@ from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 
 import click
 
-from gluonlab.cli.command import command, json_option
+from gluonlab.cli.command import command, add_json_option
 from gluonlab.doctor import check_gpus, check_host, check_mxnet, check_software, check_training
 from gluonlab.doctor.check_host import mirror_addresses
 from gluonlab.doctor.findings import (
@@ -112,7 +112,7 @@ OUT_HELP = f"with --prove: write NAME.json and NAME.html  [default: {DEFAULT_NAM
 @click.option("--network", is_flag=True, help=NETWORK_HELP)
 @click.option("--prove", is_flag=True, help=PROVE_HELP)
 @click.option("--out", metavar="NAME", help=OUT_HELP)
-@json_option("the findings")
+@add_json_option("the findings")
 @click.pass_context
 def main(
     context: click.Context,

@@ -15,12 +15,12 @@ from typing import Dict, Iterable, Iterator, Mapping, Optional, Sequence, Tuple
 from gluonlab.collectives.named_topologies import NVLINK, TOPOLOGIES, Topology, make_topology
 from gluonlab.doctor.check_software import parse_version
 from gluonlab.doctor.findings import Finding, fault, format_count, ok, returns_list, warning
-from gluonlab.engine.mxnet_installation import pip_install
+from gluonlab.engine.mxnet_installation import pip_install_command
 from gluonlab.engine.mxnet_setup import TF32_VARIABLE
 from gluonlab.gpu.cuda import GPU_CHOICES, SUPPORTED_CAPABILITIES, is_supported, sm_name
 from gluonlab.gpu.math_modes import TF32_SINCE
 from gluonlab.gpu.nvml import BINDINGS, Driver, NvmlGpu, Pair, sort_in_cuda_order, visible_gpus
-from gluonlab.host.resources import text_of
+from gluonlab.host.resources import read_kernel_file
 
 OLDEST_DRIVER = "450.80.02"  # for CUDA 11.x, by NVIDIA's table of minor version compatibility
 CU112 = "mxnet-cu112"
@@ -58,13 +58,13 @@ def check_driver(
             cure = "read the driver's messages (NVRM, Xid) in dmesg, and restart the machine"
             yield severe("gpus", f"GPU {number} does not answer", reason, cure)
     if driver.gpus and flavour == "mxnet":
-        cure = f"pip uninstall -y mxnet, then {pip_install('cu112')}"
+        cure = f"pip uninstall -y mxnet, then {pip_install_command('cu112')}"
         cause = "the installed MXNet is the CPU build"
         yield warning("gpus", "the GPUs are not used", cause, cure)
     if driver.gpus and parse_version(driver.version) < parse_version(OLDEST_DRIVER):
         cause = f"CUDA 11 needs {OLDEST_DRIVER} or newer"
         cure = f"install a newer driver ({FAQ_HINT}); or the CPU build: "
-        cure += f"pip uninstall -y {CU112}, {pip_install('cpu')}"
+        cure += f"pip uninstall -y {CU112}, {pip_install_command('cpu')}"
         yield severe("gpus", f"driver {driver.version} is too old", cause, cure)
 
 
@@ -248,13 +248,13 @@ def instance_type(environ: Mapping[str, str], dmi_folder: Path = DMI_FOLDER) -> 
 
     It is empty for an unknown type of Amazon, and None for other machines.
     """
-    product = text_of(dmi_folder / "product_name").strip()
+    product = read_kernel_file(dmi_folder / "product_name").strip()
     for name in (environ.get("SM_CURRENT_INSTANCE_TYPE", ""), product):
         instance = INSTANCE_PATTERN.fullmatch(name)
         if instance:
             return instance[1]
     # "Xen", "4.11.amazon"
-    words = " ".join(text_of(dmi_folder / name).strip() for name in ("sys_vendor", "bios_version"))
+    words = " ".join(read_kernel_file(dmi_folder / name).strip() for name in ("sys_vendor", "bios_version"))
     return "" if "amazon" in words.lower() else None
 
 

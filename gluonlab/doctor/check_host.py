@@ -22,10 +22,10 @@ from gluonlab.doctor.findings import (
 )
 from gluonlab.engine import openmp_settings
 from gluonlab.engine.cpu_threads import threads_per_device
-from gluonlab.engine.local_processes import neighbours
+from gluonlab.engine.local_processes import local_process_count
 from gluonlab.errors import GluonlabError
 from gluonlab.host import resources
-from gluonlab.host.resources import CGROUPS, PROC, room
+from gluonlab.host.resources import CGROUPS, PROC, available_memory
 
 # bytes: too little for any work, and too little to unpack a large data set
 MIN_FREE_BYTES, SCARCE_BYTES = 64 * 2**20, 2**30
@@ -108,7 +108,7 @@ def check_home(environ_home: str) -> Finding:
 
 def check_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> Finding:
     """Check the memory that is free for this process on the machine, or in its container or job."""
-    free_memory = room(proc, cgroups)
+    free_memory = available_memory(proc, cgroups)
     if free_memory is None:
         return ok("memory", f"unknown: {proc}/meminfo does not say")
     free, total = free_memory.free / 2**30, free_memory.total / 2**30
@@ -149,7 +149,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 @returns_list
 def check_cpu(proc: Path = PROC) -> Iterator[Finding]:
     """Report the cores and the threads that use them, and warn about what slows them down."""
-    threads, load, sharing = threads_per_device(1), os.getloadavg()[0], neighbours()
+    threads, load, sharing = threads_per_device(1), os.getloadavg()[0], local_process_count()
     what = f"{describe_cores()}, load {load:.1f}; one CPU device computes with "
     what += format_count(threads, "thread")
     what += f", as 1 of {sharing.processes} processes of a training" * (sharing.processes > 1)
@@ -161,8 +161,8 @@ def check_cpu(proc: Path = PROC) -> Iterator[Finding]:
         yield warning("cpu", what, cause, "end it, wait for it, or leave it a core: --threads N")
     else:
         yield ok("cpu", what)
-    yield from _check_spinning(openmp_settings.users_spinning())
-    if not sharing.known:
+    yield from _check_spinning(openmp_settings.user_spin_settings())
+    if not sharing.is_certain:
         what = f"{sharing.processes} workers of a parameter server share cores"
         cause = "until they connect, it is unknown how many run on this host: all are assumed to"
         cure = "export OMP_NUM_THREADS, or train with python -m gluonlab.launch, which counts them"
@@ -172,7 +172,7 @@ def check_cpu(proc: Path = PROC) -> Iterator[Finding]:
         what = f"{exported.threads} threads are exported for {format_count(cores, 'core')}"
         cause = "threads without a core of their own keep the others waiting"
         yield warning("cpu", what, cause, f"unset {exported.name}")
-    for setting, effect in openmp_settings.harmful().items():
+    for setting, effect in openmp_settings.harmful_user_settings().items():
         what = f"{setting} is overridden for MXNet"
         yield warning("cpu", what, effect, f"unset {setting.split('=')[0]}")
 
@@ -195,7 +195,7 @@ def describe_cores() -> str:
 def _describe_idle_threads() -> str:
     """Describe how idle OpenMP threads wait, by the user's settings or by gluonlab's."""
     settings = ", ".join(
-        f"{name}={value}" for name, value in openmp_settings.users_spinning().items()
+        f"{name}={value}" for name, value in openmp_settings.user_spin_settings().items()
     )
     if settings:
         return f"idle threads wait as {settings} says"
@@ -209,7 +209,7 @@ def _check_spinning(users: Mapping[str, str]) -> Iterator[Finding]:
     ]  # a spin count overrides a policy
     for name in (counts or list(users))[:1]:
         value = users[name]
-        if openmp_settings.spins(value) >= LONG_SPINS if counts else value.lower() == "active":
+        if openmp_settings.parse_spin_count(value) >= LONG_SPINS if counts else value.lower() == "active":
             cause = (
                 "idle threads keep their cores busy: "
                 "one CPU device is then many times slower beside other work"
@@ -276,14 +276,14 @@ NETWORK_ERRORS = (
 
 def check_data_folder() -> List[Finding]:
     """Check the folder of all data sets, and list the complete ones."""
-    from gluonlab.data.fetching.data_folders import data_root, folder_of
+    from gluonlab.data.fetching.data_folders import data_root, find_dataset_folder
     from gluonlab.data.fetching.download_sources import SOURCES
 
     try:
         root = data_root()
     except GluonlabError as error:
         return [warning("data", "there is no folder for data sets", str(error), DATA_FOLDER_CURE)]
-    complete = [name for name, source in SOURCES.items() if folder_of(source, root) is not None]
+    complete = [name for name, source in SOURCES.items() if find_dataset_folder(source, root) is not None]
     listing = "only digits, which is built in, is here"
     if complete:
         listing = f"here are {', '.join(complete)}, and digits"

@@ -14,8 +14,8 @@ from typing import Any, Dict, Iterator, List, Optional
 
 from gluonlab.doctor.findings import Finding, fault, ok, one_line, returns_list, warning
 from gluonlab.engine import mxnet_setup
-from gluonlab.engine.linker_errors import understand
-from gluonlab.engine.mxnet_installation import AGAIN
+from gluonlab.engine.linker_errors import diagnose_linker_error
+from gluonlab.engine.mxnet_installation import REINSTALL_MXNET
 from gluonlab.gpu.cuda import describe_unsupported
 from gluonlab.gpu.isolated_process import ProcessOutcome, error_message, run_isolated, send_answer
 
@@ -69,7 +69,7 @@ def _import_finding(outcome: ProcessOutcome) -> Finding:
     cause = f"the process {failure} during: {_last_attempt(outcome)}. {outcome.last_line}".rstrip(
         ". "
     )
-    return fault("import", "mxnet does not load", cause, AGAIN)
+    return fault("import", "mxnet does not load", cause, REINSTALL_MXNET)
 
 
 def _fusion_finding(works: bool, on: bool, because: str) -> Finding:
@@ -80,7 +80,7 @@ def _fusion_finding(works: bool, on: bool, because: str) -> Finding:
     if on:
         what, cure = (
             "a run ends at its first fused operator",
-            f"unset {mxnet_setup.FUSION} to run without fusion",
+            f"unset {mxnet_setup.FUSION_VARIABLE} to run without fusion",
         )
         return fault("fusion", what, because, cure)
     cure = f"a driver from {FUSION_DRIVER} on; without it, a step takes more kernel launches"
@@ -158,10 +158,10 @@ def _import_mxnet() -> bool:
         built_with = [name for name in FEATURES if name in features and features.is_enabled(name)]
         send_answer(version=mx.__version__, built_with=built_with, gpus=gpu_count())
         if gpu_count():
-            send_answer(fusion=mxnet_setup.fusing()._asdict())
+            send_answer(fusion=mxnet_setup.fusion_state()._asdict())
     except Exception as error:
         reason = error.__cause__ or error
-        complaint = understand(str(reason)) if isinstance(reason, (OSError, ImportError)) else None
+        complaint = diagnose_linker_error(str(reason)) if isinstance(reason, (OSError, ImportError)) else None
         send_answer(error=error_message(error), **(complaint._asdict() if complaint else {}))
         return False
     return True

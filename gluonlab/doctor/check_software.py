@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.doctor.findings import Finding, fault, ok, one_line, returns_list, warning
-from gluonlab.engine.linker_errors import cure_of_missing, origin, understand
+from gluonlab.engine.linker_errors import missing_library_fix, library_origin, diagnose_linker_error
 from gluonlab.engine.mxnet_installation import (
-    AGAIN,
-    FLAVOURS,
-    either,
-    pip_install,
-    search_path,
+    REINSTALL_MXNET,
+    MXNET_DISTRIBUTIONS,
+    pip_install_choices,
+    pip_install_command,
+    ld_library_path_folders,
     wheel_folders,
 )
 
@@ -83,13 +83,13 @@ def check_installed_mxnet(installed: Dict[str, str], folder: Optional[Path]) -> 
     folder of the module.
     """
     names = " and ".join(f"{name} {version}" for name, version in installed.items())
-    uninstall = f"pip uninstall -y {' '.join(installed)}, then {either()}"
+    uninstall = f"pip uninstall -y {' '.join(installed)}, then {pip_install_choices()}"
     if len(installed) > 1:
         cause = "they overwrite each other's files in the same folder"
         return fault("mxnet", f"{names} are all installed", cause, uninstall)
     if folder is None and not installed:
         cause = "gluonlab needs MXNet and does not install it"
-        return fault("mxnet", "not installed", cause, either())
+        return fault("mxnet", "not installed", cause, pip_install_choices())
     if folder is None:
         again = "".join(f"{name}=={version}" for name, version in installed.items())
         cure = f"pip install --force-reinstall --no-deps {again}"
@@ -100,10 +100,10 @@ def check_installed_mxnet(installed: Dict[str, str], folder: Optional[Path]) -> 
         return fault("mxnet", f"{folder} is imported as mxnet", cause, "rename it")
     if not installed:
         cause = f"{folder} belongs to no installed package: built by hand, or left over"
-        cure = f"if it fails, remove that folder, then {pip_install('cpu')}"
+        cure = f"if it fails, remove that folder, then {pip_install_command('cpu')}"
         return warning("mxnet", f"unknown build in {folder}", cause, cure)
     [(name, version)] = installed.items()
-    if name not in FLAVOURS or version != MXNET_VERSION:
+    if name not in MXNET_DISTRIBUTIONS or version != MXNET_VERSION:
         cause = f"gluonlab was tested with mxnet and mxnet-cu112 {MXNET_VERSION} only"
         return warning("mxnet", f"{names}, {folder}", cause, uninstall)
     return ok("mxnet", f"{names}, {folder}")
@@ -189,7 +189,7 @@ def trace_libraries(
 
     ``wheels`` are folders to search after LD_LIBRARY_PATH.
     """
-    folders = [*search_path(environ), *(wheel_folders() if wheels is None else wheels)]
+    folders = [*ld_library_path_folders(environ), *(wheel_folders() if wheels is None else wheels)]
     answer = subprocess.run(
         [LINKER, str(library)],
         env={**environ, **LINKER_ENVIRON, "LD_LIBRARY_PATH": os.pathsep.join(map(str, folders))},
@@ -223,7 +223,7 @@ def check_libraries(
     library = mxnet_folder / "libmxnet.so"
     if not library.is_file():
         cause = "the installation is not complete"
-        yield fault("libraries", f"{library} is missing", cause, AGAIN)
+        yield fault("libraries", f"{library} is missing", cause, REINSTALL_MXNET)
     elif not os.path.exists(LINKER):
         cause = f"this system has no {LINKER}, which lists them"
         yield warning("libraries", "not examined", cause, "see the line import")
@@ -242,9 +242,9 @@ def check_libraries(
 
 def _missing_findings(names: Sequence[str], environ: Mapping[str, str]) -> Iterator[Finding]:
     for name in names:
-        complaint = understand(f"{name} => not found", environ)
+        complaint = diagnose_linker_error(f"{name} => not found", environ)
         cause = (complaint.cause if complaint else "") or "the linker does not find it"
-        cure = complaint.cure if complaint else cure_of_missing(name)
+        cure = complaint.cure if complaint else missing_library_fix(name)
         yield fault("libraries", f"{name} is missing", cause, cure)
 
 
@@ -253,7 +253,7 @@ def _mismatch_findings(complaints: List[str], environ: Mapping[str, str]) -> Ite
     first: Dict[str, Finding] = {}
     # complaints about symbols without versions come last, because they may be harmless
     for text in sorted(complaints, key=lambda text: UNVERSIONED in text):
-        complaint = understand(text, environ)
+        complaint = diagnose_linker_error(text, environ)
         library, what = text, text
         cause, cure = "the linker reports it", "install MXNet again"
         if complaint is not None:
@@ -278,7 +278,7 @@ def _origin_findings(traced: LinkerTrace, environ: Mapping[str, str]) -> Iterato
     folders_by_origin: Dict[str, Dict[Path, List[str]]] = {kind: {} for kind in TITLES}
     for name, path in traced.paths.items():
         if path is not None:
-            kind = origin(path, environ)
+            kind = library_origin(path, environ)
             folder = path.parents[2] if kind == "wheel" else path.parent
             folders_by_origin[kind].setdefault(folder, []).append(name)
     for kind, folders in folders_by_origin.items():

@@ -106,7 +106,7 @@ def parameters_after_step(ctxs: List[Any], images: Any, labels: Any, store: str)
 
     from gluonlab.bucketed_trainer.trainer import BucketedTrainer
     from gluonlab.data.loading.augmentation import make_input
-    from gluonlab.data.loading.split_batch import shard, whole
+    from gluonlab.data.loading.split_batch import shard, make_local_batch
     from gluonlab.kvstores import make_kvstore
     from gluonlab.models import get_model
     from gluonlab.parallel.data.strategy import DataParallelStep
@@ -117,7 +117,7 @@ def parameters_after_step(ctxs: List[Any], images: Any, labels: Any, store: str)
     trainer = BucketedTrainer(params, "sgd", {"learning_rate": 0.1}, kvstore)
     step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None))
     xs = shard(nd.array(images, dtype="uint8"), ctxs)
-    step(whole(xs, shard(nd.array(labels, dtype="int32"), ctxs)))
+    step(make_local_batch(xs, shard(nd.array(labels, dtype="int32"), ctxs)))
     return [[param.data(ctx).asnumpy() for param in params.values()] for ctx in ctxs]
 
 

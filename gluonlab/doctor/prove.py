@@ -15,10 +15,10 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from tqdm import tqdm
 
-from gluonlab.bench.harness.machine_info import about
+from gluonlab.bench.harness.machine_info import describe_environment
 from gluonlab.doctor.findings import FAULT, Finding, format_count, ok, one_line
 from gluonlab.doctor.trials import TRIALS
-from gluonlab.drawing.page_template import environment
+from gluonlab.drawing.page_template import template_environment
 from gluonlab.errors import DeviceError
 from gluonlab.files.atomic_files import check_new, write_text
 from gluonlab.gpu import nvml
@@ -149,7 +149,7 @@ def proof_to_dict(machine: Dict[str, Any], results: List[TrialResult]) -> Dict[s
 
 def describe_machine(driver: nvml.Driver) -> Dict[str, Any]:
     """Describe the machine. GPUs have the numbers of NVML and nvidia-smi."""
-    machine = about()
+    machine = describe_environment()
     gpus = [
         {
             "name": gpu.name,
@@ -172,7 +172,7 @@ def describe_machine(driver: nvml.Driver) -> Dict[str, Any]:
 def render_page(proof: Dict[str, Any]) -> str:
     """Return an HTML page for the object of `proof_to_dict`."""
     # base.html comes from gluonlab.report
-    templates = environment("gluonlab.doctor", "gluonlab.report", trim_blocks=True)
+    templates = template_environment("gluonlab.doctor", "gluonlab.report", trim_blocks=True)
     templates.filters["number"] = format_number
     return templates.get_template("proof.html").render(
         proof=proof,

@@ -515,21 +515,21 @@ def training_step(
 
     from gluonlab.bucketed_trainer.trainer import BucketedTrainer
     from gluonlab.data.loading.augmentation import make_input
-    from gluonlab.data.loading.split_batch import whole
+    from gluonlab.data.loading.split_batch import make_local_batch
     from gluonlab.models import get_model
-    from gluonlab.models.infer_shapes import complete
+    from gluonlab.models.infer_shapes import complete_initialization
     from gluonlab.parallel.data.strategy import DataParallelStep
     from gluonlab.parallel.training_loss import make_loss
 
     shape = (1, 28, 28) if network == "lenet" else (3, 32, 32)
     net = get_model(network, CLASSES, list(ctxs))
     net.initialize(mx.init.Xavier(), ctx=list(ctxs))
-    complete(net, network, shape, CLASSES)
+    complete_initialization(net, network, shape, CLASSES)
     trainer = BucketedTrainer(net.collect_params(), "sgd", dict(SGD), make_kvstore(store, ctxs))
     step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None))
     xs = [nd.zeros((images, *shape), ctx=ctx, dtype="uint8") for ctx in ctxs]
     ys = [nd.zeros((images,), ctx=ctx, dtype="int32") for ctx in ctxs]
-    return partial(step, whole(xs, ys))
+    return partial(step, make_local_batch(xs, ys))
 
 
 # Speeds come last, because they may be skipped if time runs out.

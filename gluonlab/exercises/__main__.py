@@ -11,8 +11,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import click
 from tqdm import tqdm
 
-from gluonlab.cli.command import command, dispatch, json_option
-from gluonlab.config.option_types import real, whole
+from gluonlab.cli.command import command, dispatch, add_json_option
+from gluonlab.config.option_types import real_number_check, whole_number_check
 from gluonlab.errors import ExerciseError, NotebookError
 from gluonlab.exercises import grading
 from gluonlab.exercises.checkers import LARGEST_SEED, all_exercises, lab_numbers
@@ -21,7 +21,7 @@ from gluonlab.exercises.run_submission import missing_packages
 from gluonlab.exercises.supervisor import MAX_JOBS, max_parallel_jobs
 from gluonlab.files.atomic_files import check_new, write_text
 from gluonlab.host.resources import available_cores
-from gluonlab.plain_text import json_text, printable
+from gluonlab.plain_text import json_text, escape_unprintable
 
 SECONDS = 600.0  # for one notebook; a lab takes less than 120 on two cores, 240 on one
 LONGEST_SECONDS = 86_400
@@ -30,7 +30,7 @@ OUT = "grades.csv"
 
 
 @command("python -m gluonlab.exercises list")
-@json_option("the list")
+@add_json_option("the list")
 def list_exercises(as_json: bool) -> None:
     """List the exercises that have a checker."""
     if as_json:
@@ -137,7 +137,7 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
             grading.write_results(gradescope, grades_done)
     for grade_done in grades_done:
         click.echo(
-            f"{_format_score(grade_done)} {printable(str(grade_done.notebook))}"
+            f"{_format_score(grade_done)} {escape_unprintable(str(grade_done.notebook))}"
             + (f"  ({grade_done.note})" if grade_done.note else "")
         )
     click.echo(f"written to {', '.join(map(str, filter(None, [out, canvas, gradescope])))}")
@@ -145,7 +145,7 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
 
 @command("python -m gluonlab.exercises leaderboard")
 @click.argument("grades", metavar="GRADES.csv")
-@json_option("the places")
+@add_json_option("the places")
 def leaderboard(grades: str, as_json: bool) -> None:
     """Show who has the cheapest schedule for exercise 04-6.
 
@@ -173,9 +173,9 @@ def _grade_arguments(options: Dict[str, Any]) -> Dict[str, Any]:
     isolated, engine, image = (options[name] for name in ("isolated", "engine", "image"))
     seed, jobs, reveal = (options[name] for name in ("seed", "jobs", "reveal"))
     settings = dict(
-        seconds=real(0, LONGEST_SECONDS, above_minimum=True)("--seconds", options["seconds"]),
-        jobs=max_parallel_jobs() if jobs is None else whole(1, MAX_JOBS)("--jobs", jobs),
-        seed=None if seed is None else whole(0, LARGEST_SEED)("--seed", seed),
+        seconds=real_number_check(0, LONGEST_SECONDS, above_minimum=True)("--seconds", options["seconds"]),
+        jobs=max_parallel_jobs() if jobs is None else whole_number_check(1, MAX_JOBS)("--jobs", jobs),
+        seed=None if seed is None else whole_number_check(0, LARGEST_SEED)("--seed", seed),
         reveal=reveal,
     )
     if reveal and seed is None:

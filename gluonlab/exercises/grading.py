@@ -43,7 +43,7 @@ from gluonlab.exercises.notebook_runners import POLL_S, NotebookResult, run_in_p
 from gluonlab.exercises.run_submission import missing_packages
 from gluonlab.exercises.supervisor import Bounds, fit_memory
 from gluonlab.files.atomic_files import read_bounded, write_text
-from gluonlab.plain_text import one_line, plain_name, printable
+from gluonlab.plain_text import one_line, to_plain_name, escape_unprintable
 
 _MAX_TABLE_BYTES = 2**26  # of a table of grades that is read
 _LEADERBOARD_EXERCISE = "04-6"  # the exercise in which the cost of right answers counts
@@ -231,7 +231,7 @@ def _format_csv(lines: Iterable[Sequence[str]]) -> str:
 
 def _escape_cell(value: str) -> str:
     """Return a cell's text on one line, with a quote before text that is a formula."""
-    text = printable(value)
+    text = escape_unprintable(value)
     return f"'{text}" if text.lstrip()[:1] in _FORMULA_STARTS else text
 
 
@@ -368,7 +368,7 @@ def write_results(target: Path, grades: Sequence[Grade]) -> None:
 
 def _results_file_name(grade: Grade) -> str:
     path = grade.notebook
-    return plain_name(f"{path.parent.name}-{path.stem}".strip("-"), "notebook")
+    return to_plain_name(f"{path.parent.name}-{path.stem}".strip("-"), "notebook")
 
 
 # --- The leaderboard of right answers whose cost counts, by cost
@@ -405,7 +405,7 @@ def _read_costs(path: Path) -> "List[tuple[float, str]]":
         ) from None
     except (DataError, UnicodeDecodeError, csv.Error) as error:
         raise ExerciseError(
-            f"{path} is no table of grades: {printable(str(error))[:200]}"
+            f"{path} is no table of grades: {escape_unprintable(str(error))[:200]}"
         ) from None
     column = _cost_column(_LEADERBOARD_EXERCISE)
     if not table or "notebook" not in table[0] or column not in table[0]:
@@ -429,7 +429,7 @@ def _parse_micros(path: Path, line: int, text: str) -> float:
         micros = math.nan
     if not 0 < micros < math.inf:
         raise ExerciseError(
-            f"{path}, line {line}: {printable(text)[:40]!r} is no time in microseconds: "
+            f"{path}, line {line}: {escape_unprintable(text)[:40]!r} is no time in microseconds: "
             "give the table as `exercises grade` wrote it"
         )
     return micros
@@ -445,6 +445,6 @@ def format_leaderboard(places: Sequence[LeaderboardPlace], best_us: float, floor
     for place in places:
         ratio = f"{place.micros / floor_us:.3f}x"
         lines.append(
-            f"{place.place:>4}.{place.micros:>12,.1f}{ratio:>9}  {printable(place.notebook)}"
+            f"{place.place:>4}.{place.micros:>12,.1f}{ratio:>9}  {escape_unprintable(place.notebook)}"
         )
     return "\n".join(lines if places else [*lines, "no notebook has a right answer that counts"])

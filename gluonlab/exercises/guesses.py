@@ -35,7 +35,7 @@ from gluonlab.errors import ExerciseError
 from gluonlab.exercises.checkers import all_registered, find_registered
 from gluonlab.exercises.counterexamples import TextPair
 from gluonlab.exercises.languages import Texts, choose_text
-from gluonlab.plain_text import padded, width
+from gluonlab.plain_text import pad_to_columns, column_width
 
 Key = Union[str, int]
 
@@ -254,7 +254,7 @@ def _format_table_row(cells: Sequence[str]) -> Iterator[str]:
     """Yield the lines of a table row, whose cells take as many lines as they need."""
     columns = [wrap_text(cell, size - 2) for cell, size in zip(cells, _COLUMN_WIDTHS)]
     for parts in zip_longest(*columns, fillvalue=""):
-        yield "".join(map(padded, parts, _COLUMN_WIDTHS)).rstrip()
+        yield "".join(map(pad_to_columns, parts, _COLUMN_WIDTHS)).rstrip()
 
 
 def wrap_text(text: str, max_width: int) -> List[str]:
@@ -264,12 +264,12 @@ def wrap_text(text: str, max_width: int) -> List[str]:
     """
     lines, line = [], ""
     for piece in _unbreakable_pieces(text):
-        if line and width((line + piece).rstrip()) > max_width:
+        if line and column_width((line + piece).rstrip()) > max_width:
             lines.append(line.rstrip())
             line = ""
         piece = piece if line else piece.lstrip()
-        while width(piece.rstrip()) > max_width:  # one word that is longer than a line
-            end = next(i for i in range(len(piece), 0, -1) if width(piece[:i]) <= max_width)
+        while column_width(piece.rstrip()) > max_width:  # one word that is longer than a line
+            end = next(i for i in range(len(piece), 0, -1) if column_width(piece[:i]) <= max_width)
             lines.append(piece[:end])
             piece = piece[end:]
         line += piece
@@ -282,7 +282,7 @@ def _unbreakable_pieces(text: str) -> Iterator[str]:
     for character in text:
         wide = unicodedata.east_asian_width(character) in "WF"
         closing = character in _NOT_AT_LINE_START
-        if piece and not closing and (wide or piece[-1] == " " or width(piece[-1]) == 2):
+        if piece and not closing and (wide or piece[-1] == " " or column_width(piece[-1]) == 2):
             yield piece
             piece = ""
         piece += character

@@ -13,7 +13,7 @@ import numpy as np
 from mxnet import nd
 
 from gluonlab.collectives.algorithms import ALGORITHMS, double_tree, halving_doubling, ring
-from gluonlab.collectives.cost_model import best_order, price
+from gluonlab.collectives.cost_model import find_best_order, price
 from gluonlab.collectives.lower_bounds import floor_of
 from gluonlab.collectives.named_topologies import Topology, make_topology
 from gluonlab.collectives.schedule import ALLREDUCE, OPS, REDUCE_SCATTER, Schedule, Transfer
@@ -405,7 +405,7 @@ def cheapest_algorithm() -> Tuple[str, float]:
     """Return the name and seconds of the cheapest algorithm, each in its best rank order."""
     topology, size = BEAT_THE_EIGHT.topology, BEAT_THE_EIGHT.size_bytes
     algorithms = [algorithm(topology.world_size) for algorithm in ALGORITHMS.values()]
-    placed_algorithms = [schedule.placed(best_order(schedule, topology)) for schedule in algorithms]
+    placed_algorithms = [schedule.placed(find_best_order(schedule, topology)) for schedule in algorithms]
     seconds, name = min(
         (price(schedule, topology, size).seconds, schedule.name) for schedule in placed_algorithms
     )
@@ -449,7 +449,7 @@ def _is_precomputed(schedule: Schedule) -> bool:
     transfers = _count_transfers(schedule)
     return any(
         transfers == _count_transfers(stored)
-        for stored in precomputed_schedules.choices(BEAT_THE_EIGHT.topology)
+        for stored in precomputed_schedules.choose_schedules(BEAT_THE_EIGHT.topology)
     )
 
 

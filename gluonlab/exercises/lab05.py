@@ -30,7 +30,7 @@ from gluonlab.exercises.counterexamples import (
     wrong_return,
 )
 from gluonlab.exercises.guesses import DictForm, NumberForm, register_guess
-from gluonlab.parallel.pipeline.network_stages import least_largest
+from gluonlab.parallel.pipeline.network_stages import minimize_largest_stage
 from gluonlab.parallel.pipeline.pipeline_cost import Costs, price
 from gluonlab.parallel.pipeline.pipeline_schedule import (
     BACKWARD,
@@ -284,7 +284,7 @@ def _largest_stage_cost(costs: LayerCosts, cuts: Sequence[int]) -> float:
 
 def _best_cuts(costs: LayerCosts, stages: int) -> List[int]:
     totals = [0.0, *itertools.accumulate(costs)]
-    return least_largest(lambda _, begin, end: totals[end] - totals[begin], len(costs), stages)
+    return minimize_largest_stage(lambda _, begin, end: totals[end] - totals[begin], len(costs), stages)
 
 
 def _equal_count_cuts(costs: LayerCosts, stages: int) -> List[int]:

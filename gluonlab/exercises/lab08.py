@@ -38,7 +38,7 @@ from gluonlab.exercises.simulated_distributed import (
     UnequalShapesError,
     some_images,
 )
-from gluonlab.host.launcher_environment import lsf_hosts, lsf_place
+from gluonlab.host.launcher_environment import read_lsf_hosts, lsf_local_rank_and_size
 
 # --- 08-1: which images each rank trains on in an epoch
 
@@ -880,9 +880,9 @@ def check_rank_places(answer: Callable[[str], List[RankPlace]]) -> None:
 
 def _right_places(text: str) -> List[RankPlace]:
     """Return the places that gluonlab itself uses."""
-    _, hosts = lsf_hosts({"LSB_MCPU_HOSTS": text})
+    _, hosts = read_lsf_hosts({"LSB_MCPU_HOSTS": text})
     flat = [host.host for host in hosts for _ in range(host.slots)]
-    return [(host, lsf_place(rank, hosts)[0]) for rank, host in enumerate(flat)]
+    return [(host, lsf_local_rank_and_size(rank, hosts)[0]) for rank, host in enumerate(flat)]
 
 
 def _to_places(value: Any) -> Any:

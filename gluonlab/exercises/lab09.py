@@ -58,7 +58,7 @@ from gluonlab.exercises.softmax_regression import (
     weight_distance,
 )
 from gluonlab.scratch.lenet import SHAPES, fan_in
-from gluonlab.scratch.recipes import he
+from gluonlab.scratch.recipes import he_deviation
 
 # --- What several of them say
 
@@ -518,7 +518,7 @@ def _check_equal_values(values: List[List[Any]], ctxs: List[mx.Context]) -> None
 def _check_initialization(values: List[Any], second_values: List[Any], seed: int) -> None:
     is_repeatable = all(map(np.array_equal, values, second_values))
     for number, (weight, shape) in enumerate(zip(values, SHAPES)):
-        expected_std = he(fan_in(shape)) if len(shape) > 1 else 0.0
+        expected_std = he_deviation(fan_in(shape)) if len(shape) > 1 else 0.0
         check_faults(
             (not is_repeatable,
              f"seed {seed} gives other parameters the second time: "

@@ -39,7 +39,7 @@ from gluonlab.collectives.topology import (
     Route,
     Topology,
     fully_connected,
-    pairs_of,
+    all_pairs,
     switch,
 )
 from gluonlab.exercises.checkers import exercise
@@ -65,7 +65,7 @@ def wired_topology(
     """
     routes = {
         (src, dst): Route((Link(f"{src} to {dst}", GB_PER_S),), latency_s)
-        for src, dst in pairs_of(world_size)
+        for src, dst in all_pairs(world_size)
     }
     assert pairs <= routes.keys()
     return Topology(name, world_size, routes)
@@ -82,7 +82,7 @@ def slow_wire_topology() -> Topology:
 def two_host_topology() -> Topology:
     """Return hosts 0-3 and 4-7, with free bytes inside a host and one network port each."""
     routes: Dict[RankPair, Route] = {}
-    for src, dst in pairs_of(8):
+    for src, dst in all_pairs(8):
         local_links = (Link(f"{src} to {dst}", INFINITE),)
         out_name, in_name = (
             f"network {way} host {rank // 4}" for way, rank in (("from", src), ("to", dst))

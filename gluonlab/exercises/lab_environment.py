@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
 
-from gluonlab.data.fetching.data_folders import data_root, download_command, folder_of
+from gluonlab.data.fetching.data_folders import data_root, download_command, find_dataset_folder
 from gluonlab.data.fetching.download_sources import SOURCES
 from gluonlab.data.sets.dataset_registry import check_dataset
 from gluonlab.devices import describe, gpu_count, gpus
 from gluonlab.errors import GluonlabWarning
 from gluonlab.exercises.languages import choose_text, language
-from gluonlab.gpu.cuda import enable_peer_access, lacking
+from gluonlab.gpu.cuda import enable_peer_access, describe_unsupported
 
 if TYPE_CHECKING:
     import mxnet as mx
@@ -107,7 +107,7 @@ def _find_gpu_fault(n: int) -> str:
     import mxnet as mx
 
     remedy = "python -m gluonlab.doctor"
-    if lacking(range(n), n):
+    if describe_unsupported(range(n), n):
         return choose_text(
             en=f"MXNet 1.9.1 has no code for them; see {remedy}",
             ja=f"MXNet 1.9.1 はこの GPU に対応していません。{remedy} を参照",
@@ -129,7 +129,7 @@ def _choose_dataset(on_gpus: bool, requested: Optional[str]) -> Tuple[str, str]:
         )
     choices = (requested,) if requested else GPU_DATASETS
     for name in choices:
-        if name not in SOURCES or folder_of(SOURCES[name], data_root()):
+        if name not in SOURCES or find_dataset_folder(SOURCES[name], data_root()):
             return name, ""
     missing, command = choose_text(en=" or ", ja=" と ").join(choices), download_command(choices[0])
     return "digits", choose_text(

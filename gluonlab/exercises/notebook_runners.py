@@ -46,7 +46,7 @@ from gluonlab.exercises.run_submission import (
 )
 from gluonlab.exercises.supervisor import EXCESS_KEY, Bounds
 from gluonlab.files.atomic_files import read_bounded, temporary_folder
-from gluonlab.plain_text import one_line, plain_name
+from gluonlab.plain_text import one_line, to_plain_name
 
 STATUSES = (PASSED, WRONG, UNWRITTEN, RAISED, TOO_SLOW)
 MAX_OUTPUT_BYTES = 2**22  # read from a notebook's processes
@@ -302,7 +302,7 @@ class ContainerRunner:
                 )
             folder = temporary / "given"
             folder.mkdir()
-            copy = folder / plain_name(path.name, "notebook.ipynb")
+            copy = folder / to_plain_name(path.name, "notebook.ipynb")
             copy.write_bytes(content)
             folder.chmod(0o755)  # the user "nobody" in the container reads it
             copy.chmod(0o644)

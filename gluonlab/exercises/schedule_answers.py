@@ -17,7 +17,7 @@ from gluonlab.collectives.cost_model import Price, StepPrice, price
 from gluonlab.collectives.lower_bounds import floor_of
 from gluonlab.collectives.named_topologies import Topology
 from gluonlab.collectives.render import as_page
-from gluonlab.collectives.render.schedule_scene import goal
+from gluonlab.collectives.render.schedule_scene import complete_contributions
 from gluonlab.collectives.schedule import (
     ADD,
     ALL_GATHER,
@@ -28,7 +28,7 @@ from gluonlab.collectives.schedule import (
     Transfer,
 )
 from gluonlab.collectives.verify_schedule import check as prove
-from gluonlab.collectives.verify_schedule import states
+from gluonlab.collectives.verify_schedule import simulate_contributions
 from gluonlab.errors import ScheduleError
 from gluonlab.exercises.checkers import Wrong
 from gluonlab.exercises.counterexamples import (
@@ -41,7 +41,7 @@ from gluonlab.exercises.counterexamples import (
 )
 from gluonlab.exercises.languages import choose_text, language
 from gluonlab.files.atomic_files import write_text
-from gluonlab.plain_text import in_words
+from gluonlab.plain_text import format_size
 
 Steps = Tuple[Tuple[Transfer, ...], ...]
 
@@ -156,7 +156,7 @@ def check_proof(call: str, schedule: Schedule) -> None:
 
 
 def _explain_failed_proof(call: str, schedule: Schedule, error: ScheduleError) -> Wrong:
-    all_states = list(states(schedule))
+    all_states = list(simulate_contributions(schedule))
     lost_place = (
         None if schedule.collective == ALL_GATHER else _find_lost_contribution(schedule, all_states)
     )
@@ -187,9 +187,9 @@ def _explain_failed_proof(call: str, schedule: Schedule, error: ScheduleError) -
     if schedule.collective == ALL_GATHER:
         sent_state = all_states[error.step][transfer.src][chunk]
         return _explain_wrong_copy(
-            transfer_case, schedule, transfer, sent_state == goal(schedule, chunk)
+            transfer_case, schedule, transfer, sent_state == complete_contributions(schedule, chunk)
         )
-    missing = missing_ranks(all_states[-1][rank][chunk], goal(schedule, chunk))
+    missing = missing_ranks(all_states[-1][rank][chunk], complete_contributions(schedule, chunk))
     if missing:
         elsewhere = _locate_sum(schedule, all_states[-1], chunk)
         return transfer_case.counterexample(
@@ -268,14 +268,14 @@ def _find_unfinished_chunk(schedule: Schedule, last: Any) -> Tuple[int, int]:
     for chunk, owner in enumerate(schedule.owner):
         ranks = [owner] if schedule.collective == REDUCE_SCATTER else range(schedule.world_size)
         for rank in ranks:
-            if last[rank][chunk] != goal(schedule, chunk):
+            if last[rank][chunk] != complete_contributions(schedule, chunk):
                 return rank, chunk
     raise AssertionError("the proof failed, and every chunk is complete")
 
 
 def _locate_sum(schedule: Schedule, last: Any, chunk: int) -> TextPair:
     """Return texts about the rank that has a chunk's sum instead of the chunk's owner."""
-    complete = goal(schedule, chunk)
+    complete = complete_contributions(schedule, chunk)
     holder: Optional[int] = next(
         (rank for rank in range(schedule.world_size) if last[rank][chunk] == complete), None
     )
@@ -337,7 +337,7 @@ def make_playback(schedule: Schedule, lines: List[str], file: Optional[str]) -> 
 def describe_cost(cost: Price, least_s: float, *, is_floor: bool) -> List[str]:
     """Return lines about the cost; ``least_s``: the lower bound or the optimum."""
     steps = len(cost.steps)
-    size = in_words(int(cost.size_bytes)) if cost.size_bytes else ""
+    size = format_size(int(cost.size_bytes)) if cost.size_bytes else ""
     time, least = format_microseconds(cost.seconds), format_microseconds(least_s)
     ratio = f"{cost.seconds / least_s:.3f}"
     lines = [

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
 from gluonlab.files.atomic_files import remove_folder
-from gluonlab.host.resources import PROC, available_cores, room
+from gluonlab.host.resources import PROC, available_cores, available_memory
 
 MAX_JOBS = 256
 MEMORY_PER_JOB = 2 * 2**30  # bytes; a lab takes less than half
@@ -61,7 +61,7 @@ class Bounds:
 
 def fit_memory(bounds: Bounds, jobs: int = 1) -> Bounds:
     """Limit ``memory`` to three quarters of the free memory here, divided by ``jobs``."""
-    free_room = room()
+    free_room = available_memory()
     if free_room is None:
         return bounds
     return replace(bounds, memory=min(bounds.memory, free_room.free * 3 // 4 // jobs))
@@ -69,7 +69,7 @@ def fit_memory(bounds: Bounds, jobs: int = 1) -> Bounds:
 
 def max_parallel_jobs() -> int:
     """Return how many notebooks can run at a time here: a core and 2 GiB for each."""
-    free_room = room()
+    free_room = available_memory()
     jobs_in_memory = MAX_JOBS if free_room is None else free_room.free * 3 // 4 // MEMORY_PER_JOB
     return max(1, min(available_cores(), jobs_in_memory, MAX_JOBS))
 

@@ -11,7 +11,7 @@ import numpy as np
 from mxnet import gluon, nd
 
 from gluonlab.config.option_types import ONNX
-from gluonlab.engine.mxnet_installation import pip_install
+from gluonlab.engine.mxnet_installation import pip_install_command
 from gluonlab.errors import ConfigError, ModelError, RunError
 from gluonlab.export.onnx_graph import ALTERNATIVE_HINT, INPUT, check_onnx, compute_outputs, to_onnx
 from gluonlab.models import get_model
@@ -31,7 +31,7 @@ def check_onnx_installed(format: Optional[str]) -> None:
             reason = "not installed" if missing else f"broken here ({' '.join(str(error).split())})"
             raise ConfigError(
                 f"--export onnx needs {' and '.join(ONNX_PACKAGES)}, and {name} is {reason}: "
-                f"{pip_install('onnx')}, or leave onnx out"
+                f"{pip_install_command('onnx')}, or leave onnx out"
             ) from None
 
 

@@ -22,7 +22,7 @@ from gluonlab.errors import RunError
 from gluonlab.export.mx2onnx import OPSET
 from gluonlab.export.onnx_graph import CHECK_BATCHES, INPUT, OUTPUT, Agreement, check_onnx, to_onnx
 from gluonlab.files.array_files import save_arrays
-from gluonlab.files.atomic_files import atomic_path, on_disk, write_text
+from gluonlab.files.atomic_files import atomic_path, raise_output_errors, write_text
 from gluonlab.models import get_model
 
 SYMBOL, WEIGHTS, DESCRIPTION = "model-symbol.json", "model-0000.params", "model.json"
@@ -56,9 +56,9 @@ def write_export(
     arrays = {f"arg:{name}": values[name] for name in graph.list_arguments() if name != INPUT}
     arrays.update({f"aux:{name}": values[name] for name in graph.list_auxiliary_states()})
     description = _describe_export(model, dataset)
-    with on_disk(folder):
+    with raise_output_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with on_disk(folder / ONNX_FILE):
+    with raise_output_errors(folder / ONNX_FILE):
         (folder / ONNX_FILE).unlink(missing_ok=True)
     write_text(folder / SYMBOL, graph.tojson())
     save_arrays(folder / WEIGHTS, arrays)
@@ -77,7 +77,7 @@ def _write_onnx(
 ) -> Agreement:
     """Write an ONNX model, and compare it with MXNet on test images. Raises RunError."""
     content = to_onnx(graph, arrays, dataset.image_shape, model)
-    with on_disk(path), atomic_path(path) as temporary:
+    with raise_output_errors(path), atomic_path(path) as temporary:
         temporary.write_bytes(content)
         try:
             agreement = check_onnx(temporary, graph, arrays, _sample_test_images(dataset))

@@ -33,7 +33,7 @@ import numpy as np
 from mxnet import nd
 from mxnet.base import _LIB, check_call
 
-from gluonlab.engine.fast_invoke import ARRAY_LIMIT, from_host
+from gluonlab.engine.fast_invoke import ARRAY_LIMIT, ndarray_from_numpy
 from gluonlab.files.atomic_files import DEFAULT_REMEDY, atomic_path, raise_output_errors
 
 LIST_MAGIC = 0x112  # start of a list of arrays
@@ -139,7 +139,7 @@ def read_array(file: IO[bytes], size: int) -> "nd.NDArray | None":
     header = read_header(file)
     _check_length(file, header.nbytes, size)
     values = np.frombuffer(file.read(header.nbytes), header.dtype)
-    return from_host(values.reshape(header.shape or (1,))) if values.size else None
+    return ndarray_from_numpy(values.reshape(header.shape or (1,))) if values.size else None
 
 
 def read_header(file: IO[bytes]) -> Header:

@@ -38,7 +38,7 @@ def enable_peer_access(ctxs: Sequence[Any]) -> None:
     """
     numbers = gpu_numbers(ctxs)
     new_pairs = [pair for pair in permutations(numbers, 2) if pair not in _requested_pairs]
-    if not new_pairs or not mxnet_setup.peer_access_wanted():
+    if not new_pairs or not mxnet_setup.is_peer_access_allowed():
         return
     cuda = _cuda_library()
     with _restore_device(cuda):
@@ -57,7 +57,7 @@ def peer_pairs(ctxs: Sequence[Any]) -> List[Pair]:
     The numbers are MXNet's. MXNET_ENABLE_GPU_P2P=0 disables all pairs. No GPU gets a context.
     """
     numbers = sorted(gpu_numbers(ctxs))
-    if len(numbers) < 2 or not mxnet_setup.peer_access_wanted():
+    if len(numbers) < 2 or not mxnet_setup.is_peer_access_allowed():
         return []
     cuda = _cuda_library()
     return [
@@ -69,7 +69,7 @@ def peer_pairs(ctxs: Sequence[Any]) -> List[Pair]:
 
 def describe_peer_access(ctxs: Sequence[Any]) -> str:
     """Return one line about direct copies. It is empty for fewer than two GPUs."""
-    return format_peer_access(gpu_numbers(ctxs), peer_pairs(ctxs), mxnet_setup.peer_access_wanted())
+    return format_peer_access(gpu_numbers(ctxs), peer_pairs(ctxs), mxnet_setup.is_peer_access_allowed())
 
 
 def format_peer_access(numbers: Sequence[int], pairs: Sequence[Pair], enabled: bool = True) -> str:

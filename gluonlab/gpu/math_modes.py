@@ -52,14 +52,14 @@ def resolve_arithmetic(deterministic: bool = False, tf32: Optional[bool] = None)
     If ``tf32`` is None, NVIDIA_TF32_OVERRIDE decides. TF32 is off if that is not exported.
     """
     exported = {
-        name: _exported_values.get(name, os.environ.get(name)) for name in mxnet_setup.DETERMINISTIC
+        name: _exported_values.get(name, os.environ.get(name)) for name in mxnet_setup.DETERMINISTIC_ENVIRONMENT
     }
     if tf32 is None:
         allowed = _exported_values.get(
             mxnet_setup.TF32_VARIABLE, os.environ.get(mxnet_setup.TF32_VARIABLE)
         )
         tf32 = allowed not in (None, "0")
-    return Arithmetic(deterministic or exported == mxnet_setup.DETERMINISTIC, tf32)
+    return Arithmetic(deterministic or exported == mxnet_setup.DETERMINISTIC_ENVIRONMENT, tf32)
 
 
 def check_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
@@ -97,12 +97,12 @@ def use_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
     ):
         message = "convolutions that ran with --deterministic keep those algorithms, maybe slower"
         warn(message)
-    variables = (*mxnet_setup.DETERMINISTIC, mxnet_setup.TF32_VARIABLE)
+    variables = (*mxnet_setup.DETERMINISTIC_ENVIRONMENT, mxnet_setup.TF32_VARIABLE)
     if not _exported_values:
         _exported_values.update({name: os.environ.get(name) for name in variables})
     chosen: Dict[str, Optional[str]] = {name: _exported_values[name] for name in variables}
     if requested.deterministic:
-        chosen.update(mxnet_setup.DETERMINISTIC)
+        chosen.update(mxnet_setup.DETERMINISTIC_ENVIRONMENT)
     if requested.tf32:
         exported = _exported_values[mxnet_setup.TF32_VARIABLE]
         chosen[mxnet_setup.TF32_VARIABLE] = None if exported == "0" else exported

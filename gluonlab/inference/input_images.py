@@ -20,7 +20,7 @@ from gluonlab.data.images.image_locations import ENDINGS, is_image_name
 from gluonlab.data.sets.dataset import Reading
 from gluonlab.data.sets.image_files import CHUNK_IMAGES, MAX_DECODERS, FileSplit
 from gluonlab.data.sets.image_folder import is_hidden
-from gluonlab.engine.local_processes import own_cores
+from gluonlab.engine.local_processes import cores_per_process
 from gluonlab.errors import DataError
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def make_picture_split(
             f"the run's images are {'x'.join(map(str, shape))}, and pictures become squares in "
             "grey or three colours: give arrays of that shape, in Python, to load_run(RUN).predict"
         )
-    count = min(decoders or min(own_cores(), MAX_DECODERS), -(-len(pictures) // REQUEST_IMAGES))
+    count = min(decoders or min(cores_per_process(), MAX_DECODERS), -(-len(pictures) // REQUEST_IMAGES))
     pool, errors = DecoderPool(width, count, resizer), {}
     if skip_bad:
         paths = [picture.path for picture in pictures]

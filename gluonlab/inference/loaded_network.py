@@ -27,9 +27,9 @@ from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.sets.convert_arrays import CHANNELS_FIRST, to_numpy, to_pixels
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
 from gluonlab.data.sets.gluon_datasets import resolve_dataset
-from gluonlab.engine.np_compatibility import give_back, nd_semantics
+from gluonlab.engine.np_compatibility import convert_network_for_user, nd_semantics
 from gluonlab.errors import ConfigError, DataError, RunError, warn
-from gluonlab.host.signals import ends_if_stuck
+from gluonlab.host.signals import exit_if_stuck
 from gluonlab.inference.input_images import (
     Picture,
     find_pictures,
@@ -37,24 +37,24 @@ from gluonlab.inference.input_images import (
     name_pictures_in_errors,
 )
 from gluonlab.inference.predictions import Mistake, Mistakes, PredictedBatch, Predictions
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.parallel.strategy import Strategy
-from gluonlab.runs.data_frame import EPOCHS, frame_of_run
-from gluonlab.runs.run_reader import Description, read_finished
-from gluonlab.training.evaluate import AHEAD, evaluation_loader
+from gluonlab.runs.data_frame import EPOCHS, run_frame
+from gluonlab.runs.run_reader import RunDescription, read_finished_run
+from gluonlab.training.evaluate import BATCHES_AHEAD, evaluation_loader
 from gluonlab.training.evaluate_run import (
-    GONE_WRONG,
-    check_finite,
+    DIVERGED_HINT,
+    check_finite_parameters,
     check_same_images,
-    config_of,
-    image_shape,
-    plan_of,
-    strategy_of,
+    evaluation_config,
+    recorded_image_shape,
+    make_evaluation_plan,
+    load_trained,
 )
 from gluonlab.training.parallel_options import make_split
-from gluonlab.training.plan import Plan, fill_gaps, find_devices, load_data
-from gluonlab.training.user_components import UserComponents, check_same_own, make_own
-from gluonlab.training.user_metrics import GatheredScores, Part
+from gluonlab.training.plan import Plan, apply_recipe, find_devices, load_data
+from gluonlab.training.user_components import UserComponents, check_same_user_components, make_user_components
+from gluonlab.training.user_metrics import GatheredScores, DeviceScores
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -90,7 +90,7 @@ class LoadedRun:
 
     def __init__(
         self,
-        run: Description,
+        run: RunDescription,
         plan: Plan,
         strategy: Strategy,
         test_images: Callable[[], Dataset],
@@ -102,7 +102,7 @@ class LoadedRun:
         self._decoding = decoding  # ``decoders``, ``skip_bad`` and ``resizer``
 
     @nd_semantics()
-    @ends_if_stuck()
+    @exit_if_stuck()
     def predict(
         self, images: Images, on_batch: Callable[[PredictedBatch], Any] = ignore_batch
     ) -> Predictions:
@@ -145,7 +145,7 @@ class LoadedRun:
         return Predictions(self.classes, tuple(names), np.concatenate(scores))
 
     @nd_semantics()
-    @ends_if_stuck()
+    @exit_if_stuck()
     def mistakes(self, on_batch: Callable[[PredictedBatch], Any] = ignore_batch) -> Mistakes:
         """Find the test images that the network classifies wrongly.
 
@@ -186,13 +186,13 @@ class LoadedRun:
         Returns:
             A frame with one row per epoch or step.
         """
-        return frame_of_run(self.folder, of)
+        return run_frame(self.folder, of)
 
     def _predict_batches(self, split: Split, names: Sequence[str]) -> Iterator[PredictedBatch]:
         """Yield predictions of the images of a split, in order, in batches as in an evaluation."""
         images = dataclasses.replace(self._plan.dataset, test=split)
         plan = dataclasses.replace(self._plan, dataset=images)
-        queued: Deque[Tuple[Sequence[str], GatheredScores, List[Part], Any, Any]] = deque()
+        queued: Deque[Tuple[Sequence[str], GatheredScores, List[DeviceScores], Any, Any]] = deque()
         begin = 0
         for batch in evaluation_loader(plan, self._strategy.inputs):
             pixels, true_labels = (
@@ -206,7 +206,7 @@ class LoadedRun:
                 (names[begin : begin + batch.size], GatheredScores(), parts, pixels, true_labels)
             )
             begin += batch.size
-            if len(queued) > AHEAD:
+            if len(queued) > BATCHES_AHEAD:
                 yield self._gather_predictions(*queued.popleft())
         for pending in queued:
             yield self._gather_predictions(*pending)
@@ -215,18 +215,18 @@ class LoadedRun:
         self,
         names: Sequence[str],
         gathered: GatheredScores,
-        parts: List[Part],
+        parts: List[DeviceScores],
         pixels: Any,
         true_labels: Any,
     ) -> PredictedBatch:
         """Wait for the scores of a batch's parts."""
         gathered.add(parts)
-        scores, _ = gathered.whole(ALONE)
+        scores, _ = gathered.gather(SINGLE_PROCESS)
         # as in an evaluation: other rows have no best class
         has_best_class = (scores < np.inf).all(axis=1) & (scores > -np.inf).any(axis=1)
         if not has_best_class.all():
             name = names[int(np.flatnonzero(~has_best_class)[0])]
-            raise RunError(f"the scores of {self.folder} for {name} are not finite: {GONE_WRONG}")
+            raise RunError(f"the scores of {self.folder} for {name} are not finite: {DIVERGED_HINT}")
         return PredictedBatch(Predictions(self.classes, tuple(names), scores), pixels, true_labels)
 
     def _split_from_array(self, images: Any) -> ArraySplit:
@@ -287,18 +287,18 @@ def _load_run(
         if name not in PREDICTION_SETTINGS:
             allowed = ", ".join(map(option_name, PREDICTION_SETTINGS))
             raise ConfigError(f"{option_name(name)} has no effect on predictions: give {allowed}")
-    run, components = _read_description(path), make_own(net)
+    run, components = _read_description(path), make_user_components(net)
     recorded = run.used.get("own")
     recorded_net = (
         {"own": {"net": recorded["net"]}}
         if isinstance(recorded, dict) and "net" in recorded
         else {}
     )
-    check_same_own(str(run.folder), CALL_HINT, recorded_net, components.settings(None))
-    config = config_of(run, settings)
+    check_same_user_components(str(run.folder), CALL_HINT, recorded_net, components.settings(None))
+    config = evaluation_config(run, settings)
 
     def test_images() -> Dataset:
-        check_same_own(
+        check_same_user_components(
             str(run.folder), CALL_HINT, run.used, _comparable_settings(run, components, data)
         )
         # images that are decoded batch by batch keep the names of their files
@@ -308,7 +308,7 @@ def _load_run(
         )
         test_data = data
         if test_data is None:
-            resolved = fill_gaps(prediction_config, own=components)
+            resolved = apply_recipe(prediction_config, components=components)
             copies = make_split(resolved.config, find_devices(prediction_config)).copies
             test_data = load_data(resolved, len(copies))
         check_same_images(run, test_data)
@@ -316,15 +316,15 @@ def _load_run(
 
     stand_in = _stand_in_dataset(run)
     if stand_in is None:  # an older run, or one with very many classes: the data contain them
-        plan = plan_of(run, config, test_images(), components)
+        plan = make_evaluation_plan(run, config, test_images(), components)
     else:
         data_options = dict.fromkeys(("data_dir", "image_size", "decoders", "resizer", "val_share"))
         data_options["skip_bad"] = False
         config_without_data = config.replace(dataset=TrainConfig().dataset, **data_options)
-        plan = plan_of(run, config_without_data, stand_in, components)
-    strategy = strategy_of(run, plan)
-    check_finite(run, strategy)
-    give_back(strategy.net)
+        plan = make_evaluation_plan(run, config_without_data, stand_in, components)
+    strategy = load_trained(run, plan)
+    check_finite_parameters(run, strategy)
+    convert_network_for_user(strategy.net)
     prediction_config = TrainConfig(**settings)
     decoding = {
         "decoders": prediction_config.decoders,
@@ -335,7 +335,7 @@ def _load_run(
 
 
 def _comparable_settings(
-    run: Description, components: UserComponents, data: Optional[Dataset]
+    run: RunDescription, components: UserComponents, data: Optional[Dataset]
 ) -> Any:
     """Return the current settings of the user's components; the loss is as recorded."""
     settings = dict(components.settings(data).get("own", {}))
@@ -345,21 +345,21 @@ def _comparable_settings(
     return {"own": settings}
 
 
-def _read_description(path: "str | os.PathLike[str]") -> Description:
+def _read_description(path: "str | os.PathLike[str]") -> RunDescription:
     """Read the description of a finished run. Raises ConfigError."""
     if not isinstance(path, (str, os.PathLike)):
         raise ConfigError(
             f"the folder of a run is a {type(path).__name__}: give its path, as result.run_dir is"
         )
     try:
-        return read_finished(Path(path))
+        return read_finished_run(Path(path))
     except DataError as error:
         raise ConfigError(str(error)) from None
 
 
-def _stand_in_dataset(run: Description) -> Optional[Dataset]:
+def _stand_in_dataset(run: RunDescription) -> Optional[Dataset]:
     """Return a data set of one black image with the recorded classes; None if they are unknown."""
-    recorded_classes, shape = run.classes, image_shape(run)
+    recorded_classes, shape = run.classes, recorded_image_shape(run)
     names = recorded_classes.get("names") if isinstance(recorded_classes, dict) else None
     if not isinstance(names, list) or not names or shape is None:
         return None

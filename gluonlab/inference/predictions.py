@@ -17,11 +17,11 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
-from gluonlab.config.option_types import is_count
+from gluonlab.config.option_types import is_positive_integer
 from gluonlab.drawing.matplotlib_figures import import_matplotlib
 from gluonlab.errors import DataError
 from gluonlab.files.atomic_files import new_file, new_or_marked_file
-from gluonlab.plain_text import padded, printable, width
+from gluonlab.plain_text import pad_to_columns, escape_unprintable, column_width
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -84,7 +84,7 @@ class Predictions:
         Raises:
             DataError: ``count`` is not a whole number from 1 up.
         """
-        if not is_count(count):
+        if not is_positive_integer(count):
             raise DataError(f"top({count!r}): give a number of classes from 1 up")
         # by scores, because small probabilities may be equal
         order = np.argsort(-self.scores, axis=1, kind="stable")[:, :count]
@@ -173,7 +173,7 @@ def draw_sheet(title: str, tiles: Sequence[Tile]) -> Image.Image:
         len(tiles), max(4, math.ceil(math.sqrt(len(tiles) * tile_height / tile_width * 1.3)))
     )
     rows, top = -(-len(tiles) // columns), MARGIN + 2 * LINE
-    title = printable(title)
+    title = escape_unprintable(title)
     content_width = max(columns * tile_width - GAP, math.ceil(title_font.getlength(title)))
     sheet = Image.new(
         "RGB", (2 * MARGIN + content_width, top + rows * tile_height - GAP + MARGIN), "white"
@@ -187,7 +187,7 @@ def draw_sheet(title: str, tiles: Sequence[Tile]) -> Image.Image:
         sheet.paste(picture, (left + inset[0], tile_top + inset[1]))
         for number, (text, color) in enumerate(tile.lines):
             position = (left, tile_top + TILE_SIDE + 2 + number * LINE)
-            draw.text(position, _shorten_to_tile(printable(text), text_font), color, text_font)
+            draw.text(position, _shorten_to_tile(escape_unprintable(text), text_font), color, text_font)
     return sheet
 
 
@@ -273,7 +273,7 @@ def mistakes_as_text(mistakes: Mistakes) -> str:
 
 def mistakes_summary(mistakes: Mistakes) -> str:
     """Return ``12 of 360 test images of digits wrong, accuracy 0.9667``."""
-    count, name = f"{len(mistakes.wrong):,} of {mistakes.images:,}", printable(mistakes.dataset)
+    count, name = f"{len(mistakes.wrong):,} of {mistakes.images:,}", escape_unprintable(mistakes.dataset)
     return f"{count} test images of {name} wrong, accuracy {mistakes.accuracy:.4f}"
 
 
@@ -326,10 +326,10 @@ def mistake_tiles(mistakes: Mistakes) -> List[Tile]:
 def _format_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Format rows of texts with a probability in the last column."""
     texts = [[*row[:-1], f"{row[-1]:.4f}"] for row in rows]
-    lines = [list(heads)] + [[_shorten_cell(printable(cell)) for cell in row] for row in texts]
-    widths = [max(width(line[column]) for line in lines) for column in range(len(heads))]
+    lines = [list(heads)] + [[_shorten_cell(escape_unprintable(cell)) for cell in row] for row in texts]
+    widths = [max(column_width(line[column]) for line in lines) for column in range(len(heads))]
     return "\n".join(
-        "  ".join([*map(padded, line[:-1], widths), line[-1].rjust(widths[-1])]) for line in lines
+        "  ".join([*map(pad_to_columns, line[:-1], widths), line[-1].rjust(widths[-1])]) for line in lines
     )
 
 
@@ -343,5 +343,5 @@ def _format_csv(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(heads)
-    writer.writerows([*map(printable, row[:-1]), repr(row[-1])] for row in rows)
+    writer.writerows([*map(escape_unprintable, row[:-1]), repr(row[-1])] for row in rows)
     return file.getvalue().rstrip("\n")

@@ -21,9 +21,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence
 
-from gluonlab.config.option_hints import named_arguments
-from gluonlab.devices import listed
-from gluonlab.engine.mxnet_installation import pip_install
+from gluonlab.config.option_hints import check_argument_names
+from gluonlab.devices import check_device_list
+from gluonlab.engine.mxnet_installation import pip_install_command
 from gluonlab.errors import KVStoreError, unknown
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _create_nccl_store(name: str, topology: Optional[str]) -> "KVStoreBase":
     if not mx.runtime.Features().is_enabled("NCCL"):
         raise KVStoreError(
             "kvstore 'nccl': this MXNet was built without NCCL; choose device or local, "
-            f"or on a machine with GPUs pip uninstall -y mxnet, then {pip_install('cu112')}"
+            f"or on a machine with GPUs pip uninstall -y mxnet, then {pip_install_command('cu112')}"
         )
     from gluonlab.kvstores.mxnet_stores import NcclKVStore
 
@@ -159,7 +159,7 @@ def _find_launch_backend(name: str) -> Optional[str]:
     return "dist_device_sync" if "device" in name else "dist_sync"
 
 
-@named_arguments(
+@check_argument_names(
     "make_kvstore", dict.fromkeys(("ctx", "context", "devices", "gpus"), "give the devices as ctxs")
 )
 def make_kvstore(
@@ -187,7 +187,7 @@ def make_kvstore(
         DeviceError: if ``ctxs`` is not a list of distinct devices.
     """
     check_kvstore(name)
-    ctxs = listed(ctxs) if ctxs else ()
+    ctxs = check_device_list(ctxs) if ctxs else ()
     check_topology(topology, name)
     if KVSTORES[name].gpus_only and any(ctx.device_type != "gpu" for ctx in ctxs):
         raise KVStoreError(

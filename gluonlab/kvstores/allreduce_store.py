@@ -28,7 +28,7 @@ import numpy as np
 from mxnet import autograd, nd
 from mxnet.kvstore import KVStoreBase
 
-from gluonlab.engine.fast_invoke import AddInto, CopyInto, same_memory, share_memory
+from gluonlab.engine.fast_invoke import AddInto, CopyInto, is_same_memory, arrays_share_memory
 from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.gpu.cuda import enable_peer_access
 
@@ -164,15 +164,15 @@ class AllreduceKVStore(KVStoreBase):
         copied_values = [
             value
             for (_, [value], outs) in entries
-            if not any(same_memory(value, out) for out in outs)
+            if not any(is_same_memory(value, out) for out in outs)
         ]
         _enable_peer_access(entries)
         with autograd.pause():
-            if share_memory([out for entry in entries for out in entry.outs], copied_values):
+            if arrays_share_memory([out for entry in entries for out in entry.outs], copied_values):
                 sources = [source.copy() for source in sources]
             for source, entry in zip(sources, entries):
                 for out in entry.outs:
-                    if out.size and not same_memory(out, source):
+                    if out.size and not is_same_memory(out, source):
                         CopyInto(out).copy(source)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
@@ -361,7 +361,7 @@ class PushPullPlan:
     def _reduce_in_outs(self, entry: PushPullEntry) -> List[nd.NDArray]:
         """Return the outs for the sum, and plan to copy the values there first."""
         for value, out in zip(entry.values, entry.outs):
-            if value.size and not same_memory(value, out):
+            if value.size and not is_same_memory(value, out):
                 self._calls_before.append(partial(CopyInto(out).copy, value))
         return entry.outs
 
@@ -443,15 +443,15 @@ def _outs_match_values(entry: PushPullEntry) -> bool:
 def _outs_overlap(entries: Sequence[PushPullEntry]) -> bool:
     """Return whether writing to an out would change another out, or a value of another device."""
     outs = [out for entry in entries for out in entry.outs]
-    if share_memory(outs):
+    if arrays_share_memory(outs):
         return True
     other_values = [
         value
         for entry in entries
         for index, value in enumerate(entry.values)
-        if index >= len(entry.outs) or not same_memory(value, entry.outs[index])
+        if index >= len(entry.outs) or not is_same_memory(value, entry.outs[index])
     ]
-    return share_memory(outs, other_values)
+    return arrays_share_memory(outs, other_values)
 
 
 def _enable_peer_access(entries: Sequence[PushPullEntry]) -> None:

@@ -9,8 +9,8 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.config.option_types import compression
-from gluonlab.engine.fast_invoke import Attributes, Call, operator_call
+from gluonlab.config.option_types import check_compression_setting
+from gluonlab.engine.fast_invoke import Attributes, EngineCall, operator_call
 from gluonlab.errors import ConfigError, KVStoreError, warn
 from gluonlab.kvstores import KVSTORES
 from gluonlab.kvstores.process_groups import ProcessGroup
@@ -47,7 +47,7 @@ def resolve_group_compression(
     if compress is None:
         return None
     try:
-        compress = compression("compress", compress)
+        compress = check_compression_setting("compress", compress)
     except ConfigError as error:
         raise KVStoreError(str(error)) from None
     if on_servers:
@@ -227,7 +227,7 @@ class TwoBitCompressor:
         """Queue the unpacking of ``packed`` into ``sums``."""
         _run_in_bulk(self._decode_calls)
 
-    def _quantize_calls(self) -> Iterator[Call]:
+    def _quantize_calls(self) -> Iterator[EngineCall]:
         """Yield calls that write -1, 0 or 1 into ``sums`` and reduce ``residual`` accordingly."""
         # Comparisons: on a CPU, MXNet's clip and sign take five times as long.
         above, below = self.sums, self._below_threshold
@@ -240,7 +240,7 @@ class TwoBitCompressor:
         yield operator_call("sgd_mom_update", [above, residual, below], above, zero)
         yield _subtract_scaled(residual, threshold, above, residual)
 
-    def _pack_calls(self) -> Iterator[Call]:
+    def _pack_calls(self) -> Iterator[EngineCall]:
         """Yield calls that pack the digits in ``sums`` into ``packed``."""
         # Two halves, whose powers of the base are below 2**11: GPUs multiply such numbers exactly,
         # also in TF32.
@@ -254,7 +254,7 @@ class TwoBitCompressor:
             yield _subtract_scaled(numbers[0], -float(base**low), upper, numbers[0])
         yield _unary_call("Cast", numbers[0], self.packed, dtype="float32")
 
-    def _unpack_calls(self) -> Iterator[Call]:
+    def _unpack_calls(self) -> Iterator[EngineCall]:
         """Yield calls that write the threshold times the digits of ``packed`` into ``sums``."""
         base, low, high = self._digits
         lower, upper, not_nan = (nd.empty(self.packed.shape, self.packed.context) for _ in range(3))
@@ -287,17 +287,17 @@ class TwoBitCompressor:
         return [(part.reshape((-1, count)), count) for part, count in parts if count]
 
 
-def _run_in_bulk(calls: Sequence[Call]) -> None:
+def _run_in_bulk(calls: Sequence[EngineCall]) -> None:
     """Run the calls as one operation of the engine, which waits once for a GPU."""
     with mx.engine.bulk(len(calls)):
         for call in calls:
             call()
 
 
-def _unary_call(operator: str, source: nd.NDArray, into: nd.NDArray, **attributes: Any) -> Call:
+def _unary_call(operator: str, source: nd.NDArray, into: nd.NDArray, **attributes: Any) -> EngineCall:
     return operator_call(operator, [source], into, Attributes(attributes))
 
 
-def _subtract_scaled(one: nd.NDArray, factor: float, other: nd.NDArray, into: nd.NDArray) -> Call:
+def _subtract_scaled(one: nd.NDArray, factor: float, other: nd.NDArray, into: nd.NDArray) -> EngineCall:
     """Return a call that sets ``into = one - factor * other``, in one pass."""
     return operator_call("sgd_update", [one, other], into, Attributes({"lr": factor, "wd": 0.0}))

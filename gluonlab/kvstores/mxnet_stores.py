@@ -36,8 +36,8 @@ from mxnet.base import _LIB, check_call
 from mxnet.kvstore import KVStore
 from mxnet.kvstore.base import _ctype_key_value
 
-from gluonlab.engine.fast_invoke import flattened
-from gluonlab.engine.mxnet_setup import peers_are_enabled
+from gluonlab.engine.fast_invoke import flat_view
+from gluonlab.engine.mxnet_setup import skip_peer_access_setup
 from gluonlab.errors import KVStoreError
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores.allreduce_store import (
@@ -429,7 +429,7 @@ def enable_peer_copies(arrays: Any) -> "ContextManager[None]":
         array.context for array in _iterate_arrays(arrays) if array.context.device_type == "gpu"
     ]
     enable_peer_access(gpus)
-    return peers_are_enabled() if gpus else nullcontext()
+    return skip_peer_access_setup() if gpus else nullcontext()
 
 
 def _iterate_arrays(items: Any) -> Iterator[nd.NDArray]:
@@ -577,7 +577,7 @@ class _NcclAllreduce:
     def __init__(self, store: _NcclStore, arrays: ArraysByRank) -> None:
         self.transfers_run = 0
         replicas = [
-            [flattened(array) for array in replicas_of_array]
+            [flat_view(array) for array in replicas_of_array]
             for replicas_of_array in zip(*arrays)
             if replicas_of_array[0].size
         ]

@@ -9,7 +9,7 @@ import numpy as np
 from mxnet import nd
 from mxnet.kvstore import KVStoreBase
 
-from gluonlab.engine.fast_invoke import ADD_TWO, Attributes, Call, CopyInto, operator_call
+from gluonlab.engine.fast_invoke import ADD_OPERATOR, Attributes, EngineCall, CopyInto, operator_call
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores.allreduce_store import (
     AllreduceExecutor,
@@ -166,8 +166,8 @@ class _GroupAllreduce:
             else None
         )
         self._group, self._as_float16, self._get_compressor = group, as_float16, get_compressor
-        self._calls_before: List[Call] = []
-        self._calls_after: List[Call] = []
+        self._calls_before: List[EngineCall] = []
+        self._calls_after: List[EngineCall] = []
         indices_by_dtype: Dict[Any, List[int]] = {}
         for index, array in enumerate(arrays[0]):
             if array.size:
@@ -223,14 +223,14 @@ class _GroupAllreduce:
         views = compressor.array_views([array.shape for array in sent_arrays])
         self._calls_after.append(compressor.decode)
         for (residual, sums), array, *copies in zip(views, sent_arrays, *others):
-            self._calls_before.append(operator_call(ADD_TWO, [residual, array], residual))
+            self._calls_before.append(operator_call(ADD_OPERATOR, [residual, array], residual))
             self._calls_after.append(partial(CopyInto(array).copy, sums))
             self._calls_after += [partial(CopyInto(copy).copy, array) for copy in copies]
         self._calls_before.append(compressor.encode)
         return compressor.packed
 
 
-def _copy_or_cast(source: nd.NDArray, into: nd.NDArray) -> Call:
+def _copy_or_cast(source: nd.NDArray, into: nd.NDArray) -> EngineCall:
     """Return a call that copies an array into another of its device, of any type."""
     if np.dtype(source.dtype) == np.dtype(into.dtype):
         return partial(CopyInto(into).copy, source)

@@ -18,9 +18,9 @@ from typing import (
 import numpy as np
 from mxnet import nd
 
-from gluonlab.engine.fast_invoke import CopyInto, from_host
+from gluonlab.engine.fast_invoke import CopyInto, ndarray_from_numpy
 from gluonlab.errors import DivergedError, RunError
-from gluonlab.optimizers.server_optimizer import Flat
+from gluonlab.optimizers.server_optimizer import FlatLayout
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -106,7 +106,7 @@ class ProcessGroup:
         """Declare that every process exits now and leaves the group, whatever it raises."""
 
     def start_serving_weights(
-        self, optimizer: Any, flats: Sequence[Flat], weights: Sequence[nd.NDArray]
+        self, optimizer: Any, flats: Sequence[FlatLayout], weights: Sequence[nd.NDArray]
     ) -> ServedWeightsProtocol:
         """Start the servers with rank 0's weights, which they update from now on.
 
@@ -191,7 +191,7 @@ class SummingGroup(ProcessGroup):
         # each process fills its row of a table of zeros, and the tables are summed
         table = np.zeros((self.size, FLOAT32_PARTS, values.size), "float32")
         table[self.rank] = _split_float64(values.astype("float64").reshape(-1))
-        flat = from_host(table.reshape(-1))
+        flat = ndarray_from_numpy(table.reshape(-1))
         self.sum_array(self._sum_number(("all_gather", flat.size)), flat, 0)
         rows = flat.asnumpy().reshape(table.shape).astype("float64").sum(axis=1)
         return np.asarray(rows.reshape((self.size, *values.shape)))
@@ -219,7 +219,7 @@ class SummingGroup(ProcessGroup):
         return b"".join(pieces)[:length]
 
     def _sum_byte_pairs(self, table: "NDArray[Any]") -> "NDArray[Any]":
-        flat = from_host(table.reshape(-1))
+        flat = ndarray_from_numpy(table.reshape(-1))
         self.sum_array(self._sum_number(("bytes", flat.size)), flat, 0)
         return np.asarray(flat.asnumpy().astype(PAIR_DTYPE).reshape(table.shape))
 

@@ -19,7 +19,7 @@ from mxnet import autograd, nd
 from gluonlab.collectives.algorithms import HALVES
 from gluonlab.collectives.chunk_layout import owned_parts
 from gluonlab.collectives.schedule_executor import Executor, OutOfPlaceReduceScatter, OwnedSum
-from gluonlab.engine.fast_invoke import flattened, share_memory
+from gluonlab.engine.fast_invoke import flat_view, arrays_share_memory
 from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores.allreduce_store import (
@@ -38,22 +38,22 @@ from gluonlab.optimizers.optimizer_states import (
     KeyState,
     States,
     StateTarget,
-    fitted,
-    kind_of,
-    most_bytes,
-    own_of,
-    read,
-    resume,
-    save,
-    to_arrays,
+    fit_states,
+    optimizer_class_name,
+    max_states_bytes,
+    state_targets,
+    read_states,
+    resume_optimizer,
+    write_states,
+    states_to_arrays,
 )
 from gluonlab.optimizers.optimizer_step import (
     KeyPart,
     KeyUpdate,
-    Range,
-    Rewinding,
-    age_of,
-    numbers_of,
+    ElementRange,
+    SchedulerRewind,
+    update_history,
+    read_scalars,
     update_spans,
 )
 
@@ -80,7 +80,7 @@ class ShardedKVStore(ScheduleKVStore):
         self._states_by_optimizer: "WeakKeyDictionary[Any, Dict[Any, KeyState]]" = (
             WeakKeyDictionary()
         )
-        self._schedules: "WeakKeyDictionary[Any, Rewinding]" = WeakKeyDictionary()
+        self._schedules: "WeakKeyDictionary[Any, SchedulerRewind]" = WeakKeyDictionary()
 
     @staticmethod
     def is_capable(capability: str) -> bool:
@@ -110,7 +110,7 @@ class ShardedKVStore(ScheduleKVStore):
             }
             self.set_key_states(self._states_by_optimizer.pop(optimizer, {}))
         self.optimizer = optimizer
-        self._schedules.setdefault(optimizer, Rewinding(optimizer))
+        self._schedules.setdefault(optimizer, SchedulerRewind(optimizer))
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Sum the gradients ``value`` and update the weights ``out`` on each device.
@@ -150,7 +150,7 @@ class ShardedKVStore(ScheduleKVStore):
         return [shard.grad for shards in update.shards.values() for shard in shards]
 
     def update(
-        self, key: Any, priority: int = 0, stale: "Optional[Dict[Any, List[Range]]]" = None
+        self, key: Any, priority: int = 0, stale: "Optional[Dict[Any, List[ElementRange]]]" = None
     ) -> None:
         """Queue the second half: owners update their parts, and all devices get the weights.
 
@@ -170,11 +170,11 @@ class ShardedKVStore(ScheduleKVStore):
         """
         optimizer, parameters_by_key = self._require_optimizer(), self._parameters_by_key()
         parameters = tuple(
-            self.get_key_state(key).of_parameter(param.name, param.shape)
+            self.get_key_state(key).to_parameter_state(param.name, param.shape)
             for key, param in parameters_by_key.items()
         )
-        states = States(kind_of(optimizer), optimizer.num_update, numbers_of(optimizer), parameters)
-        save(fname, to_arrays(states))
+        states = States(optimizer_class_name(optimizer), optimizer.num_update, read_scalars(optimizer), parameters)
+        write_states(fname, states_to_arrays(states))
 
     @nd_semantics()
     def load_optimizer_states(self, fname: str) -> None:
@@ -186,20 +186,20 @@ class ShardedKVStore(ScheduleKVStore):
         """
         parameters_by_key, optimizer = self._parameters_by_key(), self._require_optimizer()
         params = list(parameters_by_key.values())
-        states = read(fname, most_bytes(params) if parameters_by_key else None)
+        states = read_states(fname, max_states_bytes(params) if parameters_by_key else None)
         if parameters_by_key:
-            states = fitted(optimizer, states, params, repr(str(fname)))
+            states = fit_states(optimizer, states, params, repr(str(fname)))
         names = [state.name for state in states.parameters]
         keys = list(parameters_by_key) or [
             int(name) if name.isdecimal() else name for name in names
         ]
         states_by_key = {
-            key: KeyState(state.arrays, {(0, 0): state.age})
+            key: KeyState(state.arrays, {(0, 0): state.history})
             for key, state in zip(keys, states.parameters)
         }
         self.set_key_states(states_by_key)
         schedule = self._schedules[optimizer]
-        resume(optimizer, states_by_key, states.num_update, states.numbers, (), schedule)
+        resume_optimizer(optimizer, states_by_key, states.num_update, states.scalars, (), schedule)
 
     def _require_optimizer(self) -> mx.optimizer.Optimizer:
         """Return the optimizer. Raise KVStoreError before it is set."""
@@ -223,7 +223,7 @@ class ShardedKVStore(ScheduleKVStore):
         items = self._require_optimizer().param_dict.items()
         params = {key: param for key, param in items if hasattr(param, "name")}
         if params:
-            return dict(zip(params, own_of(params.values())))
+            return dict(zip(params, state_targets(params.values())))
         targets = {}
         for key, state in self._loaded.items():
             shape = state.arrays[0].shape if state.arrays else None
@@ -242,14 +242,14 @@ class ShardedKVStore(ScheduleKVStore):
             return self._loaded[key]
         update = next((update for update in self._updates.values() if key in update.keys), None)
         if update is None:
-            return KeyState((), {(0, 0): age_of(self._require_optimizer(), key)})
+            return KeyState((), {(0, 0): update_history(self._require_optimizer(), key)})
         return update.get_key_state(key)
 
-    def keys_to_update(self, key: Any, stale: Mapping[Any, List[Range]]) -> List[Any]:
+    def keys_to_update(self, key: Any, stale: Mapping[Any, List[ElementRange]]) -> List[Any]:
         """Return the optimizer's keys that `update` of ``key`` would update."""
         updates = self._find_reduced_update(key).updates
         spans_by_key = (
-            key_update.spans(stale.get(name, ())) for name, key_update in updates.items()
+            key_update.fresh_spans(stale.get(name, ())) for name, key_update in updates.items()
         )
         return [span.key for spans in spans_by_key for span in spans]
 
@@ -354,7 +354,7 @@ class ShardedUpdate:
         reduce_scatter, all_gather = (half(len(order)).placed(order) for half in HALVES[name])
         grads, weights = _transpose([entry.values for entry in entries]), _transpose(self.weights)
         self._reduce_scatter: Union[Executor, OutOfPlaceReduceScatter]
-        if keep or share_memory([*chain(*grads)]):
+        if keep or arrays_share_memory([*chain(*grads)]):
             self._reduce_scatter = OutOfPlaceReduceScatter(reduce_scatter, grads)
             owned = self._reduce_scatter.owned
         else:
@@ -374,14 +374,14 @@ class ShardedUpdate:
         """Queue the reduce-scatter of the gradients."""
         self._reduce_scatter.run(priority)
 
-    def update_and_gather(self, priority: int, stale: Mapping[Any, List[Range]]) -> None:
+    def update_and_gather(self, priority: int, stale: Mapping[Any, List[ElementRange]]) -> None:
         """Queue update and all-gather. ``stale``: elements of some keys that do not change."""
         with autograd.pause():
             self._all_gather.make_row_major()  # must come before a shard of the weights is written
             spans = [
                 span
                 for key, update in self.updates.items()
-                for span in update.spans(stale.get(key, ()))
+                for span in update.fresh_spans(stale.get(key, ()))
             ]
             update_spans(self.optimizer, spans)
         self._all_gather.run(priority, is_row_major=True)
@@ -399,12 +399,12 @@ class ShardedUpdate:
         """Return the whole arrays of the state: copies on the CPU, of the weight's shape."""
         shards, weight = self.shards[key], self.weights[self.keys.index(key)][0]
         arrays = []
-        for parts in zip(*(shard.arrays() for shard in shards)):
+        for parts in zip(*(shard.state_arrays() for shard in shards)):
             whole = nd.empty((weight.size,), mx.cpu(), parts[0].dtype)
             for shard, part in zip(shards, parts):
                 part.copyto(whole[shard.begin : shard.begin + part.size])
             arrays.append(whole.reshape(weight.shape or (1,)))
-        return KeyState(tuple(arrays), self.updates[key].ages())
+        return KeyState(tuple(arrays), self.updates[key].histories())
 
     def restore_states(self, states: Mapping[Any, KeyState]) -> None:
         """Set the states to these whole ones; a key without arrays restarts.
@@ -413,7 +413,7 @@ class ShardedUpdate:
         """
         for key, weights in zip(self.keys, self.weights):
             arrays = states[key].arrays
-            counts = {len(shard.arrays()) for shard in self.shards[key]} if arrays else set()
+            counts = {len(shard.state_arrays()) for shard in self.shards[key]} if arrays else set()
             if counts - {len(arrays)} or any(array.size != weights[0].size for array in arrays):
                 raise KVStoreError(
                     f"key {key!r}: the optimizer's state, loaded or made in earlier steps, "
@@ -422,10 +422,10 @@ class ShardedUpdate:
                 )
         for key, shards in self.shards.items():
             for shard in shards:
-                for array, whole in zip(shard.arrays(), states[key].arrays):
+                for array, whole in zip(shard.state_arrays(), states[key].arrays):
                     part = whole.reshape((-1,))[shard.begin : shard.begin + array.size]
                     part.astype(array.dtype).copyto(array)
-            self.updates[key].set_ages(states[key].ages)
+            self.updates[key].set_histories(states[key].histories)
 
 
 def check_update_arrays(entries: Sequence[PushPullEntry]) -> None:
@@ -447,7 +447,7 @@ def check_update_arrays(entries: Sequence[PushPullEntry]) -> None:
                 mismatch = f"{format_array(grad)} cannot be left in {format_array(weight)}"
                 raise KVStoreError(f"key {key!r}: {mismatch}: they must be alike")
     gradients = [grad for entry in entries for grad in entry.values]
-    if share_memory([weight for entry in entries for weight in entry.outs], gradients):
+    if arrays_share_memory([weight for entry in entries for weight in entry.outs], gradients):
         shared = "weights share memory with other weights or gradients"
         raise KVStoreError(f"{format_keys(keys)}: {shared}: give each its own")
 
@@ -463,4 +463,4 @@ def _transpose(arrays: Arrays) -> Arrays:
 
 def _view_part(arrays: Sequence[nd.NDArray], part: Any) -> nd.NDArray:
     """Return a view of ``part``, a `gluonlab.collectives.chunk_layout.ArrayRange`."""
-    return flattened(arrays[part.array])[part.begin : part.end]
+    return flat_view(arrays[part.array])[part.begin : part.end]

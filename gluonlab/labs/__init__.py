@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import List, NamedTuple
 
 from gluonlab.errors import OutputError
-from gluonlab.files.atomic_files import atomic_path, folder_for, on_disk
+from gluonlab.files.atomic_files import atomic_path, create_writable_folder, raise_output_errors
 
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parent.parent / "labs"
@@ -49,7 +49,7 @@ def copy_labs(language: str, to: Path) -> Copied:
         OutputError: there are no notebooks, or they cannot be written.
     """
     source, copied = notebooks(language), Copied([], [])
-    with folder_for(to, REMEDY):
+    with create_writable_folder(to, REMEDY):
         for path in sorted(source.rglob("*")):
             name = path.relative_to(source)
             if path.is_file() and not any(part.startswith(".") for part in name.parts):
@@ -58,7 +58,7 @@ def copy_labs(language: str, to: Path) -> Copied:
 
 
 def _copy(path: Path, to: Path, name: Path, copied: Copied) -> None:
-    with on_disk(to, REMEDY):
+    with raise_output_errors(to, REMEDY):
         content = path.read_bytes()
         if not (to.is_symlink() or to.exists()):
             to.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from gluonlab.errors import ConfigError
 from gluonlab.exercises.languages import LANGUAGES, language
 from gluonlab.files.atomic_files import check_name
 from gluonlab.labs import copy_labs
-from gluonlab.plain_text import printable
+from gluonlab.plain_text import escape_unprintable
 
 
 @command("python -m gluonlab.labs", interrupted="what is there is whole; the same command goes on")
@@ -36,11 +36,11 @@ def main(folder: str, chosen: Optional[str]) -> None:
     check_name("DIR", to)
     copied = copy_labs(language(chosen), to)
     books = sum(name.suffix == ".ipynb" for name in copied.new)
-    shown = printable(str(to))
+    shown = escape_unprintable(str(to))
     click.echo(f"{books} new notebook{'' if books == 1 else 's'} in {shown}")
     for name in copied.kept:
-        click.echo(f"yours is kept: {printable(str(to / name))}")
-    click.echo(f"to work in them: jupyter lab {printable(shlex.quote(str(to)))}")
+        click.echo(f"yours is kept: {escape_unprintable(str(to / name))}")
+    click.echo(f"to work in them: jupyter lab {escape_unprintable(shlex.quote(str(to)))}")
 
 
 if __name__ == "__main__":

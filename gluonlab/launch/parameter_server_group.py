@@ -16,15 +16,15 @@ from mxnet.base import _LIB, check_call
 from gluonlab.engine.local_processes import set_local_process_count
 from gluonlab.engine.parameter_server_environment import parameter_server_count
 from gluonlab.errors import EngineError, RunError
-from gluonlab.kvstores.mxnet_stores import new_keys
-from gluonlab.kvstores.process_groups import Group, SummingGroup
+from gluonlab.kvstores.mxnet_stores import allocate_keys
+from gluonlab.kvstores.process_groups import ProcessGroup, SummingGroup
 from gluonlab.launch.group_processes import (
     LOCAL_RANK_VARIABLE,
     LOCAL_SIZE_VARIABLE,
     RANK_VARIABLE,
     gpus_of_local_rank,
 )
-from gluonlab.optimizers.server_optimizer import NOTE, Flat, ServerRule, first_note, server_of
+from gluonlab.optimizers.server_optimizer import NOTE_SIZE, FlatLayout, ServerOptimizer, initial_note, assigned_server
 
 SYNC, DEVICE_SYNC, ASYNC = "dist_sync", "dist_device_sync", "dist_async"
 NAMES = (SYNC, DEVICE_SYNC, ASYNC)
@@ -53,7 +53,7 @@ class ParameterServer(SummingGroup):
 
     def __init__(self, name: str = SYNC) -> None:
         """``name`` is one of `NAMES`, the name of MXNet's kvstore."""
-        self.name, self.waits = name, name != ASYNC
+        self.name, self.is_synchronous = name, name != ASYNC
         try:
             self._store = mx.kv.create(name)
         except mx.base.MXNetError:
@@ -68,7 +68,7 @@ class ParameterServer(SummingGroup):
         self.servers = parameter_server_count()
         self._keys: Dict[int, int] = {}  # the kvstore's key by the number of the sum
         self._served: Optional[ServedWeights] = None
-        if not self.waits:
+        if not self.is_synchronous:
             _install_storing_rule(self._store, self.servers)
         # before devices get their threads, and decoders start
         set_local_process_count(_count_local_processes(self))
@@ -83,8 +83,8 @@ class ParameterServer(SummingGroup):
         self._served = None
         del self._store
 
-    def serve(
-        self, optimizer: Any, flats: Sequence[Flat], weights: Sequence[nd.NDArray]
+    def start_serving_weights(
+        self, optimizer: Any, flats: Sequence[FlatLayout], weights: Sequence[nd.NDArray]
     ) -> ServedWeights:
         """Let the servers update weights. In asynchronous groups each worker has its own copy
         there.
@@ -92,13 +92,13 @@ class ParameterServer(SummingGroup):
         if self._served is not None:
             raise RunError("the servers keep the weights of another trainer: make a new group")
         self._served = ServedWeights(
-            self._store, not self.waits, optimizer, flats, weights, told=self.rank == 0
+            self._store, not self.is_synchronous, optimizer, flats, weights, told=self.rank == 0
         )
         return self._served
 
     def staleness(self) -> Optional[List[int]]:
         """Return the histogram of the updates' staleness; None in synchronous groups."""
-        return None if self._served is None or self.waits else self._served.staleness
+        return None if self._served is None or self.is_synchronous else self._served.staleness
 
     def own_devices(self, gpus: Optional[int] = None) -> Optional[str]:
         """Return this process's GPUs: ``gpus`` GPUs of the host, or one, by the local rank.
@@ -118,12 +118,12 @@ class ParameterServer(SummingGroup):
 
         In asynchronous groups this waits for the sum.
         """
-        key_count = 1 if self.waits else self.size
+        key_count = 1 if self.is_synchronous else self.size
         if number not in self._keys:
-            self._keys[number] = new_keys(self._store, key_count)
+            self._keys[number] = allocate_keys(self._store, key_count)
             for key in range(self._keys[number], self._keys[number] + key_count):
                 self._store.init(key, nd.zeros(array.shape, dtype=array.dtype))
-        if self.waits:
+        if self.is_synchronous:
             # one push-and-pull, because a busy server may answer a separate pull with later pushes
             self._store.pushpull(self._keys[number], array, priority=priority)
         else:
@@ -154,10 +154,10 @@ def _host_number() -> int:
     return 1 + int.from_bytes(digest[:HOST_NUMBER_BYTES], "big")
 
 
-def _count_local_processes(group: Group) -> int:
+def _count_local_processes(group: ProcessGroup) -> int:
     """Return the number of processes of a group on this host. All processes must call this."""
     number = np.array([_host_number()])
-    return int((group.everyones(number) == number).sum())
+    return int((group.all_gather(number) == number).sum())
 
 
 # --- Weights that the servers keep and update; the optimizer travels to them as a pickle
@@ -178,8 +178,8 @@ def _install_storing_rule(store: Any, servers: int) -> None:
     # A server without any rule crashes at the first push, and its workers hang. So MXNet's own rule
     # comes first, which adds and which every server can load.
     _install_rule(store, mx.optimizer.create("test"))
-    _install_rule(store, ServerRule())
-    first_key = new_keys(store, servers)
+    _install_rule(store, ServerOptimizer())
+    first_key = allocate_keys(store, servers)
     # Pushed zeros replace the ones, unless a server still adds. Each array is on one server, or
     # divided over all of them.
     arrays = [nd.zeros((servers,)) for _ in range(servers)]
@@ -191,7 +191,7 @@ def _install_storing_rule(store: Any, servers: int) -> None:
 
 
 class ServedWeights:
-    """Weights on the servers of ``store``, which ``optimizer`` updates there; see `Group.serve`.
+    """Weights on the servers of ``store``, which ``optimizer`` updates there.
 
     With ``copies`` each worker pushes to its own copy and gets the current weights. Otherwise all
     workers push to one copy, which the server updates once it has all of their gradients.
@@ -202,7 +202,7 @@ class ServedWeights:
         store: Any,
         copies: bool,
         optimizer: Any,
-        flats: Sequence[Flat],
+        flats: Sequence[FlatLayout],
         weights: Sequence[nd.NDArray],
         told: bool,
     ) -> None:
@@ -212,25 +212,25 @@ class ServedWeights:
         self._asks = told or not copies
         self.staleness: Optional[List[int]] = None
         servers, workers = flats[0].servers, store.num_workers
-        first_key = new_keys(store, len(flats))
+        first_key = allocate_keys(store, len(flats))
         self._weights = range(first_key, first_key + len(flats))
         worker_copies: Dict[int, Tuple[int, int]] = {}
         for key in self._weights if copies else ():
             # on the same server as the weights, if these are not divided over the servers
-            copy_key = new_keys(store, servers * (workers + 1))
+            copy_key = allocate_keys(store, servers * (workers + 1))
             copy_key += (key - copy_key) % servers
             worker_copies.update(
                 {copy_key + servers * rank: (key, rank) for rank in range(workers)}
             )
-        first_key = new_keys(store, servers)
+        first_key = allocate_keys(store, servers)
         self._notes = range(first_key, first_key + servers)
-        server_by_key = {key: server_of(key, servers) for key in self._notes}
+        server_by_key = {key: assigned_server(key, servers) for key in self._notes}
         _install_rule(
             store,
-            ServerRule(optimizer, dict(zip(self._weights, flats)), worker_copies, server_by_key),
+            ServerOptimizer(optimizer, dict(zip(self._weights, flats)), worker_copies, server_by_key),
         )
         for key in self._notes:
-            store.init(key, nd.array(first_note(servers)).reshape((-1,)))
+            store.init(key, nd.array(initial_note(servers)).reshape((-1,)))
         self._exchange_notes()
         arrays = dict(zip(self._weights, weights))
         for key, array in arrays.items():
@@ -255,7 +255,7 @@ class ServedWeights:
         """
         self._store.pushpull(self._targets[place], array, priority=priority)
 
-    def meet(self, arrays: Sequence[nd.NDArray]) -> None:
+    def synchronize(self, arrays: Sequence[nd.NDArray]) -> None:
         """Wait for all processes, and copy the weights, the same everywhere, into ``arrays``."""
         nd.waitall()  # for the answers to all pushes of this process
         if not self._copies:
@@ -274,12 +274,12 @@ class ServedWeights:
         optimizer.
         """
         servers = len(self._notes)
-        notes = [nd.zeros((servers * NOTE,)) for _ in self._notes]
+        notes = [nd.zeros((servers * NOTE_SIZE,)) for _ in self._notes]
         for key, note in zip(self._notes, notes):
             if self._asks:
                 self._store.pushpull(key, note)
         if self._asks:
-            values = sum(note.asnumpy().reshape((servers, NOTE)) for note in notes)
+            values = sum(note.asnumpy().reshape((servers, NOTE_SIZE)) for note in notes)
             if not values[:, 1].all():
                 raise RunError(RULE_NOT_LOADED)
             counts = values[:, 2:].sum(axis=0).astype(int)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Callable, Dict, NamedTuple, Sequence
 import mxnet as mx
 from mxnet.gluon.model_zoo import vision
 
-from gluonlab.config.option_types import is_count
-from gluonlab.devices import listed
+from gluonlab.config.option_types import is_positive_integer
+from gluonlab.devices import check_device_list
 from gluonlab.errors import ModelError, unknown
 from gluonlab.models import gluoncv_zoo
 from gluonlab.models.networks import LeNet, alexnet_2towers, mlp, resnet8
@@ -87,7 +87,7 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
         DeviceError: ``ctxs`` is not a list of devices.
     """
     check_model(name)
-    if not is_count(classes):
+    if not is_positive_integer(classes):
         raise ModelError(
             f"classes {classes!r}: give how many the data set has, from 1 up: len(dataset.classes)"
         )
@@ -107,6 +107,6 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
     # gluonlab.training compiles its graphs itself.
     stateless = all(param.grad_req != "null" for param in net.collect_params().values())
     net.hybridize(static_alloc=True, static_shape=stateless)
-    if ctxs and listed(ctxs):
+    if ctxs and check_device_list(ctxs):
         optimize(net)
     return net

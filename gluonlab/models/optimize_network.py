@@ -11,11 +11,11 @@ import numpy as np
 from mxnet import gluon, nd
 from mxnet.gluon.block import _flatten
 
-from gluonlab.errors import ModelError, kind_and_words
+from gluonlab.errors import ModelError, error_type_and_text
 from gluonlab.models.channel_padding import enlarge_state, padded_state
 from gluonlab.models.rewrite_network import iterate_rewrites
 from gluonlab.models.symbol_graph import Node, parse_graph
-from gluonlab.plain_text import named
+from gluonlab.plain_text import shorten_names
 
 # the attributes of a block that a call of its compiled network reads
 COMPILED_ATTRIBUTES = ("_cached_op", "_cached_op_args", "_flags", "_in_format", "_out_format")
@@ -31,7 +31,7 @@ class Change(NamedTuple):
     operators: List[str]
 
     def __str__(self) -> str:
-        return f"{named(self.operators)}: {self.effect}"
+        return f"{shorten_names(self.operators)}: {self.effect}"
 
 
 class Changes(Tuple[Change, ...]):
@@ -83,7 +83,7 @@ def optimize(net: gluon.HybridBlock, *inputs: Input) -> Changes:
     except ModelError:
         raise
     except Exception as error:  # the network's code may raise any
-        raise ModelError(f"{type(net).__name__}: {kind_and_words(error)}") from error
+        raise ModelError(f"{type(net).__name__}: {error_type_and_text(error)}") from error
     return changes
 
 

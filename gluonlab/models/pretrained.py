@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Dict, List
 
 from gluonlab.errors import ModelError
 from gluonlab.files.array_files import read_arrays
-from gluonlab.finite_numbers import broken_parameters
-from gluonlab.plain_text import named
+from gluonlab.finite_numbers import nonfinite_parameters
+from gluonlab.plain_text import shorten_names
 
 if TYPE_CHECKING:
     from mxnet.gluon import HybridBlock, Parameter
@@ -30,10 +30,10 @@ def load_pretrained(net: "HybridBlock", file: str, classes: int) -> str:
     not fit, or that contains NaN or infinity.
     """
     head = load_parameters(net, Path(file), f"--pretrained {file}", classes, new_head=True)
-    not_finite = broken_parameters(net)
+    not_finite = nonfinite_parameters(net)
     if not_finite:
         raise ModelError(
-            f"--pretrained {file} contains NaN or infinity in {named(not_finite)}: "
+            f"--pretrained {file} contains NaN or infinity in {shorten_names(not_finite)}: "
             "choose a file from a run that did not diverge"
         )
     if not head:

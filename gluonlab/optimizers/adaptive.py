@@ -15,7 +15,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.config.option_types import real
+from gluonlab.config.option_types import real_number_check
 
 
 class DefaultArguments(NamedTuple):
@@ -59,7 +59,7 @@ def check_betas(optimizer: Any) -> None:
     maximum). With other values the means would grow, or bias correction would divide by 0.
     """
     for name in ("beta1", "beta2"):
-        setattr(optimizer, name, real(0, 1)(name, getattr(optimizer, name)))
+        setattr(optimizer, name, real_number_check(0, 1)(name, getattr(optimizer, name)))
 
 
 class AdaptiveOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]

@@ -26,7 +26,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tup
 import numpy as np
 from mxnet import nd
 
-from gluonlab.engine.fast_invoke import from_host
+from gluonlab.engine.fast_invoke import ndarray_from_numpy
 from gluonlab.files.array_files import parse_array
 from gluonlab.optimizers.optimizer_step import SCALAR_ATTRIBUTES
 
@@ -343,12 +343,12 @@ def _read_extra_states(
     for device_rates in rates.values():
         for position, rate in _check_dict(device_rates).items():
             array = np.array([_check_number(rate)], "float64")
-            extra_states.setdefault(position, {})["former_rate"] = from_host(array)
+            extra_states.setdefault(position, {})["former_rate"] = ndarray_from_numpy(array)
     for position, sums in _check_dict(attributes.get("cumgrads")).items():
         extra_state = extra_states.setdefault(position, {})
         total = _check_dict(sums).get("cum_grad")
         count = np.array([_check_count(_check_dict(sums).get("num_cums"))], "int64")
-        extra_state["num_cums"] = from_host(count)
+        extra_state["num_cums"] = ndarray_from_numpy(count)
         if type(total) is ArrayBytes:
             extra_state["cum_grad"] = arrays.make_array(total)
     return extra_states

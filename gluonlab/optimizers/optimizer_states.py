@@ -50,7 +50,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.engine.fast_invoke import from_host
+from gluonlab.engine.fast_invoke import ndarray_from_numpy
 from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import KVStoreError, warn
 from gluonlab.files.array_files import LIST_MAGIC, read_arrays, save_arrays
@@ -139,7 +139,7 @@ def states_to_arrays(states: States) -> Dict[str, nd.NDArray]:
     """Return the named arrays of a file. State arrays are not copied."""
     arrays = {f"optimizer/{states.optimizer}": _integers(states.num_update or 0)}
     for name, value in states.scalars.items():
-        arrays[f"number/{name}"] = from_host(np.array([value]))
+        arrays[f"number/{name}"] = ndarray_from_numpy(np.array([value]))
     for param in states.parameters:
         arrays[f"parameter/{param.name}"] = _integers(param.updates or 0, *(param.shape or ()))
         for position, array in enumerate(param.arrays):
@@ -219,7 +219,7 @@ def _other_content(arrays: Mapping[str, nd.NDArray]) -> str:
 
 
 def _integers(*values: int) -> nd.NDArray:
-    return from_host(np.array(values, "int64"))
+    return ndarray_from_numpy(np.array(values, "int64"))
 
 
 @nd_semantics()

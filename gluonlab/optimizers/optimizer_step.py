@@ -23,11 +23,11 @@ from mxnet.lr_scheduler import LRScheduler
 
 from gluonlab.engine.fast_invoke import (
     Attributes,
-    Call,
+    EngineCall,
     OperatorCall,
-    flattened,
-    from_host,
-    settling,
+    flat_view,
+    ndarray_from_numpy,
+    row_major_calls,
 )
 from gluonlab.optimizers.sgd import SGD
 
@@ -172,10 +172,10 @@ def read_extra_state(optimizer: mx.optimizer.Optimizer, key: Any) -> Dict[str, n
         (rates[key] for rates in _former_rates_by_device(optimizer).values() if key in rates), None
     )
     if rate is not None:
-        extra_state["former_rate"] = from_host(np.array([rate], "float64"))
+        extra_state["former_rate"] = ndarray_from_numpy(np.array([rate], "float64"))
     sums = getattr(optimizer, "cumgrads", {}).get(key)
     if sums:
-        extra_state["num_cums"] = from_host(np.array([sums["num_cums"]], "int64"))
+        extra_state["num_cums"] = ndarray_from_numpy(np.array([sums["num_cums"]], "int64"))
         if isinstance(sums["cum_grad"], nd.NDArray):  # it is the number 0 at first
             extra_state["cum_grad"] = sums["cum_grad"].copyto(mx.cpu())
     return extra_state
@@ -374,17 +374,17 @@ def _slice_arrays(array: Any, begin: int, end: int) -> Any:
     return array if array is None else tuple(_slice_arrays(part, begin, end) for part in array)
 
 
-def _row_order_calls(optimizer: Any, weights: Sequence[nd.NDArray]) -> List[Call]:
+def _row_order_calls(optimizer: Any, weights: Sequence[nd.NDArray]) -> List[EngineCall]:
     """Return calls that convert convolution weights to row-major order, for MXNet's NAG on CPUs."""
     # NAG's kernel works in place: it reads the weight again after writing it, and decays the new
     # value. After a convolution predicts, its weight is in oneDNN's blocked layout. Kernels then
     # read a row-major copy and write to other memory, so NAG decays the old value. Replicas of
     # which only some have predicted would diverge by rate x decay x step. No other update kernel
     # reads what it has written. The conversion changes no bit of the weights.
-    calls: List[Call] = []
+    calls: List[EngineCall] = []
     for weight in weights if type(optimizer) is mx.optimizer.NAG else ():
         if len(weight.shape) >= 3:  # only convolutions have such weights
-            calls += settling(flattened(weight))
+            calls += row_major_calls(flat_view(weight))
     return calls
 
 

@@ -17,10 +17,10 @@ from mxnet import gluon, nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.fast_invoke import CopyInto
-from gluonlab.engine.mxnet_setup import backward_pieces
-from gluonlab.models.channel_padding import make_room, padding_for, widened
-from gluonlab.models.rewrite_network import rewrite
-from gluonlab.models.symbol_graph import Entry, Node, new_node, parsed, to_symbol
+from gluonlab.engine.mxnet_setup import apply_backward_bulk_size
+from gluonlab.models.channel_padding import enlarge_state, choose_padding, padded_state
+from gluonlab.models.rewrite_network import rewrite_graph
+from gluonlab.models.symbol_graph import Entry, Node, make_node, parse_graph, to_symbol
 
 Shape = Tuple[int, ...]
 ArraySpec = Tuple[Tuple[int, ...], Any]  # shape and type
@@ -141,9 +141,9 @@ class CompiledGraph:
         names = [name for name in graph.list_arguments() if name in params]
         self._args = {name: params[name].data(ctx) for name in names}
         self._states = {name: params[name] for name in graph.list_auxiliary_states()}
-        if padding_for(ctx).multiples:
+        if choose_padding(ctx).multiples:
             for state in self._states.values():
-                make_room(state, ctx)
+                enlarge_state(state, ctx)
         self._req = {name: params[name].grad_req for name in names}
         self.grads = {name: params[name].grad(ctx) for name in names if self._req[name] != "null"}
         # The graphs of a slot run one after the other and share one memory for their activations:
@@ -198,10 +198,10 @@ class CompiledGraph:
         args = {**self._args, **arrays}
         specs = {name: (array.shape, array.dtype) for name, array in args.items()}
         trained = {name for name, request in requests.items() if request != "null"}
-        symbol = rewrite(self.graph if graph is None else graph, self.ctx, specs, trained)
+        symbol = rewrite_graph(self.graph if graph is None else graph, self.ctx, specs, trained)
         if "add" in requests.values():
             symbol = fix_gradient_accumulation(symbol, self.grads)
-        with backward_pieces(self.ctx.device_type):
+        with apply_backward_bulk_size(self.ctx.device_type):
             executor = symbol.bind(
                 self.ctx, args, args_grad={**self.grads, **gradients},
                 grad_req=requests, aux_states=self._states_of(symbol, specs),
@@ -217,7 +217,7 @@ class CompiledGraph:
         """Return the auxiliary states, padded to the channels that a rewritten graph has."""
         shapes = {name: specs[name][0] for name in graph.list_arguments()}
         states = zip(graph.list_auxiliary_states(), graph.infer_shape(**shapes)[2])
-        return {name: widened(self._states[name], self.ctx, shape) for name, shape in states}
+        return {name: padded_state(self._states[name], self.ctx, shape) for name, shape in states}
 
     def forward(self, bound: BoundGraph, train: bool = True, slot: int = 0) -> None:
         """Queue the forward pass of the inputs.
@@ -261,7 +261,7 @@ def fix_gradient_accumulation(graph: mx.sym.Symbol, params: Container[str]) -> m
     twice, a broadcast average loses the previous sum. Their gradients are correct. So the new graph
     multiplies such a parameter by 1 first, because that operator accumulates correctly.
     """
-    old = parsed(graph)
+    old = parse_graph(graph)
     nodes: List[Node] = []
     new_index: List[int] = []  # node of the old graph -> its node in the new one
     products: Dict[int, Entry] = {}
@@ -269,7 +269,7 @@ def fix_gradient_accumulation(graph: mx.sym.Symbol, params: Container[str]) -> m
     def multiply_by_one(source: int) -> Entry:
         if source not in products:
             name = f"{old['nodes'][source]['name']}@times_1"
-            nodes.append(new_node("_mul_scalar", name, [[new_index[source], 0, 0]], scalar=1.0))
+            nodes.append(make_node("_mul_scalar", name, [[new_index[source], 0, 0]], scalar=1.0))
             products[source] = [len(nodes) - 1, 0, 0]
         return products[source]
 

@@ -17,8 +17,8 @@ from mxnet.ndarray.ndarray import _new_alloc_handle
 
 from gluonlab.engine.fast_invoke import ARRAY_LIMIT
 from gluonlab.kvstores.allreduce_store import is_sharded
-from gluonlab.models.rewrite_network import rewrite
-from gluonlab.optimizers.optimizer_step import flat
+from gluonlab.models.rewrite_network import rewrite_graph
+from gluonlab.optimizers.optimizer_step import flatten_state
 from gluonlab.parallel.compiled_graph import ArraySpec, ArraySpecs, array_bytes
 from gluonlab.parallel.data.replica import IMAGES, LABELS
 
@@ -118,7 +118,7 @@ class UnboundGraph(NamedTuple):
         """
         specs = self._argument_specs(inputs)
         trained = set(filter(self._has_gradient, specs))
-        rewritten = self._replace(symbol=rewrite(self.symbol, mx.cpu(), specs, trained))
+        rewritten = self._replace(symbol=rewrite_graph(self.symbol, mx.cpu(), specs, trained))
         factor = self._initial_factor(inputs)
         while True:
             mebibytes = allocated_mib(rewritten._bind(_multiply_images(inputs, factor)))
@@ -205,5 +205,5 @@ def _state_sizes(optimizer: mx.optimizer.Optimizer, axes: int, dtype: Any) -> Li
     All states are as large as the weight, so that the states of a weight of one element tell it.
     """
     one = nd.zeros([1] * axes, ctx=mx.cpu(), dtype=dtype)
-    arrays = flat(optimizer.create_state_multi_precision(0, one))
+    arrays = flatten_state(optimizer.create_state_multi_precision(0, one))
     return [(int(array.size), array.dtype) for array in arrays]

@@ -15,7 +15,7 @@ import mxnet as mx
 from mxnet.contrib import amp
 
 from gluonlab.errors import ConfigError, unknown
-from gluonlab.models.symbol_graph import Entry, Node, new_node, parsed, to_symbol
+from gluonlab.models.symbol_graph import Entry, Node, make_node, parse_graph, to_symbol
 
 Conversion = Callable[[mx.sym.Symbol], mx.sym.Symbol]
 
@@ -81,7 +81,7 @@ def _copy_shared_inputs(
     itself, and also its ReLU. An operator behind both then gets two types and fails with
     "Non-uniform data type in Concat".
     """
-    json_graph = parsed(graph)
+    json_graph = parse_graph(graph)
     old_nodes: List[Node] = json_graph["nodes"]
     cast_operators = {"null", *float16_operators, *float32_operators, *WIDEST_TYPE_OPERATORS}
     uncast_inputs: Set[Tuple[int, int]] = {
@@ -100,7 +100,7 @@ def _copy_shared_inputs(
                 key = (source, output, node["op"] in float16_operators)
                 if key not in copies:
                     nodes.append(
-                        new_node("_copy", f"{COPY_PREFIX}{len(copies)}", [entries[position]])
+                        make_node("_copy", f"{COPY_PREFIX}{len(copies)}", [entries[position]])
                     )
                     copies[key] = [len(nodes) - 1, 0, 0]
                 entries[position] = copies[key]
@@ -112,7 +112,7 @@ def _copy_shared_inputs(
 
 def _remove_input_copies(graph: mx.sym.Symbol) -> mx.sym.Symbol:
     """Replace reads of a copied array by reads of the original."""
-    json_graph = parsed(graph)
+    json_graph = parse_graph(graph)
     nodes: List[Node] = json_graph["nodes"]
     for node in nodes:
         for position, (source, *_) in enumerate(node["inputs"]):

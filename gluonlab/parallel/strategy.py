@@ -20,10 +20,10 @@ from typing import (
 import mxnet as mx
 from mxnet import gluon, nd
 
-from gluonlab.bucketed_trainer.gradient_postprocessing import Postprocess
+from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSettings
 from gluonlab.data.loading.split_batch import Batch
-from gluonlab.engine.fast_invoke import between_passes
-from gluonlab.kvstores.process_groups import Group
+from gluonlab.engine.fast_invoke import order_between_passes
+from gluonlab.kvstores.process_groups import ProcessGroup
 from gluonlab.optimizers.optimizer_states import States
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.memory_estimate import MemoryEstimate, ShardSizes
@@ -259,7 +259,7 @@ class StrategyPlan(Protocol):
         """Bytes of a gradient bucket. None: the default for these devices."""
 
     @property
-    def postprocess(self) -> Postprocess:
+    def postprocess(self) -> PostprocessSettings:
         """Unscaling and clipping of the summed gradients."""
 
     @property
@@ -296,7 +296,7 @@ class MakeNet(Protocol):
         """
 
 
-MakeStrategy = Callable[[MakeNet, gluon.HybridBlock, StrategyPlan, Group], Strategy]
+MakeStrategy = Callable[[MakeNet, gluon.HybridBlock, StrategyPlan, ProcessGroup], Strategy]
 
 
 def untrained_arrays(params: Iterable[gluon.Parameter]) -> List[nd.NDArray]:
@@ -312,7 +312,7 @@ class UnshardedParameters:
     def parameters(self) -> Mapping[str, nd.NDArray]:
         """Implement `Strategy.parameters`."""
         params = self.net._collect_params_with_prefix()
-        with between_passes(untrained_arrays(params.values())):
+        with order_between_passes(untrained_arrays(params.values())):
             return {name: param.list_data()[0].copyto(mx.cpu()) for name, param in params.items()}
 
     def replicated(self) -> "Sequence[ReplicatedArray]":

@@ -34,7 +34,7 @@ class WeightedLoss(gluon.HybridBlock):
     """A loss with a weight for each image, as Gluon's ``sample_weight``.
 
     ``scores`` (n, K), ``labels`` (n, 2) -> (n,). The columns of ``labels`` are the label and its
-    weight, as in a data set with weights (`gluonlab.data.sets.dataset.LabelledSplit`).
+    weight, as in a data set with weights (`gluonlab.data.sets.dataset.LabeledSplit`).
     """
 
     def __init__(self, loss: gluon.HybridBlock) -> None:

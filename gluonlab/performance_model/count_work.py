@@ -10,8 +10,8 @@ from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 import mxnet as mx
 
 from gluonlab.models import get_model
-from gluonlab.models.infer_shapes import complete
-from gluonlab.models.symbol_graph import Node, parsed
+from gluonlab.models.infer_shapes import complete_initialization
+from gluonlab.models.symbol_graph import Node, parse_graph
 from gluonlab.performance_model.roofline import (
     CONVOLUTION,
     DENSE,
@@ -41,7 +41,7 @@ UNCOUNTED_OPERATORS = {"RNN", "dot", "batch_dot", "_linalg_gemm", "_linalg_gemm2
 
 def count_graph_work(scores: mx.sym.Symbol, image_shape: Shape, name: str) -> Work:
     """Return the work of the graph ``scores``, whose input ``data`` is images (C, H, W)."""
-    graph = parsed(scores)
+    graph = parse_graph(scores)
     nodes: List[Node] = graph["nodes"]
     shapes = _infer_shapes(scores, (1, *image_shape))
     trained = {
@@ -164,7 +164,7 @@ def _parse_attribute(attrs: Mapping[str, str], name: str) -> Sequence[int]:
 def _infer_shapes(graph: mx.sym.Symbol, data: Shape) -> Dict[Tuple[int, int], Shape]:
     """Return the shape of every output of every node."""
     internals = graph.get_internals()
-    heads = parsed(internals)["heads"]
+    heads = parse_graph(internals)["heads"]
     _, shapes, _ = internals.infer_shape(data=data)
     return {(node, output): tuple(shape) for (node, output, *_), shape in zip(heads, shapes)}
 
@@ -175,5 +175,5 @@ def count_model_work(model: str, classes: int, image_shape: Tuple[int, int, int]
     Raises ModelError for an unknown name, and for images of an unsuitable size.
     """
     net = get_model(model, classes)
-    complete(net, model, image_shape, classes)
+    complete_initialization(net, model, image_shape, classes)
     return count_network_work(net, image_shape, model)

@@ -11,7 +11,7 @@ from mxnet import nd
 
 from gluonlab.errors import ConfigError
 from gluonlab.optimizers.optimizer_registry import make_optimizer, optimizer_kind
-from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
+from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.performance_model.allreduce_time import (
     BACKWARD_PIECE,
     LOCAL,
@@ -423,7 +423,7 @@ def predict(
     batch_size: int = 0,
     *,
     global_batch_size: Optional[int] = None,
-    microbatches: Microbatches = WHOLE,
+    microbatches: Microbatches = WHOLE_SHARDS,
     dtype: str = FLOAT32,
     tf32: bool = False,
     optimizer: str = "sgd",

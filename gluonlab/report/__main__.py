@@ -8,7 +8,7 @@ from typing import Any, Dict, Optional, Tuple
 
 import click
 
-from gluonlab.cli.command import command, json_option
+from gluonlab.cli.command import command, add_json_option
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.atomic_files import check_new_or_marked, new_or_marked_file
 from gluonlab.plain_text import json_text
@@ -30,7 +30,7 @@ MARK = b'<meta name="generator" content="gluonlab.report">'  # of the page's tem
     metavar="epochs|steps",
     help="print the epochs or steps of all runs as CSV, and nothing else; no page is written",
 )
-@json_option("the results")
+@add_json_option("the results")
 def main(runs: Tuple[str, ...], out: Optional[str], as_csv: Optional[str], as_json: bool) -> None:
     """Compare runs on one HTML page: results, curves, and the settings that differ.
 

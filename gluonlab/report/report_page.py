@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Sequence, Tuple
 from markupsafe import Markup
 
 from gluonlab.drawing.matplotlib_figures import as_svg, new_figure, reused_figure
-from gluonlab.drawing.page_template import environment
+from gluonlab.drawing.page_template import template_environment
 from gluonlab.report.run_tables import (
     EPOCH_HEADINGS,
     HEADINGS,
@@ -42,7 +42,7 @@ PERCENT = (0.0, 100.0)
 
 def make_page(runs: Sequence[RunRecord]) -> str:
     """Return an HTML page about ``runs``, in their order."""
-    templates = environment("gluonlab.report", trim_blocks=True)
+    templates = template_environment("gluonlab.report", trim_blocks=True)
     keys = [
         {"name": run.name, "colour": run_color(number), "stroke": _STROKES[run_dash(number)]}
         for number, run in enumerate(runs)

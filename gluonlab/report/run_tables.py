@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Any, List, Optional, Sequence, Tuple
 
-from gluonlab.plain_text import decimals
+from gluonlab.plain_text import format_decimals
 from gluonlab.runs.run_reader import RunRecord
 
 MAX_STALENESS = 62  # the last counter, which includes larger values
@@ -77,8 +77,8 @@ def epoch_rows(run: RunRecord) -> List[Tuple[str, ...]]:
     return [
         (
             str(line.epoch),
-            decimals(line.loss, 4),
-            "-" if line.validation_loss is None else decimals(line.validation_loss, 4),
+            format_decimals(line.loss, 4),
+            "-" if line.validation_loss is None else format_decimals(line.validation_loss, 4),
             f"{line.accuracy:.4f}",
             f"{line.images_per_second:,.0f}",
             f"{line.training_seconds:.2f}",

@@ -34,9 +34,9 @@ from gluonlab.errors import DataError
 from gluonlab.files.array_files import read_arrays, save_arrays
 from gluonlab.files.atomic_files import (
     atomic_folder,
-    is_marker,
-    on_disk,
-    remove_left_behind,
+    is_sagemaker_marker,
+    raise_output_errors,
+    remove_stale_temporaries,
     write_text,
 )
 from gluonlab.runs.run_schema import CHECKPOINTS, METRICS, PARAMETERS, file_text
@@ -89,7 +89,7 @@ def write_checkpoint(
     end, and raises an exception to cancel. Earlier checkpoints are then kept. Raises OutputError.
     """
     path = run_dir / CHECKPOINTS / f"step-{checkpoint.step:09d}"
-    with on_disk(path, FREE_SPACE), atomic_folder(path) as folder:
+    with raise_output_errors(path, FREE_SPACE), atomic_folder(path) as folder:
         _sync_metrics(run_dir)  # the checkpoint goes by its lines
         for name, arrays in zip(ARRAYS, checkpoint[:3]):
             check_canceled()
@@ -122,7 +122,7 @@ def remove_later_checkpoints(run_dir: Path, step: int) -> None:
     """Remove the checkpoints after ``step``, from which the run resumes."""
     for path in list_checkpoints(run_dir):
         if _step_number(path) > step:
-            with on_disk(path, FREE_SPACE):
+            with raise_output_errors(path, FREE_SPACE):
                 _remove_checkpoint(path)
     _remove_leftovers(run_dir)
 
@@ -146,7 +146,7 @@ def _remove_leftovers(run_dir: Path) -> None:
         names = [entry.name for entry in (run_dir / CHECKPOINTS).iterdir()]
         steps = {match[1] for match in map(PART.fullmatch, names) if match}
         if steps:
-            remove_left_behind([run_dir / CHECKPOINTS], sorted(steps))
+            remove_stale_temporaries([run_dir / CHECKPOINTS], sorted(steps))
 
 
 def list_checkpoints(run_dir: Path) -> List[Path]:
@@ -188,7 +188,7 @@ def read_newest_checkpoint(run_dir: Path) -> LatestCheckpoint:
 def _read_checkpoint(path: Path) -> Checkpoint:
     try:
         files = _read_manifest(path)
-        names = {entry.name for entry in path.iterdir() if not is_marker(entry.name)}
+        names = {entry.name for entry in path.iterdir() if not is_sagemaker_marker(entry.name)}
         if names != {*files, MANIFEST}:
             raise _DamagedCheckpoint(f"it holds {', '.join(sorted(names))}")
         for name, size_and_digest in files.items():

@@ -14,10 +14,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Type
 
-from gluonlab.config.option_types import is_count
+from gluonlab.config.option_types import is_positive_integer
 from gluonlab.errors import DataError
 from gluonlab.files.atomic_files import read_bounded
-from gluonlab.plain_text import printable
+from gluonlab.plain_text import escape_unprintable
 from gluonlab.runs.run_schema import (
     CONFIG,
     CONFUSION,
@@ -56,7 +56,7 @@ class RunDescription:
 
     ``requested``: the fields of TrainConfig. ``used``: the settings that the run used, from
     `gluonlab.training.plan.Plan.settings`; empty for a comparison. Both are as their version of
-    gluonlab wrote them. ``classes``: the record of `gluonlab.data.sets.data_fingerprint.noted`;
+    gluonlab wrote them. ``classes``: the record of `gluonlab.data.sets.data_fingerprint.classes_fingerprint`;
     None in older runs.
     """
 
@@ -257,7 +257,7 @@ def device_count(settings: Mapping[str, Any]) -> int:
     devices, copies = settings.get("devices"), settings.get("copies", 0)
     if not isinstance(devices, list):
         return 0
-    devices_per_copy = len(devices) // copies if is_count(copies) else 1  # copy of the network
+    devices_per_copy = len(devices) // copies if is_positive_integer(copies) else 1  # copy of the network
     return copy_count(settings) * max(1, int(devices_per_copy))
 
 
@@ -268,11 +268,11 @@ def copy_count(settings: Mapping[str, Any]) -> int:
     """
     devices, copies = settings.get("devices"), settings.get("copies", 0)
     counts, processes = settings.get("device_counts"), settings.get("processes", 1)
-    if isinstance(counts, list) and all(map(is_count, counts)):
+    if isinstance(counts, list) and all(map(is_positive_integer, counts)):
         return int(sum(counts))
-    if not isinstance(devices, list) or not is_count(processes):
+    if not isinstance(devices, list) or not is_positive_integer(processes):
         return 0
-    return int((copies if is_count(copies) else len(devices)) * processes)
+    return int((copies if is_positive_integer(copies) else len(devices)) * processes)
 
 
 def read_runs(paths: Sequence[Path]) -> List[RunRecord]:
@@ -310,7 +310,7 @@ def _short_names(paths: Sequence[Path]) -> List[str]:
         names = ["/".join(path.parts[-depth:]) for path in paths]
         if len(set(names)) == len(names):
             # a folder's name may not be valid UTF-8
-            return [printable(name.encode("utf-8", "replace").decode()) for name in names]
+            return [escape_unprintable(name.encode("utf-8", "replace").decode()) for name in names]
         depth += 1
 
 

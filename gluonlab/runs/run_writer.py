@@ -21,19 +21,19 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
 import gluonlab
 from gluonlab.errors import DataError, OutputError
 from gluonlab.files.atomic_files import (
-    append_whole,
+    append_all_or_nothing,
     atomic_path,
     check_name,
-    is_marker,
+    is_sagemaker_marker,
     is_temporary,
-    missing_folders,
-    on_disk,
+    folders_to_create,
+    raise_output_errors,
     remove,
-    remove_empty,
-    remove_left_behind,
+    remove_empty_folders,
+    remove_stale_temporaries,
     write_text,
 )
-from gluonlab.plain_text import plain_name
+from gluonlab.plain_text import to_plain_name
 from gluonlab.runs import run_schema
 from gluonlab.runs.run_reader import read_description, read_lines
 from gluonlab.runs.run_schema import EndedEvent, Epoch, MetricsLine, Step
@@ -72,15 +72,15 @@ class RunDirectory:
         path = Path(out) if out is not None else RUNS_FOLDER / folder_name(name)
         created: List[Path] = []
         try:
-            created = missing_folders(path if out is not None else path.parent)
+            created = folders_to_create(path if out is not None else path.parent)
             if out is None:
                 path = make_unused(path)
                 created = [path, *created]
-                remove_left_behind(RUNS_FOLDER.glob("*"), run_schema.FILES)
+                remove_stale_temporaries(RUNS_FOLDER.glob("*"), run_schema.FILES)
             path.mkdir(parents=True, exist_ok=True)
             run = cls(path, created)
         except OSError as error:
-            remove_empty(created)
+            remove_empty_folders(created)
             if isinstance(error, OutputError):
                 raise
             raise _unwritable_error(out, path, error.strerror) from None
@@ -96,7 +96,7 @@ class RunDirectory:
         Raises DataError if the lines before have changed.
         """
         run, file = cls(path), path / run_schema.METRICS
-        with on_disk(file, "make it writable"):
+        with raise_output_errors(file, "make it writable"):
             assert run._metrics is not None
             run._count_bytes(file.read_bytes()[: position["bytes"]])
             if run.metrics_position() != position:
@@ -169,9 +169,9 @@ class RunDirectory:
 
     def _flush(self) -> None:
         if self._metrics is not None:  # not closed
-            with on_disk(self.path / run_schema.METRICS):
+            with raise_output_errors(self.path / run_schema.METRICS):
                 text = "".join(self._pending).encode()
-                append_whole(self._metrics, text)
+                append_all_or_nothing(self._metrics, text)
             self._count_bytes(text)
             self._pending = []
 
@@ -192,7 +192,7 @@ class RunDirectory:
         from gluonlab.runs.plot_curves import draw_curves
 
         self._flush()
-        with on_disk(self.path / run_schema.CURVES), atomic_path(
+        with raise_output_errors(self.path / run_schema.CURVES), atomic_path(
             self.path / run_schema.CURVES
         ) as temporary:
             draw_curves(read_lines(self.path), temporary)
@@ -222,7 +222,7 @@ class RunDirectory:
             if all(entry.name in (*file_names, run_schema.TENSORBOARD) for entry in entries):
                 for entry in entries:
                     remove(entry)
-                remove_empty(self._created)
+                remove_empty_folders(self._created)
 
 
 class NoRunDirectory:
@@ -248,11 +248,11 @@ def _unwritable_error(out: Optional[str], path: Path, reason: Optional[str]) -> 
 
 def folder_name(name: str) -> str:
     """Return ``20240131-235959-NAME``, with characters of ``name`` that are safe in a path."""
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{plain_name(name, 'run')}"
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{to_plain_name(name, 'run')}"
 
 
 def _has_other_files(path: Path, *expected: str) -> bool:
-    return any(entry.name not in expected and not is_marker(entry.name) for entry in path.iterdir())
+    return any(entry.name not in expected and not is_sagemaker_marker(entry.name) for entry in path.iterdir())
 
 
 def _not_empty_error(path: Path) -> OutputError:
@@ -297,8 +297,8 @@ def archive_existing_run(folder: Path) -> str:
     """
     lock = FolderLock(folder)
     try:
-        with on_disk(folder):
-            remove_left_behind([folder], ALL_FILES)
+        with raise_output_errors(folder):
+            remove_stale_temporaries([folder], ALL_FILES)
             if _is_discardable(folder):
                 (folder / run_schema.CONFIG).unlink(missing_ok=True)
                 (folder / run_schema.METRICS).unlink(missing_ok=True)
@@ -317,7 +317,7 @@ def archive_existing_run(folder: Path) -> str:
 def _file_names(folder: Path) -> Set[str]:
     """Return the names in a folder, without the lock, markers, and files of killed processes."""
     with suppress(FileNotFoundError):
-        names = {entry.name for entry in folder.iterdir() if not is_marker(entry.name)}
+        names = {entry.name for entry in folder.iterdir() if not is_sagemaker_marker(entry.name)}
         return {name for name in names - {LOCK} if not is_temporary(name, ALL_FILES)}
     return set()
 
@@ -368,7 +368,7 @@ def _file_digests(folder: Path) -> Dict[str, str]:
     return {
         str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
         for file in files
-        if file.is_file() and not is_marker(file.name)
+        if file.is_file() and not is_sagemaker_marker(file.name)
     }
 
 
@@ -386,7 +386,7 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK
         self._file: Optional[int] = None
-        with on_disk(self.path):
+        with raise_output_errors(self.path):
             while self._file is None:
                 self._file = self._try_acquire()
 

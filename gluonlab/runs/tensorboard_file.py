@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence
 
-from gluonlab.engine.mxnet_installation import pip_install
+from gluonlab.engine.mxnet_installation import pip_install_command
 from gluonlab.errors import ConfigError
-from gluonlab.files.atomic_files import on_disk
+from gluonlab.files.atomic_files import raise_output_errors
 
 EVENT_FILES = "*.tfevents.*"
 FLUSH_INTERVAL_S = 10.0  # for readers during the run
@@ -30,7 +30,7 @@ def check_tensorboard() -> None:
         reason = "not installed" if is_missing else f"broken here ({' '.join(str(error).split())})"
         raise ConfigError(
             f"--tensorboard needs tensorboardX, which is {reason}: "
-            f"{pip_install('tensorboard')}, or leave --tensorboard out"
+            f"{pip_install_command('tensorboard')}, or leave --tensorboard out"
         ) from None
 
 
@@ -51,7 +51,7 @@ class EventFile:
 
         self._event, self._summary, self._folder = event_pb2.Event, summary_pb2.Summary, folder
         self._flush_time = time.monotonic()
-        with on_disk(folder):
+        with raise_output_errors(folder):
             folder.mkdir(exist_ok=True)
             file_count = len(list(folder.glob(EVENT_FILES)))
             # the suffix makes the names of two files in one second different
@@ -100,7 +100,7 @@ class EventFile:
 
     def flush(self) -> None:
         """Write all events to disk."""
-        with on_disk(self._folder):
+        with raise_output_errors(self._folder):
             self._writer.flush()
         self._flush_time = time.monotonic()
 
@@ -113,11 +113,11 @@ class EventFile:
         """Close the file. ``finished``: True if the run has completed as planned."""
         if finished:
             self._write(self._event(wall_time=time.time(), summary=self._session_end))
-        with on_disk(self._folder):
+        with raise_output_errors(self._folder):
             self._writer.close()
 
     def _write(self, event: Any) -> None:
-        with on_disk(self._folder):
+        with raise_output_errors(self._folder):
             self._writer.write_event(event)
 
 

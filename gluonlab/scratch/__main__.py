@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Callable, List, Optional, Tuple
 
 import click
 
-from gluonlab.cli.command import command, json_option
+from gluonlab.cli.command import command, add_json_option
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.config.option_types import LARGEST_RATE, real, text, whole
+from gluonlab.config.option_types import LARGEST_RATE, real_number_check, check_text, whole_number_check
 from gluonlab.errors import ConfigError, ScheduleError, unknown
 from gluonlab.plain_text import json_text
 from gluonlab.scratch.recipes import INITIALISATIONS, RECIPES, Recipe, recipe_for
@@ -56,7 +56,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
     most_used="--gpus --dataset --global-batch-size --lr --epochs --allreduce --json",
 )
 @_options
-@json_option()
+@add_json_option()
 def main(
     gpus: Optional[str],
     dataset: str,
@@ -73,8 +73,8 @@ def main(
     work per device on k devices give k times as much, and try a larger --lr (exercises 1 and 2). In
     gluonlab.run, --batch-size is per device.
     """
-    recipe, shuffle_seed = _make_recipe(dataset, **numbers), whole(0, 2**32 - 1)("--seed", seed)
-    gpu_count = None if gpus is None else whole(1)("--gpus", gpus)
+    recipe, shuffle_seed = _make_recipe(dataset, **numbers), whole_number_check(0, 2**32 - 1)("--seed", seed)
+    gpu_count = None if gpus is None else whole_number_check(1)("--gpus", gpus)
     if allreduce not in ALGORITHMS:
         raise ScheduleError(unknown("allreduce", allreduce, ALGORITHMS))
 
@@ -84,7 +84,7 @@ def main(
     from gluonlab.scratch.lenet import init_params
     from gluonlab.scratch.loop import train
 
-    data = load_dataset(dataset, None if data_dir is None else text("--data-dir", data_dir))
+    data = load_dataset(dataset, None if data_dir is None else check_text("--data-dir", data_dir))
     ctxs = devices(gpu_count)
     params = init_params(INITIALISATIONS[recipe.init], shuffle_seed)
     report = (lambda epoch: None) if as_json else click.echo
@@ -119,9 +119,9 @@ def _make_recipe(dataset: str, **options: Optional[str]) -> Recipe:
     init, epochs, batch, lr = recipe_for(dataset)._replace(**chosen)  # type: ignore[arg-type]
     recipe = Recipe(
         init,
-        whole(1)("--epochs", epochs),
-        whole(1)("--global-batch-size", batch),
-        real(0, LARGEST_RATE, above_minimum=True)("--lr", lr),
+        whole_number_check(1)("--epochs", epochs),
+        whole_number_check(1)("--global-batch-size", batch),
+        real_number_check(0, LARGEST_RATE, above_minimum=True)("--lr", lr),
     )
     if init not in INITIALISATIONS:
         raise ConfigError(unknown("initialisation", init, INITIALISATIONS))
@@ -134,11 +134,11 @@ def _make_allreduce(name: str, ctxs: "List[mx.Context]") -> "Allreduce":
         from gluonlab.scratch.data_parallel import allreduce
 
         return allreduce
-    from gluonlab.collectives.named_topologies import ground_of
+    from gluonlab.collectives.named_topologies import resolve_topology
     from gluonlab.collectives.schedule_executor import make_allreduce
-    from gluonlab.kvstores.schedule_stores import place
+    from gluonlab.kvstores.schedule_stores import place_ranks
 
-    placed = place(make_schedule(name, len(ctxs)), ground_of(ctxs))
+    placed = place_ranks(make_schedule(name, len(ctxs)), resolve_topology(ctxs))
     return make_allreduce(name, ctxs, placed.order)
 
 

@@ -10,16 +10,16 @@ from typing import Any, Callable, Deque, Generator, Iterable, List, NamedTuple, 
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.config.option_types import LARGEST_RATE, real, whole
+from gluonlab.config.option_types import LARGEST_RATE, real_number_check, whole_number_check
 from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.data.sets.dataset import Dataset, Split
-from gluonlab.data.sets.gluon_datasets import required_dataset
-from gluonlab.devices import listed
+from gluonlab.data.sets.gluon_datasets import require_dataset
+from gluonlab.devices import check_device_list
 from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import ModelError
 from gluonlab.finite_numbers import check_loss
 from gluonlab.gpu.cuda import enable_peer_access
-from gluonlab.plain_text import decimals
+from gluonlab.plain_text import format_decimals
 from gluonlab.runs.run_result import usual_speed
 from gluonlab.scratch.data_parallel import (
     Allreduce,
@@ -50,7 +50,7 @@ class Epoch(NamedTuple):
     def __str__(self) -> str:
         speed = f"{self.seconds:.2f} s    {self.images_per_second:,.0f} images/s"
         accuracy = f"test accuracy {self.accuracy:.4f}"
-        return f"epoch {self.epoch:>2}    {speed}  loss {decimals(self.loss, 4)}  {accuracy}"
+        return f"epoch {self.epoch:>2}    {speed}  loss {format_decimals(self.loss, 4)}  {accuracy}"
 
 
 class TrainingResult(NamedTuple):
@@ -102,10 +102,10 @@ def train(
         DeviceError: For an invalid list of devices.
         DivergedError: If the loss is not finite, or beyond recovery.
     """
-    dataset, ctxs = required_dataset(dataset), listed(ctxs)
-    whole(1)("global_batch_size", global_batch_size)
-    whole(1)("epochs", epochs)
-    real(0, LARGEST_RATE, above_minimum=True)("lr", lr)
+    dataset, ctxs = require_dataset(dataset), check_device_list(ctxs)
+    whole_number_check(1)("global_batch_size", global_batch_size)
+    whole_number_check(1)("epochs", epochs)
+    real_number_check(0, LARGEST_RATE, above_minimum=True)("lr", lr)
     _check_dataset_fits(dataset)
     enable_peer_access(ctxs)
     replicas = [get_params(params, ctx) for ctx in ctxs]

@@ -14,12 +14,12 @@ import click
 from gluonlab.bench.harness.measurement_command import Option, option
 from gluonlab.bench.scaling import NETWORKS
 from gluonlab.bench.splits import TASKS
-from gluonlab.cli.command import command, dispatch, json_option
-from gluonlab.cli.config_file import config_file
+from gluonlab.cli.command import command, dispatch, add_json_option
+from gluonlab.cli.config_file import add_config_file_option
 from gluonlab.config import TrainConfig
-from gluonlab.config.command_line import config_options, given
-from gluonlab.config.option_types import whole
-from gluonlab.drawing.translations import in_language
+from gluonlab.config.command_line import add_config_options, given_settings
+from gluonlab.config.option_types import whole_number_check
+from gluonlab.drawing.translations import select_language
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.plain_text import json_text
 from gluonlab.study import batch_size, learning_rate, scaling, splits
@@ -62,7 +62,7 @@ def _study_command(study: Study, most_used: str, help: str, *own_options: Option
         as_json: bool,
         **option_values: Optional[str],
     ) -> None:
-        in_language(dict.fromkeys(LANGUAGES), language)
+        select_language(dict.fromkeys(LANGUAGES), language)
         if resume is None:
             options = study.parse_options(quick, **option_values)
         else:
@@ -114,8 +114,8 @@ def _run_study(
     interrupted="nothing was written",
     most_used="--gpus --dataset --model --batch-size --rounds --no-trial --predict --out --json",
 )
-@partial(config_options, without=("output",))
-@config_file
+@partial(add_config_options, without=("output",))
+@add_config_file_option
 @click.option(
     "--rounds",
     metavar="N",
@@ -139,7 +139,7 @@ def _run_study(
     metavar="CxHxW",
     help="with --predict: the shape of an image, as 3x224x224  [default: the data set's]",
 )
-@json_option()
+@add_json_option()
 @click.option("--quiet", is_flag=True, help="say nothing before the verdict")
 def speedup_command(
     rounds: str,
@@ -164,14 +164,14 @@ def speedup_command(
     --predict p3.16xlarge --model resnet50 --images 3x224x224 --batch-size 64
     --predict table
     """
-    count = whole(MIN_ROUNDS)("--rounds", rounds)
+    count = whole_number_check(MIN_ROUNDS)("--rounds", rounds)
     if language is not None and out is None:
         raise ConfigError(
             "--language is for the page: give --out FILE.html for one, or leave it out"
         )
     if images is not None and machine is None:
         raise ConfigError("--images is for a prediction: give --predict MACHINE, or leave it out")
-    config = TrainConfig(**given(settings))
+    config = TrainConfig(**given_settings(settings))
     # MXNet is loaded here, not for --help
     if machine is not None:
         from gluonlab.study.speedup.predict_step import prediction_text

@@ -16,8 +16,8 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 from gluonlab.bench.harness.confidence_interval import bootstrap_interval
 from gluonlab.bench.harness.machine_info import cpu_model
-from gluonlab.config.option_types import real, whole
-from gluonlab.drawing.svg_chart import Axis, Chart, Curve, Region, number
+from gluonlab.config.option_types import real_number_check, whole_number_check
+from gluonlab.drawing.svg_chart import Axis, Chart, Curve, Region, format_number
 from gluonlab.errors import ConfigError, DataError, unknown
 from gluonlab.study.study import (
     Findings,
@@ -123,13 +123,13 @@ def parse_options(
         )
         panel_target = panel.target
         if target is not None:
-            panel_target = float(real(0, 1, above_minimum=True)("--target", target))
+            panel_target = float(real_number_check(0, 1, above_minimum=True)("--target", target))
         chosen[name] = {"sizes": panel_sizes, "target": panel_target}
     return BatchSizeOptions(
         chosen,
-        SEEDS[quick] if seeds is None else whole(1, 1000)("--seeds", seeds),
+        SEEDS[quick] if seeds is None else whole_number_check(1, 1000)("--seeds", seeds),
         TUNING_SEEDS[quick],
-        None if gpus is None else whole(1)("--gpus", gpus),
+        None if gpus is None else whole_number_check(1)("--gpus", gpus),
     )
 
 
@@ -642,8 +642,8 @@ class _PanelReport:
         phrases = [
             self.texts["between"].format(
                 regime=self.texts["regimes"][regime.regime],
-                left=number(regime.left),
-                right=number(regime.right),
+                left=format_number(regime.left),
+                right=format_number(regime.right),
             )
             for regime in self.findings.regimes
         ]
@@ -654,8 +654,8 @@ class _PanelReport:
             ("stagnant", self.findings.stagnant),
         ):
             if estimate is not None:
-                ends = estimate.format_interval(self.texts, number)
-                sentences.append(self.texts[key].format(size=number(estimate.value), ends=ends))
+                ends = estimate.format_interval(self.texts, format_number)
+                sentences.append(self.texts[key].format(size=format_number(estimate.value), ends=ends))
         return sentences
 
     def write_sentences(self) -> List[str]:
@@ -666,10 +666,10 @@ class _PanelReport:
             last = self.reached_rows[-1]
             sentences.append(
                 self.texts["cost"].format(
-                    few=number(_required_value(cheapest.epochs)),
-                    small=number(cheapest.size),
-                    large=number(last.size),
-                    many=number(_required_value(last.epochs)),
+                    few=format_number(_required_value(cheapest.epochs)),
+                    small=format_number(cheapest.size),
+                    large=format_number(last.size),
+                    many=format_number(_required_value(last.epochs)),
                     times=f"{_required_value(last.epochs) / _required_value(cheapest.epochs):.1f}",
                 )
             )
@@ -683,8 +683,8 @@ class _PanelReport:
                     step_low=test_errors[1],
                     epoch_low=test_errors[2],
                     epoch_high=test_errors[3],
-                    small=number(first.size),
-                    large=number(last.size),
+                    small=format_number(first.size),
+                    large=format_number(last.size),
                     **self.values,
                 )
             )
@@ -694,8 +694,8 @@ class _PanelReport:
         """Return a sentence for each batch size with which a seed did not reach the target."""
         return [
             self.texts["missed"].format(
-                size=number(row.size), reached=row.reached, seeds=row.seeds, limit=row.limit,
-                rate=number(row.rate), best=f"{row.best:.1%}".replace("%", " %"),
+                size=format_number(row.size), reached=row.reached, seeds=row.seeds, limit=row.limit,
+                rate=format_number(row.rate), best=f"{row.best:.1%}".replace("%", " %"),
                 target=self.values["target"],
             )
             for row in self.findings.rows
@@ -710,8 +710,8 @@ class _PanelReport:
     def _table_row(self, row: SizeRow) -> List[str]:
         never_text = self.texts["never"] if row.steps is None else ""
         return [
-            number(row.size), number(row.rate), never_text or number(_required_value(row.steps)),
-            _format_range(row.steps), "" if never_text else number(_required_value(row.epochs)),
+            format_number(row.size), format_number(row.rate), never_text or format_number(_required_value(row.steps)),
+            _format_range(row.steps), "" if never_text else format_number(_required_value(row.epochs)),
             "" if never_text else f"{_required_value(row.seconds):.2f}",
             _format_range(row.seconds),
             *(_format_errors(row.errors[unit]) for unit in (STEPS, EPOCHS)),
@@ -740,7 +740,7 @@ def _estimate_curve(
 
 
 def _format_range(value: Optional[IntervalEstimate]) -> str:
-    return "" if value is None else value.format_range(number)
+    return "" if value is None else value.format_range(format_number)
 
 
 def _format_errors(pair: Optional[Tuple[IntervalEstimate, IntervalEstimate]]) -> str:

@@ -15,12 +15,12 @@ from gluonlab.devices import gpu_count
 from gluonlab.errors import ConfigError, ModelError, OutputError, UsageError
 from gluonlab.runs.run_result import Result
 from gluonlab.runs.run_writer import RunDirectory
-from gluonlab.training.callbacks import made
+from gluonlab.training.callbacks import make_callbacks
 from gluonlab.training.loop import train
 from gluonlab.training.plan import Plan, make_plan, resolve_config, set_up_devices
 from gluonlab.training.reporter import ConsoleReporter, Reporter
-from gluonlab.training.training_setup import prepare, until_read
-from gluonlab.training.user_components import UserComponents, make_own
+from gluonlab.training.training_setup import prepare, placeholder_dataset
+from gluonlab.training.user_components import UserComponents, make_user_components
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def compare(
     cores. Raises ConfigError when ``config`` names devices itself, and the errors of `train` before
     the first run begins.
     """
-    config = TrainConfig.required("compare", config)
+    config = TrainConfig.require("compare", config)
     if config.gpus is not None or config.devices is not None:
         raise ConfigError(
             f"--compare {','.join(map(str, counts))} chooses the devices itself: "
@@ -79,12 +79,12 @@ def compare(
             f"net {type(net).__name__} is one network, and each run of a comparison needs its own: "
             "give a function that makes it"
         )
-    made(callbacks)
-    read = _check_configs(configs, dataset, make_own(net, loss, metrics))
+    make_callbacks(callbacks)
+    read = _check_configs(configs, dataset, make_user_components(net, loss, metrics))
     folder = RunDirectory.create(config.out, f"compare-{'-'.join(map(str, counts))}")
     results: List[Result] = []
     try:
-        folder.describe(config.to_dict(), compare=list(counts))
+        folder.write_config(config.to_dict(), compare=list(counts))
         for count in counts:
             name = f"{count}-device{'s' * (count > 1)}"
             reporter.say(f"\n--- {name.replace('-', ' ')}")
@@ -102,7 +102,7 @@ def compare(
                 )
             )
         rows = make_comparison_rows(results)
-        folder.compared([asdict(row) for row in rows])
+        folder.write_comparison([asdict(row) for row in rows])
         folder.close()
         return rows
     except UsageError:
@@ -129,11 +129,11 @@ def _check_configs(
     """
     RunDirectory.check(configs[0].out)
     for config in configs:
-        set_up_devices(resolve_config(config, until_read(dataset), own=components))
+        set_up_devices(resolve_config(config, placeholder_dataset(dataset), components=components))
     resolved = resolve_dataset(dataset)
     plans: List[Plan] = []
     for config in configs:
-        plans.append(make_plan(config, plans[0].dataset if plans else resolved, own=components))
+        plans.append(make_plan(config, plans[0].dataset if plans else resolved, components=components))
         plan = plans[-1]
         warn_of_loaders(dataset, plan.dataset, plan.global_batch_size, plan.drop_last)
         prepare(plan)

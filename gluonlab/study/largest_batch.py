@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.sets.dataset_registry import takes
+from gluonlab.data.sets.dataset_registry import accepts_option
 from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import ConfigError
-from gluonlab.host.resources import room
+from gluonlab.host.resources import available_memory
 from gluonlab.parallel.memory_estimate import MIB
 from gluonlab.parallel.strategy import DATA
 from gluonlab.training.plan import Plan, make_plan
-from gluonlab.training.run_memory import Memory, Needs, Row, TooMuch, measure, needs_of, table
+from gluonlab.training.run_memory import MemoryEstimate, MemoryEstimator, MemoryRow, MemoryLimitExceeded, measure_run_memory, make_memory_estimator, format_memory_table
 
 # Reserved for differences between runs. Runs of one config differ by 1 %.
 MARGIN_SHARE, MIN_MARGIN_BYTES = 0.03, 16 * MIB
@@ -40,7 +40,7 @@ class LargestBatch:
     (``per``).
     """
 
-    rows: List[Row]
+    rows: List[MemoryRow]
     taken: int
     budget: int
     limit: str
@@ -48,7 +48,7 @@ class LargestBatch:
     per: str = "device"
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryEstimate:
         """Return the memory of the device that needs most."""
         return max((memory for _, memory in self.rows), key=lambda memory: memory.total)
 
@@ -72,7 +72,7 @@ class LargestBatch:
         if self.would_fit is None:
             machine_note = "" if self.limit == "budget" else ", and no more is free on this machine"
             first = f"--batch-size {self.images} is the largest that fits: {training}{machine_note}"
-            return [first, *table(self.rows)]
+            return [first, *format_memory_table(self.rows)]
         limit_text = (
             f"the data set has only {self.images:,} images per {self.per}"
             if self.limit == "data"
@@ -84,7 +84,7 @@ class LargestBatch:
                 f"memory is not the limit: {limit_text}; "
                 f"memory would hold batches of up to about {self.would_fit:,}"
             ),
-            *table(self.rows),
+            *format_memory_table(self.rows),
         ]
 
 
@@ -115,12 +115,12 @@ class _BatchSizeSearch:
 
     def __init__(self, plan: Plan, budget: int, smallest: int, tell: PrintLine) -> None:
         self.plan, self.budget, self.smallest, self.tell = plan, budget, smallest, tell
-        self.dataset_grows = takes(plan.config.dataset, "samples")
-        split = plan.split.way != DATA
-        self.per = plan.split.has_copy
+        self.dataset_grows = accepts_option(plan.config.dataset, "samples")
+        split = plan.split.mode != DATA
+        self.per = plan.split.shard_owner
         # A pipeline uses its usual number of microbatches only with at least as many images.
         self.planned_sizes = (8 * smallest, 72 * smallest) if split else (smallest, 9 * smallest)
-        self.needs = self._estimate_needs(self.planned_sizes[1]) if split else needs_of(plan)
+        self.needs = self._estimate_needs(self.planned_sizes[1]) if split else make_memory_estimator(plan)
         self.on_gpus = plan.ctxs[0].device_type == "gpu"
         self.ceiling, self.limit = _subtract_margin(budget), "budget"
 
@@ -133,14 +133,14 @@ class _BatchSizeSearch:
             else max(self.smallest, len(self.plan.dataset.train) // len(self.plan.split.copies))
         )
         sizes = LargestSizeSearch(
-            self._measure_within_ceiling, self.smallest, self.needs.limit.largest(share),
+            self._measure_within_ceiling, self.smallest, self.needs.limit.largest_images(share),
             self.ceiling, self._planned_image_bytes(),
         )  # fmt: skip
         largest = sizes.search()
         if largest is None:
             self._raise_too_small(_format_bytes(self._measure_peak(self.smallest, None)))
         images, peak_bytes = largest
-        if images < sizes.largest:
+        if images < sizes.largest_images:
             return LargestBatch(
                 self._planned_rows(images), peak_bytes, self.budget, self.limit, per=self.per
             )
@@ -156,7 +156,7 @@ class _BatchSizeSearch:
         """
         if self.on_gpus:
             return
-        memory = room()
+        memory = available_memory()
         if memory is not None and _subtract_margin(memory.free) < self.ceiling:
             self.ceiling, self.limit = _subtract_margin(memory.free), "machine"
         if self.ceiling < MIN_PROCESS_BYTES:
@@ -184,20 +184,20 @@ class _BatchSizeSearch:
         copy_bytes = sum(memory.total for _, memory in needs.rows(images))
         return copy_bytes * len(self.plan.split.copies)
 
-    def _planned_rows(self, images: int) -> List[Row]:
+    def _planned_rows(self, images: int) -> List[MemoryRow]:
         """Return the plan's figures for a batch."""
-        needs_scale = self.plan.split.way == DATA and not self.dataset_grows
+        needs_scale = self.plan.split.mode == DATA and not self.dataset_grows
         return (self.needs if needs_scale else self._estimate_needs(images)).rows(images)
 
-    def _estimate_needs(self, images: int) -> Needs:
+    def _estimate_needs(self, images: int) -> MemoryEstimator:
         """Return the memory needs of a plan for batches of this size."""
         dataset = None if self.dataset_grows else self.plan.dataset
-        return needs_of(make_plan(self.plan.config.replace(batch_size=images), dataset))
+        return make_memory_estimator(make_plan(self.plan.config.replace(batch_size=images), dataset))
 
     def _measure_within_ceiling(self, size: int) -> Optional[int]:
         try:
             peak_bytes = self._measure_peak(size, self.ceiling)
-        except TooMuch:
+        except MemoryLimitExceeded:
             self.tell(f"a batch of {size:,} per {self.per} takes too much")
             return None
         self.tell(f"a batch of {size:,} per {self.per} takes {_format_bytes(peak_bytes)}")
@@ -205,7 +205,7 @@ class _BatchSizeSearch:
 
     def _measure_peak(self, size: int, ceiling: Optional[int]) -> int:
         config = self.plan.config.replace(batch_size=size)
-        return measure(config, ceiling=None if self.on_gpus else ceiling)
+        return measure_run_memory(config, limit_bytes=None if self.on_gpus else ceiling)
 
     def _raise_too_small(self, needed: str) -> NoReturn:
         raise ConfigError(
@@ -247,7 +247,7 @@ class LargestSizeSearch:
         self, measure_cost: MeasureCost, smallest: int, largest: int, ceiling: int, unit_cost: float
     ) -> None:
         self.measure_cost, self.unit_cost = measure_cost, max(unit_cost, 1.0)
-        self.smallest, self.largest, self.ceiling = smallest, largest, ceiling
+        self.smallest, self.largest_images, self.ceiling = smallest, largest, ceiling
         self.fitting: List[SizeCost] = []
         self.smallest_failing: Optional[int] = None
         self.tries = 0
@@ -279,14 +279,14 @@ class LargestSizeSearch:
             1, SIZE_TOLERANCE * size
         )
         return (
-            size == self.largest
+            size == self.largest_images
             or close
             or cost >= SUFFICIENT_SHARE * self.ceiling
             or self.tries >= MAX_TRIES
         )
 
     def _try_size(self, size: int) -> None:
-        size = min(size, self.largest)
+        size = min(size, self.largest_images)
         if self.smallest_failing is not None and size >= self.smallest_failing:
             return
         self.tries += 1

@@ -12,8 +12,8 @@ from statistics import median
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.bench.harness.machine_info import cpu_model
-from gluonlab.config.option_types import whole
-from gluonlab.drawing.svg_chart import KINDS, Axis, Chart, Curve, number
+from gluonlab.config.option_types import whole_number_check
+from gluonlab.drawing.svg_chart import CURVE_KINDS, Axis, Chart, Curve, format_number
 from gluonlab.study.study import (
     Findings,
     IntervalEstimate,
@@ -80,10 +80,10 @@ def parse_options(
     powers = range(-8, -2, 1) if quick else range(-10, 0)
     return LearningRateOptions(
         counts,
-        32 if batch_size is None else whole(1)("--batch-size", batch_size),
+        32 if batch_size is None else whole_number_check(1)("--batch-size", batch_size),
         [2.0**power for power in powers],
-        3 if epochs is None else whole(2, 1000)("--epochs", epochs),
-        (2 if quick else 5) if seeds is None else whole(1, 1000)("--seeds", seeds),
+        3 if epochs is None else whole_number_check(2, 1000)("--epochs", epochs),
+        (2 if quick else 5) if seeds is None else whole_number_check(1, 1000)("--seeds", seeds),
     )
 
 
@@ -285,9 +285,9 @@ def _accuracy_chart(
         accuracies = [accuracy.scale(100) for accuracy in curve.shares]
         points = [(rate, accuracy.value) for rate, accuracy in zip(findings.rates, accuracies)]
         name = texts["devices"]["one" if curve.devices == 1 else "several"].format(
-            count=curve.devices, batch=number(curve.devices * options.batch_size)
+            count=curve.devices, batch=format_number(curve.devices * options.batch_size)
         )
-        kind = options.devices.index(curve.devices) % KINDS
+        kind = options.devices.index(curve.devices) % CURVE_KINDS
         curves.append(Curve(name, points, kind, [accuracy.ends for accuracy in accuracies]))
     return Chart(
         texts["chart"].format(way=texts["ways"][rule]),
@@ -305,7 +305,7 @@ def _device_count_text(count: int, texts: Dict[str, Any]) -> str:
 def _best_rates_sentence(rule: str, findings: RateFindings, texts: Dict[str, Any]) -> str:
     rates = texts["and"].join(
         texts["rate"].format(
-            rate=number(curve.best), devices=_device_count_text(curve.devices, texts)
+            rate=format_number(curve.best), devices=_device_count_text(curve.devices, texts)
         )
         for curve in _curves_of_rule(rule, findings)
     )
@@ -315,7 +315,7 @@ def _best_rates_sentence(rule: str, findings: RateFindings, texts: Dict[str, Any
 def _effect_sentence(effect: Effect, texts: Dict[str, Any]) -> str:
     gain = effect.gain.scale(100)
     return str(texts["effect"].format(
-        devices=_device_count_text(effect.devices, texts), rate=number(effect.rate),
+        devices=_device_count_text(effect.devices, texts), rate=format_number(effect.rate),
         of=texts["ways"][effect.of], beside=texts["ways"][effect.beside],
         gain=gain.value, ends=gain.format_interval(texts, float),
     ))  # fmt: skip
@@ -330,11 +330,11 @@ def _curve_table(
         rows.append([
             texts["ways"][curve.way],
             str(curve.devices),
-            number(curve.devices * options.batch_size),
-            number(curve.best),
+            format_number(curve.devices * options.batch_size),
+            format_number(curve.best),
             f"{best.value:.1f} %",
             best.format_range("{:.1f}".format),
-            number(curve.largest),
+            format_number(curve.largest),
         ])  # fmt: skip
     return Table(texts["title"], texts["heads"], rows, texts["note"])
 

@@ -18,14 +18,14 @@ from gluonlab.config import TrainConfig, option_name
 from gluonlab.drawing.svg_chart import Axis, Chart, Curve, as_svg
 from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import ConfigError, DivergedError, RunError
-from gluonlab.files.atomic_files import folder_for, temporary_folder, write_text
+from gluonlab.files.atomic_files import create_writable_folder, temporary_folder, write_text
 from gluonlab.runs.run_reader import read_lines
 from gluonlab.runs.run_schema import Step, file_text
-from gluonlab.runs.run_writer import RUNS, folder_name, make_unused
+from gluonlab.runs.run_writer import RUNS_FOLDER, folder_name, make_unused
 from gluonlab.study.short_training import StopTraining
-from gluonlab.training.learning_rate_schedule import Rates
-from gluonlab.training.loop import limits_explained, train_plan
-from gluonlab.training.loss_meter import STRIDE, StepLoss
+from gluonlab.training.learning_rate_schedule import LearningRates
+from gluonlab.training.loop import explain_resource_limits, train_plan
+from gluonlab.training.loss_meter import READ_EVERY, StepLoss
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
 
@@ -49,7 +49,7 @@ SCHEDULE_FIELDS = (
 
 
 @dataclass(frozen=True)
-class RangeTestRates(Rates):
+class RangeTestRates(LearningRates):
     """A rate that grows by the same factor each step, from LOWEST to HIGHEST times ``base_lr``."""
 
     def __call__(self, step: int) -> float:
@@ -161,13 +161,13 @@ def find_learning_rate(config: TrainConfig, steps: int) -> RateFinderResult:
     Raises ConfigError for a config with a rate, for settings that a range test ignores, and for too
     few steps; RunError if the loss does not fall at any rate. Nothing is written.
     """
-    config = TrainConfig.required("find_rate", config)
+    config = TrainConfig.require("find_rate", config)
     if config.lr is not None:
         raise ConfigError(f"--find-lr looks for the learning rate: leave --lr {config.lr:g} out")
     _check_settings(config, steps)
     if steps < MIN_STEPS:
         raise ConfigError(f"--find-lr {steps}: give at least {MIN_STEPS} steps, such as 100")
-    with temporary_folder("find-lr") as folder, limits_explained():
+    with temporary_folder("find-lr") as folder, explain_resource_limits():
         # a rate of 1, so that what scales it is in the rates that are tried, too
         test_config = config.replace(lr=1.0, out=str(Path(folder, "run")))
         plan = make_plan(test_config)
@@ -176,7 +176,7 @@ def find_learning_rate(config: TrainConfig, steps: int) -> RateFinderResult:
             plan,
             rates=RangeTestRates(scale, steps),
             # losses are known some steps later
-            epochs=math.ceil((steps + 2 * STRIDE) / plan.steps_per_epoch),
+            epochs=math.ceil((steps + 2 * READ_EVERY) / plan.steps_per_epoch),
         )
         stop_reason = ""
         try:
@@ -235,8 +235,8 @@ def write_finder_result(result: RateFinderResult, out: Optional[str]) -> Path:
     """Write the picture and the numbers into ``out`` or a new folder in runs/, and return the
     folder.
     """
-    path = Path(out) if out is not None else make_unused(RUNS / folder_name("find-lr"))
-    with folder_for(path):
+    path = Path(out) if out is not None else make_unused(RUNS_FOLDER / folder_name("find-lr"))
+    with create_writable_folder(path):
         write_text(path / PICTURE, result.render_svg())
         write_text(path / RESULT, file_text(result.to_dict()) + "\n")
     return path

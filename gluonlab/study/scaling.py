@@ -37,9 +37,9 @@ from gluonlab.bench.splits import (
     run_options,
 )
 from gluonlab.bench.workloads import TASKS
-from gluonlab.config.command_line import given
-from gluonlab.config.option_types import whole
-from gluonlab.drawing.svg_chart import KINDS, Axis, Chart, Curve, number
+from gluonlab.config.command_line import given_settings
+from gluonlab.config.option_types import whole_number_check
+from gluonlab.drawing.svg_chart import CURVE_KINDS, Axis, Chart, Curve, format_number
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.host import resources
 from gluonlab.study.study import (
@@ -74,10 +74,10 @@ def parse_options(quick: bool, **options: Optional[str]) -> Dict[str, Any]:
         "stores": DEVICE_STORE if quick else f"{DEVICE_STORE},local,ring",
         "splits": QUICK_SPLITS if quick else DEFAULT_SPLITS,
     }  # fmt: skip
-    values: Dict[str, Any] = {**defaults, **given({**options})}
+    values: Dict[str, Any] = {**defaults, **given_settings({**options})}
     network = check_network(values["network"])
     counts = parse_counts("--devices", values["devices"])
-    rounds = whole(1, 1000)("--rounds", values["rounds"])
+    rounds = whole_number_check(1, 1000)("--rounds", values["rounds"])
     names = _parse_names(values["stores"])
     from gluonlab.kvstores import check_kvstore  # MXNet is loaded here, not for --help
 
@@ -294,7 +294,7 @@ class _ScalingReport:
                     Curve(
                         self._sharing_label(name),
                         points,
-                        index % KINDS,
+                        index % CURVE_KINDS,
                         [speedup.ends for _, speedup in speedups],
                     )
                 )
@@ -365,7 +365,7 @@ class _ScalingReport:
         starts = [
             [
                 self._sharing_label(case.store_or_split),
-                number(case.layout.devices),
+                format_number(case.layout.devices),
                 f"{start.value:.2f}",
                 start.format_range("{:.2f}".format),
             ]
@@ -387,8 +387,8 @@ class _ScalingReport:
                 f"{speedup.value / layout.devices:.0%}",
             ]
         return [
-            self._sharing_label(case.store_or_split), case.kind, number(layout.devices),
-            number(layout.global_batch_size), f"{median(self._values(case)):,.0f}", *cells,
+            self._sharing_label(case.store_or_split), case.kind, format_number(layout.devices),
+            format_number(layout.global_batch_size), f"{median(self._values(case)):,.0f}", *cells,
         ]  # fmt: skip
 
 

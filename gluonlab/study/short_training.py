@@ -17,9 +17,9 @@ from gluonlab.data.sets.dataset_registry import load_dataset
 from gluonlab.devices import gpu_count
 from gluonlab.errors import DivergedError, warn
 from gluonlab.files.atomic_files import temporary_folder
-from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.parallel.data.strategy import DataParallel
-from gluonlab.parallel.strategy import Around, MakeNet
+from gluonlab.parallel.strategy import PhaseHook, MakeNet
 from gluonlab.training.evaluate import Score, evaluate, evaluation_loader
 from gluonlab.training.loop import train
 from gluonlab.training.plan import Plan
@@ -97,20 +97,20 @@ class _ProbedDataParallel(DataParallel):
         make_net: MakeNet,
         loss: gluon.HybridBlock,
         plan: Any,
-        group: Group = ALONE,
+        group: ProcessGroup = SINGLE_PROCESS,
         *,
         probe: AccuracyProbe,
     ) -> None:
         super().__init__(make_net, loss, plan, group)
         self._probe, self._run_plan = probe, plan
 
-    def step(self, batch: Batch, around: Optional[Around] = None) -> List[nd.NDArray]:
+    def step(self, batch: Batch, around: Optional[PhaseHook] = None) -> List[nd.NDArray]:
         losses = super().step(batch, around)
         self._probe.after_step(self._score)
         return losses
 
     def _score(self, on_training_images: bool) -> Score:
-        self.settle_statistics()
+        self.sync_running_statistics()
         plan: Plan = self._run_plan
         dataset = plan.dataset
         if on_training_images:

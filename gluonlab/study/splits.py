@@ -15,9 +15,9 @@ from gluonlab.bench.harness.measurement_command import cpu_devices
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.splits import MB, SplitRow, format_megabytes, make_rows
 from gluonlab.bench.workloads import Task
-from gluonlab.config.command_line import given
-from gluonlab.config.option_types import whole
-from gluonlab.drawing.svg_chart import KINDS, Axis, Chart, Curve, number
+from gluonlab.config.command_line import given_settings
+from gluonlab.config.option_types import whole_number_check
+from gluonlab.drawing.svg_chart import CURVE_KINDS, Axis, Chart, Curve, format_number
 from gluonlab.study.study import (
     Findings,
     IntervalEstimate,
@@ -50,11 +50,11 @@ def parse_options(quick: bool, **options: Optional[str]) -> Dict[str, Any]:
         "microbatches": str(bench_splits.DEFAULT_MICROBATCHES),
         "rounds": 5 if quick else bench_splits.ROUNDS,
     }
-    values: Dict[str, Any] = {**defaults, **given({**options})}
+    values: Dict[str, Any] = {**defaults, **given_settings({**options})}
     task = bench_splits.check_network(values["network"])
-    devices = whole(2, MAX_DEVICES)("--devices", values["devices"])
+    devices = whole_number_check(2, MAX_DEVICES)("--devices", values["devices"])
     microbatches = bench_splits.check_microbatches(values["microbatches"], task)
-    rounds = whole(1, 1000)("--rounds", values["rounds"])
+    rounds = whole_number_check(1, 1000)("--rounds", values["rounds"])
     from gluonlab.bench.measure_splits import choose_cuts  # MXNet is loaded here, not for --help
 
     cuts = choose_cuts(task, cpu_devices(devices), devices, microbatches)
@@ -160,7 +160,7 @@ def _build_charts(rows: Sequence[SplitRow], rounds: int, texts: Dict[str, Any]) 
     memory_curves = [
         Curve(texts["device"].format(number=device),
               [(index, row.memory[device] / MB) for index, row in enumerate(rows)
-               if device < len(row.memory)], device % KINDS, joined=False)
+               if device < len(row.memory)], device % CURVE_KINDS, joined=False)
         for device in range(device_count)
     ]  # fmt: skip
     charts = {
@@ -186,19 +186,19 @@ def _write_sentences(
         sentences.append(
             texts["fastest"].format(
                 way=texts["ways"][fastest.name],
-                ms=number(time.value),
-                ends=time.format_interval(texts, number),
+                ms=format_number(time.value),
+                ends=time.format_interval(texts, format_number),
                 times=f"{fastest.speed or 0:.2f}",
             )
         )
         smallest = min(several, key=lambda row: max(row.memory))
         sentences.append(texts["least"].format(
-            way=texts["ways"][smallest.name], mb=number(max(smallest.memory) / MB),
-            one=number(max(single.memory) / MB)))  # fmt: skip
+            way=texts["ways"][smallest.name], mb=format_number(max(smallest.memory) / MB),
+            one=format_number(max(single.memory) / MB)))  # fmt: skip
         most_moved, least_moved = (pick(several, key=lambda row: row.moved) for pick in (max, min))
         sentences.append(texts["moves"].format(
-            most=texts["ways"][most_moved.name], mb=number(most_moved.moved / MB),
-            least=texts["ways"][least_moved.name], few=number(least_moved.moved / MB)))  # fmt: skip
+            most=texts["ways"][most_moved.name], mb=format_number(most_moved.moved / MB),
+            least=texts["ways"][least_moved.name], few=format_number(least_moved.moved / MB)))  # fmt: skip
     sentences += [
         texts["missing"].format(way=texts["ways"][row.name], reason=row.reason)
         for row in rows

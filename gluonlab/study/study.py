@@ -31,10 +31,10 @@ import gluonlab
 from gluonlab.bench.harness.confidence_interval import bootstrap_interval
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.harness.table_format import WIDTH
-from gluonlab.config.option_types import whole
-from gluonlab.drawing.page_template import environment
+from gluonlab.config.option_types import whole_number_check
+from gluonlab.drawing.page_template import template_environment
 from gluonlab.drawing.svg_chart import Chart, as_svg
-from gluonlab.drawing.translations import in_language, load_words
+from gluonlab.drawing.translations import select_language, load_words
 from gluonlab.errors import ConfigError
 from gluonlab.study.sweep import MeasurementStore, StudyFolder
 
@@ -98,7 +98,7 @@ class StudyReport(NamedTuple):
 
 def read_translations(name: str, language: str) -> Dict[str, Any]:
     """Return the texts of a study in a language. Raises ConfigError for an unknown language."""
-    return dict(in_language(load_words(TRANSLATIONS_FOLDER / f"{name}.json"), language))
+    return dict(select_language(load_words(TRANSLATIONS_FOLDER / f"{name}.json"), language))
 
 
 def wrap_for_terminal(sentences: Sequence[str]) -> str:
@@ -125,7 +125,7 @@ def render_page(report: StudyReport, pictures: Sequence[str]) -> str:
         for picture, chart in zip(pictures, report.charts.values())
     ]
     html = (
-        environment("gluonlab.study")
+        template_environment("gluonlab.study")
         .get_template("study.html")
         .render(
             report=report,
@@ -258,7 +258,7 @@ def parse_integer_list(option: str, text: str, maximum: int, noun: str, example:
 
     Raises ConfigError, which names the ``option``.
     """
-    parse = whole(1, maximum)
+    parse = whole_number_check(1, maximum)
     values = sorted({parse(option, part.strip()) for part in text.split(",")})
     if len(values) < 2:
         raise ConfigError(f"{option} {text}: give two {noun} or more, such as {example}")

@@ -34,20 +34,20 @@ import gluonlab
 from gluonlab.bench.harness.interleaved_rounds import progress_bar, rotate
 from gluonlab.errors import ConfigError, DataError, RunError
 from gluonlab.files.atomic_files import (
-    append_whole,
-    missing_folders,
-    on_disk,
+    append_all_or_nothing,
+    folders_to_create,
+    raise_output_errors,
     read_bounded,
-    remove_empty,
-    remove_left_behind,
+    remove_empty_folders,
+    remove_stale_temporaries,
     write_text,
 )
 from gluonlab.runs.run_writer import (
     LOCK,
-    RUNS,
+    RUNS_FOLDER,
     FolderLock,
     RunDirectory,
-    check_free,
+    check_not_in_use,
     folder_name,
     make_unused,
 )
@@ -112,10 +112,10 @@ class MeasurementFile(MeasurementStore):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
-        with on_disk(path):
+        with raise_output_errors(path):
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
-            with on_disk(path):
+            with raise_output_errors(path):
                 content = read_bounded(path, LARGEST_BYTES[MEASUREMENTS])
                 complete_bytes = content.rfind(b"\n") + 1
                 os.truncate(self._file, complete_bytes)
@@ -128,8 +128,8 @@ class MeasurementFile(MeasurementStore):
     def add(self, settings: Values, round: int, values: Values) -> None:
         """Keep a measurement. When this returns, the file contains it."""
         text = _encode_json({"settings": dict(settings), "round": round, "values": dict(values)})
-        with on_disk(self.path):
-            append_whole(self._file, f"{text}\n".encode())
+        with raise_output_errors(self.path):
+            append_all_or_nothing(self._file, f"{text}\n".encode())
         super().add(settings, round, values)
 
     def close(self) -> None:
@@ -248,24 +248,24 @@ class StudyFolder:
         """
         is_resumed = out is not None and (Path(out) / STUDY).exists()
         if out is not None and not is_resumed:
-            remove_left_behind([Path(out)], [STUDY])  # of a process that was killed as it began
+            remove_stale_temporaries([Path(out)], [STUDY])  # of a process that was killed as it began
         RunDirectory.check(out, empty=not is_resumed)
         if is_resumed:
             path = Path(out or "")
             _check_same_options(path, study, options)
             return cls(path, study, options, [])
         created_folders: List[Path] = []
-        path = Path(out) if out is not None else RUNS / folder_name(study)
+        path = Path(out) if out is not None else RUNS_FOLDER / folder_name(study)
         try:
-            with on_disk(path):
-                created_folders = missing_folders(path if out is not None else path.parent)
+            with raise_output_errors(path):
+                created_folders = folders_to_create(path if out is not None else path.parent)
                 if out is None:
                     path = make_unused(path)
                     created_folders = [path, *created_folders]
                 path.mkdir(parents=True, exist_ok=True)
             return cls(path, study, options, created_folders)
         except BaseException:
-            remove_empty(created_folders)
+            remove_empty_folders(created_folders)
             raise
 
     @property
@@ -296,7 +296,7 @@ class StudyFolder:
             with suppress(OSError):
                 for name in (MEASUREMENTS, STUDY, LOCK):
                     (self.path / name).unlink(missing_ok=True)
-                remove_empty(self._created_folders)
+                remove_empty_folders(self._created_folders)
 
 
 @contextmanager
@@ -333,7 +333,7 @@ def load_study_options(
             f"{path} holds the study {description['study']}: "
             f"python -m gluonlab.study {description['study']} --resume goes on with it"
         )
-    check_free(path)
+    check_not_in_use(path)
     try:
         return convert(description["options"])
     except ValueError:

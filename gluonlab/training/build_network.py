@@ -7,10 +7,10 @@ from typing import List, Optional
 import mxnet as mx
 from mxnet import gluon
 
-from gluonlab.engine.np_compatibility import compute_in, is_np_users
+from gluonlab.engine.np_compatibility import set_block_semantics, user_has_set_np
 from gluonlab.gpu.math_modes import use_arithmetic
 from gluonlab.models import get_model
-from gluonlab.models.infer_shapes import complete
+from gluonlab.models.infer_shapes import complete_initialization
 from gluonlab.training.config_checks import check_network
 from gluonlab.training.plan import Plan
 from gluonlab.training.user_components import (
@@ -41,8 +41,8 @@ def make_net(
     classes, components = len(plan.dataset.classes), plan.user_components
     is_users = components.net is not None
     net = components.make_net(classes) if is_users else get_model(plan.model, classes, ctxs)
-    if not is_users and is_np_users():
-        compute_in(net, numpy_like=False)  # although the user's default is mx.np
+    if not is_users and user_has_set_np():
+        set_block_semantics(net, numpy_like=False)  # although the user's default is mx.np
     if is_users:
         check_user_network(net, plan.model, plan.dataset.image_shape, classes)
     check_network(plan, net)
@@ -50,7 +50,7 @@ def make_net(
     if components.loss is not None:
         check_distinct_names(components.loss, net)
         initialize_parameters(components.loss, plan.ctxs)
-    complete(net, plan.model, plan.dataset.image_shape, classes)
+    complete_initialization(net, plan.model, plan.dataset.image_shape, classes)
     if is_users:
         check_trainable(net, plan.model)
     if plan.no_bias_decay:

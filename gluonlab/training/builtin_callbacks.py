@@ -19,9 +19,9 @@ from mxnet import gluon, nd
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.config.option_types import LOSS, Patience
 from gluonlab.errors import DriftError
-from gluonlab.kvstores.process_groups import ALONE, Group
-from gluonlab.parallel.data.running_statistics import graph_with_states
-from gluonlab.parallel.strategy import Replicated, Strategy
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
+from gluonlab.parallel.data.running_statistics import stateful_graph
+from gluonlab.parallel.strategy import ReplicatedArray, Strategy
 from gluonlab.runs.run_reader import read_lines
 from gluonlab.runs.run_result import Result
 from gluonlab.runs.run_schema import (
@@ -247,14 +247,14 @@ class LossScaleRecorder(BuiltInCallback):
         scale, epoch = self._scale, len(run.history) + 1
         if scale is not None:
             self._directory.write(LossScaleEvent(epoch, run.step, scale.value, scale.skipped))
-            self._reporter.say(f"{'loss scale':<11}{scale.in_words()}")
+            self._reporter.say(f"{'loss scale':<11}{scale.summary()}")
 
 
 class StalenessRecorder(BuiltInCallback):
     """Records, after each epoch, how stale the gradients of asynchronous processes were."""
 
     def __init__(
-        self, group: Group, directory: "RunDirectory | NoRunDirectory", reporter: Reporter
+        self, group: ProcessGroup, directory: "RunDirectory | NoRunDirectory", reporter: Reporter
     ) -> None:
         self._group, self._directory, self._reporter = group, directory, reporter
 
@@ -307,12 +307,12 @@ class ReplicaCheck(BuiltInCallback):
         self,
         net: gluon.HybridBlock,
         statistics: bool = False,
-        group: Group = ALONE,
-        replicated: Optional[Sequence[Replicated]] = None,
+        group: ProcessGroup = SINGLE_PROCESS,
+        replicated: Optional[Sequence[ReplicatedArray]] = None,
         every: Optional[int] = None,
     ) -> None:
         self._every = every
-        graph = None if statistics else graph_with_states(net)
+        graph = None if statistics else stateful_graph(net)
         excluded = set() if graph is None else set(graph.list_auxiliary_states())
         params = list(net.collect_params().values()) if replicated is None else replicated
         self._params = [param for param in params if param.name not in excluded]
@@ -335,7 +335,7 @@ class ReplicaCheck(BuiltInCallback):
 
     def _device_names(self) -> List[str]:
         """Return the names of all processes' devices, with empty names as padding."""
-        counts = self._group.everyones(np.array(len(self._ctxs)))
+        counts = self._group.all_gather(np.array(len(self._ctxs)))
         self._max_devices = int(counts.max())
         device_ids = [[ctx.device_typeid, ctx.device_id] for ctx in self._ctxs]
         all_ids = self._gather_rows(np.array(device_ids, float)).astype(int)
@@ -352,7 +352,7 @@ class ReplicaCheck(BuiltInCallback):
         """Return the rows of the devices of all processes, in the order of `_device_names`."""
         padded = np.zeros((self._max_devices, rows.shape[1]))
         padded[: len(rows)] = rows
-        return self._group.everyones(padded).reshape(-1, rows.shape[1])
+        return self._group.all_gather(padded).reshape(-1, rows.shape[1])
 
     def compare_replicas(self, step: int) -> None:
         """Wait for all queued operators, and compare. All processes call this after the same steps.

@@ -22,8 +22,8 @@ from typing import (
     Tuple,
 )
 
-from gluonlab.engine.np_compatibility import users_semantics
-from gluonlab.errors import CallbackError, ConfigError, OutputError, kind_and_words, unknown
+from gluonlab.engine.np_compatibility import user_semantics
+from gluonlab.errors import CallbackError, ConfigError, OutputError, error_type_and_text, unknown
 from gluonlab.runs.run_result import Result
 from gluonlab.runs.run_schema import Epoch, Step
 from gluonlab.training.evaluate import Score
@@ -68,7 +68,7 @@ class RunView:
         self.epochs, self.steps_per_epoch = plan.epochs, plan.steps_per_epoch
         self.step = 0
         self.stopped: Optional[str] = None
-        self._scale, self._waits = plan.loss_scale, plan.group.waits
+        self._scale, self._is_synchronous = plan.loss_scale, plan.group.is_synchronous
         self._coordinator, self._current_callback = coordinator, ""
 
     @property
@@ -79,7 +79,7 @@ class RunView:
     @property
     def is_last_step(self) -> bool:
         """True if training ends after the step that was queued last."""
-        is_stopped = self._waits and self._coordinator.stops_after(self.step)
+        is_stopped = self._is_synchronous and self._coordinator.stops_after(self.step)
         return is_stopped or self.step == self.epochs * self.steps_per_epoch
 
     def stop(self, why: str = "") -> None:
@@ -159,7 +159,7 @@ def _make_callback(callback_or_class: Any) -> Any:
         callback = callback_or_class() if isinstance(callback_or_class, type) else callback_or_class
     except Exception as error:
         raise ConfigError(
-            f"callback {callback_or_class.__name__} cannot be made: {kind_and_words(error)}"
+            f"callback {callback_or_class.__name__} cannot be made: {error_type_and_text(error)}"
         ) from error
     name, methods = callback_name(callback), [m for m in dir(callback) if m.startswith("on_")]
     for method in methods:
@@ -246,7 +246,7 @@ class Callbacks:
                 end = self._run_end(how, str(error) or type(error).__name__)
                 for callback in self._callbacks:
                     try:
-                        with users_semantics():
+                        with user_semantics():
                             getattr(callback, "on_run_end", lambda run, end: None)(self._run, end)
                     except Exception:
                         pass  # a further error must not replace the first one
@@ -313,12 +313,12 @@ class Callbacks:
         if isinstance(callback, BuiltInCallback):
             return getattr(callback, method)(*arguments)
         try:
-            with users_semantics():
+            with user_semantics():
                 return getattr(callback, method)(*arguments)
         except (MemoryError, OutputError):  # their messages need no name of a callback
             raise
         except Exception as error:
             name, step = callback_name(callback), self._run.step
             raise CallbackError(
-                f"callback {name} failed in {method} after step {step}: {kind_and_words(error)}"
+                f"callback {name} failed in {method} after step {step}: {error_type_and_text(error)}"
             ) from error

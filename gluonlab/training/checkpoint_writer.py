@@ -20,8 +20,8 @@ from mxnet import nd
 
 from gluonlab.config.option_types import Period
 from gluonlab.engine.fast_invoke import CopyInto
-from gluonlab.files.array_files import arrays_of, write_arrays
-from gluonlab.kvstores.process_groups import Group
+from gluonlab.files.array_files import read_open_arrays, write_arrays
+from gluonlab.kvstores.process_groups import ProcessGroup
 from gluonlab.runs import checkpoint
 from gluonlab.runs.checkpoint import Arrays, Checkpoint
 
@@ -170,7 +170,7 @@ class CheckpointGather:
     of the others.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: ProcessGroup) -> None:
         self._group = group
         self._buffers: Dict[
             int, nd.NDArray
@@ -182,7 +182,7 @@ class CheckpointGather:
             return GatheredState(arrays, counts)
         shapes = {name: array.shape for name, array in arrays.items()}
         encoded = json.dumps({"shapes": shapes, "counts": dict(counts)}).encode()
-        gathered = [json.loads(values) for values in self._group.everyones_bytes(encoded)]
+        gathered = [json.loads(values) for values in self._group.all_gather_bytes(encoded)]
         all_shapes = {name: shape for rank in gathered for name, shape in rank["shapes"].items()}
         all_counts = {name: count for rank in gathered for name, count in rank["counts"].items()}
         return GatheredState(self._sum_over_processes(arrays, all_shapes), all_counts)
@@ -214,20 +214,20 @@ def _views_by_name(flat: nd.NDArray, shapes: Mapping[str, Any]) -> Dict[str, nd.
     return parts
 
 
-def broadcast_checkpoint(checkpoint: Optional[Checkpoint], group: Group) -> Checkpoint:
+def broadcast_checkpoint(checkpoint: Optional[Checkpoint], group: ProcessGroup) -> Checkpoint:
     """Return rank 0's checkpoint in every process."""
     if group.size == 1 and checkpoint is not None:
         return checkpoint
     local = Checkpoint({}, {}, {}, {}) if checkpoint is None else checkpoint
     parameters, optimizer, devices = (broadcast_arrays(arrays, group) for arrays in local[:3])
-    state = json.loads(group.bytes_of_first(json.dumps(local.state).encode()))
+    state = json.loads(group.broadcast_bytes(json.dumps(local.state).encode()))
     return Checkpoint(parameters, optimizer, devices, state)
 
 
-def broadcast_arrays(arrays: Arrays, group: Group) -> Arrays:
+def broadcast_arrays(arrays: Arrays, group: ProcessGroup) -> Arrays:
     """Return rank 0's arrays in every process, on the CPU."""
     if group.size == 1:
         return arrays
     file = io.BytesIO()
     write_arrays(file, arrays)
-    return arrays_of(io.BytesIO(group.bytes_of_first(file.getvalue())))
+    return read_open_arrays(io.BytesIO(group.broadcast_bytes(file.getvalue())))

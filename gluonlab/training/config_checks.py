@@ -32,15 +32,15 @@ from gluonlab.engine.fast_invoke import ARRAY_LIMIT
 from gluonlab.errors import ConfigError, KVStoreError, ModelError, unknown
 from gluonlab.kvstores import check_topology
 from gluonlab.kvstores.allreduce_store import SHARDED
-from gluonlab.kvstores.gradient_compression import keeps_rest
-from gluonlab.kvstores.process_groups import Group
-from gluonlab.models.symbol_graph import parsed
+from gluonlab.kvstores.gradient_compression import keeps_residual
+from gluonlab.kvstores.process_groups import ProcessGroup
+from gluonlab.models.symbol_graph import parse_graph
 from gluonlab.optimizers.optimizer_registry import OPTIMIZERS, is_element_wise, optimizer_kind
 from gluonlab.optimizers.sgd import MOMENTUM_RULES
 from gluonlab.parallel.data import sync_bn
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
-from gluonlab.parallel.strategy import CHANNELS
+from gluonlab.parallel.strategy import TENSOR
 from gluonlab.parallel.training_loss import label_columns
 from gluonlab.training.parallel_options import (
     largest_batch_fraction,
@@ -58,7 +58,7 @@ def check_topology_option(requested: TrainConfig) -> None:
 
 def check_checkpoints(requested: TrainConfig) -> None:
     """Raise ConfigError for --checkpoint-every with a compression that keeps a residual."""
-    if requested.checkpoint_every is not None and keeps_rest(requested.compress):
+    if requested.checkpoint_every is not None and keeps_residual(requested.compress):
         raise ConfigError(
             f"--checkpoint-every {requested.checkpoint_every} and --compress {requested.compress} "
             "contradict each other: what 2 bits have left over is in no checkpoint: "
@@ -69,7 +69,7 @@ def check_checkpoints(requested: TrainConfig) -> None:
 def check_on_nan_option(requested: TrainConfig) -> None:
     """Raise ConfigError for an unknown --on-nan, or one that compression excludes."""
     check_on_nan(requested.on_nan)
-    if requested.on_nan == "skip" and keeps_rest(requested.compress):
+    if requested.on_nan == "skip" and keeps_residual(requested.compress):
         raise ConfigError(
             f"--on-nan skip and --compress {requested.compress} contradict each other: "
             "what 2 bits have left over would hold a part of what is skipped: "
@@ -136,19 +136,19 @@ def check_batch_size(plan: Any, net: gluon.HybridBlock, devices: int) -> None:
 def check_export(requested: TrainConfig) -> None:
     """Raise a UsageError for an --export whose packages are missing."""
     if requested.export is not None:
-        from gluonlab.export.check_exportable import check_installed
+        from gluonlab.export.check_exportable import check_onnx_installed
 
-        check_installed(requested.export)
+        check_onnx_installed(requested.export)
 
 
 def check_exportable(plan: Any, net: gluon.HybridBlock) -> None:
     """Raise ModelError if the plan's network cannot be exported in the requested format."""
     if plan.export is None:
         return
-    from gluonlab.export.check_exportable import check_network
+    from gluonlab.export.check_exportable import check_onnx_export
 
     dataset, user_net = plan.dataset, net if plan.user_components.net is not None else None
-    check_network(plan.export, plan.model, len(dataset.classes), dataset.image_shape, user_net)
+    check_onnx_export(plan.export, plan.model, len(dataset.classes), dataset.image_shape, user_net)
 
 
 STATES_ON_SERVERS = "the optimizer's states are on the servers, which do not give them away"
@@ -158,12 +158,12 @@ SERVERS_COMPRESS_ALL = (
 NEEDS_WHOLE_GRADIENT = "each server has a part of the gradient, and that needs all of it first"
 
 
-def updates_on_servers(config: TrainConfig, group: Group) -> bool:
+def updates_on_servers(config: TrainConfig, group: ProcessGroup) -> bool:
     """Return True if servers update: if requested, or if processes are asynchronous."""
-    return config.update_on_servers or not group.waits
+    return config.update_on_servers or not group.is_synchronous
 
 
-def check_server_update_options(config: TrainConfig, group: Group) -> None:
+def check_server_update_options(config: TrainConfig, group: ProcessGroup) -> None:
     """Raise ConfigError for a setting that is impossible if servers update.
 
     ``config``: with the recipe's values.
@@ -183,7 +183,7 @@ def check_server_update_options(config: TrainConfig, group: Group) -> None:
         )
 
 
-def check_can_resume(option: str, config: TrainConfig, group: Group) -> None:
+def check_can_resume(option: str, config: TrainConfig, group: ProcessGroup) -> None:
     """Raise ConfigError for ``option``, which needs checkpoints, if servers update."""
     if updates_on_servers(config, group):
         raise ConfigError(
@@ -192,11 +192,11 @@ def check_can_resume(option: str, config: TrainConfig, group: Group) -> None:
         )
 
 
-def _server_option(group: Group) -> str:
-    return "--update-on-servers" if group.waits else f"--backend {group.name}"
+def _server_option(group: ProcessGroup) -> str:
+    return "--update-on-servers" if group.is_synchronous else f"--backend {group.name}"
 
 
-def _server_update_conflicts(config: TrainConfig, group: Group) -> Iterator[Tuple[str, str]]:
+def _server_update_conflicts(config: TrainConfig, group: ProcessGroup) -> Iterator[Tuple[str, str]]:
     if config.checkpoint_every is not None:
         yield f"--checkpoint-every {config.checkpoint_every}", STATES_ON_SERVERS
     if config.clip_norm is not None:
@@ -211,7 +211,7 @@ def _server_update_conflicts(config: TrainConfig, group: Group) -> Iterator[Tupl
         yield f"--kvstore {SHARDED}", "it updates on the devices"
     if config.split is not None and config.split != "data":
         yield f"--split {config.split}", "servers have the weights of whole networks only"
-    if config.check_replicas is not None and not group.waits:
+    if config.check_replicas is not None and not group.is_synchronous:
         reason = "processes do not wait for each other, so their weights differ between two epochs"
         yield f"--check-replicas {config.check_replicas}", reason
 
@@ -219,7 +219,7 @@ def _server_update_conflicts(config: TrainConfig, group: Group) -> Iterator[Tupl
 SINGLE_PROCESS_OPTIONS = ("sync_bn", "memory")
 
 
-def check_single_process_options(config: TrainConfig, group: Group) -> None:
+def check_single_process_options(config: TrainConfig, group: ProcessGroup) -> None:
     """Raise ConfigError for a setting that is impossible with several processes."""
     if group.size == 1:
         return
@@ -267,7 +267,7 @@ NONDETERMINISTIC: Dict[str, Callable[[Attributes], bool]] = {
 
 def find_nondeterministic_operator(graph: mx.sym.Symbol) -> Optional[NondeterministicOperator]:
     """Return the first operator of ``graph`` that is nondeterministic on GPUs, or None."""
-    for node in parsed(graph)["nodes"]:
+    for node in parse_graph(graph)["nodes"]:
         if node["op"] in NONDETERMINISTIC and NONDETERMINISTIC[node["op"]](node.get("attrs", {})):
             return NondeterministicOperator(node["op"], node["name"])
     return None
@@ -305,9 +305,9 @@ def check_optimizer(name: str, requested: TrainConfig) -> None:
             f"--momentum {requested.momentum:g}: {name} has no momentum, "
             f"leave it out or use one of {supported}"
         )
-    if requested.momentum_rule is not None and optimizer_entry.by_mxnets_rule is None:
+    if requested.momentum_rule is not None and optimizer_entry.mxnet_rule_class is None:
         supported = " or ".join(
-            other for other, entry in OPTIMIZERS.items() if entry.by_mxnets_rule
+            other for other, entry in OPTIMIZERS.items() if entry.mxnet_rule_class
         )
         raise ConfigError(
             f"--momentum-rule {requested.momentum_rule} has no effect with {name}: "
@@ -344,7 +344,7 @@ def check_sharding(name: str, kvstore: str, device_count: int) -> None:
 
 def check_channel_split(name: str, way: str) -> None:
     """Raise ConfigError for tensor parallelism with an optimizer that is not element-wise."""
-    if way == CHANNELS and not is_element_wise(optimizer_kind(name).cls):
+    if way == TENSOR and not is_element_wise(optimizer_kind(name).cls):
         raise ConfigError(
             f"--split {way} gives each device a part of a parameter, and {name} looks at whole "
             f"ones: choose one of {_element_wise_optimizers()}, or another --split"
@@ -393,7 +393,7 @@ class ArrayLimit:
     def check(self, images: int) -> None:
         """Raise ConfigError if batches of ``images`` images per device need too large arrays."""
         self.check_host(images)
-        part = self.microbatches.largest(images)
+        part = self.microbatches.largest_part(images)
         shapes = {name: param.shape for name, param in self.net.collect_params().items()}
         shapes[IMAGES] = (part, *self.image_shape)
         shapes[LABELS] = (part, *[self.columns] * bool(self.columns))

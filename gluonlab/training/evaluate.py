@@ -29,11 +29,11 @@ from mxnet import nd
 from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.drawing.matplotlib_figures import new_figure
-from gluonlab.files.atomic_files import atomic_path, on_disk
+from gluonlab.files.atomic_files import atomic_path, raise_output_errors
 from gluonlab.finite_numbers import check_parameters, check_validation_loss
-from gluonlab.kvstores.process_groups import ALONE, Group
-from gluonlab.parallel.strategy import Scored, Strategy
-from gluonlab.plain_text import printable
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
+from gluonlab.parallel.strategy import ScoredImages, Strategy
+from gluonlab.plain_text import escape_unprintable
 from gluonlab.training.parallel_options import parse_device_weights
 from gluonlab.training.plan import Plan
 from gluonlab.training.user_metrics import (
@@ -111,7 +111,7 @@ class Scorer(Protocol):
     def outputs(self) -> List[mx.Context]:
         """The devices on which scores appear."""
 
-    def score(self, batch: Batch) -> Iterable[Scored]:
+    def score(self, batch: Batch) -> Iterable[ScoredImages]:
         """Compute the scores of the batch's shards."""
 
 
@@ -121,13 +121,13 @@ def validate(strategy: Strategy, batches: Iterable[Batch], plan: Plan, step: int
     Raises DivergedError if parameters are not finite, or if the loss is too large to recover.
     """
     when = f"after step {step}"
-    strategy.settle_statistics()
+    strategy.sync_running_statistics()
     check_parameters(strategy.net, when)
     classes = len(plan.dataset.classes)
     score = evaluate(
         strategy, batches, classes, plan.confusion, plan.group, plan.user_components.metrics
     )
-    check_validation_loss(score.loss, when, strategy.has_statistics)
+    check_validation_loss(score.loss, when, strategy.has_running_statistics)
     return score
 
 
@@ -136,7 +136,7 @@ def evaluate(
     batches: Iterable[Batch],
     classes: int,
     confusion: bool = False,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
     metrics: Optional[Mapping[str, Metric]] = None,
 ) -> Score:
     """Evaluate a network on the batches of a split. Each process of a group scores its shards."""
@@ -161,11 +161,11 @@ def evaluate(
     for shards in queued_scores:
         gathered.add(shards)
     counts = np.array([sum(values) for values in zip(*[tally.read() for tally in tallies])])
-    losses, correct, in_top5 = group.total(counts)  # float64: whole up to 2**53
+    losses, correct, in_top5 = group.all_reduce_values(counts)  # float64: whole up to 2**53
     matrix = None
     if confusion:
         confusion_counts = sum(tally.confusion.asnumpy().astype("int64") for tally in tallies)
-        matrix = group.total(confusion_counts).astype("int64")
+        matrix = group.all_reduce_values(confusion_counts).astype("int64")
     top5 = int(in_top5) if classes > TOP else None
     metric_values = compute_metrics(metrics, *gathered.gather(group)) if metrics else None
     return Score(images, int(correct), float(losses) / images, top5, matrix, metric_values)
@@ -226,7 +226,7 @@ MAX_ANNOTATED_CLASSES = 20  # for numbers in the picture
 
 def format_confusion(matrix: Confusion, classes: Sequence[str]) -> str:
     """Format the matrix in 80 columns, or list the most frequent confusions if it does not fit."""
-    classes = list(map(printable, classes))
+    classes = list(map(escape_unprintable, classes))
     labels = _row_labels(classes)
     label_width = max(map(len, labels))
     cell_width = max(len(str(matrix.max())), len(str(len(classes) - 1)), 3) + 1
@@ -286,7 +286,7 @@ def write_confusion_picture(matrix: Confusion, classes: Sequence[str], path: Pat
 
     Raises OutputError.
     """
-    with on_disk(path), atomic_path(path) as temporary:
+    with raise_output_errors(path), atomic_path(path) as temporary:
         _draw_confusion(matrix, classes, temporary)
 
 
@@ -308,7 +308,7 @@ def _draw_confusion(matrix: Confusion, classes: Sequence[str], path: Path) -> No
     axes.set_xlabel("predicted class", fontsize=9)
     axes.set_ylabel("true class", fontsize=9)
     if count <= MAX_ANNOTATED_CLASSES:
-        short_names = [_shorten(printable(name), NAME_LENGTH) for name in classes]
+        short_names = [_shorten(escape_unprintable(name), NAME_LENGTH) for name in classes]
         # without parse_math=False, text between two $ would become a formula
         text_options: Dict[str, Any] = dict(fontsize=8, parse_math=False)
         axes.set_xticks(

@@ -13,23 +13,23 @@ import mxnet as mx
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.images.resize_image import CYKOOZ, PILLOW, usual_resizer
-from gluonlab.data.sets.data_fingerprint import what_differs
+from gluonlab.data.images.resize_image import CYKOOZ, PILLOW, default_resizer
+from gluonlab.data.sets.data_fingerprint import describe_class_changes
 from gluonlab.data.sets.dataset import Dataset
-from gluonlab.data.sets.dataset_registry import takes
+from gluonlab.data.sets.dataset_registry import accepts_option
 from gluonlab.data.sets.gluon_datasets import resolve_dataset
-from gluonlab.engine.np_compatibility import give_back, nd_semantics
+from gluonlab.engine.np_compatibility import convert_network_for_user, nd_semantics
 from gluonlab.errors import ConfigError, OutputError, RunError, warn
 from gluonlab.export.onnx_graph import Agreement
-from gluonlab.files.atomic_files import folder_for
-from gluonlab.finite_numbers import broken_parameters, is_healthy, may_be_early
-from gluonlab.host.signals import ends_if_stuck
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.files.atomic_files import create_writable_folder
+from gluonlab.finite_numbers import nonfinite_parameters, is_healthy, may_be_young_statistics
+from gluonlab.host.signals import exit_if_stuck
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.models.pretrained import load_parameters
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.parallel.training_loss import make_loss
-from gluonlab.plain_text import named
+from gluonlab.plain_text import shorten_names
 from gluonlab.runs.run_reader import RunDescription, copy_count
 from gluonlab.runs.run_schema import CONFUSION, EXPORT
 from gluonlab.training.build_network import make_net
@@ -86,7 +86,7 @@ class Evaluation:
         return values
 
 
-@ends_if_stuck()
+@exit_if_stuck()
 def evaluate_run(
     run_dir: str,
     *,
@@ -120,7 +120,7 @@ def _evaluate(
     _check_same_components(description, components, data, folder)
     output_folder = _output_folder(config, folder)
     # check that the folder can be written before computing anything
-    with folder_for(output_folder) if output_folder is not None else nullcontext():
+    with create_writable_folder(output_folder) if output_folder is not None else nullcontext():
         plan = make_evaluation_plan(description, config, data, components)
         strategy = load_trained(description, plan, components.loss)
         check_exportable(plan, strategy.net)
@@ -129,7 +129,7 @@ def _evaluate(
         classes = len(plan.dataset.classes)
         score = evaluate(strategy, loader, classes, config.confusion, metrics=components.metrics)
         seconds = time.perf_counter() - start_time
-        if not is_healthy(score.loss) and not may_be_early(score.loss, strategy.has_statistics):
+        if not is_healthy(score.loss) and not may_be_young_statistics(score.loss, strategy.has_running_statistics):
             raise RunError(
                 f"the loss of {folder} on its test images is {score.loss}: {DIVERGED_HINT}"
             )
@@ -140,7 +140,7 @@ def _evaluate(
             onnx = write_exports(output_folder, plan, strategy.net, score.confusion)
             names = {EXPORT: config.export is not None, CONFUSION: config.confusion}
             written = [output_folder / name for name, is_requested in names.items() if is_requested]
-    give_back(strategy.net)
+    convert_network_for_user(strategy.net)
     return Evaluation(folder, plan, score, seconds, tuple(written), onnx)
 
 
@@ -215,7 +215,7 @@ def evaluation_config(description: RunDescription, options: Dict[str, Any]) -> T
         shape is not None
         and shape[-1] >= SMALLEST_SIZE
         and settings.get("image_size") is None
-        and takes(str(settings.get("dataset")), "image_size")
+        and accepts_option(str(settings.get("dataset")), "image_size")
     ):
         settings["image_size"] = shape[-1]  # the default size would depend on the current files
     # the quick recipe does not set normalise, so that the run's value is used
@@ -229,7 +229,7 @@ def evaluation_config(description: RunDescription, options: Dict[str, Any]) -> T
         **{**settings, **NO_AUGMENTATION, "model": description.used["model"], **options}
     )
     config = keep_recorded_resizer(config, description.used)
-    if config.resizer == CYKOOZ != usual_resizer():
+    if config.resizer == CYKOOZ != default_resizer():
         warn(
             f"the images of {description.folder} were resized by cykooz.resizer, which is not "
             "installed: Pillow is used, which rounds a few pixels to the next value"
@@ -282,7 +282,7 @@ def check_same_images(description: RunDescription, dataset: Dataset) -> None:
             f"{dataset.name} has images of {actual}, but {folder} was trained on {recorded}: "
             "evaluate it on images of that shape"
         )
-    difference = what_differs(description.classes, dataset.classes)
+    difference = describe_class_changes(description.classes, dataset.classes)
     if difference:
         raise ConfigError(
             f"{dataset.name} is not what {folder} was trained on ({difference}): "
@@ -306,12 +306,12 @@ def load_trained(
         load_parameters(net, file, str(file), classes)
         return net
 
-    return strategy_class(plan.split.way)(make_trained_net, make_loss(own=loss), plan, ALONE)
+    return strategy_class(plan.split.mode)(make_trained_net, make_loss(custom_loss=loss), plan, SINGLE_PROCESS)
 
 
 def check_finite_parameters(description: RunDescription, strategy: Strategy) -> None:
     """Raise RunError for parameters that are not finite, which ReLU may hide from the loss."""
-    broken = broken_parameters(strategy.net)
+    broken = nonfinite_parameters(strategy.net)
     if broken:
-        file, names = description.parameters_file, named(broken)
+        file, names = description.parameters_file, shorten_names(broken)
         raise RunError(f"{file} holds NaN or infinity in {names}: {DIVERGED_HINT}")

@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import Any, Dict, Mapping, Optional
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.data.images.resize_image import PILLOW, usual_resizer
-from gluonlab.data.sets.dataset_registry import all_of_image_files, is_cut_already, of_image_files
+from gluonlab.data.images.resize_image import PILLOW, default_resizer
+from gluonlab.data.sets.dataset_registry import image_file_datasets, is_packed_dataset, has_image_files
 from gluonlab.errors import ConfigError, DataError
 
 
@@ -20,19 +20,19 @@ def image_file_options(config: TrainConfig) -> Dict[str, Any]:
         "image_size", "decoders", "resizer", "skip_bad", "random_resized_crop", "val_share",
     )  # fmt: skip
     options = {name: getattr(config, name) for name in names if getattr(config, name)}
-    if of_image_files(config.dataset):
+    if has_image_files(config.dataset):
         return {**options, "memory": config.resident_bytes}
     for name in options:
         raise ConfigError(
             f"{option_name(name)} is for image files, and {config.dataset} has none: "
-            f"leave it out, or choose {', '.join(all_of_image_files())}"
+            f"leave it out, or choose {', '.join(image_file_datasets())}"
         )
     return {}
 
 
 def choose_resizer(config: TrainConfig) -> Optional[str]:
     """Return the library that will resize the images of a config; None if none is resized."""
-    return config.resizer or (usual_resizer() if _resizes_images(config) else None)
+    return config.resizer or (default_resizer() if _resizes_images(config) else None)
 
 
 def keep_recorded_resizer(config: TrainConfig, recorded: Mapping[str, Any]) -> TrainConfig:
@@ -48,7 +48,7 @@ def keep_recorded_resizer(config: TrainConfig, recorded: Mapping[str, Any]) -> T
 
 def _resizes_images(config: TrainConfig) -> bool:
     with suppress(DataError):  # of files that are not there
-        return of_image_files(config.dataset) and not is_cut_already(
+        return has_image_files(config.dataset) and not is_packed_dataset(
             config.dataset, config.data_dir
         )
     return False

@@ -10,7 +10,7 @@ from typing import Iterator, Optional
 
 from gluonlab.drawing.matplotlib_figures import CellDisplay, as_png, in_notebook, new_figure
 from gluonlab.errors import ConfigError
-from gluonlab.plain_text import decimals
+from gluonlab.plain_text import format_decimals
 from gluonlab.runs.plot_curves import CurveDownsampler, draw_accuracy, draw_loss
 from gluonlab.runs.run_reader import read_lines
 from gluonlab.runs.run_result import usual_speed
@@ -117,7 +117,7 @@ class LivePlot(Callback):
         last, first = self._last, self._first
         parts = [f"epoch {min(len(run.history) + 1, run.epochs)} of {run.epochs}"]
         if last is not None:
-            parts.append(f"loss {decimals(last.loss, 3)}")
+            parts.append(f"loss {format_decimals(last.loss, 3)}")
         speed = self._images_per_second(run)
         if speed:
             parts.append(f"{speed:,.0f} images/s")

@@ -20,14 +20,14 @@ from mxnet.base import MXNetError
 from gluonlab.config import TrainConfig
 from gluonlab.config.option_types import ONNX
 from gluonlab.data.sets.gluon_datasets import warn_of_loaders
-from gluonlab.engine.np_compatibility import give_back, nd_semantics
+from gluonlab.engine.np_compatibility import convert_network_for_user, nd_semantics
 from gluonlab.errors import DivergedError, GluonlabError, UsageError
 from gluonlab.files.array_files import read_arrays, save_arrays
-from gluonlab.host.out_of_memory import memory_limit, used_up
-from gluonlab.host.resources import give_back as give_back_memory
-from gluonlab.host.signals import RAISED, EndRequest
+from gluonlab.host.out_of_memory import memory_limit, explain_exhausted_resource
+from gluonlab.host.resources import release_free_memory as give_back_memory
+from gluonlab.host.signals import EXCEPTION_BY_SIGNAL, StopRequest
 from gluonlab.kvstores.gradient_compression import FP16
-from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.parallel.strategy import MakeStrategy, Strategy
 from gluonlab.runs import run_schema
 from gluonlab.runs.checkpoint import find_parameters_file, list_checkpoints
@@ -96,7 +96,7 @@ def train(
     strategy: Optional[MakeStrategy] = None,
     reporter: Optional[Reporter] = None,
     dataset: Any = None,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
     resume: "str | Path | ResumePoint | None" = None,
     autoresume: bool = False,
     callbacks: Sequence[Any] = (),
@@ -146,7 +146,7 @@ def train(
         DriftError: with ``check_replicas``, the replicas differ.
         CallbackError: a callback raised an exception.
     """
-    config = None if config is None else TrainConfig.required("train", config)
+    config = None if config is None else TrainConfig.require("train", config)
     check_argument("strategy", strategy, callable(strategy), "TrainConfig(split=...) names one")
     check_argument("reporter", reporter, isinstance(reporter, Reporter), "give a Reporter")
     check_argument("group", group, hasattr(group, "rank"), "gluonlab launch makes one")
@@ -197,7 +197,7 @@ def train(
             user_callbacks,
         )
     for block in filter(None, (result.net, components.loss)):
-        give_back(block)
+        convert_network_for_user(block)
     return result
 
 
@@ -230,18 +230,18 @@ def train_plan(
             header.append(f"{'begins':<11}{archive_and_restart(existing_run, plan.group)}")
     run = open_run_directory(plan, strategy, resume_point)
     result = Result(plan, strategy.net, run.path)
-    request = EndRequest(partial(describe_unfinished_run, result))
+    request = StopRequest(partial(describe_unfinished_run, result))
     with request, finalize_run(run, result, request), plan.overlap_context():
         run.write_config(**plan.config_content(strategy.settings()))
         for line in filter(None, [*header, memory_line]):
             reporter.say(line)
         loop = TrainingLoop(plan, strategy, run, result, reporter, request, start_time, callbacks)
         with loop.callbacks.notify_on_failure():
-            plan.group.begin_together()
+            plan.group.announce_training_start()
             if resume_point is not None:
                 loop.resume(resume_point)
             loop.train()
-            plan.group.end_together()  # the rest concerns only rank 0
+            plan.group.mark_common_exit()  # the rest concerns only rank 0
             if result.confusion is not None:
                 run.write(run_schema.ConfusionEvent(result.confusion.tolist()))
             if run.path is not None:
@@ -268,7 +268,7 @@ class TrainingLoop:
         run: "RunDirectory | NoRunDirectory",
         result: Result,
         reporter: Reporter,
-        request: EndRequest,
+        request: StopRequest,
         start_time: float,
         callbacks: Sequence[Any] = (),
     ) -> None:
@@ -386,7 +386,7 @@ class TrainingLoop:
             if not (self.state.within_epoch and self.stopper.stops_after(self.loss_meter.step)):
                 self._train_batches(epoch)
             self.state.record_steps(epoch, self.loss_meter.flush())
-            if not self.plan.group.waits and self.stopper.agreed_signal is not None:
+            if not self.plan.group.is_synchronous and self.stopper.agreed_signal is not None:
                 self._exit_on_signal()
             nd.waitall()  # the time of this epoch includes its last updates
             training_seconds = time.perf_counter() - self.state.epoch_start_time
@@ -421,13 +421,13 @@ class TrainingLoop:
                     else self.profiler.step(batch, self.loss_meter.step + 1)
                 )
                 # asynchronous processes count only their own images
-                images = batch.size if self.plan.group.waits else batch.here
+                images = batch.size if self.plan.group.is_synchronous else batch.local_size
                 step_losses = self.loss_meter.append(losses, images)
                 self.state.record_steps(epoch, step_losses)
                 self.reporter.step_done(batch.size, step_losses)
                 self.callbacks.after_step(self.loss_meter.step)
                 # asynchronous processes agree only at the end of an epoch
-                is_last = self.plan.group.waits and self.stopper.stops_after(self.loss_meter.step)
+                is_last = self.plan.group.is_synchronous and self.stopper.stops_after(self.loss_meter.step)
                 if not is_last:
                     self.state.after_step()
                 if self.stopper.agreed_signal is not None:
@@ -468,7 +468,7 @@ class TrainingLoop:
     def _record_stop(self) -> None:
         """Record which callback stopped the training. Only rank 0 knows the message."""
         encoded = (self.callbacks.stop_message or "").encode()
-        self.result.stopped = message = self.plan.group.bytes_of_first(encoded).decode()
+        self.result.stopped = message = self.plan.group.broadcast_bytes(encoded).decode()
         self.run.write(run_schema.StoppedEvent(self.loss_meter.step, message))
         self.reporter.say(f"{'stopped':<11}{message}")
 
@@ -477,9 +477,9 @@ class TrainingLoop:
         try:
             self.state.save_before_exit()
         except Exception:  # the other processes must not wait for this one
-            self.plan.group.end_together()
+            self.plan.group.mark_common_exit()
             raise
-        self.plan.group.end_together()
+        self.plan.group.mark_common_exit()
         self.stopper.raise_signal()
 
 
@@ -490,7 +490,7 @@ class BestWeights:
         self,
         run: "RunDirectory | NoRunDirectory",
         strategy: Strategy,
-        group: Group,
+        group: ProcessGroup,
         early_stopping: Optional[EarlyStopping],
     ) -> None:
         self._run, self._strategy, self._group = run, strategy, group
@@ -519,7 +519,7 @@ class BestWeights:
             is_available = file is not None
             if file is not None:
                 save_arrays(folder / PARAMETERS, read_arrays(file))
-        is_available = bool(self._group.everyones(np.array(is_available))[0])
+        is_available = bool(self._group.all_gather(np.array(is_available))[0])
         if not is_available:
             early_stopping.forget_best()
         return is_available
@@ -546,7 +546,7 @@ FP16_HINT = f"or leave --compress {FP16} out, where gradients beyond 65504 becom
 
 @contextmanager
 def finalize_run(
-    run: "RunDirectory | NoRunDirectory", result: Result, request: EndRequest
+    run: "RunDirectory | NoRunDirectory", result: Result, request: StopRequest
 ) -> Iterator[None]:
     """Complete the run's folder when the block exits, also by an exception.
 
@@ -558,7 +558,7 @@ def finalize_run(
     try:
         yield
         _draw_curves(run, result)
-        request.answer()
+        request.raise_if_requested()
         run.close()
     except BaseException as error:
         if isinstance(error, DivergedError) and result.plan.compress == FP16:
@@ -569,8 +569,8 @@ def finalize_run(
             with suppress(Exception, KeyboardInterrupt):
                 finish()
         if isinstance(error, Exception) and request.number is not None:
-            message = f"{describe_unfinished_run(result)}; {used_up(error) or error}"
-            raise RAISED[request.number](message) from error
+            message = f"{describe_unfinished_run(result)}; {explain_exhausted_resource(error) or error}"
+            raise EXCEPTION_BY_SIGNAL[request.number](message) from error
         if isinstance(error, UsageError) and not result.history:
             run.discard()
         if isinstance(error, KeyboardInterrupt):
@@ -595,7 +595,7 @@ def explain_resource_limits() -> Iterator[None]:
     except GluonlabError:
         raise
     except Exception as error:
-        explained = used_up(error)
+        explained = explain_exhausted_resource(error)
         if explained is None:
             raise
         # With a memory limit, a worker thread of the engine may have failed to start. Waiting for
@@ -620,14 +620,14 @@ def write_exports(
 ) -> "Optional[Agreement]":
     """Write the export of the plan and the picture of the confusion matrix, if requested.
 
-    Return the agreement of an ONNX model with MXNet. Raises OutputError, and errors of `export`.
+    Return the agreement of an ONNX model with MXNet. Raises OutputError, and errors of `write_export`.
     """
     agreement = None
     if plan.export is not None:
-        from gluonlab.export.export_network import export
+        from gluonlab.export.export_network import write_export
 
         user_net = net if plan.user_components.net is not None else None
-        agreement = export(net, plan.model, plan.dataset, folder / EXPORT, user_net, plan.export)
+        agreement = write_export(net, plan.model, plan.dataset, folder / EXPORT, user_net, plan.export)
     if confusion is not None:  # last, so that an error in drawing loses nothing else
         write_confusion_picture(confusion, plan.dataset.classes, folder / CONFUSION)
     return agreement

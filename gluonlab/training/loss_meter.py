@@ -16,8 +16,8 @@ from mxnet import nd
 
 from gluonlab.engine.fast_invoke import CopyInto
 from gluonlab.errors import DivergedError
-from gluonlab.finite_numbers import diverged, is_healthy, never_healthy
-from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.finite_numbers import divergence_message, is_healthy, first_loss_message
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.training.stop_consensus import StopCoordinator
 
 READ_EVERY = 4
@@ -49,7 +49,7 @@ class AsyncLossMeter:
         self,
         ctxs: Sequence[mx.Context],
         may_overflow: bool = False,
-        group: Group = ALONE,
+        group: ProcessGroup = SINGLE_PROCESS,
         coordinator: Optional[StopCoordinator] = None,
     ) -> None:
         self.step = 0  # steps appended so far, in the whole run
@@ -74,14 +74,14 @@ class AsyncLossMeter:
     def flush(self) -> List[StepLoss]:
         """Wait for all steps, and return those that have not been returned yet."""
         known = self._check_losses(self._blocks[1].read() + self._blocks[0].read())
-        if not self._group.waits:
+        if not self._group.is_synchronous:
             self._exchange_losses(known)
         return known
 
     @property
     def must_synchronize(self) -> bool:
         """True if an asynchronous process must stop its epoch to inform the others."""
-        return not self._group.waits and (
+        return not self._group.is_synchronous and (
             self._diverged_step is not None or self._coordinator.signal_received
         )
 
@@ -91,12 +91,12 @@ class AsyncLossMeter:
         step, loss = (0, 0.0) if first is None else (first.step, first.loss)
         flags = self._coordinator.local_flags()
         # one row per rank: step and loss of a divergence, sum of losses, images, flags
-        rows = self._group.everyones(np.concatenate([[step, loss, self._sum, self._images], flags]))
+        rows = self._group.all_gather(np.concatenate([[step, loss, self._sum, self._images], flags]))
         for rank, row in enumerate(rows):
             if row[0]:
                 self.steps_before_divergence = known
                 where = f"of rank {rank} at its step {int(row[0])}"
-                raise DivergedError(diverged("the loss", float(row[1]), where))
+                raise DivergedError(divergence_message("the loss", float(row[1]), where))
         self._coordinator.update_from_all(rows[:, 4:].sum(axis=0))
         self._sum, self._images = float(rows[:, 2].sum()), int(rows[:, 3].sum())
 
@@ -146,15 +146,15 @@ class AsyncLossMeter:
         if self._may_overflow:
             known = [step for step in known if math.isfinite(step.loss)]
         for index, step in enumerate(known):
-            if not is_healthy(step.loss) and not self._group.waits:
+            if not is_healthy(step.loss) and not self._group.is_synchronous:
                 self._diverged_step = self._diverged_step or step
             if self._diverged_step is not None:
                 return known[:index]
             if not is_healthy(step.loss):
                 self.steps_before_divergence = known[:index]
                 if step.step == 1:
-                    raise DivergedError(never_healthy(step.loss))
-                raise DivergedError(diverged("the loss", step.loss, f"at step {step.step}"))
+                    raise DivergedError(first_loss_message(step.loss))
+                raise DivergedError(divergence_message("the loss", step.loss, f"at step {step.step}"))
             self._sum += step.loss * step.images
             self._images += step.images
         return known
@@ -164,7 +164,7 @@ class _LossBlock:
     """The losses of READ_EVERY consecutive steps: one row (READ_EVERY,) on each device."""
 
     def __init__(
-        self, ctxs: Sequence[mx.Context], group: Group, coordinator: StopCoordinator
+        self, ctxs: Sequence[mx.Context], group: ProcessGroup, coordinator: StopCoordinator
     ) -> None:
         self.group, self.coordinator = group, coordinator
         self.rows = [nd.zeros((READ_EVERY,), ctx=ctx) for ctx in ctxs]
@@ -192,7 +192,7 @@ class _LossBlock:
         if not self.steps:
             return []
         sums = _sum_over_devices(self.rows)
-        if not self.group.waits:
+        if not self.group.is_synchronous:
             known = [
                 step_loss
                 for step_loss in _mean_losses(self.steps, self.images, sums)
@@ -200,7 +200,7 @@ class _LossBlock:
             ]
             self.steps, self.images = [], []
             return known
-        totals = self.group.total(np.concatenate([sums, self.coordinator.local_flags()]))
+        totals = self.group.all_reduce_values(np.concatenate([sums, self.coordinator.local_flags()]))
         self.coordinator.update_from_all(totals[len(sums) :])
         known = _mean_losses(self.steps, self.images, totals)
         self.steps, self.images = [], []

@@ -19,14 +19,14 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequenc
 from mxnet import gluon, nd
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.batch_loader import stays_on_devices
+from gluonlab.data.loading.batch_loader import fits_on_devices
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.data.sets.dataset import ReadAheadSplit, Reading, Split
 from gluonlab.errors import GluonlabError
-from gluonlab.host.resources import children, peak_bytes
-from gluonlab.kvstores.process_groups import Group
+from gluonlab.host.resources import child_pids, peak_bytes
+from gluonlab.kvstores.process_groups import ProcessGroup
 from gluonlab.parallel import strategy_class
-from gluonlab.parallel.strategy import Around, MakeNet, Scored, Strategy, StrategyPlan
+from gluonlab.parallel.strategy import PhaseHook, MakeNet, ScoredImages, Strategy, StrategyPlan
 from gluonlab.training.evaluate import BATCHES_AHEAD
 from gluonlab.training.loop import train_plan
 from gluonlab.training.loss_meter import READ_EVERY
@@ -59,8 +59,8 @@ class _TruncatedSplit:
 class _TruncatedReadAheadSplit(_TruncatedSplit):
     split: ReadAheadSplit
 
-    def begin(self, indices: Any, seeds: Any = None) -> Reading:
-        return self.split.begin(indices, seeds)
+    def start_reading(self, indices: Any, seeds: Any = None) -> Reading:
+        return self.split.start_reading(indices, seeds)
 
 
 def truncate_split(split: Split, batch_size: int, resident_bytes: int) -> Split:
@@ -71,7 +71,7 @@ def truncate_split(split: Split, batch_size: int, resident_bytes: int) -> Split:
     images = min(
         len(split), (MAX_QUEUED_STEPS + BATCHES_AHEAD) * batch_size + len(split) % batch_size
     )
-    if stays_on_devices(split, resident_bytes) or images == len(split):
+    if fits_on_devices(split, resident_bytes) or images == len(split):
         return split
     return (_TruncatedReadAheadSplit if isinstance(split, ReadAheadSplit) else _TruncatedSplit)(
         split, images
@@ -109,15 +109,15 @@ class _ReducedRun(Reporter):
         self._first = self._first_score = False  # of an epoch
 
     def strategy(
-        self, make_net: MakeNet, loss: gluon.HybridBlock, plan: StrategyPlan, group: Group
+        self, make_net: MakeNet, loss: gluon.HybridBlock, plan: StrategyPlan, group: ProcessGroup
     ) -> Strategy:
         run = self
 
-        class ReducedStrategy(strategy_class(plan.split.way)):  # type: ignore[misc]
-            def step(self, batch: Batch, around: Optional[Around] = None) -> List[nd.NDArray]:
+        class ReducedStrategy(strategy_class(plan.split.mode)):  # type: ignore[misc]
+            def step(self, batch: Batch, around: Optional[PhaseHook] = None) -> List[nd.NDArray]:
                 return run.step(partial(super().step, batch, around), batch)
 
-            def score(self, batch: Batch) -> Iterator[Scored]:
+            def score(self, batch: Batch) -> Iterator[ScoredImages]:
                 return run.score(super().score, batch)
 
         return ReducedStrategy(make_net, loss, plan, group)
@@ -138,8 +138,8 @@ class _ReducedRun(Reporter):
         return self._losses[sizes]
 
     def score(
-        self, evaluate: Callable[[Batch], Iterator[Scored]], batch: Batch
-    ) -> Iterator[Scored]:
+        self, evaluate: Callable[[Batch], Iterator[ScoredImages]], batch: Batch
+    ) -> Iterator[ScoredImages]:
         sizes = tuple(map(len, batch.xs))
         if self._first_score or sizes not in self._scored:
             self._scored.add(sizes)
@@ -169,7 +169,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def _peak_process_bytes() -> int:
     """Return the peak memory of this process and of its decoder processes."""
-    return sum(map(peak_bytes, [os.getpid(), *children(os.getpid())]))
+    return sum(map(peak_bytes, [os.getpid(), *child_pids(os.getpid())]))
 
 
 def _print_answer(**answer: Any) -> None:

@@ -13,12 +13,12 @@ from typing import List, Optional, Sequence, Tuple
 import mxnet as mx
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.config.option_types import read_weights
-from gluonlab.data.loading.split_batch import in_proportion, shard_sizes
+from gluonlab.config.option_types import parse_device_weights
+from gluonlab.data.loading.split_batch import proportional_sizes, shard_sizes
 from gluonlab.errors import ConfigError, DeviceError, unknown
 from gluonlab.kvstores.allreduce_store import SHARDED
-from gluonlab.kvstores.gradient_compression import keeps_rest
-from gluonlab.parallel.strategy import CHANNELS, DATA, LAYERS, PIPELINE, WAYS, Parallelism
+from gluonlab.kvstores.gradient_compression import keeps_residual
+from gluonlab.parallel.strategy import TENSOR, DATA, LAYERS, PIPELINE, SPLIT_MODES, Parallelism
 
 WAYS_BY_OPTION = {
     "device_weights": (DATA,),
@@ -27,8 +27,8 @@ WAYS_BY_OPTION = {
     "balance": (LAYERS, PIPELINE),
     "pipeline_schedule": (PIPELINE,),
     "stages_per_device": (PIPELINE,),
-    "ways": (CHANNELS,),
-    "channels": (CHANNELS,),
+    "ways": (TENSOR,),
+    "channels": (TENSOR,),
 }
 BALANCES = ("time", "memory")
 MICROBATCHES_PER_STAGE = 4  # as in GPipe, section 2.3: the bubble is then below a fifth
@@ -37,8 +37,8 @@ MICROBATCHES_PER_STAGE = 4  # as in GPipe, section 2.3: the bubble is then below
 def check_split_options(config: TrainConfig) -> None:
     """Raise ConfigError for an unknown --split, and for options of another one."""
     way = config.split
-    if way not in WAYS:
-        raise ConfigError(unknown("--split", way, WAYS))
+    if way not in SPLIT_MODES:
+        raise ConfigError(unknown("--split", way, SPLIT_MODES))
     for name, ways in WAYS_BY_OPTION.items():
         if getattr(config, name) is not None and way not in ways:
             raise ConfigError(
@@ -47,7 +47,7 @@ def check_split_options(config: TrainConfig) -> None:
             )
     _check_choice("--balance", config.balance, BALANCES)
     if config.channels is not None:
-        from gluonlab.parallel.tensor.layout import CHANNELS as CHANNEL_WAYS
+        from gluonlab.parallel.tensor.layout import TENSOR_MODES as CHANNEL_WAYS
 
         _check_choice("--channels", config.channels, CHANNEL_WAYS)
     if config.pipeline_schedule is not None:
@@ -113,12 +113,12 @@ def _check_data_parallel_options(config: TrainConfig) -> None:
             f"--sync-bn is for --split data, and this is --split {config.split}, where BatchNorm "
             "looks at the microbatches of one copy of the network: leave it out"
         )
-    if keeps_rest(config.compress):
+    if keeps_residual(config.compress):
         raise ConfigError(
             f"--compress {config.compress} is for --split data, and this is "
             f"--split {config.split}: leave it out"
         )
-    if config.kvstore == SHARDED and config.split == CHANNELS:
+    if config.kvstore == SHARDED and config.split == TENSOR:
         raise ConfigError(
             f"--kvstore {SHARDED} and --split channels contradict each other: each device has its "
             "own part of the parameters already: choose another kvstore"
@@ -140,8 +140,8 @@ def _devices_per_copy(
 ) -> int:
     """Return the number of devices of a copy of the network. Raises DeviceError or ConfigError."""
     split = config.split
-    count = config.ways if split == CHANNELS else config.stages
-    subject = f"{option_name('ways' if split == CHANNELS else 'stages')} {count}"
+    count = config.ways if split == TENSOR else config.stages
+    subject = f"{option_name('ways' if split == TENSOR else 'stages')} {count}"
     if devices == 1:
         raise DeviceError(
             f"--split {split} spreads a network over several devices, and there is one: "
@@ -173,7 +173,7 @@ def parse_device_weights(
     device_weights: Optional[str], processes: int = 1
 ) -> Optional[List[Fraction]]:
     """Return a weight for each device of all processes; None if batches are shared evenly."""
-    return None if device_weights is None else read_weights(device_weights) * processes
+    return None if device_weights is None else parse_device_weights(device_weights) * processes
 
 
 def check_weight_count(device_weights: Optional[str], devices: int) -> None:
@@ -197,7 +197,7 @@ def check_shard_sizes(
     weights = parse_device_weights(device_weights, processes)
     if weights is None or images < len(weights):
         return
-    sizes = in_proportion(images, weights)
+    sizes = proportional_sizes(images, weights)
     if 0 in sizes:
         idle_device = ctxs[sizes.index(0) % len(ctxs)]
         raise ConfigError(

@@ -29,56 +29,56 @@ from typing import (
 import mxnet as mx
 from mxnet import gluon
 
-from gluonlab.bucketed_trainer.buckets import usual_bucket_bytes
-from gluonlab.bucketed_trainer.gradient_postprocessing import Postprocess
+from gluonlab.bucketed_trainer.buckets import default_bucket_bytes
+from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSettings
 from gluonlab.bucketed_trainer.loss_scale import LossScale, make_loss_scale
 from gluonlab.config import TrainConfig
 from gluonlab.config.option_types import (
     Patience,
     Period,
-    read_class_weights,
-    read_patience,
-    read_period,
+    parse_class_weights,
+    parse_patience,
+    parse_period,
 )
 from gluonlab.data.loading.augmentation import make_input
 from gluonlab.data.loading.split_batch import batch_count
-from gluonlab.data.sets.array_dataset import weigh_classes
-from gluonlab.data.sets.data_fingerprint import digest, noted
+from gluonlab.data.sets.array_dataset import apply_class_weights
+from gluonlab.data.sets.data_fingerprint import split_fingerprint, classes_fingerprint
 from gluonlab.data.sets.dataset import (
     Dataset,
     Defaults,
     ReadAheadSplit,
-    colours_for,
-    find_colours,
+    resolve_normalization,
+    parse_normalization,
     image_dtype,
-    in_text,
+    format_normalization,
 )
 from gluonlab.data.sets.dataset_registry import (
     check_dataset,
-    find_kind,
-    is_cut_already,
+    find_dataset_kind,
+    is_packed_dataset,
     load_dataset,
-    of_image_files,
-    takes,
+    has_image_files,
+    accepts_option,
 )
 from gluonlab.data.sets.standard_datasets import SYNTHETIC_SAMPLES, SYNTHETIC_SHAPE
-from gluonlab.devices import devices, gpu_count, gpus, on_paid_gpus
+from gluonlab.devices import devices, gpu_count, gpus, is_on_paid_gpus
 from gluonlab.engine.cpu_threads import set_threads
-from gluonlab.engine.mxnet_setup import Overlap, overlapping
+from gluonlab.engine.mxnet_setup import BackwardBulkSize, use_backward_bulk_size
 from gluonlab.errors import DeviceError
-from gluonlab.gpu.cuda import NoCode
-from gluonlab.gpu.math_modes import Arithmetic, arithmetic, check_arithmetic
-from gluonlab.kvstores import check_kvstore, make_kvstore, placement_of
+from gluonlab.gpu.cuda import UnsupportedGpuError
+from gluonlab.gpu.math_modes import Arithmetic, resolve_arithmetic, check_arithmetic
+from gluonlab.kvstores import check_kvstore, make_kvstore, find_placement
 from gluonlab.kvstores.allreduce_store import Placement
-from gluonlab.kvstores.gradient_compression import check_compression, compressing, in_use
-from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.kvstores.gradient_compression import check_compression, enable_compression, effective_compression
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.models import check_model
 from gluonlab.models.pretrained import check_pretrained
 from gluonlab.optimizers.optimizer_registry import make_optimizer, optimizer_kind
 from gluonlab.optimizers.sgd import CORRECTED
-from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
-from gluonlab.parallel.mixed_precision import Conversion, check_dtype, check_dtype_on, conversion
-from gluonlab.parallel.strategy import CHANNELS, PIPELINE, Parallelism
+from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
+from gluonlab.parallel.mixed_precision import Conversion, check_dtype, check_dtype_on, graph_conversion
+from gluonlab.parallel.strategy import TENSOR, PIPELINE, Parallelism
 from gluonlab.parallel.training_loss import make_loss
 from gluonlab.runs.tensorboard_file import check_tensorboard
 from gluonlab.training import config_checks, learning_rate_schedule
@@ -188,7 +188,7 @@ class ResolvedConfig(NamedTuple):
 def resolve_config(
     requested: TrainConfig,
     dataset: Optional[Dataset] = None,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
     components: UserComponents = NO_USER_COMPONENTS,
 ) -> ResolvedConfig:
     """Fill unset settings, and check everything that needs neither devices nor images.
@@ -213,7 +213,7 @@ def resolve_config(
     if components.net is None:
         check_model(str(config.model))
     if config.normalise is not None:
-        find_colours(config.normalise)
+        parse_normalization(config.normalise)
     image_file_options(requested)
     config_checks.check_optimizer(str(config.optimizer), requested)
     config_checks.check_momentum(config, requested)
@@ -236,7 +236,7 @@ def apply_recipe(
     Raises ConfigError for a recipe that does not fit, and DataError for a folder that cannot be
     read.
     """
-    defaults = (dataset or find_kind(requested.dataset)[0]).defaults
+    defaults = (dataset or find_dataset_kind(requested.dataset)[0]).defaults
     config = requested
     if components.net is not None:  # no recipe has been published for it
         config = requested.replace(recipe=requested.recipe or QUICK)
@@ -256,7 +256,7 @@ def _can_random_crop(config: TrainConfig, dataset: Optional[Dataset]) -> bool:
     """Return False if the images are already cropped, as in a packed folder."""
     if dataset is not None:
         return isinstance(dataset.train, ReadAheadSplit)
-    return not is_cut_already(config.dataset, config.data_dir)
+    return not is_packed_dataset(config.dataset, config.data_dir)
 
 
 def _recipe_values(
@@ -284,7 +284,7 @@ def _recipe_values(
         "no_bias_decay": recipe.no_bias_decay and wd > 0,
         "lr_schedule": schedule,
         "warmup_epochs": warmup,
-        "random_resized_crop": recipe.random_resized_crop and of_image_files(config.dataset),
+        "random_resized_crop": recipe.random_resized_crop and has_image_files(config.dataset),
     }
 
 
@@ -308,7 +308,7 @@ class DeviceSetup(NamedTuple):
 
 
 def set_up_devices(
-    resolved: ResolvedConfig, group: Group = ALONE, devices_per_copy: int = 1
+    resolved: ResolvedConfig, group: ProcessGroup = SINGLE_PROCESS, devices_per_copy: int = 1
 ) -> DeviceSetup:
     """Find the devices, and check everything that depends on them. Raises a UsageError.
 
@@ -317,7 +317,7 @@ def set_up_devices(
     requested, config = resolved.requested, resolved.config
     ctxs = find_devices(requested, group)
     check_dtype_on(requested.dtype, ctxs)
-    check_arithmetic(arithmetic(config.deterministic, config.tf32), ctxs)
+    check_arithmetic(resolve_arithmetic(config.deterministic, config.tf32), ctxs)
     parallelism = make_split(config, ctxs, devices_per_copy)
     copies = len(parallelism.copies)
     check_weight_count(requested.device_weights, copies)
@@ -326,7 +326,7 @@ def set_up_devices(
     kvstore = make_kvstore(
         config.kvstore, [copy[0] for copy in parallelism.copies], config.topology
     )
-    return DeviceSetup(ctxs, parallelism, compressing(kvstore, config.compress, copies, group))
+    return DeviceSetup(ctxs, parallelism, enable_compression(kvstore, config.compress, copies, group))
 
 
 def load_data(
@@ -345,16 +345,16 @@ def load_data(
             options["random_resized_crop"] = True
         # the synthetic data set has at least as many images as a batch
         images = config.global_batch_size or (config.batch_size or 0) * copy_count
-        if images > SYNTHETIC_SAMPLES and takes(config.dataset, "samples"):
+        if images > SYNTHETIC_SAMPLES and accepts_option(config.dataset, "samples"):
             config_checks.check_array_size(images, images * math.prod(SYNTHETIC_SHAPE))
             options["samples"] = images
         dataset = load_dataset(config.dataset, config.data_dir, **options)
     if config.class_weights is not None:
-        dataset = weigh_classes(dataset, read_class_weights(config.class_weights))
+        dataset = apply_class_weights(dataset, parse_class_weights(config.class_weights))
     if config.normalise is None:
         return dataset
-    colours = colours_for(config.normalise, dataset.image_shape[0], dataset.name)
-    return dataclasses.replace(dataset, colours=colours)
+    colours = resolve_normalization(config.normalise, dataset.image_shape[0], dataset.name)
+    return dataclasses.replace(dataset, normalization=colours)
 
 
 def learning_rate_factor(resolved: ResolvedConfig, step_images: int, images: int) -> float:
@@ -370,9 +370,9 @@ def learning_rate_factor(resolved: ResolvedConfig, step_images: int, images: int
     return step_images / min(resolved.lr_batch_size, images)
 
 
-def find_devices(config: TrainConfig, group: Group = ALONE) -> List[mx.Context]:
+def find_devices(config: TrainConfig, group: ProcessGroup = SINGLE_PROCESS) -> List[mx.Context]:
     """Return the devices of this process that ``config`` requests. Raises DeviceError."""
-    is_required = on_paid_gpus() if config.require_gpu is None else config.require_gpu
+    is_required = is_on_paid_gpus() if config.require_gpu is None else config.require_gpu
     device_spec = "" if config.devices is None else str(config.devices).strip()
     if is_required and (not device_spec or device_spec.isdigit()) and not gpu_count():
         count = int(device_spec) if device_spec else config.gpus or 1
@@ -382,7 +382,7 @@ def find_devices(config: TrainConfig, group: Group = ALONE) -> List[mx.Context]:
         return gpus(config.gpus, emulate=not is_required, threads=config.threads)
     try:
         return devices(device_names, threads=config.threads)
-    except NoCode:
+    except UnsupportedGpuError:
         raise
     except DeviceError as error:
         raise DeviceError(f"--devices {error}") from None
@@ -427,9 +427,9 @@ class Plan:
     optimizer_params: Dict[str, float]
     kvstore: Any
     rates: LearningRates
-    postprocess: Postprocess
+    postprocess: PostprocessSettings
     momentum_rule: Optional[str]
-    group: Group
+    group: ProcessGroup
     microbatches: Microbatches
     sync_bn: bool
     compress: Optional[str]
@@ -440,7 +440,7 @@ class Plan:
     deterministic: bool
     tf32: Optional[bool]
     bucket_bytes: Optional[int]
-    overlap: Optional[Overlap]
+    overlap: Optional[BackwardBulkSize]
     check_replicas: Optional[int]
     no_bias_decay: bool
     label_smoothing: float
@@ -470,11 +470,11 @@ class Plan:
     @property
     def arithmetic(self) -> Arithmetic:
         """The arithmetic of the GPUs: deterministic or not, with or without TF32."""
-        return arithmetic(self.deterministic, self.tf32)
+        return resolve_arithmetic(self.deterministic, self.tf32)
 
     def overlap_context(self) -> ContextManager[None]:
         """Return a context in which graphs are bound for the requested overlap with allreduce."""
-        return overlapping(self.overlap)
+        return use_backward_bulk_size(self.overlap)
 
     def make_optimizer(self) -> mx.optimizer.Optimizer:
         """Create an optimizer that follows the learning rate schedule."""
@@ -506,17 +506,17 @@ class Plan:
     @property
     def preprocess(self) -> Callable[[Any, Any], Any]:
         """The function ``preprocess(F, images)`` from a batch's bytes to the network's input."""
-        return make_input(self.dataset.colours)
+        return make_input(self.dataset.normalization)
 
     @property
     def conversion(self) -> Conversion:
         """The conversion of the network's graph for --dtype."""
-        return conversion(self.dtype, self.sync_bn)
+        return graph_conversion(self.dtype, self.sync_bn)
 
     @property
     def checkpoint_period(self) -> Optional[Period]:
         """The interval between checkpoints; None without periodic checkpoints."""
-        return None if self.checkpoint_every is None else read_period(self.checkpoint_every)
+        return None if self.checkpoint_every is None else parse_period(self.checkpoint_every)
 
     @property
     def lr(self) -> float:
@@ -542,7 +542,7 @@ class Plan:
     @property
     def early_stopping(self) -> Optional[Patience]:
         """The patience of early stopping; None without it."""
-        return None if self.patience is None else read_patience(self.patience)
+        return None if self.patience is None else parse_patience(self.patience)
 
     @property
     def images_per_epoch(self) -> int:
@@ -556,21 +556,21 @@ class Plan:
 
     def describe_batch(self, copies: int) -> str:
         """Return ``32 per device, 64 in all`` for this number of copies of the network."""
-        images, has_copy = self.global_batch_size, self.split.has_copy
+        images, has_copy = self.global_batch_size, self.split.shard_owner
         shards = format_batch_sizes(images, copies, has_copy, self.device_weights, self.group.size)
-        return f"{shards}, {images:,} in all{self.microbatches.in_words()}"
+        return f"{shards}, {images:,} in all{self.microbatches.describe()}"
 
     @property
     def placement(self) -> Optional[Placement]:
         """The assignment of devices to ranks of the kvstore's schedule; None for a fixed order."""
-        return placement_of(self.kvstore, self.ctxs, self.split.copies)
+        return find_placement(self.kvstore, self.ctxs, self.split.copies)
 
     def describe_placement(self) -> str:
         """Return ``, order gpu(0) gpu(3) ..., by the links that NVML reports``, or nothing.
 
         A topology-aware kvstore shows its schedules by size instead of the order.
         """
-        return f", {self.placement.in_words(self.ctxs)}" if self.placement is not None else ""
+        return f", {self.placement.describe(self.ctxs)}" if self.placement is not None else ""
 
     def option_lines(self) -> Iterator[Tuple[str, str]]:
         """Yield (title, text) of lines about optimization settings that are not the default.
@@ -632,11 +632,11 @@ class Plan:
             **({"weighted_loss": True} if self.weights is not None else {}),
             "microbatches": self.microbatches.count,
             "microbatch_size": self.microbatches.size,
-            "normalise": in_text(self.dataset.colours),
+            "normalise": format_normalization(self.dataset.normalization),
             "sync_bn": self.sync_bn,
             "kvstore": config.kvstore,
             "bucket_bytes": (
-                usual_bucket_bytes(self.ctxs) if self.bucket_bytes is None else self.bucket_bytes
+                default_bucket_bytes(self.ctxs) if self.bucket_bytes is None else self.bucket_bytes
             ),
             "compress": self.compress,
             **({"update_on_servers": True} if self.on_servers else {}),
@@ -650,7 +650,7 @@ class Plan:
 
         ``strategy_settings``: settings that the strategy has determined.
         """
-        classes = noted(self.dataset.classes)
+        classes = classes_fingerprint(self.dataset.classes)
         return {
             "config": self.config.to_dict(),
             "settings": {**self.settings(), **strategy_settings},
@@ -661,7 +661,7 @@ class Plan:
 def make_plan(
     config: TrainConfig,
     dataset: Optional[Dataset] = None,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
     components: UserComponents = NO_USER_COMPONENTS,
 ) -> Plan:
     """Check every setting of ``config`` against this machine, and load the data.
@@ -681,7 +681,7 @@ def plan_run(
     devices: DeviceSetup,
     device_counts: Tuple[int, ...],
     dataset: Optional[Dataset] = None,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
     components: UserComponents = NO_USER_COMPONENTS,
 ) -> Plan:
     """Load the data, check everything that depends on it, and fill the plan.
@@ -710,9 +710,9 @@ def plan_run(
         step_images, parse_device_weights(requested.device_weights, group.size), copy_count
     )
     microbatches = Microbatches(config.microbatches, config.microbatch_size)
-    if microbatches == WHOLE and split.way == PIPELINE:
+    if microbatches == WHOLE_SHARDS and split.mode == PIPELINE:
         microbatches = Microbatches(min(default_microbatches(split), max(1, fewest_images)))
-    microbatches.check(step_images, copy_count, split.has_copy, fewest_images)
+    microbatches.check(step_images, copy_count, split.shard_owner, fewest_images)
     config_checks.check_profile(requested.profile, steps_per_epoch)
 
     # optimizer and learning rates
@@ -723,7 +723,7 @@ def plan_run(
     optimizer_params = {"learning_rate": lr * lr_factor, "wd": config.wd or 0.0}
     if config.momentum is not None:
         optimizer_params["momentum"] = config.momentum
-    has_momentum_rules = bool(config.momentum) and kind.by_mxnets_rule is not None
+    has_momentum_rules = bool(config.momentum) and kind.mxnet_rule_class is not None
     rates = learning_rate_schedule.make_learning_rates(
         config,
         optimizer_params["learning_rate"],
@@ -745,17 +745,17 @@ def plan_run(
         device_weights=config.device_weights,
         threads=set_threads(ctxs, config.threads),
         split=split._replace(
-            share=math.ceil(step_images / copy_count),
+            max_shard_images=math.ceil(step_images / copy_count),
             image_shape=tuple(dataset.image_shape),
             image_dtype=image_dtype(dataset.train),
         ),
         kvstore=kvstore,
-        compress=in_use(config.compress, len(ctxs), group),
+        compress=effective_compression(config.compress, len(ctxs), group),
         on_servers=config_checks.updates_on_servers(config, group),
         bucket_bytes=config.bucket_bytes,
         overlap=config.overlap,
         # split channels always leave some parameters on several devices
-        check_replicas=(config.check_replicas if copy_count > 1 or split.way == CHANNELS else None),
+        check_replicas=(config.check_replicas if copy_count > 1 or split.mode == TENSOR else None),
         # data
         dataset=dataset,
         global_batch_size=global_batch_size,
@@ -777,7 +777,7 @@ def plan_run(
         optimizer_params=optimizer_params,
         momentum_rule=(config.momentum_rule or CORRECTED) if has_momentum_rules else None,
         rates=rates,
-        postprocess=Postprocess(
+        postprocess=PostprocessSettings(
             config.clip_norm,
             make_loss_scale(config.dtype, step_images // copy_count, config.on_nan),
         ),
@@ -804,4 +804,4 @@ def plan_run(
 
 def dataset_digests(plan: Plan) -> Dict[str, str]:
     """Return the digests of the images of both splits."""
-    return {split: digest(getattr(plan.dataset, split)) for split in ("train", "test")}
+    return {split: split_fingerprint(getattr(plan.dataset, split)) for split in ("train", "test")}

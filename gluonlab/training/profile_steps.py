@@ -15,7 +15,7 @@ from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory
 from gluonlab.timeline import mxnet_profiler
 from gluonlab.timeline.recorder import Recorder
 from gluonlab.timeline.timeline import write_trace
-from gluonlab.timeline.timeline_svg import as_svg, in_words
+from gluonlab.timeline.timeline_svg import as_svg, describe_timeline
 
 WARM_UP = 10  # steps before recording, if an epoch has enough steps
 
@@ -94,7 +94,7 @@ class StepProfiler:
             f"{'profile':<11}steps {timeline.first_step} to {last}, {timeline.step_s * 1e3:.2f} ms "
             f"each: {folder / TIMELINE}, and {TRACE} for ui.perfetto.dev"
         )
-        for line in in_words(timeline):
+        for line in describe_timeline(timeline):
             self._say(f"{'':<11}{line}")
         self.close()
 

@@ -13,11 +13,11 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Defaults
-from gluonlab.data.sets.dataset_registry import DATASETS, of_image_files
+from gluonlab.data.sets.dataset_registry import DATASETS, has_image_files
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.models.gluoncv_zoo import PREFIX
 from gluonlab.optimizers.sgd import MXNET
-from gluonlab.plain_text import JOINED, entry
+from gluonlab.plain_text import NO_BREAK_SPACE, wrap_entry
 
 PHOTOGRAPHS = "photographs"  # stands for all data sets of image files
 # gluonlab's name of a network -> gluoncv's name of the same network
@@ -108,7 +108,7 @@ class TrainingRecipe:
         """Return True if the recipe is for this data set and network."""
         if self.pretrained and not pretrained:
             return False
-        if dataset != self.data and not (self.data == PHOTOGRAPHS and of_image_files(dataset)):
+        if dataset != self.data and not (self.data == PHOTOGRAPHS and has_image_files(dataset)):
             return False
         return not self.figures or self.reported_accuracy(model) is not None
 
@@ -140,10 +140,10 @@ class TrainingRecipe:
         figure_texts = (
             f"{own_names.get(name, name)} {figure:g} %" for name, figure in self.figures.items()
         )
-        figures = ", ".join(text.replace(" ", JOINED) for text in figure_texts)
+        figures = ", ".join(text.replace(" ", NO_BREAK_SPACE) for text in figure_texts)
         pretrained = "with --pretrained, " if self.pretrained else ""
         summary = f"{self.data}, {pretrained}{self.epochs} epochs: {self.source}"
-        return entry(self.name, summary, self.in_words(), figures, self.reported, self.url)
+        return wrap_entry(self.name, summary, self.in_words(), figures, self.reported, self.url)
 
 
 QUICK, PUBLISHED, IMAGENET, FINETUNE = "quick", "published", "imagenet", "finetune"
@@ -309,7 +309,7 @@ def format_recipes() -> List[str]:
     epochs = [dataset_entry.defaults.epochs for dataset_entry in DATASETS.values()]
     summary = f"every data set and network, {min(epochs)} to {max(epochs)} epochs: the lab's own"
     lines = (line for recipe in RECIPES for line in recipe.description_lines())
-    return [*entry(QUICK, summary, _default_models_text()), *lines]
+    return [*wrap_entry(QUICK, summary, _default_models_text()), *lines]
 
 
 def _default_models_text() -> str:
@@ -323,7 +323,7 @@ def _default_models_text() -> str:
         published_model = dataset_entry.defaults.published_model
         note = f" ({published_model} without --recipe {QUICK})" if published_model else ""
         datasets_by_model.setdefault(dataset_entry.defaults.model, {})[
-            (PHOTOGRAPHS if of_image_files(name) else name) + note
+            (PHOTOGRAPHS if has_image_files(name) else name) + note
         ] = None
     return "without --model: " + "; ".join(
         f"{model} for {', '.join(names)}" for model, names in datasets_by_model.items()

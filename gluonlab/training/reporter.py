@@ -7,7 +7,7 @@ from typing import Any, List, Optional, TextIO
 
 from tqdm import tqdm  # tqdm.auto warns in notebooks that have no widgets
 
-from gluonlab.plain_text import decimals
+from gluonlab.plain_text import format_decimals
 from gluonlab.runs import run_schema
 from gluonlab.training.loss_meter import StepLoss
 
@@ -71,7 +71,7 @@ class ConsoleReporter(Reporter):
 
     def step_done(self, images: int, known: List[StepLoss]) -> None:
         if known:
-            self._bar.set_postfix_str(f"loss {decimals(known[-1].loss, 3)}", refresh=False)
+            self._bar.set_postfix_str(f"loss {format_decimals(known[-1].loss, 3)}", refresh=False)
         self._bar.update(images)
 
     def epoch_ends(self, line: str) -> None:
@@ -88,5 +88,5 @@ def format_epoch(epoch: run_schema.Epoch, epochs: int) -> str:
     """
     number = f"epoch {epoch.epoch:{len(str(epochs))}}/{epochs}"
     speed = f"{epoch.training_seconds:6.2f} s  {epoch.images_per_second:6.0f} images/s"
-    loss = f"loss {decimals(epoch.loss, 4)}"
+    loss = f"loss {format_decimals(epoch.loss, 4)}"
     return f"{number}  {speed}  {loss}  test accuracy {epoch.accuracy:.4f}"

@@ -19,8 +19,8 @@ from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.images.resize_image import PILLOW
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.files.array_files import read_arrays
-from gluonlab.kvstores.gradient_compression import keeps_rest
-from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.kvstores.gradient_compression import keeps_residual
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.runs.checkpoint import (
     Checkpoint,
@@ -97,17 +97,17 @@ class ResumePoint(NamedTuple):
         """
         return self.by_autoresume or not self.stopped
 
-    def read_history(self, group: Group) -> List[Epoch]:
+    def read_history(self, group: ProcessGroup) -> List[Epoch]:
         """Return the epochs finished at the checkpoint. Rank 0 reads them.
 
         Call it after `open_run_directory`, which removes the lines of later epochs.
         """
         lines = read_lines(self.folder) if group.rank == 0 else []
         encoded = json.dumps([vars(line) for line in lines if isinstance(line, Epoch)]).encode()
-        return [Epoch(**values) for values in json.loads(group.bytes_of_first(encoded))]
+        return [Epoch(**values) for values in json.loads(group.broadcast_bytes(encoded))]
 
 
-def read_resume_point(folder: "str | Path", group: Group = ALONE) -> ResumePoint:
+def read_resume_point(folder: "str | Path", group: ProcessGroup = SINGLE_PROCESS) -> ResumePoint:
     """Read the run to resume from a folder, at rank 0, and send it to all processes.
 
     If config.json is missing or damaged, the copy in the checkpoint is used. Raises DataError for a
@@ -120,21 +120,21 @@ def read_resume_point(folder: "str | Path", group: Group = ALONE) -> ResumePoint
     return broadcast_resume_point(path, resume_point, group)
 
 
-def broadcast_resume_point(path: Path, local: Optional[ResumePoint], group: Group) -> ResumePoint:
+def broadcast_resume_point(path: Path, local: Optional[ResumePoint], group: ProcessGroup) -> ResumePoint:
     """Return the `ResumePoint` that rank 0 has read, in every process."""
     description = broadcast_description(path, local and local.description, group)
     flags = [] if local is None else [local.damaged, local.stopped, local.by_autoresume]
-    damaged, stopped, by_autoresume = json.loads(group.bytes_of_first(json.dumps(flags).encode()))
+    damaged, stopped, by_autoresume = json.loads(group.broadcast_bytes(json.dumps(flags).encode()))
     checkpoint = broadcast_checkpoint(local and local.checkpoint, group)
     return ResumePoint(path, description, checkpoint, damaged, stopped, by_autoresume)
 
 
 def broadcast_description(
-    path: Path, local: Optional[RunDescription], group: Group
+    path: Path, local: Optional[RunDescription], group: ProcessGroup
 ) -> RunDescription:
     """Return the description of a run that rank 0 has read, in every process."""
     fields = {} if local is None else {**vars(local), "folder": ""}
-    received = json.loads(group.bytes_of_first(json.dumps(fields).encode()))
+    received = json.loads(group.broadcast_bytes(json.dumps(fields).encode()))
     return RunDescription(**{**received, "folder": path})
 
 
@@ -162,7 +162,7 @@ def _was_stopped(path: Path) -> bool:
     return any(isinstance(line, StoppedEvent) for line in read_lines(path))
 
 
-def resumed_config(resume_point: ResumePoint, group: Group = ALONE, **given: Any) -> TrainConfig:
+def resumed_config(resume_point: ResumePoint, group: ProcessGroup = SINGLE_PROCESS, **given: Any) -> TrainConfig:
     """Return the config of the interrupted run, updated with the ``given`` settings.
 
     If the devices or the number of processes change, the size of the whole batch stays the same.
@@ -270,7 +270,7 @@ def check_same_training(resume_point: ResumePoint, plan: Plan, strategy: Strateg
                 f"{recorded_digest[:40]}..., and has {digest[:40]}...: "
                 "give it the data it began with"
             )
-    if strategy.has_statistics and not plan.sync_bn:
+    if strategy.has_running_statistics and not plan.sync_bn:
         _check_same_batch_parts(resume_point, plan.settings())
     epochs_done = state["loader"]["epoch"]
     is_complete = epochs_done == plan.epochs and state["loader"]["step"] == 0
@@ -365,7 +365,7 @@ class ExistingRun(NamedTuple):
 
 
 def enable_checkpoints(
-    config: TrainConfig, resume_point: Optional[ResumePoint] = None, group: Group = ALONE
+    config: TrainConfig, resume_point: Optional[ResumePoint] = None, group: ProcessGroup = SINGLE_PROCESS
 ) -> TrainConfig:
     """Return the config with periodic checkpoints, as --autoresume needs them. Raises ConfigError.
 
@@ -380,7 +380,7 @@ def enable_checkpoints(
         raise ConfigError(
             "--autoresume goes on with the run in --out, and there is none: add --out DIR"
         )
-    if keeps_rest(config.compress):
+    if keeps_residual(config.compress):
         raise ConfigError(
             f"--autoresume and --compress {config.compress} contradict each other: "
             "what 2 bits have left over is in no checkpoint: leave one of them out"
@@ -389,7 +389,7 @@ def enable_checkpoints(
     return config.replace(checkpoint_every=config.checkpoint_every or AUTORESUME_PERIOD)
 
 
-def find_existing_run(config: TrainConfig, group: Group = ALONE) -> Optional[ExistingRun]:
+def find_existing_run(config: TrainConfig, group: ProcessGroup = SINGLE_PROCESS) -> Optional[ExistingRun]:
     """Return the run in the folder ``config.out``; None if the folder is new or empty.
 
     Rank 0 reads it, and sends it to all processes. Raises OutputError for a folder that is in use,
@@ -399,7 +399,7 @@ def find_existing_run(config: TrainConfig, group: Group = ALONE) -> Optional[Exi
     _, local_resume_point, local_finished = local or (None, None, None)
     parts = (local, local_resume_point, local_finished)
     flags = np.array([part is not None for part in parts])
-    is_found, is_resumable, is_finished = group.everyones(flags)[0]
+    is_found, is_resumable, is_finished = group.all_gather(flags)[0]
     if not is_found:
         return None
     folder, resume_point, finished = Path(str(config.out)), None, None
@@ -423,7 +423,7 @@ def _read_existing_run(config: TrainConfig) -> Optional[ExistingRun]:
 
 
 def with_recorded_settings(
-    config: TrainConfig, existing_run: ExistingRun, group: Group = ALONE
+    config: TrainConfig, existing_run: ExistingRun, group: ProcessGroup = SINGLE_PROCESS
 ) -> TrainConfig:
     """Return the config with settings that the existing run has determined.
 
@@ -468,7 +468,7 @@ def read_finished_result(
         matrices[-1] if matrices else None,
         stops[-1] if stops else None,
     ]
-    seconds, epochs, matrix, stopped = json.loads(group.bytes_of_first(json.dumps(values).encode()))
+    seconds, epochs, matrix, stopped = json.loads(group.broadcast_bytes(json.dumps(values).encode()))
     history = [Epoch(**epoch) for epoch in epochs]
     return Result(
         plan,
@@ -482,7 +482,7 @@ def read_finished_result(
     )
 
 
-def archive_and_restart(existing_run: ExistingRun, group: Group = ALONE) -> str:
+def archive_and_restart(existing_run: ExistingRun, group: ProcessGroup = SINGLE_PROCESS) -> str:
     """Move the files of a run without a checkpoint aside, at rank 0, and return a line about it.
 
     Raises OutputError.

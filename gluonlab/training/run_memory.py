@@ -35,18 +35,18 @@ from mxnet import gluon
 import gluonlab
 from gluonlab import errors
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.batch_loader import stays_on_devices
+from gluonlab.data.loading.batch_loader import fits_on_devices
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.errors import RunError
 from gluonlab.files.atomic_files import temporary_folder
-from gluonlab.host.out_of_memory import OUT_OF_MEMORY
+from gluonlab.host.out_of_memory import OUT_OF_MEMORY_MESSAGES
 from gluonlab.host.resources import peak_bytes
 from gluonlab.parallel import strategy_class
-from gluonlab.parallel.compiled_graph import bytes_of
+from gluonlab.parallel.compiled_graph import array_bytes
 from gluonlab.parallel.data.memory import ReplicaMemory
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import loss_graph
-from gluonlab.parallel.memory_estimate import MIB, ShardSizes, Taken, input_kinds
+from gluonlab.parallel.memory_estimate import MIB, ShardSizes, MemoryEstimate, input_specs
 from gluonlab.parallel.strategy import DATA, Parallelism
 from gluonlab.parallel.training_loss import label_columns
 from gluonlab.training.build_network import make_net
@@ -54,7 +54,7 @@ from gluonlab.training.config_checks import ArrayLimit
 from gluonlab.training.parallel_options import largest_batch_fraction, parse_device_weights
 from gluonlab.training.plan import Plan
 
-EstimateParts = Callable[[ShardSizes], List[Taken]]  # `Strategy.taken`
+EstimateParts = Callable[[ShardSizes], List[MemoryEstimate]]  # `strategy.estimate_memory`
 LABEL_BYTES = 4  # and as many for a weight
 COLUMN_WIDTHS = {  # of the table of several devices: 80 columns, with two titles of 11
     "parameters": 11, "gradients": 10, "states": 8, "activations": 12, "data": 8, "total": 9,
@@ -111,7 +111,7 @@ class MemoryEstimator:
         """Prepare the estimates; ``estimate_parts``: of the strategy, or data parallelism."""
         self.plan = plan
         loss = plan.make_loss()
-        self._estimate_parts = estimate_parts or ReplicaMemory(net, loss, plan).taken
+        self._estimate_parts = estimate_parts or ReplicaMemory(net, loss, plan).estimate_memory
         self._copies = len(plan.split.copies)
         self._part = largest_batch_fraction(parse_device_weights(plan.device_weights), self._copies)
         self._mixed, self._columns = bool(plan.mixup), label_columns(loss)
@@ -163,8 +163,8 @@ class MemoryEstimator:
     def _input_bytes(self) -> int:
         """The bytes of an image and its labels as inputs of the network."""
         split = self.plan.split
-        kinds = input_kinds(1, split.image_shape, self._columns, split.image_dtype)
-        return sum(map(bytes_of, kinds.values()))
+        kinds = input_specs(1, split.image_shape, self._columns, split.image_dtype)
+        return sum(map(array_bytes, kinds.values()))
 
     def _data_bytes(self, images: int) -> int:
         """Return the bytes of resident splits, their order in this epoch, and prefetched batches.
@@ -174,7 +174,7 @@ class MemoryEstimator:
         """
         plan, dataset = self.plan, self.plan.dataset
         splits = (dataset.train, dataset.test)
-        resident = [split for split in splits if stays_on_devices(split, plan.resident_bytes)]
+        resident = [split for split in splits if fits_on_devices(split, plan.resident_bytes)]
         is_augmented = bool(self._mixed or plan.crop_padding or plan.flip)
         is_streamed = dataset.train not in resident
         ordered = (
@@ -190,15 +190,15 @@ Needs = MemoryEstimator  # the name in notebooks of earlier versions
 
 def make_memory_estimator(plan: Plan) -> MemoryEstimator:
     """Create the strategy of the plan's options, and the estimator of its memory."""
-    make = strategy_class(plan.split.way)
+    make = strategy_class(plan.split.mode)
     strategy = make(partial(make_net, plan), plan.make_loss(), plan, plan.group)
-    return MemoryEstimator(plan, strategy.net, strategy.taken)
+    return MemoryEstimator(plan, strategy.net, strategy.estimate_memory)
 
 
 def memory_report(plan: Plan, net: gluon.HybridBlock, estimate_parts: EstimateParts) -> List[str]:
     """Return the lines of --memory, compared with data parallelism if the network is split."""
     rows = MemoryEstimator(plan, net, estimate_parts).rows(plan.largest_shard_size)
-    if plan.split.way != DATA:
+    if plan.split.mode != DATA:
         data_parallel = as_data_parallel(plan)
         rows.append(
             (
@@ -348,7 +348,7 @@ def _read_answer(output_file: Path) -> Optional[Dict[str, Any]]:
 
 
 def _raise_child_error(status: int, error_output: str) -> None:
-    if status == -signal.SIGKILL or any(text in error_output for text in OUT_OF_MEMORY):
+    if status == -signal.SIGKILL or any(text in error_output for text in OUT_OF_MEMORY_MESSAGES):
         raise MemoryLimitExceeded
     last_line = next(
         (line.strip() for line in reversed(error_output.split("\n")) if line.strip()),

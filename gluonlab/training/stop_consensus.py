@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Optional, T
 import numpy as np
 
 from gluonlab.errors import RunError
-from gluonlab.host.signals import RAISED, EndRequest
-from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.host.signals import EXCEPTION_BY_SIGNAL, StopRequest
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,8 +35,8 @@ class StopCoordinator:
     local values at once.
     """
 
-    def __init__(self, group: Group = ALONE, request: Optional[EndRequest] = None) -> None:
-        self._group, self._request = group, request or EndRequest()
+    def __init__(self, group: ProcessGroup = SINGLE_PROCESS, request: Optional[StopRequest] = None) -> None:
+        self._group, self._request = group, request or StopRequest()
         self._start_time, self._shared_time = time.monotonic(), 0.0
         self._shared_signal: Optional[int] = None
         self._shared_stop_step: Optional[int] = None
@@ -56,15 +56,15 @@ class StopCoordinator:
         if self._group.rank == 0:
             time_s = self._local_time()
             stop_step = 0 if self.stop_step_of_rank_0 is None else 1 + self.stop_step_of_rank_0
-        signals = [self._request.number == number for number in RAISED]
+        signals = [self._request.number == number for number in EXCEPTION_BY_SIGNAL]
         return np.array([time_s, *signals, stop_step], float)
 
     def update_from_all(self, totals: "NDArray[Any]") -> None:
         """Set the agreed values from the sum of all processes' `local_flags`."""
         self._shared_time = float(totals[0])
-        received = [number for number, times in zip(RAISED, totals[1:]) if times]
+        received = [number for number, times in zip(EXCEPTION_BY_SIGNAL, totals[1:]) if times]
         self._shared_signal = received[0] if received else None
-        stop_step = int(totals[1 + len(RAISED)])
+        stop_step = int(totals[1 + len(EXCEPTION_BY_SIGNAL)])
         self._shared_stop_step = stop_step - 1 if stop_step else None
 
     def shared_time(self) -> float:
@@ -88,7 +88,7 @@ class StopCoordinator:
     def synchronize(self) -> None:
         """Exchange the values now. All processes must call this together."""
         if self._group.size > 1:
-            self.update_from_all(self._group.total(self.local_flags()))
+            self.update_from_all(self._group.all_reduce_values(self.local_flags()))
 
     @property
     def is_stopping(self) -> bool:
@@ -118,14 +118,14 @@ class StopCoordinator:
     def raise_signal(self) -> None:
         """Raise the exception of the agreed signal, which another process may have received."""
         if self.agreed_signal is not None:
-            self._request.take(self.agreed_signal)
-            self._request.answer()
+            self._request.set_signal(self.agreed_signal)
+            self._request.raise_if_requested()
 
     def _local_time(self) -> float:
         return time.monotonic() - self._start_time
 
 
-def run_on_all_ranks(group: Group, work: Callable[[], T]) -> T:
+def run_on_all_ranks(group: ProcessGroup, work: Callable[[], T]) -> T:
     """Return ``work()`` when all processes have done theirs, or fail in all of them together.
 
     Raises the exception of ``work()`` in this process, or RunError if another process failed.
@@ -134,10 +134,10 @@ def run_on_all_ranks(group: Group, work: Callable[[], T]) -> T:
     try:
         result = work()
     except BaseException:
-        group.everyones(np.array(1))
-        group.end_together()
+        group.all_gather(np.array(1))
+        group.mark_common_exit()
         raise
-    if group.everyones(np.array(0)).any():
-        group.end_together()
+    if group.all_gather(np.array(0)).any():
+        group.mark_common_exit()
         raise RunError("another process of this training cannot begin: its own message says why")
     return result

@@ -14,10 +14,10 @@ from mxnet import nd
 
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.errors import DataError
-from gluonlab.kvstores.gradient_compression import keeps_rest
-from gluonlab.models.symbol_graph import parsed
-from gluonlab.optimizers.optimizer_states import from_arrays, to_arrays
-from gluonlab.parallel.strategy import State, Strategy
+from gluonlab.kvstores.gradient_compression import keeps_residual
+from gluonlab.models.symbol_graph import parse_graph
+from gluonlab.optimizers.optimizer_states import states_from_arrays, states_to_arrays
+from gluonlab.parallel.strategy import StrategyState, Strategy
 from gluonlab.runs.checkpoint import Checkpoint
 from gluonlab.runs.run_schema import Step
 from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory
@@ -36,7 +36,7 @@ def put_parameters(strategy: Strategy, parameters: Mapping[str, nd.NDArray]) -> 
     shapes = {name: param.shape for name, param in params.items()}
     if shapes != {name: array.shape for name, array in parameters.items()}:
         raise DataError("the parameters are those of another network: begin a new run")
-    strategy.put_parameters(parameters)
+    strategy.set_parameters(parameters)
 
 
 class TimedIterator:
@@ -82,7 +82,7 @@ class TrainState:
         self._timed_batches = TimedIterator(iter(()))
         self._gather = CheckpointGather(plan.group)
         # no checkpoint can contain the residuals of compressed gradients, nor the servers' states
-        has_hidden_state = keeps_rest(plan.compress) or plan.on_servers
+        has_hidden_state = keeps_residual(plan.compress) or plan.on_servers
         self.checkpoints = CheckpointWriter(
             run.path,
             plan.checkpoint_period,
@@ -220,7 +220,7 @@ class TrainState:
             "data": self._data_digests,
             "run": self.run.config_content,
         }
-        return Checkpoint(self.strategy.parameters(), to_arrays(local.optimizer), devices, state)
+        return Checkpoint(self.strategy.parameters(), states_to_arrays(local.optimizer), devices, state)
 
     def restore(self, checkpoint: Checkpoint, best_score: float) -> List[StepLoss]:
         """Restore the state of a checkpoint, and return the losses that were still unread there.
@@ -246,8 +246,8 @@ class TrainState:
         put_parameters(self.strategy, checkpoint.parameters)
         state: Dict[str, Any] = checkpoint.state
         self.strategy.restore(
-            State(
-                from_arrays(checkpoint.optimizer, "the checkpoint's states"),
+            StrategyState(
+                states_from_arrays(checkpoint.optimizer, "the checkpoint's states"),
                 state["loss_scale"],
                 checkpoint.devices,
                 state["counts"],
@@ -308,7 +308,7 @@ class DeviceRng:
 
 def _draws_random_numbers(strategy: Strategy) -> bool:
     """Return True if an operator of the network may draw random numbers."""
-    nodes = parsed(strategy.net(mx.sym.var("data")))["nodes"]
+    nodes = parse_graph(strategy.net(mx.sym.var("data")))["nodes"]
     return any(
         RANDOM_OPERATORS.search(node["op"]) or node.get("attrs", {}).get("act_type") == "rrelu"
         for node in nodes

@@ -15,7 +15,7 @@ from mxnet import gluon
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.loading.augmentation import Augment, Mixup
-from gluonlab.data.loading.batch_loader import Loader, stays_on_devices
+from gluonlab.data.loading.batch_loader import Loader, fits_on_devices
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
 from gluonlab.data.sets.gluon_datasets import GluonSplit, resolve_dataset
 from gluonlab.data.sets.image_files import FileSplit
@@ -23,14 +23,14 @@ from gluonlab.data.sets.standard_datasets import SYNTHETIC
 from gluonlab.devices import describe
 from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import ConfigError
-from gluonlab.host.signals import ends_if_stuck
-from gluonlab.kvstores.process_groups import Group
+from gluonlab.host.signals import exit_if_stuck
+from gluonlab.kvstores.process_groups import ProcessGroup
 from gluonlab.models.pretrained import load_pretrained
 from gluonlab.optimizers.sgd import MXNET
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.data.replica import loss_graph
-from gluonlab.parallel.data.sync_bn import check_waits
-from gluonlab.parallel.strategy import CHANNELS, MakeStrategy, Strategy
+from gluonlab.parallel.data.sync_bn import check_native_sync_bn
+from gluonlab.parallel.strategy import TENSOR, MakeStrategy, Strategy
 from gluonlab.runs.run_result import Result
 from gluonlab.runs.run_writer import RunDirectory
 from gluonlab.training.build_network import make_net
@@ -61,7 +61,7 @@ def placeholder_dataset(dataset: Any) -> Optional[Dataset]:
 
 
 def read_dataset_together(
-    dataset: Any, config: TrainConfig, components: UserComponents, group: Group
+    dataset: Any, config: TrainConfig, components: UserComponents, group: ProcessGroup
 ) -> Optional[Dataset]:
     """Load the data set that was given to `train`, in every process.
 
@@ -81,7 +81,7 @@ def read_dataset_together(
 def plan_together(
     config: TrainConfig,
     dataset: Optional[Dataset],
-    group: Group,
+    group: ProcessGroup,
     is_existing_run: bool = False,
     components: UserComponents = NO_USER_COMPONENTS,
     devices_per_copy: int = 1,
@@ -104,7 +104,7 @@ def plan_together(
     resolved, devices = run_on_all_ranks(group, resolve)
     sizes = _gather_counts(group, devices.split.size)
     if len(set(sizes)) > 1:
-        option = option_name("ways" if config.split == CHANNELS else "stages")
+        option = option_name("ways" if config.split == TENSOR else "stages")
         raise ConfigError(
             f"--split {config.split}: the processes spread the network over "
             f"{', '.join(map(str, sizes))} devices: give {option}, or as many devices to each"
@@ -120,9 +120,9 @@ def plan_together(
     )
 
 
-def _gather_counts(group: Group, count: int) -> Tuple[int, ...]:
+def _gather_counts(group: ProcessGroup, count: int) -> Tuple[int, ...]:
     """Return the counts of all processes."""
-    return tuple(group.everyones(np.array(count)).astype(int).tolist())
+    return tuple(group.all_gather(np.array(count)).astype(int).tolist())
 
 
 class TrainingSetup(NamedTuple):
@@ -134,7 +134,7 @@ class TrainingSetup(NamedTuple):
 
 
 @nd_semantics()
-@ends_if_stuck()  # creating a strategy may run and time the network
+@exit_if_stuck()  # creating a strategy may run and time the network
 def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> TrainingSetup:
     """Create network and strategy. Raises a UsageError for mistakes that only they can show."""
     header: List[str] = []
@@ -145,14 +145,14 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Trainin
         net = make_net(plan, ctxs, start)
         if plan.user_components.net is not None or plan.user_components.loss is not None:
             graph = loss_graph(net, plan.make_loss(), plan.preprocess)
-            check_waits(graph, plan.model, len(plan.split.copies))
+            check_native_sync_bn(graph, plan.model, len(plan.split.copies))
         if plan.pretrained is not None:
             loaded = load_pretrained(net, plan.pretrained, len(plan.dataset.classes))
             header.append(f"pretrained {loaded}")
         return net
 
     # the strategy calls make_initialized_net for the devices that it chooses
-    make_strategy = make_strategy or strategy_class(plan.split.way)
+    make_strategy = make_strategy or strategy_class(plan.split.mode)
     strategy = make_strategy(make_initialized_net, plan.make_loss(), plan, plan.group)
     if len(strategy.inputs) != len(plan.split.copies):
         raise ConfigError(
@@ -167,7 +167,7 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Trainin
     if plan.memory:
         from gluonlab.training.run_memory import memory_report
 
-        header += memory_report(plan, strategy.net, strategy.taken)
+        header += memory_report(plan, strategy.net, strategy.estimate_memory)
     return TrainingSetup(plan, strategy, header)
 
 
@@ -219,7 +219,7 @@ def run_header(plan: Plan, strategy: Strategy) -> Iterator[str]:
     parameter_count = sum(param.list_data()[0].size for param in params)
     storage = (
         "resident on the devices"
-        if stays_on_devices(dataset.train, plan.resident_bytes)
+        if fits_on_devices(dataset.train, plan.resident_bytes)
         else f"streamed, {plan.prefetch} batches ahead"
     )
     steps, group = plan.steps_per_epoch, plan.group
@@ -343,7 +343,7 @@ PROCESS_LOCAL_OPTIONS = (
 )  # fmt: skip
 
 
-def check_same_options(config: TrainConfig, group: Group) -> None:
+def check_same_options(config: TrainConfig, group: ProcessGroup) -> None:
     """Raise ConfigError in all processes, with the first difference, unless their options agree.
 
     Processes with different options would sum gradients of different trainings, or wait for each
@@ -352,11 +352,11 @@ def check_same_options(config: TrainConfig, group: Group) -> None:
     if group.size == 1:
         return
     encoded = json.dumps(_shared_options(config), default=str).encode()
-    reference, *other_options = [json.loads(options) for options in group.everyones_bytes(encoded)]
+    reference, *other_options = [json.loads(options) for options in group.all_gather_bytes(encoded)]
     for rank, other in enumerate(other_options, start=1):
         for name in reference:
             if other.get(name) != reference[name]:
-                group.end_together()
+                group.mark_common_exit()
                 expected = _format_option(name, reference[name])
                 actual = _format_option(name, other.get(name))
                 raise ConfigError(

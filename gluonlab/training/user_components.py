@@ -12,29 +12,29 @@ import numpy as np
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig
-from gluonlab.config.option_hints import named_arguments, theirs_for
+from gluonlab.config.option_hints import check_argument_names, aliases_of_setting
 from gluonlab.data.sets.dataset import Dataset
-from gluonlab.data.sets.dataset_registry import find_kind
+from gluonlab.data.sets.dataset_registry import find_dataset_kind
 from gluonlab.engine.np_compatibility import (
-    compute_in,
+    set_block_semantics,
     convert_parameters,
-    is_np_users,
-    users_semantics,
+    user_has_set_np,
+    user_semantics,
 )
-from gluonlab.errors import ConfigError, DataError, ModelError, UsageError, said_by
-from gluonlab.models.infer_shapes import note_shapes
-from gluonlab.models.symbol_graph import one_array
+from gluonlab.errors import ConfigError, DataError, ModelError, UsageError, error_text
+from gluonlab.models.infer_shapes import set_missing_shapes
+from gluonlab.models.symbol_graph import require_single_output
 from gluonlab.models.wrong_gradients import check_gradients, nodes_in_backward
 from gluonlab.training.user_metrics import Metric, metrics_by_name
 
 # adds a hint to the error for an unknown argument of `train`, such as a setting of TrainConfig
-explain_unknown_arguments = named_arguments(
+explain_unknown_arguments = check_argument_names(
     "train",
     {
         **{
             theirs: f"give the setting, train(TrainConfig({ours}=...))"
             for ours in (field.name for field in fields(TrainConfig))
-            for theirs in (ours, *theirs_for(ours))
+            for theirs in (ours, *aliases_of_setting(ours))
             if ours != "dataset"  # also an argument of `train`
         },
         "network": "give net, a HybridBlock or a function that makes one",
@@ -100,7 +100,7 @@ class UserComponents:
         net, name = self.net, self.net_name
         if not isinstance(net, gluon.Block):
             # parameters are saved by name, so the numbers in names must start at 0 again
-            with mx.name.NameManager(), users_semantics():
+            with mx.name.NameManager(), user_semantics():
                 net = net(classes) if _takes_classes(net) else net()
         if not isinstance(net, gluon.HybridBlock):
             kind = type(net).__name__
@@ -137,7 +137,7 @@ def make_user_components(
 def _check_constants(loss: gluon.HybridBlock) -> None:
     """Raise ConfigError for parameters of a loss that need training or have no shape."""
     params, name = loss.collect_params(), type(loss).__name__
-    note_shapes(params.values())
+    set_missing_shapes(params.values())
     trained = ", ".join(param.name for param in params.values() if param.grad_req != "null")
     if trained:
         raise ConfigError(
@@ -213,13 +213,13 @@ def _check_in_array_kind(block: gluon.HybridBlock, check: Callable[[], None]) ->
 
     The check is the only way to find out which of both a block is written for.
     """
-    if not is_np_users():
+    if not user_has_set_np():
         check()
         return
     convert_parameters(block.collect_params().values(), numpy_like=False)
     errors: List[UsageError] = []
     for numpy_like in (False, True):
-        compute_in(block, numpy_like)
+        set_block_semantics(block, numpy_like)
         try:
             check()
             return
@@ -255,7 +255,7 @@ def _check_loss_outputs(loss: gluon.HybridBlock, classes: int) -> None:
         )
         raise ConfigError(
             f"loss {name} cannot be compiled for scores (n, {classes}) and labels (n,) of whole "
-            f"numbers: {said_by(error) or type(error).__name__}{cast_hint}"
+            f"numbers: {error_text(error) or type(error).__name__}{cast_hint}"
         ) from None
     if unused:
         raise ConfigError(
@@ -282,7 +282,7 @@ def _check_network_outputs(
     images, outputs = 1, []
     try:
         _check_parameters(net, name)
-        scores = one_array(net(mx.sym.var("data")), name)
+        scores = require_single_output(net(mx.sym.var("data")), name)
         trained = [
             param.name for param in net.collect_params().values() if param.grad_req != "null"
         ]
@@ -302,7 +302,7 @@ def _check_network_outputs(
         count_text = "" if images == 1 else f"{images} "
         raise ModelError(
             f"{name} cannot be compiled for {count_text}images {tuple(shape)}: "
-            f"{said_by(error) or type(error).__name__}; its hybrid_forward may use F and its "
+            f"{error_text(error) or type(error).__name__}; its hybrid_forward may use F and its "
             "arguments only, and must take any number of images"
         ) from None
     if headless:
@@ -333,7 +333,7 @@ def _check_parameters(net: gluon.HybridBlock, name: str) -> None:
         params = list(net.collect_params().values())
     except AssertionError as error:  # two of one name
         raise ModelError(
-            f"{name}: {said_by(error)}: parameters are saved by name, so give each layer a "
+            f"{name}: {error_text(error)}: parameters are saved by name, so give each layer a "
             "different prefix, or none"
         ) from None
     for param in params:
@@ -398,7 +398,7 @@ def initialize_parameters(net: gluon.HybridBlock, ctxs: List[mx.Context]) -> Non
     ]
     for param in existing:
         param.reset_ctx(ctxs)
-    note_shapes(existing)
+    set_missing_shapes(existing)
     existing_names = {param.name for param in existing}
     for name, param in params.items():
         if name in existing_names:
@@ -434,7 +434,7 @@ def _find_headless_operator(graph: mx.sym.Symbol, learned: Collection[str]) -> O
 
 def _is_dataset_name(dataset: str) -> bool:
     try:
-        find_kind(dataset)
+        find_dataset_kind(dataset)
     except DataError:
         return False
     return True

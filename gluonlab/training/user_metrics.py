@@ -13,9 +13,9 @@ import numpy as np
 from mxnet import nd
 
 from gluonlab.data.sets.dataset import Split
-from gluonlab.engine.np_compatibility import nd_semantics, users_semantics
-from gluonlab.errors import CallbackError, ConfigError, kind_and_words
-from gluonlab.kvstores.process_groups import Group
+from gluonlab.engine.np_compatibility import nd_semantics, user_semantics
+from gluonlab.errors import CallbackError, ConfigError, error_type_and_text
+from gluonlab.kvstores.process_groups import ProcessGroup
 from gluonlab.runs.run_schema import is_number
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _make_metric(metric_or_class: Any) -> Any:
     except Exception as error:  # the user's code may raise anything
         name = metric_or_class.__name__
         raise ConfigError(
-            f"metric {name} cannot be created without arguments ({kind_and_words(error)})"
+            f"metric {name} cannot be created without arguments ({error_type_and_text(error)})"
             f": give an object, {name}(...)"
         ) from error
     if not callable(metric) and not isinstance(metric, mx.metric.EvalMetric):
@@ -197,7 +197,7 @@ class GatheredScores:
             ]
         )
 
-    def gather(self, group: Group) -> "Tuple[Array, Array]":
+    def gather(self, group: ProcessGroup) -> "Tuple[Array, Array]":
         """Return the scores (n, classes) and labels (n,) of all processes, in image order."""
         counts, scores, labels = [], [], []
         for batch in self._batches:
@@ -208,7 +208,7 @@ class GatheredScores:
         flat = np.concatenate([array.ravel() for array in scores] or [np.zeros(0, "float32")])
         all_labels = np.concatenate([*labels, np.zeros(0)]).astype("<i4")
         gathered = [
-            [np.frombuffer(array, dtype) for array in group.everyones_bytes(array_values.tobytes())]
+            [np.frombuffer(array, dtype) for array in group.all_gather_bytes(array_values.tobytes())]
             for array_values, dtype in (
                 (np.array(counts, "<i8"), "<i8"),
                 (flat.astype("<f4"), "<f4"),
@@ -245,12 +245,12 @@ def compute_metrics(metrics: Mapping[str, Metric], scores: Any, labels: Any) -> 
     values: MetricValues = {}
     for name, metric in metrics.items():
         try:
-            with users_semantics():
+            with user_semantics():
                 value = metric(scores.copy(), labels.copy())
         except MemoryError:
             raise
         except Exception as error:
-            raise CallbackError(f"metric {name} failed: {kind_and_words(error)}") from error
+            raise CallbackError(f"metric {name} failed: {error_type_and_text(error)}") from error
         number_value = _as_number(name, value)
         values[name] = number_value if is_number(number_value) else None
     return values

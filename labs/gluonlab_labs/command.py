@@ -11,7 +11,7 @@ from gluonlab.cli.command import command
 from gluonlab.errors import ConfigError, OutputError, RunError
 from gluonlab.exercises.checkers import all_exercises
 from gluonlab.exercises.guesses import all_guesses
-from gluonlab.files.atomic_files import folder_for, write_text
+from gluonlab.files.atomic_files import create_writable_folder, write_text
 from gluonlab_labs.build import (
     LabFolders,
     find_differences,
@@ -127,7 +127,7 @@ def _write_files(
             "move it away, or overwrite it with --force"
         )
     for path, content in files.items():
-        with folder_for((root / path).parent):
+        with create_writable_folder((root / path).parent):
             write_text(root / path, content)
     for path in find_stale_files(files, root):
         (root / path).unlink()

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 import gluonlab
 from gluonlab.exercises.guesses import find_guess
-from gluonlab.files.atomic_files import folder_for, write_text
+from gluonlab.files.atomic_files import create_writable_folder, write_text
 from gluonlab_labs import dark
 from gluonlab_labs.build import LabFolders
 from gluonlab_labs.execute import execute_lab
@@ -43,7 +43,7 @@ def write_handouts(series: Series, place: LabFolders, root: Path, solutions: boo
         }
         for lab in series.labs
     }
-    with folder_for(root):
+    with create_writable_folder(root):
         total = sum(len(lab_notebooks["en"].cells) for lab_notebooks in notebooks.values())
         with tqdm(total=total, unit="cell", desc="handouts", dynamic_ncols=True) as bar:
             for lab in series.labs:
@@ -59,7 +59,7 @@ def write_pages(
 ) -> None:
     """Write the pages of one lab; ``executed``: {language: notebook with outputs}."""
     for language in LANGUAGES:
-        with folder_for(root / language):
+        with create_writable_folder(root / language):
             write_text(
                 root / language / f"{lab.name}.html",
                 render_page(series, lab, executed[language], place),

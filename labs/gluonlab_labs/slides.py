@@ -13,7 +13,7 @@ from markupsafe import Markup
 from tqdm import tqdm
 
 from gluonlab.errors import NotebookError
-from gluonlab.files.atomic_files import folder_for, write_text
+from gluonlab.files.atomic_files import create_writable_folder, write_text
 from gluonlab_labs.build import LabFolders
 from gluonlab_labs.deck import (
     Slide,
@@ -61,7 +61,7 @@ def write_slides(series: Series, place: LabFolders, root: Path) -> None:
     labs_with_output = [
         number for number, deck in decks.items() if any("output" in one.options for one in deck)
     ]
-    with folder_for(root):
+    with create_writable_folder(root):
         total = sum(len(notebooks[number]["en"].cells) for number in labs_with_output)
         with tqdm(total=total, unit="cell", desc="slides", dynamic_ncols=True) as bar:
             for lab in series.labs:
@@ -89,7 +89,7 @@ def write_deck(
 ) -> None:
     """Write the pages of one lab; ``executed``: {language: notebook with outputs}."""
     for language in LANGUAGES:
-        with folder_for(root / language):
+        with create_writable_folder(root / language):
             write_text(
                 root / language / f"{lab.name}.html",
                 render_deck(series, lab, deck, executed[language], place),

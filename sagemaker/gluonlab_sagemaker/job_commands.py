@@ -9,7 +9,7 @@ from typing import Any, Callable, Mapping, Optional, Tuple
 import click
 
 from gluonlab.cli.command import command
-from gluonlab.launch.job_files import PREFIX
+from gluonlab.launch.job_files import JOB_NAME_PREFIX
 from gluonlab_sagemaker import instances, jobs
 from gluonlab_sagemaker.checks import check_bucket, check_name, check_owner, tags
 from gluonlab_sagemaker.cost import Prices
@@ -121,12 +121,12 @@ def submit(
         )
         raise RefusedError(f"submit lacks {lacks}")
     name = check_name(
-        "--name", name or f"{PREFIX}{template}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+        "--name", name or f"{JOB_NAME_PREFIX}{template}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     )
-    if not name.startswith(PREFIX):
+    if not name.startswith(JOB_NAME_PREFIX):
         raise RefusedError(
-            f"--name {name}: begin it with {PREFIX}, by which roles and `jobs list` know it, "
-            f"such as {PREFIX}{name}"
+            f"--name {name}: begin it with {JOB_NAME_PREFIX}, by which roles and `jobs list` know it, "
+            f"such as {JOB_NAME_PREFIX}{name}"
         )
     machine = (
         None if instance is None else instances.instance_type(instance, "TrainingInstanceType")

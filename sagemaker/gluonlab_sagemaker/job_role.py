@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from gluonlab.launch.job_files import PREFIX
+from gluonlab.launch.job_files import JOB_NAME_PREFIX
 from gluonlab_sagemaker.calls import Caller
 from gluonlab_sagemaker.logs import GROUP
 from gluonlab_sagemaker.role import bucket_rights, document, ensure, log_rights, statement
@@ -71,7 +71,7 @@ def submitter(account: Account, bucket: str, instances: Sequence[str]) -> Dict[s
 
     ForAllValues is true of a request without any type: such a one is refused by Null.
     """
-    jobs = account.arn("sagemaker", f"training-job/{PREFIX}*")
+    jobs = account.arn("sagemaker", f"training-job/{JOB_NAME_PREFIX}*")
     named = f"arn:{account.partition}:iam::{account.number}:role/{role_name(account.region)}"
     return document(
         statement(
@@ -97,7 +97,7 @@ def submitter(account: Account, bucket: str, instances: Sequence[str]) -> Dict[s
             ["logs:DescribeLogStreams", "logs:GetLogEvents"],
             Resource=[
                 account.arn("logs", f"log-group:{GROUP}"),
-                account.arn("logs", f"log-group:{GROUP}:log-stream:{PREFIX}*"),
+                account.arn("logs", f"log-group:{GROUP}:log-stream:{JOB_NAME_PREFIX}*"),
             ],
         ),
         *bucket_rights(account.partition, bucket),

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import instance_pairs as pairs
 from gluonlab.errors import unknown
-from gluonlab.launch.job_files import PREFIX, in_bucket, with_volume
+from gluonlab.launch.job_files import JOB_NAME_PREFIX, replace_bucket, set_volume_size
 from gluonlab_sagemaker.calls import Answer, Caller
 from gluonlab_sagemaker.errors import AWSError, RefusedError, failure
 from gluonlab_sagemaker.images import image
@@ -46,7 +46,7 @@ class Job:
         self, region: Optional[str], role: str, tags: List[Dict[str, str]]
     ) -> Dict[str, Any]:
         """The parameters of CreateTrainingJob."""
-        request: Dict[str, Any] = in_bucket(template(self.template), self.bucket)
+        request: Dict[str, Any] = replace_bucket(template(self.template), self.bucket)
         request.update(TrainingJobName=self.name, RoleArn=role, Tags=tags)
         request["AlgorithmSpecification"]["TrainingImage"] = self.image or image(region)
         if self.hours is not None:
@@ -81,7 +81,7 @@ class Job:
             **dict(map(_setting, self.settings)),
         }
         resources.update(InstanceType=instance, InstanceCount=hosts)
-        with_volume(resources, self.volume_gb)
+        set_volume_size(resources, self.volume_gb)
         _check_kept(request)
         return request
 
@@ -189,11 +189,11 @@ def listed(caller: Caller, status: Optional[str] = None) -> List[Answer]:
         "sagemaker",
         "ListTrainingJobs",
         "TrainingJobSummaries",
-        NameContains=PREFIX,
+        NameContains=JOB_NAME_PREFIX,
         **newest,
         **given,
     )
-    return [job for job in found if job["TrainingJobName"].startswith(PREFIX)]
+    return [job for job in found if job["TrainingJobName"].startswith(JOB_NAME_PREFIX)]
 
 
 def running(caller: Caller) -> List[str]:

@@ -98,7 +98,7 @@ def test_stages_alone_and_at_once_compute_the_gradients_of_the_step():
     [pipeline] = way.staged_strategy.pipelines
     _, forward_and_backward = next(way.staged_strategy.phases(way.batch))
     forward_and_backward()
-    grads = [part.grads for part in pipeline.parts]
+    grads = [part.grads for part in pipeline.compiled_stages]
     expected = [{name: grad.asnumpy() for name, grad in own.items()} for own in grads]
     assert len(grads) == 2 and all(expected)
 

@@ -24,7 +24,7 @@ from gluonlab.bench.harness.measurement_command import MeasuredDevices, cpu_devi
 from gluonlab.bench.harness.measurement_record import Series, read_record
 from gluonlab.bench.workloads import Task
 from gluonlab.errors import GluonlabWarning
-from gluonlab.host.resources import LIMIT
+from gluonlab.host.resources import ISA_LIMIT_VARIABLE
 
 REFERENCE = peers.lenet_subjects()[0].name
 # what a worker of any job could answer
@@ -179,7 +179,7 @@ def test_a_table_from_a_busy_machine_comes_with_a_warning(ended, one_row, monkey
 def test_json_is_a_record_alone_on_standard_output_and_out_writes_the_same(
     bench, one_row, monkeypatch, tmp_path
 ):
-    monkeypatch.delenv(LIMIT, raising=False)
+    monkeypatch.delenv(ISA_LIMIT_VARIABLE, raising=False)
     path = tmp_path / "record.json"
     status, printed, _ = bench("peers", "--rounds", "2", "--json", "--out", str(path))
     assert status == 0 and printed == path.read_text()

@@ -39,7 +39,7 @@ from gluonlab.bench.training_job import competing_processes
 from gluonlab.bench.workloads import TASKS, Task
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.data.loading.split_batch import whole
+from gluonlab.data.loading.split_batch import make_local_batch
 from gluonlab.devices import devices as find_devices
 from gluonlab.doctor import check_host as processes
 from gluonlab.errors import DriftError, RunError
@@ -90,7 +90,7 @@ def test_the_classic_loop_and_gluonlabs_step_make_the_same_parameters():
     for batch in batches:
         train_batch(batch, ctxs, classic, loss, trainer)
         arrays = (batch.data[0], batch.label[0].astype("int32"))
-        step(whole(*(gluon.utils.split_and_load(array, ctxs) for array in arrays)))
+        step(make_local_batch(*(gluon.utils.split_and_load(array, ctxs) for array in arrays)))
     for theirs, mine in pairs:
         want, got = theirs.data(ctxs[1]).asnumpy(), mine.data(ctxs[1]).asnumpy()
         assert np.linalg.norm(got - want) <= 1e-5 * np.linalg.norm(want)
@@ -229,10 +229,10 @@ def test_checkpoints_are_on_disk_at_the_end_of_a_block_and_checks_find_replicas_
         way = ways[checkpoints.CHECKPOINTS]
         for block in range(2):
             way.train_block()
-            found = checkpoint.newest(way.run.path)
+            found = checkpoint.read_newest_checkpoint(way.run.path)
             assert found.damaged == []
             assert found.checkpoint.step == checkpoints.MIDDLE + checkpoints.EVERY * block
-            assert len(checkpoint.checkpoints(way.run.path)) == block + 1
+            assert len(checkpoint.list_checkpoints(way.run.path)) == block + 1
         ways[checkpoints.FILES].train_block()
         files = {path.name for path in (tmp_path / checkpoints.FILES).iterdir()}
         assert {"net.params", "trainer.states"} <= files
@@ -252,7 +252,7 @@ def test_checkpoints_are_on_disk_at_the_end_of_a_block_and_checks_find_replicas_
 
 def ticks(pid):
     """The time that a process has computed; None when it is gone."""
-    return processes._processes(Path("/proc")).get(pid, (None, None, None))[2]
+    return processes._read_processes(Path("/proc")).get(pid, (None, None, None))[2]
 
 
 def test_competitors_compute_as_long_as_they_shall_and_are_gone_afterwards():
@@ -283,8 +283,8 @@ def test_two_workers_of_a_parameter_server_train_and_leave_nothing_running(tmp_p
     [sharing, _] = [one for one in threads.make_subjects([], "lenet") if one.job == "dist"]
     with started(sharing, tmp_path) as worker:
         assert worker.ask({"steps": 2}, 240)["seconds"] > 0
-        found = processes._processes(Path("/proc")).items()
+        found = processes._read_processes(Path("/proc")).items()
         parents = {pid: parent for pid, (_, parent, _) in found}
-        running = processes.descendants(worker.pid, parents)
+        running = processes.descendant_pids(worker.pid, parents)
         assert len(running) >= 4  # the worker, its scheduler, its server, the other worker
-    assert not running & set(processes._processes(Path("/proc")))
+    assert not running & set(processes._read_processes(Path("/proc")))

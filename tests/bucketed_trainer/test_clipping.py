@@ -25,7 +25,7 @@ from support.reference import (
 
 from gluonlab.bucketed_trainer.gradient_postprocessing import GlobalNormClipping
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.data.loading.split_batch import shard, whole
+from gluonlab.data.loading.split_batch import shard, make_local_batch
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.strategy import DataParallelStep
 
@@ -164,9 +164,9 @@ def test_convolutions_are_clipped_between_evaluations():
     step = DataParallelStep(net, LOSS, trainer, ctxs, as_is)
     for images, labels in batches:
         xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
-        list(step.score(whole(xs, ys)))
+        list(step.score(make_local_batch(xs, ys)))
         net(xs[0]).wait_to_read()  # a prediction, which leaves oneDNN's order behind
-        step(whole(xs, ys))
+        step(make_local_batch(xs, ys))
     for ctx in ctxs:
         assert distance(values(net, ctx), expected) <= 1e-5
 

@@ -26,9 +26,9 @@ from gluonlab.errors import ConfigError, DivergedError
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.optimizers.optimizer_registry import OPTIMIZERS as OFFERED
 from gluonlab.optimizers.optimizer_registry import make_optimizer
-from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
+from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.data.strategy import DataParallelStep
-from gluonlab.training.learning_rate_schedule import Rates
+from gluonlab.training.learning_rate_schedule import LearningRates
 
 STORES = [name for name, kind in KVSTORES.items() if not kind.gpus_only]
 ONE_IMAGE = random_batches([1], seed=5, shape=(1, 4, 4), classes=4)
@@ -39,7 +39,7 @@ def make_step(
     ctxs,
     loss_scale,
     store="device",
-    cut=WHOLE,
+    cut=WHOLE_SHARDS,
     optimizer="sgd",
     sync_bn=False,
     clip_norm=None,
@@ -114,7 +114,7 @@ KEPT = [batch for place, batch in enumerate(MIXED) if place not in LEFT_OUT]
     k=st.integers(1, 3),
     store=st.sampled_from(STORES),
     optimizer=st.sampled_from(sorted(OPTIMIZERS)),
-    cut=st.sampled_from([WHOLE, Microbatches(count=2), Microbatches(size=1)]),
+    cut=st.sampled_from([WHOLE_SHARDS, Microbatches(count=2), Microbatches(size=1)]),
     clip_norm=st.sampled_from([None, 0.01, 0.8]),
 )
 def test_a_power_of_two_changes_no_bit(exponent, k, store, optimizer, cut, clip_norm):
@@ -154,7 +154,7 @@ def normalising_net(ctxs):
     return net
 
 
-@pytest.mark.parametrize("cut", [WHOLE, Microbatches(count=2)], ids=str)
+@pytest.mark.parametrize("cut", [WHOLE_SHARDS, Microbatches(count=2)], ids=str)
 def test_the_graph_of_all_devices_is_scaled_as_well(cut):
     options = dict(make_net=normalising_net, sync_bn=True, k=3, cut=cut)
     assert same(trained(LossScale(2.0**10), **options), trained(None, **options))
@@ -229,7 +229,7 @@ def test_a_step_that_is_left_out_counts_for_the_learning_rate(store):
     """As in PyTorch's recipes, where the schedule goes on with every batch: a run ends with the
     rate that was planned.
     """
-    rates, ctxs, scale = Rates(0.1, len(MIXED), "linear"), contexts(2), LossScale(2.0**24)
+    rates, ctxs, scale = LearningRates(0.1, len(MIXED), "linear"), contexts(2), LossScale(2.0**24)
     step = make_step(linear_net(ctxs), ctxs, scale, store, lr_scheduler=rates)
     used = []
     for batch in MIXED:

@@ -356,8 +356,8 @@ def test_a_call_costs_the_same_however_many_keys_there_are(name):
     store, keys = make_kvstore(name), Counted()
     for key in range(50):
         store.init(key, nd.zeros((1,)))
-    keys.update(store._kept)
-    store._kept = keys
+    keys.update(store._key_entries)
+    store._key_entries = keys
     store.pushpull(7, [nd.ones((1,), ctx=ctx) for ctx in contexts(2)])
     assert keys.walks == 0
 

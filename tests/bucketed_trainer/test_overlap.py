@@ -11,9 +11,9 @@ from support.devices import device, devices
 from support.reference import as_is
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.data.loading.split_batch import whole
-from gluonlab.engine.fast_invoke import Gate
-from gluonlab.engine.mxnet_setup import overlapping
+from gluonlab.data.loading.split_batch import make_local_batch
+from gluonlab.engine.fast_invoke import EngineHold
+from gluonlab.engine.mxnet_setup import use_backward_bulk_size
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.strategy import DataParallelStep
 
@@ -39,20 +39,20 @@ def updates_behind_a_gate(store, bucket_bytes, limit_s, overlap=None):
     )
     step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is)
     xs = [nd.ones((8, UNITS), ctx=ctx) for ctx in ctxs]
-    batch = whole(xs, [nd.zeros((8,), ctx=ctx) for ctx in ctxs])
-    with overlapping(overlap):  # graphs are bound in the first step
+    batch = make_local_batch(xs, [nd.zeros((8,), ctx=ctx) for ctx in ctxs])
+    with use_backward_bulk_size(overlap):  # graphs are bound in the first step
         for _ in range(2):
             step(batch)
     nd.waitall()
     # On a third device, so that the workers of the first two compute what they can. (A wait for an
     # array needs the worker of the first one.)
     first = SimpleNamespace(context=device(2), handle=params[0].grad(ctxs[0]).handle)
-    gate = Gate([first], limit_s)
+    gate = EngineHold([first], limit_s)
     step(batch)
     for ctx in ctxs:
         params[-1].data(ctx).wait_to_read()
-    before = gate.held
-    gate.open()
+    before = gate.held_until_release
+    gate.release()
     nd.waitall()
     return before
 

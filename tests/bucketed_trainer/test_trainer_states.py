@@ -25,7 +25,7 @@ from gluonlab.data.loading.split_batch import shard
 from gluonlab.errors import OutputError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers.optimizer_registry import OPTIMIZERS as OWN
-from gluonlab.training.learning_rate_schedule import Rates
+from gluonlab.training.learning_rate_schedule import LearningRates
 
 BATCHES = random_batches([6, 4, 5, 7, 4], shape=(1, 2, 3), classes=4)
 STORE = ["device", "sharded-optimizer"]
@@ -154,7 +154,7 @@ def ended():
 
 
 def cosine():
-    return Followed(Rates(0.01, 5, "cosine"))
+    return Followed(LearningRates(0.01, 5, "cosine"))
 
 
 MIDDLE = [
@@ -387,9 +387,9 @@ def test_a_rate_that_was_set_by_hand_comes_back_and_one_of_a_schedule_does_not(s
     other = setting.trainer(network(ctxs), "adam")
     other.load_states(path)
     assert other.learning_rate == 0.003
-    other = setting.trainer(network(ctxs), "adam", Followed(Rates(0.5, 10, "linear")))
+    other = setting.trainer(network(ctxs), "adam", Followed(LearningRates(0.5, 10, "linear")))
     other.load_states(path)
-    assert other.learning_rate == Rates(0.5, 10, "linear")(2)
+    assert other.learning_rate == LearningRates(0.5, 10, "linear")(2)
 
 
 def make(net, ours, optimizer, bucket_bytes):

@@ -18,7 +18,7 @@ from support.reference import cpus, distance, set_values, train_on_devices, valu
 
 from gluonlab.bucketed_trainer.buckets import convolution_parameters
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.engine.mxnet_fixes import living
+from gluonlab.engine.mxnet_fixes import live_blocks
 
 KINDS = {1: nn.Conv1DTranspose, 2: nn.Conv2DTranspose, 3: nn.Conv3DTranspose}
 
@@ -91,7 +91,7 @@ def test_weights_belong_to_ordinary_convolutions_if_no_other_block_has_them():
     plain, tied = nn.Conv2D(3, 3, in_channels=5), nn.Conv2D(3, 3, in_channels=5, use_bias=False)
     decoder = nn.Conv2DTranspose(5, 3, in_channels=3, params=tied.params, use_bias=False)
     assert decoder.weight is tied.weight
-    found = convolution_parameters(living())
+    found = convolution_parameters(live_blocks())
     assert plain.weight in found
     assert tied.weight not in found
     assert gluon.Parameter("alone", shape=(3, 5, 3, 3)) not in found
@@ -101,7 +101,7 @@ def test_a_network_that_the_collector_does_not_see_is_found_too():
     gc.collect()
     hidden = nn.Conv2D(3, 3, in_channels=5)
     gc.freeze()
-    assert hidden.weight in convolution_parameters(living())
+    assert hidden.weight in convolution_parameters(live_blocks())
 
 
 class Alike(nn.Conv2D):
@@ -117,21 +117,21 @@ def test_blocks_are_noted_while_they_live():
     blocks = [Alike(3, 3, in_channels=5), Alike(3, 3, in_channels=5)]
     blocks.append(copy.copy(blocks[0]))
     numbers = {id(block) for block in blocks}
-    assert numbers <= {id(block) for block in living()}
-    assert {block.weight for block in blocks} <= convolution_parameters(living())
+    assert numbers <= {id(block) for block in live_blocks()}
+    assert {block.weight for block in blocks} <= convolution_parameters(live_blocks())
     del blocks
     gc.collect()
-    assert not numbers & {id(block) for block in living()}
+    assert not numbers & {id(block) for block in live_blocks()}
 
 
 def test_blocks_that_were_there_before_gluonlab_are_found(python):
     # MXNet needs names that NumPy has dropped, which uninstall leaves
-    first = "from gluonlab.engine import setup; setup.uninstall()"
-    made = "from mxnet.gluon import nn; block = nn.Conv2D(3, 3, in_channels=5); setup.install()"
+    first = "from gluonlab.engine import mxnet_setup; mxnet_setup.remove_setup_hook()"
+    made = "from mxnet.gluon import nn; block = nn.Conv2D(3, 3, in_channels=5); mxnet_setup.install_setup_hook()"
     found = python(
         "-c",
-        f"{first}; {made}; from gluonlab.engine.mxnet_fixes import living; "
-        "print(living() == [block])",
+        f"{first}; {made}; from gluonlab.engine.mxnet_fixes import live_blocks; "
+        "print(live_blocks() == [block])",
     )
     assert found.stdout.strip() == "True", found.stderr
 
@@ -159,7 +159,7 @@ def test_looking_for_networks_disturbs_no_tuple_that_another_thread_is_making():
     other = threading.Thread(target=make_tuples)
     other.start()
     for _ in range(40):
-        living()
+        live_blocks()
     stop.set()
     other.join()
     assert not wrong

@@ -23,7 +23,7 @@ from gluonlab.launch.__main__ import main as launch
 from gluonlab.launch.launcher_arguments import validate_run_arguments
 from gluonlab.launch.worker.__main__ import main as worker
 from gluonlab.run import main
-from gluonlab.study.__main__ import speedup
+from gluonlab.study.__main__ import speedup_command
 
 pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
 
@@ -232,7 +232,7 @@ def test_a_folder_and_a_pipe_are_none(run, tmp_path, empty_cwd):
         assert "cannot be read" in line
 
 
-@pytest.mark.parametrize("command", [worker, speedup], ids=["worker", "speedup"])
+@pytest.mark.parametrize("command", [worker, speedup_command], ids=["worker", "speedup"])
 def test_all_commands_with_these_options_take_a_file(file, command):
     path = file("toml")
     path.write_text("epochs = 3\nwd = 0.5\n")
@@ -245,7 +245,7 @@ def test_what_a_command_does_not_take_is_refused_in_a_file(file):
     path = file("toml")
     path.write_text("keep = 2")
     with pytest.raises(ConfigError, match="this command has no keep: leave it out"):
-        read("--config", str(path), command=speedup)
+        read("--config", str(path), command=speedup_command)
 
 
 def test_the_launcher_goes_by_the_file(file):

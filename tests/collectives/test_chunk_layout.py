@@ -24,7 +24,7 @@ from gluonlab.collectives.chunk_layout import (
 )
 from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE, make_for_links
-from gluonlab.engine.fast_invoke import added_on_gpu
+from gluonlab.engine.fast_invoke import gpu_sum_calls
 
 NAMES = st.sampled_from(sorted(ALGORITHMS))
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=3)
@@ -170,7 +170,7 @@ def test_arrays_are_added_in_their_order_by_few_operations(count, dtype, seed):
         (random.normal(size=5) * 10.0 ** random.randint(-3, 4)).astype(dtype) for _ in range(count)
     ]
     arrays = [nd.array(array, dtype=dtype) for array in numbers]
-    calls = list(added_on_gpu(arrays, arrays[0]))
+    calls = list(gpu_sum_calls(arrays, arrays[0]))
     for call in calls:
         call()
     if dtype != "float32":  # of which the CPU's add_n is oneDNN's, in an order of its own

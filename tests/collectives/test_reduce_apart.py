@@ -49,7 +49,7 @@ def on_trees(draw, devices):
 
 def in_few_moves(schedule, arrays):
     """Sum as on GPUs: chunks that are adjacent in memory move as one. It also works on CPUs."""
-    with patch.object(executor_module, "is_gpu", lambda array: True):
+    with patch.object(executor_module, "is_on_gpu", lambda array: True):
         return OutOfPlaceReduceScatter(schedule, arrays)
 
 

@@ -24,7 +24,7 @@ from gluonlab.config import option_hints
 from gluonlab.config.option_hints import OPTION_BY_ALIAS, unknown_option_message
 from gluonlab.errors import ConfigError
 from gluonlab.study.compare_devices import compare
-from gluonlab.study.learning_rate_finder import find_rate
+from gluonlab.study.learning_rate_finder import find_learning_rate
 
 
 def options_of(place):
@@ -107,7 +107,7 @@ def test_an_argument_as_others_name_it_is_answered_with_ours(call, name, said):
 
 
 @pytest.mark.parametrize(
-    "call", [train, lambda given: compare(given, [1]), lambda given: find_rate(given, 9)]
+    "call", [train, lambda given: compare(given, [1]), lambda given: find_learning_rate(given, 9)]
 )
 @pytest.mark.parametrize(
     ("given", "kind"),

@@ -25,7 +25,7 @@ from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.doctor import check_gpus
 from gluonlab.doctor.check_gpus import check_gpu_order
 from gluonlab.doctor.findings import FAULT, OK, WARNING
-from gluonlab.engine.mxnet_installation import pip_install
+from gluonlab.engine.mxnet_installation import pip_install_command
 from gluonlab.gpu import nvml
 from gluonlab.gpu.isolated_process import ProcessOutcome
 from gluonlab.gpu.nvml import Driver, visible_gpus
@@ -223,7 +223,7 @@ def test_why_there_is_no_driver(tmp_path, error, flavour, sign, status, words):
 def test_gpus_below_the_cpu_build_are_not_used():
     found = check_gpus.check_driver(machine(T4), "mxnet")[-1]
     assert (found.status, found.what) == (WARNING, "the GPUs are not used")
-    assert pip_install("cu112") in found.cure
+    assert pip_install_command("cu112") in found.cure
     assert statuses(check_gpus.check_driver(machine(T4), "mxnet-cu112")) == [OK]
 
 

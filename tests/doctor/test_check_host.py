@@ -81,13 +81,13 @@ def test_modules_below_a_folder_that_may_not_be_entered_are_passed_over(closed, 
     assert check_software.installed_mxnets() == {}
     assert mxnet_installation.wheel_folders() == []
     assert (
-        mxnet_installation.users_path(
+        mxnet_installation.path_in_ld_library_path(
             mxnet_installation.LIBRARIES[0], {"LD_LIBRARY_PATH": str(closed)}
         )
         is None
     )
     assert (
-        mxnet_installation.other_versions("libcudnn.so.8", {"LD_LIBRARY_PATH": str(closed)}) == []
+        mxnet_installation.find_other_versions("libcudnn.so.8", {"LD_LIBRARY_PATH": str(closed)}) == []
     )
 
 

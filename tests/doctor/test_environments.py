@@ -11,7 +11,7 @@ from support.environments import Environment
 from support.fake_nvml import H100, write_pynvml
 from support.processes import clean_environment
 
-from gluonlab.engine.mxnet_installation import pip_install
+from gluonlab.engine.mxnet_installation import pip_install_command
 
 FORGETS = """
 import numpy
@@ -76,7 +76,7 @@ def test_no_mxnet_and_a_home_that_cannot_be_written(tmp_path, examined):
     assert [found["check"] for found in told.faults()] == ["mxnet", "data"]
     fault, data = told.faults()
     assert fault["what"] == "not installed"
-    assert pip_install("cpu") in fault["cure"]
+    assert pip_install_command("cpu") in fault["cure"]
     assert "/sys/.cache/gluonlab is not writable" in data["what"]
     assert "export GLUONLAB_DATA=DIR" in data["cure"]
     home = only(told.of("home"))
@@ -137,7 +137,7 @@ def test_missing_cudnn(tmp_path, examined):
     told = examined(environment, LD_LIBRARY_PATH=driver(tmp_path))
     fault = only(told.of("libraries", "fault"))
     assert fault["what"] == "libcudnn.so.8 is missing"
-    assert "nvidia-cudnn-cu11: " + pip_install("cu112") in fault["cure"]
+    assert "nvidia-cudnn-cu11: " + pip_install_command("cu112") in fault["cure"]
     assert only(told.of("import"))["what"] == "mxnet cannot load libcudnn.so.8"
 
 
@@ -160,7 +160,7 @@ def test_no_driver_below_the_cuda_build(tmp_path, examined):
     fault = only(told.of("libraries", "fault"))
     assert fault["what"] == "libcuda.so.1 is missing"
     assert "comes with the NVIDIA driver (450.80.02 or newer)" in fault["cure"]
-    assert pip_install("cpu") in fault["cure"]
+    assert pip_install_command("cpu") in fault["cure"]
     assert only(told.of("gpus"))["what"] == "no GPU"
     wheels = next(
         found["what"] for found in told.of("libraries") if found["what"].startswith("from wheels")

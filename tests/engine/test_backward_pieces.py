@@ -19,10 +19,10 @@ from gluonlab.engine.mxnet_setup import (
     use_backward_bulk_size,
 )
 from gluonlab.errors import ConfigError
-from gluonlab.kvstores.process_groups import ALONE
-from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
+from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.data.strategy import data_parallel
-from gluonlab.parallel.pipeline.strategy import staged_parallel
+from gluonlab.parallel.pipeline.strategy import pipeline_parallel
 from gluonlab.parallel.training_loss import make_loss
 
 VARIABLE = "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD"
@@ -52,12 +52,12 @@ def bits(strategy, overlap, sizes):
 def data_parallel_on(devices, make_net, microbatches, **more):
     split = split_of("data", contexts(devices), 1)
     plan = plan_for(split, microbatches=microbatches, compress=None, **more)
-    return data_parallel(make_net, make_loss(), plan, ALONE)
+    return data_parallel(make_net, make_loss(), plan, SINGLE_PROCESS)
 
 
 @given(
     st.one_of(chains, st.integers(1, 3)), OVERLAPS, st.integers(1, 3), st.booleans(),
-    st.sampled_from([WHOLE, Microbatches(2)]), st.sampled_from(["device", "ring", "local"]),
+    st.sampled_from([WHOLE_SHARDS, Microbatches(2)]), st.sampled_from(["device", "ring", "local"]),
     st.sampled_from([None, 0, 500]), st.lists(st.integers(1, 9), min_size=2, max_size=2),
 )  # fmt: skip
 @settings(max_examples=8, deadline=None)
@@ -82,7 +82,7 @@ def test_so_it_does_where_copies_are_pipelines(overlap, schedule):
     def strategy():
         split = split_of("pipeline", contexts(4), 2, schedule=schedule, cut=(1,))
         make = lambda ctxs, start=None: make_chain(chain, start)  # noqa: E731
-        return staged_parallel(make, make_loss(), plan_for(split), ALONE)
+        return pipeline_parallel(make, make_loss(), plan_for(split), SINGLE_PROCESS)
 
     assert bits(strategy(), None, [6, 5]) == bits(strategy(), overlap, [6, 5])
 

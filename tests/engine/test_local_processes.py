@@ -204,14 +204,14 @@ def test_decoders_take_their_part_too(environment, monkeypatch, tmp_path):
 
     environment({"LOCAL_WORLD_SIZE": "4"})
     monkeypatch.setattr(resources, "available_cores", lambda: 8)
-    started, real = [], image_files.Decoders
+    started, real = [], image_files.DecoderPool
     monkeypatch.setattr(
         image_files,
-        "Decoders",
+        "DecoderPool",
         lambda size, processes, *more: started.append(processes) or real(size, processes, *more),
     )
     write_folder(tmp_path)
-    image_folder.load(tmp_path)
+    image_folder.load_folder(tmp_path)
     assert started == [2]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from mxnet import gluon, nd
 
-from gluonlab.engine.cpu_threads import _team_sizes
+from gluonlab.engine.cpu_threads import _set_team_sizes
 from gluonlab.exercises import Wrong
 from gluonlab.exercises.array_tracking import (
     ArrayCopy,
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.cpu_only(
 
 def test_one_device_of_a_checker_has_one_thread_even_alone():
     (only,) = cpu_devices(1)
-    assert _team_sizes({only.device_id: None}) == {only.device_id: 1}
+    assert _set_team_sizes({only.device_id: None}) == {only.device_id: 1}
 
 
 def test_arrays_in_words():

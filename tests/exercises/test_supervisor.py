@@ -25,7 +25,7 @@ from gluonlab.exercises.supervisor import (
     list_descendants,
     max_parallel_jobs,
 )
-from gluonlab.host.resources import Room, room
+from gluonlab.host.resources import AvailableMemory, available_memory
 
 START = "import os, signal, subprocess, sys, time\n"
 DAEMON = "os.fork() or (os.setsid(), os.fork(), time.sleep(600))\n"
@@ -112,14 +112,14 @@ def test_files_are_counted_up_to_the_limit_and_sparse_ones_by_what_they_take(tmp
 
 
 def test_a_notebook_may_have_no_more_memory_than_is_left():
-    assert fit_memory(Bounds(1, memory=2**50)).memory < room().total
+    assert fit_memory(Bounds(1, memory=2**50)).memory < available_memory().total
     assert fit_memory(Bounds(1, memory=2**20)).memory == 2**20
 
 
 @given(st.integers(0, 2**45), st.integers(1, 300))
 def test_all_jobs_together_get_three_quarters_of_what_is_left_and_not_a_byte_more(free, jobs):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervisor, "room", lambda: Room(2**45, free, "machine"))
+        patch.setattr(supervisor, "available_memory", lambda: AvailableMemory(2**45, free, "machine"))
         memory = fit_memory(Bounds(1, memory=2**50), jobs).memory
     assert 4 * jobs * memory <= 3 * free < 4 * jobs * (memory + 1)
 
@@ -140,8 +140,8 @@ def test_all_jobs_together_get_three_quarters_of_what_is_left_and_not_a_byte_mor
 def test_as_many_jobs_run_as_there_are_cores_and_memory_in_three_quarters_of_what_is_left(
     free, cores, jobs, monkeypatch
 ):
-    left = None if free is None else Room(2**60, free, "machine")
-    monkeypatch.setattr(supervisor, "room", lambda: left)
+    left = None if free is None else AvailableMemory(2**60, free, "machine")
+    monkeypatch.setattr(supervisor, "available_memory", lambda: left)
     monkeypatch.setattr(supervisor, "available_cores", lambda: cores)
     assert max_parallel_jobs() == jobs
     if left is None:

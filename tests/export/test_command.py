@@ -27,7 +27,7 @@ from gluonlab.models import MODELS, ModelKind
 from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
-from gluonlab.training.resume import asked, interrupted
+from gluonlab.training.resume import resumed_config, read_resume_point
 
 pytestmark = [
     pytest.mark.cpu_only("onnxruntime is compared with MXNet on the CPU"),
@@ -148,8 +148,8 @@ def test_export_alone_writes_mxnets_files(run, tmp_path):
 def test_a_resumed_run_exports_at_its_end(tmp_path):
     quick(tmp_path, export="onnx", checkpoint_every="1 epoch")
     (tmp_path / "run" / "export" / ONNX_FILE).unlink()
-    before = interrupted(tmp_path / "run")
-    result = train(asked(before, epochs=2), reporter=Reporter(), resume=before)
+    before = read_resume_point(tmp_path / "run")
+    result = train(resumed_config(before, epochs=2), reporter=Reporter(), resume=before)
     assert result.onnx.difference <= TOLERANCE
     assert (tmp_path / "run" / "export" / ONNX_FILE).exists()
 

@@ -21,15 +21,15 @@ from support.records import write_records
 from gluonlab.bench.harness.measurement_record import Record, Series, read_record
 from gluonlab.collectives.named_topologies import p3_8xlarge
 from gluonlab.collectives.topology_file import read_topology, write_topology
-from gluonlab.data.fetching.download_sources import Contents
-from gluonlab.data.fetching.extract_archive import unpack
-from gluonlab.data.images.decode_image import decode
-from gluonlab.data.images.image_locations import opened
+from gluonlab.data.fetching.download_sources import ArchiveContents
+from gluonlab.data.fetching.extract_archive import unpack_archive
+from gluonlab.data.images.decode_image import decode_image
+from gluonlab.data.images.image_locations import open_image_file
 from gluonlab.data.sets import packed_folder
-from gluonlab.data.sets.csv_and_record_files import read_list, read_records
+from gluonlab.data.sets.csv_and_record_files import read_image_list, read_records
 from gluonlab.data.sets.standard_datasets import read_cifar_records, read_idx
 from gluonlab.optimizers import optimizer_states
-from gluonlab.report.run_tables import as_text
+from gluonlab.report.run_tables import format_results
 from gluonlab.runs.run_reader import read_runs
 
 RNG = np.random.default_rng(0)
@@ -104,9 +104,9 @@ def test_a_record_file_is_read_or_refused(place, data):
     changed.write_bytes(corrupted(data, changed.read_bytes(), junk=JUNK))
     with own_errors("records"):
         found = read_records(path)
-        sizes = [len(opened(each).read()) for each in found.places]
-        assert sizes == [each.size for each in found.places]
-        assert all(name.isprintable() for name in found.names.values())
+        sizes = [len(open_image_file(each).read()) for each in found.locations]
+        assert sizes == [each.size for each in found.locations]
+        assert all(name.isprintable() for name in found.label_names.values())
 
 
 @fuzzed
@@ -115,8 +115,8 @@ def test_a_list_of_images_is_read_or_refused(place, data):
     image = place(IMAGES["PNG"], ".png").name
     path = place(corrupted(data, f'image,label\n"{image}","a"\n'.encode()), ".csv")
     with own_errors("lists"):
-        found = read_list(path, path.parent)
-        assert found.places == [str(path.parent / image)] and found.labels[0].isprintable()
+        found = read_image_list(path, path.parent)
+        assert found.locations == [str(path.parent / image)] and found.labels[0].isprintable()
 
 
 @fuzzed
@@ -124,7 +124,7 @@ def test_a_list_of_images_is_read_or_refused(place, data):
 def test_an_image_is_decoded_or_refused(place, data, format, seed):
     path = place(corrupted(data, IMAGES[format], junk=JUNK))
     with own_errors("images"):
-        assert decode(str(path), 8, seed).shape == (3, 8, 8)
+        assert decode_image(str(path), 8, seed).shape == (3, 8, 8)
 
 
 @fuzzed
@@ -136,7 +136,7 @@ def test_an_archive_is_unpacked_below_its_folder_or_refused(tmp_path, data, comp
     shutil.rmtree(target.parent, ignore_errors=True)
     target.mkdir(parents=True)
     with own_errors("archives"):
-        unpack(tmp_path / "a.tar", target, Contents(10_000, most_files=9))
+        unpack_archive(tmp_path / "a.tar", target, ArchiveContents(10_000, max_files=9))
     assert [path.name for path in target.parent.iterdir()] == ["target"]
     assert not any(path.is_symlink() for path in target.rglob("*"))
     assert {path.name for path in tmp_path.iterdir()} == {"a.tar", "around"}
@@ -147,9 +147,9 @@ def saved(tmp_path_factory):
     """The bytes of a file of optimizer states."""
     path = tmp_path_factory.mktemp("states") / "states"
     own = optimizer_states.ParameterState("weight", (2, 3), 4, (nd.ones((2, 3)),))
-    optimizer_states.save(
+    optimizer_states.write_states(
         path,
-        optimizer_states.to_arrays(optimizer_states.States("sgd", 4, {"momentum": 0.9}, (own,))),
+        optimizer_states.states_to_arrays(optimizer_states.States("sgd", 4, {"momentum": 0.9}, (own,))),
     )
     return path.read_bytes()
 
@@ -159,7 +159,7 @@ def saved(tmp_path_factory):
 def test_optimizer_states_are_read_or_refused(place, saved, data):
     path = place(corrupted(data, saved, junk=JUNK))
     with own_errors("optimizer states"):
-        optimizer_states.read(path)
+        optimizer_states.read_states(path)
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +181,7 @@ def test_a_runs_folder_is_read_or_refused(run, place, data):
         value = json.loads(lines[-1] if lines else changed.read_text())
         changed.write_text("\n".join([*lines[:-1], json.dumps(data.draw(mutated(value))), ""]))
     with own_errors("runs"):
-        as_text(read_runs([folder]))
+        format_results(read_runs([folder]))
 
 
 PACKED = {"format": 1, "name": "a", "classes": ["a", "b"], "image_shape": [3, 8, 8]}
@@ -203,7 +203,7 @@ def test_a_packed_folder_is_read_or_refused(place, data):
     else:
         changed.write_bytes(corrupted(data, changed.read_bytes()))
     with own_errors("packed folders"):
-        name, train, _, _ = packed_folder.read(folder, None, data.draw(st.sampled_from([0, 2**20])))
+        name, train, _, _ = packed_folder.read_packed(folder, None, data.draw(st.sampled_from([0, 2**20])))
         assert name.isprintable() and "/" not in name
         train.batch(np.arange(len(train)))
 

@@ -14,7 +14,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.config import option_types as types
 from gluonlab.config.train_config import option_name
 from gluonlab.data import load_dataset
-from gluonlab.data.sets.packed_folder import pack
+from gluonlab.data.sets.packed_folder import pack_dataset
 from gluonlab.devices import devices
 from gluonlab.errors import GluonlabError, GluonlabWarning
 from gluonlab.inference.input_images import find_pictures
@@ -97,13 +97,13 @@ PLACES = {
     "records": lambda place: load_dataset(f"record:{place}.rec"),
     "list": lambda place: load_dataset(f"list:{place}.csv"),
     "imagenette": lambda place: load_dataset("imagenette2-320", place),
-    "packed": lambda place: pack(load_dataset("digits"), f"file/{place}"),
+    "packed": lambda place: pack_dataset(load_dataset("digits"), f"file/{place}"),
     "run": lambda place: RunDirectory.create(place, "x"),
     "runs": lambda place: read_runs([Path(place)]),
     "evaluation": lambda place: evaluate_run(place),
     "prediction": lambda place: load_run(place),
     "pictures": lambda place: find_pictures([place]),
-    "states": lambda place: optimizer_states.read(place),
+    "states": lambda place: optimizer_states.read_states(place),
 }
 
 

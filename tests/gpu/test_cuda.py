@@ -60,10 +60,10 @@ def test_one_line_names_the_pairs_where_some_have_access_and_others_not(count, d
 def test_the_users_word_is_mxnets_variable(monkeypatch, value, wanted):
     name = mxnet_setup.PEER_VARIABLE
     monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
-    assert mxnet_setup.peer_access_wanted() == wanted
-    with mxnet_setup.peers_are_enabled():
-        assert not mxnet_setup.peer_access_wanted()
-    assert mxnet_setup.peer_access_wanted() == wanted
+    assert mxnet_setup.is_peer_access_allowed() == wanted
+    with mxnet_setup.skip_peer_access_setup():
+        assert not mxnet_setup.is_peer_access_allowed()
+    assert mxnet_setup.is_peer_access_allowed() == wanted
 
 
 K80, H100, V100, T4 = ("Tesla K80", 3, 7), ("NVIDIA H100", 9, 0), ("V100", 7, 0), ("T4", 7, 5)

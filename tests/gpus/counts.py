@@ -20,10 +20,10 @@ import gluonlab  # noqa: F401  before MXNet
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.data.loading.augmentation import make_input
-from gluonlab.data.loading.split_batch import whole
+from gluonlab.data.loading.split_batch import make_local_batch
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
-from gluonlab.models.infer_shapes import complete
+from gluonlab.models.infer_shapes import complete_initialization
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.training_loss import make_loss
 
@@ -37,7 +37,7 @@ def network(name, ctxs, shape, classes=10):
     """One of gluonlab's, on these devices."""
     net = get_model(name, classes, ctxs)
     net.initialize(mx.init.Xavier(), ctx=ctxs)
-    complete(net, name, shape, classes)
+    complete_initialization(net, name, shape, classes)
     return net
 
 
@@ -61,10 +61,10 @@ def counts_of_step(step, ctxs, shape):
     xs = [nd.zeros((2, *shape), ctx=ctx, dtype="uint8") for ctx in ctxs]
     ys = [nd.zeros((2,), ctx=ctx, dtype="int32") for ctx in ctxs]
     for _ in range(2):
-        step(whole(xs, ys))
+        step(make_local_batch(xs, ys))
     with counting() as happened:
         for _ in range(STEPS):
-            step(whole(xs, ys))
+            step(make_local_batch(xs, ys))
     found = {name: getattr(happened, name) / STEPS for name in COUNTED}
     assert all(count == int(count) for count in found.values()), f"steps differ: {found}"
     return {name: int(count) for name, count in found.items()}

@@ -18,13 +18,13 @@ from support.reference import as_is, random_batches, values
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.data.loading.augmentation import make_input
-from gluonlab.data.loading.split_batch import shard, whole
+from gluonlab.data.loading.split_batch import shard, make_local_batch
 from gluonlab.kvstores import make_kvstore
-from gluonlab.models.channel_padding import Padding, padding_for
+from gluonlab.models.channel_padding import Padding, choose_padding
 from gluonlab.models.networks import LeNet
-from gluonlab.models.symbol_graph import with_replaced
+from gluonlab.models.symbol_graph import replace_nodes
 from gluonlab.parallel.data.strategy import DataParallelStep
-from gluonlab.parallel.mixed_precision import as_it_is, for_sync_bn, mixed_precision
+from gluonlab.parallel.mixed_precision import keep_float32, mixed_precision_for_sync_bn, mixed_precision
 from gluonlab.parallel.training_loss import make_loss
 
 RATE, SCALE = 0.1, 2.0**8
@@ -79,7 +79,7 @@ def on_gpus(network, k, batches, convert, sync_bn):
     ctxs = [mx.gpu(device) for device in range(k)]
     net = network.made(ctxs)
     store = make_kvstore("device", ctxs) if k > 1 else None
-    scale = None if convert is as_it_is else LossScale(SCALE)
+    scale = None if convert is keep_float32 else LossScale(SCALE)
     trainer = BucketedTrainer(
         net.collect_params(), "sgd", {"learning_rate": RATE}, store, loss_scale=scale
     )
@@ -88,7 +88,7 @@ def on_gpus(network, k, batches, convert, sync_bn):
     losses = []
     for images, labels in batches:
         found = step(
-            whole(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
+            make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
         )
         losses.append(sum(float(loss.asscalar()) for loss in found))
     assert scale is None or scale.skipped == 0
@@ -137,7 +137,7 @@ def rounded(graph, shape):
     def choose(node, *_):
         return partial(exactly, node) if node["op"] in PRODUCTS else None
 
-    return with_replaced(graph, {"data": shape}, choose)
+    return replace_nodes(graph, {"data": shape}, choose)
 
 
 def moved_otherwise(found, wanted, start):
@@ -160,7 +160,7 @@ def test_k_gpus_train_as_one_cpu_that_rounds_what_goes_into_products_and_comes_o
     Three digits, but where rounding takes ReLU past its kink.
     """
     sync_bn = network.layers[0].norm and k > 1
-    convert = for_sync_bn if sync_bn else mixed_precision
+    convert = mixed_precision_for_sync_bn if sync_bn else mixed_precision
     batches = random_batches(sizes, shape=(network.colours, 8, 8))
     start = trained(network.made([mx.cpu()]))
     devices, losses = on_gpus(network, k, batches, convert, sync_bn)
@@ -204,7 +204,7 @@ def test_what_a_fused_operator_writes_beyond_a_gradient_stops_no_step(settings, 
             assert beyond == 0.0 or all(bucket.padding_indices() for bucket in trainer.buckets)
             for images, labels in batches:
                 step(
-                    whole(
+                    make_local_batch(
                         shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
                     )
                 )
@@ -225,15 +225,15 @@ def step_of(net, convert):
         nd.zeros((2, 1, 28, 28), ctx=ctxs[0], dtype="uint8"),
         nd.zeros((2,), ctx=ctxs[0], dtype="int32"),
     )
-    step(whole([images], [labels]))
+    step(make_local_batch([images], [labels]))
     with counting() as happened:
-        step(whole([images], [labels]))
+        step(make_local_batch([images], [labels]))
     return happened
 
 
 def test_channels_are_left_as_they_are_because_the_libraries_take_any_to_tensor_cores():
     """LeNet's 1, 20, 50 and 10: each product of float16 is one that may run there."""
-    assert padding_for(mx.gpu(0)) == Padding()
+    assert choose_padding(mx.gpu(0)) == Padding()
     plain = step_of(LeNet(10), mixed_precision)
     convolutions = {"Forward": 2, "BackwardFilter": 2, "BackwardData": 1}
     products = {
@@ -242,5 +242,5 @@ def test_channels_are_left_as_they_are_because_the_libraries_take_any_to_tensor_
     }
     for name, count in products.items():
         assert plain.names[name] == plain.names[f"{name} on tensor cores"] == count
-    exact = step_of(LeNet(10), as_it_is)
+    exact = step_of(LeNet(10), keep_float32)
     assert not any("on tensor cores" in name for name in exact.names)

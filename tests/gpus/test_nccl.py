@@ -16,7 +16,7 @@ from support.reference import cpus, distance, values
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
-from gluonlab.kvstores.mxnet_stores import TYPES
+from gluonlab.kvstores.mxnet_stores import NCCL_DTYPES
 
 GPUS = [mx.gpu(device) for device in range(4)]
 SHAPES = [(), (1,), (3,), (2, 3), (6,), (0, 2), (5, 1, 2)]
@@ -63,7 +63,7 @@ def test_any_key_may_come_at_any_time_with_any_shape_on_any_devices(calls):
         assert all_hold(arrays, np.asarray(sum(numbers), "float32"))
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dtype", NCCL_DTYPES)
 def test_sums_are_of_the_arrays_own_type(dtype):
     store = make_kvstore("nccl", GPUS)
     for _ in range(2):

@@ -150,7 +150,7 @@ def weights(ctxs, store, leaves_out):
             losses = [(param.data(ctx) * (rank + 1)).sum() for rank, ctx in enumerate(ctxs)]
         autograd.backward(losses)
         if leaves_out and step == 1:
-            [sums] = kvstore._sums.values()
+            [sums] = kvstore._plans.values()
             sums._executors[0]._calls.pop()  # the last copy of the schedule
         trainer.step(1)
     return [param.data(ctx).asnumpy() for ctx in ctxs]

@@ -10,9 +10,9 @@ from mxnet.gluon import nn
 from support.reference import as_is, random_batches
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.data.loading.split_batch import shard, whole
+from gluonlab.data.loading.split_batch import shard, make_local_batch
 from gluonlab.kvstores import make_kvstore
-from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
+from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.data.strategy import DataParallelStep
 
 SHAPE = (2, 2, 2)
@@ -35,7 +35,7 @@ def net_on(ctxs):
     return net
 
 
-def statistics_after(ctxs, sizes, cut=WHOLE, sync_bn=False):
+def statistics_after(ctxs, sizes, cut=WHOLE_SHARDS, sync_bn=False):
     """All running statistics on each device, after an epoch of batches of these sizes, and
     another.
     """
@@ -49,7 +49,7 @@ def statistics_after(ctxs, sizes, cut=WHOLE, sync_bn=False):
     for _ in range(2):
         for images, labels in random_batches(sizes, shape=SHAPE, classes=3):
             xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)
-            step(whole(xs, ys))
+            step(make_local_batch(xs, ys))
         nd.waitall()  # on the CPU it is backward that moves them, unknown to the engine
         step.statistics.average()
     names = [name for name in net.collect_params() if "running" in name]
@@ -69,10 +69,10 @@ def scratch_memory():
 @pytest.mark.parametrize(
     ("sizes", "cut", "sync_bn"),
     [
-        ([6, 6, 3], WHOLE, False),  # at last a device has one image, and the second layer one value
-        ([4, 4, 4, 1], WHOLE, False),  # and another none
+        ([6, 6, 3], WHOLE_SHARDS, False),  # at last a device has one image, and the second layer one value
+        ([4, 4, 4, 1], WHOLE_SHARDS, False),  # and another none
         ([8, 8], Microbatches(count=2), False),
-        ([6, 6, 3], WHOLE, True),
+        ([6, 6, 3], WHOLE_SHARDS, True),
     ],
 )
 def test_running_statistics_are_those_of_cpu_devices(sizes, cut, sync_bn):

@@ -6,7 +6,7 @@ import pytest
 from support.splits import apart, batches_of, make_chain, plan_for, softmax, split_of, trained
 
 from gluonlab.bucketed_trainer.loss_scale import SkipNotFinite
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.parallel import strategy_class
 
 NETWORK = ([("conv", 3)], [("dense", 5), ("dense", 3)], False, True)
@@ -23,9 +23,9 @@ def test_what_lies_between_gradients_changes_nothing(way, more, looks):
     for beyond in (0.0, np.nan):  # as it may be
         ctxs = [mx.gpu(device) for device in range(4)]
         settings = {name: each() if callable(each) else each for name, each in looks.items()}
-        plan = plan_for(split_of(way, ctxs, 2, share=4, **more), **settings)
+        plan = plan_for(split_of(way, ctxs, 2, max_shard_images=4, **more), **settings)
         make = lambda ctxs, start=None: make_chain(NETWORK, start or ctxs)  # noqa: E731
-        strategy = strategy_class(way)(make, softmax(), plan, ALONE)
+        strategy = strategy_class(way)(make, softmax(), plan, SINGLE_PROCESS)
         buckets = [each for trainer in strategy.updates.trainers for each in trainer.buckets]
         assert any(bucket.padding_indices() for bucket in buckets)
         for batch in batches_of([7, 6]):

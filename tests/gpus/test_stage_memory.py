@@ -10,12 +10,12 @@ from mxnet import nd
 from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
 from gluonlab.data.loading.batch_loader import Loader
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.training_loss import make_loss
 from gluonlab.training.build_network import make_net
 from gluonlab.training.plan import make_plan
-from gluonlab.training.run_memory import Needs
+from gluonlab.training.run_memory import MemoryEstimator
 
 # images of 16 x 28 x 28 floats, just below 2 MiB, of which MXNet's pool takes whole ones
 SHARE = 41
@@ -38,7 +38,7 @@ def test_memory_of_stages_is_what_is_allocated(samples, microbatches):
         plan, dataset=load_dataset("synthetic", samples=samples * (microbatches or 1))
     )
     taken, _ = taken_by(plan)
-    assert Needs(plan, make_net(plan)).memory(images).total == pytest.approx(taken[1], rel=0.2)
+    assert MemoryEstimator(plan, make_net(plan)).memory(images).total == pytest.approx(taken[1], rel=0.2)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_memory_of_splits_is_what_is_allocated_on_each_gpu(settings):
     plan = make_plan(config.replace(batch_size=images))
     plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=images))
     taken, strategy = taken_by(plan)
-    told = [memory.total for _, memory in Needs(plan, strategy.net, strategy.taken).rows(images)]
+    told = [memory.total for _, memory in MemoryEstimator(plan, strategy.net, strategy.estimate_memory).rows(images)]
     assert told == pytest.approx(taken, rel=0.2)
 
 
@@ -66,8 +66,8 @@ def taken_by(plan):
     for ctx in plan.ctxs:
         ctx.empty_cache()
     before = [bytes_in_use(ctx.device_id) for ctx in plan.ctxs]
-    make = strategy_class(plan.split.way)
-    strategy = make(partial(make_net, plan), make_loss(), plan, ALONE)
+    make = strategy_class(plan.split.mode)
+    strategy = make(partial(make_net, plan), make_loss(), plan, SINGLE_PROCESS)
     for batch in Loader(plan.dataset.train, strategy.inputs, plan.global_batch_size, raw=True):
         strategy.step(batch)
     for batch in Loader(plan.dataset.test, strategy.inputs, plan.global_batch_size, raw=True):

@@ -9,10 +9,10 @@ from mxnet import nd
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.data.loading.augmentation import make_input
-from gluonlab.data.loading.split_batch import whole
+from gluonlab.data.loading.split_batch import make_local_batch
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
-from gluonlab.models.infer_shapes import complete
+from gluonlab.models.infer_shapes import complete_initialization
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.training_loss import make_loss
 
@@ -24,7 +24,7 @@ def counted(model, sync_bn, count=2):
     ctxs = [mx.gpu(i) for i in range(count)]
     net = get_model(model, 10, ctxs)
     net.initialize(mx.init.Xavier(), ctx=ctxs)
-    complete(net, model, SHAPE, 10)
+    complete_initialization(net, model, SHAPE, 10)
     params = net.collect_params()
     trainer = BucketedTrainer(
         params, "sgd", {"learning_rate": 0.1, "momentum": 0.9}, make_kvstore("device", ctxs)
@@ -32,9 +32,9 @@ def counted(model, sync_bn, count=2):
     step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None), sync_bn=sync_bn)
     xs = [nd.zeros((1, *SHAPE), ctx, dtype="uint8") for ctx in ctxs]
     ys = [nd.zeros((1,), ctx, dtype="int32") for ctx in ctxs]
-    step(whole(xs, ys))
+    step(make_local_batch(xs, ys))
     with counting() as happened:
-        step(whole(xs, ys))
+        step(make_local_batch(xs, ys))
     return happened, sum(name.endswith("running_mean") for name in params)
 
 

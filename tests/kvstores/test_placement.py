@@ -102,7 +102,7 @@ def shown(monkeypatch, driver, visible=None):
     gpus = visible_gpus(driver.gpus, visible).gpus
     # CUDA's four digits of the domain
     at = {number: f"{gpu.bus_id[4:].lower()}" for number, gpu in enumerate(gpus)}
-    monkeypatch.setattr(nvml, "known", lambda: driver)
+    monkeypatch.setattr(nvml, "cached_driver", lambda: driver)
     monkeypatch.setattr(
         topology_module, "pci_bus_ids", lambda ctxs: [at[ctx.device_id] for ctx in ctxs]
     )
@@ -144,14 +144,14 @@ def test_a_ring_stays_below_one_cpu_as_long_as_it_can(monkeypatch):
 )
 def test_a_named_machine_overrides_the_links_of_nvml(monkeypatch, driver):
     ctxs = shown(monkeypatch, machine(*[V100] * 8))
-    monkeypatch.setattr(nvml, "known", lambda: driver)
+    monkeypatch.setattr(nvml, "cached_driver", lambda: driver)
     placed = make_kvstore("ring", ctxs, topology="p3.16xlarge").placement(ctxs)
     assert placed == Placement((0, 3, 2, 1, 5, 6, 7, 4), "by the links of p3.16xlarge")
 
 
 def test_gpus_keep_their_order_if_nvml_reports_nothing(monkeypatch):
     ctxs = shown(monkeypatch, machine(*[RTX] * 4))
-    monkeypatch.setattr(nvml, "known", lambda: nvml.Driver(error="nvidia-ml-py is not installed"))
+    monkeypatch.setattr(nvml, "cached_driver", lambda: nvml.Driver(error="nvidia-ml-py is not installed"))
     placed = make_kvstore("tree", ctxs).placement(ctxs)
     assert placed.order == (0, 1, 2, 3)
     assert placed.reason == "as numbered: NVML reports no links (nvidia-ml-py is not installed)"
@@ -161,7 +161,7 @@ def test_gpus_keep_their_order_if_nvml_reports_nothing(monkeypatch):
 @pytest.mark.parametrize("name", [name for name, kind in KVSTORES.items() if kind.uses_topology])
 def test_stores_on_cpu_devices_sum_the_same_with_and_without_a_named_machine(name, monkeypatch):
     """Whole numbers, so that no order changes a bit. Nobody asks the driver."""
-    monkeypatch.setattr(nvml, "known", lambda: pytest.fail("NVML is looked for"))
+    monkeypatch.setattr(nvml, "cached_driver", lambda: pytest.fail("NVML is looked for"))
     ctxs = [mx.cpu(i) for i in range(5)]
     for topology in (None, "p3.16xlarge"):
         store = make_kvstore(name, ctxs, topology=topology)
@@ -188,7 +188,7 @@ BY_LINKS = "by the links of p3.16xlarge"
 def test_a_plan_records_the_order_of_devices_or_the_schedules_by_size(kvstore, kind, said):
     plan = make_plan(TrainConfig(devices=named(8), kvstore=kvstore, topology="p3.16xlarge"))
     words = f"order {' '.join(said)}" if kind == "order" else ", ".join(said)
-    assert plan.placed_in_words() == f", {words}, {BY_LINKS}"
+    assert plan.describe_placement() == f", {words}, {BY_LINKS}"
     assert (plan.settings()[kind], plan.settings()["placed"]) == (said, BY_LINKS)
 
 

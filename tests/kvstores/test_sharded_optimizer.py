@@ -38,7 +38,7 @@ def test_the_sharded_optimizer_keeps_a_share_of_the_state_on_each_device(
     kept = dict.fromkeys(ctxs, 0)
     for update in store._updates.values():
         for owned in (shard for shards in update.shards.values() for shard in shards):
-            for array in owned.arrays():
+            for array in owned.state_arrays():
                 kept[array.context] += array.size
     whole = copies * sum(bucket.weights[0].size for bucket in trainer.buckets)
     assert sum(kept.values()) == whole
@@ -110,7 +110,7 @@ def test_buckets_that_are_moved_together_are_updated_as_alone(optimizer, devices
         )  # fmt: skip
         train_on_devices(net, trainer, ctxs, BATCHES)
         found += [values(net, ctx) for ctx in ctxs]
-        calls.append(len(trainer._calls))
+        calls.append(len(trainer._kvstore_calls))
     assert max(distance(one, found[0]) for one in found[1:]) < 1e-5
     assert calls[1] > calls[2] == 1
 

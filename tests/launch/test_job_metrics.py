@@ -17,7 +17,7 @@ from gluonlab.data import from_arrays
 from gluonlab.launch.job_files import TEMPLATE_FOLDER
 from gluonlab.runs.run_schema import Epoch
 from gluonlab.training.loop import train
-from gluonlab.training.reporter import ConsoleReporter, epoch_in_words
+from gluonlab.training.reporter import ConsoleReporter, format_epoch
 
 ROOT = Path(__file__).parents[2] / "sagemaker"
 EXPRESSIONS = expressions(TEMPLATE_FOLDER / "parameter-server.json")
@@ -36,7 +36,7 @@ def test_each_number_of_an_epochs_line_is_found_once(
     line = Epoch(
         epoch=epoch, step=1, images=images, training_seconds=seconds, loss=loss, accuracy=accuracy
     )  # fmt: skip
-    text = before + epoch_in_words(line, epoch + more)
+    text = before + format_epoch(line, epoch + more)
     found = charts(text, EXPRESSIONS)
     assert found == {
         LOSS: [pytest.approx(loss, abs=1e-4)], SPEED: [pytest.approx(images / seconds, abs=0.5)],

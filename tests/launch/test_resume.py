@@ -17,7 +17,7 @@ from support.processes import clean_environment
 from support.reference import distance
 from support.run_files import read_metrics
 
-from gluonlab.runs.checkpoint import newest
+from gluonlab.runs.checkpoint import read_newest_checkpoint
 from gluonlab.runs.run_schema import PARAMETERS
 
 pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
@@ -139,7 +139,7 @@ def test_a_signal_ends_all_processes_after_the_same_step_and_they_go_on(
     go_on = f"; to go on: python -m gluonlab.launch --backend {backend} --resume run"
     assert sum(process.err.splitlines()[-1].endswith(go_on) for process in ended) == 1  # rank 0
     [checkpoint] = (run / "checkpoints").iterdir()
-    before = newest(run).checkpoint
+    before = read_newest_checkpoint(run).checkpoint
     assert before.step == int(checkpoint.name[5:])
 
     epochs = before.state["loader"]["epoch"] + 1

@@ -24,7 +24,7 @@ from gluonlab.errors import ConfigError
 from gluonlab.kvstores.process_groups import SummingGroup
 from gluonlab.optimizers.optimizer_registry import OPTIMIZERS
 from gluonlab.runs import run_schema
-from gluonlab.training.config_checks import check_going_on, check_on_servers
+from gluonlab.training.config_checks import check_can_resume, check_server_update_options
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 
@@ -145,17 +145,17 @@ def test_staleness_is_the_number_of_others_updates_since_the_last_pull(server_co
     from mxnet import nd
 
     from gluonlab.optimizers import make_optimizer
-    from gluonlab.optimizers.server_optimizer import Flat, Piece, ServerRule, first_note, server_of
+    from gluonlab.optimizers.server_optimizer import FlatLayout, Piece, ServerOptimizer, initial_note, assigned_server
 
     first = 2**16 + 7
-    flat = Flat(4, server_count, (Piece(0, 0, 4),))
+    flat = FlatLayout(4, server_count, (Piece(0, 0, 4),))
     copies = {first + 10 + rank: (first, rank) for rank in range(3)}
     notes = {
-        key: server_of(key, server_count) for key in range(first + 20, first + 20 + server_count)
+        key: assigned_server(key, server_count) for key in range(first + 20, first + 20 + server_count)
     }
-    rule = ServerRule(make_optimizer("sgd", {"learning_rate": 1.0}), {first: flat}, copies, notes)
+    rule = ServerOptimizer(make_optimizer("sgd", {"learning_rate": 1.0}), {first: flat}, copies, notes)
     kept = {key: nd.zeros(4) for key in (first, *copies)}
-    told = {key: nd.array(first_note(server_count)).reshape((-1,)) for key in notes}
+    told = {key: nd.array(initial_note(server_count)).reshape((-1,)) for key in notes}
 
     def push(key, value):
         place = kept[key] if key in kept else told[key]
@@ -341,7 +341,7 @@ def test_a_signal_to_one_that_does_not_wait_ends_all_with_the_epoch(tmp_path):
 
 def group_that(waits):
     group = SummingGroup(0, 2)
-    group.servers, group.waits = 1, waits
+    group.servers, group.is_synchronous = 1, waits
     group.name = "dist_sync" if waits else "dist_async"
     return group
 
@@ -359,21 +359,21 @@ def test_what_cannot_be_where_servers_update_is_refused_with_the_reason(name, va
     config = TrainConfig(update_on_servers=waits, **{name: value})
     who = "--update-on-servers" if waits else "--backend dist_async"
     with pytest.raises(ConfigError) as raised:
-        check_on_servers(config, group_that(waits))
+        check_server_update_options(config, group_that(waits))
     said = str(raised.value)
     assert said.startswith(f"{option_name(name)} ") and f" and {who} contradict" in said
     assert "\n" not in said
-    check_on_servers(config.replace(update_on_servers=False), group_that(True))
+    check_server_update_options(config.replace(update_on_servers=False), group_that(True))
 
 
 def test_replicas_are_not_compared_where_they_differ():
     with pytest.raises(ConfigError, match=r"^--check-replicas 3 and --backend dist_async .* wait"):
-        check_on_servers(TrainConfig(check_replicas=3), group_that(False))
-    check_on_servers(TrainConfig(check_replicas=3, update_on_servers=True), group_that(True))
+        check_server_update_options(TrainConfig(check_replicas=3), group_that(False))
+    check_server_update_options(TrainConfig(check_replicas=3, update_on_servers=True), group_that(True))
 
 
 @pytest.mark.parametrize("option", ["--resume runs/one", "--autoresume"])
 def test_a_run_does_not_go_on_where_servers_update(option):
     with pytest.raises(ConfigError, match=f"^{option} and --backend dist_async .* states"):
-        check_going_on(option, TrainConfig(), group_that(False))
-    check_going_on(option, TrainConfig(), group_that(True))
+        check_can_resume(option, TrainConfig(), group_that(False))
+    check_can_resume(option, TrainConfig(), group_that(True))

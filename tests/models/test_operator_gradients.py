@@ -26,8 +26,8 @@ from gluonlab.models.wrong_gradients import (
     REWRITTEN,
     check_gradients,
 )
-from gluonlab.parallel.data.replica import replicas
-from gluonlab.training.user_components import check_scores
+from gluonlab.parallel.data.replica import make_replicas
+from gluonlab.training.user_components import check_user_network
 
 # By differences of float64, and of float32, whose sums are rounded; and by another way of MXNet.
 BY_DIFFERENCES = {"float64": 1e-6, "float32": 2e-2}
@@ -204,11 +204,11 @@ def test_a_replica_has_the_gradients_of_the_plain_network(add):
         if name.endswith("alpha"):
             param.set_data(nd.array(random.uniform(0.1, 0.6, param.shape)))
     right = right_gradients(net, images, labels)
-    [replica] = replicas(net, gluon.loss.SoftmaxCrossEntropyLoss(), to_float, [mx.cpu()])
+    [replica] = make_replicas(net, gluon.loss.SoftmaxCrossEntropyLoss(), to_float, [mx.cpu()])
     if add:
         for param in net.collect_params().values():
             param.grad()[:] = 1.5
-    replica.forward(images, labels, add=add)
+    replica.forward(images, labels, accumulate=add)
     replica.backward()
     result = [param.grad().asnumpy() - 1.5 * add for param in net.collect_params().values()]
     assert error(result, right) < 1e-5
@@ -227,14 +227,14 @@ def test_an_operator_that_cannot_be_trained_is_refused_before_training(function,
     net = nn.HybridSequential()
     net.add(nn.Flatten(), nn.Dense(3), Layer(function))
     with pytest.raises(ModelError, match=said) as caught:
-        check_scores(net, "Mine", (1, 4, 4), 3)
+        check_user_network(net, "Mine", (1, 4, 4), 3)
     assert "\n" not in str(caught.value) and str(caught.value).startswith("Mine has ")
 
 
 def test_refused_operators_are_allowed_without_gradients():
     net = nn.HybridSequential()
     net.add(Layer(lambda F, x: F.make_loss(x)), nn.Flatten(), nn.Dense(3))
-    check_scores(net, "Mine", (1, 4, 4), 3)
+    check_user_network(net, "Mine", (1, 4, 4), 3)
 
 
 def test_refused_operators_are_allowed_before_blockgrad():
@@ -242,10 +242,10 @@ def test_refused_operators_are_allowed_before_blockgrad():
     for each in (net, trained):
         each.add(nn.Flatten(), nn.Dense(3))
     net.add(Layer(lambda F, x: F.broadcast_div(x, F.BlockGrad(F.make_loss(F.square(x))) + 1)))
-    check_scores(net, "Mine", (1, 4, 4), 3)
+    check_user_network(net, "Mine", (1, 4, 4), 3)
     trained.add(Layer(lambda F, x: F.broadcast_div(F.BlockGrad(x), F.make_loss(F.square(x)) + 1)))
     with pytest.raises(ModelError, match="Mine has make_loss, whose gradient does not use"):
-        check_scores(trained, "Mine", (1, 4, 4), 3)
+        check_user_network(trained, "Mine", (1, 4, 4), 3)
 
 
 @pytest.mark.parametrize("op", sorted(set(REFUSED) - {"LeakyReLU", "_npi_norm"}))

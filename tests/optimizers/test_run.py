@@ -10,7 +10,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.kvstores import KVSTORES
 from gluonlab.optimizers import NAG, OPTIMIZERS, SGD
 from gluonlab.training.loop import train
-from gluonlab.training.plan import fill_gaps, make_plan
+from gluonlab.training.plan import apply_recipe, make_plan
 from gluonlab.training.reporter import Reporter
 
 
@@ -64,7 +64,7 @@ def test_the_rule_of_momentum_decides_on_the_class(asked, cls):
 )
 def test_recipes_that_were_tuned_with_mxnets_rule_bring_it_along(dataset, asked, rule):
     config = TrainConfig(dataset=dataset, model="cifar_resnet20", **asked)
-    assert fill_gaps(config).config.momentum_rule == rule
+    assert apply_recipe(config).config.momentum_rule == rule
 
 
 def trained(tmp_path, name, **settings):

@@ -14,13 +14,13 @@ from support.reference import as_is, random_batches
 from support.updates import assert_close, updated
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.data.loading.split_batch import shard, whole
+from gluonlab.data.loading.split_batch import shard, make_local_batch
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.optimizers.optimizer_registry import make_optimizer
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.training_loss import make_loss
-from gluonlab.training.learning_rate_schedule import Rates
+from gluonlab.training.learning_rate_schedule import LearningRates
 
 pytestmark = pytest.mark.torch
 
@@ -95,7 +95,7 @@ def pytorchs_losses(net, batches, dtype, lr, nesterov):
 
 
 def our_losses(net, batches, ctxs, lr, optimizer, store="device", sync_bn=False):
-    rates = Rates(lr, STEPS, "cosine", warmup_steps=WARMUP)
+    rates = LearningRates(lr, STEPS, "cosine", warmup_steps=WARMUP)
     settings = {"learning_rate": lr, "momentum": MOMENTUM, "wd": WD, "lr_scheduler": rates}
     trainer = BucketedTrainer(
         net.collect_params(),
@@ -110,7 +110,7 @@ def our_losses(net, batches, ctxs, lr, optimizer, store="device", sync_bn=False)
     )
     for images, labels in batches:
         found = step(
-            whole(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
+            make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
         )
         losses.append(sum(float(loss.asscalar()) for loss in found) / len(images))
     return np.array(losses)

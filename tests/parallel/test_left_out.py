@@ -21,7 +21,7 @@ from support.splits import (
 )
 
 from gluonlab.bucketed_trainer.loss_scale import LossScale, SkipNotFinite
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.training.builtin_callbacks import ReplicaCheck
@@ -72,7 +72,7 @@ def test_a_skipped_batch_with_a_non_finite_image_changes_nothing(
         split_of(name, ctxs, size, max_shard_images=7, **more), microbatches=Microbatches(parts),
         clip_norm=clip_norm, loss_scale=scale,
     )  # fmt: skip
-    strategy = strategy_class(name)(make, softmax(), plan, ALONE)
+    strategy = strategy_class(name)(make, softmax(), plan, SINGLE_PROCESS)
     _, found = trained(strategy, [good[0], (images, labels), *good[1:]])
     assert scale.skipped == 1
     case = {"optimizer": "sgd", "clip_norm": clip_norm}

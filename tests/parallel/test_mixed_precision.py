@@ -28,12 +28,12 @@ from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.augmentation import make_input
-from gluonlab.data.loading.split_batch import shard, whole
-from gluonlab.engine.mxnet_setup import unfused
+from gluonlab.data.loading.split_batch import shard, make_local_batch
+from gluonlab.engine.mxnet_setup import disable_fusion
 from gluonlab.errors import ConfigError, DivergedError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
-from gluonlab.models.infer_shapes import complete
+from gluonlab.models.infer_shapes import complete_initialization
 from gluonlab.models.networks import LeNet
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.strategy import DataParallel, DataParallelStep, data_parallel
@@ -53,7 +53,7 @@ from gluonlab.training import loop, plan
 from gluonlab.training.build_network import make_net
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
-from gluonlab.training.run_memory import Needs
+from gluonlab.training.run_memory import MemoryEstimator
 
 NETWORKS = {
     "lenet": (1, 28, 28), "mlp": (1, 28, 28), "resnet8": (3, 32, 32), "resnet18": (3, 64, 64),
@@ -83,7 +83,7 @@ def net_of(name, lanes_as):
     """The network, which no test trains."""
     net = get_model(name, 10, [lanes_as])
     net.initialize()
-    complete(net, name, NETWORKS[name], 10)
+    complete_initialization(net, name, NETWORKS[name], 10)
     return net
 
 
@@ -268,7 +268,7 @@ def make_step(net, ctxs, convert, loss_scale=None, loss=None, **params):
 
 def feed(step, batch, ctxs):
     images, labels = batch
-    return step(whole(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)))
+    return step(make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)))
 
 
 def lenet(ctxs):
@@ -307,7 +307,7 @@ def trained(convert, loss_scale=None, make_net=lenet, shape=(1, 16, 16)):
     ctxs = contexts(2)
     net = make_net(ctxs)
     step = make_step(net, ctxs, convert, loss_scale, learning_rate=0.1, momentum=0.9)
-    with unfused():
+    with disable_fusion():
         for batch in random_batches([9, 9, 5], shape=shape):
             feed(step, batch, ctxs)
     return values(net, ctxs[1])
@@ -347,7 +347,7 @@ def first_weights(convert, loss_scale=None, steps=1):
     batch = random_batches([8], shape=(1, 4, 4), classes=4)[0]
     for _ in range(steps):
         skipped = loss_scale.skipped if loss_scale is not None else 0
-        with unfused():
+        with disable_fusion():
             feed(step, batch, contexts(1))
         if loss_scale is None or loss_scale.skipped == skipped:
             break
@@ -404,7 +404,7 @@ class BrightBatches(DataParallel):
         self.count += 1
         if self.count not in self.bright:
             return super().step(batch)
-        bright = whole([x.astype("float32") * 1e9 for x in batch.xs], batch.ys)
+        bright = make_local_batch([x.astype("float32") * 1e9 for x in batch.xs], batch.ys)
         return [loss * math.inf for loss in super().step(bright)]
 
 
@@ -458,7 +458,7 @@ def test_memory_is_told_as_if_float16_took_four_bytes(sync_bn):
     config = TrainConfig(devices=named(2), model="resnet8", dataset="synthetic", sync_bn=sync_bn)
     exact = make_plan(config)
     half = dataclasses.replace(exact, dtype="float16")
-    first, second = (Needs(plan, make_net(plan)).memory(64) for plan in (exact, half))
+    first, second = (MemoryEstimator(plan, make_net(plan)).memory(64) for plan in (exact, half))
     assert second._replace(activations=0) == first._replace(activations=0)
     assert first.activations <= second.activations < 1.5 * first.activations
 

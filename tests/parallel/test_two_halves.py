@@ -15,14 +15,14 @@ from support.devices import named
 from support.reference import distance, values
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.bucketed_trainer.trainer_states import restore, states_of
+from gluonlab.bucketed_trainer.trainer_states import set_states, collect_states
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError, DivergedError
 from gluonlab.models import MODELS, ModelKind
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.strategy import ScoredImages, StrategyState, UnshardedParameters
 from gluonlab.parallel.training_loss import make_loss
-from gluonlab.report.report_page import as_page
+from gluonlab.report.report_page import make_page
 from gluonlab.runs.run_reader import read_runs
 from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
@@ -90,7 +90,7 @@ class TwoHalves(UnshardedParameters):
         """There is one replica."""
 
     def state(self):
-        first, *others = map(states_of, self.trainers)
+        first, *others = map(collect_states, self.trainers)
         parameters = sum((states.parameters for states in others), first.parameters)
         return StrategyState(first._replace(parameters=parameters), {})
 
@@ -98,7 +98,7 @@ class TwoHalves(UnshardedParameters):
         for trainer in self.trainers:
             names = {param.name for param in trainer._params}
             own = tuple(each for each in state.optimizer.parameters if each.name in names)
-            restore(trainer, state.optimizer._replace(parameters=own), "this state")
+            set_states(trainer, state.optimizer._replace(parameters=own), "this state")
 
 
 LAYERS = {
@@ -174,7 +174,7 @@ def test_a_custom_strategy_trains_as_on_one_device_evaluates_reports_and_exports
     assert again.score.accuracy == halves.accuracy
     assert again.score.loss == pytest.approx(halves.history[-1].validation_loss, rel=1e-5)
     [read] = read_runs([tmp_path / "run"])
-    assert f"{halves.accuracy:.4f}" in as_page([read])
+    assert f"{halves.accuracy:.4f}" in make_page([read])
     exported = tmp_path / "run" / "export"
     net = mx.gluon.SymbolBlock.imports(
         str(exported / "model-symbol.json"), ["data"], str(exported / "model-0000.params")

@@ -114,9 +114,9 @@ def made(layers, piece=BACKWARD_PIECE):
 
 
 def test_pieces_and_buckets_are_gluonlabs():
-    from gluonlab.engine.mxnet_setup import ON_GPUS
+    from gluonlab.engine.mxnet_setup import GPU_BACKWARD_BULK_SIZE
 
-    assert (BACKWARD_PIECE, BUCKET_BYTES) == (ON_GPUS, GPU_BUCKET_BYTES)
+    assert (BACKWARD_PIECE, BUCKET_BYTES) == (GPU_BACKWARD_BULK_SIZE, GPU_BUCKET_BYTES)
 
 
 @given(LAYERS, st.one_of(st.none(), st.integers(1, 50)))

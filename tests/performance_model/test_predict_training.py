@@ -12,7 +12,7 @@ from gluonlab.collectives.named_topologies import NETWORKS, make_topology
 from gluonlab.collectives.topology_file import write_topology
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores import KVSTORES
-from gluonlab.launch.group_processes import BY_BACKEND
+from gluonlab.launch.group_processes import PROCESSES_BY_BACKEND
 from gluonlab.optimizers.optimizer_registry import OPTIMIZERS
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.performance_model import published_speeds
@@ -281,7 +281,7 @@ def test_every_store_has_a_price_and_another_one_that_stands_for_it_is_named(mac
 
 
 def test_every_kvstore_of_the_product_has_a_price_or_is_refused_by_name():
-    for store in {*KVSTORES, *BY_BACKEND} - set(all_stores()):
+    for store in {*KVSTORES, *PROCESSES_BY_BACKEND} - set(all_stores()):
         with pytest.raises(ConfigError, match="no step waits for a sum"):
             predict(LENET, "p3.16xlarge*2", 64, store=store)
 

@@ -25,7 +25,7 @@ def of_epochs(*pushes):
 
 
 def test_the_counts_of_all_epochs_are_summed_run_by_run(tmp_path):
-    assert server_optimizer.MOST == MAX_STALENESS
+    assert server_optimizer.MAX_COUNTED_UPDATES == MAX_STALENESS
     above = [0] * MAX_STALENESS + [1]
     runs = read_runs(
         [

@@ -20,7 +20,7 @@ from support.image_folders import write_folder
 from support.processes import clean_environment
 from support.run_files import read_metrics
 
-from gluonlab.host.resources import children
+from gluonlab.host.resources import child_pids
 from gluonlab.runs.checkpoint import list_checkpoints
 from gluonlab.training.reporter import Reporter
 
@@ -72,7 +72,7 @@ def cut():
 def youngest_child():
     """Of the processes that tests before this one have left there may be others, which may end."""
     begun = {}
-    for pid in children(os.getpid()):
+    for pid in child_pids(os.getpid()):
         with suppress(FileNotFoundError, ProcessLookupError):
             begun[pid] = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
     return max(begun, key=begun.get)

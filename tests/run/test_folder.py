@@ -13,8 +13,8 @@ from support.image_folders import encoded, picture, write_folder
 from support.run_files import read_metrics
 
 from gluonlab.data import DATASETS, load_dataset
-from gluonlab.data.images.image_locations import NAMES
-from gluonlab.data.sets.packed_folder import pack
+from gluonlab.data.images.image_locations import FORMAT_NAMES
+from gluonlab.data.sets.packed_folder import pack_dataset
 from gluonlab.inference.loaded_network import load_run
 from gluonlab.training.train_state import TimedIterator
 
@@ -151,7 +151,7 @@ MISTAKES = {
     "--dataset folder:{}/train": "animals/train has no folder train | give folder: | animals",
     "--dataset {}": "is a folder: write folder: | animals",
     "--val-share 0.2":
-        "--val-share 0.2 holds images out of train | animals/val is there | leave --val-share",
+        "--val-share 0.2 holds images out of train | animals/val exists | leave --val-share",
     "--dataset digits --val-share 0.2":
         "--val-share is for image files | leave it out | folder:PATH",
     "--val-share 1": "--val-share 1 | below 1",
@@ -242,7 +242,7 @@ def test_a_bad_image_during_training_ends_the_run_with_its_name(run, tmp_path, e
     status, _, err = run(*words.split(), *devices, *STREAMED)
     assert (status, list(empty_cwd.iterdir())) == (2, [])
     assert err.splitlines()[-1] == (
-        f"error: {root}/train/bee/0003.jpg: not a {NAMES}, or its header is damaged: "
+        f"error: {root}/train/bee/0003.jpg: not a {FORMAT_NAMES}, or its header is damaged: "
         "replace or remove it, or leave bad images out with --skip-bad"
     )
 
@@ -258,7 +258,7 @@ def unsplit(folder):
 
 def test_images_held_out_are_the_same_on_more_devices_and_packed(run, tmp_path):
     root = unsplit(tmp_path / "animals")
-    pack(load_dataset(f"folder:{root}", decoders=1, val_share=0.25), tmp_path / "packed")
+    pack_dataset(load_dataset(f"folder:{root}", decoders=1, val_share=0.25), tmp_path / "packed")
     one_step = ["--epochs", "1", "--global-batch-size", "30", "--optimizer", "sgd", "--lr", "0.01"]
     share, seed = ["--val-share", "0.25"], ["--seed", "3"]
     found = [

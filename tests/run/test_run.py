@@ -11,14 +11,14 @@ from support.idx_files import NAMES, write_mnist
 from gluonlab.bench.__main__ import main as bench
 from gluonlab.config import TrainConfig
 from gluonlab.data.__main__ import main as data
-from gluonlab.engine.mxnet_installation import flavours, pip_install
+from gluonlab.engine.mxnet_installation import installed_distributions, pip_install_command
 from gluonlab.errors import GluonlabError
 from gluonlab.run import main
 
 pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
 
 
-WHY_NO_GPU = "nvidia-smi" if "mxnet-cu112" in flavours() else pip_install("cu112")
+WHY_NO_GPU = "nvidia-smi" if "mxnet-cu112" in installed_distributions() else pip_install_command("cu112")
 
 FILES = " | ".join(NAMES)
 # what is written -> what the line must say: the value, what is possible or what to do

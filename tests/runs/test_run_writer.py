@@ -21,7 +21,7 @@ from support.run_files import read_metrics
 
 import gluonlab
 from gluonlab.errors import DivergedError, OutputError
-from gluonlab.host.signals import EndRequest
+from gluonlab.host.signals import StopRequest
 from gluonlab.models import get_model
 from gluonlab.runs.plot_curves import draw_curves, make_figure
 from gluonlab.runs.run_reader import read_lines
@@ -235,7 +235,7 @@ def test_an_error_at_the_end_does_not_hide_the_first_error(tmp_path, first):
     run.write(*STEPS)
     plan = SimpleNamespace(confusion=False, export=False, epochs=3, compress=None)
     with full_at(100), pytest.raises(type(first)) as raised, finalize_run(
-        run, Result(plan, None, run.path, history=[None]), EndRequest()
+        run, Result(plan, None, run.path, history=[None]), StopRequest()
     ):
         raise first
     assert raised.value is first
@@ -252,7 +252,7 @@ def test_a_second_ctrl_c_while_the_curves_are_drawn_changes_nothing(tmp_path, mo
         "run holds every epoch that was finished, 1 of 3$",
         Result(plan, None, run.path, history=[None]),
     )
-    with pytest.raises(KeyboardInterrupt, match=said), finalize_run(run, result, EndRequest()):
+    with pytest.raises(KeyboardInterrupt, match=said), finalize_run(run, result, StopRequest()):
         raise KeyboardInterrupt
     assert run._metrics is None
     assert names(run.path) == ["metrics.jsonl"]

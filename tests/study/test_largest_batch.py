@@ -22,14 +22,14 @@ from support.waiting import wait_until
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError
-from gluonlab.host.resources import Room, children
+from gluonlab.host.resources import AvailableMemory, child_pids
 from gluonlab.parallel.memory_estimate import MIB
-from gluonlab.parallel.strategy import WAYS
+from gluonlab.parallel.strategy import SPLIT_MODES
 from gluonlab.run import main
 from gluonlab.study import largest_batch
 from gluonlab.study.largest_batch import LargestSizeSearch, find_batch_size
 from gluonlab.training.plan import make_plan
-from gluonlab.training.run_memory import Needs
+from gluonlab.training.run_memory import MemoryEstimator
 from gluonlab.training.training_setup import prepare
 
 GIB = 1024 * MIB
@@ -101,7 +101,7 @@ def test_under_a_split_sizes_are_those_of_a_copy_of_the_network_with_its_usual_m
     plan = make_plan(TrainConfig(**settings, batch_size=1437))
     assert plan.microbatches.count == 8
     strategy = prepare(plan).strategy
-    assert found.rows == Needs(plan, strategy.net, strategy.taken).rows(1437)
+    assert found.rows == MemoryEstimator(plan, strategy.net, strategy.estimate_memory).rows(1437)
     assert [name for name, _ in found.rows] == list(map(str, plan.ctxs))
     assert found.to_dict()["devices"][str(plan.ctxs[0])]["total"] == found.rows[0][1].parts_total
 
@@ -128,7 +128,7 @@ def test_a_budget_in_which_the_smallest_batch_does_not_fit_is_refused_with_what_
 
 @pytest.mark.long
 def test_the_machine_has_less_than_the_budget(monkeypatch):
-    monkeypatch.setattr(largest_batch, "room", lambda: Room(8 * GIB, 600 * MIB, "the machine"))
+    monkeypatch.setattr(largest_batch, "available_memory", lambda: AvailableMemory(8 * GIB, 600 * MIB, "the machine"))
     found = find_batch_size(TrainConfig(devices=named(1), dataset="synthetic"), 100 * GIB)
     assert found.limit == "machine"
     assert 0.8 * 600 * MIB < found.taken < 600 * MIB
@@ -137,7 +137,7 @@ def test_the_machine_has_less_than_the_budget(monkeypatch):
 
 def measuring(pid):
     """The process that measures for ``pid``; there may be others, which are gone at once."""
-    for child in children(pid):
+    for child in child_pids(pid):
         with suppress(OSError):
             if b"trial_process" in Path(f"/proc/{child}/cmdline").read_bytes():
                 return child
@@ -180,7 +180,7 @@ BUDGETS = {
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("network", "split"),
-    [*((network, "data") for network in BUDGETS), *(("lenet", split) for split in WAYS[1:])],
+    [*((network, "data") for network in BUDGETS), *(("lenet", split) for split in SPLIT_MODES[1:])],
 )
 def test_a_run_with_the_batch_that_is_found_stays_below_the_budget_and_uses_most_of_it(
     python, network, split

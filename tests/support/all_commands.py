@@ -20,7 +20,7 @@ LEAVES = {
     **{f"exercises {name}": made for name, made in EXERCISES.items()},
     **{f"study {name}": made for name, made in STUDY.items()},
     **{f"bench {name}": made for name, made in BENCH.items()},
-    "completion": program.complete,
+    "completion": program.print_completion_script,
 }
 GROUPS = {"": program.COMMANDS, "data": DATA, "exercises": EXERCISES, "study": STUDY,
           "bench": BENCH}  # fmt: skip

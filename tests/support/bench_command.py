@@ -7,13 +7,13 @@ from dataclasses import replace
 from gluonlab.bench.allreduce.measure_allreduce import CHOICES, AllreduceRow
 from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.collectives.topology_aware import FOR_LINKS
+from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE
 from support.devices import CHOICE
 
 # what sums over the devices of the tests
 # all, where nothing is known of the links
 HERE = {
-    name for name in CHOICES if name not in FOR_LINKS and (name != "nccl" or CHOICE.asked == "gpu")
+    name for name in CHOICES if name not in TOPOLOGY_AWARE and (name != "nccl" or CHOICE.asked == "gpu")
 }
 ROW = AllreduceRow(
     "ring", 4, 4096, 1024, "float32", 1, (0.002, 0.001, 0.004), 0.0, 0.0005,

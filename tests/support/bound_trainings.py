@@ -13,10 +13,10 @@ from mxnet.gluon import nn
 
 from gluonlab import kvstores, models
 from gluonlab.bench.harness import interleaved_rounds
-from gluonlab.bench.harness.machine_info import Others
+from gluonlab.bench.harness.machine_info import OtherProcessLoad
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
-from gluonlab.engine.cpu_threads import EngineCallback, push
+from gluonlab.engine.cpu_threads import EngineCallback, push_engine_operation
 from gluonlab.kvstores.schedule_stores import ScheduleKVStore
 from gluonlab.parallel.data.strategy import DataParallel
 from gluonlab.study.speedup import diagnosis, measure_step
@@ -74,7 +74,7 @@ class MadeTime:
             monkeypatch.setattr(module, "BLOCK_S", TICK_S)
         monkeypatch.setattr(measure_step, "RECORDED_S", 0.0)
         monkeypatch.setattr(pause, "made", made)
-        monkeypatch.setattr(Others, "cores", lambda self: 0.0)
+        monkeypatch.setattr(OtherProcessLoad, "busy_cores", lambda self: 0.0)
         return made
 
 
@@ -100,7 +100,7 @@ class Pause:
             return
         if seconds not in self._callbacks:
             self._callbacks[seconds] = EngineCallback(lambda *_: time.sleep(seconds))
-        push(self._callbacks[seconds], array, name, after)
+        push_engine_operation(self._callbacks[seconds], array, name, after)
 
 
 pause = Pause()  # its callbacks live as long as the engine may call them
@@ -232,14 +232,14 @@ def register(monkeypatch: Any, bound: Bound) -> None:
         store.late, store.seconds = name != SLEEPY, getattr(bound, name)
         return store
 
-    plain = measure_step._PlainSum.__call__
+    plain = measure_step._PlainCopySum.__call__
 
     def over_the_link(self: Any) -> None:
         if bound.link:
             pause(self._first, bound.link / self.factor, b"link")
         plain(self)
 
-    monkeypatch.setattr(measure_step._PlainSum, "__call__", over_the_link)
+    monkeypatch.setattr(measure_step._PlainCopySum, "__call__", over_the_link)
     for name in (SLEEPY, LATE, LINK):
         kind = kvstores.KVStoreKind(sleepy, "sleeps before it sums")
         monkeypatch.setitem(kvstores.KVSTORES, name, kind)

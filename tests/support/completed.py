@@ -3,12 +3,12 @@
 import mxnet as mx
 
 from gluonlab.models import get_model
-from gluonlab.models.infer_shapes import complete
+from gluonlab.models.infer_shapes import complete_initialization
 from support.devices import contexts
 
 
 def completed(name, shape=(3, 32, 32), classes=10, ctxs=None):
     net = get_model(name, classes, ctxs or contexts(1))
     net.initialize(mx.init.Xavier(), ctx=ctxs or contexts(1))
-    complete(net, name, shape, classes)
+    complete_initialization(net, name, shape, classes)
     return net

@@ -108,7 +108,7 @@ def pytest_configure(config: Any) -> None:
         )
     if CHOICE.asked == "gpu":
         # many tests compare bits; tests/gpus and processes of their own go without
-        os.environ.update(mxnet_setup.DETERMINISTIC)
+        os.environ.update(mxnet_setup.DETERMINISTIC_ENVIRONMENT)
         _watch()
 
 
@@ -200,7 +200,7 @@ def _watch() -> None:
 
     from gluonlab import devices as named_devices
 
-    ready, cpu = named_devices._ready, mx.cpu
+    ready, cpu = named_devices._prepare_devices, mx.cpu
 
     def noting_ready(ctxs: Any, threads: Any) -> Any:
         CHOICE.taken.update(ctx.device_type for ctx in ctxs)
@@ -220,7 +220,7 @@ def _watch() -> None:
                     "gpu" if CHOICE.kind == "gpu" and re.search(r"gpu:\d|--gpus", text) else "cpu"
                 )
 
-    named_devices._ready, mx.cpu = noting_ready, noting_cpu
+    named_devices._prepare_devices, mx.cpu = noting_ready, noting_cpu
     sys.addaudithook(noting_process)
 
 

@@ -12,7 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from gluonlab import TrainConfig
-from gluonlab.data.loading.split_batch import in_proportion
+from gluonlab.data.loading.split_batch import proportional_sizes
 from gluonlab.optimizers.optimizer_registry import OPTIMIZERS
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
@@ -79,7 +79,7 @@ def drawn(seed, workers, devices):
         if found["split"] == "pipeline" and batch >= 2 * workers:
             found["microbatches"] = 2
     weights = [draw.randint(1, 3) for _ in range(devices)]
-    sizes = in_proportion(batch, [Fraction(weight) for weight in weights] * workers)
+    sizes = proportional_sizes(batch, [Fraction(weight) for weight in weights] * workers)
     if len({*weights}) > 1 and "split" not in found and min(sizes) >= found.get("microbatches", 1):
         found["device_weights"] = ",".join(map(str, weights))
     return found, images

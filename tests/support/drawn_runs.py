@@ -14,7 +14,7 @@ from gluonlab.data.sets.dataset import ArraySplit
 from gluonlab.models import MODELS, ModelKind
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
-from gluonlab.training.resume import asked, interrupted
+from gluonlab.training.resume import resumed_config, read_resume_point
 from support.devices import device, named
 from support.interrupted_runs import break_off, lines, parameters
 
@@ -102,5 +102,5 @@ def assert_ends_alike(folder, steps, every, **options):
 
 
 def resume(folder, dataset=None, **given):
-    config = asked(interrupted(folder), **given)
+    config = resumed_config(read_resume_point(folder), **given)
     return train(config, reporter=Reporter(), dataset=dataset or few_digits(), resume=folder)

@@ -1,8 +1,8 @@
 """NVML of machines that are not here: the functions of pynvml that the doctor calls, over a
 description of GPUs.
 
-Passed to `gluonlab.gpu.nvml.read`, or, as a file pynvml.py in a throw-away environment, found by
-the doctor's own process.
+Passed to `gluonlab.gpu.nvml.query_nvml`, or, as a file pynvml.py in a throw-away environment,
+found by the doctor's own process.
 """
 
 import json
@@ -177,9 +177,9 @@ def machine(*kinds, **description):
     from gluonlab.gpu import nvml  # not where this module stands for NVML itself
 
     fake = FakeNvml(kinds, **description)
-    told = json.loads(json.dumps(nvml.read(fake)))
+    told = json.loads(json.dumps(nvml.query_nvml(fake)))
     assert fake.open == 0  # NVML is closed again
-    return nvml.Driver.of(told)
+    return nvml.Driver.from_answer(told)
 
 
 def only(findings):

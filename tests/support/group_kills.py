@@ -24,12 +24,12 @@ import gluonlab  # noqa: F401 # isort: skip  # first: MXNet starts faster with i
 from mxnet.kvstore.kvstore_server import _init_kvstore_server_module
 
 from gluonlab.config import TrainConfig
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.launch.parameter_server_group import ParameterServer
-from gluonlab.runs.checkpoint import checkpoints
+from gluonlab.runs.checkpoint import list_checkpoints
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
-from gluonlab.training.resume import asked, interrupted
+from gluonlab.training.resume import resumed_config, read_resume_point
 from support.drawn_runs import few_digits, network_of
 from support.kills import Telling, ended, forked, wait_for_steps
 from support.parameter_server import free_port
@@ -56,7 +56,7 @@ def group_of(size, work):
             work(group)
 
     if size == 1:
-        servers, workers = [], [forked(partial(work, ALONE))]
+        servers, workers = [], [forked(partial(work, SINGLE_PROCESS))]
     else:
         servers = [forked(partial(play, role)) for role in ("scheduler", "server")]
         workers = [forked(partial(play, "worker")) for _ in range(size)]
@@ -73,9 +73,9 @@ def part(folder, settings, devices, reporter, group):
     """A process's part in the run: begin it, or go on with it. Rank 0 reports."""
     own = {"devices": f"cpu*{devices[group.rank]}"}
     reporter = reporter if group.rank == 0 else Reporter()
-    before = interrupted(folder, group) if checkpoints(folder) else None
+    before = read_resume_point(folder, group) if list_checkpoints(folder) else None
     if before is not None:
-        config = asked(before, group, **own)
+        config = resumed_config(before, group, **own)
     else:
         config = TrainConfig(**{**settings, **own}, out=str(folder))
     train(config, None, reporter, few_digits(), group, before)
@@ -91,7 +91,7 @@ def train_to_the_end(folder, settings, devices):
 
 def killed(folder, settings, devices, moment):
     """Train, or go on, until somebody kills one process or all, and then what waits for it."""
-    if folder.exists() and not checkpoints(folder):  # killed before its first checkpoint
+    if folder.exists() and not list_checkpoints(folder):  # killed before its first checkpoint
         folder.rename(folder.with_name(f"{folder.name}-{time.monotonic_ns()}"))
     there, here = os.pipe()
     with group_of(len(devices), partial(part, folder, settings, devices, Telling(here))) as workers:
@@ -106,7 +106,7 @@ def killed(folder, settings, devices, moment):
 
 def finished(run, epochs):
     """Whether the last checkpoint is that of the last epoch's end."""
-    states = [json.loads((place / "state.json").read_text()) for place in checkpoints(run)[:1]]
+    states = [json.loads((place / "state.json").read_text()) for place in list_checkpoints(run)[:1]]
     return any(state["loader"]["epoch"] == epochs for state in states)
 
 
@@ -116,7 +116,7 @@ def main(folder, seed, kills, devices, settings, layers, then=None):
         for _ in range(kills):
             if finished(run, settings["epochs"]):
                 break  # it was faster
-            resumed += bool(checkpoints(run))
+            resumed += bool(list_checkpoints(run))
             killed(run, settings, devices, moment)
         if not finished(run, settings["epochs"]):
             train_to_the_end(run, settings, then or devices)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
-from gluonlab.runs.checkpoint import checkpoints, newest
+from gluonlab.runs.checkpoint import list_checkpoints, read_newest_checkpoint
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 
@@ -71,7 +71,7 @@ def main(folder, seed, kills, settings):
     digits, random_moment, run = load_dataset("digits"), random.Random(seed), folder / "run"
     damaged = resumed = 0
     for _ in range(kills):
-        resumed += bool(checkpoints(run))
+        resumed += bool(list_checkpoints(run))
         there, here = os.pipe()
         child = forked(partial(one_try, run, settings, digits, Telling(here)))
         os.close(here)
@@ -81,8 +81,8 @@ def main(folder, seed, kills, settings):
         os.close(there)
         if ended(child) == 0:
             break  # it was faster
-        if checkpoints(run):
-            damaged += len(newest(run).damaged)
+        if list_checkpoints(run):
+            damaged += len(read_newest_checkpoint(run).damaged)
     else:
         assert ended(forked(lambda: one_try(run, settings, digits, Reporter()))) == 0
     whole = TrainConfig(**{**settings, "checkpoint_every": None}, out=str(folder / "whole"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from made_up_clock import run_on_a_made_up_clock
 
-from gluonlab.exercises.checkers import PASSED, TOO_SLOW, UNWRITTEN, find, judge, labs
+from gluonlab.exercises.checkers import PASSED, TOO_SLOW, UNWRITTEN, find_exercise, judge_answer, lab_numbers
 from support.waiting import LIMIT_S
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -29,22 +29,22 @@ def answers_of(lab):
 
 def mistakes():
     """id -> its mistakes: (answer, what is said of it in English, and in Japanese)."""
-    return {id: some for lab in labs() for id, some in answers_of(lab).WRONG.items()}
+    return {id: some for lab in lab_numbers() for id, some in answers_of(lab).WRONG.items()}
 
 
 def other_right_answers():
     """id -> its right answers of another kind than the solution."""
-    right = (getattr(answers_of(lab), "RIGHT", {}) for lab in labs())
+    right = (getattr(answers_of(lab), "RIGHT", {}) for lab in lab_numbers())
     return {id: some for of_lab in right for id, some in of_lab.items()}
 
 
 def verdict_on(id, answer):
     """The verdict, however long this machine takes; 01-2 is about a clock, which is made up."""
-    exercise = find(id)._replace(seconds=LIMIT_S)
+    exercise = find_exercise(id)._replace(seconds=LIMIT_S)
     if id == "01-2":
         with run_on_a_made_up_clock():
-            return judge(exercise, answer)
-    return judge(exercise, answer)
+            return judge_answer(exercise, answer)
+    return judge_answer(exercise, answer)
 
 
 def texts_of(verdict):

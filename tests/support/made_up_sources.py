@@ -20,12 +20,12 @@ import numpy as np
 
 from gluonlab.data.__main__ import main
 from gluonlab.data.fetching.download import CHUNK_BYTES
-from gluonlab.data.fetching.download_sources import SOURCES, Contents, KnownFile, Source
+from gluonlab.data.fetching.download_sources import SOURCES, ArchiveContents, KnownFile, Source
 from support.idx_files import NAMES, idx_bytes
 
 IDX_NAMES = [f"{name}.gz" for name in NAMES]
 CIFAR_ARCHIVE = "cifar-10-binary.tar.gz"
-BATCHES = [batch.name for batch in SOURCES["cifar10"].known]
+BATCHES = [batch.name for batch in SOURCES["cifar10"].known_files]
 RECORDS = 3  # images in each of the made-up CIFAR batches
 
 
@@ -109,7 +109,7 @@ def cifar_source(batches, archive, *mirrors):
         "cifar10",
         {CIFAR_ARCHIVE: archive},
         *mirrors,
-        contents=Contents(2**20, known=files, folder="cifar-10-batches-bin"),
+        contents=ArchiveContents(2**20, known_files=files, top_folder="cifar-10-batches-bin"),
     )
 
 
@@ -139,10 +139,10 @@ def read_table(path):
     sources = {}
     for fields in json.loads(path.read_text()):
         files = tuple(KnownFile(**file) for file in fields["files"])
-        contents = fields["contents"] and Contents(
-            fields["contents"]["most_bytes"],
-            fields["contents"]["most_files"],
-            tuple(KnownFile(**file) for file in fields["contents"]["known"]),
+        contents = fields["contents"] and ArchiveContents(
+            fields["contents"]["max_bytes"],
+            fields["contents"]["max_files"],
+            tuple(KnownFile(**file) for file in fields["contents"]["known_files"]),
         )
         sources[fields["name"]] = Source(fields["name"], files, tuple(fields["mirrors"]), contents)
     return sources

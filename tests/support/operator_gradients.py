@@ -8,9 +8,9 @@ import numpy as np
 from mxnet import autograd, nd
 from mxnet.base import _LIB, OpHandle, c_str, check_call, py_str
 
-from gluonlab.models.rewrite_network import rewrite
-from gluonlab.models.symbol_graph import new_node, to_symbol
-from gluonlab.parallel.compiled_graph import adding_rightly
+from gluonlab.models.rewrite_network import rewrite_graph
+from gluonlab.models.symbol_graph import make_node, to_symbol
+from gluonlab.parallel.compiled_graph import fix_gradient_accumulation
 
 ROLES = ("inner", "direct", "shared")
 EPSILON = {"float64": 1e-6, "float32": 1e-2}
@@ -135,7 +135,7 @@ class Drawn:
         nodes = []
 
         def add(op, name, inputs=(), **attrs):
-            nodes.append(new_node(op, name, inputs, **attrs))
+            nodes.append(make_node(op, name, inputs, **attrs))
             if op == "null":
                 nodes[-1]["attrs"] = {}
             return [len(nodes) - 1, 0, 0]
@@ -177,9 +177,9 @@ class Drawn:
             asked = learned if only is None else [learned[only]]
             kinds = {name: (each.shape, each.dtype) for name, each in given.items()}
             if ours:
-                graph = rewrite(graph, mx.cpu(), kinds, asked)
+                graph = rewrite_graph(graph, mx.cpu(), kinds, asked)
                 if request == "add":
-                    graph = adding_rightly(graph, asked)
+                    graph = fix_gradient_accumulation(graph, asked)
             gradients = {name: nd.full(given[name].shape, 3.0, dtype=given[name].dtype)
                          for name in asked}  # fmt: skip
             names = graph.list_arguments()

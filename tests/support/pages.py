@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from gluonlab.config import TrainConfig
-from gluonlab.config.command_line import given
+from gluonlab.config.command_line import given_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("README*.md"), *(ROOT / "docs").glob("*.md")])
@@ -86,7 +86,7 @@ def parse(words):
         return
     options = command.make_context(name, list(rest)).params
     names = {field.name for field in fields(TrainConfig)}
-    TrainConfig(**given({name: options[name] for name in names & set(options)}))  # checks values
+    TrainConfig(**given_settings({name: options[name] for name in names & set(options)}))  # checks values
     behind = rest[rest.index("--") + 1 :] if "--" in rest else []
     if behind and behind[0].startswith("-"):  # else a program of the user's own
         parse(["python", "-m", "gluonlab.run", *behind])

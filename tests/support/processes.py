@@ -3,10 +3,10 @@
 import os
 from pathlib import Path
 
-from gluonlab.host.launcher_environment import PREFIXES
+from gluonlab.host.launcher_environment import LAUNCHER_VARIABLE_PREFIXES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-ENGINE_VARIABLES = ("OMP_", "GOMP_", "OPENBLAS_", "MXNET_", "DMLC_", *PREFIXES)
+ENGINE_VARIABLES = ("OMP_", "GOMP_", "OPENBLAS_", "MXNET_", "DMLC_", *LAUNCHER_VARIABLE_PREFIXES)
 
 
 def clean_environment(**changes):

@@ -5,7 +5,7 @@ import numpy as np
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
-from gluonlab.data.loading.split_batch import shard, shard_sizes, whole
+from gluonlab.data.loading.split_batch import shard, shard_sizes, make_local_batch
 
 
 def textbook_lenet(classes=10, pool="max"):
@@ -66,7 +66,7 @@ def shards(batch, ctxs, weights=None):
     """A batch (images, labels) of numpy arrays, cut for the devices."""
     images, labels = batch
     sizes = shard_sizes(len(images), len(ctxs), weights)
-    return whole(
+    return make_local_batch(
         shard(nd.array(images), ctxs, sizes), shard(nd.array(labels, dtype="int32"), ctxs, sizes)
     )
 

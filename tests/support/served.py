@@ -17,10 +17,10 @@ from mxnet import gluon, nd
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.process_group_store import GroupKVStore
-from gluonlab.launch.group_processes import RANK
+from gluonlab.launch.group_processes import RANK_VARIABLE
 from gluonlab.launch.parameter_server_group import ParameterServer
 from gluonlab.optimizers.optimizer_registry import make_optimizer
-from gluonlab.training.learning_rate_schedule import Rates
+from gluonlab.training.learning_rate_schedule import LearningRates
 
 SHAPES = [(7, 5), (7,), (3, 4, 3, 3), (11, 7), (11,)]
 
@@ -44,7 +44,7 @@ def gradients(step, rank, workers, weights):
 
 
 def trainer_of(params, asked, store):
-    rates = Rates(asked["lr"], asked["steps"], "cosine", warmup_steps=3, final_lr=0.001)
+    rates = LearningRates(asked["lr"], asked["steps"], "cosine", warmup_steps=3, final_lr=0.001)
     optimizer = make_optimizer(
         asked["optimizer"],
         {"learning_rate": asked["lr"], "wd": 0.01, "lr_scheduler": rates, **asked["more"]},
@@ -71,7 +71,7 @@ def steps(group, devices, asked):
             for device, array in enumerate(param.list_grad()):
                 array[:] = nd.array(grad * of_worker[group.rank] * (device == 0))
         trainer.apply(max(1, sum(of_worker)))
-    trainer.meet()
+    trainer.synchronize()
     return flat(params, devices - 1)
 
 
@@ -103,7 +103,7 @@ def turn_ranks_round():
 
     def created(name):
         store = create(name)
-        os.environ[RANK] = str(store.num_workers - 1 - store.rank)
+        os.environ[RANK_VARIABLE] = str(store.num_workers - 1 - store.rank)
         return store
 
     mx.kv.create = created

@@ -19,8 +19,8 @@ from gluonlab.launch import launch_attempt as attempt
 from gluonlab.launch import launcher
 from gluonlab.launch.__main__ import Console
 from gluonlab.launch.agent_connections import SshOptions
-from gluonlab.launch.group_processes import RANK, ProcessSpec
-from gluonlab.launch.hosts import HERE, Host
+from gluonlab.launch.group_processes import RANK_VARIABLE, ProcessSpec
+from gluonlab.launch.hosts import LOCAL_HOST, Host
 from support.processes import clean_environment
 
 PRELUDE = """
@@ -49,7 +49,7 @@ def made(parts, placed, attempt):
         rank = int(name[5:]) if name[:4] == "rank" else None
         environment = {"ATTEMPT": str(attempt)}
         if rank is not None:
-            environment[RANK] = str(rank)
+            environment[RANK_VARIABLE] = str(rank)
         if rank is None or rank < len(placed):
             host = 0 if rank is None else placed[rank]
             found.append(ProcessSpec(name, host, ["-c", PRELUDE + code], environment))
@@ -81,16 +81,16 @@ def main():
     attempts = itertools.count(1)
     launcher.parts = lambda backend, words, placed, *_: made(asked["parts"], placed, next(attempts))
     if "window" in asked:
-        attempt.WINDOW = attempt.BEAT = asked["window"]
+        attempt.FAILURE_WINDOW_S = attempt.BEAT_S = asked["window"]
     request = launcher.LaunchRequest(
         backend="dist_sync", words=[],
-        hosts=[Host(name, 1) for name in asked.get("hosts", [])] or [HERE],
+        hosts=[Host(name, 1) for name in asked.get("hosts", [])] or [LOCAL_HOST],
         workers=sum(name[:4] == "rank" for name in asked["parts"]),
         restarts=asked.get("restarts", 0), min_workers=asked.get("min_workers"),
         way=SshOptions(ssh=["./ssh"], patience=asked.get("patience", 30)),
     )  # fmt: skip
     try:
-        status = launcher.launch(request, Console(raw=False))
+        status = launcher.launch_group(request, Console(raw=False))
     except RunError as error:
         sys.exit(f"error: {error}")
     os._exit(status)

@@ -23,15 +23,15 @@ import gluonlab  # noqa: F401, before MXNet, which then starts soon
 # isort: split
 import numpy as np
 
-from gluonlab.data.loading.split_batch import whole
+from gluonlab.data.loading.split_batch import make_local_batch
 from gluonlab.errors import ModelError
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.models import rewrite_network
 from gluonlab.models.channel_padding import Padding
 from gluonlab.parallel.data.microbatches import Microbatches
-from gluonlab.parallel.pipeline.network_stages import ACTIVATION, StagedMemory, bindings
-from gluonlab.parallel.pipeline.strategy import staged_parallel
-from gluonlab.parallel.tensor.strategy import channel_parallel
+from gluonlab.parallel.pipeline.network_stages import ACTIVATION, PipelineMemory, stage_bindings
+from gluonlab.parallel.pipeline.strategy import pipeline_parallel
+from gluonlab.parallel.tensor.strategy import tensor_parallel
 from support.splits import IMAGE, make_chain, plan_for, softmax, split_of
 
 
@@ -50,7 +50,7 @@ def count_elsewhere(count, case):
 
 
 def _count_without_padding(count, case):
-    rewrite_network.padding_for = lambda ctx: Padding()
+    rewrite_network.choose_padding = lambda ctx: Padding()
     return count(case)
 
 
@@ -58,12 +58,12 @@ def count_stages(case):
     """Return bytes of each device: planned, planned in vain by MXNet, allocated."""
     ctxs = _cpus(case["size"])
     plan = staged_plan(ctxs, case["size"], case["microbatches"], **case["split"])
-    batches = _batches(case["shards"].trained, ctxs[0])
+    batches = _batches(case["shards"].train_sizes, ctxs[0])
     with counted(ctxs) as allocated:
-        strategy = staged_parallel(make_staged(case["chain"]), softmax(), plan, ALONE)
+        strategy = pipeline_parallel(make_staged(case["chain"]), softmax(), plan, SINGLE_PROCESS)
         for batch in batches:
             strategy.step(batch)
-    planned = [sum(taken) for taken in strategy.taken(case["shards"])]
+    planned = [sum(taken) for taken in strategy.estimate_memory(case["shards"])]
     return planned, _planned_in_vain(plan, strategy.stages, case["shards"]), allocated
 
 
@@ -71,24 +71,24 @@ def count_channels(case):
     """Return the same of split channels; None where no layer has channels for all devices."""
     ctxs = _cpus(case["ways"])
     layout = split_of(
-        "channels", ctxs, len(ctxs), channels=case["channels"], share=case["shards"].trained[0]
+        "channels", ctxs, len(ctxs), channels=case["channels"], max_shard_images=case["shards"].train_sizes[0]
     )
     plan = plan_for(layout, microbatches=Microbatches(case["microbatches"]), preprocess=of_bytes)
-    batches = _batches(case["shards"].trained, ctxs[0])
+    batches = _batches(case["shards"].train_sizes, ctxs[0])
     try:
         with counted(ctxs) as allocated:
-            strategy = channel_parallel(
+            strategy = tensor_parallel(
                 lambda of, start=None: make_chain(case["chain"], start or of),
-                softmax(), plan, ALONE,
+                softmax(), plan, SINGLE_PROCESS,
             )  # fmt: skip
             for batch in batches:
                 strategy.step(batch)
     except ModelError as error:
         assert "no layer has channels for" in str(error)
         return None
-    planned = [sum(taken) for taken in strategy.taken(case["shards"])]
+    planned = [sum(taken) for taken in strategy.estimate_memory(case["shards"])]
     # MXNet plans a gradient of the images which nothing reads
-    in_vain = 4 * plan.microbatches.largest(case["shards"].trained[0]) * int(np.prod(IMAGE))
+    in_vain = 4 * plan.microbatches.largest_part(case["shards"].train_sizes[0]) * int(np.prod(IMAGE))
     return planned, [in_vain] * len(ctxs), allocated
 
 
@@ -115,23 +115,23 @@ def _batches(shares, ctx):
     batches = []
     for images in shares:
         xs = nd.array(np.zeros((images, *IMAGE)), ctx=ctx, dtype="uint8")
-        batches.append(whole([xs], [nd.zeros((images,), ctx=ctx, dtype="int32")]))
+        batches.append(make_local_batch([xs], [nd.zeros((images,), ctx=ctx, dtype="int32")]))
     return [*batches, batches[0]]
 
 
 def _planned_in_vain(plan, stages, shards):
     """Bytes of each device: MXNet plans a gradient of the first layer, even if unread."""
-    bound = bindings(shards, plan.microbatches, plan.split, columns=0)
+    bound = stage_bindings(shards, plan.microbatches, plan.split, columns=0)
     slots = [len({binding.slot for binding in of_stage}) for of_stage in bound]
-    images = plan.microbatches.largest(shards.trained[0])
+    images = plan.microbatches.largest_part(shards.train_sizes[0])
 
     extra = [0] * plan.split.size
     for number, stage in enumerate(stages):
-        if not stage.wants:
+        if not stage.needs_input_gradient:
             shape = IMAGE
             if ACTIVATION in stage.inputs:
-                memory = StagedMemory(stages, softmax(), plan)
-                shape = memory._activation(number, 1)[0]
+                memory = PipelineMemory(stages, softmax(), plan)
+                shape = memory._activation_spec(number, 1)[0]
             unused = 4 * images * int(np.prod(shape))
             extra[number % plan.split.size] += slots[number] * unused
     return extra

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
-from gluonlab.bucketed_trainer.gradient_postprocessing import Postprocess
-from gluonlab.data.loading.split_batch import shard, whole
+from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSettings
+from gluonlab.data.loading.split_batch import shard, make_local_batch
 from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers.optimizer_registry import make_optimizer
-from gluonlab.parallel.data.microbatches import WHOLE
-from gluonlab.parallel.mixed_precision import as_it_is
+from gluonlab.parallel.data.microbatches import WHOLE_SHARDS
+from gluonlab.parallel.mixed_precision import keep_float32
 from gluonlab.parallel.strategy import Parallelism
 from support.reference import as_is
 
@@ -87,7 +87,8 @@ def make_chain(drawn, ctx=None):
 
 
 def plan_for(
-    split, optimizer="sgd", microbatches=WHOLE, kvstore="device", clip_norm=None, loss_scale=None,
+    split, optimizer="sgd", microbatches=WHOLE_SHARDS, kvstore="device",
+    clip_norm=None, loss_scale=None,
     **more,
 ):  # fmt: skip
     """What a strategy reads of a plan."""
@@ -97,9 +98,9 @@ def plan_for(
             "ctxs": [ctx for copy in split.copies for ctx in copy], "split": split,
             "kvstore": make_kvstore(kvstore, copies), "bucket_bytes": None,
             "new_kvstore": lambda ctxs: make_kvstore(kvstore, ctxs),
-            "postprocess": Postprocess(clip_norm, loss_scale), "microbatches": microbatches,
+            "postprocess": PostprocessSettings(clip_norm, loss_scale), "microbatches": microbatches,
             "sync_bn": False, "on_servers": False,
-            "conversion": as_it_is, "preprocess": as_is,
+            "conversion": keep_float32, "preprocess": as_is,
             "make_optimizer": lambda: make_optimizer(optimizer, OPTIMIZERS[optimizer]), **more,
         }
     )  # fmt: skip
@@ -125,7 +126,7 @@ def trained(strategy, batches):
     for images, labels in batches:
         xs = shard(nd.array(images), strategy.inputs)
         ys = shard(nd.array(labels, dtype="int32"), strategy.inputs)
-        losses.append(sum(loss.asscalar() for loss in strategy.step(whole(xs, ys))))
+        losses.append(sum(loss.asscalar() for loss in strategy.step(make_local_batch(xs, ys))))
     nd.waitall()
     return losses, {name: array.asnumpy() for name, array in strategy.parameters().items()}
 

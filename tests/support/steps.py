@@ -4,17 +4,17 @@ from mxnet import gluon
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.kvstores import make_kvstore
-from gluonlab.parallel.data.microbatches import WHOLE
+from gluonlab.parallel.data.microbatches import WHOLE_SHARDS
 from gluonlab.parallel.data.strategy import DataParallelStep
-from gluonlab.parallel.mixed_precision import as_it_is
+from gluonlab.parallel.mixed_precision import keep_float32
 from support.reference import as_is, shards
 
 SHAPE = (3, 12, 12)  # of images, where running statistics are looked at
 
 
 def make_step(
-    net, ctxs, store="device", optimizer="sgd", preprocess=as_is, cut=WHOLE, sync_bn=False,
-    loss=None, loss_scale=None, convert=as_it_is, **params,
+    net, ctxs, store="device", optimizer="sgd", preprocess=as_is, cut=WHOLE_SHARDS, sync_bn=False,
+    loss=None, loss_scale=None, convert=keep_float32, **params,
 ):  # fmt: skip
     trainer = BucketedTrainer(
         net.collect_params(), optimizer, params, make_kvstore(store, ctxs), loss_scale=loss_scale

@@ -15,7 +15,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from gluonlab.study.sweep import Sweep, begun
+from gluonlab.study.sweep import Sweep, open_study
 from support.kills import ended, forked
 
 OPTIONS = {"sizes": [1, 2, 4, 8], "rounds": 20}
@@ -32,7 +32,7 @@ def study(out, pause_s=0.0):
         time.sleep(pause_s)
         return {"value": value(settings, number), "long": "x" * 5000}
 
-    with begun("toy", OPTIONS, str(out)) as folder, Sweep(folder.measured, measure) as sweep:
+    with open_study("toy", OPTIONS, str(out)) as folder, Sweep(folder.store, measure) as sweep:
         first = [{"size": size} for size in OPTIONS["sizes"]]
         found = sweep.run(first, range(OPTIONS["rounds"]))
         best = max(range(len(first)), key=lambda place: found[place][0]["value"])

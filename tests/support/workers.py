@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 from mxnet.gluon import nn
 
-from gluonlab.engine.cpu_threads import EngineCallback, push
+from gluonlab.engine.cpu_threads import EngineCallback, push_engine_operation
 
 OPENMP = ctypes.CDLL("libgomp.so.1")
 
@@ -22,7 +22,7 @@ def team_size(ctx):
         )
     )
     array = mx.nd.zeros((1,), ctx=ctx)
-    push(function, array, b"team_size")
+    push_engine_operation(function, array, b"team_size")
     array.wait_to_read()
     [(thread, size)] = answers
     assert thread != threading.get_ident()

@@ -284,7 +284,7 @@ def test_one_process_over_horovod_is_told_that_nothing_is_compressed():
 
 
 def test_gpus_that_used_another_arithmetic_are_refused(monkeypatch):
-    monkeypatch.setattr(math_modes, "_in_use", math_modes.Arithmetic(False, False))
+    monkeypatch.setattr(math_modes, "_current_arithmetic", math_modes.Arithmetic(False, False))
     settings, said = WRONG[DEVICES, "arithmetic"]
     # as if it were here: nothing is computed
     monkeypatch.setattr(plans, "find_devices", lambda config, group: [mx.gpu(0)])

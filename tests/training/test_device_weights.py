@@ -33,7 +33,7 @@ from support.splits import (
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.config import TrainConfig
 from gluonlab.data import Loader
-from gluonlab.data.loading.split_batch import in_proportion, shard, shard_sizes, whole
+from gluonlab.data.loading.split_batch import proportional_sizes, shard, shard_sizes, make_local_batch
 from gluonlab.errors import ConfigError, DataError, UsageError
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.strategy import data_parallel
@@ -73,7 +73,7 @@ def test_any_shares_make_the_update_of_one_device(
     for images, labels in batches:
         of_each = shard_sizes(len(images), len(ctxs), weights)
         xs, ys = (shard(np.array(each, "float32"), ctxs, of_each) for each in (images, labels))
-        strategy.step(whole(xs, ys))
+        strategy.step(make_local_batch(xs, ys))
     found = {name: array.asnumpy() for name, array in strategy.parameters().items()}
     case = {"optimizer": optimizer, "clip_norm": clip_norm}
     _, expected = trained_on_one_device(make_chain(chain, contexts(1)), batches, case)
@@ -102,7 +102,7 @@ def test_runs_of_any_shares_end_as_that_of_one_device(
 ):
     folder = tmp_path_factory.mktemp("runs")
     devices, read = len(parse_device_weights(weights)), few_digits(images)
-    fewest = min(in_proportion(batch, parse_device_weights(weights, processes)))
+    fewest = min(proportional_sizes(batch, parse_device_weights(weights, processes)))
     assume(fewest >= (2 if options["microbatches"] else 1))
     same = {**options, "global_batch_size": batch}
     with network_of(["convolution"]):

@@ -14,8 +14,8 @@ from mxnet import nd
 from support.devices import contexts
 
 from gluonlab.data import ArraySplit, Loader
-from gluonlab.engine.cpu_threads import EngineCallback, push
-from gluonlab.parallel.strategy import Scored
+from gluonlab.engine.cpu_threads import EngineCallback, push_engine_operation
+from gluonlab.parallel.strategy import ScoredImages
 from gluonlab.training.evaluate import (
     BATCHES_AHEAD,
     COLUMNS,
@@ -37,7 +37,7 @@ def looked_up(scores, k):
         for device, (x, y) in enumerate(zip(batch.xs, batch.ys)):
             rows = nd.dot(x.reshape((len(x), 4)).astype("float32"), base.as_in_context(x.context))
             mine = nd.array(scores, ctx=x.context).take(rows)
-            yield Scored(device, mx.gluon.loss.SoftmaxCrossEntropyLoss()(mine, y).sum(), mine, y)
+            yield ScoredImages(device, mx.gluon.loss.SoftmaxCrossEntropyLoss()(mine, y).sum(), mine, y)
 
     return SimpleNamespace(score=score, outputs=contexts(k))
 
@@ -126,8 +126,8 @@ def test_few_batches_wait_for_a_slow_network_whatever_the_size_of_the_split():
         for device, (x, y) in enumerate(zip(batch.xs, batch.ys)):
             loss = x.astype("float32").sum()
             kept.append(EngineCallback(worker))
-            push(kept[-1], loss, b"slow")
-            yield Scored(device, loss, y.one_hot(10), y)
+            push_engine_operation(kept[-1], loss, b"slow")
+            yield ScoredImages(device, loss, y.one_hot(10), y)
 
     def batches():
         for batch in Loader(split_of(labels), contexts(1), 1, raw=True):

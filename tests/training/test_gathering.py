@@ -8,7 +8,7 @@ from mxnet import nd
 from support.devices import device
 from support.process_group import in_processes
 
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.runs.checkpoint import Checkpoint
 from gluonlab.training.checkpoint_writer import CheckpointGather, broadcast_checkpoint
 
@@ -55,7 +55,7 @@ def test_every_process_gets_the_arrays_and_values_of_all(shapes):
 
 def test_a_single_process_gathers_its_own_state():
     arrays, counts = {"a": nd.ones((2,))}, {"seen/0": 3}
-    assert CheckpointGather(ALONE)(arrays, counts) == (arrays, counts)
+    assert CheckpointGather(SINGLE_PROCESS)(arrays, counts) == (arrays, counts)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int64"])

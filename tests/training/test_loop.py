@@ -19,7 +19,7 @@ from gluonlab.data.loading.augmentation import to_float
 from gluonlab.errors import ConfigError, DivergedError, ModelError, OutputError
 from gluonlab.models import get_model
 from gluonlab.optimizers.optimizer_registry import NOT_OFFERED
-from gluonlab.study.compare_devices import ComparisonRow, compare, table
+from gluonlab.study.compare_devices import ComparisonRow, compare, comparison_table
 from gluonlab.training import loop
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 
@@ -258,7 +258,7 @@ def test_the_table_of_a_comparison():
         ComparisonRow(1, 64, 1000.0, 1.0, 1.0, 0.98, "a"),
         ComparisonRow(2, 128, 1900.0, 1.9, 0.95, 0.975, "b"),
     ]
-    assert table(rows).splitlines()[1:] == [
+    assert comparison_table(rows).splitlines()[1:] == [
         "      1      64      1,000     1.00x        100%    0.9800",
         "      2     128      1,900     1.90x         95%    0.9750",
     ]

@@ -20,7 +20,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Loader
 from gluonlab.data.loading.augmentation import Mixup, to_float
 from gluonlab.kvstores import make_kvstore
-from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
+from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.training_loss import make_loss
 from gluonlab.training.build_network import make_net
@@ -90,7 +90,7 @@ def network(ctxs, batch_norm=False, start=None):
     return net
 
 
-def make_step(net, ctxs, smoothing=0.0, cut=WHOLE, sync_bn=False):
+def make_step(net, ctxs, smoothing=0.0, cut=WHOLE_SHARDS, sync_bn=False):
     trainer = BucketedTrainer(
         net.collect_params(), "sgd", {"learning_rate": 0.5}, make_kvstore("device")
     )
@@ -125,7 +125,7 @@ def trained_by_gluon(batch_norm, smoothing):
     return values(net)
 
 
-CUTS = [WHOLE, Microbatches(2), Microbatches(3), Microbatches(size=2)]
+CUTS = [WHOLE_SHARDS, Microbatches(2), Microbatches(3), Microbatches(size=2)]
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])

@@ -12,7 +12,7 @@ from support.drawn_runs import few_digits
 from support.reference import values
 from support.run_files import read_metrics
 
-from gluonlab.bucketed_trainer.loss_scale import MOST_SKIPPED, SkipNotFinite
+from gluonlab.bucketed_trainer.loss_scale import MAX_SKIPPED_IN_A_ROW, SkipNotFinite
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DivergedError
@@ -81,10 +81,10 @@ def test_the_others_update_as_if_it_had_not_been(optimizer):
 
 def test_too_many_in_a_row_end_the_run():
     skip = SkipNotFinite()
-    for finite in [False] * (MOST_SKIPPED - 1) + [True] + [False] * (MOST_SKIPPED - 1):
-        skip.after(finite)
+    for finite in [False] * (MAX_SKIPPED_IN_A_ROW - 1) + [True] + [False] * (MAX_SKIPPED_IN_A_ROW - 1):
+        skip.update(finite)
     again = SkipNotFinite()
     again.restore(skip.state())
-    with pytest.raises(DivergedError, match=f"{MOST_SKIPPED} steps in a row, up to step"):
-        again.after(False)
-    assert (again.value, again.skipped) == (1.0, 2 * MOST_SKIPPED - 1)
+    with pytest.raises(DivergedError, match=f"{MAX_SKIPPED_IN_A_ROW} steps in a row, up to step"):
+        again.update(False)
+    assert (again.value, again.skipped) == (1.0, 2 * MAX_SKIPPED_IN_A_ROW - 1)

@@ -20,8 +20,8 @@ from gluonlab.data.loading.augmentation import to_float
 from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.errors import GluonlabWarning
 from gluonlab.kvstores import KVSTORES, make_kvstore
-from gluonlab.kvstores.gradient_compression import compressing
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.gradient_compression import enable_compression
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.training.build_network import disable_bias_and_norm_decay, make_net
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import ConsoleReporter
@@ -99,7 +99,7 @@ def test_compressed_gradients_are_thresholds_and_the_rest_is_not_lost(k, bucket_
     """Random gradients, written by hand; each update is minus the sum of what the devices sent."""
     ctxs, threshold, random = contexts(k), 0.25, np.random.RandomState(0)
     net = small_net(ctxs)
-    kvstore = compressing(make_kvstore("device"), "2bit:0.25", k, ALONE)
+    kvstore = enable_compression(make_kvstore("device"), "2bit:0.25", k, SINGLE_PROCESS)
     trainer = BucketedTrainer(
         net.collect_params(), "sgd", {"learning_rate": 1.0}, kvstore, bucket_bytes=bucket_bytes
     )
@@ -131,9 +131,9 @@ def test_those_that_can_compress_are_those_that_mxnet_lets(name):
     try:
         make_kvstore(name).set_gradient_compression({"type": "2bit", "threshold": 0.5})
     except Exception:  # MXNet raises nothing more special
-        assert not KVSTORES[name].compresses
+        assert not KVSTORES[name].supports_compression
     else:
-        assert KVSTORES[name].compresses
+        assert KVSTORES[name].supports_compression
 
 
 # --- clipping

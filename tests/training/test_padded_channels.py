@@ -22,7 +22,7 @@ def trained(layers, multiples, options):
     with network_of(layers), pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             rewrite_network,
-            "padding_for",
+            "choose_padding",
             lambda ctx: padding if ctx.device_type == "cpu" else Padding(),
         )
         result = train(TrainConfig(**options), reporter=Reporter(), dataset=few_digits(IMAGES))

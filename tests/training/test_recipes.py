@@ -16,9 +16,9 @@ from support.image_folders import write_folder
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Dataset
-from gluonlab.data.sets.dataset import COLOURS
+from gluonlab.data.sets.dataset import NORMALIZATIONS
 from gluonlab.data.sets.dataset_registry import DATASETS
-from gluonlab.data.sets.packed_folder import pack
+from gluonlab.data.sets.packed_folder import pack_dataset
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores.process_groups import SummingGroup
 from gluonlab.models import check_model
@@ -54,7 +54,7 @@ SCRIPTS = {
 class ImageFiles(ArraySplit):
     """Images that could be cropped as they are decoded."""
 
-    def begin(self, indices, seeds=None):
+    def start_reading(self, indices, seeds=None):
         raise NotImplementedError
 
 
@@ -119,7 +119,7 @@ def test_a_network_with_a_published_figure_is_trained_as_it_was_there(recipe, mo
             recipe.default_batch_size / (recipe.lr_per_images or recipe.default_batch_size)
         )
         assert plan.rates.steps == recipe.epochs * IMAGES // recipe.default_batch_size
-        assert plan.dataset.colours == (COLOURS[recipe.normalise] if recipe.normalise else None)
+        assert plan.dataset.normalization == (NORMALIZATIONS[recipe.normalise] if recipe.normalise else None)
 
 
 @pytest.mark.parametrize(("data", "model"), SCRIPTS)
@@ -263,7 +263,7 @@ def test_cifar10_is_trained_by_a_published_recipe_with_its_network(asked):
         TrainConfig(dataset="cifar10", devices=named(2), **asked), dataset_for("cifar10")
     )
     assert (plan.model, plan.epochs, plan.lr) == ("cifar_resnet20", asked.get("epochs", 200), 0.1)
-    assert (plan.settings()["recipe"], plan.dataset.colours) == ("published", COLOURS["cifar10"])
+    assert (plan.settings()["recipe"], plan.dataset.normalization) == ("published", NORMALIZATIONS["cifar10"])
     said = " ".join(line for _, line in plan.resolved.in_words())
     assert f"92.1 % there {plan.epochs} epochs (--recipe quick: lenet, 10)" in said
 
@@ -305,7 +305,7 @@ def test_a_recipe_that_does_not_fit_is_refused_with_those_that_do(given, said):
 
 def test_one_mean_is_for_all_channels():
     config = TrainConfig(dataset="cifar10", devices=named(1), normalise="0.5/0.25")
-    assert make_plan(config, dataset_for("cifar10")).dataset.colours == ((0.5,) * 3, (0.25,) * 3)
+    assert make_plan(config, dataset_for("cifar10")).dataset.normalization == ((0.5,) * 3, (0.25,) * 3)
 
 
 def test_the_list_tells_every_recipes_source_and_figures(run):
@@ -407,7 +407,7 @@ def test_a_run_of_a_gluonlab_without_recipes_is_evaluated_as_it_was_trained(clot
     """It notes neither recipe nor colours; the recipe of its network would normalise."""
     result, _ = clothes
     noted = json.loads((result.run_dir / "config.json").read_text())
-    assert plan_evaluation(result.run_dir, {}).dataset.colours == COLOURS["mnist"]
+    assert plan_evaluation(result.run_dir, {}).dataset.normalization == NORMALIZATIONS["mnist"]
     older = {
         name: value
         for name, value in noted["settings"].items()
@@ -419,7 +419,7 @@ def test_a_run_of_a_gluonlab_without_recipes_is_evaluated_as_it_was_trained(clot
     before = file.read_text()
     try:
         file.write_text(json.dumps({**noted, "settings": older}))
-        assert plan_evaluation(result.run_dir, {}).dataset.colours is None
+        assert plan_evaluation(result.run_dir, {}).dataset.normalization is None
     finally:
         file.write_text(before)
 
@@ -460,15 +460,15 @@ def test_photographs_with_pretrained_or_large_networks(tmp_path, parameters):
         and large.lr == 0.1 * 18 / 256
         and (large.rates.schedule, large.rates.final_lr) == ("cosine", 0)
     )
-    assert large.dataset.colours == tuned.dataset.colours == COLOURS["imagenet"]
-    assert make_plan(config.replace(model="resnet50", normalise="none")).dataset.colours is None
+    assert large.dataset.normalization == tuned.dataset.normalization == NORMALIZATIONS["imagenet"]
+    assert make_plan(config.replace(model="resnet50", normalise="none")).dataset.normalization is None
 
 
 def test_packed_photographs_are_cut_already_and_a_run_says_so(tmp_path):
     folder = write_folder(tmp_path / "pictures", size=32)
     config = TrainConfig(dataset=f"folder:{folder}", devices=named(1), decoders=1)
     dataset = make_plan(config).dataset
-    pack(dataset, tmp_path / "packed")
+    pack_dataset(dataset, tmp_path / "packed")
     config = TrainConfig(
         dataset=f"folder:{tmp_path / 'packed'}", model="resnet50", devices=named(1)
     )

@@ -18,9 +18,9 @@ from support.stores import STORES
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DriftError
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.models import get_model
-from gluonlab.models.infer_shapes import complete
+from gluonlab.models.infer_shapes import complete_initialization
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.data.strategy import DataParallel
 from gluonlab.training.builtin_callbacks import ReplicaCheck
@@ -38,7 +38,7 @@ def network(ctxs, seed=1):
     random = np.random.RandomState(seed)
     net = get_model("resnet8", 10, ctxs)
     net.initialize(ctx=ctxs)
-    complete(net, "resnet8", (3, 32, 32), 10)
+    complete_initialization(net, "resnet8", (3, 32, 32), 10)
     for param in net.collect_params().values():
         param.set_data(nd.array(random.normal(size=param.shape)))
     return net
@@ -164,10 +164,10 @@ class Drifting(DataParallel):
     ],
 )
 def test_a_drift_of_one_bit_is_found_in_whatever_devices_of_a_split_hold_alike(way, copies, more):
-    plan = plan_for(split_of(way, contexts(2 * copies), 2, share=4, **more))
+    plan = plan_for(split_of(way, contexts(2 * copies), 2, max_shard_images=4, **more))
     chain = ([("conv", 4)], [("dense", 5), ("sigmoid", 1)], False, True)
     make = lambda ctxs, start=None: make_chain(chain, start or ctxs)  # noqa: E731
-    strategy = strategy_class(way)(make, softmax(), plan, ALONE)
+    strategy = strategy_class(way)(make, softmax(), plan, SINGLE_PROCESS)
     check = ReplicaCheck(strategy.net, replicated=strategy.replicated())
     train_on(strategy, batches_of([7, 1]))
     check.compare_replicas(1)

@@ -149,10 +149,10 @@ def without_cykooz():
 
         def uninstall():
             patched.setattr(images_resized, "cykooz", None)
-            images_resized.usual_resizer.cache_clear()
+            images_resized.default_resizer.cache_clear()
 
         yield uninstall
-    images_resized.usual_resizer.cache_clear()
+    images_resized.default_resizer.cache_clear()
 
 
 @pytest.mark.skipif(images_resized.cykooz is None, reason="cykooz.resizer has no wheel here")

@@ -18,7 +18,7 @@ from gluonlab.data import load_dataset
 from gluonlab.data.sets.packed_folder import FORMAT, INDEX
 from gluonlab.errors import ConfigError
 from gluonlab.optimizers.optimizer_registry import OPTIMIZERS, make_optimizer
-from gluonlab.optimizers.optimizer_step import flat
+from gluonlab.optimizers.optimizer_step import flatten_state
 from gluonlab.parallel.memory_estimate import MIB, ShardSizes
 from gluonlab.training.build_network import make_net
 from gluonlab.training.loop import train
@@ -64,7 +64,7 @@ def test_the_state_is_what_the_optimizer_really_makes(name):
     made = [
         array
         for i, weight in enumerate(weights)
-        for array in flat(optimizer.create_state_multi_precision(i, weight))
+        for array in flatten_state(optimizer.create_state_multi_precision(i, weight))
     ]
     assert needs(devices=named(1), optimizer=name).memory(10).optimizer_state == sum(
         array.size * 4 for array in made
@@ -173,7 +173,7 @@ from mxnet import gluon
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.batch_loader import Loader
 from functools import partial
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.training.build_network import make_net
 from gluonlab.training.run_memory import Needs
@@ -253,8 +253,8 @@ def test_a_pipeline_keeps_as_many_activations_as_its_schedule_has_slots():
         settings = {"split": "pipeline", "cut": "3", "pipeline_schedule": schedule}
         plan = make_plan(TrainConfig(devices=named(2), dataset="synthetic", **settings))
         strategy = prepare(plan).strategy
-        taken[schedule] = [each.activations for each in strategy.taken(ShardSizes((800,)))]
-        one = [each.activations for each in strategy.taken(ShardSizes((100,)))]
+        taken[schedule] = [each.activations for each in strategy.estimate_memory(ShardSizes((800,)))]
+        one = [each.activations for each in strategy.estimate_memory(ShardSizes((100,)))]
         assert one[0] < taken[schedule][0]
     first, last = (taken["gpipe"][stage] / taken["1f1b"][stage] for stage in (0, 1))
     assert 2 < first < 4 and 4 < last < 8

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.process_group import in_processes
 
-from gluonlab.host.signals import RAISED, EndRequest
+from gluonlab.host.signals import EXCEPTION_BY_SIGNAL, StopRequest
 from gluonlab.training.stop_consensus import POLL_EVERY, StopCoordinator
 
 EXCHANGES = 6
@@ -18,13 +18,13 @@ EXCHANGES = 6
 
 def exchange(group, consensus):
     """What the losses bring about, every few steps."""
-    consensus.update_from_all(group.total(consensus.local_flags()))
+    consensus.update_from_all(group.all_reduce_values(consensus.local_flags()))
 
 
 @settings(max_examples=20)
 @given(
     st.lists(
-        st.one_of(st.none(), st.tuples(st.integers(0, EXCHANGES - 1), st.sampled_from([*RAISED]))),
+        st.one_of(st.none(), st.tuples(st.integers(0, EXCHANGES - 1), st.sampled_from([*EXCEPTION_BY_SIGNAL]))),
         min_size=2, max_size=4,
     )
 )  # fmt: skip
@@ -32,12 +32,12 @@ def test_all_see_a_signal_after_the_same_exchange(of_ranks):
     """Each rank may get one, before one of the exchanges."""
 
     def work(group):
-        request = EndRequest()
+        request = StopRequest()
         consensus, seen = StopCoordinator(group, request), []
         for number in range(EXCHANGES):
             before, own = consensus.agreed_signal, of_ranks[group.rank]
             if own is not None and own[0] == number:
-                request.take(own[1])
+                request.set_signal(own[1])
             assert consensus.agreed_signal == before
             exchange(group, consensus)
             seen.append((consensus.agreed_signal, consensus.shared_time()))
@@ -48,7 +48,7 @@ def test_all_see_a_signal_after_the_same_exchange(of_ranks):
     first = min((own[0] for own in of_ranks if own is not None), default=EXCHANGES)
     signals, moments = zip(*everyones[0])
     assert [number for number in signals[:first] if number is not None] == []
-    assert all(number in RAISED for number in signals[first:])
+    assert all(number in EXCEPTION_BY_SIGNAL for number in signals[first:])
     assert list(moments) == sorted(moments) and moments[0] > 0
 
 
@@ -56,10 +56,10 @@ def test_the_time_is_that_of_rank_0():
     def work(group):
         before = time.monotonic()
         if group.rank:
-            group.total(np.zeros(1))  # rank 0 has begun
+            group.all_reduce_values(np.zeros(1))  # rank 0 has begun
         consensus, begun = StopCoordinator(group), time.monotonic()
         if group.rank == 0:
-            group.total(np.zeros(1))
+            group.all_reduce_values(np.zeros(1))
         assert consensus.shared_time() == 0
         asked = time.monotonic()
         exchange(group, consensus)
@@ -76,7 +76,7 @@ def test_the_time_is_that_of_rank_0():
 
 def test_an_evaluation_of_a_group_ends_after_the_same_batch():
     def work(group):
-        request, done = EndRequest(), []
+        request, done = StopRequest(), []
         consensus = StopCoordinator(group, request)
 
         class Enough(Exception):
@@ -89,8 +89,8 @@ def test_an_evaluation_of_a_group_ends_after_the_same_batch():
             for batch in consensus.poll_between(range(50), answer):
                 done.append(batch)
                 if (group.rank, batch) == (1, 9):
-                    request.take(signal.SIGTERM)
-        with pytest.raises(RAISED[signal.SIGTERM]):
+                    request.set_signal(signal.SIGTERM)
+        with pytest.raises(EXCEPTION_BY_SIGNAL[signal.SIGTERM]):
             consensus.raise_signal()
         return done
 
@@ -98,7 +98,7 @@ def test_an_evaluation_of_a_group_ends_after_the_same_batch():
 
 
 def test_a_single_process_sees_its_own_signal_at_once():
-    with pytest.raises(KeyboardInterrupt), EndRequest() as request:
+    with pytest.raises(KeyboardInterrupt), StopRequest() as request:
         consensus = StopCoordinator(request=request)
         assert consensus.agreed_signal is None and not consensus.local_flags()[1:].any()
         os.kill(os.getpid(), signal.SIGINT)

@@ -13,9 +13,9 @@ from support.process_memory import peak_of_a_run
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data import load_dataset
-from gluonlab.data.loading.split_batch import shard, whole
+from gluonlab.data.loading.split_batch import shard, make_local_batch
 from gluonlab.errors import ModelError
-from gluonlab.host.resources import children
+from gluonlab.host.resources import child_pids
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.memory_estimate import MIB
 from gluonlab.training.memory_trial import _ReducedRun, reduce_plan
@@ -98,7 +98,7 @@ def test_losses_that_are_taken_again_are_those_of_their_own_step(model, split):
     assert isinstance(strategy, strategy_class(split))  # it is the split's memory that is measured
     random, ctxs = np.random.RandomState(0), strategy.inputs
     batches = {
-        size: whole(
+        size: make_local_batch(
             *(
                 shard(mx.nd.array(array), ctxs)
                 for array in (
@@ -119,10 +119,10 @@ def test_losses_that_are_taken_again_are_those_of_their_own_step(model, split):
 
 
 def test_a_process_over_the_memory_limit_is_killed_at_once():
-    before = set(children(os.getpid()))
+    before = set(child_pids(os.getpid()))
     with pytest.raises(MemoryLimitExceeded):
         measure_run_memory(TrainConfig(devices=named(2), model="mlp"), limit_bytes=60 * MIB)
-    assert set(children(os.getpid())) <= before
+    assert set(child_pids(os.getpid())) <= before
 
 
 @pytest.mark.long

@@ -17,11 +17,11 @@ from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.config import TrainConfig
 from gluonlab.data import Loader, from_arrays
 from gluonlab.data.loading.augmentation import Mixup, to_float
-from gluonlab.data.sets.array_dataset import balanced_weights, weigh_classes
+from gluonlab.data.sets.array_dataset import balanced_weights, apply_class_weights
 from gluonlab.data.sets.dataset import PixelSplit
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.kvstores import make_kvstore
-from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
+from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.training_loss import make_loss
 from gluonlab.training.loop import train
@@ -92,9 +92,9 @@ def trained_by_gluon(weights, epochs=1, mixup=0.0, batch_norm=False):
 @pytest.mark.parametrize("k", [1, pytest.param(2, marks=LONG), 3])
 def test_any_devices_microbatches_and_mixtures_make_gluons_update(k, mixup):
     weights = OF_IMAGES * np.array(OF_CLASSES)[LABELS]
-    split = weigh_classes(data(OF_IMAGES), OF_CLASSES).train
+    split = apply_class_weights(data(OF_IMAGES), OF_CLASSES).train
     for resident_bytes, cut, sync_bn in (
-        (2**20, WHOLE, False), (0, Microbatches(2), False), (0, WHOLE, True),
+        (2**20, WHOLE_SHARDS, False), (0, Microbatches(2), False), (0, WHOLE_SHARDS, True),
     ):  # fmt: skip
         ctxs = contexts(k)
         net = network(ctxs, sync_bn)

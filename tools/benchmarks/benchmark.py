@@ -19,7 +19,7 @@ from gluonlab.bench.harness.measurement_command import (
     option,
 )
 from gluonlab.bench.harness.measurement_record import Record, Series
-from gluonlab.config.option_types import whole
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.errors import ConfigError
 
 RESTART_EVERY = 3  # rounds
@@ -49,7 +49,7 @@ def parse_other_checkout(
         raise ConfigError(
             f"--json prints one record, and --beside {beside} makes two: write them with --out FILE"
         )
-    every = RESTART_EVERY if restart_every is None else whole(1)("--restart-every", restart_every)
+    every = RESTART_EVERY if restart_every is None else whole_number_check(1)("--restart-every", restart_every)
     if not Path(beside, "gluonlab", "bench", "worker_main.py").is_file():
         raise ConfigError(
             f"--beside {beside}: there is no gluonlab/bench in it: "

@@ -45,7 +45,7 @@ from gluonlab.runs.run_writer import RunDirectory
 from gluonlab.training.builtin_callbacks import ReplicaCheck
 from gluonlab.training.callbacks import Callbacks, RunView
 from gluonlab.training.plan import Plan, make_plan
-from gluonlab.training.stop_consensus import Consensus
+from gluonlab.training.stop_consensus import StopCoordinator
 from gluonlab.training.train_state import TrainState
 from gluonlab.training.training_setup import prepare
 
@@ -92,16 +92,16 @@ class CheckpointRun:
     ) -> None:
         self.run = RunDirectory.create(str(folder), folder.name)
         self.strategy, self.epochs = strategy, epochs
-        consensus = Consensus(plan.group)
+        consensus = StopCoordinator(plan.group)
         view = RunView(plan, Result(plan, strategy.net, folder), consensus)
         no_callbacks = Callbacks([], view, consensus)
         self.state = TrainState(
             plan, strategy, self.run, time.perf_counter(), consensus, no_callbacks
         )
         # no epoch is the best, which would have a checkpoint of its own
-        self.state.checkpoints.begin(-MIDDLE, 0, best=1.0)
+        self.state.checkpoints.start_from(-MIDDLE, 0, best_score=1.0)
         self._every, self._save = plan.check_replicas or 1, save
-        self._check = ReplicaCheck.of(plan, strategy) if plan.check_replicas else None
+        self._check = ReplicaCheck.for_plan(plan, strategy) if plan.check_replicas else None
 
     @property
     def block_steps(self) -> int:
@@ -116,17 +116,17 @@ class CheckpointRun:
 
     def _epoch(self) -> None:
         state = self.state
-        epoch, log = state.loader.epoch + 1, state.log
+        epoch, log = state.loader.epoch + 1, state.loss_meter
         with state.epoch() as batches:
             for batch in batches:
                 state.note(epoch, log.append(self.strategy.step(batch), batch.size))
                 if self._check is not None and (log.step + MIDDLE) % self._every == 0:
-                    self._check.after(log.step + MIDDLE)
-                state.step_done()
+                    self._check.compare_replicas(log.step + MIDDLE)
+                state.after_step()
                 if log.step % EVERY == MIDDLE:
                     self._save()
         state.note(epoch, log.flush())
-        state.epoch_done(score=0.0)
+        state.after_epoch(score=0.0)
 
     def close(self) -> None:
         """Close the run."""

@@ -16,9 +16,9 @@ from gluonlab.bench.harness.machine_info import BUSY_CORES
 from gluonlab.bench.harness.measurement_command import JSON_OPTION, option
 from gluonlab.bench.harness.measurement_record import Record, Series, read_record
 from gluonlab.cli.command import command
-from gluonlab.config.option_types import real
+from gluonlab.config.option_types import real_number_check
 from gluonlab.errors import ConfigError, RunError
-from gluonlab.plain_text import json_text, printable
+from gluonlab.plain_text import json_text, escape_unprintable
 
 LABEL_WIDTH = 34
 EXPLAINED = (
@@ -49,7 +49,7 @@ class Comparison:
 
     title: str
     rows: List[SeriesComparison]
-    in_turns: bool
+    decode_in_chunks: bool
     notes: List[str]
 
 
@@ -138,11 +138,11 @@ def format_comparison(comparison: Comparison) -> str:
 def format_notes(comparisons: Sequence[Comparison]) -> str:
     """Return the meaning of the columns, and the caveats of all comparisons without duplicates."""
     caveats = dict.fromkeys(note for comparison in comparisons for note in comparison.notes)
-    return "\n".join(textwrap.fill(printable(note), text.WIDTH) for note in (EXPLAINED, *caveats))
+    return "\n".join(textwrap.fill(escape_unprintable(note), text.WIDTH) for note in (EXPLAINED, *caveats))
 
 
 def _format_row(row: SeriesComparison) -> str:
-    name = printable(f"{row.name}, {row.unit}")
+    name = escape_unprintable(f"{row.name}, {row.unit}")
     label = textwrap.shorten(name, LABEL_WIDTH - 1, placeholder="...")
     cells = f"{_format_digits(row.first):>9} {_format_digits(row.second):>9} "
     return f"{label:<{LABEL_WIDTH}}{cells} {'-' if row.ratio is None else row.ratio}"
@@ -176,7 +176,7 @@ def main(first: str, second: str, at_least: Optional[str], as_json: bool) -> Non
     It prints ratios with 95 % intervals.
     --out writes records. Rounds that were measured in turns (--beside) are compared pair by pair.
     """
-    limit = None if at_least is None else real(0, above_minimum=True)("--at-least", at_least)
+    limit = None if at_least is None else real_number_check(0, above_minimum=True)("--at-least", at_least)
     pairs = pair_records(Path(first), Path(second))
     comparisons = [compare(*pair) for pair in pairs]
     if as_json:

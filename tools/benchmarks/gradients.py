@@ -53,12 +53,12 @@ from gluonlab.bench.harness.table_format import format_table, outcome_line, roun
 from gluonlab.bench.worker_main import Job
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.cli.command import command
-from gluonlab.config.option_types import whole
-from gluonlab.devices import MOST_CPU_DEVICES, devices
+from gluonlab.config.option_types import whole_number_check
+from gluonlab.devices import MAX_CPU_DEVICES, devices
 from gluonlab.devices import devices as find_devices
 from gluonlab.errors import ConfigError, KVStoreError, RunError, unknown
 from gluonlab.kvstores import KVSTORES, make_kvstore
-from gluonlab.plain_text import in_words
+from gluonlab.plain_text import format_size
 
 GLUON, BUCKETED = "gluon.Trainer", "BucketedTrainer"
 Make = Callable[..., gluon.Trainer]
@@ -262,7 +262,7 @@ def judge_allreduce(rows: Sequence[AllreduceRow]) -> List[Comparison]:
     """
     best = min((row for row in rows if row.algorithm not in PEERS), key=lambda row: row.time_s)
     arrays = f"{best.arrays} arrays" if best.arrays > 1 else "one array"
-    buffer_text = f"{in_words(best.size_bytes)} in {arrays}, {best.world_size} devices"
+    buffer_text = f"{format_size(best.size_bytes)} in {arrays}, {best.world_size} devices"
     description, has_target = (
         f"{buffer_text}, our best: {best.algorithm}",
         best.world_size == JUDGED,
@@ -421,7 +421,7 @@ def parse_world_sizes(text: Optional[str], on: MeasuredDevices) -> List[int]:
     if text is None:
         world_sizes = on.available_counts(WORLD_SIZES) if on.asked else list(WORLD_SIZES)
     else:
-        check = whole(2, len(on.numbers) if on.asked else MOST_CPU_DEVICES)
+        check = whole_number_check(2, len(on.numbers) if on.asked else MAX_CPU_DEVICES)
         world_sizes = list(dict.fromkeys(check("--world-sizes", part) for part in text.split(",")))
     if min(world_sizes) < 2:
         raise ConfigError(

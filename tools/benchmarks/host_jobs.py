@@ -29,10 +29,10 @@ from gluonlab.data.loading.augmentation import to_float
 from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.data.sets.dataset_registry import load_dataset
 from gluonlab.devices import devices as find_devices
-from gluonlab.engine.fast_invoke import Gate
+from gluonlab.engine.fast_invoke import EngineHold
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.strategy import DataParallelStep
-from gluonlab.training.loss_meter import STRIDE, LossLog
+from gluonlab.training.loss_meter import READ_EVERY, AsyncLossMeter
 
 SHAPE = (1, 12, 12)
 BATCHES = 256  # per epoch
@@ -70,7 +70,7 @@ def _make_gluonlab_job(ctxs: List[mx.Context]) -> Job:
     net, loss = tiny_net(ctxs), gluon.loss.SoftmaxCrossEntropyLoss()
     trainer = BucketedTrainer(net.collect_params(), "sgd", SGD, kvstore=make_kvstore("device"))
     step = DataParallelStep(net, loss, trainer, ctxs, to_float)
-    batches, log = _repeat_batches(ctxs), LossLog(ctxs)
+    batches, log = _repeat_batches(ctxs), AsyncLossMeter(ctxs)
     batch = next(batches)
 
     def run(steps: int) -> Dict[str, float]:
@@ -144,11 +144,11 @@ def _median_part_seconds(
     """
     blocks = []
     for _ in range(max(1, steps // BLOCK_STEPS)):
-        gate = Gate(images, PATIENCE_S)
+        gate = EngineHold(images, PATIENCE_S)
         times = [_call_seconds(parts()) for _ in range(BLOCK_STEPS)]
-        gate.open()
+        gate.release()
         nd.waitall()
-        assert gate.held, "the devices have begun before the block was queued"
+        assert gate.held_until_release, "the devices have begun before the block was queued"
         blocks.append([statistics.mean(column) for column in zip(*times)])
     return [statistics.median(column) for column in zip(*blocks)]
 
@@ -164,16 +164,16 @@ def _call_seconds(parts: Iterable[Call]) -> List[float]:
 
 
 def _measure_loader_and_log(
-    batches: Iterator[Any], step: DataParallelStep, log: LossLog, steps: int
+    batches: Iterator[Any], step: DataParallelStep, log: AsyncLossMeter, steps: int
 ) -> float:
     """Return the median processor seconds per step to fetch a batch and log its losses.
 
     The log reads once in STRIDE steps, so that the median is over blocks of STRIDE steps.
     """
     blocks = []
-    for _ in range(max(1, steps // STRIDE)):
+    for _ in range(max(1, steps // READ_EVERY)):
         seconds = 0.0
-        for _ in range(STRIDE):
+        for _ in range(READ_EVERY):
             started = time.thread_time()
             batch = next(batches)
             seconds += time.thread_time() - started
@@ -182,7 +182,7 @@ def _measure_loader_and_log(
             started = time.thread_time()
             log.append(losses, batch.size)
             seconds += time.thread_time() - started
-        blocks.append(seconds / STRIDE)
+        blocks.append(seconds / READ_EVERY)
     return statistics.median(blocks)
 
 

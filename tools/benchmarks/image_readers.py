@@ -13,12 +13,12 @@ from mxnet import gluon, recordio
 from benchmarks.images import BATCH_SIZE, whole_epochs
 from gluonlab.bench.worker_main import Job
 from gluonlab.data import Dataset
-from gluonlab.data.images.decode_image import decode
-from gluonlab.data.images.resize_image import usual_resizer
-from gluonlab.data.images.turbojpeg import agrees
+from gluonlab.data.images.decode_image import decode_image
+from gluonlab.data.images.resize_image import default_resizer
+from gluonlab.data.images.turbojpeg import matches_pillow
 from gluonlab.data.loading.batch_loader import Loader
-from gluonlab.data.sets.image_folder import ImageFolder, load
-from gluonlab.data.sets.packed_folder import pack
+from gluonlab.data.sets.image_folder import ImageFolder, load_folder
+from gluonlab.data.sets.packed_folder import pack_dataset
 from gluonlab.devices import devices
 
 WORKERS = 2
@@ -30,14 +30,14 @@ def make(reader: str, folder: str, size: int) -> Job:
 
 
 def _read_with_decoders(folder: str, size: int) -> Loader:
-    return _make_loader(load(folder, image_size=size, decoders=WORKERS))
+    return _make_loader(load_folder(folder, image_size=size, decoders=WORKERS))
 
 
 def _read_packed(folder: str, size: int) -> Loader:
     # the folder for temporary files is the measurement's
     packed = Path(tempfile.mkdtemp()) / "packed"
-    pack(load(folder, image_size=size, decoders=WORKERS), packed)
-    return _make_loader(load(packed))
+    pack_dataset(load_folder(folder, image_size=size, decoders=WORKERS), packed)
+    return _make_loader(load_folder(packed))
 
 
 def _make_loader(dataset: Dataset) -> Loader:
@@ -79,13 +79,13 @@ class _FileDataset(gluon.data.Dataset):
 
     def __init__(self, folder: str, size: int) -> None:
         self.paths, self.labels = ImageFolder(folder).train
-        self.size, self.quick, self.resizer = size, agrees(), usual_resizer()
+        self.size, self.quick, self.resizer = size, matches_pillow(), default_resizer()
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> Tuple[Any, Any]:
-        pixels = decode(self.paths[index], self.size, None, self.quick, self.resizer)
+        pixels = decode_image(self.paths[index], self.size, None, self.quick, self.resizer)
         return np.ascontiguousarray(pixels), self.labels[index]
 
 

@@ -30,7 +30,7 @@ from gluonlab.bench.harness.measurement_command import (
 )
 from gluonlab.bench.workloads import CLASSES
 from gluonlab.cli.command import command
-from gluonlab.host.resources import INSTRUCTION_SETS, LIMIT, instruction_set
+from gluonlab.host.resources import INSTRUCTION_SETS, ISA_LIMIT_VARIABLE, instruction_set
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,7 +82,7 @@ def torch_limit() -> Dict[str, str]:
     PyTorch's oneDNN also obeys DNNL_MAX_CPU_ISA, but PyTorch's operators have a separate variable.
     """
     used = instruction_set()
-    if LIMIT not in os.environ or used == next(iter(INSTRUCTION_SETS)):
+    if ISA_LIMIT_VARIABLE not in os.environ or used == next(iter(INSTRUCTION_SETS)):
         return {}
     return {"ATEN_CPU_CAPABILITY": "avx2" if used == "AVX2" else "default"}
 

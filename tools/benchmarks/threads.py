@@ -29,7 +29,7 @@ from gluonlab.bench.harness.table_format import format_table as as_table
 from gluonlab.bench.harness.table_format import missing_row, rounds_text
 from gluonlab.bench.workloads import TASKS
 from gluonlab.cli.command import command
-from gluonlab.config.option_types import whole
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.host import resources
 
 ROUNDS = 9
@@ -71,7 +71,7 @@ def spin_variables(count: int) -> Dict[str, str]:
 
 def parse_spin_counts(text: str) -> List[int]:
     """Return comma-separated numbers of spins. Raises ConfigError."""
-    check = whole(0)
+    check = whole_number_check(0)
     return list(dict.fromkeys(check("--spin-counts", part) for part in text.split(",")))
 
 

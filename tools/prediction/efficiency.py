@@ -11,12 +11,12 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 import click
 
 from gluonlab.bench.allreduce.message_sizes import parse_sizes
-from gluonlab.bench.harness.measurement_command import JSON, option
-from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.harness.measurement_command import JSON_OPTION, option
+from gluonlab.bench.harness.table_format import format_table as as_table
 from gluonlab.cli.command import command
 from gluonlab.collectives.named_topologies import GBIT, MAX_HOSTS, NETWORKS, make_topology
 from gluonlab.collectives.topology_file import is_file_name
-from gluonlab.config.option_types import real, whole
+from gluonlab.config.option_types import real_number_check, whole_number_check
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.atomic_files import check_new, new_file
 from gluonlab.performance_model.allreduce_time import MULTI_HOST_SUMS as MULTI_HOST_SUMS
@@ -163,7 +163,7 @@ def run_command(options: Options) -> str:
     """Return the text to print. Raise a UsageError for impossible values."""
     if "out" in options:
         _check_out(options)
-    hosts = whole(1, MAX_HOSTS)("--hosts", options.get("hosts", HOSTS))
+    hosts = whole_number_check(1, MAX_HOSTS)("--hosts", options.get("hosts", HOSTS))
     gradient_bytes = _gradient_bytes(options)
     steps = {
         name: _find_step(options, name)
@@ -221,7 +221,7 @@ def _gradient_bytes(options: Options) -> int:
 def _find_step(options: Options, machine: str) -> GpuStep:
     gpu = GPU_OF[machine]
     if "step" in options:
-        seconds = real(0, 1e9, above_minimum=True)("--step", options["step"]) / 1e3
+        seconds = real_number_check(0, 1e9, above_minimum=True)("--step", options["step"]) / 1e3
         return GpuStep(gpu, seconds, "--step")
     if "gradients" in options:
         raise ConfigError(
@@ -273,7 +273,7 @@ def _as_json(rows: Mapping[str, List[ScalingPrediction]], assumption_texts: List
 @option("--gradients", "SIZE", "of another network, such as 46MB  [default: ResNet-50's, 102.3MB]")
 @option("--step", "MS", "of one GPU alone  [default: as published, for K80, V100 and A100]")
 @option("--out", "FILE", "write the picture, a new file that ends in .svg")
-@JSON
+@JSON_OPTION
 def main(as_json: bool, **options: Optional[str]) -> None:
     """Predict the efficiency of training on 1 to 8 known hosts.
 

@@ -7,7 +7,7 @@ import textwrap
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from xml.etree.ElementTree import Element, SubElement
 
-from gluonlab.drawing.svg_parts import document, finished, group, text
+from gluonlab.drawing.svg_parts import new_document, document_text, add_group, add_text
 from prediction.efficiency import (
     MULTI_HOST_SUMS,
     GpuStep,
@@ -73,24 +73,24 @@ def as_svg(steps: Mapping[str, GpuStep], rows: Rows, assumption_texts: Sequence[
     """
     most_hosts = max(row.hosts for predictions in rows.values() for row in predictions)
     title = f"Training on up to {most_hosts} hosts: predicted efficiency, not measured"
-    root = document(title, [_describe_values(rows), *assumption_texts], STYLE)
-    text(root, MARGIN, 44, title, "name")
-    _draw_legend(group(root, MARGIN, 70))
+    root = new_document(title, [_describe_values(rows), *assumption_texts], STYLE)
+    add_text(root, MARGIN, 44, title, "name")
+    _draw_legend(add_group(root, MARGIN, 70))
     lowest = min(row.efficiency_after for predictions in rows.values() for row in predictions)
     pitch = (WIDTH - 2 * MARGIN) / ACROSS
     plot = _Plot(pitch - AXIS - VALUES, most_hosts, min(0.9, math.floor(lowest * 10) / 10))
     y, panel_height = 128, ABOVE + HEIGHT + BELOW
     for index, name in enumerate(rows):
         panel_row, panel_column = divmod(index, ACROSS)
-        panel_group = group(root, MARGIN + panel_column * pitch, y + panel_row * panel_height)
+        panel_group = add_group(root, MARGIN + panel_column * pitch, y + panel_row * panel_height)
         _draw_panel(panel_group, plot, name, describe_host(name, steps[name]), rows[name])
     y += math.ceil(len(rows) / ACROSS) * panel_height + 10
     for sentence in assumption_texts:
         for line in textwrap.wrap(sentence, COLUMNS):
-            text(root, MARGIN, y, line, "quiet")
+            add_text(root, MARGIN, y, line, "quiet")
             y += LINE
         y += 5
-    return finished(root, WIDTH, y + 4)
+    return document_text(root, WIDTH, y + 4)
 
 
 def _describe_values(rows: Rows) -> str:
@@ -112,7 +112,7 @@ def _draw_legend(parent: Element) -> None:
     for number, way in enumerate(MULTI_HOST_SUMS):
         _draw_curve(parent, [(x, 0), (x + 28, 0)], f"line{number}")
         _draw_mark(parent, number, x + 14, 0)
-        text(parent, x + 36, 4.5, way)
+        add_text(parent, x + 36, 4.5, way)
         x += 62 + 7 * len(way)
     x = 0
     for words, kind in (
@@ -120,15 +120,15 @@ def _draw_legend(parent: Element) -> None:
         ("it hides behind all of backward", "sample behind"),
     ):
         _draw_curve(parent, [(x, 26), (x + 28, 26)], kind)
-        text(parent, x + 36, 30.5, words)
+        add_text(parent, x + 36, 30.5, words)
         x += 62 + 7 * len(words)
 
 
 def _draw_panel(
     parent: Element, plot: _Plot, name: str, description: str, rows: Sequence[ScalingPrediction]
 ) -> None:
-    text(parent, AXIS, 14, name, "panel")
-    text(parent, AXIS, 34, description, "quiet")
+    add_text(parent, AXIS, 14, name, "panel")
+    add_text(parent, AXIS, 34, description, "quiet")
     _draw_axes(parent, plot)
     _draw_dashed_curves(parent, plot, rows)
     ends: Dict[int, float] = {}
@@ -144,7 +144,7 @@ def _draw_panel(
     ys = _spread_labels([plot.y(ends[number]) for number in by_efficiency])
     for number, y in zip(by_efficiency, ys):
         words = f"{ends[number]:.2f}"
-        text(parent, AXIS + plot.width + 9, y + 4.5, words, f"value value{number}")
+        add_text(parent, AXIS + plot.width + 9, y + 4.5, words, f"value value{number}")
 
 
 def _draw_dashed_curves(parent: Element, plot: _Plot, rows: Sequence[ScalingPrediction]) -> None:
@@ -166,11 +166,11 @@ def _draw_axes(parent: Element, plot: _Plot) -> None:
         y = plot.y(tenth / 10)
         ends = {"x1": f"{AXIS}", "x2": f"{AXIS + plot.width:g}", "y1": f"{y:g}", "y2": f"{y:g}"}
         SubElement(parent, "line", {"class": "grid", **ends})
-        text(parent, AXIS - 8, y + 4.5, f"{tenth / 10:.1f}", "quiet end")
+        add_text(parent, AXIS - 8, y + 4.5, f"{tenth / 10:.1f}", "quiet end")
     step = 1 if plot.most_hosts <= 8 else 3
     for hosts in range(1, plot.most_hosts + 1, step):
-        text(parent, plot.x(hosts), ABOVE + HEIGHT + 20, f"{hosts}", "quiet middle")
-    text(parent, AXIS + plot.width / 2, ABOVE + HEIGHT + 40, "hosts", "quiet middle")
+        add_text(parent, plot.x(hosts), ABOVE + HEIGHT + 20, f"{hosts}", "quiet middle")
+    add_text(parent, AXIS + plot.width / 2, ABOVE + HEIGHT + 40, "hosts", "quiet middle")
 
 
 def _spread_labels(ys: Sequence[float]) -> List[float]:

@@ -10,9 +10,9 @@ from gluonlab.bench.allreduce.message_sizes import DEFAULT_DEVICES, DEFAULT_SIZE
 from gluonlab.bench.harness.measurement_command import INTERRUPTED, JSON_OPTION, option
 from gluonlab.cli.command import command
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.collectives.named_topologies import NAMES
+from gluonlab.collectives.named_topologies import NAME_HELP
 from gluonlab.errors import RunError
-from gluonlab.kvstores import FOR_LINKS
+from gluonlab.kvstores import TOPOLOGY_AWARE
 
 
 @command(
@@ -28,7 +28,7 @@ from gluonlab.kvstores import FOR_LINKS
 @option(
     "--algorithms",
     "NAMES",
-    f"all, or some of {', '.join(ALGORITHMS)}, {', '.join(FOR_LINKS)}, "
+    f"all, or some of {', '.join(ALGORITHMS)}, {', '.join(TOPOLOGY_AWARE)}, "
     "sharded-whole, chapter, local, device, nccl  [default: all]",
 )
 @option(
@@ -44,7 +44,7 @@ from gluonlab.kvstores import FOR_LINKS
 @option(
     "--topology",
     "NAME",
-    f"price schedules, also a drawn one, and place rings on {NAMES}  [default: this machine]",
+    f"price schedules, also a drawn one, and place rings on {NAME_HELP}  [default: this machine]",
 )
 @option("--chunks", "N", "cut buffers into N chunks, where the algorithm leaves the choice")
 @option(

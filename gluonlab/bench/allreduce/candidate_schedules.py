@@ -9,15 +9,15 @@ import re
 from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
-from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule, takes
+from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule, accepts_options
 from gluonlab.collectives.named_topologies import Topology
 from gluonlab.collectives.schedule import Schedule
-from gluonlab.collectives.synthesis.precomputed_schedules import SYNTHESISED
+from gluonlab.collectives.synthesis.precomputed_schedules import SYNTHESIZED
 from gluonlab.collectives.topology_aware import (
     AUTO,
-    FOR_LINKS,
-    ForLinks,
-    alternatives_over_hosts,
+    TOPOLOGY_AWARE,
+    SchedulesBySize,
+    schedules_over_hosts,
     make_for_links,
 )
 from gluonlab.errors import ScheduleError, unknown
@@ -44,7 +44,7 @@ class NamedSchedule:
     label: str
     schedule: Schedule
     order: Optional[Tuple[int, ...]] = None
-    by_size: Optional[ForLinks] = None
+    by_size: Optional[SchedulesBySize] = None
 
     def schedule_for(self, size_bytes: float) -> Schedule:
         """Return the schedule that sums a buffer of ``size_bytes`` on each device."""
@@ -111,17 +111,17 @@ def make_plans(
     topology_groups = topology.groups if topology is not None and len(topology.groups) > 1 else None
     named = names is not None
     plans: List[NamedSchedule] = []
-    for name in (*FOR_LINKS, *ALGORITHMS) if names is None else names:
+    for name in (*TOPOLOGY_AWARE, *ALGORITHMS) if names is None else names:
         if name == AUTO:
             if named and (chunks or groups):
                 raise ScheduleError("auto cuts buffers itself: leave out --chunks and --groups")
             continue
-        if name in FOR_LINKS:
+        if name in TOPOLOGY_AWARE:
             plans += _make_link_aware_plans(name, world_size, topology, named)
             continue
         # what was named refuses what it does not take
-        schedule_chunks = chunks if named or takes(ALGORITHMS[name], chunks=2) else None
-        takes_groups = takes(ALGORITHMS[name], groups=((0,), (1,)))
+        schedule_chunks = chunks if named or accepts_options(ALGORITHMS[name], chunks=2) else None
+        takes_groups = accepts_options(ALGORITHMS[name], groups=((0,), (1,)))
         schedule_groups = (groups if named or takes_groups else None) or (
             topology_groups if takes_groups else None
         )
@@ -130,19 +130,19 @@ def make_plans(
         if name in RING_LIKE and order != tuple(range(world_size)):
             plans.append(NamedSchedule(f"{name} placed", schedule.placed(order), order))
         if name == HIERARCHICAL and groups is None:
-            over_hosts = alternatives_over_hosts(topology, [chunks]) if topology else ()
+            over_hosts = schedules_over_hosts(topology, [chunks]) if topology else ()
             plans += [NamedSchedule(schedule.name, schedule) for schedule in over_hosts]
     return plans
 
 
-def make_auto_plan(schedules: ForLinks) -> NamedSchedule:
+def make_auto_plan(schedules: SchedulesBySize) -> NamedSchedule:
     """Return the row of auto for its schedules."""
     return NamedSchedule(AUTO, schedules.cheapest(0), by_size=schedules)
 
 
 def synthesised_label(schedule: Schedule) -> str:
     """Return the name of a synthesized schedule's row: ``synthesised, 4 steps``."""
-    return f"{SYNTHESISED}, {len(schedule.steps)} steps"
+    return f"{SYNTHESIZED}, {len(schedule.steps)} steps"
 
 
 def _make_link_aware_plans(
@@ -161,7 +161,7 @@ def _make_link_aware_plans(
     distinct = sorted(
         cheapest.values(), key=lambda schedule: (len(schedule.steps), schedule.chunks)
     )
-    if name != SYNTHESISED:
+    if name != SYNTHESIZED:
         return [NamedSchedule(name, schedule) for schedule in distinct]
     labels = [synthesised_label(schedule) for schedule in distinct]
     return [

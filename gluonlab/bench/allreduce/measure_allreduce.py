@@ -64,26 +64,26 @@ from gluonlab.collectives.algorithms import ALGORITHMS, sharded
 from gluonlab.collectives.chunk_layout import split_evenly
 from gluonlab.collectives.cost_model import algbw, bus_factor, price
 from gluonlab.collectives.lower_bounds import floor_of
-from gluonlab.collectives.named_topologies import Topology, ground_of
+from gluonlab.collectives.named_topologies import Topology, resolve_topology
 from gluonlab.collectives.schedule import ALLREDUCE, Schedule
 from gluonlab.collectives.schedule_executor import Executor
-from gluonlab.collectives.topology_aware import AUTO, FOR_LINKS, MOST_DEVICES, ForLinks
+from gluonlab.collectives.topology_aware import AUTO, TOPOLOGY_AWARE, MAX_AUTO_DEVICES, SchedulesBySize
 from gluonlab.config import option_name
-from gluonlab.config.option_types import whole
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.devices import devices
 from gluonlab.errors import ConfigError, KVStoreError, RunError, unknown
 from gluonlab.files.atomic_files import temporary_folder
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores import make_kvstore
-from gluonlab.kvstores.allreduce_store import size_of
-from gluonlab.kvstores.schedule_stores import ForLinksKVStore
+from gluonlab.kvstores.allreduce_store import total_bytes
+from gluonlab.kvstores.schedule_stores import TopologyAwareKVStore
 from gluonlab.plain_text import json_text
 from gluonlab.scratch.data_parallel import allreduce as chapters_allreduce
 
 CHAPTER, SHARDED_WHOLE = "chapter", "sharded-whole"
 NATIVE = ("local", "device", "nccl")
 PEERS = (CHAPTER, *NATIVE)
-CHOICES = (*PEERS, SHARDED_WHOLE, *FOR_LINKS, *ALGORITHMS)
+CHOICES = (*PEERS, SHARDED_WHOLE, *TOPOLOGY_AWARE, *ALGORITHMS)
 
 Arrays = List[List[nd.NDArray]]  # [rank][number]
 
@@ -139,7 +139,7 @@ def _is_usable(name: str, ctxs: Sequence[mx.Context]) -> bool:
 def _execute_plan(
     plan: NamedSchedule, whole: bool = False
 ) -> Callable[[Arrays], Callable[[], None]]:
-    return lambda arrays: Executor(plan.schedule_for(size_of(arrays[0])), arrays, whole).run
+    return lambda arrays: Executor(plan.schedule_for(total_bytes(arrays[0])), arrays, whole).run
 
 
 def _make_chapter_allreduce(arrays: Arrays) -> Callable[[], None]:
@@ -486,7 +486,7 @@ class AllreduceMeasurement(NamedTuple):
     topology: Optional[Topology]
     plans: List[NamedSchedule]
     report: AllreduceReport
-    auto: Optional[ForLinks]
+    auto: Optional[SchedulesBySize]
 
     @property
     def failure(self) -> Optional[str]:
@@ -519,17 +519,17 @@ def measure_by_options(
     """
     sizes = parse_sizes(options.get("sizes", DEFAULT_SIZES))
     counts = [name for name in ("arrays", "repeat", "rounds") if name in options]
-    numbers = {name: whole(1)(option_name(name), options[name]) for name in counts}
+    numbers = {name: whole_number_check(1)(option_name(name), options[name]) for name in counts}
     names = parse_algorithms(options.get("algorithms", "all"), CHOICES)
     dtype = options.get("dtype", DTYPES[0])
     if dtype not in DTYPES:
         raise ConfigError(unknown("dtype", dtype, DTYPES))
     ctxs = devices(options.get("devices", DEFAULT_DEVICES))
-    topology = ground_of(ctxs, options.get("topology")).topology
+    topology = resolve_topology(ctxs, options.get("topology")).topology
     auto = None
-    if AUTO in (names or ([AUTO] if schedules_alone or len(ctxs) <= MOST_DEVICES else [])):
-        auto = ForLinksKVStore(AUTO, options.get("topology")).schedules(ctxs)
-    known = (*FOR_LINKS, *ALGORITHMS)
+    if AUTO in (names or ([AUTO] if schedules_alone or len(ctxs) <= MAX_AUTO_DEVICES else [])):
+        auto = TopologyAwareKVStore(AUTO, options.get("topology")).schedules(ctxs)
+    known = (*TOPOLOGY_AWARE, *ALGORITHMS)
     scheduled = None if names is None else [name for name in names if name in known]
     on = auto.topology if auto and schedules_alone else topology
     plans = make_plans(scheduled, len(ctxs), options.get("chunks"), options.get("groups"), on)

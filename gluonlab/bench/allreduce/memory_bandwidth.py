@@ -14,7 +14,7 @@ from gluonlab.collectives.algorithms import ring_all_gather, ring_reduce_scatter
 from gluonlab.collectives.named_topologies import Topology
 from gluonlab.collectives.schedule import ADD, COPY, Schedule, Transfer
 from gluonlab.collectives.schedule_executor import Executor
-from gluonlab.collectives.topology import this_machine
+from gluonlab.collectives.topology import shared_memory_topology
 from gluonlab.engine.fast_invoke import NO_ATTRIBUTES, Attributes, OperatorCall
 
 LIMIT_NOTE = (
@@ -68,7 +68,7 @@ def _call_all(calls: Sequence[OperatorCall], attributes: Attributes) -> Call:
 
 @dataclass(frozen=True)
 class MemorySpeeds:
-    """The arguments of `this_machine`.
+    """The arguments of `shared_memory_topology`.
 
     Seconds of a transfer without bytes; payload bytes/s of all devices together, and of one alone.
     """
@@ -81,7 +81,7 @@ class MemorySpeeds:
 
     def topology(self, world_size: int) -> Topology:
         """Return the topology of this machine's CPU devices."""
-        return this_machine(world_size, **vars(self))
+        return shared_memory_topology(world_size, **vars(self))
 
 
 def probe_speeds(ctxs: Sequence[mx.Context], size_bytes: int) -> MemorySpeeds:

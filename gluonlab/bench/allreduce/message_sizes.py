@@ -9,7 +9,7 @@ import re
 from fractions import Fraction
 from typing import List
 
-from gluonlab.config.option_types import whole
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.errors import ConfigError
 from gluonlab.plain_text import UNITS
 
@@ -49,7 +49,7 @@ def _parse_range(text: str, option_text: str) -> List[int]:
         return [size]
     end = _parse_size(further_texts[0], option_text)
     factor = (
-        whole(2)(f"{option_text}, factor", further_texts[1])
+        whole_number_check(2)(f"{option_text}, factor", further_texts[1])
         if len(further_texts) == 2
         else DEFAULT_FACTOR
     )

@@ -27,14 +27,14 @@ from gluonlab.bench.harness.measurement_command import (
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.named_topologies import Topology, make_topology
 from gluonlab.collectives.schedule import Schedule
-from gluonlab.collectives.topology_aware import AUTO, FOR_LINKS, MOST_DEVICES, make_for_links
+from gluonlab.collectives.topology_aware import AUTO, TOPOLOGY_AWARE, MAX_AUTO_DEVICES, make_for_links
 from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.config import option_name
-from gluonlab.config.option_types import whole
-from gluonlab.engine.local_processes import own_cores
+from gluonlab.config.option_types import whole_number_check
+from gluonlab.engine.local_processes import cores_per_process
 from gluonlab.errors import ConfigError
 from gluonlab.files.atomic_files import check_new, new_file
-from gluonlab.plain_text import in_words, json_text
+from gluonlab.plain_text import format_size, json_text
 
 PRICED_SIZES = "1KiB,1MiB,100MB"  # with --draw
 MAX_CHUNKS = 4096  # each is some transfers
@@ -73,7 +73,7 @@ def run_mode(options: Dict[str, Any]) -> ModeOutput:
     if mode == CHOOSE and SIMULATE in options:
         _check_mode_options(options, SIMULATE, MODE_OPTIONS[CHOOSE] - MEASURING_OPTIONS)
     if "chunks" in options:
-        options["chunks"] = whole(1, MAX_CHUNKS)("--chunks", options["chunks"])
+        options["chunks"] = whole_number_check(1, MAX_CHUNKS)("--chunks", options["chunks"])
     if "groups" in options:
         options["groups"] = parse_groups(options["groups"])
     if "plot" in options:
@@ -100,7 +100,7 @@ def _check_mode_options(options: CommandOptions, mode: str, known: AbstractSet[s
 def _draw_schedule(options: CommandOptions) -> ModeOutput:
     from gluonlab.collectives.render import as_page, as_svg, as_text, draw
 
-    if "topology" in options and "out" in options and options["draw"] not in FOR_LINKS:
+    if "topology" in options and "out" in options and options["draw"] not in TOPOLOGY_AWARE:
         raise ConfigError(
             "--topology has no effect on pages and pictures, it prices what --draw prints as text: "
             "leave out --topology or --out"
@@ -111,12 +111,12 @@ def _draw_schedule(options: CommandOptions) -> ModeOutput:
     cuts: Dict[str, Any] = {option: options.get(option) for option in ("chunks", "groups")}
 
     def make_drawn_schedule() -> Schedule:
-        if name in FOR_LINKS:
+        if name in TOPOLOGY_AWARE:
             return _make_link_aware_schedule(name, topology, world_size, cuts)
         return make_schedule(name, world_size, **cuts)
 
     def make_page(language: str) -> str:
-        if name in FOR_LINKS:
+        if name in TOPOLOGY_AWARE:
             return as_page([make_drawn_schedule()], (name, world_size), language=language)
         return draw(name, world_size, language=language, **cuts)
 
@@ -161,9 +161,9 @@ def _price_algorithms(options: CommandOptions) -> ModeOutput:
         return _price_hosts(options)
     topology = make_topology(options["simulate"], _parse_world_size(options))
     sizes, world_size = parse_sizes(options.get("sizes", DEFAULT_SIZES)), topology.world_size
-    names = parse_algorithms(options.get("algorithms", "all"), [*FOR_LINKS, *ALGORITHMS])
+    names = parse_algorithms(options.get("algorithms", "all"), [*TOPOLOGY_AWARE, *ALGORITHMS])
     plans = make_plans(names, world_size, options.get("chunks"), options.get("groups"), topology)
-    if AUTO in (names or ([AUTO] if world_size <= MOST_DEVICES else [])):
+    if AUTO in (names or ([AUTO] if world_size <= MAX_AUTO_DEVICES else [])):
         plans.append(make_auto_plan(make_for_links(AUTO, topology, world_size)))
     rows = prices.price_schedules(topology, plans, sizes)
     _save_plot(
@@ -184,7 +184,7 @@ def _price_hosts(options: CommandOptions) -> ModeOutput:
     sizes = parse_sizes(options.get("sizes", "100MB"))
     if len(sizes) > 1:
         raise ConfigError(f"--sizes {options['sizes']}: with --hosts one size is priced: give one")
-    names = parse_algorithms(options.get("algorithms", "all"), [*FOR_LINKS, *ALGORITHMS])
+    names = parse_algorithms(options.get("algorithms", "all"), [*TOPOLOGY_AWARE, *ALGORITHMS])
     if AUTO in (names or []):
         raise ConfigError(
             "--algorithms auto is always one of the others: leave it out with --hosts"
@@ -193,7 +193,7 @@ def _price_hosts(options: CommandOptions) -> ModeOutput:
     if "plot" in options:
         from gluonlab.bench.allreduce.plot_bandwidth import make_ranks_figure
 
-        title = f"allreduce of {in_words(sizes[0])} on hosts like {machine}: prices"
+        title = f"allreduce of {format_size(sizes[0])} on hosts like {machine}: prices"
         with new_file("--plot", Path(options["plot"])) as temporary:
             make_ranks_figure(rows, title).savefig(temporary, format="png", dpi=110)
     if "json" in options:
@@ -205,14 +205,14 @@ def _price_hosts(options: CommandOptions) -> ModeOutput:
 def _search_schedules(options: CommandOptions) -> ModeOutput:
     topology = make_topology(options["synthesise"], _parse_world_size(options))
     sizes = parse_sizes(options.get("sizes", PRICED_SIZES))
-    seconds = whole(1, MAX_SECONDS)("--seconds", options.get("seconds", prices.DEFAULT_SECONDS))
+    seconds = whole_number_check(1, MAX_SECONDS)("--seconds", options.get("seconds", prices.DEFAULT_SECONDS))
     if "out" in options:
         if not is_file_name(options["out"]):
             raise ConfigError(
                 f"--out {options['out']}: give a name that ends in .json, by which it is known"
             )
         check_new("--out", Path(options["out"]))
-    front = prices.search_schedules(topology, seconds, own_cores(), options.get("out"))
+    front = prices.search_schedules(topology, seconds, cores_per_process(), options.get("out"))
     if "json" in options:
         plans = prices.make_synthesized_plans(front)
         rows = prices.price_schedules(topology, plans, sizes)

@@ -47,7 +47,7 @@ def make_sum_job(backend: str, processes: int, first: bool = True) -> Job:
             buffers.clear()
             return {
                 "seconds": 0.0,
-                "difference": float(group.everyones(np.array(difference)).max()),
+                "difference": float(group.all_gather(np.array(difference)).max()),
             }
         started = time.perf_counter()
         for _ in range(steps):

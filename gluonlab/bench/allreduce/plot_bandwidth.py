@@ -7,12 +7,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from gluonlab.bench.allreduce.candidate_schedules import HIERARCHICAL
-from gluonlab.collectives.algorithms import ACROSS
+from gluonlab.collectives.algorithms import ACROSS_HOSTS
 from gluonlab.collectives.cost_model import algbw, bus_factor
 from gluonlab.collectives.schedule import ALLREDUCE
-from gluonlab.collectives.synthesis.precomputed_schedules import SYNTHESISED
+from gluonlab.collectives.synthesis.precomputed_schedules import SYNTHESIZED
 from gluonlab.drawing.matplotlib_figures import new_figure
-from gluonlab.plain_text import in_words
+from gluonlab.plain_text import format_size
 
 if TYPE_CHECKING:
     from gluonlab.bench.allreduce.measure_allreduce import AllreduceRow
@@ -134,7 +134,7 @@ def _format_axes(axes: Any, title: str, sizes: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     shown = sizes[:: max(1, -(-len(sizes) // 9))]  # as many as there is room for
-    axes.set_xticks(shown, [in_words(size) for size in shown], fontsize=8, rotation=30)
+    axes.set_xticks(shown, [format_size(size) for size in shown], fontsize=8, rotation=30)
     axes.minorticks_on()
     axes.tick_params(axis="x", which="minor", bottom=False)
     axes.tick_params(axis="y", labelsize=8)
@@ -153,7 +153,7 @@ def make_ranks_figure(rows: "Sequence[PricedRow]", title: str) -> Any:
     for label, points in _seconds_by_ranks(rows).items():
         colour, marker, face = curve_style(label)
         times = [seconds * 1e6 for seconds in points.values()]
-        across = ACROSS.index(label.split(", ")[-1]) if label.startswith(f"{HIERARCHICAL}, ") else 0
+        across = ACROSS_HOSTS.index(label.split(", ")[-1]) if label.startswith(f"{HIERARCHICAL}, ") else 0
         look = {"color": colour, "marker": marker, "markerfacecolor": face, "ls": DASHES[across]}
         axes.plot(list(points), times, label=label, markersize=6, linewidth=1.4, **look)
     floor = sorted({(row.price.world_size, row.floor_s * 1e6) for row in rows})
@@ -178,7 +178,7 @@ def _seconds_by_ranks(rows: "Sequence[PricedRow]") -> Dict[str, Dict[int, float]
     """Return seconds by ranks for each algorithm; synthesized ones are merged to the fastest."""
     curves: Dict[str, Dict[int, float]] = {}
     for row in rows:
-        label = SYNTHESISED if row.algorithm.startswith(SYNTHESISED) else row.algorithm
+        label = SYNTHESIZED if row.algorithm.startswith(SYNTHESIZED) else row.algorithm
         points, ranks = curves.setdefault(label, {}), row.price.world_size
         points[ranks] = min(points.get(ranks, row.predicted_s), row.predicted_s)
     return curves

@@ -28,16 +28,16 @@ from gluonlab.bench.harness.table_format import WIDTH, format_factor, format_mic
 from gluonlab.bench.harness.table_format import format_table as as_table
 from gluonlab.collectives.cost_model import Price, price, prices
 from gluonlab.collectives.lower_bounds import floor_of
-from gluonlab.collectives.named_topologies import MOST_HOSTS, Topology, make_topology
+from gluonlab.collectives.named_topologies import MAX_HOSTS, Topology, make_topology
 from gluonlab.collectives.schedule import Schedule
-from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule, synthesise
-from gluonlab.collectives.topology_aware import AUTO, ForLinks, From
-from gluonlab.collectives.topology_file import with_schedules
-from gluonlab.config.option_types import whole
-from gluonlab.engine.mxnet_installation import pip_install
+from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule, synthesize
+from gluonlab.collectives.topology_aware import AUTO, SchedulesBySize, ScheduleFromSize
+from gluonlab.collectives.topology_file import schedules_file_text
+from gluonlab.config.option_types import whole_number_check
+from gluonlab.engine.mxnet_installation import pip_install_command
 from gluonlab.errors import ConfigError, ScheduleError
 from gluonlab.files.atomic_files import new_file
-from gluonlab.plain_text import in_words
+from gluonlab.plain_text import format_size
 
 COLUMN_NOTES = (
     "Prices, not measurements: each message costs its latency, "
@@ -137,7 +137,7 @@ def price_table(rows: Sequence[PricedRow], topology: Topology, notes: Sequence[s
     lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size B':>15}", HEADING]
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
         rows_of_size = list(same_size)
-        lines += ["", f"{size:>15,}  {in_words(size)}", *format_price_lines(rows_of_size)]
+        lines += ["", f"{size:>15,}  {format_size(size)}", *format_price_lines(rows_of_size)]
     return as_table(lines, COLUMN_NOTES, *notes, *_topology_notes(topology))
 
 
@@ -146,7 +146,7 @@ def cheapest_table(rows: Sequence[PricedRow], topology: Topology) -> str:
     lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size':>9}{NUMBER_HEADING}"]
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
         lowest = min(same_size, key=lambda row: row.predicted_s)
-        lines.append(f"{in_words(size):>9}{_price_columns(lowest)}")
+        lines.append(f"{format_size(size):>9}{_price_columns(lowest)}")
     return as_table(lines, CHEAPEST_NOTE)
 
 
@@ -187,7 +187,7 @@ def parse_hosts(text: str) -> List[int]:
     ConfigError.
     """
     option, counts = "--hosts", set()
-    count = whole(1, MOST_HOSTS)
+    count = whole_number_check(1, MAX_HOSTS)
     for part in text.split(","):
         first, colon, last = part.partition(":")
         hosts, end = count(option, first), count(option, last if colon else first)
@@ -227,7 +227,7 @@ def _available_plans(names: Optional[Sequence[str]], topology: Topology) -> List
 
 def ranks_table(rows: Sequence[PricedRow], topology: Topology) -> str:
     """Return the rows as text, with a heading for each number of ranks."""
-    size = in_words(rows[0].size_bytes)
+    size = format_size(rows[0].size_bytes)
     lines = [f"{size} on each device, hosts like those of {topology.name}", "", HEADING]
     for ranks, of_ranks in groupby(rows, key=lambda row: row.price.world_size):
         lines += ["", f"{ranks:>6} ranks", *format_price_lines(list(of_ranks))]
@@ -257,15 +257,15 @@ def search_schedules(
         import ortools  # noqa: F401
     except ImportError:
         raise ConfigError(
-            f"--synthesise needs OR-tools, which is not installed: {pip_install('synthesis')}"
+            f"--synthesise needs OR-tools, which is not installed: {pip_install_command('synthesis')}"
         ) from None
     started = time.monotonic()
     with tqdm(bar_format="{desc} [{elapsed}]", file=sys.stderr, disable=None) as bar:
-        front = synthesise(topology, seconds, workers, bar.set_description_str)
+        front = synthesize(topology, seconds, workers, bar.set_description_str)
         bar.set_description_str(f"{len(front)} found in {time.monotonic() - started:.0f} s")
     if out is not None:
         with new_file("--out", Path(out)) as temporary:
-            Path(temporary).write_text(with_schedules(topology, front), encoding="utf-8")
+            Path(temporary).write_text(schedules_file_text(topology, front), encoding="utf-8")
     return front
 
 
@@ -299,7 +299,7 @@ def synthesis_text(
 
 def optimality_text(synthesized: SynthesizedSchedule) -> str:
     """Return ``proved optimal``, or the remaining bound."""
-    if synthesized.optimal:
+    if synthesized.is_optimal:
         return "proved optimal"
     return f"best found, bound {synthesized.bound:.4f}"
 
@@ -312,7 +312,7 @@ def synthesis_to_json(front: Sequence[SynthesizedSchedule]) -> List[Dict[str, An
             "chunks": synthesized.schedule.chunks,
             "rounds": synthesized.rounds,
             "bound": synthesized.bound,
-            "optimal": synthesized.optimal,
+            "optimal": synthesized.is_optimal,
         }
         for synthesized in front
     ]
@@ -380,7 +380,7 @@ class AlgorithmChoice:
 
 
 def choose_algorithms(
-    schedules: ForLinks, sizes: Sequence[int], rows: Sequence[TimedRow] = ()
+    schedules: SchedulesBySize, sizes: Sequence[int], rows: Sequence[TimedRow] = ()
 ) -> List[AlgorithmChoice]:
     """Return auto's choice for each size, with the measured ``rows``."""
     floor, choices = floor_of(schedules.topology), []
@@ -394,13 +394,13 @@ def choose_algorithms(
     return choices
 
 
-def choices_text(schedules: ForLinks, choices: Sequence[AlgorithmChoice]) -> str:
+def choices_text(schedules: SchedulesBySize, choices: Sequence[AlgorithmChoice]) -> str:
     """Return the table of auto's schedules, then the choice for each size, and the regret if
     measured.
     """
     lines = [f"auto on {schedules.topology.name}, {schedules.topology.world_size} devices", ""]
     columns = f"{'schedule':<22}{'steps':>6}{'chunks':>8}"
-    lines += [f"  {'from':>8}  {columns}", *map(_table_line, schedules.table())]
+    lines += [f"  {'from':>8}  {columns}", *map(_table_line, schedules.size_thresholds())]
     regrets = [choice.regret for choice in choices if choice.regret is not None]
     regret_columns = f"{'time us':>9}{'best us':>9}{'regret':>8}  best" if regrets else ""
     heading = f"  {'size':>8}{'price us':>9}{'x floor':>8}{regret_columns}"
@@ -409,11 +409,11 @@ def choices_text(schedules: ForLinks, choices: Sequence[AlgorithmChoice]) -> str
     return as_table([*lines, "", heading, *map(_choice_line, choices)], AUTO_NOTE, *notes)
 
 
-def choices_to_json(schedules: ForLinks, choices: Sequence[AlgorithmChoice]) -> Dict[str, Any]:
+def choices_to_json(schedules: SchedulesBySize, choices: Sequence[AlgorithmChoice]) -> Dict[str, Any]:
     """Return the table and the choices as --json prints them."""
     table = [
         {"from_bytes": row.size_bytes, **_schedule_to_json(row.schedule)}
-        for row in schedules.table()
+        for row in schedules.size_thresholds()
     ]
     return {
         "topology": schedules.topology.name,
@@ -428,15 +428,15 @@ def _schedule_to_json(schedule: Schedule) -> Dict[str, Any]:
     return {"schedule": schedule.name, "steps": len(schedule.steps), "chunks": schedule.chunks}
 
 
-def _table_line(row: From) -> str:
+def _table_line(row: ScheduleFromSize) -> str:
     schedule = row.schedule
     cut = f"{len(schedule.steps):>6}{schedule.chunks:>8}"
-    return f"  {in_words(row.size_bytes):>8}  {schedule.name:<22}{cut}"
+    return f"  {format_size(row.size_bytes):>8}  {schedule.name:<22}{cut}"
 
 
 def _choice_line(choice: AlgorithmChoice) -> str:
     factor = format_factor(choice.priced_s / choice.floor_s if choice.floor_s else None)
-    line = f"  {in_words(choice.size_bytes):>8}{format_microseconds(choice.priced_s):>9}{factor:>8}"
+    line = f"  {format_size(choice.size_bytes):>8}{format_microseconds(choice.priced_s):>9}{factor:>8}"
     if choice.regret is None:
         return line
     measured = f"{format_microseconds(choice.time_s):>9}{format_microseconds(choice.best_s):>9}"

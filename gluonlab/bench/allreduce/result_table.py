@@ -18,7 +18,7 @@ from gluonlab.bench.harness.table_format import (
 )
 from gluonlab.collectives.cost_model import algbw, bus_factor
 from gluonlab.collectives.schedule import ALLREDUCE
-from gluonlab.plain_text import in_words
+from gluonlab.plain_text import format_size
 
 COLUMN_NOTES = (
     "size, count, type: of the buffer on each device. "
@@ -69,7 +69,7 @@ def _size_heading(row: AllreduceRow) -> str:
     arrays = f" in {row.arrays} arrays" if row.arrays > 1 else ""
     layout = f"{arrays} on {row.world_size} device{'s' * (row.world_size > 1)}"
     size = f"{row.size_bytes:>15,}{row.count:>16,}  {row.dtype:<8}"
-    return f"{size}  {in_words(row.size_bytes)}{layout}"
+    return f"{size}  {format_size(row.size_bytes)}{layout}"
 
 
 def _limit_line(row: AllreduceRow, seconds: float) -> str:

@@ -20,14 +20,14 @@ from gluonlab.engine import mxnet_installation
 from gluonlab.errors import ConfigError
 from gluonlab.host import resources
 from gluonlab.host.resources import (
-    LIMIT,
+    ISA_LIMIT_VARIABLE,
     PROC,
     cpu_flags,
     cpu_numbers,
     cpu_vendor,
     instruction_set,
-    room,
-    text_of,
+    available_memory,
+    read_kernel_file,
 )
 
 BUSY_CORES = 0.2  # what other processes may use before a table comes with a warning
@@ -38,15 +38,15 @@ CHECKOUT = Path(gluonlab.__file__).resolve().parent.parent  # the folder that ho
 
 def describe_machine() -> str:
     """Return lines with processor, cores, and the versions of Python, MXNet and torch."""
-    mxnet = " and ".join(mxnet_installation.flavours()) or "mxnet"
+    mxnet = " and ".join(mxnet_installation.installed_distributions()) or "mxnet"
     count = resources.available_cores()
     versions = f"{mxnet} {_installed_version(mxnet)}, torch {_installed_version('torch')}"
-    numbers, limit = cpu_numbers(), os.environ.get(LIMIT)
+    numbers, limit = cpu_numbers(), os.environ.get(ISA_LIMIT_VARIABLE)
     details = [
         cpu_model() + (f" (family {numbers[0]}, model {numbers[1]})" if numbers else ""),
         f"{count} core{'s' * (count > 1)}",
         (instruction_set() or "no instruction set of oneDNN")
-        + (f" ({LIMIT}={limit})" if limit else ""),
+        + (f" ({ISA_LIMIT_VARIABLE}={limit})" if limit else ""),
     ]
     machine = textwrap.fill(", ".join(details), WIDTH)
     return f"{machine}\nPython {platform.python_version()}, {versions}"
@@ -59,7 +59,7 @@ def describe_environment(checkout: Path = CHECKOUT) -> Dict[str, Any]:
     return {
         "gluonlab": gluonlab.__version__, "commit": find_commit(checkout), "cpu": cpu_model(),
         "processor": describe_processor(), "instruction_set": instruction_set(),
-        **({LIMIT: os.environ[LIMIT]} if os.environ.get(LIMIT) else {}),
+        **({ISA_LIMIT_VARIABLE: os.environ[ISA_LIMIT_VARIABLE]} if os.environ.get(ISA_LIMIT_VARIABLE) else {}),
         "cores": resources.available_cores(),
         "versions": {"python": platform.python_version(), **installed},
     }  # fmt: skip
@@ -84,7 +84,7 @@ def _run_git(folder: Path, *words: str) -> str:
 
 def cpu_model() -> str:
     """Return the processor's name in /proc/cpuinfo."""
-    match = re.search(r"^model name\s*:(.*)$", text_of(PROC / "cpuinfo"), re.M)
+    match = re.search(r"^model name\s*:(.*)$", read_kernel_file(PROC / "cpuinfo"), re.M)
     return match[1].strip() if match else platform.machine()
 
 
@@ -117,7 +117,7 @@ class OtherProcessLoad:
         return max(0.0, self._seconds() - self._at_first) / (time.monotonic() - self._began)
 
     def _seconds(self) -> float:
-        stat, times = text_of(PROC / "stat"), os.times()
+        stat, times = read_kernel_file(PROC / "stat"), os.times()
         ours = times.user + times.system + times.children_user + times.children_system
         return busy_seconds(stat) - ours if stat else 0.0
 
@@ -135,7 +135,7 @@ def require_memory(needed: int, purpose: str, remedy: str) -> None:
     """Raise ConfigError if ``what`` needs more memory than is free, before the kernel kills a
     process.
     """
-    memory = room()
+    memory = available_memory()
     if memory is not None and needed > memory.free:
         raise ConfigError(
             f"{purpose} needs about {needed / 1e9:.1f} GB of memory, "

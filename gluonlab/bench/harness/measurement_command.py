@@ -36,7 +36,7 @@ from gluonlab.bench.harness.machine_info import (
 )
 from gluonlab.bench.harness.measurement_record import Record, Series
 from gluonlab.bench.harness.table_format import WIDTH
-from gluonlab.config.option_types import whole
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.errors import ConfigError, DeviceError, warn
 from gluonlab.files.atomic_files import check_file, check_new, new_file
 from gluonlab.host import resources
@@ -109,11 +109,11 @@ def find_measured_devices(spec: str) -> MeasuredDevices:
 def describe_devices(ctxs: "Sequence[mx.Context]") -> str:
     """Return the devices, their kinds and how they copy: ``gpu(0) gpu(1): 2 x Tesla T4; ...``."""
     from gluonlab.devices import describe
-    from gluonlab.gpu.cuda import peers_in_words
+    from gluonlab.gpu.cuda import describe_peer_access
 
     kinds = ", ".join(f"{count} x {name}" for name, count in Counter(gpu_names(ctxs)).items())
     description = describe(ctxs) + (f": {kinds}" if kinds else "")
-    return "; ".join(filter(None, [description, peers_in_words(ctxs)]))
+    return "; ".join(filter(None, [description, describe_peer_access(ctxs)]))
 
 
 def gpu_names(ctxs: "Sequence[Any]") -> List[str]:
@@ -123,7 +123,7 @@ def gpu_names(ctxs: "Sequence[Any]") -> List[str]:
 
     if any(ctx.device_type != "gpu" for ctx in ctxs):
         return []
-    by_number = {gpu.index: gpu.name for gpu in nvml.known().gpus}
+    by_number = {gpu.index: gpu.name for gpu in nvml.cached_driver().gpus}
     return [by_number[number] for number in nvml_numbers(ctxs) or []]
 
 
@@ -210,11 +210,11 @@ def count_devices(spec: str) -> int:
     """Return the number of devices of --devices. For a plain number or cpu*N they need not
     exist.
     """
-    from gluonlab.devices import MOST_CPU_DEVICES, devices
+    from gluonlab.devices import MAX_CPU_DEVICES, devices
 
     number = re.fullmatch(r"\s*(?:cpu\s*\*)?\s*([+-]?[0-9]+)\s*", spec.lower())
     if number:
-        return int(whole(1, MOST_CPU_DEVICES)("--devices", number[1]))
+        return int(whole_number_check(1, MAX_CPU_DEVICES)("--devices", number[1]))
     return len(devices(spec))
 
 
@@ -279,7 +279,7 @@ def measurement_options(rounds: int) -> Option:
     def add_options(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
         def run(rounds: str, as_json: bool, out: Optional[str], **own_options: Any) -> None:
-            count = whole(1)("--rounds", rounds)
+            count = whole_number_check(1)("--rounds", rounds)
             if out is not None:
                 check_file("--out", Path(out))  # before it measures for minutes
             function(MeasurementOptions(count, as_json, out), **own_options)

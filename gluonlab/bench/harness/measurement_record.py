@@ -21,7 +21,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from gluonlab.errors import DataError
 from gluonlab.files.atomic_files import read_bounded, write_text
-from gluonlab.plain_text import json_text, printable
+from gluonlab.plain_text import json_text, escape_unprintable
 
 FORMAT = 1
 MAX_RECORD_BYTES = 16 * 2**20  # of a file that is read; a record has some kilobytes
@@ -61,7 +61,7 @@ class Record:
     def title(self) -> str:
         """Return the command and its options: ``peers --network lenet``."""
         options = (f"--{name} {value}" for name, value in self.options.items())
-        return printable(" ".join([self.bench, *options]))
+        return escape_unprintable(" ".join([self.bench, *options]))
 
     def find(self, name: str) -> Optional[Series]:
         """Return the series of this name, if it was measured."""

@@ -224,7 +224,7 @@ def start_group(backend: str, size: int, job: str, options: Mapping[str, Any]) -
     ``options``: of their ``job``. The environment of this process, which becomes rank 0, is
     changed. Therefore call it before a store is created.
     """
-    from gluonlab.launch.group_processes import RANK, Site, parts
+    from gluonlab.launch.group_processes import RANK_VARIABLE, Site, parts
 
     loopback = Site("localhost", "127.0.0.1", "lo")
     with socket.socket() as listening:
@@ -234,7 +234,7 @@ def start_group(backend: str, size: int, job: str, options: Mapping[str, Any]) -
     for part in parts(backend, [], [0] * size, [0], [loopback], port):
         if not part.is_worker:
             RankProcess(part.words, part.environment)  # it serves until this process ends
-        elif part.environment[RANK] == "0":
+        elif part.environment[RANK_VARIABLE] == "0":
             os.environ.update(part.environment)
         else:
             others.append(start_rank(job, options, part.environment))

@@ -19,7 +19,7 @@ from gluonlab.bench.harness.measurement_command import (
 )
 from gluonlab.bench.harness.table_format import WIDTH
 from gluonlab.cli.command import command
-from gluonlab.config.option_types import whole
+from gluonlab.config.option_types import whole_number_check
 from gluonlab.errors import ConfigError, DeviceError
 from gluonlab.files.atomic_files import check_new, new_file
 from gluonlab.plain_text import json_text
@@ -57,7 +57,7 @@ def links_command(
     python -m gluonlab.run --gpus 8 --kvstore ring --topology m.json
     python -m gluonlab.study speedup --predict m.json
     """
-    copy_sizes, count = parse_sizes(sizes), whole(1)("--rounds", rounds)
+    copy_sizes, count = parse_sizes(sizes), whole_number_check(1)("--rounds", rounds)
     if len(copy_sizes) < 2:
         raise ConfigError(
             f"--sizes {sizes}: latency and bandwidth need two sizes: "

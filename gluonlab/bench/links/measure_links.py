@@ -28,10 +28,10 @@ from gluonlab.bench.links.infer_topology import (
     fit_link,
     list_simultaneous_groups,
 )
-from gluonlab.collectives.topology import Pair, pairs_of
-from gluonlab.engine.fast_invoke import AddInto, CopyInto, rows
+from gluonlab.collectives.topology import Pair, all_pairs
+from gluonlab.engine.fast_invoke import AddInto, CopyInto, slice_rows
 from gluonlab.gpu.cuda import enable_peer_access
-from gluonlab.plain_text import in_words as size_in_words
+from gluonlab.plain_text import format_size as size_in_words
 
 BLOCK_S = 0.01  # 8 devices are 300 calls in a round
 ELEMENT_BYTES = 4  # of float32
@@ -86,7 +86,7 @@ def measure_links(ctxs: Sequence[mx.Context], sizes: Sequence[int], rounds: int)
     enable_peer_access(ctxs)
     speeds = probe_speeds(ctxs, max(sizes)) if on_cpu else None
     arrays = _CopyBuffers(ctxs, max(sizes))
-    pairs, devices = pairs_of(world_size), range(world_size)
+    pairs, devices = all_pairs(world_size), range(world_size)
     with progress_bar(3 * rounds) as bar:
         timed = partial(_time_calls, rounds=rounds, on_round=bar.update)
         copies = timed({(pair, size): arrays.copy(pair, size) for pair in pairs for size in sizes})
@@ -125,7 +125,7 @@ class _CopyBuffers:
         shape = (max(1, largest_bytes // ELEMENT_BYTES),)
         self._sources = [nd.zeros(shape, ctx=ctx) for ctx in ctxs]
         self._targets = {
-            (src, dst): nd.zeros(shape, ctx=ctxs[dst]) for src, dst in pairs_of(len(ctxs))
+            (src, dst): nd.zeros(shape, ctx=ctxs[dst]) for src, dst in all_pairs(len(ctxs))
         }
 
     def copy(self, pair: Pair, size_bytes: int) -> Call:
@@ -155,7 +155,7 @@ class _CopyBuffers:
 
 
 def _leading_bytes(array: nd.NDArray, size_bytes: int) -> nd.NDArray:
-    return rows(array, 0, max(1, size_bytes // ELEMENT_BYTES))
+    return slice_rows(array, 0, max(1, size_bytes // ELEMENT_BYTES))
 
 
 # --- the tables

@@ -22,8 +22,8 @@ from gluonlab.files.atomic_files import new_file
 from gluonlab.gpu import nvml
 from gluonlab.host import resources
 from gluonlab.performance_model.gpu_specifications import GPUS
-from gluonlab.plain_text import in_words as size_in_words
-from gluonlab.plain_text import json_text, printable
+from gluonlab.plain_text import format_size as size_in_words
+from gluonlab.plain_text import json_text, escape_unprintable
 
 LARGE_A100 = "A100-80GB"  # whose name has its memory at the end
 INFERENCE_NOTE = (
@@ -78,7 +78,7 @@ def _measurement_note(measurement: LinkMeasurement, ctxs: Sequence[Any]) -> str:
     sizes = " to ".join(
         size_in_words(size) for size in (min(measurement.sizes), max(measurement.sizes))
     )
-    return printable(
+    return escape_unprintable(
         f"measured on {time.strftime('%Y-%m-%d', time.gmtime())} by gluonlab "
         f"{gluonlab.__version__}, bench links, {measurement.rounds} rounds of {sizes}, "
         f"on {cpu_model()}, "
@@ -112,7 +112,7 @@ def save_reported_topology(save: str, as_json: bool) -> str:
 
     Raises DeviceError if the driver reports fewer than two GPUs, or not all of them.
     """
-    topology = topology_from_driver(nvml.known(), Path(save).stem)
+    topology = topology_from_driver(nvml.cached_driver(), Path(save).stem)
     with new_file("--save", Path(save)) as temporary:
         write_topology(topology, temporary)
     if as_json:

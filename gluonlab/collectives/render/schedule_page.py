@@ -20,8 +20,8 @@ from gluonlab.collectives.render.schedule_scene import (
 )
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.verify_schedule import Contributions, simulate_contributions
-from gluonlab.drawing.page_template import render
-from gluonlab.drawing.translations import in_language
+from gluonlab.drawing.page_template import render_page
+from gluonlab.drawing.translations import select_language
 from gluonlab.errors import ScheduleError
 
 WORLD_SIZES = range(1, 9)
@@ -40,7 +40,7 @@ def as_page(
     to draw, for two with the same name and world size, and for an unknown ``start``; ConfigError
     for an unknown ``language``.
     """
-    words = in_language(WORDS, language)
+    words = select_language(WORDS, language)
     listed = list(schedules)
     identities = [(schedule.name, schedule.world_size) for schedule in listed]
     for identity, schedule in zip(identities, listed):
@@ -55,7 +55,7 @@ def as_page(
         choices = f"choose {names}" if names else "there is none"
         raise ScheduleError(f"no schedule is {start[0]} for {start[1]} ranks: {choices}")
     data = [_page_data(schedule, words) for schedule in listed]
-    return render(_SCENE, _CHOICES, data, identities.index(start), words, language)
+    return render_page(_SCENE, _CHOICES, data, identities.index(start), words, language)
 
 
 def draw(

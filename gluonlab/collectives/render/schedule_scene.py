@@ -9,7 +9,7 @@ from typing import Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.schedule import ADD, ALL_GATHER, Schedule, Step
 from gluonlab.collectives.verify_schedule import Contributions, simulate_contributions
-from gluonlab.drawing.translations import plural, read_words
+from gluonlab.drawing.translations import pluralize, read_scene_words
 from gluonlab.errors import ScheduleError
 
 SIGNS = {True: "+", False: "="}  # by is_add: added, copied over
@@ -44,7 +44,7 @@ _ENGLISH_DESCRIPTIONS = {
 }
 WORDS: Dict[str, ScheduleTexts] = {
     language: ScheduleTexts(**{"descriptions": _ENGLISH_DESCRIPTIONS, **words})
-    for language, words in read_words(Path(__file__).parent / "template" / "words.json").items()
+    for language, words in read_scene_words(Path(__file__).parent / "template" / "words.json").items()
 }
 ENGLISH, JAPANESE = WORDS["en"], WORDS["ja"]
 
@@ -201,7 +201,7 @@ def algorithm_description(schedule: Schedule, words: ScheduleTexts = ENGLISH) ->
 def check_drawable(schedule: Schedule) -> None:
     """Raise ScheduleError for a schedule that is too large for a picture."""
     if schedule.world_size > MAX_RANKS or schedule.chunks > MAX_CHUNKS:
-        ranks, chunks = plural(schedule.world_size, "rank"), plural(schedule.chunks, "chunk")
+        ranks, chunks = pluralize(schedule.world_size, "rank"), pluralize(schedule.chunks, "chunk")
         raise ScheduleError(
             f"{schedule.name} with {ranks} and {chunks} is too large to draw: "
             f"choose up to {MAX_RANKS} ranks and {MAX_CHUNKS} chunks, or print it as text"
@@ -233,7 +233,7 @@ def as_text(schedule: Schedule, width: int = 80) -> str:
     lines.append(f"+ is added, = is copied over. {legend}")
     wrapped = [part for line in lines for part in textwrap.wrap(line, width) or [""]]
     for number, (step, grid) in enumerate(zip(schedule.steps, grids[1:]), 1):
-        title = f"step {number} of {len(schedule.steps)}: {plural(len(step), 'transfer')}"
+        title = f"step {number} of {len(schedule.steps)}: {pluralize(len(step), 'transfer')}"
         wrapped += [
             "",
             *textwrap.wrap(title, width),

@@ -22,7 +22,7 @@ from gluonlab.collectives.render.schedule_scene import (
 )
 from gluonlab.collectives.schedule import Schedule, Step
 from gluonlab.collectives.verify_schedule import Contributions, simulate_contributions
-from gluonlab.drawing.svg_parts import document, finished, group, text
+from gluonlab.drawing.svg_parts import new_document, document_text, add_group, add_text
 
 # All lengths are in px. As many panels are side by side as fit into WIDTH, at least one.
 WIDTH, MIN_WIDTH, MARGIN, PANEL_GAP = 1440, 720, 32, 44
@@ -96,11 +96,11 @@ def as_svg(schedule: Schedule) -> str:
     )
     width = max(2 * MARGIN + panels_per_row * (layout.width + PANEL_GAP) - PANEL_GAP, MIN_WIDTH)
     texts = [algorithm_description(schedule), _HOW_TO_READ]
-    root = document(f"{schedule.name}: {describe_size(schedule)}", texts, STYLE)
+    root = new_document(f"{schedule.name}: {describe_size(schedule)}", texts, STYLE)
     y = _draw_heading(root, schedule, width)
     for number, state in enumerate(all_states):
         x = MARGIN + number % panels_per_row * (layout.width + PANEL_GAP)
-        panel = group(root, x, y + number // panels_per_row * (layout.height + PANEL_GAP))
+        panel = add_group(root, x, y + number // panels_per_row * (layout.height + PANEL_GAP))
         title, step = (f"step {number}", schedule.steps[number - 1]) if number else ("start", ())
         _draw_panel(panel, layout, schedule, step, title, (all_states[max(number - 1, 0)], state))
     height = (
@@ -109,7 +109,7 @@ def as_svg(schedule: Schedule) -> str:
         - PANEL_GAP
         + MARGIN
     )
-    return finished(root, width, height)
+    return document_text(root, width, height)
 
 
 _HOW_TO_READ = (
@@ -121,15 +121,15 @@ _HOW_TO_READ = (
 
 def _draw_heading(root: Element, schedule: Schedule, width: int) -> int:
     """Draw name, size, description and legend. Return the top of the panels."""
-    text(root, MARGIN, 46, schedule.name, "name")
+    add_text(root, MARGIN, 46, schedule.name, "name")
     y = 70
     for line in [
         describe_size(schedule),
         *textwrap.wrap(algorithm_description(schedule), (width - 2 * MARGIN) // 7),
     ]:
-        text(root, MARGIN, y, line, "quiet")
+        add_text(root, MARGIN, y, line, "quiet")
         y += 19
-    _draw_legend(group(root, MARGIN, y))
+    _draw_legend(add_group(root, MARGIN, y))
     return y + CELL + PANEL_GAP
 
 
@@ -143,12 +143,12 @@ def _draw_legend(parent: Element) -> None:
     for label, was_held, kind in cell_kinds:
         _draw_cell(parent, kind, x, 0, 24)
         _draw_segments(parent, x, 0, (16, 0), [was_held], [1])
-        text(parent, x + 32, 15, label)
+        add_text(parent, x + 32, 15, label)
         x += 54 + 7 * len(label)
     for label, add in (("+ added", True), ("= copied over", False)):
         path = f"M{x} 14V7Q{x} 2 {x + 5} 2H{x + 27}Q{x + 32} 2 {x + 32} 7V12"
         _draw_arrows(parent, [path], [(x + 32, 18)], add)
-        text(parent, x + 44, 15, label)
+        add_text(parent, x + 44, 15, label)
         x += 66 + 7 * len(label)
 
 
@@ -161,15 +161,15 @@ def _draw_panel(
     states: Tuple[State, State],
 ) -> None:
     """Draw a panel. ``states``: before and after the step."""
-    text(parent, 0, 14, title, "panel")
+    add_text(parent, 0, 14, title, "panel")
     ops = sorted({transfer.op for transfer in step})
-    text(parent, layout.width, 14, " and ".join(ops), "quiet end")
-    text(parent, LABELS - 10, 40, "rank", "quiet end")
+    add_text(parent, layout.width, 14, " and ".join(ops), "quiet end")
+    add_text(parent, LABELS - 10, 40, "rank", "quiet end")
     for rank in range(schedule.world_size):
-        text(parent, layout.cell_middle(rank), 40, str(rank), "middle")
+        add_text(parent, layout.cell_middle(rank), 40, str(rank), "middle")
     written = {(transfer.dst, transfer.chunk) for transfer in step}
     for chunk in range(schedule.chunks):
-        text(parent, LABELS - 10, layout.cell_top(chunk) + 15, f"chunk {chunk}", "quiet end")
+        add_text(parent, LABELS - 10, layout.cell_top(chunk) + 15, f"chunk {chunk}", "quiet end")
         for rank in range(schedule.world_size):
             previous, current = (state[rank][chunk] for state in states)
             kind = "written" if (rank, chunk) in written else ""

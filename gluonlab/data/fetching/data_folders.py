@@ -18,7 +18,7 @@ from gluonlab.data.fetching.download_sources import Source
 from gluonlab.errors import DataError
 from gluonlab.files.atomic_files import read_bounded
 from gluonlab.host.cache_folder import cache_folder
-from gluonlab.plain_text import printable
+from gluonlab.plain_text import escape_unprintable
 
 DATA_DIR_VARIABLE = "GLUONLAB_DATA"
 CHUNK_BYTES = 2**20
@@ -166,7 +166,7 @@ class FileState(NamedTuple):
     def __str__(self) -> str:
         digest = f"{self.found}, expected " if self.state == DAMAGED else ""
         return (
-            f"{self.state:<8}{printable(str(self.path))}: {self.algorithm} {digest}{self.expected}"
+            f"{self.state:<8}{escape_unprintable(str(self.path))}: {self.algorithm} {digest}{self.expected}"
         )
 
 

@@ -36,7 +36,7 @@ from gluonlab.data.fetching.data_folders import (
 from gluonlab.data.fetching.download_sources import KnownFile, Source
 from gluonlab.data.fetching.extract_archive import unpack_archive
 from gluonlab.errors import ConfigError, DataError, DownloadError, OutputError
-from gluonlab.files.atomic_files import on_disk
+from gluonlab.files.atomic_files import raise_output_errors
 
 OTHER_FOLDER_HINT = "choose another place with --data-dir"
 CHUNK_BYTES = 2**14  # at most lost when a connection fails
@@ -73,7 +73,7 @@ def download(
     folder = root / source.name
     if is_complete(source, root):
         return find_dataset_folder(source, root) or folder
-    with on_disk(root, OTHER_FOLDER_HINT):
+    with raise_output_errors(root, OTHER_FOLDER_HINT):
         root.mkdir(parents=True, exist_ok=True)
     message = f"waiting for another process that fetches {source.name}"
     with _hold_lock(root / f".{source.name}.lock", partial(log, message)):
@@ -103,7 +103,7 @@ def _hold_lock(path: Path, on_wait: Callable[[], object]) -> Iterator[None]:
 
     The lock file is not deleted, because that could let two processes in.
     """
-    with on_disk(path, OTHER_FOLDER_HINT):
+    with raise_output_errors(path, OTHER_FOLDER_HINT):
         file = path.open("a")
     with file:
         try:
@@ -132,7 +132,7 @@ class _DatasetDownload(NamedTuple):
     def fetch_files(self) -> None:
         """Download the files of a data set that is not an archive."""
         folder = self.root / self.source.name
-        with on_disk(folder, OTHER_FOLDER_HINT):
+        with raise_output_errors(folder, OTHER_FOLDER_HINT):
             folder.mkdir(exist_ok=True)
         findings = verify_files(self.source, self.root)
         missing = [
@@ -217,7 +217,7 @@ class _DatasetDownload(NamedTuple):
 def _install_file(file: KnownFile, folder: Path, part: Path) -> None:
     """Check a downloaded file and give it its final name. Raises DataError."""
     _check_digest(file, part)
-    with on_disk(folder / file.name, OTHER_FOLDER_HINT):
+    with raise_output_errors(folder / file.name, OTHER_FOLDER_HINT):
         os.replace(part, folder / file.name)
 
 
@@ -229,11 +229,11 @@ def _install_archive(source: Source, folder: Path, archive: Path) -> None:
         _check_digest(file, archive)
     temporary = folder.with_name(f".{folder.name}.unpacking")
     try:
-        with on_disk(temporary, OTHER_FOLDER_HINT):
+        with raise_output_errors(temporary, OTHER_FOLDER_HINT):
             shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
             temporary.mkdir()
         digests = unpack_archive(archive, temporary, contents, DISK_FULL_HINT)
-        with on_disk(folder, DISK_FULL_HINT):
+        with raise_output_errors(folder, DISK_FULL_HINT):
             if not contents.known_files:
                 (temporary / MANIFEST).write_text(manifest_text(digests), encoding="utf-8")
             _move_folder(temporary, folder)
@@ -380,7 +380,7 @@ def _write_response(
     units = dict(unit="B", unit_scale=True, unit_divisor=1024, disable=None)
     bar = tqdm(desc=part.stem, initial=start, total=total, **units)
     window_start, window_bytes = time.monotonic(), 0
-    with on_disk(part, DISK_FULL_HINT), part.open("ab" if start else "wb") as file, bar:
+    with raise_output_errors(part, DISK_FULL_HINT), part.open("ab" if start else "wb") as file, bar:
         try:
             while file.tell() < sizes.stop:
                 chunk = _read_chunk(response, sizes.stop - file.tell())

@@ -13,7 +13,7 @@ from typing import IO, Any, Dict, Iterator, Optional
 from gluonlab.data.fetching.data_folders import CHUNK_BYTES, file_digest
 from gluonlab.data.fetching.download_sources import ArchiveContents
 from gluonlab.errors import DataError, OutputError
-from gluonlab.files.atomic_files import on_disk
+from gluonlab.files.atomic_files import raise_output_errors
 
 MAX_READ_BYTES = 2**20  # per read of tarfile: a header, or a long name
 END_BYTES = 64 * 2**10  # at most added by tar at the end of an archive
@@ -151,7 +151,7 @@ def _write_member(
     """Write one file; return its SHA-256."""
     content, digest = tar.extractfile(member), hashlib.sha256()
     # Read errors are faults of the archive. Errors of open, write and close are faults of the disk.
-    with on_disk(path, disk_full_hint):
+    with raise_output_errors(path, disk_full_hint):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = path.open("xb")
@@ -162,10 +162,10 @@ def _write_member(
     try:
         for chunk in iter(lambda: content.read(CHUNK_BYTES), b""):  # type: ignore[union-attr]
             digest.update(chunk)
-            with on_disk(path, disk_full_hint):
+            with raise_output_errors(path, disk_full_hint):
                 file.write(chunk)
     finally:
-        with on_disk(path, disk_full_hint):
+        with raise_output_errors(path, disk_full_hint):
             file.close()
     return digest.hexdigest()
 

@@ -31,7 +31,7 @@ from gluonlab.data.images.image_locations import ImageLocation
 from gluonlab.data.images.resize_image import resolve_resizer
 from gluonlab.data.images.turbojpeg import matches_pillow
 from gluonlab.errors import DataError, RunError
-from gluonlab.host.resources import keeping
+from gluonlab.host.resources import keep_freed_variables
 
 if TYPE_CHECKING:
     from gluonlab.data.images.decode_image import Pixels
@@ -43,7 +43,7 @@ DecodeErrors = List[Tuple[int, str]]  # position and error message of files with
 # Long compared with the overhead of a request, and short compared with a batch, which several
 # processes share.
 REQUEST_IMAGES = 16
-ALLOCATOR_VARIABLES = keeping(2**26)  # bytes, enough for one image
+ALLOCATOR_VARIABLES = keep_freed_variables(2**26)  # bytes, enough for one image
 
 
 class PendingImages:

@@ -36,8 +36,8 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.config.option_hints import named_arguments
-from gluonlab.config.option_types import is_count
+from gluonlab.config.option_hints import check_argument_names
+from gluonlab.config.option_types import is_positive_integer
 from gluonlab.data.loading.augmentation import FILE_CROPS_STREAM, step_rng, to_float
 from gluonlab.data.loading.split_batch import (
     Batch,
@@ -48,9 +48,9 @@ from gluonlab.data.loading.split_batch import (
 )
 from gluonlab.data.sets.dataset import ArraySplit, ReadAheadSplit, Reading, Split
 from gluonlab.data.sets.gluon_datasets import resolve_split
-from gluonlab.devices import listed
-from gluonlab.engine.fast_invoke import ARRAY_LIMIT, rows
-from gluonlab.engine.np_compatibility import as_users
+from gluonlab.devices import check_device_list
+from gluonlab.engine.fast_invoke import ARRAY_LIMIT, slice_rows
+from gluonlab.engine.np_compatibility import to_user_arrays
 from gluonlab.errors import DataError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _weights_as_fractions(weights: Sequence[Any], devices: int) -> List[Fraction
 
 
 def _check_batch_size(global_batch_size: Any) -> int:
-    if not is_count(global_batch_size):
+    if not is_positive_integer(global_batch_size):
         allowed = "a number of images from 1 up, over all devices"
         raise DataError(f"global_batch_size {global_batch_size!r}: give {allowed}")
     return int(global_batch_size)
@@ -162,7 +162,7 @@ class Loader:
             is not read from image files.
     """
 
-    @named_arguments("Loader", _ARGUMENT_HINTS)
+    @check_argument_names("Loader", _ARGUMENT_HINTS)
     def __init__(
         self,
         split: Split,
@@ -184,7 +184,7 @@ class Loader:
         weights: Optional[Sequence[Any]] = None,
     ) -> None:
         self.augment, self.mixup, self.drop_last = augment, mixup, drop_last
-        self.split, self.ctxs, self.seed = resolve_split(split), listed(ctxs), seed
+        self.split, self.ctxs, self.seed = resolve_split(split), check_device_list(ctxs), seed
         split = self.split
         self.global_batch_size = _check_batch_size(global_batch_size)
         counts = device_counts or [len(self.ctxs)] * world_size
@@ -236,7 +236,7 @@ class Loader:
         ) as prefetched:
             for (xs, ys), size in zip(prefetched, sizes):
                 self.step += 1
-                yield Batch(as_users([finish(x) for x in xs]), as_users(ys), size)
+                yield Batch(to_user_arrays([finish(x) for x in xs]), to_user_arrays(ys), size)
         self.epoch, self.step = self.epoch + 1, 0
 
     def state(self) -> Dict[str, int]:
@@ -313,8 +313,8 @@ class _ResidentSource:
             ends = [begins[device] + end - begin for device, (begin, end) in enumerate(batch)]
             slices = list(zip(epoch, begins, ends))
             yield (
-                [rows(images, begin, end) for (images, _), begin, end in slices],
-                [rows(labels, begin, end) for (_, labels), begin, end in slices],
+                [slice_rows(images, begin, end) for (images, _), begin, end in slices],
+                [slice_rows(labels, begin, end) for (_, labels), begin, end in slices],
             )
             begins[: len(ends)] = ends
 

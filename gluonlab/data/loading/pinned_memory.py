@@ -17,7 +17,7 @@ import numpy as np
 from mxnet import nd
 from mxnet.base import _LIB, check_call
 
-from gluonlab.engine.fast_invoke import from_host, memory_of
+from gluonlab.engine.fast_invoke import ndarray_from_numpy, address_range
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,7 +39,7 @@ class PinnedCopier:
         if not array.size:
             return nd.empty(array.shape, mx.cpu(0), array.dtype)
         filled = self._next_buffer(array)[: len(array)]
-        begin, _ = memory_of(filled)
+        begin, _ = address_range(filled)
         check_call(_LIB.MXNDArrayWaitToWrite(filled.handle))
         memory: Any = (ctypes.c_byte * array.nbytes).from_address(begin)
         np.copyto(np.frombuffer(memory, array.dtype).reshape(array.shape), array)
@@ -65,4 +65,4 @@ def make_host_copier(ctx: mx.Context) -> "Callable[[NDArray[Any]], nd.NDArray]":
 
     Keep the function for all batches, and call it from one thread at a time.
     """
-    return PinnedCopier() if ctx.device_type == "gpu" else from_host
+    return PinnedCopier() if ctx.device_type == "gpu" else ndarray_from_numpy

@@ -52,7 +52,7 @@ from gluonlab.data.sets.image_files import (
     select_held_out,
 )
 from gluonlab.errors import DataError, warn
-from gluonlab.plain_text import named, plain_name
+from gluonlab.plain_text import shorten_names, to_plain_name
 
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Labels
@@ -120,7 +120,7 @@ class ListedImages:
         """Return messages about classes without validation images, and about gaps in the labels."""
         messages = []
         if self.untested_classes:
-            messages.append(f"no validation image is of the classes {named(self.untested_classes)}")
+            messages.append(f"no validation image is of the classes {shorten_names(self.untested_classes)}")
         if _are_numbers(self.values) and self.values != [*range(len(self.values))]:
             messages.append(
                 f"labels from {self.values[0]} to {self.values[-1]} are {len(self.values)} "
@@ -289,7 +289,7 @@ def load_list(
     Raises DataError.
     """
     images = find_listed_images(path, root, val_share)
-    return make_image_dataset(images, plain_name(images.name, LIST_KIND), **options)
+    return make_image_dataset(images, to_plain_name(images.name, LIST_KIND), **options)
 
 
 def find_listed_images(
@@ -470,7 +470,7 @@ def load_records(
     ``train.rec,val.rec``. Raises DataError.
     """
     images = find_record_images(path, val_share)
-    return make_image_dataset(images, plain_name(images.name, RECORD_KIND), **options)
+    return make_image_dataset(images, to_plain_name(images.name, RECORD_KIND), **options)
 
 
 def find_record_images(path: str, val_share: Optional[float] = None) -> ListedImages:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
-from gluonlab.config.option_types import DECODERS, IMAGE_SIZE, SHARE, whole
+from gluonlab.config.option_types import DECODERS, IMAGE_SIZE, SHARE, whole_number_check
 from gluonlab.data.sets import csv_and_record_files, image_files, image_folder, standard_datasets
 from gluonlab.data.sets.dataset import Dataset, Defaults
 from gluonlab.data.sets.packed_folder import is_packed
@@ -101,8 +101,8 @@ DECODING_OPTIONS = set(inspect.signature(image_files.make_image_dataset).paramet
 }
 # checks of the values of options
 OPTION_CHECKS = {
-    "image_size": IMAGE_SIZE, "decoders": DECODERS, "val_share": SHARE, "samples": whole(1),
-    "classes": whole(1),
+    "image_size": IMAGE_SIZE, "decoders": DECODERS, "val_share": SHARE, "samples": whole_number_check(1),
+    "classes": whole_number_check(1),
 }  # fmt: skip
 # prefix -> name, for names that contain a path, such as folder:PATH
 PATH_DATASETS = {name.partition(":")[0]: name for name in DATASETS if ":" in name}

@@ -40,7 +40,7 @@ from gluonlab.data.sets.convert_arrays import (
 )
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, LabeledSplit, Split
 from gluonlab.engine.np_compatibility import nd_semantics, np_semantics
-from gluonlab.errors import DataError, kind_and_words, warn
+from gluonlab.errors import DataError, error_type_and_text, warn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -296,7 +296,7 @@ class GluonSplit(LabeledSplit):
             raise
         except Exception as error:  # the user's code may raise any exception
             description = f"image {index} of {self.part} cannot be read"
-            raise DataError(f"{description}: {kind_and_words(error)}") from error
+            raise DataError(f"{description}: {error_type_and_text(error)}") from error
         if not isinstance(sample, (tuple, list)) or len(sample) != 2:
             parts = f" of {len(sample)} parts" if isinstance(sample, (tuple, list)) else ""
             raise DataError(

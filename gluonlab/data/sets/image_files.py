@@ -30,9 +30,9 @@ from gluonlab.data.sets.dataset import (
     LabeledSplit,
     Split,
 )
-from gluonlab.engine.local_processes import own_cores
+from gluonlab.engine.local_processes import cores_per_process
 from gluonlab.errors import DataError, warn
-from gluonlab.plain_text import named
+from gluonlab.plain_text import shorten_names
 
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Images, Indices, Labels, Targets
@@ -90,7 +90,7 @@ def make_image_dataset(
     for message in images.warnings():
         warn(message)
     size = image_size or median_short_side(images.train[0])
-    pool = DecoderPool(size, decoders or min(own_cores(), MAX_DECODERS), resizer)
+    pool = DecoderPool(size, decoders or min(cores_per_process(), MAX_DECODERS), resizer)
     make_split = partial(_make_split, decoders=pool, classes=images.classes, skip_bad=skip_bad)
     train = make_split("training", *images.train, memory=0 if random_resized_crop else memory)
     test = make_split("test", *images.val, memory=memory)
@@ -138,7 +138,7 @@ def _make_split(
         message = (
             f"{len(bad_images)} of {len(paths)} {kind} images cannot be decoded and are left out"
         )
-        warn(f"{message}: {named(files)}")
+        warn(f"{message}: {shorten_names(files)}")
     lost_classes = np.setdiff1d(labels, labels[readable])
     if len(lost_classes):
         raise DataError(

@@ -30,7 +30,7 @@ from gluonlab.data.sets.image_files import (
 )
 from gluonlab.data.sets.packed_folder import is_packed, read_packed
 from gluonlab.errors import DataError
-from gluonlab.plain_text import named, plain_name
+from gluonlab.plain_text import shorten_names, to_plain_name
 
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Labels
@@ -62,7 +62,7 @@ def load_folder(
         return _load_packed(path, val_share, name, **options)
     folder = ImageFolder(path, val_share)
     return make_image_dataset(
-        folder, name or plain_name(folder.root.resolve().name, "folder"), **options
+        folder, name or to_plain_name(folder.root.resolve().name, "folder"), **options
     )
 
 
@@ -145,7 +145,7 @@ class ImageFolder:
         if self.untested_classes:
             messages.append(
                 "no image is held out for validation of classes with a single one: "
-                f"{named(self.untested_classes)}"
+                f"{shorten_names(self.untested_classes)}"
             )
         return messages
 

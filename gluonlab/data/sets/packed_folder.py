@@ -34,8 +34,8 @@ from gluonlab.data.fetching.data_folders import convert_read_errors
 from gluonlab.data.images.decode_image import CHANNELS
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, PixelSplit, Split
 from gluonlab.errors import DataError, OutputError
-from gluonlab.files.atomic_files import atomic_folder, check_name, on_disk, read_bounded
-from gluonlab.plain_text import is_plain_name, plain_name
+from gluonlab.files.atomic_files import atomic_folder, check_name, raise_output_errors, read_bounded
+from gluonlab.plain_text import is_plain_name, to_plain_name
 
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Images, Indices, Labels, Targets
@@ -58,10 +58,10 @@ def pack_dataset(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
     cannot be decoded, and for floats.
     """
     target = check_new_folder(out)
-    with on_disk(target), atomic_folder(target) as temporary:
+    with raise_output_errors(target), atomic_folder(target) as temporary:
         for kind, split in (("train", dataset.train), ("test", dataset.test)):
             _write_split(temporary, kind, split)
-        name = plain_name(dataset.name, "folder")
+        name = to_plain_name(dataset.name, "folder")
         index = dict(format=FORMAT, name=name, classes=dataset.classes)
         index["image_shape"] = dataset.image_shape
         (temporary / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

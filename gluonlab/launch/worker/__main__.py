@@ -71,7 +71,7 @@ def main(
     from gluonlab.launch.backends import BACKENDS
     from gluonlab.training.loop import train
     from gluonlab.training.reporter import Reporter
-    from gluonlab.training.resume import asked, interrupted
+    from gluonlab.training.resume import resumed_config, read_resume_point
 
     config = TrainConfig(**given_settings(settings))
     if backend not in BACKENDS:
@@ -81,16 +81,16 @@ def main(
         group = BACKENDS[backend]()
     with group:
         report_status(JOINED)
-        group.tell_begin = partial(report_status, BEGUN)
+        group.on_training_start = partial(report_status, BEGUN)
         group.command = os.environ.get(COMMAND_VARIABLE, group.command)
         is_rank_0 = group.rank == 0
         reporter = make_reporter(quiet or as_json) if is_rank_0 else Reporter()
         try:
             if is_rank_0 and PREVIOUS_HOST_VARIABLE in os.environ:
                 check_run_is_here(config.out, os.environ[PREVIOUS_HOST_VARIABLE])
-            resume_point = None if resume is None else interrupted(resume, group)
+            resume_point = None if resume is None else read_resume_point(resume, group)
             if resume_point is not None:
-                config = asked(resume_point, group, **given_settings(settings))
+                config = resumed_config(resume_point, group, **given_settings(settings))
             result = train(
                 config, reporter=reporter, group=group, resume=resume_point, autoresume=autoresume
             )

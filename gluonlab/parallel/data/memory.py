@@ -7,7 +7,7 @@ from typing import Dict, List, Tuple
 import mxnet as mx
 from mxnet import gluon
 
-from gluonlab.models.rewrite_network import rewrite
+from gluonlab.models.rewrite_network import rewrite_graph
 from gluonlab.parallel.compiled_graph import ArraySpecs, array_bytes
 from gluonlab.parallel.data.replica import loss_graph
 from gluonlab.parallel.memory_estimate import (
@@ -100,4 +100,4 @@ class ReplicaMemory:
         }
         specs.update(self._input_specs(images))
         trained = {name for name, param in self._params.items() if param.grad_req != "null"}
-        return rewrite(self.graph, mx.cpu(), specs, trained, pad=False), specs
+        return rewrite_graph(self.graph, mx.cpu(), specs, trained, pad=False), specs

@@ -16,7 +16,7 @@ import mxnet as mx
 from mxnet import nd
 
 from gluonlab.data.loading.split_batch import Batch, shard_bounds
-from gluonlab.engine.fast_invoke import AddInto, CopyInto, rows
+from gluonlab.engine.fast_invoke import AddInto, CopyInto, slice_rows
 from gluonlab.errors import ConfigError
 
 
@@ -59,7 +59,7 @@ class Microbatches:
         return [
             [
                 # Views: the first copy is the one into the input of the graph.
-                Microbatch(device, rows(x, begin, end), rows(y, begin, end))
+                Microbatch(device, slice_rows(x, begin, end), slice_rows(y, begin, end))
                 for device, (x, y, of_device) in enumerate(zip(xs, ys, bounds))
                 for begin, end in of_device[number : number + 1]
             ]

@@ -7,8 +7,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import mxnet as mx
 from mxnet import gluon, nd
 
-from gluonlab.engine.fast_invoke import CopyInto, KindReader
-from gluonlab.models.symbol_graph import one_array
+from gluonlab.engine.fast_invoke import CopyInto, ShapeAndTypeReader
+from gluonlab.models.symbol_graph import require_single_output
 from gluonlab.parallel.compiled_graph import BoundGraph, CompiledGraph
 from gluonlab.parallel.mixed_precision import Conversion, keep_float32
 from gluonlab.parallel.training_loss import (
@@ -33,7 +33,7 @@ def loss_graph(
     may change the types in which the network computes; scores and losses are float32.
     """
     scores = net(preprocess(mx.sym, mx.sym.var(IMAGES)))
-    return append_loss(convert(one_array(scores, type(net).__name__)), loss)
+    return append_loss(convert(require_single_output(scores, type(net).__name__)), loss)
 
 
 def append_loss(scores: mx.sym.Symbol, loss: gluon.HybridBlock) -> mx.sym.Symbol:
@@ -73,7 +73,7 @@ class GraphReplica:
         self._compiled = CompiledGraph(graph, params, ctx, losses=[0])
         self._bound: Dict[Tuple[Any, ...], _BoundReplica] = {}
         self._last: "_BoundReplica | None" = None
-        self._kinds = KindReader()
+        self._kinds = ShapeAndTypeReader()
 
     def forward(
         self,
@@ -111,9 +111,9 @@ class GraphReplica:
     def _get_bound(self, images: nd.NDArray, labels: nd.NDArray, accumulate: bool) -> _BoundReplica:
         kinds = self._kinds
         key = (
-            kinds.shape(images),
-            kinds.type_number(images),
-            kinds.type_number(labels),
+            kinds.read_shape(images),
+            kinds.read_type_number(images),
+            kinds.read_type_number(labels),
             accumulate,
         )
         bound = self._bound.get(key)

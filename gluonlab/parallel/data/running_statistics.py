@@ -20,9 +20,9 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon, nd
 
-from gluonlab.engine.fast_invoke import between_passes
-from gluonlab.kvstores.process_groups import ALONE, Group
-from gluonlab.models.symbol_graph import Node, outputs_in, parsed
+from gluonlab.engine.fast_invoke import order_between_passes
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
+from gluonlab.models.symbol_graph import Node, iterate_output_shapes, parse_graph
 from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 
 
@@ -40,7 +40,7 @@ class RunningStatistics:
         net: gluon.HybridBlock,
         microbatches: Microbatches = WHOLE_SHARDS,
         sync_bn: bool = False,
-        group: Group = ALONE,
+        group: ProcessGroup = SINGLE_PROCESS,
         copies: Optional[Sequence[Sequence[mx.Context]]] = None,
     ) -> None:
         """Find the running statistics of ``net``.
@@ -62,7 +62,7 @@ class RunningStatistics:
         self._images: List[int] = []  # trained on by each device since the last `average`
         self._group = group
         local_copies = len(self._params[0].list_ctx()) if self.exist else 0
-        copies_by_rank = group.everyones(np.array(local_copies)).astype(int).tolist()
+        copies_by_rank = group.all_gather(np.array(local_copies)).astype(int).tolist()
         # Copies of the network are numbered over all processes.
         self._first_copy = sum(copies_by_rank[: group.rank])
         self._copy_count = sum(copies_by_rank)
@@ -95,7 +95,7 @@ class RunningStatistics:
 
         The weights are the images that the devices were trained on. A single process does not wait.
         """
-        with between_passes(self._arrays()):
+        with order_between_passes(self._arrays()):
             self._queue_average()
 
     def _queue_average(self) -> None:
@@ -105,7 +105,7 @@ class RunningStatistics:
         devices = len(self._params[0].list_ctx()) if self.exist else 0
         if devices * self._group.size < 2:
             return
-        total = float(self._group.total(np.array([sum(images)]))[0])
+        total = float(self._group.all_reduce_values(np.array([sum(images)]))[0])
         if not total:
             return
         weights = [count / total for count in images]
@@ -123,7 +123,7 @@ class RunningStatistics:
         Copies of the network are numbered over all processes, so that the states of all processes
         can be merged. Nothing waits.
         """
-        with between_passes(self._arrays()):
+        with order_between_passes(self._arrays()):
             arrays = {
                 f"running/{copy}/{path}": array.copyto(mx.cpu())
                 for path, param in zip(self._paths, self._params)
@@ -226,7 +226,7 @@ class CudnnVarianceCorrection:
     def __init__(
         self, graph: mx.sym.Symbol, params: "gluon.ParameterDict", ctx: mx.Context
     ) -> None:
-        nodes = parsed(graph)["nodes"]
+        nodes = parse_graph(graph)["nodes"]
         self._graph = graph
         all_layers = [
             (node, nodes[node["inputs"][4][0]]["name"]) for node in nodes if _runs_on_cudnn(node)
@@ -247,7 +247,7 @@ class CudnnVarianceCorrection:
         if tuple(parts) != self._batch:
             self.correct_variances()
             self._batch = tuple(parts)
-            with autograd.pause(), between_passes(list(self._running.values())):
+            with autograd.pause(), order_between_passes(list(self._running.values())):
                 self._start = {name: array.copy() for name, array in self._running.items()}
         self._steps += 1
 
@@ -282,7 +282,7 @@ class CudnnVarianceCorrection:
     def _passes_by_variance(self, shape: Tuple[int, ...]) -> Dict[str, List[_Pass]]:
         """Return the passes of a microbatch of this shape, by name of the running variance."""
         if shape not in self._pass_cache:
-            outputs = outputs_in(self._graph, {**self._shapes, _IMAGES: shape})
+            outputs = iterate_output_shapes(self._graph, {**self._shapes, _IMAGES: shape})
             passes: Dict[str, List[_Pass]] = {name: [] for name in self._names}
             for node, name in zip(self._layers, self._names):
                 output_name, attrs = f"{node['name']}_output", node.get("attrs", {})

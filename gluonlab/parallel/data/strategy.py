@@ -15,11 +15,11 @@ import mxnet as mx
 from mxnet import autograd, gluon, nd
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.bucketed_trainer.trainer_states import restore, states_of
+from gluonlab.bucketed_trainer.trainer_states import set_states, collect_states
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores.process_group_store import GroupKVStore
-from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.parallel.data.microbatches import (
     WHOLE_SHARDS,
     LossAccumulator,
@@ -98,7 +98,7 @@ class ReplicaStep:
         if len(batch.xs) < len(self.replicas):
             # Idle devices still have the gradients of an earlier step, which would be added.
             self.updates.zero_grad(range(len(batch.xs), len(self.replicas)))
-        yield from self.updates.phases(batch.size)
+        yield from self.updates.start_step(batch.size)
 
     def score(self, batch: Batch) -> Iterator[ScoredImages]:
         """Yield the scores of all microbatches, untrained. Each overwrites the previous one."""
@@ -155,7 +155,7 @@ class DataParallelStep(ReplicaStep):
         microbatches: Microbatches = WHOLE_SHARDS,
         sync_bn: bool = False,
         convert: Conversion = keep_float32,
-        group: Group = ALONE,
+        group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         """Compile the replicas.
 
@@ -196,7 +196,7 @@ class DataParallel(DataParallelStep, UnshardedParameters):
         make_net: MakeNet,
         loss: gluon.HybridBlock,
         plan: StrategyPlan,
-        group: Group = ALONE,
+        group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         self.net = make_net(plan.ctxs)
         store = plan.kvstore
@@ -205,7 +205,8 @@ class DataParallel(DataParallelStep, UnshardedParameters):
         self.inputs = self.outputs = plan.ctxs
         trainer = BucketedTrainer(
             self.net.collect_params(), plan.make_optimizer(), None, store,
-            bucket_bytes=plan.bucket_bytes, **plan.postprocess._asdict(),
+            bucket_bytes=plan.bucket_bytes, clip_norm=plan.postprocess.clip_norm,
+            loss_scale=plan.postprocess.loss_scale,
         )  # fmt: skip
         super().__init__(
             self.net, loss, trainer, plan.ctxs, plan.preprocess, plan.microbatches,
@@ -224,7 +225,7 @@ class DataParallel(DataParallelStep, UnshardedParameters):
 
     def sync_running_statistics(self) -> None:
         """Average the running statistics; with parameter servers, also fetch the weights."""
-        self.trainer.meet()
+        self.trainer.synchronize()
         self.statistics.average()
 
     def settings(self) -> Dict[str, Any]:
@@ -239,14 +240,14 @@ class DataParallel(DataParallelStep, UnshardedParameters):
         """Return optimizer states by parameter name, loss scale and running statistics."""
         scale = self.trainer.loss_scale
         return StrategyState(
-            states_of(self.trainer),
+            collect_states(self.trainer),
             {} if scale is None else scale.state(),
             *self.statistics.state(),
         )
 
     def restore(self, state: StrategyState) -> None:
         """Resume from a `state`, which may come from another kvstore or other devices."""
-        restore(self.trainer, state.optimizer, "this state")
+        set_states(self.trainer, state.optimizer, "this state")
         self.statistics.restore(state.devices, state.counts)
         if self.trainer.loss_scale is not None:
             self.trainer.loss_scale.restore(state.loss_scale)

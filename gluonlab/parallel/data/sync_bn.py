@@ -25,7 +25,7 @@ from mxnet import gluon
 from mxnet.gluon import contrib, nn
 
 from gluonlab.errors import ModelError
-from gluonlab.models.symbol_graph import Entry, Node, new_node, parsed, to_symbol
+from gluonlab.models.symbol_graph import Entry, Node, make_node, parse_graph, to_symbol
 
 # These blocks call other operators than BatchNorm.
 UNSUPPORTED_BLOCKS = (nn.BatchNormReLU, contrib.nn.SyncBatchNorm)
@@ -51,7 +51,7 @@ def check_native_sync_bn(graph: mx.sym.Symbol, name: str, copies: int) -> None:
         name: Name of the network.
         copies: Number of copies of the network.
     """
-    for node in _iterate_nodes(parsed(graph)):
+    for node in _iterate_nodes(parse_graph(graph)):
         attrs = node.get("attrs", {})
         devices = int(attrs.get("ndev", 1))
         if (
@@ -170,7 +170,7 @@ def check_graph(graph: mx.sym.Symbol) -> None:
 
     `check_network` checks blocks, but a network can call operators without one.
     """
-    json_graph = parsed(graph)
+    json_graph = parse_graph(graph)
     nodes = json_graph["nodes"]
     for node in nodes:
         axis = node.get("attrs", {}).get("axis", "1")
@@ -194,7 +194,7 @@ def check_graph(graph: mx.sym.Symbol) -> None:
 
 def split_at_batch_norm(graph: mx.sym.Symbol) -> List[GraphStage]:
     """Split a graph into stages in which the batch's statistics are inputs of BatchNorm layers."""
-    old = parsed(graph)
+    old = parse_graph(graph)
     nodes = old["nodes"]
     stage_of: List[int] = []
     for node in nodes:
@@ -260,7 +260,7 @@ class _StageBuilder:
             new = {**node, "inputs": inputs}
         else:
             inputs = [self._get_variable(name) for name in (layer.data, *layer.input_names)]
-            new = new_node(
+            new = make_node(
                 "BatchNorm", node["name"], inputs, use_global_stats=True, fix_gamma=False, eps=0.0
             )
         self._new_index[i] = self._append(new)[0]
@@ -278,7 +278,7 @@ class _StageBuilder:
         entry = self.input_entry(source, output)
         if self.nodes[entry[0]]["op"] == "null":  # a variable cannot be an output itself
             name = f"{_value_name(self._old, source, output)}_copy"
-            entry = self._append(new_node("_copy", name, [entry]))
+            entry = self._append(make_node("_copy", name, [entry]))
             self._new_index[source] = entry[0]
         return entry
 

@@ -19,8 +19,8 @@ from mxnet import autograd, gluon, nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.fast_invoke import AddInto, CopyInto
-from gluonlab.engine.mxnet_setup import backward_pieces
-from gluonlab.models.rewrite_network import rewrite
+from gluonlab.engine.mxnet_setup import apply_backward_bulk_size
+from gluonlab.models.rewrite_network import rewrite_graph
 from gluonlab.parallel.compiled_graph import (
     ArraySpec,
     ArraySpecs,
@@ -102,7 +102,7 @@ class SyncBatchNormReplicas:
         arrays = {IMAGES: first_images, LABELS: first_labels, **self.params}
         specs = {name: (array.shape, array.dtype) for name, array in arrays.items()}
         trained = {name for name, param in self.params.items() if param.grad_req != "null"}
-        graph = rewrite(self.graph, self.ctxs[device], specs, trained, pad=False)
+        graph = rewrite_graph(self.graph, self.ctxs[device], specs, trained, pad=False)
         graph = fix_gradient_accumulation(
             graph, trained
         )  # several stages may have the same parameter
@@ -302,7 +302,7 @@ class StagedExecutor:
         targets = self._gradient_arrays[number] if has_backward else self._unused_gradient(args)
         requests = dict.fromkeys(args, "null")
         requests.update({name: self._requests[number].get(name, "write") for name in targets})
-        with backward_pieces(self.ctx.device_type):
+        with apply_backward_bulk_size(self.ctx.device_type):
             executor = stage.graph.bind(
                 self.ctx, args, args_grad=targets, grad_req=requests, aux_states=states,
                 shared_exec=memory,

@@ -31,8 +31,8 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Set
 import mxnet as mx
 from mxnet import gluon, nd
 
-from gluonlab.engine.fast_invoke import NO_ATTRIBUTES, Attributes, Call, CopyInto, OperatorCall
-from gluonlab.models.symbol_graph import parsed, to_symbol
+from gluonlab.engine.fast_invoke import NO_ATTRIBUTES, Attributes, EngineCall, CopyInto, OperatorCall
+from gluonlab.models.symbol_graph import parse_graph, to_symbol
 from gluonlab.parallel.data.sync_bn import BatchNormLayer, is_batch_norm
 
 GIVEN_STATISTICS = Attributes({"use_global_stats": True, "fix_gamma": False, "eps": 0.0})
@@ -66,8 +66,8 @@ class SyncBatchNormLayer:
         """
         ctx, channels = gamma.context, gamma.size
         gathered = nd.empty((2, len(devices), channels), ctx)
-        self._compute_local: List[Call] = []
-        self._gather: List[Call] = []
+        self._compute_local: List[EngineCall] = []
+        self._gather: List[EngineCall] = []
         for number, device in enumerate(devices):
             moments = [nd.empty((channels,), device.data.context) for _ in range(2)]
             self._compute_local.append(_local_statistics(device, *moments))
@@ -119,7 +119,7 @@ class SyncBatchNormLayer:
             completion.run()
 
 
-def _local_statistics(device: DeviceLayer, mean: nd.NDArray, inverse: nd.NDArray) -> Call:
+def _local_statistics(device: DeviceLayer, mean: nd.NDArray, inverse: nd.NDArray) -> EngineCall:
     """Return the call that computes a device's mean and 1 / sqrt(variance + epsilon).
 
     It is BatchNorm itself, in training mode, so that one kernel reads the images.
@@ -133,7 +133,7 @@ def _local_statistics(device: DeviceLayer, mean: nd.NDArray, inverse: nd.NDArray
 
 def _combine_statistics(
     gathered: nd.NDArray, shares: Sequence[float], result: nd.NDArray
-) -> List[Call]:
+) -> List[EngineCall]:
     """Return the calls from means and 1 / sqrt(variances) (2, devices, C) to the batch's (2, C)."""
     ctx, count = gathered.context, len(shares)
     shares_3d, shares_2d = (
@@ -180,12 +180,12 @@ class _GradientCorrection:
 
 def _call(
     name: str, inputs: List[nd.NDArray], output: Any, attributes: Attributes = NO_ATTRIBUTES
-) -> Call:
+) -> EngineCall:
     outputs = output if isinstance(output, tuple) else (output,)
     return partial(OperatorCall(name, inputs, *outputs), attributes)
 
 
-def _copy(source: nd.NDArray, destination: nd.NDArray) -> Call:
+def _copy(source: nd.NDArray, destination: nd.NDArray) -> EngineCall:
     return partial(CopyInto(destination).copy, source)
 
 
@@ -210,7 +210,7 @@ def moving_layers(
     The numbers are in MXNet's order, which matters if layers share statistics. ``inputs``: the
     arrays of the graph besides ``params``.
     """
-    json_graph = parsed(graph)
+    json_graph = parse_graph(graph)
     nodes = json_graph["nodes"]
     layers = list(filter(is_batch_norm, nodes))
     trained = {name for name, param in params.items() if param.grad_req != "null"}

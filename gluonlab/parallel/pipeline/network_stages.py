@@ -20,9 +20,9 @@ from mxnet import gluon, nd
 from mxnet.gluon import nn
 
 from gluonlab.errors import ModelError
-from gluonlab.kvstores.process_groups import Group
-from gluonlab.models.rewrite_network import rewrite
-from gluonlab.models.symbol_graph import parsed
+from gluonlab.kvstores.process_groups import ProcessGroup
+from gluonlab.models.rewrite_network import rewrite_graph
+from gluonlab.models.symbol_graph import parse_graph
 from gluonlab.parallel.compiled_graph import ArraySpec, ArraySpecs, array_bytes
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, append_loss
@@ -159,7 +159,7 @@ def _is_chain(net: gluon.HybridBlock, children: Sequence[gluon.HybridBlock]) -> 
 
 def _graph_structure(graph: mx.sym.Symbol) -> Tuple[Any, ...]:
     """Return a graph without operator names and entry versions, which contain counters."""
-    json_graph = parsed(graph)
+    json_graph = parse_graph(graph)
     nodes: List[Dict[str, Any]] = json_graph["nodes"]
     return (
         [
@@ -430,9 +430,9 @@ class BalancedCuts(NamedTuple):
     shares: List[float]
     balance: str
 
-    def broadcast_from_rank_0(self, group: Group) -> BalancedCuts:
+    def broadcast_from_rank_0(self, group: ProcessGroup) -> BalancedCuts:
         """Return rank 0's cuts on all ranks, since measured times differ between ranks."""
-        cuts, shares = (group.everyones(np.array(values))[0] for values in (self.cuts, self.shares))
+        cuts, shares = (group.all_gather(np.array(values))[0] for values in (self.cuts, self.shares))
         return BalancedCuts(cuts.astype(int).tolist(), shares.tolist(), self.balance)
 
 
@@ -610,7 +610,7 @@ def _measure_seconds(
     shapes = graph.infer_shape(**inputs)[0]
     args = {name: nd.ones(shape, ctx) for name, shape in zip(graph.list_arguments(), shapes)}
     specs = {name: (each.shape, each.dtype) for name, each in args.items()}
-    graph = rewrite(graph, ctx, specs, set(args) - {LABELS})
+    graph = rewrite_graph(graph, ctx, specs, set(args) - {LABELS})
     states = graph.infer_shape(**{name: spec[0] for name, spec in specs.items()})[2]
     aux = {n: nd.ones(shape, ctx) for n, shape in zip(graph.list_auxiliary_states(), states)}
     grads = {name: nd.zeros_like(array) for name, array in args.items() if name != LABELS}

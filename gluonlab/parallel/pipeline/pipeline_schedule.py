@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
-from gluonlab.config.option_types import is_count
+from gluonlab.config.option_types import is_positive_integer
 from gluonlab.errors import ScheduleError, unknown
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
@@ -90,7 +90,7 @@ def _schedule_maker(name: str, several_stages: bool) -> Callable[[Definition], M
         def make(devices: int, microbatches: int, stages_per_device: int = 1) -> PipelineSchedule:
             counts = {"device": devices, "microbatch": microbatches, "stage": stages_per_device}
             for noun, count in counts.items():
-                if not is_count(count):
+                if not is_positive_integer(count):
                     where = " on each device" * (noun == "stage")
                     raise ScheduleError(
                         f"{name} with {count!r} {noun}{'es' if noun == 'microbatch' else 's'}"

@@ -21,7 +21,7 @@ from gluonlab.bucketed_trainer.trainer_group import TrainerGroup
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores.process_group_store import GroupKVStore
-from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.parallel.data.microbatches import Microbatch
 from gluonlab.parallel.data.running_statistics import RunningStatistics
 from gluonlab.parallel.memory_estimate import MemoryEstimate, ShardSizes
@@ -59,7 +59,7 @@ class PipelineParallel(UnshardedParameters):
         make_net: MakeNet,
         loss: gluon.HybridBlock,
         plan: StrategyPlan,
-        group: Group = ALONE,
+        group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         split = plan.split
         self._copies, self._split = split.copies, split
@@ -128,7 +128,7 @@ class PipelineParallel(UnshardedParameters):
     def phases(self, batch: Batch) -> Iterator[Phase]:
         """Yield ``stages`` (forward and backward), ``allreduce`` and ``update``."""
         yield "stages", partial(self._queue_stages, batch)
-        yield from self.updates.phases(batch.size)
+        yield from self.updates.start_step(batch.size)
 
     def score(self, batch: Batch) -> Iterator[ScoredImages]:
         """Yield the scores of all microbatches, without training."""
@@ -142,14 +142,14 @@ class PipelineParallel(UnshardedParameters):
         """Return optimizer states by name, loss scale, and each copy's running statistics."""
         scale = self.updates.loss_scale
         return StrategyState(
-            self.updates.states(),
+            self.updates.collect_states(),
             {} if scale is None else scale.state(),
             *self.statistics.state(),
         )
 
     def restore(self, state: StrategyState) -> None:
         """Resume from a `state` of any parallel mode."""
-        self.updates.restore(state.optimizer, "this state")
+        self.updates.set_states(state.optimizer, "this state")
         self.statistics.restore(state.devices, state.counts)
         if self.updates.loss_scale is not None:
             self.updates.loss_scale.restore(state.loss_scale)
@@ -213,7 +213,7 @@ class PipelineParallel(UnshardedParameters):
     def _devices_with_parameters(self) -> Sequence[int]:
         return [device for device in range(len(self._copies[0])) if self._params_of(device)]
 
-    def _make_trainer(self, device: int, plan: StrategyPlan, group: Group) -> BucketedTrainer:
+    def _make_trainer(self, device: int, plan: StrategyPlan, group: ProcessGroup) -> BucketedTrainer:
         store = plan.new_kvstore(self._ctxs_of(device))
         store = store if group.size == 1 else GroupKVStore(store, group, compress=plan.compress)
         return BucketedTrainer(

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Counter as Counts
 from typing import Dict, Iterator, List, Tuple
 
-from gluonlab.config.option_types import is_count
+from gluonlab.config.option_types import is_positive_integer
 from gluonlab.errors import ScheduleError
 from gluonlab.parallel.pipeline.pipeline_schedule import (
     BACKWARD,
@@ -85,7 +85,7 @@ def activation_change(schedule: PipelineSchedule, instruction: Instruction) -> i
 
 def _check_shape(schedule: PipelineSchedule, queue: int) -> None:
     devices, stages, fault = schedule.devices, schedule.stages, ""
-    if not all(map(is_count, (devices, stages, schedule.microbatches))):
+    if not all(map(is_positive_integer, (devices, stages, schedule.microbatches))):
         fault = (
             f"{devices} devices, {stages} stages and {schedule.microbatches} microbatches: "
             "there must be one of each"
@@ -94,7 +94,7 @@ def _check_shape(schedule: PipelineSchedule, queue: int) -> None:
         fault = f"stages={stages} on {devices} devices: each device must have one"
     elif len(schedule.programs) != devices:
         fault = f"{len(schedule.programs)} programs for {devices} devices: each has one"
-    elif not is_count(queue):
+    elif not is_positive_integer(queue):
         fault = f"queues of {queue!r} messages: a whole number from 1 up is possible"
     if fault:
         raise ScheduleError(f"{schedule.name}: {fault}")

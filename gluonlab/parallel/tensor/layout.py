@@ -26,7 +26,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 
-from gluonlab.models.symbol_graph import Entry, Node, new_node, to_symbol
+from gluonlab.models.symbol_graph import Entry, Node, make_node, to_symbol
 
 BOTH, COLUMN, ROW = TENSOR_MODES = ("both", "column", "row")
 NODE, SLICE, PAD, COPY, SUM = "node", "slice", "pad", "copy", "sum"
@@ -227,7 +227,7 @@ class _SegmentBuilder:
         entry = self._entries[key]
         if separate or self.nodes[entry[0]]["op"] == "null":
             name = "gives_{}_{}_{}".format(*key, len(self.nodes))
-            return self._append(new_node("_copy", name, [entry]))
+            return self._append(make_node("_copy", name, [entry]))
         return entry
 
     def _entry(self, source: "SplitValue | str") -> Entry:
@@ -242,7 +242,7 @@ class _SegmentBuilder:
 
     def _slice(self, number: int, entry: Entry, begin: int, end: int) -> Entry:
         name = f"slice_{number}_{begin}_{len(self.nodes)}"
-        return self._append(new_node("slice_axis", name, [entry], axis=1, begin=begin, end=end))
+        return self._append(make_node("slice_axis", name, [entry], axis=1, begin=begin, end=end))
 
     def _pad(self, number: int, operation: Operation, entry: Entry) -> Entry:
         """Pad the device's channels with zeros for those of the other devices."""
@@ -255,7 +255,7 @@ class _SegmentBuilder:
         if len(parts) == 1:
             return entry
         name = f"pad_{number}"
-        return self._append(new_node("Concat", name, parts, num_args=len(parts), dim=1))
+        return self._append(make_node("Concat", name, parts, num_args=len(parts), dim=1))
 
     def _append_zeros(self, number: int, like: Entry, width: int, channels: int) -> List[Entry]:
         """Return zeros of so many channels, zeros from an array with ``width`` channels."""
@@ -263,7 +263,7 @@ class _SegmentBuilder:
         for begin in range(0, channels, width):
             part = self._slice(number, like, 0, min(width, channels - begin))
             name = f"zeros_{number}_{len(self.nodes)}"
-            zeros.append(self._append(new_node("zeros_like", name, [part])))
+            zeros.append(self._append(make_node("zeros_like", name, [part])))
         return zeros
 
     def _append(self, node: Node) -> Entry:

@@ -10,7 +10,7 @@ import mxnet as mx
 
 from gluonlab.collectives.chunk_layout import split_evenly
 from gluonlab.errors import ModelError
-from gluonlab.models.symbol_graph import Node, parsed
+from gluonlab.models.symbol_graph import Node, parse_graph
 from gluonlab.parallel.tensor.layout import (
     BOTH,
     COLUMN,
@@ -357,7 +357,7 @@ class GraphInfo:
     """
 
     def __init__(self, graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> None:
-        json_graph = parsed(graph)
+        json_graph = parse_graph(graph)
         self.nodes: List[Node] = json_graph["nodes"]
         self.heads, self.attrs = json_graph["heads"], json_graph["attrs"]
         self.shapes = _infer_shapes(graph, inputs)
@@ -422,7 +422,7 @@ def _infer_shapes(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Dict[Tuple[
     internals = graph.get_internals()
     _, shapes, _ = internals.infer_shape(**inputs)
     shape_by_output: Dict[Tuple[int, int], Shape] = {}
-    heads = parsed(internals)["heads"]
+    heads = parse_graph(internals)["heads"]
     for (index, output, *_), shape in zip(heads, shapes):
         shape_by_output[index, output] = tuple(shape)
     return shape_by_output

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 import mxnet as mx
 from mxnet import gluon, nd
 
-from gluonlab.kvstores.process_groups import Group
+from gluonlab.kvstores.process_groups import ProcessGroup
 from gluonlab.optimizers.optimizer_states import ParameterState, States
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES
@@ -144,7 +144,7 @@ class ShardedStatistics:
         copies: Sequence[Sequence[mx.Context]],
         paths: Mapping[str, str],
         microbatches: Microbatches,
-        group: Group,
+        group: ProcessGroup,
     ) -> None:
         self._params = params
         self._slices = {

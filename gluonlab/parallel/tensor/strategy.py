@@ -10,13 +10,13 @@ from mxnet import gluon, nd
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.bucketed_trainer.trainer_group import TrainerGroup
-from gluonlab.bucketed_trainer.trainer_states import restore, states_of
+from gluonlab.bucketed_trainer.trainer_states import set_states, collect_states
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.engine.fast_invoke import between_passes
+from gluonlab.engine.fast_invoke import order_between_passes
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores.process_group_store import GroupKVStore
-from gluonlab.kvstores.process_groups import ALONE, Group
-from gluonlab.optimizers.optimizer_states import fitted, own_of
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
+from gluonlab.optimizers.optimizer_states import fit_states, state_targets
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.strategy import ReplicaStep
 from gluonlab.parallel.memory_estimate import MemoryEstimate, ShardSizes
@@ -57,7 +57,7 @@ class TensorParallel(ReplicaStep):
         make_net: MakeNet,
         loss: gluon.HybridBlock,
         plan: StrategyPlan,
-        group: Group = ALONE,
+        group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         self._copies = copies = plan.split.copies
         self._devices = range(plan.split.size)
@@ -77,7 +77,7 @@ class TensorParallel(ReplicaStep):
             params_by_path for _, params_by_path in trainers if params_by_path is not None
         ]
         updates = TrainerGroup(
-            self._sharded_trainers, plan.postprocess, beside=self._replicated_trainers
+            self._sharded_trainers, plan.postprocess, replicated=self._replicated_trainers
         )
         schedule = make_schedule(_activation_allreduce(plan.kvstore), plan.split.size)
         constants_and_params = [
@@ -119,7 +119,7 @@ class TensorParallel(ReplicaStep):
     def parameters(self) -> Mapping[str, nd.NDArray]:
         """Implement `Strategy.parameters`."""
         slices = self.layout.slices
-        with between_passes(
+        with order_between_passes(
             untrained_arrays(param for params in self.device_params for param in params.values())
         ):
             return {
@@ -160,7 +160,7 @@ class TensorParallel(ReplicaStep):
         scale = self.updates.loss_scale
         return StrategyState(
             gather_states(
-                [states_of(each) for each in (*self._sharded_trainers, *self._replicated_trainers)],
+                [collect_states(each) for each in (*self._sharded_trainers, *self._replicated_trainers)],
                 self.layout.slices,
             ),
             {} if scale is None else scale.state(),
@@ -171,11 +171,11 @@ class TensorParallel(ReplicaStep):
         """Resume from a `state` of any parallel mode."""
         whole = [self._params[name] for name in sorted(self._params)]
         optimizer, what = self._sharded_trainers[0]._optimizer, "this state"
-        states = fitted(optimizer, state.optimizer, own_of(whole), what)
+        states = fit_states(optimizer, state.optimizer, state_targets(whole), what)
         for trainers in (self._sharded_trainers, self._replicated_trainers):
             for device, trainer in enumerate(trainers):
                 params = {param.name: param for param in trainer._params}
-                restore(trainer, shard_states(states, self.layout.slices, device, params), what)
+                set_states(trainer, shard_states(states, self.layout.slices, device, params), what)
         self.statistics.restore(state.devices, state.counts)
         if self.updates.loss_scale is not None:
             self.updates.loss_scale.restore(state.loss_scale)
@@ -200,7 +200,7 @@ class TensorParallel(ReplicaStep):
         return plan_layout(graph, shapes, trained, plan.split.size, plan.split.channels)
 
     def _make_trainers(
-        self, params: Mapping[str, gluon.Parameter], plan: StrategyPlan, group: Group
+        self, params: Mapping[str, gluon.Parameter], plan: StrategyPlan, group: ProcessGroup
     ) -> "Tuple[BucketedTrainer, Optional[BucketedTrainer]]":
         """Create the trainers of a device's shards and of its unsharded parameters, if any."""
         slices = self.layout.slices
@@ -213,7 +213,7 @@ class TensorParallel(ReplicaStep):
 
 
 def _make_trainer(
-    params: Mapping[str, gluon.Parameter], plan: StrategyPlan, group: Group
+    params: Mapping[str, gluon.Parameter], plan: StrategyPlan, group: ProcessGroup
 ) -> BucketedTrainer:
     store = plan.new_kvstore(next(iter(params.values())).list_ctx())
     store = store if group.size == 1 else GroupKVStore(store, group, compress=plan.compress)

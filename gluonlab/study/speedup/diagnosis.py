@@ -31,10 +31,10 @@ from gluonlab.bench.harness.machine_info import OtherProcessLoad
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.gluon_datasets import resolve_dataset
-from gluonlab.engine.local_processes import own_cores
+from gluonlab.engine.local_processes import cores_per_process
 from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import UsageError
-from gluonlab.host.resources import give_back
+from gluonlab.host.resources import release_free_memory
 from gluonlab.parallel.strategy import MakeStrategy
 from gluonlab.study.speedup import step_breakdown as windows
 from gluonlab.study.speedup.measure_step import (
@@ -55,7 +55,7 @@ from gluonlab.study.speedup.step_breakdown import (
     compute_parts,
     single_device_seconds,
 )
-from gluonlab.timeline.exposed_time import HOST_TIME, STORE, Categories, categories, exposed
+from gluonlab.timeline.exposed_time import HOST_TIME, STORE, Categories, time_categories, exposed_seconds
 from gluonlab.timeline.timeline import BACKWARD, COPY, FORWARD, INPUT, OTHER, SUM, UPDATE, Timeline
 
 # Causes: parts of a step that are not work on its images.
@@ -385,7 +385,7 @@ def try_candidate(
     except UsageError as error:
         return TriedAdvice(candidate, reason=str(error))
     finally:
-        give_back()
+        release_free_memory()
     rates = {
         name: [images[name] / images_per_device for images_per_device in values]
         for name, values in seconds.items()
@@ -647,7 +647,7 @@ def diagnose_measurement(measurement: StepMeasurement, other_busy_cores: float =
         store_updates=measurement.store_updates,
         on_cpu=measurement.facts.is_cpu,
         threads=measurement.threads * count,
-        cores=own_cores(),
+        cores=cores_per_process(),
         other_busy_cores=other_busy_cores,
         timeline=measurement.timeline,
     )
@@ -666,7 +666,7 @@ def _images_from_fraction(fraction: Estimate) -> Estimate:
 
 def compute_trace_shares(timeline: Timeline, apart: bool = True) -> TraceShares:
     """Return the shares of a step by the trace; ``apart``: forward and backward are separate."""
-    exposed_seconds = exposed(timeline)
+    exposed_seconds = exposed_seconds(timeline)
     step = timeline.step_s
     seconds = {
         "input": exposed_seconds[INPUT],
@@ -683,7 +683,7 @@ def compute_trace_shares(timeline: Timeline, apart: bool = True) -> TraceShares:
     return TraceShares(
         step,
         {name: seconds[name] / step for name in _part_names(apart)},
-        {row: categories(timeline, row) for row in rows},
+        {row: time_categories(timeline, row) for row in rows},
         [row for row in timeline.rows if row not in seen],
     )
 

@@ -13,8 +13,8 @@ import gluonlab
 from gluonlab.bench.harness.confidence_interval import Estimate
 from gluonlab.bench.harness.machine_info import BUSY_CORES
 from gluonlab.bench.harness.table_format import WIDTH
-from gluonlab.drawing.page_template import environment
-from gluonlab.drawing.translations import in_language, load_words
+from gluonlab.drawing.page_template import template_environment
+from gluonlab.drawing.translations import select_language, load_words
 from gluonlab.errors import ConfigError
 from gluonlab.files.atomic_files import check_new, new_file
 from gluonlab.study.speedup.diagnosis import (
@@ -39,7 +39,7 @@ HIGH_EFFICIENCY = 0.8  # of as many times one device: what nobody asks about
 def check_page(out: Optional[str], language: Optional[str]) -> None:
     """Raise ConfigError or OutputError if the page cannot be written."""
     if language is not None:
-        in_language(TRANSLATIONS, language)
+        select_language(TRANSLATIONS, language)
     if out is None:
         return
     if Path(out).suffix.lower() not in (".html", ".htm"):
@@ -49,7 +49,7 @@ def check_page(out: Optional[str], language: Optional[str]) -> None:
 
 def diagnosis_sentences(diagnosis: Diagnosis, language: str = ENGLISH) -> List[str]:
     """Return the sentences of a diagnosis, the most important first."""
-    return list(_iterate_sentences(diagnosis, in_language(TRANSLATIONS, language)))
+    return list(_iterate_sentences(diagnosis, select_language(TRANSLATIONS, language)))
 
 
 def _iterate_sentences(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterator[str]:
@@ -299,8 +299,8 @@ def write_page(diagnosis: Diagnosis, path: Path, language: str) -> None:
 
 def render_page(diagnosis: Diagnosis, language: str) -> str:
     """Return the diagnosis as self-contained HTML."""
-    texts = in_language(TRANSLATIONS, language)
-    templates = environment("gluonlab.study", trim_blocks=True)
+    texts = select_language(TRANSLATIONS, language)
+    templates = template_environment("gluonlab.study", trim_blocks=True)
     count = len(diagnosis.devices)
     devices = texts["device"][count != 1].format(count=count)
     return templates.get_template("verdict.html").render(

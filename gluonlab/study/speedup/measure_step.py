@@ -21,18 +21,18 @@ from gluonlab.bench.harness.interleaved_rounds import TimedCall, time_interleave
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, ReadAheadSplit
-from gluonlab.data.sets.dataset_registry import takes
-from gluonlab.engine.fast_invoke import AddInto, CopyInto, Gate
-from gluonlab.engine.local_processes import own_cores
+from gluonlab.data.sets.dataset_registry import accepts_option
+from gluonlab.engine.fast_invoke import AddInto, CopyInto, EngineHold
+from gluonlab.engine.local_processes import cores_per_process
 from gluonlab.errors import ConfigError
-from gluonlab.host.resources import room
+from gluonlab.host.resources import available_memory
 from gluonlab.parallel.data.strategy import DataParallel
-from gluonlab.parallel.strategy import DATA, Around, MakeStrategy
+from gluonlab.parallel.strategy import DATA, PhaseHook, MakeStrategy
 from gluonlab.study.speedup import step_breakdown as windows
 from gluonlab.study.speedup.step_breakdown import StepParts, compute_parts
 from gluonlab.timeline.recorder import Recorder
 from gluonlab.timeline.timeline import BACKWARD, STAGES, Timeline
-from gluonlab.training.loss_meter import LossLog
+from gluonlab.training.loss_meter import AsyncLossMeter
 from gluonlab.training.plan import make_plan
 from gluonlab.training.training_setup import prepare, train_loader
 
@@ -207,8 +207,8 @@ def _collect_facts(training: MeasuredTraining) -> TrainingFacts:
     """Return the present settings of a training."""
     plan = training.plan
     config, copies, train = plan.resolved.config, len(plan.split.copies), plan.dataset.train
-    grows = takes(plan.config.dataset, "samples")
-    memory = room()
+    grows = accepts_option(plan.config.dataset, "samples")
+    memory = available_memory()
     return TrainingFacts(
         devices=[f"{ctx.device_type}:{ctx.device_id}" for ctx in plan.ctxs],
         images_per_copy=plan.global_batch_size // copies,
@@ -222,9 +222,9 @@ def _collect_facts(training: MeasuredTraining) -> TrainingFacts:
         data_bytes=(
             train.images.nbytes + train.labels.nbytes if isinstance(train, ArraySplit) else None
         ),
-        decoders=(config.decoders or own_cores()) if isinstance(train, ReadAheadSplit) else None,
+        decoders=(config.decoders or cores_per_process()) if isinstance(train, ReadAheadSplit) else None,
         free_bytes=memory.free if memory is not None else 0,
-        cores=own_cores(),
+        cores=cores_per_process(),
         is_cpu=plan.ctxs[0].device_type == "cpu",
         shares=[len(x) for x in training.batch.xs],
     )
@@ -355,7 +355,7 @@ class MeasuredTraining:
     ) -> None:
         plan = make_plan(config.replace(lr=LEARNING_RATE, scale_lr=False), dataset)
         self.plan, self.strategy, _ = prepare(plan, strategy)
-        self._log = LossLog(self.strategy.outputs, self.plan.loss_scale is not None)
+        self._log = AsyncLossMeter(self.strategy.outputs, self.plan.loss_scale is not None)
         self._batches = self._whole_batches()
         first = next(self._batches)
         self.batch = Batch([x.copy() for x in first.xs], [y.copy() for y in first.ys], first.size)
@@ -394,7 +394,7 @@ class MeasuredTraining:
     def queue_phases(self, batch: Batch, without: Collection[str] = ()) -> Dict[str, HostPhaseCost]:
         """Queue a step without some phases, and return the host's cost of the others."""
         costs: Dict[str, HostPhaseCost] = {}
-        with self.plan.pieces():
+        with self.plan.overlap_context():
             for name, queue in self.strategy.phases(batch):
                 if name in without:
                     continue
@@ -412,9 +412,9 @@ class MeasuredTraining:
         assert isinstance(self.strategy, DataParallel)
         replica = self.strategy.replicas[device]
         shard = Batch([self.batch.xs[device]], [self.batch.ys[device]], len(self.batch.xs[device]))
-        with self.plan.pieces():
-            for number, [(_, images, labels)] in enumerate(self.plan.microbatches.rounds(shard)):
-                replica.forward(images, labels, add=number > 0)
+        with self.plan.overlap_context():
+            for number, [(_, images, labels)] in enumerate(self.plan.microbatches.split_into_rounds(shard)):
+                replica.forward(images, labels, accumulate=number > 0)
                 replica.backward()
 
     def record(self, steps: int) -> Timeline:
@@ -433,8 +433,8 @@ class MeasuredTraining:
     def _train_on(self, batch: Batch) -> None:
         self._log.append(self._step(batch), batch.size)
 
-    def _step(self, batch: Batch, around: Optional[Around] = None) -> List[nd.NDArray]:
-        with self.plan.pieces():
+    def _step(self, batch: Batch, around: Optional[PhaseHook] = None) -> List[nd.NDArray]:
+        with self.plan.overlap_context():
             return self.strategy.step(batch, around)
 
     def _whole_batches(self) -> "Any":
@@ -442,7 +442,7 @@ class MeasuredTraining:
         size = self.plan.global_batch_size
         loader = train_loader(self.plan, self.strategy.inputs)
         prepares_batches = (
-            not loader.resident or loader.augment is not None or loader.mixup is not None
+            not loader.is_resident or loader.augment is not None or loader.mixup is not None
         )
         self.ahead = self.plan.prefetch + 1 if prepares_batches and self.plan.prefetch else 0
         if len(self.plan.dataset.train) < size:
@@ -519,14 +519,14 @@ class GatedWindow:
         return self._measure_ungated(repeat) if self.waits else self._measure_gated(repeat)
 
     def _measure_gated(self, repeat: int) -> float:
-        gate = Gate(self._arrays, self._patience_s)
+        gate = EngineHold(self._arrays, self._patience_s)
         self.last = self._queue()
-        self.waits = not gate.held
-        gate.stay(self._patience_s * repeat)
+        self.waits = not gate.held_until_release
+        gate.extend(self._patience_s * repeat)
         for _ in range(repeat - 1):
             self.last = self._queue()
         started = time.perf_counter()
-        gate.open()
+        gate.release()
         nd.waitall()
         return (
             self._measure_ungated(repeat)

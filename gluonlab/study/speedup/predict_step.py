@@ -14,12 +14,12 @@ from gluonlab.config import TrainConfig
 from gluonlab.config.train_config import option_name
 from gluonlab.errors import ConfigError
 from gluonlab.parallel.data.microbatches import Microbatches
-from gluonlab.performance_model.count_work import work_of
+from gluonlab.performance_model.count_work import count_model_work
 from gluonlab.performance_model.gpu_specifications import find_machine
 from gluonlab.performance_model.predict_training import Prediction, predict
-from gluonlab.performance_model.published_speeds import validation, validation_text
+from gluonlab.performance_model.published_speeds import read_validation, validation_text
 from gluonlab.plain_text import json_text
-from gluonlab.training.plan import fill_gaps, load_data
+from gluonlab.training.plan import apply_recipe, load_data
 
 PUBLISHED_TABLE = "table"
 CUSTOM_SHAPE_CLASSES = 1000  # of images of a given shape, as ImageNet has
@@ -81,7 +81,7 @@ def prediction_text(name: str, config: TrainConfig, images: Optional[str], as_js
     _check_no_measuring_options()
     if name == PUBLISHED_TABLE:
         _check_no_settings(config, images)
-        return json_text(validation().as_dict()) if as_json else validation_text()
+        return json_text(read_validation().as_dict()) if as_json else validation_text()
     prediction = predict_config(name, config, images)
     return json_text(prediction.to_dict()) if as_json else prediction.text
 
@@ -103,7 +103,7 @@ def predict_config(name: str, config: TrainConfig, images: Optional[str] = None)
             "give one"
         )
     # devices of this machine are not looked for
-    resolved = fill_gaps(config)
+    resolved = apply_recipe(config)
     used_config = resolved.config
     if images:
         shape, classes = _parse_image_shape(images), CUSTOM_SHAPE_CLASSES
@@ -111,7 +111,7 @@ def predict_config(name: str, config: TrainConfig, images: Optional[str] = None)
         dataset = load_data(resolved, 1)
         shape, classes = dataset.image_shape, len(dataset.classes)
     prediction = predict(
-        work_of(str(used_config.model), classes, shape), name, used_config.batch_size or 1,
+        count_model_work(str(used_config.model), classes, shape), name, used_config.batch_size or 1,
         global_batch_size=used_config.global_batch_size,
         microbatches=Microbatches(used_config.microbatches, used_config.microbatch_size),
         dtype=used_config.dtype, tf32=bool(used_config.tf32),

@@ -12,7 +12,7 @@ from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.collectives.verify_schedule import check
 from gluonlab.errors import ConfigError, ScheduleError
-from gluonlab.plain_text import UNITS, in_words
+from gluonlab.plain_text import UNITS, format_size
 
 # --- sizes
 
@@ -35,7 +35,7 @@ def test_a_range_goes_by_factors_from_its_begin_to_at_most_its_end(begin, more, 
 
 @given(st.integers(1, 2**50))
 def test_a_size_in_words_is_that_size(size):
-    assert parse_sizes(in_words(size)) == [size]
+    assert parse_sizes(format_size(size)) == [size]
 
 
 def test_sizes_as_the_help_writes_them():

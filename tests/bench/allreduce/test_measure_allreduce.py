@@ -28,7 +28,7 @@ from gluonlab.bench.harness.machine_info import require_memory
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.cost_model import price
 from gluonlab.collectives.lower_bounds import floor_of
-from gluonlab.collectives.named_topologies import ground_of, make_topology
+from gluonlab.collectives.named_topologies import resolve_topology, make_topology
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores import make_kvstore
 
@@ -216,7 +216,7 @@ def test_the_command_measures_checks_and_predicts_in_one_run(python, tmp_path):
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     if on_gpus():  # whose links are known
-        topology = ground_of(devices(3)).topology
+        topology = resolve_topology(devices(3)).topology
         plans = make_plans(None, 3, topology=topology)
         for_links = {plan.label: plan.schedule for plan in plans if plan.label not in HERE}
         assert for_links

@@ -20,11 +20,11 @@ from gluonlab.collectives.cost_model import price
 from gluonlab.collectives.lower_bounds import floor_of
 from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.collectives.render import as_svg, as_text, draw
-from gluonlab.collectives.synthesis.precomputed_schedules import read
+from gluonlab.collectives.synthesis.precomputed_schedules import read_schedules
 from gluonlab.collectives.topology_aware import make_for_links
 from gluonlab.errors import OutputError
 from gluonlab.files.atomic_files import check_new, new_file
-from gluonlab.plain_text import in_words
+from gluonlab.plain_text import format_size
 
 pytestmark = pytest.mark.usefixtures("short")
 
@@ -130,11 +130,11 @@ def test_of_many_sizes_the_cheapest_of_each_fits_a_screen(bench):
         of_size = [row for row in rows if row["size_bytes"] == size]
         lowest = min(of_size, key=lambda row: row["time_us"])
         line = shown.pop(0)
-        assert line[:9].strip() == in_words(size) and line[11:36].strip() == lowest["algorithm"]
+        assert line[:9].strip() == format_size(size) and line[11:36].strip() == lowest["algorithm"]
         assert float(line[36:48].replace(",", "")) == pytest.approx(lowest["time_us"], rel=1e-2)
     assert shown[0] == "" and "--all" in out
     sizes = ("1KiB", "256MiB")
-    of_two = [row for row in rows if in_words(row["size_bytes"]).replace(" ", "") in sizes]
+    of_two = [row for row in rows if format_size(row["size_bytes"]).replace(" ", "") in sizes]
     _, out, _ = bench(*words[:-1], ",".join(sizes), "--all")
     assert len(of_two) > 2 * 10 and len(out.splitlines()) > len(of_two)
 
@@ -195,7 +195,7 @@ def test_schedules_are_sought_said_priced_and_written(bench, empty_cwd):
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
     assert re.search(r"^ +4 +3 +4.0000 +4.0000  proved optimal$", out, re.M)
     assert re.search(r"synthesised, 4 steps +40.0 .* 1.00 x", out) and "(floor)" in out
-    [found] = read(empty_cwd / "found.json").front
+    [found] = read_schedules(empty_cwd / "found.json").front
     seconds = price(found.schedule, make_topology("nvswitch", 3), 1024).seconds
     as_json = json.loads(bench(*asked, "--sizes", "1KiB", "--json")[1])
     proved = {"steps": 4, "chunks": 3, "rounds": 4.0, "bound": 4.0, "optimal": True}

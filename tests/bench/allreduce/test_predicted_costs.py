@@ -14,7 +14,7 @@ from gluonlab.bench.allreduce.plot_bandwidth import make_ranks_figure
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.lower_bounds import floor_of
 from gluonlab.collectives.named_topologies import make_topology
-from gluonlab.collectives.topology_aware import FOR_LINKS, make_for_links
+from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE, make_for_links
 
 pytestmark = pytest.mark.usefixtures("short")
 
@@ -28,7 +28,7 @@ def test_prices_alone_need_no_devices_and_say_which_schedule_from_where_on(bench
     found = json.loads(bench(*asked, "--json")[1])
     topology = make_topology("p3.8xlarge")
     made = make_for_links("auto", topology, 4)
-    assert [row["from_bytes"] for row in found["table"]] == [row.size_bytes for row in made.table()]
+    assert [row["from_bytes"] for row in found["table"]] == [row.size_bytes for row in made.size_thresholds()]
     for choice in found["choices"]:
         size = choice["size_bytes"]
         seconds = plain_price(made.cheapest(size), topology, size)
@@ -47,7 +47,7 @@ def test_measured_it_stands_beside_every_schedule_and_the_regret_is_said(bench):
     for choice in found["choices"]:
         assert choice["regret"] == pytest.approx(choice["time_us"] / choice["best_us"])
         assert choice["regret"] >= 1
-        assert choice["best"].split(",")[0].split(" ")[0] in {*ALGORITHMS, *FOR_LINKS}
+        assert choice["best"].split(",")[0].split(" ")[0] in {*ALGORITHMS, *TOPOLOGY_AWARE}
 
 
 def row(label, size, seconds):

@@ -6,7 +6,7 @@ import pytest
 
 from gluonlab.bench.harness import machine_info
 from gluonlab.bench.harness.machine_info import busy_seconds, describe_processor
-from gluonlab.host.resources import LIMIT, instruction_set
+from gluonlab.host.resources import ISA_LIMIT_VARIABLE, instruction_set
 
 CPUINFO = """
     processor\t: 0
@@ -38,11 +38,11 @@ def test_the_processor_is_that_of_the_kernels_list(tmp_path):
 
 @pytest.mark.parametrize("limit", [None, "AVX2"])
 def test_the_limit_of_onednn_is_recorded_and_printed_with_what_it_leaves(monkeypatch, limit):
-    monkeypatch.delenv(LIMIT, raising=False)
+    monkeypatch.delenv(ISA_LIMIT_VARIABLE, raising=False)
     if limit:
-        monkeypatch.setenv(LIMIT, limit)
+        monkeypatch.setenv(ISA_LIMIT_VARIABLE, limit)
     about, lines = machine_info.describe_environment(), machine_info.describe_machine().splitlines()
-    assert about.get(LIMIT) == limit and about["instruction_set"] == instruction_set()
+    assert about.get(ISA_LIMIT_VARIABLE) == limit and about["instruction_set"] == instruction_set()
     assert about["instruction_set"] in " ".join(lines)
-    assert (f"{LIMIT}={limit}" in " ".join(lines)) == (limit is not None)
+    assert (f"{ISA_LIMIT_VARIABLE}={limit}" in " ".join(lines)) == (limit is not None)
     assert max(map(len, lines)) <= 80

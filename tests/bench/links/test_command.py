@@ -23,7 +23,7 @@ from gluonlab.bench.links.infer_topology import (
 )
 from gluonlab.bench.links.measure_links import LinkMeasurement
 from gluonlab.collectives.named_topologies import nvml_topology
-from gluonlab.collectives.topology import pairs_of
+from gluonlab.collectives.topology import all_pairs
 from gluonlab.collectives.topology_file import read_topology
 from gluonlab.errors import DeviceError
 
@@ -41,7 +41,7 @@ def test_a_saved_file_is_a_topology_wherever_one_is_named(links, bench, empty_cw
     status, out, said = links("--save", "m.json", "--json")
     assert (status, said) == (0, "")
     found, topology = json.loads(out), read_topology(empty_cwd / "m.json")
-    assert [(each["from"], each["to"]) for each in found["pairs"]] == pairs_of(3)
+    assert [(each["from"], each["to"]) for each in found["pairs"]] == all_pairs(3)
     assert all(each["bandwidth"] > 0 and each["latency_us"] >= 0 for each in found["pairs"])
     assert (found["rounds"], found["sizes"], len(found["adds"])) == (1, [4096, 2**18], 3)
     assert (topology.name, topology.world_size) == ("m", 3)
@@ -79,7 +79,7 @@ def test_a_file_that_exists_stays_and_nothing_is_measured(links, empty_cwd):
 
 
 def found(world_size, speeds=None):
-    pairs = {pair: LinkFit(1.23456e-5, 123.456e9, 0.01) for pair in pairs_of(world_size)}
+    pairs = {pair: LinkFit(1.23456e-5, 123.456e9, 0.01) for pair in all_pairs(world_size)}
     together = dict.fromkeys([] if speeds else list_simultaneous_groups(pairs), 1.0)
     measured = DeviceMeasurement(world_size, pairs, [3e11] * world_size, 2**24, together)
     return LinkMeasurement(measured, (4096, 2**24), 7, speeds)
@@ -117,7 +117,7 @@ def test_gpus_are_numbered_as_nvidia_smi_does(monkeypatch):
     ],
 )
 def test_the_links_that_nvml_reports_are_a_file(bench, monkeypatch, empty_cwd, driver, gpu):
-    monkeypatch.setattr(save_topology.nvml, "known", lambda: driver)
+    monkeypatch.setattr(save_topology.nvml, "cached_driver", lambda: driver)
     status, out, said = bench("links", "--nvml", "--save", "m.json")
     assert (status, said) == (0, "") and max(map(len, out.splitlines())) <= 80
     assert f"m: {len(driver.gpus)} GPUs, {gpu or 'of an unknown kind'}" in out
@@ -140,7 +140,7 @@ def test_the_links_that_nvml_reports_are_a_file(bench, monkeypatch, empty_cwd, d
 def test_without_a_driver_or_gpus_it_is_one_line_and_no_file(
     bench, monkeypatch, empty_cwd, driver, words
 ):
-    monkeypatch.setattr(save_topology.nvml, "known", lambda: driver)
+    monkeypatch.setattr(save_topology.nvml, "cached_driver", lambda: driver)
     status, out, said = bench("links", "--nvml", "--save", "m.json")
     assert (status, out, said.count("\n")) == (2, "", 1) and re.search(words, said)
     assert not list(empty_cwd.iterdir())

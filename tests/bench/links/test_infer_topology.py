@@ -25,7 +25,7 @@ from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.cost_model import price
 from gluonlab.collectives.named_topologies import make_topology, nvswitch, p3_16xlarge, pcie
 from gluonlab.collectives.schedule import COPY, Schedule, Transfer
-from gluonlab.collectives.topology import Link, Route, Topology, fully_connected, pairs_of, switch
+from gluonlab.collectives.topology import Link, Route, Topology, fully_connected, all_pairs, switch
 
 LINKS = st.tuples(st.floats(1e-6, 1e-4), st.floats(1e8, 3e11))  # latency_s, bytes_per_s
 
@@ -118,13 +118,13 @@ def measured(topology, noise=lambda: 1.0):
 
 def one_bus(count, latency_s, bytes_per_s, reduce_bytes_per_s):
     bus = Route((Link("bus", bytes_per_s),), latency_s)
-    return Topology("bus", count, dict.fromkeys(pairs_of(count), bus), reduce_bytes_per_s)
+    return Topology("bus", count, dict.fromkeys(all_pairs(count), bus), reduce_bytes_per_s)
 
 
 def half_duplex(count, latency_s, bytes_per_s, reduce_bytes_per_s):
     routes = {
         pair: Route((Link("{} - {}".format(*sorted(pair)), bytes_per_s),), latency_s)
-        for pair in pairs_of(count)
+        for pair in all_pairs(count)
     }
     return Topology("wires", count, routes, reduce_bytes_per_s)
 

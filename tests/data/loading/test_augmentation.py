@@ -15,7 +15,7 @@ from support.reference import cpus
 from gluonlab.data import ArraySplit, Loader
 from gluonlab.data.loading.augmentation import Augment, Mixup, make_input
 from gluonlab.data.loading.split_batch import shard
-from gluonlab.engine.fast_invoke import from_host
+from gluonlab.engine.fast_invoke import ndarray_from_numpy
 
 # (n, C, H, W)
 SHAPES = st.tuples(st.integers(1, 7), st.integers(1, 3), st.integers(1, 9), st.integers(1, 9))
@@ -50,7 +50,7 @@ def test_crops_and_flips_equal_numpy_on_any_number_of_devices(shape, dtype, padd
     images = images - dtype(0.3) if dtype == np.float32 else images
     for step in range(2):  # the buffers of the first are used again
         draw = augment.draw(seed, 3, step, len(images))
-        changed = augment(shard(from_host(images), contexts(k)), draw)
+        changed = augment(shard(ndarray_from_numpy(images), contexts(k)), draw)
         assert [x.context for x in changed] == contexts(min(k, len(images)))
         assert all(x.dtype == dtype for x in changed)
         assert np.array_equal(

@@ -59,7 +59,7 @@ def test_synthetic_images_have_the_shape_and_number_asked_for_and_depend_on_the_
 def test_a_run_on_synthetic_images_has_as_many_as_its_batch(batch, images):
     plan = make_plan(TrainConfig(dataset="synthetic", devices=named(2), **batch))
     assert len(plan.dataset.train) == images
-    assert plan.largest_share * 2 == min(images, plan.global_batch_size)
+    assert plan.largest_shard_size * 2 == min(images, plan.global_batch_size)
 
 
 def test_more_synthetic_images_than_an_array_holds_are_refused():

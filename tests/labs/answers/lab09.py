@@ -11,7 +11,7 @@ from mxnet import autograd, gluon, nd
 from gluonlab.data.loading.split_batch import shard, shard_bounds
 from gluonlab.scratch.data_parallel import Replica, get_params
 from gluonlab.scratch.lenet import SHAPES
-from gluonlab.scratch.recipes import he
+from gluonlab.scratch.recipes import he_deviation
 
 
 def forgets_to_return(*given):
@@ -251,7 +251,7 @@ def mean_of_batches(net, images, labels, size, ctxs):
 def _draw(shape, ctx=None):
     fan_in = int(np.prod(shape[1:])) if len(shape) == 4 else shape[0]
     return (
-        nd.random.normal(0, he(fan_in), shape, ctx=ctx)
+        nd.random.normal(0, he_deviation(fan_in), shape, ctx=ctx)
         if len(shape) > 1
         else nd.zeros(shape, ctx=ctx)
     )
@@ -555,7 +555,7 @@ def by_hand_from_the_host(ctxs, seed=0):
     params = []
     for shape in SHAPES:
         fan_in = np.prod(shape[1:]) if len(shape) == 4 else shape[0]
-        params.append(random.normal(0, he(fan_in), shape) if len(shape) > 1 else np.zeros(shape))
+        params.append(random.normal(0, he_deviation(fan_in), shape) if len(shape) > 1 else np.zeros(shape))
     return [_replica([nd.array(values, ctx=ctx) for values in params]) for ctx in ctxs]
 
 

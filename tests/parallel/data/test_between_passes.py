@@ -10,7 +10,7 @@ from support.devices import contexts, on_gpus
 from support.drawn_runs import BATCH, few_digits, network_of, of_way
 
 from gluonlab.config import TrainConfig
-from gluonlab.engine.fast_invoke import Gate, between_passes
+from gluonlab.engine.fast_invoke import EngineHold, order_between_passes
 from gluonlab.parallel import strategy_class
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
@@ -42,8 +42,8 @@ def open_later(gate, idle):
     """Open a gate once the device ``idle``, which it does not stop, has done all that it can."""
     for _ in range(5):  # what ends may make something else ready, forward a backward
         nd.ones((1,), ctx=idle).wait_to_read()
-    assert gate.held
-    gate.open()
+    assert gate.held_until_release
+    gate.release()
 
 
 def statistics(bound):
@@ -61,9 +61,9 @@ def test_parameters_are_read_after_all_passes_queued_before():
     layer = make_layer(here)
     began = statistics(layer)
     copies = [nd.empty(array.shape, there) for array in layer.aux_arrays]
-    gate = Gate([layer.arg_dict["images"]], HELD_S)
+    gate = EngineHold([layer.arg_dict["images"]], HELD_S)
     queue_pass(layer)
-    with between_passes(layer.aux_arrays):
+    with order_between_passes(layer.aux_arrays):
         for array, copy in zip(layer.aux_arrays, copies):
             array.copyto(copy)
     open_later(gate, there)  # the pass does not begin before
@@ -76,8 +76,8 @@ def test_parameters_are_read_before_passes_queued_afterwards():
     layer = make_layer(here)
     began = statistics(layer)
     copies = [nd.empty(array.shape, there) for array in layer.aux_arrays]
-    gate = Gate(copies, HELD_S)
-    with between_passes(layer.aux_arrays):
+    gate = EngineHold(copies, HELD_S)
+    with order_between_passes(layer.aux_arrays):
         for array, copy in zip(layer.aux_arrays, copies):
             array.copyto(copy)
     queue_pass(layer)

@@ -25,7 +25,7 @@ from support.steps import SHAPE, make_step, run
 from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Dataset, Defaults
 from gluonlab.data.loading.augmentation import to_float
-from gluonlab.data.loading.split_batch import whole
+from gluonlab.data.loading.split_batch import make_local_batch
 from gluonlab.models import get_model
 from gluonlab.parallel.data.running_statistics import RunningStatistics
 from gluonlab.runs.run_schema import PARAMETERS
@@ -271,8 +271,8 @@ def test_dropout_is_off_in_evaluation():
     )
     trained, evaluated = [], []
     for _ in range(2):
-        trained.append([loss.asscalar() for loss in step(whole(xs, ys))])
-        evaluated.append([part.scores.asnumpy() for part in step.score(whole(xs, ys))])
+        trained.append([loss.asscalar() for loss in step(make_local_batch(xs, ys))])
+        evaluated.append([part.scores.asnumpy() for part in step.score(make_local_batch(xs, ys))])
     assert trained[0] != trained[1]
     assert all(np.array_equal(a, b) for a, b in zip(*evaluated))
     assert distance(evaluated[0], [net(x).asnumpy() for x in xs]) <= 1e-5

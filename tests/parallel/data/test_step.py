@@ -21,7 +21,7 @@ from support.reference import (
 from support.steps import make_step, run
 
 from gluonlab.data.loading.augmentation import to_float
-from gluonlab.data.loading.split_batch import shard, whole
+from gluonlab.data.loading.split_batch import shard, make_local_batch
 from gluonlab.errors import ModelError
 from gluonlab.models import get_model
 from gluonlab.models.networks import LeNet
@@ -147,14 +147,14 @@ def test_evaluation_uses_the_weights_as_they_are_now(start):
     xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
     x = nd.array(images, ctx=ctxs[0])
     for _ in range(3):
-        found = sum(part.loss.asscalar() for part in step.score(whole(xs, ys)))
+        found = sum(part.loss.asscalar() for part in step.score(make_local_batch(xs, ys)))
         expected = (
             gluon.loss.SoftmaxCrossEntropyLoss()(net(x), nd.array(labels, ctx=ctxs[0]))
             .sum()
             .asscalar()
         )
         assert found == pytest.approx(expected, rel=1e-4)
-        step(whole(xs, ys))
+        step(make_local_batch(xs, ys))
 
 
 def test_to_float_divides_by_255_in_numpys_arithmetic():

@@ -14,17 +14,17 @@ from support.examples import examples
 from support.process_group import in_processes
 from support.reference import as_is, distance, random_batches, values
 
-from gluonlab.bucketed_trainer.gradient_postprocessing import Postprocess
+from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSettings
 from gluonlab.bucketed_trainer.loss_scale import LossScale
-from gluonlab.data.loading.split_batch import Batch, shard, whole
+from gluonlab.data.loading.split_batch import Batch, shard, make_local_batch
 from gluonlab.kvstores import KVSTORES, make_kvstore
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.optimizers.optimizer_registry import make_optimizer
 from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.mixed_precision import keep_float32
 from gluonlab.parallel.training_loss import make_loss
-from gluonlab.training.learning_rate_schedule import Rates
+from gluonlab.training.learning_rate_schedule import LearningRates
 
 SHAPE = (1, 6, 6)
 STORES = [name for name, kind in KVSTORES.items() if not kind.gpus_only]
@@ -41,7 +41,7 @@ def network(ctxs):
 
 def made(
     ctxs,
-    group=ALONE,
+    group=SINGLE_PROCESS,
     make_net=network,
     optimizer="sgd",
     store="device",
@@ -49,7 +49,7 @@ def made(
     loss_scale=None,
     **settings,
 ):
-    rates = Rates(0.05, 20, "cosine", 2, 0.0, 0.1, ())
+    rates = LearningRates(0.05, 20, "cosine", 2, 0.0, 0.1, ())
     plan = SimpleNamespace(
         ctxs=ctxs,
         make_optimizer=lambda: make_optimizer(
@@ -57,7 +57,7 @@ def made(
         ),
         kvstore=make_kvstore(store, ctxs),
         bucket_bytes=None,
-        postprocess=Postprocess(clip_norm, loss_scale),
+        postprocess=PostprocessSettings(clip_norm, loss_scale),
         microbatches=WHOLE_SHARDS,
         sync_bn=False,
         on_servers=False,
@@ -71,7 +71,7 @@ def made(
 
 def sharded(batch, ctxs):
     images, labels = batch
-    return whole(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
+    return make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
 
 
 def part_of(batch, ctxs, group):

@@ -30,7 +30,7 @@ from support.sync_bn import SHAPE, Residual
 from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
 from gluonlab.data.loading.batch_loader import Loader
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.strategy import data_parallel
@@ -38,7 +38,7 @@ from gluonlab.parallel.data.sync_bn import split_at_batch_norm as cut_graph
 from gluonlab.parallel.memory_estimate import MIB
 from gluonlab.training.build_network import make_net
 from gluonlab.training.plan import make_plan
-from gluonlab.training.run_memory import Needs
+from gluonlab.training.run_memory import MemoryEstimator
 
 
 class Twice(nn.HybridBlock):
@@ -372,7 +372,7 @@ def test_estimated_memory_equals_the_allocated_memory_of_stages(microbatches):
     plan = make_plan(TrainConfig(devices=named(2), microbatches=microbatches, **settings))
     plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=100))
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    step = data_parallel(partial(make_net, plan), loss, plan, ALONE)
+    step = data_parallel(partial(make_net, plan), loss, plan, SINGLE_PROCESS)
     for batch in Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, raw=True):
         step(batch)
     for batch in Loader(plan.dataset.test, plan.ctxs, plan.global_batch_size, raw=True):
@@ -388,7 +388,7 @@ def test_estimated_memory_equals_the_allocated_memory_of_stages(microbatches):
     arrays = (
         sum(array.size * 4 for array in copies) + step.sync_bn_replicas._memory[0].gradients.bytes
     )
-    told = Needs(plan, make_net(plan)).memory(32).activations
+    told = MemoryEstimator(plan, make_net(plan)).memory(32).activations
     # MXNet leaves fractions of a MiB out
     assert abs(told - sum(stages) - arrays - evaluating) <= (len(stages) + 1) * MIB
     assert told > 4 * (len(stages) + 1) * MIB

@@ -23,9 +23,9 @@ from support.splits import (
     trained_on_one_device,
 )
 
-from gluonlab.data.loading.split_batch import shard, whole
+from gluonlab.data.loading.split_batch import shard, make_local_batch
 from gluonlab.errors import ModelError
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.pipeline.network_stages import chain_layers, check_cuts, possible_cuts
 from gluonlab.parallel.pipeline.pipeline_executor import StepProgram
@@ -70,7 +70,7 @@ def strategy_of(case, **more):
         clip_norm=case["clip_norm"], **more,
     )  # fmt: skip
     make = lambda ctxs, start=None: make_chain(case["chain"], start)  # noqa: E731
-    return pipeline_parallel(make, softmax(), plan, ALONE)
+    return pipeline_parallel(make, softmax(), plan, SINGLE_PROCESS)
 
 
 @given(cases())
@@ -162,7 +162,7 @@ def test_scores_are_those_of_the_whole_network():
     [(images, labels)] = batches_of([7])
     xs = shard(nd.array(images), strategy.inputs)
     ys = shard(nd.array(labels, dtype="int32"), strategy.inputs)
-    scored = [(each.device, each.scores.asnumpy()) for each in strategy.score(whole(xs, ys))]
+    scored = [(each.device, each.scores.asnumpy()) for each in strategy.score(make_local_batch(xs, ys))]
     scores = np.concatenate([own for copy in (0, 1) for device, own in scored if device == copy])
     [ctx] = contexts(1)
     expected = make_chain(case["chain"], [ctx])(nd.array(images, ctx=ctx)).asnumpy()
@@ -251,9 +251,9 @@ def test_stages_are_cut_where_no_parameter_is_on_both_sides(pattern, borrowed, b
     make = lambda ctxs, start=None: sharing_chain(pattern, borrowed, start)  # noqa: E731
     if len(allowed) < size - 1:
         with pytest.raises(ModelError, match=r"cannot be cut into .* parameters are used on both"):
-            pipeline_parallel(make, softmax(), plan, ALONE)
+            pipeline_parallel(make, softmax(), plan, SINGLE_PROCESS)
         return
-    strategy = pipeline_parallel(make, softmax(), plan, ALONE)
+    strategy = pipeline_parallel(make, softmax(), plan, SINGLE_PROCESS)
     assert set(strategy.cuts) <= set(allowed) and len(strategy.cuts) == size - 1
     batches = batches_of([4])
     _, params = trained(strategy, batches)

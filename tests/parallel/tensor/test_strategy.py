@@ -22,9 +22,9 @@ from support.splits import (
     trained_on_one_device,
 )
 
-from gluonlab.data.loading.split_batch import shard, whole
+from gluonlab.data.loading.split_batch import shard, make_local_batch
 from gluonlab.errors import ModelError
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.models.networks import alexnet_2towers
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
@@ -122,7 +122,7 @@ def strategy_of(make, case):
         layout, case["optimizer"], Microbatches(case["microbatches"]), case["kvstore"],
         clip_norm=case["clip_norm"],
     )  # fmt: skip
-    return tensor_parallel(make, softmax(), plan, ALONE)
+    return tensor_parallel(make, softmax(), plan, SINGLE_PROCESS)
 
 
 def check_trains_as_one(make, case):
@@ -237,7 +237,7 @@ def test_scores_are_those_of_the_whole_network():
     [(images, labels)] = batches_of([7])
     xs = shard(nd.array(images), strategy.inputs)
     ys = shard(nd.array(labels, dtype="int32"), strategy.inputs)
-    scored = [(each.device, each.scores.asnumpy()) for each in strategy.score(whole(xs, ys))]
+    scored = [(each.device, each.scores.asnumpy()) for each in strategy.score(make_local_batch(xs, ys))]
     scores = np.concatenate([own for copy in (0, 1) for device, own in scored if device == copy])
     [ctx] = contexts(1)
     expected = named("towers")([ctx])(nd.array(images, ctx=ctx)).asnumpy()

@@ -184,13 +184,13 @@ CAPABILITIES = {
 
 def test_a_machine_is_unfit_exactly_when_the_doctor_would_say_so_of_its_gpus():
     """Every family of GPUs that the API knows."""
-    from gluonlab.gpu.cuda import has_code
+    from gluonlab.gpu.cuda import is_supported
 
     both = ("InstanceType", "TrainingInstanceType")
     types = {name for shape in both for name in SHAPES.shape_for(shape).enum}
     assert {name.split(".")[1] for name in types if name[3] in "gp"} == set(CAPABILITIES)
     for name in types:
-        able = has_code(CAPABILITIES.get(name.split(".")[1], (8, 0)))
+        able = is_supported(CAPABILITIES.get(name.split(".")[1], (8, 0)))
         assert able is not bool(instances.pairs.unfit(name)), name
 
 

@@ -12,8 +12,8 @@ from botocore.validate import ParamValidator
 from launch_world import ended
 
 from gluonlab.errors import ConfigError
-from gluonlab.host.launcher_environment import has_local_disk
-from gluonlab.launch.job_files import PREFIX, JobRequest, job_file
+from gluonlab.host.launcher_environment import instance_has_local_disk
+from gluonlab.launch.job_files import JOB_NAME_PREFIX, JobRequest, job_file
 from gluonlab_sagemaker import jobs
 from gluonlab_sagemaker.calls import Caller
 from gluonlab_sagemaker.checks import tags
@@ -182,9 +182,9 @@ def test_a_machine_has_either_a_disk_of_its_own_or_a_volume(instance):
     wanted = {"instance": instance, "gpus": 1, "image": "mine:1"}
     made = request(**wanted)
     assert not ParamValidator().validate(made, SHAPE).has_errors()
-    assert ("VolumeSizeInGB" in made["ResourceConfig"]) is not has_local_disk(instance)
+    assert ("VolumeSizeInGB" in made["ResourceConfig"]) is not instance_has_local_disk(instance)
     wanted["volume_gb"] = 70
-    if has_local_disk(instance):
+    if instance_has_local_disk(instance):
         with pytest.raises(ConfigError, match=f"70 GB: {instance} has a disk of its own"):
             request(**wanted)
     else:
@@ -417,7 +417,7 @@ def test_a_job_that_the_launcher_prints_is_a_request_that_aws_takes(backend):
     words = ("--epochs", "3", "--flip", "--out", "it's \n$HOME")
     made = yaml.safe_load(job_file("sagemaker", JobRequest(words, backend=backend)))
     assert ParamValidator().validate(made, SHAPE).generate_report() == ""
-    assert made["TrainingJobName"].startswith(PREFIX)
+    assert made["TrainingJobName"].startswith(JOB_NAME_PREFIX)
 
 
 @pytest.mark.parametrize(

@@ -138,9 +138,9 @@ def test_the_first_cause_is_right_in_nearly_all_of_many_runs(monkeypatch):
 @pytest.mark.long
 def test_more_devices_than_cores_are_said_to_share_them(monkeypatch):
     from gluonlab.config import TrainConfig
-    from gluonlab.engine.local_processes import own_cores
+    from gluonlab.engine.local_processes import cores_per_process
 
-    count = 2 * own_cores()
+    count = 2 * cores_per_process()
     config = TrainConfig(devices=f"cpu*{count}", dataset="synthetic", model="lenet", batch_size=32)
     found = diagnose(config, rounds=ROUNDS, try_advice=False)
     assert first(found) == "cores" and found.threads == count

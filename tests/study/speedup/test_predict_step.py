@@ -7,9 +7,9 @@ import pytest
 from support.commands import the_error
 
 from gluonlab.config import TrainConfig
-from gluonlab.performance_model.count_work import work_of
+from gluonlab.performance_model.count_work import count_model_work
 from gluonlab.performance_model.predict_training import predict
-from gluonlab.training.plan import fill_gaps
+from gluonlab.training.plan import apply_recipe
 from prediction.figures import FIGURES
 
 
@@ -26,8 +26,8 @@ def test_a_training_is_predicted_with_its_network_batch_store_and_type(speedup):
         "--batch-size", "96", "--kvstore", "ring", "--dtype", "float16", "--json",
     )  # fmt: skip
     assert (status, err) == (0, "")  # no device of this machine is looked for
-    work = work_of("resnet50", 1000, (3, 224, 224))
-    usual = str(fill_gaps(TrainConfig(model="resnet50")).config.optimizer)
+    work = count_model_work("resnet50", 1000, (3, 224, 224))
+    usual = str(apply_recipe(TrainConfig(model="resnet50")).config.optimizer)
     expected = predict(work, "p3.16xlarge", 96, dtype="float16", store="ring", optimizer=usual)
     assert json.loads(out) == json.loads(json.dumps(expected.to_dict()))
 

@@ -11,7 +11,7 @@ from support.image_folders import write_folder
 from gluonlab.config import TrainConfig
 from gluonlab.config.train_config import option_name
 from gluonlab.errors import UsageError
-from gluonlab.performance_model.count_work import work_of
+from gluonlab.performance_model.count_work import count_model_work
 from gluonlab.study.speedup import predict_step as predicted_module
 from gluonlab.study.speedup.predict_step import (
     CAUTIONS,
@@ -72,7 +72,7 @@ def data_sets(tmp_path_factory):
 def works_counted_once():
     """The work of a network is counted once for images of a shape."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(predicted_module, "work_of", lru_cache(None)(work_of))
+        patched.setattr(predicted_module, "count_model_work", lru_cache(None)(count_model_work))
         yield
 
 

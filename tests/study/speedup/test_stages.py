@@ -12,7 +12,7 @@ from support.devices import named
 
 from gluonlab.bench.harness.confidence_interval import Estimate
 from gluonlab.config import TrainConfig
-from gluonlab.parallel.pipeline.strategy import StagedParallel
+from gluonlab.parallel.pipeline.strategy import PipelineParallel
 from gluonlab.study.speedup import diagnosis
 from gluonlab.study.speedup.diagnosis import (
     Candidate,
@@ -37,14 +37,14 @@ PASSES_S = 0.01  # that both passes take on each device, by a clock that is made
 @pytest.fixture(scope="module", params=["pipeline", "layers"])
 def found(request):
     with pytest.MonkeyPatch.context() as patched:
-        time, queue = MadeTime.instead_of_clock(patched), StagedParallel._stages
+        time, queue = MadeTime.instead_of_clock(patched), PipelineParallel._stages
 
         def timed(strategy, batch):
             for device in range(2):
                 time.compute(device, PASSES_S)
             queue(strategy, batch)
 
-        patched.setattr(StagedParallel, "_stages", timed)
+        patched.setattr(PipelineParallel, "_stages", timed)
         config = TrainConfig(
             devices=named(2), dataset="synthetic", model="lenet", split=request.param,
             batch_size=16,

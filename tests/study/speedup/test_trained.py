@@ -28,13 +28,13 @@ WAYS = {
 @pytest.fixture
 def asked(monkeypatch):
     """The sizes of pieces that MXNet was asked for, one for each graph that was bound."""
-    found, set_variable = [], mxnet_setup.variable
+    found, set_variable = [], mxnet_setup.temporary_variable
 
     def spy(name, value):
         found.append(int(value))
         return set_variable(name, value)
 
-    monkeypatch.setattr(mxnet_setup, "variable", spy)
+    monkeypatch.setattr(mxnet_setup, "temporary_variable", spy)
     return found
 
 
@@ -42,9 +42,9 @@ def asked(monkeypatch):
     ("overlap", "size", "way"),
     [
         *((3, 3, way) for way in WAYS),
-        ("off", mxnet_setup.WHOLE, "data"),
+        ("off", mxnet_setup.WHOLE_BACKWARD, "data"),
         *(
-            pytest.param("off", mxnet_setup.WHOLE, way, marks=pytest.mark.long)
+            pytest.param("off", mxnet_setup.WHOLE_BACKWARD, way, marks=pytest.mark.long)
             for way in [*WAYS][1:]
         ),
     ],
