@@ -338,7 +338,7 @@ def _calls(ways: Mapping[str, Way]) -> Iterator[Tuple[str, Call]]:
             yield from _apart(ways[name])
     if ONE_F_ONE_B in ways:
         program = ways[ONE_F_ONE_B].program()
-        stages = [program.stage_passes(stage) for stage in range(program.schedule.stages)]
+        stages = [program.passes(stage) for stage in range(program.schedule.stages)]
         in_turns = chain.from_iterable(zip_longest(*stages))
         yield "at once", _all([call for call in in_turns if call is not None])
 
@@ -348,8 +348,8 @@ def _apart(way: Way) -> Iterator[Tuple[str, Call]]:
     assert way.staged is not None and way.batch is not None and way.plan is not None
     program = way.program()
     for stage in range(program.schedule.stages):
-        yield f"alone {way.name} {stage}", _all(program.stage_passes(stage))
-        yield f"forward {way.name} {stage}", _all(program.stage_passes(stage, backward=False))
+        yield f"alone {way.name} {stage}", _all(program.passes(stage))
+        yield f"forward {way.name} {stage}", _all(program.passes(stage, backward=False))
     for trainer in way.staged.updates.trainers:
         device = way.plan.ctxs.index(trainer._contexts[0])
         yield f"update {way.name} {device}", partial(_update, trainer, way.batch.size)

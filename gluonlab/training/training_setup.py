@@ -239,7 +239,7 @@ def introduction(plan: Plan, strategy: Strategy) -> Iterator[str]:
             "data",
             f"{data.name}: {len(data.train):,} training, {len(data.test):,} test images, {place}",
         ),
-        *strategy.describe(),
+        *strategy.lines(),
         *plan.resolved.in_words(),
         (
             "batch",

@@ -7,7 +7,7 @@ from gluonlab.parallel.pipeline import network_stages as balance
 
 def products(layers, plan, ctx):
     # of each layer for one image, or the numbers that it reads where it has no weight
-    shapes = balance._shapes(layers, plan)
+    shapes = balance._layer_shapes(layers, plan)
     weights = [
         max([one.data(one.list_ctx()[0]).size for name, one in layer.collect_params().items()
              if name.endswith("weight")], default=1)
@@ -16,7 +16,7 @@ def products(layers, plan, ctx):
     return [float(max(weight * np.prod(after[2:]), np.prod(before[1:])))
             for weight, before, after in zip(weights, shapes, shapes[1:])]
 
-with patch.object(balance, "layer_seconds", products):
+with patch.object(balance, "measure_layer_seconds", products):
     counted = start(split="layers", balance="time").strategy.cuts
 grown = {}
 for name in ("1f1b", "gpipe"):  # as a learner measures it

@@ -166,18 +166,18 @@ def test_a_stage_reports_its_share_of_time_or_memory():
         plan = staged_plan(contexts(4), 2, 2, schedule="1f1b", balance=balance, max_shard_images=8)
         strategy = pipeline_parallel(make_staged(chain), softmax(), plan, ALONE)
         assert sum(strategy._balanced.shares) == pytest.approx(1)
-        said = " ".join(line.strip() for _, line in strategy.describe())
+        said = " ".join(line.strip() for _, line in strategy.lines())
         for number, share in enumerate(strategy._balanced.shares):
             assert f"{number} on {contexts(4)[number]} {contexts(4)[number + 2]}: layer" in said
             assert f", {100 * share:.0f} % of the {balance}" in said
     plan = staged_plan(contexts(2), 2, 2, schedule="1f1b", cut=(2,))
     strategy = pipeline_parallel(make_staged(chain), softmax(), plan, ALONE)
-    assert not any(" % " in line for _, line in strategy.describe())
+    assert not any(" % " in line for _, line in strategy.lines())
 
 
 def test_lines_fit_80_columns_however_many_copies_there_are():
     chain = ([("conv", 4), ("average", 1)], [("dense", 4)], False, True)
     plan = staged_plan(contexts(8), 2, 2, schedule="1f1b", balance="memory", max_shard_images=8)
     strategy = pipeline_parallel(make_staged(chain), softmax(), plan, ALONE)
-    assert all(len(f"{title:<11}{line}") <= 80 for title, line in strategy.describe())
-    assert [title for title, _ in strategy.describe()].count("stages") == 1
+    assert all(len(f"{title:<11}{line}") <= 80 for title, line in strategy.lines())
+    assert [title for title, _ in strategy.lines()].count("stages") == 1
