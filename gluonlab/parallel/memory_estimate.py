@@ -202,7 +202,7 @@ def _multiply_images(inputs: ArraySpecs, factor: int) -> ArraySpecs:
 def _state_sizes(optimizer: mx.optimizer.Optimizer, axes: int, dtype: Any) -> List[Tuple[int, Any]]:
     """Return (elements per element of the weight, type) of each state of an optimizer.
 
-    All states are as large as the weight, so that the states of a weight of one element tell it.
+    States are as large as their weight, so one element is enough to count them.
     """
     one = nd.zeros([1] * axes, ctx=mx.cpu(), dtype=dtype)
     arrays = flatten_state(optimizer.create_state_multi_precision(0, one))

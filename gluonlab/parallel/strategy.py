@@ -179,7 +179,7 @@ class Strategy(Protocol):
     def settings(self) -> Mapping[str, Any]:
         """Return the strategy's own decisions, such as where to cut, for config.json."""
 
-    def describe(self) -> "Iterator[Tuple[str, str]]":
+    def lines(self) -> "Iterator[Tuple[str, str]]":
         """Yield (title, text) of each line that a run prints about the strategy."""
 
     def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:

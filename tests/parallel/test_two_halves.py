@@ -78,7 +78,7 @@ class TwoHalves(UnshardedParameters):
     def settings(self):
         return {}
 
-    def describe(self):
+    def lines(self):
         return iter(())
 
     def score(self, batch):

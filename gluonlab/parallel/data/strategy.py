@@ -232,7 +232,7 @@ class DataParallel(DataParallelStep, UnshardedParameters):
         """Return nothing, since data parallelism makes no decisions."""
         return {}
 
-    def describe(self) -> "Iterator[Tuple[str, str]]":
+    def lines(self) -> "Iterator[Tuple[str, str]]":
         """Yield nothing."""
         return iter(())
 

@@ -60,7 +60,7 @@ def run_layers(layers: Sequence[gluon.HybridBlock], value: Any) -> Any:
 def check_stage_count(
     model: str, layers: Sequence[gluon.HybridBlock], possible: Sequence[int], stages: int
 ) -> None:
-    """Raise ModelError unless `possible_cuts` suffice for so layer_count stages."""
+    """Raise ModelError unless `possible_cuts` suffice for so many stages."""
     if len(possible) >= stages - 1:
         return
     layer_count, reason = len(layers), ""

@@ -67,7 +67,7 @@ class Costs:
         )
 
     def seconds(self, instruction: Instruction) -> float:
-        """Return the seconds of an instruction; a recv takes no time of its by_op."""
+        """Return the seconds of an instruction; a recv takes no time of its own."""
         op, stage, _ = instruction
         if op == SEND_FORWARD:
             return self.transfer_s[stage][0]

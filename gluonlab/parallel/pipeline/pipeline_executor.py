@@ -133,7 +133,7 @@ class StepProgram:
         for heads in self.heads:
             heads.fill(scale)
 
-    def stage_passes(self, stage: int, backward: bool = True) -> List[Call]:
+    def passes(self, stage: int, backward: bool = True) -> List[Call]:
         """Return the forward and backward passes of all microbatches through one stage.
 
         They wait for no other stage and compute with whatever the arrays contain, so that a stage

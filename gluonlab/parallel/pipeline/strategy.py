@@ -154,7 +154,7 @@ class PipelineParallel(UnshardedParameters):
         if self.updates.loss_scale is not None:
             self.updates.loss_scale.restore(state.loss_scale)
 
-    def describe(self) -> "Iterator[Tuple[str, str]]":
+    def lines(self) -> "Iterator[Tuple[str, str]]":
         """Yield the layers of each stage, and its share of the balanced time or memory."""
         bounds = [0, *self.cuts, len(self._layers)]
         for number, (begin, end) in enumerate(zip(bounds, bounds[1:])):

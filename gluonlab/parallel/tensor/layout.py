@@ -258,7 +258,7 @@ class _SegmentBuilder:
         return self._append(make_node("Concat", name, parts, num_args=len(parts), dim=1))
 
     def _append_zeros(self, number: int, like: Entry, width: int, channels: int) -> List[Entry]:
-        """Return zeros of so many channels, zeros from an array with ``width`` channels."""
+        """Return zeros of so many channels, computed from an array with ``width`` channels."""
         zeros = []
         for begin in range(0, channels, width):
             part = self._slice(number, like, 0, min(width, channels - begin))

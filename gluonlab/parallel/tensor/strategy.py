@@ -184,7 +184,7 @@ class TensorParallel(ReplicaStep):
         """Return nothing, since tensor parallelism makes no decisions."""
         return {}
 
-    def describe(self) -> "Iterator[Tuple[str, str]]":
+    def lines(self) -> "Iterator[Tuple[str, str]]":
         """Yield how many layers are split in which mode, and the number of allreduces."""
         counts = Counter(self.layout.layers.values())
         layers = ", ".join(f"{count} by {mode}" for mode, count in counts.items())
