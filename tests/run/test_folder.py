@@ -151,7 +151,7 @@ MISTAKES = {
     "--dataset folder:{}/train": "animals/train has no folder train | give folder: | animals",
     "--dataset {}": "is a folder: write folder: | animals",
     "--val-share 0.2":
-        "--val-share 0.2 holds images out of train | animals/val is there | leave --val-share",
+        "--val-share 0.2 holds images out of train | animals/val exists | leave --val-share",
     "--dataset digits --val-share 0.2":
         "--val-share is for image files | leave it out | folder:PATH",
     "--val-share 1": "--val-share 1 | below 1",
