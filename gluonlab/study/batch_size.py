@@ -251,9 +251,8 @@ class PanelFindings(NamedTuple):
 
 def measure(options: BatchSizeOptions, store: MeasurementStore) -> Findings:
     """Measure all panels, and return the findings."""
-    from gluonlab.study.short_training import (
-        warn_cpu_fallback,
-    )  # MXNet is loaded here, not for --help
+    # MXNet is loaded here, not for --help
+    from gluonlab.study.short_training import warn_cpu_fallback
 
     if options.gpus is not None:
         warn_cpu_fallback()

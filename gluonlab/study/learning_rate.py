@@ -143,9 +143,8 @@ class RateFindings(NamedTuple):
 
 def measure(options: LearningRateOptions, store: MeasurementStore) -> Findings:
     """Measure all points, and return the findings."""
-    from gluonlab.study.short_training import (
-        warn_cpu_fallback,
-    )  # MXNet is loaded here, not for --help
+    # MXNet is loaded here, not for --help
+    from gluonlab.study.short_training import warn_cpu_fallback
 
     warn_cpu_fallback()
     with Sweep(store, lambda settings, seed: train_point(options, settings, seed)) as sweep:

@@ -103,7 +103,7 @@ def test_under_a_split_sizes_are_those_of_a_copy_of_the_network_with_its_usual_m
     strategy = prepare(plan).strategy
     assert found.rows == MemoryEstimator(plan, strategy.net, strategy.estimate_memory).rows(1437)
     assert [name for name, _ in found.rows] == list(map(str, plan.ctxs))
-    assert found.to_dict()["devices"][str(plan.ctxs[0])]["total"] == found.rows[0][1].parts_total
+    assert found.to_dict()["devices"][str(plan.ctxs[0])]["total"] == found.rows[0][1].total
 
 
 @pytest.mark.cpu_only("a GPU's memory holds neither Python nor MXNet")
