@@ -216,7 +216,7 @@ class StopRequest:
 # handler runs for PATIENCE_S, the thread prints a line and ends the process.
 #
 # A single signal requests an orderly end after the current step, however long the step takes. A
-# second Ctrl-C, or another signal APART_S after the first, counts as insisting: shells and
+# second Ctrl-C, or another signal INSIST_AFTER_S after the first, counts as insisting: shells and
 # terminals may send the same signal twice.
 
 PATIENCE_S = 10.0
