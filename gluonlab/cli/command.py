@@ -436,7 +436,7 @@ def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def interrupt_on_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP interrupt this block like Ctrl-C, without losing a signal.
+    """Make SIGTERM and SIGHUP interrupt this block like Ctrl-C, without losing a signal.
 
     Otherwise these two would kill the process. Ignored signals, as under nohup, stay ignored.
 
@@ -520,7 +520,7 @@ _FINAL_HANDLERS: Set[Any] = {_ignore_interrupt}
 
 
 def allow_immediate_exit() -> None:
-    """Let another Ctrl-C exit immediately, once the final message is written."""
+    """Make another Ctrl-C exit immediately, once the final message is written."""
     if signal.getsignal(signal.SIGINT) in _FINAL_HANDLERS:
         signal.signal(signal.SIGINT, exit_immediately)
 

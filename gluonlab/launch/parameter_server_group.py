@@ -86,7 +86,7 @@ class ParameterServer(SummingGroup):
     def serve(
         self, optimizer: Any, flats: Sequence[Flat], weights: Sequence[nd.NDArray]
     ) -> ServedWeights:
-        """Let the servers update weights. In asynchronous groups each worker has its own copy
+        """Make the servers update weights. In asynchronous groups each worker has its own copy
         there.
         """
         if self._served is not None:
