@@ -132,9 +132,7 @@ class AgentConnection:
             self._inbox.put_nowait((self, {"gone": reason}))
 
     def acknowledge_printed(self, line: str) -> None:
-        """Report to the agent that a line of its processes was printed or dropped, so that it may send
-        more.
-        """
+        """Report to the agent that a line was printed or dropped, so that it may send more."""
         self._printed += line_cost(line)
         if self._printed > UNPRINTED_LIMIT // 4:
             self._unprinted -= self._printed
