@@ -169,9 +169,8 @@ class Command(click.Command):
         check_typography(args[:end], self.get_params(ctx))
         words: List[str] = []
         opposites, remaining = self._flag_opposites(), list(args[:end])
-        disabled_flags = ctx.meta.setdefault(
-            DISABLED_FLAGS_KEY, set()
-        )  # flags that a file must not turn on
+        # flags that a settings file must not turn on
+        disabled_flags = ctx.meta.setdefault(DISABLED_FLAGS_KEY, set())
         while remaining:
             word = remaining.pop(0)
             value = remaining[0].lower() if remaining and word in opposites else ""
