@@ -409,7 +409,7 @@ def test_everything_public_has_a_docstring(found):
         ("errors", "from gluonlab import engine"),
         ("engine.cpu_threads", "import gluonlab.devices"),
         ("engine", "def f():\n    from gluonlab.devices import gpus"),
-        ("config", "if TYPE_CHECKING:\n    from gluonlab.devices import Spec"),
+        ("config", "if TYPE_CHECKING:\n    from gluonlab.devices import DeviceSpec"),
         ("config.train_config", "from gluonlab.cli.command import command"),
         ("models.lenet", "from gluonlab.data.loading.batch_loader import Loader"),
         ("data.loader", "from ..training.loop import train"),
@@ -447,7 +447,7 @@ def test_a_train_config_below_training_is_found(module, line):
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("models", "from gluonlab.config.option_types import is_count"),
+        ("models", "from gluonlab.config.option_types import is_positive_integer"),
         ("training.plan", "from gluonlab.config import TrainConfig"),
         ("launch.__main__", "from gluonlab.config import TrainConfig"),
     ],
