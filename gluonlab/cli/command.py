@@ -169,9 +169,8 @@ class Command(click.Command):
         check_typography(args[:end], self.get_params(ctx))
         words: List[str] = []
         opposites, remaining = self._flag_opposites(), list(args[:end])
-        disabled_flags = ctx.meta.setdefault(
-            DISABLED_FLAGS_KEY, set()
-        )  # flags that a file must not turn on
+        # flags that a settings file must not turn on
+        disabled_flags = ctx.meta.setdefault(DISABLED_FLAGS_KEY, set())
         while remaining:
             word = remaining.pop(0)
             value = remaining[0].lower() if remaining and word in opposites else ""
@@ -436,7 +435,7 @@ def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def interrupt_on_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP interrupt this block like Ctrl-C, without losing a signal.
+    """Make SIGTERM and SIGHUP interrupt this block like Ctrl-C, without losing a signal.
 
     Otherwise these two would kill the process. Ignored signals, as under nohup, stay ignored.
 
@@ -520,7 +519,7 @@ _FINAL_HANDLERS: Set[Any] = {_ignore_interrupt}
 
 
 def allow_immediate_exit() -> None:
-    """Let another Ctrl-C exit immediately, once the final message is written."""
+    """Make another Ctrl-C exit immediately, once the final message is written."""
     if signal.getsignal(signal.SIGINT) in _FINAL_HANDLERS:
         signal.signal(signal.SIGINT, exit_immediately)
 

@@ -59,7 +59,8 @@ def print_evaluation(evaluation: "Evaluation", as_json: bool) -> None:
     devices, images = " ".join(summary["devices"]), f"{summary['images']:,} test images"
     text = (
         f"{summary['model']} on {summary['dataset']}, {images}, {devices}, "
-        f"{summary['seconds']:.1f} s\n{_format_accuracy(summary)}, loss {format_decimals(summary['loss'], 4)}"
+        f"{summary['seconds']:.1f} s\n{_format_accuracy(summary)}, "
+        f"loss {format_decimals(summary['loss'], 4)}"
         + (f"\n{evaluation.onnx.in_words()}" if evaluation.onnx is not None else "")
         + f"\nwritten to {', '.join(map(str, evaluation.written))}" * bool(evaluation.written)
     )

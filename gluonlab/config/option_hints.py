@@ -124,7 +124,7 @@ def _differ_by_one_typo(given: str, meant: str) -> bool:
 def unknown_option_message(given: str, names: Collection[str]) -> str:
     """Return the error message for an unknown option of a command with the options ``names``.
 
-    >>> unknown_option("--learning-rate", ["--lr", "--wd"])
+    >>> unknown_option_message("--learning-rate", ["--lr", "--wd"])
     "unknown option '--learning-rate': did you mean '--lr'?"
     """
     suggestion = nearest_option(given, names)

@@ -1,4 +1,4 @@
-"""One-line errors when memory, file descriptors or threads are exhausted.
+"""Errors of one line when memory, file descriptors or threads are exhausted.
 
 While Python still runs, an error becomes that line (`explain_exhausted_resource`). If memory ends
 in C++, Python cannot print anything. Nothing catches the exceptions of MXNet's threads, and code

@@ -244,7 +244,7 @@ _MALLOPT = {MMAP_THRESHOLD: -3, TRIM_THRESHOLD: -1}  # parameters of mallopt in 
 
 
 def keep_freed_memory(most: int = 2**31 - 1) -> None:
-    """Let this process keep up to ``most`` free bytes, unless the user has set the variables.
+    """Make this process keep up to ``most`` free bytes, unless the user has set the variables.
 
     Does nothing with another C library than GNU's.
     """

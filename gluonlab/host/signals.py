@@ -64,7 +64,7 @@ def signal_of(interrupt: Type[BaseException]) -> signal.Signals:
 
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Let signals end the process at once within the block, even while C code waits for others.
+    """Make signals end the process at once within the block, even while C code waits for others.
 
     Use this only if nothing was started that must be completed, because Python's handlers do not
     run. Ignored signals stay ignored. Outside the main thread the block has no effect.
@@ -216,7 +216,7 @@ class StopRequest:
 # handler runs for PATIENCE_S, the thread prints a line and ends the process.
 #
 # A single signal requests an orderly end after the current step, however long the step takes. A
-# second Ctrl-C, or another signal APART_S after the first, counts as insisting: shells and
+# second Ctrl-C, or another signal INSIST_AFTER_S after the first, counts as insisting: shells and
 # terminals may send the same signal twice.
 
 PATIENCE_S = 10.0
@@ -229,7 +229,7 @@ TextFunction = Callable[[], str]
 
 @contextmanager
 def exit_if_stuck(words: TextFunction = str, to_the_end: bool = False) -> Iterator[None]:
-    """Let signals end the process if it is stuck within the block.
+    """Make signals end the process if it is stuck within the block.
 
     ``words``: returns text about the remaining files for the last line; the innermost block's text
     is used. ``to_the_end``: continue after the block until Python has exited, because the exit

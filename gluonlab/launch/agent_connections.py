@@ -105,7 +105,7 @@ class AgentConnection:
     def start_listening(
         self, reader: asyncio.StreamReader, hello: Message, inbox: asyncio.Queue[ReceivedMessage]
     ) -> None:
-        """Put the agent's next messages into ``inbox``, and start sending signs of life."""
+        """Queue the agent's next messages in ``inbox``, and start sending signs of life."""
         self._pid, self.interfaces, self.hostname = hello["pid"], hello["addresses"], hello["here"]
         self.address, self.launcher_address = hello.get("address"), hello.get("seen_by")
         self._heard, self._inbox = liveness_clock(), inbox
@@ -132,9 +132,7 @@ class AgentConnection:
             self._inbox.put_nowait((self, {"gone": reason}))
 
     def acknowledge_printed(self, line: str) -> None:
-        """Tell the agent that a line of its processes was printed or dropped, so that it may send
-        more.
-        """
+        """Report to the agent that a line was printed or dropped, so that it may send more."""
         self._printed += line_cost(line)
         if self._printed > UNPRINTED_LIMIT // 4:
             self._unprinted -= self._printed

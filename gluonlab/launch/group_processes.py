@@ -201,8 +201,8 @@ def check_variables_are_set(names: Sequence[str]) -> None:
     for name in names:
         if name not in os.environ:
             raise ConfigError(
-                f"--env {escape_unprintable(name)}: there is no such variable here: set it, and give its "
-                "name alone, as in --env MY_VARIABLE"
+                f"--env {escape_unprintable(name)}: there is no such variable here: set it, and "
+                "give its name alone, as in --env MY_VARIABLE"
             )
 
 

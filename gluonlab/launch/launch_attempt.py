@@ -1,4 +1,4 @@
-"""One attempt of a launcher: all processes of a group, from their start to their end."""
+"""An attempt of a launcher to run all processes of a group, from their start to their end."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class ParameterServer(SummingGroup):
     def start_serving_weights(
         self, optimizer: Any, flats: Sequence[FlatLayout], weights: Sequence[nd.NDArray]
     ) -> ServedWeights:
-        """Let the servers update weights. In asynchronous groups each worker has its own copy
+        """Make the servers update weights. In asynchronous groups each worker has its own copy
         there.
         """
         if self._served is not None:

@@ -80,7 +80,7 @@ def read(*words, command=main):
 def words_of(settings):
     for name, value in settings.items():
         option = option_name(name)
-        if FIELDS[name].metadata["check"].__name__ == "flag":
+        if FIELDS[name].metadata["check"].__name__ == "check_flag":
             yield from [option, str(value).lower()]
         else:
             yield f"{option}={value}"

@@ -155,8 +155,8 @@ def test_ctrl_c_while_python_starts_waits_for_gluonlab(command):
     """It is sent before the command's Python has begun."""
     code = f"""
 import os, signal, sys
-from gluonlab.host.child_processes import begin_as_part
-begin_as_part()
+from gluonlab.host.child_processes import prepare_command_process
+prepare_command_process()
 os.kill(os.getpid(), signal.SIGINT)
 os.execv(sys.executable, [sys.executable, "-m", {command!r}])
 """

@@ -86,9 +86,9 @@ def test_onednn_uses_these_instructions(limit):
 
 PROGRAM = """
 import ctypes, resource, sys
-from gluonlab.host.resources import keep_freed
+from gluonlab.host.resources import keep_freed_memory
 if sys.argv[1] == "keeps":
-    keep_freed()
+    keep_freed_memory()
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 libc.free.argtypes = [ctypes.c_void_p]

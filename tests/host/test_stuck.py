@@ -17,11 +17,11 @@ LONG = "1e6"  # seconds
 # glibc writes 2 into a lock once somebody waits for it.
 IN_C = """
 import ctypes, os, sys, threading
-from gluonlab.cli.command import interruptible
+from gluonlab.cli.command import interrupt_on_signals
 from gluonlab.host import signals
-from gluonlab.host.signals import EndRequest
+from gluonlab.host.signals import StopRequest
 
-signals.PATIENCE_S, signals.APART_S = map(float, sys.argv[1:])
+signals.PATIENCE_S, signals.INSIST_AFTER_S = map(float, sys.argv[1:])
 libc, lock = ctypes.CDLL(None), ctypes.create_string_buffer(64)
 
 def opens():
@@ -34,9 +34,9 @@ def opens():
 libc.pthread_mutex_lock(lock)
 threading.Thread(target=opens, daemon=True).start()
 try:
-    with interruptible(), EndRequest(lambda: "RUN holds 2 of 3 epochs") as request:
+    with interrupt_on_signals(), StopRequest(lambda: "RUN holds 2 of 3 epochs") as request:
         libc.pthread_mutex_lock(lock)
-        request.answer()
+        request.raise_if_requested()
 except KeyboardInterrupt as error:
     sys.exit(f"in order after {type(error).__name__}")
 """
