@@ -18,7 +18,7 @@ from support.split_memory import (
 )
 from support.splits import IMAGE, chains, make_chain, softmax
 
-from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.parallel.memory_estimate import ShardSizes
 from gluonlab.parallel.pipeline.network_stages import (
     PipelineMemory,
@@ -98,7 +98,7 @@ def test_cuts_by_memory_have_the_least_largest_stage_of_all_cuts(case, share, mi
     chain, size, schedule = case
     ctxs, more = contexts(size), {"schedule": schedule, "share": share}
     asked = staged_plan(ctxs, size, microbatches, balance="memory", **more)
-    strategy = pipeline_parallel(make_staged(chain), softmax(), asked, ALONE)
+    strategy = pipeline_parallel(make_staged(chain), softmax(), asked, SINGLE_PROCESS)
     layers = strategy._layers
 
     def largest(cut):
@@ -164,20 +164,20 @@ def test_a_stage_reports_its_share_of_time_or_memory():
     chain = ([("conv", 4), ("average", 1)], [("dense", 4)], False, True)
     for balance in ("memory", "time"):
         plan = staged_plan(contexts(4), 2, 2, schedule="1f1b", balance=balance, max_shard_images=8)
-        strategy = pipeline_parallel(make_staged(chain), softmax(), plan, ALONE)
+        strategy = pipeline_parallel(make_staged(chain), softmax(), plan, SINGLE_PROCESS)
         assert sum(strategy._balanced.shares) == pytest.approx(1)
         said = " ".join(line.strip() for _, line in strategy.lines())
         for number, share in enumerate(strategy._balanced.shares):
             assert f"{number} on {contexts(4)[number]} {contexts(4)[number + 2]}: layer" in said
             assert f", {100 * share:.0f} % of the {balance}" in said
     plan = staged_plan(contexts(2), 2, 2, schedule="1f1b", cut=(2,))
-    strategy = pipeline_parallel(make_staged(chain), softmax(), plan, ALONE)
+    strategy = pipeline_parallel(make_staged(chain), softmax(), plan, SINGLE_PROCESS)
     assert not any(" % " in line for _, line in strategy.lines())
 
 
 def test_lines_fit_80_columns_however_many_copies_there_are():
     chain = ([("conv", 4), ("average", 1)], [("dense", 4)], False, True)
     plan = staged_plan(contexts(8), 2, 2, schedule="1f1b", balance="memory", max_shard_images=8)
-    strategy = pipeline_parallel(make_staged(chain), softmax(), plan, ALONE)
+    strategy = pipeline_parallel(make_staged(chain), softmax(), plan, SINGLE_PROCESS)
     assert all(len(f"{title:<11}{line}") <= 80 for title, line in strategy.lines())
     assert [title for title, _ in strategy.lines()].count("stages") == 1

@@ -37,14 +37,14 @@ PASSES_S = 0.01  # that both passes take on each device, by a clock that is made
 @pytest.fixture(scope="module", params=["pipeline", "layers"])
 def found(request):
     with pytest.MonkeyPatch.context() as patched:
-        time, queue = MadeTime.instead_of_clock(patched), PipelineParallel._stages
+        time, queue = MadeTime.instead_of_clock(patched), PipelineParallel._queue_stages
 
         def timed(strategy, batch):
             for device in range(2):
                 time.compute(device, PASSES_S)
             queue(strategy, batch)
 
-        patched.setattr(PipelineParallel, "_stages", timed)
+        patched.setattr(PipelineParallel, "_queue_stages", timed)
         config = TrainConfig(
             devices=named(2), dataset="synthetic", model="lenet", split=request.param,
             batch_size=16,
