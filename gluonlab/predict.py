@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional,
 
 import click
 
-from gluonlab.cli.command import command, add_json_option
+from gluonlab.cli.command import add_json_option, command
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import given_settings
 from gluonlab.config.option_types import whole_number_check
@@ -110,7 +110,9 @@ def _predict(
             show_progress(batch)
             if sheet is not None and len(tiles) < MAX_PICTURES:
                 best = (top_classes[0] for top_classes in batch.predictions.top(1))
-                tiles.extend(map(predictions.prediction_tile, batch.predictions.images, best, batch.pixels))
+                tiles.extend(
+                    map(predictions.prediction_tile, batch.predictions.images, best, batch.pixels)
+                )
 
         result = loaded.predict(pictures, add_batch)
     if sheet is not None:
@@ -146,7 +148,9 @@ def _predict_wrong_images(
     if written_sheet is not None:
         limit_text = f", {MAX_PICTURES} of them below" if len(mistakes.wrong) > MAX_PICTURES else ""
         title = f"{predictions.mistakes_summary(mistakes)}{limit_text}, the surest first"
-        write_sheet("--sheet", Path(written_sheet), title, predictions.mistake_tiles(mistakes), replace)
+        write_sheet(
+            "--sheet", Path(written_sheet), title, predictions.mistake_tiles(mistakes), replace
+        )
     if output_format == "json":
         values = {
             "run": run,

@@ -12,14 +12,14 @@ from typing import Any, Dict, List, Mapping, Optional
 
 import click
 
-from gluonlab.cli.command import command, add_json_option
+from gluonlab.cli.command import add_json_option, command
 from gluonlab.cli.config_file import add_config_file_option, save_settings
 from gluonlab.cli.output_streams import ignore_closed_reader
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import add_config_options, given_settings
 from gluonlab.config.option_types import check_size_in_bytes, whole_number_check
 from gluonlab.errors import ConfigError, DataError
-from gluonlab.plain_text import format_columns, wrap_entry, json_text
+from gluonlab.plain_text import format_columns, json_text, wrap_entry
 
 
 def _parse_device_counts(text: str) -> List[int]:
@@ -223,7 +223,7 @@ def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quie
     result = find_batch_size(
         config, budget_bytes, lambda line: None if is_silent else click.echo(line, err=True)
     )
-    click.echo(json_text(result.to_dict()) if as_json else "\n".join(result.lines()))
+    click.echo(json_text(result.to_dict()) if as_json else "\n".join(result.summary_lines()))
 
 
 def _find_lr(config: TrainConfig, steps: str, as_json: bool) -> None:
@@ -234,7 +234,7 @@ def _find_lr(config: TrainConfig, steps: str, as_json: bool) -> None:
 
     result = learning_rate_finder.find_learning_rate(config, count)
     path = learning_rate_finder.write_finder_result(result, config.out)
-    lines = [*result.lines(), f"written to {path}: {learning_rate_finder.PICTURE} shows it"]
+    lines = [*result.summary_lines(), f"written to {path}: {learning_rate_finder.PICTURE} shows it"]
     click.echo(json_text(result.to_dict()) if as_json else wrap_for_terminal(lines))
 
 

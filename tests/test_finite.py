@@ -16,7 +16,7 @@ from support.examples import examples
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DivergedError, GluonlabWarning, ModelError, RunError
-from gluonlab.finite_numbers import LARGEST_LOSS, nonfinite_parameters, is_healthy
+from gluonlab.finite_numbers import LARGEST_LOSS, is_healthy, nonfinite_parameters
 from gluonlab.models import MODELS, ModelKind
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.training.evaluate_run import evaluate_run

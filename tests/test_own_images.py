@@ -80,7 +80,9 @@ def test_the_block_makes_a_record_file(folder, monkeypatch):
     exec(block, {})
     images = find_record_images("two.rec,two.rec").train[0]
     paths = [Path("photos/train/ant/0000.jpg"), Path("photos/train/bee/0000.jpg")]
-    assert [open_image_file(image).read() for image in images] == [path.read_bytes() for path in paths]
+    assert [open_image_file(image).read() for image in images] == [
+        path.read_bytes() for path in paths
+    ]
 
 
 def test_the_page_names_every_ending_every_folder_and_the_limit():

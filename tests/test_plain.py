@@ -13,14 +13,14 @@ from gluonlab.plain_text import (
     COLUMN,
     MAX_LINE,
     WIDTH,
+    escape_unprintable,
     format_columns,
     format_decimals,
-    wrap_entry,
     is_plain_name,
     json_text,
     one_line,
     to_plain_name,
-    escape_unprintable,
+    wrap_entry,
 )
 
 ANY = st.text(st.characters(), max_size=40) | st.text("./\\-a\0\n\x1b\u202e ", max_size=12)

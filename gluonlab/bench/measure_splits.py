@@ -70,7 +70,7 @@ from gluonlab.data.sets.dataset_registry import load_dataset
 from gluonlab.errors import DeviceError, UsageError
 from gluonlab.parallel.compiled_graph import array_bytes
 from gluonlab.parallel.data.strategy import DataParallel
-from gluonlab.parallel.memory_estimate import ShardSizes, MemoryEstimate
+from gluonlab.parallel.memory_estimate import MemoryEstimate, ShardSizes
 from gluonlab.parallel.pipeline.pipeline_cost import Costs
 from gluonlab.parallel.pipeline.pipeline_cost import price as price_pipeline
 from gluonlab.parallel.pipeline.pipeline_executor import StepProgram

@@ -147,7 +147,7 @@ class GradientUnscaler:
     def unscale(self, scale: float) -> None:
         """Queue the check, then the division."""
         for check in self._finite_checks:
-            check.look()
+            check.start_check()
         if scale != self._scale:
             self._scale, self._attributes = scale, Attributes({"scalar": 1 / scale})
         for call in self._divide if scale != 1 else ():
@@ -155,7 +155,7 @@ class GradientUnscaler:
 
     def were_finite(self) -> bool:
         """Wait for the gradients, and return whether they were finite before the division."""
-        return all(check.found() for check in self._finite_checks)
+        return all(check.read_result() for check in self._finite_checks)
 
 
 class PostprocessSettings(NamedTuple):

@@ -201,7 +201,9 @@ def resolve_compression(
             f"made to: give it compress='2bit:{threshold:g}' instead"
         )
     if store is not None and not _can_compress(store):
-        choices = " or ".join(repr(name) for name, kind in KVSTORES.items() if kind.supports_compression)
+        choices = " or ".join(
+            repr(name) for name, kind in KVSTORES.items() if kind.supports_compression
+        )
         raise KVStoreError(
             f"compression_params {compression_params}: kvstore {store.type!r} cannot compress "
             f"gradients: choose {choices}"

@@ -103,7 +103,7 @@ class TrainerGroup:
         by_name = {state.name: state for part in parts for state in part.parameters}
         return parts[0]._replace(parameters=tuple(by_name[param.name] for param in self._params))
 
-    def set_key_states(self, states: States, source: str) -> None:
+    def set_states(self, states: States, source: str) -> None:
         """Set the states of all parameters. Error messages start with ``source``.
 
         Raises KVStoreError for states of another network.

@@ -51,14 +51,14 @@ from gluonlab.engine.fast_invoke import (
     REVERSED_ADD_N_COUNTS,
     EngineCall,
     Fence,
-    sum_calls,
-    reversed_add_n_call,
-    gpu_sum_calls,
+    arrays_share_memory,
     flat_view,
+    gpu_sum_calls,
     is_on_gpu,
     operator_call,
+    reversed_add_n_call,
     row_major_calls,
-    arrays_share_memory,
+    sum_calls,
 )
 from gluonlab.errors import ScheduleError
 from gluonlab.gpu.cuda import enable_peer_access
@@ -316,7 +316,9 @@ def cut_into_pieces(part: ArrayRange, array: nd.NDArray) -> List[ArrayRange]:
     Their caches are smaller, and each operation has a fixed cost.
     """
     size = part.end - part.begin
-    count = 1 if is_on_gpu(array) else math.ceil(size * np.dtype(array.dtype).itemsize / PIECE_BYTES)
+    count = (
+        1 if is_on_gpu(array) else math.ceil(size * np.dtype(array.dtype).itemsize / PIECE_BYTES)
+    )
     bounds = split_evenly(size, count)
     return [ArrayRange(part.array, part.begin + begin, part.begin + end) for begin, end in bounds]
 
@@ -360,7 +362,9 @@ class OutOfPlaceReduceScatter:
         sizes = [array.size for array in arrays[0]]
         with autograd.pause():
             self._flat = [[flat_view(array) for array in of_rank] for of_rank in arrays]
-            self._row_major_calls = [call for flat in chain(*self._flat) for call in row_major_calls(flat)]
+            self._row_major_calls = [
+                call for flat in chain(*self._flat) for call in row_major_calls(flat)
+            ]
             parts = partition(sizes, schedule.chunks)
             for move in plan_transfers(schedule, parts, arrays[0]):
                 for piece in self._split_at_sums(move.part, [move.dst, *move.sources]):

@@ -9,9 +9,9 @@ from typing import Any, Dict, Optional, Sequence
 
 import click
 
-from gluonlab.cli.command import command, dispatch, add_json_option
+from gluonlab.cli.command import add_json_option, command, dispatch
 from gluonlab.config import TrainConfig
-from gluonlab.config.option_types import real_number_check, check_text
+from gluonlab.config.option_types import check_text, real_number_check
 from gluonlab.data.fetching.data_folders import (
     DAMAGED,
     OK,

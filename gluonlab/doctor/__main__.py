@@ -9,7 +9,7 @@ from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 
 import click
 
-from gluonlab.cli.command import command, add_json_option
+from gluonlab.cli.command import add_json_option, command
 from gluonlab.doctor import check_gpus, check_host, check_mxnet, check_software, check_training
 from gluonlab.doctor.check_host import mirror_addresses
 from gluonlab.doctor.findings import (

@@ -254,7 +254,9 @@ def instance_type(environ: Mapping[str, str], dmi_folder: Path = DMI_FOLDER) -> 
         if instance:
             return instance[1]
     # "Xen", "4.11.amazon"
-    words = " ".join(read_kernel_file(dmi_folder / name).strip() for name in ("sys_vendor", "bios_version"))
+    words = " ".join(
+        read_kernel_file(dmi_folder / name).strip() for name in ("sys_vendor", "bios_version")
+    )
     return "" if "amazon" in words.lower() else None
 
 

@@ -209,7 +209,11 @@ def _check_spinning(users: Mapping[str, str]) -> Iterator[Finding]:
     ]  # a spin count overrides a policy
     for name in (counts or list(users))[:1]:
         value = users[name]
-        if openmp_settings.parse_spin_count(value) >= LONG_SPINS if counts else value.lower() == "active":
+        if (
+            openmp_settings.parse_spin_count(value) >= LONG_SPINS
+            if counts
+            else value.lower() == "active"
+        ):
             cause = (
                 "idle threads keep their cores busy: "
                 "one CPU device is then many times slower beside other work"
@@ -283,7 +287,9 @@ def check_data_folder() -> List[Finding]:
         root = data_root()
     except GluonlabError as error:
         return [warning("data", "there is no folder for data sets", str(error), DATA_FOLDER_CURE)]
-    complete = [name for name, source in SOURCES.items() if find_dataset_folder(source, root) is not None]
+    complete = [
+        name for name, source in SOURCES.items() if find_dataset_folder(source, root) is not None
+    ]
     listing = "only digits, which is built in, is here"
     if complete:
         listing = f"here are {', '.join(complete)}, and digits"

@@ -161,7 +161,11 @@ def _import_mxnet() -> bool:
             send_answer(fusion=mxnet_setup.fusion_state()._asdict())
     except Exception as error:
         reason = error.__cause__ or error
-        complaint = diagnose_linker_error(str(reason)) if isinstance(reason, (OSError, ImportError)) else None
+        complaint = (
+            diagnose_linker_error(str(reason))
+            if isinstance(reason, (OSError, ImportError))
+            else None
+        )
         send_answer(error=error_message(error), **(complaint._asdict() if complaint else {}))
         return False
     return True

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.doctor.findings import Finding, fault, ok, one_line, returns_list, warning
-from gluonlab.engine.linker_errors import missing_library_fix, library_origin, diagnose_linker_error
+from gluonlab.engine.linker_errors import diagnose_linker_error, library_origin, missing_library_fix
 from gluonlab.engine.mxnet_installation import (
-    REINSTALL_MXNET,
     MXNET_DISTRIBUTIONS,
+    REINSTALL_MXNET,
+    ld_library_path_folders,
     pip_install_choices,
     pip_install_command,
-    ld_library_path_folders,
     wheel_folders,
 )
 

@@ -106,7 +106,7 @@ def parameters_after_step(ctxs: List[Any], images: Any, labels: Any, store: str)
 
     from gluonlab.bucketed_trainer.trainer import BucketedTrainer
     from gluonlab.data.loading.augmentation import make_input
-    from gluonlab.data.loading.split_batch import shard, make_local_batch
+    from gluonlab.data.loading.split_batch import make_local_batch, shard
     from gluonlab.kvstores import make_kvstore
     from gluonlab.models import get_model
     from gluonlab.parallel.data.strategy import DataParallelStep

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import click
 from tqdm import tqdm
 
-from gluonlab.cli.command import command, dispatch, add_json_option
+from gluonlab.cli.command import add_json_option, command, dispatch
 from gluonlab.config.option_types import real_number_check, whole_number_check
 from gluonlab.errors import ExerciseError, NotebookError
 from gluonlab.exercises import grading
@@ -21,7 +21,7 @@ from gluonlab.exercises.run_submission import missing_packages
 from gluonlab.exercises.supervisor import MAX_JOBS, max_parallel_jobs
 from gluonlab.files.atomic_files import check_new, write_text
 from gluonlab.host.resources import available_cores
-from gluonlab.plain_text import json_text, escape_unprintable
+from gluonlab.plain_text import escape_unprintable, json_text
 
 SECONDS = 600.0  # for one notebook; a lab takes less than 120 on two cores, 240 on one
 LONGEST_SECONDS = 86_400
@@ -173,8 +173,12 @@ def _grade_arguments(options: Dict[str, Any]) -> Dict[str, Any]:
     isolated, engine, image = (options[name] for name in ("isolated", "engine", "image"))
     seed, jobs, reveal = (options[name] for name in ("seed", "jobs", "reveal"))
     settings = dict(
-        seconds=real_number_check(0, LONGEST_SECONDS, above_minimum=True)("--seconds", options["seconds"]),
-        jobs=max_parallel_jobs() if jobs is None else whole_number_check(1, MAX_JOBS)("--jobs", jobs),
+        seconds=real_number_check(0, LONGEST_SECONDS, above_minimum=True)(
+            "--seconds", options["seconds"]
+        ),
+        jobs=max_parallel_jobs()
+        if jobs is None
+        else whole_number_check(1, MAX_JOBS)("--jobs", jobs),
         seed=None if seed is None else whole_number_check(0, LARGEST_SEED)("--seed", seed),
         reveal=reveal,
     )

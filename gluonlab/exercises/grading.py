@@ -43,7 +43,7 @@ from gluonlab.exercises.notebook_runners import POLL_S, NotebookResult, run_in_p
 from gluonlab.exercises.run_submission import missing_packages
 from gluonlab.exercises.supervisor import Bounds, fit_memory
 from gluonlab.files.atomic_files import read_bounded, write_text
-from gluonlab.plain_text import one_line, to_plain_name, escape_unprintable
+from gluonlab.plain_text import escape_unprintable, one_line, to_plain_name
 
 _MAX_TABLE_BYTES = 2**26  # of a table of grades that is read
 _LEADERBOARD_EXERCISE = "04-6"  # the exercise in which the cost of right answers counts
@@ -444,7 +444,6 @@ def format_leaderboard(places: Sequence[LeaderboardPlace], best_us: float, floor
     ]
     for place in places:
         ratio = f"{place.micros / floor_us:.3f}x"
-        lines.append(
-            f"{place.place:>4}.{place.micros:>12,.1f}{ratio:>9}  {escape_unprintable(place.notebook)}"
-        )
+        notebook = escape_unprintable(place.notebook)
+        lines.append(f"{place.place:>4}.{place.micros:>12,.1f}{ratio:>9}  {notebook}")
     return "\n".join(lines if places else [*lines, "no notebook has a right answer that counts"])

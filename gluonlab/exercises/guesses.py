@@ -35,7 +35,7 @@ from gluonlab.errors import ExerciseError
 from gluonlab.exercises.checkers import all_registered, find_registered
 from gluonlab.exercises.counterexamples import TextPair
 from gluonlab.exercises.languages import Texts, choose_text
-from gluonlab.plain_text import pad_to_columns, column_width
+from gluonlab.plain_text import column_width, pad_to_columns
 
 Key = Union[str, int]
 

@@ -405,7 +405,9 @@ def cheapest_algorithm() -> Tuple[str, float]:
     """Return the name and seconds of the cheapest algorithm, each in its best rank order."""
     topology, size = BEAT_THE_EIGHT.topology, BEAT_THE_EIGHT.size_bytes
     algorithms = [algorithm(topology.world_size) for algorithm in ALGORITHMS.values()]
-    placed_algorithms = [schedule.placed(find_best_order(schedule, topology)) for schedule in algorithms]
+    placed_algorithms = [
+        schedule.placed(find_best_order(schedule, topology)) for schedule in algorithms
+    ]
     seconds, name = min(
         (price(schedule, topology, size).seconds, schedule.name) for schedule in placed_algorithms
     )

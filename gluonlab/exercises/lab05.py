@@ -284,7 +284,9 @@ def _largest_stage_cost(costs: LayerCosts, cuts: Sequence[int]) -> float:
 
 def _best_cuts(costs: LayerCosts, stages: int) -> List[int]:
     totals = [0.0, *itertools.accumulate(costs)]
-    return minimize_largest_stage(lambda _, begin, end: totals[end] - totals[begin], len(costs), stages)
+    return minimize_largest_stage(
+        lambda _, begin, end: totals[end] - totals[begin], len(costs), stages
+    )
 
 
 def _equal_count_cuts(costs: LayerCosts, stages: int) -> List[int]:

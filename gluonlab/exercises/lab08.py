@@ -38,7 +38,7 @@ from gluonlab.exercises.simulated_distributed import (
     UnequalShapesError,
     some_images,
 )
-from gluonlab.host.launcher_environment import read_lsf_hosts, lsf_local_rank_and_size
+from gluonlab.host.launcher_environment import lsf_local_rank_and_size, read_lsf_hosts
 
 # --- 08-1: which images each rank trains on in an epoch
 

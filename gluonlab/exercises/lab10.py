@@ -38,8 +38,8 @@ from gluonlab.collectives.topology import (
     Link,
     Route,
     Topology,
-    fully_connected,
     all_pairs,
+    fully_connected,
     switch,
 )
 from gluonlab.exercises.checkers import exercise

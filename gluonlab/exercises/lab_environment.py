@@ -11,7 +11,7 @@ from gluonlab.data.sets.dataset_registry import check_dataset
 from gluonlab.devices import describe, gpu_count, gpus
 from gluonlab.errors import GluonlabWarning
 from gluonlab.exercises.languages import choose_text, language
-from gluonlab.gpu.cuda import enable_peer_access, describe_unsupported
+from gluonlab.gpu.cuda import describe_unsupported, enable_peer_access
 
 if TYPE_CHECKING:
     import mxnet as mx

@@ -69,7 +69,9 @@ def peer_pairs(ctxs: Sequence[Any]) -> List[Pair]:
 
 def describe_peer_access(ctxs: Sequence[Any]) -> str:
     """Return one line about direct copies. It is empty for fewer than two GPUs."""
-    return format_peer_access(gpu_numbers(ctxs), peer_pairs(ctxs), mxnet_setup.is_peer_access_allowed())
+    return format_peer_access(
+        gpu_numbers(ctxs), peer_pairs(ctxs), mxnet_setup.is_peer_access_allowed()
+    )
 
 
 def format_peer_access(numbers: Sequence[int], pairs: Sequence[Pair], enabled: bool = True) -> str:

@@ -52,7 +52,8 @@ def resolve_arithmetic(deterministic: bool = False, tf32: Optional[bool] = None)
     If ``tf32`` is None, NVIDIA_TF32_OVERRIDE decides. TF32 is off if that is not exported.
     """
     exported = {
-        name: _exported_values.get(name, os.environ.get(name)) for name in mxnet_setup.DETERMINISTIC_ENVIRONMENT
+        name: _exported_values.get(name, os.environ.get(name))
+        for name in mxnet_setup.DETERMINISTIC_ENVIRONMENT
     }
     if tf32 is None:
         allowed = _exported_values.get(

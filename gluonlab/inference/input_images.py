@@ -186,7 +186,9 @@ def make_picture_split(
             f"the run's images are {'x'.join(map(str, shape))}, and pictures become squares in "
             "grey or three colours: give arrays of that shape, in Python, to load_run(RUN).predict"
         )
-    count = min(decoders or min(cores_per_process(), MAX_DECODERS), -(-len(pictures) // REQUEST_IMAGES))
+    count = min(
+        decoders or min(cores_per_process(), MAX_DECODERS), -(-len(pictures) // REQUEST_IMAGES)
+    )
     pool, errors = DecoderPool(width, count, resizer), {}
     if skip_bad:
         paths = [picture.path for picture in pictures]

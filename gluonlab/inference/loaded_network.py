@@ -47,14 +47,18 @@ from gluonlab.training.evaluate_run import (
     check_finite_parameters,
     check_same_images,
     evaluation_config,
-    recorded_image_shape,
-    make_evaluation_plan,
     load_trained,
+    make_evaluation_plan,
+    recorded_image_shape,
 )
 from gluonlab.training.parallel_options import make_split
 from gluonlab.training.plan import Plan, apply_recipe, find_devices, load_data
-from gluonlab.training.user_components import UserComponents, check_same_user_components, make_user_components
-from gluonlab.training.user_metrics import GatheredScores, DeviceScores
+from gluonlab.training.user_components import (
+    UserComponents,
+    check_same_user_components,
+    make_user_components,
+)
+from gluonlab.training.user_metrics import DeviceScores, GatheredScores
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -226,7 +230,9 @@ class LoadedRun:
         has_best_class = (scores < np.inf).all(axis=1) & (scores > -np.inf).any(axis=1)
         if not has_best_class.all():
             name = names[int(np.flatnonzero(~has_best_class)[0])]
-            raise RunError(f"the scores of {self.folder} for {name} are not finite: {DIVERGED_HINT}")
+            raise RunError(
+                f"the scores of {self.folder} for {name} are not finite: {DIVERGED_HINT}"
+            )
         return PredictedBatch(Predictions(self.classes, tuple(names), scores), pixels, true_labels)
 
     def _split_from_array(self, images: Any) -> ArraySplit:

@@ -21,7 +21,7 @@ from gluonlab.config.option_types import is_positive_integer
 from gluonlab.drawing.matplotlib_figures import import_matplotlib
 from gluonlab.errors import DataError
 from gluonlab.files.atomic_files import new_file, new_or_marked_file
-from gluonlab.plain_text import pad_to_columns, escape_unprintable, column_width
+from gluonlab.plain_text import column_width, escape_unprintable, pad_to_columns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -187,7 +187,9 @@ def draw_sheet(title: str, tiles: Sequence[Tile]) -> Image.Image:
         sheet.paste(picture, (left + inset[0], tile_top + inset[1]))
         for number, (text, color) in enumerate(tile.lines):
             position = (left, tile_top + TILE_SIDE + 2 + number * LINE)
-            draw.text(position, _shorten_to_tile(escape_unprintable(text), text_font), color, text_font)
+            draw.text(
+                position, _shorten_to_tile(escape_unprintable(text), text_font), color, text_font
+            )
     return sheet
 
 
@@ -273,7 +275,10 @@ def mistakes_as_text(mistakes: Mistakes) -> str:
 
 def mistakes_summary(mistakes: Mistakes) -> str:
     """Return ``12 of 360 test images of digits wrong, accuracy 0.9667``."""
-    count, name = f"{len(mistakes.wrong):,} of {mistakes.images:,}", escape_unprintable(mistakes.dataset)
+    count, name = (
+        f"{len(mistakes.wrong):,} of {mistakes.images:,}",
+        escape_unprintable(mistakes.dataset),
+    )
     return f"{count} test images of {name} wrong, accuracy {mistakes.accuracy:.4f}"
 
 
@@ -326,10 +331,13 @@ def mistake_tiles(mistakes: Mistakes) -> List[Tile]:
 def _format_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Format rows of texts with a probability in the last column."""
     texts = [[*row[:-1], f"{row[-1]:.4f}"] for row in rows]
-    lines = [list(heads)] + [[_shorten_cell(escape_unprintable(cell)) for cell in row] for row in texts]
+    lines = [list(heads)] + [
+        [_shorten_cell(escape_unprintable(cell)) for cell in row] for row in texts
+    ]
     widths = [max(column_width(line[column]) for line in lines) for column in range(len(heads))]
     return "\n".join(
-        "  ".join([*map(pad_to_columns, line[:-1], widths), line[-1].rjust(widths[-1])]) for line in lines
+        "  ".join([*map(pad_to_columns, line[:-1], widths), line[-1].rjust(widths[-1])])
+        for line in lines
     )
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from mxnet import autograd, nd
 from mxnet.kvstore import KVStoreBase
 
-from gluonlab.engine.fast_invoke import AddInto, CopyInto, is_same_memory, arrays_share_memory
+from gluonlab.engine.fast_invoke import AddInto, CopyInto, arrays_share_memory, is_same_memory
 from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.gpu.cuda import enable_peer_access
 

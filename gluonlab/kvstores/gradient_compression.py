@@ -294,10 +294,14 @@ def _run_in_bulk(calls: Sequence[EngineCall]) -> None:
             call()
 
 
-def _unary_call(operator: str, source: nd.NDArray, into: nd.NDArray, **attributes: Any) -> EngineCall:
+def _unary_call(
+    operator: str, source: nd.NDArray, into: nd.NDArray, **attributes: Any
+) -> EngineCall:
     return operator_call(operator, [source], into, Attributes(attributes))
 
 
-def _subtract_scaled(one: nd.NDArray, factor: float, other: nd.NDArray, into: nd.NDArray) -> EngineCall:
+def _subtract_scaled(
+    one: nd.NDArray, factor: float, other: nd.NDArray, into: nd.NDArray
+) -> EngineCall:
     """Return a call that sets ``into = one - factor * other``, in one pass."""
     return operator_call("sgd_update", [one, other], into, Attributes({"lr": factor, "wd": 0.0}))

@@ -9,7 +9,13 @@ import numpy as np
 from mxnet import nd
 from mxnet.kvstore import KVStoreBase
 
-from gluonlab.engine.fast_invoke import ADD_OPERATOR, Attributes, EngineCall, CopyInto, operator_call
+from gluonlab.engine.fast_invoke import (
+    ADD_OPERATOR,
+    Attributes,
+    CopyInto,
+    EngineCall,
+    operator_call,
+)
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores.allreduce_store import (
     AllreduceExecutor,

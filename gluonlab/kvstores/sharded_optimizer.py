@@ -19,7 +19,7 @@ from mxnet import autograd, nd
 from gluonlab.collectives.algorithms import HALVES
 from gluonlab.collectives.chunk_layout import owned_parts
 from gluonlab.collectives.schedule_executor import Executor, OutOfPlaceReduceScatter, OwnedSum
-from gluonlab.engine.fast_invoke import flat_view, arrays_share_memory
+from gluonlab.engine.fast_invoke import arrays_share_memory, flat_view
 from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores.allreduce_store import (
@@ -39,21 +39,21 @@ from gluonlab.optimizers.optimizer_states import (
     States,
     StateTarget,
     fit_states,
-    optimizer_class_name,
     max_states_bytes,
-    state_targets,
+    optimizer_class_name,
     read_states,
     resume_optimizer,
-    write_states,
+    state_targets,
     states_to_arrays,
+    write_states,
 )
 from gluonlab.optimizers.optimizer_step import (
+    ElementRange,
     KeyPart,
     KeyUpdate,
-    ElementRange,
     SchedulerRewind,
-    update_history,
     read_scalars,
+    update_history,
     update_spans,
 )
 
@@ -173,7 +173,12 @@ class ShardedKVStore(ScheduleKVStore):
             self.get_key_state(key).to_parameter_state(param.name, param.shape)
             for key, param in parameters_by_key.items()
         )
-        states = States(optimizer_class_name(optimizer), optimizer.num_update, read_scalars(optimizer), parameters)
+        states = States(
+            optimizer_class_name(optimizer),
+            optimizer.num_update,
+            read_scalars(optimizer),
+            parameters,
+        )
         write_states(fname, states_to_arrays(states))
 
     @nd_semantics()

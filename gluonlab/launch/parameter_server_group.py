@@ -24,7 +24,13 @@ from gluonlab.launch.group_processes import (
     RANK_VARIABLE,
     gpus_of_local_rank,
 )
-from gluonlab.optimizers.server_optimizer import NOTE_SIZE, FlatLayout, ServerOptimizer, initial_note, assigned_server
+from gluonlab.optimizers.server_optimizer import (
+    NOTE_SIZE,
+    FlatLayout,
+    ServerOptimizer,
+    assigned_server,
+    initial_note,
+)
 
 SYNC, DEVICE_SYNC, ASYNC = "dist_sync", "dist_device_sync", "dist_async"
 NAMES = (SYNC, DEVICE_SYNC, ASYNC)
@@ -227,7 +233,9 @@ class ServedWeights:
         server_by_key = {key: assigned_server(key, servers) for key in self._notes}
         _install_rule(
             store,
-            ServerOptimizer(optimizer, dict(zip(self._weights, flats)), worker_copies, server_by_key),
+            ServerOptimizer(
+                optimizer, dict(zip(self._weights, flats)), worker_copies, server_by_key
+            ),
         )
         for key in self._notes:
             store.init(key, nd.array(initial_note(servers)).reshape((-1,)))

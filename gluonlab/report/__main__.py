@@ -8,7 +8,7 @@ from typing import Any, Dict, Optional, Tuple
 
 import click
 
-from gluonlab.cli.command import command, add_json_option
+from gluonlab.cli.command import add_json_option, command
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.atomic_files import check_new_or_marked, new_or_marked_file
 from gluonlab.plain_text import json_text

@@ -56,8 +56,8 @@ class RunDescription:
 
     ``requested``: the fields of TrainConfig. ``used``: the settings that the run used, from
     `gluonlab.training.plan.Plan.settings`; empty for a comparison. Both are as their version of
-    gluonlab wrote them. ``classes``: the record of `gluonlab.data.sets.data_fingerprint.classes_fingerprint`;
-    None in older runs.
+    gluonlab wrote them. ``classes``: the record of
+    `gluonlab.data.sets.data_fingerprint.classes_fingerprint`; None in older runs.
     """
 
     folder: Path
@@ -257,7 +257,9 @@ def device_count(settings: Mapping[str, Any]) -> int:
     devices, copies = settings.get("devices"), settings.get("copies", 0)
     if not isinstance(devices, list):
         return 0
-    devices_per_copy = len(devices) // copies if is_positive_integer(copies) else 1  # copy of the network
+    devices_per_copy = (
+        len(devices) // copies if is_positive_integer(copies) else 1
+    )  # copy of the network
     return copy_count(settings) * max(1, int(devices_per_copy))
 
 

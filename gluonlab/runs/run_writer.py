@@ -24,9 +24,9 @@ from gluonlab.files.atomic_files import (
     append_all_or_nothing,
     atomic_path,
     check_name,
+    folders_to_create,
     is_sagemaker_marker,
     is_temporary,
-    folders_to_create,
     raise_output_errors,
     remove,
     remove_empty_folders,
@@ -252,7 +252,10 @@ def folder_name(name: str) -> str:
 
 
 def _has_other_files(path: Path, *expected: str) -> bool:
-    return any(entry.name not in expected and not is_sagemaker_marker(entry.name) for entry in path.iterdir())
+    return any(
+        entry.name not in expected and not is_sagemaker_marker(entry.name)
+        for entry in path.iterdir()
+    )
 
 
 def _not_empty_error(path: Path) -> OutputError:

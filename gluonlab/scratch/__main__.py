@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING, Callable, List, Optional, Tuple
 
 import click
 
-from gluonlab.cli.command import command, add_json_option
+from gluonlab.cli.command import add_json_option, command
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.config.option_types import LARGEST_RATE, real_number_check, check_text, whole_number_check
+from gluonlab.config.option_types import (
+    LARGEST_RATE,
+    check_text,
+    real_number_check,
+    whole_number_check,
+)
 from gluonlab.errors import ConfigError, ScheduleError, unknown
 from gluonlab.plain_text import json_text
 from gluonlab.scratch.recipes import INITIALISATIONS, RECIPES, Recipe, recipe_for
@@ -73,7 +78,10 @@ def main(
     work per device on k devices give k times as much, and try a larger --lr (exercises 1 and 2). In
     gluonlab.run, --batch-size is per device.
     """
-    recipe, shuffle_seed = _make_recipe(dataset, **numbers), whole_number_check(0, 2**32 - 1)("--seed", seed)
+    recipe, shuffle_seed = (
+        _make_recipe(dataset, **numbers),
+        whole_number_check(0, 2**32 - 1)("--seed", seed),
+    )
     gpu_count = None if gpus is None else whole_number_check(1)("--gpus", gpus)
     if allreduce not in ALGORITHMS:
         raise ScheduleError(unknown("allreduce", allreduce, ALGORITHMS))

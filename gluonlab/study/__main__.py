@@ -14,7 +14,7 @@ import click
 from gluonlab.bench.harness.measurement_command import Option, option
 from gluonlab.bench.scaling import NETWORKS
 from gluonlab.bench.splits import TASKS
-from gluonlab.cli.command import command, dispatch, add_json_option
+from gluonlab.cli.command import add_json_option, command, dispatch
 from gluonlab.cli.config_file import add_config_file_option
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import add_config_options, given_settings

@@ -654,7 +654,9 @@ class _PanelReport:
         ):
             if estimate is not None:
                 ends = estimate.format_interval(self.texts, format_number)
-                sentences.append(self.texts[key].format(size=format_number(estimate.value), ends=ends))
+                sentences.append(
+                    self.texts[key].format(size=format_number(estimate.value), ends=ends)
+                )
         return sentences
 
     def write_sentences(self) -> List[str]:
@@ -709,8 +711,9 @@ class _PanelReport:
     def _table_row(self, row: SizeRow) -> List[str]:
         never_text = self.texts["never"] if row.steps is None else ""
         return [
-            format_number(row.size), format_number(row.rate), never_text or format_number(_required_value(row.steps)),
-            _format_range(row.steps), "" if never_text else format_number(_required_value(row.epochs)),
+            format_number(row.size), format_number(row.rate),
+            never_text or format_number(_required_value(row.steps)), _format_range(row.steps),
+            "" if never_text else format_number(_required_value(row.epochs)),
             "" if never_text else f"{_required_value(row.seconds):.2f}",
             _format_range(row.seconds),
             *(_format_errors(row.errors[unit]) for unit in (STEPS, EPOCHS)),

@@ -19,7 +19,7 @@ from gluonlab.training.callbacks import make_callbacks
 from gluonlab.training.loop import train
 from gluonlab.training.plan import Plan, make_plan, resolve_config, set_up_devices
 from gluonlab.training.reporter import ConsoleReporter, Reporter
-from gluonlab.training.training_setup import prepare, placeholder_dataset
+from gluonlab.training.training_setup import placeholder_dataset, prepare
 from gluonlab.training.user_components import UserComponents, make_user_components
 
 
@@ -133,7 +133,9 @@ def _check_configs(
     resolved = resolve_dataset(dataset)
     plans: List[Plan] = []
     for config in configs:
-        plans.append(make_plan(config, plans[0].dataset if plans else resolved, components=components))
+        plans.append(
+            make_plan(config, plans[0].dataset if plans else resolved, components=components)
+        )
         plan = plans[-1]
         warn_of_loaders(dataset, plan.dataset, plan.global_batch_size, plan.drop_last)
         prepare(plan)

@@ -18,7 +18,15 @@ from gluonlab.host.resources import available_memory
 from gluonlab.parallel.memory_estimate import MIB
 from gluonlab.parallel.strategy import DATA
 from gluonlab.training.plan import Plan, make_plan
-from gluonlab.training.run_memory import MemoryEstimate, MemoryEstimator, MemoryRow, MemoryLimitExceeded, measure_run_memory, make_memory_estimator, format_memory_table
+from gluonlab.training.run_memory import (
+    DeviceMemory,
+    MemoryEstimator,
+    MemoryLimitExceeded,
+    MemoryRow,
+    format_memory_table,
+    make_memory_estimator,
+    measure_run_memory,
+)
 
 # Reserved for differences between runs. Runs of one config differ by 1 %.
 MARGIN_SHARE, MIN_MARGIN_BYTES = 0.03, 16 * MIB
@@ -48,7 +56,7 @@ class LargestBatch:
     per: str = "device"
 
     @property
-    def memory(self) -> MemoryEstimate:
+    def memory(self) -> DeviceMemory:
         """Return the memory of the device that needs most."""
         return max((memory for _, memory in self.rows), key=lambda memory: memory.total)
 
@@ -120,7 +128,9 @@ class _BatchSizeSearch:
         self.per = plan.split.shard_owner
         # A pipeline uses its usual number of microbatches only with at least as many images.
         self.planned_sizes = (8 * smallest, 72 * smallest) if split else (smallest, 9 * smallest)
-        self.needs = self._estimate_needs(self.planned_sizes[1]) if split else make_memory_estimator(plan)
+        self.needs = (
+            self._estimate_needs(self.planned_sizes[1]) if split else make_memory_estimator(plan)
+        )
         self.on_gpus = plan.ctxs[0].device_type == "gpu"
         self.ceiling, self.limit = _subtract_margin(budget), "budget"
 
@@ -192,7 +202,9 @@ class _BatchSizeSearch:
     def _estimate_needs(self, images: int) -> MemoryEstimator:
         """Return the memory needs of a plan for batches of this size."""
         dataset = None if self.dataset_grows else self.plan.dataset
-        return make_memory_estimator(make_plan(self.plan.config.replace(batch_size=images), dataset))
+        return make_memory_estimator(
+            make_plan(self.plan.config.replace(batch_size=images), dataset)
+        )
 
     def _measure_within_ceiling(self, size: int) -> Optional[int]:
         try:

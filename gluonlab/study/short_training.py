@@ -19,7 +19,7 @@ from gluonlab.errors import DivergedError, warn
 from gluonlab.files.atomic_files import temporary_folder
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.parallel.data.strategy import DataParallel
-from gluonlab.parallel.strategy import PhaseHook, MakeNet
+from gluonlab.parallel.strategy import MakeNet, PhaseHook
 from gluonlab.training.evaluate import Score, evaluate, evaluation_loader
 from gluonlab.training.loop import train
 from gluonlab.training.plan import Plan

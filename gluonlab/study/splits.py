@@ -198,7 +198,8 @@ def _write_sentences(
         most_moved, least_moved = (pick(several, key=lambda row: row.moved) for pick in (max, min))
         sentences.append(texts["moves"].format(
             most=texts["ways"][most_moved.name], mb=format_number(most_moved.moved / MB),
-            least=texts["ways"][least_moved.name], few=format_number(least_moved.moved / MB)))  # fmt: skip
+            least=texts["ways"][least_moved.name],
+            few=format_number(least_moved.moved / MB)))  # fmt: skip
     sentences += [
         texts["missing"].format(way=texts["ways"][row.name], reason=row.reason)
         for row in rows

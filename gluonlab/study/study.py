@@ -34,7 +34,7 @@ from gluonlab.bench.harness.table_format import WIDTH
 from gluonlab.config.option_types import whole_number_check
 from gluonlab.drawing.page_template import template_environment
 from gluonlab.drawing.svg_chart import Chart, as_svg
-from gluonlab.drawing.translations import select_language, load_words
+from gluonlab.drawing.translations import load_words, select_language
 from gluonlab.errors import ConfigError
 from gluonlab.study.sweep import MeasurementStore, StudyFolder
 

@@ -248,7 +248,9 @@ class StudyFolder:
         """
         is_resumed = out is not None and (Path(out) / STUDY).exists()
         if out is not None and not is_resumed:
-            remove_stale_temporaries([Path(out)], [STUDY])  # of a process that was killed as it began
+            remove_stale_temporaries(
+                [Path(out)], [STUDY]
+            )  # of a process that was killed as it began
         RunDirectory.check(out, empty=not is_resumed)
         if is_resumed:
             path = Path(out or "")

@@ -320,5 +320,6 @@ class Callbacks:
         except Exception as error:
             name, step = callback_name(callback), self._run.step
             raise CallbackError(
-                f"callback {name} failed in {method} after step {step}: {error_type_and_text(error)}"
+                f"callback {name} failed in {method} after step {step}: "
+                f"{error_type_and_text(error)}"
             ) from error

@@ -44,7 +44,7 @@ from gluonlab.parallel.strategy import TENSOR
 from gluonlab.parallel.training_loss import label_columns
 from gluonlab.training.parallel_options import (
     largest_batch_fraction,
-    parse_device_weights,
+    resolve_device_weights,
 )
 
 
@@ -120,7 +120,7 @@ def check_batch_size(plan: Any, net: gluon.HybridBlock, devices: int) -> None:
     loss = plan.make_loss()
     graph = loss_graph(net, loss, plan.preprocess, plan.conversion)
     devices_per_batch = 1 / largest_batch_fraction(
-        parse_device_weights(plan.device_weights), devices
+        resolve_device_weights(plan.device_weights), devices
     )
     limit = ArrayLimit(
         graph,

@@ -34,7 +34,7 @@ from gluonlab.finite_numbers import check_parameters, check_validation_loss
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.parallel.strategy import ScoredImages, Strategy
 from gluonlab.plain_text import escape_unprintable
-from gluonlab.training.parallel_options import parse_device_weights
+from gluonlab.training.parallel_options import resolve_device_weights
 from gluonlab.training.plan import Plan
 from gluonlab.training.user_metrics import (
     DeviceScores,
@@ -100,7 +100,7 @@ def evaluation_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:
         prefetch=plan.prefetch,
         resident_bytes=plan.resident_bytes,
         device_counts=plan.device_counts,
-        weights=parse_device_weights(plan.device_weights),
+        weights=resolve_device_weights(plan.device_weights),
     )
 
 

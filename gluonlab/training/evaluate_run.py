@@ -22,7 +22,7 @@ from gluonlab.engine.np_compatibility import convert_network_for_user, nd_semant
 from gluonlab.errors import ConfigError, OutputError, RunError, warn
 from gluonlab.export.onnx_graph import Agreement
 from gluonlab.files.atomic_files import create_writable_folder
-from gluonlab.finite_numbers import nonfinite_parameters, is_healthy, may_be_young_statistics
+from gluonlab.finite_numbers import is_healthy, may_be_young_statistics, nonfinite_parameters
 from gluonlab.host.signals import exit_if_stuck
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.models.pretrained import load_parameters
@@ -129,7 +129,9 @@ def _evaluate(
         classes = len(plan.dataset.classes)
         score = evaluate(strategy, loader, classes, config.confusion, metrics=components.metrics)
         seconds = time.perf_counter() - start_time
-        if not is_healthy(score.loss) and not may_be_young_statistics(score.loss, strategy.has_running_statistics):
+        if not is_healthy(score.loss) and not may_be_young_statistics(
+            score.loss, strategy.has_running_statistics
+        ):
             raise RunError(
                 f"the loss of {folder} on its test images is {score.loss}: {DIVERGED_HINT}"
             )
@@ -306,7 +308,9 @@ def load_trained(
         load_parameters(net, file, str(file), classes)
         return net
 
-    return strategy_class(plan.split.mode)(make_trained_net, make_loss(custom_loss=loss), plan, SINGLE_PROCESS)
+    return strategy_class(plan.split.mode)(
+        make_trained_net, make_loss(custom_loss=loss), plan, SINGLE_PROCESS
+    )
 
 
 def check_finite_parameters(description: RunDescription, strategy: Strategy) -> None:

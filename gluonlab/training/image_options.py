@@ -7,7 +7,11 @@ from typing import Any, Dict, Mapping, Optional
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.images.resize_image import PILLOW, default_resizer
-from gluonlab.data.sets.dataset_registry import image_file_datasets, is_packed_dataset, has_image_files
+from gluonlab.data.sets.dataset_registry import (
+    has_image_files,
+    image_file_datasets,
+    is_packed_dataset,
+)
 from gluonlab.errors import ConfigError, DataError
 
 

@@ -23,7 +23,7 @@ from gluonlab.data.sets.gluon_datasets import warn_of_loaders
 from gluonlab.engine.np_compatibility import convert_network_for_user, nd_semantics
 from gluonlab.errors import DivergedError, GluonlabError, UsageError
 from gluonlab.files.array_files import read_arrays, save_arrays
-from gluonlab.host.out_of_memory import memory_limit, explain_exhausted_resource
+from gluonlab.host.out_of_memory import explain_exhausted_resource, memory_limit
 from gluonlab.host.resources import release_free_memory as give_back_memory
 from gluonlab.host.signals import EXCEPTION_BY_SIGNAL, StopRequest
 from gluonlab.kvstores.gradient_compression import FP16
@@ -427,7 +427,9 @@ class TrainingLoop:
                 self.reporter.step_done(batch.size, step_losses)
                 self.callbacks.after_step(self.loss_meter.step)
                 # asynchronous processes agree only at the end of an epoch
-                is_last = self.plan.group.is_synchronous and self.stopper.stops_after(self.loss_meter.step)
+                is_last = self.plan.group.is_synchronous and self.stopper.stops_after(
+                    self.loss_meter.step
+                )
                 if not is_last:
                     self.state.after_step()
                 if self.stopper.agreed_signal is not None:
@@ -569,7 +571,9 @@ def finalize_run(
             with suppress(Exception, KeyboardInterrupt):
                 finish()
         if isinstance(error, Exception) and request.number is not None:
-            message = f"{describe_unfinished_run(result)}; {explain_exhausted_resource(error) or error}"
+            message = (
+                f"{describe_unfinished_run(result)}; {explain_exhausted_resource(error) or error}"
+            )
             raise EXCEPTION_BY_SIGNAL[request.number](message) from error
         if isinstance(error, UsageError) and not result.history:
             run.discard()
@@ -620,14 +624,17 @@ def write_exports(
 ) -> "Optional[Agreement]":
     """Write the export of the plan and the picture of the confusion matrix, if requested.
 
-    Return the agreement of an ONNX model with MXNet. Raises OutputError, and errors of `write_export`.
+    Return the agreement of an ONNX model with MXNet. Raises OutputError, and errors of
+    `write_export`.
     """
     agreement = None
     if plan.export is not None:
         from gluonlab.export.export_network import write_export
 
         user_net = net if plan.user_components.net is not None else None
-        agreement = write_export(net, plan.model, plan.dataset, folder / EXPORT, user_net, plan.export)
+        agreement = write_export(
+            net, plan.model, plan.dataset, folder / EXPORT, user_net, plan.export
+        )
     if confusion is not None:  # last, so that an error in drawing loses nothing else
         write_confusion_picture(confusion, plan.dataset.classes, folder / CONFUSION)
     return agreement

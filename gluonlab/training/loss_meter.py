@@ -16,7 +16,7 @@ from mxnet import nd
 
 from gluonlab.engine.fast_invoke import CopyInto
 from gluonlab.errors import DivergedError
-from gluonlab.finite_numbers import divergence_message, is_healthy, first_loss_message
+from gluonlab.finite_numbers import divergence_message, first_loss_message, is_healthy
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.training.stop_consensus import StopCoordinator
 
@@ -91,7 +91,9 @@ class AsyncLossMeter:
         step, loss = (0, 0.0) if first is None else (first.step, first.loss)
         flags = self._coordinator.local_flags()
         # one row per rank: step and loss of a divergence, sum of losses, images, flags
-        rows = self._group.all_gather(np.concatenate([[step, loss, self._sum, self._images], flags]))
+        rows = self._group.all_gather(
+            np.concatenate([[step, loss, self._sum, self._images], flags])
+        )
         for rank, row in enumerate(rows):
             if row[0]:
                 self.steps_before_divergence = known
@@ -154,7 +156,9 @@ class AsyncLossMeter:
                 self.steps_before_divergence = known[:index]
                 if step.step == 1:
                     raise DivergedError(first_loss_message(step.loss))
-                raise DivergedError(divergence_message("the loss", step.loss, f"at step {step.step}"))
+                raise DivergedError(
+                    divergence_message("the loss", step.loss, f"at step {step.step}")
+                )
             self._sum += step.loss * step.images
             self._images += step.images
         return known
@@ -200,7 +204,9 @@ class _LossBlock:
             ]
             self.steps, self.images = [], []
             return known
-        totals = self.group.all_reduce_values(np.concatenate([sums, self.coordinator.local_flags()]))
+        totals = self.group.all_reduce_values(
+            np.concatenate([sums, self.coordinator.local_flags()])
+        )
         self.coordinator.update_from_all(totals[len(sums) :])
         known = _mean_losses(self.steps, self.images, totals)
         self.steps, self.images = [], []

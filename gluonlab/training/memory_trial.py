@@ -26,7 +26,7 @@ from gluonlab.errors import GluonlabError
 from gluonlab.host.resources import child_pids, peak_bytes
 from gluonlab.kvstores.process_groups import ProcessGroup
 from gluonlab.parallel import strategy_class
-from gluonlab.parallel.strategy import PhaseHook, MakeNet, ScoredImages, Strategy, StrategyPlan
+from gluonlab.parallel.strategy import MakeNet, PhaseHook, ScoredImages, Strategy, StrategyPlan
 from gluonlab.training.evaluate import BATCHES_AHEAD
 from gluonlab.training.loop import train_plan
 from gluonlab.training.loss_meter import READ_EVERY

@@ -18,7 +18,7 @@ from gluonlab.data.loading.split_batch import proportional_sizes, shard_sizes
 from gluonlab.errors import ConfigError, DeviceError, unknown
 from gluonlab.kvstores.allreduce_store import SHARDED
 from gluonlab.kvstores.gradient_compression import keeps_residual
-from gluonlab.parallel.strategy import TENSOR, DATA, LAYERS, PIPELINE, SPLIT_MODES, Parallelism
+from gluonlab.parallel.strategy import DATA, LAYERS, PIPELINE, SPLIT_MODES, TENSOR, Parallelism
 
 WAYS_BY_OPTION = {
     "device_weights": (DATA,),
@@ -169,7 +169,7 @@ def _devices_per_copy(
 MAX_LISTED_SIZES = 8  # that fit on a line
 
 
-def parse_device_weights(
+def resolve_device_weights(
     device_weights: Optional[str], processes: int = 1
 ) -> Optional[List[Fraction]]:
     """Return a weight for each device of all processes; None if batches are shared evenly."""
@@ -178,7 +178,7 @@ def parse_device_weights(
 
 def check_weight_count(device_weights: Optional[str], devices: int) -> None:
     """Raise ConfigError unless there is a weight for each of a process's devices."""
-    weights = parse_device_weights(device_weights)
+    weights = resolve_device_weights(device_weights)
     if weights is not None and len(weights) != devices:
         count_text = f"{len(weights)} number{'s' * (len(weights) > 1)}"
         raise ConfigError(
@@ -194,7 +194,7 @@ def check_shard_sizes(
 
     The smaller last batch of an epoch gives each device at least one image, if it has enough.
     """
-    weights = parse_device_weights(device_weights, processes)
+    weights = resolve_device_weights(device_weights, processes)
     if weights is None or images < len(weights):
         return
     sizes = proportional_sizes(images, weights)
@@ -227,7 +227,7 @@ def format_batch_sizes(
     images: int, copies: int, has_copy: str, device_weights: Optional[str], processes: int
 ) -> str:
     """Return ``32 per device``, ``21 or 22 per device`` or ``43, 21 per device (weights 2,1)``."""
-    weights = parse_device_weights(device_weights, processes)
+    weights = resolve_device_weights(device_weights, processes)
     if weights is None:  # shards differ by at most one image
         smaller, larger_count = divmod(images, copies)
         return (

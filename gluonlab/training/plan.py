@@ -43,23 +43,23 @@ from gluonlab.config.option_types import (
 from gluonlab.data.loading.augmentation import make_input
 from gluonlab.data.loading.split_batch import batch_count
 from gluonlab.data.sets.array_dataset import apply_class_weights
-from gluonlab.data.sets.data_fingerprint import split_fingerprint, classes_fingerprint
+from gluonlab.data.sets.data_fingerprint import classes_fingerprint, split_fingerprint
 from gluonlab.data.sets.dataset import (
     Dataset,
     Defaults,
     ReadAheadSplit,
-    resolve_normalization,
-    parse_normalization,
-    image_dtype,
     format_normalization,
+    image_dtype,
+    parse_normalization,
+    resolve_normalization,
 )
 from gluonlab.data.sets.dataset_registry import (
+    accepts_option,
     check_dataset,
     find_dataset_kind,
+    has_image_files,
     is_packed_dataset,
     load_dataset,
-    has_image_files,
-    accepts_option,
 )
 from gluonlab.data.sets.standard_datasets import SYNTHETIC_SAMPLES, SYNTHETIC_SHAPE
 from gluonlab.devices import devices, gpu_count, gpus, is_on_paid_gpus
@@ -67,18 +67,27 @@ from gluonlab.engine.cpu_threads import set_threads
 from gluonlab.engine.mxnet_setup import BackwardBulkSize, use_backward_bulk_size
 from gluonlab.errors import DeviceError
 from gluonlab.gpu.cuda import UnsupportedGpuError
-from gluonlab.gpu.math_modes import Arithmetic, resolve_arithmetic, check_arithmetic
-from gluonlab.kvstores import check_kvstore, make_kvstore, find_placement
+from gluonlab.gpu.math_modes import Arithmetic, check_arithmetic, resolve_arithmetic
+from gluonlab.kvstores import check_kvstore, find_placement, make_kvstore
 from gluonlab.kvstores.allreduce_store import Placement
-from gluonlab.kvstores.gradient_compression import check_compression, enable_compression, effective_compression
+from gluonlab.kvstores.gradient_compression import (
+    check_compression,
+    effective_compression,
+    enable_compression,
+)
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.models import check_model
 from gluonlab.models.pretrained import check_pretrained
 from gluonlab.optimizers.optimizer_registry import make_optimizer, optimizer_kind
 from gluonlab.optimizers.sgd import CORRECTED
 from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
-from gluonlab.parallel.mixed_precision import Conversion, check_dtype, check_dtype_on, graph_conversion
-from gluonlab.parallel.strategy import TENSOR, PIPELINE, Parallelism
+from gluonlab.parallel.mixed_precision import (
+    Conversion,
+    check_dtype,
+    check_dtype_on,
+    graph_conversion,
+)
+from gluonlab.parallel.strategy import PIPELINE, TENSOR, Parallelism
 from gluonlab.parallel.training_loss import make_loss
 from gluonlab.runs.tensorboard_file import check_tensorboard
 from gluonlab.training import config_checks, learning_rate_schedule
@@ -92,7 +101,7 @@ from gluonlab.training.parallel_options import (
     format_batch_sizes,
     largest_shard_size,
     make_split,
-    parse_device_weights,
+    resolve_device_weights,
     smallest_shard_size,
 )
 from gluonlab.training.recipes import (
@@ -326,7 +335,9 @@ def set_up_devices(
     kvstore = make_kvstore(
         config.kvstore, [copy[0] for copy in parallelism.copies], config.topology
     )
-    return DeviceSetup(ctxs, parallelism, enable_compression(kvstore, config.compress, copies, group))
+    return DeviceSetup(
+        ctxs, parallelism, enable_compression(kvstore, config.compress, copies, group)
+    )
 
 
 def load_data(
@@ -531,7 +542,7 @@ class Plan:
     @property
     def largest_shard_size(self) -> int:
         """The largest number of images in a shard, if each copy of the network gets one."""
-        weights = parse_device_weights(self.device_weights, self.group.size)
+        weights = resolve_device_weights(self.device_weights, self.group.size)
         return largest_shard_size(self.largest_batch_size, weights, sum(self.device_counts))
 
     @property
@@ -640,7 +651,7 @@ class Plan:
             ),
             "compress": self.compress,
             **({"update_on_servers": True} if self.on_servers else {}),
-            **(placement.settings(self.ctxs) if placement is not None else {}),
+            **(placement.to_json(self.ctxs) if placement is not None else {}),
             "seed": self.seed,
             **(self.arithmetic._asdict() if self.ctxs[0].device_type == "gpu" else {}),
         }
@@ -707,7 +718,7 @@ def plan_run(
     step_images = min(global_batch_size, images)  # no batch is larger than the data set
     check_shard_sizes(requested.device_weights, step_images, ctxs, group.size)
     fewest_images = smallest_shard_size(
-        step_images, parse_device_weights(requested.device_weights, group.size), copy_count
+        step_images, resolve_device_weights(requested.device_weights, group.size), copy_count
     )
     microbatches = Microbatches(config.microbatches, config.microbatch_size)
     if microbatches == WHOLE_SHARDS and split.mode == PIPELINE:

@@ -120,7 +120,9 @@ def read_resume_point(folder: "str | Path", group: ProcessGroup = SINGLE_PROCESS
     return broadcast_resume_point(path, resume_point, group)
 
 
-def broadcast_resume_point(path: Path, local: Optional[ResumePoint], group: ProcessGroup) -> ResumePoint:
+def broadcast_resume_point(
+    path: Path, local: Optional[ResumePoint], group: ProcessGroup
+) -> ResumePoint:
     """Return the `ResumePoint` that rank 0 has read, in every process."""
     description = broadcast_description(path, local and local.description, group)
     flags = [] if local is None else [local.damaged, local.stopped, local.by_autoresume]
@@ -162,7 +164,9 @@ def _was_stopped(path: Path) -> bool:
     return any(isinstance(line, StoppedEvent) for line in read_lines(path))
 
 
-def resumed_config(resume_point: ResumePoint, group: ProcessGroup = SINGLE_PROCESS, **given: Any) -> TrainConfig:
+def resumed_config(
+    resume_point: ResumePoint, group: ProcessGroup = SINGLE_PROCESS, **given: Any
+) -> TrainConfig:
     """Return the config of the interrupted run, updated with the ``given`` settings.
 
     If the devices or the number of processes change, the size of the whole batch stays the same.
@@ -365,7 +369,9 @@ class ExistingRun(NamedTuple):
 
 
 def enable_checkpoints(
-    config: TrainConfig, resume_point: Optional[ResumePoint] = None, group: ProcessGroup = SINGLE_PROCESS
+    config: TrainConfig,
+    resume_point: Optional[ResumePoint] = None,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> TrainConfig:
     """Return the config with periodic checkpoints, as --autoresume needs them. Raises ConfigError.
 
@@ -389,7 +395,9 @@ def enable_checkpoints(
     return config.replace(checkpoint_every=config.checkpoint_every or AUTORESUME_PERIOD)
 
 
-def find_existing_run(config: TrainConfig, group: ProcessGroup = SINGLE_PROCESS) -> Optional[ExistingRun]:
+def find_existing_run(
+    config: TrainConfig, group: ProcessGroup = SINGLE_PROCESS
+) -> Optional[ExistingRun]:
     """Return the run in the folder ``config.out``; None if the folder is new or empty.
 
     Rank 0 reads it, and sends it to all processes. Raises OutputError for a folder that is in use,
@@ -468,7 +476,9 @@ def read_finished_result(
         matrices[-1] if matrices else None,
         stops[-1] if stops else None,
     ]
-    seconds, epochs, matrix, stopped = json.loads(group.broadcast_bytes(json.dumps(values).encode()))
+    seconds, epochs, matrix, stopped = json.loads(
+        group.broadcast_bytes(json.dumps(values).encode())
+    )
     history = [Epoch(**epoch) for epoch in epochs]
     return Result(
         plan,

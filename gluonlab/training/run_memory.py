@@ -46,12 +46,12 @@ from gluonlab.parallel.compiled_graph import array_bytes
 from gluonlab.parallel.data.memory import ReplicaMemory
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import loss_graph
-from gluonlab.parallel.memory_estimate import MIB, ShardSizes, MemoryEstimate, input_specs
+from gluonlab.parallel.memory_estimate import MIB, MemoryEstimate, ShardSizes, input_specs
 from gluonlab.parallel.strategy import DATA, Parallelism
 from gluonlab.parallel.training_loss import label_columns
 from gluonlab.training.build_network import make_net
 from gluonlab.training.config_checks import ArrayLimit
-from gluonlab.training.parallel_options import largest_batch_fraction, parse_device_weights
+from gluonlab.training.parallel_options import largest_batch_fraction, resolve_device_weights
 from gluonlab.training.plan import Plan
 
 EstimateParts = Callable[[ShardSizes], List[MemoryEstimate]]  # `strategy.estimate_memory`
@@ -61,7 +61,7 @@ COLUMN_WIDTHS = {  # of the table of several devices: 80 columns, with two title
 }  # fmt: skip
 
 
-class MemoryEstimate(NamedTuple):
+class DeviceMemory(NamedTuple):
     """The memory of one device for batches of ``images`` images on it, in bytes."""
 
     images: int
@@ -85,7 +85,7 @@ class MemoryEstimate(NamedTuple):
         return [head, *(f"{'':<11}{name:<16}{size / MIB:10,.1f} MiB" for name, size in rows)]
 
 
-MemoryRow = Tuple[str, MemoryEstimate]  # and the device, or that which all take
+MemoryRow = Tuple[str, DeviceMemory]  # and the device, or that which all take
 
 
 def format_memory_table(rows: Sequence[MemoryRow]) -> List[str]:
@@ -113,7 +113,9 @@ class MemoryEstimator:
         loss = plan.make_loss()
         self._estimate_parts = estimate_parts or ReplicaMemory(net, loss, plan).estimate_memory
         self._copies = len(plan.split.copies)
-        self._part = largest_batch_fraction(parse_device_weights(plan.device_weights), self._copies)
+        self._part = largest_batch_fraction(
+            resolve_device_weights(plan.device_weights), self._copies
+        )
         self._mixed, self._columns = bool(plan.mixup), label_columns(loss)
         self._weighted = plan.weights is not None
         graph = loss_graph(net, loss, plan.preprocess, plan.conversion)
@@ -121,7 +123,7 @@ class MemoryEstimator:
             graph, net, plan.dataset.image_shape, 1 / self._part, plan.microbatches, self._columns
         )
 
-    def memory(self, images: int) -> MemoryEstimate:
+    def memory(self, images: int) -> DeviceMemory:
         """Return the estimate of the device that needs most, for ``images`` images per copy.
 
         Raises ConfigError for a batch that needs larger arrays than MXNet allows.
@@ -138,7 +140,7 @@ class MemoryEstimator:
         return [
             (
                 _device_label(ctxs),
-                MemoryEstimate(images, *parts[:4], parts.inputs + data * (index == 0)),
+                DeviceMemory(images, *parts[:4], parts.inputs + data * (index == 0)),
             )
             for index, (ctxs, parts) in enumerate(
                 zip(zip(*self.plan.split.copies), self._estimate_parts(self._shards(images)))
@@ -183,9 +185,6 @@ class MemoryEstimator:
         prefetched = (plan.prefetch + 2) * images if is_streamed or is_augmented else 0
         resident_images = sum(len(split) for split in resident) + (1 + self._mixed) * ordered
         return resident_images * self._image_bytes + prefetched * self._input_bytes
-
-
-Needs = MemoryEstimator  # the name in notebooks of earlier versions
 
 
 def make_memory_estimator(plan: Plan) -> MemoryEstimator:

@@ -17,7 +17,7 @@ from gluonlab.errors import DataError
 from gluonlab.kvstores.gradient_compression import keeps_residual
 from gluonlab.models.symbol_graph import parse_graph
 from gluonlab.optimizers.optimizer_states import states_from_arrays, states_to_arrays
-from gluonlab.parallel.strategy import StrategyState, Strategy
+from gluonlab.parallel.strategy import Strategy, StrategyState
 from gluonlab.runs.checkpoint import Checkpoint
 from gluonlab.runs.run_schema import Step
 from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory
@@ -220,7 +220,9 @@ class TrainState:
             "data": self._data_digests,
             "run": self.run.config_content,
         }
-        return Checkpoint(self.strategy.parameters(), states_to_arrays(local.optimizer), devices, state)
+        return Checkpoint(
+            self.strategy.parameters(), states_to_arrays(local.optimizer), devices, state
+        )
 
     def restore(self, checkpoint: Checkpoint, best_score: float) -> List[StepLoss]:
         """Restore the state of a checkpoint, and return the losses that were still unread there.

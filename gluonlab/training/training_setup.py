@@ -36,7 +36,7 @@ from gluonlab.runs.run_writer import RunDirectory
 from gluonlab.training.build_network import make_net
 from gluonlab.training.config_checks import check_batch_size, check_exportable
 from gluonlab.training.image_options import choose_resizer
-from gluonlab.training.parallel_options import parse_device_weights
+from gluonlab.training.parallel_options import resolve_device_weights
 from gluonlab.training.plan import (
     DeviceSetup,
     Plan,
@@ -205,7 +205,7 @@ def train_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:
         augment=augment,
         mixup=Mixup(plan.mixup) if plan.mixup else None,
         device_counts=plan.device_counts,
-        weights=parse_device_weights(plan.device_weights),
+        weights=resolve_device_weights(plan.device_weights),
         drop_last=plan.drop_last,
     )
 

@@ -12,12 +12,12 @@ import numpy as np
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig
-from gluonlab.config.option_hints import check_argument_names, aliases_of_setting
+from gluonlab.config.option_hints import aliases_of_setting, check_argument_names
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.dataset_registry import find_dataset_kind
 from gluonlab.engine.np_compatibility import (
-    set_block_semantics,
     convert_parameters,
+    set_block_semantics,
     user_has_set_np,
     user_semantics,
 )

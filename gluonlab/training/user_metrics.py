@@ -208,7 +208,10 @@ class GatheredScores:
         flat = np.concatenate([array.ravel() for array in scores] or [np.zeros(0, "float32")])
         all_labels = np.concatenate([*labels, np.zeros(0)]).astype("<i4")
         gathered = [
-            [np.frombuffer(array, dtype) for array in group.all_gather_bytes(array_values.tobytes())]
+            [
+                np.frombuffer(array, dtype)
+                for array in group.all_gather_bytes(array_values.tobytes())
+            ]
             for array_values, dtype in (
                 (np.array(counts, "<i8"), "<i8"),
                 (flat.astype("<f4"), "<f4"),

@@ -121,12 +121,13 @@ def submit(
         )
         raise RefusedError(f"submit lacks {lacks}")
     name = check_name(
-        "--name", name or f"{JOB_NAME_PREFIX}{template}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+        "--name",
+        name or f"{JOB_NAME_PREFIX}{template}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}",
     )
     if not name.startswith(JOB_NAME_PREFIX):
         raise RefusedError(
-            f"--name {name}: begin it with {JOB_NAME_PREFIX}, by which roles and `jobs list` know it, "
-            f"such as {JOB_NAME_PREFIX}{name}"
+            f"--name {name}: begin it with {JOB_NAME_PREFIX}, by which roles and "
+            f"`jobs list` know it, such as {JOB_NAME_PREFIX}{name}"
         )
     machine = (
         None if instance is None else instances.instance_type(instance, "TrainingInstanceType")

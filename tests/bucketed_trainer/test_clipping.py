@@ -25,7 +25,7 @@ from support.reference import (
 
 from gluonlab.bucketed_trainer.gradient_postprocessing import GlobalNormClipping
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.data.loading.split_batch import shard, make_local_batch
+from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.strategy import DataParallelStep
 

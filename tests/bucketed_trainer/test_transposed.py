@@ -127,7 +127,10 @@ def test_blocks_are_noted_while_they_live():
 def test_blocks_that_were_there_before_gluonlab_are_found(python):
     # MXNet needs names that NumPy has dropped, which uninstall leaves
     first = "from gluonlab.engine import mxnet_setup; mxnet_setup.remove_setup_hook()"
-    made = "from mxnet.gluon import nn; block = nn.Conv2D(3, 3, in_channels=5); mxnet_setup.install_setup_hook()"
+    made = (
+        "from mxnet.gluon import nn; block = nn.Conv2D(3, 3, in_channels=5); "
+        "mxnet_setup.install_setup_hook()"
+    )
     found = python(
         "-c",
         f"{first}; {made}; from gluonlab.engine.mxnet_fixes import live_blocks; "

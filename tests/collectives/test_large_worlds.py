@@ -101,13 +101,13 @@ def test_prices_are_those_of_the_definition(topology, data):
 
 MEASURED = """
 import sys
-from gluonlab.collectives.algorithms import make_schedule, over_hosts
+from gluonlab.collectives.algorithms import make_schedule, make_schedule_over_hosts
 from gluonlab.collectives.verify_schedule import check
 from gluonlab.collectives.cost_model import price
 from gluonlab.collectives.named_topologies import make_topology, switch
 
 if sys.argv[1] == "over_hosts":
-    schedule, topology = over_hosts(128, 8), make_topology("p3.16xlarge*128")
+    schedule, topology = make_schedule_over_hosts(128, 8), make_topology("p3.16xlarge*128")
 else:
     schedule, topology = make_schedule(sys.argv[1], 1024), switch(1024, 1e-5, 1e10, 1e11)
 check(schedule)

@@ -87,7 +87,8 @@ def test_modules_below_a_folder_that_may_not_be_entered_are_passed_over(closed, 
         is None
     )
     assert (
-        mxnet_installation.find_other_versions("libcudnn.so.8", {"LD_LIBRARY_PATH": str(closed)}) == []
+        mxnet_installation.find_other_versions("libcudnn.so.8", {"LD_LIBRARY_PATH": str(closed)})
+        == []
     )
 
 

@@ -27,7 +27,7 @@ from gluonlab.models import MODELS, ModelKind
 from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
-from gluonlab.training.resume import resumed_config, read_resume_point
+from gluonlab.training.resume import read_resume_point, resumed_config
 
 pytestmark = [
     pytest.mark.cpu_only("onnxruntime is compared with MXNet on the CPU"),

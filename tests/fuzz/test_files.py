@@ -149,7 +149,9 @@ def saved(tmp_path_factory):
     own = optimizer_states.ParameterState("weight", (2, 3), 4, (nd.ones((2, 3)),))
     optimizer_states.write_states(
         path,
-        optimizer_states.states_to_arrays(optimizer_states.States("sgd", 4, {"momentum": 0.9}, (own,))),
+        optimizer_states.states_to_arrays(
+            optimizer_states.States("sgd", 4, {"momentum": 0.9}, (own,))
+        ),
     )
     return path.read_bytes()
 
@@ -203,7 +205,9 @@ def test_a_packed_folder_is_read_or_refused(place, data):
     else:
         changed.write_bytes(corrupted(data, changed.read_bytes()))
     with own_errors("packed folders"):
-        name, train, _, _ = packed_folder.read_packed(folder, None, data.draw(st.sampled_from([0, 2**20])))
+        name, train, _, _ = packed_folder.read_packed(
+            folder, None, data.draw(st.sampled_from([0, 2**20]))
+        )
         assert name.isprintable() and "/" not in name
         train.batch(np.arange(len(train)))
 

@@ -18,13 +18,17 @@ from support.reference import as_is, random_batches, values
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.data.loading.augmentation import make_input
-from gluonlab.data.loading.split_batch import shard, make_local_batch
+from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models.channel_padding import Padding, choose_padding
 from gluonlab.models.networks import LeNet
 from gluonlab.models.symbol_graph import replace_nodes
 from gluonlab.parallel.data.strategy import DataParallelStep
-from gluonlab.parallel.mixed_precision import keep_float32, mixed_precision_for_sync_bn, mixed_precision
+from gluonlab.parallel.mixed_precision import (
+    keep_float32,
+    mixed_precision,
+    mixed_precision_for_sync_bn,
+)
 from gluonlab.parallel.training_loss import make_loss
 
 RATE, SCALE = 0.1, 2.0**8
@@ -88,7 +92,9 @@ def on_gpus(network, k, batches, convert, sync_bn):
     losses = []
     for images, labels in batches:
         found = step(
-            make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
+            make_local_batch(
+                shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
+            )
         )
         losses.append(sum(float(loss.asscalar()) for loss in found))
     assert scale is None or scale.skipped == 0

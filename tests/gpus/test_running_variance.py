@@ -10,7 +10,7 @@ from mxnet.gluon import nn
 from support.reference import as_is, random_batches
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.data.loading.split_batch import shard, make_local_batch
+from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.data.strategy import DataParallelStep
@@ -69,7 +69,11 @@ def scratch_memory():
 @pytest.mark.parametrize(
     ("sizes", "cut", "sync_bn"),
     [
-        ([6, 6, 3], WHOLE_SHARDS, False),  # at last a device has one image, and the second layer one value
+        (
+            [6, 6, 3],
+            WHOLE_SHARDS,
+            False,
+        ),  # at last a device has one image, and the second layer one value
         ([4, 4, 4, 1], WHOLE_SHARDS, False),  # and another none
         ([8, 8], Microbatches(count=2), False),
         ([6, 6, 3], WHOLE_SHARDS, True),

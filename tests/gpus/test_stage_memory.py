@@ -38,7 +38,9 @@ def test_memory_of_stages_is_what_is_allocated(samples, microbatches):
         plan, dataset=load_dataset("synthetic", samples=samples * (microbatches or 1))
     )
     taken, _ = taken_by(plan)
-    assert MemoryEstimator(plan, make_net(plan)).memory(images).total == pytest.approx(taken[1], rel=0.2)
+    assert MemoryEstimator(plan, make_net(plan)).memory(images).total == pytest.approx(
+        taken[1], rel=0.2
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,10 @@ def test_memory_of_splits_is_what_is_allocated_on_each_gpu(settings):
     plan = make_plan(config.replace(batch_size=images))
     plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=images))
     taken, strategy = taken_by(plan)
-    told = [memory.total for _, memory in MemoryEstimator(plan, strategy.net, strategy.estimate_memory).rows(images)]
+    told = [
+        memory.total
+        for _, memory in MemoryEstimator(plan, strategy.net, strategy.estimate_memory).rows(images)
+    ]
     assert told == pytest.approx(taken, rel=0.2)
 
 

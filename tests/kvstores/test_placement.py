@@ -151,7 +151,9 @@ def test_a_named_machine_overrides_the_links_of_nvml(monkeypatch, driver):
 
 def test_gpus_keep_their_order_if_nvml_reports_nothing(monkeypatch):
     ctxs = shown(monkeypatch, machine(*[RTX] * 4))
-    monkeypatch.setattr(nvml, "cached_driver", lambda: nvml.Driver(error="nvidia-ml-py is not installed"))
+    monkeypatch.setattr(
+        nvml, "cached_driver", lambda: nvml.Driver(error="nvidia-ml-py is not installed")
+    )
     placed = make_kvstore("tree", ctxs).placement(ctxs)
     assert placed.order == (0, 1, 2, 3)
     assert placed.reason == "as numbered: NVML reports no links (nvidia-ml-py is not installed)"

@@ -20,7 +20,7 @@ from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule
 from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE, make_for_links
 from gluonlab.collectives.topology_file import schedules_file_text
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.split_batch import shard, make_local_batch
+from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.schedule_stores import ScheduleKVStore
@@ -134,7 +134,11 @@ def trained_without_some_shards(store):
     trainer = BucketedTrainer(net.collect_params(), "sgd", {}, make_kvstore(store))
     step = DataParallelStep(net, LOSS, trainer, ctxs, as_is)
     for (images, labels), size in zip(BATCHES, [3, 2, 1, 2, 3]):
-        step(make_local_batch(shard(nd.array(images[:size]), ctxs), shard(nd.array(labels[:size]), ctxs)))
+        step(
+            make_local_batch(
+                shard(nd.array(images[:size]), ctxs), shard(nd.array(labels[:size]), ctxs)
+            )
+        )
     return values(net, ctxs[2])
 
 

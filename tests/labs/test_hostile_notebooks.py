@@ -227,10 +227,10 @@ def test_a_cell_that_is_hostile_is_a_note(kind, tmp_path):
 SCRIPT = """
 import json, os, sys
 from pathlib import Path
-from gluonlab.exercises.grading import grade, submissions
+from gluonlab.exercises.grading import find_notebooks, grade
 from gluonlab.exercises.grading import as_csv
 from gluonlab.host.resources import peak_bytes
-made = list(grade(submissions([Path("class")]), **json.loads(sys.argv[1])))
+made = list(grade(find_notebooks([Path("class")]), **json.loads(sys.argv[1])))
 Path("grades.csv").write_text(as_csv(made), encoding="utf-8")
 print(peak_bytes(os.getpid()))
 """

@@ -145,15 +145,24 @@ def test_staleness_is_the_number_of_others_updates_since_the_last_pull(server_co
     from mxnet import nd
 
     from gluonlab.optimizers import make_optimizer
-    from gluonlab.optimizers.server_optimizer import FlatLayout, Piece, ServerOptimizer, initial_note, assigned_server
+    from gluonlab.optimizers.server_optimizer import (
+        FlatLayout,
+        Piece,
+        ServerOptimizer,
+        assigned_server,
+        initial_note,
+    )
 
     first = 2**16 + 7
     flat = FlatLayout(4, server_count, (Piece(0, 0, 4),))
     copies = {first + 10 + rank: (first, rank) for rank in range(3)}
     notes = {
-        key: assigned_server(key, server_count) for key in range(first + 20, first + 20 + server_count)
+        key: assigned_server(key, server_count)
+        for key in range(first + 20, first + 20 + server_count)
     }
-    rule = ServerOptimizer(make_optimizer("sgd", {"learning_rate": 1.0}), {first: flat}, copies, notes)
+    rule = ServerOptimizer(
+        make_optimizer("sgd", {"learning_rate": 1.0}), {first: flat}, copies, notes
+    )
     kept = {key: nd.zeros(4) for key in (first, *copies)}
     told = {key: nd.array(initial_note(server_count)).reshape((-1,)) for key in notes}
 
@@ -369,7 +378,9 @@ def test_what_cannot_be_where_servers_update_is_refused_with_the_reason(name, va
 def test_replicas_are_not_compared_where_they_differ():
     with pytest.raises(ConfigError, match=r"^--check-replicas 3 and --backend dist_async .* wait"):
         check_server_update_options(TrainConfig(check_replicas=3), group_that(False))
-    check_server_update_options(TrainConfig(check_replicas=3, update_on_servers=True), group_that(True))
+    check_server_update_options(
+        TrainConfig(check_replicas=3, update_on_servers=True), group_that(True)
+    )
 
 
 @pytest.mark.parametrize("option", ["--resume runs/one", "--autoresume"])

@@ -14,7 +14,7 @@ from support.reference import as_is, random_batches
 from support.updates import assert_close, updated
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.data.loading.split_batch import shard, make_local_batch
+from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.optimizers.optimizer_registry import make_optimizer
@@ -110,7 +110,9 @@ def our_losses(net, batches, ctxs, lr, optimizer, store="device", sync_bn=False)
     )
     for images, labels in batches:
         found = step(
-            make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
+            make_local_batch(
+                shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
+            )
         )
         losses.append(sum(float(loss.asscalar()) for loss in found) / len(images))
     return np.array(losses)

@@ -28,7 +28,7 @@ from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.augmentation import make_input
-from gluonlab.data.loading.split_batch import shard, make_local_batch
+from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.engine.mxnet_setup import disable_fusion
 from gluonlab.errors import ConfigError, DivergedError
 from gluonlab.kvstores import make_kvstore
@@ -268,7 +268,11 @@ def make_step(net, ctxs, convert, loss_scale=None, loss=None, **params):
 
 def feed(step, batch, ctxs):
     images, labels = batch
-    return step(make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)))
+    return step(
+        make_local_batch(
+            shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
+        )
+    )
 
 
 def lenet(ctxs):

@@ -11,7 +11,7 @@ from support.kvstore_runs import BATCHES, small_net
 from support.reference import as_is, cpus, distance, values
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.data.loading.split_batch import shard, make_local_batch
+from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.replica import make_replicas
 from gluonlab.parallel.data.strategy import DataParallelStep
@@ -95,6 +95,10 @@ def test_k_devices_descend_the_smoothed_loss_as_one(k):
     )
     step = DataParallelStep(net, make_loss(0.3), bucketed, ctxs, as_is)
     for images, labels in BATCHES:
-        step(make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)))
+        step(
+            make_local_batch(
+                shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
+            )
+        )
     for ctx in ctxs:
         assert distance(values(net, ctx), values(expected)) <= 1e-5

@@ -15,7 +15,7 @@ from support.devices import named
 from support.reference import distance, values
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.bucketed_trainer.trainer_states import set_states, collect_states
+from gluonlab.bucketed_trainer.trainer_states import collect_states, set_states
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError, DivergedError
 from gluonlab.models import MODELS, ModelKind

@@ -12,7 +12,11 @@ from support.devices import named
 from support.image_folders import write_folder
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.sets.data_fingerprint import MAX_NAMES, classes_fingerprint, describe_class_changes
+from gluonlab.data.sets.data_fingerprint import (
+    MAX_NAMES,
+    classes_fingerprint,
+    describe_class_changes,
+)
 from gluonlab.training.evaluate_run import plan_evaluation
 from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan
@@ -126,6 +130,9 @@ def test_images_smaller_than_the_least_image_size_are_evaluated(run, tmp_path):
 
 def test_many_classes_are_recorded_as_a_digest():
     many = [str(number) for number in range(MAX_NAMES + 1)]
-    assert "names" not in classes_fingerprint(many) and classes_fingerprint(many[1:])["names"] == many[1:]
+    assert (
+        "names" not in classes_fingerprint(many)
+        and classes_fingerprint(many[1:])["names"] == many[1:]
+    )
     assert describe_class_changes(classes_fingerprint(many), many) == ""
     assert describe_class_changes(classes_fingerprint(many), many[::-1]) == "classes of other names"

@@ -301,7 +301,7 @@ SHORT = """
 import re, resource
 from gluonlab.config import TrainConfig
 from gluonlab.run import main
-from gluonlab.study import compare
+from gluonlab.study import compare_devices as compare
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 

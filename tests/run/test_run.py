@@ -18,7 +18,9 @@ from gluonlab.run import main
 pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
 
 
-WHY_NO_GPU = "nvidia-smi" if "mxnet-cu112" in installed_distributions() else pip_install_command("cu112")
+WHY_NO_GPU = (
+    "nvidia-smi" if "mxnet-cu112" in installed_distributions() else pip_install_command("cu112")
+)
 
 FILES = " | ".join(NAMES)
 # what is written -> what the line must say: the value, what is possible or what to do

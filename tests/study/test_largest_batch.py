@@ -128,7 +128,11 @@ def test_a_budget_in_which_the_smallest_batch_does_not_fit_is_refused_with_what_
 
 @pytest.mark.long
 def test_the_machine_has_less_than_the_budget(monkeypatch):
-    monkeypatch.setattr(largest_batch, "available_memory", lambda: AvailableMemory(8 * GIB, 600 * MIB, "the machine"))
+    monkeypatch.setattr(
+        largest_batch,
+        "available_memory",
+        lambda: AvailableMemory(8 * GIB, 600 * MIB, "the machine"),
+    )
     found = find_batch_size(TrainConfig(devices=named(1), dataset="synthetic"), 100 * GIB)
     assert found.limit == "machine"
     assert 0.8 * 600 * MIB < found.taken < 600 * MIB

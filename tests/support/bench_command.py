@@ -13,7 +13,9 @@ from support.devices import CHOICE
 # what sums over the devices of the tests
 # all, where nothing is known of the links
 HERE = {
-    name for name in CHOICES if name not in TOPOLOGY_AWARE and (name != "nccl" or CHOICE.asked == "gpu")
+    name
+    for name in CHOICES
+    if name not in TOPOLOGY_AWARE and (name != "nccl" or CHOICE.asked == "gpu")
 }
 ROW = AllreduceRow(
     "ring", 4, 4096, 1024, "float32", 1, (0.002, 0.001, 0.004), 0.0, 0.0005,

@@ -14,7 +14,7 @@ from gluonlab.data.sets.dataset import ArraySplit
 from gluonlab.models import MODELS, ModelKind
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
-from gluonlab.training.resume import resumed_config, read_resume_point
+from gluonlab.training.resume import read_resume_point, resumed_config
 from support.devices import device, named
 from support.interrupted_runs import break_off, lines, parameters
 

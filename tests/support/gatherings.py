@@ -51,5 +51,7 @@ def gathered(work, size=3, patience=HANGS):
             await asyncio.gather(*others, return_exceptions=True)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(scheduler_tasks, "RETRY_PAUSE_S", 0.01)  # within a process all arrives at once
+        patched.setattr(
+            scheduler_tasks, "RETRY_PAUSE_S", 0.01
+        )  # within a process all arrives at once
         return asyncio.run(working())

@@ -29,7 +29,7 @@ from gluonlab.launch.parameter_server_group import ParameterServer
 from gluonlab.runs.checkpoint import list_checkpoints
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
-from gluonlab.training.resume import resumed_config, read_resume_point
+from gluonlab.training.resume import read_resume_point, resumed_config
 from support.drawn_runs import few_digits, network_of
 from support.kills import Telling, ended, forked, wait_for_steps
 from support.parameter_server import free_port

@@ -10,7 +10,14 @@ from pathlib import Path
 
 from made_up_clock import run_on_a_made_up_clock
 
-from gluonlab.exercises.checkers import PASSED, TOO_SLOW, UNWRITTEN, find_exercise, judge_answer, lab_numbers
+from gluonlab.exercises.checkers import (
+    PASSED,
+    TOO_SLOW,
+    UNWRITTEN,
+    find_exercise,
+    judge_answer,
+    lab_numbers,
+)
 from support.waiting import LIMIT_S
 
 REPOSITORY = Path(__file__).resolve().parents[2]

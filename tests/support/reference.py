@@ -5,7 +5,7 @@ import numpy as np
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
-from gluonlab.data.loading.split_batch import shard, shard_sizes, make_local_batch
+from gluonlab.data.loading.split_batch import make_local_batch, shard, shard_sizes
 
 
 def textbook_lenet(classes=10, pool="max"):

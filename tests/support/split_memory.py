@@ -71,7 +71,11 @@ def count_channels(case):
     """Return the same of split channels; None where no layer has channels for all devices."""
     ctxs = _cpus(case["ways"])
     layout = split_of(
-        "channels", ctxs, len(ctxs), channels=case["channels"], max_shard_images=case["shards"].train_sizes[0]
+        "channels",
+        ctxs,
+        len(ctxs),
+        channels=case["channels"],
+        max_shard_images=case["shards"].train_sizes[0],
     )
     plan = plan_for(layout, microbatches=Microbatches(case["microbatches"]), preprocess=of_bytes)
     batches = _batches(case["shards"].train_sizes, ctxs[0])
@@ -88,7 +92,9 @@ def count_channels(case):
         return None
     planned = [sum(taken) for taken in strategy.estimate_memory(case["shards"])]
     # MXNet plans a gradient of the images which nothing reads
-    in_vain = 4 * plan.microbatches.largest_part(case["shards"].train_sizes[0]) * int(np.prod(IMAGE))
+    in_vain = (
+        4 * plan.microbatches.largest_part(case["shards"].train_sizes[0]) * int(np.prod(IMAGE))
+    )
     return planned, [in_vain] * len(ctxs), allocated
 
 

@@ -9,7 +9,7 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
 from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSettings
-from gluonlab.data.loading.split_batch import shard, make_local_batch
+from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers.optimizer_registry import make_optimizer
 from gluonlab.parallel.data.microbatches import WHOLE_SHARDS

@@ -33,14 +33,19 @@ from support.splits import (
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.config import TrainConfig
 from gluonlab.data import Loader
-from gluonlab.data.loading.split_batch import proportional_sizes, shard, shard_sizes, make_local_batch
+from gluonlab.data.loading.split_batch import (
+    make_local_batch,
+    proportional_sizes,
+    shard,
+    shard_sizes,
+)
 from gluonlab.errors import ConfigError, DataError, UsageError
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.study.compare_devices import compare
 from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
-from gluonlab.training.parallel_options import parse_device_weights
+from gluonlab.training.parallel_options import resolve_device_weights
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
 
@@ -63,7 +68,7 @@ WEIGHTS = st.lists(
 def test_any_shares_make_the_update_of_one_device(
     chain, weights, sizes, store, cut, scale, optimizer, clip_norm
 ):
-    weights = parse_device_weights(weights)
+    weights = resolve_device_weights(weights)
     ctxs, batches = contexts(len(weights)), batches_of(sizes)
     plan = plan_for(
         split_of("data", ctxs, 1), optimizer, cut, store, compress=None, clip_norm=clip_norm,
@@ -101,8 +106,8 @@ def test_runs_of_any_shares_end_as_that_of_one_device(
     tmp_path_factory, weights, processes, images, batch, options
 ):
     folder = tmp_path_factory.mktemp("runs")
-    devices, read = len(parse_device_weights(weights)), few_digits(images)
-    fewest = min(proportional_sizes(batch, parse_device_weights(weights, processes)))
+    devices, read = len(resolve_device_weights(weights)), few_digits(images)
+    fewest = min(proportional_sizes(batch, resolve_device_weights(weights, processes)))
     assume(fewest >= (2 if options["microbatches"] else 1))
     same = {**options, "global_batch_size": batch}
     with network_of(["convolution"]):
@@ -132,7 +137,7 @@ def test_runs_of_any_shares_end_as_that_of_one_device(
 )  # fmt: skip
 def test_every_image_is_on_one_device_once(weights, workers, batch, mixed, resident):
     """And batch by batch in the order in which one device has them."""
-    each, split = parse_device_weights(weights), few_digits(60).train
+    each, split = resolve_device_weights(weights), few_digits(60).train
     ctxs = contexts(len(each))
     parts = [
         [

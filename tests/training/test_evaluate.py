@@ -37,7 +37,9 @@ def looked_up(scores, k):
         for device, (x, y) in enumerate(zip(batch.xs, batch.ys)):
             rows = nd.dot(x.reshape((len(x), 4)).astype("float32"), base.as_in_context(x.context))
             mine = nd.array(scores, ctx=x.context).take(rows)
-            yield ScoredImages(device, mx.gluon.loss.SoftmaxCrossEntropyLoss()(mine, y).sum(), mine, y)
+            yield ScoredImages(
+                device, mx.gluon.loss.SoftmaxCrossEntropyLoss()(mine, y).sum(), mine, y
+            )
 
     return SimpleNamespace(score=score, outputs=contexts(k))
 

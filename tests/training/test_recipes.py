@@ -119,7 +119,9 @@ def test_a_network_with_a_published_figure_is_trained_as_it_was_there(recipe, mo
             recipe.default_batch_size / (recipe.lr_per_images or recipe.default_batch_size)
         )
         assert plan.rates.steps == recipe.epochs * IMAGES // recipe.default_batch_size
-        assert plan.dataset.normalization == (NORMALIZATIONS[recipe.normalise] if recipe.normalise else None)
+        assert plan.dataset.normalization == (
+            NORMALIZATIONS[recipe.normalise] if recipe.normalise else None
+        )
 
 
 @pytest.mark.parametrize(("data", "model"), SCRIPTS)
@@ -263,7 +265,10 @@ def test_cifar10_is_trained_by_a_published_recipe_with_its_network(asked):
         TrainConfig(dataset="cifar10", devices=named(2), **asked), dataset_for("cifar10")
     )
     assert (plan.model, plan.epochs, plan.lr) == ("cifar_resnet20", asked.get("epochs", 200), 0.1)
-    assert (plan.settings()["recipe"], plan.dataset.normalization) == ("published", NORMALIZATIONS["cifar10"])
+    assert (plan.settings()["recipe"], plan.dataset.normalization) == (
+        "published",
+        NORMALIZATIONS["cifar10"],
+    )
     said = " ".join(line for _, line in plan.resolved.in_words())
     assert f"92.1 % there {plan.epochs} epochs (--recipe quick: lenet, 10)" in said
 
@@ -305,7 +310,10 @@ def test_a_recipe_that_does_not_fit_is_refused_with_those_that_do(given, said):
 
 def test_one_mean_is_for_all_channels():
     config = TrainConfig(dataset="cifar10", devices=named(1), normalise="0.5/0.25")
-    assert make_plan(config, dataset_for("cifar10")).dataset.normalization == ((0.5,) * 3, (0.25,) * 3)
+    assert make_plan(config, dataset_for("cifar10")).dataset.normalization == (
+        (0.5,) * 3,
+        (0.25,) * 3,
+    )
 
 
 def test_the_list_tells_every_recipes_source_and_figures(run):
@@ -461,7 +469,9 @@ def test_photographs_with_pretrained_or_large_networks(tmp_path, parameters):
         and (large.rates.schedule, large.rates.final_lr) == ("cosine", 0)
     )
     assert large.dataset.normalization == tuned.dataset.normalization == NORMALIZATIONS["imagenet"]
-    assert make_plan(config.replace(model="resnet50", normalise="none")).dataset.normalization is None
+    assert (
+        make_plan(config.replace(model="resnet50", normalise="none")).dataset.normalization is None
+    )
 
 
 def test_packed_photographs_are_cut_already_and_a_run_says_so(tmp_path):

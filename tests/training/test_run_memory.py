@@ -166,9 +166,10 @@ def test_activations_grow_with_the_microbatch():
 
 PEAK = """
 import json, sys
-from gluonlab.models import rewriting
+from gluonlab.models import rewrite_network
 from gluonlab.models.channel_padding import Padding
-rewriting.padding_for = lambda ctx: Padding()  # padding rearranges channels in scratch memory
+# padding rearranges channels in scratch memory
+rewrite_network.choose_padding = lambda ctx: Padding()
 from mxnet import gluon
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.batch_loader import Loader
@@ -176,7 +177,7 @@ from functools import partial
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.training.build_network import make_net
-from gluonlab.training.run_memory import Needs
+from gluonlab.training.run_memory import MemoryEstimator
 from gluonlab.training.plan import make_plan
 from support.process_memory import peak_bytes
 
@@ -198,7 +199,7 @@ def work(plan, batches):
 work(plan_of(8), 2)  # what is loaded and compiled once is no part of a batch
 plan = plan_of(768)
 peak = peak_bytes(lambda: work(plan, 2))
-print(json.dumps([peak, 2 * Needs(plan, make_net(plan)).memory(768).total]))
+print(json.dumps([peak, 2 * MemoryEstimator(plan, make_net(plan)).memory(768).total]))
 """
 
 
@@ -253,7 +254,9 @@ def test_a_pipeline_keeps_as_many_activations_as_its_schedule_has_slots():
         settings = {"split": "pipeline", "cut": "3", "pipeline_schedule": schedule}
         plan = make_plan(TrainConfig(devices=named(2), dataset="synthetic", **settings))
         strategy = prepare(plan).strategy
-        taken[schedule] = [each.activations for each in strategy.estimate_memory(ShardSizes((800,)))]
+        taken[schedule] = [
+            each.activations for each in strategy.estimate_memory(ShardSizes((800,)))
+        ]
         one = [each.activations for each in strategy.estimate_memory(ShardSizes((100,)))]
         assert one[0] < taken[schedule][0]
     first, last = (taken["gpipe"][stage] / taken["1f1b"][stage] for stage in (0, 1))

@@ -24,7 +24,10 @@ def exchange(group, consensus):
 @settings(max_examples=20)
 @given(
     st.lists(
-        st.one_of(st.none(), st.tuples(st.integers(0, EXCHANGES - 1), st.sampled_from([*EXCEPTION_BY_SIGNAL]))),
+        st.one_of(
+            st.none(),
+            st.tuples(st.integers(0, EXCHANGES - 1), st.sampled_from([*EXCEPTION_BY_SIGNAL])),
+        ),
         min_size=2, max_size=4,
     )
 )  # fmt: skip

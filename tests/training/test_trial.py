@@ -13,7 +13,7 @@ from support.process_memory import peak_of_a_run
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data import load_dataset
-from gluonlab.data.loading.split_batch import shard, make_local_batch
+from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.errors import ModelError
 from gluonlab.host.resources import child_pids
 from gluonlab.parallel import strategy_class

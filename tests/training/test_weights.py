@@ -17,7 +17,7 @@ from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.config import TrainConfig
 from gluonlab.data import Loader, from_arrays
 from gluonlab.data.loading.augmentation import Mixup, to_float
-from gluonlab.data.sets.array_dataset import balanced_weights, apply_class_weights
+from gluonlab.data.sets.array_dataset import apply_class_weights, balanced_weights
 from gluonlab.data.sets.dataset import PixelSplit
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.kvstores import make_kvstore

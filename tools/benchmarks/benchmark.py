@@ -49,7 +49,11 @@ def parse_other_checkout(
         raise ConfigError(
             f"--json prints one record, and --beside {beside} makes two: write them with --out FILE"
         )
-    every = RESTART_EVERY if restart_every is None else whole_number_check(1)("--restart-every", restart_every)
+    every = (
+        RESTART_EVERY
+        if restart_every is None
+        else whole_number_check(1)("--restart-every", restart_every)
+    )
     if not Path(beside, "gluonlab", "bench", "worker_main.py").is_file():
         raise ConfigError(
             f"--beside {beside}: there is no gluonlab/bench in it: "

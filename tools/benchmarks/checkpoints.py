@@ -117,15 +117,15 @@ class CheckpointRun:
     def _epoch(self) -> None:
         state = self.state
         epoch, log = state.loader.epoch + 1, state.loss_meter
-        with state.epoch() as batches:
+        with state.epoch_batches() as batches:
             for batch in batches:
-                state.note(epoch, log.append(self.strategy.step(batch), batch.size))
+                state.record_steps(epoch, log.append(self.strategy.step(batch), batch.size))
                 if self._check is not None and (log.step + MIDDLE) % self._every == 0:
                     self._check.compare_replicas(log.step + MIDDLE)
                 state.after_step()
                 if log.step % EVERY == MIDDLE:
                     self._save()
-        state.note(epoch, log.flush())
+        state.record_steps(epoch, log.flush())
         state.after_epoch(score=0.0)
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from gluonlab.bench.harness.measurement_record import Record, Series, read_recor
 from gluonlab.cli.command import command
 from gluonlab.config.option_types import real_number_check
 from gluonlab.errors import ConfigError, RunError
-from gluonlab.plain_text import json_text, escape_unprintable
+from gluonlab.plain_text import escape_unprintable, json_text
 
 LABEL_WIDTH = 34
 EXPLAINED = (
@@ -138,7 +138,9 @@ def format_comparison(comparison: Comparison) -> str:
 def format_notes(comparisons: Sequence[Comparison]) -> str:
     """Return the meaning of the columns, and the caveats of all comparisons without duplicates."""
     caveats = dict.fromkeys(note for comparison in comparisons for note in comparison.notes)
-    return "\n".join(textwrap.fill(escape_unprintable(note), text.WIDTH) for note in (EXPLAINED, *caveats))
+    return "\n".join(
+        textwrap.fill(escape_unprintable(note), text.WIDTH) for note in (EXPLAINED, *caveats)
+    )
 
 
 def _format_row(row: SeriesComparison) -> str:
@@ -176,7 +178,11 @@ def main(first: str, second: str, at_least: Optional[str], as_json: bool) -> Non
     It prints ratios with 95 % intervals.
     --out writes records. Rounds that were measured in turns (--beside) are compared pair by pair.
     """
-    limit = None if at_least is None else real_number_check(0, above_minimum=True)("--at-least", at_least)
+    limit = (
+        None
+        if at_least is None
+        else real_number_check(0, above_minimum=True)("--at-least", at_least)
+    )
     pairs = pair_records(Path(first), Path(second))
     comparisons = [compare(*pair) for pair in pairs]
     if as_json:

@@ -7,7 +7,7 @@ import textwrap
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from xml.etree.ElementTree import Element, SubElement
 
-from gluonlab.drawing.svg_parts import new_document, document_text, add_group, add_text
+from gluonlab.drawing.svg_parts import add_group, add_text, document_text, new_document
 from prediction.efficiency import (
     MULTI_HOST_SUMS,
     GpuStep,

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
-from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule, accepts_options
+from gluonlab.collectives.algorithms import ALGORITHMS, accepts_options, make_schedule
 from gluonlab.collectives.named_topologies import Topology
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.synthesis.precomputed_schedules import SYNTHESIZED
@@ -17,8 +17,8 @@ from gluonlab.collectives.topology_aware import (
     AUTO,
     TOPOLOGY_AWARE,
     SchedulesBySize,
-    schedules_over_hosts,
     make_for_links,
+    schedules_over_hosts,
 )
 from gluonlab.errors import ScheduleError, unknown
 

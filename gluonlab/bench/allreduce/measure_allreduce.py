@@ -67,7 +67,12 @@ from gluonlab.collectives.lower_bounds import floor_of
 from gluonlab.collectives.named_topologies import Topology, resolve_topology
 from gluonlab.collectives.schedule import ALLREDUCE, Schedule
 from gluonlab.collectives.schedule_executor import Executor
-from gluonlab.collectives.topology_aware import AUTO, TOPOLOGY_AWARE, MAX_AUTO_DEVICES, SchedulesBySize
+from gluonlab.collectives.topology_aware import (
+    AUTO,
+    MAX_AUTO_DEVICES,
+    TOPOLOGY_AWARE,
+    SchedulesBySize,
+)
 from gluonlab.config import option_name
 from gluonlab.config.option_types import whole_number_check
 from gluonlab.devices import devices

@@ -27,7 +27,12 @@ from gluonlab.bench.harness.measurement_command import (
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.named_topologies import Topology, make_topology
 from gluonlab.collectives.schedule import Schedule
-from gluonlab.collectives.topology_aware import AUTO, TOPOLOGY_AWARE, MAX_AUTO_DEVICES, make_for_links
+from gluonlab.collectives.topology_aware import (
+    AUTO,
+    MAX_AUTO_DEVICES,
+    TOPOLOGY_AWARE,
+    make_for_links,
+)
 from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.config import option_name
 from gluonlab.config.option_types import whole_number_check
@@ -205,7 +210,9 @@ def _price_hosts(options: CommandOptions) -> ModeOutput:
 def _search_schedules(options: CommandOptions) -> ModeOutput:
     topology = make_topology(options["synthesise"], _parse_world_size(options))
     sizes = parse_sizes(options.get("sizes", PRICED_SIZES))
-    seconds = whole_number_check(1, MAX_SECONDS)("--seconds", options.get("seconds", prices.DEFAULT_SECONDS))
+    seconds = whole_number_check(1, MAX_SECONDS)(
+        "--seconds", options.get("seconds", prices.DEFAULT_SECONDS)
+    )
     if "out" in options:
         if not is_file_name(options["out"]):
             raise ConfigError(

@@ -31,7 +31,7 @@ from gluonlab.collectives.lower_bounds import floor_of
 from gluonlab.collectives.named_topologies import MAX_HOSTS, Topology, make_topology
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule, synthesize
-from gluonlab.collectives.topology_aware import AUTO, SchedulesBySize, ScheduleFromSize
+from gluonlab.collectives.topology_aware import AUTO, ScheduleFromSize, SchedulesBySize
 from gluonlab.collectives.topology_file import schedules_file_text
 from gluonlab.config.option_types import whole_number_check
 from gluonlab.engine.mxnet_installation import pip_install_command
@@ -257,7 +257,8 @@ def search_schedules(
         import ortools  # noqa: F401
     except ImportError:
         raise ConfigError(
-            f"--synthesise needs OR-tools, which is not installed: {pip_install_command('synthesis')}"
+            "--synthesise needs OR-tools, which is not installed: "
+            f"{pip_install_command('synthesis')}"
         ) from None
     started = time.monotonic()
     with tqdm(bar_format="{desc} [{elapsed}]", file=sys.stderr, disable=None) as bar:
@@ -409,7 +410,9 @@ def choices_text(schedules: SchedulesBySize, choices: Sequence[AlgorithmChoice])
     return as_table([*lines, "", heading, *map(_choice_line, choices)], AUTO_NOTE, *notes)
 
 
-def choices_to_json(schedules: SchedulesBySize, choices: Sequence[AlgorithmChoice]) -> Dict[str, Any]:
+def choices_to_json(
+    schedules: SchedulesBySize, choices: Sequence[AlgorithmChoice]
+) -> Dict[str, Any]:
     """Return the table and the choices as --json prints them."""
     table = [
         {"from_bytes": row.size_bytes, **_schedule_to_json(row.schedule)}
@@ -436,7 +439,9 @@ def _table_line(row: ScheduleFromSize) -> str:
 
 def _choice_line(choice: AlgorithmChoice) -> str:
     factor = format_factor(choice.priced_s / choice.floor_s if choice.floor_s else None)
-    line = f"  {format_size(choice.size_bytes):>8}{format_microseconds(choice.priced_s):>9}{factor:>8}"
+    line = (
+        f"  {format_size(choice.size_bytes):>8}{format_microseconds(choice.priced_s):>9}{factor:>8}"
+    )
     if choice.regret is None:
         return line
     measured = f"{format_microseconds(choice.time_s):>9}{format_microseconds(choice.best_s):>9}"

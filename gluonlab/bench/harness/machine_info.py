@@ -22,11 +22,11 @@ from gluonlab.host import resources
 from gluonlab.host.resources import (
     ISA_LIMIT_VARIABLE,
     PROC,
+    available_memory,
     cpu_flags,
     cpu_numbers,
     cpu_vendor,
     instruction_set,
-    available_memory,
     read_kernel_file,
 )
 
@@ -59,7 +59,7 @@ def describe_environment(checkout: Path = CHECKOUT) -> Dict[str, Any]:
     return {
         "gluonlab": gluonlab.__version__, "commit": find_commit(checkout), "cpu": cpu_model(),
         "processor": describe_processor(), "instruction_set": instruction_set(),
-        **({ISA_LIMIT_VARIABLE: os.environ[ISA_LIMIT_VARIABLE]} if os.environ.get(ISA_LIMIT_VARIABLE) else {}),
+        **{name: os.environ[name] for name in [ISA_LIMIT_VARIABLE] if os.environ.get(name)},
         "cores": resources.available_cores(),
         "versions": {"python": platform.python_version(), **installed},
     }  # fmt: skip

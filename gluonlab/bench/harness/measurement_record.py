@@ -21,7 +21,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from gluonlab.errors import DataError
 from gluonlab.files.atomic_files import read_bounded, write_text
-from gluonlab.plain_text import json_text, escape_unprintable
+from gluonlab.plain_text import escape_unprintable, json_text
 
 FORMAT = 1
 MAX_RECORD_BYTES = 16 * 2**20  # of a file that is read; a record has some kilobytes

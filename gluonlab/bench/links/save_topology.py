@@ -22,8 +22,8 @@ from gluonlab.files.atomic_files import new_file
 from gluonlab.gpu import nvml
 from gluonlab.host import resources
 from gluonlab.performance_model.gpu_specifications import GPUS
+from gluonlab.plain_text import escape_unprintable, json_text
 from gluonlab.plain_text import format_size as size_in_words
-from gluonlab.plain_text import json_text, escape_unprintable
 
 LARGE_A100 = "A100-80GB"  # whose name has its memory at the end
 INFERENCE_NOTE = (

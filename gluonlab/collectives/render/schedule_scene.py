@@ -44,7 +44,9 @@ _ENGLISH_DESCRIPTIONS = {
 }
 WORDS: Dict[str, ScheduleTexts] = {
     language: ScheduleTexts(**{"descriptions": _ENGLISH_DESCRIPTIONS, **words})
-    for language, words in read_scene_words(Path(__file__).parent / "template" / "words.json").items()
+    for language, words in read_scene_words(
+        Path(__file__).parent / "template" / "words.json"
+    ).items()
 }
 ENGLISH, JAPANESE = WORDS["en"], WORDS["ja"]
 

@@ -22,7 +22,7 @@ from gluonlab.collectives.render.schedule_scene import (
 )
 from gluonlab.collectives.schedule import Schedule, Step
 from gluonlab.collectives.verify_schedule import Contributions, simulate_contributions
-from gluonlab.drawing.svg_parts import new_document, document_text, add_group, add_text
+from gluonlab.drawing.svg_parts import add_group, add_text, document_text, new_document
 
 # All lengths are in px. As many panels are side by side as fit into WIDTH, at least one.
 WIDTH, MIN_WIDTH, MARGIN, PANEL_GAP = 1440, 720, 32, 44

@@ -165,9 +165,8 @@ class FileState(NamedTuple):
 
     def __str__(self) -> str:
         digest = f"{self.found}, expected " if self.state == DAMAGED else ""
-        return (
-            f"{self.state:<8}{escape_unprintable(str(self.path))}: {self.algorithm} {digest}{self.expected}"
-        )
+        path = escape_unprintable(str(self.path))
+        return f"{self.state:<8}{path}: {self.algorithm} {digest}{self.expected}"
 
 
 def verify_files(source: Source, root: Path) -> List[FileState]:

@@ -17,7 +17,7 @@ import numpy as np
 from mxnet import nd
 from mxnet.base import _LIB, check_call
 
-from gluonlab.engine.fast_invoke import ndarray_from_numpy, address_range
+from gluonlab.engine.fast_invoke import address_range, ndarray_from_numpy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

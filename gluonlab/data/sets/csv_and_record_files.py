@@ -120,7 +120,9 @@ class ListedImages:
         """Return messages about classes without validation images, and about gaps in the labels."""
         messages = []
         if self.untested_classes:
-            messages.append(f"no validation image is of the classes {shorten_names(self.untested_classes)}")
+            messages.append(
+                f"no validation image is of the classes {shorten_names(self.untested_classes)}"
+            )
         if _are_numbers(self.values) and self.values != [*range(len(self.values))]:
             messages.append(
                 f"labels from {self.values[0]} to {self.values[-1]} are {len(self.values)} "

@@ -101,8 +101,8 @@ DECODING_OPTIONS = set(inspect.signature(image_files.make_image_dataset).paramet
 }
 # checks of the values of options
 OPTION_CHECKS = {
-    "image_size": IMAGE_SIZE, "decoders": DECODERS, "val_share": SHARE, "samples": whole_number_check(1),
-    "classes": whole_number_check(1),
+    "image_size": IMAGE_SIZE, "decoders": DECODERS, "val_share": SHARE,
+    "samples": whole_number_check(1), "classes": whole_number_check(1),
 }  # fmt: skip
 # prefix -> name, for names that contain a path, such as folder:PATH
 PATH_DATASETS = {name.partition(":")[0]: name for name in DATASETS if ":" in name}

@@ -71,7 +71,7 @@ def main(
     from gluonlab.launch.backends import BACKENDS
     from gluonlab.training.loop import train
     from gluonlab.training.reporter import Reporter
-    from gluonlab.training.resume import resumed_config, read_resume_point
+    from gluonlab.training.resume import read_resume_point, resumed_config
 
     config = TrainConfig(**given_settings(settings))
     if backend not in BACKENDS:

@@ -15,7 +15,7 @@ import mxnet as mx
 from mxnet import autograd, gluon, nd
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.bucketed_trainer.trainer_states import set_states, collect_states
+from gluonlab.bucketed_trainer.trainer_states import collect_states, set_states
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores.process_group_store import GroupKVStore

@@ -31,7 +31,13 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Set
 import mxnet as mx
 from mxnet import gluon, nd
 
-from gluonlab.engine.fast_invoke import NO_ATTRIBUTES, Attributes, EngineCall, CopyInto, OperatorCall
+from gluonlab.engine.fast_invoke import (
+    NO_ATTRIBUTES,
+    Attributes,
+    CopyInto,
+    EngineCall,
+    OperatorCall,
+)
 from gluonlab.models.symbol_graph import parse_graph, to_symbol
 from gluonlab.parallel.data.sync_bn import BatchNormLayer, is_batch_norm
 

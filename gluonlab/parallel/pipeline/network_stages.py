@@ -432,7 +432,9 @@ class BalancedCuts(NamedTuple):
 
     def broadcast_from_rank_0(self, group: ProcessGroup) -> BalancedCuts:
         """Return rank 0's cuts on all ranks, since measured times differ between ranks."""
-        cuts, shares = (group.all_gather(np.array(values))[0] for values in (self.cuts, self.shares))
+        cuts, shares = (
+            group.all_gather(np.array(values))[0] for values in (self.cuts, self.shares)
+        )
         return BalancedCuts(cuts.astype(int).tolist(), shares.tolist(), self.balance)
 
 

@@ -213,7 +213,9 @@ class PipelineParallel(UnshardedParameters):
     def _devices_with_parameters(self) -> Sequence[int]:
         return [device for device in range(len(self._copies[0])) if self._params_of(device)]
 
-    def _make_trainer(self, device: int, plan: StrategyPlan, group: ProcessGroup) -> BucketedTrainer:
+    def _make_trainer(
+        self, device: int, plan: StrategyPlan, group: ProcessGroup
+    ) -> BucketedTrainer:
         store = plan.new_kvstore(self._ctxs_of(device))
         store = store if group.size == 1 else GroupKVStore(store, group, compress=plan.compress)
         return BucketedTrainer(

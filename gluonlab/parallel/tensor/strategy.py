@@ -10,7 +10,7 @@ from mxnet import gluon, nd
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.bucketed_trainer.trainer_group import TrainerGroup
-from gluonlab.bucketed_trainer.trainer_states import set_states, collect_states
+from gluonlab.bucketed_trainer.trainer_states import collect_states, set_states
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.engine.fast_invoke import order_between_passes
 from gluonlab.gpu.cuda import enable_peer_access
@@ -160,7 +160,10 @@ class TensorParallel(ReplicaStep):
         scale = self.updates.loss_scale
         return StrategyState(
             gather_states(
-                [collect_states(each) for each in (*self._sharded_trainers, *self._replicated_trainers)],
+                [
+                    collect_states(each)
+                    for each in (*self._sharded_trainers, *self._replicated_trainers)
+                ],
                 self.layout.slices,
             ),
             {} if scale is None else scale.state(),

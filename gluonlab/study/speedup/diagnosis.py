@@ -55,7 +55,13 @@ from gluonlab.study.speedup.step_breakdown import (
     compute_parts,
     single_device_seconds,
 )
-from gluonlab.timeline.exposed_time import HOST_TIME, STORE, Categories, time_categories, exposed_seconds
+from gluonlab.timeline.exposed_time import (
+    HOST_TIME,
+    STORE,
+    Categories,
+    exposed_seconds,
+    time_categories,
+)
 from gluonlab.timeline.timeline import BACKWARD, COPY, FORWARD, INPUT, OTHER, SUM, UPDATE, Timeline
 
 # Causes: parts of a step that are not work on its images.
@@ -666,17 +672,17 @@ def _images_from_fraction(fraction: Estimate) -> Estimate:
 
 def compute_trace_shares(timeline: Timeline, apart: bool = True) -> TraceShares:
     """Return the shares of a step by the trace; ``apart``: forward and backward are separate."""
-    exposed_seconds = exposed_seconds(timeline)
+    exposed = exposed_seconds(timeline)
     step = timeline.step_s
     seconds = {
-        "input": exposed_seconds[INPUT],
-        "host": exposed_seconds[HOST_TIME] + exposed_seconds[OTHER],
-        "forward": exposed_seconds[FORWARD],
-        "backward": exposed_seconds[BACKWARD],
-        PASSES: exposed_seconds[FORWARD] + exposed_seconds[BACKWARD],
-        "sum": exposed_seconds[SUM] + exposed_seconds[COPY],
-        "waiting": exposed_seconds[STORE],
-        "update": exposed_seconds[UPDATE],
+        "input": exposed[INPUT],
+        "host": exposed[HOST_TIME] + exposed[OTHER],
+        "forward": exposed[FORWARD],
+        "backward": exposed[BACKWARD],
+        PASSES: exposed[FORWARD] + exposed[BACKWARD],
+        "sum": exposed[SUM] + exposed[COPY],
+        "waiting": exposed[STORE],
+        "update": exposed[UPDATE],
     }
     seen = {span.row for span in timeline.spans}
     rows = [row for row in timeline.rows if row in seen]

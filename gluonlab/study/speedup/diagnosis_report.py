@@ -14,7 +14,7 @@ from gluonlab.bench.harness.confidence_interval import Estimate
 from gluonlab.bench.harness.machine_info import BUSY_CORES
 from gluonlab.bench.harness.table_format import WIDTH
 from gluonlab.drawing.page_template import template_environment
-from gluonlab.drawing.translations import select_language, load_words
+from gluonlab.drawing.translations import load_words, select_language
 from gluonlab.errors import ConfigError
 from gluonlab.files.atomic_files import check_new, new_file
 from gluonlab.study.speedup.diagnosis import (

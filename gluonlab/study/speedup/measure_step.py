@@ -27,7 +27,7 @@ from gluonlab.engine.local_processes import cores_per_process
 from gluonlab.errors import ConfigError
 from gluonlab.host.resources import available_memory
 from gluonlab.parallel.data.strategy import DataParallel
-from gluonlab.parallel.strategy import DATA, PhaseHook, MakeStrategy
+from gluonlab.parallel.strategy import DATA, MakeStrategy, PhaseHook
 from gluonlab.study.speedup import step_breakdown as windows
 from gluonlab.study.speedup.step_breakdown import StepParts, compute_parts
 from gluonlab.timeline.recorder import Recorder
@@ -222,7 +222,9 @@ def _collect_facts(training: MeasuredTraining) -> TrainingFacts:
         data_bytes=(
             train.images.nbytes + train.labels.nbytes if isinstance(train, ArraySplit) else None
         ),
-        decoders=(config.decoders or cores_per_process()) if isinstance(train, ReadAheadSplit) else None,
+        decoders=(config.decoders or cores_per_process())
+        if isinstance(train, ReadAheadSplit)
+        else None,
         free_bytes=memory.free if memory is not None else 0,
         cores=cores_per_process(),
         is_cpu=plan.ctxs[0].device_type == "cpu",
@@ -413,7 +415,9 @@ class MeasuredTraining:
         replica = self.strategy.replicas[device]
         shard = Batch([self.batch.xs[device]], [self.batch.ys[device]], len(self.batch.xs[device]))
         with self.plan.overlap_context():
-            for number, [(_, images, labels)] in enumerate(self.plan.microbatches.split_into_rounds(shard)):
+            for number, [(_, images, labels)] in enumerate(
+                self.plan.microbatches.split_into_rounds(shard)
+            ):
                 replica.forward(images, labels, accumulate=number > 0)
                 replica.backward()
 

@@ -28,7 +28,7 @@ from gluonlab.bench.harness.machine_info import require_memory
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.cost_model import price
 from gluonlab.collectives.lower_bounds import floor_of
-from gluonlab.collectives.named_topologies import resolve_topology, make_topology
+from gluonlab.collectives.named_topologies import make_topology, resolve_topology
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores import make_kvstore
 

@@ -25,7 +25,7 @@ from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.cost_model import price
 from gluonlab.collectives.named_topologies import make_topology, nvswitch, p3_16xlarge, pcie
 from gluonlab.collectives.schedule import COPY, Schedule, Transfer
-from gluonlab.collectives.topology import Link, Route, Topology, fully_connected, all_pairs, switch
+from gluonlab.collectives.topology import Link, Route, Topology, all_pairs, fully_connected, switch
 
 LINKS = st.tuples(st.floats(1e-6, 1e-4), st.floats(1e8, 3e11))  # latency_s, bytes_per_s
 

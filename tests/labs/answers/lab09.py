@@ -555,7 +555,9 @@ def by_hand_from_the_host(ctxs, seed=0):
     params = []
     for shape in SHAPES:
         fan_in = np.prod(shape[1:]) if len(shape) == 4 else shape[0]
-        params.append(random.normal(0, he_deviation(fan_in), shape) if len(shape) > 1 else np.zeros(shape))
+        params.append(
+            random.normal(0, he_deviation(fan_in), shape) if len(shape) > 1 else np.zeros(shape)
+        )
     return [_replica([nd.array(values, ctx=ctx) for values in params]) for ctx in ctxs]
 
 

@@ -21,7 +21,7 @@ from support.reference import (
 from support.steps import make_step, run
 
 from gluonlab.data.loading.augmentation import to_float
-from gluonlab.data.loading.split_batch import shard, make_local_batch
+from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.errors import ModelError
 from gluonlab.models import get_model
 from gluonlab.models.networks import LeNet

@@ -16,7 +16,7 @@ from support.reference import as_is, distance, random_batches, values
 
 from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSettings
 from gluonlab.bucketed_trainer.loss_scale import LossScale
-from gluonlab.data.loading.split_batch import Batch, shard, make_local_batch
+from gluonlab.data.loading.split_batch import Batch, make_local_batch, shard
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.optimizers.optimizer_registry import make_optimizer
@@ -71,7 +71,9 @@ def made(
 
 def sharded(batch, ctxs):
     images, labels = batch
-    return make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
+    return make_local_batch(
+        shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
+    )
 
 
 def part_of(batch, ctxs, group):

@@ -22,7 +22,7 @@ from support.splits import (
     trained_on_one_device,
 )
 
-from gluonlab.data.loading.split_batch import shard, make_local_batch
+from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.errors import ModelError
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.models.networks import alexnet_2towers
@@ -237,7 +237,9 @@ def test_scores_are_those_of_the_whole_network():
     [(images, labels)] = batches_of([7])
     xs = shard(nd.array(images), strategy.inputs)
     ys = shard(nd.array(labels, dtype="int32"), strategy.inputs)
-    scored = [(each.device, each.scores.asnumpy()) for each in strategy.score(make_local_batch(xs, ys))]
+    scored = [
+        (each.device, each.scores.asnumpy()) for each in strategy.score(make_local_batch(xs, ys))
+    ]
     scores = np.concatenate([own for copy in (0, 1) for device, own in scored if device == copy])
     [ctx] = contexts(1)
     expected = named("towers")([ctx])(nd.array(images, ctx=ctx)).asnumpy()
