@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import re
 from numbers import Integral
-from typing import TYPE_CHECKING, Iterator, List, Sequence, Union
+from typing import TYPE_CHECKING, Any, Iterator, List, Sequence, Union
 
 from gluonlab.engine.cpu_threads import set_threads
 from gluonlab.engine.local_processes import cores_per_process as cores
@@ -40,6 +40,7 @@ from gluonlab.engine.mxnet_installation import pip_install_command
 from gluonlab.errors import DeviceError, warn
 from gluonlab.gpu.cuda import check_gpus_supported
 from gluonlab.host.launcher_environment import instance_has_gpus, sagemaker_instance_type
+from gluonlab.renamed import get_renamed
 
 if TYPE_CHECKING:
     import mxnet as mx
@@ -303,3 +304,7 @@ def _describe_available(kind: str) -> str:
     if count:
         return f"here are gpu:0 to gpu:{count - 1}" if count > 1 else "here is gpu:0 only"
     return f"here are no GPUs ({_why_no_gpu()}): use --gpus N or cpu*N to let CPU devices stand in"
+
+
+def __getattr__(name: str) -> Any:
+    return get_renamed(__name__, name)

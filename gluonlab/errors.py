@@ -31,7 +31,9 @@ import re
 import sys
 import warnings
 from types import FrameType
-from typing import Iterable, List, Optional, Sequence
+from typing import Any, Iterable, List, Optional, Sequence
+
+from gluonlab.renamed import get_renamed
 
 
 class GluonlabError(Exception):
@@ -220,3 +222,7 @@ def error_type_and_text(error: BaseException) -> str:
     """
     kind, message = type(error).__name__, error_text(error)
     return message if message.startswith(f"{kind}: ") else f"{kind}: {message}" if message else kind
+
+
+def __getattr__(name: str) -> Any:
+    return get_renamed(__name__, name)

@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
 import sys
 import types
 import warnings
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # Old dotted name: new dotted name. A module's submodules move with it.
 OLD_NAMES: Dict[str, str] = {
@@ -19,6 +22,18 @@ OLD_NAMES: Dict[str, str] = {
     "gluonlab.bench.allreduce.plans": "gluonlab.bench.allreduce.candidate_schedules",
     "gluonlab.bench.allreduce.table": "gluonlab.bench.allreduce.result_table",
     "gluonlab.bench.allreduce.variants": "gluonlab.bench.allreduce.measure_allreduce",
+    "gluonlab.collectives.algorithms.ACROSS": "gluonlab.collectives.algorithms.ACROSS_HOSTS",
+    "gluonlab.collectives.algorithms.balanced_tree": (
+        "gluonlab.collectives.algorithms.make_balanced_tree"
+    ),
+    "gluonlab.collectives.algorithms.mirrored_trees": (
+        "gluonlab.collectives.algorithms.make_mirrored_trees"
+    ),
+    "gluonlab.collectives.algorithms.nested": "gluonlab.collectives.algorithms.nest_over_hosts",
+    "gluonlab.collectives.algorithms.over_hosts": (
+        "gluonlab.collectives.algorithms.make_schedule_over_hosts"
+    ),
+    "gluonlab.collectives.algorithms.takes": "gluonlab.collectives.algorithms.accepts_options",
     "gluonlab.collectives.bounds": "gluonlab.collectives.lower_bounds",
     "gluonlab.collectives.check": "gluonlab.collectives.verify_schedule",
     "gluonlab.collectives.cost": "gluonlab.collectives.cost_model",
@@ -30,7 +45,12 @@ OLD_NAMES: Dict[str, str] = {
     ),
     "gluonlab.data.loading.loader": "gluonlab.data.loading.batch_loader",
     "gluonlab.data.loading.shards": "gluonlab.data.loading.split_batch",
+    "gluonlab.devices.Spec": "gluonlab.devices.DeviceSpec",
+    "gluonlab.devices.listed": "gluonlab.devices.check_device_list",
+    "gluonlab.devices.on_paid_gpus": "gluonlab.devices.is_on_paid_gpus",
     "gluonlab.drawing.live": "gluonlab.drawing.matplotlib_figures",
+    "gluonlab.errors.kind_and_words": "gluonlab.errors.error_type_and_text",
+    "gluonlab.errors.said_by": "gluonlab.errors.error_text",
     "gluonlab.exercises.shared": "gluonlab.exercises",
     "gluonlab.exercises.shared.watch": "gluonlab.exercises.array_tracking",
     "gluonlab.inference.loaded": "gluonlab.inference.loaded_network",
@@ -47,9 +67,11 @@ OLD_NAMES: Dict[str, str] = {
     "gluonlab.runs.frame": "gluonlab.runs.data_frame",
     "gluonlab.runs.result": "gluonlab.runs.run_result",
     "gluonlab.study.trial": "gluonlab.study.short_training",
+    "gluonlab.study.trial.growing": "gluonlab.study.short_training.log_spaced_steps",
     "gluonlab.timeline.picture": "gluonlab.timeline.timeline_svg",
     "gluonlab.training.finished": "gluonlab.training.evaluate_run",
     "gluonlab.training.memory": "gluonlab.training.run_memory",
+    "gluonlab.training.memory.Needs": "gluonlab.training.run_memory.MemoryEstimator",
     "gluonlab.training.network": "gluonlab.training.build_network",
     "gluonlab.training.prepare": "gluonlab.training.training_setup",
     "gluonlab.update": "gluonlab.bucketed_trainer",
@@ -78,6 +100,39 @@ def get_renamed(module: str, name: str) -> Any:
     _warn(f"{module}.{name}", new)
     home, _, last = new.rpartition(".")
     return getattr(importlib.import_module(home), last)
+
+
+class RenamedMember:
+    """An old name of a method or property of a class.
+
+    It is an attribute of the class: ``resident = RenamedMember("is_resident")``.
+    """
+
+    def __init__(self, new: str) -> None:
+        self.new = new
+
+    def __set_name__(self, owner: type, old: str) -> None:
+        self.old = old
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        _warn(f"{owner.__name__}.{self.old}", f"{owner.__name__}.{self.new}", stacklevel=3)
+        return getattr(owner if instance is None else instance, self.new)
+
+
+def rename_argument(old: str, new: str) -> Callable[[F], F]:
+    """Decorate a function so that it accepts its argument ``new`` by the name ``old`` as well."""
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if old in kwargs:
+                _warn(f"the argument {old}", new, stacklevel=3)
+                kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return cast(F, call)
+
+    return decorate
 
 
 def install() -> None:
@@ -117,5 +172,5 @@ class _OldModule(types.ModuleType):
         return get_renamed(self.__name__, name)
 
 
-def _warn(old: str, new: str) -> None:
-    warnings.warn(f"{old} is now {new}", DeprecationWarning, stacklevel=4)
+def _warn(old: str, new: str, stacklevel: int = 4) -> None:
+    warnings.warn(f"{old} is now {new}", DeprecationWarning, stacklevel=stacklevel)

@@ -19,7 +19,8 @@ PACKAGE = Path(__file__).resolve().parent.parent / "gluonlab"
 
 # A part may import those in the lines above its own, and itself.
 LAYERS = [
-    {"errors", "plain_text", "renamed"},
+    {"renamed"},
+    {"errors", "plain_text"},
     {"host", "config"},
     {"engine"},
     {"drawing", "files", "finite_numbers", "gpu"},

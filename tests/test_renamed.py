@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import gluonlab
-from gluonlab.renamed import OLD_NAMES, find_new_name
+from gluonlab.renamed import OLD_NAMES, RenamedMember, find_new_name, rename_argument
 
 # What the documentation and the labs of version 0.2.0 import.
 DOCUMENTED = """
@@ -81,3 +81,22 @@ def test_other_missing_modules_and_names_are_errors_as_usual(module):
     with pytest.warns(DeprecationWarning), pytest.raises(AttributeError, match="no_such"):
         importlib.import_module("gluonlab.update.trainer").no_such  # noqa: B018
     assert not hasattr(gluonlab, "no_such")
+
+
+def test_an_old_member_or_argument_leads_to_the_new_one_with_a_warning():
+    class Store:
+        @property
+        def is_open(self):
+            return True
+
+        open = RenamedMember("is_open")
+
+        @rename_argument("say", "log")
+        def close(self, log):
+            return log
+
+    with pytest.warns(DeprecationWarning, match="Store.open is now Store.is_open"):
+        assert Store().open
+    with pytest.warns(DeprecationWarning, match="the argument say is now log"):
+        assert Store().close(say=3) == 3
+    assert Store().close(log=4) == 4

@@ -70,6 +70,7 @@ from gluonlab.models.infer_shapes import set_missing_shapes
 from gluonlab.optimizers.optimizer_registry import is_element_wise
 from gluonlab.optimizers.optimizer_states import States, write_states
 from gluonlab.optimizers.optimizer_step import SchedulerRewind
+from gluonlab.renamed import RenamedMember
 
 _OPTIMIZER_PARAMS = {
     "lr": "learning_rate",
@@ -259,6 +260,8 @@ class BucketedTrainer(gluon.Trainer):
         self._start_step(batch_size)
         return ("allreduce", self._allreduce_grads), ("update", self._update)
 
+    phases = RenamedMember("start_step")
+
     def allreduce_grads(self) -> None:
         """Run the first half of `step`: set stale gradients to zero, and sum all gradients."""
         with autograd.pause():
@@ -349,6 +352,8 @@ class BucketedTrainer(gluon.Trainer):
         """
         if self._updates_on_servers and self._store_updater is not None:
             self._store_updater.synchronize()
+
+    meet = RenamedMember("synchronize")
 
     def save_states(self, fname: str) -> None:
         """Write the optimizer states by parameter name.

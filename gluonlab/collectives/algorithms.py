@@ -33,6 +33,7 @@ from gluonlab.collectives.schedule import (
     is_integer_at_least,
 )
 from gluonlab.errors import ScheduleError, unknown
+from gluonlab.renamed import get_renamed
 
 Groups = Sequence[Sequence[int]]
 Algorithm = Callable[..., Schedule]
@@ -592,3 +593,7 @@ def make_schedule_over_hosts(
         scatter, gather = scatter.placed(order), gather.placed(order)
     across_schedule = make_schedule(across, hosts, chunks=chunks)
     return nest_over_hosts(f"hierarchical, {across}", scatter, across_schedule, gather)
+
+
+def __getattr__(name: str) -> Any:
+    return get_renamed(__name__, name)

@@ -62,6 +62,7 @@ from gluonlab.engine.fast_invoke import (
 )
 from gluonlab.errors import ScheduleError
 from gluonlab.gpu.cuda import enable_peer_access
+from gluonlab.renamed import RenamedMember
 
 # Small enough for the last-level cache of most CPUs. From 128 KiB to 16 MiB, 2 MiB and more were
 # equally fast; smaller pieces need more calls.
@@ -153,6 +154,8 @@ class Executor:
         """
         for call in self._row_major_calls:
             call()
+
+    settle = RenamedMember("make_row_major")
 
 
 def allreduce(

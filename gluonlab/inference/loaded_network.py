@@ -39,6 +39,7 @@ from gluonlab.inference.input_images import (
 from gluonlab.inference.predictions import Mistake, Mistakes, PredictedBatch, Predictions
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.parallel.strategy import Strategy
+from gluonlab.renamed import rename_argument
 from gluonlab.runs.data_frame import EPOCHS, run_frame
 from gluonlab.runs.run_reader import RunDescription, read_finished_run
 from gluonlab.training.evaluate import BATCHES_AHEAD, evaluation_loader
@@ -107,6 +108,7 @@ class LoadedRun:
 
     @nd_semantics()
     @exit_if_stuck()
+    @rename_argument("saw", "on_batch")
     def predict(
         self, images: Images, on_batch: Callable[[PredictedBatch], Any] = ignore_batch
     ) -> Predictions:
@@ -150,6 +152,7 @@ class LoadedRun:
 
     @nd_semantics()
     @exit_if_stuck()
+    @rename_argument("saw", "on_batch")
     def mistakes(self, on_batch: Callable[[PredictedBatch], Any] = ignore_batch) -> Mistakes:
         """Find the test images that the network classifies wrongly.
 

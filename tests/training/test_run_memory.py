@@ -187,7 +187,7 @@ def plan_of(batch_size):
 
 def work(plan, batches):
     loss, settings = gluon.loss.SoftmaxCrossEntropyLoss(), dict(raw=True)
-    strategy = data_parallel(partial(make_net, plan), loss, plan, ALONE)
+    strategy = data_parallel(partial(make_net, plan), loss, plan, SINGLE_PROCESS)
     settings["resident_bytes"] = plan.config.resident_bytes
     loaders = [Loader(split, plan.ctxs, plan.global_batch_size, **settings)
                for split in (plan.dataset.train, plan.dataset.test)]

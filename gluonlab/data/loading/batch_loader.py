@@ -52,6 +52,7 @@ from gluonlab.devices import check_device_list
 from gluonlab.engine.fast_invoke import ARRAY_LIMIT, slice_rows
 from gluonlab.engine.np_compatibility import to_user_arrays
 from gluonlab.errors import DataError
+from gluonlab.renamed import RenamedMember
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
@@ -213,6 +214,8 @@ class Loader:
     def is_resident(self) -> bool:
         """True if the split is on the devices."""
         return isinstance(self._source, _ResidentSource)
+
+    resident = RenamedMember("is_resident")
 
     @property
     def _needs_host_work(self) -> bool:
