@@ -138,7 +138,7 @@ def _parse_toml(text: str) -> Any:
 
 
 def _parse_json(text: str) -> Any:
-    def once(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    def reject_repeated_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
         values = dict(pairs)
         if len(values) < len(pairs):
             repeated, _ = Counter(key for key, _ in pairs).most_common(1)[0]
@@ -148,7 +148,7 @@ def _parse_json(text: str) -> Any:
     def no_number(name: str) -> None:
         raise ValueError(f"{name} is no number")
 
-    return json.loads(text, parse_constant=no_number, object_pairs_hook=once)
+    return json.loads(text, parse_constant=no_number, object_pairs_hook=reject_repeated_keys)
 
 
 def _run_settings(path: str, content: Mapping[str, Any]) -> Dict[str, Any]:

@@ -201,7 +201,7 @@ class OverlapTracker:
             self._ordered.update(dict.fromkeys(permutations([part, *others], 2), self._clock))
         self._clock += 1
         last_use = uses_of_array.get(part, _LastUse(0, 0))
-        uses_of_array[part] = last_use.updated(self._clock, writes)
+        uses_of_array[part] = last_use.with_access(self._clock, writes)
         return others
 
 
@@ -215,7 +215,7 @@ class _LastUse(NamedTuple):
         """Return the last time of a conflicting use: for a write any use, for a read a write."""
         return self.used if writes else self.written
 
-    def updated(self, now: int, writes: bool) -> _LastUse:
+    def with_access(self, now: int, writes: bool) -> _LastUse:
         return _LastUse(now, now if writes else self.written)
 
 

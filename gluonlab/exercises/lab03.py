@@ -706,14 +706,16 @@ def check_speedup(answer: Callable[[float, float, float, int], float]) -> None:
     for a, b, c in rng.uniform(0.1, 5, (50, 3)):
         cases.append((float(a), float(b), float(c), int(rng.randint(1, 17))))
 
-    def right(h: float, c: float, s: float, k: int) -> float:
+    def expected_speedup(h: float, c: float, s: float, k: int) -> float:
         return k * max(h, c) / (max(k * h, c + s) if k > 1 else max(h, c))
 
     def describe(h: float, c: float, s: float, k: int, got: Any, want: float) -> TextPair:
         call = f"speedup(host_ms={h:.3g}, compute_ms={c:.3g}, sum_ms={s:.3g}, devices={k})"
         return wrong_result_texts(call, _format_number(got), f"{want:.4g}")
 
-    run_cases(answer, cases, right).check_results(is_close_number, SPEEDUP_MISTAKES, describe)
+    run_cases(answer, cases, expected_speedup).check_results(
+        is_close_number, SPEEDUP_MISTAKES, describe
+    )
 
 
 def _speedup_mistake(formula: Callable[..., float], en: str, ja: str) -> Mistake:

@@ -928,7 +928,7 @@ def _check_memory(case: CaseText, schedule: PipelineSchedule) -> None:
 
 
 def _check_time(case: CaseText, schedule: PipelineSchedule) -> None:
-    costs = Costs.equal(schedule.stages)
+    costs = Costs.uniform(schedule.stages)
     best_time = price(
         one_forward_one_backward(schedule.devices, schedule.microbatches), costs
     ).seconds

@@ -64,7 +64,7 @@ def check_training_bytes(answer: Callable[..., int]) -> None:
         outputs = randint(1, 999, randint(1, 6)).tolist()
         cases.append((shapes, outputs, int(randint(1, 512)), int(randint(0, 3))))
 
-    def right(shapes: List[Shape], kept: List[int], n: int, s: int) -> int:
+    def expected_bytes(shapes: List[Shape], kept: List[int], n: int, s: int) -> int:
         return 4 * (_parameter_size(shapes) * (2 + s) + n * sum(kept))
 
     def describe(
@@ -74,7 +74,9 @@ def check_training_bytes(answer: Callable[..., int]) -> None:
         check_number(got, call)
         return wrong_value_texts(call, repr(got), want)
 
-    run_cases(answer, cases, right).check_results(is_same_number, TRAINING_BYTES_MISTAKES, describe)
+    run_cases(answer, cases, expected_bytes).check_results(
+        is_same_number, TRAINING_BYTES_MISTAKES, describe
+    )
 
 
 def _parameter_size(shapes: Sequence[Shape]) -> int:

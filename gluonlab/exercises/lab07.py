@@ -921,10 +921,12 @@ def _random_steps(random: Any, momentum: float, rates: Sequence[float]) -> Momen
         tuple(random.randint(1, 4, random.randint(1, 3))) for _ in range(random.randint(1, 4))
     ]
 
-    def some() -> Tuple[Array, ...]:
+    def random_arrays() -> Tuple[Array, ...]:
         return tuple(random.normal(0, 1, shape).astype(np.float32) for shape in shapes)
 
-    return MomentumSteps(momentum, tuple(map(float, rates)), some(), tuple(some() for _ in rates))
+    return MomentumSteps(
+        momentum, tuple(map(float, rates)), random_arrays(), tuple(random_arrays() for _ in rates)
+    )
 
 
 def _run_steps(answer: Callable[..., Any], steps: MomentumSteps) -> StepTrace:

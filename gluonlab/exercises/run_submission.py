@@ -279,7 +279,7 @@ def read_submission(path: Path, most_bytes: int) -> Submission:
     notebook = _read_notebook(path, most_bytes)
     metadata = notebook.get("metadata", {})
     if not isinstance(metadata, dict):
-        raise _unreadable("its metadata is no object of JSON")
+        raise _unreadable_notebook_error("its metadata is no object of JSON")
     metadata = metadata.get("gluonlab")
     metadata = metadata if isinstance(metadata, dict) else {}
     lab, language = str(metadata.get("lab", path.name[:2]))[:40], metadata.get("language")
@@ -289,7 +289,7 @@ def read_submission(path: Path, most_bytes: int) -> Submission:
         )
     cells = notebook.get("cells")
     if not isinstance(cells, list) or len(cells) > MAX_CELLS:
-        raise _unreadable(f"it has no list of 0 to {MAX_CELLS:,} cells")
+        raise _unreadable_notebook_error(f"it has no list of 0 to {MAX_CELLS:,} cells")
     submitted = [_read_cell(cell, number) for number, cell in enumerate(cells, 1)]
     return Submission(submitted, lab, language if language in LANGUAGES else LANGUAGES[0])
 
@@ -298,22 +298,22 @@ def _read_notebook(path: Path, most_bytes: int) -> "dict[str, Any]":
     try:
         notebook = json.loads(read_bounded(path, most_bytes).decode("utf-8-sig"))
     except OSError as error:
-        raise _unreadable(str(error.strerror)) from None
+        raise _unreadable_notebook_error(str(error.strerror)) from None
     except DataError:
-        raise _unreadable(f"it has more than {most_bytes:,} bytes") from None
+        raise _unreadable_notebook_error(f"it has more than {most_bytes:,} bytes") from None
     except (ValueError, RecursionError) as error:
-        raise _unreadable(f"it is no JSON ({str(error)[:200]})") from None
+        raise _unreadable_notebook_error(f"it is no JSON ({str(error)[:200]})") from None
     if not isinstance(notebook, dict):
-        raise _unreadable("it is no object of JSON")
+        raise _unreadable_notebook_error("it is no object of JSON")
     if notebook.get("nbformat") != NBFORMAT:
-        raise _unreadable(
+        raise _unreadable_notebook_error(
             f"its nbformat is {str(notebook.get('nbformat'))[:20]}, not {NBFORMAT}: "
             "open it in Jupyter, and save it"
         )
     return notebook
 
 
-def _unreadable(fault: str) -> NotebookError:
+def _unreadable_notebook_error(fault: str) -> NotebookError:
     return NotebookError(f"cannot be read as a notebook: {fault}")
 
 
@@ -322,7 +322,7 @@ def _read_cell(cell: Any, number: int) -> SubmittedCell:
     source = cell.get("source") if isinstance(cell, dict) else None
     lines: List[Any] = source if isinstance(source, list) else [source]
     if not all(isinstance(line, str) and _is_encodable(line) for line in lines):
-        raise _unreadable(f"cell {number} has no text")
+        raise _unreadable_notebook_error(f"cell {number} has no text")
     if cell.get("cell_type") != "code":
         return SubmittedCell("")
     metadata = cell.get("metadata")

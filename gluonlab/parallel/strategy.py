@@ -194,7 +194,7 @@ class Strategy(Protocol):
     def set_parameters(self, parameters: Mapping[str, nd.NDArray]) -> None:
         """Copy parameters from `parameters` to all devices, which must be idle."""
 
-    def replicated(self) -> "Sequence[ReplicatedArray]":
+    def replicated_parameters(self) -> "Sequence[ReplicatedArray]":
         """Return every parameter with all devices that hold a copy of it."""
 
     def step(self, batch: Batch, hook: Optional[PhaseHook] = None) -> List[nd.NDArray]:
@@ -315,8 +315,8 @@ class UnshardedParameters:
         with order_between_passes(untrained_arrays(params.values())):
             return {name: param.list_data()[0].copyto(mx.cpu()) for name, param in params.items()}
 
-    def replicated(self) -> "Sequence[ReplicatedArray]":
-        """Implement `Strategy.replicated`."""
+    def replicated_parameters(self) -> "Sequence[ReplicatedArray]":
+        """Implement `Strategy.replicated_parameters`."""
         return list(self.net.collect_params().values())
 
     def set_parameters(self, parameters: Mapping[str, nd.NDArray]) -> None:

@@ -137,7 +137,7 @@ class Prediction:
     assumptions: Tuple[str, ...]
 
     @property
-    def whole(self) -> PredictionRow:
+    def all_gpus_row(self) -> PredictionRow:
         """Return the row of all GPUs."""
         return self.rows[-1]
 
@@ -168,7 +168,7 @@ def _prediction_text(prediction: Prediction) -> str:
         else f"{global_batch_size:,} images a step, whatever the GPUs"
     )
     training = (
-        f"{prediction.network} on {prediction.machine}: {prediction.whole.gpus} x "
+        f"{prediction.network} on {prediction.machine}: {prediction.all_gpus_row.gpus} x "
         f"{prediction.gpu}, {prediction.arithmetic}, {images}, {prediction.optimizer}"
     )
     if prediction.passes > 1:
@@ -182,7 +182,7 @@ def _prediction_text(prediction: Prediction) -> str:
         "",
     ]
     ring_speedup = prediction.with_ring or 0.0
-    if ring_speedup > 1.05 * prediction.whole.speedup:
+    if ring_speedup > 1.05 * prediction.all_gpus_row.speedup:
         lines += [
             f"With --kvstore ring the speed-up of all of them would be {ring_speedup:.2f}.",
             "",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from gluonlab.errors import ConfigError
+from gluonlab.renamed import RenamedMember
 from gluonlab.runs.data_frame import EPOCHS, run_frame
 from gluonlab.runs.run_schema import Epoch
 
@@ -52,14 +53,16 @@ class Result:
     onnx: Any = None
 
     @property
-    def kept(self) -> Epoch:
+    def kept_epoch(self) -> Epoch:
         """The epoch whose parameters the network has: the last, or the best with --patience."""
         return self.history[-1 if self.best_epoch is None else self.best_epoch - 1]
+
+    kept = RenamedMember("kept_epoch")
 
     @property
     def accuracy(self) -> float:
         """The fraction of test images that are classified correctly."""
-        return self.kept.accuracy
+        return self.kept_epoch.accuracy
 
     @property
     def images_per_second(self) -> float:
@@ -90,7 +93,7 @@ class Result:
         return {
             **self.plan.settings(),
             "accuracy": self.accuracy,
-            "top5_accuracy": self.kept.top5_accuracy,
+            "top5_accuracy": self.kept_epoch.top5_accuracy,
             "images_per_second": self.images_per_second,
             "waiting": self.waiting,
             "first_step_seconds": self.first_step_seconds,

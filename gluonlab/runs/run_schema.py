@@ -59,7 +59,7 @@ def is_digest(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
 
 
-def optional(check: Check) -> Check:
+def or_none(check: Check) -> Check:
     """Return a check that also accepts None."""
     return lambda value: value is None or check(value)
 
@@ -76,7 +76,7 @@ def dict_of(check: Check) -> Check:
 
 def is_numbers_by_name(value: Any) -> bool:
     """Return True for a dictionary of numbers, some of which may be None."""
-    return dict_of(optional(is_number))(value) and "" not in value
+    return dict_of(or_none(is_number))(value) and "" not in value
 
 
 def _field(meaning: str, check: Check, unit: str = "", **more: Any) -> Any:
@@ -213,7 +213,7 @@ class ProfileEvent(MetricsLine):
     overlap: Optional[float] = _field(
         "share of the time of sums and copies in which some device computed backward; null where "
         "there are none",
-        optional(is_share),
+        or_none(is_share),
     )
 
 

@@ -96,7 +96,7 @@ class MeasurementStore:
             dict(settings), round, dict(values)
         )
 
-    def all(self) -> List[PointMeasurement]:
+    def list_measurements(self) -> List[PointMeasurement]:
         """Return all measurements in the order in which they were added."""
         return list(self._measurements.values())
 
@@ -294,7 +294,7 @@ class StudyFolder:
     def discard(self) -> None:
         """Close, and remove the created folders if nothing has been measured."""
         self.close()
-        if not self.store.all() and self._created_folders:
+        if not self.store.list_measurements() and self._created_folders:
             with suppress(OSError):
                 for name in (MEASUREMENTS, STUDY, LOCK):
                     (self.path / name).unlink(missing_ok=True)
@@ -312,7 +312,7 @@ def open_study(study: str, options: Mapping[str, Any], out: Optional[str]) -> It
     try:
         yield folder
     except (KeyboardInterrupt, RunError) as error:
-        count = len(folder.store.all())
+        count = len(folder.store.list_measurements())
         kept_message = f"{folder.path} keeps {count} measurement{'s' * (count != 1)}"
         messages = [] if isinstance(error, KeyboardInterrupt) else [str(error)]
         error.args = ("; ".join([*messages, kept_message, f"to go on: {folder.resume_command}"]),)

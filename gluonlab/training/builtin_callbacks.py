@@ -325,7 +325,11 @@ class ReplicaCheck(BuiltInCallback):
     def for_plan(cls, plan: Plan, strategy: Strategy) -> ReplicaCheck:
         """Create the check of a run with --check-replicas."""
         return cls(
-            strategy.net, plan.sync_bn, plan.group, strategy.replicated(), plan.check_replicas
+            strategy.net,
+            plan.sync_bn,
+            plan.group,
+            strategy.replicated_parameters(),
+            plan.check_replicas,
         )
 
     def on_step_end(self, run: RunView, step: int) -> None:

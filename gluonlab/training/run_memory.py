@@ -240,14 +240,16 @@ class GpuMemoryUse:
     def __init__(self, ctxs: Sequence[mx.Context]) -> None:
         self._gpus = [ctx.device_id for ctx in ctxs if ctx.device_type == "gpu"]
         self.on_gpus = bool(self._gpus)
-        self._before = self._free()
+        self._before = self._free_bytes()
 
     def used_bytes(self) -> int:
         """Wait for all operators, and return the bytes of the GPU with the largest decrease."""
         mx.nd.waitall()
-        return max((before - now for before, now in zip(self._before, self._free())), default=0)
+        return max(
+            (before - now for before, now in zip(self._before, self._free_bytes())), default=0
+        )
 
-    def _free(self) -> List[int]:
+    def _free_bytes(self) -> List[int]:
         return [int(mx.context.gpu_memory_info(gpu)[0]) for gpu in self._gpus]
 
 

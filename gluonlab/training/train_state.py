@@ -322,6 +322,6 @@ def _all_devices(strategy: Strategy) -> List[mx.Context]:
     ctxs = [
         *strategy.inputs,
         *strategy.outputs,
-        *(ctx for param in strategy.replicated() for ctx in param.list_ctx()),
+        *(ctx for param in strategy.replicated_parameters() for ctx in param.list_ctx()),
     ]
     return list(dict.fromkeys(ctxs))

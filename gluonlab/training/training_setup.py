@@ -304,7 +304,7 @@ def _warn_of_failed_training(result: Result) -> Iterator[str]:
 
     The loss of guessing is unknown for a loss of the user.
     """
-    plan, epoch = result.plan, result.kept
+    plan, epoch = result.plan, result.kept_epoch
     classes = len(plan.dataset.classes)
     if classes < 2 or plan.dataset.name == SYNTHETIC:
         return

@@ -45,7 +45,7 @@ def test_the_table_fits_the_terminal_and_says_what_it_means(bench):
 def test_costs_are_those_of_a_share_or_of_each_stage(bench):
     shares = rows_of(bench("pipeline", "--devices", "2", "--costs", "10,20,1,4", "--json")[1])
     for name, several in (("1f1b", 1), ("interleaved", 2)):
-        costs = Costs.equal(2 * several, 0.01 / several, 0.02 / several, 0.001, 0.004 / several)
+        costs = Costs.uniform(2 * several, 0.01 / several, 0.02 / several, 0.001, 0.004 / several)
         expected = price(make_pipeline(name, 2, 8, several), costs)
         assert shares[name]["seconds"] == pytest.approx(expected.seconds)
     stages = ("--costs", "10,20,1/12,24,1/30,60/10,20")

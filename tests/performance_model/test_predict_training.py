@@ -35,7 +35,7 @@ RESNET, LENET = published_work("ResNet-50"), published_work("LeNet")
 )
 def test_the_parts_of_a_prediction_are_consistent_on_every_machine(machine, batch_size, store):
     found = predict(RESNET, machine, batch_size, store=store)
-    first, whole = found.rows[0], found.whole
+    first, whole = found.rows[0], found.all_gpus_row
     assert (first.gpus, first.sum_s, first.speedup) == (1, 0, pytest.approx(1))
     assert whole.gpus == find_machine(machine).topology.world_size
     for row in found.rows:
@@ -44,8 +44,8 @@ def test_the_parts_of_a_prediction_are_consistent_on_every_machine(machine, batc
         parts = row.input_s + row.compute_s + row.exposed_s + row.update_s
         assert row.step_s == pytest.approx(max(parts, row.host_s))
     larger = predict(RESNET, machine, 2 * batch_size, store=store)
-    assert larger.whole.images_per_s > whole.images_per_s
-    assert larger.whole.efficiency >= whole.efficiency - 1e-12
+    assert larger.all_gpus_row.images_per_s > whole.images_per_s
+    assert larger.all_gpus_row.efficiency >= whole.efficiency - 1e-12
 
 
 @settings(max_examples=4, deadline=None)
@@ -107,7 +107,9 @@ def test_several_hosts_have_a_row_for_each_power_of_two_and_are_no_better_than_l
     efficiencies = [row.efficiency for row in found.rows[3:]]
     assert efficiencies == sorted(efficiencies, reverse=True)
     faster = predict(RESNET, "p3dn.24xlarge*4", 64)
-    assert faster.whole.images_per_s > found.whole.images_per_s  # the same GPUs, 100 Gb/s
+    assert (
+        faster.all_gpus_row.images_per_s > found.all_gpus_row.images_per_s
+    )  # the same GPUs, 100 Gb/s
 
 
 def test_three_single_gpu_hosts_and_a_part_of_a_machine():
@@ -117,7 +119,9 @@ def test_three_single_gpu_hosts_and_a_part_of_a_machine():
 
 
 def test_sums_hide_behind_backward_as_far_as_its_pieces_allow():
-    found = {n: predict(RESNET, "p3.16xlarge", 64, overlap=n).whole for n in ("off", 1000, 15, 1)}
+    found = {
+        n: predict(RESNET, "p3.16xlarge", 64, overlap=n).all_gpus_row for n in ("off", 1000, 15, 1)
+    }
     assert found["off"].exposed_s == pytest.approx(found["off"].sum_s)
     exposed = [found[n].exposed_s for n in ("off", 1000, 15, 1)]
     assert all(more >= less - 1e-9 for more, less in zip(exposed, exposed[1:]))
@@ -127,21 +131,21 @@ def test_sums_hide_behind_backward_as_far_as_its_pieces_allow():
 
 
 def test_a_tiny_network_is_bound_by_the_host_and_a_large_one_by_computing():
-    assert predict(LENET, "p3.16xlarge", 16, store="nccl").whole.bound_by == "host"
-    assert predict(RESNET, "p3.16xlarge", 96, store="nccl").whole.bound_by == "compute"
-    assert predict(published_work("AlexNet"), "p2.16xlarge", 16).whole.bound_by == "sum"
+    assert predict(LENET, "p3.16xlarge", 16, store="nccl").all_gpus_row.bound_by == "host"
+    assert predict(RESNET, "p3.16xlarge", 96, store="nccl").all_gpus_row.bound_by == "compute"
+    assert predict(published_work("AlexNet"), "p2.16xlarge", 16).all_gpus_row.bound_by == "sum"
 
 
 def test_float16_is_faster_on_tensor_cores_and_says_what_it_was_compared_with():
     single, half = (predict(RESNET, "p3.2xlarge", 64, dtype=t) for t in ("float32", "float16"))
-    assert half.whole.images_per_s > 1.5 * single.whole.images_per_s
+    assert half.all_gpus_row.images_per_s > 1.5 * single.all_gpus_row.images_per_s
     assert any("float16" in caution for caution in half.cautions) and not single.cautions
 
 
 def test_tf32_is_faster_where_a_gpu_has_it_and_without_it_was_never_compared():
     plain, rounded = (predict(RESNET, "p4d.24xlarge", 64, tf32=tf32) for tf32 in (False, True))
     assert (plain.arithmetic, rounded.arithmetic) == ("float32", "TF32")
-    assert rounded.whole.images_per_s > plain.whole.images_per_s
+    assert rounded.all_gpus_row.images_per_s > plain.all_gpus_row.images_per_s
     assert any("without TF32" in caution for caution in plain.cautions)
     older = [predict(RESNET, "p3.16xlarge", 64, tf32=tf32).rows for tf32 in (False, True)]
     assert older[0] == older[1]
@@ -162,7 +166,7 @@ def test_json_has_what_the_text_has():
     found = predict(RESNET, "p3.16xlarge", 64)
     content = json.loads(json.dumps(found.to_dict()))
     assert (content["kind"], content["measured"]) == ("prediction", False)
-    assert content["rows"][-1]["speedup"] == found.whole.speedup
+    assert content["rows"][-1]["speedup"] == found.all_gpus_row.speedup
     assert content["rows"][-1]["bound_by"] == "compute"
     assert content["assumptions"] and content["not_trusted"] == []
 
@@ -275,7 +279,7 @@ def test_mistakes_in_options_are_one_line(options, words):
 @pytest.mark.parametrize("store", all_stores())
 def test_every_store_has_a_price_and_another_one_that_stands_for_it_is_named(machine, store):
     found = predict(LENET, machine, 64, store=store)
-    assert found.whole.sum_s > 0
+    assert found.all_gpus_row.sum_s > 0
     stands_in = found.store != EQUIVALENT_STORES.get(store, store) and store != "device"
     assert stands_in == any(caution.startswith(f"{store} sums over") for caution in found.cautions)
 
@@ -293,7 +297,7 @@ def test_microbatches_cost_kernels_and_save_memory():
     whole = predict(RESNET, "p3.2xlarge", 64)
     cut = predict(RESNET, "p3.2xlarge", 64, microbatches=Microbatches(4))
     assert (whole.passes, cut.passes) == (1, 4)
-    assert cut.whole.step_s > whole.whole.step_s and "in 4 microbatches" in cut.text
+    assert cut.all_gpus_row.step_s > whole.all_gpus_row.step_s and "in 4 microbatches" in cut.text
     large = predict(RESNET, "p3.2xlarge", 512)
     assert any("GB, and V100 has 16" in reason for reason in large.not_trusted)
     assert predict(RESNET, "p3.2xlarge", 512, microbatches=Microbatches(8)).not_trusted == ()

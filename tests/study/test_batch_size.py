@@ -115,7 +115,7 @@ def test_an_interrupted_study_goes_on_and_measures_the_same_bits(
     folder, one = tmp_path / "study", Sweep._measure_point
 
     def at_most_four(sweep, settings, number):
-        if len(sweep.store.all()) == 4:
+        if len(sweep.store.list_measurements()) == 4:
             raise KeyboardInterrupt
         return one(sweep, settings, number)
 

@@ -96,7 +96,7 @@ def test_a_folder_goes_on_with_what_it_holds(tmp_path):
     with open_study("toy", OPTIONS, str(tmp_path / "a")) as folder:
         assert folder.store.find({"size": 1}, 0) == {"value": 1 / 3}  # bit for bit
         assert folder.store.find({"size": 1}, 1) is None
-        assert len(folder.store.all()) == 2
+        assert len(folder.store.list_measurements()) == 2
 
 
 @pytest.mark.parametrize("cut", range(1, 50, 7))
@@ -105,7 +105,7 @@ def test_a_last_line_that_was_cut_off_is_removed(tmp_path, cut):
     whole = file.read_bytes()
     file.write_bytes(whole[:-cut])
     with open_study("toy", OPTIONS, str(tmp_path / "a")) as folder:
-        assert [each.settings for each in folder.store.all()] == [{"size": 0}]
+        assert [each.settings for each in folder.store.list_measurements()] == [{"size": 0}]
         folder.store.add({"size": 1}, 0, {"value": 1 / 3})
     assert file.read_bytes() == whole
 

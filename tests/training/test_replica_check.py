@@ -168,10 +168,10 @@ def test_a_drift_of_one_bit_is_found_in_whatever_devices_of_a_split_hold_alike(w
     chain = ([("conv", 4)], [("dense", 5), ("sigmoid", 1)], False, True)
     make = lambda ctxs, start=None: make_chain(chain, start or ctxs)  # noqa: E731
     strategy = strategy_class(way)(make, softmax(), plan, SINGLE_PROCESS)
-    check = ReplicaCheck(strategy.net, replicated=strategy.replicated())
+    check = ReplicaCheck(strategy.net, replicated=strategy.replicated_parameters())
     train_on(strategy, batches_of([7, 1]))
     check.compare_replicas(1)
-    several = [param for param in strategy.replicated() if len(param.list_ctx()) > 1]
+    several = [param for param in strategy.replicated_parameters() if len(param.list_ctx()) > 1]
     assert several
     for param in several:
         ctx = param.list_ctx()[-1]

@@ -125,7 +125,7 @@ def list_simultaneous_groups(pairs: Mapping[Pair, LinkFit]) -> List[CopyGroup]:
     return list(dict.fromkeys(groups))
 
 
-class SharedLink(NamedTuple):
+class InferredSharedLink(NamedTuple):
     """A link that all of ``pairs`` pass; ``kind``: the common property of their copies."""
 
     kind: str
@@ -151,14 +151,14 @@ def build_topology(measured: DeviceMeasurement, name: str, note: str, gpu: str =
     return Topology(name, measured.world_size, routes, adds, note=note, gpu=gpu)
 
 
-def find_shared_links(measured: DeviceMeasurement) -> List[SharedLink]:
+def find_shared_links(measured: DeviceMeasurement) -> List[InferredSharedLink]:
     """Return the links that several pairs share.
 
     A link is added if simultaneous copies are slower than the links found so far explain, first for
     equally fast pairs. Its price then equals the measured time.
     """
     fits = merge_similar_fits(measured.pairs)
-    shared: List[SharedLink] = []
+    shared: List[InferredSharedLink] = []
     for kind in (BOTH, OUT, INTO):
         groups = [pairs for group_kind, pairs in measured.together if group_kind == kind]
         for equal in (True, False):
@@ -172,7 +172,9 @@ def find_shared_links(measured: DeviceMeasurement) -> List[SharedLink]:
             )
             for pairs, speed in zip(slower, speeds):
                 name = _link_name(kind, pairs, measured.world_size)
-                shared.append(SharedLink(kind, Link(name, _round_to_four_digits(speed)), pairs))
+                shared.append(
+                    InferredSharedLink(kind, Link(name, _round_to_four_digits(speed)), pairs)
+                )
     all_pairs_groups = [group for group in measured.together if group[0] == ALL]
     for group in sorted(all_pairs_groups, key=lambda group: not _equally_fast(group[1], fits)):
         shared += _find_bus(measured, group, fits, shared)
@@ -183,8 +185,8 @@ def _find_bus(
     measured: DeviceMeasurement,
     group: CopyGroup,
     fits: Mapping[Pair, LinkFit],
-    known_links: Sequence[SharedLink],
-) -> Iterator[SharedLink]:
+    known_links: Sequence[InferredSharedLink],
+) -> Iterator[InferredSharedLink]:
     """Yield one link for all pairs of the group, if it explains why they are slow.
 
     It has the highest bandwidth of the measured steps. Links of only some pairs would also slow all
@@ -200,7 +202,7 @@ def _find_bus(
         speed_text = (
             "" if len(pairs) == len(fits) else f" of {fits[pairs[0]].bytes_per_s / 1e9:.4g} GB/s"
         )
-        bus = SharedLink(
+        bus = InferredSharedLink(
             f"{ALL}{speed_text}",
             Link(f"{ALL}{speed_text}", _round_to_four_digits(bandwidth)),
             pairs,
@@ -214,7 +216,7 @@ def _is_slower(
     measured: DeviceMeasurement,
     group: CopyGroup,
     fits: Mapping[Pair, LinkFit],
-    known_links: Sequence[SharedLink],
+    known_links: Sequence[InferredSharedLink],
 ) -> bool:
     explained_s = _predict_seconds(group[1], fits, measured.size_bytes, known_links)
     return measured.together[group] > SLOWDOWN_FACTOR * explained_s
@@ -247,7 +249,7 @@ def _predict_seconds(
     pairs: Sequence[Pair],
     fits: Mapping[Pair, LinkFit],
     size: int,
-    shared_links: Sequence[SharedLink],
+    shared_links: Sequence[InferredSharedLink],
 ) -> float:
     """Return seconds of simultaneous copies as a step is priced: by the busiest link."""
     busiest_s = max(fits[pair].seconds(size) for pair in pairs)
@@ -273,7 +275,7 @@ def _round_to_four_digits(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def describe_shared_links(shared: Sequence[SharedLink]) -> List[str]:
+def describe_shared_links(shared: Sequence[InferredSharedLink]) -> List[str]:
     """Return a sentence for each kind of shared link, or one if there is none."""
     sentences = []
     for kind in dict.fromkeys(link.kind for link in shared):

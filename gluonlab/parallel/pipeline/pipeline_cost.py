@@ -50,7 +50,7 @@ class Costs:
     update_s: Tuple[float, ...]
 
     @classmethod
-    def equal(
+    def uniform(
         cls,
         stages: int,
         forward_s: float = 1.0,
@@ -84,7 +84,7 @@ def equal_shares(schedule: PipelineSchedule) -> Costs:
     pass 2 ms, since it computes the gradients of both weights and inputs. Transfers take no time.
     """
     each = schedule.stages / schedule.devices
-    return Costs.equal(schedule.stages, 1e-3 / each, 2e-3 / each)
+    return Costs.uniform(schedule.stages, 1e-3 / each, 2e-3 / each)
 
 
 class Event(NamedTuple):

@@ -139,7 +139,7 @@ class TensorParallel(ReplicaStep):
                 for array in params[param.name].list_data():
                     shard.copyto(array)
 
-    def replicated(self) -> List[ReplicatedArray]:
+    def replicated_parameters(self) -> List[ReplicatedArray]:
         """Return each shard with its copies, and each unsharded parameter with all devices."""
         slices, first = self.layout.slices, self.device_params[0]
         sharded = [

@@ -80,7 +80,7 @@ def test_stashed_activations_are_counted_over_time(drawn):
 @given(st.integers(1, 8), st.integers(1, 32), st.sampled_from([1, 2]))
 def test_gpipe_and_1f1b_take_the_time_and_bubble_of_the_papers(devices, microbatches, backward):
     for name in ("gpipe", "1f1b"):
-        costs = Costs.equal(devices, 1, backward)
+        costs = Costs.uniform(devices, 1, backward)
         timeline = price(SCHEDULES[name](devices, microbatches), costs)
         assert timeline.seconds == (microbatches + devices - 1) * (1 + backward)
         share = (devices - 1) / (microbatches + devices - 1)
@@ -92,7 +92,7 @@ def test_gpipe_and_1f1b_take_the_time_and_bubble_of_the_papers(devices, microbat
 def test_interleaved_makes_the_bubble_as_many_times_shorter(devices, groups, several, backward):
     microbatches = groups * devices
     schedule = SCHEDULES["interleaved"](devices, microbatches, several)
-    timeline = price(schedule, Costs.equal(schedule.stages, 1, backward))
+    timeline = price(schedule, Costs.uniform(schedule.stages, 1, backward))
     assert timeline.seconds == (several * microbatches + devices - 1) * (1 + backward)
     assert timeline.bubble == pytest.approx(ideal_bubble(devices, microbatches, several))
 
@@ -101,7 +101,7 @@ def test_interleaved_makes_the_bubble_as_many_times_shorter(devices, groups, sev
 @given(st.integers(1, 6), st.integers(1, 12), st.integers(1, 3))
 def test_one_device_at_a_time_works_when_it_goes_sequentially(devices, microbatches, several):
     schedule = SCHEDULES["sequential"](devices, microbatches, several)
-    timeline = price(schedule, Costs.equal(schedule.stages, 1, 2, transfer_s=0))
+    timeline = price(schedule, Costs.uniform(schedule.stages, 1, 2, transfer_s=0))
     assert timeline.seconds == microbatches * schedule.stages * 3
     assert timeline.bubbles == pytest.approx((1 - 1 / devices,) * devices)
 
@@ -112,13 +112,13 @@ def test_interleaved_is_faster_than_1f1b_for_any_number_of_microbatches(devices,
     """The same network, cut into v times as many stages."""
     fine = SCHEDULES["interleaved"](devices, microbatches, v)
     coarse = SCHEDULES["1f1b"](devices, microbatches)
-    fast = price(fine, Costs.equal(fine.stages, 1, 2)).seconds
-    assert fast <= price(coarse, Costs.equal(devices, v, 2 * v)).seconds
+    fast = price(fine, Costs.uniform(fine.stages, 1, 2)).seconds
+    assert fast <= price(coarse, Costs.uniform(devices, v, 2 * v)).seconds
 
 
 def test_a_transfer_delays_the_receiver_and_not_the_sender():
     schedule = SCHEDULES["gpipe"](2, 2)
-    timeline = price(schedule, Costs.equal(2, 1, 2, transfer_s=3, update_s=1))
+    timeline = price(schedule, Costs.uniform(2, 1, 2, transfer_s=3, update_s=1))
     told = {str(e.instruction): (e.begin_s, e.end_s) for e in timeline.events}
     assert told["forward of microbatch 1, stage 0"] == (1, 2)
     assert told["send_forward of microbatch 0, stage 0"] == (1, 4)
@@ -138,6 +138,6 @@ def test_a_transfer_delays_the_receiver_and_not_the_sender():
     ],
 )
 def test_costs_for_another_number_of_stages_are_refused(change, words):
-    costs = Costs(**{**vars(Costs.equal(2)), **change})
+    costs = Costs(**{**vars(Costs.uniform(2)), **change})
     with pytest.raises(ScheduleError, match=words):
         price(SCHEDULES["gpipe"](2, 3), costs)

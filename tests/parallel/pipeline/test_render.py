@@ -154,7 +154,7 @@ def test_the_axis_has_round_times_and_not_too_many(case, most):
 
 def test_nothing_that_takes_no_time_is_too_little_to_draw():
     schedule = SCHEDULES["gpipe"](2, 2)
-    timeline = price(schedule, Costs.equal(2, 0, 0))
+    timeline = price(schedule, Costs.uniform(2, 0, 0))
     assert "gpipe: 2 devices, 2 stages, 2 microbatches, 0" in as_text(schedule, timeline)
     picture = ElementTree.fromstring(as_svg(schedule, timeline))
     sizes = [each.get(name) for each in picture.iter() for name in ("x", "y", "width", "height")]
@@ -316,7 +316,7 @@ def lengths(words):
 def test_the_picture_tells_the_time_and_how_much_each_device_keeps(name, sizes, unit):
     """All devices keep their microbatches in one scale, in which the most of all is LOW high."""
     schedule = SCHEDULES[name](*sizes)
-    timeline = price(schedule, Costs.equal(schedule.stages, unit, 2 * unit))
+    timeline = price(schedule, Costs.uniform(schedule.stages, unit, 2 * unit))
     root = ElementTree.fromstring(as_svg(schedule, timeline))
     a_second = (float(root.get("width")) - 2 * MARGIN - LABELS - RIGHT) / timeline.seconds
 
