@@ -60,7 +60,6 @@ OLD_NAMES: Dict[str, str] = {
     "gluonlab.launch.jobs": "gluonlab.launch.job_files",
     "gluonlab.launch.parameter_server": "gluonlab.launch.parameter_server_group",
     "gluonlab.launch.parts": "gluonlab.launch.group_processes",
-    "gluonlab.models.optimize": "gluonlab.models.optimize_network",
     "gluonlab.parallel.pipeline.check": "gluonlab.parallel.pipeline.verify_pipeline",
     "gluonlab.parallel.pipeline.price": "gluonlab.parallel.pipeline.pipeline_cost",
     "gluonlab.parallel.pipeline.schedule": "gluonlab.parallel.pipeline.pipeline_schedule",

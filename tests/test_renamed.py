@@ -26,7 +26,7 @@ DOCUMENTED = """
     exercises.surprises inference.loaded.LoadedRun inference.loaded.load_run
     inference.predictions.Predictions kvstores.group_store.GroupKVStore kvstores.make_kvstore
     launch.horovod.Horovod launch.parameter_server.ParameterServer launch.parts.Site
-    launch.parts.parts models.get_model models.optimize.optimize optimizers.SGD
+    launch.parts.parts models.get_model optimizers.SGD
     parallel.pipeline.check.check parallel.pipeline.check.peaks parallel.pipeline.price.Costs
     parallel.pipeline.price.equal_shares parallel.pipeline.price.price
     parallel.pipeline.render.draw parallel.pipeline.schedule.make_pipeline runs.frame.frame
@@ -55,6 +55,15 @@ def test_an_old_name_leads_to_an_existing_new_name(old):
     except ModuleNotFoundError:
         home, _, name = new.rpartition(".")
         assert hasattr(importlib.import_module(home), name)
+
+
+def test_importing_an_old_module_hides_no_name_of_its_package():
+    """Importing a.b sets the attribute b of a."""
+    for old in OLD_NAMES:
+        parent, _, last = old.rpartition(".")
+        if find_new_name(parent) is None:
+            known = vars(importlib.import_module(parent)).get(last)
+            assert known is None or type(known).__name__ == "_OldModule", old
 
 
 @pytest.mark.parametrize(
