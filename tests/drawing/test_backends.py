@@ -20,7 +20,7 @@ from gluonlab.drawing.matplotlib_figures import LiveChart
 from gluonlab.runs import plot_curves as curves
 
 assert not any(name.split(".")[0] == "matplotlib" for name in sys.modules)
-curves.draw([], Path("curves.png"))
+curves.draw_curves([], Path("curves.png"))
 chart = LiveChart("x", "y")
 chart.add(1, {{"one": 1.0}})
 assert chart.png()[1:4] == b"PNG"

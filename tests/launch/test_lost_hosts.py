@@ -196,6 +196,6 @@ def test_nobody_waits_for_an_agent_that_somebody_else_has_started():
     """It has come by itself: there is no process whose end could be seen."""
 
     async def closing():
-        await AgentConnection(Host("h1", 1), SshOptions()).closed()
+        await AgentConnection(Host("h1", 1), SshOptions()).wait_closed()
 
     asyncio.run(closing())

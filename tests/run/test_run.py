@@ -56,8 +56,8 @@ MISTAKES = {
         "--dataset",
     "--model gluoncv:resnest14":
         "gluoncv:resnest14 | 1x28x28 | the smallest square ones that it takes are 3x17x17",
-    "--pretrained missing.params": "--pretrained missing.params is no file | local file",
-    "--pretrained /dev/null": "--pretrained /dev/null is no file",
+    "--pretrained missing.params": "--pretrained missing.params is not a file | local file",
+    "--pretrained /dev/null": "--pretrained /dev/null is not a file",
     "--evaluate missing": "--evaluate missing is no folder | config.json and parameters.params",
     "--evaluate .": "--evaluate . holds no config.json | config.json and parameters.params",
     "--evaluate missing --compare 1,2": "--evaluate missing | --compare 1,2 | give one of them",
@@ -155,7 +155,7 @@ MISTAKES = {
     "--compare 1,2 --sync-bn": "--sync-bn | lenet has no BatchNorm | leave it out",
     "--compare 1,2 --model gluoncv:alexnet": "gluoncv:alexnet | 1x28x28 | --dataset",
     "--compare 1,2 --pretrained missing.params":
-        "--pretrained missing.params is no file | local file",
+        "--pretrained missing.params is not a file | local file",
     "--compare 1,2 --kvstore sharded-optimizer --optimizer lamb":
         "lamb does not | one of sgd, nag, adam, ",
     "--gpus 2 --kvstore sharded-optimizer --optimizer lamb":

@@ -49,7 +49,7 @@ class Comparison:
 
     title: str
     rows: List[SeriesComparison]
-    decode_in_chunks: bool
+    in_turns: bool
     notes: List[str]
 
 
