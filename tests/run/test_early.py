@@ -23,7 +23,7 @@ MISTAKES = {
     "--dataset nosuch": "unknown data set 'nosuch': choose",
     "--kvstore rng": "unknown kvstore 'rng': choose",
     "--topology none.json": "topology",
-    "--topology p3.8xlarge --kvstore local": "topology 'p3.8xlarge': kvstore 'local' is built into MXNet",
+    "--topology p3.8xlarge --kvstore local": "topology 'p3.8xlarge': kvstore 'local' is built in",
 }
 PROGRAM = """\
 import contextlib, io, json, sys
