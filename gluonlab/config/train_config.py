@@ -50,6 +50,7 @@ from gluonlab.config.option_types import (
     whole_number_check,
 )
 from gluonlab.errors import ConfigError, unknown
+from gluonlab.renamed import RenamedMember
 
 T = TypeVar("T")
 
@@ -465,6 +466,8 @@ class TrainConfig:
             f"the config of {called} is {kind}: give settings as {called}({how}, ...), and a data "
             "set or network of your own as dataset=..., net=..."
         )
+
+    required = RenamedMember("require")
 
     def replace(self, **changes: Any) -> "TrainConfig":
         """Return a copy with some settings changed."""
