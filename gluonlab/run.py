@@ -1,6 +1,8 @@
 """The command python -m gluonlab.run, which trains a network.
 
-Its options are the fields of `gluonlab.config.TrainConfig`. `gluonlab.training` executes them.
+The settings of a run are the fields of `gluonlab.config.TrainConfig`. Other actions, such as
+--compare and --evaluate, are declared here. `gluonlab.training` executes a run. Importing gluonlab
+has set MXNet's environment variables before (`gluonlab.engine.mxnet_setup`).
 """
 
 from __future__ import annotations

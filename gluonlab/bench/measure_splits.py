@@ -383,7 +383,7 @@ def _isolated_calls(split: PreparedSplit) -> Iterator[Tuple[str, Call]]:
     for stage in range(program.schedule.stages):
         yield f"alone {split.name} {stage}", _call_all(program.passes(stage))
         yield f"forward {split.name} {stage}", _call_all(program.passes(stage, backward=False))
-    for trainer in split.staged_strategy.updates.trainers:
+    for trainer in split.staged_strategy.trainer.trainers:
         device = split.plan.ctxs.index(trainer._contexts[0])
         yield f"update {split.name} {device}", partial(_run_update, trainer, split.batch.size)
 

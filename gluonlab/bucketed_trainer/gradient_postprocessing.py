@@ -89,6 +89,7 @@ class _DeviceNorm:
         ]
         self._square_calls.append(OperatorCall("sum", [squares], self.square))
         self._square_calls.append(OperatorCall("_copy", [self.square], self.total))
+        # total = sqrt(total); total = max(total, limit); total = limit / total
         self._norm_call, *self._factor_calls = (
             OperatorCall(name, [self.total], self.total)
             for name in ("sqrt", "_maximum_scalar", "_rdiv_scalar")
@@ -102,10 +103,10 @@ class _DeviceNorm:
         for call in self._square_calls:
             call(NO_ATTRIBUTES)
 
-    def scale_gradients(self, limit: Attributes) -> None:
+    def scale_gradients(self, limit_attributes: Attributes) -> None:
         self._norm_call(NO_ATTRIBUTES)
         for call in self._factor_calls:
-            call(limit)
+            call(limit_attributes)
         for call in self._scale_calls:
             call(NO_ATTRIBUTES)
 
@@ -232,7 +233,7 @@ class GradientPostprocessor:
         With a loss scale, the host waits to know whether all gradients are finite. Otherwise the
         return value is True.
         """
-        clip_norm, scale = self.settings
+        clip_norm, scale = self.settings.clip_norm, self.settings.loss_scale
         if scale is not None:
             for unscaler in self._unscalers:
                 unscaler.unscale(scale.value)

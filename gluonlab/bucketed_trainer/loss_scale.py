@@ -105,7 +105,10 @@ class SkipNotFinite(LossScale):
         super().__init__(1.0)
 
     def update(self, finite: bool) -> None:
-        """A step is done, or left out. Raises DivergedError after MOST_SKIPPED in a row."""
+        """Count a step, which was skipped if its gradients were not finite.
+
+        Raises DivergedError after MAX_SKIPPED_IN_A_ROW skipped steps in a row.
+        """
         self.steps += 1
         self.skipped += not finite
         # length of the current run of steps: positive if finite, negative if skipped
@@ -128,10 +131,10 @@ def check_on_nan(on_nan: str) -> None:
 
 
 def make_loss_scale(dtype: str, images: int, on_nan: str = "stop") -> Optional[LossScale]:
-    """The scale that a run begins with; None for float32, unless such steps are left out.
+    """Return the loss scale at the start of a run, or None for float32 with ``on_nan`` "stop".
 
-    ``images``: of each batch on one device. The losses of these are added up, not averaged, so it
-    is smaller than FIRST by their number, rounded to a power of two.
+    ``images`` is the number of images of a batch on one device. Their losses are summed, not
+    averaged, so the scale is INITIAL_SCALE divided by ``images``, rounded to a power of two.
     """
     if dtype == "float32":
         return SkipNotFinite() if on_nan == "skip" else None

@@ -12,6 +12,9 @@ A step has four parts:
 3. `gradient_postprocessing` divides the sums by the loss scale and clips their norm.
 4. The optimizer updates the copy of the parameters on each device (`sum_and_update`).
 
+`gluonlab.training` calls `start_step`, which returns parts 2 to 4: in a compiled graph, backward
+writes every gradient.
+
 The kvstore "sharded-optimizer" performs parts 2 to 4 (`ShardedUpdater`). With the servers of
 several processes, the servers perform part 4 (`server_updates`).
 """
@@ -166,15 +169,15 @@ class BucketedTrainer(gluon.Trainer):
     ) -> None:
         with trainer_arguments.restore_on_error(params, optimizer):
             trainer_arguments.check_arguments(params, optimizer, optimizer_params, bucket_bytes)
-            self._postprocess = PostprocessSettings(clip_norm, loss_scale)
-            self._postprocess.check_values()
+            self._postprocess_settings = PostprocessSettings(clip_norm, loss_scale)
+            self._postprocess_settings.check_values()
             with trainer_arguments.explain_unknown_params(optimizer, optimizer_params):
                 super().__init__(params, optimizer, optimizer_params, kvstore=kvstore)
             check_distinct(self._contexts)
             devices = len(self._contexts)
             set_missing_shapes(self._params)
             trainer_arguments.check_dense(self._params)
-            self._postprocess.check_parameters(self._params)
+            self._postprocess_settings.check_parameters(self._params)
             # gluon.Trainer resets self._kvstore; this one is set again by _init_kvstore
             self._chosen_kvstore = trainer_arguments.resolve_kvstore(kvstore, self._contexts)
             trainer_arguments.check_update_on_kvstore(
@@ -183,7 +186,7 @@ class BucketedTrainer(gluon.Trainer):
             self._compression_params = trainer_arguments.resolve_compression(
                 self._chosen_kvstore, compression_params, devices, loss_scale
             )
-            self.clip_norm, self.loss_scale = clip_norm, loss_scale
+            self.loss_scale = loss_scale
             default = default_bucket_bytes(self._contexts)
             self.bucket_bytes = default if bucket_bytes is None else bucket_bytes
             self._bucket_bytes_given = bucket_bytes is not None
@@ -193,6 +196,7 @@ class BucketedTrainer(gluon.Trainer):
             # Either the devices update after the allreduce, or the store (or its servers) does both
             self._device_updater: "Union[BucketUpdater, ParameterUpdater, None]" = None
             self._store_updater: Any = None  # ShardedUpdater or ServerUpdater
+            # None if the store updates: `ShardedUpdater` has it
             self._postprocessor: Optional[GradientPostprocessor] = None
             self._duplicate_sums: List[nd.NDArray] = []  # to be zeroed under grad_req "add"
             self._stale_gradients = NO_STALE_GRADIENTS
@@ -226,7 +230,7 @@ class BucketedTrainer(gluon.Trainer):
             ConfigError: For an invalid batch size.
         """
         with autograd.pause():
-            self._start_step(batch_size)
+            self._set_batch_size(batch_size)
             self._zero_stale_grads(ignore_stale_grad)
             self._allreduce_grads()
             self._update()
@@ -247,6 +251,11 @@ class BucketedTrainer(gluon.Trainer):
         for _, queue in self.start_step(batch_size):
             queue()
 
+    @property
+    def clip_norm(self) -> Optional[float]:
+        """The upper limit of the norm of the whole gradient, or None."""
+        return self._postprocess_settings.clip_norm
+
     def start_step(self, batch_size: float) -> "Tuple[Tuple[str, Callable[[], None]], ...]":
         """Start an `apply`: set the batch size, and return the phases that finish it.
 
@@ -257,7 +266,7 @@ class BucketedTrainer(gluon.Trainer):
             ("allreduce", function) and ("update", function). Call both functions in this order,
             outside of autograd.record.
         """
-        self._start_step(batch_size)
+        self._set_batch_size(batch_size)
         return ("allreduce", self._allreduce_grads), ("update", self._update)
 
     phases = RenamedMember("start_step")
@@ -278,14 +287,15 @@ class BucketedTrainer(gluon.Trainer):
             ignore_stale_grad: Keep parameters without a fresh gradient unchanged.
         """
         with autograd.pause():
-            self._start_step(batch_size)
+            self._set_batch_size(batch_size)
             self._check_separate_phases("update()")
             self._set_stale_gradients(self._stale_tracker.find_stale(), ignore_stale_grad)
             self._update()
             self._mark_grads_used()
 
-    def _start_step(self, batch_size: float) -> None:
+    def _set_batch_size(self, batch_size: float) -> None:
         _check_batch_size(batch_size)
+        # _scale is gluon.Trainer's: the rescale_grad that the optimizer was created with
         self._optimizer.rescale_grad = self._scale / batch_size
         self._prepare_and_check()
 
@@ -518,14 +528,14 @@ class BucketedTrainer(gluon.Trainer):
                 self._kvstore, self.buckets, self.bucket_bytes, self._update_on_kvstore,
                 self._first_key,
             )  # fmt: skip
-        needs_postprocess = self._postprocess.is_needed
+        needs_postprocess = self._postprocess_settings.is_needed
         # The norm and the check for overflows read a whole bucket, with its padding. Compression to
         # 2 bits spreads values that are not finite to their neighbors.
         reads_padding = needs_postprocess or (
             isinstance(self._chosen_kvstore, GroupKVStore) and self._chosen_kvstore.keeps_residual
         )
         self._padding = BucketPadding(self.buckets if reads_padding else ())
-        postprocessor = GradientPostprocessor(self._postprocess, self._padding)
+        postprocessor = GradientPostprocessor(self._postprocess_settings, self._padding)
         if self._update_on_kvstore and not self._updates_on_servers:
             self._store_updater = ShardedUpdater(
                 self._kvstore, self._kvstore_calls, self.buckets, self._contexts, postprocessor

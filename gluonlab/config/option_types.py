@@ -20,7 +20,7 @@ from gluonlab.errors import ConfigError
 Check = Callable[[str, Any], Any]
 
 # beyond any use, and still a float32 after scaling by the number of devices
-LARGEST_RATE = 1e31
+LARGEST_NUMBER = 1e31
 BALANCED = "balanced"  # a value of --class-weights
 SMALLEST_LIMIT = 1e-30  # still a float32 after multiplications
 MAX_OPERATORS = 10**6  # more than any network has
@@ -105,16 +105,16 @@ def real_number_check(
     ``above_minimum``.
     """
     requirement = f"a number above {minimum:g}" if above_minimum else f"a number from {minimum:g}"
-    if below < LARGEST_RATE:
+    if below < LARGEST_NUMBER:
         requirement += f" and below {below:g}"
     elif not above_minimum:
         requirement += " up"
 
     def check(name: str, value: Any) -> float:
         number = as_number(value)
-        if LARGEST_RATE <= number < math.inf:
+        if LARGEST_NUMBER <= number < math.inf:
             raise ConfigError(
-                f"{_quote_setting(name, value)}: give a number below {min(below, LARGEST_RATE):g}"
+                f"{_quote_setting(name, value)}: give a number below {min(below, LARGEST_NUMBER):g}"
             )
         if (
             not math.isfinite(number)
@@ -251,7 +251,9 @@ def check_compression_setting(name: str, value: Any) -> str:
             f"{_quote_setting(name, value)}: give 2bit:THRESHOLD, such as 2bit:0.5, or fp16"
         )
     try:
-        number = real_number_check(SMALLEST_LIMIT, LARGEST_RATE)("the threshold", threshold or 0.5)
+        number = real_number_check(SMALLEST_LIMIT, LARGEST_NUMBER)(
+            "the threshold", threshold or 0.5
+        )
     except ConfigError as error:
         raise ConfigError(f"{_quote_setting(name, value)}: {error}") from None
     return f"2bit:{number!r}"
@@ -290,7 +292,7 @@ def check_color_normalization(name: str, value: Any) -> str:
     if (
         not are_finite
         or min(deviations) < SMALLEST_LIMIT
-        or max(map(abs, [*means, *deviations])) >= LARGEST_RATE
+        or max(map(abs, [*means, *deviations])) >= LARGEST_NUMBER
     ):
         raise ConfigError(
             f"{_quote_setting(name, value)}: give imagenet, none, "
@@ -419,7 +421,7 @@ def check_class_weights(name: str, value: Any) -> str:
     if not several and parts == [BALANCED]:
         return BALANCED
     numbers = [as_number(part) for part in parts]
-    if isinstance(value, bool) or not all(0 <= number < LARGEST_RATE for number in numbers):
+    if isinstance(value, bool) or not all(0 <= number < LARGEST_NUMBER for number in numbers):
         shown = ",".join(parts)
         raise ConfigError(
             f"{name} {shown.strip() or repr(shown)}: give {BALANCED}, or a number from 0 up for "

@@ -1,7 +1,8 @@
 """The configuration of a run, and the definition of its settings.
 
 A setting is defined in one place, a field of TrainConfig: its name, type, check, help and heading.
-The command's options, config.json and the docs are made from it.
+The command's options, config.json and the docs are made from it. The value that a run uses is a
+field of `gluonlab.training.plan.Plan`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from gluonlab.config.option_hints import nearest_name
 from gluonlab.config.option_types import (
     DECODERS,
     IMAGE_SIZE,
-    LARGEST_RATE,
+    LARGEST_NUMBER,
     MXNET,
     SHARE,
     SMALLEST_LIMIT,
@@ -74,7 +75,7 @@ def _make_field(
 
 
 GROUPS = ("devices", "splitting", "data", "network", "batch", "optimiser", "summing", "output")
-DEVICES, SPLITTING, DATA, NETWORK, BATCH, OPTIMISER, SUMMING, OUTPUT = (
+DEVICES, SPLITTING, DATA, NETWORK, BATCH, OPTIMIZER, SUMMING, OUTPUT = (
     partial(_make_field, group) for group in GROUPS
 )
 
@@ -252,7 +253,7 @@ class TrainConfig:
     )
     flip: Optional[bool] = DATA(check_flag, "mirror half of the training images, at random")
     mixup: Optional[float] = DATA(
-        real_number_check(0, LARGEST_RATE), "mix training images in pairs, "
+        real_number_check(0, LARGEST_NUMBER), "mix training images in pairs, "
         "in shares drawn from Beta(ALPHA, ALPHA); 0: no", metavar="ALPHA",
     )  # fmt: skip
     normalise: Optional[str] = DATA(
@@ -309,67 +310,67 @@ class TrainConfig:
         check_patience, "end after N epochs in a row without a better test accuracy, or loss; the "
         "best epoch's parameters stay (default: train all epochs)", metavar="N|N:loss",
     )  # fmt: skip
-    optimizer: Optional[str] = OPTIMISER(
+    optimizer: Optional[str] = OPTIMIZER(
         check_text, "the optimizer (see --list): sgd, nag, adam, ...", metavar="NAME"
     )
-    lr: Optional[float] = OPTIMISER(
-        real_number_check(0, LARGEST_RATE, above_minimum=True), "learning rate", metavar="RATE"
+    lr: Optional[float] = OPTIMIZER(
+        real_number_check(0, LARGEST_NUMBER, above_minimum=True), "learning rate", metavar="RATE"
     )
-    scale_lr: bool = OPTIMISER(
+    scale_lr: bool = OPTIMIZER(
         check_flag, "scale the learning rate with the images of a step, "
         "from the batch that it is made for (the recipe's; for an --lr of your own: --batch-size)",
         default=False,
     )  # fmt: skip
-    lr_schedule: Optional[str] = OPTIMISER(
+    lr_schedule: Optional[str] = OPTIMIZER(
         check_text, "constant, step, cosine or linear", metavar="NAME"
     )
-    warmup_epochs: Optional[float] = OPTIMISER(
-        real_number_check(0, LARGEST_RATE),
+    warmup_epochs: Optional[float] = OPTIMIZER(
+        real_number_check(0, LARGEST_NUMBER),
         "grow the rate evenly from near 0 over E epochs",
         metavar="E",
     )
-    lr_decay: Optional[float] = OPTIMISER(
+    lr_decay: Optional[float] = OPTIMIZER(
         real_number_check(0, below=1, above_minimum=True),
         "factor of each step of the schedule step "
         "(default: the recipe's, else 0.1)", metavar="FACTOR",
     )  # fmt: skip
-    lr_decay_epochs: Optional[str] = OPTIMISER(
+    lr_decay_epochs: Optional[str] = OPTIMIZER(
         check_epoch_list, "finished epochs after which it steps "
         "(default: the recipe's, else after 1/2 and 3/4)", metavar="E,E",
     )  # fmt: skip
-    final_lr: Optional[float] = OPTIMISER(
-        real_number_check(0, LARGEST_RATE),
+    final_lr: Optional[float] = OPTIMIZER(
+        real_number_check(0, LARGEST_NUMBER),
         "last rate of cosine and linear (default: 0)",
         metavar="RATE",
     )
-    momentum: Optional[float] = OPTIMISER(
+    momentum: Optional[float] = OPTIMIZER(
         real_number_check(0, below=1), "momentum of sgd, nag, signum and lars", metavar="M"
     )
-    momentum_rule: Optional[str] = OPTIMISER(
+    momentum_rule: Optional[str] = OPTIMIZER(
         check_text, "at a new learning rate: corrected, as in PyTorch, or mxnet, "
         "with the rate in it (sgd, nag)", metavar="NAME",
     )  # fmt: skip
-    wd: Optional[float] = OPTIMISER(
-        real_number_check(0, LARGEST_RATE), "weight decay", metavar="WD"
+    wd: Optional[float] = OPTIMIZER(
+        real_number_check(0, LARGEST_NUMBER), "weight decay", metavar="WD"
     )
-    no_bias_decay: Optional[bool] = OPTIMISER(
+    no_bias_decay: Optional[bool] = OPTIMIZER(
         check_flag, "no weight decay for biases, gamma and beta"
     )
-    clip_norm: Optional[float] = OPTIMISER(
-        real_number_check(SMALLEST_LIMIT, LARGEST_RATE),
+    clip_norm: Optional[float] = OPTIMIZER(
+        real_number_check(SMALLEST_LIMIT, LARGEST_NUMBER),
         "scale a batch's mean gradient down to this norm",
         metavar="NORM",
     )  # fmt: skip
-    on_nan: str = OPTIMISER(
+    on_nan: str = OPTIMIZER(
         check_text, "at gradients that are not finite end the run, or skip the batch",
         default="stop", metavar="stop|skip",
     )  # fmt: skip
-    label_smoothing: Optional[float] = OPTIMISER(
+    label_smoothing: Optional[float] = OPTIMIZER(
         real_number_check(0, below=1),
         "spread this share of a label over all classes",
         metavar="SHARE",
     )
-    class_weights: Optional[str] = OPTIMISER(
+    class_weights: Optional[str] = OPTIMIZER(
         check_class_weights, "weight of each class in the loss, or balanced", metavar="W,W"
     )
     kvstore: str = SUMMING(

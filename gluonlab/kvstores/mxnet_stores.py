@@ -1,8 +1,8 @@
 """The stores in which MXNet sums: ``device`` and ``local``, ``nccl``, and those over processes.
 
 ``device`` and ``local`` are `MXNetKVStore`, ``nccl`` is `NcclKVStore`. MXNet's C++ code computes
-the sums (``MXKVStorePushPull``). The stores that sum by gluonlab's code are in `allreduce_store`
-and the modules that inherit from it.
+the sums (``MXKVStorePushPull``; for ``device`` in ``CommDevice`` of ``src/kvstore/comm.h``). The
+stores that sum by gluonlab's code are in `allreduce_store` and the modules that inherit from it.
 
 A store of MXNet takes a key only once, but a Trainer initializes all keys again after
 load_parameters or set_data. Given a name, MXNet creates a new store then; `MXNetKVStore` does the

@@ -44,8 +44,10 @@ class SshOptions(NamedTuple):
 class AgentConnection:
     """A connection to an agent.
 
-    ``gone`` is the reason why the agent is lost for good, or None. ``rank`` is the rank of an agent
-    that a scheduler has started. ``own_address`` is the launcher's address, as the agent sees it.
+    ``loss_reason`` is the reason why the agent is lost for good, or None. ``rank`` is the rank of
+    an agent
+    that a scheduler has started. ``launcher_address`` is the launcher's address, as the agent sees
+    it.
     """
 
     def __init__(

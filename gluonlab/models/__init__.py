@@ -1,4 +1,4 @@
-"""Networks by name."""
+"""Networks by name: `MODELS` is the registry, `get_model` creates one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Networks that gluonlab defines: LeNet, a multilayer perceptron, ResNet-8 and AlexNet."""
+"""Networks that gluonlab defines: LeNet, a multilayer perceptron, ResNet-8 and AlexNet.
+
+`MODELS` of `gluonlab.models` lists the networks that --model accepts.
+"""
 
 from __future__ import annotations
 

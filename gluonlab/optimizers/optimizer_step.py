@@ -358,7 +358,7 @@ class _Span:
 
 
 def update_spans(optimizer: Any, spans: "Sequence[_Span]") -> None:
-    """Queue the updates of ``spans`` of any keys."""
+    """Queue the updates of ``spans`` of any keys. With plain SGD, every span has a ``sgd``."""
     sgd_updates = [span.sgd for span in spans if span.sgd is not None]
     if sgd_updates:
         update_sgd(optimizer, sgd_updates)

@@ -98,6 +98,8 @@ class SGD(MomentumCorrection, mx.optimizer.SGD):  # type: ignore[misc]
     ``gluon.Trainer(params, SGD(learning_rate=0.1, momentum=0.9))``.
     """
 
+    # A run does not come here: `optimizer_step.MultiDeviceSGD` computes the same for all devices.
+
     def _update_impl(
         self, indices: Any, weights: Any, grads: Any, states: Any, multi_precision: bool = False
     ) -> None:

@@ -18,6 +18,7 @@ def strategy_class(mode: str) -> MakeStrategy:
         from gluonlab.parallel.tensor.strategy import TensorParallel
 
         return TensorParallel
+    # "layers" is a pipeline with one microbatch at a time
     from gluonlab.parallel.pipeline.strategy import PipelineParallel
 
     return PipelineParallel

@@ -157,7 +157,9 @@ class ReplicatedArray(Protocol):
 class Strategy(Protocol):
     """A network on some devices, which trains on batches and scores them.
 
-    No method waits for the devices.
+    The strategies are `parallel.data.strategy.DataParallel`,
+    `parallel.tensor.strategy.TensorParallel` and `parallel.pipeline.strategy.PipelineParallel`. No
+    method waits for the devices.
     """
 
     @property

@@ -1,6 +1,7 @@
 """Writing of a run's folder: config.json, metrics.jsonl, curves.png and the parameters.
 
-Files are written atomically, and metrics.jsonl grows by whole lines. The folder is locked for one
+`run_schema` defines the fields of each line. Files are written atomically, and metrics.jsonl grows
+by whole lines. The folder is locked for one
 process at a time, which a file in it names. An earlier run in the folder can be archived.
 """
 

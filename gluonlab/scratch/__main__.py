@@ -10,7 +10,7 @@ import click
 from gluonlab.cli.command import add_json_option, command
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.config.option_types import (
-    LARGEST_RATE,
+    LARGEST_NUMBER,
     check_text,
     real_number_check,
     whole_number_check,
@@ -129,7 +129,7 @@ def _make_recipe(dataset: str, **options: Optional[str]) -> Recipe:
         init,
         whole_number_check(1)("--epochs", epochs),
         whole_number_check(1)("--global-batch-size", batch),
-        real_number_check(0, LARGEST_RATE, above_minimum=True)("--lr", lr),
+        real_number_check(0, LARGEST_NUMBER, above_minimum=True)("--lr", lr),
     )
     if init not in INITIALISATIONS:
         raise ConfigError(unknown("initialisation", init, INITIALISATIONS))

@@ -10,7 +10,7 @@ from typing import Any, Callable, Deque, Generator, Iterable, List, NamedTuple, 
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.config.option_types import LARGEST_RATE, real_number_check, whole_number_check
+from gluonlab.config.option_types import LARGEST_NUMBER, real_number_check, whole_number_check
 from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.data.sets.dataset import Dataset, Split
 from gluonlab.data.sets.gluon_datasets import require_dataset
@@ -105,7 +105,7 @@ def train(
     dataset, ctxs = require_dataset(dataset), check_device_list(ctxs)
     whole_number_check(1)("global_batch_size", global_batch_size)
     whole_number_check(1)("epochs", epochs)
-    real_number_check(0, LARGEST_RATE, above_minimum=True)("lr", lr)
+    real_number_check(0, LARGEST_NUMBER, above_minimum=True)("lr", lr)
     _check_dataset_fits(dataset)
     enable_peer_access(ctxs)
     replicas = [get_params(params, ctx) for ctx in ctxs]

@@ -2,7 +2,7 @@
 
 All processes decide together when a checkpoint is due, because each has a part of its content. One
 process writes it. The content is copied on the devices, in their queues. The thread waits for the
-copies and writes them, while training continues.
+copies and writes them with `gluonlab.runs.checkpoint`, while training continues.
 """
 
 from __future__ import annotations

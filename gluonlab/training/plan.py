@@ -1,9 +1,9 @@
-"""Checked and complete settings of a run: `make_plan` turns a TrainConfig into a `Plan`.
+"""Checked and complete settings of a run: three functions turn a TrainConfig into a `Plan`.
 
 `resolve_config` fills unset settings from a recipe, `set_up_devices` finds the devices, and
-`plan_run` loads the data. Each part is checked before the next one is made. All mistakes of the
-user are found here or in `gluonlab.training.training_setup`, before anything is computed or
-written.
+`plan_run` loads the data. A run calls them in `gluonlab.training.training_setup.plan_together`, and
+`make_plan` calls them in a single process. Each part is checked before the next one is made. All
+mistakes of the user are found here or in `training_setup`, before anything is computed or written.
 """
 
 from __future__ import annotations
@@ -249,6 +249,7 @@ def apply_recipe(
     config = requested
     if components.net is not None:  # no recipe has been published for it
         config = requested.replace(recipe=requested.recipe or QUICK)
+    # without a recipe, the values are the Defaults of the data set
     recipe = choose_recipe(config, defaults)
     alternatives = {
         other.name: other for other in find_recipes(config, defaults) if other.name != recipe.name
@@ -385,9 +386,11 @@ def find_devices(config: TrainConfig, group: ProcessGroup = SINGLE_PROCESS) -> L
     """Return the devices of this process that ``config`` requests. Raises DeviceError."""
     is_required = is_on_paid_gpus() if config.require_gpu is None else config.require_gpu
     device_spec = "" if config.devices is None else str(config.devices).strip()
+    # GPUs are paid for or required, and there are none: raise instead of using CPU devices
     if is_required and (not device_spec or device_spec.isdigit()) and not gpu_count():
         count = int(device_spec) if device_spec else config.gpus or 1
         return gpus(count, emulate=False, threads=config.threads)
+    # the devices of this process, if several processes share the host
     device_names = group.own_devices(config.gpus) if config.devices is None else config.devices
     if device_names is None and config.gpus is not None:
         return gpus(config.gpus, emulate=not is_required, threads=config.threads)
@@ -408,7 +411,7 @@ AS_GIVEN = (
 
 @dataclass(frozen=True)
 class Plan:
-    """The final settings of a run, made by `make_plan`.
+    """The final settings of a run, made by `plan_run`.
 
     ``config`` contains the user's settings. A field with the same name as a setting contains the
     value that the run uses: the recipe's value for an unset one, False or None for one without
@@ -789,8 +792,8 @@ def plan_run(
         momentum_rule=(config.momentum_rule or CORRECTED) if has_momentum_rules else None,
         rates=rates,
         postprocess=PostprocessSettings(
-            config.clip_norm,
-            make_loss_scale(config.dtype, step_images // copy_count, config.on_nan),
+            clip_norm=config.clip_norm,
+            loss_scale=make_loss_scale(config.dtype, step_images // copy_count, config.on_nan),
         ),
         no_bias_decay=bool(config.no_bias_decay),
         label_smoothing=config.label_smoothing or 0.0,

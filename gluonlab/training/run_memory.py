@@ -1,7 +1,8 @@
 """Memory of a run: estimated for each device, or measured with a shortened run.
 
 The estimate adds the data to the memory of a strategy's graphs and parameters, which MXNet's memory
-plan gives (`taken`). It does not include scratch memory of operators, buffers of kvstores, and the
+plan gives (`Strategy.estimate_memory`). It does not include scratch memory of operators, buffers of
+kvstores, and the
 complete parameters of tensor parallelism on the host. On the CPU the estimates are therefore 1 to
 12 % too small for LeNet, and 20 to 40 % if its channels are padded for oneDNN, which reorders them.
 With --sync-bn they are 21 to 32 % too small for resnet8 and cifar_resnet20. MXNet's plan counts

@@ -198,7 +198,7 @@ def train_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:
         plan.seed,
         plan.group.rank,
         plan.group.size,
-        raw=True,
+        raw=True,  # the compiled graph converts bytes to floats: `Plan.preprocess`
         prefetch=plan.prefetch,
         resident_bytes=plan.resident_bytes,
         random_crops=plan.random_resized_crop,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.config.option_types import (
-    LARGEST_RATE,
+    LARGEST_NUMBER,
     MAX_COUNT,
     SMALLEST_LIMIT,
     check_size_in_bytes,
@@ -46,7 +46,7 @@ VALID = {
     "random_resized_crop": st.booleans(),
     "crop_padding": st.integers(0, 1024),
     "flip": st.booleans(),
-    "mixup": st.floats(min_value=0, max_value=LARGEST_RATE, exclude_max=True),
+    "mixup": st.floats(min_value=0, max_value=LARGEST_NUMBER, exclude_max=True),
     "normalise": st.sampled_from(["imagenet", "none", "0.25,0.5/1.0,2.0", "-0.5/0.125"]),
     "batch_size": COUNTS,
     "global_batch_size": COUNTS,
@@ -55,29 +55,29 @@ VALID = {
     "epochs": COUNTS,
     "drop_last": st.booleans(),
     "patience": st.one_of(st.integers(1, 10**6), st.integers(1, 10**6).map("{}:loss".format)),
-    "lr": st.floats(min_value=0, exclude_min=True, max_value=LARGEST_RATE, exclude_max=True),
+    "lr": st.floats(min_value=0, exclude_min=True, max_value=LARGEST_NUMBER, exclude_max=True),
     "scale_lr": st.booleans(),
     "lr_schedule": WORDS,
-    "warmup_epochs": st.floats(min_value=0, max_value=LARGEST_RATE, exclude_max=True),
+    "warmup_epochs": st.floats(min_value=0, max_value=LARGEST_NUMBER, exclude_max=True),
     "lr_decay": st.floats(min_value=0, exclude_min=True, max_value=1, exclude_max=True),
     "lr_decay_epochs": st.sets(st.integers(1, 10**18 - 1), min_size=1).map(
         lambda epochs: ",".join(map(str, sorted(epochs)))
     ),
-    "final_lr": st.floats(min_value=0, max_value=LARGEST_RATE, exclude_max=True),
+    "final_lr": st.floats(min_value=0, max_value=LARGEST_NUMBER, exclude_max=True),
     "optimizer": WORDS,
     "momentum": st.floats(min_value=0, max_value=1, exclude_max=True),
     "momentum_rule": WORDS,
     "on_nan": WORDS,
-    "wd": st.floats(min_value=0, max_value=LARGEST_RATE, exclude_max=True),
+    "wd": st.floats(min_value=0, max_value=LARGEST_NUMBER, exclude_max=True),
     "no_bias_decay": st.booleans(),
-    "clip_norm": st.floats(min_value=SMALLEST_LIMIT, max_value=LARGEST_RATE, exclude_max=True),
+    "clip_norm": st.floats(min_value=SMALLEST_LIMIT, max_value=LARGEST_NUMBER, exclude_max=True),
     "label_smoothing": st.floats(min_value=0, max_value=1, exclude_max=True),
     "sync_bn": st.booleans(),
     "dtype": WORDS,
     "memory": st.booleans(),
     "kvstore": WORDS,
     "topology": WORDS,
-    "compress": st.floats(min_value=SMALLEST_LIMIT, max_value=LARGEST_RATE, exclude_max=True).map(
+    "compress": st.floats(min_value=SMALLEST_LIMIT, max_value=LARGEST_NUMBER, exclude_max=True).map(
         "2bit:{!r}".format
     )
     | st.just("fp16"),
@@ -184,7 +184,7 @@ def test_anything_else_is_refused_in_one_error_that_names_option_and_value(name,
         *((name, "two") for name in NUMBERS),
         *((name, None) for name in FIELDS if FIELDS[name].default is not None),
         ("lr", 10**400),
-        ("lr", LARGEST_RATE),
+        ("lr", LARGEST_NUMBER),
         ("wd", 1e300),
         ("epochs", "9" * 5000),
         ("resident_bytes", "9" * 5000),

@@ -26,7 +26,7 @@ def test_what_lies_between_gradients_changes_nothing(way, more, looks):
         plan = plan_for(split_of(way, ctxs, 2, max_shard_images=4, **more), **settings)
         make = lambda ctxs, start=None: make_chain(NETWORK, start or ctxs)  # noqa: E731
         strategy = strategy_class(way)(make, softmax(), plan, SINGLE_PROCESS)
-        buckets = [each for trainer in strategy.updates.trainers for each in trainer.buckets]
+        buckets = [each for trainer in strategy.trainer.trainers for each in trainer.buckets]
         assert any(bucket.padding_indices() for bucket in buckets)
         for batch in batches_of([7, 6]):
             for bucket in buckets:

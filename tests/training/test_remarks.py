@@ -94,7 +94,7 @@ def test_an_accuracy_of_chance_has_a_warning(labels, right, loss):
     accuracy = min(right, len(labels)) / len(labels)
     last = SimpleNamespace(accuracy=accuracy, loss=loss)
     result = SimpleNamespace(
-        plan=SimpleNamespace(dataset=dataset, user_components=UserComponents()), kept=last
+        plan=SimpleNamespace(dataset=dataset, user_components=UserComponents()), kept_epoch=last
     )
     said = list(training_setup._warn_of_failed_training(result))
     most = max(labels.count(label) for label in labels)

@@ -85,7 +85,7 @@ class BatchSelection(NamedTuple):
 
 
 # A worker's images of a batch; with mixup, also the partner of each image.
-BatchIndices = Tuple[BatchSelection, ...]
+BatchSelections = Tuple[BatchSelection, ...]
 
 
 def fits_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit]":
@@ -250,7 +250,7 @@ class Loader:
         """Resume from a `state`."""
         self.epoch, self.step, self.seed = state["epoch"], state["step"], state["seed"]
 
-    def _augment_batch(self, loaded: "Tuple[Shards, ...]", selections: BatchIndices) -> "Shards":
+    def _augment_batch(self, loaded: "Tuple[Shards, ...]", selections: BatchSelections) -> "Shards":
         """Apply ``augment`` and ``mixup`` to a loaded batch."""
         rng_key, size = selections[0].rng_key, selections[0].size
         # a worker without images of a small batch has no shards
@@ -265,7 +265,7 @@ class Loader:
         shards, partners = loaded
         return self.mixup(shards, partners, self.mixup.draw(*rng_key))
 
-    def _select_batches(self) -> List[BatchIndices]:
+    def _select_batches(self) -> List[BatchSelections]:
         """Select this worker's images of every batch of the epoch."""
         order = np.arange(len(self.split))
         if self.shuffle:  # numpy guarantees RandomState's stream: the same order in every version
@@ -277,7 +277,7 @@ class Loader:
             for step in range(len(self))
         ]
 
-    def _select_part(self, step: int, batch: "Indices") -> BatchIndices:
+    def _select_part(self, step: int, batch: "Indices") -> BatchSelections:
         """Select this worker's images of a ``batch``."""
         size = len(batch)
         all_sizes = shard_sizes(size, self._device_count, self._weights)
@@ -302,7 +302,7 @@ class _ResidentSource:
         labels = split.targets
         self.labels = [nd.array(labels, dtype=labels.dtype, ctx=ctx) for ctx in ctxs]
 
-    def load(self, batches: List[BatchIndices]) -> "Iterator[Tuple[Shards, ...]]":
+    def load(self, batches: List[BatchSelections]) -> "Iterator[Tuple[Shards, ...]]":
         columns = zip(*batches)  # own images of all batches; with mixup, also all partners
         return zip(*map(self._load_selections, columns))
 
@@ -348,14 +348,14 @@ class _StreamingSource:
         self._reads_ahead = isinstance(split, ReadAheadSplit)
         self._idle_sharders: List[_SharderPairs] = []
 
-    def load(self, batches: List[BatchIndices]) -> "Iterator[Tuple[Shards, ...]]":
+    def load(self, batches: List[BatchSelections]) -> "Iterator[Tuple[Shards, ...]]":
         """Yield the shards of each batch, and with mixup also of the partners.
 
         Images are (n, C, H, W), in the type of the split; labels are (n,) int32. Each batch is
         started before the previous one is finished, so that decoders are never idle. Raises the
         errors of the split, such as DataError for a damaged file, in the batch that contains it.
         """
-        started: "Deque[Tuple[List[Reading], BatchIndices]]" = deque()
+        started: "Deque[Tuple[List[Reading], BatchSelections]]" = deque()
         sharders = (
             self._idle_sharders.pop()
             if self._idle_sharders
@@ -383,7 +383,7 @@ class _StreamingSource:
         return cast(ReadAheadSplit, self.split).start_reading(selection.indices, seeds)
 
     def _shard_batch(
-        self, readings: List[Reading], selections: BatchIndices, sharders: _SharderPairs
+        self, readings: List[Reading], selections: BatchSelections, sharders: _SharderPairs
     ) -> "Tuple[Shards, ...]":
         """Wait for the images of a batch, and copy them to the devices."""
         try:
@@ -417,7 +417,7 @@ class _DeferredReading(NamedTuple):
         """Do nothing, because reading has not started."""
 
 
-def _partners_are_reversed(selections: BatchIndices) -> bool:
+def _partners_are_reversed(selections: BatchSelections) -> bool:
     """Return whether the partners are this worker's images in reverse, to read them once."""
     return len(selections) == 2 and np.array_equal(
         selections[1].positions, selections[0].positions[::-1]

@@ -4,8 +4,9 @@
 --device-weights. `shard` and `make_sharder` copy the images to the devices. A `Batch` contains the
 shards of all devices of this process.
 
-`gluonlab.data.loading.batch_loader` divides every batch with these functions. --split divides the
-network instead: see `gluonlab.training.parallel_options`.
+`gluonlab.data.loading.batch_loader` calls `shard_sizes` for every batch. It copies shards with
+`make_sharder`, unless the images are on the devices already: then a shard is a slice of them.
+--split divides the network instead: see `gluonlab.training.parallel_options`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ the batch was divided.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import autograd, gluon, nd
@@ -44,6 +44,9 @@ from gluonlab.parallel.strategy import (
 )
 from gluonlab.parallel.training_loss import loss_parameters
 
+if TYPE_CHECKING:
+    from gluonlab.bucketed_trainer.trainer_group import TrainerGroup
+
 
 class ReplicaStep:
     """A training step of several replicas of a network; `score` runs them without training."""
@@ -51,7 +54,7 @@ class ReplicaStep:
     def __init__(
         self,
         replicas: Sequence[Any],
-        updates: Any,
+        trainer: "BucketedTrainer | TrainerGroup",
         microbatches: Microbatches,
         statistics: Any,
         sync_bn_replicas: Any = None,
@@ -60,13 +63,13 @@ class ReplicaStep:
 
         Args:
             replicas: ``replicas[i]`` trains on shard i, such as a `GraphReplica`.
-            updates: A `BucketedTrainer` or `TrainerGroup`, which sums the gradients and updates.
+            trainer: Sums the gradients and updates.
             microbatches: Division of the shards.
             statistics: The `RunningStatistics` of the replicas.
             sync_bn_replicas: A `SyncBatchNormReplicas` that trains instead of ``replicas``.
         """
         self.replicas, self.microbatches = list(replicas), microbatches
-        self.statistics, self.updates, self.sync_bn_replicas = statistics, updates, sync_bn_replicas
+        self.statistics, self.trainer, self.sync_bn_replicas = statistics, trainer, sync_bn_replicas
         self._sums = LossAccumulator([replica.ctx for replica in replicas])
         self._losses: List[nd.NDArray] = []
 
@@ -97,8 +100,8 @@ class ReplicaStep:
             yield "backward", partial(self._backward, parts, hook)
         if len(batch.xs) < len(self.replicas):
             # Idle devices still have the gradients of an earlier step, which would be added.
-            self.updates.zero_grad(range(len(batch.xs), len(self.replicas)))
-        yield from self.updates.start_step(batch.size)
+            self.trainer.zero_grad(range(len(batch.xs), len(self.replicas)))
+        yield from self.trainer.start_step(batch.size)
 
     def score(self, batch: Batch) -> Iterator[ScoredImages]:
         """Yield the scores of all microbatches, untrained. Each overwrites the previous one."""
@@ -133,7 +136,7 @@ class ReplicaStep:
         self._losses = self._losses or losses
 
     def _backward(self, parts: Sequence[Microbatch], hook: Optional[PhaseHook]) -> None:
-        loss_scale = self.updates.loss_scale
+        loss_scale = self.trainer.loss_scale
         scale = 1.0 if loss_scale is None else loss_scale.value
         if self.sync_bn_replicas is not None:
             self.sync_bn_replicas.backward(scale)
@@ -144,6 +147,8 @@ class ReplicaStep:
 
 class DataParallelStep(ReplicaStep):
     """A `ReplicaStep` with one device for each replica; ``DataParallelStep(...)(batch)`` trains."""
+
+    trainer: BucketedTrainer
 
     def __init__(
         self,
@@ -185,11 +190,10 @@ class DataParallelStep(ReplicaStep):
             sync_bn_replicas = SyncBatchNormReplicas(replicas[0].graph, params, ctxs)
         statistics = RunningStatistics(net, microbatches, sync_bn, group)
         super().__init__(replicas, trainer, microbatches, statistics, sync_bn_replicas)
-        self.trainer = trainer
 
 
 class DataParallel(DataParallelStep, UnshardedParameters):
-    """The `Strategy` with one replica on each of ``plan.ctxs``."""
+    """The `Strategy` with one replica on each of ``plan.ctxs``. `ReplicaStep` has its `step`."""
 
     def __init__(
         self,
@@ -253,4 +257,4 @@ class DataParallel(DataParallelStep, UnshardedParameters):
             self.trainer.loss_scale.restore(state.loss_scale)
 
 
-data_parallel: MakeStrategy = DataParallel
+data_parallel: MakeStrategy = DataParallel  # as an argument of `train`

@@ -77,7 +77,7 @@ class PipelineParallel(UnshardedParameters):
         self.stages = make_stages(layers, cuts, loss, plan.preprocess, plan.conversion)
         self._memory = PipelineMemory(self.stages, loss, plan)
         self._place_parameters()
-        self.updates = TrainerGroup(
+        self.trainer = TrainerGroup(
             [self._make_trainer(device, plan, group) for device in self._devices_with_parameters()],
             plan.postprocess,
         )
@@ -128,7 +128,7 @@ class PipelineParallel(UnshardedParameters):
     def phases(self, batch: Batch) -> Iterator[Phase]:
         """Yield ``stages`` (forward and backward), ``allreduce`` and ``update``."""
         yield "stages", partial(self._queue_stages, batch)
-        yield from self.updates.start_step(batch.size)
+        yield from self.trainer.start_step(batch.size)
 
     def score(self, batch: Batch) -> Iterator[ScoredImages]:
         """Yield the scores of all microbatches, without training."""
@@ -140,19 +140,19 @@ class PipelineParallel(UnshardedParameters):
 
     def state(self) -> StrategyState:
         """Return optimizer states by name, loss scale, and each copy's running statistics."""
-        scale = self.updates.loss_scale
+        scale = self.trainer.loss_scale
         return StrategyState(
-            self.updates.collect_states(),
+            self.trainer.collect_states(),
             {} if scale is None else scale.state(),
             *self.statistics.state(),
         )
 
     def restore(self, state: StrategyState) -> None:
         """Resume from a `state` of any parallel mode."""
-        self.updates.set_states(state.optimizer, "this state")
+        self.trainer.set_states(state.optimizer, "this state")
         self.statistics.restore(state.devices, state.counts)
-        if self.updates.loss_scale is not None:
-            self.updates.loss_scale.restore(state.loss_scale)
+        if self.trainer.loss_scale is not None:
+            self.trainer.loss_scale.restore(state.loss_scale)
 
     def lines(self) -> "Iterator[Tuple[str, str]]":
         """Yield the layers of each stage, and its share of the balanced time or memory."""
@@ -179,13 +179,13 @@ class PipelineParallel(UnshardedParameters):
         queue_programs(programs)
         if len(programs) < len(self._copies):
             # Idle copies still have the gradients of an earlier step, which would be added.
-            self.updates.zero_grad(range(len(programs), len(self._copies)))
+            self.trainer.zero_grad(range(len(programs), len(self._copies)))
         self._losses = [program.loss for program in programs]
 
     def programs(self, batch: Batch) -> List[StepProgram]:
         """Return the program of each copy of the network that has a shard."""
         rounds = self.microbatches.split_into_rounds(batch)
-        scale = 1.0 if self.updates.loss_scale is None else self.updates.loss_scale.value
+        scale = 1.0 if self.trainer.loss_scale is None else self.trainer.loss_scale.value
         programs = []
         for copy, (images, labels) in enumerate(zip(batch.xs, batch.ys)):
             parts = [part for each in rounds for part in each if part.device == copy]

@@ -157,7 +157,7 @@ class TensorParallel(ReplicaStep):
 
     def state(self) -> StrategyState:
         """Return the whole network's optimizer states, loss scale and running statistics."""
-        scale = self.updates.loss_scale
+        scale = self.trainer.loss_scale
         return StrategyState(
             gather_states(
                 [
@@ -180,8 +180,8 @@ class TensorParallel(ReplicaStep):
                 params = {param.name: param for param in trainer._params}
                 set_states(trainer, shard_states(states, self.layout.slices, device, params), what)
         self.statistics.restore(state.devices, state.counts)
-        if self.updates.loss_scale is not None:
-            self.updates.loss_scale.restore(state.loss_scale)
+        if self.trainer.loss_scale is not None:
+            self.trainer.loss_scale.restore(state.loss_scale)
 
     def settings(self) -> Dict[str, Any]:
         """Return nothing, since tensor parallelism makes no decisions."""

@@ -492,7 +492,7 @@ class ZeroGradientWindow:
 
     def __init__(self, trained: MeasuredTraining, queue: Callable[[], Any]) -> None:
         strategy: Any = trained.strategy
-        self._updates = getattr(strategy, "trainer", None) or strategy.updates
+        self._updates = strategy.trainer
         self._copies, self._queue = range(len(strategy.inputs)), queue
 
     def mean_seconds(self, repeat: int) -> float:

@@ -148,7 +148,7 @@ def test_sync_bn_equals_batchnorm_of_the_whole_batch(name, k, sizes, mean, store
     net, _ = staged(NETWORKS[name], ctxs, batches, store=store)
     expected = precise(NETWORKS[name], batches, 0.05)
     for ctx in ctxs:
-        assert distance(comparable(net, ctx), expected) <= (1e-5 if mean == 0 else 1e-4)
+        assert distance(comparable(net, ctx), expected) <= (1e-5 if mean == 0 else 3e-4)
 
 
 @settings(max_examples=3)

@@ -150,13 +150,13 @@ def test_a_global_batch_is_strong_scaling(machine):
     for row in predict_config(machine, shared).rows:
         assert row.batch_size == 512 // row.gpus
         alone = dataclasses.replace(USUAL, batch_size=row.batch_size, gpus=row.gpus)
-        assert row.step_s == predict_config(machine, alone).whole.step_s
+        assert row.step_s == predict_config(machine, alone).all_gpus_row.step_s
         assert row.images_per_s == pytest.approx(512 / row.step_s)
 
 
 def test_images_that_do_not_divide_wait_for_the_gpu_with_most():
     uneven = dataclasses.replace(USUAL, batch_size=None, global_batch_size=65, gpus=8)
     found = predict_config(MACHINE, uneven)
-    assert found.whole.batch_size == 9
-    assert found.whole.images_per_s == pytest.approx(65 / found.whole.step_s)
+    assert found.all_gpus_row.batch_size == 9
+    assert found.all_gpus_row.images_per_s == pytest.approx(65 / found.all_gpus_row.step_s)
     assert any("do not divide by 2, 4, 8 GPUs" in caution for caution in found.cautions)
