@@ -293,7 +293,7 @@ def _blocked_seconds(phase_costs: Any) -> float:
 
 def _updates_in_store(training: MeasuredTraining) -> bool:
     trainer = getattr(training.strategy, "trainer", None)
-    return bool(trainer is not None and trainer._update_on_kvstore)
+    return bool(getattr(trainer, "_update_on_kvstore", False))  # a TrainerGroup has none
 
 
 class _PlainCopySum:
