@@ -37,7 +37,7 @@ def rows(text):
 def titles(lab):
     """{title of a section or of a part of it: the exercises in it}."""
     found, open_ones = {}, {}  # open_ones: level of a heading -> its title
-    for text in lab.texts():
+    for text in lab.text_pairs():
         for _, line in prose_lines(text.blocks["en"]):
             heading = HEADING.fullmatch(line)
             if not heading:
