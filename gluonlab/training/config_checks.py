@@ -1,7 +1,6 @@
-"""Checks of a run's settings, each of which raises a UsageError.
+"""Checks of a run's settings. Each raises a UsageError for invalid or contradictory settings.
 
-`gluonlab.training.plan` and `gluonlab.training.training_setup` call these checks, and those of the
-packages below.
+`gluonlab.training.plan` and `gluonlab.training.training_setup` call these checks.
 """
 
 from __future__ import annotations
