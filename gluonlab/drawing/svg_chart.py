@@ -266,7 +266,7 @@ def _curve_style(curve: Curve) -> "dict[str, Any]":
 
 
 def _log_ticks(low: float, high: float) -> List[float]:
-    """Return ticks that enclose the range: powers of ten; if they are few, also their 2- and 5-fold."""
+    """Return ticks that enclose the range: powers of ten and, if few, also 2 and 5 times these."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     factors = (1, 2, 5) if last - first <= 3 else (1,)
     every = max(1, (last - first) // 8)
@@ -277,7 +277,7 @@ def _log_ticks(low: float, high: float) -> List[float]:
 
 
 def _linear_ticks(low: float, high: float) -> List[float]:
-    """Return about five ticks that enclose the range, in steps of 1, 2 or 5 times a power of ten."""
+    """Return about five ticks that enclose the range. Their step is 1, 2 or 5 times a power of 10."""
     raw = (high - low) / 5
     size = 10.0 ** math.floor(math.log10(raw))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= raw * 0.999)

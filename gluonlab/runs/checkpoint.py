@@ -90,7 +90,7 @@ def write_checkpoint(
     """
     path = run_dir / CHECKPOINTS / f"step-{checkpoint.step:09d}"
     with raise_output_errors(path, FREE_SPACE), atomic_folder(path) as folder:
-        _sync_metrics(run_dir)  # the checkpoint goes by its lines
+        _sync_metrics(run_dir)  # a checkpoint refers to the lines of metrics.jsonl
         for name, arrays in zip(ARRAYS, checkpoint[:3]):
             check_canceled()
             save_arrays(folder / name, arrays, FREE_SPACE)
@@ -102,7 +102,10 @@ def write_checkpoint(
 
 
 def remove_old_checkpoints(run_dir: Path, keep: int) -> None:
-    """Remove all but the ``keep`` newest checkpoints, and the newest with the best score."""
+    """Remove old checkpoints, but not the best one.
+
+    The ``keep`` newest checkpoints are kept, and the newest of those with the best score.
+    """
     paths = list_checkpoints(run_dir)
     older = [(_read_score(path), path) for path in paths[keep:]]
     removed = {path for _, path in older}

@@ -382,9 +382,9 @@ def _file_digests(folder: Path) -> Dict[str, str]:
 class FolderLock:
     """A lock of a folder for this process, until `release`. Raises OutputError if it is in use.
 
-    The system's lock on a file decides. It ends with the process, also if that is killed. On file
-    systems without locks, the content of the file decides: process ID, host, and start time of the
-    process, because process IDs are reused.
+    The folder is locked by the system's lock on a file in it, which ends with the process, even if
+    the process is killed. On file systems without locks, the content of the file decides: the
+    owner's process ID, host and start time. The start time is needed because process IDs are reused.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -395,7 +395,10 @@ class FolderLock:
                 self._file = self._try_acquire()
 
     def _try_acquire(self) -> Optional[int]:
-        """Return the locked file; None if its previous owner has just removed it."""
+        """Return the locked file; None if its previous owner has just removed it.
+
+        Raises OutputError if another process holds the lock.
+        """
         file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             _check_not_held(file, self.path.parent)

@@ -312,6 +312,7 @@ def _best_rates_sentence(rule: str, findings: RateFindings, texts: Dict[str, Any
 
 
 def _effect_sentence(effect: Effect, texts: Dict[str, Any]) -> str:
+    """Return a sentence about the gain of one rule over another, in percentage points."""
     gain = effect.gain.scale(100)
     return str(texts["effect"].format(
         devices=_device_count_text(effect.devices, texts), rate=format_number(effect.rate),
@@ -323,6 +324,7 @@ def _effect_sentence(effect: Effect, texts: Dict[str, Any]) -> str:
 def _curve_table(
     findings: RateFindings, options: LearningRateOptions, texts: Dict[str, Any]
 ) -> Table:
+    """Return a table with the best learning rate of each curve, and its accuracy."""
     rows = []
     for curve in findings.curves:
         best = curve.shares[findings.rates.index(curve.best)].scale(100)

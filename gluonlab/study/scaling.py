@@ -315,6 +315,7 @@ class _ScalingReport:
         return [(case, finite_median_estimate(self._values(case, "start "))) for case in cases]
 
     def _start_chart(self) -> Chart:
+        """Return a chart of the start times, by number of devices."""
         first_name = stores_and_splits(self.options)[0]
         starts = [
             (case, start)

@@ -1,8 +1,12 @@
 """Shared parts of all studies: checks of stored options, estimates with intervals, and the page.
 
-A study is a module with a `Study`. `gluonlab.study.__main__` defines its command,
-`gluonlab.study.sweep` keeps its measurements, and ``words/NAME.json`` contains its sentences in
-both languages. No study loads MXNet or numpy before it measures.
+A study is a module that defines a `Study`. Other files contain the rest:
+
+- `gluonlab.study.__main__`: the command,
+- `gluonlab.study.sweep`: the stored measurements,
+- ``words/NAME.json``: the sentences in both languages.
+
+A study loads MXNet and numpy only when it measures, so that --help is fast.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """gluonlab's own callbacks: early stopping, TensorBoard, replica checks, and recorded events.
 
-EarlyStopping is --patience, TensorBoard is --tensorboard, and ReplicaCheck is --check-replicas. The
-others print lines and write them to metrics.jsonl. Prechelt, "Early stopping - but when?", 1998,
-calls the rule of --patience UP.
+- EarlyStopping: --patience. Its stopping rule is "UP" in Prechelt, "Early stopping - but when?",
+  1998.
+- TensorBoard: --tensorboard.
+- ReplicaCheck: --check-replicas.
+- The others print lines about events and write them to metrics.jsonl.
 """
 
 from __future__ import annotations

@@ -306,7 +306,10 @@ def check_same_settings(option_text: str, recorded: Mapping[str, Any], plan: Pla
 
 
 def _check_same_batch_parts(resume_point: ResumePoint, settings: Dict[str, Any]) -> None:
-    """Raise ConfigError unless batches are divided as before, since BatchNorm normalizes each part."""
+    """Raise ConfigError if batches are divided otherwise than before.
+
+    BatchNorm normalizes each part of a batch, so the results would differ.
+    """
     recorded_parts, new_parts = _batch_parts(resume_point.description.used), _batch_parts(settings)
     for name, value in recorded_parts.items():
         if value != new_parts[name]:

@@ -344,6 +344,7 @@ def _wait_for_child(child: "subprocess.Popen[bytes]", limit_bytes: Optional[int]
 
 
 def _kill_child(child: "subprocess.Popen[bytes]") -> None:
+    """Kill the child and the processes it has started."""
     try:
         os.killpg(child.pid, signal.SIGKILL)
     except ProcessLookupError:  # it has exited
@@ -366,6 +367,7 @@ def _read_answer(output_file: Path) -> Optional[Dict[str, Any]]:
 
 
 def _raise_child_error(status: int, error_output: str) -> None:
+    """Raise the error of a child that ended without an answer."""
     if status == -signal.SIGKILL or any(text in error_output for text in OUT_OF_MEMORY_MESSAGES):
         raise MemoryLimitExceeded
     last_line = next(

@@ -1,4 +1,4 @@
-"""Text and page of a diagnosis, in each language, with the same numbers."""
+"""Report of a speedup diagnosis: sentences and tables as text, and an HTML page in each language."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from gluonlab.timeline.timeline_svg import as_svg
 
 TRANSLATIONS: Dict[str, Dict[str, Any]] = load_words(TRANSLATIONS_FOLDER / "speedup.json")
 ENGLISH = "en"
-LABEL_WIDTH = 34  # columns of a part
+LABEL_WIDTH = 34  # of the column with the names of a step's parts, in characters
 FAQ_LINE = "Often asked about several devices, and answered: gluonlab's docs/faq.md."
-HIGH_EFFICIENCY = 0.8  # of as many times one device: what nobody asks about
+HIGH_EFFICIENCY = 0.8  # share of the ideal speedup from which a training counts as efficient
 
 
 def check_page(out: Optional[str], language: Optional[str]) -> None:
-    """Raise ConfigError or OutputError if the page cannot be written."""
+    """Check --out and --language. Raises ConfigError, or OutputError if the file exists."""
     if language is not None:
         select_language(TRANSLATIONS, language)
     if out is None:
@@ -98,7 +98,10 @@ def _main_cause_phrase(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> str:
 def _cause_sentence(
     index: int, text_name: str, diagnosis: Diagnosis, texts: Mapping[str, Any]
 ) -> str:
-    """Return the sentence on the share of a cause."""
+    """Return a sentence about the cause number ``index``, with its share of a step.
+
+    ``text_name``: key of the sentence's template in the texts.
+    """
     share = diagnosis.cause_shares[index]
     return str(
         texts[text_name].format(
@@ -247,7 +250,11 @@ def format_milliseconds(seconds: float) -> str:
 
 
 def as_text(diagnosis: Diagnosis) -> str:
-    """Return sentences, the parts of a step by both measurements, and each device's categories."""
+    """Return the report for a terminal.
+
+    It contains the sentences, a table of the parts of a step by both measurements, and a table of
+    each device's time by category.
+    """
     lines = [
         line
         for sentence in diagnosis_sentences(diagnosis)
@@ -339,7 +346,7 @@ def render_page(diagnosis: Diagnosis, language: str) -> str:
             )
             for advice in diagnosis.tried_advice
         ],
-        # our own XML, in which every text has been escaped
+        # SVG from this package, in which every text has been escaped
         picture=Markup(as_svg(diagnosis.timeline, texts["timeline"], language)),
         version=gluonlab.__version__,
     )

@@ -1,9 +1,9 @@
 """Measurement of a step on several devices, part by part, and of a step on one device.
 
-A training is measured in short windows of steps, whole or with parts left out. All windows are
-interleaved in one process, so that a temporary slowdown affects all of them. What is learned is
-discarded. The learning rate is so small that a batch can be repeated, and sums or updates be
-omitted, without values that compute at another speed.
+A training is measured in windows: a few steps, complete or with parts left out. All windows are
+interleaved in one process, so that a temporary slowdown affects all of them. The trained parameters
+are discarded. The learning rate is very small, so that repeating a batch, or omitting sums or
+updates, does not lead to NaN or denormal numbers, which compute at another speed.
 """
 
 from __future__ import annotations
