@@ -277,7 +277,7 @@ def _log_ticks(low: float, high: float) -> List[float]:
 
 
 def _linear_ticks(low: float, high: float) -> List[float]:
-    """Return about five ticks that enclose the range. Their step is 1, 2 or 5 times a power of 10."""
+    """Return about five ticks that enclose the range, in steps of 1, 2 or 5 times 10**n."""
     raw = (high - low) / 5
     size = 10.0 ** math.floor(math.log10(raw))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= raw * 0.999)

@@ -1,4 +1,4 @@
-"""Report of a speedup diagnosis: sentences and tables as text, and an HTML page in each language."""
+"""Report of a speedup diagnosis: text for a terminal, and an HTML page in each language."""
 
 from __future__ import annotations
 
