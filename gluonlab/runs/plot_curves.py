@@ -47,7 +47,7 @@ def downsample(xs: List[float], ys: List[float]) -> Curve:
 class CurveDownsampler:
     """A growing curve that is reduced to means over equal intervals.
 
-    The curve has less than 2 * MAX_POINTS points. When it reaches this number, intervals are merged.
+    The curve has less than 2 * MAX_POINTS points: at this number, intervals are merged in pairs.
     """
 
     def __init__(self) -> None:

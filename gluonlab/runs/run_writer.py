@@ -92,7 +92,7 @@ class RunDirectory:
 
     @classmethod
     def reopen(cls, path: Path, position: Mapping[str, Any]) -> "RunDirectory":
-        """Open the folder of a run to resume, and remove the lines of metrics.jsonl after a position.
+        """Open the folder of a run to resume, and cut metrics.jsonl at ``position``.
 
         ``position``: size and digest of the lines to keep, from `metrics_position`. Raises
         DataError if these lines have changed.
@@ -250,7 +250,7 @@ def _unwritable_error(out: Optional[str], path: Path, reason: Optional[str]) -> 
 
 
 def folder_name(name: str) -> str:
-    """Return ``20240131-235959-NAME``: the time, and ``name`` without characters unsafe in paths."""
+    """Return ``20240131-235959-NAME``: the time, and ``name`` in characters safe in a path."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{to_plain_name(name, 'run')}"
 
 

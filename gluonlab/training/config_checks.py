@@ -66,7 +66,7 @@ def check_checkpoints(requested: TrainConfig) -> None:
 
 
 def check_on_nan_option(requested: TrainConfig) -> None:
-    """Raise ConfigError for an unknown --on-nan, or one that compression excludes."""
+    """Raise ConfigError for an unknown --on-nan, or for skip together with a 2-bit compression."""
     check_on_nan(requested.on_nan)
     if requested.on_nan == "skip" and keeps_residual(requested.compress):
         raise ConfigError(
@@ -87,7 +87,7 @@ def check_last_batch(steps_per_epoch: int, global_batch_size: int, dataset: Data
 
 
 def check_profile(steps: Optional[int], steps_per_epoch: int) -> None:
-    """Raise ConfigError for a --profile of more steps than an epoch can have."""
+    """Raise ConfigError if an epoch has too few steps for --profile."""
     if steps is not None and steps >= steps_per_epoch:
         steps_text = f"{steps_per_epoch} step{'s' * (steps_per_epoch > 1)}"
         limit_text = f"at most {steps_per_epoch - 1}, or " * (steps_per_epoch > 1)
@@ -98,7 +98,7 @@ def check_profile(steps: Optional[int], steps_per_epoch: int) -> None:
 
 
 def check_network(plan: Any, net: gluon.HybridBlock) -> None:
-    """Raise a UsageError for settings of the plan that its network excludes."""
+    """Raise a UsageError for settings of the plan that its network does not allow."""
     if plan.config.sync_bn:
         sync_bn.check_network(net, plan.model)
     if plan.arithmetic.deterministic:
@@ -158,7 +158,10 @@ NEEDS_WHOLE_GRADIENT = "each server has a part of the gradient, and that needs a
 
 
 def updates_on_servers(config: TrainConfig, group: ProcessGroup) -> bool:
-    """Return True if servers update: if requested, or if processes are asynchronous."""
+    """Return True if parameter servers update the weights.
+
+    They do if requested, or if the processes are asynchronous.
+    """
     return config.update_on_servers or not group.is_synchronous
 
 
@@ -273,7 +276,7 @@ def find_nondeterministic_operator(graph: mx.sym.Symbol) -> Optional[Nondetermin
 
 
 def check_deterministic(net: gluon.HybridBlock, name: str, ctxs: Sequence[mx.Context]) -> None:
-    """Raise ModelError for --deterministic with a network that GPUs cannot compute so.
+    """Raise ModelError for --deterministic with a network that GPUs compute nondeterministically.
 
     CPU devices compute every network deterministically.
     """
