@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 def epoch_score(patience: Optional[Patience], accuracy: float, loss: Optional[float]) -> float:
-    """Return the score of an epoch: its accuracy, or with a patience on the loss, minus its loss."""
+    """Return the score of an epoch: minus its loss if ``patience`` monitors it, else its accuracy."""
     by_loss = patience is not None and patience.monitored == LOSS
     return -loss if by_loss and loss is not None else accuracy
 
@@ -150,7 +150,8 @@ class TensorBoard(Callback):
 
     def on_run_start(self, run: RunView) -> None:
         """Create a file, which contains the earlier numbers of a resumed run."""
-        assert run.path is not None  # callbacks are rank 0'sfolder = run.path / TENSORBOARD
+        assert run.path is not None  # only rank 0 calls callbacks
+        folder = run.path / TENSORBOARD
         first_step = self._step if has_events(folder) else 0
         self._start_time, self._step = time.time(), 0
         self._events = EventFile(folder, purge_step=first_step)

@@ -481,7 +481,7 @@ class TrainingLoop:
         self.reporter.say(f"{'stopped':<11}{message}")
 
     def _exit_on_signal(self) -> None:
-        """Write a checkpoint, and raise the signal's exception. All processes call this together."""
+        """Write a checkpoint, and raise the signal's exception, in all processes together."""
         try:
             self.state.save_before_exit()
         except Exception:  # the other processes must not wait for this one

@@ -208,7 +208,7 @@ def check_shard_sizes(
 
 
 def largest_batch_fraction(weights: Optional[Sequence[Fraction]], copies: int) -> Fraction:
-    """Return the largest fraction of a batch that a device gets, before rounding to whole images."""
+    """Return the largest fraction of a batch that a device gets, before rounding to images."""
     return Fraction(1, copies) if weights is None else max(weights) / sum(weights)
 
 

@@ -1,7 +1,7 @@
 """Metrics of the user, computed from all scores and labels of the test images.
 
-A metric gets the whole split at once, in order, wherever its parts were computed. So its value does
-not depend on the number of devices and processes, even if it is not a mean over images, such as F1.
+A metric gets all test images at once, in order. So its value does not depend on the number of
+devices and processes, even if it is not a mean over images, such as F1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# (n, classes) float32 and (n,) int32, numpy arrays -> a number; NaN where it is not defined
+# A function of scores (n, classes) float32 and labels (n,) int32, as numpy arrays. It returns a
+# number, or NaN if the metric is not defined.
 Metric = Callable[[Any, Any], float]
 DeviceScores = Tuple[int, nd.NDArray, nd.NDArray]  # the place of a device, scores and labels
 MetricValues = Dict[str, Optional[float]]
@@ -241,7 +242,7 @@ def _image_order(counts: "Array") -> "Array":
 
 
 def compute_metrics(metrics: Mapping[str, Metric], scores: Any, labels: Any) -> MetricValues:
-    """Return each metric's value; None for NaN and values beyond 1e39, which no file contains.
+    """Return the value of each metric; None for NaN and for absolute values above 1e39.
 
     Raises CallbackError, with the metric's name, if it raises an exception or returns no number.
     """
