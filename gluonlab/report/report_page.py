@@ -76,7 +76,7 @@ def run_color(number: int) -> str:
 
 
 def run_dash(number: int) -> str:
-    """Return the line style of the run with this number. Runs with equal colors have other styles."""
+    """Return the line style of the run with this number. Runs of one color have different styles."""
     return DASHES[number // len(COLORS) % len(DASHES)]
 
 

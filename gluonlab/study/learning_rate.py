@@ -1,8 +1,8 @@
-"""``study learning-rate``: accuracy against the learning rate for several numbers of devices.
+"""``study learning-rate``: accuracy against learning rate, for several numbers of devices.
 
-Each device has the same number of images, so that k devices make batches k times as large. The rate
-is the same for all numbers of devices, or follows the linear rule, with and without warm-up and
-momentum correction.
+Each device gets the same number of images, so the batch of k devices is k times as large. The study
+compares scaling rules: the same rate for all numbers of devices, and a rate that is k times as
+large (linear rule), with and without warm-up and momentum correction.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gluonlab.study.sweep import MeasurementStore, Sweep
 NAME = "learning-rate"
 DATASET, MODEL, MOMENTUM = "digits", "mlp", 0.9
 SAME, LINEAR, WARM_UP, UNCORRECTED = "same", "linear", "warm-up", "uncorrected"
-SCALING_RULES: Dict[str, Dict[str, Any]] = {  # the settings of a TrainConfig
+SCALING_RULES: Dict[str, Dict[str, Any]] = {  # name -> settings of a TrainConfig
     SAME: {},
     LINEAR: {"scale_lr": True},
     WARM_UP: {"scale_lr": True, "warmup_epochs": 1.0},
@@ -54,7 +54,7 @@ class LearningRateOptions(NamedTuple):
     seeds: int
 
     def list_points(self) -> List[Dict[str, Any]]:
-        """Return the settings of all trainings. For one device the linear rule changes nothing."""
+        """Return the settings of all trainings. One device needs only the unscaled rule."""
         return [
             {"way": rule, "devices": count, "rate": rate}
             for count in self.devices
@@ -110,8 +110,9 @@ Point = Tuple[str, int, float]  # way, devices, rate
 class AccuracyCurve(NamedTuple):
     """The accuracy of a scaling rule (``way``) with a number of devices, by rate.
 
-    ``shares``: test accuracies. ``best``: the rate with the highest; ``largest``: the largest rate
-    within ACCURACY_TOLERANCE of it.
+    - ``shares``: test accuracies, from 0 to 1, in the order of the rates.
+    - ``best``: the rate with the highest accuracy.
+    - ``largest``: the largest rate whose accuracy is within ACCURACY_TOLERANCE of the highest.
     """
 
     way: str
@@ -122,8 +123,9 @@ class AccuracyCurve(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """The gain in accuracy of the rule ``of`` over the rule ``beside`` at one rate, in pairs of
-    seeds.
+    """The accuracy of the rule ``of`` minus that of the rule ``beside``, at one rate.
+
+    The difference is computed for each seed.
     """
 
     of: str
@@ -157,7 +159,7 @@ def measure(options: LearningRateOptions, store: MeasurementStore) -> Findings:
 def train_point(
     options: LearningRateOptions, settings: Mapping[str, Any], seed: int
 ) -> Dict[str, Any]:
-    """Return the test accuracy of a training at its end, which is 0 if it diverges."""
+    """Return the final test accuracy of a training, which is 0 if it diverges."""
     from gluonlab.config import TrainConfig
     from gluonlab.study.short_training import (
         AccuracyProbe,

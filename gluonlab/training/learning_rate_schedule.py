@@ -175,7 +175,7 @@ def make_learning_rates(
         steps_per_epoch: Number of steps of an epoch.
         scale: The factor of --scale-lr, by which --final-lr is multiplied here.
         decay_shares: The milestones of schedule ``step`` without --lr-decay-epochs, as fractions
-            of the run. By default HALF_AND_THREE_QUARTERS.
+            of the run after the warm-up. By default HALF_AND_THREE_QUARTERS.
     """
     schedule, decay = config.lr_schedule or CONSTANT, config.lr_decay
     steps = epochs * steps_per_epoch

@@ -1,8 +1,8 @@
-"""Published recipes: settings for a data set and its networks, with the accuracy that they reached.
+"""Published training recipes: settings for a data set and its networks, with reported accuracies.
 
-A recipe contains only what gluonlab supports. ``reported`` names differences to its source. The
-recipe ``quick``, for a first try, consists of each data set's
-`gluonlab.data.sets.dataset.Defaults`.
+A recipe contains only settings that gluonlab supports. Its ``reported`` describes differences from
+its source. The recipe ``quick``, for a first try, consists of the default settings of a data set
+(`gluonlab.data.sets.dataset.Defaults`).
 """
 
 from __future__ import annotations

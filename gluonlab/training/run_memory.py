@@ -139,7 +139,6 @@ class MemoryEstimator:
 
         ``images``: images of a batch for each copy of the network.
 
-
         Raises ConfigError for a batch that needs larger arrays than MXNet allows.
         """
         return max((memory for _, memory in self.rows(images)), key=lambda memory: memory.total)
