@@ -76,7 +76,7 @@ def run_color(number: int) -> str:
 
 
 def run_dash(number: int) -> str:
-    """Return the line style of the run with this number. Runs of one color have different styles."""
+    """Return the line style of the run with this number. Runs of the same color differ in style."""
     return DASHES[number // len(COLORS) % len(DASHES)]
 
 

@@ -139,7 +139,7 @@ def parse_options(
 
 
 def _select_panels(names_text: Optional[str], quick: bool) -> List[str]:
-    """Return the named panels. By default, return the panels whose data are on this machine."""
+    """Return the named panels; by default those whose data are on this machine, or the digits."""
     from gluonlab.study.short_training import read_dataset  # MXNet is loaded here, not for --help
 
     if names_text is not None:

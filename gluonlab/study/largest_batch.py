@@ -47,7 +47,7 @@ class LargestBatch:
     - ``limit``: why the batch cannot be larger: "budget"; "machine", if less memory than the budget
       is free; "data", if a device has no more images; "arrays", if MXNet does not allow larger
       arrays.
-    - ``would_fit``: for "data" and "arrays", about how many images per device would fit into memory.
+    - ``would_fit``: for "data" and "arrays", about how many images per device would fit.
     - ``per``: what a batch size is for: a device, or a copy of the network that devices share.
     """
 
@@ -69,7 +69,7 @@ class LargestBatch:
         return self.memory.images
 
     def to_dict(self) -> Dict[str, Any]:
-        """Return plain values. ``total``: estimated bytes of the device that needs the most memory."""
+        """Return plain values. ``total``: estimated bytes of the device that needs most."""
         planned = {name: {**memory._asdict(), "total": memory.total} for name, memory in self.rows}
         return {
             **self.memory._asdict(), "total": self.memory.total,
@@ -237,7 +237,7 @@ def _format_bytes(size: int) -> str:
     return f"{size / MIB:,.1f} MiB" if size >= MIB else f"{size:,} bytes"
 
 
-# --- search for the largest size whose cost, slow to measure and nearly linear, fits
+# --- search for the largest size whose cost fits; costs are slow to measure and nearly linear
 
 TARGET_SHARE = 0.97  # of the ceiling: the estimated cost of the next size to try
 SUFFICIENT_SHARE = 0.93  # of the ceiling: the search stops at such a cost
@@ -246,7 +246,7 @@ MAX_TRIES = 10
 FIRST_SHARE = 0.06  # of the ceiling: the estimated cost of the first size to try
 
 MeasureCost = Callable[[int], Optional[int]]
-SizeCost = Tuple[int, int]  # a size, and what it costs
+SizeCost = Tuple[int, int]  # (size, cost)
 
 
 class LargestSizeSearch:
@@ -267,7 +267,7 @@ class LargestSizeSearch:
         self.tries = 0
 
     def search(self) -> Optional[SizeCost]:
-        """Return the largest size that fits, and its cost; None if even the smallest does not fit."""
+        """Return the largest size that fits, and its cost. Return None if no size fits."""
         first = max(self.smallest, int(FIRST_SHARE * self.ceiling / self.unit_cost))
         self._try_size(first)
         if not self._is_finished():

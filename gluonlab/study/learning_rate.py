@@ -102,13 +102,13 @@ def load_options(options: Mapping[str, Any]) -> LearningRateOptions:
 
 # --- measurements
 
-ACCURACY_TOLERANCE = 0.02  # accuracies this close to the best are as good
+ACCURACY_TOLERANCE = 0.02  # accuracies count as good if they are this close to the best
 
-Point = Tuple[str, int, float]  # way, devices, rate
+Point = Tuple[str, int, float]  # (scaling rule, devices, rate)
 
 
 class AccuracyCurve(NamedTuple):
-    """The accuracy of a scaling rule (``way``) with a number of devices, by rate.
+    """The accuracy against the rate, for a scaling rule (``way``) and a number of devices.
 
     - ``shares``: test accuracies, from 0 to 1, in the order of the rates.
     - ``best``: the rate with the highest accuracy.
@@ -203,6 +203,7 @@ def analyze_measurements(
 def _accuracy_curve(
     rule: str, count: int, accuracies: Sequence[List[float]], rates: Sequence[float]
 ) -> AccuracyCurve:
+    """Return the curve of a rule with ``count`` devices; ``accuracies``: by rate, then by seed."""
     medians = [median(seeds) for seeds in accuracies]
     best = max(range(len(rates)), key=lambda index: (medians[index], -index))
     good_rates = [
@@ -270,7 +271,7 @@ def build_report(
 
 
 def _curves_of_rule(rule: str, findings: RateFindings) -> List[AccuracyCurve]:
-    """Return the curves of a rule, including the unscaled one of one device for the linear rule."""
+    """Return the curves of a rule. For the linear rule, this includes one device without a rule."""
     return [
         curve
         for curve in findings.curves

@@ -154,7 +154,7 @@ class ScalingCase(NamedTuple):
 
 
 def list_cases(options: Mapping[str, Any]) -> List[ScalingCase]:
-    """Return all cases: one device for each kind, then several devices with each store and split."""
+    """Return all cases: one device for each kind, then several with each store and split."""
     names = stores_and_splits(options)
     return [
         ScalingCase(name, kind, layout)

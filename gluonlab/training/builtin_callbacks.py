@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 def epoch_score(patience: Optional[Patience], accuracy: float, loss: Optional[float]) -> float:
-    """Return the score of an epoch: its accuracy, or minus its loss if ``patience`` monitors that."""
+    """Return the score of an epoch: its accuracy, or minus its loss if --patience monitors it."""
     by_loss = patience is not None and patience.monitored == LOSS
     return -loss if by_loss and loss is not None else accuracy
 

@@ -97,8 +97,8 @@ def reduce_plan(plan: Plan) -> Plan:
 class _ReducedRun(Reporter):
     """Reporter and strategy of a run that computes only the first batches of each size.
 
-    It keeps as many batches as a full run has in its queue. In the second epoch it computes only
-    the first size, because everything that other sizes allocate exists by then.
+    It keeps as many batches in memory as a full run has in its queue. In the second epoch it
+    computes only the first size, because the arrays for all other sizes have been allocated.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,8 @@ class _ReducedRun(Reporter):
         self._losses: Dict[Tuple[int, ...], List[nd.NDArray]] = {}
         self._scored: Set[Tuple[int, ...]] = set()
         self._waiting: Deque[Batch] = deque(maxlen=MAX_QUEUED_STEPS)
-        self._first = self._first_score = False  # of an epoch
+        # whether the next step, or the next evaluated batch, is the first of an epoch
+        self._first = self._first_score = False
 
     def strategy(
         self, make_net: MakeNet, loss: gluon.HybridBlock, plan: StrategyPlan, group: ProcessGroup
