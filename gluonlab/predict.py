@@ -1,4 +1,4 @@
-"""The command python -m gluonlab.predict RUN IMAGE..., which classifies images with a finished run."""
+"""The command python -m gluonlab.predict RUN IMAGE..., which classifies images with a run."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _predict(
     output_format: str,
     settings: Dict[str, Any],
 ) -> None:
-    """Classify images, print ``count`` classes for each, and write them to the picture ``sheet``."""
+    """Classify images, print the best ``count`` classes of each, and write the picture ``sheet``."""
     loaded, pictures = _load_run(run, sheet, settings, images)
     from gluonlab.inference import predictions
     from gluonlab.inference.predictions import MAX_PICTURES, write_sheet

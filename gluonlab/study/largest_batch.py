@@ -239,11 +239,13 @@ def _format_bytes(size: int) -> str:
 
 # --- search for the largest size whose cost fits; costs are slow to measure and nearly linear
 
-TARGET_SHARE = 0.97  # of the ceiling: the estimated cost of the next size to try
-SUFFICIENT_SHARE = 0.93  # of the ceiling: the search stops at such a cost
-SIZE_TOLERANCE = 0.02  # of a size: the search stops this close to a size that does not fit
+TARGET_SHARE = 0.97  # of the ceiling: estimated cost of the next size to try
+SUFFICIENT_SHARE = 0.93  # of the ceiling: the search stops at a size with this cost or more
+SIZE_TOLERANCE = (
+    0.02  # of a size: the search stops if a size fits, and one this much larger does not
+)
 MAX_TRIES = 10
-FIRST_SHARE = 0.06  # of the ceiling: the estimated cost of the first size to try
+FIRST_SHARE = 0.06  # of the ceiling: estimated cost of the first size to try
 
 MeasureCost = Callable[[int], Optional[int]]
 SizeCost = Tuple[int, int]  # (size, cost)
