@@ -99,7 +99,7 @@ def _predict(
     output_format: str,
     settings: Dict[str, Any],
 ) -> None:
-    """Classify images, print the best ``count`` classes of each, and write the picture ``sheet``."""
+    """Classify images, print the best ``count`` classes of each, and draw them in ``sheet``."""
     loaded, pictures = _load_run(run, sheet, settings, images)
     from gluonlab.inference import predictions
     from gluonlab.inference.predictions import MAX_PICTURES, write_sheet

@@ -1,6 +1,6 @@
 """Self-contained HTML pages, and the template of pages that play a schedule step by step.
 
-What such a page shows is defined by a scene: a package with a folder ``template`` that contains
+A scene defines the content of a page. It is a package with a folder ``template`` that contains
 
 - scene.html: the legend,
 - scene.css: the styles,

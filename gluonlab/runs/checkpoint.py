@@ -104,7 +104,7 @@ def write_checkpoint(
 def remove_old_checkpoints(run_dir: Path, keep: int) -> None:
     """Remove old checkpoints, but not the best one.
 
-    The ``keep`` newest checkpoints are kept, and the newest of those with the best score.
+    The ``keep`` newest checkpoints are kept, and the newest checkpoint with the best score.
     """
     paths = list_checkpoints(run_dir)
     older = [(_read_score(path), path) for path in paths[keep:]]

@@ -104,6 +104,7 @@ def _make_panels() -> "Figure":
 
 
 def _draw_panels(figure: "Figure", lines: Sequence[MetricsLine]) -> None:
+    """Draw the four panels of `make_figure` into an empty figure."""
     steps = [line for line in lines if isinstance(line, Step)]
     epochs = [line for line in lines if isinstance(line, Epoch)]
     panels: Any = figure.axes

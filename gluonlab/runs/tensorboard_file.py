@@ -1,8 +1,8 @@
 """A TensorBoard event file, written with tensorboardX.
 
-SummaryWriter of tensorboardX writes events in a thread. If the disk is full, the thread ends without
-an error, and the program waits for it forever. This module writes each event in the calling thread,
-which takes about 50 microseconds. It does not import MXNet.
+SummaryWriter of tensorboardX writes events in a thread. If the disk is full, the thread ends
+without an error, and the program waits for it forever. This module writes each event in the calling
+thread, which takes about 50 microseconds. It does not import MXNet.
 """
 
 from __future__ import annotations

@@ -594,7 +594,7 @@ class _PanelReport:
         self.reached_rows = [row for row in findings.rows if row.steps is not None]
 
     def build_charts(self) -> Dict[str, Chart]:
-        """Return charts by file name, without those of a target that no size reached."""
+        """Return charts by file name. If no size reached the target, its charts are left out."""
         charts = {}
         if self.reached_rows:
             for unit in ("steps", "epochs", "seconds"):
@@ -604,6 +604,7 @@ class _PanelReport:
         return charts
 
     def _target_chart(self, unit: str) -> Chart:
+        """Return a chart of steps, epochs or seconds (``unit``) to the target, by batch size."""
         points = [(row.size, getattr(row, unit)) for row in self.reached_rows]
         curves = [
             _estimate_curve(self.texts["measured"].format(seeds=self.options.seeds), points, 0)
@@ -630,6 +631,7 @@ class _PanelReport:
         return Axis(self.texts["size"], log=True, ticks=sizes)
 
     def _error_chart(self, unit: str) -> Chart:
+        """Return a chart of error rates by batch size, after equal steps or epochs (``unit``)."""
         curves = []
         for position, split_name in enumerate(("test", "train")):
             pairs = [(row.size, row.errors[unit]) for row in self.findings.rows]

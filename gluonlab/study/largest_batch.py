@@ -286,6 +286,7 @@ class LargestSizeSearch:
         return max((larger_cost - cost) / (larger - size), self.unit_cost / 4)
 
     def _is_finished(self) -> bool:
+        """Return True if the search can stop."""
         if not self.fitting:
             return self.smallest_failing == self.smallest
         size, cost = self.fitting[-1]

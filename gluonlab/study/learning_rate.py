@@ -282,6 +282,7 @@ def _curves_of_rule(rule: str, findings: RateFindings) -> List[AccuracyCurve]:
 def _accuracy_chart(
     rule: str, findings: RateFindings, options: LearningRateOptions, texts: Dict[str, Any]
 ) -> Chart:
+    """Return a chart of accuracy against the rate, with a curve for each number of devices."""
     curves = []
     for curve in _curves_of_rule(rule, findings):
         accuracies = [accuracy.scale(100) for accuracy in curve.shares]

@@ -191,6 +191,7 @@ def measure_round(settings: Mapping[str, Any], round: int) -> Dict[str, Any]:
 
 
 def _make_subject(case: ScalingCase, network: str) -> Subject:
+    """Return the subject of gluonlab.bench for a case."""
     [subject] = make_subjects(network, [case.layout])
     if case.store_or_split in SPLITS:
         options = {
@@ -263,6 +264,7 @@ class _ScalingReport:
         )
 
     def build(self, language: str) -> StudyReport:
+        """Return the report."""
         charts = {kind: self._speedup_chart(kind) for kind in list_kinds(self.measured_cases)}
         if self.measured_cases:
             charts["start"] = self._start_chart()
@@ -279,6 +281,7 @@ class _ScalingReport:
         )  # fmt: skip
 
     def _speedup_chart(self, kind: str) -> Chart:
+        """Return a chart of the speedup by number of devices, for a kind of scaling."""
         devices, curves = self.options["devices"], []
         for index, name in enumerate(stores_and_splits(self.options)):
             speedups = [
@@ -362,6 +365,7 @@ class _ScalingReport:
         return sentences
 
     def _build_tables(self) -> List[Table]:
+        """Return the tables of speedups and of start times."""
         rows = [self._speedup_row(case) for case in self.measured_cases]
         starts = [
             [
@@ -379,6 +383,7 @@ class _ScalingReport:
         ]
 
     def _speedup_row(self, case: ScalingCase) -> List[str]:
+        """Return the row of the table for a case."""
         speedup, layout = self.estimate_speedup(case), case.layout
         cells = ["", "", ""]
         if speedup is not None:

@@ -113,6 +113,7 @@ class _ProbedDataParallel(DataParallel):
         return losses
 
     def _score(self, on_training_images: bool) -> Score:
+        """Evaluate the network on the test images, or on the training images."""
         self.sync_running_statistics()
         plan: Plan = self._run_plan
         dataset = plan.dataset

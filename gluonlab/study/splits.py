@@ -144,6 +144,7 @@ def _step_milliseconds(row: SplitRow) -> IntervalEstimate:
 
 
 def _build_charts(rows: Sequence[SplitRow], rounds: int, texts: Dict[str, Any]) -> Dict[str, Chart]:
+    """Return charts by file name, with a point for each split."""
     names = [texts["ways"][row.name] for row in rows]
     x_axis = Axis(texts["x"], names=names)
     times = [_step_milliseconds(row) for row in rows]
@@ -179,6 +180,7 @@ def _build_charts(rows: Sequence[SplitRow], rounds: int, texts: Dict[str, Any]) 
 def _write_sentences(
     rows: Sequence[SplitRow], measured: Sequence[SplitRow], texts: Dict[str, Any]
 ) -> List[str]:
+    """Return sentences about the fastest split, memory, moved bytes, and failed splits."""
     single = next((row for row in measured if row.name == bench_splits.ONE), None)
     several = [row for row in measured if row.name != bench_splits.ONE]
     sentences = []

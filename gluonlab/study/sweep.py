@@ -138,6 +138,7 @@ class MeasurementFile(MeasurementStore):
             self._file = -1
 
     def _read(self, number: int, line: bytes) -> PointMeasurement:
+        """Parse a line of the file. Raises DataError."""
         try:
             fields = json.loads(line.decode())
             measurement = PointMeasurement(fields["settings"], fields["round"], fields["values"])
@@ -348,6 +349,7 @@ def _file_header(study: str) -> Dict[str, Any]:
 
 
 def _read_study_file(path: Path) -> Dict[str, Any]:
+    """Read study.json. Raises DataError for a damaged file."""
     file = path / STUDY
     try:
         description = json.loads(read_bounded(file, LARGEST_BYTES[STUDY]))
@@ -365,6 +367,7 @@ def _read_study_file(path: Path) -> Dict[str, Any]:
 
 
 def _check_same_options(path: Path, study: str, options: Mapping[str, Any]) -> None:
+    """Raise ConfigError if the folder contains another study, or other options."""
     description = _read_study_file(path)
     if description["study"] != study:
         raise ConfigError(

@@ -68,7 +68,7 @@ def exposed_seconds(timeline: Timeline) -> Dict[str, float]:
 
 
 class Categories(NamedTuple):
-    """How a device spent its time: the share of each category. The shares sum to 1.
+    """Shares of a device's time, by category. The shares sum to 1.
 
     The categories are those of Meta's Holistic Trace Analysis ("Temporal breakdown" and "Idle time
     breakdown" in its documentation), except for ``core``.

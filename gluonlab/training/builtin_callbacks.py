@@ -385,6 +385,7 @@ class ReplicaCheck(BuiltInCallback):
         self._last_equal_step = step
 
     def _compare_digests(self, name: str, digests: "NDArray[Any]", step: int) -> None:
+        """Raise DriftError if the devices' digests of the parameter ``name`` differ."""
         digest_by_device = {
             device: digest for device, digest in zip(self._names, digests) if digest
         }

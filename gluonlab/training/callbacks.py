@@ -160,6 +160,7 @@ def make_callbacks(callbacks: Sequence[Any]) -> List[Any]:
 
 
 def _make_callback(callback_or_class: Any) -> Any:
+    """Create an instance of a class, and check the callback's methods. Raises ConfigError."""
     try:
         callback = callback_or_class() if isinstance(callback_or_class, type) else callback_or_class
     except Exception as error:
@@ -315,6 +316,7 @@ class Callbacks:
                 self._call(callback, method, self._run, *arguments)
 
     def _call(self, callback: Any, method: str, *arguments: Any) -> Any:
+        """Call a method of a callback. Exceptions of the user's callbacks become CallbackError."""
         if isinstance(callback, BuiltInCallback):
             return getattr(callback, method)(*arguments)
         try:

@@ -382,7 +382,7 @@ def check_graph_arrays(graph: mx.sym.Symbol, inputs: Dict[str, Shape], images: i
 class ArrayLimit:
     """The limit of MXNet's array size, for batches on the host and in a device's `loss_graph`.
 
-    ``devices``: the images of a batch on the host, divided by those of the largest shard.
+    ``devices``: the images of a batch on the host, divided by the images of the largest shard.
     """
 
     graph: mx.sym.Symbol

@@ -213,7 +213,10 @@ class _DeviceTally:
             self.confusion += nd.dot(true, predicted, transpose_a=True).astype("int32")
 
     def read(self) -> Tuple[float, int, int]:
-        """Wait, and return the sum of losses, the correct images, and those in the top five."""
+        """Wait for the device, and return the sum of losses, and the counts of images.
+
+        The counts are the images whose label has the best score, and one of the five best.
+        """
         correct, in_top5 = self.counts.asnumpy()
         return float(self.loss.asscalar()), int(correct), int(in_top5)
 
@@ -264,6 +267,7 @@ def _class_accuracies(matrix: Confusion) -> List[str]:
 
 
 def _list_confusions(matrix: Confusion, classes: Sequence[str]) -> str:
+    """Return the most frequent confusions as lines of text."""
     # the most frequent first, then by class
     confusions = sorted((-int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j)
     names = [_shorten(name, LONG_NAME_LENGTH) for name in classes]
@@ -292,6 +296,7 @@ def write_confusion_picture(matrix: Confusion, classes: Sequence[str], path: Pat
 
 
 def _draw_confusion(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
+    """Draw the matrix into a PNG file."""
     count = len(classes)
     side = min(12.0, 2.6 + 0.42 * max(count, 4)) if count <= MAX_ANNOTATED_CLASSES else 9.0
     figure = new_figure(side, side, layout="constrained")

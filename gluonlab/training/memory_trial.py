@@ -112,6 +112,7 @@ class _ReducedRun(Reporter):
     def strategy(
         self, make_net: MakeNet, loss: gluon.HybridBlock, plan: StrategyPlan, group: ProcessGroup
     ) -> Strategy:
+        """Create the strategy of the plan's --split, with reduced steps and evaluations."""
         run = self
 
         class ReducedStrategy(strategy_class(plan.split.mode)):  # type: ignore[misc]

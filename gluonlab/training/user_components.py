@@ -237,6 +237,7 @@ def _check_in_array_kind(block: gluon.HybridBlock, check: Callable[[], None]) ->
 
 
 def _check_loss_outputs(loss: gluon.HybridBlock, classes: int) -> None:
+    """Raise ConfigError unless the loss uses its inputs and has one value for each image."""
     name, images = type(loss).__name__, 3
     shapes = {"scores": (images, classes), "labels": (images,)}
     values: Any = None
@@ -285,6 +286,7 @@ def _check_loss_outputs(loss: gluon.HybridBlock, classes: int) -> None:
 def _check_network_outputs(
     net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int
 ) -> None:
+    """Raise ModelError unless the network has scores (n, classes) for n images."""
     images, outputs = 1, []
     try:
         _check_parameters(net, name)
@@ -447,6 +449,7 @@ def _is_dataset_name(dataset: str) -> bool:
 
 
 def _takes_classes(make: Any) -> bool:
+    """Return True if a function that makes a network has a parameter for the number of classes."""
     # Python 3.8 would inspect __new__, which does not have a Block's arguments
     is_class = isinstance(make, type)
     function = partial(make.__init__, None) if is_class else make

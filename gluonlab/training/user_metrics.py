@@ -104,6 +104,7 @@ def check_metrics(metrics: Mapping[str, Metric], test: Split, classes: int) -> N
 
 
 def _make_metric(metric_or_class: Any) -> Any:
+    """Create an instance of a class, and check that it is a metric. Raises ConfigError."""
     try:
         metric = metric_or_class() if isinstance(metric_or_class, type) else metric_or_class
     except Exception as error:  # the user's code may raise anything
@@ -155,9 +156,11 @@ def _metric_input(name: str, metric: Any) -> str:
 
 
 def _as_function(name: str, metric: Any) -> Metric:
+    """Return a metric as a function of scores (n, classes) and labels (n,)."""
     input_kind = _metric_input(name, metric)
 
     def prepare_scores(scores: "Array", labels: "Array") -> "Array":
+        """Convert scores to the kind of input that the metric accepts."""
         if input_kind == PROBABILITIES:
             return nd.softmax(nd.array(scores)).asnumpy()  # type: ignore[no-any-return]
         if input_kind == VALUES:

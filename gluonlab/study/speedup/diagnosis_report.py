@@ -53,6 +53,7 @@ def diagnosis_sentences(diagnosis: Diagnosis, language: str = ENGLISH) -> List[s
 
 
 def _iterate_sentences(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the sentences of a diagnosis, the most important first."""
     count = len(diagnosis.devices)
     devices = texts["device"][count != 1].format(count=count)
     yield texts["headline"].format(
@@ -118,7 +119,7 @@ def _cause_phrase(cause: Cause, diagnosis: Diagnosis, texts: Mapping[str, Any]) 
 
 
 def _batch_unit(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> str:
-    """Return what --batch-size counts images of: a device, or a copy of the network."""
+    """Return the unit for which --batch-size counts images: a device, or a copy of the network."""
     return str(texts["per"][diagnosis.copies < len(diagnosis.devices)])
 
 
@@ -266,6 +267,7 @@ def as_text(diagnosis: Diagnosis) -> str:
 
 
 def _part_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield the table of the parts of a step, by both measurements."""
     texts = TRANSLATIONS[ENGLISH]
     step = texts["step"].format(
         images=diagnosis.images, time=format_milliseconds(diagnosis.step_s.value)

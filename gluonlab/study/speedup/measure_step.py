@@ -546,6 +546,7 @@ class GatedWindow:
         return self._measure_ungated(repeat) if self.waits else self._measure_gated(repeat)
 
     def _measure_gated(self, repeat: int) -> float:
+        """Measure steps behind a gate. If the host waits for a device, measure without a gate."""
         gate = EngineHold(self._arrays, self._patience_s)
         self.last = self._queue()
         self.waits = not gate.held_until_release
