@@ -166,9 +166,9 @@ def updates_on_servers(config: TrainConfig, group: ProcessGroup) -> bool:
 
 
 def check_server_update_options(config: TrainConfig, group: ProcessGroup) -> None:
-    """Raise ConfigError for a setting that is impossible if servers update.
+    """Raise ConfigError for a setting that is impossible if parameter servers update the weights.
 
-    ``config``: with the recipe's values.
+    ``config``: the config with the recipe's values.
     """
     if not updates_on_servers(config, group):
         return
@@ -186,7 +186,10 @@ def check_server_update_options(config: TrainConfig, group: ProcessGroup) -> Non
 
 
 def check_can_resume(option: str, config: TrainConfig, group: ProcessGroup) -> None:
-    """Raise ConfigError for ``option``, which needs checkpoints, if servers update."""
+    """Raise ConfigError for ``option``, which needs checkpoints, if servers update the weights.
+
+    The states of the optimizer are then on the servers, and are missing in a checkpoint.
+    """
     if updates_on_servers(config, group):
         raise ConfigError(
             f"{option} and {_server_option(group)} contradict each other: {STATES_ON_SERVERS}, "
@@ -199,6 +202,7 @@ def _server_option(group: ProcessGroup) -> str:
 
 
 def _server_update_conflicts(config: TrainConfig, group: ProcessGroup) -> Iterator[Tuple[str, str]]:
+    """Yield (option, reason) for each setting that is impossible if servers update the weights."""
     if config.checkpoint_every is not None:
         yield f"--checkpoint-every {config.checkpoint_every}", STATES_ON_SERVERS
     if config.clip_norm is not None:
@@ -294,8 +298,9 @@ def check_deterministic(net: gluon.HybridBlock, name: str, ctxs: Sequence[mx.Con
 
 
 def check_optimizer(name: str, requested: TrainConfig) -> None:
-    """Raise ConfigError for an unknown optimizer, or one without the requested momentum or rule.
+    """Raise ConfigError for an unknown optimizer.
 
+    Also raise it for an optimizer that does not have the requested momentum or --momentum-rule.
     ``requested``: the config without a recipe's values.
     """
     if requested.momentum_rule not in (None, *MOMENTUM_RULES):
@@ -361,7 +366,10 @@ Shape = Tuple[int, ...]
 
 
 def check_array_size(images: int, elements: int) -> None:
-    """Raise ConfigError if the array of ``images`` images has too many ``elements`` for MXNet."""
+    """Raise ConfigError if an array has more elements than MXNet allows.
+
+    ``images``: number of images in the array, for the message. ``elements``: number of elements.
+    """
     if elements >= ARRAY_LIMIT:
         raise ConfigError(
             f"{images:,} images make an array of {elements:,} elements, "
@@ -390,10 +398,10 @@ class ArrayLimit:
     image_shape: Shape
     devices: Union[int, Fraction]
     microbatches: Microbatches
-    columns: int = 0  # of labels, `gluonlab.parallel.training_loss.label_columns`
+    columns: int = 0  # columns of the labels, `gluonlab.parallel.training_loss.label_columns`
 
     def check(self, images: int) -> None:
-        """Raise ConfigError if batches of ``images`` images per device need too large arrays."""
+        """Raise ConfigError if a batch needs arrays that are too large; ``images``: per device."""
         self.check_host(images)
         part = self.microbatches.largest_part(images)
         shapes = {name: param.shape for name, param in self.net.collect_params().items()}
@@ -404,12 +412,12 @@ class ArrayLimit:
         check_graph_arrays(self.graph, {name: shapes[name] for name in names}, part)
 
     def check_host(self, images: int) -> None:
-        """Raise ConfigError if the batch on the host needs a too large array."""
+        """Raise ConfigError if the batch on the host needs an array that is too large."""
         batch = math.ceil(images * self.devices)
         check_array_size(batch, batch * math.prod(self.image_shape))
 
     def largest_images(self, maximum: int) -> int:
-        """Return the largest number of images per device, up to ``maximum``, without an error."""
+        """Return the largest number of images per device that `check` accepts, up to ``maximum``."""
         low, high = 1, maximum
         while low < high:
             # try the maximum first, because few data sets exceed the limit

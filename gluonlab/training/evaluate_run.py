@@ -252,7 +252,7 @@ def evaluation_config(description: RunDescription, options: Dict[str, Any]) -> T
 
 
 def _largest_shard(description: RunDescription) -> Optional[int]:
-    """Return the largest shard that a copy of the network got; None if unknown."""
+    """Return how many images a copy of the network got at most in the run; None if unknown."""
     copies, size = copy_count(description.used), description.used.get("global_batch_size")
     return -(-size // copies) if copies and isinstance(size, int) else None
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # A function of scores (n, classes) float32 and labels (n,) int32, as numpy arrays. It returns a
 # number, or NaN if the metric is not defined.
 Metric = Callable[[Any, Any], float]
-DeviceScores = Tuple[int, nd.NDArray, nd.NDArray]  # the place of a device, scores and labels
+DeviceScores = Tuple[int, nd.NDArray, nd.NDArray]  # (index of the device, scores, labels)
 MetricValues = Dict[str, Optional[float]]
 
 
@@ -77,12 +77,12 @@ def metrics_by_name(given: Any) -> Dict[str, Metric]:
 
 
 def check_metrics(metrics: Mapping[str, Metric], test: Split, classes: int) -> None:
-    """Raise ConfigError for a metric that fails on random scores of a test split.
+    """Raise ConfigError for a metric that fails on random scores.
 
-    Otherwise it would fail after the first epoch, whose training would be lost. The number of
-    scores is that of the split, because a metric may fail for fewer. Labels are the true ones if
-    they are in memory. Scores are probabilities, because a metric for a network that ends in
-    softmax may need them.
+    Otherwise the metric would fail after the first epoch, and this epoch would be lost. There are
+    as many scores as test images, because a metric may fail for fewer. The true labels are used if
+    they are in memory. The scores are probabilities, because a metric for a network that ends in
+    softmax may need probabilities.
     """
     if not metrics:
         return
@@ -122,7 +122,7 @@ def _make_metric(metric_or_class: Any) -> Any:
 
 
 def _split_composite(metric: Any) -> Iterator[Any]:
-    """Yield the metrics of a composite metric, which may take different inputs."""
+    """Yield the parts of a composite metric, which may need different inputs."""
     if type(metric) is not mx.metric.CompositeEvalMetric:
         yield metric
         return
@@ -138,7 +138,10 @@ def _metric_name(metric: Any) -> str:
 
 
 def _metric_input(name: str, metric: Any) -> str:
-    """Return the kind of input that the metric takes. Raises ConfigError."""
+    """Return the kind of input that a metric needs: SCORES, PROBABILITIES or VALUES.
+
+    Raises ConfigError.
+    """
     attribute = getattr(metric, "takes", None)
     if attribute is not None:
         if attribute in (SCORES, PROBABILITIES):

@@ -124,7 +124,7 @@ def _batch_unit(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> str:
 
 
 def _has_too_few_cores(diagnosis: Diagnosis) -> bool:
-    """Return whether the devices' threads exceed the cores, and shared cores are a cause."""
+    """Return True if the devices have more threads than there are cores, and this is a cause."""
     is_cause = any(cause.name == CORES for cause in diagnosis.causes)
     return diagnosis.on_cpu and diagnosis.threads > diagnosis.cores and is_cause
 
@@ -132,7 +132,7 @@ def _has_too_few_cores(diagnosis: Diagnosis) -> bool:
 def _break_even_sentences(
     diagnosis: Diagnosis, devices: str, texts: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield from which batch and up to which network the devices are faster than one."""
+    """Yield sentences: from which batch, and up to which network, several devices are faster."""
     largest = diagnosis.largest_gradient_bytes
     devices_per_copy = len(diagnosis.devices) / diagnosis.copies
     images_per_copy = Estimate(
@@ -190,7 +190,7 @@ def _option_phrase(advice: TriedAdvice, texts: Mapping[str, Any]) -> str:
 
 
 def _trust_sentences(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield whether the parts add up to the step, and both measurements agree."""
+    """Yield sentences: whether the parts add up to the step, and whether both measurements agree."""
     if abs(diagnosis.parts_total.value - 1) > AGREEMENT_TOLERANCE:
         yield texts["apart"].format(
             total=format_percent(diagnosis.parts_total.value),
