@@ -417,7 +417,7 @@ class ArrayLimit:
         check_array_size(batch, batch * math.prod(self.image_shape))
 
     def largest_images(self, maximum: int) -> int:
-        """Return the largest number of images per device that `check` accepts, up to ``maximum``."""
+        """Return the largest number of images per device that `check` allows, at most ``maximum``."""
         low, high = 1, maximum
         while low < high:
             # try the maximum first, because few data sets exceed the limit

@@ -190,7 +190,7 @@ def _option_phrase(advice: TriedAdvice, texts: Mapping[str, Any]) -> str:
 
 
 def _trust_sentences(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield sentences: whether the parts add up to the step, and whether both measurements agree."""
+    """Yield sentences on whether the parts add up to the step, and both measurements agree."""
     if abs(diagnosis.parts_total.value - 1) > AGREEMENT_TOLERANCE:
         yield texts["apart"].format(
             total=format_percent(diagnosis.parts_total.value),
