@@ -417,7 +417,10 @@ class ArrayLimit:
         check_array_size(batch, batch * math.prod(self.image_shape))
 
     def largest_images(self, maximum: int) -> int:
-        """Return the largest number of images per device that `check` allows, at most ``maximum``."""
+        """Return the largest accepted number of images per device, at most ``maximum``.
+
+        `check` raises an error for more images.
+        """
         low, high = 1, maximum
         while low < high:
             # try the maximum first, because few data sets exceed the limit
