@@ -1,4 +1,4 @@
-"""The command python -m gluonlab.predict RUN IMAGE..., which classifies images."""
+"""The command python -m gluonlab.predict RUN IMAGE..., which classifies images with a run."""
 
 from __future__ import annotations
 
@@ -99,6 +99,7 @@ def _predict(
     output_format: str,
     settings: Dict[str, Any],
 ) -> None:
+    """Classify images, print the best ``count`` classes of each, and draw them in ``sheet``."""
     loaded, pictures = _load_run(run, sheet, settings, images)
     from gluonlab.inference import predictions
     from gluonlab.inference.predictions import MAX_PICTURES, write_sheet
@@ -135,6 +136,7 @@ def _predict(
 def _predict_wrong_images(
     run: str, sheet: Optional[str], output_format: str, settings: Dict[str, Any]
 ) -> None:
+    """Print the run's test images that are classified wrongly, and write them to a picture."""
     replace = sheet is None  # a sheet with the default name may be overwritten
     if replace and output_format == "text":
         sheet = DEFAULT_SHEET
@@ -172,7 +174,10 @@ def _load_run(
     images: Optional[List[str]],
     replace: bool = False,
 ) -> "Tuple[LoadedRun, List[Any]]":
-    """Load the run and find the images, after checks that do not need MXNet."""
+    """Load the run and find the images. Checks that do not need MXNet come first.
+
+    ``replace``: whether the file ``sheet`` may be overwritten, if gluonlab.predict has written it.
+    """
     from gluonlab.inference.input_images import find_pictures
     from gluonlab.runs.run_reader import read_finished_run
 
@@ -189,6 +194,7 @@ def _load_run(
 
 
 def _check_sheet(sheet: str, replace: bool) -> None:
+    """Raise ConfigError unless ``sheet`` is the name of a PNG that may be written."""
     from gluonlab.inference.predictions import MARK
 
     if Path(sheet).suffix.lower() != ".png":

@@ -1,8 +1,7 @@
 """The command python -m gluonlab.run, which trains a network.
 
-The settings of a run are the fields of `gluonlab.config.TrainConfig`. Other actions, such as
---compare and --evaluate, are declared here. `gluonlab.training` executes a run. Importing gluonlab
-has set MXNet's environment variables before (`gluonlab.engine.mxnet_setup`).
+The options for a run's settings come from `gluonlab.config.TrainConfig`. Options for other actions,
+such as --compare and --evaluate, are declared here. `gluonlab.training` executes the run.
 """
 
 from __future__ import annotations
@@ -153,9 +152,9 @@ def main(
 
 
 def _check_before_mxnet(config: TrainConfig, may_contain_run: bool = False) -> None:
-    """Check the run's folder and names in the config, without loading MXNet. Raises a UsageError.
+    """Check the run's folder and the names in the config. Raises a UsageError.
 
-    Loading MXNet takes most of the time before the first step. The run repeats these checks.
+    These checks do not load MXNet, so errors appear at once. The run repeats the checks.
     ``may_contain_run``: True if the folder may already contain a run.
     """
     from gluonlab.data.sets.dataset_registry import check_dataset
@@ -188,6 +187,7 @@ def _run(
     quiet: bool,
     autoresume: bool,
 ) -> None:
+    """Train and print the result; with ``counts``, train with each number of devices."""
     _check_before_mxnet(config, may_contain_run=autoresume)
     from gluonlab.cli.print_results import make_reporter, print_result  # loads MXNet
     from gluonlab.training.loop import train
@@ -218,7 +218,7 @@ def _resume(folder: str, settings: Dict[str, Any], as_json: bool, quiet: bool) -
 
 
 def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quiet: bool) -> None:
-    _check_before_mxnet(config.replace(out=None))  # because it writes nothing
+    _check_before_mxnet(config.replace(out=None))  # finding a batch size writes no run folder
     from gluonlab.study.largest_batch import find_batch_size
 
     is_silent = quiet or as_json

@@ -1,7 +1,7 @@
-"""matplotlib figures without pyplot and windows, and charts that grow in a notebook.
+"""matplotlib figures that need no display, and charts in a notebook that are redrawn in place.
 
-A picture in a notebook is one output that is replaced in place. The saved notebook keeps the last
-one. It is PNG on white, which is readable in any theme of the notebook.
+The saved notebook contains the last version of each chart. Charts in notebooks are PNG on white,
+which is readable in light and dark themes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SPARE: "Dict[Callable[[], Figure], List[Figure]]" = {}  # emptied figures, by t
 
 
 def in_notebook() -> bool:
-    """Return True in a notebook, which shows pictures; a terminal's IPython prints their names."""
+    """Return True in a notebook, and False in a terminal, where IPython cannot show pictures."""
     try:
         from IPython import get_ipython
     except ImportError:
@@ -35,11 +35,11 @@ def in_notebook() -> bool:
 
 
 def import_matplotlib() -> Any:
-    """Import matplotlib, whatever backend the environment names: pictures in files need none.
+    """Import matplotlib, even if the variable MPLBACKEND names a backend that it does not know.
 
-    A notebook's kernel sets its backend for all child processes. In another environment matplotlib
-    fails to import because it does not know that backend. A backend that it knows is kept, for the
-    user's own figures.
+    A notebook's kernel sets MPLBACKEND for all its child processes. If a child process has another
+    Python environment, importing matplotlib can fail there. A known backend is kept, for the user's
+    own figures.
     """
     if "matplotlib" not in sys.modules:
         backend = os.environ.pop(BACKEND, None)
@@ -55,10 +55,9 @@ def import_matplotlib() -> Any:
 
 
 def new_figure(width: float, height: float, layout: Optional[Any] = None) -> "Figure":
-    """Create an empty figure of so many inches; ``layout`` as in matplotlib.
+    """Create an empty figure; ``width`` and ``height`` in inches, ``layout`` as in matplotlib.
 
-    The figure does not use pyplot, so it needs no display and no global state, whatever the
-    backend.
+    The figure does not use pyplot, so it needs neither a display nor global state.
     """
     import_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -71,10 +70,11 @@ def new_figure(width: float, height: float, layout: Optional[Any] = None) -> "Fi
 
 @contextmanager
 def reused_figure(make: "Callable[[], Figure]") -> "Iterator[Figure]":
-    """Yield a figure of ``make``: a new one, or one that an earlier call has returned.
+    """Yield a figure that ``make`` has created, in this call or in an earlier one.
 
-    matplotlib takes as long to create axes and ticks as to draw curves. At the end, lines and bars
-    are removed, and autoscaling is restored. Titles and labels stay until they are set again.
+    Reusing figures saves time: creating axes and ticks takes matplotlib as long as drawing curves.
+    On exit, lines and bars are removed, and autoscaling is restored. Titles and labels stay until
+    they are set again.
     """
     spare = _SPARE.setdefault(make, [])
     figure = spare.pop() if spare else make()
@@ -103,13 +103,14 @@ def as_svg(
     description: str = "",
     dark: Optional[Mapping[str, str]] = None,
 ) -> str:
-    """Return the figure as SVG that needs no other file, with 1 px per point; text stays text.
+    """Return the figure as self-contained SVG, with 1 px per point, and text as text elements.
 
     Args:
         figure: The figure.
         title: Title for screen readers.
         description: Description for screen readers.
-        dark: Color on a dark page for each color. Without it the background is transparent.
+        dark: For each color, its replacement on a dark page. If None, the background is
+            transparent.
     """
     matplotlib = import_matplotlib()
     output = io.StringIO()
@@ -131,7 +132,7 @@ def as_svg(
             f'[style*="{what}:{space}{light}"] {{ {what}: {other} !important }} '
             for light, other in dark.items()
             for what in ("fill", "stroke")
-            for space in (" ", "")  # by the version of matplotlib
+            for space in (" ", "")  # depends on the version of matplotlib
         )
         body = f"<style>@media (prefers-color-scheme: dark) {{ {rules}}}</style>{body}"
     return f"<svg{head}>{body}"
@@ -160,7 +161,7 @@ class CellDisplay:
 
 
 class LiveChart:
-    """Curves over a common x axis for a custom training loop; each `add` redraws them.
+    """Curves over a common x axis, for a custom training loop. Each `add` redraws the chart.
 
     Outside a notebook nothing is shown.
 

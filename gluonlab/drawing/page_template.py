@@ -1,7 +1,11 @@
-"""HTML pages that need no other file and no network, and the frame of pages that play schedules.
+"""Self-contained HTML pages, and the template of pages that play a schedule step by step.
 
-A kind of scene is a package with a folder ``template``: scene.html (the legend), scene.css,
-scene.js (the picture, with the interface that page.js describes) and words.json.
+A scene defines the content of a page. It is a package with a folder ``template`` that contains
+
+- scene.html: the legend,
+- scene.css: the styles,
+- scene.js: the code that draws the picture, with the interface that page.js describes,
+- words.json: the texts in each language.
 """
 
 from __future__ import annotations
@@ -15,12 +19,17 @@ HERE = "gluonlab.drawing"  # contains head.html
 
 
 def template_environment(*packages: str, trim_blocks: bool = False) -> "Environment":
-    """Return the Jinja environment for templates of these packages, in this order, with escaping.
+    """Return a Jinja environment that searches these packages for templates, in this order.
 
-    A page starts with ``head.html``, which forbids loading anything. Its switches: ``scripts``,
-    whether the page's own scripts run, and ``scheme``, ``light dark`` if it has a dark variant.
+    HTML in values is escaped. Each page starts with ``head.html``, which forbids the browser to
+    load other files. Its variables: ``scripts``, whether the page's own scripts run, and
+    ``scheme``, which is ``light dark`` if the page has a dark variant.
     """
-    from jinja2 import ChoiceLoader, Environment, PackageLoader  # not for --help
+    from jinja2 import (
+        ChoiceLoader,
+        Environment,
+        PackageLoader,
+    )  # slow to import, and --help does not need it
 
     loaders = [PackageLoader(package, "template") for package in dict.fromkeys((*packages, HERE))]
     return Environment(loader=ChoiceLoader(loaders), autoescape=True, trim_blocks=trim_blocks)
@@ -34,17 +43,18 @@ def render_page(
     words: Any,
     language: str,
 ) -> str:
-    """Render the page of ``schedules``, which starts with number ``start`` of them.
+    """Render the HTML page that plays ``schedules`` and first shows ``schedules[start]``.
 
     Args:
         scene: Name of the scene's package.
-        choices: By id of each selection field, the key of a schedule whose value is selected there;
-            the first key is ``name``.
-        schedules: Data for scene.js, with ``size`` and ``description`` as text.
+        choices: For the id of each selection field, the key of a schedule's dictionary that holds
+            the field's selected value. The first key is ``name``.
+        schedules: For each schedule, its data for scene.js, with texts ``size`` and
+            ``description``.
         start: Index of the schedule that is shown first.
-        words: Texts, whose attributes ``page`` and ``shown`` are those of
+        words: An object with attributes ``page`` and ``shown``: the texts of one language from
             `gluonlab.drawing.translations.read_scene_words`.
-        language: The language.
+        language: Code of the language, such as ``en``.
     """
     templates = template_environment(HERE, scene)
     # Compact JSON in any script; the filter tojson also escapes <, >, & and '.

@@ -1,7 +1,7 @@
-"""SVG charts: curves with intervals over linear or logarithmic axes, with regions behind them.
+"""SVG charts: curves with error intervals, linear or logarithmic axes, and shaded regions.
 
-The colors are those of Okabe and Ito, "Color universal design", 2008, which people with any color
-vision can distinguish. They are lighter on dark paper. Each curve also has a mark of its own.
+People with any color vision can distinguish the colors (Okabe and Ito, "Color universal design",
+2008). The colors are lighter on dark pages. Each curve also has its own marker.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 from gluonlab.drawing.matplotlib_figures import as_svg as figure_as_svg
 from gluonlab.drawing.matplotlib_figures import escape_dollars, import_matplotlib, new_figure
 
-# All lengths are px.
+# All lengths are in px. ABOVE and BELOW: space above and below the plot. LINE: height of a line.
 WIDTH, MARGIN, LEFT, RIGHT = 760, 24, 74, 24
 HEIGHT, ABOVE, BELOW, LINE = 330, 20, 58, 20
 TITLE, SIZE = 19, 13  # font sizes
@@ -43,10 +43,10 @@ class Curve:
     Attributes:
         name: Name in the legend; "" for none.
         points: At least one.
-        kind: Index of color and mark, below CURVE_KINDS; None: gray, without marks.
-        intervals: Interval of y at each point, or None if unknown.
+        kind: Index of color and marker, below CURVE_KINDS; None: gray, without markers.
+        intervals: Error interval (low, high) of y at each point, or None if unknown.
         dashed: Whether the line is dashed.
-        joined: Whether there is a line.
+        joined: Whether a line joins the points.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Region:
-    """A named part of the x axis; ``kind``: index of its color, 0 to 2."""
+    """A named interval of the x axis, with a shaded background; ``kind``: index of its color."""
 
     name: str
     left: float
@@ -74,9 +74,9 @@ class Axis:
     Attributes:
         label: Quantity and unit.
         log: Whether the axis is logarithmic.
-        ticks: Positions of the numbers; by default round numbers.
-        lowest: The axis starts here or lower.
-        highest: The axis ends here or higher.
+        ticks: Values at which the axis has a number; by default round numbers.
+        lowest: The axis starts at this value or lower.
+        highest: The axis ends at this value or higher.
         names: Texts at 0, 1, 2, ... instead of numbers.
     """
 
@@ -90,7 +90,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture. ``notes``: sentences below it, which also describe it to screen readers."""
+    """A chart. ``notes``: sentences below the plot, which also describe it to screen readers."""
 
     title: str
     x: Axis
@@ -101,7 +101,7 @@ class Chart:
 
 
 def as_svg(chart: Chart) -> str:
-    """Return the chart as SVG that needs no other file, with a dark variant."""
+    """Return the chart as self-contained SVG, with a variant for dark pages."""
     import_matplotlib()
     from matplotlib.lines import Line2D
 
@@ -158,6 +158,7 @@ def _describe_curve(curve: Curve) -> str:
 
 
 def _text_width(words: str) -> float:
+    """Return the approximate width of a text in px."""
     return sum(WIDE_LETTER if ord(letter) > 0x2E80 else LETTER for letter in words)
 
 
@@ -175,6 +176,7 @@ def _wrap_text(words: str) -> List[str]:
 
 
 def _draw_axes(axes: Any, chart: Chart) -> None:
+    """Set scales, ticks, labels and grid lines, so that all points and intervals are in range."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     values: Tuple[List[float], List[float]] = ([], [])
@@ -206,7 +208,7 @@ def _draw_axes(axes: Any, chart: Chart) -> None:
 
 
 def _axis_scale(axis: Axis, values: Sequence[float]) -> Tuple[float, float, List[float]]:
-    """Return start, end and ticks of an axis; the ticks are round numbers unless given."""
+    """Return start, end and ticks of an axis for data with these ``values``."""
     if axis.names:  # with a margin at both ends
         return -0.5, len(axis.names) - 0.5, list(range(len(axis.names)))
     shown = [*values, *axis.ticks]
@@ -225,6 +227,7 @@ def _axis_scale(axis: Axis, values: Sequence[float]) -> Tuple[float, float, List
 
 
 def _draw_region(axes: Any, region: Region) -> None:
+    """Shade a region and write its name at the top, upright if the region is too narrow."""
     axes.axvspan(region.left, region.right, color=AREAS[region.kind], lw=0, zorder=0)
     left, right = axes.transData.transform([(region.left, 1), (region.right, 1)])[:, 0]
     middle = axes.transData.inverted().transform([((left + right) / 2, 0)])[0, 0]
@@ -236,6 +239,7 @@ def _draw_region(axes: Any, region: Region) -> None:
 
 
 def _draw_curve(axes: Any, curve: Curve, name: str) -> None:
+    """Draw a curve and its intervals; ``name``: the curve's id in the SVG."""
     lowest = axes.get_xlim()[0], axes.get_ylim()[0]  # a logarithmic axis has no 0
     xs, ys = (
         [max(each, low) for each in coordinates]
@@ -251,6 +255,7 @@ def _draw_curve(axes: Any, curve: Curve, name: str) -> None:
 
 
 def _curve_style(curve: Curve) -> "dict[str, Any]":
+    """Return matplotlib's arguments for the curve's color, marker and line."""
     quiet = curve.kind is None
     return {
         "color": QUIET if curve.kind is None else COLORS[curve.kind],
@@ -261,7 +266,7 @@ def _curve_style(curve: Curve) -> "dict[str, Any]":
 
 
 def _log_ticks(low: float, high: float) -> List[float]:
-    """Return powers of ten, and 2 and 5 times these if there are few, around the range."""
+    """Return ticks that enclose the range: powers of ten and, if few, also 2 and 5 times these."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     factors = (1, 2, 5) if last - first <= 3 else (1,)
     every = max(1, (last - first) // 8)
@@ -272,7 +277,7 @@ def _log_ticks(low: float, high: float) -> List[float]:
 
 
 def _linear_ticks(low: float, high: float) -> List[float]:
-    """Return about five multiples of 1, 2 or 5 times a power of ten."""
+    """Return about five ticks that enclose the range, in steps of 1, 2 or 5 times 10**n."""
     raw = (high - low) / 5
     size = 10.0 ** math.floor(math.log10(raw))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= raw * 0.999)

@@ -8,7 +8,10 @@ from xml.etree.ElementTree import Element, SubElement
 
 
 def new_document(title: str, sentences: Iterable[str], style: str) -> Element:
-    """Create an empty picture on paper; ``sentences``: sentences for screen readers."""
+    """Create a picture that has only a background; ``sentences``: description for screen readers.
+
+    ``style``: CSS rules.
+    """
     root = Element("svg", xmlns="http://www.w3.org/2000/svg", role="img")
     root.set("aria-labelledby", "title desc")
     SubElement(root, "title", id="title").text = title
@@ -19,14 +22,14 @@ def new_document(title: str, sentences: Iterable[str], style: str) -> Element:
 
 
 def document_text(root: Element, width: float, height: float) -> str:
-    """Return the picture, of this size, as text."""
+    """Set the picture's size, and return it as SVG text."""
     size = {"width": f"{width:g}", "height": f"{height:g}"}
     root.attrib.update(viewBox=f"0 0 {width:g} {height:g}", **size)
     return ElementTree.tostring(root, encoding="unicode")
 
 
 def add_text(parent: Element, x: float, y: float, words: str, kind: str = "") -> None:
-    """Add text, unless it is empty; ``kind``: its class."""
+    """Add text, unless it is empty; ``kind``: its CSS class."""
     if words:
         element = SubElement(parent, "text", x=f"{x:g}", y=f"{y:g}")
         element.text = words
@@ -35,5 +38,5 @@ def add_text(parent: Element, x: float, y: float, words: str, kind: str = "") ->
 
 
 def add_group(parent: Element, x: float, y: float) -> Element:
-    """Add a group with this origin."""
+    """Add a group whose origin is at (x, y)."""
     return SubElement(parent, "g", transform=f"translate({x:g} {y:g})")

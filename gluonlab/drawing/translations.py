@@ -1,6 +1,6 @@
 """Texts of drawings in each language, from JSON files.
 
-The page's script, the template or the scene fills in whatever is in {braces}.
+A text may contain {placeholders}, which the code that draws fills in.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any, Dict, Mapping, TypeVar
 
 from gluonlab.errors import ConfigError, unknown
 
+# texts that all pages of `gluonlab.drawing.page_template` share
 FRAME = Path(__file__).parent / "template" / "words.json"
 _T = TypeVar("_T")
 
@@ -21,10 +22,13 @@ def load_words(path: Path) -> Dict[str, Any]:
 
 
 def read_scene_words(scene: Path) -> Dict[str, Dict[str, Any]]:
-    """Read {language: texts} from a scene's file, together with those of the page's frame.
+    """Read {language: texts} from a scene's file, together with the texts that all pages share.
 
-    ``page``: texts for the template; ``keyboard`` is HTML. ``shown``: texts that the script writes
-    into the page step by step. Everything else is for the scene.
+    The keys of the texts of a language:
+
+    - ``page``: texts for the HTML template. Its text ``keyboard`` is HTML.
+    - ``shown``: texts that the page's script shows while it plays.
+    - All others: texts for the scene.
     """
     frame, scene_words = load_words(FRAME), load_words(scene)
     shared_parts = ("page", "shown")
@@ -38,7 +42,7 @@ def read_scene_words(scene: Path) -> Dict[str, Dict[str, Any]]:
 
 
 def select_language(words: Mapping[str, _T], language: str) -> _T:
-    """Return the texts of a language. Raises ConfigError, with the choices, for an unknown one."""
+    """Return the texts of a language. Raises ConfigError for an unknown language."""
     if language not in words:
         raise ConfigError(unknown("language", language, words))
     return words[language]

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 MANY_RUNS = 8  # the page then has a filter
 _STROKES = {"-": "", "--": "6 3", ":": "2 2", "-.": "6 2 2 2"}
-# Okabe and Ito's colors, which are distinct for all kinds of color vision ("Color universal
-# design", 2008), without yellow, and with gray for black, which is invisible in dark mode.
+# People with any color vision can distinguish these colors (Okabe and Ito, "Color universal
+# design", 2008). Yellow is left out. Gray replaces black, which is invisible in dark mode.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#767676")
 AXES_COLOR = "#8a8a8a"  # visible on white and in dark mode
 DASHES = ("-", "--", ":", "-.")
@@ -76,15 +76,15 @@ def run_color(number: int) -> str:
 
 
 def run_dash(number: int) -> str:
-    """Return the line style of the run with this number. It tells runs of one color apart."""
+    """Return the line style of the run with this number. Runs of the same color differ in style."""
     return DASHES[number // len(COLORS) % len(DASHES)]
 
 
 def draw_charts(runs: Sequence[RunRecord]) -> Dict[str, str]:
     """Return charts as title -> SVG: losses, accuracy, throughput, learning rate, staleness.
 
-    A mean over an epoch is drawn in its middle, and an evaluation at its end. Charts without points
-    are left out, and so is a constant learning rate.
+    The mean over an epoch is drawn in the middle of the epoch, and an evaluation at its end. Charts
+    without points, and a constant learning rate, are left out.
     """
     accuracy = {"bounds": PERCENT, "best": True}
     chart_options = [
@@ -158,10 +158,18 @@ def _draw_chart(
     bounds: Tuple[float, float] = (-math.inf, math.inf),
     best: bool = False,
 ) -> str:
-    """Return an SVG: a curve for each run, fainter curves behind, and the best point marked.
+    """Return a chart with a curve for each run, as SVG.
 
-    Elements of a run have an id that ends in -run- and its number, by which the page hides them.
-    The axis stays within ``bounds``.
+    The ids of a run's elements end in -run- and its number, so that the page can hide them.
+
+    Args:
+        runs: The runs.
+        curve: Returns the curve of a run.
+        axis: Label of the x axis.
+        faint: Returns a faint curve that is drawn behind the curve of a run.
+        from_zero: Whether the y axis starts at 0.
+        bounds: Limits of the y axis.
+        best: Whether to mark the best point.
     """
     with reused_figure(_make_panel) as figure:
         from matplotlib.ticker import ScalarFormatter, StrMethodFormatter

@@ -8,14 +8,14 @@ from typing import Any, List, Optional, Sequence, Tuple
 from gluonlab.plain_text import format_decimals
 from gluonlab.runs.run_reader import RunRecord
 
-MAX_STALENESS = 62  # the last counter, which includes larger values
+MAX_STALENESS = 62  # index of the last counter, which also counts larger values
 HEADINGS = ("run", "devices", "accuracy", "best", "images/s", "per device", "seconds", "")
 STALENESS_HEADINGS = ("run", "pushes", "mean", "median", "largest")
 EPOCH_HEADINGS = ("epoch", "loss", "test loss", "accuracy", "images/s", "seconds")
 
 
 def result_rows(runs: Sequence[RunRecord]) -> List[Tuple[str, ...]]:
-    """Return a row for each run, for HEADINGS."""
+    """Return a row of results for each run, with the columns HEADINGS."""
     return [
         (
             run.name,
@@ -35,7 +35,7 @@ def result_rows(runs: Sequence[RunRecord]) -> List[Tuple[str, ...]]:
 
 
 def staleness_rows(runs: Sequence[RunRecord]) -> List[Tuple[str, ...]]:
-    """Return a row for STALENESS_HEADINGS for each run; it is empty if no push was stale."""
+    """Return a row for each run, with the columns STALENESS_HEADINGS; [] if no push was stale."""
     return [
         (run.name, *_staleness_row(run.staleness)) if any(run.staleness) else () for run in runs
     ]
@@ -73,7 +73,7 @@ def shared_settings(runs: Sequence[RunRecord]) -> List[Tuple[str, str]]:
 
 
 def epoch_rows(run: RunRecord) -> List[Tuple[str, ...]]:
-    """Return a row for each epoch, for EPOCH_HEADINGS."""
+    """Return a row for each epoch of a run, with the columns EPOCH_HEADINGS."""
     return [
         (
             str(line.epoch),

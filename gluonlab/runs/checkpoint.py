@@ -1,16 +1,16 @@
-"""Checkpoints, from which a run resumes, each in its own folder in the run's folder.
+"""Checkpoints from which a run can resume. Each is a folder in the run's folder.
 
 =================  =========================================================================
 parameters.params  the network's parameters, as in the run's own file of that name
 optimizer.states   the optimizer's states, as written by `BucketedTrainer.save_states`
 devices.params     the state of single devices: running statistics, unread losses
 state.json         the rest of the training state
-manifest.json      the size and SHA-256 of each of these files, and its own SHA-256
+manifest.json      the size and SHA-256 of each other file, and a SHA-256 of itself
 =================  =========================================================================
 
-A checkpoint is written atomically: its files are complete and on disk before the folder gets its
-name. A damaged checkpoint is detected on reading: nothing is used from a file before its digest has
-been checked. Arrays are in MXNet's own format, without pickle.
+A checkpoint is written atomically: all files are on disk before the folder is renamed to its final
+name. When a checkpoint is read, the digest of each file is checked first. Arrays are in MXNet's own
+format, without pickle.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ARRAYS = (PARAMETERS, OPTIMIZER, DEVICES)
 FORMAT = 2
 NAME = re.compile(r"step-(\d{9,15})")
 PART = re.compile(rf"\.({NAME.pattern})-[0-9a-f]{{8}}\.part")
-MAX_JSON_BYTES = 2**26  # of state.json and manifest.json, which have some thousand
+MAX_JSON_BYTES = 2**26  # size limit of state.json and manifest.json, which have some thousand bytes
 BLOCK_BYTES = 2**20
 FREE_SPACE = "free space there; what was written before is whole"
 
@@ -55,10 +55,10 @@ Arrays = Mapping[str, nd.NDArray]
 
 
 class Checkpoint(NamedTuple):
-    """The content of a checkpoint. The arrays are on the CPU and may still be computed.
+    """The content of a checkpoint. The arrays are on the CPU, possibly not yet computed.
 
-    ``state``: plain values, with the run's ``step``, and the ``score`` of an epoch that ends there,
-    the larger the better, or None.
+    ``state``: plain values. Its ``step`` is the number of steps so far. Its ``score`` is the score
+    of the epoch that ends at this step, or None. A larger score is better.
     """
 
     parameters: Arrays
@@ -73,11 +73,11 @@ class Checkpoint(NamedTuple):
 
 
 class _DamagedCheckpoint(Exception):
-    """The error of a checkpoint that is incomplete or changed, with the reason."""
+    """Raised, with the reason, for a checkpoint that is incomplete or changed."""
 
 
 class _UnusableCheckpoint(Exception):
-    """The error of a complete checkpoint that does not fit metrics.jsonl, with the reason."""
+    """Raised, with the reason, for a complete checkpoint that does not fit metrics.jsonl."""
 
 
 def write_checkpoint(
@@ -86,11 +86,11 @@ def write_checkpoint(
     """Write a checkpoint to the run's folder, and return its path.
 
     This waits for the arrays. ``check_canceled`` is called before each file of arrays and at the
-    end, and raises an exception to cancel. Earlier checkpoints are then kept. Raises OutputError.
+    end. It may raise an exception to cancel writing. Raises OutputError.
     """
     path = run_dir / CHECKPOINTS / f"step-{checkpoint.step:09d}"
     with raise_output_errors(path, FREE_SPACE), atomic_folder(path) as folder:
-        _sync_metrics(run_dir)  # the checkpoint goes by its lines
+        _sync_metrics(run_dir)  # a checkpoint refers to the lines of metrics.jsonl
         for name, arrays in zip(ARRAYS, checkpoint[:3]):
             check_canceled()
             save_arrays(folder / name, arrays, FREE_SPACE)
@@ -102,7 +102,10 @@ def write_checkpoint(
 
 
 def remove_old_checkpoints(run_dir: Path, keep: int) -> None:
-    """Remove all but the ``keep`` newest checkpoints, and the newest with the best score."""
+    """Remove old checkpoints, but not the best one.
+
+    The ``keep`` newest checkpoints are kept, and the newest checkpoint with the best score.
+    """
     paths = list_checkpoints(run_dir)
     older = [(_read_score(path), path) for path in paths[keep:]]
     removed = {path for _, path in older}
@@ -158,17 +161,17 @@ def list_checkpoints(run_dir: Path) -> List[Path]:
 
 
 class LatestCheckpoint(NamedTuple):
-    """The newest usable checkpoint; ``damaged``: a line about each later one."""
+    """The newest usable checkpoint; ``damaged``: a line about each later, unusable checkpoint."""
 
     checkpoint: Checkpoint
     damaged: List[str]
 
 
 def read_newest_checkpoint(run_dir: Path) -> LatestCheckpoint:
-    """Read the newest checkpoint of a run that is complete and fits its metrics.jsonl.
+    """Read the newest checkpoint that is complete and fits the run's metrics.jsonl.
 
-    A folder that a file store has restored may contain files of different ages. Raises DataError if
-    there is no usable checkpoint.
+    If a file store has restored the folder, some of its files may be older than others. Raises
+    DataError if there is no usable checkpoint.
     """
     damaged: List[str] = []
     for path in list_checkpoints(run_dir):
@@ -186,6 +189,7 @@ def read_newest_checkpoint(run_dir: Path) -> LatestCheckpoint:
 
 
 def _read_checkpoint(path: Path) -> Checkpoint:
+    """Read and check a checkpoint. Raises _DamagedCheckpoint and _UnusableCheckpoint."""
     try:
         files = _read_manifest(path)
         names = {entry.name for entry in path.iterdir() if not is_sagemaker_marker(entry.name)}
@@ -216,9 +220,9 @@ def _sync_metrics(run_dir: Path) -> None:
 
 
 def _check_metrics_prefix(file: Path, position: Any) -> None:
-    """Raise an error unless the file begins with the lines that the checkpoint was written after.
+    """Raise an error unless metrics.jsonl starts with the lines from before the checkpoint.
 
-    ``position``: see `RunDirectory.metrics_position`.
+    ``position``: size and digest of these lines, from `RunDirectory.metrics_position`.
     """
     if position is None:
         return
@@ -248,12 +252,14 @@ def _starts_with(file: Path, position: Mapping[str, Any]) -> bool:
 
 
 def _manifest_text(files: Mapping[str, Any], version: Any) -> str:
+    """Return manifest.json; ``files``: size and digest by name; ``version``: of gluonlab."""
     content = {"format": FORMAT, "gluonlab": version, "files": files}
     digest = hashlib.sha256(file_text(content).encode()).hexdigest()
     return file_text({**content, "sha256": digest}) + "\n"
 
 
 def _read_manifest(path: Path) -> Dict[str, Any]:
+    """Return the size and digest of each file by name, from a manifest that has been checked."""
     content, file = _read_json(path / MANIFEST), path / MANIFEST
     if content.get("format") != FORMAT:
         raise _DamagedCheckpoint(f"{MANIFEST} has format {content.get('format')!r}, not {FORMAT}")
@@ -299,7 +305,7 @@ def _step_number(path: Path) -> int:
 
 
 def find_parameters_file(run_dir: Path, digest: str) -> Optional[Path]:
-    """Return the parameters of a checkpoint with this SHA-256, or None."""
+    """Return the path of a checkpoint's parameters with this SHA-256, or None."""
     for path in list_checkpoints(run_dir):
         with suppress(OSError, _DamagedCheckpoint):
             if _size_and_digest(path / PARAMETERS)["sha256"] == digest:
@@ -308,7 +314,7 @@ def find_parameters_file(run_dir: Path, digest: str) -> Optional[Path]:
 
 
 def _read_score(path: Path) -> Optional[float]:
-    """Return the score of the epoch that ends there, or None."""
+    """Return the score in the checkpoint's state.json, or None."""
     with suppress(OSError, _DamagedCheckpoint):
         state = _read_json(path / STATE)
         score = state.get("score", state.get("accuracy"))  # older versions wrote accuracy

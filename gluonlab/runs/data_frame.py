@@ -1,7 +1,6 @@
-"""Tables of the metrics of runs: pandas frames and CSV.
+"""Tables of the metrics of runs, from their metrics.jsonl, as pandas frames and CSV.
 
-They are made from metrics.jsonl, so that a run need not write them. This module does not import
-MXNet.
+This module does not import MXNet.
 """
 
 from __future__ import annotations
@@ -61,9 +60,11 @@ def run_frame(folder: Path, of: str) -> "DataFrame":
 
 
 def make_table(runs: Sequence[Tuple[str, Sequence[MetricsLine]]], of: str) -> Table:
-    """Return the columns of all runs, one after the other, each given as its name and lines.
+    """Return a table with the rows of the first run, then those of the second, and so on.
 
-    Raises ConfigError unless ``of`` is ``epochs`` or ``steps``.
+    Args:
+        runs: (name, lines of metrics.jsonl) of each run.
+        of: The kind of rows: ``epochs`` or ``steps``. Raises ConfigError for any other value.
     """
     if of not in KINDS:
         raise ConfigError(unknown("kind of rows", of, KINDS))
@@ -77,6 +78,7 @@ def make_table(runs: Sequence[Tuple[str, Sequence[MetricsLine]]], of: str) -> Ta
 
 
 def _table_rows(lines: Sequence[MetricsLine], of: str) -> List[Dict[str, Any]]:
+    """Return the epochs or steps of a run as dictionaries, with the derived columns of epochs."""
     scales = {line.epoch: line.loss_scale for line in lines if isinstance(line, LossScaleEvent)}
     rows = []
     for line in lines:
@@ -116,6 +118,7 @@ def write_csv(columns: Table, file: TextIO) -> None:
 
 
 def _column_type(name: str, values: Sequence[Any]) -> str:
+    """Return the pandas type of a column."""
     if name == RUN:
         return "object"
     fields = [field for kind in KINDS.values() for field in dataclasses.fields(kind)]

@@ -1,7 +1,7 @@
 """Curves of loss, accuracy, learning rate and throughput during a run (curves.png).
 
-Reports and live plots use the same axis of epochs. Epoch N extends from N - 1 to N. A mean over an
-epoch is drawn in its middle, and an evaluation at its end.
+The x axis counts epochs, as in reports and live plots: epoch N extends from N - 1 to N. The mean
+over an epoch is drawn in the middle of the epoch, and an evaluation at its end.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from gluonlab.runs.run_schema import Epoch, MetricsLine, Step
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MAX_POINTS = 400  # of a curve; more are not visible, and make a page large
+MAX_POINTS = 400  # of a curve; more points would not be visible
 
 Curve = Tuple[List[float], List[float]]
 
 
 def epoch_middles(epochs: Sequence[Epoch]) -> List[float]:
-    """Return the positions of the epochs' means."""
+    """Return the middles of the epochs on the x axis."""
     return [line.epoch - 0.5 for line in epochs]
 
 
@@ -37,7 +37,7 @@ def step_positions(steps: Sequence[Step], epochs: Sequence[Epoch]) -> List[float
 
 
 def downsample(xs: List[float], ys: List[float]) -> Curve:
-    """Return means over equal intervals, at most MAX_POINTS."""
+    """Return at most MAX_POINTS points: the means of x and y over equal intervals."""
     interval = -(-len(xs) // MAX_POINTS) or 1
     intervals = [slice(start, start + interval) for start in range(0, len(xs), interval)]
     xs, ys = ([sum(values[s]) / len(values[s]) for s in intervals] for values in (xs, ys))
@@ -47,7 +47,7 @@ def downsample(xs: List[float], ys: List[float]) -> Curve:
 class CurveDownsampler:
     """A growing curve that is reduced to means over equal intervals.
 
-    It has MAX_POINTS to twice as many points, or fewer for a short curve.
+    The curve has less than 2 * MAX_POINTS points: at this number, intervals are merged in pairs.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class CurveDownsampler:
 
     @property
     def curve(self) -> Curve:
-        """The points, without those of an incomplete interval."""
+        """The means over all complete intervals."""
         return self._xs, self._ys
 
 
@@ -88,7 +88,7 @@ def draw_curves(lines: Sequence[MetricsLine], path: Path) -> None:
 def make_figure(lines: Sequence[MetricsLine]) -> "Figure":
     """Draw four panels: training loss, test accuracy, learning rate, images per second.
 
-    ``lines``: those of metrics.jsonl.
+    ``lines``: the lines of metrics.jsonl.
     """
     figure = _make_panels()
     _draw_panels(figure, lines)
@@ -104,6 +104,7 @@ def _make_panels() -> "Figure":
 
 
 def _draw_panels(figure: "Figure", lines: Sequence[MetricsLine]) -> None:
+    """Draw the four panels of `make_figure` into an empty figure."""
     steps = [line for line in lines if isinstance(line, Step)]
     epochs = [line for line in lines if isinstance(line, Epoch)]
     panels: Any = figure.axes

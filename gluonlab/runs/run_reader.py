@@ -1,7 +1,6 @@
 """Reading of run folders and comparisons: config.json and the lines of metrics.jsonl.
 
-Folders of older versions are also read. A damaged file raises an error of one line. This module
-does not import MXNet.
+Folders of older versions can also be read. This module does not import MXNet.
 """
 
 from __future__ import annotations
@@ -54,10 +53,17 @@ MAX_DEPTH = 4  # of nested lists, more than a run writes; Python's recursion is 
 class RunDescription:
     """The content of a run's config.json.
 
-    ``requested``: the fields of TrainConfig. ``used``: the settings that the run used, from
-    `gluonlab.training.plan.Plan.settings`; empty for a comparison. Both are as their version of
-    gluonlab wrote them. ``classes``: the record of
-    `gluonlab.data.sets.data_fingerprint.classes_fingerprint`; None in older runs.
+    Attributes:
+        folder: The run's folder.
+        requested: The fields of TrainConfig, as the user set them.
+        used: The settings that the run used, from `gluonlab.training.plan.Plan.settings`. Empty for
+            a comparison.
+        version: The version of gluonlab that wrote the file. ``requested`` and ``used`` may have
+            the names of that version.
+        classes: The record of `gluonlab.data.sets.data_fingerprint.classes_fingerprint`; None in
+            older runs.
+        is_comparison: Whether the folder is a comparison, which contains several runs.
+        format: The format of the run's files.
     """
 
     folder: Path
@@ -80,7 +86,10 @@ class RunDescription:
 
     @property
     def settings(self) -> Dict[str, Any]:
-        """All settings that affect the run: those that it used, and the other requested ones."""
+        """All settings that affect the run.
+
+        These are the used settings, and the requested settings that no used setting replaces.
+        """
         covered = {*self.used, *OUTPUT_FIELDS}
         others = {
             k: v for k, v in self.requested.items() if RESOLVED_SETTINGS.get(k, k) not in covered
@@ -127,9 +136,10 @@ def read_description(folder: Path, hint: str = RUNS_HINT) -> RunDescription:
 def parse_description(
     folder: Path, content: Any, source: str, hint: str = RUNS_HINT
 ) -> RunDescription:
-    """Check the content of a config.json from ``source``.
+    """Convert the content of a config.json to a `RunDescription`.
 
-    Raises DataError as `read_description`.
+    ``source``: the file's name, for messages. Raises DataError, with ``hint`` at its end, if the
+    content is damaged, not written by gluonlab, or of a later format.
     """
     content = content if isinstance(content, dict) else {}
     format, version = content.get("format", 1), content.get("gluonlab")
@@ -156,6 +166,7 @@ def _plain_settings(value: Any) -> Optional[Dict[str, Any]]:
 
 
 def _is_at_most_deep(value: Any, levels: int) -> bool:
+    """Return True if lists and dictionaries in a value are nested in at most ``levels`` levels."""
     if isinstance(value, (list, dict)):
         items = value.values() if isinstance(value, dict) else value
         return levels > 0 and all(_is_at_most_deep(item, levels - 1) for item in items)
@@ -178,7 +189,7 @@ class RunRecord:
 
     @property
     def steps(self) -> List[Step]:
-        """The steps whose losses are known."""
+        """The steps whose losses have been recorded."""
         return [line for line in self.lines if isinstance(line, Step)]
 
     @property
@@ -213,14 +224,19 @@ class RunRecord:
 
     @property
     def staleness(self) -> List[int]:
-        """Element i is the number of pushes stale by i updates; empty if all processes waited."""
+        """Number of gradient pushes by their staleness, which is counted in updates.
+
+        Element i counts the pushes that were stale by i updates. The list is empty for a
+        synchronous run.
+        """
         pushes = [line.pushes for line in self.lines if isinstance(line, StalenessEvent)]
         return [sum(counts) for counts in zip_longest(*pushes, fillvalue=0)]
 
     def timeline_picture(self) -> Optional[str]:
-        """Return the SVG of --profile in base64, or None without a file.
+        """Return the SVG of --profile in base64, or None if there is no file.
 
-        Embedded as an image, it cannot run scripts. Raises DataError for a file that is too large.
+        An SVG that is embedded as an image cannot run scripts. Raises DataError for a file that is
+        too large.
         """
         return self._read_picture(TIMELINE)
 
@@ -229,7 +245,7 @@ class RunRecord:
         return self._read_picture(CONFUSION)
 
     def wrong_picture(self) -> Optional[str]:
-        """Return the picture of gluonlab.predict --wrong in base64, if it is in the folder."""
+        """Return the picture of gluonlab.predict --wrong in base64, or None."""
         return self._read_picture(WRONG_IMAGES)
 
     def _read_picture(self, name: str) -> Optional[str]:
@@ -253,13 +269,11 @@ class RunRecord:
 
 
 def device_count(settings: Mapping[str, Any]) -> int:
-    """Return the number of devices of a run, of all processes; 0 if unknown."""
+    """Return the number of devices of all processes of a run; 0 if unknown."""
     devices, copies = settings.get("devices"), settings.get("copies", 0)
     if not isinstance(devices, list):
         return 0
-    devices_per_copy = (
-        len(devices) // copies if is_positive_integer(copies) else 1
-    )  # copy of the network
+    devices_per_copy = len(devices) // copies if is_positive_integer(copies) else 1
     return copy_count(settings) * max(1, int(devices_per_copy))
 
 
@@ -278,10 +292,10 @@ def copy_count(settings: Mapping[str, Any]) -> int:
 
 
 def read_runs(paths: Sequence[Path]) -> List[RunRecord]:
-    """Read all of the runs, each with the shortest unique end of its path as its name.
+    """Read runs. The name of each run is the shortest end of its path that is unique.
 
-    A comparison is replaced by its runs, and so is a folder that contains runs, such as runs/.
-    Raises DataError for a folder that is not a run, for damaged files, and for duplicate runs.
+    A comparison, or a folder that contains runs such as runs/, is replaced by its runs. Raises
+    DataError for a folder that is not a run, for damaged files, and for duplicate runs.
     """
     descriptions = [
         description
@@ -328,7 +342,7 @@ def _run_folders(path: Path) -> List[Path]:
 
 
 def _read_descriptions(path: Path) -> List[RunDescription]:
-    """Read the description of a run, or those of a comparison's runs, by number of devices."""
+    """Read the description of a run, or of each run of a comparison, by number of devices."""
     description = read_description(path)
     if not description.is_comparison:
         return [description]
@@ -357,8 +371,8 @@ def _natural_order(folder: Path) -> List[Any]:
 def read_lines(folder: Path, format: int = FORMAT) -> List[MetricsLine]:
     """Read the lines of a run's metrics.jsonl.
 
-    A last line that was cut off, and lines of unknown kinds, are skipped. Raises DataError, with
-    the number of the line, for a damaged line, and for a file that is missing or unreadable.
+    An incomplete last line and lines of unknown kinds are skipped. Raises DataError for a damaged
+    line, and for a file that is missing or unreadable.
     """
     file = folder / METRICS
     if not file.is_file():
@@ -375,6 +389,7 @@ def read_lines(folder: Path, format: int = FORMAT) -> List[MetricsLine]:
 
 
 def _parse_line(file: Path, number: int, text: str, format: int) -> Optional[MetricsLine]:
+    """Parse line ``number`` of metrics.jsonl; return None for a line of an unknown kind."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def usual_speed(epochs: Sequence[Any]) -> float:
-    """Return the median of the epochs' images per second, without the first one, which warms up."""
+    """Return the median of the epochs' images per second, without the first epoch (warm-up)."""
     rates: List[float] = [epoch.images_per_second for epoch in epochs]
     return statistics.median(rates[1:] or rates)
 

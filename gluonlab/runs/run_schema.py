@@ -11,19 +11,20 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, ClassVar, Dict, Mapping, Optional, Sequence, Tuple, Type
 
-FORMAT = 2  # "format" in config.json, which the first format did not have
+FORMAT = 2  # the entry "format" of config.json, which is missing in format 1
 
 CONFIG, METRICS, PARAMETERS = "config.json", "metrics.jsonl", "parameters.params"
 WRONG_IMAGES = "wrong.png"  # drawn by gluonlab.predict --wrong
 CURVES, CONFUSION, EXPORT, COMPARISON = "curves.png", "confusion.png", "export", "compare.json"
 TRACE, TIMELINE = "trace.json", "timeline.svg"
 CHECKPOINTS = "checkpoints"  # a folder, see gluonlab.runs.checkpoint
-TENSORBOARD = "tensorboard"  # another, see gluonlab.runs.tensorboard_file
+TENSORBOARD = "tensorboard"  # a folder, see gluonlab.runs.tensorboard_file
 FILES = (CONFIG, METRICS, PARAMETERS, CURVES, CONFUSION, COMPARISON, TRACE, TIMELINE)
 
 Check = Callable[[Any], bool]
 
-# The JSON text of a line, and of a file. They raise ValueError for NaN and infinity.
+# Functions that return the JSON text of a line, and of a file. They raise ValueError for NaN and
+# infinity.
 line_text = json.JSONEncoder(allow_nan=False).encode
 file_text = json.JSONEncoder(allow_nan=False, indent=2).encode
 
@@ -38,7 +39,7 @@ def number_between(least: float, most: float) -> Check:
     return check
 
 
-LARGEST = 1e39  # more than a float32 can be; sums of such numbers are still finite in float64
+LARGEST = 1e39  # above any float32; sums of such numbers are still finite in float64
 is_number, is_positive, is_not_negative = (
     number_between(least, LARGEST) for least in (-LARGEST, 1e-9, 0.0)
 )

@@ -1,8 +1,8 @@
 """Writing of a run's folder: config.json, metrics.jsonl, curves.png and the parameters.
 
 `run_schema` defines the fields of each line. Files are written atomically, and metrics.jsonl grows
-by whole lines. The folder is locked for one
-process at a time, which a file in it names. An earlier run in the folder can be archived.
+by whole lines. Only one process at a time can write to a run's folder (`FolderLock`). An earlier
+run in the folder can be archived.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ MAX_PENDING = 2**13  # characters of buffered lines
 
 
 class RunDirectory:
-    """The folder of a run, into which this process writes until `close`. Raises OutputError."""
+    """The folder of a run, locked by this process until `close`. Methods raise OutputError."""
 
     def __init__(self, path: Path, created: Sequence[Path] = ()) -> None:
         """Lock the existing folder ``path``; ``created``: new folders, the innermost first."""
         self.path, self._created = path, created
-        self.config_content: Dict[str, Any] = {}  # of config.json
+        self.config_content: Dict[str, Any] = {}  # the content of config.json
         self._lock = FolderLock(path)
         self._pending: List[str] = []  # lines of metrics.jsonl
-        self._bytes, self._digest = 0, hashlib.sha256()  # of the written lines
+        self._bytes, self._digest = 0, hashlib.sha256()  # size and digest of the written lines
         self._metrics: Optional[int] = None
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -92,9 +92,10 @@ class RunDirectory:
 
     @classmethod
     def reopen(cls, path: Path, position: Mapping[str, Any]) -> "RunDirectory":
-        """Open the folder of a run that is resumed, and cut metrics.jsonl at ``position``.
+        """Open the folder of a run to resume, and cut metrics.jsonl at ``position``.
 
-        Raises DataError if the lines before have changed.
+        ``position``: size and digest of the lines to keep, from `metrics_position`. Raises
+        DataError if these lines have changed.
         """
         run, file = cls(path), path / run_schema.METRICS
         with raise_output_errors(file, "make it writable"):
@@ -142,9 +143,10 @@ class RunDirectory:
             raise _unwritable_error(out, path, error.strerror) from None
 
     def write_config(self, config: Dict[str, Any], **entries: Any) -> None:
-        """Write config.json: the fields of a TrainConfig, ``settings`` and ``classes``.
+        """Write config.json.
 
-        A comparison has the numbers of devices (``compare``) instead.
+        ``config``: the fields of a TrainConfig. ``entries``: ``settings`` and ``classes`` of a run,
+        or ``compare``, the numbers of devices of a comparison.
         """
         header = {"format": run_schema.FORMAT, "gluonlab": gluonlab.__version__}
         self.config_content = {**header, **entries, "config": config}
@@ -179,12 +181,12 @@ class RunDirectory:
     def write_parameters(self, net: Any) -> None:
         """Write the network's parameters, for ``net.load_parameters(file, ctx)``.
 
-        They are those of one replica. ``net.save_parameters`` would write the mean of all replicas,
-        which for three equal numbers is not always that number.
+        The first replica is written. ``net.save_parameters`` would write the mean of all replicas,
+        which can differ from the replicas by rounding, even if they are equal.
         """
         params = net._collect_params_with_prefix()
         arrays = {name: param.list_data()[0] for name, param in params.items()}
-        from gluonlab.files.array_files import save_arrays  # which loads MXNet
+        from gluonlab.files.array_files import save_arrays  # loads MXNet
 
         save_arrays(self.path / run_schema.PARAMETERS, arrays)
 
@@ -227,7 +229,7 @@ class RunDirectory:
 
 
 class NoRunDirectory:
-    """A stand-in without a folder for processes other than rank 0, which ignores all writes."""
+    """A replacement of `RunDirectory` in processes other than rank 0. It ignores all writes."""
 
     path = None
     config_content: Dict[str, Any] = {}
@@ -248,11 +250,12 @@ def _unwritable_error(out: Optional[str], path: Path, reason: Optional[str]) -> 
 
 
 def folder_name(name: str) -> str:
-    """Return ``20240131-235959-NAME``, with characters of ``name`` that are safe in a path."""
+    """Return ``20240131-235959-NAME``: the time, and ``name`` in characters safe in a path."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{to_plain_name(name, 'run')}"
 
 
 def _has_other_files(path: Path, *expected: str) -> bool:
+    """Return True if a folder contains files other than ``expected`` and SageMaker's markers."""
     return any(
         entry.name not in expected and not is_sagemaker_marker(entry.name)
         for entry in path.iterdir()
@@ -284,7 +287,7 @@ ALL_FILES = (*run_schema.FILES, run_schema.CHECKPOINTS, run_schema.EXPORT, run_s
 def has_run(out: str) -> bool:
     """Return True if the folder ``out`` contains a run; False if it is new or empty.
 
-    Raises OutputError as `RunDirectory.check` for a folder in use, or with files of other programs.
+    Raises OutputError if the folder is in use, or contains files of other programs.
     """
     RunDirectory.check(out, empty=False)
     names = _file_names(Path(out))
@@ -319,7 +322,7 @@ def archive_existing_run(folder: Path) -> str:
 
 
 def _file_names(folder: Path) -> Set[str]:
-    """Return the names in a folder, without the lock, markers, and files of killed processes."""
+    """Return the names in a folder, without the lock, SageMaker's markers, and temporary files."""
     with suppress(FileNotFoundError):
         names = {entry.name for entry in folder.iterdir() if not is_sagemaker_marker(entry.name)}
         return {name for name in names - {LOCK} if not is_temporary(name, ALL_FILES)}
@@ -328,7 +331,7 @@ def _file_names(folder: Path) -> Set[str]:
 
 def _is_discardable(folder: Path) -> bool:
     """Return True for a readable run without a finished epoch or checkpoint."""
-    from gluonlab.runs.checkpoint import list_checkpoints  # which loads MXNet
+    from gluonlab.runs.checkpoint import list_checkpoints  # loads MXNet
 
     try:
         if (folder / run_schema.CONFIG).exists():
@@ -366,6 +369,7 @@ def has_ended(folder: Path) -> bool:
 
 
 def _file_digests(folder: Path) -> Dict[str, str]:
+    """Return the SHA-256 of each file that a finished run leaves: parameters, pictures, exports."""
     files: List[Path] = [folder / run_schema.PARAMETERS, folder / run_schema.CONFUSION]
     with suppress(FileNotFoundError):
         files += sorted((folder / run_schema.EXPORT).iterdir())
@@ -382,9 +386,9 @@ def _file_digests(folder: Path) -> Dict[str, str]:
 class FolderLock:
     """A lock of a folder for this process, until `release`. Raises OutputError if it is in use.
 
-    The system's lock on a file decides. It ends with the process, also if that is killed. On file
-    systems without locks, the content of the file decides: process ID, host, and start time of the
-    process, because process IDs are reused.
+    The folder is locked by the system's lock on a file in it. The lock ends with the process, even
+    if the process is killed. On file systems without locks, the content of the file decides: the
+    owner's process ID, host and start time. The start time is needed since process IDs are reused.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -395,7 +399,10 @@ class FolderLock:
                 self._file = self._try_acquire()
 
     def _try_acquire(self) -> Optional[int]:
-        """Return the locked file; None if its previous owner has just removed it."""
+        """Return the locked file; None if its previous owner has just removed it.
+
+        Raises OutputError if another process holds the lock.
+        """
         file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             _check_not_held(file, self.path.parent)
@@ -452,7 +459,7 @@ def _check_not_held(file: int, folder: Path) -> None:
 
 
 def _try_lock(file: int) -> Optional[bool]:
-    """Return True if the file could be locked; None on file systems without locks."""
+    """Lock a file; return True if locked, False if another process has, None without locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
@@ -480,7 +487,10 @@ def _read_owner(file: int) -> Dict[str, Any]:
 
 
 def _may_be_alive(owner: Dict[str, Any]) -> bool:
-    """Return True unless the owner is known to have ended, which is visible only on its host."""
+    """Return True unless the owner of a lock is known to have ended.
+
+    Whether the owner still runs can be checked only on the owner's host.
+    """
     if not owner or owner["host"] != socket.gethostname():
         return bool(owner)
     return owner["began"] is not None and _process_start_time(owner["pid"]) == owner["began"]

@@ -1,8 +1,8 @@
 """A TensorBoard event file, written with tensorboardX.
 
-SummaryWriter of tensorboardX passes events to a thread. If the disk is full, that thread ends
+SummaryWriter of tensorboardX writes events in a thread. If the disk is full, the thread ends
 without an error, and the program waits for it forever. This module writes each event in the calling
-thread, in some 50 microseconds. It does not import MXNet.
+thread, which takes about 50 microseconds. It does not import MXNet.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from gluonlab.errors import ConfigError
 from gluonlab.files.atomic_files import raise_output_errors
 
 EVENT_FILES = "*.tfevents.*"
-FLUSH_INTERVAL_S = 10.0  # for readers during the run
+FLUSH_INTERVAL_S = 10.0  # seconds between writes to disk, for readers during the run
 
 
 def check_tensorboard() -> None:
-    """Raise ConfigError, with the command that installs it, if tensorboardX is missing."""
+    """Raise ConfigError if tensorboardX cannot be imported."""
     try:
         import tensorboardX
         import tensorboardX.event_file_writer  # noqa: F401
-    except Exception as error:  # also of incompatible packages
+    except Exception as error:  # incompatible packages can raise any exception
         is_missing = isinstance(error, ModuleNotFoundError) and error.name == "tensorboardX"
         reason = "not installed" if is_missing else f"broken here ({' '.join(str(error).split())})"
         raise ConfigError(
@@ -40,9 +40,9 @@ def has_events(folder: Path) -> bool:
 
 
 class EventFile:
-    """A new event file in ``folder``, which is created. Its methods raise OutputError.
+    """A new TensorBoard file in ``folder``, which is created if needed. Methods raise OutputError.
 
-    ``purge_step``: readers drop events of existing files from this step on.
+    ``purge_step``: from this step on, readers drop the events of earlier files in the folder.
     """
 
     def __init__(self, folder: Path, purge_step: int) -> None:
@@ -65,9 +65,9 @@ class EventFile:
     def write_scalars(
         self, step: int, wall_time: float, values: Mapping[str, Optional[float]]
     ) -> None:
-        """Write numbers by their tags, without those that are None. TensorBoard stores float32.
+        """Write numbers, except None, as float32.
 
-        ``wall_time``: in seconds since 1970.
+        ``values``: the numbers by tag. ``wall_time``: seconds since 1970.
         """
         numbers = [
             self._summary.Value(tag=tag, simple_value=value)

@@ -1,6 +1,4 @@
-"""Commands of ``python -m gluonlab.study NAME``: questions about training, answered by
-many runs.
-"""
+"""Commands of ``python -m gluonlab.study NAME``. Each answers a question by many trainings."""
 
 from __future__ import annotations
 
@@ -34,8 +32,8 @@ from gluonlab.study.study import (
 )
 from gluonlab.study.sweep import load_study_options, open_study
 
-INTERRUPTED = "nothing was measured"  # before the first measurement, which says what is kept
-MIN_ROUNDS = 5  # of speedup, of which an interval says anything
+INTERRUPTED = "nothing was measured"  # message if interrupted before the first measurement
+MIN_ROUNDS = 5  # rounds of ``study speedup``; intervals from fewer rounds are not reliable
 SHARED_OPTIONS: Tuple[Option, ...] = (
     click.option("--quick", is_flag=True, help="less of everything: at most 2 minutes "
                  "on two cores"),
@@ -102,7 +100,7 @@ def _run_study(
             click.echo(text if as_json else wrap_for_terminal(sentences))
 
         if findings.failure:
-            if findings.partial is not None:  # what it says is no less true
+            if findings.partial is not None:  # print the answers of the panels that have one
                 print_findings(findings.partial, [*findings.partial.report(language).sentences, ""])
             raise RunError(findings.failure)
     last_line = f"written to {folder.path}: {PAGE} holds all figures"

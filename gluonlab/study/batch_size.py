@@ -1,10 +1,15 @@
 """``study batch-size``: steps, epochs and seconds to a target accuracy for each batch size.
 
-The learning rate is tuned at each size, then several seeds are trained. C. J. Shallue et al.,
-"Measuring the effects of data parallelism on neural network training", 2019 (first 2018), section
-4.1, distinguish three regimes by eye: perfect scaling, where twice the batch needs half the steps;
-diminishing returns; and no further benefit, called stagnation here. Here a rule distinguishes them
-by the slope of steps over batch size.
+The learning rate is tuned at each batch size. Then several seeds are trained with the best rate.
+The study finds three regimes of batch sizes (C. J. Shallue et al., "Measuring the effects of data
+parallelism on neural network training", 2019, section 4.1):
+
+- perfect scaling: twice the batch size needs half the steps,
+- diminishing returns,
+- stagnation: a larger batch needs as many steps.
+
+Shallue et al. distinguish the regimes by eye. Here a rule distinguishes them by the slope of steps
+against batch size.
 """
 
 from __future__ import annotations
@@ -37,17 +42,19 @@ from gluonlab.study.study import (
 from gluonlab.study.sweep import MeasurementStore, Sweep
 
 NAME = "batch-size"
-STEPS, EPOCHS = "steps", "epochs"  # errors are compared at equal ones
-MAX_BATCH_SIZE = 2**20  # of a batch
+STEPS, EPOCHS = "steps", "epochs"  # error rates are compared after equal steps or equal epochs
+MAX_BATCH_SIZE = 2**20  # images
 
 
 class Panel(NamedTuple):
     """A workload of the study: a network of `gluonlab.models` trained on a data set with plain SGD.
 
-    ``target``: the test accuracy to reach. ``sizes``: batch sizes; ``quick_sizes``: those of
-    --quick. ``first_rate``: where the search starts at the smallest size. ``max_steps`` and
-    ``max_images``: limits of a training. ``equal_steps``, ``equal_epochs``: after which all sizes
-    are compared. ``evaluation_ratio``: the steps at an evaluation over those at the previous one.
+    - ``target``: the test accuracy to reach.
+    - ``sizes``, ``quick_sizes``: batch sizes, and those of --quick.
+    - ``first_rate``: the first learning rate that is tried at the smallest size.
+    - ``max_steps``, ``max_images``: limits of a training.
+    - ``equal_steps``, ``equal_epochs``: steps and epochs after which error rates are compared.
+    - ``evaluation_ratio``: steps at an evaluation divided by steps at the previous evaluation.
     """
 
     dataset: str
@@ -87,13 +94,11 @@ PANELS = {
     "fashion-mnist": _downloaded_panel("fashion-mnist", "lenet", 0.9),
     "cifar10": _downloaded_panel("cifar10", "resnet8", 0.7),
 }  # fmt: skip
-SEEDS, TUNING_SEEDS = {False: 7, True: 4}, {False: 3, True: 2}  # by --quick
+SEEDS, TUNING_SEEDS = {False: 7, True: 4}, {False: 3, True: 2}  # numbers without and with --quick
 
 
 class BatchSizeOptions(NamedTuple):
-    """Options of the study: panels with their batch sizes and targets, numbers of seeds,
-    and GPUs.
-    """
+    """Options of the study: panels with batch sizes and targets, numbers of seeds, and GPUs."""
 
     panels: Dict[str, Dict[str, Any]]
     seeds: int
@@ -134,7 +139,7 @@ def parse_options(
 
 
 def _select_panels(names_text: Optional[str], quick: bool) -> List[str]:
-    """Return the named panels, or those whose data are on this machine, or the digits."""
+    """Return the named panels; by default those whose data are on this machine, or the digits."""
     from gluonlab.study.short_training import read_dataset  # MXNet is loaded here, not for --help
 
     if names_text is not None:
@@ -174,10 +179,10 @@ def load_options(options: Mapping[str, Any]) -> BatchSizeOptions:
 
 # --- measurements
 
-RATE_FACTOR = 2.0  # between the rates that are tried
+RATE_FACTOR = 2.0  # ratio of neighboring learning rates that are tried
 FIRST_TUNING_SEED = 1000  # reported trainings use other seeds
-# Rates without improvement in a row after which a direction of the search ends. A single one may
-# have had bad luck.
+# The search for a rate ends in a direction after this many rates in a row without improvement. A
+# single rate could be worse by chance.
 PATIENCE_WITHOUT_TARGET, PATIENCE = 3, 2
 
 
@@ -218,10 +223,12 @@ class SizeTrials(NamedTuple):
 
 
 class SizeRow(NamedTuple):
-    """The findings for a batch size. ``errors``: (training, test) error rates by what is equal.
+    """The findings for a batch size.
 
-    ``steps``, ``epochs`` and ``seconds`` are None if half of the seeds did not reach the target in
-    ``limit`` steps. ``best`` is the highest test accuracy.
+    - ``steps``, ``epochs``, ``seconds``: medians until the target was reached. None if half of the
+      seeds did not reach it in ``limit`` steps.
+    - ``errors``: error rates on (training, test) images, after equal STEPS and after equal EPOCHS.
+    - ``best``: the highest test accuracy.
     """
 
     size: int
@@ -239,8 +246,9 @@ class SizeRow(NamedTuple):
 class PanelFindings(NamedTuple):
     """The findings for a panel.
 
-    ``perfect``: the size at which perfect scaling ends; ``stagnant``: the size at which stagnation
-    starts. Regimes consider the sizes that reached the target, if there are at least two.
+    ``perfect``: the batch size at which perfect scaling ends. ``stagnant``: the batch size at which
+    stagnation starts. Regimes are computed from the sizes that reached the target, if there are at
+    least two.
     """
 
     rows: List[SizeRow]
@@ -336,7 +344,7 @@ def measure_panel(name: str, options: BatchSizeOptions, sweep: Sweep) -> List[Si
         )
     rates: List[float] = []
     for index, size in enumerate(sizes):
-        # start between the linear rule and the same rate
+        # start between the rate of the linear rule and the rate of the previous size
         scaled_rate = rates[-1] * math.sqrt(size / sizes[index - 1]) if rates else panel.first_rate
         first_rate = RATE_FACTOR ** round(math.log(scaled_rate, RATE_FACTOR))
         rates.append(_tune_rate(name, size, first_rate, options, sweep))
@@ -440,8 +448,9 @@ class Regime(NamedTuple):
 
 
 def scaling_exponents(sizes: Sequence[float], steps: Sequence[float]) -> List[float]:
-    """Return a of steps ~ size**-a between neighboring sizes: 1 if twice the batch needs half the
-    steps.
+    """Return the exponent ``a`` of ``steps ~ size**-a`` between neighboring sizes.
+
+    It is 1 if twice the batch size needs half the steps.
     """
     return [
         math.log(steps_before / steps_after) / math.log(larger / size)
@@ -450,12 +459,12 @@ def scaling_exponents(sizes: Sequence[float], steps: Sequence[float]) -> List[fl
 
 
 def isotonic_decreasing(values: Sequence[float], weights: Sequence[float]) -> List[float]:
-    """Return the nearest values, by weighted least squares, that never increase.
+    """Return the nearest sequence, by weighted least squares, that never increases.
 
-    Adjacent violators are pooled: R. Barlow et al., "Statistical inference under order
+    The algorithm pools adjacent violators: R. Barlow et al., "Statistical inference under order
     restrictions", 1972, section 1.2.
     """
-    pools: List[Tuple[float, float, int]] = []  # mean, weight, how many
+    pools: List[Tuple[float, float, int]] = []  # (mean, total weight, number of values)
     for value, weight in zip(values, weights):
         pool = (value, weight, 1)
         while pools and pools[-1][0] < pool[0]:
@@ -476,7 +485,8 @@ def classify_exponent(exponent: float) -> str:
 def find_regimes(sizes: Sequence[float], steps: Sequence[float]) -> List[Regime]:
     """Return the regimes from small batches to large ones; ``sizes`` are ascending.
 
-    The exponent of a longer gap has more weight. Raises ValueError for fewer than two sizes.
+    The scaling exponent between two distant sizes has more weight. Raises ValueError for fewer than
+    two sizes.
     """
     if len(sizes) < 2:
         raise ValueError("a regime is what lies between two sizes")
@@ -494,7 +504,7 @@ def find_regimes(sizes: Sequence[float], steps: Sequence[float]) -> List[Regime]
 
 
 def largest_perfect_size(sizes: Sequence[float], steps: Sequence[float]) -> float:
-    """Return the largest size of perfect scaling, or the smallest of all sizes if there is none."""
+    """Return the largest size with perfect scaling, or the smallest size if no size has it."""
     ends = [regime.right for regime in find_regimes(sizes, steps) if regime.regime == PERFECT]
     return ends[0] if ends else sizes[0]
 
@@ -584,7 +594,7 @@ class _PanelReport:
         self.reached_rows = [row for row in findings.rows if row.steps is not None]
 
     def build_charts(self) -> Dict[str, Chart]:
-        """Return charts by file name, without those of a target that no size reached."""
+        """Return charts by file name. If no size reached the target, its charts are left out."""
         charts = {}
         if self.reached_rows:
             for unit in ("steps", "epochs", "seconds"):
@@ -594,6 +604,7 @@ class _PanelReport:
         return charts
 
     def _target_chart(self, unit: str) -> Chart:
+        """Return a chart of steps, epochs or seconds (``unit``) to the target, by batch size."""
         points = [(row.size, getattr(row, unit)) for row in self.reached_rows]
         curves = [
             _estimate_curve(self.texts["measured"].format(seeds=self.options.seeds), points, 0)
@@ -620,6 +631,7 @@ class _PanelReport:
         return Axis(self.texts["size"], log=True, ticks=sizes)
 
     def _error_chart(self, unit: str) -> Chart:
+        """Return a chart of error rates by batch size, after equal steps or epochs (``unit``)."""
         curves = []
         for position, split_name in enumerate(("test", "train")):
             pairs = [(row.size, row.errors[unit]) for row in self.findings.rows]

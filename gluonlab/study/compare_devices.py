@@ -1,4 +1,4 @@
-"""The same training on several numbers of devices, and a table of speedup and efficiency."""
+"""Comparison of a training on several numbers of devices (--compare): speedup and efficiency."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from gluonlab.training.user_components import UserComponents, make_user_componen
 class ComparisonRow:
     """A run of a comparison.
 
-    ``speedup``: images/s over those of the first run; ``efficiency``: the speedup per device.
+    ``speedup``: images/s divided by the images/s of the first run. ``efficiency``: the speedup
+    divided by the ratio of devices.
     """
 
     devices: int
@@ -49,15 +50,25 @@ def compare(
     loss: Any = None,
     metrics: Any = None,
 ) -> List[ComparisonRow]:
-    """Train with each number of GPUs in ``counts``, and compare with the first.
+    """Train with each number of GPUs in ``counts``, and compare the runs with the first run.
 
-    Without a GPU, CPU devices stand in, as in `gpus`. ``dataset`` and what follows is as for
-    `train`: a callback that is a class is made anew for each run, an object is told of all of them;
-    ``net`` is what makes a network, since each run needs its own.
+    If there is no GPU, CPU devices are used instead. Each of them computes with one thread, since
+    otherwise a run on one device would already use all cores.
 
-    Every CPU device computes with one thread in every run, else the first run would already use all
-    cores. Raises ConfigError when ``config`` names devices itself, and the errors of `train` before
-    the first run begins.
+    Args:
+        config: The settings, without devices.
+        counts: Numbers of devices, one for each run.
+        reporter: As for `train`.
+        dataset: As for `train`.
+        callbacks: As for `train`. Each run creates its own instance of a class. An object is used
+            for all runs.
+        net: A function that returns a network, since each run needs a new network.
+        loss: As for `train`.
+        metrics: As for `train`.
+
+    Raises:
+        ConfigError: ``config`` names devices.
+        UsageError: A run is impossible, as for `train`. Nothing has been trained.
     """
     config = TrainConfig.require("compare", config)
     if config.gpus is not None or config.devices is not None:
@@ -109,7 +120,7 @@ def compare(
         folder.discard()
         raise
     except KeyboardInterrupt as error:
-        if not error.args:  # between two runs, else the run has said what is left of it
+        if not error.args:  # between two runs; within a run, the run has set the message
             error.args = (
                 f"{folder.path} holds the finished runs, {len(results)} of {len(counts)}",
             )
@@ -124,8 +135,8 @@ def _check_configs(
 ) -> Dataset:
     """Return the data set of all runs, which is read unless ``dataset`` is given.
 
-    Raises for mistakes of any run before the first run starts. The cheap checks come before the
-    data are read.
+    Raises a UsageError if a setting is wrong for any run. Settings that do not depend on the data
+    are checked before the data set is read.
     """
     RunDirectory.check(configs[0].out)
     for config in configs:

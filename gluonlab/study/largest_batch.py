@@ -1,8 +1,8 @@
-"""Search for the largest batch that fits into a given amount of memory, by short runs.
+"""Search for the largest batch that fits into a given amount of memory (--find-batch-size).
 
-`gluonlab.training.run_memory` measures a run. Memory grows almost linearly with the batch: two
-small sizes predict the largest one, and a run of that size must stay below the budget, with a
-margin for differences between runs.
+`gluonlab.training.run_memory` measures the memory of a short run. Since memory grows almost
+linearly with the batch size, two small sizes predict the largest size. It is accepted if a run with
+this size stays below the budget by a margin, which allows for differences between runs.
 """
 
 from __future__ import annotations
@@ -28,24 +28,27 @@ from gluonlab.training.run_memory import (
     measure_run_memory,
 )
 
-# Reserved for differences between runs. Runs of one config differ by 1 %.
+# Margin for differences between runs. Runs of the same config differ by 1 %.
 MARGIN_SHARE, MIN_MARGIN_BYTES = 0.03, 16 * MIB
-MIN_PROCESS_BYTES = 128 * MIB  # Python and MXNet without any network need more
-MAX_ARRAY_IMAGES = 2**31  # images: more than MXNet's arrays hold
+MIN_PROCESS_BYTES = 128 * MIB  # even without a network, Python and MXNet need more
+MAX_ARRAY_IMAGES = 2**31  # more images than an array of MXNet can contain
 
 PrintLine = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class LargestBatch:
-    """The largest batch, and its limit.
+    """The largest batch, and the reason why it cannot be larger.
 
-    ``rows``: the plan's figures for each device. ``taken``: the peak of a run with it, of the
-    ``budget``, both in bytes: of the whole process on CPU devices, of each GPU on GPUs. ``limit``:
-    "budget"; "machine", if less memory is free; "data", if a device has no more images; "arrays",
-    if MXNet does not allow larger ones. ``would_fit``: in the last two cases, about how many images
-    per device fit into memory. If devices share a copy of the network, sizes are per copy
-    (``per``).
+    - ``rows``: the estimated memory of each device, from MXNet's memory plan.
+    - ``taken``: peak memory of a run with this batch, in bytes. For CPU devices, of the whole
+      process; for GPUs, of each GPU.
+    - ``budget``: the allowed memory, in bytes.
+    - ``limit``: why the batch cannot be larger: "budget"; "machine", if less memory than the budget
+      is free; "data", if a device has no more images; "arrays", if MXNet does not allow larger
+      arrays.
+    - ``would_fit``: for "data" and "arrays", about how many images per device would fit.
+    - ``per``: what a batch size is for: a device, or a copy of the network that devices share.
     """
 
     rows: List[MemoryRow]
@@ -66,7 +69,7 @@ class LargestBatch:
         return self.memory.images
 
     def to_dict(self) -> Dict[str, Any]:
-        """Return plain values. ``total`` is the plan's sum for the device that needs most."""
+        """Return plain values. ``total``: estimated bytes of the device that needs most."""
         planned = {name: {**memory._asdict(), "total": memory.total} for name, memory in self.rows}
         return {
             **self.memory._asdict(), "total": self.memory.total,
@@ -75,7 +78,7 @@ class LargestBatch:
         }  # fmt: skip
 
     def summary_lines(self) -> List[str]:
-        """Return text lines: the size, its memory, its limit, and the plan's figures."""
+        """Return text lines: the batch size, its memory, its limit, and the estimated memory."""
         training = f"training takes {_format_bytes(self.taken)} of {_format_bytes(self.budget)}"
         if self.would_fit is None:
             machine_note = "" if self.limit == "budget" else ", and no more is free on this machine"
@@ -102,9 +105,9 @@ def find_batch_size(
 ) -> LargestBatch:
     """Return the largest batch per device with which a run needs at most ``budget_bytes``.
 
-    The batch is per copy of the network if devices share one, and at most the share of the training
-    images. The budget is for the whole process on CPU devices, for each GPU on GPUs. ``tell``
-    receives a line for each size that is tried.
+    If devices share a copy of the network, the batch is per copy. For CPU devices, the budget is
+    for the whole process; for GPUs, it is for each GPU. ``tell`` is called with a line about each
+    size that is tried.
 
     Raises ConfigError if not even the smallest batch fits, or if the config sets a batch size.
     """
@@ -119,7 +122,7 @@ def find_batch_size(
 
 
 class _BatchSizeSearch:
-    """The search for one config: sizes to try, and the memory they need."""
+    """The search for a plan's largest batch: the sizes to try, and the memory that they need."""
 
     def __init__(self, plan: Plan, budget: int, smallest: int, tell: PrintLine) -> None:
         self.plan, self.budget, self.smallest, self.tell = plan, budget, smallest, tell
@@ -161,8 +164,9 @@ class _BatchSizeSearch:
         )  # fmt: skip
 
     def _limit_to_free_memory(self) -> None:
-        """Lower the ceiling to the free memory. Raise ConfigError if it is less than any process
-        needs.
+        """Lower the ceiling to the free memory.
+
+        Raises ConfigError if the free memory is too small for any process.
         """
         if self.on_gpus:
             return
@@ -176,7 +180,7 @@ class _BatchSizeSearch:
             )
 
     def _planned_image_bytes(self) -> float:
-        """Return the bytes of one more image for every copy by MXNet's plan, which omits a part."""
+        """Return the bytes of one more image for each copy, by MXNet's plan, which is too small."""
         bytes_of_smaller, bytes_of_larger = (
             self._planned_bytes(images) for images in self.planned_sizes
         )
@@ -185,9 +189,7 @@ class _BatchSizeSearch:
         )
 
     def _planned_bytes(self, images: int) -> int:
-        """Return the bytes of all CPU devices, which share one memory, or of the GPU that needs
-        most.
-        """
+        """Return the estimated bytes of all CPU devices together, or of the GPU that needs most."""
         needs = self.needs
         if self.on_gpus:
             return needs.memory(images).total
@@ -195,12 +197,12 @@ class _BatchSizeSearch:
         return copy_bytes * len(self.plan.split.copies)
 
     def _planned_rows(self, images: int) -> List[MemoryRow]:
-        """Return the plan's figures for a batch."""
+        """Return the estimated memory of each device for a batch."""
         needs_scale = self.plan.split.mode == DATA and not self.dataset_grows
         return (self.needs if needs_scale else self._estimate_needs(images)).rows(images)
 
     def _estimate_needs(self, images: int) -> MemoryEstimator:
-        """Return the memory needs of a plan for batches of this size."""
+        """Return an estimator of the plan's memory for batches of this size."""
         dataset = None if self.dataset_grows else self.plan.dataset
         return make_memory_estimator(
             make_plan(self.plan.config.replace(batch_size=images), dataset)
@@ -235,24 +237,26 @@ def _format_bytes(size: int) -> str:
     return f"{size / MIB:,.1f} MiB" if size >= MIB else f"{size:,} bytes"
 
 
-# --- search for the largest size whose cost, slow to measure and nearly linear, fits
+# --- search for the largest size whose cost fits; costs are slow to measure and nearly linear
 
-TARGET_SHARE = 0.97  # of the ceiling: the estimated cost of the next size to try
-SUFFICIENT_SHARE = 0.93  # of the ceiling: the search stops at such a cost
-SIZE_TOLERANCE = 0.02  # of a size: the search stops this close to a size that does not fit
+TARGET_SHARE = 0.97  # of the ceiling: estimated cost of the next size to try
+SUFFICIENT_SHARE = 0.93  # of the ceiling: the search stops at a size with this cost or more
+SIZE_TOLERANCE = (
+    0.02  # of a size: the search stops if a size fits, and one this much larger does not
+)
 MAX_TRIES = 10
-FIRST_SHARE = 0.06  # of the ceiling: the estimated cost of the first size to try
+FIRST_SHARE = 0.06  # of the ceiling: estimated cost of the first size to try
 
 MeasureCost = Callable[[int], Optional[int]]
-SizeCost = Tuple[int, int]  # a size, and what it costs
+SizeCost = Tuple[int, int]  # (size, cost)
 
 
 class LargestSizeSearch:
     """Search from ``smallest`` to ``largest`` for the largest size whose cost is below ``ceiling``.
 
-    ``measure_cost(size)`` returns None for a cost above the ceiling. ``unit_cost``: a lower
-    estimate of the cost of increasing the size by 1. ``fitting``: the sizes that fit, the largest
-    last.
+    ``measure_cost(size)`` returns the cost, or None if it is above the ceiling. ``unit_cost``: a
+    lower estimate of the cost of increasing the size by 1. ``fitting``: (size, cost) of the sizes
+    that fit, the largest last.
     """
 
     def __init__(
@@ -265,9 +269,7 @@ class LargestSizeSearch:
         self.tries = 0
 
     def search(self) -> Optional[SizeCost]:
-        """Return the largest size that fits, and its cost, or None if not even the
-        smallest fits.
-        """
+        """Return the largest size that fits, and its cost. Return None if no size fits."""
         first = max(self.smallest, int(FIRST_SHARE * self.ceiling / self.unit_cost))
         self._try_size(first)
         if not self._is_finished():
@@ -277,13 +279,14 @@ class LargestSizeSearch:
         return self.fitting[-1] if self.fitting else None
 
     def cost_per_unit(self) -> float:
-        """Return the cost of increasing the size by 1, by the last two sizes that fit."""
+        """Return the cost of increasing the size by 1, from the two largest sizes that fit."""
         if len(self.fitting) < 2:
             return 2 * self.unit_cost
         (size, cost), (larger, larger_cost) = self.fitting[-2:]
         return max((larger_cost - cost) / (larger - size), self.unit_cost / 4)
 
     def _is_finished(self) -> bool:
+        """Return True if the search can stop."""
         if not self.fitting:
             return self.smallest_failing == self.smallest
         size, cost = self.fitting[-1]
@@ -311,8 +314,8 @@ class LargestSizeSearch:
     def _next_size(self) -> int:
         """Return the size to try next.
 
-        It is where the line through the last two sizes meets TARGET_SHARE of the ceiling, or
-        halfway to the smallest size that does not fit.
+        It is the size at which the line through the two largest fitting sizes reaches TARGET_SHARE
+        of the ceiling, or a size halfway to the smallest size that does not fit.
         """
         if not self.fitting:
             assert self.smallest_failing is not None

@@ -1,8 +1,8 @@
-"""``study learning-rate``: accuracy against the learning rate for several numbers of devices.
+"""``study learning-rate``: accuracy against learning rate, for several numbers of devices.
 
-Each device has the same number of images, so that k devices make batches k times as large. The rate
-is the same for all numbers of devices, or follows the linear rule, with and without warm-up and
-momentum correction.
+Each device gets the same number of images, so the batch of k devices is k times as large. The study
+compares scaling rules: the same rate for all numbers of devices, and a rate that is k times as
+large (linear rule), with and without warm-up and momentum correction.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gluonlab.study.sweep import MeasurementStore, Sweep
 NAME = "learning-rate"
 DATASET, MODEL, MOMENTUM = "digits", "mlp", 0.9
 SAME, LINEAR, WARM_UP, UNCORRECTED = "same", "linear", "warm-up", "uncorrected"
-SCALING_RULES: Dict[str, Dict[str, Any]] = {  # the settings of a TrainConfig
+SCALING_RULES: Dict[str, Dict[str, Any]] = {  # name -> settings of a TrainConfig
     SAME: {},
     LINEAR: {"scale_lr": True},
     WARM_UP: {"scale_lr": True, "warmup_epochs": 1.0},
@@ -54,7 +54,7 @@ class LearningRateOptions(NamedTuple):
     seeds: int
 
     def list_points(self) -> List[Dict[str, Any]]:
-        """Return the settings of all trainings. For one device the linear rule changes nothing."""
+        """Return the settings of all trainings. One device needs only the unscaled rule."""
         return [
             {"way": rule, "devices": count, "rate": rate}
             for count in self.devices
@@ -102,16 +102,17 @@ def load_options(options: Mapping[str, Any]) -> LearningRateOptions:
 
 # --- measurements
 
-ACCURACY_TOLERANCE = 0.02  # accuracies this close to the best are as good
+ACCURACY_TOLERANCE = 0.02  # accuracies count as good if they are this close to the best
 
-Point = Tuple[str, int, float]  # way, devices, rate
+Point = Tuple[str, int, float]  # (scaling rule, devices, rate)
 
 
 class AccuracyCurve(NamedTuple):
-    """The accuracy of a scaling rule (``way``) with a number of devices, by rate.
+    """The accuracy against the rate, for a scaling rule (``way``) and a number of devices.
 
-    ``shares``: test accuracies. ``best``: the rate with the highest; ``largest``: the largest rate
-    within ACCURACY_TOLERANCE of it.
+    - ``shares``: test accuracies, from 0 to 1, in the order of the rates.
+    - ``best``: the rate with the highest accuracy.
+    - ``largest``: the largest rate whose accuracy is within ACCURACY_TOLERANCE of the highest.
     """
 
     way: str
@@ -122,8 +123,9 @@ class AccuracyCurve(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """The gain in accuracy of the rule ``of`` over the rule ``beside`` at one rate, in pairs of
-    seeds.
+    """The accuracy of the rule ``of`` minus that of the rule ``beside``, at one rate.
+
+    The difference is computed for each seed.
     """
 
     of: str
@@ -157,7 +159,7 @@ def measure(options: LearningRateOptions, store: MeasurementStore) -> Findings:
 def train_point(
     options: LearningRateOptions, settings: Mapping[str, Any], seed: int
 ) -> Dict[str, Any]:
-    """Return the test accuracy of a training at its end, which is 0 if it diverges."""
+    """Return the final test accuracy of a training, which is 0 if it diverges."""
     from gluonlab.config import TrainConfig
     from gluonlab.study.short_training import (
         AccuracyProbe,
@@ -201,6 +203,7 @@ def analyze_measurements(
 def _accuracy_curve(
     rule: str, count: int, accuracies: Sequence[List[float]], rates: Sequence[float]
 ) -> AccuracyCurve:
+    """Return the curve of a rule with ``count`` devices; ``accuracies``: by rate, then by seed."""
     medians = [median(seeds) for seeds in accuracies]
     best = max(range(len(rates)), key=lambda index: (medians[index], -index))
     good_rates = [
@@ -268,7 +271,7 @@ def build_report(
 
 
 def _curves_of_rule(rule: str, findings: RateFindings) -> List[AccuracyCurve]:
-    """Return the curves of a rule, including the unscaled one of one device for the linear rule."""
+    """Return the curves of a rule. For the linear rule, this includes one device without a rule."""
     return [
         curve
         for curve in findings.curves
@@ -279,6 +282,7 @@ def _curves_of_rule(rule: str, findings: RateFindings) -> List[AccuracyCurve]:
 def _accuracy_chart(
     rule: str, findings: RateFindings, options: LearningRateOptions, texts: Dict[str, Any]
 ) -> Chart:
+    """Return a chart of accuracy against the rate, with a curve for each number of devices."""
     curves = []
     for curve in _curves_of_rule(rule, findings):
         accuracies = [accuracy.scale(100) for accuracy in curve.shares]
@@ -312,6 +316,7 @@ def _best_rates_sentence(rule: str, findings: RateFindings, texts: Dict[str, Any
 
 
 def _effect_sentence(effect: Effect, texts: Dict[str, Any]) -> str:
+    """Return a sentence about the gain of one rule over another, in percentage points."""
     gain = effect.gain.scale(100)
     return str(texts["effect"].format(
         devices=_device_count_text(effect.devices, texts), rate=format_number(effect.rate),
@@ -323,6 +328,7 @@ def _effect_sentence(effect: Effect, texts: Dict[str, Any]) -> str:
 def _curve_table(
     findings: RateFindings, options: LearningRateOptions, texts: Dict[str, Any]
 ) -> Table:
+    """Return a table with the best learning rate of each curve, and its accuracy."""
     rows = []
     for curve in findings.curves:
         best = curve.shares[findings.rates.index(curve.best)].scale(100)

@@ -1,8 +1,8 @@
-"""Learning rate range test: a short training whose learning rate rises exponentially per step.
+"""Learning rate range test (--find-lr): a short training whose learning rate rises in each step.
 
-L. N. Smith, "Cyclical learning rates for training neural networks", 2015, section 3.3, raises it
-linearly over some epochs. fastai's lr_find raises it exponentially over 100 steps, smooths the loss
-and stops once it is 4 times the best, as here.
+The test is from L. N. Smith, "Cyclical learning rates for training neural networks", 2015, section
+3.3, which raises the rate linearly over some epochs. Here, as in fastai's lr_find, the rate rises
+exponentially, the loss is smoothed, and the test stops when the loss is 4 times the best loss.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
 
 LOWEST, HIGHEST = 1e-6, 10.0
-MIN_STEPS = 20  # steps
-SMOOTHING = 0.9  # the share of the loss so far, of a step's smoothed loss
-PLOTTED_LOSS_FACTOR = 2.0  # times the first loss is the highest in the picture
-STOP_LOSS_FACTOR = 4.0  # times the best smoothed loss ends the test
+MIN_STEPS = 20
+SMOOTHING = 0.9  # weight of the previous smoothed loss in the moving average
+PLOTTED_LOSS_FACTOR = 2.0  # the picture shows losses up to this many times the first loss
+STOP_LOSS_FACTOR = 4.0  # the test stops at this many times the best smoothed loss
 PICTURE, RESULT = "find-lr.svg", "find-lr.json"
 RULE = "a tenth of the rate at which the smoothed loss is smallest"
-MAX_LOSS_RATIO = 0.95  # of its beginning, at most, is a smallest loss that says something
-INITIAL_STEPS = 10  # steps
-# What a run writes or says, and how long and at which rates it trains: of a range test only picture
-# and numbers stay, and its steps and rates are its own.
+# The smallest loss must be below MAX_LOSS_RATIO times the loss of the first INITIAL_STEPS steps.
+# Otherwise the test has no result.
+MAX_LOSS_RATIO = 0.95
+INITIAL_STEPS = 10
+# Settings that a range test rejects. It writes only the picture and the numbers, and it determines
+# its steps and rates itself.
 RUN_OUTPUT_FIELDS = (
     "profile", "export", "confusion", "tensorboard", "checkpoint_every", "keep", "memory"
 )  # fmt: skip
@@ -50,7 +52,7 @@ SCHEDULE_FIELDS = (
 
 @dataclass(frozen=True)
 class RangeTestRates(LearningRates):
-    """A rate that grows by the same factor each step, from LOWEST to HIGHEST times ``base_lr``."""
+    """Rates that grow by the same factor in each step, from LOWEST to HIGHEST times ``base_lr``."""
 
     def __call__(self, step: int) -> float:
         share = (step - 1) / max(1, self.steps - 1)
@@ -58,11 +60,13 @@ class RangeTestRates(LearningRates):
 
 
 class RateFinderResult(NamedTuple):
-    """The result of a range test. By step: the rates as for --lr, the losses, and the smoothed
-    losses.
+    """The result of a range test.
 
-    ``suggestion``: for --lr. ``batch``: images of a step. ``ended``: the reason for stopping before
-    the highest rate, or "".
+    - ``suggestion``: the suggested value of --lr.
+    - ``rates``, ``losses``, ``smoothed``: for each step, the rate as a value of --lr, the loss, and
+      the smoothed loss.
+    - ``batch``: images of a step.
+    - ``ended``: why the test stopped before the highest rate, or "".
     """
 
     suggestion: float
@@ -91,7 +95,7 @@ class RateFinderResult(NamedTuple):
 
     def render_svg(self) -> str:
         """Return a chart of the losses against the rate, as SVG."""
-        # what is far above would make all else flat
+        # much higher losses would make the rest of the curve look flat
         highest = PLOTTED_LOSS_FACTOR * self.smoothed[0]
         losses_by_name = {"smoothed loss": self.smoothed, "loss of a step": self.losses}
         smooth_curve, step_curve = (
@@ -147,7 +151,10 @@ def smooth_losses(losses: Sequence[float]) -> List[float]:
 
 
 def suggest_rate(rates: Sequence[float], losses: Sequence[float]) -> Optional[float]:
-    """Return the rate that RULE suggests for smoothed losses, or None if they do not fall."""
+    """Return the rate that RULE suggests, or None if the losses do not fall.
+
+    ``losses``: smoothed losses.
+    """
     lowest = min(range(len(losses)), key=losses.__getitem__)
     if lowest < INITIAL_STEPS or losses[lowest] > MAX_LOSS_RATIO * median(losses[:INITIAL_STEPS]):
         return None
@@ -158,8 +165,8 @@ def suggest_rate(rates: Sequence[float], losses: Sequence[float]) -> Optional[fl
 def find_learning_rate(config: TrainConfig, steps: int) -> RateFinderResult:
     """Run a learning rate range test of ``steps`` steps with the other settings of ``config``.
 
-    Raises ConfigError for a config with a rate, for settings that a range test ignores, and for too
-    few steps; RunError if the loss does not fall at any rate. Nothing is written.
+    Nothing is written. Raises ConfigError for a config with a rate, for settings that a range test
+    ignores, and for too few steps. Raises RunError if the loss does not fall at any rate.
     """
     config = TrainConfig.require("find_rate", config)
     if config.lr is not None:
@@ -168,7 +175,7 @@ def find_learning_rate(config: TrainConfig, steps: int) -> RateFinderResult:
     if steps < MIN_STEPS:
         raise ConfigError(f"--find-lr {steps}: give at least {MIN_STEPS} steps, such as 100")
     with temporary_folder("find-lr") as folder, explain_resource_limits():
-        # a rate of 1, so that what scales it is in the rates that are tried, too
+        # With --lr 1, the base rate is the factor by which the settings scale the learning rate.
         test_config = config.replace(lr=1.0, out=str(Path(folder, "run")))
         plan = make_plan(test_config)
         scale = plan.rates.base_lr
@@ -232,8 +239,9 @@ def _check_settings(config: TrainConfig, steps: int) -> None:
 
 
 def write_finder_result(result: RateFinderResult, out: Optional[str]) -> Path:
-    """Write the picture and the numbers into ``out`` or a new folder in runs/, and return the
-    folder.
+    """Write the picture and the numbers, and return their folder.
+
+    The folder is ``out``, or by default a new folder in runs/.
     """
     path = Path(out) if out is not None else make_unused(RUNS_FOLDER / folder_name("find-lr"))
     with create_writable_folder(path):

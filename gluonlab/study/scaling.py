@@ -1,7 +1,7 @@
-"""``study scaling``: strong and weak scaling over devices, stores and splits, and startup time.
+"""``study scaling``: speedup of strong and weak scaling, and start times, by number of devices.
 
-It measures images/s and seconds to the end of the first step, as bench scaling does. Each round has
-new processes, and is stored at once. Does not import MXNet.
+For each kvstore and split, it measures images/s, and the seconds until the end of the first step,
+as ``gluonlab.bench`` does. Each round uses new processes. This module does not import MXNet.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from gluonlab.study.sweep import MeasurementStore, Sweep
 NAME = "scaling"
 NONE, DEFAULT_SPLITS, QUICK_SPLITS = "none", "layers,channels,1f1b", "layers"
 SPLITS = (LAYERS, CHANNELS, *PIPELINES)
-DEVICE_STORE = "device"  # MXNet's store, which also stands for one device: it calls none
+DEVICE_STORE = "device"  # MXNet's kvstore; also the name for one device, which needs no kvstore
 
 
 def parse_options(quick: bool, **options: Optional[str]) -> Dict[str, Any]:
@@ -89,7 +89,7 @@ def parse_options(quick: bool, **options: Optional[str]) -> Dict[str, Any]:
 
 
 def _parse_splits(text: str) -> List[str]:
-    """Return the names of splits. Raises ConfigError for unknown ones."""
+    """Return the names of splits. Raises ConfigError for unknown names."""
     names = [] if text == NONE else _parse_names(text)
     for name in names:
         if name not in SPLITS:
@@ -139,8 +139,8 @@ def measure(options: Mapping[str, Any], store: MeasurementStore) -> Findings:
 class ScalingCase(NamedTuple):
     """A measurement of the study: a process layout, and the store or split of its devices.
 
-    ``store_or_split``: the kvstore that sums gradients, or one of SPLITS, which spreads one copy of
-    the network over the devices.
+    ``store_or_split``: the kvstore that sums gradients, or one of SPLITS, which divides one copy of
+    the network among the devices.
     """
 
     store_or_split: str
@@ -154,7 +154,7 @@ class ScalingCase(NamedTuple):
 
 
 def list_cases(options: Mapping[str, Any]) -> List[ScalingCase]:
-    """Return one device once for each kind, then each store and each split with several devices."""
+    """Return all cases: one device for each kind, then several with each store and split."""
     names = stores_and_splits(options)
     return [
         ScalingCase(name, kind, layout)
@@ -166,12 +166,12 @@ def list_cases(options: Mapping[str, Any]) -> List[ScalingCase]:
 
 
 def stores_and_splits(options: Mapping[str, Any]) -> List[str]:
-    """Return the stores, at least one, and the splits."""
+    """Return the names of the stores (at least one) and of the splits."""
     return [*options["stores"], *options["splits"]]
 
 
 def measure_round(settings: Mapping[str, Any], round: int) -> Dict[str, Any]:
-    """Measure images/s and start of every case, in one round of bench's measurement."""
+    """Measure images/s and start time of each case, in one round."""
     cases = list_cases(settings)
     measurements = measure_rounds(
         [_make_subject(case, settings["network"]) for case in cases], rounds=1
@@ -191,6 +191,7 @@ def measure_round(settings: Mapping[str, Any], round: int) -> Dict[str, Any]:
 
 
 def _make_subject(case: ScalingCase, network: str) -> Subject:
+    """Return the subject of gluonlab.bench for a case."""
     [subject] = make_subjects(network, [case.layout])
     if case.store_or_split in SPLITS:
         options = {
@@ -200,7 +201,7 @@ def _make_subject(case: ScalingCase, network: str) -> Subject:
         }
     else:
         options = {**subject.options, "kvstore": case.store_or_split}
-    name = case.name.replace(" ", "-")  # of a file, too
+    name = case.name.replace(" ", "-")  # also the name of a file
     return replace(subject, name=name, label=name, options=options)
 
 
@@ -220,7 +221,7 @@ def build_report(
 
 
 class _ScalingReport:
-    """Builder of the report."""
+    """Builder of the study's report in one language, from the series of all rounds."""
 
     def __init__(
         self, series: Sequence[Series], options: Mapping[str, Any], texts: Dict[str, Any]
@@ -250,7 +251,7 @@ class _ScalingReport:
         return next(matches, None)
 
     def estimate_speedup(self, case: ScalingCase) -> Optional[IntervalEstimate]:
-        """Return the images/s of a case over those of one device in the same round."""
+        """Return the images/s of a case divided by the images/s of one device in the same round."""
         single = self._single_device_case(case.kind)
         if single is None:
             return None
@@ -263,6 +264,7 @@ class _ScalingReport:
         )
 
     def build(self, language: str) -> StudyReport:
+        """Return the report."""
         charts = {kind: self._speedup_chart(kind) for kind in list_kinds(self.measured_cases)}
         if self.measured_cases:
             charts["start"] = self._start_chart()
@@ -279,6 +281,7 @@ class _ScalingReport:
         )  # fmt: skip
 
     def _speedup_chart(self, kind: str) -> Chart:
+        """Return a chart of the speedup by number of devices, for a kind of scaling."""
         devices, curves = self.options["devices"], []
         for index, name in enumerate(stores_and_splits(self.options)):
             speedups = [
@@ -315,6 +318,7 @@ class _ScalingReport:
         return [(case, finite_median_estimate(self._values(case, "start "))) for case in cases]
 
     def _start_chart(self) -> Chart:
+        """Return a chart of the start times, by number of devices."""
         first_name = stores_and_splits(self.options)[0]
         starts = [
             (case, start)
@@ -361,6 +365,7 @@ class _ScalingReport:
         return sentences
 
     def _build_tables(self) -> List[Table]:
+        """Return the tables of speedups and of start times."""
         rows = [self._speedup_row(case) for case in self.measured_cases]
         starts = [
             [
@@ -378,6 +383,7 @@ class _ScalingReport:
         ]
 
     def _speedup_row(self, case: ScalingCase) -> List[str]:
+        """Return the row of the table for a case."""
         speedup, layout = self.estimate_speedup(case), case.layout
         cells = ["", "", ""]
         if speedup is not None:

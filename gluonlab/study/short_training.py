@@ -1,4 +1,4 @@
-"""Trainings of a study: they are evaluated at some steps, and stop once the answer is known."""
+"""Short trainings for studies: evaluated at given steps, and stopped when the answer is known."""
 
 from __future__ import annotations
 
@@ -25,15 +25,18 @@ from gluonlab.training.loop import train
 from gluonlab.training.plan import Plan
 from gluonlab.training.reporter import Reporter
 
-EVAL_BATCH_SIZE = 512  # images, for any batch size of the training
+EVAL_BATCH_SIZE = 512  # images of a batch in evaluations
 
 read_dataset = lru_cache(maxsize=1)(load_dataset)  # one data set for all trainings of a panel
 
 
 class AccuracyLook(NamedTuple):
-    """An evaluation after ``steps``, which took ``seconds`` without the first step and evaluations.
+    """An evaluation during a training.
 
-    ``test``: accuracy on the test images; ``train``: on the training images, if requested.
+    - ``steps``: steps so far.
+    - ``seconds``: training time so far, without the first step and without evaluations.
+    - ``test``: accuracy on the test images.
+    - ``train``: accuracy on the training images, if requested.
     """
 
     steps: int
@@ -43,15 +46,15 @@ class AccuracyLook(NamedTuple):
 
 
 class StopTraining(Exception):
-    """Raised to stop a training that has shown what it was for."""
+    """Raised to stop a training when the answer is known."""
 
 
 class AccuracyProbe:
     """Evaluates a training after the steps ``eval_steps``, and stops it after the last of them.
 
-    The training also stops once the test accuracy is ``target`` or more and no step of
-    ``train_eval_steps`` is left. At these steps the training images are evaluated as well.
-    ``reached``: the steps of the first evaluation that had the target.
+    After the steps ``train_eval_steps``, the training images are also evaluated. When these steps
+    are done and the test accuracy has reached ``target``, the training stops early. ``reached``:
+    the number of steps at the first evaluation that reached the target.
     """
 
     def __init__(
@@ -64,12 +67,12 @@ class AccuracyProbe:
         self._steps, self._seconds, self._started = 0, 0.0, 0.0
 
     def after_step(self, evaluate: Callable[[bool], Score]) -> None:
-        """Evaluate if a look is due at this step, which has been queued.
+        """Evaluate, if an evaluation is due after the step that has been queued.
 
-        ``score`` evaluates the test images, or with True the training images.
+        ``evaluate``: a function that evaluates the test images, or with True the training images.
         """
         self._steps += 1
-        if self._steps == 1:  # not timed, since graphs are bound and tuned in it
+        if self._steps == 1:  # the first step binds and tunes graphs, so it is not timed
             nd.waitall()
             self._started = time.perf_counter()
         if self._steps not in self.eval_steps:
@@ -110,6 +113,7 @@ class _ProbedDataParallel(DataParallel):
         return losses
 
     def _score(self, on_training_images: bool) -> Score:
+        """Evaluate the network on the test images, or on the training images."""
         self.sync_running_statistics()
         plan: Plan = self._run_plan
         dataset = plan.dataset
@@ -125,9 +129,9 @@ class _ProbedDataParallel(DataParallel):
 def train_with_probe(
     config: TrainConfig, probe: AccuracyProbe, dataset: Optional[Dataset] = None
 ) -> Dict[str, Any]:
-    """Train until ``probe`` stops it, and return its looks as plain values. Nothing is written.
+    """Train until ``probe`` stops the training, and return its evaluations as plain values.
 
-    ``diverged``: whether the loss became NaN or infinite before.
+    The value ``diverged`` is True if the loss became NaN or infinite. Nothing is written.
     """
     diverged = False
     with temporary_folder("study") as folder:
@@ -146,9 +150,7 @@ def train_with_probe(
 
 
 def device_settings(count: int) -> Dict[str, Any]:
-    """Return the settings of a TrainConfig for ``count`` GPUs, or CPU devices if there is
-    no GPU.
-    """
+    """Return TrainConfig settings for ``count`` GPUs, or for CPU devices if there is no GPU."""
     if gpu_count():
         return {"gpus": count}
     return {"devices": f"cpu*{count}", "threads": 1}

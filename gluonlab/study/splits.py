@@ -1,6 +1,6 @@
-"""``study splits``: time, bytes and memory of one network under every split.
+"""``study splits``: time of a step, moved bytes and memory of a network under each --split.
 
-It is the measurement of bench splits, with each round stored.
+The measurement is that of `gluonlab.bench.measure_splits`. Each round is stored.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ from gluonlab.study.sweep import MeasurementStore, Sweep
 
 NAME = "splits"
 _CUT_PATTERN = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*")
-MAX_DEVICES = 8  # that the links have, on which transfers are priced
+MAX_DEVICES = 8  # devices in the topology with which the times of transfers are estimated
 
 
 def parse_options(quick: bool, **options: Optional[str]) -> Dict[str, Any]:
     """Return the options of the command as plain values. Raises ConfigError.
 
-    ``cuts``: where pipelines are cut. They are chosen once, since they could differ between rounds.
+    The option ``cuts`` contains where pipelines are cut into stages. The cuts are chosen here, once
+    for all rounds, since they are chosen by measurement.
     """
     defaults = {
         "network": "lenet" if quick else "resnet18",
@@ -77,8 +78,9 @@ def load_options(options: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _is_cut_mapping(value: Any) -> bool:
-    """Return whether the value maps pipelines to the first layers of stages, as ``{"1f1b":
-    "2,5"}``.
+    """Return True if the value maps pipelines to cuts, such as ``{"1f1b": "2,5"}``.
+
+    The numbers are the first layers of the stages after the first.
     """
     return isinstance(value, dict) and all(
         name in bench_splits.SEPARATELY_CUT
@@ -116,7 +118,7 @@ def measure(options: Mapping[str, Any], store: MeasurementStore) -> Findings:
 def build_report(
     series: Sequence[Series], task: Task, options: Mapping[str, Any], language: str
 ) -> StudyReport:
-    """Return the study's report for the series of bench splits; ``options`` are the study's."""
+    """Return the study's report, from the series of all rounds."""
     texts = read_translations(NAME, language)
     rows = make_rows(series)
     measured = [row for row in rows if row.seconds]
@@ -142,6 +144,7 @@ def _step_milliseconds(row: SplitRow) -> IntervalEstimate:
 
 
 def _build_charts(rows: Sequence[SplitRow], rounds: int, texts: Dict[str, Any]) -> Dict[str, Chart]:
+    """Return charts by file name, with a point for each split."""
     names = [texts["ways"][row.name] for row in rows]
     x_axis = Axis(texts["x"], names=names)
     times = [_step_milliseconds(row) for row in rows]
@@ -177,6 +180,7 @@ def _build_charts(rows: Sequence[SplitRow], rounds: int, texts: Dict[str, Any]) 
 def _write_sentences(
     rows: Sequence[SplitRow], measured: Sequence[SplitRow], texts: Dict[str, Any]
 ) -> List[str]:
+    """Return sentences about the fastest split, memory, moved bytes, and failed splits."""
     single = next((row for row in measured if row.name == bench_splits.ONE), None)
     several = [row for row in measured if row.name != bench_splits.ONE]
     sentences = []

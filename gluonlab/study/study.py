@@ -1,8 +1,12 @@
 """Shared parts of all studies: checks of stored options, estimates with intervals, and the page.
 
-A study is a module with a `Study`. `gluonlab.study.__main__` defines its command,
-`gluonlab.study.sweep` keeps its measurements, and ``words/NAME.json`` contains its sentences in
-both languages. No study loads MXNet or numpy before it measures.
+A study is a module that defines a `Study`. Other files contain the rest:
+
+- `gluonlab.study.__main__`: the command,
+- `gluonlab.study.sweep`: the stored measurements,
+- ``words/NAME.json``: the sentences in both languages.
+
+A study loads MXNet and numpy only when it measures, so that --help is fast.
 """
 
 from __future__ import annotations
@@ -46,9 +50,13 @@ TRANSLATIONS_FOLDER = Path(__file__).parent / "words"
 class Study(NamedTuple):
     """A question about training that many measurements answer.
 
-    ``parse_options(quick, **options)`` converts the options of the command, which are text, and
-    raises ConfigError. ``load_options`` converts the plain values of a study's folder, and raises
-    ValueError. ``measure`` accepts these options and the store of the measurements.
+    Attributes:
+        name: The study's name on the command line.
+        parse_options: A function ``(quick, **options)`` that converts the command's options from
+            text. Raises ConfigError.
+        load_options: A function that converts the options from a study's folder, which are plain
+            values. Raises ValueError.
+        measure: A function of the options and the store of measurements, which returns the answer.
     """
 
     name: str
@@ -58,10 +66,13 @@ class Study(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """The answer of a study: plain values, and a report in a language.
+    """The answer of a study.
 
-    ``failure``: the message if the study has no answer; ``partial``: the answer of the panels that
-    have one nevertheless.
+    Attributes:
+        values: The answer as plain values.
+        report: A function that returns the report in a language.
+        failure: The message if the study has no answer.
+        partial: If the study has no answer, the answer of those panels that have one.
     """
 
     values: Dict[str, Any]
@@ -71,8 +82,9 @@ class Findings(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table of a report. The first cell of each row is a name; ``heads`` are the
-    columns' titles.
+    """A table of a report. The first cell of each row is the row's name.
+
+    ``heads``: titles of the columns.
     """
 
     title: str
@@ -84,7 +96,7 @@ class Table(NamedTuple):
 class StudyReport(NamedTuple):
     """The text, charts and tables of a study in one language.
 
-    ``charts``: by the name of the file, without its ending.
+    ``charts``: the charts by file name, without the suffix.
     """
 
     title: str
@@ -102,13 +114,13 @@ def read_translations(name: str, language: str) -> Dict[str, Any]:
 
 
 def wrap_for_terminal(sentences: Sequence[str]) -> str:
-    """Wrap sentences to 80 columns. The last names a folder, so that its line is not broken."""
+    """Wrap all sentences but the last. The last contains a folder's path, which must stay whole."""
     *wrapped, last = sentences
     return "\n".join([*(textwrap.fill(sentence, WIDTH) for sentence in wrapped), last])
 
 
 def write_report(folder: StudyFolder, report: StudyReport) -> None:
-    """Write the charts and PAGE."""
+    """Write the charts as SVG files, and the page."""
     svg_files = {f"{name}.svg": as_svg(chart) for name, chart in report.charts.items()}
     for name, svg in svg_files.items():
         folder.write(name, svg)
@@ -141,13 +153,13 @@ def render_page(report: StudyReport, pictures: Sequence[str]) -> str:
 
 
 class IntervalEstimate(NamedTuple):
-    """A number and the ends of its bootstrap interval of 95 % confidence, if it has one."""
+    """A number with the ends of its 95 % bootstrap confidence interval, or None."""
 
     value: float
     ends: Optional[Tuple[float, float]] = None
 
     def scale(self, factor: float) -> "IntervalEstimate":
-        """Return the estimate in another unit."""
+        """Return the estimate, with all numbers multiplied by ``factor``."""
         ends = self.ends
         return IntervalEstimate(
             self.value * factor, None if ends is None else (ends[0] * factor, ends[1] * factor)
@@ -203,7 +215,7 @@ def as_plain(value: Any) -> Any:
     return [as_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-# --- measurements of bench, each round by itself
+# --- series of measurements of gluonlab.bench, stored round by round
 
 
 def series_to_json(series: Iterable[Series]) -> Dict[str, Any]:
@@ -226,16 +238,14 @@ def merge_rounds(rounds: Sequence[Mapping[str, Any]]) -> List[Series]:
     return list(merged.values())
 
 
-# --- options as study.json has them
+# --- checks of the options in study.json
 
 Check = Callable[[Any], bool]
-MAX_COUNT = 2**31  # of any number of things
+MAX_COUNT = 2**31  # default limit of whole numbers
 
 
 def check_options(options: Mapping[str, Any], checks: Mapping[str, Check]) -> None:
-    """Raise ValueError unless the options have exactly these names, and each value passes its
-    check.
-    """
+    """Raise ValueError unless ``options`` have the names of ``checks`` and all values are valid."""
     if set(options) != set(checks):
         raise ValueError(f"not {', '.join(checks)}")
     for name, value in options.items():
@@ -244,7 +254,7 @@ def check_options(options: Mapping[str, Any], checks: Mapping[str, Check]) -> No
 
 
 def integer_check(minimum: int, maximum: int = MAX_COUNT) -> Check:
-    """Return a check for a whole number from ``least`` to ``most``."""
+    """Return a check for a whole number from ``minimum`` to ``maximum``."""
     return lambda value: type(value) is int and minimum <= value <= maximum
 
 
@@ -266,7 +276,7 @@ def parse_integer_list(option: str, text: str, maximum: int, noun: str, example:
 
 
 def choice_check(names: Collection[str]) -> Check:
-    """Return a check for one of these names."""
+    """Return a check for a text that is one of ``names``."""
     return lambda value: isinstance(value, str) and value in names
 
 

@@ -1,12 +1,11 @@
-"""A sweep over the points of a study, in interleaved rounds, and the folder of its measurements.
+"""Sweeps: measurements of all points of a study, and the folder in which they are stored.
 
-A point is the settings of a measurement, as plain values. Each round measures every point once, and
-starts with another point, so that a temporary slowdown of the machine affects all of them.
-Measurements of the same round belong together, as pairs.
+A point is the settings of a measurement, as plain values. Each round measures every point once.
+Rounds start with different points, so that a temporary slowdown of the machine affects all points.
+Measurements of the same round can be compared in pairs.
 
-In the folder, study.json describes the study. measurements.jsonl contains one JSON line for each
-measurement, written whole or not at all. result.json, the figures and the page can be rebuilt from
-these two files.
+The folder contains study.json, which describes the study, and measurements.jsonl, with one line for
+each measurement. All other files can be rebuilt from these two files.
 """
 
 from __future__ import annotations
@@ -54,9 +53,9 @@ from gluonlab.runs.run_writer import (
 
 FORMAT = 1
 STUDY, MEASUREMENTS, RESULT = "study.json", "measurements.jsonl", "result.json"
-LARGEST_BYTES = {STUDY: 2**20, MEASUREMENTS: 2**28}  # of a file that is read
-Values = Mapping[str, Any]  # plain, as JSON has them
-# settings, round (from 0) -> measured values
+LARGEST_BYTES = {STUDY: 2**20, MEASUREMENTS: 2**28}  # size limits of files that are read
+Values = Mapping[str, Any]  # values that JSON can represent
+# A function (settings, round from 0) -> measured values.
 MeasurePoint = Callable[[Values, int], Values]
 
 # Raise ValueError for NaN and infinity, which JSON cannot contain.
@@ -67,7 +66,7 @@ _encode_sorted_json = json.JSONEncoder(
 
 
 def settings_key(settings: Values) -> str:
-    """Return the name of a point: the same text for the same settings in any order."""
+    """Return settings as text, which does not depend on their order. It identifies a point."""
     return _encode_sorted_json(dict(settings))
 
 
@@ -86,12 +85,12 @@ class MeasurementStore:
         self._measurements: Dict[Tuple[str, int], PointMeasurement] = {}
 
     def find(self, settings: Values, round: int) -> Optional[Dict[str, Any]]:
-        """Return the values that were measured there, or None."""
+        """Return the values that were measured for these settings in this round, or None."""
         measurement = self._measurements.get((settings_key(settings), round))
         return None if measurement is None else measurement.values
 
     def add(self, settings: Values, round: int, values: Values) -> None:
-        """Keep a measurement."""
+        """Add a measurement."""
         self._measurements[settings_key(settings), round] = PointMeasurement(
             dict(settings), round, dict(values)
         )
@@ -102,11 +101,11 @@ class MeasurementStore:
 
 
 class MeasurementFile(MeasurementStore):
-    """Measurements in a file with one line for each; existing lines count as measured.
+    """Measurements in a file, with one line for each. Existing lines are read.
 
-    A last line that a kill cut off is removed. The caller makes sure that no other process uses the
-    file. Raises DataError, with the line's number, for a damaged line, and OutputError if the disk
-    does not accept a line.
+    An incomplete last line, which a killed process has left, is removed. The caller must ensure
+    that no other process uses the file. Raises DataError for a damaged line, and OutputError if a
+    line cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -126,7 +125,7 @@ class MeasurementFile(MeasurementStore):
             raise
 
     def add(self, settings: Values, round: int, values: Values) -> None:
-        """Keep a measurement. When this returns, the file contains it."""
+        """Add a measurement, and write it to the file."""
         text = _encode_json({"settings": dict(settings), "round": round, "values": dict(values)})
         with raise_output_errors(self.path):
             append_all_or_nothing(self._file, f"{text}\n".encode())
@@ -139,6 +138,7 @@ class MeasurementFile(MeasurementStore):
             self._file = -1
 
     def _read(self, number: int, line: bytes) -> PointMeasurement:
+        """Parse a line of the file. Raises DataError."""
         try:
             fields = json.loads(line.decode())
             measurement = PointMeasurement(fields["settings"], fields["round"], fields["values"])
@@ -155,7 +155,7 @@ class Sweep:
     """Runs the measurements that are missing in ``store``, and stores each at once.
 
     ``with Sweep(store, measure) as sweep`` shows a progress bar on a terminal, unless
-    ``show_progress`` is False. ``done`` and ``total`` count measurements, also those of an earlier
+    ``show_progress`` is False. ``done`` and ``total`` also count the measurements of an interrupted
     run of the study.
     """
 
@@ -176,7 +176,10 @@ class Sweep:
     def run(
         self, points: Sequence[Values], rounds: Sequence[int], label: Optional[str] = None
     ) -> List[List[Dict[str, Any]]]:
-        """Return each point's measurements, by round. ``label``: the text of the progress bar."""
+        """Return the measurements of each point, in the order of ``rounds``.
+
+        ``label``: the text of the progress bar.
+        """
         self.total += len(points) * len(rounds)
         self._show(label)
         by_point: List[Dict[int, Dict[str, Any]]] = [{} for _ in points]
@@ -214,7 +217,7 @@ _DAMAGED_MESSAGE = (
 class StudyFolder:
     """The folder of a study, locked by this process until `close`.
 
-    ``store``: the stored measurements. ``options``: those of the study, as plain values.
+    ``store``: the stored measurements. ``options``: the options of the study, as plain values.
     Raises OutputError for a folder that cannot be written or that another process uses, and
     DataError for damaged files.
     """
@@ -240,17 +243,16 @@ class StudyFolder:
 
     @classmethod
     def open(cls, out: Optional[str], study: str, options: Mapping[str, Any]) -> "StudyFolder":
-        """Open the folder ``out``, which is new, empty, or contains this study with the same
-        options.
+        """Open the folder ``out``, or by default a new folder in runs/.
 
-        Without ``out``, a new folder in runs/ is named by time and study. Raises ConfigError with
-        the differences if the folder's options differ.
+        ``out`` must be new or empty, or contain this study with the same options. Raises
+        ConfigError if the options differ.
         """
         is_resumed = out is not None and (Path(out) / STUDY).exists()
         if out is not None and not is_resumed:
             remove_stale_temporaries(
                 [Path(out)], [STUDY]
-            )  # of a process that was killed as it began
+            )  # left by a process that was killed at its start
         RunDirectory.check(out, empty=not is_resumed)
         if is_resumed:
             path = Path(out or "")
@@ -326,8 +328,8 @@ def load_study_options(
 ) -> Any:
     """Read the options of the study in a folder, converted by ``convert``.
 
-    Raises DataError for another study and for damaged options, for which ``convert`` raises
-    ValueError; OutputError if another process uses the folder.
+    ``convert`` must raise ValueError for damaged options. Raises DataError for damaged options and
+    for another study, and OutputError if another process uses the folder.
     """
     description = _read_study_file(path)
     if description["study"] != study:
@@ -347,6 +349,7 @@ def _file_header(study: str) -> Dict[str, Any]:
 
 
 def _read_study_file(path: Path) -> Dict[str, Any]:
+    """Read study.json. Raises DataError for a damaged file."""
     file = path / STUDY
     try:
         description = json.loads(read_bounded(file, LARGEST_BYTES[STUDY]))
@@ -364,6 +367,7 @@ def _read_study_file(path: Path) -> Dict[str, Any]:
 
 
 def _check_same_options(path: Path, study: str, options: Mapping[str, Any]) -> None:
+    """Raise ConfigError if the folder contains another study, or other options."""
     description = _read_study_file(path)
     if description["study"] != study:
         raise ConfigError(
@@ -391,5 +395,5 @@ def _option_text(options: Mapping[str, Any], name: str) -> str:
 
 
 def _escape_unprintable(text: str) -> str:
-    """Return the text, escaped if it has control characters, as a damaged file may."""
+    """Return the text, escaped if it contains control characters, which a damaged file may do."""
     return text if text.isprintable() else ascii(text)

@@ -1,9 +1,8 @@
 """Exposed time: the part of each phase's time that no other phase of a step hides.
 
-A moment counts for the first phase of ORDER that any device runs then. So a sum during another
-device's backward costs nothing. In a moment in which no device runs anything, the next operator
-determines the category. Either the host had not queued it yet, or its own phase took that time to
-start.
+A moment counts for the first phase of ORDER that any device runs at that moment. For example, a
+sum while another device computes backward has no exposed time. Time in which all devices are idle
+counts for the host until it has queued the next operator, and then for the operator's phase.
 """
 
 from __future__ import annotations
@@ -30,15 +29,18 @@ from gluonlab.timeline.timeline import (
 )
 
 HOST_TIME, STORE = "host", "store"  # idle devices: the host computes, or waits within a sum
-# Longest time from when an operator is ready and queued to its start. Of 600 tiny operators in a
-# row on a CPU device, or alternately on two, 99 % started within 9 us.
+# Longest time, in microseconds, in which an operator that is ready and queued starts. Of 600 tiny
+# operators in a row on a CPU device, or alternately on two, 99 % started within 9 us.
 LAUNCH_US = 20.0
-CLOCK_US = 1.0  # resolution of MXNet's clock
+CLOCK_US = 1.0  # resolution of the clock of MXNet's trace, in microseconds
 ORDER = (FORWARD, BACKWARD, UPDATE, SUM, COPY, OTHER)
 
 
 def exposed_seconds(timeline: Timeline) -> Dict[str, float]:
-    """Return exposed seconds per step of ORDER, `INPUT`, HOST_TIME and STORE (sum: a step)."""
+    """Return the exposed seconds per step of each phase of ORDER, `INPUT`, HOST_TIME and STORE.
+
+    Together they are the time of a step.
+    """
     busy: List[Interval] = []
     exposed: Dict[str, float] = {}
     for phase in ORDER:
@@ -66,22 +68,20 @@ def exposed_seconds(timeline: Timeline) -> Dict[str, float]:
 
 
 class Categories(NamedTuple):
-    """Shares of a window that a device spent, divided as in Holistic Trace Analysis.
+    """Shares of a device's time, by category. The shares sum to 1.
 
-    Source: Meta's Holistic Trace Analysis, "Temporal breakdown" and "Idle time breakdown" of its
-    documentation. Its limit for kernels of a GPU's stream is 30 ns, and it has no waiting for
-    cores.
+    The categories are those of Meta's Holistic Trace Analysis ("Temporal breakdown" and "Idle time
+    breakdown" in its documentation), except for ``core``.
 
     Attributes:
         computing: Forward, backward and update.
         communicating: Sums, and copies between devices.
-        memory: Images on their way in, losses on their way out.
+        memory: Copies of images to the device, and of losses from the device.
         host: Idle until the host had queued the device's next operator.
-        kernel: Idle for at most LAUNCH_US, or while another device ran something that the next
-            operator had to wait for (`_OtherDevices`).
-        core: Of the rest, at most as long as threads of devices waited for a core, according to the
-            system (`gluonlab.timeline.recorder`). Threads of other devices count, since this device
-            can depend on them.
+        kernel: Idle for at most LAUNCH_US (30 ns in Holistic Trace Analysis), or while another
+            device ran an operator that the next one had to wait for (`_OtherDevices`).
+        core: Other idle time, up to the time in which the threads of all devices waited for a core
+            (`gluonlab.timeline.recorder`). All devices count, since this one can depend on them.
         unknown: The remaining idle time.
     """
 
@@ -95,7 +95,7 @@ class Categories(NamedTuple):
 
 
 def time_categories(timeline: Timeline, row: str) -> Categories:
-    """Return the categories of a device; they sum to 1."""
+    """Return the share of a device's time in each category; ``row``: the device's name."""
     shares = timeline.shares(row)
     device_spans = [each for each in _phased_spans(timeline) if each[0].row == row]
     queued, others = QueueTimes(timeline), _OtherDevices(timeline, row)
@@ -132,9 +132,9 @@ def time_categories(timeline: Timeline, row: str) -> Categories:
 class _OtherDevices:
     """Work of the other devices that an operator of this device had to wait for.
 
-    In synchronous training an operator can depend on sums and copies, and on any operator of the
-    same or an earlier step, from which its weights come. It can depend only on operators that had
-    ended when it started, and on everything that such a device ran before them.
+    In synchronous training an operator can depend on sums and copies of any step, and on all
+    operators of the same or an earlier step. Only operators that had ended when it started count,
+    together with everything that their devices ran before.
     """
 
     def __init__(self, timeline: Timeline, row: str) -> None:
@@ -149,10 +149,10 @@ class _OtherDevices:
         }
 
     def explain(self, gap: Interval, step: Optional[int]) -> List[Interval]:
-        """Return the moments of a gap that are waiting for a kernel.
+        """Return the intervals of a gap that count as waiting for a kernel.
 
-        ``step``: step of the operator after the gap; None after the last one, which waits for
-        everything.
+        ``step``: the step of the operator after the gap. None: the gap is after the device's last
+        operator, and ends when all other devices have finished.
         """
         if gap[0] >= gap[1]:
             return []
@@ -168,7 +168,10 @@ class _OtherDevices:
         return merge_intervals([*ran, *(each for each in pauses if each[1] - each[0] <= LAUNCH_US)])
 
     def _last_dependency_end(self, name: str, gap: Interval, step: Optional[int]) -> float:
-        """Return when a device ended its last operator in a gap that this step can depend on."""
+        """Return the end of the last operator in a gap that an operator of ``step`` can depend on.
+
+        ``name``: the other device, which ran the operator.
+        """
         if step is None:
             return gap[1]
         spans, i = self._rows[name], bisect_right(self._ends[name], gap[1] + CLOCK_US)
@@ -198,10 +201,9 @@ class QueueTimes:
     def latest_possible_queue_time(self, name: str, phase: str, begin: float) -> float:
         """Return the latest time before ``begin`` at which the host may have queued an operator.
 
-        The phase of an operator that several phases queue, such as a copy, is a guess, so that any
-        phase may have queued it. An operator of OTHER may have been queued at any time: the loader
-        queues images from a thread of its own as soon as it has them, and they wait for no other
-        device.
+        If several phases queue operators of this name, such as copies, the operator's phase is a
+        guess, so any of these phases may have queued it. An operator of OTHER may have been queued
+        at any time, since the loader copies images from its own thread as soon as it has them.
         """
         if phase == OTHER:
             return begin
@@ -221,7 +223,7 @@ class QueueTimes:
         return merge_intervals((span.begin, span.end) for span in self._spans if span.name == phase)
 
     def idle_share(self, phase: str) -> float:
-        """Return the share of a phase's time on the host in which the host did not compute."""
+        """Return the share of a phase's time on the host in which the host's thread was idle."""
         total = sum(span.end - span.begin for span in self._spans if span.name == phase)
         return min(1.0, max(0.0, self._idle.get(phase, 0.0) / total)) if total else 0.0
 
@@ -232,8 +234,8 @@ PhasedSpan = Tuple[Span, str, int]
 def _phased_spans(timeline: Timeline) -> List[PhasedSpan]:
     """Return all spans with phase and step; no step is later than the host's step at that time.
 
-    Steps are counted by operator names. The numbers of copies and of deleted variables vary from
-    step to step.
+    `Timeline.steps` is counted by operator names. The numbers of copies and of deleted variables
+    vary from step to step, so the count can be too high; the host's step limits it.
     """
     return [
         (span, phase, min(step, max(0, bisect_right(timeline.starts, span.begin) - 1)))

@@ -1,9 +1,12 @@
-"""MXNet's profiler, made reusable within a process, and the operators of its trace.
+"""Using MXNet's profiler several times in a process, and reading operators from its trace.
 
-MXNet 1.9.1 accepts a configuration only once. It appends each trace to the previous one in the same
-file. If the file has been removed, the new one lacks the beginning: brackets, and the names of the
-rows. With calls of the C API, which MXNet records by default, the process crashes if a thread is
-within such a call when recording starts: MXNet pops a call that was never pushed.
+This module works around three problems of MXNet 1.9.1:
+
+- The profiler can be configured only once.
+- It appends each trace to the previous one in the same file. If the file has been removed, the new
+  file lacks the beginning: the opening brackets, and the names of the rows.
+- By default it records calls of the C API. If a thread is within such a call when recording starts,
+  the process crashes, since MXNet pops a call that was never pushed.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from gluonlab.files.atomic_files import temporary_folder
 
 Event = Dict[str, Any]
 
-MEMORY_OF_GPUS = ("cpu pinned/", "cpu shared/")
+MEMORY_OF_GPUS = ("cpu pinned/", "cpu shared/")  # names of the rows for memory that GPUs use
 ALREADY_CONFIGURED = (
     "MXNet's profiler is configured once in a process, and somebody else has done it: "
     "record in a new process, or do not configure it"
@@ -79,10 +82,10 @@ def take_events() -> List[Event]:
 
 
 def _rename_cpu_row(event: Event) -> Event:
-    """Rename two rows that contain other events than their names say, if there are no GPUs.
+    """If ``event`` names a row of MEMORY_OF_GPUS and there are no GPUs, name it as a CPU device.
 
-    MXNet has a row for each core, then two for memory that only GPUs use. The events of further CPU
-    devices are written to these.
+    MXNet has one row for each core, followed by the two rows of MEMORY_OF_GPUS. If there are more
+    CPU devices than cores, MXNet writes their events to these two rows.
     """
     is_gpu_memory = event["ph"] == "M" and event["args"].get("name") in MEMORY_OF_GPUS
     if not is_gpu_memory or mx.context.num_gpus():
@@ -93,7 +96,7 @@ def _rename_cpu_row(event: Event) -> Event:
 def _row_names() -> Iterator[Event]:
     """Yield the names of rows as MXNet numbers them (src/profiler/profiler.cc)."""
     gpus = mx.context.num_gpus()
-    # Without GPUs, the two rows for their memory serve two more CPU devices (_rename_cpu_row).
+    # Without GPUs, the two rows of MEMORY_OF_GPUS are for two more CPU devices (_rename_cpu_row).
     cpu_rows = len(os.sched_getaffinity(0)) + (0 if gpus else len(MEMORY_OF_GPUS))
     devices = [f"cpu/{number}" for number in range(cpu_rows)]
     devices += [f"gpu/{number}" for number in range(gpus)]
@@ -105,7 +108,10 @@ DEVICE = re.compile(r"(cpu|gpu)/([0-9]+)")  # row names; other rows are memory f
 
 
 class Span(NamedTuple):
-    """The run of an operator in a row, such as ``cpu(0)``; in microseconds since 1970."""
+    """An operator's execution on a device. ``begin`` and ``end``: microseconds since 1970.
+
+    ``row``: the device, such as ``cpu(0)``, or the host.
+    """
 
     row: str
     name: str
@@ -114,7 +120,7 @@ class Span(NamedTuple):
 
 
 def operator_spans(events: Sequence[Event]) -> List[Span]:
-    """Return all operators on devices, sorted by start."""
+    """Return all executions of operators on devices, sorted by start."""
     rows = {}
     for event in events:
         device = DEVICE.fullmatch(event["args"]["name"]) if event["ph"] == "M" else None

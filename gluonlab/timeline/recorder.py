@@ -1,8 +1,8 @@
-"""Recorder of some training steps: MXNet's trace of the devices, and the host's queue times.
+"""Recorder of training steps: MXNet's trace of the devices, and when the host queued each phase.
 
-MXNet's trace consists of operators, but a step consists of phases. One step is run phase by phase,
-with the host waiting after each, to learn which operators each phase queues. Later steps queue the
-same operators, in any order.
+MXNet's trace contains operators, without the phase (forward, backward, sum, ...) of each. So the
+recorder first learns which operators each phase queues: it runs one step in which the host waits
+after each phase. Later steps queue the same operators, in any order.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from gluonlab.timeline.timeline import (
 PhaseHook = Callable[[str, Callable[[], None]], None]
 Step = Callable[[PhaseHook], Any]
 _OF_STRATEGY = {"allreduce": SUM}  # phase of a strategy -> phase of a timeline, if different
-FROM_HOST, TO_HOST = "CPU2GPU", "GPU2CPU"  # ends of the names of copies
+FROM_HOST, TO_HOST = "CPU2GPU", "GPU2CPU"  # suffixes of the operator names of copies
 Key = Tuple[str, str]  # (row, operator name)
 _ON_WORKER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
-SCHEDSTAT = "/proc/self/task/{}/schedstat"
-NAME = b"gluonlab.CoreWaits"
+SCHEDSTAT = "/proc/self/task/{}/schedstat"  # of the thread with this number
+NAME = b"gluonlab.CoreWaits"  # operator name for the engine call in `_thread_of`
 
 
 class Recorder:
     """Recorder of some steps: `learn` from one step, `record` the next ones, then `end`.
 
-    A step is a function ``train(hook)`` that queues it and passes each phase to ``hook(name,
-    queue)``, which calls ``queue``.
+    Each step is a function ``train(hook)``. For each phase, it calls ``hook(name, queue)`` with the
+    phase's name and the function that queues the phase's operators. The hook calls ``queue``.
 
     Args:
         rows: The devices.
@@ -157,12 +157,15 @@ class PhaseWindow(NamedTuple):
 
 
 class PhaseMap:
-    """The phases of operators, learned from a step with these windows."""
+    """The phase of each operator, by device and operator name.
+
+    ``spans``: the operators of the learned step. ``windows``: when each of its phases ran.
+    """
 
     def __init__(self, spans: Sequence[Span], windows: Sequence[PhaseWindow]) -> None:
         self._learned: Dict[Key, List[str]] = {}
-        # A phase copies from the host only what it has copied there. Other copies from the host are
-        # images of a later batch, which the loader copies as soon as it has them.
+        # A phase copies from the host only arrays that it has copied to the host before. All other
+        # copies from the host are images of a later batch, which the loader copies at any time.
         to_host = [span for span in spans if span.name.endswith(TO_HOST)]
         through_host = [
             window for window in windows if any(_ran_in(span, window) for span in to_host)
@@ -176,9 +179,10 @@ class PhaseMap:
     def find_phases(self, spans: Sequence[Span]) -> List[str]:
         """Return the phase of each span of whole steps; spans are sorted by start.
 
-        If several phases queue an operator, its spans get these phases in turn, as in the learned
-        step. An operator that the learned step lacks in this row gets the phase of other rows.
-        Operators of no phase are ``other``: images on their way in, losses on their way out.
+        If several phases queue operators of the same name, their spans get these phases in the
+        order of the learned step. If the learned step has no such operator on this device, it gets
+        the phase of other devices. Copies of images and losses, which no phase queues, are
+        ``other``.
         """
         count: "Counter[Key]" = Counter()
         phases = []
@@ -192,7 +196,7 @@ class PhaseMap:
     def number_steps(self, spans: Sequence[Span]) -> List[int]:
         """Return the step, from 0, of each span of whole steps; spans are sorted by start.
 
-        Each step has as many operators of a name as the learned step.
+        A step is assumed to have as many operators of each name as the learned step.
         """
         count: "Counter[Key]" = Counter()
         numbers = []
@@ -203,7 +207,7 @@ class PhaseMap:
         return numbers
 
     def _phase_in_other_rows(self, name: str) -> List[str]:
-        """Return the phase in which other rows have an operator of this name."""
+        """Return the most frequent phase of operators of this name on other devices."""
         of_others = Counter(
             phase
             for (_, other), phases in self._learned.items()
@@ -214,11 +218,13 @@ class PhaseMap:
 
 
 def _ran_in(span: Span, window: PhaseWindow) -> bool:
+    """Return True if an operator ran entirely in the window."""
     # MXNet's clock has a resolution of 1 us.
     return window.begin - 1 <= span.begin and span.end <= window.end + 1
 
 
 def _phase_in(span: Span, windows: Sequence[PhaseWindow]) -> str:
+    """Return the timeline's phase of the window in which an operator ran, or OTHER."""
     for window in windows:
         if _ran_in(span, window):
             return _refine_phase(timeline_phase(window.phase), span.name)
@@ -226,12 +232,15 @@ def _phase_in(span: Span, windows: Sequence[PhaseWindow]) -> str:
 
 
 def _refine_phase(phase: str, name: str) -> str:
-    """Return the phase of an operator within a strategy's phase that does several things."""
+    """Return the phase of the operator ``name``, if ``phase`` includes operators of other phases.
+
+    For example, the phase of a sum includes copies.
+    """
     if phase in (SUM, STAGES) and name.startswith(("Copy", "_copyto")):
         return COPY
     if phase == STAGES:
         return BACKWARD if "_backward" in name else FORWARD
-    # a kvstore may update, too
+    # a kvstore can also update the parameters
     return UPDATE if phase == SUM and name.endswith("_update") else phase
 
 
@@ -241,14 +250,14 @@ def _refine_phase(phase: str, name: str) -> str:
 class CoreWaits:
     """Time that the devices' threads wait for a core, from ``begin()`` to ``wait_micros()``.
 
-    A device whose host has more threads than cores can stand still although all its inputs exist,
-    and MXNet's trace does not show why. Linux does: /proc/self/task/ID/schedstat counts the
-    nanoseconds in which a thread ran, and in which it waited for a core (sched-stats.rst). MXNet
-    has one thread for each CPU device. Its other threads, for some sums, are not counted here.
+    If the host has more threads than cores, a CPU device can be idle although its next operator is
+    ready, and MXNet's trace does not show why. On Linux, /proc/self/task/ID/schedstat contains the
+    nanoseconds in which a thread ran, and in which it waited for a core (see sched-stats.rst).
+    MXNet has one thread for each CPU device. Its other threads, for some sums, are not counted.
     """
 
     def __init__(self, ctxs: Sequence[mx.Context]) -> None:
-        """Find the threads, which waits for the devices."""
+        """Find the thread of each CPU device. This waits for the devices' operators."""
         self._threads = {str(ctx): _thread_of(ctx) for ctx in ctxs if ctx.device_type == "cpu"}
         self._before: Dict[str, float] = {}
 
@@ -257,7 +266,7 @@ class CoreWaits:
         self._before = self._read_waits()
 
     def wait_micros(self) -> Dict[str, float]:
-        """Return microseconds by device, without devices for which the system reports nothing."""
+        """Return the microseconds for each device, except where the system does not report them."""
         return {
             row: now - self._before[row]
             for row, now in self._read_waits().items()

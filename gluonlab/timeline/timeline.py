@@ -1,6 +1,7 @@
-"""The timeline of some steps: phases of the devices and the host, their shares, and the overlap.
+"""Timeline of some training steps: when each device and the host were in which phase.
 
-A set of times is a sorted list of intervals (begin, end) that neither touch nor overlap.
+A timeline also reports each phase's share of a device's time, and how much of the time of sums
+overlaps with backward. A set of times is a sorted list of disjoint intervals (begin, end).
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ INPUT = "input"  # the host fetches a batch
 WAITING = "waiting"
 HOST = "host"  # the row of the host's thread
 Interval = Tuple[float, float]
-FIRST_ROW = 1_000_000  # of ours in a trace: MXNet numbers its own from 0, and gives one a hash
+# Number of the first row that `write_trace` adds. MXNet numbers its rows from 0, except for one
+# row, whose number is a hash.
+FIRST_ROW = 1_000_000
 
 
 def merge_intervals(intervals: Iterable[Interval]) -> List[Interval]:
@@ -60,14 +63,14 @@ class Timeline(NamedTuple):
         first_step: Number of the first step.
         starts: Start of each step on the host.
         end: End of the last step.
-        rows: The devices.
+        rows: Names of the devices, such as ``cpu(0)``.
         spans: Operators on the devices.
         phases: Phase of each span.
         host: Phases of the host's thread.
         events: MXNet's own trace, in Chrome's format.
         steps: Step of each span, from 0.
-        host_idle: By phase of the host, the time in which the host did not compute.
-        core_waits: By device, the time in which its thread was ready and waited for a core.
+        host_idle: For each phase of the host, the time in which the host's thread was idle.
+        core_waits: For each device, the time in which its thread was ready and waited for a core.
     """
 
     first_step: int
@@ -101,9 +104,9 @@ class Timeline(NamedTuple):
         )
 
     def shares(self, row: str) -> Dict[str, float]:
-        """Return the shares of a device's time in each phase and in WAITING; they sum to 1.
+        """Return the share of a device's time in each phase and in WAITING; the shares sum to 1.
 
-        A moment in which several operators ran counts for the first of their phases.
+        Time in which operators of several phases ran counts for the first one in PHASES.
         """
         total, busy, shares = self.end - self.begin, 0.0, {}
         for number, phase in enumerate(PHASES):
@@ -113,9 +116,9 @@ class Timeline(NamedTuple):
         return {**shares, WAITING: 1 - busy / total}
 
     def overlap(self) -> Optional[float]:
-        """Return the share of the time of sums and copies in which some device computed backward.
+        """Return the share of the time of sums and copies in which a device computed backward.
 
-        None if there are no sums and copies.
+        Return None if there are neither sums nor copies.
         """
         summing = merge_intervals(
             each for row in self.rows for each in self.intervals(row, SUM, COPY)
@@ -129,7 +132,7 @@ class Timeline(NamedTuple):
 
 
 def write_trace(timeline: Timeline, file: Path) -> None:
-    """Write MXNet's events, and rows with the phases of devices and host, and the steps.
+    """Write MXNet's trace to a JSON file, with added rows for phases and steps.
 
     Raises OutputError.
     """
@@ -159,5 +162,6 @@ def phase_intervals(timeline: Timeline, row: str) -> List[Tuple[str, Interval]]:
 
 
 def _trace_event(name: str, pid: int, begin: float, end: float) -> Event:
+    # "X" is a complete event of Chrome's trace format, with start and duration in microseconds.
     return {"ph": "X", "name": name, "cat": "phase", "pid": pid, "tid": 0,
             "ts": begin, "dur": end - begin}  # fmt: skip

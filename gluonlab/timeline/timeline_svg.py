@@ -19,11 +19,12 @@ from gluonlab.timeline.timeline import (
     phase_intervals,
 )
 
-# All lengths are px.
+# All lengths are in px. LABELS: width of the device names. APART: space between rows. LINE: height
+# of a line of text.
 WIDTH, MARGIN, LABELS = 960, 28, 74
 TOP, ROW, APART, LINE = 118, 30, 8, 19
 STEPS = 4  # steps that are drawn; more would be too narrow to see
-MIN_BAR_WIDTH = 0.25  # shorter gaps are closed, which would only make the file large
+MIN_BAR_WIDTH = 0.25  # narrower gaps between bars are closed, since they only make the file larger
 
 # The colors also differ in lightness, so that no one has to distinguish red from green.
 INK, QUIET, PAPER, EMPTY, TICK = "#1c2430", "#566072", "#ffffff", "#eef1f5", "#9aa4b2"
@@ -41,7 +42,7 @@ DARK = {
 class TimelineTexts(NamedTuple):
     """All texts of one language.
 
-    ``columns``: line length of sentences. ``letter``: px of a letter of a name.
+    ``columns``: line length of sentences, in letters. ``letter``: width of a letter, in px.
     """
 
     steps: Sequence[str]  # singular and plural
@@ -63,9 +64,9 @@ WORDS: Dict[str, TimelineTexts] = {
 
 
 def as_svg(timeline: Timeline, title: str, language: str = "en") -> str:
-    """Return a picture of the first milliseconds; shares and overlap are of all recorded steps.
+    """Return an SVG picture of at most STEPS steps, with sentences about all recorded steps.
 
-    The SVG needs no other file and has a dark variant. Raises ConfigError for an unknown
+    The SVG is self-contained and has a variant for dark pages. Raises ConfigError for an unknown
     ``language``.
     """
     import_matplotlib()
@@ -119,7 +120,7 @@ def as_svg(timeline: Timeline, title: str, language: str = "en") -> str:
 
 
 def describe_timeline(timeline: Timeline, language: str = "en") -> List[str]:
-    """Return a sentence with the shares of each device, and one with the overlap of the sums."""
+    """Return sentences: the shares of each device's time, and the overlap of sums with backward."""
     words = select_language(WORDS, language)
     lines = []
     for row in timeline.rows:
@@ -137,7 +138,10 @@ def describe_timeline(timeline: Timeline, language: str = "en") -> List[str]:
 def _draw_bars(
     axes: Any, timeline: Timeline, row: str, drawn: Interval, top: float, micros_per_px: float
 ) -> None:
-    """Draw a path of rectangles for each phase, whose id is ``row:phase``."""
+    """Draw the bars of a row: for each phase, one SVG path with the id ``row:phase``.
+
+    ``drawn``: the interval that the picture shows. ``top``: the row's upper edge in px.
+    """
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Outline
 

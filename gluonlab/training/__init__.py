@@ -1,1 +1,1 @@
-"""A run, from its TrainConfig (plan.py) to its end (loop.py), and what is made of it afterwards."""
+"""Training runs: their settings (plan.py), the training loop (loop.py), and later evaluations."""

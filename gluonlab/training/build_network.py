@@ -20,7 +20,7 @@ from gluonlab.training.user_components import (
     initialize_parameters,
 )
 
-NO_DECAY = r".*(bias|gamma|beta)$"
+NO_DECAY = r".*(bias|gamma|beta)$"  # names of parameters without weight decay
 
 
 def make_net(
@@ -28,12 +28,19 @@ def make_net(
     ctxs: Optional[List[mx.Context]] = None,
     start: Optional[List[mx.Context]] = None,
 ) -> gluon.HybridBlock:
-    """Create the plan's network with equal parameters on each of ``ctxs``, and all shapes known.
+    """Create the plan's network with initialized parameters.
 
-    By default ``ctxs`` are the plan's devices. ``start``: devices for the initial parameters
-    instead. They depend only on the plan's seed, except for a block of the user that has
-    parameters. From here on, GPUs use the plan's arithmetic. Raises ModelError if the network does
-    not fit the images, and ConfigError if GPUs have used another arithmetic in this process.
+    The initial parameters are the same on all devices and depend only on the plan's seed, unless
+    the user's network already has parameters. From this call on, GPUs use the plan's arithmetic.
+
+    Args:
+        plan: The settings.
+        ctxs: Devices of the network; by default the plan's devices.
+        start: Devices on which the parameters are initialized; by default ``ctxs``.
+
+    Raises:
+        ModelError: The network does not fit the images.
+        ConfigError: GPUs have used another arithmetic in this process.
     """
     ctxs = plan.ctxs if ctxs is None else ctxs
     use_arithmetic(plan.arithmetic, ctxs)
@@ -59,9 +66,9 @@ def make_net(
 
 
 def disable_bias_and_norm_decay(net: gluon.Block) -> None:
-    """Disable weight decay of biases and of the scale and shift of normalizations.
+    """Disable weight decay of biases, and of the scale and shift of normalization layers.
 
-    He et al., "Bag of tricks for image classification with convolutional neural networks", 2019,
-    section 3.1.
+    See He et al., "Bag of tricks for image classification with convolutional neural networks",
+    2019, section 3.1.
     """
     net.collect_params(NO_DECAY).setattr("wd_mult", 0.0)

@@ -1,8 +1,10 @@
 """gluonlab's own callbacks: early stopping, TensorBoard, replica checks, and recorded events.
 
-EarlyStopping is --patience, TensorBoard is --tensorboard, and ReplicaCheck is --check-replicas. The
-others print lines and write them to metrics.jsonl. Prechelt, "Early stopping - but when?", 1998,
-calls the rule of --patience UP.
+- EarlyStopping: --patience. Its stopping rule is "UP" in Prechelt, "Early stopping - but when?",
+  1998.
+- TensorBoard: --tensorboard.
+- ReplicaCheck: --check-replicas.
+- The others print lines about events and write them to metrics.jsonl.
 """
 
 from __future__ import annotations
@@ -51,13 +53,13 @@ if TYPE_CHECKING:
 
 
 def epoch_score(patience: Optional[Patience], accuracy: float, loss: Optional[float]) -> float:
-    """Return the score of an epoch, the larger the better: its accuracy, or minus its loss."""
+    """Return the score of an epoch: its accuracy, or minus its loss if --patience monitors it."""
     by_loss = patience is not None and patience.monitored == LOSS
     return -loss if by_loss and loss is not None else accuracy
 
 
 def find_best_epoch(patience: Optional[Patience], history: Sequence[Epoch]) -> Optional[int]:
-    """Return the first of the best epochs, from 1; None without patience."""
+    """Return the number of the best epoch, from 1, the first of several; None without patience."""
     if patience is None:
         return None
     scores = [epoch_score(patience, epoch.accuracy, epoch.validation_loss) for epoch in history]
@@ -67,8 +69,9 @@ def find_best_epoch(patience: Optional[Patience], history: Sequence[Epoch]) -> O
 class EarlyStopping(Callback):
     """Stops training after a number of successive epochs without improvement.
 
-    Every process has one, because all know the same scores. ``best_epoch``: the first of the best
-    epochs, whose parameters are kept. ``digest``: the SHA-256 of its file of parameters, at rank 0.
+    Each process has its own instance, since all processes get the same scores. ``best_epoch``: the
+    best epoch so far, whose parameters are kept. ``digest``: the SHA-256 of the file with these
+    parameters, at rank 0.
     """
 
     def __init__(self, patience: Patience) -> None:
@@ -132,22 +135,22 @@ COMPARED_TAGS = ("epoch/accuracy", "epoch/validation_loss", "epoch/images_per_se
 
 
 class TensorBoard(Callback):
-    """Writes the folder tensorboard/ of a run, by steps of the run.
+    """Writes a run's metrics to its folder tensorboard/.
 
-    Tags of steps are ``step/loss`` and ``step/lr``, those of epochs ``epoch/accuracy`` and so on. A
-    resumed run writes the numbers since its checkpoint again. Readers drop the earlier ones because
-    of ``purge_step``.
+    Tags are ``step/loss`` and ``step/lr`` for steps, and ``epoch/accuracy`` and others for epochs.
+    A resumed run writes the numbers since its checkpoint again. Readers then drop the earlier
+    numbers, because of ``purge_step``.
     """
 
     def __init__(self) -> None:
         self._events: Optional[EventFile] = None
-        self._step = 0  # the last one that is written
-        # of the run, in seconds since 1970; a resumed run pretends that it never stopped
+        self._step = 0  # the last step that is written
+        # Start of the run, in seconds since 1970; for a resumed run, as if it had never stopped.
         self._start_time = 0.0
 
     def on_run_start(self, run: RunView) -> None:
         """Create a file, which contains the earlier numbers of a resumed run."""
-        assert run.path is not None  # callbacks are rank 0's
+        assert run.path is not None  # only rank 0 calls callbacks
         folder = run.path / TENSORBOARD
         first_step = self._step if has_events(folder) else 0
         self._start_time, self._step = time.time(), 0
@@ -217,7 +220,7 @@ class TensorBoard(Callback):
 class FirstStepTimer(BuiltInCallback):
     """Waits for the first step of the process, and prints its time.
 
-    It grows with the number of devices to initialize.
+    This time grows with the number of devices to initialize.
     """
 
     def __init__(self, result: Result, reporter: Reporter, began: float) -> None:
@@ -294,13 +297,18 @@ class OutputErrorRecorder(BuiltInCallback):
 class ReplicaCheck(BuiltInCallback):
     """Compares a network's parameters between its devices and the processes of ``group``.
 
-    All replicas make the same update from the same sum. Parameters that differ in one bit show an
-    error of memory, of a link, of the kvstore, or of code that writes to one replica.
+    All replicas make the same update from the same sum of gradients. So if a parameter differs in
+    even one bit, there is an error of memory, of a link, of the kvstore, or of code that writes to
+    one replica only.
 
-    ``statistics``: also compare BatchNorm's running statistics. They differ by design until they
-    are averaged, unless ``sync_bn`` shares them. ``replicated``: the parameters with all devices
-    that should have equal copies; by default those of ``net``. ``every``: the steps between two
-    checks.
+    Args:
+        net: The network.
+        statistics: Whether to compare BatchNorm's running statistics. Without ``sync_bn`` they
+            differ until they are averaged.
+        group: The processes.
+        replicated: The parameters to compare, with the devices that should have equal copies; by
+            default the parameters of ``net``.
+        every: Number of steps between two checks.
     """
 
     def __init__(
@@ -319,7 +327,7 @@ class ReplicaCheck(BuiltInCallback):
         self._ctxs = list(dict.fromkeys(ctx for p in self._params for ctx in p.list_ctx()))
         self._group = group
         self._names = self._device_names()
-        self._last_equal_step = 0  # the last step after which all were equal
+        self._last_equal_step = 0  # the last step after which all replicas were equal
 
     @classmethod
     def for_plan(cls, plan: Plan, strategy: Strategy) -> ReplicaCheck:
@@ -338,7 +346,7 @@ class ReplicaCheck(BuiltInCallback):
             self.compare_replicas(step)
 
     def _device_names(self) -> List[str]:
-        """Return the names of all processes' devices, with empty names as padding."""
+        """Return the names of the devices of all processes. Empty names are padding."""
         counts = self._group.all_gather(np.array(len(self._ctxs)))
         self._max_devices = int(counts.max())
         device_ids = [[ctx.device_typeid, ctx.device_id] for ctx in self._ctxs]
@@ -359,11 +367,12 @@ class ReplicaCheck(BuiltInCallback):
         return self._group.all_gather(padded).reshape(-1, rows.shape[1])
 
     def compare_replicas(self, step: int) -> None:
-        """Wait for all queued operators, and compare. All processes call this after the same steps.
+        """Wait for all queued operators, and compare all replicas.
 
-        Raises DriftError, in every process, for the first parameter that differs.
+        All processes must call this after the same step. Raises DriftError, in every process, for
+        the first parameter that differs.
         """
-        nd.waitall()  # BatchNorm's backward writes behind the engine's back
+        nd.waitall()  # BatchNorm's backward writes arrays without telling the engine
         digests = np.zeros((len(self._ctxs), len(self._params)))  # 0: the device has no replica
         for column, param in enumerate(self._params):
             for ctx in param.list_ctx():
@@ -376,6 +385,7 @@ class ReplicaCheck(BuiltInCallback):
         self._last_equal_step = step
 
     def _compare_digests(self, name: str, digests: "NDArray[Any]", step: int) -> None:
+        """Raise DriftError if the devices' digests of the parameter ``name`` differ."""
         digest_by_device = {
             device: digest for device, digest in zip(self._names, digests) if digest
         }

@@ -1,8 +1,9 @@
 """Callbacks: user code that follows the progress of a run, and may stop it.
 
 Callbacks never make a step wait for the devices. They get the loss of a step LOSS_DELAY steps
-later, or at the end of its epoch. This is the longest time that a loss can take to be read, so a
-resumed run calls them at the same steps as an uninterrupted run.
+later, or at the end of its epoch. Losses are read at different times, but at most LOSS_DELAY steps
+later. Because of the fixed delay, a resumed run calls them at the same steps as an uninterrupted
+run.
 """
 
 from __future__ import annotations
@@ -36,10 +37,14 @@ FINISHED, STOPPED, FAILED, INTERRUPTED = "finished", "stopped", "failed", "inter
 
 
 class RunEnd(NamedTuple):
-    """The end of a run: ``how`` is finished, stopped, failed or interrupted.
+    """The end of a run.
 
-    ``message``: the callback that stopped the run, with its reason, or the error. It is empty for a
-    finished run. ``step``, ``epoch``: the last ones, from 1.
+    Attributes:
+        how: ``finished``, ``stopped``, ``failed`` or ``interrupted``.
+        message: The callback that stopped the run, with its reason, or the error. Empty for a
+            finished run.
+        step: The last step, from 1.
+        epoch: The last epoch, from 1.
     """
 
     how: str
@@ -73,7 +78,7 @@ class RunView:
 
     @property
     def loss_scale(self) -> Optional[float]:
-        """The current dynamic loss scale, or None without one."""
+        """The current dynamic loss scale, or None if the loss is not scaled."""
         return None if self._scale is None else self._scale.value
 
     @property
@@ -106,7 +111,7 @@ class Callback:
     """
 
     def on_run_start(self, run: RunView) -> None:
-        """Run before the first epoch, also of a resumed run."""
+        """Run before the first epoch that is trained, also in a resumed run."""
 
     def on_epoch_start(self, run: RunView, epoch: int) -> None:
         """Run before an epoch, counted from 1, but not when an epoch is resumed in the middle."""
@@ -155,6 +160,7 @@ def make_callbacks(callbacks: Sequence[Any]) -> List[Any]:
 
 
 def _make_callback(callback_or_class: Any) -> Any:
+    """Create an instance of a class, and check the callback's methods. Raises ConfigError."""
     try:
         callback = callback_or_class() if isinstance(callback_or_class, type) else callback_or_class
     except Exception as error:
@@ -310,6 +316,7 @@ class Callbacks:
                 self._call(callback, method, self._run, *arguments)
 
     def _call(self, callback: Any, method: str, *arguments: Any) -> Any:
+        """Call a method of a callback. Exceptions of the user's callbacks become CallbackError."""
         if isinstance(callback, BuiltInCallback):
             return getattr(callback, method)(*arguments)
         try:

@@ -43,11 +43,14 @@ class _WritingCanceled(Exception):
 class CheckpointWriter:
     """Writer of a run's checkpoints, at the requested period and after the best epochs.
 
-    ``run_dir``: the run's folder; None if another process writes the checkpoints. ``period``: None
-    without periodic checkpoints. ``keep``: the number of checkpoints to keep, besides the best.
-    ``make_checkpoint(score)`` makes a checkpoint of the current state without waiting for devices;
-    ``score`` is that of an epoch that has just ended, the larger the better. If it is None, no
-    checkpoints are written. ``clock`` returns seconds.
+    Args:
+        run_dir: The run's folder; None if another process writes the checkpoints.
+        period: Interval between checkpoints; None without periodic checkpoints.
+        keep: Number of checkpoints to keep, besides the best.
+        make_checkpoint: A function that returns a checkpoint of the current state, without waiting
+            for the devices. Its argument is the score of an epoch that has just ended, or None. If
+            ``make_checkpoint`` is None, no checkpoints are written.
+        clock: Returns the time in seconds.
     """
 
     def __init__(
@@ -156,18 +159,19 @@ class CheckpointWriter:
 
 
 class GatheredState(NamedTuple):
-    """The state of all processes: arrays on the CPU, maybe still computed, and plain values."""
+    """The state of all processes: arrays on the CPU, which may not be computed yet, and values."""
 
     arrays: Arrays
     counts: Mapping[str, Any]
 
 
 class CheckpointGather:
-    """Gathers the state of each process's devices, under different names, for one checkpoint.
+    """Gathers the states of the devices of all processes for a checkpoint.
 
-    The processes wait for each other, but not for the devices. Arrays travel as an allreduce that
-    is queued after the operators that compute them. Each process contributes zeros for the arrays
-    of the others.
+    The arrays of different processes have different names. They are sent by an allreduce of one
+    large array, to which each process contributes its own arrays, and zeros for the others. The
+    allreduce is queued after the operators that compute the arrays, so no process waits for its
+    devices.
     """
 
     def __init__(self, group: ProcessGroup) -> None:

@@ -1,7 +1,6 @@
-"""Checks of a run's settings, each of which raises a UsageError.
+"""Checks of a run's settings. Each raises a UsageError for invalid or contradictory settings.
 
-`gluonlab.training.plan` and `gluonlab.training.training_setup` call these checks, and those of the
-packages below.
+`gluonlab.training.plan` and `gluonlab.training.training_setup` call these checks.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def check_checkpoints(requested: TrainConfig) -> None:
 
 
 def check_on_nan_option(requested: TrainConfig) -> None:
-    """Raise ConfigError for an unknown --on-nan, or one that compression excludes."""
+    """Raise ConfigError for an unknown --on-nan, or for skip together with a 2-bit compression."""
     check_on_nan(requested.on_nan)
     if requested.on_nan == "skip" and keeps_residual(requested.compress):
         raise ConfigError(
@@ -88,7 +87,7 @@ def check_last_batch(steps_per_epoch: int, global_batch_size: int, dataset: Data
 
 
 def check_profile(steps: Optional[int], steps_per_epoch: int) -> None:
-    """Raise ConfigError for a --profile of more steps than an epoch can have."""
+    """Raise ConfigError if an epoch has too few steps for --profile."""
     if steps is not None and steps >= steps_per_epoch:
         steps_text = f"{steps_per_epoch} step{'s' * (steps_per_epoch > 1)}"
         limit_text = f"at most {steps_per_epoch - 1}, or " * (steps_per_epoch > 1)
@@ -99,7 +98,7 @@ def check_profile(steps: Optional[int], steps_per_epoch: int) -> None:
 
 
 def check_network(plan: Any, net: gluon.HybridBlock) -> None:
-    """Raise a UsageError for settings of the plan that its network excludes."""
+    """Raise a UsageError for settings of the plan that its network does not allow."""
     if plan.config.sync_bn:
         sync_bn.check_network(net, plan.model)
     if plan.arithmetic.deterministic:
@@ -159,14 +158,17 @@ NEEDS_WHOLE_GRADIENT = "each server has a part of the gradient, and that needs a
 
 
 def updates_on_servers(config: TrainConfig, group: ProcessGroup) -> bool:
-    """Return True if servers update: if requested, or if processes are asynchronous."""
+    """Return True if parameter servers update the weights.
+
+    They do if requested, or if the processes are asynchronous.
+    """
     return config.update_on_servers or not group.is_synchronous
 
 
 def check_server_update_options(config: TrainConfig, group: ProcessGroup) -> None:
-    """Raise ConfigError for a setting that is impossible if servers update.
+    """Raise ConfigError for a setting that is impossible if parameter servers update the weights.
 
-    ``config``: with the recipe's values.
+    ``config``: the config with the recipe's values.
     """
     if not updates_on_servers(config, group):
         return
@@ -184,7 +186,10 @@ def check_server_update_options(config: TrainConfig, group: ProcessGroup) -> Non
 
 
 def check_can_resume(option: str, config: TrainConfig, group: ProcessGroup) -> None:
-    """Raise ConfigError for ``option``, which needs checkpoints, if servers update."""
+    """Raise ConfigError for ``option``, which needs checkpoints, if servers update the weights.
+
+    The states of the optimizer are then on the servers, and are missing in a checkpoint.
+    """
     if updates_on_servers(config, group):
         raise ConfigError(
             f"{option} and {_server_option(group)} contradict each other: {STATES_ON_SERVERS}, "
@@ -197,6 +202,7 @@ def _server_option(group: ProcessGroup) -> str:
 
 
 def _server_update_conflicts(config: TrainConfig, group: ProcessGroup) -> Iterator[Tuple[str, str]]:
+    """Yield (option, reason) for each setting that is impossible if servers update the weights."""
     if config.checkpoint_every is not None:
         yield f"--checkpoint-every {config.checkpoint_every}", STATES_ON_SERVERS
     if config.clip_norm is not None:
@@ -274,7 +280,7 @@ def find_nondeterministic_operator(graph: mx.sym.Symbol) -> Optional[Nondetermin
 
 
 def check_deterministic(net: gluon.HybridBlock, name: str, ctxs: Sequence[mx.Context]) -> None:
-    """Raise ModelError for --deterministic with a network that GPUs cannot compute so.
+    """Raise ModelError for --deterministic with a network that GPUs compute nondeterministically.
 
     CPU devices compute every network deterministically.
     """
@@ -292,8 +298,9 @@ def check_deterministic(net: gluon.HybridBlock, name: str, ctxs: Sequence[mx.Con
 
 
 def check_optimizer(name: str, requested: TrainConfig) -> None:
-    """Raise ConfigError for an unknown optimizer, or one without the requested momentum or rule.
+    """Raise ConfigError for an unknown optimizer.
 
+    Also raise it for an optimizer that does not have the requested momentum or --momentum-rule.
     ``requested``: the config without a recipe's values.
     """
     if requested.momentum_rule not in (None, *MOMENTUM_RULES):
@@ -359,7 +366,10 @@ Shape = Tuple[int, ...]
 
 
 def check_array_size(images: int, elements: int) -> None:
-    """Raise ConfigError if the array of ``images`` images has too many ``elements`` for MXNet."""
+    """Raise ConfigError if an array has more elements than MXNet allows.
+
+    ``images``: number of images in the array, for the message. ``elements``: number of elements.
+    """
     if elements >= ARRAY_LIMIT:
         raise ConfigError(
             f"{images:,} images make an array of {elements:,} elements, "
@@ -380,7 +390,7 @@ def check_graph_arrays(graph: mx.sym.Symbol, inputs: Dict[str, Shape], images: i
 class ArrayLimit:
     """The limit of MXNet's array size, for batches on the host and in a device's `loss_graph`.
 
-    ``devices``: the images of a batch on the host, divided by those of the largest shard.
+    ``devices``: the images of a batch on the host, divided by the images of the largest shard.
     """
 
     graph: mx.sym.Symbol
@@ -388,10 +398,10 @@ class ArrayLimit:
     image_shape: Shape
     devices: Union[int, Fraction]
     microbatches: Microbatches
-    columns: int = 0  # of labels, `gluonlab.parallel.training_loss.label_columns`
+    columns: int = 0  # columns of the labels, `gluonlab.parallel.training_loss.label_columns`
 
     def check(self, images: int) -> None:
-        """Raise ConfigError if batches of ``images`` images per device need too large arrays."""
+        """Raise ConfigError if a batch needs arrays that are too large; ``images``: per device."""
         self.check_host(images)
         part = self.microbatches.largest_part(images)
         shapes = {name: param.shape for name, param in self.net.collect_params().items()}
@@ -402,12 +412,15 @@ class ArrayLimit:
         check_graph_arrays(self.graph, {name: shapes[name] for name in names}, part)
 
     def check_host(self, images: int) -> None:
-        """Raise ConfigError if the batch on the host needs a too large array."""
+        """Raise ConfigError if the batch on the host needs an array that is too large."""
         batch = math.ceil(images * self.devices)
         check_array_size(batch, batch * math.prod(self.image_shape))
 
     def largest_images(self, maximum: int) -> int:
-        """Return the largest number of images per device, up to ``maximum``, without an error."""
+        """Return the largest accepted number of images per device, at most ``maximum``.
+
+        `check` raises an error for more images.
+        """
         low, high = 1, maximum
         while low < high:
             # try the maximum first, because few data sets exceed the limit

@@ -1,6 +1,6 @@
-"""Accuracy, loss and confusion matrix of a split, computed exactly by all devices.
+"""Accuracy, loss and confusion matrix of test images, computed on all devices.
 
-The devices count, and the host reads their counts once, at the end.
+The devices count correct images in integers. The host reads the counts once, at the end.
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ from gluonlab.training.user_metrics import (
     compute_metrics,
 )
 
-# numpy's (classes, classes) int64: [i, j] counts the images of class i classified as class j
+# A numpy array (classes, classes), int64: [i, j] counts the images of class i that were classified
+# as class j.
 Confusion = Any
 
 
-BATCHES_AHEAD = 4  # that may wait for the devices, each with its images in memory
-TOP = 5  # best scores that in_top5 considers
+BATCHES_AHEAD = 4  # batches that may be queued at a time; each keeps its images in memory
+TOP = 5  # number of best scores for in_top5
 
 
 class Score(NamedTuple):
@@ -65,7 +66,7 @@ class Score(NamedTuple):
         in_top5: the number of images whose label is among the five best scores. None for five
             classes or fewer.
         confusion: the confusion matrix (classes, classes), if requested. Its diagonal adds up to
-            ``correct``, and all of it to the images that were assigned to a class.
+            ``correct``. All entries add up to the images that were assigned to a class.
         metrics: the values of the user's metrics, by name.
     """
 
@@ -139,7 +140,7 @@ def evaluate(
     group: ProcessGroup = SINGLE_PROCESS,
     metrics: Optional[Mapping[str, Metric]] = None,
 ) -> Score:
-    """Evaluate a network on the batches of a split. Each process of a group scores its shards."""
+    """Evaluate a network on batches. Each process of a group scores its shards of each batch."""
     gathered = GatheredScores()
     tallies = [_DeviceTally(ctx, classes, confusion) for ctx in strategy.outputs]
     images = 0
@@ -150,7 +151,7 @@ def evaluate(
         queued_losses.append([])
         queued_scores.append([])
         for device, loss, scores, labels in strategy.score(batch):
-            queued_losses[-1].append(loss.copy())  # ready when this part is
+            queued_losses[-1].append(loss.copy())  # computed together with the scores of this part
             tallies[device].add(loss, scores, labels)
             if metrics:
                 queued_scores[-1].append((device, scores.copy(), labels.copy()))
@@ -172,15 +173,15 @@ def evaluate(
 
 
 class _DeviceTally:
-    """The counts of one device.
+    """The sums and counts of one device, which stay on the device until `read`.
 
-    They are integers, because float32 cannot count beyond 2**24.
+    The counts are integers, because float32 cannot count beyond 2**24.
     """
 
     def __init__(self, ctx: mx.Context, classes: int, confusion: bool) -> None:
         self.classes = classes
         self.loss = nd.zeros((1,), ctx=ctx)
-        # correct, and in the top five
+        # number of images whose label has the best score, and one of the five best scores
         self.counts = nd.zeros((2,), ctx=ctx, dtype="int32")
         self._top_counts = nd.array([1, min(TOP, classes)], ctx=ctx).reshape((2, 1))
         self._class_indices = nd.arange(classes, ctx=ctx).reshape((1, classes))
@@ -193,12 +194,12 @@ class _DeviceTally:
         """Count a shard: sum of losses (1,), scores (n, classes), labels (n,)."""
         scores, labels = scores.astype("float32"), labels.astype("float32")
         label_scores = scores.pick(labels, keepdims=True)  # (n, 1)
-        # A row with NaN or +inf has no best score, nor has a row of only -inf. NaN < inf is false.
+        # Rows with NaN or +inf, and rows with only -inf, have no best score. NaN < inf is false.
         lowest = -math.inf
         has_best = (scores < math.inf).min(axis=1) * (scores > lowest).max(axis=1)  # (n,), 1 or 0
         can_be_right = has_best * (label_scores > lowest).reshape((-1,))
-        # Of equal scores, the first class is the better one, as in argmax. This breaks ties in the
-        # same way on all devices. Shape (n, classes).
+        # If scores are equal, the first class counts as better, as in argmax. So ties have the same
+        # result on all devices. Shape (n, classes).
         is_earlier = nd.broadcast_lesser(self._class_indices, labels.expand_dims(1))
         better = (scores > label_scores) + (scores == label_scores) * is_earlier
         # (1, n), from 0
@@ -212,16 +213,19 @@ class _DeviceTally:
             self.confusion += nd.dot(true, predicted, transpose_a=True).astype("int32")
 
     def read(self) -> Tuple[float, int, int]:
-        """Wait, and return the sum of losses, the correct images, and those in the top five."""
+        """Wait for the device, and return the sum of losses, and the counts of images.
+
+        The counts are the images whose label has the best score, and one of the five best.
+        """
         correct, in_top5 = self.counts.asnumpy()
         return float(self.loss.asscalar()), int(correct), int(in_top5)
 
 
-COLUMNS = 80  # of a terminal
-NAME_LENGTH = 12  # of a class, at the start of a row
-LONG_NAME_LENGTH = 21  # of a class, in the list of confusions
-MAX_LISTED = 10  # confusions, if the matrix does not fit
-MAX_ANNOTATED_CLASSES = 20  # for numbers in the picture
+COLUMNS = 80  # width of a terminal
+NAME_LENGTH = 12  # letters of a class name at the start of a row
+LONG_NAME_LENGTH = 21  # letters of a class name in the list of confusions
+MAX_LISTED = 10  # confusions that are listed if the matrix does not fit
+MAX_ANNOTATED_CLASSES = 20  # the picture contains numbers for up to this many classes
 
 
 def format_confusion(matrix: Confusion, classes: Sequence[str]) -> str:
@@ -263,6 +267,7 @@ def _class_accuracies(matrix: Confusion) -> List[str]:
 
 
 def _list_confusions(matrix: Confusion, classes: Sequence[str]) -> str:
+    """Return the most frequent confusions as lines of text."""
     # the most frequent first, then by class
     confusions = sorted((-int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j)
     names = [_shorten(name, LONG_NAME_LENGTH) for name in classes]
@@ -282,15 +287,16 @@ def _shorten(name: str, length: int) -> str:
 
 
 def write_confusion_picture(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
-    """Draw the matrix: colors by the share of the row, with numbers for few classes.
+    """Draw the confusion matrix as a PNG. Raises OutputError.
 
-    Raises OutputError.
+    The color of a cell is its share of the row's images. With few classes, cells contain numbers.
     """
     with raise_output_errors(path), atomic_path(path) as temporary:
         _draw_confusion(matrix, classes, temporary)
 
 
 def _draw_confusion(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
+    """Draw the matrix into a PNG file."""
     count = len(classes)
     side = min(12.0, 2.6 + 0.42 * max(count, 4)) if count <= MAX_ANNOTATED_CLASSES else 9.0
     figure = new_figure(side, side, layout="constrained")

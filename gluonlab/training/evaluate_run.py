@@ -50,10 +50,11 @@ from gluonlab.training.user_components import (
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result of evaluating a finished run; ``seconds`` include compilation.
+    """The result of evaluating a finished run.
 
-    ``written``: the paths of the export and of the confusion matrix, if requested. ``onnx``: the
-    agreement of the exported ONNX model with MXNet.
+    - ``seconds``: the time of the evaluation, with compilation.
+    - ``written``: the paths of the export and of the confusion matrix, if requested.
+    - ``onnx``: the agreement of the exported ONNX model with MXNet.
     """
 
     run_dir: Path
@@ -96,15 +97,25 @@ def evaluate_run(
     data: Any = None,
     **options: Any,
 ) -> Evaluation:
-    """Evaluate the run in this folder; ``options``: settings in EVALUATION_OPTIONS.
+    """Evaluate a finished run on its test images.
 
-    ``net``, ``loss``, ``metrics``, ``data``: the user's components that `train` got; ``data`` is
-    its ``dataset``. A run with such a component must get it again.
+    Requested files (confusion, export) are written to the run's folder, or to ``out``. If the run
+    was trained with a network, loss or data set of the user, it must be passed again.
 
-    Requested files (confusion, export) are written to the run's folder, or to ``out``. Raises
-    ConfigError for a folder without a finished run, for settings that the run determines, and for
-    other images or classes; ModelError for parameters of another network; OutputError; and RunError
-    if the loss or the parameters diverged.
+    Args:
+        run_dir: The run's folder.
+        net: As for `train`.
+        loss: As for `train`.
+        metrics: As for `train`.
+        data: As ``dataset`` of `train`.
+        options: Settings in EVALUATION_OPTIONS.
+
+    Raises:
+        ConfigError: The folder has no finished run, a setting is determined by the run, or the
+            images or classes differ from the run's.
+        ModelError: The parameters belong to another network.
+        OutputError: A file cannot be written.
+        RunError: The loss or the parameters diverged.
     """
     dataset = resolve_dataset(data)
     check_evaluation_options(options)
@@ -175,8 +186,8 @@ def _output_folder(config: TrainConfig, folder: Path) -> Optional[Path]:
     return Path(config.out)
 
 
-# The run's settings that affect an evaluation. The run's devices are not among them, because a run
-# on eight GPUs can be evaluated on a laptop.
+# The run's settings that are also used for an evaluation. They do not include the devices, so that
+# a run on eight GPUs can be evaluated on a laptop.
 EVAL_FIELDS = (
     "model", "dataset", "data_dir", "image_size", "decoders", "skip_bad", "val_share", "batch_size",
     "global_batch_size", "microbatches", "microbatch_size", "seed", "prefetch", "resident_bytes",
@@ -184,8 +195,8 @@ EVAL_FIELDS = (
 )  # fmt: skip
 # test images are not augmented
 NO_AUGMENTATION = {"random_resized_crop": False, "crop_padding": 0, "flip": False, "mixup": 0.0}
-SMALLEST_SIZE = 8  # of --image-size; smaller images keep their size by default
-# an option of one of these groups replaces the run's settings of the group
+SMALLEST_SIZE = 8  # smallest --image-size; smaller images keep their size by default
+# If an option of one of these groups is given, it replaces all settings of the run in the group.
 BATCH_SIZES, MICROBATCH_OPTIONS = (
     ("batch_size", "global_batch_size"),
     ("microbatches", "microbatch_size"),
@@ -203,8 +214,8 @@ def evaluation_config(description: RunDescription, options: Dict[str, Any]) -> T
             f"{', '.join(sorted(unknown_names))}"
         )
     settings = {name: value for name, value in description.requested.items() if name in EVAL_FIELDS}
-    # A fixed size of microbatches works for any number of devices, and needs no more memory on one
-    # than the run did.
+    # A fixed microbatch size works for any number of devices. One device then needs no more memory
+    # than in the run.
     count, shard = settings.pop("microbatches", None), _largest_shard(description)
     if isinstance(count, int) and shard and count > 0:
         settings["microbatch_size"] = -(-shard // count)
@@ -241,7 +252,7 @@ def evaluation_config(description: RunDescription, options: Dict[str, Any]) -> T
 
 
 def _largest_shard(description: RunDescription) -> Optional[int]:
-    """Return the largest shard that a copy of the network got; None if unknown."""
+    """Return how many images a copy of the network got at most in the run; None if unknown."""
     copies, size = copy_count(description.used), description.used.get("global_batch_size")
     return -(-size // copies) if copies and isinstance(size, int) else None
 
@@ -314,7 +325,7 @@ def load_trained(
 
 
 def check_finite_parameters(description: RunDescription, strategy: Strategy) -> None:
-    """Raise RunError for parameters that are not finite, which ReLU may hide from the loss."""
+    """Raise RunError for parameters that are not finite. The loss may still be finite, by ReLU."""
     broken = nonfinite_parameters(strategy.net)
     if broken:
         file, names = description.parameters_file, shorten_names(broken)

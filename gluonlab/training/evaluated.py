@@ -1,4 +1,4 @@
-"""Checks of the options and the run of an evaluation, without loading MXNet."""
+"""Checks before an evaluation (--evaluate): its options and its run. Does not import MXNet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ EVALUATION_OPTIONS = (
 
 
 def check_evaluation_options(given: Iterable[str]) -> None:
-    """Raise ConfigError for a setting that the run determines."""
+    """Raise ConfigError for a setting that --evaluate does not accept.
+
+    ``given``: names of the settings on the command line.
+    """
     for name in given:
         if name not in EVALUATION_OPTIONS:
             raise ConfigError(

@@ -1,4 +1,7 @@
-"""Options of image files, without loading MXNet, which packing them does not need."""
+"""Loader options for image files, taken from a TrainConfig.
+
+This module does not import MXNet, so that packing image files does not need MXNet.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ from gluonlab.errors import ConfigError, DataError
 
 
 def image_file_options(config: TrainConfig) -> Dict[str, Any]:
-    """Return the options of a loader of image files, except for its folder.
+    """Return the options of the loader of image files, except for its folder.
 
-    Raises ConfigError for a setting that has no effect on other data sets.
+    Raises ConfigError if such an option is set but the data set has no image files.
     """
     names = (
         "image_size", "decoders", "resizer", "skip_bad", "random_resized_crop", "val_share",
@@ -35,7 +38,7 @@ def image_file_options(config: TrainConfig) -> Dict[str, Any]:
 
 
 def choose_resizer(config: TrainConfig) -> Optional[str]:
-    """Return the library that will resize the images of a config; None if none is resized."""
+    """Return the library that will resize the images of a config; None if no image is resized."""
     return config.resizer or (default_resizer() if _resizes_images(config) else None)
 
 
@@ -51,7 +54,8 @@ def keep_recorded_resizer(config: TrainConfig, recorded: Mapping[str, Any]) -> T
 
 
 def _resizes_images(config: TrainConfig) -> bool:
-    with suppress(DataError):  # of files that are not there
+    """Return True if the data set's image files are resized; packed images have been resized."""
+    with suppress(DataError):  # the files do not exist
         return has_image_files(config.dataset) and not is_packed_dataset(
             config.dataset, config.data_dir
         )

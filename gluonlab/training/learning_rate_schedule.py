@@ -1,7 +1,7 @@
 """Learning rate schedules (--lr-schedule) with warm-up, and checks of their options.
 
-MXNet's schedulers have a state. They cannot be called for an earlier step, whose loss has just been
-read, or start in the middle of a run. `LearningRates` needs only the number of a step.
+MXNet's schedulers have a state, so they cannot return the rate of an earlier step, or start in the
+middle of a run. `LearningRates` needs only the number of a step.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SMALLEST_RATE = 1e-37  # MXNet refuses a float32 below 1.2e-38 that is not 0
 class LearningRates:
     """The learning rate of each step, from 1 to ``steps``, as an ``lr_scheduler`` of MXNet.
 
-    During ``warmup_steps`` it grows linearly to ``base_lr`` (Goyal et al., "Accurate, large
-    minibatch SGD: training ImageNet in 1 hour", 2017, section 2.2). With schedule ``step`` it is
-    multiplied by ``decay`` after each of the ``milestones``. Other schedules reach ``final_lr`` one
-    step after the end, so that no step is wasted on a rate of 0.
+    During ``warmup_steps``, the rate grows linearly to ``base_lr`` (Goyal et al., "Accurate, large
+    minibatch SGD: training ImageNet in 1 hour", 2017, section 2.2). The schedule ``step`` then
+    multiplies the rate by ``decay`` after each step in ``milestones``. The schedules with a
+    ``final_lr`` reach it one step after the last step, so that no step has a rate of 0.
     """
 
     base_lr: float
@@ -43,13 +43,13 @@ class LearningRates:
         return rate if rate >= SMALLEST_RATE else 0.0
 
     def progress(self, step: int) -> float:
-        """Return the fraction of the run after the warm-up that is done before this step."""
+        """Return which fraction of the steps after the warm-up is done before this step."""
         done, total = step - 1 - self.warmup_steps, self.steps - self.warmup_steps
         return min(1.0, max(0, done) / max(1, total))
 
     def interpolate(self, fraction: float) -> float:
         """Return a value between ``final_lr`` (fraction 0) and ``base_lr`` (fraction 1)."""
-        # rounding may exceed base_lr by an ulp
+        # rounding can make the sum slightly larger than base_lr
         return min(self.base_lr, self.final_lr + (self.base_lr - self.final_lr) * fraction)
 
     def settings(self) -> Dict[str, Any]:
@@ -98,7 +98,8 @@ LR_SCHEDULES: Dict[str, Callable[[LearningRates, int], float]] = {
 }
 
 CONSTANT, DEFAULT_DECAY = "constant", 0.1
-# where He et al., "Deep residual learning", 2016, section 4.2, divide the rate by 10
+# Fractions of a run after which He et al., "Deep residual learning", 2016, section 4.2, divide the
+# rate by 10.
 HALF_AND_THREE_QUARTERS = (Fraction(1, 2), Fraction(3, 4))
 # option -> the schedules that use it
 SCHEDULES_BY_OPTION = {
@@ -109,7 +110,7 @@ SCHEDULES_BY_OPTION = {
 
 
 def check_schedule(config: TrainConfig) -> None:
-    """Raise ConfigError for an unknown schedule, or an option of another one."""
+    """Raise ConfigError for an unknown schedule, or for an option of another schedule."""
     schedule = config.lr_schedule or CONSTANT
     if schedule not in LR_SCHEDULES:
         raise ConfigError(unknown("--lr-schedule", schedule, LR_SCHEDULES))
@@ -146,7 +147,10 @@ def check_schedule_epochs(config: TrainConfig) -> None:
 
 
 def check_final_rate(config: TrainConfig, rates: LearningRates, scale: float) -> None:
-    """Raise ConfigError if the final rate exceeds the initial one; ``scale``: their factor."""
+    """Raise ConfigError if the final rate exceeds the base rate.
+
+    ``scale``: the factor by which the base rate was scaled, for the message.
+    """
     if rates.final_lr > rates.base_lr:
         raise ConfigError(
             f"--final-lr {config.final_lr:g} is above the initial {rates.base_lr / scale:g}: "
@@ -164,9 +168,14 @@ def make_learning_rates(
 ) -> LearningRates:
     """Return the learning rates of all steps.
 
-    ``base_lr`` is already scaled by ``scale``, and --final-lr is not. ``decay_shares``: the
-    milestones of --lr-schedule step without --lr-decay-epochs, as fractions of the run after the
-    warm-up. The default is HALF_AND_THREE_QUARTERS.
+    Args:
+        config: The settings of the schedule.
+        base_lr: The learning rate after the warm-up, already multiplied by ``scale``.
+        epochs: Number of epochs.
+        steps_per_epoch: Number of steps of an epoch.
+        scale: The factor of --scale-lr, by which --final-lr is multiplied here.
+        decay_shares: The milestones of schedule ``step`` without --lr-decay-epochs, as fractions
+            of the run after the warm-up. By default HALF_AND_THREE_QUARTERS.
     """
     schedule, decay = config.lr_schedule or CONSTANT, config.lr_decay
     steps = epochs * steps_per_epoch

@@ -1,4 +1,4 @@
-"""LivePlot: a plot in a notebook that grows during training."""
+"""LivePlot: a callback that plots loss and accuracy in a notebook during training."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LivePlot(Callback):
 
     The plot shows images/s and the remaining time, and is drawn at intervals, not in each step.
     The last plot stays in the cell. If drawing fails, the run continues without it. Outside a
-    notebook, a line tells where the curves will be.
+    notebook, a line is printed with the path of the run's curves instead.
 
     Args:
         every: the shortest time between two plots, in seconds.
@@ -50,7 +50,7 @@ class LivePlot(Callback):
         self._last: Optional[Step] = None
         self._first: Optional[Step] = None  # since the run started or was resumed
         self._first_of_epoch: Optional[Step] = None  # the first step with a known loss
-        self._images = 0  # of the steps after that one
+        self._images = 0  # images of the steps after _first_of_epoch
 
     def on_run_start(self, run: RunView) -> None:
         """Create the plot, with the earlier steps of a resumed run."""
@@ -83,7 +83,7 @@ class LivePlot(Callback):
             self._first_of_epoch, self._images = step, 0
         elif (step.seconds or 0) > (
             self._first_of_epoch.seconds or 0
-        ):  # else several are read at once
+        ):  # otherwise several losses have just been read at once
             self._images += step.images or 0
         self._draw_if_due(run)
 

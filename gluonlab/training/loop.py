@@ -212,9 +212,14 @@ def train_plan(
 ) -> Result:
     """Execute a plan, and write the run's folder.
 
-    ``memory_line``: the line of --memory about the measured memory. ``resume_point``: the run of
-    ``resume``. ``existing_run``: with ``autoresume``, the run in the plan's folder.
-    ``callbacks``: the user's, from `gluonlab.training.callbacks.make_callbacks`.
+    Args:
+        plan: The settings.
+        make_strategy: As ``strategy`` of `train`.
+        reporter: Prints the progress.
+        memory_line: The line of --memory about the measured memory.
+        resume_point: The run to resume, with ``resume`` of `train`.
+        existing_run: The run in the plan's folder, with ``autoresume`` of `train`.
+        callbacks: The user's callbacks, from `gluonlab.training.callbacks.make_callbacks`.
     """
     start_time = time.perf_counter()
     plan, strategy, header = prepare(plan, make_strategy)
@@ -274,7 +279,7 @@ class TrainingLoop:
     ) -> None:
         """Set up the parts of the loop.
 
-        ``request``: the signals that end the run. ``start_time``: of the run, by
+        ``request``: records a signal to end the run. ``start_time``: the start of the run, by
         ``time.perf_counter``.
         """
         self.plan, self.strategy, self.run = plan, strategy, run
@@ -314,7 +319,7 @@ class TrainingLoop:
         self.test_batches = evaluation_loader(plan, strategy.inputs)
 
     def resume(self, resume_point: ResumePoint) -> None:
-        """Restore the state of the run's last checkpoint, and record what differs from then."""
+        """Restore the state of the run's last checkpoint, and record which settings differ."""
         self.result.history += resume_point.read_history(self.plan.group)
         best_score = max(map(self._epoch_score, self.result.history), default=-np.inf)
         step_losses = self.state.restore(resume_point.checkpoint, best_score)
@@ -343,7 +348,8 @@ class TrainingLoop:
         finished, last = self.state.finished, self.plan.epochs
         if finished and self.stopper.is_stopping and not self.state.images_done:
             last = finished
-        if finished == last:  # a checkpoint has its results, but its files may be missing
+        # Nothing is left to train, but files that follow the last epoch may be missing.
+        if finished == last:
             self.best_weights.save(last)
             if self.plan.confusion and self.early_stopping is None:
                 self.result.confusion = self._evaluate().confusion
@@ -442,7 +448,7 @@ class TrainingLoop:
                     break
 
     def _evaluate(self) -> Score:
-        """Evaluate the network on the test images, which all processes share."""
+        """Evaluate the network on the test images. Each process evaluates a part of them."""
         batches = self.stopper.poll_between(self.test_batches, self._exit_on_signal)
         return validate(self.strategy, batches, self.plan, self.loss_meter.step)
 
@@ -475,7 +481,7 @@ class TrainingLoop:
         self.reporter.say(f"{'stopped':<11}{message}")
 
     def _exit_on_signal(self) -> None:
-        """Write a checkpoint, and raise the exception of the signal, in all processes at once."""
+        """Write a checkpoint, and raise the signal's exception, in all processes together."""
         try:
             self.state.save_before_exit()
         except Exception:  # the other processes must not wait for this one
@@ -486,7 +492,7 @@ class TrainingLoop:
 
 
 class BestWeights:
-    """The run's file of parameters: those of the last epoch, or of the best with early stopping."""
+    """Writer of the run's parameters: of the best epoch with early stopping, else of the last."""
 
     def __init__(
         self,
@@ -507,10 +513,11 @@ class BestWeights:
                 early_stopping.digest = _parameters_digest(folder)
 
     def restore(self) -> bool:
-        """Restore the file of the best epoch from a checkpoint, if a later epoch replaced it.
+        """Restore the parameters of the best epoch from a checkpoint, if they have been replaced.
 
-        A run that was killed may have got further than its last checkpoint. Return False if no
-        checkpoint has these parameters. All processes then forget the best epoch.
+        A killed run may have finished later epochs than its last checkpoint, and have replaced the
+        file. Return False if no checkpoint has these parameters. All processes then forget the best
+        epoch.
         """
         early_stopping, folder, is_available = self._early_stopping, self._run.path, True
         if early_stopping is None:
@@ -550,12 +557,12 @@ FP16_HINT = f"or leave --compress {FP16} out, where gradients beyond 65504 becom
 def finalize_run(
     run: "RunDirectory | NoRunDirectory", result: Result, request: StopRequest
 ) -> Iterator[None]:
-    """Complete the run's folder when the block exits, also by an exception.
+    """Complete the run's folder when the block exits, even by an exception.
 
-    The folder then contains the curves of all finished epochs, and the reason of a divergence. A
-    KeyboardInterrupt gets a message that describes the unfinished run. If the exit after a signal
-    fails, the message includes that error. A UsageError before the first finished epoch removes
-    the folder.
+    - The folder then contains the curves of all finished epochs, and the reason of a divergence.
+    - A KeyboardInterrupt gets a message that describes the unfinished run.
+    - If the exit after a signal fails, the message includes the error.
+    - After a UsageError before the first finished epoch, the folder is removed.
     """
     try:
         yield
@@ -584,15 +591,15 @@ def finalize_run(
         raise
 
 
-MAX_ENGINE_ERRORS = 100
+MAX_ENGINE_ERRORS = 100  # operators whose errors are discarded after memory is exhausted
 
 
 @contextmanager
 def explain_resource_limits() -> Iterator[None]:
     """Convert errors of Python, MXNet and the system about exhausted resources to NoMemoryError.
 
-    On exit, free memory is returned to the system. Otherwise a hundred trainings in one process
-    would need more memory than the largest of them.
+    On exit, free memory is returned to the system. Otherwise many trainings in one process would
+    need more memory than the largest of them.
     """
     try:
         yield
@@ -612,7 +619,7 @@ def explain_resource_limits() -> Iterator[None]:
 
 
 def _discard_engine_errors() -> None:
-    """Wait for all queued operators, and discard their errors, which MXNet would raise at exit."""
+    """Wait for all queued operators, and discard their errors. MXNet would raise them at exit."""
     for _ in range(MAX_ENGINE_ERRORS):
         with suppress(MXNetError):
             nd.waitall()
@@ -624,8 +631,8 @@ def write_exports(
 ) -> "Optional[Agreement]":
     """Write the export of the plan and the picture of the confusion matrix, if requested.
 
-    Return the agreement of an ONNX model with MXNet. Raises OutputError, and errors of
-    `write_export`.
+    Return how closely an exported ONNX model agrees with MXNet, or None. Raises OutputError, and
+    the errors of `write_export`.
     """
     agreement = None
     if plan.export is not None:
@@ -673,7 +680,7 @@ def _resume_hint(result: Result) -> str:
 
 
 def _evaluate_hint(result: Result) -> str:
-    """Return the command that makes the requested files from the last finished epoch."""
+    """Return the command that writes --confusion and --export from the last finished epoch."""
     plan = result.plan
     with_onnx = f" {ONNX}" if plan.export == ONNX else ""
     outputs = {"--confusion": plan.confusion, f"--export{with_onnx}": plan.export}

@@ -1,8 +1,8 @@
-"""Asynchronous reading of losses: late enough that no step waits for the devices.
+"""Asynchronous reading of losses: with a delay of a few steps, so that no step waits for devices.
 
-Each device copies the loss of its shard into a small array. A block of READ_EVERY steps is read
-when it is READ_EVERY steps old. So a loss is known at most 2 * READ_EVERY = 8 steps late, and the
-host is never more than that many steps ahead of the devices.
+Each device copies the loss of its shard into a small array. After READ_EVERY steps these losses are
+a complete block, which is read another READ_EVERY steps later. So each loss is known at most
+2 * READ_EVERY = 8 steps late, and the host is never further ahead of the devices.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class StepLoss(NamedTuple):
 
 
 class AsyncLossMeter:
-    """The losses of a run, read with a delay: `append` returns earlier steps.
+    """The losses of a run, read with a delay: `append` adds a step and returns earlier steps.
 
-    A loss that is not finite, or larger than LARGEST_LOSS, raises DivergedError with the first such
-    step; ``steps_before_divergence`` then contains the known steps before it. If a loss
-    ``may_overflow``, as in float16, a step with a loss that is not finite is left out instead. Each
-    process of a group appends the losses of its shards, and gets those of the whole batches. The
-    values of ``coordinator`` travel with them.
+    If a loss is not finite, or larger than LARGEST_LOSS, DivergedError is raised for the first such
+    step. ``steps_before_divergence`` then contains the known steps before it. With
+    ``may_overflow``, as for float16, steps with a loss that is not finite are left out instead.
 
-    Asynchronous processes, which do not wait for each other, append their own ``images`` and get
-    their own losses. They stop the epoch when they `must_synchronize`, and exchange their losses in
-    `flush`.
+    In a group, each process appends the losses of its shards, and gets the losses of whole batches.
+    The values of ``coordinator`` are exchanged together with the losses.
+
+    Asynchronous processes do not wait for each other. They append their own images, and get their
+    own losses. They stop the epoch when they `must_synchronize`, and exchange losses in `flush`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class AsyncLossMeter:
         self.steps_before_divergence: List[StepLoss] = []
         self._may_overflow, self._rank = may_overflow, group.rank
         self._group, self._coordinator = group, coordinator or StopCoordinator()
-        self._diverged_step: Optional[StepLoss] = None  # of an asynchronous process
+        self._diverged_step: Optional[StepLoss] = None  # only of an asynchronous process
         # one block is filled while the other one waits until it is old enough
         self._blocks = [_LossBlock(ctxs, group, self._coordinator) for _ in range(2)]
         self._sum, self._images = 0.0, 0  # of the steps returned since the last `mean_loss`
@@ -86,7 +86,10 @@ class AsyncLossMeter:
         )
 
     def _exchange_losses(self, known: List[StepLoss]) -> None:
-        """Exchange losses and flags of asynchronous processes. Raises DivergedError in all."""
+        """Exchange losses and flags of asynchronous processes.
+
+        If a process has diverged, DivergedError is raised in all processes.
+        """
         first = self._diverged_step
         step, loss = (0, 0.0) if first is None else (first.step, first.loss)
         flags = self._coordinator.local_flags()
@@ -103,7 +106,7 @@ class AsyncLossMeter:
         self._sum, self._images = float(rows[:, 2].sum()), int(rows[:, 3].sum())
 
     def mean_loss(self, epoch: int) -> float:
-        """Return the mean loss per image since the last call, which is that of an epoch.
+        """Return the mean loss per image since the last call. It is called once for each epoch.
 
         Raises DivergedError if float16 overflowed in all steps.
         """
@@ -116,9 +119,9 @@ class AsyncLossMeter:
         return total / images
 
     def state(self) -> "Tuple[Dict[str, Any], Dict[str, nd.NDArray]]":
-        """Return the state for a checkpoint, and copies on the CPU of the unread losses.
+        """Return the state for a checkpoint, and copies of the unread losses on the CPU.
 
-        The copies are queued, so that nothing waits.
+        The copies are queued, so this does not wait for the devices.
         """
         unread_blocks = [block for block in reversed(self._blocks) if block.steps]
         rows = {
@@ -133,9 +136,9 @@ class AsyncLossMeter:
         return {**counts, "blocks": blocks}, rows
 
     def restore(self, counts: Mapping[str, Any], rows: Mapping[str, nd.NDArray]) -> List[StepLoss]:
-        """Restore a `state` on any devices, and return the steps whose losses it had not returned.
+        """Restore a `state`, and return the steps whose losses had not been returned yet.
 
-        ``rows``: the losses of all processes.
+        ``rows``: the unread losses of the devices of all processes.
         """
         self.step, self._sum, self._images = counts["step"], counts["sum"], counts["images"]
         known: List[StepLoss] = []
@@ -219,7 +222,10 @@ def _sum_over_devices(rows: Sequence[nd.NDArray]) -> Any:
 
 
 def _sum_over_ranks(rows: Mapping[str, nd.NDArray], block_index: int) -> Any:
-    """Return the sums over all processes' devices, in the same order of additions as a group."""
+    """Return the sums over the devices of all processes.
+
+    The order of additions is the same as in a group, so that the sums are equal bit by bit.
+    """
     rows_by_rank: Dict[str, List[nd.NDArray]] = {}
     for name, row in rows.items():
         if name.startswith(f"losses/{block_index}/"):

@@ -1,8 +1,8 @@
-"""The child process of `gluonlab.training.run_memory`: a short run with the memory of a full one.
+"""The child process in which `gluonlab.training.run_memory` measures the memory of a run.
 
-`train_plan` executes the run from the data set to the curves. It has two epochs, batches of all
-sizes, and as many queued batches as a full run. Only repetitions are left out: further steps with
-the same size of batch, and images of a streamed data set that these steps do not need.
+It executes a shortened run that needs as much memory as the full run. The shortened run has two
+epochs, batches of all sizes, and as many queued batches as the full run. Only repetitions are left
+out: further steps with the same batch size, and images of a streamed data set for these steps.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def truncate_split(split: Split, batch_size: int, resident_bytes: int) -> Split:
 
 
 def reduce_plan(plan: Plan) -> Plan:
-    """Return a plan that needs as much memory in less time, and whose losses stay finite."""
+    """Return a shortened plan that needs as much memory. Its losses stay finite."""
     dataset, size, resident = plan.dataset, plan.global_batch_size, plan.resident_bytes
     train, test = (
         truncate_split(dataset.train, size, resident),
@@ -97,20 +97,22 @@ def reduce_plan(plan: Plan) -> Plan:
 class _ReducedRun(Reporter):
     """Reporter and strategy of a run that computes only the first batches of each size.
 
-    It keeps as many batches as a full run has in its queue. In the second epoch it computes only
-    the first size, because everything that other sizes allocate exists by then.
+    It keeps as many batches in memory as a full run has in its queue. In the second epoch it
+    computes only the first size, because the arrays for all other sizes have been allocated.
     """
 
     def __init__(self) -> None:
-        # of each size, from its last step
+        # losses of the last step with each batch size
         self._losses: Dict[Tuple[int, ...], List[nd.NDArray]] = {}
         self._scored: Set[Tuple[int, ...]] = set()
         self._waiting: Deque[Batch] = deque(maxlen=MAX_QUEUED_STEPS)
-        self._first = self._first_score = False  # of an epoch
+        # whether the next step, or the next evaluated batch, is the first of an epoch
+        self._first = self._first_score = False
 
     def strategy(
         self, make_net: MakeNet, loss: gluon.HybridBlock, plan: StrategyPlan, group: ProcessGroup
     ) -> Strategy:
+        """Create the strategy of the plan's --split, with reduced steps and evaluations."""
         run = self
 
         class ReducedStrategy(strategy_class(plan.split.mode)):  # type: ignore[misc]
@@ -148,7 +150,7 @@ class _ReducedRun(Reporter):
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print a line of JSON about the memory of a run.
+    """Execute the shortened run, and print its memory as a line of JSON.
 
     ``arguments``: the settings, and the `dataset_sizes` or null, both as JSON.
     """
@@ -177,7 +179,7 @@ def _print_answer(**answer: Any) -> None:
 
 
 def _exit_with_parent() -> None:
-    """Exit when the parent process does, which closes standard input."""
+    """Exit when the parent process exits, which closes standard input."""
     # os.read, because a thread in sys.stdin.read holds a lock that Python's exit needs
     while os.read(sys.stdin.fileno(), 4096):
         pass

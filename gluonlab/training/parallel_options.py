@@ -1,6 +1,6 @@
-"""Options for spreading a network and its batches over devices.
+"""Options that divide a network or its batches among devices.
 
---split and its options spread the network. --device-weights divides a batch over devices
+--split and its options divide the network. --device-weights divides each batch
 (`gluonlab.data.loading.split_batch`).
 """
 
@@ -35,7 +35,7 @@ MICROBATCHES_PER_STAGE = 4  # as in GPipe, section 2.3: the bubble is then below
 
 
 def check_split_options(config: TrainConfig) -> None:
-    """Raise ConfigError for an unknown --split, and for options of another one."""
+    """Raise ConfigError for an unknown --split, and for options that belong to another --split."""
     way = config.split
     if way not in SPLIT_MODES:
         raise ConfigError(unknown("--split", way, SPLIT_MODES))
@@ -166,7 +166,7 @@ def _devices_per_copy(
     return size
 
 
-MAX_LISTED_SIZES = 8  # that fit on a line
+MAX_LISTED_SIZES = 8  # shard sizes that fit on a line
 
 
 def resolve_device_weights(
@@ -208,7 +208,7 @@ def check_shard_sizes(
 
 
 def largest_batch_fraction(weights: Optional[Sequence[Fraction]], copies: int) -> Fraction:
-    """Return the fraction of a batch for the device that gets most, before rounding to images."""
+    """Return the largest fraction of a batch that a device gets, before rounding to images."""
     return Fraction(1, copies) if weights is None else max(weights) / sum(weights)
 
 

@@ -1,9 +1,12 @@
-"""Checked and complete settings of a run: three functions turn a TrainConfig into a `Plan`.
+"""The plan of a run: complete and checked settings, made from a TrainConfig in three steps.
 
-`resolve_config` fills unset settings from a recipe, `set_up_devices` finds the devices, and
-`plan_run` loads the data. A run calls them in `gluonlab.training.training_setup.plan_together`, and
-`make_plan` calls them in a single process. Each part is checked before the next one is made. All
-mistakes of the user are found here or in `training_setup`, before anything is computed or written.
+1. `resolve_config` fills unset settings from a recipe.
+2. `set_up_devices` finds the devices.
+3. `plan_run` loads the data, and creates the `Plan`.
+
+A run calls these functions in `gluonlab.training.training_setup.plan_together`. `make_plan` calls
+them in a single process. The user's mistakes are found here or in `training_setup`, before anything
+is computed or written.
 """
 
 from __future__ import annotations
@@ -127,10 +130,10 @@ MOMENTUM_OPTIMIZERS = ("sgd", "nag")
 
 
 class ResolvedConfig(NamedTuple):
-    """The settings of a run: as ``requested`` by the user, and ``config`` with the recipe's values.
+    """The settings of a run, ``requested`` by the user, and ``config`` with the recipe's values.
 
-    A setting that is None in ``config`` is not used: the other batch size, options of another
-    schedule, and the learning rate and momentum of an optimizer for which the recipe has none.
+    A setting that is None in ``config`` is not used. Examples are options of another schedule, and
+    the momentum of an optimizer for which the recipe has none.
     """
 
     requested: TrainConfig
@@ -151,9 +154,9 @@ class ResolvedConfig(NamedTuple):
 
     @property
     def lr_batch_size(self) -> int:
-        """The batch size that the learning rate is meant for, before --scale-lr.
+        """The batch size for which the learning rate is meant. --scale-lr scales from there.
 
-        A recipe's learning rate is meant for the recipe's batch. A learning rate of the user is
+        A recipe's learning rate is meant for the recipe's batch size. The user's learning rate is
         meant for the batch of one device: --batch-size, or its default.
         """
         if self.uses_recipe_lr:
@@ -189,7 +192,7 @@ class ResolvedConfig(NamedTuple):
         yield from zip(["recipe", *[""] * len(lines)], lines)
 
     def _model_if_different(self, recipe: TrainingRecipe) -> str:
-        """Return ``lenet, `` if that recipe would choose another network than this config."""
+        """Return text such as ``lenet, `` if the recipe's default network is not the config's."""
         model = choose_model(self.requested.replace(recipe=recipe.name), self.defaults)
         return f"{model}, " if model != self.model else ""
 
@@ -200,9 +203,9 @@ def resolve_config(
     group: ProcessGroup = SINGLE_PROCESS,
     components: UserComponents = NO_USER_COMPONENTS,
 ) -> ResolvedConfig:
-    """Fill unset settings, and check everything that needs neither devices nor images.
+    """Fill unset settings, and check all settings that can be checked without devices and images.
 
-    Raises a UsageError for the first wrong setting. The arguments are those of `make_plan`.
+    The arguments are those of `make_plan`. Raises a UsageError for the first wrong setting.
     """
     config_checks.check_single_process_options(requested, group)
     check_kvstore(requested.kvstore)
@@ -230,7 +233,7 @@ def resolve_config(
     if config.pretrained is not None:
         check_pretrained(config.pretrained)
     config_checks.check_export(requested)
-    if requested.tensorboard and group.rank == 0:  # the only rank that writes
+    if requested.tensorboard and group.rank == 0:  # only rank 0 writes
         check_tensorboard()
     return resolved
 
@@ -320,7 +323,7 @@ class DeviceSetup(NamedTuple):
 def set_up_devices(
     resolved: ResolvedConfig, group: ProcessGroup = SINGLE_PROCESS, devices_per_copy: int = 1
 ) -> DeviceSetup:
-    """Find the devices, and check everything that depends on them. Raises a UsageError.
+    """Find the devices, and check all settings that depend on them. Raises a UsageError.
 
     ``devices_per_copy``: for a custom strategy, the devices that share a copy of the network.
     """
@@ -346,8 +349,8 @@ def load_data(
 ) -> Dataset:
     """Load the data set, with its class weights and the normalization of the run.
 
-    ``copy_count``: the copies of the network in all processes. ``dataset``: a data set that has
-    already been loaded. Raises DataError.
+    ``copy_count``: number of copies of the network in all processes. ``dataset``: the data set, if
+    it has already been loaded. Raises DataError.
     """
     config = resolved.config
     if dataset is None:
@@ -370,10 +373,11 @@ def load_data(
 
 
 def learning_rate_factor(resolved: ResolvedConfig, step_images: int, images: int) -> float:
-    """Return the linear scaling factor of the learning rate: images of a step / reference images.
+    """Return the factor by which --scale-lr multiplies the learning rate.
 
-    ``images``: all training images. Goyal et al., "Accurate, large minibatch SGD: training ImageNet
-    in 1 hour", 2017, section 2.1.
+    It is the number of images of a step, divided by the batch size for which the learning rate is
+    meant. ``images``: number of training images, which limits this batch size. See Goyal et al.,
+    "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017, section 2.1.
     """
     if not resolved.scales_lr:
         return 1.0
@@ -386,7 +390,7 @@ def find_devices(config: TrainConfig, group: ProcessGroup = SINGLE_PROCESS) -> L
     """Return the devices of this process that ``config`` requests. Raises DeviceError."""
     is_required = is_on_paid_gpus() if config.require_gpu is None else config.require_gpu
     device_spec = "" if config.devices is None else str(config.devices).strip()
-    # GPUs are paid for or required, and there are none: raise instead of using CPU devices
+    # GPUs are required, and there are none: raise an error instead of using CPU devices
     if is_required and (not device_spec or device_spec.isdigit()) and not gpu_count():
         count = int(device_spec) if device_spec else config.gpus or 1
         return gpus(count, emulate=False, threads=config.threads)
@@ -402,7 +406,7 @@ def find_devices(config: TrainConfig, group: ProcessGroup = SINGLE_PROCESS) -> L
         raise DeviceError(f"--devices {error}") from None
 
 
-# settings that affect results and are recorded as the config or the recipe has them
+# Settings that affect results, and that are recorded with the value from the config or recipe.
 AS_GIVEN = (
     "patience", "no_bias_decay", "label_smoothing", "random_resized_crop", "crop_padding", "flip",
     "mixup", "clip_norm", "on_nan", "dtype", "pretrained", "data_dir", "skip_bad", "topology",
@@ -414,13 +418,15 @@ class Plan:
     """The final settings of a run, made by `plan_run`.
 
     ``config`` contains the user's settings. A field with the same name as a setting contains the
-    value that the run uses: the recipe's value for an unset one, False or None for one without
-    effect, such as ``sync_bn`` on one device. ``dataset`` includes the normalization of the run.
+    value that the run uses. For an unset setting this is the recipe's value. For a setting without
+    effect, such as ``sync_bn`` on one device, it is False or None. Some other fields:
 
-    ``device_counts``: the number of shards of each process, one for each copy of the network.
-    ``device_weights``: the proportion in which the devices of a process share a batch.
-    ``momentum_rule``: None without momentum. ``on_servers``: True if parameter servers update the
-    weights.
+    - ``dataset``: the data set, with the normalization of the run.
+    - ``device_counts``: for each process, its copies of the network. Each copy gets a shard of a
+      batch.
+    - ``device_weights``: the proportion in which the devices of a process share a batch.
+    - ``momentum_rule``: None without momentum.
+    - ``on_servers``: True if parameter servers update the weights.
     """
 
     config: TrainConfig
@@ -499,7 +505,7 @@ class Plan:
         )
 
     def new_kvstore(self, ctxs: List[mx.Context]) -> Any:
-        """Create another kvstore of the same kind for these devices."""
+        """Create a new kvstore of the plan's kind for these devices."""
         config = self.resolved.config
         return make_kvstore(config.kvstore, ctxs, config.topology)
 
@@ -539,18 +545,18 @@ class Plan:
 
     @property
     def largest_batch_size(self) -> int:
-        """The largest number of images in a batch, which cannot exceed the size of its split."""
+        """The largest number of images in a batch of training or test images."""
         return min(self.global_batch_size, max(len(self.dataset.train), len(self.dataset.test)))
 
     @property
     def largest_shard_size(self) -> int:
-        """The largest number of images in a shard, if each copy of the network gets one."""
+        """The largest number of images in a shard. Each copy of the network gets one shard."""
         weights = resolve_device_weights(self.device_weights, self.group.size)
         return largest_shard_size(self.largest_batch_size, weights, sum(self.device_counts))
 
     @property
     def first_device_index(self) -> int:
-        """The index of this process's first device among those of all processes."""
+        """The index of this process's first device among the devices of all processes."""
         return sum(self.device_counts[: self.group.rank])
 
     @property
@@ -580,16 +586,16 @@ class Plan:
         return find_placement(self.kvstore, self.ctxs, self.split.copies)
 
     def describe_placement(self) -> str:
-        """Return ``, order gpu(0) gpu(3) ..., by the links that NVML reports``, or nothing.
+        """Return text such as ``, order gpu(0) gpu(3) ..., by the links that NVML reports``.
 
-        A topology-aware kvstore shows its schedules by size instead of the order.
+        For a topology-aware kvstore, the text contains its schedules by size instead.
         """
         return f", {self.placement.describe(self.ctxs)}" if self.placement is not None else ""
 
     def option_lines(self) -> Iterator[Tuple[str, str]]:
-        """Yield (title, text) of lines about optimization settings that are not the default.
+        """Yield (title, text) of lines about optimization settings that differ from the default.
 
-        A line without a title continues the previous one.
+        A line with an empty title continues the previous line.
         """
         if self.rates.schedule != "constant" or self.rates.warmup_steps:
             yield "schedule", self.rates.in_words()
@@ -613,7 +619,7 @@ class Plan:
     @property
     def component_settings(self) -> Dict[str, Any]:
         """The names of the user's network, loss and data set."""
-        of_files = ":" in self.config.dataset  # named after them
+        of_files = ":" in self.config.dataset  # such a data set is named after its files
         return self.user_components.settings(None if of_files else self.dataset)
 
     def settings(self) -> Dict[str, Any]:
@@ -678,11 +684,16 @@ def make_plan(
     group: ProcessGroup = SINGLE_PROCESS,
     components: UserComponents = NO_USER_COMPONENTS,
 ) -> Plan:
-    """Check every setting of ``config`` against this machine, and load the data.
+    """Check all settings, also against this machine, load the data, and return the plan.
 
-    Raises a UsageError for the first wrong setting. ``dataset``: the data set of the config, if it
-    has already been loaded. ``group``: the processes that train together, each with as many devices
-    as this one. ``components``: the user's network, loss and metrics.
+    Args:
+        config: The settings.
+        dataset: The data set of the config, if it has already been loaded.
+        group: The processes that train together, each with as many devices as this one.
+        components: The user's network, loss and metrics.
+
+    Raises:
+        UsageError: A setting is wrong. The message is about the first one.
     """
     resolved = resolve_config(config, dataset, group, components)
     devices = set_up_devices(resolved, group)
@@ -698,16 +709,16 @@ def plan_run(
     group: ProcessGroup = SINGLE_PROCESS,
     components: UserComponents = NO_USER_COMPONENTS,
 ) -> Plan:
-    """Load the data, check everything that depends on it, and fill the plan.
+    """Load the data, check all settings that depend on the data, and create the plan.
 
-    ``device_counts``: the number of shards of each process. The other arguments are those of
-    `make_plan`.
+    ``resolved`` and ``devices`` come from `resolve_config` and `set_up_devices`. ``device_counts``:
+    the number of copies of the network in each process. The others are those of `make_plan`.
     """
     requested, config = resolved.requested, resolved.config
     ctxs, split, kvstore = devices
     copy_count = sum(device_counts)
 
-    # data set, and the user's components that depend on it
+    # data set, and components of the user that depend on the data set
     dataset = load_data(resolved, copy_count, dataset)
     images, classes = len(dataset.train), len(dataset.classes)
     if components.loss is not None:
@@ -817,5 +828,5 @@ def plan_run(
 
 
 def dataset_digests(plan: Plan) -> Dict[str, str]:
-    """Return the digests of the images of both splits."""
+    """Return the digest of the images of each split, training and test."""
     return {split: split_fingerprint(getattr(plan.dataset, split)) for split in ("train", "test")}

@@ -1,4 +1,4 @@
-"""The profile of some steps of a run (--profile), as a trace, a timeline and numbers."""
+"""Profiling of some steps of a run (--profile): writes a trace, a timeline picture and numbers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,15 @@ WARM_UP = 10  # steps before recording, if an epoch has enough steps
 class StepProfiler:
     """A wrapper around `Strategy.step` that records ``steps`` steps within one epoch.
 
-    It records the devices ``ctxs``, passes lines about the profile to ``say``, and needs the run's
-    folder. Call `close` at the end of the run.
+    Nothing is recorded if ``run`` has no folder. Call `close` at the end of the run.
+
+    Args:
+        strategy: The strategy whose steps are recorded.
+        steps: Number of steps to record.
+        steps_per_epoch: Number of steps in an epoch.
+        ctxs: The devices to record.
+        run: The run's folder.
+        say: Called with each line about the profile.
     """
 
     def __init__(
@@ -45,14 +52,14 @@ class StepProfiler:
     def step(self, batch: Batch, number: int) -> List[nd.NDArray]:
         """Train on a batch, and return the sum of losses (1,) of each shard.
 
-        ``number``: of the step in the run, from 1.
+        ``number``: number of the step in the run, from 1.
         """
         if not self._steps_to_record:
             return self._strategy.step(batch)
         self._steps_done += 1
         if self._recorder is not None:
             return self._record_step(batch, self._recorder)
-        # one more step than is recorded, from which the recorder learns the operators
+        # The recorder needs one more step before, to learn each operator's phase.
         steps_left_in_epoch = self._steps_per_epoch - (number - 1) % self._steps_per_epoch
         if steps_left_in_epoch <= self._steps_to_record or (
             self._steps_done < WARM_UP and steps_left_in_epoch > self._steps_to_record + 1
@@ -74,6 +81,7 @@ class StepProfiler:
         return losses
 
     def _write_profile(self, recorder: Recorder) -> None:
+        """Write trace, picture and line of metrics.jsonl, and print a summary."""
         folder = self._run.path
         assert folder is not None
         timeline = recorder.end()

@@ -1,8 +1,8 @@
-"""Published recipes: settings for a data set and its networks, with the accuracy that they reached.
+"""Published training recipes: settings for a data set and its networks, with reported accuracies.
 
-A recipe contains only what gluonlab supports. ``reported`` names differences to its source. The
-recipe ``quick``, for a first try, consists of each data set's
-`gluonlab.data.sets.dataset.Defaults`.
+A recipe contains only settings that gluonlab supports. Its ``reported`` describes differences from
+its source. The recipe ``quick``, for a first try, consists of the default settings of a data set
+(`gluonlab.data.sets.dataset.Defaults`).
 """
 
 from __future__ import annotations
@@ -47,14 +47,18 @@ def enabled_settings(settings: Any, *names: str) -> Iterator[str]:
 class TrainingRecipe:
     """Values for settings of TrainConfig that are not given. Fields have the names of settings.
 
-    ``data``: a data set, or PHOTOGRAPHS. ``figures``: the reported accuracy in percent, by network;
-    a recipe without figures is for all networks. ``reported``: a remark on the figures.
-    ``pretrained``: True for networks that start with the parameters of a file. A recipe has either
-    ``batch_size``, per device, or ``global_batch_size``. ``lr`` is meant for that batch. With
-    ``lr_per_images`` it is meant for that number of images, and always scaled with the batch. The
-    learning rate changes after ``decay_epochs`` of the recipe's ``epochs``, and after the same
-    fractions of a shorter or longer run. ``momentum_rule``: MXNet's for recipes that were tuned
-    with it; None is the rule of papers and PyTorch.
+    - ``data``: a data set, or PHOTOGRAPHS.
+    - ``figures``: the reported accuracy in percent for each network. A recipe without figures is
+      for all networks.
+    - ``reported``: a remark on the figures.
+    - ``pretrained``: True for networks that start with parameters from a file.
+    - ``batch_size`` (per device) or ``global_batch_size``: a recipe has one of them.
+    - ``lr``: the learning rate for this batch size. If ``lr_per_images`` is set, ``lr`` is for that
+      number of images, and is always scaled with the batch size.
+    - ``decay_epochs``: epochs after which the learning rate changes. A shorter or longer run
+      changes it after the same fractions.
+    - ``momentum_rule``: MXNet's rule for recipes that were tuned with it; None means the rule of
+      papers and PyTorch.
     """
 
     name: str
@@ -87,12 +91,12 @@ class TrainingRecipe:
 
     @property
     def lr_batch_size(self) -> int:
-        """The number of images that ``lr`` is meant for."""
+        """The number of images per step for which ``lr`` is meant."""
         return self.lr_per_images or self.default_batch_size
 
     @property
     def default_batch_size(self) -> int:
-        """The batch size: of one device, or of all."""
+        """The recipe's batch size, of one device or of all devices."""
         return self.global_batch_size or self.batch_size or 1
 
     @property
@@ -173,7 +177,7 @@ _CIFAR = TrainingRecipe(
 )  # fmt: skip
 _PHOTOGRAPHS = TrainingRecipe(
     IMAGENET, PHOTOGRAPHS, "gluon-cv, train_imagenet.py", epochs=120,
-    batch_size=64,  # theirs are 32 to 256
+    batch_size=64,  # the source uses 32 to 256
     lr=0.1, lr_per_images=256,  # as He et al., 2019, section 3.1; they have 1,024 images and 0.4
     lr_schedule="cosine", warmup_epochs=5, **_NAG, random_resized_crop=True, flip=True,
     figures=_gluoncv_figures(

@@ -1,4 +1,4 @@
-"""Printed progress of a run."""
+"""Reporters print the progress of a run: lines, and a progress bar."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class Reporter:
         """Start the progress of an epoch over ``images`` images."""
 
     def step_done(self, images: int, known: List[StepLoss]) -> None:
-        """Advance by the images of a queued step. The losses of some earlier steps may be known."""
+        """Advance by ``images`` images of a queued step.
+
+        ``known``: losses of earlier steps that have just become known.
+        """
 
     def epoch_ends(self, line: str) -> None:
         """End the progress of an epoch, and print its line from `format_epoch`.

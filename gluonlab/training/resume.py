@@ -1,8 +1,9 @@
-"""Resuming a run: from its last checkpoint (--resume), or as found in a folder (--autoresume).
+"""Resuming a run: from its last checkpoint (--resume), or from its output folder (--autoresume).
 
 The checks here decide which settings may differ from those of the interrupted run. --autoresume is
-for services that start the same command again, such as spot instances, queues and supervisors. The
-folder that such a service restores may be incomplete, with files of different ages.
+for services that start the same command again, such as spot instances, queues and supervisors. It
+resumes, restarts or skips the run, depending on the files that an earlier start has left in the
+folder. If a service has restored the folder, files may be missing or out of date.
 """
 
 from __future__ import annotations
@@ -54,11 +55,12 @@ from gluonlab.training.plan import Plan, dataset_digests
 from gluonlab.training.stop_consensus import run_on_all_ranks
 from gluonlab.training.train_state import put_parameters
 
-# A resumed run may change these settings. Results then differ only by the order of sums.
-SPLIT_OPTIONS = ("split", *WAYS_BY_OPTION)
+SPLIT_OPTIONS = ("split", *WAYS_BY_OPTION)  # how the network is split among devices
 STAGE_OPTIONS = ("cut", "balance", "stages", "stages_per_device", "pipeline_schedule")
-# which device computes what
+# Settings that determine which device computes what.
 PLACEMENT_SETTINGS = ("devices", "processes", "device_counts", "copies", *SPLIT_OPTIONS)
+# A resumed run may change these settings. The results then differ only by the order of sums, and
+# by random numbers of Dropout.
 MAY_DIFFER = (
     *PLACEMENT_SETTINGS, "threads_per_device", "backend", "kvstore", "topology", "order", "placed",
     "schedules", "bucket_bytes", "microbatches", "microbatch_size", "data_dir", "deterministic",
@@ -72,9 +74,11 @@ BATCH_SIZES = ("batch_size", "global_batch_size")
 class ResumePoint(NamedTuple):
     """A run to resume: its folder, its recorded config, and its last complete checkpoint.
 
-    ``damaged``: a line about each later checkpoint that is damaged. ``stopped``: True if a callback
-    had stopped the run. ``by_autoresume``: True for --autoresume, which also resumes a run that has
-    finished all epochs, to write its remaining files.
+    Attributes:
+        damaged: A line about each later checkpoint that is damaged.
+        stopped: True if a callback had stopped the run.
+        by_autoresume: True for --autoresume. It also resumes a run that has finished all epochs, to
+            write the files that are still missing.
     """
 
     folder: Path
@@ -98,9 +102,9 @@ class ResumePoint(NamedTuple):
         return self.by_autoresume or not self.stopped
 
     def read_history(self, group: ProcessGroup) -> List[Epoch]:
-        """Return the epochs finished at the checkpoint. Rank 0 reads them.
+        """Return the epochs finished at the checkpoint. Rank 0 reads and broadcasts them.
 
-        Call it after `open_run_directory`, which removes the lines of later epochs.
+        Call this after `open_run_directory`, which removes the lines of later epochs.
         """
         lines = read_lines(self.folder) if group.rank == 0 else []
         encoded = json.dumps([vars(line) for line in lines if isinstance(line, Epoch)]).encode()
@@ -108,10 +112,10 @@ class ResumePoint(NamedTuple):
 
 
 def read_resume_point(folder: "str | Path", group: ProcessGroup = SINGLE_PROCESS) -> ResumePoint:
-    """Read the run to resume from a folder, at rank 0, and send it to all processes.
+    """Return the run to resume. Rank 0 reads it from ``folder`` and broadcasts it.
 
-    If config.json is missing or damaged, the copy in the checkpoint is used. Raises DataError for a
-    folder without a usable checkpoint, and RunError in the other processes.
+    If config.json is missing or damaged, the copy in the checkpoint is used. If the folder has no
+    usable checkpoint, raises DataError at rank 0, and RunError in the other processes.
     """
     path = Path(folder)
     resume_point = run_on_all_ranks(
@@ -141,6 +145,7 @@ def broadcast_description(
 
 
 def _read_resume_point(path: Path) -> ResumePoint:
+    """Read the run to resume, in one process. Raises DataError."""
     try:
         description = read_description(path, RUN_HINT)
     except DataError as error:
@@ -241,10 +246,10 @@ def keep_recorded_cut(config: TrainConfig, description: RunDescription) -> Train
 def open_run_directory(
     plan: Plan, strategy: Strategy, resume_point: Optional[ResumePoint] = None
 ) -> "RunDirectory | NoRunDirectory":
-    """Create the run's folder, or reopen that of the run to resume. Only rank 0 has a folder.
+    """Create the run's folder, or reopen the folder of the run to resume.
 
-    Lines and checkpoints after the resumed checkpoint are removed. Raises OutputError, ConfigError
-    as `check_same_training`, and RunError if another process fails.
+    Only rank 0 has a folder. Lines and checkpoints after the resumed checkpoint are removed. Raises
+    OutputError, the ConfigError of `check_same_training`, and RunError if another process fails.
     """
     if resume_point is not None:
         run_on_all_ranks(plan.group, lambda: check_same_training(resume_point, plan, strategy))
@@ -301,7 +306,10 @@ def check_same_settings(option_text: str, recorded: Mapping[str, Any], plan: Pla
 
 
 def _check_same_batch_parts(resume_point: ResumePoint, settings: Dict[str, Any]) -> None:
-    """Raise ConfigError unless batches are cut into the same parts, which BatchNorm normalizes."""
+    """Raise ConfigError if batches are divided otherwise than before.
+
+    BatchNorm normalizes each part of a batch, so the results would differ.
+    """
     recorded_parts, new_parts = _batch_parts(resume_point.description.used), _batch_parts(settings)
     for name, value in recorded_parts.items():
         if value != new_parts[name]:
@@ -353,14 +361,15 @@ def describe_differences(
         yield f"{plan.epochs} epochs instead of {recorded.get('epochs')}{rate}"
 
 
-AUTORESUME_PERIOD = "1 epoch"  # between checkpoints, without --checkpoint-every
+# Interval between checkpoints with --autoresume, unless --checkpoint-every is given.
+AUTORESUME_PERIOD = "1 epoch"
 
 
 class ExistingRun(NamedTuple):
     """A run that --autoresume has found in its folder.
 
-    ``resume_point``: None without a usable checkpoint. ``finished``: the description of a run that
-    is complete, with all its files; else None.
+    ``resume_point``: None if there is no usable checkpoint. ``finished``: the run's description if
+    the run is complete, with all its files; otherwise None.
     """
 
     folder: Path
@@ -373,9 +382,10 @@ def enable_checkpoints(
     resume_point: Optional[ResumePoint] = None,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> TrainConfig:
-    """Return the config with periodic checkpoints, as --autoresume needs them. Raises ConfigError.
+    """Return the config with periodic checkpoints, which --autoresume needs.
 
-    ``resume_point``: the run of --resume, which excludes --autoresume.
+    Raises ConfigError if other settings contradict --autoresume, or if ``resume_point``, the run of
+    --resume, is not None.
     """
     if resume_point is not None:
         raise ConfigError(
@@ -400,8 +410,8 @@ def find_existing_run(
 ) -> Optional[ExistingRun]:
     """Return the run in the folder ``config.out``; None if the folder is new or empty.
 
-    Rank 0 reads it, and sends it to all processes. Raises OutputError for a folder that is in use,
-    or that contains files of other programs, and RunError in the other processes.
+    Rank 0 reads the run and broadcasts it. If the folder is in use, or contains files of other
+    programs, raises OutputError at rank 0, and RunError in the other processes.
     """
     local = run_on_all_ranks(group, lambda: _read_existing_run(config) if group.rank == 0 else None)
     _, local_resume_point, local_finished = local or (None, None, None)
@@ -433,9 +443,10 @@ def _read_existing_run(config: TrainConfig) -> Optional[ExistingRun]:
 def with_recorded_settings(
     config: TrainConfig, existing_run: ExistingRun, group: ProcessGroup = SINGLE_PROCESS
 ) -> TrainConfig:
-    """Return the config with settings that the existing run has determined.
+    """Return the config with two settings of the existing run.
 
-    These are the cut into stages and, for another number of processes, the size of the whole batch.
+    These are the cut into stages and, if the number of processes has changed, the size of the whole
+    batch.
     """
     if existing_run.resume_point is None:
         return config
@@ -450,7 +461,7 @@ def with_recorded_settings(
 def read_finished_result(
     existing_run: ExistingRun, plan: Plan, strategy: Strategy
 ) -> Optional[Result]:
-    """Return the result of a complete run; None for a run that is resumed or restarted.
+    """Return the result of a complete run; None if the run must be resumed or restarted.
 
     Raises ConfigError if the plan has other settings than the run.
     """
@@ -493,9 +504,9 @@ def read_finished_result(
 
 
 def archive_and_restart(existing_run: ExistingRun, group: ProcessGroup = SINGLE_PROCESS) -> str:
-    """Move the files of a run without a checkpoint aside, at rank 0, and return a line about it.
+    """Move the files of a run without a checkpoint to another folder, and return a line about it.
 
-    Raises OutputError.
+    Rank 0 does this, and the other processes wait. Raises OutputError.
     """
     return run_on_all_ranks(
         group, lambda: _archive_existing_run(existing_run) if group.rank == 0 else ""

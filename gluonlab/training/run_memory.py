@@ -1,19 +1,24 @@
 """Memory of a run: estimated for each device, or measured with a shortened run.
 
-The estimate adds the data to the memory of a strategy's graphs and parameters, which MXNet's memory
-plan gives (`Strategy.estimate_memory`). It does not include scratch memory of operators, buffers of
-kvstores, and the
-complete parameters of tensor parallelism on the host. On the CPU the estimates are therefore 1 to
-12 % too small for LeNet, and 20 to 40 % if its channels are padded for oneDNN, which reorders them.
-With --sync-bn they are 21 to 32 % too small for resnet8 and cifar_resnet20. MXNet's plan counts
-four bytes for every number, so with float16 the estimates are an upper bound.
+`MemoryEstimator` adds the memory of the data to the memory of the strategy's graphs and parameters
+(`Strategy.estimate_memory`, from MXNet's memory plan). The estimate excludes the scratch memory of
+operators, the buffers of kvstores, and the complete parameters of tensor parallelism on the host.
 
-`measure_run_memory` also includes what no plan knows: oneDNN's scratch memory, buffers of kvstores,
-Python and its libraries, and the rounding of the allocator. It runs
-`gluonlab.training.memory_trial` in a child process. On CPU devices it measures the peak resident
-memory of that process and its decoder processes, which is what the memory limit of a container
-applies to. On GPUs it measures how much free memory the GPU with the largest decrease has lost at
-the end, when MXNet has not released any. CUDA's context is not included.
+On the CPU, the estimates are too small by
+
+- 1 to 12 % for LeNet,
+- 20 to 40 % for LeNet with channels padded for oneDNN, which reorders them,
+- 21 to 32 % for resnet8 and cifar_resnet20 with --sync-bn.
+
+MXNet's plan counts four bytes for every number, so with float16 the estimates are an upper bound.
+
+`measure_run_memory` runs `gluonlab.training.memory_trial` in a child process, and also includes
+scratch memory, buffers of kvstores, Python and its libraries, and the rounding of the allocator.
+
+- CPU devices: it measures the peak resident memory of the child and its decoder processes. The
+  memory limit of a container applies to the same memory.
+- GPUs: it measures the decrease of free memory from start to end, on the GPU with the largest
+  decrease. MXNet does not release memory in between. CUDA's context is not included.
 """
 
 from __future__ import annotations
@@ -56,8 +61,10 @@ from gluonlab.training.parallel_options import largest_batch_fraction, resolve_d
 from gluonlab.training.plan import Plan
 
 EstimateParts = Callable[[ShardSizes], List[MemoryEstimate]]  # `strategy.estimate_memory`
-LABEL_BYTES = 4  # and as many for a weight
-COLUMN_WIDTHS = {  # of the table of several devices: 80 columns, with two titles of 11
+LABEL_BYTES = 4  # of a label; an image's weight has the same size
+# Widths of the columns of the table of several devices. A line has 80 columns, since it starts with
+# two titles of 11.
+COLUMN_WIDTHS = {
     "parameters": 11, "gradients": 10, "states": 8, "activations": 12, "data": 8, "total": 9,
 }  # fmt: skip
 
@@ -86,7 +93,7 @@ class DeviceMemory(NamedTuple):
         return [head, *(f"{'':<11}{name:<16}{size / MIB:10,.1f} MiB" for name, size in rows)]
 
 
-MemoryRow = Tuple[str, DeviceMemory]  # and the device, or that which all take
+MemoryRow = Tuple[str, DeviceMemory]  # (label of the row, memory)
 
 
 def format_memory_table(rows: Sequence[MemoryRow]) -> List[str]:
@@ -109,7 +116,10 @@ class MemoryEstimator:
     def __init__(
         self, plan: Plan, net: gluon.HybridBlock, estimate_parts: Optional[EstimateParts] = None
     ) -> None:
-        """Prepare the estimates; ``estimate_parts``: of the strategy, or data parallelism."""
+        """Prepare the estimates.
+
+        ``estimate_parts``: the strategy's ``estimate_memory``; by default that of data parallelism.
+        """
         self.plan = plan
         loss = plan.make_loss()
         self._estimate_parts = estimate_parts or ReplicaMemory(net, loss, plan).estimate_memory
@@ -125,16 +135,19 @@ class MemoryEstimator:
         )
 
     def memory(self, images: int) -> DeviceMemory:
-        """Return the estimate of the device that needs most, for ``images`` images per copy.
+        """Return the estimate of the device that needs the most memory.
+
+        ``images``: images of a batch for each copy of the network.
 
         Raises ConfigError for a batch that needs larger arrays than MXNet allows.
         """
         return max((memory for _, memory in self.rows(images)), key=lambda memory: memory.total)
 
     def rows(self, images: int) -> List[MemoryRow]:
-        """Return the estimate of each device of a copy of the network.
+        """Return (label, estimate) for each device of a copy of the network.
 
-        Only the first device has the data. Raises ConfigError as `memory`.
+        Only the first device of a copy holds images and labels. Raises ConfigError for a batch that
+        needs larger arrays than MXNet allows.
         """
         self.limit.check(images)
         data = self._data_bytes(images)
@@ -149,7 +162,7 @@ class MemoryEstimator:
         ]
 
     def _shards(self, images: int) -> ShardSizes:
-        """Return the shard sizes of a copy: for whole batches, the last batch, and test batches."""
+        """Return a copy's shares of a whole batch, of the last batch, and of test batches."""
         total, test_images = len(self.plan.dataset.train), len(self.plan.dataset.test)
         batch = int(images / self._part)
         has_partial_batch = total > batch and not self.plan.drop_last
@@ -170,10 +183,11 @@ class MemoryEstimator:
         return sum(map(array_bytes, kinds.values()))
 
     def _data_bytes(self, images: int) -> int:
-        """Return the bytes of resident splits, their order in this epoch, and prefetched batches.
+        """Return the bytes of the data on a device, for ``images`` images of a batch.
 
-        One batch is in use, and another one is being made. Mixup doubles the images of the epoch's
-        order, or of the batch that is being made, by their partners.
+        These are the splits that stay on the device, the images in the order of the epoch, and the
+        prefetched batches. One more batch is in use, and another one is being made. With mixup, the
+        images in the order of the epoch count twice, since each image is mixed with another one.
         """
         plan, dataset = self.plan, self.plan.dataset
         splits = (dataset.train, dataset.test)
@@ -196,7 +210,7 @@ def make_memory_estimator(plan: Plan) -> MemoryEstimator:
 
 
 def memory_report(plan: Plan, net: gluon.HybridBlock, estimate_parts: EstimateParts) -> List[str]:
-    """Return the lines of --memory, compared with data parallelism if the network is split."""
+    """Return the lines of --memory; if the network is split, with a row for data parallelism."""
     rows = MemoryEstimator(plan, net, estimate_parts).rows(plan.largest_shard_size)
     if plan.split.mode != DATA:
         data_parallel = as_data_parallel(plan)
@@ -220,7 +234,7 @@ def as_data_parallel(plan: Plan) -> Plan:
 
 
 def _device_label(ctxs: Sequence[object]) -> str:
-    """Return a device's name, with the number of devices that do the same in other copies."""
+    """Return the label of devices that do the same in each copy of the network: ``cpu(0) +3``."""
     return f"{ctxs[0]}" + f" +{len(ctxs) - 1}" * (len(ctxs) > 1)
 
 
@@ -228,15 +242,15 @@ POLL_S = 0.02  # between two checks of the child's memory
 
 
 class MemoryLimitExceeded(Exception):
-    """The error of a process that needs more memory than allowed, or than available."""
+    """Raised if a run needs more memory than allowed or available."""
 
 
 class OtherDatasetError(Exception):
-    """The error of a config that names another data set than the expected one."""
+    """Raised if a config names another data set than the expected one."""
 
 
 class GpuMemoryUse:
-    """The decrease of the free memory of GPUs since the object was created."""
+    """Measures the decrease of the free memory of GPUs since this object was created."""
 
     def __init__(self, ctxs: Sequence[mx.Context]) -> None:
         self._gpus = [ctx.device_id for ctx in ctxs if ctx.device_type == "gpu"]
@@ -244,7 +258,7 @@ class GpuMemoryUse:
         self._before = self._free_bytes()
 
     def used_bytes(self) -> int:
-        """Wait for all operators, and return the bytes of the GPU with the largest decrease."""
+        """Wait for all operators, and return the largest decrease of a GPU, in bytes."""
         mx.nd.waitall()
         return max(
             (before - now for before, now in zip(self._before, self._free_bytes())), default=0
@@ -264,9 +278,10 @@ def measure_run_memory(
 ) -> int:
     """Return the peak memory of a run of ``config`` in bytes, measured in a child process.
 
-    Raises MemoryLimitExceeded if the process has more than ``limit_bytes`` resident, or cannot
-    allocate memory; OtherDatasetError if the config names another data set than ``dataset``; and
-    the errors of the run. The run's folder is not created.
+    The run's folder is not created. Raises the errors of the run, and:
+
+    - MemoryLimitExceeded: The process uses more than ``limit_bytes``, or cannot allocate memory.
+    - OtherDatasetError: The config names another data set than ``dataset``.
     """
     with temporary_folder("trial") as folder:
         settings = config.replace(
@@ -328,6 +343,7 @@ def _wait_for_child(child: "subprocess.Popen[bytes]", limit_bytes: Optional[int]
 
 
 def _kill_child(child: "subprocess.Popen[bytes]") -> None:
+    """Kill the child and the processes it has started."""
     try:
         os.killpg(child.pid, signal.SIGKILL)
     except ProcessLookupError:  # it has exited
@@ -350,6 +366,7 @@ def _read_answer(output_file: Path) -> Optional[Dict[str, Any]]:
 
 
 def _raise_child_error(status: int, error_output: str) -> None:
+    """Raise the error of a child that ended without an answer."""
     if status == -signal.SIGKILL or any(text in error_output for text in OUT_OF_MEMORY_MESSAGES):
         raise MemoryLimitExceeded
     last_line = next(

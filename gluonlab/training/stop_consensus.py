@@ -1,7 +1,7 @@
-"""Agreement between the processes of a group about the time, signals, and when to stop.
+"""Agreement between processes that train together: the time, signals, and when to stop.
 
-A signal reaches one process, callbacks run in one process, and clocks differ. All processes must
-still write checkpoints and stop after the same step.
+A signal may reach only one process, callbacks run in one process, and clocks differ. But all
+processes must write checkpoints and stop after the same step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-POLL_EVERY = 4  # batches of an evaluation
+POLL_EVERY = 4  # batches of an evaluation between two checks for a signal
 # Steps until all processes know of a request to stop. Losses are exchanged every 4 steps, for the
 # first time in the 9th step of an epoch (`gluonlab.training.loss_meter`).
 STOP_DELAY = 9
@@ -29,10 +29,10 @@ STOP_DELAY = 9
 class StopCoordinator:
     """The time, the signal and the last step on which all processes of ``group`` agree.
 
-    Rank 0 sends its clock and its request to stop, and each process sends the signal of its
-    ``request``. They travel with the losses, which the processes exchange every few steps anyway,
+    Rank 0 sends its clock and its request to stop. Each process sends the signal that its
+    ``request`` has recorded. These values are exchanged together with the losses, every few steps,
     so that no step waits for them (`local_flags`, `update_from_all`). A single process uses its
-    local values at once.
+    values at once.
     """
 
     def __init__(
@@ -50,9 +50,10 @@ class StopCoordinator:
         return self._group.rank
 
     def local_flags(self) -> "NDArray[Any]":
-        """Return this process's values: time, a one for its signal, and the step to stop after.
+        """Return the values of this process: the time, its signal, and the step to stop after.
 
-        Time and step are 0 except at rank 0, so that the sum over all processes is rank 0's value.
+        A received signal is a 1 at the signal's position. Time and step are 0 except at rank 0, so
+        that their sum over all processes is rank 0's value.
         """
         time_s, stop_step = 0.0, 0
         if self._group.rank == 0:
@@ -70,12 +71,12 @@ class StopCoordinator:
         self._shared_stop_step = stop_step - 1 if stop_step else None
 
     def shared_time(self) -> float:
-        """Return the seconds since rank 0 started, as of the last exchange."""
+        """Return the seconds since rank 0 started, as of the last exchange with other processes."""
         return self._local_time() if self._group.size == 1 else self._shared_time
 
     @property
     def signal_received(self) -> bool:
-        """True if this process has received a signal, or has taken over the agreed one."""
+        """True if this process has received a signal, or knows of the signal of another process."""
         return self._request.number is not None
 
     @property
@@ -84,7 +85,10 @@ class StopCoordinator:
         return self._request.number if self._group.size == 1 else self._shared_signal
 
     def request_stop(self, step: int) -> None:
-        """Request, at rank 0 after ``step``, that training stops as soon as all processes know."""
+        """Request that training stops as soon as all processes know. Rank 0 calls this.
+
+        ``step``: the last step of rank 0.
+        """
         self.stop_step_of_rank_0 = step if self._group.size == 1 else step + STOP_DELAY
 
     def synchronize(self) -> None:
@@ -128,9 +132,9 @@ class StopCoordinator:
 
 
 def run_on_all_ranks(group: ProcessGroup, work: Callable[[], T]) -> T:
-    """Return ``work()`` when all processes have done theirs, or fail in all of them together.
+    """Call ``work`` in every process, wait for all processes, and return this process's result.
 
-    Raises the exception of ``work()`` in this process, or RunError if another process failed.
+    If ``work`` fails in a process, its exception is raised there, and RunError in all others.
     ``work`` must not communicate with other processes.
     """
     try:

@@ -59,8 +59,8 @@ class TimedIterator:
 class TrainState:
     """All parts of a run that change from step to step.
 
-    ``start_time``: of the run, by ``time.perf_counter``. A resumed run has the start time that an
-    uninterrupted run would have.
+    ``start_time``: the start of the run, by ``time.perf_counter``. For a resumed run, it is as if
+    the run had not been interrupted.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class TrainState:
         self._waited_before_resume = 0.0  # seconds of this epoch
         self._timed_batches = TimedIterator(iter(()))
         self._gather = CheckpointGather(plan.group)
-        # no checkpoint can contain the residuals of compressed gradients, nor the servers' states
+        # Checkpoints cannot contain the residuals of compressed gradients, or states on servers.
         has_hidden_state = keeps_residual(plan.compress) or plan.on_servers
         self.checkpoints = CheckpointWriter(
             run.path,
@@ -113,13 +113,13 @@ class TrainState:
 
     def after_step(self) -> None:
         """Write a checkpoint if one is due, except at the end of an epoch."""
-        if self.within_epoch:  # else after_epoch, when the epoch has been evaluated
+        if self.within_epoch:  # at the end of an epoch, after_epoch does this after the evaluation
             self.checkpoints.after_step(self.loss_meter.step, self.finished)
 
     def after_epoch(self, score: float) -> None:
         """Write a checkpoint if one is due, or if the epoch is the best so far.
 
-        ``score``: of the epoch, the larger the better.
+        ``score``: score of the epoch. A larger score is better.
         """
         self.finished = self.loader.epoch
         self.checkpoints.after_epoch(self.loss_meter.step, self.finished, score)
@@ -129,7 +129,10 @@ class TrainState:
         self.checkpoints.write_now(self.loss_meter.step, self.finished)
 
     def _loader_position(self) -> Dict[str, int]:
-        """Return the position of the loader, which is the end of an epoch until its evaluation."""
+        """Return the position of the loader: finished epochs, and steps in the current epoch.
+
+        Until an epoch has been evaluated, the position is at the end of this epoch.
+        """
         position = self.loader.state()
         if self.loader.epoch > self.finished:
             position.update(epoch=self.finished, step=len(self.loader))
@@ -158,9 +161,10 @@ class TrainState:
                 yield batch
 
     def _replay_steps(self, batches: "Generator[Batch, None, None]") -> None:
-        """Train the steps between the last seeding and the checkpoint, then restore its state.
+        """Repeat the steps between the last seeding and the checkpoint, then restore its arrays.
 
-        The steps advance the random number generators of the devices, which cannot be set.
+        The repeated steps advance the random number generators of the devices. Their state cannot
+        be stored in a checkpoint.
         """
         checkpoint, self._resumed_from = self._resumed_from, None
         if checkpoint is None:
@@ -196,10 +200,10 @@ class TrainState:
         return dataset_digests(self.plan)
 
     def make_checkpoint(self, score: Optional[float] = None) -> Checkpoint:
-        """Make a checkpoint of this moment, without waiting for the devices.
+        """Return a checkpoint of the current state, without waiting for the devices.
 
-        All processes of a group call this after the same step. ``score``: of the epoch that has
-        just ended.
+        All processes of a group call this after the same step. ``score``: score of the epoch that
+        has just ended.
         """
         local = self.strategy.state()
         losses, loss_rows = self.loss_meter.state()
@@ -225,9 +229,9 @@ class TrainState:
         )
 
     def restore(self, checkpoint: Checkpoint, best_score: float) -> List[StepLoss]:
-        """Restore the state of a checkpoint, and return the losses that were still unread there.
+        """Restore the state of a checkpoint, and return its losses that had not been read yet.
 
-        ``best_score``: of the epochs so far.
+        ``best_score``: the best score of the epochs so far.
         """
         state, now = checkpoint.state, time.perf_counter()
         step_losses = self.loss_meter.restore(state["losses"], checkpoint.devices)
@@ -257,12 +261,12 @@ class TrainState:
         )
 
 
-# The state of MXNet's random number generators can be seeded, but not read. So they are seeded
+# MXNet's random number generators can be seeded, but their state cannot be read. So they are seeded
 # every SEED_EVERY steps of an epoch, from seed, epoch and step. A run that is resumed between two
-# seedings trains the steps since the last one again, and then restores the checkpoint's state.
-# Seeding a CPU device takes some 13 ms (1,024 Mersenne Twisters, on an AMD EPYC), too long for
-# every step. All CPU devices of a process share one generator, which the last of them seeds. On
-# GPUs, cuDNN's Dropout has its own generator, which cannot be seeded again.
+# seedings trains the steps since the last seeding again, and then restores the checkpoint's arrays.
+# Seeding a CPU device takes about 13 ms (on an AMD EPYC), which is too long for every step. All CPU
+# devices of a process share one generator, which the last device seeds. On GPUs, cuDNN's Dropout
+# has its own generator, which cannot be seeded again.
 SEED_EVERY = 64
 RANDOM_OPERATORS = re.compile(
     "dropout|rnn|random|sample|shuffle|uniform|normal(_n)?$|"
@@ -272,10 +276,10 @@ RANDOM_OPERATORS = re.compile(
 
 
 class DeviceRng:
-    """Seeding of the devices' random number generators, if the network draws random numbers.
+    """Seeds the random number generators of the devices, if the network draws random numbers.
 
-    ``first_index``: the index of this process's first device among those of all processes. Each
-    device draws different numbers.
+    Each device draws different numbers. ``first_index``: the index of this process's first device
+    among the devices of all processes.
     """
 
     def __init__(self, strategy: Strategy, seed: int, first_index: int = 0) -> None:
@@ -295,7 +299,7 @@ class DeviceRng:
     def seed_before_step(self, epoch: int, step: int) -> None:
         """Seed the devices before every SEED_EVERY-th step of an epoch, without waiting for them.
 
-        ``epoch``, ``step`` of the epoch: from 0.
+        ``epoch`` and ``step`` (of the epoch) count from 0.
         """
         if self._ctxs and step % SEED_EVERY == 0:
             for device, ctx in enumerate(self._ctxs, start=self._first):

@@ -1,6 +1,6 @@
-"""Preparation of a run before its first batch: data set, plan, network, strategy and header.
+"""Preparation of a run: data set, plan, network, strategy, and the lines that it prints first.
 
-Processes that train together check that their options agree.
+Processes that train together also check here that their options agree.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def read_dataset_together(
 ) -> Optional[Dataset]:
     """Load the data set that was given to `train`, in every process.
 
-    Raises DataError, a UsageError for a ``config`` that is wrong for any data, before anything is
-    read, and RunError if another process fails.
+    The settings that do not depend on the data are checked first. Raises a UsageError for a wrong
+    setting, DataError, and RunError if another process fails.
     """
 
     def read() -> Optional[Dataset]:
@@ -86,12 +86,22 @@ def plan_together(
     components: UserComponents = NO_USER_COMPONENTS,
     devices_per_copy: int = 1,
 ) -> Plan:
-    """Return the plan of this process, after all processes have made theirs.
+    """Return the plan of this process. All processes call this, and fail together.
 
-    ``is_existing_run``: True if the folder already contains this run. ``devices_per_copy``: as for
-    `train`. Raises the errors of `make_plan`, OutputError at rank 0 for an unwritable folder,
-    RunError if another process fails, and ConfigError if the processes have different options, or
-    different numbers of devices while the batch size is per device.
+    Args:
+        config: The settings.
+        dataset: The data set, from `read_dataset_together`.
+        group: The processes that train together.
+        is_existing_run: Whether the run's folder already contains this run.
+        components: The user's network, loss and metrics.
+        devices_per_copy: For a custom strategy, the devices that share a copy of the network.
+
+    Raises:
+        UsageError: A setting is wrong, as in `make_plan`.
+        OutputError: Rank 0 cannot write the folder.
+        RunError: Another process has failed.
+        ConfigError: The processes have different options, or different numbers of devices although
+            the batch size is per device.
     """
 
     def resolve() -> Tuple[ResolvedConfig, DeviceSetup]:
@@ -126,7 +136,7 @@ def _gather_counts(group: ProcessGroup, count: int) -> Tuple[int, ...]:
 
 
 class TrainingSetup(NamedTuple):
-    """A run that is ready to start. ``header``: the first lines that it prints."""
+    """A run that is ready to start. ``header``: the lines that the run prints first."""
 
     plan: Plan
     strategy: Strategy
@@ -136,7 +146,7 @@ class TrainingSetup(NamedTuple):
 @nd_semantics()
 @exit_if_stuck()  # creating a strategy may run and time the network
 def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> TrainingSetup:
-    """Create network and strategy. Raises a UsageError for mistakes that only they can show."""
+    """Create network and strategy. Raises a UsageError for mistakes that are found only then."""
     header: List[str] = []
 
     def make_initialized_net(
@@ -159,7 +169,7 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Trainin
             f"the strategy takes {len(strategy.inputs)} shards of a batch, and the plan has "
             f"{len(plan.split.copies)}: set its attribute devices_per_copy"
         )
-    if plan.group.rank > 0:  # equal parameters, but different Dropout masks
+    if plan.group.rank > 0:  # parameters are equal in all processes, but Dropout masks differ
         mx.random.seed(plan.seed + plan.group.rank)
     check_batch_size(plan, strategy.net, len(strategy.inputs))
     check_exportable(plan, strategy.net)
@@ -261,8 +271,8 @@ def run_header(plan: Plan, strategy: Strategy) -> Iterator[str]:
 
 
 MAX_WAITING_SHARE = 0.1  # of an epoch's time
-MAX_LOSS_FACTOR = 10.0  # times the loss of guessing, which a network that learns never exceeds
-CHANCE_DEVIATIONS = 2.0  # standard deviations above chance, which one guess in 40 exceeds
+MAX_LOSS_FACTOR = 10.0  # times the loss of guessing; a network that learns stays below
+CHANCE_DEVIATIONS = 2.0  # standard deviations above chance; guessing exceeds this in 1 of 40 cases
 
 
 def warnings_before_training(plan: Plan) -> Iterator[str]:
@@ -300,9 +310,9 @@ def warnings_after_training(result: Result) -> Iterator[str]:
 
 
 def _warn_of_failed_training(result: Result) -> Iterator[str]:
-    """Warn of an absurd loss, or of an accuracy that may be chance.
+    """Yield a warning if the loss is far too large, or if the accuracy may be due to chance.
 
-    The loss of guessing is unknown for a loss of the user.
+    The loss is not checked if it is the user's, since the loss of guessing is then unknown.
     """
     plan, epoch = result.plan, result.kept_epoch
     classes = len(plan.dataset.classes)
@@ -344,10 +354,10 @@ PROCESS_LOCAL_OPTIONS = (
 
 
 def check_same_options(config: TrainConfig, group: ProcessGroup) -> None:
-    """Raise ConfigError in all processes, with the first difference, unless their options agree.
+    """Raise ConfigError in all processes if their options differ. All processes must call this.
 
     Processes with different options would sum gradients of different trainings, or wait for each
-    other forever. All processes must call this.
+    other forever.
     """
     if group.size == 1:
         return

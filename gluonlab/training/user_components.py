@@ -54,17 +54,20 @@ HEADLESS_OPERATORS = {
     "MAERegressionOutput", "SVMOutput",
 }  # fmt: skip
 DENSE_STORAGE = ("default", "default")
-COMPONENT_NAMES = {"net": "network", "loss": "loss", "data": "data set"}  # of a run's settings: own
+# argument of the user -> name of the component in messages
+COMPONENT_NAMES = {"net": "network", "loss": "loss", "data": "data set"}
 
 
 @dataclass(frozen=True)
 class UserComponents:
     """The user's network, loss and metrics.
 
-    ``net``: a HybridBlock, or a function that makes one, with the number of classes as argument if
-    it takes one. It maps images (n, C, H, W) to scores (n, classes). A block that has parameters
-    keeps them. ``loss``: a HybridBlock of scores (n, classes) and labels (n,), with a value for
-    each image. ``metrics``: see `gluonlab.training.user_metrics`.
+    Attributes:
+        net: A HybridBlock, or a function that returns a HybridBlock. The function gets the number
+            of classes, if it has a parameter. The network maps images (n, C, H, W) to scores
+            (n, classes). Parameters that are already initialized are kept.
+        loss: A HybridBlock of scores (n, classes) and labels (n,), with one value for each image.
+        metrics: See `gluonlab.training.user_metrics`.
     """
 
     net: Any = None
@@ -176,8 +179,11 @@ def check_same_user_components(
 ) -> None:
     """Raise ConfigError unless a resumed or evaluated run gets the same components again.
 
-    ``folder``: of the run. ``usage``: what takes the components. ``recorded``, ``current``:
-    settings of the run, and of its continuation.
+    Args:
+        folder: The run's folder.
+        usage: The purpose of the components, for the message, such as ``to train``.
+        recorded: The settings of the run.
+        current: The settings of its continuation or evaluation.
     """
     recorded_names, current_names = (
         dict(settings.get("own") or {}) for settings in (recorded, current)
@@ -209,9 +215,9 @@ def check_user_network(
 
 
 def _check_in_array_kind(block: gluon.HybridBlock, check: Callable[[], None]) -> None:
-    """Check a block, after ``npx.set_np()`` as written for mx.nd or mx.np, and set its kind.
+    """Check a block of the user. After ``npx.set_np()``, set whether it uses mx.nd or mx.np.
 
-    The check is the only way to find out which of both a block is written for.
+    Only trying the check with both can show for which of them a block is written.
     """
     if not user_has_set_np():
         check()
@@ -225,12 +231,13 @@ def _check_in_array_kind(block: gluon.HybridBlock, check: Callable[[], None]) ->
             return
         except UsageError as error:
             errors.append(error)
-    # show the error of the kind that the block is written for: if the attempt as mx.np rejects
-    # legacy operators, the block is written for mx.nd
+    # Both attempts have failed. If the attempt with mx.np rejects legacy operators, the block is
+    # written for mx.nd, so raise the error of the attempt with mx.nd.
     raise errors["legacy operator" not in str(errors[1])]
 
 
 def _check_loss_outputs(loss: gluon.HybridBlock, classes: int) -> None:
+    """Raise ConfigError unless the loss uses its inputs and has one value for each image."""
     name, images = type(loss).__name__, 3
     shapes = {"scores": (images, classes), "labels": (images,)}
     values: Any = None
@@ -279,6 +286,7 @@ def _check_loss_outputs(loss: gluon.HybridBlock, classes: int) -> None:
 def _check_network_outputs(
     net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int
 ) -> None:
+    """Raise ModelError unless the network has scores (n, classes) for n images."""
     images, outputs = 1, []
     try:
         _check_parameters(net, name)
@@ -331,7 +339,7 @@ def _check_parameters(net: gluon.HybridBlock, name: str) -> None:
     """Raise ModelError for parameters that a run would not train as intended."""
     try:
         params = list(net.collect_params().values())
-    except AssertionError as error:  # two of one name
+    except AssertionError as error:  # two parameters have the same name
         raise ModelError(
             f"{name}: {error_text(error)}: parameters are saved by name, so give each layer a "
             "different prefix, or none"
@@ -441,6 +449,7 @@ def _is_dataset_name(dataset: str) -> bool:
 
 
 def _takes_classes(make: Any) -> bool:
+    """Return True if a function that makes a network has a parameter for the number of classes."""
     # Python 3.8 would inspect __new__, which does not have a Block's arguments
     is_class = isinstance(make, type)
     function = partial(make.__init__, None) if is_class else make

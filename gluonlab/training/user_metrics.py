@@ -1,7 +1,7 @@
 """Metrics of the user, computed from all scores and labels of the test images.
 
-A metric gets the whole split at once, in order, wherever its parts were computed. So its value does
-not depend on the number of devices and processes, even if it is not a mean over images, such as F1.
+A metric gets all test images at once, in order. So its value does not depend on the number of
+devices and processes, even if it is not a mean over images, such as F1.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# (n, classes) float32 and (n,) int32, numpy arrays -> a number; NaN where it is not defined
+# A function of scores (n, classes) float32 and labels (n,) int32, as numpy arrays. It returns a
+# number, or NaN if the metric is not defined.
 Metric = Callable[[Any, Any], float]
-DeviceScores = Tuple[int, nd.NDArray, nd.NDArray]  # the place of a device, scores and labels
+DeviceScores = Tuple[int, nd.NDArray, nd.NDArray]  # (index of the device, scores, labels)
 MetricValues = Dict[str, Optional[float]]
 
 
@@ -76,12 +77,12 @@ def metrics_by_name(given: Any) -> Dict[str, Metric]:
 
 
 def check_metrics(metrics: Mapping[str, Metric], test: Split, classes: int) -> None:
-    """Raise ConfigError for a metric that fails on random scores of a test split.
+    """Raise ConfigError for a metric that fails on random scores.
 
-    Otherwise it would fail after the first epoch, whose training would be lost. The number of
-    scores is that of the split, because a metric may fail for fewer. Labels are the true ones if
-    they are in memory. Scores are probabilities, because a metric for a network that ends in
-    softmax may need them.
+    Otherwise the metric would fail after the first epoch, and this epoch would be lost. There are
+    as many scores as test images, because a metric may fail for fewer. The true labels are used if
+    they are in memory. The scores are probabilities, because a metric for a network that ends in
+    softmax may need probabilities.
     """
     if not metrics:
         return
@@ -103,6 +104,7 @@ def check_metrics(metrics: Mapping[str, Metric], test: Split, classes: int) -> N
 
 
 def _make_metric(metric_or_class: Any) -> Any:
+    """Create an instance of a class, and check that it is a metric. Raises ConfigError."""
     try:
         metric = metric_or_class() if isinstance(metric_or_class, type) else metric_or_class
     except Exception as error:  # the user's code may raise anything
@@ -120,7 +122,7 @@ def _make_metric(metric_or_class: Any) -> Any:
 
 
 def _split_composite(metric: Any) -> Iterator[Any]:
-    """Yield the metrics of a composite metric, which may take different inputs."""
+    """Yield the parts of a composite metric, which may need different inputs."""
     if type(metric) is not mx.metric.CompositeEvalMetric:
         yield metric
         return
@@ -136,7 +138,10 @@ def _metric_name(metric: Any) -> str:
 
 
 def _metric_input(name: str, metric: Any) -> str:
-    """Return the kind of input that the metric takes. Raises ConfigError."""
+    """Return the kind of input that a metric needs: SCORES, PROBABILITIES or VALUES.
+
+    Raises ConfigError.
+    """
     attribute = getattr(metric, "takes", None)
     if attribute is not None:
         if attribute in (SCORES, PROBABILITIES):
@@ -154,9 +159,11 @@ def _metric_input(name: str, metric: Any) -> str:
 
 
 def _as_function(name: str, metric: Any) -> Metric:
+    """Return a metric as a function of scores (n, classes) and labels (n,)."""
     input_kind = _metric_input(name, metric)
 
     def prepare_scores(scores: "Array", labels: "Array") -> "Array":
+        """Convert scores to the kind of input that the metric accepts."""
         if input_kind == PROBABILITIES:
             return nd.softmax(nd.array(scores)).asnumpy()  # type: ignore[no-any-return]
         if input_kind == VALUES:
@@ -241,7 +248,7 @@ def _image_order(counts: "Array") -> "Array":
 
 
 def compute_metrics(metrics: Mapping[str, Metric], scores: Any, labels: Any) -> MetricValues:
-    """Return each metric's value; None for NaN and values beyond 1e39, which no file contains.
+    """Return the value of each metric; None for NaN and for absolute values above 1e39.
 
     Raises CallbackError, with the metric's name, if it raises an exception or returns no number.
     """

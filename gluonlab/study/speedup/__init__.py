@@ -1,3 +1,1 @@
-"""Diagnosis of slow multi-device training: the breakdown of a step, and what would make it
-faster.
-"""
+"""Diagnosis of slow multi-device training: the parts of a step, and settings that help."""

@@ -1,8 +1,11 @@
-"""Diagnosis of a training: bottlenecks by measurement, and advice that has been tried.
+"""Diagnosis of a training: why several devices are not faster, and which settings help.
 
-`diagnose` measures a step part by part, names the causes for which several devices are not faster,
-computes from which batch size they are, and tries settings that might help. Only settings that were
-measured to help are advised.
+`diagnose` works in four steps:
+
+1. Measure a training step part by part.
+2. Find the causes that slow it down, such as input or the sums of gradients.
+3. Compute the batch size from which several devices are faster than one.
+4. Try settings that might help. Only settings that are measurably faster are advised.
 """
 
 from __future__ import annotations
@@ -64,18 +67,21 @@ from gluonlab.timeline.exposed_time import (
 )
 from gluonlab.timeline.timeline import BACKWARD, COPY, FORWARD, INPUT, OTHER, SUM, UPDATE, Timeline
 
-# Causes: parts of a step that are not work on its images.
+# Causes: time of a step that is not computing on its images. The names INPUT, SUM and UPDATE come
+# from the timeline. WAITING: within sums, devices wait. STRAGGLER: devices wait for the slowest
+# one. CORES: CPU devices share too few cores. FEW: fixed costs, for which a batch is too small.
 HOST, WAITING, STRAGGLER, CORES, FEW = "host", "waiting", "straggler", "cores", "few"
 NOTHING = "nothing"
 CAUSES = (INPUT, HOST, SUM, WAITING, UPDATE, STRAGGLER, CORES, FEW)
 
-MIN_CAUSE_SHARE = 0.2  # of a step; smaller parts are not worth changing
-MIN_JOINT_SHARE = 0.4  # of a step, of all fixed costs together
-MIN_LOWER_BOUND = 0.1  # of a step; a cause whose interval starts lower is not named
-AGREEMENT_TOLERANCE = 0.1  # of a step, between two measurements of a part
-MIN_ACCOUNTED_SHARE = 0.95  # of a step, of each device
-BATCH_FACTOR = 4  # a larger batch over the present one
-TRIED_PREFETCH = 8  # batches
+# Shares of a step:
+MIN_CAUSE_SHARE = 0.2  # smaller causes are not reported
+MIN_JOINT_SHARE = 0.4  # the same for all fixed costs together
+MIN_LOWER_BOUND = 0.1  # a cause is not reported if the interval of its share starts lower
+AGREEMENT_TOLERANCE = 0.1  # allowed difference between two measurements of a part
+MIN_ACCOUNTED_SHARE = 0.95  # share that the trace must explain for each device
+BATCH_FACTOR = 4  # size of a larger batch that is tried, divided by the present size
+TRIED_PREFETCH = 8  # prefetched batches that are tried
 MAX_CANDIDATES = 3
 SHARDED = "sharded-optimizer"
 ADVICE_ROUNDS = 11
@@ -85,8 +91,11 @@ PrintLine = Callable[[str], None]
 class Cause(NamedTuple):
     """A bottleneck: its name, and its share of a step.
 
-    ``device``: the straggler's position; ``singles``: each device's time. ``together``: the share
-    is that of all `image_independent_seconds`, since no single part is large.
+    Attributes:
+        device: Index of the slowest device, if the cause is STRAGGLER.
+        together: Whether the share is that of all `image_independent_seconds` together, since no
+            single part is large.
+        singles: Seconds of each device alone, if the cause is STRAGGLER.
     """
 
     name: str
@@ -97,9 +106,10 @@ class Cause(NamedTuple):
 
 
 def overhead_seconds(breakdown: StepParts) -> Dict[str, float]:
-    """Return seconds of a step by cause, for everything that is not work on the step's images.
+    """Return the seconds of a step that each cause costs.
 
-    Fixed costs exclude the straggler's, and those of shared cores, so that no time counts twice.
+    FEW excludes the fixed costs that are due to the straggler or to shared cores, so that no time
+    counts twice.
     """
     passes = breakdown.passes
     straggler = min(breakdown.straggler, passes)
@@ -116,7 +126,7 @@ def overhead_seconds(breakdown: StepParts) -> Dict[str, float]:
 
 
 def image_independent_seconds(overheads: Mapping[str, float]) -> float:
-    """Return the sum of overheads that do not depend on the number of images."""
+    """Return the sum of the causes that do not depend on the number of images, in seconds."""
     return sum(overheads[name] for name in (HOST, SUM, UPDATE, FEW))
 
 
@@ -127,10 +137,13 @@ def find_causes(
 ) -> List[Cause]:
     """Return the causes that cost MIN_CAUSE_SHARE of a step or more, the largest first.
 
-    ``lowest``: the lower bound of each cause's share; ``singles``: seconds of each device alone, of
-    which the slowest is the straggler. If no cause is that large, but all costs that do not depend
-    on images together are MIN_JOINT_SHARE of a step, the cause is too few images. An empty list
-    means that the step is efficient.
+    If no cause is that large, but `image_independent_seconds` are MIN_JOINT_SHARE of a step, the
+    cause is FEW: too few images. An empty list means that the step is efficient.
+
+    Args:
+        breakdown: The measured parts of a step.
+        lowest: The lower bound of each cause's share.
+        singles: Seconds of each device alone. The slowest device is the straggler.
     """
     overheads = overhead_seconds(breakdown)
     causes = [
@@ -156,10 +169,14 @@ def _slowest_device(singles: Sequence[float]) -> Optional[int]:
 def find_disagreements(
     first: Mapping[str, float], second: Mapping[str, float], joint: bool = False
 ) -> Dict[str, Tuple[float, float]]:
-    """Return the parts whose shares of a step differ by more than AGREEMENT_TOLERANCE, with both.
+    """Return the parts whose two measured shares differ by more than AGREEMENT_TOLERANCE.
 
-    Both mappings have the same parts. A sum and its waiting count as one part, and the update as
-    well if the store updates (``joint``).
+    The result contains both shares for each such part. Sum and waiting count as one part.
+
+    Args:
+        first: Share of each part of a step, by one measurement.
+        second: The same by another measurement.
+        joint: Whether the update counts to the same part as the sum, since the kvstore updates.
     """
     merged = (SUM, WAITING, UPDATE) if joint else (SUM, WAITING)
     groups = [merged, *((name,) for name in first if name not in merged)]
@@ -176,8 +193,9 @@ def find_disagreements(
 
 
 class LinearStepTime(NamedTuple):
-    """A linear model of a step in seconds: ``fixed + per_image * images`` for ``images`` per
-    device.
+    """A linear model of the seconds of a step: ``fixed + per_image * images``.
+
+    ``images`` is the number of images per device.
     """
 
     fixed: float
@@ -189,12 +207,18 @@ class LinearStepTime(NamedTuple):
 
 
 class StepModel(NamedTuple):
-    """Models of the steps of one device, and of ``devices`` with ``images`` each.
+    """Models of the time of a step on one device, and on several devices.
 
-    ``batches``: the batch of all devices over that of one device. It is the number of copies of the
-    network, or 1 if one device would compute all images, as with --global-batch-size. ``moved``:
-    seconds of sum and update, which grow with the network; ``update``: of the update, which one
-    device needs as well.
+    Attributes:
+        one: Model of one device.
+        several: Model of several devices.
+        devices: Number of devices.
+        images: Images of a step on each device.
+        batches: The batch of all devices divided by the batch of one device. This is the number of
+            copies of the network, or 1 with --global-batch-size, where one device would compute
+            all images.
+        moved: Seconds of sum, waiting and update, which grow with the size of the gradients.
+        update: Seconds of the update, which one device also needs.
     """
 
     one: LinearStepTime
@@ -206,15 +230,19 @@ class StepModel(NamedTuple):
     update: float
 
     def speed_up(self, images: float) -> float:
-        """Return the images/s of all devices with ``images`` each over those of one device."""
+        """Return the speedup: images/s of all devices, divided by the images/s of one device.
+
+        ``images``: images of a step on each device.
+        """
         of_one = self.one.seconds(images * self.devices / self.batches)
         return self.batches * of_one / self.several.seconds(images)
 
     def break_even_images(self, speed_up: float = 1.0) -> Optional[float]:
-        """Return the images per device from which all larger batches have this speedup.
+        """Return the smallest images per device from which the speedup is at least ``speed_up``.
 
-        0 means any batch; None means that no batch is large enough.
+        0 means any batch. None means that no batch is large enough.
         """
+        # Solve speed_up * several.seconds(x) <= batches * one.seconds(x * devices / batches).
         n, s = self.devices, speed_up
         missing = s * self.several.fixed - self.batches * self.one.fixed
         gained = n * self.one.per_image - s * self.several.per_image
@@ -223,10 +251,12 @@ class StepModel(NamedTuple):
         return max(0.0, missing / gained)
 
     def largest_gradient_factor(self) -> Optional[float]:
-        """Return how many times larger gradients can get until all devices are as slow as one.
+        """Return by which factor the gradients may grow until all devices are no faster than one.
 
         None means that there is no limit.
         """
+        # room: seconds for which all devices could sum and update before they are as slow as one.
+        # grows: seconds that are added when the gradients grow by their present size.
         n = self.batches
         of_one = self.one.seconds(self.images * self.devices / n)
         room = n * (of_one - self.update) - (self.several.seconds(self.images) - self.moved)
@@ -239,7 +269,15 @@ class StepModel(NamedTuple):
 def fit_step_model(
     breakdown: StepParts, one_step: float, devices: int, images: int, images_of_one: int
 ) -> StepModel:
-    """Return the model of a measured step. ``images``: those of a step of all devices."""
+    """Return the model of a measured step.
+
+    Args:
+        breakdown: Parts of a step on all devices.
+        one_step: Seconds of a step on one device.
+        devices: Number of devices.
+        images: Images of a step on all devices together.
+        images_of_one: Images of a step on one device.
+    """
     images_each = images / devices
     passes = breakdown.passes
     slope = max(0.0, passes - breakdown.fixed) / images_each
@@ -263,7 +301,7 @@ def fit_step_model(
 
 
 class Candidate(NamedTuple):
-    """Settings to try. ``images_per_copy``: of the network, if the settings change it."""
+    """Settings to try. ``images_per_copy``: images for each copy of the network, if they change."""
 
     settings: Dict[str, Any]
     images_per_copy: Optional[int] = None
@@ -279,7 +317,7 @@ class Candidate(NamedTuple):
 
 
 def choose_candidates(causes: Sequence[Cause], facts: TrainingFacts) -> List[Candidate]:
-    """Return up to MAX_CANDIDATES settings to try, alternating between the causes."""
+    """Return up to MAX_CANDIDATES candidates: the first of each cause, then the second of each."""
     candidates_by_cause = [list(_candidates_for_cause(cause, facts)) for cause in causes]
     chosen: List[Candidate] = []
     for position in range(max(map(len, candidates_by_cause), default=0)):
@@ -290,6 +328,8 @@ def choose_candidates(causes: Sequence[Cause], facts: TrainingFacts) -> List[Can
 
 
 def _candidates_for_cause(cause: Cause, facts: TrainingFacts) -> Iterator[Candidate]:
+    """Yield settings that might reduce a cause, the most promising first."""
+    # SHARDED shards the optimizer ("sharded-optimizer"); "sharded" is another kvstore.
     if cause.name == INPUT:
         yield from _input_candidates(facts)
         return
@@ -320,7 +360,10 @@ def _device_candidate(devices: Sequence[str]) -> Candidate:
 
 
 def weights_by_speed(images: Sequence[int], seconds: Sequence[float]) -> str:
-    """Return --device-weights in proportion to the devices' speeds: ``images`` over ``seconds``."""
+    """Return a value of --device-weights in proportion to the speeds of the devices.
+
+    A device's speed is its ``images`` divided by its ``seconds``.
+    """
     speeds = [count / elapsed for count, elapsed in zip(images, seconds)]
     return ",".join(f"{speed / min(speeds):.1f}".replace(".0", "") for speed in speeds)
 
@@ -349,10 +392,14 @@ def _input_candidates(facts: TrainingFacts) -> Iterator[Candidate]:
 
 @dataclass(frozen=True)
 class TriedAdvice:
-    """The measured gain of a candidate: images/s over those of the present settings.
+    """A candidate and its measured gain.
 
-    ``speed_up``: of all devices over one, if the candidate changes the batch; ``expected``: the
-    speedup that the model predicted for it. ``reason``: why it could not be tried.
+    Attributes:
+        candidate: The settings.
+        gain: Images/s with the candidate, divided by images/s with the present settings.
+        speed_up: Speedup of all devices over one device, if the candidate changes the batch.
+        expected: The speedup that the `StepModel` predicted, if the candidate changes the batch.
+        reason: Why the candidate could not be tried.
     """
 
     candidate: Candidate
@@ -400,7 +447,7 @@ def try_candidate(
     if candidate.images_per_copy is None:
         return TriedAdvice(candidate, gain)
     speed_up = _ratio_estimate(rates["advised"], rates["one"])
-    # the model counts by device, and the advice by copy of the network
+    # StepModel counts images per device, and a candidate counts images per copy of the network.
     images_per_device = (
         candidate.images_per_copy * measurement.facts.copies / len(measurement.devices)
     )
@@ -425,9 +472,13 @@ def _ratio_estimate(numerators: Sequence[float], denominators: Sequence[float]) 
 
 
 class TraceShares(NamedTuple):
-    """Shares of a step by the trace, and of each device's time by category.
+    """Measurements from MXNet's trace.
 
-    ``unseen``: devices that MXNet's profiler does not record.
+    Attributes:
+        step_s: Seconds of a step.
+        shares: Share of each part of a step.
+        categories: For each device, the share of its time in each category.
+        unseen: Devices that MXNet's profiler does not record.
     """
 
     step_s: float
@@ -438,14 +489,22 @@ class TraceShares(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The result of `diagnose`.
+    """The result of `diagnose`. An `Estimate` is a value with its interval.
 
-    ``shares`` and ``overheads``: of a step, by part and by cause. ``causes``: the largest first,
-    with ``cause_shares``; if empty, the step is efficient. ``break_even``: the images per device
-    from which all devices are faster than one, infinite if no batch is large enough. ``copies``: of
-    the network, on the devices. ``disagreements``: parts for which measurement and trace differ.
-    ``cores``: those of this process, for ``threads`` of devices; ``other_busy_cores``: cores that
-    other processes kept busy.
+    - ``images``, ``images_of_one``: images of a step on all devices, and on one device.
+    - ``efficiency``: the speedup divided by the number of devices.
+    - ``shares``, ``overheads``: shares of a step, for each part and for each cause.
+    - ``parts_total``: the sum of all parts, as a share of a step.
+    - ``causes``, ``cause_shares``: the causes, largest first, and their shares of a step. If empty,
+      the step is efficient.
+    - ``disagreements``: parts for which measurement and trace differ.
+    - ``break_even``: images per device from which all devices are faster than one; infinite if no
+      batch is large enough.
+    - ``copies``: copies of the network on the devices.
+    - ``host_waits``: whether the host waits for its devices within a step.
+    - ``store_updates``: whether the kvstore updates the parameters.
+    - ``threads``, ``cores``: threads of all devices, and cores that this process may use.
+    - ``other_busy_cores``: cores that other processes kept busy.
     """
 
     devices: List[str]
@@ -476,29 +535,28 @@ class Diagnosis:
 
     @property
     def accounted_share(self) -> float:
-        """Return the explained share of a step, of the device with the lowest."""
+        """Return the share of a step that the trace explains, for the device with the lowest."""
         return 1 - max(
             (categories.unknown for categories in self.trace.categories.values()), default=0.0
         )
 
     @property
     def advice(self) -> List[TriedAdvice]:
-        """Return the advice that helped, the best first."""
+        """Return the candidates that helped, the best first."""
         helpful = [advice for advice in self.tried_advice if advice.is_advised]
         return sorted(helpful, key=lambda advice: -(advice.gain.value if advice.gain else 0.0))
 
     @property
     def largest_gradient_bytes(self) -> Optional[int]:
-        """Return the gradient size with which all devices are as fast as one; None without
-        a limit.
+        """Return the size of the gradients with which all devices are only as fast as one.
+
+        None means that there is no limit.
         """
         factor = self.model.largest_gradient_factor()
         return None if factor is None else int(factor * self.gradient_bytes)
 
     def to_dict(self) -> Dict[str, Any]:
-        """Return plain values for --json. Shares are of a step, and numbers have their
-        intervals.
-        """
+        """Return plain values for --json. Shares are shares of a step."""
         return {
             "devices": self.devices,
             "images": self.images,
@@ -545,7 +603,7 @@ class Diagnosis:
 
 
 def _estimate_to_json(estimate: Estimate) -> Dict[str, Optional[float]]:
-    """Return an estimate with None for infinity, which JSON does not have."""
+    """Return an estimate as a dictionary, with None instead of infinity, which JSON lacks."""
     plain = estimate._asdict()
     return {name: value if math.isfinite(value) else None for name, value in plain.items()}
 
@@ -559,11 +617,19 @@ def diagnose(
     say: PrintLine = lambda line: None,
     try_advice: bool = True,
 ) -> Diagnosis:
-    """Measure the training of ``config`` on its devices and on one, and try what might help.
+    """Measure a training on its devices and on one device, and try settings that might help.
 
-    ``dataset``, ``strategy``: as for `gluonlab.training.loop.train`. ``say``: receives a progress
-    line. Raises a UsageError for a config that cannot be trained, and ConfigError for a single
-    device.
+    Args:
+        config: The settings of the training.
+        dataset: As for `gluonlab.training.loop.train`.
+        strategy: As for `gluonlab.training.loop.train`.
+        rounds: Number of repetitions of each measurement.
+        say: Called with each progress line.
+        try_advice: Whether to try settings.
+
+    Raises:
+        UsageError: The config cannot be trained.
+        ConfigError: The config has a single device.
     """
     cpu_meter = OtherProcessLoad()
     config = set_one_thread_per_device(config)
@@ -604,7 +670,7 @@ def diagnose_measurement(measurement: StepMeasurement, other_busy_cores: float =
             "together": image_independent_seconds(overheads) / item.step,
             "total": item.parts_total / item.step,
             "step": item.step,
-            # finite also if no batch is large enough
+            # break-even images, as a fraction that stays finite if no batch is large enough
             "pays": 0.0 if pays is None else 1 / (1 + pays),
         }
 
@@ -660,18 +726,18 @@ def diagnose_measurement(measurement: StepMeasurement, other_busy_cores: float =
 
 
 def _part_names(apart: bool) -> Tuple[str, ...]:
-    """Return the names of the parts of a step."""
+    """Return the names of a step's parts; ``apart``: forward and backward are separate parts."""
     return PARTS if apart else JOINT_PARTS
 
 
 def _images_from_fraction(fraction: Estimate) -> Estimate:
-    """Return ``images`` of an estimate of ``1 / (1 + images)``."""
+    """Convert an estimate of ``1 / (1 + images)`` to an estimate of ``images``."""
     value, high, low = (1 / value - 1 if value else math.inf for value in fraction)
     return Estimate(value, low, high)
 
 
 def compute_trace_shares(timeline: Timeline, apart: bool = True) -> TraceShares:
-    """Return the shares of a step by the trace; ``apart``: forward and backward are separate."""
+    """Return shares from a timeline; ``apart``: forward and backward are separate parts."""
     exposed = exposed_seconds(timeline)
     step = timeline.step_s
     seconds = {

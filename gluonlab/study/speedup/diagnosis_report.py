@@ -1,4 +1,4 @@
-"""Text and page of a diagnosis, in each language, with the same numbers."""
+"""Report of a speedup diagnosis: text for a terminal, and an HTML page in each language."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from gluonlab.timeline.timeline_svg import as_svg
 
 TRANSLATIONS: Dict[str, Dict[str, Any]] = load_words(TRANSLATIONS_FOLDER / "speedup.json")
 ENGLISH = "en"
-LABEL_WIDTH = 34  # columns of a part
+LABEL_WIDTH = 34  # of the column with the names of a step's parts, in characters
 FAQ_LINE = "Often asked about several devices, and answered: gluonlab's docs/faq.md."
-HIGH_EFFICIENCY = 0.8  # of as many times one device: what nobody asks about
+HIGH_EFFICIENCY = 0.8  # share of the ideal speedup from which a training counts as efficient
 
 
 def check_page(out: Optional[str], language: Optional[str]) -> None:
-    """Raise ConfigError or OutputError if the page cannot be written."""
+    """Check --out and --language. Raises ConfigError, or OutputError if the file exists."""
     if language is not None:
         select_language(TRANSLATIONS, language)
     if out is None:
@@ -53,6 +53,7 @@ def diagnosis_sentences(diagnosis: Diagnosis, language: str = ENGLISH) -> List[s
 
 
 def _iterate_sentences(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the sentences of a diagnosis, the most important first."""
     count = len(diagnosis.devices)
     devices = texts["device"][count != 1].format(count=count)
     yield texts["headline"].format(
@@ -98,7 +99,10 @@ def _main_cause_phrase(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> str:
 def _cause_sentence(
     index: int, text_name: str, diagnosis: Diagnosis, texts: Mapping[str, Any]
 ) -> str:
-    """Return the sentence on the share of a cause."""
+    """Return a sentence about the cause number ``index``, with its share of a step.
+
+    ``text_name``: key of the sentence's template in the texts.
+    """
     share = diagnosis.cause_shares[index]
     return str(
         texts[text_name].format(
@@ -115,12 +119,12 @@ def _cause_phrase(cause: Cause, diagnosis: Diagnosis, texts: Mapping[str, Any]) 
 
 
 def _batch_unit(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> str:
-    """Return what --batch-size counts images of: a device, or a copy of the network."""
+    """Return the unit for which --batch-size counts images: a device, or a copy of the network."""
     return str(texts["per"][diagnosis.copies < len(diagnosis.devices)])
 
 
 def _has_too_few_cores(diagnosis: Diagnosis) -> bool:
-    """Return whether the devices' threads exceed the cores, and shared cores are a cause."""
+    """Return True if the devices have more threads than there are cores, and this is a cause."""
     is_cause = any(cause.name == CORES for cause in diagnosis.causes)
     return diagnosis.on_cpu and diagnosis.threads > diagnosis.cores and is_cause
 
@@ -128,7 +132,7 @@ def _has_too_few_cores(diagnosis: Diagnosis) -> bool:
 def _break_even_sentences(
     diagnosis: Diagnosis, devices: str, texts: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield from which batch and up to which network the devices are faster than one."""
+    """Yield sentences: from which batch, and up to which network, several devices are faster."""
     largest = diagnosis.largest_gradient_bytes
     devices_per_copy = len(diagnosis.devices) / diagnosis.copies
     images_per_copy = Estimate(
@@ -186,7 +190,7 @@ def _option_phrase(advice: TriedAdvice, texts: Mapping[str, Any]) -> str:
 
 
 def _trust_sentences(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield whether the parts add up to the step, and both measurements agree."""
+    """Yield sentences on whether the parts add up to the step, and both measurements agree."""
     if abs(diagnosis.parts_total.value - 1) > AGREEMENT_TOLERANCE:
         yield texts["apart"].format(
             total=format_percent(diagnosis.parts_total.value),
@@ -247,7 +251,11 @@ def format_milliseconds(seconds: float) -> str:
 
 
 def as_text(diagnosis: Diagnosis) -> str:
-    """Return sentences, the parts of a step by both measurements, and each device's categories."""
+    """Return the report for a terminal.
+
+    It contains the sentences, a table of the parts of a step by both measurements, and a table of
+    each device's time by category.
+    """
     lines = [
         line
         for sentence in diagnosis_sentences(diagnosis)
@@ -259,6 +267,7 @@ def as_text(diagnosis: Diagnosis) -> str:
 
 
 def _part_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield the table of the parts of a step, by both measurements."""
     texts = TRANSLATIONS[ENGLISH]
     step = texts["step"].format(
         images=diagnosis.images, time=format_milliseconds(diagnosis.step_s.value)
@@ -339,7 +348,7 @@ def render_page(diagnosis: Diagnosis, language: str) -> str:
             )
             for advice in diagnosis.tried_advice
         ],
-        # our own XML, in which every text has been escaped
+        # SVG from this package, in which every text has been escaped
         picture=Markup(as_svg(diagnosis.timeline, texts["timeline"], language)),
         version=gluonlab.__version__,
     )

@@ -1,9 +1,9 @@
 """Measurement of a step on several devices, part by part, and of a step on one device.
 
-A training is measured in short windows of steps, whole or with parts left out. All windows are
-interleaved in one process, so that a temporary slowdown affects all of them. What is learned is
-discarded. The learning rate is so small that a batch can be repeated, and sums or updates be
-omitted, without values that compute at another speed.
+A training is measured in windows: a few steps, complete or with parts left out. All windows are
+interleaved in one process, so that a temporary slowdown affects all of them. The trained parameters
+are discarded. The learning rate is very small, so that repeating a batch, or omitting sums or
+updates, does not lead to NaN or denormal numbers, which compute at another speed.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ from gluonlab.training.loss_meter import AsyncLossMeter
 from gluonlab.training.plan import make_plan
 from gluonlab.training.training_setup import prepare, train_loader
 
-ROUNDS = 11
-BLOCK_S = 0.1
-MAX_COPIED_BYTES = 32 * 2**20  # of the plain sum; the time of more bytes is extrapolated
-FEW_IMAGES = 16  # per device: fewer are doubled to measure the cost of an image, more are halved
+ROUNDS = 11  # repetitions of all windows
+BLOCK_S = 0.1  # seconds of a window
+MAX_COPIED_BYTES = 32 * 2**20  # of the plain sum; the time for more bytes is extrapolated
+# The cost of an image is measured with another number of images. From FEW_IMAGES per device on, the
+# images are halved; fewer images are doubled.
+FEW_IMAGES = 16
 RECORDED_S, MIN_RECORDED_STEPS, MAX_RECORDED_STEPS = 0.4, 4, 60  # steps of the trace
 LEARNING_RATE = 1e-5
-SUM, UPDATE, FORWARD = "allreduce", "update", "forward"  # the names in strategies
+SUM, UPDATE, FORWARD = "allreduce", "update", "forward"  # names of the phases of strategies
 MAX_GATED_STEPS = 32  # steps queued behind a gate; a longer queue would itself cost time
 MIN_GATED_STEPS = 4
 PATIENCE_S = 0.5  # a host that needs longer to queue a step is waiting for its devices
@@ -51,10 +53,16 @@ PATIENCE_S = 0.5  # a host that needs longer to queue a step is waiting for its 
 class TrainingFacts(NamedTuple):
     """The present settings of a training, from which candidates are chosen.
 
-    ``copies`` of the network, each on one device or on several together, with ``images_per_copy``
-    and at most ``max_images_per_copy`` in the data set. ``batch_option``: the option that sets the
-    batch. ``data_bytes``: of all training images, None for files that are decoded each time.
-    ``devices``: names for --devices; ``shares``: the images of each device.
+    - ``devices``: names for --devices.
+    - ``copies``: copies of the network. Each copy is on one device, or split among several.
+    - ``images_per_copy``: images of a batch for each copy. The data set limits this number to
+      ``max_images_per_copy``.
+    - ``batch_option``: the setting of the batch size.
+    - ``data_bytes``: bytes of all training images; None for files that are decoded in each epoch.
+    - ``decoders``: decoder processes; None if nothing is decoded.
+    - ``free_bytes``: free memory of the host.
+    - ``cores``: cores that this process may use.
+    - ``shares``: images of a batch on each device.
     """
 
     devices: Sequence[str]
@@ -75,12 +83,17 @@ class TrainingFacts(NamedTuple):
 
 
 class StepMeasurement(NamedTuple):
-    """Seconds of a step in each window, by round, and a trace of some steps.
+    """The measurement of a training step.
 
-    ``images``: of a step, on all devices and on the one. ``ratio``: the images of OTHER_SIZE over
-    those of a step. ``waits``: whether the host waits for the devices in each step.
-    ``store_updates``: the kvstore updates. ``passes_apart``: forward and backward are separate
-    phases. ``gradient_bytes``: of one device.
+    - ``rounds``: for each window, the seconds of a step in each round.
+    - ``images``, ``images_of_one``: images of a step on all devices, and on one device.
+    - ``ratio``: images of the window OTHER_SIZE divided by the images of a step.
+    - ``host_waits``: whether the host waits for the devices within each step.
+    - ``store_updates``: whether the kvstore updates the parameters.
+    - ``passes_apart``: whether forward and backward are separate phases.
+    - ``gradient_bytes``: bytes of the gradients of one device.
+    - ``threads``: threads of each CPU device.
+    - ``timeline``: the trace of some steps.
     """
 
     rounds: Dict[str, List[float]]
@@ -110,15 +123,13 @@ class StepMeasurement(NamedTuple):
         }
 
     def median_parts(self) -> StepParts:
-        """Return the parts of a step, by the medians over rounds."""
+        """Return the parts of a step, from the medians over all rounds."""
         columns = self.differences_by_round()
         return compute_parts({name: median(values) for name, values in columns.items()}, self.ratio)
 
 
 def single_device_config(config: TrainConfig, training: MeasuredTraining) -> TrainConfig:
-    """Return the config of the same training on the first device, with the same images per
-    device.
-    """
+    """Return the config of the same training on the first device only."""
     first = training.plan.ctxs[0]
     return config.replace(
         gpus=None, devices=f"{first.device_type}:{first.device_id}", require_gpu=False,
@@ -147,8 +158,16 @@ def measure_training_step(
 ) -> StepMeasurement:
     """Measure the training of ``config``, whose CPU devices have a fixed number of threads.
 
-    ``begins`` is called once the config has proved valid, ``done`` after each round. ``strategy``:
-    as for `gluonlab.training.loop.train`, also for the single device. Raises a UsageError.
+    Args:
+        config: The settings of the training.
+        dataset: The data set; by default that of the config.
+        strategy: As for `gluonlab.training.loop.train`, also used for the single device.
+        rounds: Number of repetitions of all windows.
+        on_round: Called after each round.
+        on_start: Called when the config has been found valid.
+
+    Raises:
+        UsageError: The config cannot be trained, or has a single device.
     """
     with ExitStack() as stack:
         training = MeasuredTraining(config, dataset, strategy)
@@ -233,7 +252,7 @@ def _collect_facts(training: MeasuredTraining) -> TrainingFacts:
 
 
 def _gated_windows(training: MeasuredTraining) -> Dict[str, GatedWindow]:
-    """Return the windows without the host's time."""
+    """Return the windows in which the devices start after the host has queued all steps."""
     batch = training.batch
     _, resized = _resized_batch(training)
 
@@ -260,7 +279,7 @@ def _gated_windows(training: MeasuredTraining) -> Dict[str, GatedWindow]:
 
 
 def _isolated_windows(training: MeasuredTraining) -> Dict[str, TimedCall]:
-    """Return the parts of a step that are repeated without the others."""
+    """Return the windows that repeat a single part of a step."""
     batch, passes = training.batch, (FORWARD, BACKWARD, STAGES)
     return {
         windows.JUST_INPUT: training.fetch_window(),
@@ -274,7 +293,10 @@ def _isolated_windows(training: MeasuredTraining) -> Dict[str, TimedCall]:
 
 
 def _resized_batch(training: MeasuredTraining) -> "tuple[float, Batch]":
-    """Return a batch of half the images, or twice if there are few, and its size over a step's."""
+    """Return a batch with another number of images, and its size divided by the size of a step.
+
+    See FEW_IMAGES. Returns (ratio, batch).
+    """
     batch = training.batch
     if min(map(len, batch.xs)) >= FEW_IMAGES:
         half = [slice(0, len(x) // 2) for x in batch.xs]
@@ -286,7 +308,7 @@ def _resized_batch(training: MeasuredTraining) -> "tuple[float, Batch]":
 
 
 def _blocked_seconds(phase_costs: Any) -> float:
-    """Return the seconds within the sum in which the host did not compute."""
+    """Return the seconds within the sum in which the host slept or waited."""
     cost = (phase_costs or {}).get(SUM)
     return 0.0 if cost is None else max(0.0, cost.seconds - cost.computing)
 
@@ -297,10 +319,10 @@ def _updates_in_store(training: MeasuredTraining) -> bool:
 
 
 class _PlainCopySum:
-    """A plain sum: gradients copied to the first device, added there, and copied back.
+    """A plain sum: arrays are copied to the first device, added there, and copied back.
 
-    A call queues it for the bytes of the training's gradients, up to MAX_COPIED_BYTES. ``factor``:
-    the gradients' bytes over those.
+    Each call queues the sum. The arrays are as large as the gradients, up to MAX_COPIED_BYTES.
+    ``factor``: the size of the gradients divided by the size of the arrays.
     """
 
     def __init__(self, training: MeasuredTraining) -> None:
@@ -331,9 +353,10 @@ class _PlainCopySum:
 
 
 class HostPhaseCost(NamedTuple):
-    """Seconds of the host for a phase while no device works: by the clock, and of processor time.
+    """Seconds of the host for a phase while the devices are idle.
 
-    In the difference the host sleeps or waits.
+    ``seconds`` is elapsed time, and ``computing`` is processor time. In the difference, the host
+    sleeps or waits.
     """
 
     seconds: float
@@ -341,12 +364,11 @@ class HostPhaseCost(NamedTuple):
 
 
 class MeasuredTraining:
-    """The training of ``config``. Each method that trains queues a step without waiting.
+    """The training of ``config``. Methods that train queue a step without waiting for it.
 
-    ``strategy``: as for `gluonlab.training.loop.train`. Raises a UsageError for a config that
-    cannot be trained, and ConfigError for a data set of less than one batch. Graphs are bound when
-    a step first needs them, so that every method that queues a step does it within the plan's
-    `pieces`.
+    Graphs are bound in the first step, so all methods that queue a step do so within the plan's
+    ``overlap_context``. ``strategy``: as for `gluonlab.training.loop.train`. Raises a UsageError
+    for a config that cannot be trained, and ConfigError for a data set of less than one batch.
     """
 
     def __init__(
@@ -377,7 +399,7 @@ class MeasuredTraining:
         self._train_on(next(self._batches))
 
     def step_window(self) -> "StreamedWindow":
-        """Return a window of steps."""
+        """Return a window of complete steps."""
         return StreamedWindow(self, self.step)
 
     def fetch_window(self) -> "StreamedWindow":
@@ -394,7 +416,7 @@ class MeasuredTraining:
         self._batches.close()
 
     def queue_phases(self, batch: Batch, without: Collection[str] = ()) -> Dict[str, HostPhaseCost]:
-        """Queue a step without some phases, and return the host's cost of the others."""
+        """Queue a step without the phases ``without``, and return the host's cost of the others."""
         costs: Dict[str, HostPhaseCost] = {}
         with self.plan.overlap_context():
             for name, queue in self.strategy.phases(batch):
@@ -422,7 +444,7 @@ class MeasuredTraining:
                 replica.backward()
 
     def record(self, steps: int) -> Timeline:
-        """Record at least ``steps`` steps, more if the loader has prefetched many batches."""
+        """Record ``steps`` steps, or more if the loader has prefetched many batches."""
         for _ in range(self.ahead):
             self.step()
         steps = max(steps, 4 * self.ahead)
@@ -479,8 +501,9 @@ class StreamedWindow:
         self._ahead = trained.ahead
 
     def mean_seconds(self, repeat: int) -> float:
-        """Return the mean seconds of ``repeat`` steps, or of more if the loader has prefetched
-        many.
+        """Return the mean seconds of a step.
+
+        ``repeat`` steps are timed, or more if the loader has prefetched many batches.
         """
         for _ in range(self._ahead):
             self._queue()
@@ -488,7 +511,7 @@ class StreamedWindow:
 
 
 class ZeroGradientWindow:
-    """Repeated sums or updates of zero gradients; others would grow with each sum."""
+    """Repeated sums or updates, with zero gradients, since others would grow with each sum."""
 
     def __init__(self, trained: MeasuredTraining, queue: Callable[[], Any]) -> None:
         strategy: Any = trained.strategy
@@ -502,10 +525,10 @@ class ZeroGradientWindow:
 
 
 class GatedWindow:
-    """Steps that the devices compute after the host has queued all of them: no host time.
+    """A window whose steps exclude the host's time.
 
-    ``queue`` queues a step that uses ``arrays``. `gluonlab.bench.harness.interleaved_rounds` times
-    the window.
+    A gate stops the devices until the host has queued all steps. ``queue`` queues a step that reads
+    ``arrays``, which the gate holds. `gluonlab.bench.harness.interleaved_rounds` times the window.
     """
 
     def __init__(self, arrays: List[nd.NDArray], queue: Callable[[], Any]) -> None:
@@ -517,12 +540,13 @@ class GatedWindow:
     def mean_seconds(self, repeat: int) -> float:
         """Return the mean seconds of a step, of MIN_GATED_STEPS to MAX_GATED_STEPS steps."""
         if not self._patience_s:
-            self._measure_ungated(1)  # it binds and allocates
+            self._measure_ungated(1)  # the first step binds graphs and allocates arrays
             self._patience_s = PATIENCE_S + 3 * self._measure_ungated(1)
         repeat = max(MIN_GATED_STEPS, min(repeat, MAX_GATED_STEPS))
         return self._measure_ungated(repeat) if self.waits else self._measure_gated(repeat)
 
     def _measure_gated(self, repeat: int) -> float:
+        """Measure steps behind a gate. If the host waits for a device, measure without a gate."""
         gate = EngineHold(self._arrays, self._patience_s)
         self.last = self._queue()
         self.waits = not gate.held_until_release

@@ -1,4 +1,4 @@
-"""Prediction of a training on a machine that is not here (--predict), without measuring."""
+"""Prediction of the training speed on another machine (--predict), without measuring."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ from gluonlab.plain_text import json_text
 from gluonlab.training.plan import apply_recipe, load_data
 
 PUBLISHED_TABLE = "table"
-CUSTOM_SHAPE_CLASSES = 1000  # of images of a given shape, as ImageNet has
+CUSTOM_SHAPE_CLASSES = 1000  # number of classes with --images; the same as ImageNet
 IMAGE_SIDES = range(1, 4097)
 
-# What becomes of each setting: every field of TrainConfig is in one of these four.
+# Each field of TrainConfig is in one of the following four collections.
+# These settings are inputs of the prediction.
 PREDICTED_SETTINGS = {
     "gpus", "dtype", "tf32", "dataset", "image_size", "model", "recipe", "batch_size",
     "global_batch_size", "microbatches", "microbatch_size", "optimizer", "momentum", "kvstore",
     "bucket_bytes", "overlap",
 }  # fmt: skip
-# It would change the step, and the prediction does not know how: said if it is given.
+# These settings change a step in a way that is not predicted. The report then mentions the reason.
 CAUTIONS: Dict[str, str] = {
     "deterministic": "algorithms that repeat their bits may be slower",
     "random_resized_crop": "images are taken to be ready in time",
@@ -51,7 +52,7 @@ CAUTIONS: Dict[str, str] = {
 }
 _SPLIT_REASON = "belongs to another --split, which has no prediction"
 _SUM_REASON = "changes the sum of gradients in a way that has no prediction"
-# It would change the step so much that a prediction without it would be another training's.
+# These settings change a step too much for a prediction. They raise a ConfigError.
 REFUSED_SETTINGS: Dict[str, str] = {
     "split": "has no prediction, which is of data parallelism", "stages": _SPLIT_REASON,
     "cut": _SPLIT_REASON, "balance": _SPLIT_REASON, "pipeline_schedule": _SPLIT_REASON,
@@ -62,7 +63,7 @@ REFUSED_SETTINGS: Dict[str, str] = {
     "topology": "places by other links than those of the machine that is predicted",
     "compress": _SUM_REASON, "update_on_servers": _SUM_REASON,
 }  # fmt: skip
-# A step takes as long with it, or it is no part of a step.
+# These settings do not change the time of a step.
 IRRELEVANT_SETTINGS = {
     "require_gpu", "seed", "data_dir", "skip_bad", "val_share", "pretrained", "epochs", "patience",
     "drop_last", "lr",
@@ -70,13 +71,14 @@ IRRELEVANT_SETTINGS = {
     "momentum_rule", "wd", "label_smoothing", "class_weights", "memory", "confusion", "export",
     "profile", "tensorboard", "checkpoint_every", "keep", "out",
 }  # fmt: skip
-MEASURING_OPTIONS = ("rounds", "no_trial")  # options of the command that say how to measure
+MEASURING_OPTIONS = ("rounds", "no_trial")  # options of the command that affect measurements only
 
 
 def prediction_text(name: str, config: TrainConfig, images: Optional[str], as_json: bool) -> str:
-    """Return the prediction for the machine ``name``, or the table of published speeds, to print.
+    """Return the text or JSON to print: a prediction, or the table of published speeds.
 
-    Raises ConfigError for settings without a prediction, and for options that do not apply.
+    ``name``: a machine, or PUBLISHED_TABLE. Raises ConfigError for settings without a prediction,
+    and for options that do not apply.
     """
     _check_no_measuring_options()
     if name == PUBLISHED_TABLE:
@@ -89,10 +91,10 @@ def prediction_text(name: str, config: TrainConfig, images: Optional[str], as_js
 def predict_config(name: str, config: TrainConfig, images: Optional[str] = None) -> Prediction:
     """Return the prediction for the training of ``config`` on a machine, such as p3.16xlarge*4.
 
-    ``images``: the shape of images, as 3x224x224, unless the data set's is meant. Raises
+    ``images``: the shape of images, such as 3x224x224; by default the shape in the data set. Raises
     ConfigError for settings without a prediction.
     """
-    find_machine(name)  # whether there is one
+    find_machine(name)  # raises an error for an unknown machine
     given_options = _given_options(config)
     for field, reason in REFUSED_SETTINGS.items():
         if field in given_options:
@@ -102,7 +104,7 @@ def predict_config(name: str, config: TrainConfig, images: Optional[str] = None)
             f"--images {images} and {given_options['image_size']} both say how large images are: "
             "give one"
         )
-    # devices of this machine are not looked for
+    # apply_recipe does not search for the devices of this machine
     resolved = apply_recipe(config)
     used_config = resolved.config
     if images:
@@ -150,7 +152,7 @@ def _check_no_settings(config: TrainConfig, images: Optional[str]) -> None:
 
 
 def _check_no_measuring_options() -> None:
-    """Raise ConfigError if the command line has an option on how to measure."""
+    """Raise ConfigError if the command line has one of MEASURING_OPTIONS."""
     context = click.get_current_context(silent=True)
     for name in MEASURING_OPTIONS:
         if context and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:

@@ -1,42 +1,52 @@
-"""Breakdown of a step into parts, from the times of steps with one part left out.
+"""Breakdown of a training step into parts, from the times of steps with one part left out.
 
-All times are seconds of a step. Each part is measured independently, so that their sum is a check.
+For example, the sum of gradients costs the time of a complete step minus the time of a step without
+the sum. Each part is measured independently, so the sum of all parts checks the measurement.
 """
 
 from __future__ import annotations
 
 from typing import List, Mapping, NamedTuple
 
-# Windows of steps, and what they leave out. Those from ALL on leave the host out, too.
-ONE_DEVICE = "one device"  # a whole step of one device
-STEP = "step"  # nothing
-SAME_BATCH = "again"  # the loader: the same batch comes again
-WITHOUT_HOST = "all"
+# Names of the windows. A window is a number of steps that are timed together.
+ONE_DEVICE = "one device"  # complete steps on one device
+STEP = "step"  # complete steps on all devices
+SAME_BATCH = "again"  # steps without loading: the same batch each time
+# Steps without the host's time: the host queues all operators before the devices start.
+WITHOUT_HOST = "all"  # forward, backward, sum and update
 NO_SUM, NO_UPDATE = "no sum", "no update"
-PASSES = "passes"  # sum and update
-FORWARD = "forward"  # backward, sum and update; not where both passes are one phase
-OTHER_SIZE = "other size"  # sum and update; of another number of images
-SINGLE_DEVICE = "alone"  # sum and update, and all devices but one
-# Parts of steps, repeated by themselves: the most that each can cost a step.
+PASSES = "passes"  # forward and backward
+FORWARD = "forward"  # only forward; missing if forward and backward are one phase
+OTHER_SIZE = "other size"  # forward and backward, with another number of images
+SINGLE_DEVICE = "alone"  # forward and backward of one device, while the others are idle
+# Single parts, repeated without the others: the most that each part can cost in a step.
 JUST_INPUT, JUST_SUM, JUST_UPDATE = "just input", "just sum", "just update"
-QUEUED = "queued"  # the host's own time for all of ALL, while the devices stand still
-BLOCKED = "blocked"  # how long of that it sleeps, or waits for others, within a sum
-PLAIN_SUM = "plain sum"  # gradients of this size, copied to a device, added, copied back
+QUEUED = "queued"  # the host's time to queue a step of WITHOUT_HOST, while the devices are idle
+BLOCKED = "blocked"  # the part of QUEUED in which the host sleeps or waits within the sum
+PLAIN_SUM = "plain sum"  # gradients copied to one device, added there, and copied back
 
-# a sum that takes so many times as long as plain copies waits for something
+# A sum that takes more than this many times as long as PLAIN_SUM is waiting for something.
 SLOW_SUM_FACTOR = 4.0
-# what the host takes among busy devices, at most, over what it takes while they stand still
+# Limit for the host's time while the devices are busy, divided by QUEUED.
 MAX_HOST_SLOWDOWN = 2.0
 
 
 class StepParts(NamedTuple):
-    """Seconds of a step by part. PARTS add up to the step; the others are included in forward and
-    backward.
+    """Seconds of a step by part. The parts named in PARTS add up to the step.
 
-    ``forward`` includes both passes of a strategy that has them in one phase. ``waiting``: a sum
-    that needs far longer than copies of its size. ``straggler``: the excess of the slowest device;
-    ``shared``: the slowdown of devices that compute at the same time; ``fixed``: the cost that
-    would be the same for a single image.
+    Attributes:
+        step: The complete step.
+        input: Loading the batch.
+        host: Queueing the operators.
+        forward: Forward; also backward, if the strategy has both in one phase.
+        backward: Backward.
+        sum: Summing the gradients.
+        waiting: Waiting within the sum.
+        update: Updating the parameters.
+        straggler: Excess of the slowest device over the second slowest. This attribute and the next
+            two are included in forward and backward.
+        shared: Slowdown because devices compute at the same time.
+        fixed: Time that would be the same for a single image.
     """
 
     step: float
@@ -58,7 +68,7 @@ class StepParts(NamedTuple):
 
     @property
     def parts_total(self) -> float:
-        """Return the sum of the parts."""
+        """Return the sum of PARTS, in seconds."""
         return float(sum(getattr(self, name) for name in PARTS))
 
 
@@ -73,8 +83,9 @@ def single_device_window(device: int) -> str:
 
 
 def part_differences(times: WindowSeconds) -> WindowSeconds:
-    """Return the raw shares of a round's step for each part, from the differences of its
-    windows.
+    """Return STEP in seconds, and all other times and differences as shares of the step.
+
+    ``times``: seconds of a step in each window of one round. `compute_parts` corrects the shares.
     """
     without_host, step = times[WITHOUT_HOST], times[STEP]
     differences = {
@@ -90,10 +101,13 @@ def part_differences(times: WindowSeconds) -> WindowSeconds:
 
 
 def compute_parts(differences: WindowSeconds, ratio: float) -> StepParts:
-    """Return the parts from the medians of `part_differences`.
+    """Return the parts of a step.
 
-    ``ratio``: the images of OTHER_SIZE over those of a step. A part is at least 0, and at most what
-    it needs in isolation.
+    Each part is at least 0, and at most the time that it takes when it is repeated alone.
+
+    Args:
+        differences: Medians of `part_differences`.
+        ratio: Images of OTHER_SIZE divided by the images of a step.
     """
     sum_share = _clamp(differences["sum"], differences[JUST_SUM])
     host_share = _clamp(differences["host"], MAX_HOST_SLOWDOWN * differences[QUEUED])
@@ -137,6 +151,9 @@ def _straggler_excess(singles: List[float]) -> float:
 
 
 def _fixed_share(passes: float, resized_passes: float, ratio: float) -> float:
-    """Return the cost without images, extrapolated from both sizes to a single image."""
+    """Return the share of a step that does not depend on the number of images.
+
+    It is extrapolated from ``passes`` and from ``resized_passes``, with ``ratio`` times the images.
+    """
     slope = (resized_passes - passes) / (ratio - 1)
     return min(passes, max(0.0, passes - max(0.0, slope)))
