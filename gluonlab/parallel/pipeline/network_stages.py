@@ -281,8 +281,8 @@ def make_stage(
     )
 
 
-# Memory estimates. A slot is memory for the activations of one microbatch. A stage has as many slots
-# as it keeps microbatches at once (`gluonlab.parallel.pipeline.verify_pipeline.peaks`).
+# Memory estimates. A slot is memory for the activations of one microbatch. A stage has as many
+# slots as it keeps microbatches at once (`gluonlab.parallel.pipeline.verify_pipeline.peaks`).
 
 MakeSchedule = Callable[[int], PipelineSchedule]  # for a number of microbatches
 
@@ -462,8 +462,8 @@ def choose_cuts(
 ) -> BalancedCuts:
     """Choose the cuts that minimize the time or memory of the largest stage.
 
-    ``plan.split.balance``: "time" or "memory". ``ctx``: the device on which layers are timed. Raises
-    ModelError for a chain with too few possible cuts.
+    ``plan.split.balance``: "time" or "memory". ``ctx``: the device on which layers are timed.
+    Raises ModelError for a chain with too few possible cuts.
     """
     split = plan.split
     stages = split.size * split.stages_per_device

@@ -4,10 +4,11 @@ A network is cut into stages, and a batch into microbatches. Every microbatch pa
 all stages, and then backward. Each device has a program, which is the list of its instructions. The
 programs determine the cost and the memory of the schedule.
 
-SCHEDULES is the only list of schedules that commands, tests and pages read. Each entry is a function
-``f(devices, microbatches, stages_per_device=1) -> PipelineSchedule``, which raises ScheduleError
-for impossible arguments. A definition only yields the order of forwards and backwards. Messages are
-added to it: each recv just before it is needed, and each send as soon as possible.
+SCHEDULES is the only list of schedules that commands, tests and pages read. Each entry is a
+function ``f(devices, microbatches, stages_per_device=1) -> PipelineSchedule``, which raises
+ScheduleError for impossible arguments. A definition only yields the order of forwards and
+backwards. Messages are added to it: each recv just before it is needed, and each send as soon as
+possible.
 """
 
 from __future__ import annotations
@@ -196,11 +197,12 @@ def one_forward_one_backward(
 def interleaved(devices: int, microbatches: int, stages_per_device: int) -> Iterator[Order]:
     """Run 1F1B with v stages on each device, so that the bubble is v times shorter.
 
-    A group has as many microbatches as there are devices. Each device runs a group through its first
-    stage, then the same group through its second stage, and so on. Narayanan et al., "Efficient
-    large-scale language model training on GPU clusters using Megatron-LM" (2021), section 2.2.2 and
-    figure 4, bottom. The paper requires whole groups. Here the last group may be incomplete: its
-    missing microbatches are left out of the schedule. With v = 1 the schedule is 1f1b.
+    A group has as many microbatches as there are devices. Each device runs a group through its
+    first stage, then the same group through its second stage, and so on. Narayanan et al.,
+    "Efficient large-scale language model training on GPU clusters using Megatron-LM" (2021),
+    section 2.2.2 and figure 4, bottom. The paper requires whole groups. Here the last group may be
+    incomplete: its missing microbatches are left out of the schedule. With v = 1 the schedule is
+    1f1b.
     """
     for device in range(devices):
         stages = range(device, devices * stages_per_device, devices)
@@ -222,7 +224,7 @@ def interleaved(devices: int, microbatches: int, stages_per_device: int) -> Iter
 def _alternate(
     forwards: List[Tuple[str, int, int]], backwards: List[Tuple[str, int, int]], warmup: int
 ) -> Order:
-    """Return ``warmup`` forwards, then forwards and backwards in turns, then the other backwards."""
+    """Return ``warmup`` forwards, then forwards and backwards in turns, then the last backwards."""
     ahead = min(warmup, len(forwards))
     steady = zip(forwards[ahead:], backwards)
     done = len(forwards) - ahead

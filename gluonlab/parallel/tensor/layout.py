@@ -276,9 +276,9 @@ class _SegmentBuilder:
         return self._append(make_node("Concat", name, parts, num_args=len(parts), dim=1))
 
     def _append_zeros(self, number: int, like: Entry, width: int, channels: int) -> List[Entry]:
-        """Append nodes that make zeros with ``channels`` channels from ``like``; return their entries.
+        """Append nodes for zeros with ``channels`` channels in all, and return their entries.
 
-        ``like`` has ``width`` channels.
+        ``like`` is an array of ``width`` channels, which determines the other dimensions.
         """
         zeros = []
         for begin in range(0, channels, width):

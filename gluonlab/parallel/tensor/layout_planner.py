@@ -312,7 +312,7 @@ class _Planner:
         return self.values[index, output]
 
     def _input_as_value(self, entry: Sequence[int]) -> SplitValue:
-        """Return an input as a `SplitValue`; images are first passed through an identity operation."""
+        """Return an input as a `SplitValue`; images first pass through an identity operation."""
         value = self._input_value(entry)
         if isinstance(value, SplitValue):
             return value
@@ -513,7 +513,7 @@ class OperationList:
         return SplitValue(len(self.operations) - 1, 0, segment, bounds, needs_gradient)
 
     def gather(self, value: SplitValue) -> SplitValue:
-        """Return the whole value: each device pads its channels with zeros, and these are summed."""
+        """Return the whole value: the allreduce of the devices' channels, padded with zeros."""
         if value.bounds is None:
             return value
         key = ("whole", value)

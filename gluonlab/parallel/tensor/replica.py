@@ -119,8 +119,8 @@ class MicrobatchTraffic(NamedTuple):
 class TensorReplica:
     """A copy of the network on ``ctxs``; device i has the parameters ``params[i]``.
 
-    ``scoring``: the layout for evaluation, whose labels have shape (n,). ``schedule``: the allreduce
-    of activations and their gradients.
+    ``scoring``: the layout for evaluation, whose labels have shape (n,). ``schedule``: the
+    allreduce of activations and their gradients.
     """
 
     def __init__(
