@@ -1,9 +1,9 @@
 """Safe reader for optimizer state files of gluon.Trainer 1.9.1.
 
 Such a file is a pickle of ``(states, optimizer)``. If a kvstore's ``save_optimizer_states`` wrote
-the file, it is a pickle of ``states`` only. ``states`` contains the optimizer's nested arrays, by the
-parameter's position in the trainer, from the first device or the store. The optimizer contains its
-update counts by position. The file does not contain parameter names, nor shapes of parameters
+the file, it is a pickle of ``states`` only. ``states`` contains the optimizer's nested arrays, by
+the parameter's position in the trainer, from the first device or the store. The optimizer contains
+its update counts by position. The file does not contain parameter names, nor shapes of parameters
 without states. gluon.Trainer sorts a ParameterDict by name as text, with ``dense10`` before
 ``dense9``.
 

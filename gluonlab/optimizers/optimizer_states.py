@@ -19,8 +19,9 @@ num_cums/NAME       int64 (1,)            number of gradients that LBSGD has sum
 cum_grad/NAME       like the parameter    sum of these gradients
 ==================  ====================  ======================================================
 
-The file does not contain the learning-rate schedule, momentum, weight decay and other settings, which
-the user sets again. It also does not contain the loss scale and residuals of compressed gradients.
+The file does not contain the learning-rate schedule, momentum, weight decay and other settings,
+which the user sets again. It also does not contain the loss scale and residuals of compressed
+gradients.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class SchedulerRewind:
         if self._scheduler is not None:
             vars(self._scheduler).update(self._attributes)
             # After their end, polynomial and cosine schedules repeat the last rate that they
-            # returned, so call the schedule once with an update before the end.
+            # returned, so call the schedule with at most its last update.
             self._scheduler(min(num_update, getattr(self._scheduler, "max_update", num_update)))
 
 

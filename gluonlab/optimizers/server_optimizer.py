@@ -147,7 +147,7 @@ class ParameterAttributes(NamedTuple):
 
 @dataclass(frozen=True)
 class PerWorkerSchedule:
-    """Learning-rate schedule that counts ``workers`` updates as one step of the schedule ``rates``."""
+    """Learning-rate schedule that counts ``workers`` updates as one update of ``rates``."""
 
     rates: Any
     workers: int
@@ -224,7 +224,7 @@ class ServerOptimizer(mx.optimizer.Optimizer):
 
     @property
     def _copied_keys(self) -> "set[int]":
-        """The keys of ``flats`` with copies in ``copies``. Workers push no gradients to these keys."""
+        """The keys of ``flats`` that have copies. Workers push no gradients to these keys."""
         return {flat for flat, _ in self.copies.values()}
 
     def _update(self, key: int, gradient: nd.NDArray) -> None:

@@ -35,9 +35,9 @@ class MomentumCorrection(mx.optimizer.Optimizer):  # type: ignore[misc]
     """Base class of optimizers that correct the momentum when the learning rate changes.
 
     ``former_rates[key]`` is the rate that is included in the key's momentum on the current device.
-    Each device has its own rates, like MXNet's update counts, because replicas are updated one after
-    the other. `_set_current_context` sets the device. A key without an entry has a momentum of 0.
-    If the rate is close to 0, momentum and ``former_rates`` keep including the former rate.
+    Each device has its own rates, like MXNet's update counts, because replicas are updated one
+    after the other. `_set_current_context` sets the device. A key without an entry has a momentum
+    of 0. If the rate is close to 0, momentum and ``former_rates`` keep including the former rate.
     """
 
     def __init__(self, momentum: float = 0.0, **kwargs: Any) -> None:
