@@ -167,8 +167,8 @@ def make_kvstore(
 ) -> "KVStoreBase":
     """Return a new kvstore that sums over devices, for gluon.Trainer or BucketedTrainer.
 
-    A store that runs a schedule assigns its ranks to GPUs by the links that NVML reports. It does so
-    when it first sums over three or more GPUs.
+    A store that runs a schedule assigns its ranks to GPUs by the links that NVML reports. It does
+    so when it first sums over three or more GPUs.
 
     Args:
         name: a kvstore of `KVSTORES`, such as ``"device"`` or ``"ring"``.

@@ -374,7 +374,7 @@ class PushPullPlan:
         return entry.outs
 
     def _reduce_in_new_arrays(self, entry: PushPullEntry) -> List[nd.NDArray]:
-        """Return new arrays to sum, one for each device, and plan the copies into and out of them."""
+        """Return new arrays to sum, one for each device, and plan the copies to and from them."""
         shape, dtype = entry.values[0].shape, entry.values[0].dtype
         buffers: Dict[mx.Context, nd.NDArray] = {}
         for value in entry.values if entry.values[0].size else ():
@@ -426,7 +426,7 @@ def _merge_by_key(entries: Sequence[PushPullEntry]) -> List[PushPullEntry]:
 
 
 def check_summable(entry: PushPullEntry) -> None:
-    """Raise KVStoreError if a key's values cannot be summed, or the sum not be written to its outs."""
+    """Raise KVStoreError if a key's values cannot be summed, or its outs cannot hold the sum."""
     key, values, outs = entry
     if not values:
         raise KVStoreError(f"key {key!r}: there are no arrays to sum: give one for each device")
@@ -452,7 +452,7 @@ def _outs_match_values(entry: PushPullEntry) -> bool:
 
 
 def _outs_overlap(entries: Sequence[PushPullEntry]) -> bool:
-    """Return whether writing to an out would change another out or another entry's value."""
+    """Return whether writing to an out would change another out, or a value other than its own."""
     outs = [out for entry in entries for out in entry.outs]
     if arrays_share_memory(outs):
         return True

@@ -139,7 +139,7 @@ def enable_compression(
 # 1 if the element is at least the threshold, -1 if it is at most minus the threshold, and otherwise
 # 0. The sent value times the threshold is subtracted from the residual.
 #
-# The group only needs to add float32 numbers, each of which contains the digits of several elements.
+# The group only needs to add float32 numbers. Each number contains the digits of several elements.
 # The sum of one element over P processes is a digit from -P to P. In base 2 P + 1, numbers are
 # therefore added digit by digit, without a carry. With two processes a float32 holds 10 digits,
 # which is 3.2 bits per element.
@@ -195,8 +195,8 @@ class TwoBitCompressor:
     threshold times the sum of all processes' digits, with the same bits in each process.
     ``residual`` and ``sums`` are flat, with some elements more than ``size``.
 
-    If an element of ``residual`` is infinite or NaN, the process sends NaN from then on, so that all
-    processes notice. Elements in the same packed number also become NaN.
+    If an element of ``residual`` is infinite or NaN, the process sends NaN from then on, so that
+    all processes notice. Elements in the same packed number also become NaN.
     """
 
     def __init__(
