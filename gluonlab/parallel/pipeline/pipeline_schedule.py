@@ -150,7 +150,7 @@ def _add_messages(schedule: PipelineSchedule, device: int, order: Order) -> Iter
 
 @_schedule_maker("sequential", several_stages=True)
 def sequential(devices: int, microbatches: int, stages_per_device: int) -> Iterator[Order]:
-    """Run one microbatch at a time, forward and backward: one device works, and the others wait.
+    """One microbatch at a time goes forward and backward: one device works, and the others wait.
 
     This is naive model parallelism without a pipeline: Huang et al., "GPipe" (2019), figure 2b.
     """
@@ -166,7 +166,7 @@ def sequential(devices: int, microbatches: int, stages_per_device: int) -> Itera
 
 @_schedule_maker("gpipe", several_stages=False)
 def gpipe(devices: int, microbatches: int, stages_per_device: int) -> Iterator[Order]:
-    """Run all microbatches forward, then all backward. Every stage keeps the activations of all.
+    """All microbatches go forward, then all go backward; every stage keeps all of them in between.
 
     Huang et al., "GPipe: efficient training of giant neural networks using pipeline parallelism"
     (2019), figure 2c. Microbatches run backward in the same order as forward, as in Narayanan et
@@ -180,12 +180,11 @@ def gpipe(devices: int, microbatches: int, stages_per_device: int) -> Iterator[O
 def one_forward_one_backward(
     devices: int, microbatches: int, stages_per_device: int
 ) -> Iterator[Order]:
-    """Run a few forwards, then alternate between one forward and one backward.
+    """After a few forwards, one forward and one backward in turns: GPipe's time in less memory.
 
-    This takes the same time as GPipe with less memory: stage s of p stages keeps at most p - s
-    microbatches. The schedule is PipeDream-flush: Narayanan et al., "Memory-efficient
-    pipeline-parallel DNN training" (2021), section 3.2; "Efficient large-scale language model
-    training on GPU clusters using Megatron-LM" (2021), figure 4, top.
+    Stage s of p stages keeps at most p - s microbatches. The schedule is PipeDream-flush: Narayanan
+    et al., "Memory-efficient pipeline-parallel DNN training" (2021), section 3.2; "Efficient
+    large-scale language model training on GPU clusters using Megatron-LM" (2021), figure 4, top.
     """
     for device in range(devices):
         forwards = [(FORWARD, device, m) for m in range(microbatches)]
@@ -195,7 +194,7 @@ def one_forward_one_backward(
 
 @_schedule_maker("interleaved", several_stages=True)
 def interleaved(devices: int, microbatches: int, stages_per_device: int) -> Iterator[Order]:
-    """Run 1F1B with v stages on each device, so that the bubble is v times shorter.
+    """1F1B with several stages on each device, v of them, so that the bubble is v times shorter.
 
     A group has as many microbatches as there are devices. Each device runs a group through its
     first stage, then the same group through its second stage, and so on. Narayanan et al.,
@@ -231,6 +230,7 @@ def _alternate(
     return [*forwards[:ahead], *(step for pair in steady for step in pair), *backwards[done:]]
 
 
+# The first line of each function's docstring is also printed as the schedule's description.
 SCHEDULES: Dict[str, Maker] = {
     "sequential": sequential,
     "gpipe": gpipe,
