@@ -81,6 +81,7 @@ def broadcast_parameters(
 def _bind_kvstore_call(
     store: Any, key: Any, grads: Any, weights: Any, priority: int, updates: bool, adds: bool
 ) -> Callable[[], None]:
+    """Return the function that queues a kvstore call. ``adds``: gradients have grad_req "add"."""
     if store is None:
         return lambda: None  # the gradient of a single device is already the sum
     if updates:
@@ -202,6 +203,7 @@ class ShardedUpdater:
                 call.run()
 
     def _sum_then_update(self, optimizer: Any, stale: StaleGradients, counts_differ: bool) -> None:
+        """Sum all buckets, unscale and clip the sums, and then update all buckets."""
         store = self._store
         shards = [
             shard

@@ -508,6 +508,7 @@ class BucketedTrainer(gluon.Trainer):
         load_pending_states(self)
 
     def _make_buckets(self) -> None:
+        """Move the parameters into buckets, and prepare all calls of a step."""
         trainable = [param for param in self._params if has_gradient(param)]
         self._frozen = [param for param in self._params if param.grad_req == "null"]
         blocks, bucket_bytes = live_blocks(), self.bucket_bytes

@@ -189,6 +189,7 @@ def _parameter_view(array: nd.NDArray, begin: int, param: Parameter) -> nd.NDArr
 
 
 def _put_states(trainer: gluon.Trainer, states: States, source: str) -> None:
+    """Set the states of a trainer that already has buckets."""
     param_states = dict(zip(trainer._params, states.parameters))
     nested, key_states = _new_key_states(trainer, param_states, source)
     optimizer, ctxs = trainer._optimizer, trainer._contexts

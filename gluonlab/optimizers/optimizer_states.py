@@ -190,6 +190,7 @@ LOAD_HINT = "load what save_states wrote"
 
 
 def _parse_parameter(name: str, arrays: Dict[str, nd.NDArray], source: str) -> ParameterState:
+    """Return the state of a parameter. ``arrays``: its arrays in the file, by kind."""
     count = sum(kind.startswith("state/") for kind in arrays)
     state_names = [f"state/{position}" for position in range(count)]
     if "parameter" not in arrays or any(state_name not in arrays for state_name in state_names):
@@ -437,6 +438,7 @@ def _sort_by_name(params: Sequence[Any]) -> List[Any]:
 def _match_by_position(
     states: States, targets: Sequence[StateTarget], source: str
 ) -> List[Optional[ParameterState]]:
+    """Match the states of a gluon.Trainer's file, which have positions instead of names."""
     if not states.parameters:  # saved before the first step
         return [None] * len(targets)
     by_position = {int(state.name): state for state in states.parameters}

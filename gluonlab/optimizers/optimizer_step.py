@@ -452,6 +452,7 @@ class MultiDeviceSGD:
             call(self._attributes)
 
     def _operator_settings(self, lr: float, wd: float, momentum: float) -> Dict[str, Any]:
+        """Return the attributes of the SGD operators."""
         optimizer = self.optimizer
         # Only set necessary attributes, since MXNet needs half a microsecond to read each of them
         # in each call.

@@ -207,6 +207,7 @@ class ServerOptimizer(mx.optimizer.Optimizer):
             os._exit(1)
 
     def _handle_push(self, key: int, stored: nd.NDArray, pushed: nd.NDArray) -> None:
+        """Handle an array that was pushed for a key. ``stored``: the array that MXNet returns."""
         if key in self.notes:
             self._answer_note(key, stored)
         elif key in self.flats:

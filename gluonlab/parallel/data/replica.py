@@ -109,6 +109,7 @@ class GraphReplica:
         self._compiled.backward(bound)
 
     def _get_bound(self, images: nd.NDArray, labels: nd.NDArray, accumulate: bool) -> _BoundReplica:
+        """Return the graph bound to inputs of these shapes and types; bind it in the first call."""
         kinds = self._kinds
         key = (
             kinds.read_shape(images),

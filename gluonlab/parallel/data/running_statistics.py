@@ -100,6 +100,7 @@ class RunningStatistics:
             self._queue_average()
 
     def _queue_average(self) -> None:
+        """Queue the corrections of cuDNN's variances, and the average over all devices."""
         for correction in self._cudnn_corrections.values():
             correction.correct_variances()
         images, self._images = self._images, []

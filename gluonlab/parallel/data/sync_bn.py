@@ -234,6 +234,7 @@ def _value_name(nodes: List[Node], node: int, output: int) -> str:
 
 
 def _batch_norm_layer(nodes: List[Node], index: int, number: int) -> BatchNormLayer:
+    """Return the description of the BatchNorm node ``index``, layer ``number`` of the graph."""
     node = nodes[index]
     attrs = node.get("attrs", {})
     (source, output, _), (gamma, _, _), (beta, _, _) = node["inputs"][:3]

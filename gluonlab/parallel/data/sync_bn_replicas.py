@@ -102,6 +102,7 @@ class SyncBatchNormReplicas:
                 executor.backward(number)
 
     def _bind(self, parts: Sequence[Microbatch], accumulate: bool) -> "_BoundStages":
+        """Bind the stages of the graph on all devices, for microbatches of these sizes."""
         images = sum(len(part.images) for part in parts)
         device, first_images, first_labels = parts[0]
         arrays = {IMAGES: first_images, LABELS: first_labels, **self.params}
@@ -303,6 +304,7 @@ class StagedExecutor:
         self._gradient_arrays[number][name] = gradient
 
     def _bind(self, number: int, stage: GraphStage, memory: Any) -> None:
+        """Bind one stage. ``memory``: an executor whose memory the stage shares, or None."""
         args = {name: self.values[name] for name in stage.graph.list_arguments()}
         states = {name: self.values[name] for name in stage.graph.list_auxiliary_states()}
         has_backward = self._required.has_backward[number]

@@ -283,6 +283,8 @@ class RunningMoments:
 
 
 class _DeviceStatistics:
+    """The statistics of all layers on one device, and the calls that update running statistics."""
+
     def __init__(
         self,
         layers: Sequence[BatchNormLayer],

@@ -179,6 +179,7 @@ def ideal_bubble(devices: int, microbatches: int, stages_per_device: int = 1) ->
 
 
 def _check_costs(schedule: PipelineSchedule, costs: Costs) -> None:
+    """Raise ScheduleError for costs of another number of stages, and for negative times."""
     stages = schedule.stages
     counts = {
         "forward_s": (costs.forward_s, stages),

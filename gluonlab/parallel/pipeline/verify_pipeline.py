@@ -86,6 +86,7 @@ def activation_change(schedule: PipelineSchedule, instruction: Instruction) -> i
 
 
 def _check_shape(schedule: PipelineSchedule, queue: int) -> None:
+    """Raise ScheduleError for impossible numbers of devices, stages, programs or messages."""
     devices, stages, fault = schedule.devices, schedule.stages, ""
     if not all(map(is_positive_integer, (devices, stages, schedule.microbatches))):
         fault = (

@@ -124,6 +124,7 @@ class _Planner:
     # Layers with weights
 
     def _split_layer(self, index: int, node: Node) -> SplitValue:
+        """Split a convolution or dense layer by groups, rows or columns, or replicate it."""
         data, width = (
             self._input_as_value(node["inputs"][0]),
             self.graph_info.channel_count(*node["inputs"][0][:2]),

@@ -182,6 +182,7 @@ class TensorReplica:
         return self._last.traffic
 
     def _bind(self, images: nd.NDArray, labels: nd.NDArray, accumulate: bool) -> _Calls:
+        """Bind all segments on all devices to inputs of these shapes. Return the calls."""
         segments = self.scoring_segments if len(labels.shape) == 1 else self.segments
         bounds: List[List[BoundGraph]] = []
         forward: List[Any] = []
