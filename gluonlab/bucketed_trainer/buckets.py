@@ -1,6 +1,7 @@
-"""Buckets: parameters that share one buffer on each device, so that one call serves them all.
+"""Buckets: groups of parameters that share one buffer on each device.
 
-`group_parameters` decides which parameters share a bucket.
+So one kvstore call and one optimizer call serve all parameters of a bucket. `group_parameters`
+decides which parameters share a bucket.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from gluonlab.engine.fast_invoke import Attributes, OperatorCall
 from gluonlab.engine.np_compatibility import nd_semantics, np_semantics
 
 ALIGNMENT_BYTES = 64  # a cache line, which oneDNN's vector instructions load fastest
-# Default bucket sizes. A CPU's caches hold the small ones. On GPUs MXNet waits for the stream after
-# each operation, and only a large message fills a link. PyTorch's DistributedDataParallel also uses
-# 25 MiB (Li and others, "PyTorch Distributed: experiences on accelerating data parallel training",
-# 2020).
+# Default bucket sizes. The size for CPUs fits into a CPU's caches. On GPUs, buckets are larger:
+# MXNet waits for the stream after each operation, and small messages do not use the full bandwidth
+# of a link. PyTorch's DistributedDataParallel also uses 25 MiB (Li and others, "PyTorch
+# Distributed: experiences on accelerating data parallel training", 2020).
 CPU_BUCKET_BYTES, GPU_BUCKET_BYTES = 4 * 2**20, 25 * 2**20
 ONEDNN_BLOCK_CHANNELS = 8  # oneDNN's blocks have 8 channels, or a multiple of 8
 
@@ -28,13 +29,14 @@ ONEDNN_BLOCK_CHANNELS = 8  # oneDNN's blocks have 8 channels, or a multiple of 8
 class Bucket:
     """Parameters of equal type, multipliers and grad_req that share weight and gradient arrays.
 
-    Each device has one array of weights and one of gradients. The parameters are aligned, and their
-    arrays become views. A single parameter keeps its arrays.
+    Each device has one flat array of all weights and one of all gradients. The arrays of the
+    parameters become views of these, aligned to ALIGNMENT_BYTES. A bucket with a single parameter
+    uses the parameter's own arrays.
     """
 
     def __init__(self, params: Sequence[Parameter]) -> None:
         self.params = list(params)
-        # the attributes that an Optimizer reads from a parameter
+        # An Optimizer reads these attributes from a parameter, and here from the bucket.
         self.lr_mult, self.wd_mult = params[0].lr_mult, params[0].wd_mult
         self.dtype = params[0].dtype
         self.adds_gradients = params[0].grad_req == "add"
@@ -92,7 +94,7 @@ class Bucket:
             part[:] = 0
 
     def is_intact(self) -> bool:
-        """Check that the parameters still have these arrays and equal multipliers.
+        """Return whether the parameters still use the bucket's arrays and have its multipliers.
 
         ``initialize(force_reinit=True)``, ``cast`` and a new ``grad_req`` replace the arrays.
         """
@@ -106,7 +108,7 @@ class Bucket:
 
 
 def as_nd_arrays(arrays: Sequence[Any]) -> List[nd.NDArray]:
-    """Return mx.nd arrays of the same memory.
+    """Return mx.nd arrays that share the memory of ``arrays``, which may be mx.np arrays.
 
     Operators refuse mx.np arrays, and reshape copies an mx.np array.
     """
@@ -129,15 +131,16 @@ def group_parameters(
     convolved: AbstractSet[Parameter] = frozenset(),
     on_gpus: bool = False,
 ) -> List[List[Parameter]]:
-    """Divide parameters into lists of equal type and multipliers, of at most ``bucket_bytes``.
+    """Divide parameters into lists of equal type, multipliers and grad_req.
 
-    The order is kept. A larger parameter gets a separate list.
+    The order is kept. A list has at most ``bucket_bytes``, except that a larger parameter has its
+    own list.
 
     Args:
         params: Initialized parameters.
         bucket_bytes: Size limit of a list.
         convolved: Parameters that only ordinary convolutions use.
-        on_gpus: True if the parameters lie on GPUs, where oneDNN rearranges nothing.
+        on_gpus: True if the parameters are on GPUs, where oneDNN is not used.
     """
     buckets: List[List[Parameter]] = []
     open_buckets: Dict[Any, List[Parameter]] = {}
@@ -165,10 +168,10 @@ def default_bucket_bytes(ctxs: Sequence[mx.Context]) -> int:
 def bucket_bytes_per_device(
     params: Sequence[Parameter], bucket_bytes: int, ctxs: Sequence[mx.Context], store: Any
 ) -> int:
-    """Return the size limit with which the store "device" has at least one bucket for each GPU.
+    """Return the size limit of a bucket, in bytes, such that each GPU has a bucket to sum.
 
-    This store sums each bucket on one device, so with fewer buckets some GPUs would be idle. For
-    other stores and on CPUs, the limit is ``bucket_bytes``.
+    The store "device" sums each bucket on one device. With fewer buckets than GPUs, some GPUs would
+    be idle. For other stores and on CPUs, the limit is ``bucket_bytes``.
     """
     if len(ctxs) < 2 or ctxs[0].device_type != "gpu" or getattr(store, "type", None) != "device":
         return bucket_bytes
@@ -177,9 +180,9 @@ def bucket_bytes_per_device(
 
 
 def coalesce_buckets(buckets: Sequence[Bucket], bucket_bytes: int) -> List[Tuple[int, ...]]:
-    """Group the positions of neighboring buckets whose sum is at most ``bucket_bytes``.
+    """Return groups of neighboring buckets, as positions, of at most ``bucket_bytes`` in all.
 
-    A store that accepts several keys in one call moves such a group like one bucket.
+    A store that accepts several keys in one call sums such a group like one bucket.
     """
     groups: List[Tuple[int, ...]] = []
     room = 0
@@ -198,9 +201,9 @@ def _needs_own_memory(param: Parameter, convolved: AbstractSet[Parameter]) -> bo
     if len(param.shape) < 3:
         return False
     # When a convolution predicts on the CPU, oneDNN stores its weight in blocks of channels, if the
-    # number of channels is a multiple of the block size. MXNet notes that for the whole buffer and
-    # rearranges the buffer from its start. A transposed convolution does so for any number of
-    # channels and also for its gradient. If that gradient is a view, training crashes.
+    # number of channels is a multiple of the block size. If the weight is a view, MXNet rearranges
+    # the whole buffer instead. A transposed convolution rearranges its weight for any number of
+    # channels, and also rearranges its gradient. If that gradient is a view, training crashes.
     in_blocks = any(channels % ONEDNN_BLOCK_CHANNELS == 0 for channels in param.shape[:2])
     return in_blocks or param not in convolved
 
@@ -222,12 +225,13 @@ def _bytes_per_element(param: Parameter) -> int:
 class BucketPadding:
     """Clears the elements between the gradients of these buckets, on all devices.
 
-    On GPUs a fused operator stores 2 or 4 numbers at a time, also at the end of an array: an array
-    of 7 elements gets an eighth (``store_index`` in the source that MXNet 1.9.1 gives NVRTC). That
-    number is computed from the memory behind the operator's inputs, and may be NaN. Because each
-    gradient starts on a boundary of 64 bytes, no other gradient is overwritten. But an operation on
-    the whole bucket reads that number, such as a norm or the search for an overflow. Clipping and
-    unscaling also write there: NaN if gradients are not finite, and no backward overwrites it.
+    On GPUs a fused operator stores 2 or 4 numbers at a time, also at the end of an array. So it
+    writes an eighth number behind an array of 7 elements (``store_index`` in the source that MXNet
+    1.9.1 compiles with NVRTC). That number is computed from the memory behind the operator's
+    inputs, and may be NaN. Because each gradient starts on a boundary of 64 bytes, no other
+    gradient is overwritten. But operations on the whole bucket read the number, such as a norm or
+    the search for an overflow. Clipping and unscaling also write to the padding. If gradients are
+    not finite, they write NaN, which no backward overwrites.
     """
 
     def __init__(self, buckets: Sequence[Bucket]) -> None:
@@ -249,7 +253,7 @@ class BucketPadding:
             self.clear()
 
     def clear(self) -> None:
-        """Queue one operation for each bucket with padding."""
+        """Queue one operation for each bucket with padding, on each device."""
         for call, attributes in self._calls:
             call(attributes)
 
@@ -271,10 +275,10 @@ def convolution_parameters(blocks: Iterable[Any]) -> Set[Parameter]:
 def invalidate_cached_ops(params: Iterable[Parameter], blocks: Iterable[gluon.Block]) -> None:
     """Make ``blocks`` with static_shape that use one of these parameters compile again.
 
-    A network hybridized with static_shape keeps the arrays that its backward wrote to. If a
-    parameter is marked with another gradient array, MXNet still writes to the old one, and even
-    puts it back in place of the new one (CachedOp::StaticBackward of src/imperative/cached_op.cc:
-    InitDetached). It uses the new array after the network is compiled again.
+    A network hybridized with static_shape remembers the gradient arrays of its first backward. If a
+    parameter later has a new gradient array, MXNet still writes to the old array, and even replaces
+    the new array by the old one (InitDetached in CachedOp::StaticBackward of
+    src/imperative/cached_op.cc). After another compilation, MXNet uses the new array.
     """
     moved = set(params)
     for block in blocks:

@@ -20,10 +20,11 @@ DEVICES = range(16)  # gluon.Trainer's optimizers count updates separately on ea
 
 
 def export_gluon_states(trainer: gluon.Trainer, fname: str) -> None:
-    """Write optimizer states for ``gluon.Trainer.load_states``: a pickle, with states by position.
+    """Write optimizer states to a file for ``gluon.Trainer.load_states``.
 
-    The trainer that reads it also gets this optimizer, its settings and its schedule. Its
-    parameters must come in the same order. gluon.Trainer sorts a ParameterDict by name as text.
+    The file is a pickle of the states, by position of the parameter, and of the optimizer with its
+    settings and schedule. So the trainer that loads the file must have its parameters in the same
+    order. gluon.Trainer sorts a ParameterDict by name as text.
 
     Args:
         trainer: A `BucketedTrainer`.

@@ -1,4 +1,7 @@
-"""Postprocessing of gradients between allreduce and update: loss unscaling and norm clipping."""
+"""Postprocessing of gradients between allreduce and update: unscaling and norm clipping.
+
+Unscaling divides the gradients by the loss scale.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +25,21 @@ from gluonlab.finite_numbers import FiniteCheck
 class GlobalNormClipping:
     """Clipping of the global norm: ``clip(limit)`` scales gradients to a norm of at most ``limit``.
 
-    On one device it does the same as `gluon.utils.clip_global_norm` (Pascanu, Mikolov, Bengio, "On
+    On one device the result equals `gluon.utils.clip_global_norm` (Pascanu, Mikolov, Bengio, "On
     the difficulty of training recurrent neural networks", 2013, algorithm 1).
 
-    After the allreduce, each device holds the same sum, to the bit. So each device computes the
-    same norm and factor without communication. If each device holds a part of the sum (a shard),
-    each sends one number to the others. The factor stays an array on the device, so the host never
-    waits; a factor of 1 costs one multiplication.
+    After the allreduce, all devices hold the same bits. So each device computes the same norm and
+    factor without communication. If each device only holds a part of the sum (a shard), it sends
+    one number to each other device. The factor is an array on the device, so the host never waits.
+    If nothing is clipped, gradients are multiplied by a factor of 1.
 
     Args:
-        grads: All gradients of each device, or its shard, as float32. A shard may be empty.
+        grads: For each device, its gradients or its shard of the gradients, as float32. A shard may
+            be empty.
         ctxs: The devices.
         sharded: True if each device holds a shard.
-        duplicates: Gradients on each device that count towards the norm on another device. They
-            are scaled too.
+        duplicates: For each device, gradients that another device also holds. They are scaled, but
+            only the other device counts them in the norm.
     """
 
     def __init__(
@@ -81,8 +85,8 @@ class _DeviceNorm:
         self.square = nd.zeros((1,), ctx=ctx)  # squared norm of this device's gradients
         # first the squared norm of all gradients, then their norm, then the factor
         self.total = nd.zeros((1,), ctx=ctx)
-        # dot, because BLAS keeps many partial sums. multi_sum_sq and norm add one by one, and lose
-        # three digits over some million elements.
+        # Use dot, because BLAS keeps many partial sums. multi_sum_sq and norm add the squares one
+        # by one, and lose three digits over some million elements.
         cells = [squares[i : i + 1] for i in range(len(flat))]
         self._square_calls = [
             OperatorCall("dot", [grad, grad], cell) for grad, cell in zip(flat, cells)
@@ -112,7 +116,10 @@ class _DeviceNorm:
 
 
 class _NormExchange:
-    """Sum of all devices' squared norms on one device, added in the same order on each device."""
+    """The calls that sum all devices' squared norms on one device.
+
+    The order of the sum is the same on each device, so that all devices compute the same bits.
+    """
 
     def __init__(self, device: _DeviceNorm, devices: List[_DeviceNorm]) -> None:
         self._squares = [other.square for other in devices]
@@ -133,7 +140,8 @@ class GradientUnscaler:
     one of 0.14.
 
     Args:
-        grads: The summed gradients of each device, or its shard, as float32. A shard may be empty.
+        grads: For each device, the summed gradients or its shard of them, as float32. A shard may
+            be empty.
         sharded: True if each device holds a shard.
     """
 
@@ -160,10 +168,10 @@ class GradientUnscaler:
 
 
 class PostprocessSettings(NamedTuple):
-    """Settings for the postprocessing of summed gradients. None turns a step off.
+    """Settings for the postprocessing of summed gradients.
 
-    ``clip_norm`` is the upper limit of the norm of the mean gradient of the batch. ``loss_scale``
-    is the scale by which the loss was multiplied.
+    ``clip_norm`` is the upper limit of the norm of the batch's mean gradient; None turns clipping
+    off. ``loss_scale`` is the scale by which the loss was multiplied; None turns unscaling off.
     """
 
     clip_norm: Optional[float] = None
@@ -204,7 +212,7 @@ class PostprocessSettings(NamedTuple):
 
 
 class GradientPostprocessor:
-    """Unscaling and clipping of summed gradients. ``padding`` lies between these gradients."""
+    """Unscaling and clipping of summed gradients. ``padding``: the padding of their buckets."""
 
     def __init__(self, settings: PostprocessSettings, padding: BucketPadding) -> None:
         self.settings, self._padding = settings, padding
@@ -218,9 +226,9 @@ class GradientPostprocessor:
         sharded: bool = False,
         duplicates: Sequence[Sequence[nd.NDArray]] = (),
     ) -> None:
-        """Add the gradients of one copy of a network. `GlobalNormClipping` explains the arguments.
+        """Add the gradients of one copy of a network, which is clipped by its own norm.
 
-        Each copy is clipped by the norm of its gradients.
+        `GlobalNormClipping` explains the arguments.
         """
         if self.settings.clip_norm is not None:
             self._clips.append(GlobalNormClipping(grads, ctxs, sharded, duplicates))
@@ -245,10 +253,11 @@ class GradientPostprocessor:
         if scale is None:
             return True
         for optimizer in optimizers:
-            # A skipped step counts for the schedule, so set the count that an update would set.
+            # A skipped step counts for the learning-rate schedule. An update would set this count.
             optimizer.num_update += 1
         # Wait only now, after everything is queued, so that the devices have work. The host must
-        # know the answer, because Adam's bias correction goes by the number of updates.
+        # know the answer, because a skipped step must not increase the update counts, which Adam's
+        # bias correction reads.
         finite = all(unscaler.were_finite() for unscaler in self._unscalers)
         if not finite:
             self._padding.clear()  # NaN there would stay, because no backward overwrites it

@@ -1,12 +1,13 @@
 """Dynamic loss scaling: prevents underflow and overflow of float16 gradients.
 
-float16 ends at 65504 and loses digits below 6e-5. So the loss is multiplied by a scale, and the
-gradients are divided by it. If gradients overflow, the step is skipped on all devices and the
-scale is halved. After many finite steps it is doubled (Micikevicius et al., "Mixed precision
-training", 2018, section 3.2). Powers of two change no digit of a float32.
+The largest float16 number is 65504, and numbers below 6e-5 have fewer digits. So the loss is
+multiplied by a scale, and the gradients are divided by the scale. If gradients overflow, the step
+is skipped on all devices, and the scale is halved. After many steps without an overflow, the scale
+is doubled (Micikevicius et al., "Mixed precision training", 2018, section 3.2). Scales are powers
+of two, which change no digit of a float32.
 
-mxnet.contrib.amp.LossScaler halves without a limit, reads every parameter of one device separately,
-and requires amp.init.
+mxnet.contrib.amp.LossScaler is not used. It halves the scale without a limit, checks every
+parameter of one device separately, and requires amp.init.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ INITIAL_SCALE = 2.0**16  # for the mean loss, as in PyTorch's GradScaler and MXN
 GROWTH_INTERVAL = 2000
 MIN_SCALE, MAX_SCALE = 2.0**-14, 2.0**24
 ON_NAN = ("stop", "skip")
-MAX_SKIPPED_IN_A_ROW = 100  # more cannot be a single bad batch
+MAX_SKIPPED_IN_A_ROW = 100  # so many skipped steps are not the fault of a single batch
 
 
 class LossScale:
@@ -111,7 +112,7 @@ class SkipNotFinite(LossScale):
         """
         self.steps += 1
         self.skipped += not finite
-        # length of the current run of steps: positive if finite, negative if skipped
+        # length of the current streak: positive for finite steps, negative for skipped steps
         self._good = max(self._good, 0) + 1 if finite else min(self._good, 0) - 1
         if self._good <= -MAX_SKIPPED_IN_A_ROW:
             raise DivergedError(

@@ -1,6 +1,7 @@
 """Updates by the servers of a process group, which receive gradients and return new weights.
 
-The buckets travel as flat arrays. The devices then take over the new weights.
+Gradients and weights of the buckets are sent as flat arrays. The new weights are then copied to all
+devices.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ class ServerUpdater:
 
     ``updates_buckets`` is true if the optimizer can update a bucket, or a part of it, in one call.
 
-    In a synchronous group, the servers update with the sum of all gradients. In an asynchronous
-    group, they update once for the gradient of each process, with weight decay divided by the
-    number of processes. The learning rate changes after as many updates as there are processes,
-    which together are one batch.
+    In a synchronous group, the servers update with the sum of all processes' gradients. In an
+    asynchronous group, they update once for each process's gradient. Weight decay is then divided
+    by the number of processes. The schedule counts one step for as many updates as there are
+    processes.
 
     All processes must create a ServerUpdater, which broadcasts the weights of rank 0.
     """
@@ -83,9 +84,10 @@ class ServerUpdater:
         return sent
 
     def sum_and_update(self, optimizer: Any, stale: StaleGradients, counts_differ: bool) -> None:
-        """Queue a step.
+        """Queue the transfer of all gradients to the servers, and of the new weights back.
 
-        Raises RunError for stale gradients and for changed settings, which the servers ignore.
+        ``counts_differ`` is not used. Raises RunError for stale gradients and for changed settings
+        of the optimizer, which the servers would ignore.
         """
         if stale.on_all_devices:
             names = sorted(param.name for param in stale.on_all_devices)
@@ -104,16 +106,16 @@ class ServerUpdater:
             transfer.scatter_weights()
 
     def synchronize(self) -> None:
-        """Wait for all processes, and give all devices the weights that the servers then have."""
+        """Wait for all processes, and copy the servers' weights to all devices."""
         self._served.synchronize([transfer.array for transfer in self._transfers])
         for transfer in self._transfers:
             transfer.scatter_weights()
 
 
 class _Transfer:
-    """Copies between some buckets and one flat array on the first device.
+    """The copies between some buckets and one flat array on the first device.
 
-    ``views`` holds, for each piece of ``flat``, its bucket and its offset in the bucket.
+    ``views``: for each piece of ``flat``, (its bucket, its offset in the bucket, the piece).
     """
 
     def __init__(
@@ -145,30 +147,36 @@ class _Transfer:
             self._to_weights += [partial(CopyInto(weight).copy, part) for weight in weights]
 
     def gather_weights(self) -> None:
+        """Copy the weights of the first device to the flat array."""
         for call in self._from_weights:
             call()
 
     def gather_gradients(self, scale: float) -> None:
+        """Sum the gradients over the devices, copy the sums to the flat array, and scale them."""
         self._sum()
         for call in self._from_grads:
             call()
         self.array *= scale
 
     def scatter_weights(self) -> None:
+        """Copy the weights from the flat array to all devices."""
         for call in self._to_weights:
             call()
 
 
 def _bucket_slices(arrays: Sequence[nd.NDArray], offset: int, size: int) -> List[nd.NDArray]:
     """Return ``size`` elements of each array as views, or the arrays if that is all of them."""
-    # oneDNN may have rearranged a whole weight, which must not be accessed through a view then
+    # Avoid a view of a whole weight, because oneDNN may have rearranged its memory.
     if arrays[0].size == size:
         return list(arrays)
     return [array[offset : offset + size] for array in arrays]
 
 
 def _parameter_pieces(bucket: Bucket, first_number: int) -> "List[Tuple[Bucket, int, Piece]]":
-    """Return each parameter of a bucket as a piece that must stay whole, with its offset."""
+    """Return (bucket, offset in the bucket, piece) for each parameter of a bucket.
+
+    The piece must stay whole. Its key is ``first_number`` plus the parameter's position.
+    """
     pieces = []
     for number, (param, offset) in enumerate(zip(bucket.params, bucket.offsets), first_number):
         size = math.prod(param.shape)

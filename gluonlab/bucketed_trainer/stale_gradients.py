@@ -1,8 +1,8 @@
 """Detection of stale gradients, which backward has not written since they were last used.
 
-autograd keeps a flag for every parameter on every device, as in gluon.Trainer. A device on which no
-flag is set had no shard of this batch. On any other device, a parameter whose flag is not set was
-not used by the network.
+autograd keeps a flag for every parameter on every device. Backward sets the flag. If no flag is set
+on a device, the device had no shard of this batch. On any other device, a parameter whose flag is
+not set was not used by the network.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ MAX_NAMES = 3  # in a message
 
 
 class StaleGradients(NamedTuple):
-    """Parameters without a fresh gradient on each device, and those without one on any device.
+    """Parameters with stale gradients.
 
-    ``idle`` holds the positions of devices on which no gradient is fresh.
+    Attributes:
+        on_device: By device, the parameters whose gradient is stale on this device.
+        on_all_devices: Parameters whose gradient is stale on every device.
+        idle: Positions of the devices on which every gradient is stale.
     """
 
     on_device: List[Set[Parameter]]
@@ -34,7 +37,7 @@ NO_STALE_GRADIENTS = StaleGradients([], set(), set())
 
 
 class StaleGradientTracker:
-    """Reader of the flags of ``params`` on ``ctxs``. It is valid while they keep their arrays."""
+    """Reader of the flags of ``params`` on ``ctxs``. The parameters must keep their arrays."""
 
     def __init__(self, params: Sequence[Parameter], ctxs: Sequence[mx.Context]) -> None:
         self._params, self._ctxs = list(params), list(ctxs)
@@ -43,7 +46,7 @@ class StaleGradientTracker:
         self._all = [handle for handles in self._handles for handle in handles]
 
     def find_stale(self) -> StaleGradients:
-        """Return the parameters without a fresh gradient."""
+        """Return the parameters whose gradients are stale now."""
         if _all_fresh(self._all):
             return NO_STALE_GRADIENTS
         on_device = [
@@ -54,10 +57,11 @@ class StaleGradientTracker:
         return StaleGradients(on_device, set.intersection(*on_device), idle)
 
     def ignore_in_group(self, stale: StaleGradients, kvstore: str) -> StaleGradients:
-        """Return the stale gradients to ignore in one of several processes.
+        """Return the stale gradients to ignore in this process, which is one of several processes.
 
-        If this process has no shard, the other processes have all gradients. Raises RunError for a
-        parameter that is stale in this process but may be fresh in another.
+        If this process has no shard, it ignores nothing, since the other processes have all
+        gradients. Raises RunError for a parameter that is stale in this process, because it may be
+        fresh in another process.
         """
         if len(stale.idle) == len(self._ctxs):
             return stale._replace(on_all_devices=set())

@@ -1,8 +1,9 @@
-"""The two ways to sum gradients and update parameters, on the devices or in the kvstore.
+"""Sums gradients and updates parameters, on the devices or in the kvstore.
 
-With most kvstores, the store sums (`make_kvstore_calls`) and every device updates: bucket by bucket
-(`BucketUpdater`) or parameter by parameter (`ParameterUpdater`). The kvstore "sharded-optimizer"
-both sums and updates (`ShardedUpdater`). Servers update in `server_updates`.
+- With most kvstores, the store sums (`make_kvstore_calls`). Then every device updates bucket by
+  bucket (`BucketUpdater`) or parameter by parameter (`ParameterUpdater`).
+- The kvstore "sharded-optimizer" sums and updates (`ShardedUpdater`).
+- Updates by servers are in the module `server_updates`.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from gluonlab.optimizers.optimizer_step import (
 
 
 class KVStoreCall(NamedTuple):
-    """A kvstore call: a bucket's key and its arrays on all devices, or lists for several buckets.
+    """A prepared kvstore call, for one bucket or several buckets.
 
-    ``run()`` queues the call, which sums, or sums and updates if the store updates.
+    ``key``, ``grads`` and ``weights`` are a bucket's key and its arrays on all devices. For several
+    buckets each is a list. ``run()`` queues the sum, and also the update if the store updates.
     """
 
     key: Any
@@ -44,7 +46,7 @@ class KVStoreCall(NamedTuple):
 def make_kvstore_calls(
     store: Any, buckets: Sequence[Bucket], bucket_bytes: int, updates: bool, first_key: int = 0
 ) -> List[KVStoreCall]:
-    """Return the kvstore calls of a step. Stores that only sum get several small buckets per call.
+    """Return the kvstore calls of a step, with several small buckets per call if the store can.
 
     ``updates`` is true if the store also updates. The keys of the buckets are ``first_key``,
     ``first_key + 1`` and so on.
@@ -79,6 +81,7 @@ def broadcast_parameters(
 def _bind_kvstore_call(
     store: Any, key: Any, grads: Any, weights: Any, priority: int, updates: bool, adds: bool
 ) -> Callable[[], None]:
+    """Return the function that queues a kvstore call. ``adds``: gradients have grad_req "add"."""
     if store is None:
         return lambda: None  # the gradient of a single device is already the sum
     if updates:
@@ -93,8 +96,8 @@ def _bind_kvstore_call(
 class BucketUpdater:
     """Updater that calls the optimizer once per bucket and device.
 
-    It bypasses gluon's Updaters, whose checks cost more than the call. It keeps the states where
-    gluon.Trainer does: in ``updaters[device].states[key of the bucket]``.
+    It does not call gluon's Updaters, whose checks take longer than the update. The states are in
+    ``updaters[device].states[key of the bucket]``, as in gluon.Trainer.
     """
 
     def __init__(self, buckets: Sequence[Bucket], optimizer: Any, updaters: Sequence[Any]) -> None:
@@ -134,7 +137,7 @@ class BucketUpdater:
 class ParameterUpdater:
     """Updater for each parameter, as in gluon.Trainer.
 
-    It is for optimizers that are not element-wise, which need the whole parameter.
+    It is used for optimizers that are not element-wise, because they need whole parameters.
     """
 
     def __init__(self, params: Sequence[Parameter], updaters: Sequence[Any]) -> None:
@@ -171,9 +174,9 @@ def has_gradient(param: Parameter) -> bool:
 class ShardedUpdater:
     """Updater that lets the kvstore "sharded-optimizer" sum and update.
 
-    Each device updates its part of the weights as soon as a bucket is summed. With clipping, a loss
-    scale or different update counts, the first update needs all sums, so all buckets are summed
-    before.
+    Each device updates its part of a bucket's weights as soon as the bucket is summed. Clipping, a
+    loss scale and different update counts need all sums before the first update. In these cases all
+    buckets are summed first.
     """
 
     def __init__(
@@ -189,7 +192,7 @@ class ShardedUpdater:
         self._adds = any(bucket.adds_gradients for bucket in buckets)
 
     def sum_and_update(self, optimizer: Any, stale: StaleGradients, counts_differ: bool) -> None:
-        """Queue a step that does not change ``stale.on_all_devices``.
+        """Queue the sum of all gradients, and the update of all but ``stale.on_all_devices``.
 
         ``counts_differ`` is true if some parameters may have had more updates than others.
         """
@@ -200,6 +203,7 @@ class ShardedUpdater:
                 call.run()
 
     def _sum_then_update(self, optimizer: Any, stale: StaleGradients, counts_differ: bool) -> None:
+        """Sum all buckets, unscale and clip the sums, and then update all buckets."""
         store = self._store
         shards = [
             shard

@@ -1,9 +1,9 @@
 """BucketedTrainer: a gluon.Trainer that sums and updates its parameters in a few large buffers.
 
-gluon.Trainer makes one kvstore call and one optimizer call for each parameter. Each call costs more
-than the transfer of a small gradient. Here the parameters of a bucket share one buffer on each
-device, so one call serves them all. Each parameter's array becomes a view into the buffer, so Gluon
-keeps working with it.
+gluon.Trainer makes one kvstore call and one optimizer call for each parameter. Each call takes
+longer than the transfer of a small gradient. Here the parameters of a bucket share one buffer on
+each device, so one call serves them all. Each parameter's array becomes a view of the buffer, so
+the rest of Gluon works as before.
 
 A step has four parts:
 
@@ -12,8 +12,8 @@ A step has four parts:
 3. `gradient_postprocessing` divides the sums by the loss scale and clips their norm.
 4. The optimizer updates the copy of the parameters on each device (`sum_and_update`).
 
-`gluonlab.training` calls `start_step`, which returns parts 2 to 4: in a compiled graph, backward
-writes every gradient.
+`gluonlab.training` calls `start_step`, which returns parts 2 to 4. It does not need part 1, because
+backward of a compiled graph writes every gradient.
 
 The kvstore "sharded-optimizer" performs parts 2 to 4 (`ShardedUpdater`). With the servers of
 several processes, the servers perform part 4 (`server_updates`).
@@ -178,7 +178,7 @@ class BucketedTrainer(gluon.Trainer):
             set_missing_shapes(self._params)
             trainer_arguments.check_dense(self._params)
             self._postprocess_settings.check_parameters(self._params)
-            # gluon.Trainer resets self._kvstore; this one is set again by _init_kvstore
+            # gluon.Trainer resets self._kvstore; _init_kvstore sets it to this store again
             self._chosen_kvstore = trainer_arguments.resolve_kvstore(kvstore, self._contexts)
             trainer_arguments.check_update_on_kvstore(
                 self._chosen_kvstore, self._optimizer, update_on_kvstore, devices
@@ -196,11 +196,11 @@ class BucketedTrainer(gluon.Trainer):
             # Either the devices update after the allreduce, or the store (or its servers) does both
             self._device_updater: "Union[BucketUpdater, ParameterUpdater, None]" = None
             self._store_updater: Any = None  # ShardedUpdater or ServerUpdater
-            # None if the store updates: `ShardedUpdater` has it
+            # None if the store updates: then `ShardedUpdater` holds the postprocessor
             self._postprocessor: Optional[GradientPostprocessor] = None
             self._duplicate_sums: List[nd.NDArray] = []  # to be zeroed under grad_req "add"
             self._stale_gradients = NO_STALE_GRADIENTS
-            self._counts_differ = False  # have some parameters had more updates than others?
+            self._counts_differ = False  # whether some parameters had more updates than others
             self._lr_schedule = SchedulerRewind(self._optimizer)
             self._pending_states: Optional[States] = None  # loaded before there were buckets
             self._init_kvstore()
@@ -239,7 +239,8 @@ class BucketedTrainer(gluon.Trainer):
     def apply(self, batch_size: float) -> None:
         """Run a `step` that treats all gradients as fresh.
 
-        It is for gradients that an executor has written, because executors mark none as fresh.
+        Use it for gradients that an executor has written, because executors do not mark gradients
+        as fresh.
 
         Args:
             batch_size: Number of images on all devices.
@@ -306,7 +307,7 @@ class BucketedTrainer(gluon.Trainer):
         self._check_amp()
 
     def _check_buckets_intact(self) -> None:
-        """Raise RunError if gradients have left the buckets, or no longer belong together."""
+        """Raise RunError if parameters have new arrays, or multipliers that differ in a bucket."""
         still_frozen = all(param._grad is None for param in self._frozen)
         if not (still_frozen and all(bucket.is_intact() for bucket in self.buckets)):
             raise RunError(
@@ -507,6 +508,7 @@ class BucketedTrainer(gluon.Trainer):
         load_pending_states(self)
 
     def _make_buckets(self) -> None:
+        """Move the parameters into buckets, and prepare all calls of a step."""
         trainable = [param for param in self._params if has_gradient(param)]
         self._frozen = [param for param in self._params if param.grad_req == "null"]
         blocks, bucket_bytes = live_blocks(), self.bucket_bytes
@@ -545,7 +547,7 @@ class BucketedTrainer(gluon.Trainer):
             postprocessor.add_gradients(grads, self._contexts)
             self._postprocessor = postprocessor
         if self._needs_allreduce and not self._update_on_kvstore:
-            # one device keeps the sum under grad_req "add", so that the next sum has it only once
+            # Under grad_req "add" only one device keeps the sum, so that the next sum adds it once.
             keeping_devices = 1 if not self._distributed or self._kvstore.rank == 0 else 0
             self._duplicate_sums = [
                 grad

@@ -1,4 +1,4 @@
-"""Checks of a BucketedTrainer's arguments."""
+"""Checks and conversions of a BucketedTrainer's arguments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from gluonlab.optimizers.optimizer_registry import check_replicas_stay_equal
 
 @contextmanager
 def restore_on_error(params: Any, optimizer: Any) -> Iterator[None]:
-    """Restore the trainer of the parameters and the optimizer if the block raises."""
+    """Undo the start of gluon.Trainer's initialization if the block raises.
+
+    The parameters get their former trainers again, and the optimizer its former ``param_dict``.
+    """
     trainers = [
         (param, param._trainer) for param in _as_list(params) or () if isinstance(param, Parameter)
     ]
@@ -43,7 +46,7 @@ def check_arguments(
     optimizer_params: Any,
     bucket_bytes: Any,
 ) -> None:
-    """Raise ConfigError for arguments that gluon.Trainer accepts, or reports only later."""
+    """Raise ConfigError for invalid arguments that gluon.Trainer accepts, or reports only later."""
     params = _as_list(params)
     if params == []:
         raise ConfigError("params: there are no parameters to train: give net.collect_params()")
@@ -83,7 +86,7 @@ def _check_optimizer_params(
 
 @contextmanager
 def explain_unknown_params(optimizer: Any, optimizer_params: Any) -> Iterator[None]:
-    """Turn an unknown optimizer parameter in the block into a ConfigError."""
+    """Convert the block's TypeError for an unknown optimizer parameter into a ConfigError."""
     try:
         yield
     except TypeError as error:

@@ -1,8 +1,8 @@
 """TrainerGroup: several BucketedTrainers that update the parts of one network together.
 
-All parameters of a `BucketedTrainer` are on all its devices. If parts of a network lie on different
-devices, each part has a trainer. The global norm and the check for overflows then cover the
-gradients of all trainers.
+All parameters of a `BucketedTrainer` are on all its devices. If parts of a network are on different
+devices, each part needs its own trainer. The group computes the global norm and checks for
+overflows over the gradients of all trainers.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TrainerGroup:
         buckets = [bucket for trainer in self.trainers for bucket in trainer.buckets]
         self._padding = BucketPadding(buckets if postprocess.is_needed else ())
         self._postprocessor = GradientPostprocessor(postprocess, self._padding)
-        # each copy of the network computes its norm, from one number of each of its devices
+        # Each copy of the network computes its own norm, from one number per device.
         for copy in range(len(self.trainers[0]._contexts)):
             ctxs = [trainer._contexts[copy] for trainer in self._split]
             self._postprocessor.add_gradients(
@@ -68,7 +68,7 @@ class TrainerGroup:
             )
 
     def _gradients_by_device(self, copy: int) -> List[List[nd.NDArray]]:
-        """Return each device's gradients. The first device's include the replicated ones."""
+        """Return each device's gradients. The first device's list includes replicated gradients."""
         grads = [_copy_gradients(trainer, copy) for trainer in self._split]
         replicated = [grad for t in self._replicated[:1] for grad in _copy_gradients(t, copy)]
         return [[*grads[0], *replicated], *grads[1:]]

@@ -4,9 +4,9 @@
 without a file. `gluonlab.optimizers.optimizer_states` describes the names and contents of the
 arrays, and how parameters with other names are matched.
 
-A trainer with restored states makes the same updates: bit-identical with equal store, devices and
-buckets, otherwise up to rounding. The states do not include the parameters, the loss scale and the
-residuals of compressed gradients.
+A trainer with restored states computes the same updates. They are bit-identical if store, devices
+and buckets are the same, and otherwise equal up to rounding. The states do not include the
+parameters, the loss scale and the residuals of compressed gradients.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def gather_states(trainer: gluon.Trainer) -> Dict[str, nd.NDArray]:
     """Return all states of the trainer's optimizer by name, as CPU arrays, without waiting.
 
     Args:
-        trainer: A `BucketedTrainer`. If parameters have no shapes yet, its states are those that
-            `restore_states` set, or update counts of 0.
+        trainer: A `BucketedTrainer`. If parameters have no shapes yet, the result is the states
+            that `restore_states` set, or else update counts of 0.
 
     Returns:
         The arrays that ``save_states`` writes.
@@ -88,7 +88,7 @@ def restore_states(trainer: gluon.Trainer, arrays: Mapping[str, nd.NDArray]) -> 
 
 
 def load_states_file(trainer: gluon.Trainer, fname: "str | bytes | os.PathLike[str]") -> None:
-    """Set the states that a file holds. Raises KVStoreError as ``load_states`` does."""
+    """Set the states in a file. Raises KVStoreError like ``load_states``."""
     states = read_states(fname, max_states_bytes(state_targets(trainer._params)))
     set_states(trainer, states, repr(os.fsdecode(fname)))
 
@@ -107,7 +107,7 @@ def set_states(trainer: gluon.Trainer, states: States, source: str) -> None:
     trainer._pending_states = states
     set_scalars(trainer._optimizer, states.scalars)
     if states.num_update is not None:
-        # so that the learning rate already is the one after this number of updates
+        # The learning rate depends on this count.
         trainer._optimizer.num_update = states.num_update
 
 
@@ -157,7 +157,7 @@ def _state_locations(trainer: gluon.Trainer) -> Dict[Parameter, _StateLocation]:
 
 
 def _key_state(trainer: gluon.Trainer, key: Any) -> KeyState:
-    """Return the state of a key. Its arrays may be the optimizer's, or copies on the CPU."""
+    """Return the state of an optimizer key. Its arrays are the optimizer's or copies on the CPU."""
     if not trainer._kv_initialized:
         trainer._init_kvstore()
     if trainer._update_on_kvstore:
@@ -172,7 +172,10 @@ def _key_state(trainer: gluon.Trainer, key: Any) -> KeyState:
 def _parameter_state(
     state: KeyState, begin: Optional[int], name: str, param: Parameter
 ) -> ParameterState:
-    """Return a parameter's part of a key's state, with copies of the arrays."""
+    """Return a parameter's part of the state of its key, with copies of the arrays on the CPU.
+
+    ``begin``: see `_StateLocation`.
+    """
     views = [
         array if begin is None else _parameter_view(array, begin, param) for array in state.arrays
     ]
@@ -186,6 +189,7 @@ def _parameter_view(array: nd.NDArray, begin: int, param: Parameter) -> nd.NDArr
 
 
 def _put_states(trainer: gluon.Trainer, states: States, source: str) -> None:
+    """Set the states of a trainer that already has buckets."""
     param_states = dict(zip(trainer._params, states.parameters))
     nested, key_states = _new_key_states(trainer, param_states, source)
     optimizer, ctxs = trainer._optimizer, trainer._contexts
@@ -215,9 +219,9 @@ def _put_states(trainer: gluon.Trainer, states: States, source: str) -> None:
 def _new_key_states(
     trainer: gluon.Trainer, param_states: Mapping[Parameter, ParameterState], source: str
 ) -> "Tuple[Dict[Any, Any], Dict[Any, KeyState]]":
-    """Return nested states and KeyStates by key, with arrays on the CPU.
+    """Return two dictionaries by key, with arrays on the CPU: nested states, and `KeyState`.
 
-    Keys whose parameters have no arrays have no nested state. Raises KVStoreError if the arrays of
+    The first omits keys whose parameters have no state arrays. Raises KVStoreError if the arrays of
     a parameter do not fit the optimizer.
     """
     key_locations: Dict[Any, Dict[Parameter, _StateLocation]] = {}
@@ -243,7 +247,7 @@ def _assemble_key_state(
     param_states: Mapping[Parameter, ParameterState],
     source: str,
 ) -> Any:
-    """Return the nested state of a key. Parameters without a state get a new one."""
+    """Return the nested state of a key, with a new state for parameters without a saved state."""
     if trainer._updates_buckets:
         weight = trainer.buckets[key].weights[0]
     else:

@@ -1,7 +1,7 @@
-"""The kvstores by name, which sum gradients over devices and processes.
+"""Kvstores, which sum gradients over devices and processes, and their names.
 
-MXNet itself silently replaces a misspelled name by a plain local store; `check_kvstore` raises.
-A store's module is imported only when the store is created, because ``device`` needs no schedules,
+MXNet silently replaces a misspelled name by a plain local store. `check_kvstore` raises an error. A
+store's module is imported only when the store is created, because ``device`` needs no schedules,
 topologies or solvers.
 
 =======================================  =====================  ===================================
@@ -13,7 +13,7 @@ sharded-optimizer                        `sharded_optimizer`    reduce-scatter, 
 several processes                        `process_group_store`  by a store above, then over a group
 =======================================  =====================  ===================================
 
-`allreduce_store` is the base class of all stores except ``device`` and ``local``.
+`allreduce_store` contains the base class of all stores except ``device`` and ``local``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class KVStoreKind:
 
     create: "Callable[[str, Optional[str]], KVStoreBase]"  # (name, name of a topology)
     summary: str
-    uses_topology: bool = False  # runs a schedule, whose ranks are assigned to devices by links
+    uses_topology: bool = False  # runs a schedule, and assigns its ranks to devices by their links
     gpus_only: bool = False
     supports_compression: bool = False
 
@@ -134,7 +134,7 @@ TOPOLOGY_AWARE = tuple(
 
 
 def check_kvstore(name: str) -> None:
-    """Raise KVStoreError, with the choices, if no kvstore has this name."""
+    """Raise KVStoreError, which lists the choices, if no kvstore has this name."""
     if not isinstance(name, str) or name not in KVSTORES:
         backend = _find_launch_backend(str(name).lower())
         if backend is not None:
@@ -167,8 +167,8 @@ def make_kvstore(
 ) -> "KVStoreBase":
     """Return a new kvstore that sums over devices, for gluon.Trainer or BucketedTrainer.
 
-    Stores that run a schedule place GPUs by the links that NVML reports. They do that when they
-    first sum over three or more GPUs.
+    A store that runs a schedule assigns its ranks to GPUs by the links that NVML reports. It does
+    so when it first sums over three or more GPUs.
 
     Args:
         name: a kvstore of `KVSTORES`, such as ``"device"`` or ``"ring"``.
@@ -220,7 +220,7 @@ def check_topology(topology: Optional[str], kvstore: str) -> None:
 def find_placement(
     store: Any, ctxs: "Sequence[Context]", copies: "Sequence[Sequence[Context]]"
 ) -> "Optional[Placement]":
-    """Return the rank of each device in a store's schedule, or None if no device was placed.
+    """Return the assignment of a store's ranks to devices, or None if there was no choice.
 
     ``copies``: the devices of each copy of the network.
     """

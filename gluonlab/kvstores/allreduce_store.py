@@ -1,10 +1,14 @@
 """`AllreduceKVStore`, the base class of kvstores that plan their own allreduce.
 
-The class has MXNet's API, for gluon.Trainer. It plans the allreduce of a call once for its arrays
-(`PushPullPlan`) and then repeats it. A subclass defines how arrays are summed over the ranks:
-by a schedule (`schedule_stores`, `sharded_optimizer`), over processes (`process_group_store`), or
-by NCCL (`mxnet_stores.NcclKVStore`). ``device`` and ``local`` are not subclasses: see
-`mxnet_stores`.
+The class has MXNet's API, for gluon.Trainer. When arrays are first summed, it plans the allreduce
+(`PushPullPlan`). Later calls with the same arrays repeat the plan. A subclass defines how arrays
+are summed over the ranks:
+
+- by a schedule (`schedule_stores`, `sharded_optimizer`)
+- over processes (`process_group_store`)
+- by NCCL (`mxnet_stores.NcclKVStore`)
+
+The stores ``device`` and ``local`` (`mxnet_stores`) are not subclasses.
 """
 
 from __future__ import annotations
@@ -38,7 +42,8 @@ ReturnType = TypeVar("ReturnType")
 SHARDED = "sharded-optimizer"
 
 Call = Callable[[], None]
-# arrays[rank][i]: each rank has another device, and array i has the same shape on all ranks
+# arrays[rank][i]: all arrays of a rank are on the rank's device, and array i has the same shape on
+# all ranks
 ArraysByRank = List[List[nd.NDArray]]
 
 
@@ -52,7 +57,7 @@ class AllreduceExecutor(Protocol):
 
 
 class PushPullEntry(NamedTuple):
-    """A key with its values and the arrays that get their sum."""
+    """A key with its ``values``, and the arrays ``outs``, into which their sum is written."""
 
     key: Any
     values: List[nd.NDArray]
@@ -60,10 +65,11 @@ class PushPullEntry(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """The device of each rank: rank r runs on ``ctxs[order[r]]``.
+    """The assignment of ranks to devices: rank r runs on ``ctxs[order[r]]``.
 
-    ``reason`` names the links that decided; it is empty if there was nothing to choose.
-    ``schedules``, if they were made for the links: the schedules by size of the arrays.
+    ``reason``: text with the links that determined the order; empty if there was no choice.
+    ``schedules``: for a store that chooses schedules by the links, descriptions of the schedules,
+    each with its sizes of arrays.
     """
 
     order: Tuple[int, ...]
@@ -77,9 +83,9 @@ class Placement(NamedTuple):
         return {"placed": self.reason, "order": [str(ctxs[device]) for device in self.order]}
 
     def describe(self, ctxs: "Sequence[mx.Context]") -> str:
-        """Return, for example, ``order gpu(0) gpu(3) ..., by the links that NVML reports``.
+        """Return text such as ``order gpu(0) gpu(3) ..., by the links that NVML reports``.
 
-        The text is empty if there was nothing to choose.
+        The text is empty if there was no choice.
         """
         if self.schedules:
             return f"{', '.join(self.schedules)}, {self.reason}"
@@ -100,9 +106,9 @@ def unsupported_method(problem: str, advice: str) -> Callable[..., None]:
 class AllreduceKVStore(KVStoreBase):
     """A store that sums over the devices of its arguments and keeps no values.
 
-    Keys of one list are summed together. Pass the same list every time: an executor is made when
-    its keys are first used, and made again when they come with other arrays. Use a store from one
-    thread.
+    Keys of one list are summed together. Pass the same list and the same arrays every time. An
+    executor is created when keys are first used, and again when they are used with other arrays.
+    Use a store from one thread only.
     """
 
     def __init__(self, name: str) -> None:
@@ -113,8 +119,8 @@ class AllreduceKVStore(KVStoreBase):
     def make_executor(self, arrays: ArraysByRank, keys: Keys) -> AllreduceExecutor:
         """Return an executor that sums ``arrays[rank]`` over the ranks, in place.
 
-        ``keys``: the keys of the call, for a store that keeps state from sum to sum. Raises
-        ScheduleError or KVStoreError.
+        ``keys``: the keys of the call, for a store that keeps state between sums, such as a
+        residual. Raises ScheduleError or KVStoreError.
         """
         raise NotImplementedError
 
@@ -129,7 +135,7 @@ class AllreduceKVStore(KVStoreBase):
 
     @staticmethod
     def is_capable(capability: str) -> bool:
-        return False  # the optimizer runs on the devices
+        return False  # no "optimizer" capability: the optimizer runs on the devices
 
     @property
     def type(self) -> str:
@@ -145,15 +151,15 @@ class AllreduceKVStore(KVStoreBase):
 
     @property
     def transfers_run(self) -> int:
-        """Return the number of transfers that were queued so far; each piece of a chunk counts."""
+        """Number of transfers queued so far; each piece of a chunk counts."""
         return self._replaced_transfers + sum(plan.transfers_run for plan in self._plans.values())
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """Copy ``value``, or its first array, into every array of ``out``.
 
-        Nothing is recorded for autograd. ``key`` may be a list; then values and outs are lists. All
-        values are read before anything is written. Raises KVStoreError, and changes nothing, if a
-        value does not fit its outs.
+        ``key`` may be a list; then ``value`` and ``out`` are lists with an entry for each key. All
+        values are read before anything is written. Nothing is recorded for autograd. Raises
+        KVStoreError, and changes nothing, if a value does not fit its outs.
         """
         entries = [
             entry._replace(values=entry.values[:1]) for entry in self._make_entries(key, value, out)
@@ -176,11 +182,12 @@ class AllreduceKVStore(KVStoreBase):
                         CopyInto(out).copy(source)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
-        """Leave the sum of ``value``, one array per device, in each of them, or in ``out``.
+        """Write the sum of ``value``, one array per device, into ``out``, or into ``value`` itself.
 
-        All devices get the same bits. ``key`` may be a list; then values and outs are lists. Arrays
-        may come several times and share memory, see `PushPullPlan`. Nothing is recorded for
-        autograd. Raises KVStoreError, and changes nothing, if the arrays cannot be summed.
+        All devices receive the same bits. ``key`` may be a list; then ``value`` and ``out`` are
+        lists with an entry for each key. Arrays may be passed several times, and may share memory
+        (`PushPullPlan`). Nothing is recorded for autograd. Raises KVStoreError, and changes
+        nothing, if the arrays cannot be summed.
         """
         entries = self._make_entries(key, value, value if out is None else out)
         if entries:
@@ -215,7 +222,7 @@ class AllreduceKVStore(KVStoreBase):
     def _make_entries(self, key: Any, value: Any, out: Any) -> List[PushPullEntry]:
         """Return each key with its values and outs."""
         name = self.type
-        if not isinstance(key, (list, tuple)):  # a short way, because each step takes it
+        if not isinstance(key, (list, tuple)):  # a shortcut, because each step runs this code
             return [
                 PushPullEntry(key, to_array_list(name, key, value), to_array_list(name, key, out))
             ]
@@ -234,7 +241,7 @@ class AllreduceKVStore(KVStoreBase):
         return plan
 
     def _prefix_errors(self, keys: Keys, make: Callable[[], ReturnType]) -> ReturnType:
-        """Return ``make()``. Errors get the name of the store, and the keys if they are missing."""
+        """Return ``make()``. Add the store's name to its errors, and the keys if missing."""
         try:
             return make()
         except KVStoreError as error:
@@ -251,7 +258,7 @@ def format_keys(keys: Sequence[Any]) -> str:
 def is_sharded(store: Any) -> bool:
     """Return whether ``store`` is a `gluonlab.kvstores.sharded_optimizer.ShardedKVStore`.
 
-    The class itself would import schedules and topologies.
+    Unlike isinstance, this does not import the class, which imports schedules and topologies.
     """
     return isinstance(store, AllreduceKVStore) and store.type == SHARDED
 
@@ -260,7 +267,7 @@ def is_sharded(store: Any) -> bool:
 
 
 def is_list(argument: Any) -> bool:
-    """Return whether MXNet takes the argument for several keys, or several arrays."""
+    """Return whether the argument stands for several keys, or several arrays, as in MXNet."""
     return isinstance(argument, (list, tuple))
 
 
@@ -270,10 +277,10 @@ def as_list(argument: Any) -> List[Any]:
 
 
 def group_by_key(store: str, key: Any, *arguments: Any) -> List[Tuple[Any, ...]]:
-    """Return (key, arrays, ...) for each key, with a list of arrays out of each argument.
+    """Return (key, arrays, ...) for each key, with one list of arrays from each argument.
 
-    Raises KVStoreError, which names the ``store``, for different numbers of values and keys, and
-    for anything that is not an array.
+    Raises KVStoreError if the numbers of values and keys differ, or for anything that is not an
+    array. ``store``: the store's name, for the error message.
     """
     if not isinstance(key, (list, tuple)):
         return [(key, *[to_array_list(store, key, values) for values in arguments])]
@@ -304,12 +311,13 @@ def to_array_list(store: str, key: Any, argument: Any) -> List[nd.NDArray]:
 
 
 class PushPullPlan:
-    """The allreduce of one call: ``run()`` leaves the sum of each entry's values in its outs.
+    """The allreduce of one call: ``run()`` writes the sum of each entry's values into its outs.
 
-    Values on distinct devices are summed in the outs themselves, if the outs lie on the same
-    devices and share no memory with other arrays. Other values are first copied to new arrays, one
-    for each device of the key. Nothing waits, and nothing is recorded for autograd. Raises
-    KVStoreError or ScheduleError, and changes nothing, for arrays that cannot be summed.
+    If possible, values are summed in the outs themselves. This requires that all values are on
+    different devices, that the outs are on the same devices, and that the outs share no memory with
+    other arrays. Other values are first copied to new arrays, one for each device of the key.
+    Nothing waits, and nothing is recorded for autograd. Raises KVStoreError or ScheduleError, and
+    changes nothing, for arrays that cannot be summed.
     """
 
     def __init__(
@@ -345,7 +353,7 @@ class PushPullPlan:
         return sum(executor.transfers_run for executor in self._executors)
 
     def matches(self, entries: Sequence[PushPullEntry]) -> bool:
-        """Return whether the plan was made for these very arrays."""
+        """Return whether the plan was made for exactly these array objects."""
         return have_same_arrays(self._entries, entries)
 
     def run(self, priority: int = 0) -> None:
@@ -359,14 +367,14 @@ class PushPullPlan:
                 call()
 
     def _reduce_in_outs(self, entry: PushPullEntry) -> List[nd.NDArray]:
-        """Return the outs for the sum, and plan to copy the values there first."""
+        """Return the outs as the arrays to sum, and plan the copies of the values into them."""
         for value, out in zip(entry.values, entry.outs):
             if value.size and not is_same_memory(value, out):
                 self._calls_before.append(partial(CopyInto(out).copy, value))
         return entry.outs
 
     def _reduce_in_new_arrays(self, entry: PushPullEntry) -> List[nd.NDArray]:
-        """Return new arrays for the sum, one for each device, and plan the copies in and out."""
+        """Return new arrays to sum, one for each device, and plan the copies to and from them."""
         shape, dtype = entry.values[0].shape, entry.values[0].dtype
         buffers: Dict[mx.Context, nd.NDArray] = {}
         for value in entry.values if entry.values[0].size else ():
@@ -394,7 +402,7 @@ def _are_same_objects(arrays: Sequence[nd.NDArray], others: Sequence[nd.NDArray]
 
 
 def total_bytes(arrays: Sequence[nd.NDArray]) -> int:
-    """Return the number of bytes of the arrays of one rank."""
+    """Return the number of bytes of all arrays together."""
     return sum(array.size * np.dtype(array.dtype).itemsize for array in arrays)
 
 
@@ -404,7 +412,10 @@ def format_array(array: nd.NDArray) -> str:
 
 
 def _merge_by_key(entries: Sequence[PushPullEntry]) -> List[PushPullEntry]:
-    """Return one entry for each key, with all its values and outs, in MXNet's order of keys."""
+    """Return one entry for each key, with all its values and outs.
+
+    The order is MXNet's: number keys are sorted.
+    """
     by_key: Dict[Any, PushPullEntry] = {}
     for key, values, outs in entries:
         entry = by_key.setdefault(key, PushPullEntry(key, [], []))
@@ -415,7 +426,7 @@ def _merge_by_key(entries: Sequence[PushPullEntry]) -> List[PushPullEntry]:
 
 
 def check_summable(entry: PushPullEntry) -> None:
-    """Raise KVStoreError if the values of a key cannot be summed and left in its outs."""
+    """Raise KVStoreError if a key's values cannot be summed, or its outs cannot hold the sum."""
     key, values, outs = entry
     if not values:
         raise KVStoreError(f"key {key!r}: there are no arrays to sum: give one for each device")
@@ -435,13 +446,13 @@ def check_summable(entry: PushPullEntry) -> None:
 
 
 def _outs_match_values(entry: PushPullEntry) -> bool:
-    """Return whether each value has an out on its device, and no device comes twice."""
+    """Return whether value i and out i are on the same device, and all devices differ."""
     ctxs = [value.context for value in entry.values]
     return ctxs == [out.context for out in entry.outs] and len(set(ctxs)) == len(ctxs)
 
 
 def _outs_overlap(entries: Sequence[PushPullEntry]) -> bool:
-    """Return whether writing to an out would change another out, or a value of another device."""
+    """Return whether writing to an out would change another out, or a value other than its own."""
     outs = [out for entry in entries for out in entry.outs]
     if arrays_share_memory(outs):
         return True

@@ -1,4 +1,7 @@
-"""--compress: gradients in fewer bits, between devices or between processes."""
+"""Gradient compression (``--compress``): gradients are sent in fewer bits.
+
+Compression applies between the devices of one process, or between several processes.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,14 @@ FP16 = "fp16"
 
 
 def keeps_residual(compress: Optional[str]) -> bool:
-    """Return whether the compression keeps a residual for the next step, as 2 bits do."""
+    """Return whether the compression keeps a residual for the next step. Only 2 bits do."""
     return compress not in (None, FP16)
 
 
 def effective_compression(
     compress: Optional[str], device_count: int, group: ProcessGroup
 ) -> Optional[str]:
-    """Return the compression that a run records: None if a single device has no use for 2 bits."""
+    """Return the compression that a run records: None for 2 bits on a single device."""
     single_device = group.size == 1 and device_count == 1
     return None if keeps_residual(compress) and single_device else compress
 
@@ -41,8 +44,8 @@ def resolve_group_compression(
 ) -> Optional[str]:
     """Return how a GroupKVStore compresses the arrays that ``group`` sums, in canonical form.
 
-    Return None, with a warning, for 2 bits in a group of one process. Raises KVStoreError for an
-    unknown compression, and for one that the group, or servers that update, cannot take.
+    Returns None, with a warning, for 2 bits in a group of one process. Raises KVStoreError for an
+    unknown compression, if servers update (``on_servers``), or if the group cannot sum float16.
     """
     if compress is None:
         return None
@@ -106,14 +109,14 @@ def check_compression(
 def enable_compression(
     kvstore: Any, compress: Optional[str], device_count: int, group: ProcessGroup
 ) -> Any:
-    """Return ``kvstore``, set to compress the gradients that it sums: ``2bit:THRESHOLD``, or None.
+    """Set ``kvstore`` to compress the gradients that it sums, and return it.
 
-    The residual of the quantization stays on its device and is added to the next gradient (Seide et
-    al., "1-bit stochastic gradient descent and its application to data-parallel distributed
-    training of speech DNNs", 2014, section 3). Gradients are sums over a device's shard; the
-    threshold applies to such sums. With "fp16", and with several processes, the kvstore is not
-    changed: there `gluonlab.kvstores.process_group_store` compresses the arrays that ``group``
-    sums.
+    ``compress``: ``2bit:THRESHOLD``, "fp16" or None. The residual of the quantization stays on its
+    device and is added to the next gradient (Seide et al., "1-bit stochastic gradient descent and
+    its application to data-parallel distributed training of speech DNNs", 2014, section 3).
+    Gradients are sums over a device's shard, and the threshold applies to these sums. With "fp16"
+    or several processes the kvstore is not changed, because `gluonlab.kvstores.process_group_store`
+    compresses the arrays that ``group`` sums.
     """
     if compress is None or group.size > 1:
         return kvstore
@@ -131,23 +134,25 @@ def enable_compression(
 
 # --- 2 bits between processes: -1, 0 or 1 times a threshold for each element
 #
-# MXNet's rule (Seide et al., see `enable_compression`), for the sum over a process's devices: the
-# gradient is added to the residual. An element of at least the threshold sends 1, an element of at
-# most minus the threshold sends -1. The sent value is subtracted from the residual.
+# MXNet's rule (Seide et al., see `enable_compression`) is applied to the sum over a process's
+# devices. The gradient is added to the residual. For each element of the result, the process sends
+# 1 if the element is at least the threshold, -1 if it is at most minus the threshold, and otherwise
+# 0. The sent value times the threshold is subtracted from the residual.
 #
-# The group only has to add float32 numbers. The sum of one element over P processes is a digit from
-# -P to P. Numbers to the base 2 P + 1 are therefore added digit by digit, without a carry. With two
-# processes a float32 holds 10 digits: 3.2 bits an element, both to the sum and back.
+# The group only needs to add float32 numbers. Each number contains the digits of several elements.
+# The sum of one element over P processes is a digit from -P to P. In base 2 P + 1, numbers are
+# therefore added digit by digit, without a carry. With two processes a float32 holds 10 digits,
+# which is 3.2 bits per element.
 
 # The limit of `max_packed_digits`: float32 holds all whole numbers up to half of it.
 FLOAT32_CODE_LIMIT = 2**25
 
 
 class PackedDigits(NamedTuple):
-    """The layout of a number to the ``base`` that holds packed digits.
+    """The layout of a number in base ``base``, whose digits are packed gradient elements.
 
-    The number has ``low`` digits and, above them, ``high`` digits. A table lookup unpacks all
-    digits of a half at once.
+    The lower half of the number has ``low`` digits, and the upper half ``high`` digits. A table
+    lookup unpacks all digits of a half at once.
     """
 
     base: int
@@ -156,12 +161,12 @@ class PackedDigits(NamedTuple):
 
     @property
     def per_number(self) -> int:
-        """Return the number of gradient elements in one packed number."""
+        """Number of gradient elements in one packed number."""
         return self.low + self.high
 
 
 def max_packed_digits(processes: int) -> PackedDigits:
-    """Return the largest layout whose sum over ``processes`` float32 holds and unpacks exactly.
+    """Return the layout with the most digits whose sum over ``processes`` is exact in float32.
 
     With base b, k digits and B = b**ceil(k / 2), the digits fit if b**k + B <= 2**25:
 
@@ -173,7 +178,7 @@ def max_packed_digits(processes: int) -> PackedDigits:
       whole, it is at least 1 / B away from the next whole number. Float32 rounds y / B by at most
       2**-24 |y| / B, which is less. The floor is therefore exact.
 
-    With 2896 processes or more, two digits do not fit. One digit saves nothing.
+    With 2896 processes or more, a number has only one digit, which saves no bytes.
     """
     base, count = 2 * processes + 1, 1
     while base ** (count + 1) + base ** ((count + 2) // 2) <= FLOAT32_CODE_LIMIT:
@@ -190,8 +195,8 @@ class TwoBitCompressor:
     threshold times the sum of all processes' digits, with the same bits in each process.
     ``residual`` and ``sums`` are flat, with some elements more than ``size``.
 
-    If ``residual`` is infinite or NaN, the process sends NaN from then on, so that all processes
-    see it. Elements that share the packed number become NaN as well.
+    If an element of ``residual`` is infinite or NaN, the process sends NaN from then on, so that
+    all processes notice. Elements in the same packed number also become NaN.
     """
 
     def __init__(
@@ -229,21 +234,21 @@ class TwoBitCompressor:
 
     def _quantize_calls(self) -> Iterator[EngineCall]:
         """Yield calls that write -1, 0 or 1 into ``sums`` and reduce ``residual`` accordingly."""
-        # Comparisons: on a CPU, MXNet's clip and sign take five times as long.
+        # Use comparisons, because MXNet's clip and sign take five times as long on a CPU.
         above, below = self.sums, self._below_threshold
         residual, threshold = self.residual, self._threshold
         yield _unary_call("_greater_equal_scalar", residual, above, scalar=threshold)
         yield _unary_call("_lesser_equal_scalar", residual, below, scalar=-threshold)
-        # sgd_mom_update computes above - below - 0 residual, which is NaN if residual is not finite
-        # sgd_mom_update computes above - below - 0 residual, which is NaN if residual is not finite
+        # sgd_mom_update computes above - below - 0 * residual, which is NaN if residual is not
+        # finite.
         zero = Attributes({"momentum": -1.0, "lr": 0.0, "wd": 0.0})
         yield operator_call("sgd_mom_update", [above, residual, below], above, zero)
         yield _subtract_scaled(residual, threshold, above, residual)
 
     def _pack_calls(self) -> Iterator[EngineCall]:
         """Yield calls that pack the digits in ``sums`` into ``packed``."""
-        # Two halves, whose powers of the base are below 2**11: GPUs multiply such numbers exactly,
-        # also in TF32.
+        # The digits are packed in two halves, in which powers of the base are below 2**11. GPUs
+        # multiply such numbers exactly, also in TF32.
         base, low, _ = self._digits
         numbers = []
         for digits, count in self._digit_halves():
@@ -273,7 +278,10 @@ class TwoBitCompressor:
             yield operator_call("take", [table, number], digits, in_rows)
 
     def _digit_table(self, count: int) -> "np.ndarray[Any, Any]":
-        """Return a row of NaN, then for each number the threshold times its ``count`` digits."""
+        """Return the lookup table: a row of NaN, then a row for each number of ``count`` digits.
+
+        A number's row contains the threshold times each of its digits.
+        """
         base = self._digits.base
         numbers = np.arange(base**count)[:, np.newaxis]
         digits = numbers // base ** np.arange(count) % base - base // 2
@@ -288,7 +296,7 @@ class TwoBitCompressor:
 
 
 def _run_in_bulk(calls: Sequence[EngineCall]) -> None:
-    """Run the calls as one operation of the engine, which waits once for a GPU."""
+    """Run the calls as one operation of the engine, so that it waits for the GPU only once."""
     with mx.engine.bulk(len(calls)):
         for call in calls:
             call()
@@ -303,5 +311,5 @@ def _unary_call(
 def _subtract_scaled(
     one: nd.NDArray, factor: float, other: nd.NDArray, into: nd.NDArray
 ) -> EngineCall:
-    """Return a call that sets ``into = one - factor * other``, in one pass."""
+    """Return a call that sets ``into = one - factor * other``, in one operation."""
     return operator_call("sgd_update", [one, other], into, Attributes({"lr": factor, "wd": 0.0}))

@@ -1,13 +1,14 @@
-"""The stores in which MXNet sums: ``device`` and ``local``, ``nccl``, and those over processes.
+"""Kvstores in which MXNet's C++ code computes the sums.
 
-``device`` and ``local`` are `MXNetKVStore`, ``nccl`` is `NcclKVStore`. MXNet's C++ code computes
-the sums (``MXKVStorePushPull``; for ``device`` in ``CommDevice`` of ``src/kvstore/comm.h``). The
-stores that sum by gluonlab's code are in `allreduce_store` and the modules that inherit from it.
+- `MXNetKVStore`: the stores ``device`` (``CommDevice`` of MXNet's ``src/kvstore/comm.h``) and
+  ``local``
+- `NcclKVStore`: the store ``nccl``
+- `allocate_keys`: new keys for MXNet's stores that sum over processes
 
-A store of MXNet takes a key only once, but a Trainer initializes all keys again after
-load_parameters or set_data. Given a name, MXNet creates a new store then; `MXNetKVStore` does the
-same behind one instance, which one Trainer after another may use. It also raises KVStoreError where
-MXNet crashes: for an unknown key, and for more arrays of a key than in the first call.
+`MXNetKVStore` avoids two problems of MXNet's stores. First, a key can be initialized only once. But
+a Trainer initializes all keys again after load_parameters or set_data. So `MXNetKVStore` creates a
+new store of MXNet when that happens. Second, MXNet crashes for an unknown key, and for more arrays
+of a key than in the first call. `MXNetKVStore` raises KVStoreError or creates a new store.
 """
 
 from __future__ import annotations
@@ -52,15 +53,15 @@ from gluonlab.optimizers.optimizer_states import is_list_of_arrays
 
 
 class _KeyEntry(NamedTuple):
-    """The store of MXNet that holds a key, with the key's shape and type."""
+    """The inner store that holds a key, with the shape and type of the key's arrays."""
 
     store: KVStore
     shape: Tuple[int, ...]
     dtype: Any
-    max_values: int  # MXNet's store has buffers for so many values; 0 before the first call
+    max_values: int  # number of values for which MXNet has buffers; 0 before the first call
 
     def has_room_for(self, values: Any) -> bool:
-        """Return whether MXNet's store can sum these values, as in every call but the first."""
+        """Return whether MXNet's store can sum these values without a new buffer."""
         if not is_list(values) or not 0 < len(values) <= self.max_values:
             return False
         if not all(isinstance(array, nd.NDArray) for array in values):
@@ -71,10 +72,11 @@ class _KeyEntry(NamedTuple):
 class MXNetKVStore(KVStore):
     """MXNet's store ``name``: ``device`` or ``local``.
 
-    Broadcasting or initializing a key again replaces it. A Trainer that updates on the store then
-    keeps the states of its optimizer, as with a store that MXNet makes from a name. If another
-    Trainer uses the store, the first one gives its weights again in its next step. Raises
-    KVStoreError where MXNet would crash, or fail later and elsewhere.
+    Unlike in MXNet's class, a key can be broadcast or initialized again, which replaces the key.
+    The keys are stored in one or several inner stores, which are MXNet's. A Trainer that
+    updates on the store keeps the states of its optimizer. If another Trainer uses the store, the
+    first Trainer initializes its keys again in its next step. Raises KVStoreError where MXNet would
+    crash, or would fail later with an unclear error.
     """
 
     _is_p3 = False
@@ -95,7 +97,7 @@ class MXNetKVStore(KVStore):
 
     @property
     def handle(self) -> Any:
-        """Return the handle of the store of MXNet that gets new keys."""
+        """Handle of the inner store to which new keys are added."""
         return self._newest_store.handle
 
     @property
@@ -103,9 +105,9 @@ class MXNetKVStore(KVStore):
         return self._updater_function
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
-        """Keep ``value``, or its first array, and copy it into every array of ``out``.
+        """Store ``value``, or its first array, and copy it into every array of ``out``.
 
-        ``key`` may be a list; then values and outs are lists.
+        ``key`` may be a list; then ``value`` and ``out`` are lists with an entry for each key.
         """
         first_values = (
             [as_list(values)[0] for values in value] if is_list(key) else as_list(value)[0]
@@ -114,12 +116,12 @@ class MXNetKVStore(KVStore):
         self._call_stores("pull", key, out, priority=priority)
 
     def init(self, key: Any, value: Any) -> None:
-        """Keep ``value``; with a list of keys, a list of values."""
+        """Store ``value`` under ``key``. Both may be lists."""
         for name, values in self._checked_pairs(key, value):
             entry = self._key_entries.get(name)
             is_repeated = entry is not None and entry.store is self._newest_store
             if is_repeated and self._trainer_of_store.has_trainer and not self._optimizer_set_last:
-                # the same Trainer would have set its optimizer again: this is another Trainer
+                # The same Trainer would have set its optimizer again, so this is another Trainer.
                 self._trainer_of_store.release()
                 self._updater_function = None
             self._init_key(name, values[0])
@@ -133,7 +135,7 @@ class MXNetKVStore(KVStore):
     def pull(
         self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True
     ) -> None:
-        """Copy the kept values into ``out``. Raise KVStoreError without ``out``."""
+        """Copy the stored values into ``out``. Raise KVStoreError without ``out``."""
         if out is None:
             raise KVStoreError(f"kvstore {self._name!r}: pull needs arrays: give out=arrays")
         self._call_stores("pull", key, out, priority=priority, ignore_sparse=ignore_sparse)
@@ -145,9 +147,9 @@ class MXNetKVStore(KVStore):
         store.row_sparse_pull(key, out, priority, row_ids)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
-        """Leave the sum of ``value`` in each of its arrays, or in ``out``.
+        """Write the sum of ``value`` into ``out``, or into ``value`` itself.
 
-        If the store has an optimizer, it leaves the updated weights there.
+        If the store has an optimizer, it writes the updated weights instead of the sum.
         """
         if (
             out is None
@@ -169,13 +171,13 @@ class MXNetKVStore(KVStore):
     def prepare_pushpull(
         self, key: int, arrays: List[nd.NDArray], priority: int = 0
     ) -> Callable[[], None]:
-        """Return ``pushpull(key, arrays, priority=priority)`` as a function, for the same arrays.
+        """Return a function that runs ``pushpull(key, arrays, priority=priority)``.
 
-        A call costs no more than MXNet's C function.
+        Calling it is almost as fast as calling MXNet's C function.
         """
         fixed_arrays = list(arrays)
         arguments, c_priority = pushpull_arguments(key, fixed_arrays), ctypes.c_int(priority)
-        # the entry that summed these arrays last: another entry means that the key was replaced
+        # The entry that last summed these arrays. If the key's entry differs, the key was replaced.
         last_entry: Optional[_KeyEntry] = None
 
         def run() -> None:
@@ -212,7 +214,7 @@ class MXNetKVStore(KVStore):
         self._compression = dict(compression_params)
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
-        """Update the weights with this optimizer; a Trainer's optimizer keeps its states."""
+        """Update the weights with this optimizer. The states of a Trainer's optimizer are kept."""
         check_optimizer(self._name, optimizer)
         trainer = self._trainer_of_store.assign(optimizer)
         if trainer is not None:
@@ -222,14 +224,15 @@ class MXNetKVStore(KVStore):
         self._optimizer_set_last = True
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
-        """Write the states as MXNet's stores do. Raise KVStoreError without an optimizer."""
+        """Write the states in MXNet's format. Raise KVStoreError without an optimizer."""
         self._require_optimizer()
         super().save_optimizer_states(fname, dump_optimizer)
 
     def load_optimizer_states(self, fname: str) -> None:
-        """Read what gluon.Trainer.save_states wrote under a store of MXNet.
+        """Load states that gluon.Trainer.save_states wrote with a store of MXNet.
 
-        Raises KVStoreError for other files, for pipes and the like, and without an optimizer.
+        Raises KVStoreError for files of gluonlab's trainers, for files that cannot be read, such as
+        pipes, and without an optimizer.
         """
         self._require_optimizer()
         if is_list_of_arrays(fname):
@@ -251,7 +254,7 @@ class MXNetKVStore(KVStore):
             store._set_updater(self._call_updater)
 
     def _call_updater(self, key: Any, grad: nd.NDArray, weight: nd.NDArray) -> None:
-        """Call the updater, and keep its exception, which MXNet's C code would only print."""
+        """Call the updater, and store its exception, which MXNet's C code would only print."""
         try:
             if self._updater_function is not None and self._update_error is None:
                 self._updater_function(key, grad, weight)
@@ -276,7 +279,11 @@ class MXNetKVStore(KVStore):
         self._key_entries[key] = _KeyEntry(self._newest_store, value.shape, value.dtype, 0)
 
     def _reserve_values(self, key: Any, values: List[nd.NDArray]) -> None:
-        """Make room for such values; MXNet's store has room for as many as came first."""
+        """Make sure that an inner store can sum these values.
+
+        An inner store can only sum as many values of a key as in the key's first call. For more
+        values, the key is initialized again in another inner store.
+        """
         shape, dtype, count = values[0].shape, values[0].dtype, len(values)
         entry = self._key_entries.get(key)
         if self._updater_function is None:
@@ -313,7 +320,7 @@ class MXNetKVStore(KVStore):
         return self._key_entries[key]
 
     def _call_stores(self, call: str, key: Any, *arrays: Any, **settings: Any) -> None:
-        """Call MXNet once for all keys if one store has them, else once for each key."""
+        """Call the method ``call`` once if one inner store holds all keys, else for each key."""
         keys = [to_mxnet_key(name) for name in as_list(key)]
         stores = [self._find_entry(name).store for name in keys]
         with enable_peer_copies(arrays):
@@ -325,7 +332,7 @@ class MXNetKVStore(KVStore):
         self._raise_failure()
 
     def _raise_failure(self) -> None:
-        """Raise the exception that the updater has raised since the last call."""
+        """Raise the exception that the updater has raised since the last call, if any."""
         error, self._update_error = self._update_error, None
         if error is not None:
             raise error
@@ -357,7 +364,7 @@ class MXNetKVStore(KVStore):
 
 
 class StoreTrainerRef:
-    """A weak reference to the Trainer that last gave ``store`` its optimizer, if any."""
+    """A weak reference to the Trainer that last set the optimizer of ``store``, if any."""
 
     def __init__(self, store: Any) -> None:
         self._store = ref(store)
@@ -366,12 +373,12 @@ class StoreTrainerRef:
 
     @property
     def has_trainer(self) -> bool:
-        """Return whether a Trainer gave the optimizer last, even if it no longer exists."""
+        """True if a Trainer set the current optimizer, even if that Trainer no longer exists."""
         return self._trainer_ref is not None
 
     @property
     def trainer(self) -> Optional[gluon.Trainer]:
-        """Return the Trainer, if it still exists and still uses the store."""
+        """The Trainer, or None if it no longer exists or no longer uses the store."""
         trainer = self._trainer_ref() if self._trainer_ref is not None else None
         is_in_use = trainer is not None and trainer._kvstore in (None, self._store())
         return trainer if is_in_use else None
@@ -420,10 +427,10 @@ def pushpull_arguments(key: int, arrays: Sequence[nd.NDArray]) -> Tuple[Any, ...
 
 
 def enable_peer_copies(arrays: Any) -> "ContextManager[None]":
-    """Return a context in which MXNet's store may see arrays on GPUs for the first time.
+    """Enable peer access between the GPUs of ``arrays``. Return a context for MXNet's first call.
 
-    gluonlab enables access between the GPUs, so that MXNet does not. ``arrays``: arrays, or lists
-    of arrays.
+    In this context MXNet does not enable peer access itself. ``arrays``: arrays, or lists of
+    arrays.
     """
     gpus = [
         array.context for array in _iterate_arrays(arrays) if array.context.device_type == "gpu"
@@ -458,7 +465,7 @@ def no_optimizer_error(store: str) -> KVStoreError:
 
 
 def to_mxnet_key(key: Any) -> Any:
-    """Return the key as MXNet takes it: a word or a Python number."""
+    """Return the key in the form that MXNet accepts: a str or an int."""
     if isinstance(key, str):
         return key
     try:
@@ -471,11 +478,16 @@ def to_mxnet_key(key: Any) -> Any:
 
 # --- NCCL: a reduce to one GPU, and a broadcast from there
 #
-# MXNet's store (src/kvstore/kvstore_nccl.h) allocates all buffers at its first sum: a later key
-# fails with "Check failed: !is_none()". The store serves one set of devices, and its work
-# continues after it has been freed. Its keys here are therefore not the user's keys, but sizes and
-# types of arrays, which all keys share. Each set of devices has one store. Another size needs a new
-# store, with new NCCL communicators.
+# MXNet's store (src/kvstore/kvstore_nccl.h) has three limits:
+#
+# - It allocates all buffers at its first sum. A key that is added later fails with "Check failed:
+#   !is_none()".
+# - It only works for one set of devices.
+# - If it is freed, queued work continues in the freed memory.
+#
+# So here each set of devices has its own store. Its keys are not the user's keys: all arrays of the
+# same size and type share a key. For another size, a new store with new NCCL communicators is
+# created.
 
 NCCL_DTYPES = (
     "float16",
@@ -491,10 +503,10 @@ BufferKind = Tuple[int, str]  # elements and type of arrays that are summed
 class NcclKVStore(AllreduceKVStore):
     """The store ``nccl``: sums over GPUs. ``transfers_run`` counts summed arrays.
 
-    Sizes that ``broadcast`` has seen cost nothing later; they include a Trainer's parameters. With
-    any other size, the next sum first waits for all queued work and for a restart of NCCL, about a
-    second on real GPUs. The first device of a key's first sum holds the buffers: the memory of one
-    array of each size and type.
+    ``broadcast`` prepares the store for the sizes of its arrays, such as a Trainer's parameters.
+    For any other size, the next sum first waits for all queued work and for a restart of NCCL,
+    which takes about a second. The buffers are on the first device of a key's first sum. They need
+    the memory of one array of each size and type.
     """
 
     def __init__(self) -> None:
@@ -541,7 +553,10 @@ class _NcclStore:
         finalize(self, _free_store, self._created)
 
     def key_for(self, array: nd.NDArray) -> int:
-        """Return the key for such arrays. For a new key, wait for the store and replace it."""
+        """Return the key for arrays of this size and type.
+
+        If the key is new, wait for the store's work and free the store. `handle` creates a new one.
+        """
         kind = (array.size, np.dtype(array.dtype).name)
         if kind not in self._keys:
             _free_store(self._created)
@@ -550,7 +565,7 @@ class _NcclStore:
 
     @property
     def handle(self) -> Any:
-        """Return the store, created if necessary, as MXNet's C functions take it."""
+        """Handle of the store for MXNet's C functions. The store is created if necessary."""
         if not self._created:
             store = mx.kv.create("nccl")
             for (size, dtype), key in self._keys.items():
@@ -562,7 +577,7 @@ class _NcclStore:
 def _free_store(created: List[mx.kvstore.KVStore]) -> None:
     """Free the store once its work is done, because its work would continue in freed memory."""
     if created:
-        with suppress(mx.MXNetError):  # another operator's error: readers of its result get it
+        with suppress(mx.MXNetError):  # an operator's error, which readers of its result see again
             nd.waitall()
         created.clear()
 
@@ -570,8 +585,8 @@ def _free_store(created: List[mx.kvstore.KVStore]) -> None:
 class _NcclAllreduce:
     """The allreduce of some arrays over GPUs, one array after the other.
 
-    One call for all arrays would be wrong: MXNet's engine waits forever for arrays that are parts
-    of the same array.
+    There is no single call for all arrays, because MXNet's engine would wait forever if two arrays
+    are parts of the same array.
     """
 
     def __init__(self, store: _NcclStore, arrays: ArraysByRank) -> None:
@@ -598,13 +613,13 @@ class _NcclAllreduce:
 
 # --- the stores of mx.kv.create that sum over processes, and new keys for them
 #
-# A store of MXNet takes a key once. The second time, a local store fails with "duplicate init of
-# key", and ``dist_sync`` waits forever: only the worker of rank 0 sends, and the servers wait for
-# the values of all workers.
+# A key of MXNet's stores can be initialized only once. The second time, a local store fails with
+# "duplicate init of key". ``dist_sync`` waits forever, because only the worker of rank 0 sends, and
+# the servers wait for the values of all workers.
 
 FIRST_KEY = 2**16  # gluon.Trainer uses the numbers below, one for each parameter
-# In MXNet, server ``key * 9973 % servers`` keeps a small array. The product is a C int. It
-# overflows for larger keys, and no server has a negative number.
+# MXNet stores a small array on server ``key * 9973 % servers``. The product is a C int. For larger
+# keys it overflows and may be negative.
 LAST_KEY = (2**31 - 1) // 9973
 _next_keys: "WeakKeyDictionary[KVStore, int]" = WeakKeyDictionary()
 
@@ -617,11 +632,11 @@ def sums_over_processes(store: Any) -> bool:
 def allocate_keys(store: Any, count: int) -> int:
     """Return the first of ``count`` consecutive keys that are not in use.
 
-    Every process has to ask for the same counts, in the same order. Raises KVStoreError when all
-    keys are in use, after some hundred thousand.
+    Every process must call this function with the same counts, in the same order. Raises
+    KVStoreError when all keys, about 150,000, are in use.
     """
     if not isinstance(store, KVStore) or isinstance(store, MXNetKVStore):
-        return 0  # takes a key again
+        return 0  # in these stores, a key can be initialized again
     first = _next_keys.get(store, FIRST_KEY)
     if first + count > LAST_KEY + 1:
         raise KVStoreError(

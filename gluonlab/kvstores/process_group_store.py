@@ -39,24 +39,24 @@ from gluonlab.kvstores.process_groups import ProcessGroup
 class GroupKVStore(AllreduceKVStore):
     """A store that sums over this process's devices by the store ``local``, then over ``group``.
 
-    Between processes the arrays of a call travel as one flat buffer, of the first device. The other
-    devices get copies of the sums, so all replicas have the same bits. Every process makes the same
-    calls in the same order; processes may have different numbers of devices. ``broadcast`` sends
-    the values of rank 0's first device to all processes, and waits for them.
+    The first device sends the arrays of a call to the other processes as a flat buffer. The other
+    devices receive copies of the sums, so all replicas have the same bits. Every process must make
+    the same calls in the same order. Processes may have different numbers of devices. ``broadcast``
+    sends the values of rank 0's first device to all processes, and waits for them.
 
     Args:
         local: the store of this process's devices.
         group: the process group.
         on_servers: the group's servers update the weights, under BucketedTrainer.
-        compress: "fp16" rounds the sent values, and so the sums, to float16: half the bytes. Values
+        compress: "fp16" sends float16, half the bytes. So the sums are rounded, too, and values
             beyond 65504 become infinite in all processes. "2bit:THRESHOLD" sends -1, 0 or 1 times
-            the threshold for each float32 and float64, and keeps the residual for the next sum of
-            the same keys: see `gluonlab.kvstores.gradient_compression`. Broadcasts stay exact.
+            the threshold for each float32 and float64. It keeps the residual for the next sum of
+            the same keys (`gluonlab.kvstores.gradient_compression`). Broadcasts stay exact.
 
     Raises:
         KVStoreError: for a local store that updates, or that sums over processes itself; for
-            ``on_servers`` in a group without servers; for a ``compress`` that is invalid, or that
-            the group, or servers that update, cannot take.
+            ``on_servers`` in a group without servers; for a ``compress`` that is invalid, or does
+            not fit the group or ``on_servers``.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class GroupKVStore(AllreduceKVStore):
 
     @property
     def keeps_residual(self) -> bool:
-        """Return whether the store sends 2 bits and keeps the residual for the next sum."""
+        """True if the store sends 2 bits and keeps the residual for the next sum."""
         return keeps_residual(self.compress)
 
     set_gradient_compression = unsupported_method(
@@ -126,8 +126,7 @@ class GroupKVStore(AllreduceKVStore):
     ) -> TwoBitCompressor:
         """Return the compressor for these arrays of the first device, all of one type.
 
-        Other arrays of the same keys, devices and shapes get the same compressor, so that they
-        inherit the residual.
+        Other arrays of the same keys, devices and shapes share the compressor and its residual.
         """
         dtype = np.dtype(arrays[0].dtype)
         key = keys_and_devices, dtype, tuple(array.shape for array in arrays)
@@ -165,7 +164,11 @@ class _GroupAllreduce:
         as_float16: bool,
         get_compressor: "Optional[Callable[[Sequence[nd.NDArray]], TwoBitCompressor]]",
     ) -> None:
-        """``as_float16``: float32 and float64 travel as float16. ``get_compressor``: for 2 bits."""
+        """Prepare all calls.
+
+        ``as_float16``: send float32 and float64 as float16. ``get_compressor``: returns the 2-bit
+        compressor for arrays of the first device; None without this compression.
+        """
         self._local = (
             partial(local.pushpull, keys, [list(of_key) for of_key in zip(*arrays)])
             if len(arrays) > 1
@@ -193,9 +196,10 @@ class _GroupAllreduce:
             call()
 
     def _make_buffer(self, arrays: Sequence[Sequence[nd.NDArray]]) -> nd.NDArray:
-        """Return the buffer for ``arrays[rank]``, all of one type, and plan the copies in and out.
+        """Return the buffer to sum over the processes, and plan the copies into and out of it.
 
-        A single flat array is its own buffer.
+        ``arrays[i]``: the arrays of device i, all of one type. The copies are appended to
+        `_calls_before` and `_calls_after`. A single flat array is its own buffer.
         """
         sent_arrays, *others = arrays
         is_float = np.dtype(sent_arrays[0].dtype) in (np.float32, np.float64)
@@ -225,7 +229,11 @@ class _GroupAllreduce:
         sent_arrays: Sequence[nd.NDArray],
         others: Sequence[Sequence[nd.NDArray]],
     ) -> nd.NDArray:
-        """Return the packed buffer for the first device's arrays; all devices get the sums."""
+        """Return the 2-bit buffer to sum over the processes, and plan the calls for it.
+
+        Calls before the sum encode ``sent_arrays``, the first device's arrays. Calls after the sum
+        decode it and copy it to all devices. ``others``: the arrays of each other device.
+        """
         views = compressor.array_views([array.shape for array in sent_arrays])
         self._calls_after.append(compressor.decode)
         for (residual, sums), array, *copies in zip(views, sent_arrays, *others):

@@ -26,19 +26,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Self
 
-FLOAT32_PARTS = 3  # so many float32 numbers hold the 53 bits of a float64
-PAIR_DTYPE = "<u2"  # two bytes travel as one float32, which holds whole numbers up to 2**24
-MAX_PAIRS = 2**21  # in one sum: 8 MiB
+FLOAT32_PARTS = 3  # number of float32 whose sum holds the 53 bits of a float64
+PAIR_DTYPE = "<u2"  # two bytes are sent as one float32, which holds whole numbers up to 2**24
+MAX_PAIRS = 2**21  # pairs of bytes in one sum, as float32: 8 MiB
 
 
 class ServedWeightsProtocol(Protocol):
     """Weights that servers keep and update."""
 
     def update(self, index: int, array: nd.NDArray, priority: int = 0) -> None:
-        """Queue the update with the gradient ``array``, which becomes the new weights."""
+        """Queue an update with the gradient ``array``, and overwrite it with the new weights.
+
+        ``index``: number of the array in the arguments of `start_serving_weights`.
+        """
 
     def synchronize(self, arrays: Sequence[nd.NDArray]) -> None:
-        """Wait for all processes, and copy the weights, equal in all processes, into ``arrays``."""
+        """Wait for all processes, and copy the servers' weights into ``arrays``.
+
+        All processes then have the same weights.
+        """
 
 
 class ProcessGroup:
@@ -118,11 +124,11 @@ class ProcessGroup:
         )
 
     def staleness(self) -> Optional[List[int]]:
-        """Return, on rank 0, how stale the pushes were until the last `ServedWeights.synchronize`.
+        """Return the histogram of staleness until the last ``synchronize``, on rank 0.
 
-        Element i is the number of pushes to weights that i updates of other workers had changed
-        since the worker got the weights. The last element also counts higher staleness. None
-        without servers.
+        The staleness of a push is the number of other workers' updates since the worker received
+        the weights. Element i is the number of pushes with staleness i. The last element also
+        counts higher staleness. Returns None without servers.
         """
         return None
 
@@ -131,7 +137,7 @@ SINGLE_PROCESS = ProcessGroup()
 
 
 class SummingGroup(ProcessGroup):
-    """A group of several processes that can sum an array over them: `sum_array`.
+    """Base class of groups of several processes. A subclass defines only the sum, `sum_array`.
 
     Broadcasts and gathers are sums in which the other processes contribute zeros. The process
     leaves the group at the end of the block ``with group:``. ``on_training_start`` is called when
@@ -144,8 +150,9 @@ class SummingGroup(ProcessGroup):
         self.rank, self.size = rank, size
         self.command = f"python -m gluonlab.launch --backend {self.name}"
         self.on_training_start: Callable[[], None] = lambda: None
-        self._sum_numbers: Dict[Hashable, int] = {}  # the same in every process
-        self._kept_arrays: Dict[int, nd.NDArray] = {}  # by id, which is unique while they live
+        # purpose of a sum -> its number, which is the same in every process
+        self._sum_numbers: Dict[Hashable, int] = {}
+        self._kept_arrays: Dict[int, nd.NDArray] = {}  # by id, unique while the arrays are kept
         self._all_leave = False  # whether every process exits, whatever is raised
 
     def __enter__(self) -> "Self":
@@ -165,8 +172,8 @@ class SummingGroup(ProcessGroup):
     def sum_array(self, number: int, array: nd.NDArray, priority: int) -> None:
         """Queue the sum of a flat array over the processes, in place.
 
-        All arrays with the same ``number`` have the same size and type. Two sums that may run at
-        the same time have different numbers.
+        ``number`` identifies the sum in all processes. All arrays with the same number must have
+        the same size and type. Two sums that may run at the same time must have different numbers.
         """
         raise NotImplementedError
 
@@ -200,7 +207,7 @@ class SummingGroup(ProcessGroup):
         return np.asarray(self.all_gather(values).sum(axis=0))
 
     def all_gather_bytes(self, data: bytes) -> List[bytes]:
-        # as in all_gather
+        # as in all_gather, each process fills its row of a table
         lengths = self.all_gather(np.array(len(data))).astype(int).tolist()
         table = np.zeros((self.size, _padded_pair_count(max(lengths))), "float32")
         _write_byte_pairs(table[self.rank], data)
@@ -234,9 +241,9 @@ class SummingGroup(ProcessGroup):
 
 
 def _split_float64(values: "NDArray[Any]") -> "NDArray[Any]":
-    """Return float64 (n,) as float32 (FLOAT32_PARTS, n) whose sum over axis 0 it is.
+    """Split float64 ``values`` (n,) into float32 (FLOAT32_PARTS, n) with the same sum over axis 0.
 
-    Servers only sum float32.
+    This is necessary because servers only sum float32.
     """
     parts = []
     with np.errstate(over="ignore", invalid="ignore"):
@@ -247,9 +254,10 @@ def _split_float64(values: "NDArray[Any]") -> "NDArray[Any]":
 
 
 def _padded_pair_count(length: int) -> int:
-    """Return a number of pairs with room for ``length`` bytes.
+    """Return the number of float32, of two bytes each, in which to send ``length`` bytes.
 
-    Few different sizes are used, because each size occupies the memory of a sum.
+    It is a power of two of at least 256. So there are few different sizes, each of which occupies
+    the memory of a sum.
     """
     pairs = (length + 1) // 2
     return int(2 ** max(8, (pairs - 1).bit_length()))

@@ -1,4 +1,7 @@
-"""The kvstores that sum by a schedule of `gluonlab.collectives`, and the placement of ranks."""
+"""Kvstores that sum by a schedule of `gluonlab.collectives`, and the placement of their ranks.
+
+A placement assigns each rank of a schedule to a device.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ class _TopologyKVStore(AllreduceKVStore):
         self._topology = topology
 
     def placement(self, ctxs: Sequence[mx.Context]) -> Placement:
-        """Return which of ``ctxs`` plays which rank of which schedules, and the reason.
+        """Return the assignment of ranks to ``ctxs``, the reason, and the schedules if chosen.
 
         Raises KVStoreError if the named topology has fewer devices, or if there is no schedule for
         these devices.
@@ -61,19 +64,20 @@ class _TopologyKVStore(AllreduceKVStore):
 class ScheduleKVStore(_TopologyKVStore):
     """A store that sums by the algorithm ``name`` of `gluonlab.collectives.algorithms`.
 
-    Keys of one list are summed together: their arrays are cut into chunks as one, and wait for each
-    other. Pass the same list every time. Executors are made when their keys are first used, and
-    again when they come with other arrays. Use a store from one thread.
+    Keys of one list are summed together: their arrays are cut into chunks like a single array, and
+    wait for each other. Pass the same list every time. An executor is created when keys are first
+    used, and again when they are used with other arrays. Use a store from one thread only.
 
     ``priority`` applies to the first and the last operation on arrays that are cut. Transfers start
     as soon as their chunks are ready.
 
-    ``order``: which device plays which rank; see `Schedule.placed`. Without it, GPUs are placed by
-    the links of this machine. With ``topology``, all devices, also CPU devices, are placed by its
-    links (`gluonlab.collectives.named_topologies.resolve_topology`).
+    ``order``: number of the device of each rank (`Schedule.placed`). Without an order, ranks are
+    assigned to GPUs by the links of this machine. With ``topology``, ranks are assigned to GPUs and
+    CPU devices by the topology's links
+    (`gluonlab.collectives.named_topologies.resolve_topology`).
 
-    Raises ScheduleError for an unknown name or topology, and for an order that does not name every
-    device once; KVStoreError for both an order and a topology.
+    Raises ScheduleError for an unknown name or topology, and for an order that does not contain
+    every device once. Raises KVStoreError if both an order and a topology are given.
     """
 
     def __init__(
@@ -90,7 +94,7 @@ class ScheduleKVStore(_TopologyKVStore):
         self.schedule(2 if order is None else len(order))  # raises for an unknown name
 
     def schedule(self, world_size: int) -> Schedule:
-        """Return the schedule for so many devices, placed by ``order`` if it is set."""
+        """Return the schedule for ``world_size`` devices, placed by ``order`` if there is one."""
         schedule = make_schedule(self._name, world_size)
         return schedule if self._order is None else schedule.placed(self._order)
 
@@ -115,7 +119,7 @@ class ScheduleKVStore(_TopologyKVStore):
 
 
 class TopologyAwareKVStore(_TopologyKVStore):
-    """A store that sums by schedules made for the links: `gluonlab.collectives.topology_aware`.
+    """A store whose schedules are made for the links (`gluonlab.collectives.topology_aware`).
 
     Keys of one list are summed together, by the schedule for their number of bytes. The links are
     those of ``topology``, or those that NVML reports for GPUs. GPUs with unknown links are treated
@@ -129,7 +133,7 @@ class TopologyAwareKVStore(_TopologyKVStore):
         self._schedules_by_devices: Dict[Tuple[mx.Context, ...], Tuple[str, "SchedulesBySize"]] = {}
 
     def _find_placement(self, ctxs: Sequence[mx.Context]) -> Placement:
-        """Return a placement in which each device plays its own rank."""
+        """Return a placement in which rank i runs on device i, with the schedules."""
         reason, schedules = self._schedules_with_reason(ctxs)
         return Placement(
             tuple(range(len(ctxs))), reason, tuple(map(str, schedules.size_thresholds()))
@@ -138,7 +142,8 @@ class TopologyAwareKVStore(_TopologyKVStore):
     def placement_for_training(
         self, ctxs: Sequence[mx.Context], copies: Sequence[Sequence[mx.Context]]
     ) -> Optional[Placement]:
-        # each copy sums over like devices of all copies: the first ones stand for all
+        # Device i of each copy sums over the devices i of all copies. Only the first devices are
+        # reported.
         first_devices = [copy[0] for copy in copies]
         return self.placement(first_devices) if len(first_devices) > 1 else None
 
@@ -184,7 +189,7 @@ def _make_schedules(name: str, links: "Optional[Topology]", count: int) -> "Sche
 
 
 def place_ranks(schedule: Schedule, resolved: ResolvedTopology) -> Placement:
-    """Return the cheapest order for ``schedule``, or the given order for an unknown topology."""
+    """Return the cheapest order for ``schedule``. With unknown links, rank i runs on device i."""
     if resolved.topology is None or schedule.world_size < MIN_DEVICES_TO_PLACE:
         return Placement(tuple(range(schedule.world_size)), resolved.reason)
     return Placement(tuple(find_best_order(schedule, resolved.topology)), resolved.reason)

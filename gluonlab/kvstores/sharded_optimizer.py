@@ -1,9 +1,10 @@
-"""A kvstore in which every device updates its own part of the weights and keeps its state.
+"""A kvstore in which every device updates its own part of the weights (a sharded optimizer).
 
-Gradients are summed by a reduce-scatter, each owner updates its chunks of the weights, and an
-all-gather distributes the weights. This moves the bytes of an allreduce, with one update and one
-copy of the state in all instead of one per device (Rajbhandari, Rasley, Ruwase, He, "ZeRO: memory
-optimizations toward training trillion parameter models", 2020, section 5.1).
+A reduce-scatter sums the gradients. Each device updates the part of the weights that it owns, and
+keeps the optimizer state of this part only. An all-gather then distributes the weights. This moves
+as many bytes as an allreduce. But each weight is updated, and its state stored, on one device
+instead of all devices (Rajbhandari, Rasley, Ruwase, He, "ZeRO: memory optimizations toward training
+trillion parameter models", 2020, section 5.1).
 """
 
 from __future__ import annotations
@@ -59,10 +60,11 @@ from gluonlab.optimizers.optimizer_step import (
 
 
 class ShardedKVStore(ScheduleKVStore):
-    """A store that updates: ``pushpull(key, gradients, out=weights)`` for gluon.Trainer.
+    """A store that sums gradients and updates weights: ``pushpull(key, gradients, out=weights)``.
 
-    ``gluon.Trainer(..., kvstore=ShardedKVStore())``. ``name``: an algorithm that consists of a
-    reduce-scatter and an all-gather. Without an optimizer the store sums like `ScheduleKVStore`.
+    Example: ``gluon.Trainer(..., kvstore=ShardedKVStore())``. ``name``: an algorithm that consists
+    of a reduce-scatter and an all-gather. Without an optimizer the store only sums, like
+    `ScheduleKVStore`.
     """
 
     def __init__(self, name: str = "sharded", topology: Optional[str] = None) -> None:
@@ -76,7 +78,7 @@ class ShardedKVStore(ScheduleKVStore):
         self._updates: Dict[Keys, ShardedUpdate] = {}
         self._loaded: Dict[Any, KeyState] = {}  # states of keys that were not updated since loading
         self._trainer_of_store = StoreTrainerRef(self)
-        # the states of optimizers that another one has replaced, and all optimizers' schedules
+        # the states of former optimizers, and the schedules of all optimizers
         self._states_by_optimizer: "WeakKeyDictionary[Any, Dict[Any, KeyState]]" = (
             WeakKeyDictionary()
         )
@@ -96,10 +98,10 @@ class ShardedKVStore(ScheduleKVStore):
         return super().transfers_run + update_transfers
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
-        """Set the optimizer with which the owners update.
+        """Set the optimizer.
 
-        The states of the previous optimizer are kept until it is set again. Raises KVStoreError for
-        an optimizer that is not element-wise.
+        The states of the previous optimizer are kept until that optimizer is set again. Raises
+        KVStoreError for an optimizer that is not element-wise.
         """
         check_optimizer(self.type, optimizer)
         check_element_wise(type(optimizer))
@@ -115,11 +117,11 @@ class ShardedKVStore(ScheduleKVStore):
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Sum the gradients ``value`` and update the weights ``out`` on each device.
 
-        The gradients are not changed, so each device needs memory for the sums that it computes:
-        with the algorithm "sharded" for its own part, with a ring for all parts but one.
-        `update_overwriting_gradients` needs no such memory. Without ``out``, or before
-        `set_optimizer`, only sum. Raises KVStoreError, and changes nothing, if the arrays cannot be
-        summed.
+        The gradients are not changed, so each device needs memory for the sums that it computes.
+        With the algorithm "sharded" these are the sums of its own part, with a ring of all parts
+        but one. `update_overwriting_gradients` does not need this memory. Without ``out``, or
+        before `set_optimizer`, the call only sums. Raises KVStoreError, and changes nothing, if the
+        arrays cannot be summed.
         """
         if out is None or self.optimizer is None:
             super().pushpull(key, value, out, priority)
@@ -141,9 +143,10 @@ class ShardedKVStore(ScheduleKVStore):
     ) -> List[nd.NDArray]:
         """Queue the first half of ``pushpull(key, grads, out=weights)``: the reduce-scatter.
 
-        Returns the owners' parts of the sum, which are views of ``grads`` unless ``keep`` is set.
-        The parts may be changed before `update` runs the second half. Needs `set_optimizer`. Raises
-        KVStoreError as `pushpull` does.
+        Returns the parts of the sum, each on the device that owns it. The caller may change the
+        parts before `update` runs the second half. They are views of ``grads`` unless ``keep``,
+        which leaves ``grads`` unchanged. Call `set_optimizer` before. Raises KVStoreError like
+        `pushpull`.
         """
         update = self._find_or_make_update(key, grads, weights, keep)
         update.reduce_gradients(priority)
@@ -152,10 +155,10 @@ class ShardedKVStore(ScheduleKVStore):
     def update(
         self, key: Any, priority: int = 0, stale: "Optional[Dict[Any, List[ElementRange]]]" = None
     ) -> None:
-        """Queue the second half: owners update their parts, and all devices get the weights.
+        """Queue the second half: the update of each device's part, and the all-gather of weights.
 
-        ``key``: the same as in the first half. ``stale``: for some of the keys, the elements that
-        keep their values, states and counts of updates.
+        ``key``: as in `reduce_scatter`. ``stale``: by key, ranges of elements that keep their
+        values, states and update counts.
         """
         self._find_reduced_update(key).update_and_gather(priority, stale or {})
 
@@ -163,10 +166,10 @@ class ShardedKVStore(ScheduleKVStore):
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
         """Write the whole states of all parameters. Raise OutputError on failure.
 
-        `gluonlab.optimizers.optimizer_states` defines the file's layout. States are named as the
-        optimizer's ``param_dict`` names their keys, which gluon.Trainer fills, or else by their
-        keys. The file does not contain the schedule of learning rates, so ``dump_optimizer``
-        changes nothing.
+        `gluonlab.optimizers.optimizer_states` defines the file's layout. States have the names of
+        the parameters in the optimizer's ``param_dict``, which gluon.Trainer fills. Without these,
+        their names are the keys. ``dump_optimizer`` is ignored: the file never contains the
+        learning-rate schedule.
         """
         optimizer, parameters_by_key = self._require_optimizer(), self._parameters_by_key()
         parameters = tuple(
@@ -183,9 +186,9 @@ class ShardedKVStore(ScheduleKVStore):
 
     @nd_semantics()
     def load_optimizer_states(self, fname: str) -> None:
-        """Read saved states, on any devices.
+        """Load saved states, on any devices.
 
-        They were written by `save_optimizer_states`, BucketedTrainer.save_states or
+        The file must be written by `save_optimizer_states`, BucketedTrainer.save_states or
         gluon.Trainer.save_states. Raises KVStoreError, and changes nothing, if the file contains
         something else or does not fit.
         """
@@ -213,7 +216,7 @@ class ShardedKVStore(ScheduleKVStore):
         return self.optimizer
 
     def _find_reduced_update(self, key: Any) -> ShardedUpdate:
-        """Return the update of these keys, whose `reduce_scatter` was called."""
+        """Return the update of these keys. Raise KVStoreError before their `reduce_scatter`."""
         self._require_optimizer()
         keys = tuple(as_list(key))
         if keys not in self._updates:
@@ -259,9 +262,9 @@ class ShardedKVStore(ScheduleKVStore):
         return [span.key for spans in spans_by_key for span in spans]
 
     def set_key_states(self, states_by_key: Mapping[Any, KeyState]) -> None:
-        """Set the state that each key gets at its next update; all other keys restart.
+        """Set the states with which keys continue at their next update. All other keys restart.
 
-        The arrays belong to whole parameters, in their shape or flat.
+        The arrays are whole, in the parameter's shape or flat.
         """
         self._replaced_transfers += sum(update.transfers_run for update in self._updates.values())
         self._updates.clear()
@@ -274,7 +277,11 @@ class ShardedKVStore(ScheduleKVStore):
     def _find_or_make_update(
         self, key: Any, grads: Any, weights: Any, keep: bool = False
     ) -> ShardedUpdate:
-        """Return the update of these keys; make it again, with its state, for other arrays."""
+        """Return the cached update of these keys.
+
+        If its arrays or ``keep`` differ, a new update with the same optimizer state replaces it.
+        ``keep``: whether the gradients stay unchanged.
+        """
         self._require_optimizer()
         entries = self._make_entries(key, grads, weights)
         keys = tuple(entry.key for entry in entries)
@@ -299,7 +306,7 @@ class ShardedKVStore(ScheduleKVStore):
     def _check_same_keys(self, keys: Keys) -> None:
         """Raise KVStoreError for a key that was updated together with other keys before.
 
-        Together with other keys its state is cut at other elements.
+        With other keys, the parts of its state would begin and end at other elements.
         """
         for others in self._updates:
             if others != keys and not set(others).isdisjoint(keys):
@@ -339,10 +346,10 @@ Arrays = List[List[nd.NDArray]]
 class ShardedUpdate:
     """An update of some keys: reduce-scatter of gradients, update, all-gather of weights.
 
-    ``name``: the algorithm. ``order``: which device plays which rank. With ``keep`` the gradients
-    are not changed, and their sums get memory of their own; otherwise they are summed in place,
-    unless they share memory. Raises ScheduleError for arrays that cannot be summed.
-    `check_update_arrays` finds the other mistakes.
+    ``name``: the algorithm. ``order``: number of the device of each rank. ``keep``: whether the
+    gradients stay unchanged, so that their sums need separate memory. Otherwise gradients are
+    summed in place, unless they share memory. Raises ScheduleError for arrays that cannot be
+    summed. `check_update_arrays` finds all other errors.
     """
 
     def __init__(
@@ -380,7 +387,7 @@ class ShardedUpdate:
         self._reduce_scatter.run(priority)
 
     def update_and_gather(self, priority: int, stale: Mapping[Any, List[ElementRange]]) -> None:
-        """Queue update and all-gather. ``stale``: elements of some keys that do not change."""
+        """Queue update and all-gather. ``stale``: by key, ranges of elements that do not change."""
         with autograd.pause():
             self._all_gather.make_row_major()  # must come before a shard of the weights is written
             spans = [
@@ -397,7 +404,7 @@ class ShardedUpdate:
         return self._reduce_scatter.transfers_run + self._all_gather.transfers_run
 
     def matches(self, entries: Sequence[PushPullEntry], keep: bool) -> bool:
-        """Return whether the update was made for these very arrays."""
+        """Return whether the update was made for exactly these array objects and this ``keep``."""
         return self._keeps_gradients == keep and have_same_arrays(self._entries, entries)
 
     def get_key_state(self, key: Any) -> KeyState:
@@ -412,7 +419,7 @@ class ShardedUpdate:
         return KeyState(tuple(arrays), self.updates[key].histories())
 
     def restore_states(self, states: Mapping[Any, KeyState]) -> None:
-        """Set the states to these whole ones; a key without arrays restarts.
+        """Set the states from whole arrays. A key without arrays restarts.
 
         Raises KVStoreError, and changes nothing, if they do not fit.
         """

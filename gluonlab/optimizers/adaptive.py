@@ -1,10 +1,14 @@
-"""Adaptive optimizers, which divide by the size of past gradients, without defects of MXNet's.
+"""Adaptive optimizers, which divide by the size of past gradients, without the defects of MXNet's.
 
-MXNet's Adamax divides 0 by 0 for elements whose gradients are all 0, as after a dead ReLU. Its
-Nadam counts each parameter and device as a step of the momentum schedule. Its AdaDelta ignores the
-learning rate, decays weights separately, and changes the gradients. Its AdaGrad does not divide the
-weight decay. Its FTML divides by the learning rate. Adam and RMSProp here are MXNet's, to the bit,
-except for types other than float32.
+- MXNet's Adamax divides 0 by 0 for elements whose gradients were always 0, as after a dead ReLU.
+- MXNet's Nadam counts each parameter and device as a step of the momentum schedule.
+- MXNet's AdaDelta ignores the learning rate, decays weights separately, and changes the gradients.
+- MXNet's AdaGrad does not divide the weight decay.
+- MXNet's FTML divides by the learning rate.
+- For float32, Adam and RMSProp are bit-identical to MXNet's. For other types they are corrected.
+
+In the formulas, w is the weight, g the gradient (including weight decay), t the number of updates,
+and rate the learning rate. All operations are element-wise.
 """
 
 from __future__ import annotations
@@ -63,9 +67,9 @@ def check_betas(optimizer: Any) -> None:
 
 
 class AdaptiveOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
-    """Base class with ``state_count`` state arrays for each weight.
+    """Base class of optimizers with ``state_count`` state arrays for each weight.
 
-    The gradient is that of the loss plus wd / 2 |w|^2. ``clip_gradient`` limits each element.
+    The gradient includes wd times the weight. ``clip_gradient`` limits each of its elements.
     """
 
     state_count = 1
@@ -91,7 +95,7 @@ class AdaptiveOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
     def compute_direction(
         self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int
     ) -> nd.NDArray:
-        """Return the update direction, and update ``state``. ``t`` counts updates from 1."""
+        """Return the update direction, and update ``state``. ``t`` is 1 in the first update."""
         raise NotImplementedError
 
 
@@ -134,7 +138,7 @@ class RMSProp(_RepresentableEpsilon, mx.optimizer.RMSProp):  # type: ignore[misc
     """
 
     def create_state(self, index: Any, weight: nd.NDArray) -> Tuple[nd.NDArray, ...]:
-        """Return n, and also g and delta if ``centered``."""
+        """Return the state n, and also the states g and delta if ``centered``."""
         states = super().create_state(index, weight)
         return tuple(state.astype(weight.dtype, copy=False) for state in states)
 
@@ -145,7 +149,7 @@ class Adamax(BetaOptimizer, AdaptiveOptimizer):
     m = beta1 m + (1 - beta1) g, u = max(beta2 u, |g| + epsilon), w = w - rate / (1 - beta1^t) m /
     u.
 
-    Kingma, Ba, "Adam: a method for stochastic optimization", 2015, algorithm 2, which lacks the
+    Kingma, Ba, "Adam: a method for stochastic optimization", 2015, algorithm 2. The paper has no
     epsilon.
     """
 
@@ -185,7 +189,7 @@ class Nadam(BetaOptimizer, AdaptiveOptimizer):
     ) -> None:
         super().__init__(learning_rate, beta1, beta2, epsilon, **kwargs)
         self.schedule_decay = schedule_decay
-        self._products: List[float] = [1.0]  # product of the momenta of the first t updates
+        self._products: List[float] = [1.0]  # _products[t]: product of the first t momenta
 
     def compute_direction(
         self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int
@@ -256,7 +260,7 @@ class AdaDelta(AdaptiveOptimizer):
 
 
 class FTML(BetaOptimizer, AdaptiveOptimizer):
-    """Follow the moving leader, without a division by the learning rate.
+    """FTML (follow the moving leader), without a division by the learning rate.
 
     v = beta2 v + (1 - beta2) g^2, w = w - rate (1 - beta1) / (1 - beta1^t) g / (sqrt(v / (1 -
     beta2^t)) + epsilon).

@@ -1,19 +1,24 @@
 """Safe reader for optimizer state files of gluon.Trainer 1.9.1.
 
-Such a file is a pickle of ``(states, optimizer)``, or only of ``states`` if a kvstore's
-``save_optimizer_states`` wrote it. ``states`` contains the optimizer's nested arrays by the
-parameter's position in the trainer, from the first device or the store. The optimizer contains its
-update counts by position. The file does not contain names, nor shapes of parameters without states.
-gluon.Trainer sorts a ParameterDict by name as text, with ``dense10`` before ``dense9``.
+Such a file is a pickle of ``(states, optimizer)``. If a kvstore's ``save_optimizer_states`` wrote
+the file, it is a pickle of ``states`` only. ``states`` contains the optimizer's nested arrays, by
+the parameter's position in the trainer, from the first device or the store. The optimizer contains
+its update counts by position. The file does not contain parameter names, nor shapes of parameters
+without states. gluon.Trainer sorts a ParameterDict by name as text, with ``dense10`` before
+``dense9``.
 
-A pickle is a program. Python's unpickler imports and calls what it names. Even if
-`Unpickler.find_class` forbids that, a few bytes can allocate gigabytes (a memo index), run forever
-(a key of tuples that contain each other), or end the process (a key of a million nested tuples
-overflows the stack, because hash does not limit the depth). So this module executes the
-instructions itself: the two to three dozen that occur in such files, as Python 3 writes them
-(protocols 3 to 5, documented in the standard library's pickletools). The result takes as much
-memory as the file, and at most a hundred megabytes more. Nothing that a pickle names is imported or
-called: an NDArray becomes an `ArrayBytes`, any other object a `UnpickledObject` of its attributes.
+A pickle is a program. Python's unpickler imports and calls the functions that the pickle names.
+Even if `Unpickler.find_class` forbids that, a few bytes can do harm:
+
+- allocate gigabytes, by a large memo index
+- run forever, by a dict key of tuples that contain each other
+- end the process, by a dict key of a million nested tuples, whose hash overflows the stack
+
+So this module executes the pickle's instructions itself. It supports the two to three dozen
+instructions that Python 3 writes for such files (protocols 3 to 5, documented in the standard
+library's pickletools). Nothing is imported or called. An NDArray becomes an `ArrayBytes`, and any
+other object an `UnpickledObject` with its attributes. The result needs the memory of the file, and
+at most a hundred megabytes more.
 """
 
 from __future__ import annotations
@@ -40,7 +45,7 @@ SCALAR_TYPES = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"
 
 
 class InvalidPickle(ValueError):
-    """Error for a pickle that is damaged, or does not look like one of gluon.Trainer."""
+    """Error for a pickle that is damaged, or that gluon.Trainer does not write."""
 
 
 class GlobalName(NamedTuple):
@@ -54,7 +59,7 @@ class GlobalName(NamedTuple):
 
 
 class ArrayBytes:
-    """Bytes of an NDArray as NDArray::Save wrote them, or None before they are read."""
+    """Bytes of an NDArray, as NDArray::Save wrote them; None before they are read."""
 
     content: "bytes | None" = None
 
@@ -72,8 +77,9 @@ class _Dtype(NamedTuple):
 
 
 class Unpickler:
-    """Unpickler that makes only dicts, lists, tuples, numbers, texts and the two classes above.
+    """Unpickler that only creates simple values, `ArrayBytes` and `UnpickledObject`.
 
+    Simple values are dicts, lists, tuples, numbers, None, texts and bytes.
     ``Unpickler(content).load()`` raises `InvalidPickle` for anything else.
     """
 
@@ -154,7 +160,7 @@ class Unpickler:
         self._push(GlobalName(module, name))
 
     def _call(self) -> None:
-        """Emulate the call of a function that makes NDArrays or numbers."""
+        """Emulate the call of a function that creates an NDArray or a number."""
         arguments, function = self._pop(), self._pop()
         _refuse_unless(type(function) is GlobalName and type(arguments) is tuple)
         self._push(_emulate_call(function, arguments))
@@ -188,9 +194,9 @@ def _refuse_unless(condition: Any) -> None:
 
 
 def _emulate_call(function: GlobalName, arguments: Tuple[Any, ...]) -> Any:
-    """Return what the call of a function would return, without calling it.
+    """Return the result that a function would return for these arguments, without calling it.
 
-    Raises InvalidPickle for any other function.
+    Raises InvalidPickle for a function that gluon.Trainer's files do not contain.
     """
     kinds = [type(argument) for argument in arguments]
     if function in NDARRAY_NAMES and arguments == (None,):
@@ -206,7 +212,7 @@ def _emulate_call(function: GlobalName, arguments: Tuple[Any, ...]) -> Any:
     raise InvalidPickle(f"a pickle that calls {function}")
 
 
-# the standard library's reader wrongly interprets backslashes as escapes
+# Replaces the standard library's reader for GLOBAL, which wrongly reads backslashes as escapes.
 _READERS: Dict[str, Callable[[BytesIO], Any]] = {"GLOBAL": _name_in_two_lines}
 
 # instructions that push their argument
@@ -214,7 +220,8 @@ _PUSH_OPCODES = (
     "NONE", "BININT1", "BININT2", "BININT", "LONG1", "BINFLOAT", "SHORT_BINUNICODE", "BINUNICODE",
     "SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "GLOBAL",
 )  # fmt: skip
-# by the standard library's names; called with the unpickler and the instruction's argument
+# The instructions, by their names in pickletools. Each function is called with the unpickler and
+# the instruction's argument.
 _INSTRUCTIONS: Dict[str, Callable[[Unpickler, Any], Any]] = {
     **dict.fromkeys(_PUSH_OPCODES, Unpickler._push),
     **dict.fromkeys(("MEMOIZE", "BINPUT", "LONG_BINPUT"), Unpickler._memoize),
@@ -251,10 +258,15 @@ MAX_COUNT = 2**62  # limit of positions and counts
 
 
 class GluonStates(NamedTuple):
-    """Content of a state file. ``arrays``, ``updates`` and ``extra_state`` are by position.
+    """Content of a state file. If it does not contain the optimizer, only ``arrays`` is filled.
 
-    ``arrays`` contains all parameters with a state. If the file does not contain the optimizer,
-    ``optimizer`` and ``num_update`` are None, and ``updates`` is empty.
+    Attributes:
+        arrays: State arrays, by the parameter's position.
+        optimizer: Name of the optimizer's class, or None.
+        num_update: Largest update count of all parameters, or None.
+        updates: Update counts, by the parameter's position.
+        extra_state: Extra states, by the parameter's position (`read_extra_state`).
+        scalars: Attributes of the optimizer such as the learning rate (`read_scalars`).
     """
 
     arrays: Dict[int, Tuple[nd.NDArray, ...]]
@@ -291,16 +303,16 @@ def read_gluon_states(content: bytes) -> GluonStates:
 
 
 class _ArrayFactory:
-    """Maker of NDArrays that are together no larger than the file.
+    """Creates NDArrays from their bytes, which must not be larger than the file in all.
 
-    Without this limit, a pickle could refer a million times to the same array.
+    Without this limit, a pickle could refer to the same array a million times.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._bytes_left = max_bytes
 
     def make_state_arrays(self, state: Any) -> Tuple[nd.NDArray, ...]:
-        """Return the arrays of a nested state in order, without empty ones."""
+        """Return the arrays of a nested state in order, without empty arrays."""
         parts: List[ArrayBytes] = []
         _flatten(state, parts, 0)
         return tuple(array for array in map(self.make_array, parts) if array is not None)
@@ -324,7 +336,7 @@ def _flatten(state: Any, arrays: List[ArrayBytes], depth: int) -> None:
 
 
 def _read_update_counts(attributes: Mapping[Any, Any]) -> Dict[int, int]:
-    """Return, by position, the largest of the update counts of all devices."""
+    """Return the update count of each parameter by position: the largest over all devices."""
     updates: Dict[int, int] = {}
     for counts in _check_dict(attributes.get("_all_index_update_counts")).values():
         for position, count in _check_dict(counts).items():

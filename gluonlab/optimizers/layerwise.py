@@ -1,6 +1,9 @@
 """LARS and LAMB, optimizers for large batches that scale the learning rate by the parameter's norm.
 
-They need whole parameters. So their updates can neither share a bucket nor be split into shards.
+They update whole parameters. So a bucket or a shard of a parameter cannot be updated in one call.
+
+In the formulas, w is the parameter, g its gradient, |w| the L2 norm, t the number of updates, and
+rate the learning rate.
 """
 
 from __future__ import annotations
@@ -34,10 +37,11 @@ class LARS(_Layerwise):
     v = momentum v + q (g + wd w), w = w - rate v, with q = eta |w| / (|g| + wd |w| + epsilon), or 1
     if a norm is 0.
 
-    You, Gitman, Ginsburg, "Large batch training of convolutional networks", 2017, algorithm 1, with
-    the learning rate outside of the momentum. q is 1 for biases and for gamma and beta of
-    normalization layers. MXNet's LARS corrects the momentum only for the first four parameters of a
-    step, and excludes no parameters under gluon.Trainer, which does not pass names.
+    You, Gitman, Ginsburg, "Large batch training of convolutional networks", 2017, algorithm 1, but
+    the momentum does not include the learning rate. q is 1 for biases and for gamma and beta of
+    normalization layers. MXNet's LARS has two defects. It corrects the momentum only for the first
+    four parameters of a step. Under gluon.Trainer, which does not pass names, it also uses q for
+    biases, gamma and beta.
     """
 
     def __init__(
@@ -76,8 +80,8 @@ class LAMB(BetaOptimizer, _Layerwise):
     w - rate r if a norm is 0.
 
     You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", 2020,
-    algorithm 2, with m and v of Adam. MXNet's LAMB adds squares one by one, so its step is off by
-    0.4 % for a parameter of three million elements.
+    algorithm 2, with m and v of Adam. MXNet's LAMB adds the squares of a norm one by one. So its
+    step is wrong by 0.4 % for a parameter of three million elements.
     """
 
     defaults = DefaultArguments(learning_rate=0.001, epsilon=1e-6)
@@ -109,8 +113,8 @@ def _zeros_like(weight: nd.NDArray) -> nd.NDArray:
 
 def _l2_norm(array: nd.NDArray) -> nd.NDArray:
     """Return the L2 norm, of shape (1,)."""
-    # dot keeps many partial sums. nd.norm adds one by one, and loses three digits over some million
-    # elements.
+    # dot keeps many partial sums. nd.norm adds the squares one by one, and loses three digits over
+    # some million elements.
     flat = array.reshape((-1,)).astype("float32", copy=False)
     return nd.dot(flat, flat).sqrt()
 

@@ -1,25 +1,27 @@
-"""Registry of the optimizers for ``--optimizer``, and which properties they have.
+"""Registry of the optimizers for ``--optimizer``, and their properties.
 
-MXNet has more optimizers, and defines some differently. An optimizer of MXNet is used if it agrees
-with its published definition. Otherwise gluonlab has a class. Tests compare each optimizer with its
-definition in float64.
+The classes of gluonlab follow the published definitions. Tests compare each optimizer with its
+definition in float64. The table lists why MXNet's class is not used as it is:
 
-| name     | class      | differences of MXNet's optimizer                                        |
-|----------|------------|-------------------------------------------------------------------------|
-| sgd      | `SGD`      | the rate is part of the momentum (``--momentum-rule mxnet``)            |
-| nag      | `NAG`      | the same, and weight decay reads the weight that was just updated       |
-| adam     | `Adam`     | 0/0 in float16; else MXNet's, epsilon beside the root before correction |
-| adamax   | `Adamax`   | no epsilon: 0/0 for what has never had a gradient                       |
-| nadam    | `Nadam`    | each parameter and device is a step of the momentum's schedule          |
-| adadelta | `AdaDelta` | no learning rate; weight decay beside it; changes the gradients         |
-| adagrad  | `AdaGrad`  | epsilon 1e-7 under the root, weight decay past the division             |
-| rmsprop  | `RMSProp`  | float32 only; else MXNet's, epsilon under the root (PyTorch: beside)    |
-| ftml     | `FTML`     | divides by the rate, 0/0 at a rate of 0, three states for one           |
-| signum   | `Signum`   | weight decay means something else without momentum                      |
-| lars     | `LARS`     | corrects the momentum of some parameters only, spares no biases         |
-| lamb     | `LAMB`     | inexact norms                                                           |
+| name     | class      | MXNet's class                                                       |
+|----------|------------|---------------------------------------------------------------------|
+| sgd      | `SGD`      | includes the learning rate in the momentum                          |
+| nag      | `NAG`      | as sgd; weight decay also reads the weight that was just updated    |
+| adam     | `Adam`     | divides 0 by 0 in float16; otherwise the same                       |
+| adamax   | `Adamax`   | has no epsilon: divides 0 by 0 where gradients were always 0        |
+| nadam    | `Nadam`    | counts each parameter and device as a step of the momentum schedule |
+| adadelta | `AdaDelta` | ignores the learning rate and changes the gradients                 |
+| adagrad  | `AdaGrad`  | has epsilon 1e-7 in the root and does not divide the weight decay   |
+| rmsprop  | `RMSProp`  | works only for float32; otherwise the same                          |
+| ftml     | `FTML`     | divides by the learning rate and keeps three states instead of one  |
+| signum   | `Signum`   | without momentum, applies weight decay outside of the sign          |
+| lars     | `LARS`     | corrects the momentum of some parameters only, also scales biases   |
+| lamb     | `LAMB`     | computes inexact norms                                              |
 
-In all of them except lamb, weight decay is the gradient of a penalty wd / 2 |w|^2. So adaptive
+``--momentum-rule mxnet`` selects MXNet's classes for sgd and nag. Like MXNet, adam adds epsilon to
+the root before bias correction, and rmsprop adds epsilon inside the root (PyTorch: outside).
+
+In all optimizers except lamb, weight decay is the gradient of a penalty wd / 2 |w|^2. So adaptive
 optimizers also divide the weight decay.
 """
 
@@ -116,7 +118,7 @@ NOT_OFFERED = {
     ),
 }
 
-# Optimizers of MXNet, which a user's training loop may use.
+# MXNet's element-wise optimizers, which a user's training loop may use.
 MXNET_ELEMENT_WISE = (
     mx.optimizer.SGD, mx.optimizer.NAG, mx.optimizer.Adam, mx.optimizer.RMSProp,
     mx.optimizer.AdaGrad, mx.optimizer.AdaDelta, mx.optimizer.Adamax, mx.optimizer.Ftrl,
@@ -126,7 +128,8 @@ ELEMENT_WISE = {
     *MXNET_ELEMENT_WISE,
     *(kind.cls for kind in OPTIMIZERS.values() if kind.element_wise),
 }
-# Optimizers with a value for all devices that each device changes, or with noise for each device.
+# Optimizers of MXNet under which replicas diverge, and the advice of the error message. Either all
+# devices change one common value, or each device adds different noise.
 DIVERGING = {
     mx.optimizer.Nadam: "use gluonlab.optimizers.Nadam",
     mx.optimizer.LARS: "use gluonlab.optimizers.LARS",
@@ -138,7 +141,7 @@ DIVERGING = {
 def is_element_wise(optimizer: "Type[mx.optimizer.Optimizer]") -> bool:
     """Return whether an update of an element depends only on that element.
 
-    The answer is no for other subclasses, because their update is unknown.
+    Returns False for any class that is not listed, because its update is unknown.
     """
     return optimizer in ELEMENT_WISE
 

@@ -1,26 +1,27 @@
 """Optimizer states: their file format, and how they are matched to the parameters of a trainer.
 
-A file contains whole arrays, however they lie in memory. It is MXNet's list of named arrays
-(`gluonlab.files.array_files`), without pickle:
+A file contains whole arrays, even if states are in buckets or shards. It is MXNet's list of named
+arrays (`gluonlab.files.array_files`), without pickle:
 
 ==================  ====================  ======================================================
 name                array                 meaning
 ==================  ====================  ======================================================
-optimizer/KIND      int64 (1,)            the optimizer's class; its ``num_update``, which
-                                          determines the learning rate of a schedule
+optimizer/KIND      int64 (1,)            KIND: the optimizer's class; value: its ``num_update``,
+                                          from which a schedule computes the learning rate
 number/ATTRIBUTE    float64 (1,)          a scalar that the optimizer changes: the learning rate
                                           without a schedule, Nadam's ``m_schedule``, LARS's
                                           ``cur_lr`` and ``last_lr``
 parameter/NAME      int64 (1 + ndim,)     the parameter's update count, and its shape
-state/I/NAME        of the state          array I of its state, in the optimizer's nested order
-former_rate/NAME    float64 (1,)          the learning rate of its last update, with momentum
-                                          correction
-num_cums/NAME       int64 (1,)            how many gradients LBSGD has gathered
-cum_grad/NAME       of the parameter      their sum
+state/I/NAME        like the state        array I of the parameter's state, in nested order
+former_rate/NAME    float64 (1,)          the learning rate of the parameter's last update, for
+                                          optimizers with momentum correction
+num_cums/NAME       int64 (1,)            number of gradients that LBSGD has summed
+cum_grad/NAME       like the parameter    sum of these gradients
 ==================  ====================  ======================================================
 
-The file does not contain what the user sets again: the schedule of the learning rate, momenta,
-weight decay and other settings, the loss scale, and residuals of compressed gradients.
+The file does not contain the learning-rate schedule, momentum, weight decay and other settings,
+which the user sets again. It also does not contain the loss scale and residuals of compressed
+gradients.
 """
 
 from __future__ import annotations
@@ -72,9 +73,10 @@ EXTRA_STATE_NAMES = ("former_rate", "num_cums", "cum_grad")
 
 
 class ParameterState(NamedTuple):
-    """State of a parameter: the arrays of its nested state in order, and its update history.
+    """State of a parameter: its state arrays, its update count and its extra state.
 
-    ``updates`` and ``shape`` are None if a file does not contain them. `read_extra_state` explains
+    ``arrays``: the arrays of the nested state, in order. ``updates`` and ``shape`` are None if a
+    file does not contain them. `gluonlab.optimizers.optimizer_step.read_extra_state` explains
     ``extra_state``.
     """
 
@@ -91,7 +93,7 @@ class ParameterState(NamedTuple):
 
 
 class KeyState(NamedTuple):
-    """State of an optimizer key: whole arrays, and the histories of ranges of elements."""
+    """State of an optimizer key: whole arrays, and the update history of each range of elements."""
 
     arrays: Tuple[nd.NDArray, ...]
     histories: Mapping[ElementRange, UpdateHistory]
@@ -101,7 +103,7 @@ class KeyState(NamedTuple):
         return history_at(self.histories, element)
 
     def to_parameter_state(self, name: str, shape: Optional[Tuple[int, ...]]) -> ParameterState:
-        """Return the state of the parameter that has all elements of this key."""
+        """Return the state of the key's only parameter."""
         history = self.history_at(0)
         return ParameterState(name, shape, history.updates, self.arrays, history.extra_state)
 
@@ -121,7 +123,7 @@ class States(NamedTuple):
 
 
 def optimizer_class_name(optimizer: mx.optimizer.Optimizer) -> str:
-    """Return the name of the optimizer's class, or of the class of MXNet that it extends."""
+    """Return the name of the MXNet class that the optimizer extends, or else of its own class."""
     kinds = [
         kind
         for kind in type(optimizer).__mro__
@@ -188,6 +190,7 @@ LOAD_HINT = "load what save_states wrote"
 
 
 def _parse_parameter(name: str, arrays: Dict[str, nd.NDArray], source: str) -> ParameterState:
+    """Return the state of a parameter. ``arrays``: its arrays in the file, by kind."""
     count = sum(kind.startswith("state/") for kind in arrays)
     state_names = [f"state/{position}" for position in range(count)]
     if "parameter" not in arrays or any(state_name not in arrays for state_name in state_names):
@@ -293,7 +296,7 @@ def _explain_errors(path: Path) -> Iterator[None]:
 
 
 def _convert_gluon_states(saved: GluonStates) -> States:
-    """Return states by position. The shape of a parameter without arrays is unknown."""
+    """Return the states of a gluon.Trainer's file, by position. Shapes come from state arrays."""
     default_updates = None if saved.optimizer is None else 0
     parameters = []
     for position in sorted({*saved.arrays, *saved.updates}):
@@ -308,29 +311,30 @@ def _convert_gluon_states(saved: GluonStates) -> States:
 # Matching of saved states to the parameters of another network, process or trainer.
 #
 # Gluon numbers its automatic names within a process. The parameter ``dense0_weight`` of one process
-# may be ``dense3_weight`` in another. Four ways are tried in this order, until all shapes match:
+# may be ``dense3_weight`` in another process. Four ways are tried in this order:
 #
 # 1. by name, if both sides have the same names;
 # 2. by name without the prefix that all names of a side share: ``resnetv10_``, or a user's prefix;
 # 3. by order, if the names differ only in their numbers; ``dense9`` comes before ``dense10``;
 # 4. by order, with a warning, because only the shapes show that the parameters correspond.
 #
-# gluon.Trainer's files have positions instead of names. These are positions in this trainer's
-# order, or, if shapes match only so, in the order by number. gluon.Trainer sorts names as text,
-# with ``dense10`` before ``dense9`` in one process but ``dense3`` after ``dense2`` in another.
+# gluon.Trainer's files contain positions instead of names. The positions refer to this trainer's
+# order. If shapes do not match, they refer to the order by number. gluon.Trainer sorts names as
+# text, so that ``dense10`` comes before ``dense9``, but ``dense3`` after ``dense2``.
 
 NETWORK_HINT = "load it into the network that it was saved with"
-# no optimizer of MXNet has more than 4; each has at most 8 bytes per element
+# No optimizer of MXNet has more than 4 state arrays. Each has at most 8 bytes per element.
 MAX_ARRAYS_PER_STATE = 16
-# files up to this size are always read, so that the message can name what does not fit
+# Files up to this size are always read, so that the error message can name the parameter that does
+# not fit.
 ALWAYS_READ_BYTES = 2**26
 Shape = Optional[Tuple[int, ...]]
 
 
 class StateTarget(NamedTuple):
-    """Parameter that is to receive a state.
+    """Description of a parameter to which a state is to be assigned.
 
-    Unknown dimensions are 0 or -1. ``trainable`` is true if the parameter is updated.
+    Unknown dimensions of ``shape`` are 0 or -1. ``trainable`` is true if the parameter is updated.
     """
 
     name: str
@@ -434,6 +438,7 @@ def _sort_by_name(params: Sequence[Any]) -> List[Any]:
 def _match_by_position(
     states: States, targets: Sequence[StateTarget], source: str
 ) -> List[Optional[ParameterState]]:
+    """Match the states of a gluon.Trainer's file, which have positions instead of names."""
     if not states.parameters:  # saved before the first step
         return [None] * len(targets)
     by_position = {int(state.name): state for state in states.parameters}
@@ -521,10 +526,10 @@ def fit_states(
 ) -> States:
     """Return the states under the names of ``targets``, in their order, after checking them.
 
-    A parameter that was never updated has an empty state. A parameter that is frozen keeps its
-    saved state until it is trained again, as in gluon.Trainer. Error messages start with
-    ``source``. Raises KVStoreError for states of another optimizer, other settings or another
-    network. Warns if a file does not contain the update counts.
+    A parameter that was never updated has an empty state. A frozen parameter keeps its saved state
+    until it is trained again, as in gluon.Trainer. Error messages start with ``source``. Raises
+    KVStoreError for states of another optimizer, with other settings, or of another network. Warns
+    if a file does not contain the update counts.
     """
     if states.optimizer is not None and states.optimizer not in optimizer_class_names(optimizer):
         raise KVStoreError(
@@ -591,10 +596,10 @@ def resume_optimizer(
     ctxs: Sequence[mx.Context],
     schedule: SchedulerRewind,
 ) -> None:
-    """Set the update counts, extra states and scalars of an optimizer on these devices.
+    """Set the update counts, extra states and scalars of an optimizer on the devices ``ctxs``.
 
-    A count that is None stays unchanged. A key whose elements have different histories gets the
-    history of the first element.
+    If a saved count is None, the optimizer's count stays unchanged. If the elements of a key have
+    different histories, the history of the first element is set for the whole key.
     """
     devices = [ctx.device_id for ctx in ctxs]
     histories = {key: state.history_at(0) for key, state in key_states.items()}

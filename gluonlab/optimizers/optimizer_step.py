@@ -1,15 +1,16 @@
 """Optimizer steps on several devices, with one update count for each key.
 
-mx.optimizer.Optimizer keeps update counts for each device in `_all_index_update_counts`, and
-increments those of the device that was set last. The learning rate depends on ``num_update``, the
-largest count so far. So a count that is set on one device only, or a key that is updated several
-times in a step, leads to a wrong learning rate. Here, a count belongs to a key.
+mx.optimizer.Optimizer keeps separate update counts for each device in `_all_index_update_counts`.
+It increments the counts of the device that was set last. The learning rate depends on
+``num_update``, the largest count so far. So the learning rate is wrong if a count is set on one
+device only, or if a key is updated several times in a step. Here, all devices share one count for
+each key.
 
-A key stands for a range of elements: one parameter, or the parameters of a bucket
-(`gluonlab.bucketed_trainer.buckets`). The elements lie on every device, or in parts on the devices
-that own them. While all elements are updated together, they form one span, with one count and one
-call for each part. If some elements skip an update, the span is split, and each piece then keeps a
-separate count.
+A key identifies a range of elements: one parameter, or the parameters of a bucket
+(`gluonlab.bucketed_trainer.buckets`). Either every device holds all elements, or each device holds
+the part that it owns. While all elements are updated together, they form one span, with one count
+and one call for each part. If some elements skip an update, the span is split into pieces. Each
+piece then has its own count.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from gluonlab.optimizers.sgd import SGD
 
 ElementRange = Tuple[int, int]  # first element, and the one after the last
 
-SHARED_DEVICE_ID = 0  # counts for keys that all devices share
+SHARED_DEVICE_ID = 0  # device id under which the counts that all devices share are stored
 
 # Attributes that optimizers of MXNet 1.9.1 change outside their states: Nadam's product of momenta,
 # and the two learning rates of LARS.
@@ -50,7 +51,7 @@ def update_count(optimizer: mx.optimizer.Optimizer, key: Any) -> int:
 def set_update_counts(
     optimizer: mx.optimizer.Optimizer, updates: Mapping[Any, int], devices: Iterable[int] = ()
 ) -> None:
-    """Set the update counts of these keys for ``devices`` (device ids), and remove all others."""
+    """Set the update counts of these keys, and remove all other counts. ``devices``: device ids."""
     counts = optimizer._all_index_update_counts
     counts.clear()
     for device in {SHARED_DEVICE_ID, *devices}:
@@ -68,7 +69,7 @@ class UpdateHistory(NamedTuple):
     extra_state: Mapping[str, nd.NDArray] = {}
 
     def can_share_update(self, other: "UpdateHistory") -> bool:
-        """Return whether one update can serve elements with either history."""
+        """Return whether elements with these two histories can be updated in one call."""
         same_rate = _read_former_rate(self.extra_state) == _read_former_rate(other.extra_state)
         return self.updates == other.updates and same_rate
 
@@ -89,10 +90,10 @@ def update_history(optimizer: mx.optimizer.Optimizer, key: Any) -> UpdateHistory
 
 
 class UpdateCountSnapshot:
-    """Update count and former rate of a key before a step that updates the key several times.
+    """Update count and former rate of a key at the start of a step.
 
-    A step does so with several devices or shards. Call `restore` before each of these updates, so
-    that they count as one.
+    With several devices or shards, a step updates a key several times. Call `restore` before each
+    of these updates, so that they count as one update.
     """
 
     def __init__(self, optimizer: mx.optimizer.Optimizer, key: Any) -> None:
@@ -134,7 +135,10 @@ def read_scalars(optimizer: mx.optimizer.Optimizer) -> Dict[str, float]:
 
 
 def set_scalars(optimizer: mx.optimizer.Optimizer, scalars: Mapping[str, float]) -> None:
-    """Set scalars of `read_scalars`. The learning rate is only set if there is no schedule."""
+    """Set the scalars that `read_scalars` returned.
+
+    The learning rate is only set if there is no schedule.
+    """
     for name in SCALAR_ATTRIBUTES:
         if hasattr(optimizer, name):
             setattr(optimizer, name, scalars.get(name, 1.0 if name == "m_schedule" else None))
@@ -143,7 +147,7 @@ def set_scalars(optimizer: mx.optimizer.Optimizer, scalars: Mapping[str, float])
 
 
 class SchedulerRewind:
-    """Snapshot of a learning-rate schedule of MXNet, which changes with every call."""
+    """Snapshot of one of MXNet's learning-rate schedules, which change with every call."""
 
     def __init__(self, optimizer: mx.optimizer.Optimizer) -> None:
         scheduler = optimizer.lr_scheduler
@@ -156,16 +160,18 @@ class SchedulerRewind:
         """Make the schedule return the rates after ``num_update``, if it is one of MXNet's."""
         if self._scheduler is not None:
             vars(self._scheduler).update(self._attributes)
-            # after their end, polynomial and cosine schedules repeat the last rate they returned
+            # After their end, polynomial and cosine schedules repeat the last rate that they
+            # returned, so call the schedule with at most its last update.
             self._scheduler(min(num_update, getattr(self._scheduler, "max_update", num_update)))
 
 
 def read_extra_state(optimizer: mx.optimizer.Optimizer, key: Any) -> Dict[str, nd.NDArray]:
-    """Return CPU copies of the values that the optimizer keeps of a key outside its state.
+    """Return a key's extra state: CPU copies of values that the optimizer keeps outside its state.
 
-    ``former_rate``, float64 (1,), is the learning rate of the last update, for optimizers with
-    momentum correction. ``num_cums``, int64 (1,), and ``cum_grad``, of the key's shape, are LBSGD's
-    count and sum of gradients.
+    - ``former_rate``, float64 (1,): the learning rate of the last update, for optimizers with
+      momentum correction
+    - ``num_cums``, int64 (1,): number of gradients that LBSGD has summed
+    - ``cum_grad``, of the key's shape: the sum of these gradients
     """
     extra_state = {}
     rate = next(
@@ -187,7 +193,10 @@ def set_extra_states(
     devices: Iterable[int] = (),
     ctx: Optional[mx.Context] = None,
 ) -> None:
-    """Set the extra states of these keys, with arrays on ``ctx``, and remove all others."""
+    """Set the extra states of these keys, and remove all others.
+
+    ``devices``: device ids. ``ctx``: device of the arrays, or None for the CPU.
+    """
     read_rates = {key: _read_former_rate(extra) for key, extra in extra_states.items()}
     rates = {key: rate for key, rate in read_rates.items() if rate is not None}
     for device_rates in _former_rates_by_device(optimizer, {SHARED_DEVICE_ID, *devices}).values():
@@ -205,9 +214,10 @@ def set_extra_states(
 def _former_rates_by_device(
     optimizer: mx.optimizer.Optimizer, devices: Iterable[int] = ()
 ) -> Dict[int, Dict[Any, float]]:
-    """Return the former rates by device and key, with a dictionary for each of ``devices``.
+    """Return {device id: {key: learning rate of the key's last update}}.
 
-    The result is empty for an optimizer without momentum correction (`gluonlab.optimizers.sgd`).
+    Adds an empty dictionary to the optimizer for each of ``devices`` that is missing. The result is
+    empty for an optimizer without momentum correction (`gluonlab.optimizers.sgd`).
     """
     rates: Dict[int, Dict[Any, float]] = getattr(optimizer, "_all_former_rates", {})
     for device in devices if rates else ():
@@ -233,7 +243,8 @@ def map_state(state: Any, make: Any) -> Any:
 
 def align_learning_rates(optimizer: Any, keys: Sequence[Any]) -> None:
     """Make all ``keys`` use the learning rate of the key with the most updates in the next step."""
-    # otherwise a key's learning rate would not depend on the keys that are counted after it
+    # An optimizer counts one key after the other. Without this, the first keys would use an older
+    # learning rate than the last key.
     counts = (update_count(optimizer, key) + 1 for key in keys)
     optimizer.num_update = max([optimizer.num_update, *counts])
 
@@ -241,7 +252,7 @@ def align_learning_rates(optimizer: Any, keys: Sequence[Any]) -> None:
 class KeyPart(NamedTuple):
     """Consecutive elements of a key on one device, with their gradients and optimizer state.
 
-    ``begin`` is the index of the first one among all elements of the key.
+    ``begin`` is the index of the part's first element among all elements of the key.
     """
 
     begin: int
@@ -336,9 +347,9 @@ class _Span:
             self.optimizer.update_multi_precision(self.key, part.weight, part.grad, part.state)
 
     def split(self, boundaries: "set[int]") -> "List[_Span]":
-        """Split the span at those ``boundaries`` that lie in it.
+        """Split the span at the ``boundaries`` inside it.
 
-        Each piece gets a separate key, with the count so far.
+        Each piece has a new key, which starts with the span's update count.
         """
         cuts = sorted(element for element in boundaries if self.begin < element < self.end)
         if not cuts:
@@ -358,7 +369,7 @@ class _Span:
 
 
 def update_spans(optimizer: Any, spans: "Sequence[_Span]") -> None:
-    """Queue the updates of ``spans`` of any keys. With plain SGD, every span has a ``sgd``."""
+    """Queue the updates of ``spans``, which may belong to several keys."""
     sgd_updates = [span.sgd for span in spans if span.sgd is not None]
     if sgd_updates:
         update_sgd(optimizer, sgd_updates)
@@ -377,10 +388,10 @@ def _slice_arrays(array: Any, begin: int, end: int) -> Any:
 def _row_order_calls(optimizer: Any, weights: Sequence[nd.NDArray]) -> List[EngineCall]:
     """Return calls that convert convolution weights to row-major order, for MXNet's NAG on CPUs."""
     # NAG's kernel works in place: it reads the weight again after writing it, and decays the new
-    # value. After a convolution predicts, its weight is in oneDNN's blocked layout. Kernels then
-    # read a row-major copy and write to other memory, so NAG decays the old value. Replicas of
-    # which only some have predicted would diverge by rate x decay x step. No other update kernel
-    # reads what it has written. The conversion changes no bit of the weights.
+    # value. After a convolution predicts, its weight is in oneDNN's blocked layout. The kernel then
+    # reads a row-major copy and writes to other memory, so it decays the old value. If only some
+    # replicas have predicted, replicas would diverge by rate x decay x step. No other update kernel
+    # reads the weight after writing it. The conversion changes no bit of the weights.
     calls: List[EngineCall] = []
     for weight in weights if type(optimizer) is mx.optimizer.NAG else ():
         if len(weight.shape) >= 3:  # only convolutions have such weights
@@ -410,8 +421,9 @@ class MultiDeviceSGD:
     ) -> None:
         self.optimizer, self.key = optimizer, key
         self._arrays = list(zip(weights, grads, states))
-        # mx.optimizer.SGD always calls the operators for several arrays. Those for one are queued
-        # faster and give the same bits, except with clipped gradients or weight decay.
+        # mx.optimizer.SGD always calls the operators for several arrays ("multi_"). The operators
+        # for one array are queued faster. They compute the same bits, except with clipped gradients
+        # or weight decay.
         self._name_prefix = "multi_" if optimizer.clip_gradient or optimizer.wd else ""
         self._calls = []
         for weight, grad, state in self._arrays:
@@ -440,8 +452,10 @@ class MultiDeviceSGD:
             call(self._attributes)
 
     def _operator_settings(self, lr: float, wd: float, momentum: float) -> Dict[str, Any]:
+        """Return the attributes of the SGD operators."""
         optimizer = self.optimizer
-        # set no attribute without need: MXNet needs half a microsecond to read it, in each call
+        # Only set necessary attributes, since MXNet needs half a microsecond to read each of them
+        # in each call.
         values: Dict[str, Any] = {"lr": lr, "wd": wd} if wd else {"lr": lr}
         if self._name_prefix:
             values = {"num_weights": 1, "lrs": (lr,), "wds": (wd,)}

@@ -2,12 +2,15 @@
 
 Parameters are sent as flat arrays (`make_layout`). MXNet splits an array of
 MXNET_KVSTORE_BIGARRAY_BOUND elements or more into equal parts, one for each server. A smaller array
-goes whole to one server.
+is sent whole to one server.
 
-`ServerOptimizer` runs on the servers. It is the only pickle that gluonlab sends, from its workers
-to its servers. MXNet's server unpickles the argument of ``set_optimizer``, and calls it for each
-array that is pushed, or for each sum if workers are synchronous. It does so while it imports MXNet,
-whose later modules do not exist yet. So this module imports only optimizers.
+`ServerOptimizer` runs on the servers. The workers send it to the servers as a pickle, the only
+pickle that gluonlab sends. MXNet's server unpickles the argument of ``set_optimizer``. It calls the
+optimizer for each array that is pushed, or for each sum if workers are synchronous. The server
+unpickles it while its own ``import mxnet`` is still running. So this module may only import modules
+that are loaded by then.
+
+A *note* is a small array by which the workers read a histogram of staleness from the servers.
 """
 
 from __future__ import annotations
@@ -28,8 +31,9 @@ from gluonlab.errors import KVStoreError
 class Piece:
     """Consecutive elements of an optimizer key, from ``begin`` to before ``end``.
 
-    ``shape`` and ``name`` are those of a parameter that must not be split. They are empty if the
-    piece can be split anywhere. The optimizer uses ``lr_mult``, ``wd_mult`` and ``name``.
+    If the piece is a parameter that must not be split, ``shape`` and ``name`` are the parameter's.
+    If the piece can be split anywhere, they are empty. The optimizer reads ``lr_mult``, ``wd_mult``
+    and ``name``.
     """
 
     key: int
@@ -50,9 +54,10 @@ class FlatLayout:
     pieces: Tuple[Piece, ...]
 
     def server_range(self, server: int, size: int) -> Tuple[int, int]:
-        """Return (begin, end) of the elements on a server that holds ``size`` elements.
+        """Return (begin, end) of the elements that server number ``server`` holds.
 
-        Raises KVStoreError if these are neither the whole array nor the server's part.
+        ``size``: number of elements on the server. Raises KVStoreError if it is neither the size of
+        the whole array nor of the server's part.
         """
         if size == self.size:
             return 0, size
@@ -65,9 +70,9 @@ class FlatLayout:
         return begin, end
 
     def pieces_between(self, begin: int, end: int) -> Iterator[Piece]:
-        """Yield the pieces between two elements, with offsets relative to ``begin``.
+        """Yield the pieces, or their parts, between two elements, with offsets from ``begin``.
 
-        Raises KVStoreError for a piece that is split but must stay whole.
+        Raises KVStoreError if a piece that must stay whole would be split.
         """
         for piece in self.pieces:
             first, last = max(piece.begin, begin), min(piece.end, end)
@@ -118,15 +123,16 @@ def assigned_server(key: int, servers: int) -> int:
 
 
 MAX_COUNTED_UPDATES = 62  # the last cell of the histogram counts all larger numbers
-# A server's row in a note: its number, 1 for an answer, and the histogram
+# Elements of a server's row in a note: the server's number, 1 if the server has answered, and the
+# histogram
 NOTE_SIZE = 2 + MAX_COUNTED_UPDATES + 1
 
 
 def initial_note(servers: int) -> "List[List[float]]":
-    """Return the first content of a note: a row for each server, with its number.
+    """Return the first content of a note: a row for each server, which starts with its number.
 
-    The row tells a server its number, because a small MXNET_KVSTORE_BIGARRAY_BOUND makes MXNet send
-    only this row instead of the whole note.
+    With a small MXNET_KVSTORE_BIGARRAY_BOUND, MXNet sends each server only its row instead of the
+    whole note. The server then reads its number from the row.
     """
     return [[float(server)] + [0.0] * (NOTE_SIZE - 1) for server in range(servers)]
 
@@ -141,7 +147,7 @@ class ParameterAttributes(NamedTuple):
 
 @dataclass(frozen=True)
 class PerWorkerSchedule:
-    """Learning-rate schedule for steps that consist of one update of each worker."""
+    """Learning-rate schedule that counts ``workers`` updates as one update of ``rates``."""
 
     rates: Any
     workers: int
@@ -151,15 +157,16 @@ class PerWorkerSchedule:
 
 
 class ServerOptimizer(mx.optimizer.Optimizer):
-    """Action of a server for each array that it receives, chosen by the array's key.
+    """Handles each array that a server receives, depending on the array's key.
 
-    - ``flats``: weights, which ``optimizer`` updates with the sum of the workers' gradients.
-    - ``copies``, as (key of the weights, rank): the copy of the weights of an asynchronous worker.
-      The server updates the weights with the gradient that the worker pushes, and returns them.
-    - ``notes``, one key for each server (`initial_note`): the server answers with a histogram of
-      staleness. It counts updates by the number of other workers' updates since the worker last
-      received the weights. A note also means that all workers have the current weights.
-    - any other key: the pushed array is stored.
+    - A key of ``flats`` (key -> layout): the array is the sum of the workers' gradients, with which
+      ``optimizer`` updates the weights.
+    - A key of ``copies`` (key -> (key of the weights, rank)): the array is the gradient of an
+      asynchronous worker. The server updates the weights with it, and returns a copy of them.
+    - A key of ``notes`` (key -> number of the server): the server answers with a histogram of
+      staleness. The staleness of an update is the number of other workers' updates since the worker
+      received the weights. A note also means that all workers now have the current weights.
+    - Any other key: the array is stored.
 
     An exception ends the server. MXNet would print it and continue with the old weights.
     """
@@ -178,8 +185,9 @@ class ServerOptimizer(mx.optimizer.Optimizer):
         self._server = 0
         self._weights: Dict[int, nd.NDArray] = {}
         self._pieces: Dict[int, List[Any]] = {}
-        self._applied: Dict[int, int] = {}  # update count of each of ``flats``
-        self._seen: Dict[int, int] = {}  # by key of ``copies``: updates the worker has received
+        self._applied: Dict[int, int] = {}  # by key of ``flats``: number of updates
+        # by key of ``copies``: number of updates in the weights that the worker last received
+        self._seen: Dict[int, int] = {}
         self._histogram = [0] * (MAX_COUNTED_UPDATES + 1)
 
     def create_state_multi_precision(self, index: int, weight: nd.NDArray) -> None:
@@ -199,6 +207,7 @@ class ServerOptimizer(mx.optimizer.Optimizer):
             os._exit(1)
 
     def _handle_push(self, key: int, stored: nd.NDArray, pushed: nd.NDArray) -> None:
+        """Handle an array that was pushed for a key. ``stored``: the array that MXNet returns."""
         if key in self.notes:
             self._answer_note(key, stored)
         elif key in self.flats:
@@ -216,7 +225,7 @@ class ServerOptimizer(mx.optimizer.Optimizer):
 
     @property
     def _copied_keys(self) -> "set[int]":
-        """The keys of ``flats`` that workers have copies of. These are only pulled."""
+        """The keys of ``flats`` that have copies. Workers push no gradients to these keys."""
         return {flat for flat, _ in self.copies.values()}
 
     def _update(self, key: int, gradient: nd.NDArray) -> None:

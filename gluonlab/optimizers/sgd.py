@@ -1,11 +1,16 @@
 """SGD and Nesterov's accelerated gradient by their definitions, on MXNet's kernels.
 
-MXNet's kernels include the learning rate in the momentum: m' = momentum m - rate g, w' = w + m'.
-Papers and PyTorch do not: v' = momentum v + g, w' = w - rate v'. Both are equal while the rate is
-constant. After a change, MXNet's rule still applies the old rate to earlier gradients. With
-m = -rate v, the second rule is the first with ``momentum * rate / former rate`` as the momentum
-(Goyal et al., "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017, section 3,
-"momentum correction").
+There are two rules. Here w is the weight, g the gradient, rate the learning rate, and m and v are
+states:
+
+- MXNet's kernels include the rate in the momentum: m' = momentum m - rate g, w' = w + m'.
+- Papers and PyTorch do not: v' = momentum v + g, w' = w - rate v'.
+
+Both rules are equal while the rate is constant. After a change of the rate, MXNet's rule still
+applies the old rate to earlier gradients. This module computes the second rule with MXNet's
+kernels: with m = -rate v, the momentum is ``momentum * rate / former rate`` (Goyal et al.,
+"Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017, section 3, "momentum
+correction").
 """
 
 from __future__ import annotations
@@ -21,17 +26,18 @@ from gluonlab.errors import ConfigError
 CORRECTED, MXNET = "corrected", "mxnet"
 MOMENTUM_RULES = (CORRECTED, MXNET)
 
-# A float32 momentum that is multiplied by a smaller rate would lose digits, and all of them at 0.
+# The smallest rate that is included in a momentum. With smaller rates, a float32 momentum would
+# lose digits, and with a rate of 0 all of them.
 MIN_SCALE = 2.0**-50
 
 
 class MomentumCorrection(mx.optimizer.Optimizer):  # type: ignore[misc]
     """Base class of optimizers that correct the momentum when the learning rate changes.
 
-    ``former_rates[key]`` is the rate that the key's momentum on the current device includes. Like
-    MXNet's update counts it is kept for each device, because replicas are updated one after the
-    other. `_set_current_context` sets the device. A key without an entry has a momentum of 0. A
-    rate close to 0 is never included: momentum and ``former_rates`` keep the former rate.
+    ``former_rates[key]`` is the rate that is included in the key's momentum on the current device.
+    Each device has its own rates, like MXNet's update counts, because replicas are updated one
+    after the other. `_set_current_context` sets the device. A key without an entry has a momentum
+    of 0. If the rate is close to 0, momentum and ``former_rates`` keep including the former rate.
     """
 
     def __init__(self, momentum: float = 0.0, **kwargs: Any) -> None:
@@ -48,8 +54,8 @@ class MomentumCorrection(mx.optimizer.Optimizer):  # type: ignore[misc]
     def rescale_momentum(self, key: Any, lr: float) -> Tuple[float, float]:
         """Return the rate to include in the momentum, and the factor for the old momentum.
 
-        The rate differs from ``lr`` if ``lr`` is close to 0. Then only a share of the update may be
-        applied to the weights (`lerp_weight`).
+        If ``lr`` is close to 0, the returned rate is larger than ``lr``. The caller must then apply
+        only the share lr / rate of the update to the weights (`lerp_weight`).
         """
         former = self.former_rates.get(key)
         scale = lr if abs(lr) >= MIN_SCALE else (former or 1.0)
@@ -57,7 +63,7 @@ class MomentumCorrection(mx.optimizer.Optimizer):  # type: ignore[misc]
         return scale, scale / former if former else 1.0
 
     def gradient_settings(self) -> Dict[str, float]:
-        """Return the arguments about gradients, scale and clipping, of MXNet's update kernels."""
+        """Return the arguments of MXNet's update kernels for scaling and clipping of gradients."""
         settings = {"rescale_grad": self.rescale_grad}
         if self.clip_gradient:
             settings["clip_gradient"] = self.clip_gradient
@@ -65,7 +71,7 @@ class MomentumCorrection(mx.optimizer.Optimizer):  # type: ignore[misc]
 
 
 def lerp_weight(share: float, weight: nd.NDArray, updated: nd.NDArray) -> None:
-    """Interpolate in place from ``weight`` to ``updated`` by ``share``."""
+    """Move ``weight`` in place towards ``updated``, by ``share`` (0 to 1) of the distance."""
     if share == 1.0:
         updated.copyto(weight)
     elif share:
@@ -98,7 +104,8 @@ class SGD(MomentumCorrection, mx.optimizer.SGD):  # type: ignore[misc]
     ``gluon.Trainer(params, SGD(learning_rate=0.1, momentum=0.9))``.
     """
 
-    # A run does not come here: `optimizer_step.MultiDeviceSGD` computes the same for all devices.
+    # `gluonlab run` does not call this method. It uses `optimizer_step.MultiDeviceSGD`, which
+    # computes the same updates on all devices.
 
     def _update_impl(
         self, indices: Any, weights: Any, grads: Any, states: Any, multi_precision: bool = False
@@ -183,7 +190,7 @@ class NAG(MomentumCorrection, mx.optimizer.NAG):  # type: ignore[misc]
         momentum, target = state if has_master_copy(self, weight) else (state, weight)
         scale, ratio = self.rescale_momentum(index, lr)
         if ratio != 1.0:
-            # outside of the kernel, whose one argument is both the decay and the lookahead factor
+            # not by the kernel, because its momentum argument is also the lookahead factor
             momentum *= ratio
         in_place = scale == lr and not wd
         settings = dict(self.gradient_settings(), lr=scale, wd=wd, momentum=self.momentum)

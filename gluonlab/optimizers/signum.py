@@ -1,4 +1,4 @@
-"""Signum by its definition, also without momentum."""
+"""Signum, an optimizer that steps by the sign of the momentum, as published."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from mxnet import nd
 
 
 class Signum(mx.optimizer.Signum):  # type: ignore[misc]
-    """Steps of equal size by the sign of the momentum. Without momentum it is signSGD.
+    """Signum: steps of equal size, in the direction of the sign of the momentum.
 
-    m = momentum m + (1 - momentum) (g + wd w), w = w - rate sign(m).
+    m = momentum m + (1 - momentum) (g + wd w), w = w - rate sign(m). Without momentum the optimizer
+    is signSGD.
 
     Bernstein, Wang, Azizzadenesheli, Anandkumar, "signSGD: compressed optimisation for non-convex
     problems", 2018, algorithms 1 and 2. Without momentum, MXNet's Signum applies

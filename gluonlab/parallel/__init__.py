@@ -1,4 +1,4 @@
-"""Strategies: how a network and its batches are laid out over devices."""
+"""Parallel strategies: they divide a network and its batches between devices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def strategy_class(mode: str) -> MakeStrategy:
-    """Import and return the strategy class of a mode of ``strategy.SPLIT_MODES``."""
+    """Import and return the strategy class for ``mode``, one of ``strategy.SPLIT_MODES``."""
     if mode == "data":
         from gluonlab.parallel.data.strategy import DataParallel
 
@@ -18,7 +18,7 @@ def strategy_class(mode: str) -> MakeStrategy:
         from gluonlab.parallel.tensor.strategy import TensorParallel
 
         return TensorParallel
-    # "layers" is a pipeline with one microbatch at a time
+    # modes "pipeline" and "layers"; "layers" is a pipeline with one microbatch at a time
     from gluonlab.parallel.pipeline.strategy import PipelineParallel
 
     return PipelineParallel

@@ -1,8 +1,9 @@
-"""A compiled graph of a network, or of a part of it, on one device.
+"""A compiled graph of a network, or of a part of a network, on one device.
 
-Each graph is bound to the arrays of the parameters once for each input shape: that of a full shard,
-and that of an epoch's last batch. A pass costs the host a tenth of Gluon's recording and backward,
-because nothing is traced, checked or allocated again. With small batches the host limits the speed.
+Each graph is bound to the arrays of the parameters once for each input shape: for a full shard, and
+for the smaller shard of an epoch's last batch. A pass takes a tenth of the host time of Gluon's
+recording and backward, because nothing is traced, checked or allocated again. That matters with
+small batches, for which the host limits the speed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gluonlab.models.symbol_graph import Entry, Node, make_node, parse_graph, to
 
 Shape = Tuple[int, ...]
 ArraySpec = Tuple[Tuple[int, ...], Any]  # shape and type
-ArraySpecs = Dict[str, ArraySpec]  # by the name
+ArraySpecs = Dict[str, ArraySpec]  # by name of the array
 
 
 def array_bytes(spec: ArraySpec) -> int:
@@ -35,7 +36,8 @@ def array_bytes(spec: ArraySpec) -> int:
 class HeadGradients:
     """The gradients d(loss) / d(output) with which backward starts, created once for all steps.
 
-    The gradient of a loss is 1, or the loss scale. Other ``arrays`` are 0 until they are written.
+    The head gradient of a loss is 1, or the loss scale. The other ``arrays`` are 0 until the caller
+    writes them.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class HeadGradients:
 
     def fill(self, scale: float) -> None:
         """Set the gradient of the losses to ``scale`` for passes that are queued from now on."""
-        if scale != self._scale:  # no call into MXNet in most steps
+        if scale != self._scale:  # saves the calls into MXNet in most steps
             for array in self._losses:
                 array[:] = scale
             self._scale = scale
@@ -103,9 +105,9 @@ class ArrayMemory:
     def allocate_like(
         self, arrays: Mapping[str, nd.NDArray], slot: int = 0
     ) -> Dict[str, nd.NDArray]:
-        """Return arrays of these shapes and types in the memory number ``slot``.
+        """Return arrays with the shapes and types of ``arrays``, in the memory number ``slot``.
 
-        They overlap with arrays of earlier calls for the slot.
+        They share memory with the arrays of earlier calls for the same slot.
         """
         views: Dict[str, nd.NDArray] = {}
         for dtype in {array.dtype for array in arrays.values()}:
@@ -147,8 +149,8 @@ class CompiledGraph:
         self._req = {name: params[name].grad_req for name in names}
         self.grads = {name: params[name].grad(ctx) for name in names if self._req[name] != "null"}
         # The graphs of a slot run one after the other and share one memory for their activations:
-        # that of the first graph, or of a later and larger one. A graph overwrites the activations
-        # of the graph of its slot that ran before.
+        # the memory of the first graph, or of a later graph that needs more. Each graph overwrites
+        # the activations of the previous graph of its slot.
         self._memory: Dict[int, Any] = {}
         self._outputs: Dict[int, List[nd.NDArray]] = {}  # by slot, of the graph that ran last
         self._train = True
@@ -176,7 +178,7 @@ class CompiledGraph:
             slot: Memory of the activations. Graphs of different slots can be between forward and
                 backward at the same time.
             graph: Another graph with the same parameters.
-            bound_inputs: Further inputs, which the graph reads from these arrays themselves.
+            bound_inputs: Further inputs, which the graph reads from these arrays without a copy.
             gradient_arrays: Arrays for the gradients of inputs, instead of new ones.
             heads: Whether to allocate head gradients. Otherwise the caller sets them.
         """
@@ -190,8 +192,8 @@ class CompiledGraph:
             if gradient_arrays is None
             else dict(gradient_arrays)
         )
-        # Evaluation also uses the graph of training. MXNet would apply its oneDNN fusion to a graph
-        # without gradients, which keeps a copy of the weights and ignores later updates.
+        # Evaluation uses the graph with gradients, too. To a graph without gradients MXNet would
+        # apply its oneDNN fusion, which keeps a copy of the weights and ignores later updates.
         requests = {**self._req, **dict.fromkeys(arrays, "null")}
         requests.update(dict.fromkeys(self.grads, "add") if accumulate else {})
         requests.update(dict.fromkeys(gradients, "write"))
@@ -225,7 +227,7 @@ class CompiledGraph:
         ``train`` is the mode for layers such as Dropout, as in autograd.record(train_mode=...).
         """
         if train != self._train:
-            # Operators read the mode when they run: queued ones must not see the new mode.
+            # Operators read the mode when they run, so wait until all queued operators are done.
             self._wait()
             self._train = train
         check_call(_LIB.MXExecutorForward(bound.executor.handle, int(train)))
@@ -237,13 +239,13 @@ class CompiledGraph:
         check_call(_LIB.MXExecutorBackwardEx(bound.executor.handle, heads.count, heads.handles, 1))
 
     def _wait(self) -> None:
-        """Wait for the passes of this graph only, not for all work of the device."""
+        """Wait for the passes of this graph, but not for other work of the device."""
         outputs = [output for of_slot in self._outputs.values() for output in of_slot]
         for array in (*self.grads.values(), *outputs):
             array.wait_to_read()
 
 
-# Operators whose grad_req "add" was tested and is correct. Nearly all parameters go to these.
+# Operators whose grad_req "add" was tested and is correct. They use nearly all parameters.
 ACCUMULATE_CORRECTLY = (
     "Convolution",
     "Deconvolution",
@@ -257,9 +259,9 @@ ACCUMULATE_CORRECTLY = (
 def fix_gradient_accumulation(graph: mx.sym.Symbol, params: Container[str]) -> mx.sym.Symbol:
     """Return an equivalent graph in which MXNet accumulates gradients correctly.
 
-    With grad_req "add" many operators add incorrectly to the gradient of an argument: `+` adds it
-    twice, a broadcast average loses the previous sum. Their gradients are correct. So the new graph
-    multiplies such a parameter by 1 first, because that operator accumulates correctly.
+    With grad_req "add" many operators add incorrectly to the gradient of an argument. For example,
+    `+` adds the gradient twice, and a broadcast average loses the previous sum. The new graph first
+    multiplies a parameter of such an operator by 1, because multiplication accumulates correctly.
     """
     old = parse_graph(graph)
     nodes: List[Node] = []

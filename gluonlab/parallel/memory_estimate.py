@@ -23,14 +23,15 @@ from gluonlab.parallel.compiled_graph import ArraySpec, ArraySpecs, array_bytes
 from gluonlab.parallel.data.replica import IMAGES, LABELS
 
 MIB = 2**20
-PRECISE_MIB = 256  # MXNet reports whole MiB, which are precise enough for plans of this size
+# MXNet reports whole MiB. Rounding to whole MiB does not matter for plans of this size.
+PRECISE_MIB = 256
 
 
 class ShardSizes(NamedTuple):
-    """Numbers of images that a copy of the network gets at once.
+    """Numbers of images in a shard, for one copy of the network.
 
-    ``train_sizes``: for training, of a whole batch first, then of an epoch's last one if that is
-    smaller. ``score_sizes``: for evaluation.
+    ``train_sizes``: for training; first for a full batch, then for an epoch's last batch if that
+    batch is smaller. ``score_sizes``: for evaluation.
     """
 
     train_sizes: Tuple[int, ...]
@@ -38,7 +39,7 @@ class ShardSizes(NamedTuple):
 
 
 class MemoryEstimate(NamedTuple):
-    """Bytes on one device. ``inputs``: the arrays of the graphs for images and labels."""
+    """Bytes on one device. ``inputs`` counts the arrays for images and labels."""
 
     parameters: int
     gradients: int
@@ -50,10 +51,10 @@ class MemoryEstimate(NamedTuple):
 def input_specs(
     images: int, image_shape: Sequence[int], columns: int, dtype: str = "uint8"
 ) -> ArraySpecs:
-    """Return shapes and types of the network's images and labels; mixtures of images are floats.
+    """Return shapes and types of the network's images and labels.
 
-    ``columns``: `gluonlab.parallel.training_loss.label_columns` of the loss; 3 or more for
-    mixtures.
+    ``columns``: `gluonlab.parallel.training_loss.label_columns` of the loss. With 3 or more, the
+    images are mixtures, which are float32.
     """
     shape = (images, *image_shape)
     pixels = np.dtype(np.float32 if columns >= 3 else dtype)
@@ -73,8 +74,8 @@ def parameter_bytes(
 ) -> Tuple[int, int, int]:
     """Return the bytes of the parameters, of their gradients and of their optimizer states.
 
-    ``copies``: number of devices with these parameters. ``sharded-optimizer`` divides the states
-    between them.
+    ``copies``: number of devices with these parameters. The kvstore ``sharded-optimizer`` divides
+    the states between these devices.
     """
     all_params = list(params)
     trained = [param for param in all_params if param.grad_req != "null"]
@@ -97,7 +98,10 @@ def parameter_bytes(
 
 
 class UnboundGraph(NamedTuple):
-    """A graph as in `gluonlab.parallel.compiled_graph`, with parameters on any device."""
+    """A graph as in `gluonlab.parallel.compiled_graph`, not yet bound to arrays.
+
+    ``params`` may be on any device. ``gradient_inputs``: inputs whose gradients backward computes.
+    """
 
     symbol: mx.sym.Symbol
     params: Mapping[str, gluon.Parameter]
@@ -113,8 +117,8 @@ class UnboundGraph(NamedTuple):
     def activation_bytes(self, inputs: ArraySpecs) -> int:
         """Return the bytes that MXNet plans for activations, which all graphs of a slot share.
 
-        If whole MiB are too coarse, the plan is made for many times as many images and then
-        divided.
+        MXNet reports whole MiB. For a small plan, the images are multiplied by a factor, and the
+        result is divided by the same factor.
         """
         specs = self._argument_specs(inputs)
         trained = set(filter(self._has_gradient, specs))
@@ -128,10 +132,10 @@ class UnboundGraph(NamedTuple):
             factor *= 4
 
     def bytes_per_binding(self, inputs: ArraySpecs) -> int:
-        """Return the bytes that each binding of the graph needs besides activations and inputs.
+        """Return the bytes that each binding of the graph adds to activations and inputs.
 
-        These are the gradients of ``gradient_inputs``, and the head gradients twice, since MXNet
-        copies them to arrays of its own.
+        They are the gradients of ``gradient_inputs``, the head gradients and, if the graph has a
+        backward pass, MXNet's copy of the head gradients.
         """
         gradients = sum(array_bytes(inputs[name]) for name in self.gradient_inputs)
         return gradients + (1 + self.needs_backward) * sum(
@@ -155,7 +159,7 @@ class UnboundGraph(NamedTuple):
         return largest if largest < ARRAY_LIMIT else 0
 
     def _initial_factor(self, inputs: ArraySpecs) -> int:
-        """Return about how many times as many images give a plan of PRECISE_MIB."""
+        """Return roughly by how much to multiply the images for a plan of PRECISE_MIB."""
         largest, factor = self._largest_array_size(inputs), 1
         while 0 < 4 * largest * factor < PRECISE_MIB * MIB / 4:
             factor *= 4
@@ -183,8 +187,9 @@ def unallocated_array(shape: Tuple[int, ...], dtype: Any = np.float32) -> nd.NDA
 
 
 def measure_scaled_bytes(precise_mib: float, plan_mib: Callable[[int], float]) -> int:
-    """Return the bytes of a plan, measured for so many times its images that MiB are precise.
+    """Return the bytes of a plan, measured with more images and then divided.
 
+    The number of images is multiplied until the plan has at least ``precise_mib`` MiB.
     ``plan_mib(factor)`` returns the MiB of the plan for ``factor`` times as many images.
     """
     factor = 1
@@ -202,7 +207,7 @@ def _multiply_images(inputs: ArraySpecs, factor: int) -> ArraySpecs:
 def _state_sizes(optimizer: mx.optimizer.Optimizer, axes: int, dtype: Any) -> List[Tuple[int, Any]]:
     """Return (elements per element of the weight, type) of each state of an optimizer.
 
-    States are as large as their weight, so one element is enough to count them.
+    States are as large as their weight, so the states of a weight with one element are enough.
     """
     one = nd.zeros([1] * axes, ctx=mx.cpu(), dtype=dtype)
     arrays = flatten_state(optimizer.create_state_multi_precision(0, one))

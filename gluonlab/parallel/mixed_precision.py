@@ -2,9 +2,9 @@
 
 Parameters, gradients, optimizer states, running statistics, scores and losses stay float32, so that
 kvstores, files and exports do not change (Micikevicius et al., "Mixed precision training", 2018,
-section 3.1). The graph gets cast operators, according to MXNet's lists of operators that gain from
-float16 and that need float32. mxnet.contrib.amp.init would do that to every network of the process
-by replacing MXNet's functions. Converting one graph changes nothing else.
+section 3.1). Cast operators are added to the graph. MXNet lists the operators that are faster in
+float16 and the operators that need float32. mxnet.contrib.amp.init would convert every network of
+the process, because it replaces MXNet's functions. This module converts only the given graph.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ Conversion = Callable[[mx.sym.Symbol], mx.sym.Symbol]
 DTYPES = ("float32", "float16")
 
 FLOAT16_OPERATORS = tuple(amp.list_lp16_ops("float16"))  # Convolution, FullyConnected, ...
-# exponents, powers, sums, norms, ...; operators in neither list have the type of their inputs
+# Exponents, powers, sums, norms, ... Operators in neither list compute in the type of their inputs.
 FLOAT32_OPERATORS = tuple(amp.list_fp32_ops("float16"))
 # float32 only for some values of an attribute
 CONDITIONAL_FLOAT32_OPERATORS = tuple(op for op, _, _ in amp.list_conditional_fp32_ops("float16"))
 # concat, sums of several arrays: all inputs are cast to the widest type among them
 WIDEST_TYPE_OPERATORS = tuple(amp.list_widest_type_cast("float16"))
-COPY_PREFIX = "gluonlab_own_"  # begins the name of a copy that only the conversion sees
+# Prefix of the names of copies that exist only during the conversion (`_copy_shared_inputs`).
+COPY_PREFIX = "gluonlab_own_"
 
 
 def check_dtype(dtype: str) -> None:
@@ -59,8 +60,8 @@ def mixed_precision(
 ) -> mx.sym.Symbol:
     """Convert a graph to float16 for some operators and float32 for others.
 
-    Inputs and outputs stay float32 and keep their names. BatchNorm takes float16 images, but
-    computes statistics and keeps parameters in float32.
+    Inputs and outputs stay float32 and keep their names. BatchNorm reads float16 images, but its
+    statistics and parameters are float32.
     """
     float16_operators, float32_operators = list(float16_operators), list(float32_operators)
     with_copies = _copy_shared_inputs(
@@ -75,11 +76,11 @@ def mixed_precision(
 def _copy_shared_inputs(
     graph: mx.sym.Symbol, float16_operators: Collection[str], float32_operators: Collection[str]
 ) -> mx.sym.Symbol:
-    """Insert copies of arrays that some operators get cast and others get as they are.
+    """Insert copies of arrays that some operators read with a cast and others without a cast.
 
-    amp.convert_symbol assumes that an array with a float16 copy, for a convolution, is float16
-    itself, and also its ReLU. An operator behind both then gets two types and fails with
-    "Non-uniform data type in Concat".
+    amp.convert_symbol casts an array to float16, for example for a convolution. It then assumes
+    that the array and its ReLU are float16 themselves. An operator that reads both would receive
+    two types, and fail with "Non-uniform data type in Concat".
     """
     json_graph = parse_graph(graph)
     old_nodes: List[Node] = json_graph["nodes"]

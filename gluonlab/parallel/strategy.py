@@ -40,7 +40,7 @@ def queue_phases(phases: Iterator[Phase], hook: Optional[PhaseHook] = None) -> N
 
     Args:
         phases: The (name, call) pairs.
-        hook: A function that gets each pair and makes the call itself, for example to time it.
+        hook: A function that receives each pair and makes the call itself, for example to time it.
     """
     for name, queue in phases:
         if hook is None:
@@ -57,13 +57,14 @@ class Parallelism(NamedTuple):
         copies: ``copies[i]`` are the devices of copy i, which trains on shard i of each batch.
             With mode "data" each copy has one device.
         model: Name of the network, for messages.
-        max_shard_images: Largest number of images of a batch that a copy gets.
+        max_shard_images: Largest number of images of one batch that a copy trains on.
         image_shape: (C, H, W).
         image_dtype: Type of the images.
         schedule: Name in `gluonlab.parallel.pipeline.pipeline_schedule.SCHEDULES`.
         stages_per_device: Number of pipeline stages on each device.
-        cut: Number of the first layer of stages 1, 2, ... None: ``balance`` determines it.
-        balance: What the stages should have in equal parts, "time" or "memory".
+        cut: Numbers of the first layers of stages 1, 2, ... If None, the cuts are chosen so that
+            ``balance`` is equal.
+        balance: The quantity that should be equal for all stages: "time" or "memory".
         channels: How layers are split over the devices of a copy: "both", "column" or "row".
     """
 
@@ -86,7 +87,7 @@ class Parallelism(NamedTuple):
 
     @property
     def shard_owner(self) -> str:
-        """The words for the unit that trains on one shard, for messages."""
+        """Name of the unit that trains on one shard, for messages."""
         return "device" if self.size == 1 else "copy of the network"
 
     def settings(self) -> Dict[str, Any]:
@@ -124,14 +125,14 @@ class ScoredImages(NamedTuple):
 
 
 class StrategyState(NamedTuple):
-    """Training state besides the parameters, which makes a resumed run bit-identical.
+    """Training state in addition to the parameters. With both, a resumed run is bit-identical.
 
     Attributes:
         optimizer: Optimizer states by parameter name.
         loss_scale: State of the loss scale.
         devices: Arrays that differ between devices, such as running statistics. Each strategy
             chooses their names.
-        counts: Plain values.
+        counts: Plain values that differ between devices, such as the number of images.
     """
 
     optimizer: States
@@ -141,7 +142,7 @@ class StrategyState(NamedTuple):
 
 
 class ReplicatedArray(Protocol):
-    """Arrays with the same bits on several devices, such as those of a `gluon.Parameter`."""
+    """An array with a bit-identical copy on several devices, such as a `gluon.Parameter`."""
 
     @property
     def name(self) -> str:
@@ -155,7 +156,7 @@ class ReplicatedArray(Protocol):
 
 
 class Strategy(Protocol):
-    """A network on some devices, which trains on batches and scores them.
+    """A network on one or several devices, with methods to train on batches and to score them.
 
     The strategies are `parallel.data.strategy.DataParallel`,
     `parallel.tensor.strategy.TensorParallel` and `parallel.pipeline.strategy.PipelineParallel`. No
@@ -168,7 +169,7 @@ class Strategy(Protocol):
 
     @property
     def inputs(self) -> List[mx.Context]:
-        """The devices that get the shards of a batch."""
+        """The devices to which the shards of a batch are sent, one for each copy."""
 
     @property
     def outputs(self) -> List[mx.Context]:
@@ -179,10 +180,10 @@ class Strategy(Protocol):
         """True if layers such as BatchNorm keep running statistics."""
 
     def settings(self) -> Mapping[str, Any]:
-        """Return the strategy's own decisions, such as where to cut, for config.json."""
+        """Return the strategy's own decisions, such as the cuts, for config.json."""
 
     def lines(self) -> "Iterator[Tuple[str, str]]":
-        """Yield (title, text) of each line that a run prints about the strategy."""
+        """Yield the (title, text) of each line that a run prints about the strategy."""
 
     def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
         """Estimate the memory of each device of a copy, without allocating it.
@@ -194,7 +195,7 @@ class Strategy(Protocol):
         """Return copies on the CPU of all parameters, by structural name ("features.0.weight")."""
 
     def set_parameters(self, parameters: Mapping[str, nd.NDArray]) -> None:
-        """Copy parameters from `parameters` to all devices, which must be idle."""
+        """Copy the result of `parameters` to all devices, which must be idle."""
 
     def replicated_parameters(self) -> "Sequence[ReplicatedArray]":
         """Return every parameter with all devices that hold a copy of it."""
@@ -223,10 +224,10 @@ class Strategy(Protocol):
         """Return copies on the CPU of the training state."""
 
     def restore(self, state: StrategyState) -> None:
-        """Resume from a `state`, which may come from other devices.
+        """Resume from the result of `state`, which may come from other devices.
 
         Raises:
-            KVStoreError: The state is that of another network.
+            KVStoreError: The state belongs to another network.
         """
 
 
@@ -307,7 +308,7 @@ def untrained_arrays(params: Iterable[gluon.Parameter]) -> List[nd.NDArray]:
 
 
 class UnshardedParameters:
-    """Mixin: the parameter methods of `Strategy` for a ``net`` with unsharded parameters."""
+    """Mixin with the parameter methods of `Strategy`, for a ``net`` with unsharded parameters."""
 
     net: gluon.HybridBlock
 

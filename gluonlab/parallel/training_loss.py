@@ -8,12 +8,13 @@ from mxnet import gluon
 
 
 class SmoothedCrossEntropy(gluon.HybridBlock):
-    """Cross entropy in which each of the K classes gets ``smoothing`` / K of the label's weight.
+    """Cross entropy with label smoothing.
 
-    The right class gets the rest as well. ``scores`` (n, K), ``labels`` (n,) of whole numbers ->
-    (n,). See Szegedy et al., "Rethinking the inception architecture for computer vision", 2016,
-    section 7. PyTorch's ``CrossEntropyLoss(label_smoothing=...)`` is the same. Evaluation uses
-    ``unsmoothed``, so that runs with and without smoothing can be compared.
+    The target probability of each of the K classes is ``smoothing`` / K. The target probability of
+    the label's class is 1 - ``smoothing`` higher. Inputs: ``scores`` (n, K) and integer ``labels``
+    (n,); output: losses (n,). See Szegedy et al., "Rethinking the inception architecture for
+    computer vision", 2016, section 7. PyTorch's ``CrossEntropyLoss(label_smoothing=...)`` is the
+    same. Evaluation uses ``unsmoothed``, so that runs with and without smoothing can be compared.
     """
 
     def __init__(self, smoothing: float) -> None:
@@ -31,10 +32,10 @@ class SmoothedCrossEntropy(gluon.HybridBlock):
 
 
 class WeightedLoss(gluon.HybridBlock):
-    """A loss with a weight for each image, as Gluon's ``sample_weight``.
+    """A loss with a weight for each image, like Gluon's ``sample_weight``.
 
-    ``scores`` (n, K), ``labels`` (n, 2) -> (n,). The columns of ``labels`` are the label and its
-    weight, as in a data set with weights (`gluonlab.data.sets.dataset.LabeledSplit`).
+    Inputs: ``scores`` (n, K) and ``labels`` (n, 2); output: losses (n,). The columns of ``labels``
+    are the label and its weight (`gluonlab.data.sets.dataset.LabeledSplit`).
     """
 
     def __init__(self, loss: gluon.HybridBlock) -> None:
@@ -51,10 +52,10 @@ class WeightedLoss(gluon.HybridBlock):
 class MixedLoss(gluon.HybridBlock):
     """A loss for mixtures of two images: the weighted mean of the losses for both labels.
 
-    ``scores`` (n, K), ``labels`` (n, 3) -> (n,). The columns of ``labels`` are two labels and the
-    share of the first, as in `gluonlab.data.loading.augmentation.Mixup`. Cross entropy is linear in
-    the label's probabilities, so that this is the cross entropy with mixed one-hot labels. For a
-    WeightedLoss each label is followed by its weight: (n, 5).
+    Inputs: ``scores`` (n, K) and ``labels`` (n, 3); output: losses (n,). The columns of ``labels``
+    are two labels and the share of the first (`gluonlab.data.loading.augmentation.Mixup`). If
+    ``loss`` is a WeightedLoss, each label is followed by its weight: (n, 5). For cross entropy,
+    the result equals the cross entropy with mixed one-hot labels.
     """
 
     def __init__(self, loss: gluon.HybridBlock) -> None:
@@ -76,7 +77,7 @@ class MixedLoss(gluon.HybridBlock):
 
 
 def label_columns(loss: gluon.HybridBlock) -> int:
-    """Return how many float32 values a label has for the loss; 0 for whole numbers, labels (n,)."""
+    """Return the number of columns of the labels that the loss reads; 0 for labels (n,)."""
     if isinstance(loss, MixedLoss):
         return 2 * (loss.columns or 1) + 1
     return 2 if isinstance(loss, WeightedLoss) else 0

@@ -22,7 +22,8 @@ from gluonlab.parallel.memory_estimate import (
 from gluonlab.parallel.strategy import StrategyPlan
 from gluonlab.parallel.training_loss import label_columns, loss_parameters
 
-# MXNet rounds each of some 20 to 60 stages down to whole MiB.
+# Images are multiplied until the plan of all stages has this many MiB. MXNet rounds each of some 20
+# to 60 stages down to whole MiB. In a plan of this size, the rounding does not matter.
 PRECISE_MIB_OF_STAGES = 4096
 
 
@@ -43,7 +44,8 @@ class ReplicaMemory:
         """Implement `gluonlab.parallel.strategy.Strategy.estimate_memory`."""
         images = shards.train_sizes[0]
         part = self._plan.microbatches.largest_part(images)
-        # The first microbatch overwrites gradients, later ones accumulate: two graphs, two inputs.
+        # The first microbatch overwrites gradients, and later ones add to them. So there are two
+        # graphs, each with arrays for images and labels.
         copies = 2 if part < images else 1
         inputs = copies * sum(map(array_bytes, self._input_specs(part).values()))
         return [MemoryEstimate(*self._parameter_bytes, self._activation_bytes(shards), inputs)]
@@ -51,8 +53,9 @@ class ReplicaMemory:
     def _activation_bytes(self, shards: ShardSizes) -> int:
         """Return the bytes of activations on a device.
 
-        The graphs of `GraphReplica` share the memory of the largest. With --sync-bn they only
-        evaluate, and training uses those of `SyncBatchNormReplicas` in addition.
+        The graphs of `GraphReplica` share one memory, as large as the largest graph needs. With
+        --sync-bn these graphs only evaluate, and training needs the graphs of
+        `SyncBatchNormReplicas` in addition.
         """
         largest_part = self._plan.microbatches.largest_part
         if not self._plan.sync_bn:

@@ -1,9 +1,8 @@
 """Microbatches: parts of a shard that run one after the other and whose gradients are summed.
 
-Only one part's activations need memory at a time. Losses are summed, not averaged, so that the
-update does not depend on the number of parts. But layers that combine the images of a batch see one
-part only: BatchNorm normalizes each microbatch by its own mean and variance, and updates its
-running statistics once per microbatch.
+So only the activations of one part need memory at a time. Losses are summed, not averaged, so that
+the update does not depend on the number of parts. BatchNorm is an exception: it normalizes each
+microbatch by its own mean and variance, and updates its running statistics once per microbatch.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from gluonlab.errors import ConfigError
 
 
 class Microbatch(NamedTuple):
-    """Images (n, C, H, W) and labels (n,) of the shard of device number ``device``."""
+    """Images (n, C, H, W) and labels (n,) from the shard of device number ``device``."""
 
     device: int
     images: nd.NDArray
@@ -30,9 +29,9 @@ class Microbatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Microbatches:
-    """The division of every shard: into ``count`` parts, or into parts of at most ``size`` images.
+    """Settings to divide each shard into ``count`` parts, or into parts of at most ``size`` images.
 
-    If both are None, shards stay whole.
+    If both settings are None, shards are not divided.
     """
 
     count: Optional[int] = None
@@ -51,14 +50,14 @@ class Microbatches:
         return max((end - begin for begin, end in self.bounds(images)), default=0)
 
     def split_into_rounds(self, batch: Batch) -> List[List[Microbatch]]:
-        """Split all shards into rounds, each with one part of every shard that has any left."""
+        """Split all shards into rounds. Round i has part i of each shard with more than i parts."""
         xs, ys = batch.xs, batch.ys
         if self.count is None and self.size is None:
             return [[Microbatch(i, x, y) for i, (x, y) in enumerate(zip(xs, ys))]] if xs else []
         bounds = [self.bounds(len(x)) for x in xs]
         return [
             [
-                # Views: the first copy is the one into the input of the graph.
+                # Views, so that images are copied only once, into the input of the graph.
                 Microbatch(device, slice_rows(x, begin, end), slice_rows(y, begin, end))
                 for device, (x, y, of_device) in enumerate(zip(xs, ys, bounds))
                 for begin, end in of_device[number : number + 1]
@@ -74,8 +73,8 @@ class Microbatches:
         Args:
             global_batch_size: Images of a batch.
             copies: Number of copies of the network.
-            on: The words for the unit with a copy: "device" or "copy of the network".
-            fewest: Fewest images that a copy gets, if the batch is divided unevenly.
+            on: Name of the unit that trains on a shard: "device" or "copy of the network".
+            fewest: Smallest number of images of a shard, if the batch is divided unevenly.
         """
         share = global_batch_size // copies if fewest is None else fewest
         if self.count is not None and self.count > max(share, 1):
@@ -87,7 +86,7 @@ class Microbatches:
             )
 
     def describe(self) -> str:
-        """Return the words that follow the batch size in a run's output; "" for whole shards."""
+        """Return the text that follows the batch size in a run's output; "" for whole shards."""
         if self.count is not None:
             return f", in {self.count} microbatch{'es' * (self.count > 1)}"
         return f", in microbatches of at most {self.size}" if self.size is not None else ""
@@ -97,7 +96,7 @@ WHOLE_SHARDS = Microbatches()
 
 
 class LossAccumulator:
-    """Sums of the losses (1,) of a shard's microbatches, one on each device."""
+    """On each device, the sum (1,) of the losses of its shard's microbatches."""
 
     def __init__(self, ctxs: Sequence[mx.Context]) -> None:
         self.totals = [nd.zeros((1,), ctx=ctx) for ctx in ctxs]

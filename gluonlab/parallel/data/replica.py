@@ -29,15 +29,15 @@ def loss_graph(
 ) -> mx.sym.Symbol:
     """Return the graph from images and labels to the sum of losses (1,) and scores (n, classes).
 
-    If ``loss`` is smoothed, the sum of the unsmoothed losses (1,) is a third output. ``convert``
-    may change the types in which the network computes; scores and losses are float32.
+    If ``loss`` has label smoothing, a third output is the sum of the unsmoothed losses (1,).
+    ``convert`` may change the types in which the network computes; scores and losses are float32.
     """
     scores = net(preprocess(mx.sym, mx.sym.var(IMAGES)))
     return append_loss(convert(require_single_output(scores, type(net).__name__)), loss)
 
 
 def append_loss(scores: mx.sym.Symbol, loss: gluon.HybridBlock) -> mx.sym.Symbol:
-    """Append the loss to the scores (n, classes), for the outputs of a `loss_graph`."""
+    """Append the loss to the graph of the scores (n, classes). Return the graph of `loss_graph`."""
     labels = mx.sym.var(LABELS)
     outputs = [loss(scores, labels).sum(), mx.sym.BlockGrad(scores)]
     if isinstance(loss, SmoothedCrossEntropy):
@@ -57,9 +57,9 @@ class _BoundReplica(NamedTuple):
 
 
 class GraphReplica:
-    """Runner of a `loss_graph` on one device, where ``params`` are already initialized.
+    """Runner of a `loss_graph` on one device, on which ``params`` are already initialized.
 
-    ``scoring``: the graph for labels (n,), if those of ``graph`` have another shape.
+    ``scoring``: the graph for labels (n,), if the labels of ``graph`` have another shape.
     """
 
     def __init__(
@@ -102,13 +102,14 @@ class GraphReplica:
         return last.loss if train else last.unsmoothed, last.scores
 
     def backward(self, scale: float = 1.0, hook: Any = None) -> None:
-        """Queue the backward pass of the last forward's loss times ``scale``."""
+        """Queue the backward pass of the last `forward`, for the loss times ``scale``."""
         assert self._last is not None, "forward comes first"
         bound = self._last.bound
         bound.heads.fill(scale)
         self._compiled.backward(bound)
 
     def _get_bound(self, images: nd.NDArray, labels: nd.NDArray, accumulate: bool) -> _BoundReplica:
+        """Return the graph bound to inputs of these shapes and types; bind it in the first call."""
         kinds = self._kinds
         key = (
             kinds.read_shape(images),

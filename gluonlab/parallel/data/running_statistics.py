@@ -1,14 +1,15 @@
 """BatchNorm's running statistics: averaged over all devices before evaluation and checkpoints.
 
-In training every device normalizes with the statistics of its own shard, and keeps running
-statistics of its own. Without averaging, devices would evaluate differently from each other and
-from the saved network. The weights of the average are the images of each device since the last
+In training every device normalizes by the statistics of its own shard, and keeps its own running
+statistics. Without averaging, devices would evaluate differently from each other and from the
+saved network. The average is weighted by the number of images of each device since the last
 average, so that an idle device has no weight.
 
-For shards of one size, the average of the running means is that of the whole batches. The average
-of the running variances is that of the shards. It lacks the variance between the shards' means, so
-it is smaller than that of whole batches. But normalization in shards of this size sees exactly this
-variance.
+If all shards have the same size, the averaged means are the means of the whole batches. The
+averaged variances are smaller than the variances of the whole batches, because they lack the
+variance between the shards' means. But training also normalizes by the variances of shards.
+
+cuDNN divides running variances by n - 1 instead of n. `CudnnVarianceCorrection` undoes that.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class RunningStatistics:
         params_by_path = net._collect_params_with_prefix()
         paths = {param.name: path for path, param in params_by_path.items()}
         self._paths = [paths[name] for name in names]  # the same in every process, unlike names
-        self._images: List[int] = []  # trained on by each device since the last `average`
+        self._images: List[int] = []  # by device: images trained on since the last `average`
         self._group = group
         local_copies = len(self._params[0].list_ctx()) if self.exist else 0
         copies_by_rank = group.all_gather(np.array(local_copies)).astype(int).tolist()
@@ -99,6 +100,7 @@ class RunningStatistics:
             self._queue_average()
 
     def _queue_average(self) -> None:
+        """Queue the corrections of cuDNN's variances, and the average over all devices."""
         for correction in self._cudnn_corrections.values():
             correction.correct_variances()
         images, self._images = self._images, []
@@ -118,10 +120,12 @@ class RunningStatistics:
         return [array for param in self._params for array in param.list_data()]
 
     def state(self) -> "Tuple[Dict[str, nd.NDArray], Dict[str, Any]]":
-        """Return copies on the CPU of each copy's statistics, by parameter path, and image counts.
+        """Return the running statistics as CPU arrays, and plain values such as image counts.
 
-        Copies of the network are numbered over all processes, so that the states of all processes
-        can be merged. Nothing waits.
+        Keys: "running/COPY/PATH", "start/COPY/PATH" (arrays), "seen/COPY" and "cudnn/COPY" (plain
+        values), with the number of a copy of the network and the path of a parameter. Copies are
+        numbered over all processes, so that the states of all processes can be merged. Nothing
+        waits.
         """
         with order_between_passes(self._arrays()):
             arrays = {
@@ -143,7 +147,7 @@ class RunningStatistics:
     def restore(self, arrays: Mapping[str, nd.NDArray], counts: Mapping[str, Any]) -> None:
         """Resume from the merged `state` of all processes.
 
-        If the state has another number of copies, all copies get the average of its statistics.
+        If the state has another number of copies, every copy starts from the state's average.
         """
         if not self.exist:
             return
@@ -198,29 +202,29 @@ _IMAGES = "data"
 
 
 class _Pass(NamedTuple):
-    """The pass of a batch through a BatchNorm layer, with ``values`` values per channel."""
+    """A forward pass through a BatchNorm layer that averages ``values`` values per channel."""
 
     momentum: float
     values: int
 
 
 class CudnnVarianceCorrection:
-    """Correction of the running variances that cuDNN keeps for (a part of) a network on one GPU.
+    """Correction of cuDNN's running variances of a network, or of a part of it, on one GPU.
 
-    For n values per channel, MXNet's CPU operators and sync BatchNorm divide the sum of squares by
-    n, as training does. cuDNN divides by n - 1, and so does PyTorch (documentation of
-    cudnnBatchNormalizationForwardTraining). That is n / (n - 1) times as much, which is a lot if a
-    device has few images of few pixels. This class restores the division by n.
+    Let n be the number of values per channel. MXNet's CPU operators and sync BatchNorm divide the
+    sum of squares by n. cuDNN and PyTorch divide it by n - 1 (documentation of
+    cudnnBatchNormalizationForwardTraining). The result is n / (n - 1) times as large, which matters
+    for few images of few pixels. This class restores the division by n.
 
-    A step computes nothing for that. After k passes with the same n, the correct variance is
+    Steps need no extra computation. After k passes with the same n, the correct variance is
 
-            running = m^k start + n / (n - 1) (running with n - m^k start)
+            m^k start + (n - 1) / n (running - m^k start)
 
-    with the layer's momentum m and the initial variance start. So the variances are copied when n
-    changes, which happens at the last batch of an epoch, and corrected when n changes again or the
-    epoch ends. The work is queued, and nothing waits.
+    Here m is the layer's momentum, start the variance before these passes, and running cuDNN's
+    variance. The variances are copied when n changes, for example at the last batch of an epoch.
+    They are corrected when n changes again, or the epoch ends. Nothing waits.
 
-    ``graph`` is the network's, for images called "data".
+    ``graph``: the network's graph, whose images are called "data".
     """
 
     def __init__(
@@ -270,7 +274,11 @@ class CudnnVarianceCorrection:
         return start, {"batch": [list(shape) for shape in self._batch], "steps": self._steps}
 
     def restore(self, start: Mapping[str, nd.NDArray], counts: Mapping[str, Any]) -> None:
-        """Resume from a `state`; variances in ``start`` that are not on this GPU are ignored."""
+        """Restore a pending correction: the two results of `state`.
+
+        ``start``: initial variances by name; variances that are not on this GPU are ignored.
+        ``counts``: "batch", the shapes of the microbatches, and "steps".
+        """
         self._batch = tuple(tuple(shape) for shape in counts["batch"])
         self._steps = counts["steps"]
         self._start = {
@@ -294,10 +302,10 @@ class CudnnVarianceCorrection:
 
 
 def biased_variance_ratio(passes: Sequence[_Pass]) -> float:
-    """Return the ratio of the variance divided by n to cuDNN's; 0 if all passes had one value.
+    """Return the factor (n - 1) / n from cuDNN's variance to the variance divided by n.
 
-    The ratio is exact if all passes have the same n. Otherwise it is that of passes with equal
-    variances. The variance of one value is 0 in both.
+    It is exact if all passes have the same n. Otherwise it is exact for passes with equal
+    variances. It is 0 if every pass had one value per channel, whose variance is 0.
     """
     biased = unbiased = 0.0
     for momentum, values in passes:
@@ -311,12 +319,16 @@ def biased_variance_ratio(passes: Sequence[_Pass]) -> float:
 def _correct_variance(
     running: nd.NDArray, start: nd.NDArray, passes: Sequence[_Pass], steps: int
 ) -> None:
-    """Compute running = ratio * running + (1 - ratio) * decay * start, as one operation."""
+    """Replace cuDNN's variance ``running`` by the variance divided by n, in one operation.
+
+    running = ratio * running + (1 - ratio) * decay * start. ``ratio`` is `biased_variance_ratio`,
+    ``decay`` the weight that ``start`` has after ``steps`` steps.
+    """
     ratio, decay = (
         biased_variance_ratio(passes),
         math.prod(momentum for momentum, _ in passes) ** steps,
     )
-    if not ratio:  # one value per channel in all passes, for which cuDNN may compute 0 / 0
+    if not ratio:  # every pass had one value per channel, for which cuDNN may compute 0 / 0
         nd.sgd_update(start, start, lr=1, wd=1 - decay, rescale_grad=0, out=running)
         return
     # the update of SGD: weight -= lr * (wd * weight + rescale_grad * gradient)

@@ -1,9 +1,9 @@
 """Data parallelism: every device holds the whole network and trains on its shard of each batch.
 
-A step runs the shards forward and backward, one microbatch at a time; then the kvstore sums the
+A step runs the shards forward and backward, one microbatch at a time. Then the kvstore sums the
 gradients, and every replica is updated. Losses are summed, not averaged, and the update divides by
-the size of the whole batch. So k devices make the update of one device for any batch size, however
-the batch was divided.
+the size of the whole batch. So k devices compute the same update as one device, for any batch size
+and any division of the batch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class ReplicaStep:
-    """A training step of several replicas of a network; `score` runs them without training."""
+    """A training step of several replicas of a network. `score` evaluates the replicas."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ReplicaStep:
 
         Args:
             replicas: ``replicas[i]`` trains on shard i, such as a `GraphReplica`.
-            trainer: Sums the gradients and updates.
+            trainer: Sums the gradients and updates the parameters.
             microbatches: Division of the shards.
             statistics: The `RunningStatistics` of the replicas.
             sync_bn_replicas: A `SyncBatchNormReplicas` that trains instead of ``replicas``.
@@ -90,7 +90,8 @@ class ReplicaStep:
     def phases(self, batch: Batch, hook: Optional[PhaseHook] = None) -> Iterator[Phase]:
         """Yield ``forward`` and ``backward`` of each microbatch, then ``allreduce`` and ``update``.
 
-        Call each phase before the next is requested. ``hook`` gets the allreduces within a pass.
+        Call each phase before the next is requested. ``hook`` receives the allreduces of
+        activations within a pass.
         """
         self._losses = []
         self.statistics.record_batch(batch.xs)
@@ -99,12 +100,15 @@ class ReplicaStep:
             yield "forward", partial(self._forward, parts, number, len(rounds) > 1, hook)
             yield "backward", partial(self._backward, parts, hook)
         if len(batch.xs) < len(self.replicas):
-            # Idle devices still have the gradients of an earlier step, which would be added.
+            # Idle devices still hold the gradients of an earlier step, which would be summed, too.
             self.trainer.zero_grad(range(len(batch.xs), len(self.replicas)))
         yield from self.trainer.start_step(batch.size)
 
     def score(self, batch: Batch) -> Iterator[ScoredImages]:
-        """Yield the scores of all microbatches, untrained. Each overwrites the previous one."""
+        """Yield the scores of all microbatches, without training.
+
+        The scores of each microbatch overwrite those of the previous one on the same device.
+        """
         for parts in self.microbatches.split_into_rounds(batch):
             for part in parts:
                 replica = self.replicas[part.device]
@@ -119,7 +123,10 @@ class ReplicaStep:
     def _forward(
         self, parts: Sequence[Microbatch], number: int, several: bool, hook: Optional[PhaseHook]
     ) -> None:
-        """Queue round ``number`` of the batch, which has ``several`` or one."""
+        """Queue the forward pass of ``parts``, round ``number`` of the batch.
+
+        ``several``: whether the batch has several rounds, whose losses must be summed.
+        """
         accumulate = number > 0
         if self.sync_bn_replicas is not None:
             losses = self.sync_bn_replicas.forward(parts, accumulate)
@@ -193,7 +200,7 @@ class DataParallelStep(ReplicaStep):
 
 
 class DataParallel(DataParallelStep, UnshardedParameters):
-    """The `Strategy` with one replica on each of ``plan.ctxs``. `ReplicaStep` has its `step`."""
+    """The `Strategy` with one replica on each of ``plan.ctxs``. `ReplicaStep` defines `step`."""
 
     def __init__(
         self,

@@ -1,18 +1,20 @@
-"""Sync BatchNorm: the division of a network's graph into stages at its BatchNorm layers.
+"""Sync BatchNorm: divides a network's graph into stages at its BatchNorm layers.
 
-MXNet's SyncBatchNorm waits inside an operator until all devices have arrived, and averages their
-means without regard to the sizes of their shards. So it is wrong for unequal shards, and hangs
-forever if a device has none. Here nothing waits: `split_at_batch_norm` cuts the graph in front of
-its BatchNorm layers, and between the stages mean and variance of the whole batch are computed from
-those of the devices (`gluonlab.parallel.data.sync_bn_statistics`). MXNet's engine orders this work
-like any other.
+`split_at_batch_norm` cuts the graph in front of its BatchNorm layers. Between two stages, the mean
+and variance of the whole batch are computed from the means and variances of the devices
+(`gluonlab.parallel.data.sync_bn_statistics`). MXNet's engine orders this work like any other, and
+nothing waits.
 
-The alternative is one graph of all devices (``group2ctx``), in which the statistics are sums and
-backward follows by differentiation. On GPUs each of its sums is a launch: 1,380 in a step of a
-ResNet-18 on two GPUs instead of 461. On two CPU devices of one thread it took 1.5 (resnet18), 5.1
-(resnet8) and 5.3 times (cifar_resnet20) as long, interleaved in one process on an AMD EPYC, with
-shards of 8 to 32 images of 32x32, medians of 10 pairs. Its backward goes through the pooling that
-made each sum.
+There are two alternatives:
+
+- MXNet's SyncBatchNorm waits inside an operator until all devices have arrived. It averages their
+  means regardless of the sizes of their shards. So the result is wrong for unequal shards, and
+  training hangs forever if a device has no shard.
+- One graph of all devices (``group2ctx``), in which the statistics are sums. On GPUs each sum is a
+  kernel launch. A step of a ResNet-18 on two GPUs has 1,380 launches instead of 461. On two CPU
+  devices of one thread, the graph took 1.5 (resnet18), 5.1 (resnet8) and 5.3 times
+  (cifar_resnet20) as long. These are medians of 10 pairs of runs, interleaved in one process on
+  an AMD EPYC, with shards of 8 to 32 images of 32x32.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from mxnet.gluon import contrib, nn
 from gluonlab.errors import ModelError
 from gluonlab.models.symbol_graph import Entry, Node, make_node, parse_graph, to_symbol
 
-# These blocks call other operators than BatchNorm.
+# BatchNorm blocks whose operator is not BatchNorm.
 UNSUPPORTED_BLOCKS = (nn.BatchNormReLU, contrib.nn.SyncBatchNorm)
 NATIVE_SYNC_BN = "_contrib_SyncBatchNorm"  # the only operator of MXNet that waits for other devices
 
@@ -43,8 +45,8 @@ class RunningStatisticsNames(NamedTuple):
 def check_native_sync_bn(graph: mx.sym.Symbol, name: str, copies: int) -> None:
     """Raise ModelError if training would wait inside MXNet's SyncBatchNorm for other devices.
 
-    Devices get their work one after the other, so that the work that one device waits for may be
-    queued behind its own waiting. In evaluation nothing waits.
+    Work is queued for one device after the other. So a device may wait for another device's work
+    that is queued only later. In evaluation nothing waits.
 
     Args:
         graph: Graph of the network, with or without the loss.
@@ -129,23 +131,24 @@ def running_statistics_names(nodes: List[Node], node: Node) -> RunningStatistics
     return RunningStatisticsNames(mean, variance, float(node.get("attrs", {}).get("momentum", 0.9)))
 
 
-# Stage 0 ends with the inputs of the first BatchNorm layers. Stage 1 starts with these layers, for
-# which mean and variance are inputs, and so on. A layer that normalizes by given statistics is one
-# kernel on a GPU, forward and backward. Its backward computes the two sums from which
-# `gluonlab.parallel.data.sync_bn_statistics` completes the gradient.
+# Stage 0 ends with the inputs of the first BatchNorm layers. Stage 1 starts with these layers, and
+# its inputs include their means and variances. The next stages follow in the same way. A layer that
+# normalizes by given statistics is one kernel on a GPU in forward, and one in backward. Its
+# backward computes the two sums from which `gluonlab.parallel.data.sync_bn_statistics` completes
+# the gradient.
 
 # Operators whose statistics are not synchronized.
 UNSUPPORTED_OPERATORS = ("BatchNorm_v1", "_contrib_BatchNormWithReLU", "_contrib_SyncBatchNorm")
 
 
 class BatchNormLayer(NamedTuple):
-    """A BatchNorm layer with synchronized statistics. Strings name variables and parameters."""
+    """A BatchNorm layer with synchronized statistics."""
 
-    number: int  # among the layers of the whole graph
+    number: int  # index of the layer in the whole graph
     name: str
-    data: str  # its input: a value that goes from one stage to the next
-    gamma: Optional[str]  # a parameter; None for ones
-    beta: str
+    data: str  # name of the layer's input, which is an output of the previous stage
+    gamma: Optional[str]  # name of the parameter; None if gamma is fixed to 1
+    beta: str  # name of the parameter
     running: RunningStatisticsNames
     epsilon: float
 
@@ -157,18 +160,20 @@ class BatchNormLayer(NamedTuple):
 
 
 class GraphStage(NamedTuple):
-    """A part of a network's graph, with the outputs ``boundary_names`` and then ``heads``."""
+    """A part of a network's graph. Its outputs are ``boundary_names``, followed by ``heads``."""
 
     graph: mx.sym.Symbol
-    boundary_names: List[str]  # values for later stages, in which variables have these names
-    layers: List[BatchNormLayer]  # layers whose input is among the outputs
-    heads: List[int]  # indices in the whole graph's outputs
+    boundary_names: List[str]  # outputs that later stages read, under these names
+    layers: List[BatchNormLayer]  # BatchNorm layers whose inputs are outputs of this stage
+    heads: List[int]  # outputs of the whole graph that this stage computes, by index
 
 
 def check_graph(graph: mx.sym.Symbol) -> None:
-    """Raise ModelError for a BatchNorm of another axis or kind, or whose statistics are used.
+    """Raise ModelError for a BatchNorm operator that sync BatchNorm does not support.
 
-    `check_network` checks blocks, but a network can call operators without one.
+    Not supported are other axes than 1, other kinds of BatchNorm, and networks that read the mean
+    or variance that BatchNorm returns. `check_network` only checks blocks, but a network can also
+    call operators directly.
     """
     json_graph = parse_graph(graph)
     nodes = json_graph["nodes"]
@@ -193,7 +198,7 @@ def check_graph(graph: mx.sym.Symbol) -> None:
 
 
 def split_at_batch_norm(graph: mx.sym.Symbol) -> List[GraphStage]:
-    """Split a graph into stages in which the batch's statistics are inputs of BatchNorm layers."""
+    """Split a graph into stages, in which the batch's mean and variance are inputs of BatchNorm."""
     old = parse_graph(graph)
     nodes = old["nodes"]
     stage_of: List[int] = []
@@ -229,6 +234,7 @@ def _value_name(nodes: List[Node], node: int, output: int) -> str:
 
 
 def _batch_norm_layer(nodes: List[Node], index: int, number: int) -> BatchNormLayer:
+    """Return the description of the BatchNorm node ``index``, layer ``number`` of the graph."""
     node = nodes[index]
     attrs = node.get("attrs", {})
     (source, output, _), (gamma, _, _), (beta, _, _) = node["inputs"][:3]
@@ -253,7 +259,7 @@ class _StageBuilder:
         self._variables: Dict[str, int] = {}
 
     def append_node(self, i: int, layer: "BatchNormLayer | None") -> None:
-        """Append node i of the whole graph; ``layer``: its layer, if it is a BatchNorm."""
+        """Append node i of the whole graph. ``layer`` describes the node if it is a BatchNorm."""
         node = self._old[i]
         if layer is None:
             inputs = [self.input_entry(source, output) for source, output, _ in node["inputs"]]
@@ -266,7 +272,10 @@ class _StageBuilder:
         self._new_index[i] = self._append(new)[0]
 
     def input_entry(self, source: int, output: int) -> Entry:
-        """Return the entry of a node's input: an earlier node of this stage, or a variable."""
+        """Return the graph entry of a node's input.
+
+        The entry is an earlier node of this stage, or a variable.
+        """
         if source in self._new_index:
             return [self._new_index[source], output, 0]
         if self._old[source]["op"] == "null":
@@ -274,7 +283,7 @@ class _StageBuilder:
         return self._get_variable(self._crossing[source, output])
 
     def boundary_entry(self, source: int, output: int) -> Entry:
-        """Return the entry of an output that goes to later stages."""
+        """Return the graph entry of an output that later stages read."""
         entry = self.input_entry(source, output)
         if self.nodes[entry[0]]["op"] == "null":  # a variable cannot be an output itself
             name = f"{_value_name(self._old, source, output)}_copy"

@@ -1,10 +1,14 @@
 """Replicas with sync BatchNorm: each graph runs in stages, between which devices sum statistics.
 
-Each layer needs one operation for a device's own statistics, one to normalize, one for backward,
-and two to complete the gradient. The devices exchange only small arrays
-(`gluonlab.parallel.data.sync_bn_statistics`). `SyncBatchNormReplicas` trains. Each device has a
-`StagedExecutor`. `RequiredGradients` determines which gradients stages compute, and `GradientPool`
-in which arrays. `estimate_stages_mib` estimates the memory.
+- `SyncBatchNormReplicas` trains all replicas.
+- `StagedExecutor` runs the stages on one device.
+- `RequiredGradients` determines which gradients each stage computes.
+- `GradientPool` allocates the arrays for these gradients.
+- `estimate_stages_mib` estimates the memory.
+
+On each device, a BatchNorm layer needs one operation for the device's own statistics, one to
+normalize, one for backward, and two to complete the gradient. The devices exchange only small
+arrays (`gluonlab.parallel.data.sync_bn_statistics`).
 """
 
 from __future__ import annotations
@@ -45,11 +49,11 @@ from gluonlab.parallel.memory_estimate import MIB, allocated_mib
 
 
 class SyncBatchNormReplicas:
-    """Trainer of replicas on microbatches of several devices at once, with sync BatchNorm.
+    """Runs the training passes of replicas with sync BatchNorm, on all devices at once.
 
-    ``params`` are initialized on all of ``ctxs``. Running statistics are the same on every device,
-    even on devices without a microbatch. So evaluation needs no other statistics and uses
-    `GraphReplica`. Raises ModelError for a BatchNorm whose statistics cannot be synchronized.
+    ``params`` must be initialized on all of ``ctxs``. Running statistics are the same on every
+    device, even on devices without a microbatch. So evaluation can use `GraphReplica`. Raises
+    ModelError for a BatchNorm whose statistics cannot be synchronized.
     """
 
     def __init__(
@@ -63,9 +67,10 @@ class SyncBatchNormReplicas:
         self._last: "_BoundStages | None" = None
 
     def forward(self, parts: Sequence[Microbatch], accumulate: bool = False) -> List[nd.NDArray]:
-        """Queue the forward pass; return each microbatch's sum of losses (1,), until the next call.
+        """Queue the forward pass; return each microbatch's sum of losses (1,).
 
-        ``accumulate``: whether `backward` adds to the gradients instead of overwriting them.
+        The next call overwrites these arrays. ``accumulate``: whether `backward` adds to the
+        gradients instead of overwriting them.
         """
         specs = [(x.shape, x.dtype, y.dtype) for _, x, y in parts]
         key = (tuple(part.device for part in parts), *specs, accumulate)
@@ -86,17 +91,18 @@ class SyncBatchNormReplicas:
         return [executor.loss for executor in bound.executors]
 
     def backward(self, scale: float = 1.0) -> None:
-        """Queue the backward pass of the last forward's losses times ``scale``."""
+        """Queue the backward pass of the last `forward`, for the losses times ``scale``."""
         assert self._last is not None, "forward comes first"
         for executor in self._last.executors:
             executor.set_loss_scale(scale)
         for number in range(len(self._last.layers) - 1, -1, -1):
             for layer in self._last.layers[number]:
-                layer.backward()  # between the backward of the stage behind it and of its own
+                layer.backward()  # after the backward of stage number + 1, before this stage's
             for executor in self._last.executors:
                 executor.backward(number)
 
     def _bind(self, parts: Sequence[Microbatch], accumulate: bool) -> "_BoundStages":
+        """Bind the stages of the graph on all devices, for microbatches of these sizes."""
         images = sum(len(part.images) for part in parts)
         device, first_images, first_labels = parts[0]
         arrays = {IMAGES: first_images, LABELS: first_labels, **self.params}
@@ -105,7 +111,7 @@ class SyncBatchNormReplicas:
         graph = rewrite_graph(self.graph, self.ctxs[device], specs, trained, pad=False)
         graph = fix_gradient_accumulation(
             graph, trained
-        )  # several stages may have the same parameter
+        )  # because several stages may use the same parameter
         stages = split_at_batch_norm(graph)
         layers = sorted(layer for stage in stages for layer in stage.layers)
         if self._running is None:
@@ -204,7 +210,7 @@ class StagedExecutor:
             memory.executors.setdefault(number, self.runs[-1].executor)
 
     def backward(self, number: int) -> None:
-        """Queue a stage's backward pass, and add its parts of shared parameters' gradients."""
+        """Queue a stage's backward pass, and add its gradients to those of later stages."""
         run = self.runs[number]
         if run.heads is None:
             return
@@ -229,8 +235,7 @@ class StagedExecutor:
     def _request_gradients(self, accumulate: bool) -> None:
         """Choose which gradients each stage computes, and which it adds to those of later stages.
 
-        A layer has two sums of its own, from which the gradients of its gamma and beta are
-        computed.
+        Each layer also computes two sums, which are the gradients of its gamma and beta.
         """
         written = {
             name
@@ -252,10 +257,10 @@ class StagedExecutor:
                 ]
 
     def _request_boundary_gradient(self, number: int, name: str) -> None:
-        """Request the gradient of an earlier stage's value, to which later stages may contribute.
+        """Request the gradient of a value that an earlier stage computes.
 
-        A separate operation adds it, since many of MXNet's operators add incorrectly with grad_req
-        "add", even `+`.
+        If several stages use the value, a separate operation adds their gradients, since many of
+        MXNet's operators add incorrectly with grad_req "add", even `+`.
         """
         partial_gradient = self._gradients.partial_gradients[number].get(name)
         total = self._gradients.gradients[name]
@@ -267,7 +272,10 @@ class StagedExecutor:
     def _request_layer_sum(
         self, number: int, variable: str, name: Optional[str], written: Set[str]
     ) -> nd.NDArray:
-        """Request one of a layer's sums: the gradient of the parameter ``name``, or a part."""
+        """Request one of a layer's two sums, and return its array.
+
+        The sum is the gradient of the parameter ``name``, or this layer's part of the gradient.
+        """
         param = self._params.get(name or "")
         if param is None or param.grad_req == "null":
             array = nd.zeros(self.values[variable].shape, self.ctx)
@@ -282,11 +290,11 @@ class StagedExecutor:
         return array
 
     def _unused_gradient(self, args: Dict[str, nd.NDArray]) -> Dict[str, nd.NDArray]:
-        """Return a gradient for a stage that needs none and whose backward never runs.
+        """Return a gradient array for a stage without backward; the array is never written.
 
-        Without a gradient MXNet would apply its oneDNN fusion to the stage, which keeps a copy of
-        the weights and ignores later updates. The gradient of the last parameter takes the least
-        memory.
+        Without any gradient, MXNet would apply its oneDNN fusion to the stage, which keeps a copy
+        of the weights and ignores later updates. The array has the shape of the last parameter,
+        which needs the least memory.
         """
         last = [name for name in args if name in self._params][-1:]
         return {name: nd.empty(args[name].shape, self.ctx, args[name].dtype) for name in last}
@@ -296,6 +304,7 @@ class StagedExecutor:
         self._gradient_arrays[number][name] = gradient
 
     def _bind(self, number: int, stage: GraphStage, memory: Any) -> None:
+        """Bind one stage. ``memory``: an executor whose memory the stage shares, or None."""
         args = {name: self.values[name] for name in stage.graph.list_arguments()}
         states = {name: self.values[name] for name in stage.graph.list_auxiliary_states()}
         has_backward = self._required.has_backward[number]
@@ -392,7 +401,7 @@ class ArrayPool:
         self._arrays: Dict[Any, List[nd.NDArray]] = {}
 
     def new_allocator(self) -> Callable[[ArraySpec], nd.NDArray]:
-        """Return a function that returns arrays of the pool to one graph, each array once."""
+        """Return a function that allocates arrays of the pool for one graph, each array once."""
         counts: Dict[Any, int] = {}
 
         def allocate(spec: ArraySpec) -> nd.NDArray:
@@ -412,9 +421,9 @@ class GradientPool:
 
     Attributes:
         gradients: Gradient of each value, by name.
-        partial_gradients: ``partial_gradients[i]``: by name, what stage i adds to the gradient of a
-            value that a later stage uses as well.
-        scratch: An array like its input for each layer, by number.
+        partial_gradients: ``partial_gradients[i]``: stage i's part of the gradient of each value
+            that a later stage uses as well, by name.
+        scratch: Working memory for each layer, by number, with the shape of the layer's input.
     """
 
     def __init__(
@@ -460,19 +469,19 @@ def estimate_stages_mib(
     params: Dict[str, gluon.Parameter],
     new_array: Callable[..., nd.NDArray],
 ) -> float:
-    """Estimate the MiB that one device needs to train by these graphs, one after the other.
+    """Estimate the MiB that one device needs to train with these graphs, one after the other.
 
-    As in `DeviceWorkspace`, stages with the same number share the memory of the largest, and graphs
-    share arrays for gradients between stages. MXNet also copies the head gradients of each stage
-    and graph, which its plan does not include.
+    As in `DeviceWorkspace`, stages with the same number share one memory, as large as the largest
+    stage needs. All graphs share the arrays for gradients between stages. MXNet also copies the
+    head gradients of each stage of each graph. Its memory plan does not include these copies.
 
     Args:
-        graphs: Graphs, with shapes and types of all arguments and states.
+        graphs: Pairs of a graph and the shapes and types of all its arguments and states.
         params: Parameters of the network.
         new_array: Function (shape, dtype=...) that returns an array without memory.
     """
     pool, copied_bytes = ArrayPool(new_array), 0
-    mib_by_graph: List[List[float]] = []  # of each stage
+    mib_by_graph: List[List[float]] = []  # mib_by_graph[graph][stage]
     for graph, specs in graphs:
         stages = split_at_batch_norm(graph)
         layers = [layer for stage in stages for layer in stage.layers]
@@ -505,7 +514,7 @@ def _stage_mib(
     specs: ArraySpecs,
     new_array: Callable[..., nd.NDArray],
 ) -> float:
-    """Return the MiB that MXNet plans for a stage with gradients of these arguments."""
+    """Return the MiB that MXNet plans for a stage, with gradients of the arguments named."""
     names = stage.graph.list_arguments()
     arrays = {name: new_array(specs[name][0], dtype=specs[name][1]) for name in names}
     states = {name: new_array(specs[name][0]) for name in stage.graph.list_auxiliary_states()}

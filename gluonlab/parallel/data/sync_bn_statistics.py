@@ -1,26 +1,25 @@
 """Sync BatchNorm's statistics over several devices, and the gradient of BatchNorm through them.
 
-Each device computes the mean and the variance of its own images. The mean of the batch is the mean
-of the devices' means, weighted by their numbers of images. The variance of the batch is the
-weighted mean of the variances and of the squared distances between the devices' means and the
-batch's mean (Chan, Golub, LeVeque, "Algorithms for computing the sample variance", 1983). That
-loses no digits if the mean is large.
+**Forward.** Each device computes the mean and the variance of its own images. The mean of the batch
+is the mean of the devices' means, weighted by their numbers of images. The variance of the batch is
+the weighted mean of the devices' variances, plus the weighted mean of the squared distances between
+the devices' means and the batch's mean (Chan, Golub, LeVeque, "Algorithms for computing the sample
+variance", 1983). This formula loses no digits if the mean is large.
 
-If these statistics are constants, a layer's backward is gamma * inv * dy. But mean and variance
-depend on the images. So all devices then subtract gamma * inv / n * (B + (x - mean) * inv * G).
-Here inv is 1 / sqrt(variance), n the number of pixels of a channel on all devices, B the sum of dy,
-and G the sum of dy * (x - mean) * inv (Ioffe, Szegedy, "Batch Normalization", 2015, section 3). B
-and G are the gradients of beta and gamma, which the layers' backward has computed on each device.
+**Backward.** Let x be a layer's input and dy the gradient of its output. Let inv be
+1 / sqrt(variance), and n the number of values of a channel on all devices. With constant
+statistics, the gradient of x is gamma * inv * dy. But mean and variance depend on the images. So
+all devices then subtract gamma * inv / n * (B + (x - mean) * inv * G). Here B is the sum of dy, and
+G the sum of dy * (x - mean) * inv (Ioffe, Szegedy, "Batch Normalization", 2015, section 3). B and G
+are the gradients of beta and gamma, which each device's backward has already computed.
 
-That is as exact as BatchNorm on one device. The mean is rounded, so that the mean of normalized
-images is not 0 but r, and the gradients of images sum to -gamma * inv * r * G. The weights in front
-multiply that by the mean of their inputs. For images with mean 1,000 and deviation 1, plain
-BatchNorm on one CPU loses 0.015 of a parameter's change (medians of 12 draws, worst parameter);
-this loses 0.011, 0.013 and 0.004 on 2, 4 and 8 devices. For mean 100, both lose 0.0001. With B - r
-* G instead of B it would be 0.0005 to 0.0008. But r needs one more sum over the images of each
-layer on each device. A correction for only the part of r that joining the devices' means adds needs
-no such sum; it would lose 0.011, 0.005 and 0.002. Images are standardized, and no layer in a
-network has such means, so neither is done.
+**Rounding.** The rounding of the mean is not corrected. Inputs are standardized, so the error does
+not matter, and it is no larger than with BatchNorm on one device. An example are images with mean
+1,000 and deviation 1. Plain BatchNorm on one CPU loses 0.015 of a parameter's change (worst
+parameter, median of 12 draws). This module loses 0.011, 0.013 and 0.004 on 2, 4 and 8 devices. For
+mean 100, both lose 0.0001. Let r be the mean of the normalized images, which rounding makes
+different from 0. With B - r * G instead of B, the loss would be 0.0005 to 0.0008. But r needs one
+more sum over the images of each layer on each device.
 """
 
 from __future__ import annotations
@@ -47,18 +46,18 @@ SECOND_AXIS = Attributes({"axis": 1})
 
 
 class DeviceLayer(NamedTuple):
-    """A BatchNorm layer on one device."""
+    """The arrays of a BatchNorm layer on one device; C is the number of channels."""
 
-    data: nd.NDArray  # (n, C, ...)
+    data: nd.NDArray  # input of the layer, (n, C, ...)
     epsilon: float  # added to the variance
-    statistics: nd.NDArray  # (2, C), output: mean and variance + epsilon of all images
-    sums: Sequence[nd.NDArray]  # gradients of gamma and beta, (C,), from backward
-    gradient: "nd.NDArray | None"  # gradient of data to complete; None if not needed
-    scratch: nd.NDArray  # shape of data
+    statistics: nd.NDArray  # (2, C), computed here: mean and variance + epsilon of the whole batch
+    sums: Sequence[nd.NDArray]  # gradients of gamma and beta, each (C,), computed by backward
+    gradient: "nd.NDArray | None"  # gradient of data, to be completed here; None if not needed
+    scratch: nd.NDArray  # working memory with the shape of data
 
 
 class SyncBatchNormLayer:
-    """Queue of a layer's ``forward`` and ``backward`` on all devices; the first device sums."""
+    """A BatchNorm layer on all devices. The first device joins their statistics and sums."""
 
     def __init__(
         self, devices: Sequence[DeviceLayer], shares: Sequence[float], gamma: nd.NDArray
@@ -67,8 +66,8 @@ class SyncBatchNormLayer:
 
         Args:
             devices: The layer on each device.
-            shares: Shares of the batch's images, by device.
-            gamma: (C,), on the first device.
+            shares: Each device's share of the batch's images; the shares sum to 1.
+            gamma: The layer's gamma (C,) on the first device.
         """
         ctx, channels = gamma.context, gamma.size
         gathered = nd.empty((2, len(devices), channels), ctx)
@@ -90,8 +89,8 @@ class SyncBatchNormLayer:
         ]
         total, scale = nd.empty((2, channels), ctx), nd.empty((1, channels), ctx)
         one, zero, mean = (make((channels,), ctx) for make in (nd.ones, nd.zeros, nd.zeros))
-        # BatchNorm itself computes gamma * inv, so that it has the bits of backward's gamma * inv.
-        # For a layer with one pixel the gradient then becomes exactly 0.
+        # gamma * inv is computed by the operator BatchNorm, so that its bits are the same as in
+        # backward. Then the gradient is exactly 0 for a layer with one value per channel.
         inputs = [gamma.reshape((1, -1)), one, zero, mean, first[1]]
         self._factors = [
             _call("sum", [sums], total, FIRST_AXIS),
@@ -107,7 +106,7 @@ class SyncBatchNormLayer:
             call()
         for copy in self._gather:
             copy()
-        # With bulk the engine waits for the GPU once, not after each call.
+        # With bulk, the engine waits for the GPU only once, not after each call.
         with mx.engine.bulk(len(self._combine)):
             for call in self._combine:
                 call()
@@ -128,7 +127,7 @@ class SyncBatchNormLayer:
 def _local_statistics(device: DeviceLayer, mean: nd.NDArray, inverse: nd.NDArray) -> EngineCall:
     """Return the call that computes a device's mean and 1 / sqrt(variance + epsilon).
 
-    It is BatchNorm itself, in training mode, so that one kernel reads the images.
+    The call is the operator BatchNorm in training mode, one kernel that reads the images once.
     """
     ctx, shape = mean.context, mean.shape
     gamma, variance = nd.ones(shape, ctx), nd.ones(shape, ctx)
@@ -140,12 +139,20 @@ def _local_statistics(device: DeviceLayer, mean: nd.NDArray, inverse: nd.NDArray
 def _combine_statistics(
     gathered: nd.NDArray, shares: Sequence[float], result: nd.NDArray
 ) -> List[EngineCall]:
-    """Return the calls from means and 1 / sqrt(variances) (2, devices, C) to the batch's (2, C)."""
+    """Return the calls that join the statistics of the devices.
+
+    Args:
+        gathered: (2, devices, C): each device's mean and 1 / sqrt(variance + epsilon). The calls
+            overwrite it.
+        shares: Each device's share of the batch's images.
+        result: (2, C), the output: the batch's mean and variance + epsilon.
+    """
     ctx, count = gathered.context, len(shares)
     shares_3d, shares_2d = (
         nd.array(shares, ctx).reshape(shape) for shape in ((1, count, 1), (count, 1))
     )
-    means, variances = gathered[0], gathered[1]  # (devices, C)
+    # Each (devices, C). The first call converts ``variances`` from 1 / sqrt(variance) to variance.
+    means, variances = gathered[0], gathered[1]
     weighted, distances = nd.empty(gathered.shape, ctx), nd.empty(means.shape, ctx)
     between = nd.empty((gathered.shape[2],), ctx)
     mean, variance = result[0:1], result[1]
@@ -162,7 +169,11 @@ def _combine_statistics(
 
 
 class _GradientCorrection:
-    """Call for gradient -= (factors[0] * (data - mean) * inv + factors[1]) / pixels."""
+    """The calls for gradient -= (factors[0] * (data - mean) * inv + factors[1]) / pixels.
+
+    ``factors`` (2, C) on the first device: gamma * inv times the sums G and B. ``pixels``: number
+    of values of a channel on all devices.
+    """
 
     def __init__(self, device: DeviceLayer, factors: nd.NDArray, pixels: int) -> None:
         ctx = device.data.context
@@ -209,12 +220,12 @@ def moving_layers(
 ) -> List[int]:
     """Return the numbers of the BatchNorm layers whose running statistics training updates.
 
-    That depends on the device. On a CPU MXNet updates them in backward, so not for a layer whose
-    backward is not needed: neither its gamma and beta nor anything in front of it is trained. On a
-    GPU MXNet updates all of them in forward.
+    On a GPU, MXNet updates all running statistics in forward. On a CPU, MXNet updates them in
+    backward. So the statistics of a layer stay the same if it needs no backward, because neither
+    the layer nor anything in front of it is trained.
 
-    The numbers are in MXNet's order, which matters if layers share statistics. ``inputs``: the
-    arrays of the graph besides ``params``.
+    The numbers are in the order of MXNet's updates, which matters if layers share statistics.
+    ``inputs``: the arrays of the graph other than ``params``.
     """
     json_graph = parse_graph(graph)
     nodes = json_graph["nodes"]
@@ -261,7 +272,8 @@ class RunningMoments:
     def move(self, busy: Sequence[int]) -> None:
         """Compute running = momentum * running + (1 - momentum) * statistics on every device.
 
-        ``busy``: numbers of the devices with images; the others copy the first one's statistics.
+        ``busy``: numbers of the devices with images. Other devices copy the statistics of the first
+        busy device.
         """
         with_images: Set[int] = set(busy)
         for number, device in enumerate(self._devices):
@@ -271,6 +283,8 @@ class RunningMoments:
 
 
 class _DeviceStatistics:
+    """The statistics of all layers on one device, and the calls that update running statistics."""
+
     def __init__(
         self,
         layers: Sequence[BatchNormLayer],
@@ -323,7 +337,10 @@ class _RunningUpdate:
         self._call: "OperatorCall | None" = None
 
     def can_append(self, running: nd.NDArray) -> bool:
-        """Return False if full, or if ``running`` is there: a layer used twice updates it twice."""
+        """Return False if the update is full or already contains ``running``.
+
+        A layer that is used twice updates its statistics twice, in two updates.
+        """
         is_new = all(running is not other for other in self._running)
         return is_new and len(self._running) < MAX_ARRAYS
 

@@ -1,9 +1,10 @@
 """Stages of a network: its chain of layers, the memory of a stage, and the choice of cuts.
 
-Each layer of a chain takes the output of the previous one. If a block only calls its children one
-after the other, its layers are theirs. That holds for HybridSequential, and for gluoncv's networks,
-which are `features` and then `output`. A block that does more, such as a residual block, is one
-layer. To decide, the graph of the children in a row is compared with that of the block.
+Each layer of a chain reads the output of the previous layer. A block that only calls its children
+one after the other is divided into the layers of its children. Examples are HybridSequential, and
+gluoncv's networks, which call `features` and then `output`. Any other block, such as a residual
+block, is one layer. `_is_chain` decides by comparing the block's graph with the graph of its
+children in a row.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ def run_layers(layers: Sequence[gluon.HybridBlock], value: Any) -> Any:
 def check_stage_count(
     model: str, layers: Sequence[gluon.HybridBlock], possible: Sequence[int], stages: int
 ) -> None:
-    """Raise ModelError unless `possible_cuts` suffice for so many stages."""
+    """Raise ModelError if a network has too few possible cuts for the number of stages.
+
+    ``possible``: the result of `possible_cuts`.
+    """
     if len(possible) >= stages - 1:
         return
     layer_count, reason = len(layers), ""
@@ -108,7 +112,7 @@ def possible_cuts(layers: Sequence[gluon.HybridBlock]) -> List[int]:
         value = layer(value)
         if len(value.list_outputs()) == 1:
             bounds.append(number)
-    last_user: Dict[str, int] = {}  # parameter -> last stretch between bounds that uses it
+    last_user: Dict[str, int] = {}  # parameter -> number of the last stretch that uses it
     stretches = list(zip(bounds, [*bounds[1:], len(layers)]))
     names = [
         set(run_layers(layers[a:b], mx.sym.var(CHAIN_INPUT)).list_inputs()) - {CHAIN_INPUT}
@@ -127,12 +131,12 @@ def possible_cuts(layers: Sequence[gluon.HybridBlock]) -> List[int]:
 def group_layers(
     layers: Sequence[gluon.HybridBlock], cuts: Sequence[int]
 ) -> List[gluon.HybridBlock]:
-    """Return the layers between cuts, each stretch as one layer."""
+    """Return one block for each stretch of layers between two cuts."""
     stretches = []
     for begin, end in zip([0, *cuts], [*cuts, len(layers)]):
         stretch = layers[begin]
         if end - begin > 1:
-            stretch = nn.HybridSequential(prefix="")  # takes no name
+            stretch = nn.HybridSequential(prefix="")  # adds no prefix to the layers' names
             stretch.add(*layers[begin:end])
         stretches.append(stretch)
     return stretches
@@ -158,7 +162,10 @@ def _is_chain(net: gluon.HybridBlock, children: Sequence[gluon.HybridBlock]) -> 
 
 
 def _graph_structure(graph: mx.sym.Symbol) -> Tuple[Any, ...]:
-    """Return a graph without operator names and entry versions, which contain counters."""
+    """Return a graph in a form to compare, without operator names and versions of entries.
+
+    These contain counters, which differ between equal graphs.
+    """
     json_graph = parse_graph(graph)
     nodes: List[Dict[str, Any]] = json_graph["nodes"]
     return (
@@ -179,12 +186,12 @@ ACTIVATION = "gluonlab_activation"
 
 
 class PipelineStage(NamedTuple):
-    """A stage of the network, from its inputs to an activation, or to loss and scores.
+    """A stage of the network. Its output is an activation, or the loss and scores.
 
     Attributes:
         graph: The graph for training.
-        scoring: The graph for labels (n,), if those of training have another shape.
-        inputs: Names of the inputs.
+        scoring: The graph for evaluation, whose labels have shape (n,).
+        inputs: Names of the inputs: images or an activation, and labels in the last stage.
         params: Parameters of the stage, by name.
         needs_input_gradient: Whether an earlier stage has trained parameters.
         constants: Arrays of the loss, by name.
@@ -220,10 +227,12 @@ def make_stages(
     preprocess: Callable[[Any, Any], Any],
     convert: Conversion,
 ) -> List[PipelineStage]:
-    """Create the stages between ``cuts``, the numbers of the first layers of stages 1, 2, ...
+    """Create the stages of a network.
+
+    ``cuts``: numbers of the first layers of stages 1, 2, ...
 
     Raises:
-        ModelError: Two stages share a parameter, whose gradients would have to be summed between
+        ModelError: Two stages share a parameter. Its gradients would have to be summed between
             devices.
     """
     bounds = [0, *cuts, len(layers)]
@@ -252,14 +261,17 @@ def make_stage(
     convert: Conversion,
     wants: bool,
 ) -> PipelineStage:
-    """Create a stage of the layers from ``begin`` to ``end``."""
+    """Create a stage of the layers from ``begin`` to before ``end``.
+
+    ``wants``: whether backward must compute the gradient of the stage's input.
+    """
     first, last = begin == 0, end == len(layers)
     plain_loss = scoring_loss(loss) if label_columns(loss) else loss
     data = mx.sym.var(IMAGES if first else ACTIVATION)
     scores = convert(run_layers(layers[begin:end], preprocess(mx.sym, data) if first else data))
     graph = append_loss(scores, loss) if last else scores
     scoring = append_loss(scores, plain_loss) if last else scores
-    # of all layers: one may take a parameter of another
+    # Parameters of all layers, because a layer may use a parameter of another layer.
     params = {name: each for layer in layers for name, each in layer.collect_params().items()}
     names = [*graph.list_arguments(), *graph.list_auxiliary_states()]
     stage_params = {name: params[name] for name in names if name in params}
@@ -269,17 +281,20 @@ def make_stage(
     )
 
 
-# Memory estimates. The graphs of a stage share the memory of their activations by slot. A stage has
-# as many slots as it keeps microbatches, see `gluonlab.parallel.pipeline.verify_pipeline.peaks`.
+# Memory estimates. A slot is memory for the activations of one microbatch. A stage has as many
+# slots as it keeps microbatches at once (`gluonlab.parallel.pipeline.verify_pipeline.peaks`).
 
 MakeSchedule = Callable[[int], PipelineSchedule]  # for a number of microbatches
 
 
 class StageBinding(NamedTuple):
-    """A graph that the pipeline binds for a stage, for so many images and in this slot.
+    """A graph that the pipeline binds for a stage.
 
-    ``columns``: label columns (`gluonlab.parallel.training_loss.label_columns`). ``accumulate``:
-    whether the graph adds to the gradients.
+    Attributes:
+        images: Number of images.
+        columns: Label columns (`gluonlab.parallel.training_loss.label_columns`).
+        accumulate: Whether the graph adds to the gradients.
+        slot: Number of the memory for the graph's activations.
     """
 
     images: int
@@ -289,14 +304,14 @@ class StageBinding(NamedTuple):
 
 
 def make_schedule(split: Parallelism, microbatches: int) -> PipelineSchedule:
-    """Create the pipeline schedule of a copy of the network for so many microbatches."""
+    """Create the pipeline schedule of a copy of the network."""
     return SCHEDULES[split.schedule](split.size, microbatches, split.stages_per_device)
 
 
 def stage_bindings(
     shards: ShardSizes, microbatches: Microbatches, split: Parallelism, columns: int
 ) -> List[Set[StageBinding]]:
-    """Return the graphs that `Pipeline` binds for each stage."""
+    """Return the set of graphs that `Pipeline` binds, for each stage."""
     bindings: List[Set[StageBinding]] = [set() for _ in range(split.size * split.stages_per_device)]
     for images in filter(None, shards.train_sizes):
         bounds = microbatches.bounds(images)
@@ -312,7 +327,7 @@ def stage_bindings(
 
 
 class PipelineMemory:
-    """Memory estimator of a copy's devices, with stage i on device ``i % plan.split.size``."""
+    """Memory estimator of the devices of one copy. Stage i is on device ``i % plan.split.size``."""
 
     def __init__(
         self, stages: Sequence[PipelineStage], loss: gluon.HybridBlock, plan: StrategyPlan
@@ -338,7 +353,7 @@ class PipelineMemory:
         ]
 
     def _activation_spec(self, number: int, images: int) -> ArraySpec:
-        """Return shape and type of the previous stage's activation for so many images."""
+        """Return shape and type of the activation that stage ``number`` reads."""
         key = number, images
         if key not in self._activation_cache:
             previous = self._stages[number - 1]
@@ -356,7 +371,7 @@ class PipelineMemory:
 class StageMemory:
     """Memory estimator of one stage.
 
-    ``activation_spec(images)``: shape and type of the stage's input.
+    ``activation_spec(images)`` returns the shape and type of the stage's input.
     """
 
     def __init__(
@@ -375,7 +390,7 @@ class StageMemory:
             self._bytes_per_binding(binding.images, binding.columns) for binding in bindings
         ]
         binding_bytes, inputs = map(sum, zip(*separate))
-        slots: Dict[int, Tuple[int, int]] = {}  # the largest graph of each
+        slots: Dict[int, Tuple[int, int]] = {}  # slot -> (images, columns) of its largest graph
         for binding in bindings:
             size = binding.images, binding.columns
             slots[binding.slot] = max(slots.get(binding.slot, size), size)
@@ -383,7 +398,7 @@ class StageMemory:
         return MemoryEstimate(*self._parameter_bytes, activations, inputs)
 
     def _bytes_per_binding(self, images: int, columns: int) -> Tuple[int, int]:
-        """Return the bytes of each binding: without, and of, the inputs of the network."""
+        """Return two numbers of bytes of a binding: without images and labels, and only these."""
         key = images, columns
         if key not in self._binding_cache:
             specs = self._input_specs(images, columns)
@@ -416,15 +431,16 @@ class StageMemory:
         return {name: specs[name] for name in self._stage.inputs}
 
 
-# The choice of cuts, so that stages have equal time or memory.
+# The choice of cuts, so that all stages need about the same time or memory.
 
-Cost = Callable[[int, int, int], float]  # cost(stage, begin, end) of the layers from begin to end
+# cost(stage, begin, end): seconds or bytes of a stage of the layers from begin to before end
+Cost = Callable[[int, int, int], float]
 TIME, MEMORY = "time", "memory"
 REPEATS = 5
 
 
 class BalancedCuts(NamedTuple):
-    """The chosen cuts, and each stage's share of the time or memory (``balance``)."""
+    """The chosen cuts, and each stage's share of the total time or memory (``balance``)."""
 
     cuts: List[int]
     shares: List[float]
@@ -444,10 +460,10 @@ def choose_cuts(
     plan: StrategyPlan,
     ctx: mx.Context,
 ) -> BalancedCuts:
-    """Choose the cuts that minimize the largest stage's time or memory (``plan.split.balance``).
+    """Choose the cuts that minimize the time or memory of the largest stage.
 
-    ``ctx``: the device on which layers are timed. Raises ModelError for a chain that cannot be cut
-    into so many stages.
+    ``plan.split.balance``: "time" or "memory". ``ctx``: the device on which layers are timed.
+    Raises ModelError for a chain with too few possible cuts.
     """
     split = plan.split
     stages = split.size * split.stages_per_device
@@ -467,7 +483,7 @@ def choose_cuts(
 def _balance_stages(
     cost: Cost, savings: Cost, layers: int, stages: int, balance: str
 ) -> BalancedCuts:
-    """Choose cuts by cost, and compute the stages' shares."""
+    """Choose the cuts with `minimize_largest_stage`, and compute the stages' shares of the cost."""
     cuts = minimize_largest_stage(cost, layers, stages, savings)
     costs = [cost(*stage) for stage in zip(range(stages), [0, *cuts], [*cuts, layers])]
     return BalancedCuts(cuts, [each / sum(costs) for each in costs], balance)
@@ -479,9 +495,9 @@ def minimize_largest_stage(
     """Return the cuts of ``layers`` into ``stages`` that minimize the cost of the largest stage.
 
     Each stage has at least one layer. ``savings(stage, begin, end)``: upper bound on how much
-    cheaper a stage can become with more layers. The cheapest partial partition is extended first,
-    so that the costs of much too long stages are never computed. (This is Dijkstra's algorithm,
-    with the largest cost instead of the sum.)
+    cheaper a stage can become with more layers. This is Dijkstra's algorithm, with the largest cost
+    instead of the sum. It extends the cheapest partial partition first, so that the costs of much
+    too long stages are never computed.
     """
     queue = [_PartialPartition(0.0, stages, (0,), 0.0, True)]
     extended = set()
@@ -510,10 +526,14 @@ def minimize_largest_stage(
 
 
 class _PartialPartition(NamedTuple):
-    """Stages that end at ``ends``, with ``left`` stages to follow.
+    """The first stages of a partition.
 
-    ``largest``: the largest cost, a lower bound unless ``known``. ``before``: the largest cost
-    without the last stage.
+    Attributes:
+        largest: The largest cost of these stages; only a lower bound unless ``known``.
+        left: Number of stages that are still missing.
+        ends: 0, then the end of each stage.
+        before: The largest cost without the last of these stages.
+        known: Whether the cost of the last stage was computed.
     """
 
     largest: float
@@ -526,10 +546,10 @@ class _PartialPartition(NamedTuple):
 def stage_byte_costs(
     layers: Sequence[gluon.HybridBlock], loss: gluon.HybridBlock, plan: StrategyPlan
 ) -> Tuple[Cost, Cost]:
-    """Return the functions for the bytes of a stage, and for how much more layers can save.
+    """Return the functions ``cost`` and ``savings`` of `minimize_largest_stage`, in bytes.
 
-    The bytes follow MXNet's memory plan, for all slots and a whole batch. More layers save memory
-    if the last one has a large output.
+    The cost follows MXNet's memory plan, for all slots and a whole batch. A stage with more layers
+    needs less memory if its last layer then has a smaller output.
     """
     split = plan.split
     bindings = stage_bindings(
@@ -553,7 +573,8 @@ def stage_byte_costs(
         return float(sum(memory_of(begin, end).estimate_memory(bindings[number])))
 
     def savings(number: int, begin: int, end: int) -> float:
-        # The output, its gradient and MXNet's copies of both would no longer leave the stage.
+        # With more layers, the stage no longer needs its current output, the output's gradient, and
+        # MXNet's copies of both.
         arrays = 2 * len(bindings[number]) + 2 * len({binding.slot for binding in bindings[number]})
         return 4.0 * arrays * math.prod(shapes[end])
 
@@ -567,7 +588,7 @@ def _has_trained_parameters(layer: gluon.HybridBlock) -> bool:
 def measure_layer_seconds(
     layers: Sequence[gluon.HybridBlock], plan: StrategyPlan, ctx: mx.Context
 ) -> List[float]:
-    """Measure each layer's seconds for a microbatch, forward and backward, on the device."""
+    """Measure the seconds of each layer's forward and backward pass, for one microbatch."""
     shapes, seconds = _layer_shapes(layers, plan), []
     for number in range(len(layers)):
         graph, inputs = _layers_graph(layers, number, number + 1, plan, shapes)
@@ -582,7 +603,10 @@ def _layers_graph(
     plan: StrategyPlan,
     shapes: Sequence[Tuple[int, ...]],
 ) -> Tuple[mx.sym.Symbol, Dict[str, Tuple[int, ...]]]:
-    """Return the graph of some layers, with the loss after the last, and its input shapes."""
+    """Return the graph of the layers from ``begin`` to before ``end``, and its input shapes.
+
+    If the last layer is included, the graph ends with the loss.
+    """
     name = IMAGES if begin == 0 else ACTIVATION
     value = mx.sym.var(name)
     value = run_layers(layers[begin:end], plan.preprocess(mx.sym, value) if begin == 0 else value)
@@ -608,7 +632,7 @@ def _layer_shapes(layers: Sequence[gluon.HybridBlock], plan: StrategyPlan) -> Li
 def _measure_seconds(
     graph: mx.sym.Symbol, inputs: Dict[str, Tuple[int, ...]], ctx: mx.Context
 ) -> float:
-    """Return the shortest seconds of a forward and backward pass."""
+    """Return the seconds of the fastest of several forward and backward passes."""
     shapes = graph.infer_shape(**inputs)[0]
     args = {name: nd.ones(shape, ctx) for name, shape in zip(graph.list_arguments(), shapes)}
     specs = {name: (each.shape, each.dtype) for name, each in args.items()}

@@ -1,9 +1,10 @@
 """Cost model of pipeline schedules: start and end of each instruction, and idle time.
 
-A device computes one instruction at a time, in the order of its program, each as soon as its inputs
-exist. A send takes no time of the device: the message travels while the device continues. It takes
-the transfer's time, and messages of one stage in one direction travel one after the other. A recv
-waits for its message. Queues are unlimited.
+- A device computes one instruction at a time, in the order of its program, each as soon as its
+  inputs exist.
+- A send takes the transfer's time, but the device continues meanwhile. Messages of one stage in one
+  direction travel one after the other.
+- A recv waits for its message. Queues are unlimited.
 
 The bubble is the share of the devices' time in which they compute nothing. (Narayanan et al.,
 "Efficient large-scale language model training on GPU clusters using Megatron-LM", 2021, section
@@ -35,13 +36,13 @@ COMPUTE_OPS = (FORWARD, BACKWARD, UPDATE)  # operations that keep a device busy
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds per microbatch of all operations.
+    """Seconds that each operation takes for one microbatch.
 
     Attributes:
-        forward_s: By stage.
-        backward_s: By stage.
-        transfer_s: By boundary between two stages, (activation, gradient).
-        update_s: By stage.
+        forward_s: Seconds of the forward pass, by stage.
+        backward_s: Seconds of the backward pass, by stage.
+        transfer_s: Seconds to send (the activation, its gradient), by boundary between two stages.
+        update_s: Seconds of the update, by stage, once for all microbatches.
     """
 
     forward_s: Tuple[float, ...]
@@ -67,7 +68,7 @@ class Costs:
         )
 
     def seconds(self, instruction: Instruction) -> float:
-        """Return the seconds of an instruction; a recv takes no time of its own."""
+        """Return the seconds of an instruction; 0 for a recv, which only waits for the send."""
         op, stage, _ = instruction
         if op == SEND_FORWARD:
             return self.transfer_s[stage][0]
@@ -78,17 +79,21 @@ class Costs:
 
 
 def equal_shares(schedule: PipelineSchedule) -> Costs:
-    """Return costs to compare schedules of one network, if the real costs are unknown.
+    """Return made-up costs to compare schedules of one network whose real costs are unknown.
 
-    All stages are equal. The forward pass of all stages of a device takes 1 ms, and the backward
-    pass 2 ms, since it computes the gradients of both weights and inputs. Transfers take no time.
+    All stages have equal costs. The forward pass of all stages of a device takes 1 ms. The backward
+    pass takes 2 ms, since it computes the gradients of both weights and inputs. Transfers take no
+    time.
     """
     each = schedule.stages / schedule.devices
     return Costs.uniform(schedule.stages, 1e-3 / each, 2e-3 / each)
 
 
 class Event(NamedTuple):
-    """An instruction with its start and end: of the transfer for a send, of the wait for a recv."""
+    """An instruction with its start and end.
+
+    For a send these are the start and end of the transfer, for a recv of the wait.
+    """
 
     device: int
     instruction: Instruction
@@ -174,6 +179,7 @@ def ideal_bubble(devices: int, microbatches: int, stages_per_device: int = 1) ->
 
 
 def _check_costs(schedule: PipelineSchedule, costs: Costs) -> None:
+    """Raise ScheduleError for costs of another number of stages, and for negative times."""
     stages = schedule.stages
     counts = {
         "forward_s": (costs.forward_s, stages),
@@ -208,7 +214,7 @@ def _idle_share(events: Sequence[Event], total_s: float) -> float:
 def _stashed_activations(
     schedule: PipelineSchedule, events: Sequence[Event]
 ) -> Tuple[StashedActivations, ...]:
-    """Return how many microbatches a device with these events keeps, over time."""
+    """Return the number of microbatches whose activations a device keeps, over time."""
     kept = [StashedActivations(0.0, 0)]
     for event in events:
         change = activation_change(schedule, event.instruction)

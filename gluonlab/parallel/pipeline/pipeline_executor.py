@@ -1,10 +1,10 @@
 """Executor of pipeline schedules: turns each instruction into calls that MXNet's engine queues.
 
-One host thread queues a whole step, in an order in which everything comes after its prerequisites,
-and waits for nothing. The engine would run whatever is ready first, which need not be the order of
-the schedule. So each forward or backward pass of a device is held back until the previous pass in
-the device's program is done. A stage has as many slots for activations as
-`gluonlab.parallel.pipeline.verify_pipeline.peaks` computes for the schedule.
+One host thread queues a whole step without waiting, in an order in which prerequisites come first.
+The engine runs operations as soon as they are ready, which may be another order than the
+schedule's. So each forward or backward pass of a device is held back until the device's previous
+pass is done. A slot is memory for the activations of one microbatch. Each stage has as many slots
+as `gluonlab.parallel.pipeline.verify_pipeline.peaks` computes for the schedule.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Pipeline:
         self._bound: Dict[Any, BoundGraph] = {}
 
     def get_program(self, shard: Microbatch, parts: Sequence[Microbatch]) -> "StepProgram":
-        """Return the program to train on ``parts``; shards of the same shape share one."""
+        """Return the program to train on ``parts``. Shards of the same shape share a program."""
         key = _shapes_and_types(shard)
         if key not in self._programs:
             self._programs[key] = StepProgram(self, self._make_schedule(len(parts)), parts)
@@ -76,7 +76,7 @@ class Pipeline:
     def _stage_inputs(
         self, number: int, part: Microbatch, previous_outputs: Sequence[nd.NDArray]
     ) -> Dict[str, nd.NDArray]:
-        """Return a stage's inputs, of the microbatch and of the previous stage's outputs."""
+        """Return the arrays that a stage reads: images, labels, or the previous stage's output."""
         arrays = {IMAGES: part.images, LABELS: part.labels}
         arrays.update(zip([ACTIVATION], previous_outputs))
         return {name: arrays[name] for name in self.stages[number].inputs}
@@ -108,9 +108,10 @@ def _shapes_and_types(part: Microbatch) -> Any:
 
 
 class StepProgram:
-    """The calls of one step of a `Pipeline`. A method for each instruction adds its calls.
+    """The calls of one step of a `Pipeline`.
 
-    ``microbatches``: those of the next step, all with the same shapes.
+    For each op there is a method with the same name, which adds the op's calls. ``microbatches``:
+    the microbatches of the next step, all with the same shapes as before.
     """
 
     def __init__(
@@ -136,8 +137,8 @@ class StepProgram:
     def passes(self, stage: int, backward: bool = True) -> List[Call]:
         """Return the forward and backward passes of all microbatches through one stage.
 
-        They wait for no other stage and compute with whatever the arrays contain, so that a stage
-        can be timed alone. ``backward=False``: only forward passes.
+        The passes do not wait for other stages and use the current contents of the arrays, so that
+        a stage can be timed alone. ``backward=False``: only forward passes.
         """
         compiled = self._pipeline.compiled_stages[stage]
         calls: List[Call] = []
@@ -185,7 +186,7 @@ class StepProgram:
         """Add no call: `recv_forward` copies the activation."""
 
     def recv_forward(self, device: int, stage: int, microbatch: int) -> None:
-        """Copy the previous stage's activation into a slot of this stage."""
+        """Add the copy of the previous stage's activation into a slot of this stage."""
         self._count_stashed(stage)
         previous, bound = self._bound[microbatch][stage - 1 : stage + 1]
         self.calls.append(partial(bound.inputs[ACTIVATION].copy, previous.outputs[0]))
@@ -202,10 +203,7 @@ class StepProgram:
             self.calls.append(partial(compiled.backward, bound))
 
     def send_backward(self, device: int, stage: int, microbatch: int) -> None:
-        """Copy the gradient of the activation to the head gradient of the previous stage.
-
-        That array belongs to this microbatch until its backward pass there.
-        """
+        """Add the copy of the activation's gradient to the head gradient of the previous stage."""
         previous, bound = self._bound[microbatch][stage - 1 : stage + 1]
         if self._pipeline.stages[stage].needs_input_gradient:
             copy = previous.heads.copies[0].copy
@@ -225,7 +223,7 @@ class StepProgram:
     def _hold_back(
         self, device: int, first_read: Sequence[nd.NDArray], written: Sequence[nd.NDArray]
     ) -> None:
-        """Hold a pass back until the previous pass of its device is done.
+        """Add a fence that holds a pass back until the device's previous pass is done.
 
         ``first_read``: arrays that the pass reads first. ``written``: arrays that it writes last.
         """

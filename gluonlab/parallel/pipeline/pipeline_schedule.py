@@ -1,13 +1,14 @@
-"""Pipeline schedules: which device runs which pass of which microbatch, in which order.
+"""Pipeline schedules: the order in which each device runs the passes of microbatches.
 
-A network is cut into stages, a batch into microbatches. Every microbatch goes forward through all
-stages, and then backward through them. Each device has a program, the list of its instructions,
-from which the cost and the memory of the schedule follow.
+A network is cut into stages, and a batch into microbatches. Every microbatch passes forward through
+all stages, and then backward. Each device has a program, which is the list of its instructions. The
+programs determine the cost and the memory of the schedule.
 
-SCHEDULES is the only list of schedules that commands, tests and pages read. Each entry is
-``f(devices, microbatches, stages_per_device=1) -> PipelineSchedule``, which raises ScheduleError
-for impossible arguments. A definition gives only the order of forwards and backwards. Messages are
-added: each recv just before it is needed, each send as soon as possible.
+SCHEDULES is the only list of schedules that commands, tests and pages read. Each entry is a
+function ``f(devices, microbatches, stages_per_device=1) -> PipelineSchedule``, which raises
+ScheduleError for impossible arguments. A definition only yields the order of forwards and
+backwards. Messages are added to it: each recv just before it is needed, and each send as soon as
+possible.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 SEND_FORWARD, RECV_FORWARD = "send_forward", "recv_forward"
 SEND_BACKWARD, RECV_BACKWARD = "send_backward", "recv_backward"
 OPS = (FORWARD, BACKWARD, SEND_FORWARD, RECV_FORWARD, SEND_BACKWARD, RECV_BACKWARD, UPDATE)
-NO_MICROBATCH = -1  # of an update, which is for all microbatches
+NO_MICROBATCH = -1  # the microbatch of an update, which is for all microbatches
 
 
 class Instruction(NamedTuple):
-    """Instruction of a device: ``op``, for a stage and one microbatch.
+    """An instruction of a device: ``op``, one of OPS, for a stage and a microbatch.
 
-    ``send_forward`` of stage s sends the activation to ``recv_forward`` of stage s+1.
-    ``send_backward`` sends the activation's gradient to stage s-1. The microbatch of ``update`` is
-    -1.
+    ``send_forward`` of stage s sends the stage's activation to ``recv_forward`` of stage s+1.
+    ``send_backward`` of stage s sends the gradient of its input to ``recv_backward`` of stage s-1.
+    The microbatch of ``update`` is -1.
     """
 
     op: str
@@ -44,16 +45,17 @@ class Instruction(NamedTuple):
 
 
 Program = Tuple[Instruction, ...]
-Order = Iterable[Tuple[str, int, int]]  # (FORWARD or BACKWARD, stage, microbatch), of one device
+# The passes of one device, in order: (FORWARD or BACKWARD, stage, microbatch).
+Order = Iterable[Tuple[str, int, int]]
 
 
 @dataclass(frozen=True)
 class PipelineSchedule:
-    """A pipeline's step on one batch, as data.
+    """The instructions of all devices for one batch.
 
-    Stage s, a part of the network, is on device ``s % devices``. Neighboring stages on one device
-    exchange no messages. ``programs``: the instructions of each device, in order.
-    `gluonlab.parallel.pipeline.verify_pipeline.check` lists what a valid schedule guarantees.
+    Stage s of the network is on device ``s % devices``. Neighboring stages on one device exchange
+    no messages. ``programs``: the instructions of each device, in order.
+    `gluonlab.parallel.pipeline.verify_pipeline.check` lists the properties of a valid schedule.
     """
 
     name: str
@@ -80,9 +82,10 @@ Maker = Callable[..., PipelineSchedule]
 
 
 def _schedule_maker(name: str, several_stages: bool) -> Callable[[Definition], Maker]:
-    """Return a decorator that turns a definition, which yields each device's order, into a maker.
+    """Return a decorator that turns a definition into a function that creates a PipelineSchedule.
 
-    ``several_stages``: whether the definition supports several stages per device.
+    The definition yields the order of each device. ``several_stages``: whether it supports several
+    stages per device.
     """
 
     def decorate(definition: Definition) -> Maker:
@@ -104,7 +107,7 @@ def _schedule_maker(name: str, several_stages: bool) -> Callable[[Definition], M
             orders = definition(devices, microbatches, stages_per_device)
             return from_orders(name, list(orders), microbatches, stages_per_device)
 
-        del make.__wrapped__  # type: ignore[attr-defined]  # its signature is that of all
+        del make.__wrapped__  # type: ignore[attr-defined]  # so that help() shows make's signature
         return make
 
     return decorate
@@ -126,7 +129,7 @@ def from_orders(
 
 
 def _add_messages(schedule: PipelineSchedule, device: int, order: Order) -> Iterator[Instruction]:
-    """Yield an order with its messages, and the updates at the end."""
+    """Yield the instructions of an order, with sends and recvs, and the updates at the end."""
     for op, stage, microbatch in order:
         receives_activation, sends_activation = (
             schedule.crosses_devices(stage - 1),
@@ -149,8 +152,7 @@ def _add_messages(schedule: PipelineSchedule, device: int, order: Order) -> Iter
 def sequential(devices: int, microbatches: int, stages_per_device: int) -> Iterator[Order]:
     """One microbatch at a time goes forward and backward: one device works, and the others wait.
 
-    This is a network on several devices without a pipeline, the naive model parallelism of Huang et
-    al., "GPipe" (2019), figure 2b.
+    This is naive model parallelism without a pipeline: Huang et al., "GPipe" (2019), figure 2b.
     """
     for device in range(devices):
         stages = range(device, devices * stages_per_device, devices)
@@ -167,8 +169,8 @@ def gpipe(devices: int, microbatches: int, stages_per_device: int) -> Iterator[O
     """All microbatches go forward, then all go backward; every stage keeps all of them in between.
 
     Huang et al., "GPipe: efficient training of giant neural networks using pipeline parallelism"
-    (2019), figure 2c. Backward has the order of forward, as in Narayanan et al. (2021), not the
-    reverse, so that every schedule adds gradients in the same order.
+    (2019), figure 2c. Microbatches run backward in the same order as forward, as in Narayanan et
+    al. (2021). So all schedules add gradients in the same order.
     """
     for device in range(devices):
         yield [(op, device, m) for op in (FORWARD, BACKWARD) for m in range(microbatches)]
@@ -180,10 +182,9 @@ def one_forward_one_backward(
 ) -> Iterator[Order]:
     """After a few forwards, one forward and one backward in turns: GPipe's time in less memory.
 
-    A stage keeps as many microbatches as there are stages from it to the last, however many there
-    are. PipeDream-flush: Narayanan et al., "Memory-efficient pipeline-parallel DNN training"
-    (2021), section 3.2; "Efficient large-scale language model training on GPU clusters using
-    Megatron-LM" (2021), figure 4, top.
+    Stage s of p stages keeps at most p - s microbatches. The schedule is PipeDream-flush: Narayanan
+    et al., "Memory-efficient pipeline-parallel DNN training" (2021), section 3.2; "Efficient
+    large-scale language model training on GPU clusters using Megatron-LM" (2021), figure 4, top.
     """
     for device in range(devices):
         forwards = [(FORWARD, device, m) for m in range(microbatches)]
@@ -195,11 +196,12 @@ def one_forward_one_backward(
 def interleaved(devices: int, microbatches: int, stages_per_device: int) -> Iterator[Order]:
     """1F1B with several stages on each device, v of them, so that the bubble is v times shorter.
 
-    Microbatches go through a device's first stage in groups, as many as there are devices; then the
-    same group goes through its second stage, and so on. Narayanan et al., "Efficient large-scale
-    language model training on GPU clusters using Megatron-LM" (2021), section 2.2.2 and figure 4,
-    bottom. The paper requires whole groups. Any other number is the schedule of the next multiple,
-    without the microbatches that do not exist. With one stage on each device it is 1f1b.
+    A group has as many microbatches as there are devices. Each device runs a group through its
+    first stage, then the same group through its second stage, and so on. Narayanan et al.,
+    "Efficient large-scale language model training on GPU clusters using Megatron-LM" (2021),
+    section 2.2.2 and figure 4, bottom. The paper requires whole groups. Here the last group may be
+    incomplete: its missing microbatches are left out of the schedule. With v = 1 the schedule is
+    1f1b.
     """
     for device in range(devices):
         stages = range(device, devices * stages_per_device, devices)
@@ -221,13 +223,14 @@ def interleaved(devices: int, microbatches: int, stages_per_device: int) -> Iter
 def _alternate(
     forwards: List[Tuple[str, int, int]], backwards: List[Tuple[str, int, int]], warmup: int
 ) -> Order:
-    """Return ``warmup`` forwards, then alternating forwards and backwards, then the rest."""
+    """Return ``warmup`` forwards, then forwards and backwards in turns, then the last backwards."""
     ahead = min(warmup, len(forwards))
     steady = zip(forwards[ahead:], backwards)
     done = len(forwards) - ahead
     return [*forwards[:ahead], *(step for pair in steady for step in pair), *backwards[done:]]
 
 
+# The first line of each function's docstring is also printed as the schedule's description.
 SCHEDULES: Dict[str, Maker] = {
     "sequential": sequential,
     "gpipe": gpipe,

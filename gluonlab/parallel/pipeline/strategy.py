@@ -1,10 +1,10 @@
 """Pipeline parallelism, and the split between layers: stages of a network on different devices.
 
-With one microbatch at a time, devices work one after the other, and each needs memory for its part
-only. That is the split between layers. With several microbatches at a time it is a pipeline. There
-may be several copies of the network, which share each batch. Losses are summed and the update
-divides by the size of the batch. So any cuts, schedule and number of copies make the update of one
-device.
+Each device needs memory only for its own stages. The split between layers runs one microbatch at a
+time, so that devices work one after the other. A pipeline runs several microbatches at a time.
+Several copies of the network may share each batch. Losses are summed, and the update divides by the
+size of the batch. So the update is the same as on a single device, for any cuts, schedule and
+number of copies.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from gluonlab.parallel.strategy import (
     queue_phases,
 )
 
-LINE_WIDTH = 69  # of a line at the start of a run, without its title
+LINE_WIDTH = 69  # characters of a line that a run prints at its start, without the title
 
 
 class PipelineParallel(UnshardedParameters):
@@ -178,7 +178,7 @@ class PipelineParallel(UnshardedParameters):
         programs = self.programs(batch)
         queue_programs(programs)
         if len(programs) < len(self._copies):
-            # Idle copies still have the gradients of an earlier step, which would be added.
+            # Idle copies still hold the gradients of an earlier step, which would be summed, too.
             self.trainer.zero_grad(range(len(programs), len(self._copies)))
         self._losses = [program.loss for program in programs]
 

@@ -1,8 +1,9 @@
-"""Verification of pipeline schedules, by symbolic execution of their programs.
+"""Checks that pipeline schedules are valid, by simulation of their programs. Nothing is trained.
 
-`check` runs the programs twice. First it runs each alone: every instruction must be on the right
-device, after its prerequisites on this device, and in the order of microbatches. Then it runs all
-together, with bounded queues between neighboring stages: no device may wait forever.
+`check` simulates the programs twice. First it runs each program alone. Every instruction must be on
+the right device, after its prerequisites on this device, and in the order of microbatches. Then it
+runs all programs together, with bounded queues between neighboring stages. No device may wait
+forever.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ QueuedMessages = Counts[Tuple[str, int]]  # (send_..., sending stage) -> number 
 def check(schedule: PipelineSchedule, queue: int = 1) -> None:
     """Check that a schedule carries every microbatch forward and backward through all stages.
 
-    - Every op of a stage takes the microbatches in the order 0, 1, 2, ..., each once, on the
-      stage's device. So messages, which neither MPI nor NCCL label, reach their receivers. And all
+    - Every op of a stage processes the microbatches in the order 0, 1, 2, ..., each once, on the
+      stage's device. So messages reach the right receivers even without labels. Also, all
       schedules add gradients in the same order.
     - Nothing runs before its prerequisites. A forward needs the activation of the previous stage,
       which is received, or computed on the same device. A backward needs its own forward, and the
-      gradient of the next stage. A stage's update comes once, after all its backwards.
-    - No device waits forever if at most ``queue`` messages are under way between two neighboring
-      stages in each direction.
+      gradient from the next stage. A stage is updated once, after all its backwards.
+    - No device waits forever if the queue between two neighboring stages holds at most ``queue``
+      messages in each direction.
 
     Raises:
-        ScheduleError: The schedule is wrong. ``device`` and ``place`` of the error are those of the
-            first wrong instruction.
+        ScheduleError: The schedule is wrong. The attributes ``device`` and ``place`` of the error
+            locate the first wrong instruction.
     """
     _check_shape(schedule, queue)
     for device in range(schedule.devices):
@@ -55,10 +56,11 @@ def check(schedule: PipelineSchedule, queue: int = 1) -> None:
 
 
 def execution_order(schedule: PipelineSchedule, queue: int = 1) -> List[Tuple[int, Instruction]]:
-    """Return all (device, instruction) in an order in which prerequisites come first.
+    """Return all pairs (device, instruction) in an order in which prerequisites come first.
 
-    A single host thread queues this order. Devices alternate after each forward or backward, so
-    that none waits long for its first work. Raises ScheduleError if a device waits forever.
+    A single host thread can queue the instructions in this order. The order switches to the next
+    device after each forward or backward, so that no device waits long for its first work. Raises
+    ScheduleError if a device waits forever.
     """
     return list(_simulate(schedule, queue))
 
@@ -78,12 +80,13 @@ def peaks(schedule: PipelineSchedule) -> Tuple[int, ...]:
 
 
 def activation_change(schedule: PipelineSchedule, instruction: Instruction) -> int:
-    """Return by how many an instruction changes the number of microbatches that its stage keeps."""
+    """Return the change of the number of microbatches that the stage keeps: 1, 0 or -1."""
     first = RECV_FORWARD if schedule.crosses_devices(instruction.stage - 1) else FORWARD
     return (instruction.op == first) - (instruction.op == BACKWARD)
 
 
 def _check_shape(schedule: PipelineSchedule, queue: int) -> None:
+    """Raise ScheduleError for impossible numbers of devices, stages, programs or messages."""
     devices, stages, fault = schedule.devices, schedule.stages, ""
     if not all(map(is_positive_integer, (devices, stages, schedule.microbatches))):
         fault = (
@@ -101,7 +104,7 @@ def _check_shape(schedule: PipelineSchedule, queue: int) -> None:
 
 
 def _check_program(schedule: PipelineSchedule, device: int) -> None:
-    """Check the program of a device, apart from its messages."""
+    """Check the program of one device alone, without waiting for messages."""
     done: DoneCounts = Counter()
     for index, instruction in enumerate(schedule.programs[device]):
         fault = _find_fault(schedule, device, done, instruction)
@@ -158,7 +161,7 @@ def _find_fault(
 
 
 def _stage_ops(schedule: PipelineSchedule, stage: int) -> List[str]:
-    """Return the ops of a stage."""
+    """Return the ops that the program of a stage's device may contain for the stage."""
     before = [RECV_FORWARD, SEND_BACKWARD] * schedule.crosses_devices(stage - 1)
     after = [SEND_FORWARD, RECV_BACKWARD] * schedule.crosses_devices(stage)
     return [FORWARD, BACKWARD, *before, *after, UPDATE]
@@ -183,7 +186,10 @@ def _prerequisites(schedule: PipelineSchedule, instruction: Instruction) -> Iter
 
 
 def _simulate(schedule: PipelineSchedule, queue: int) -> Iterator[Tuple[int, Instruction]]:
-    """Run all programs, with messages; raise for the first device of a deadlock."""
+    """Simulate all programs with their messages, and yield each (device, instruction) that runs.
+
+    Raises ScheduleError for a deadlock.
+    """
     next_index = [0] * schedule.devices
     queued: QueuedMessages = Counter()
     while any(index < len(program) for index, program in zip(next_index, schedule.programs)):
@@ -197,7 +203,7 @@ def _simulate(schedule: PipelineSchedule, queue: int) -> Iterator[Tuple[int, Ins
                 next_index[device] += 1
                 yield device, instruction
                 if instruction.op in (FORWARD, BACKWARD):
-                    break  # its sends, which cost it no time, come in its next turn
+                    break  # the device's sends, which cost no time, come in its next turn
         if next_index == previous_index:
             raise _deadlock_error(schedule, next_index, queue)
 

@@ -1,8 +1,9 @@
-"""Tensor parallelism: each device has some channels of every layer that allows it.
+"""Tensor parallelism: the channels of layers are divided between the devices.
 
-Two operators join the devices (M. Shoeybi et al., "Megatron-LM", 2019, section 3). `CopyOperator`
-stands in front of layers that each compute some outputs of the same input. `SumOperator` stands
-behind layers that each use some inputs of the same outputs (`replica.py`). `layout_planner.py`
-derives their positions from the network's graph. Between them each device has a graph of its own
-(`layout.py`).
+- `replica.py` runs the network. Two operators connect the devices (M. Shoeybi et al.,
+  "Megatron-LM", 2019, section 3). `CopyOperator` precedes a layer whose outputs are divided: every
+  device reads the whole input. `SumOperator` follows a layer whose inputs are divided: every device
+  computes only a partial sum of all outputs.
+- `layout_planner.py` decides from the network's graph where the operators are needed.
+- `layout.py` creates the graphs of each device between these operators.
 """

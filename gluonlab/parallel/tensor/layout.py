@@ -1,7 +1,7 @@
 """Layout of tensor parallelism: the channels of each device, and the collectives between graphs.
 
-A value is *whole*, the same on all devices, or *split* along its channels, axis 1. A layer can be
-split in one of these modes:
+A value is *whole* if it is the same on all devices, or *split* along its channels (axis 1). A layer
+can be split in one of these modes:
 
 ======  =========================  =============================  ====================
 mode    input                      weight on each device          output
@@ -11,13 +11,14 @@ row     split                      columns of some inputs         summands (allr
 local   split, by groups           rows of some groups            split
 ======  =========================  =============================  ====================
 
-Operators on single channels (ReLU, pooling, BatchNorm, Dropout) run on split values. So alternating
-column and row needs one allreduce for two layers (Shoeybi et al., "Megatron-LM", 2019, section 3).
-All other operators run on whole values, on every device.
+Operators that process each channel separately (ReLU, pooling, BatchNorm, Dropout) run on split
+values. So if column and row layers alternate, two layers need one allreduce (Shoeybi et al.,
+"Megatron-LM", 2019, section 3). All other operators run on whole values, on every device.
 
-A *segment* is the part of the graph between two collectives, of which each device has a graph of
-its own (`segment_graphs`). Segment 0 ends with the first collectives; their results are inputs of
-segment 1, and so on. A value that a later segment uses goes through all segments in between.
+A *segment* is the part of the network between two collectives. Each device has its own graph for
+each segment (`segment_graphs`). Segment 0 ends with the first collectives. Their results are inputs
+of segment 1, and so on. If a later segment uses a value, the value is passed through all segments
+in between.
 """
 
 from __future__ import annotations
@@ -38,8 +39,12 @@ Shape = Tuple[int, ...]
 class SplitValue(NamedTuple):
     """A result of an `Operation`.
 
-    ``segment``: number of collectives before it. ``bounds``: its channels on each device; None if
-    it is whole. ``needs_gradient``: whether backward computes its gradient.
+    Attributes:
+        operation: Index of the operation.
+        output: Index among the outputs of the operation.
+        segment: Number of the value's segment.
+        bounds: The value's channels on each device; None for a whole value.
+        needs_gradient: Whether backward computes the value's gradient.
     """
 
     operation: int
@@ -52,8 +57,15 @@ class SplitValue(NamedTuple):
 class Operation(NamedTuple):
     """An operation that all devices run, with the same or with different channels.
 
-    ``inputs``: values, or names of parameters, images and labels. ``attrs``: attributes that
-    differ, for each device.
+    Attributes:
+        kind: NODE, SLICE, PAD, COPY or SUM.
+        segment: Number of the segment.
+        inputs: `SplitValue` objects, or names of parameters, images and labels.
+        node: For NODE, the operator.
+        attrs: For NODE, attributes that differ between devices, for each device.
+        bounds: Channels of each device in the result of NODE and SLICE, and in the input of PAD.
+        channels: For PAD, the number of channels of the result.
+        outputs: Number of outputs.
     """
 
     kind: str
@@ -80,7 +92,7 @@ class Layout(NamedTuple):
     heads: List[SplitValue]
     slices: Dict[str, Slice]
     segment_count: int
-    layers: Dict[str, str]  # the split layers, by name: column, row or local
+    layers: Dict[str, str]  # name of a split layer -> its mode: column, row or local
     attrs: Dict[str, Any]  # attributes of the graph
 
     @property
@@ -94,9 +106,11 @@ Key = Tuple[int, int]  # (operation, output)
 
 
 class SegmentEdge(NamedTuple):
-    """The edge for a value ``source`` of a segment, which is ``result`` in the next one.
+    """A value that is passed from a segment to the next segment.
 
-    ``kind``: SUM, COPY or PASS. ``needs_gradient``: whether backward sends its gradient back.
+    ``source``: key of the value. ``result``: its key in the next segment, after the collective
+    ``kind`` (SUM or COPY, or PASS for none). ``needs_gradient``: whether backward passes its
+    gradient back.
     """
 
     kind: str
@@ -111,7 +125,7 @@ class SegmentEdge(NamedTuple):
 
 
 def segment_edges(layout: Layout) -> List[List[SegmentEdge]]:
-    """Return the edges from each segment but the last to the next one."""
+    """Return the edges from each segment to the next. The last segment has no list of edges."""
     needs_gradient, first, last = _value_lifetimes(layout)
     edges: List[List[SegmentEdge]] = []
     for segment in range(layout.segment_count - 1):
@@ -153,7 +167,8 @@ def _value_lifetimes(layout: Layout) -> "Tuple[Dict[Key, bool], Dict[Key, int], 
 def segment_graphs(layout: Layout, device: int) -> List[mx.sym.Symbol]:
     """Return the graph of each segment on one device.
 
-    The outputs are the values of the edges to the next segment, in order, or the layout's heads.
+    The outputs of a graph are the values of the edges to the next segment, in order. The outputs of
+    the last graph are the layout's heads.
     """
     edges = segment_edges(layout)
     graphs = []
@@ -174,7 +189,7 @@ def segment_graphs(layout: Layout, device: int) -> List[mx.sym.Symbol]:
 def unsegmented_graph(layout: Layout, device: int) -> mx.sym.Symbol:
     """Return all segments up to the scores as one graph without collectives.
 
-    Only its shapes are right, which are those of the segments.
+    The graph has the right shapes, but computes wrong values. It is only used to infer shapes.
     """
     builder = _SegmentBuilder(device)
     for number, operation in enumerate(layout.operations):
@@ -200,7 +215,7 @@ class _SegmentBuilder:
         self._entries[edge.result] = self._get_variable(edge.name)
 
     def add_alias(self, number: int, source: Key) -> None:
-        """Use the value ``source`` as the result of operation ``number``."""
+        """Make the value ``source`` the result of operation ``number``."""
         self._entries[number, 0] = self._entries[source]
 
     def add_operation(self, number: int, operation: Operation) -> None:
@@ -223,7 +238,10 @@ class _SegmentBuilder:
             self._entries[number, output] = [entry[0], output, 0]
 
     def output_entry(self, key: Key, separate: bool) -> Entry:
-        """Return the entry of an output; ``separate``: of a copy that is no other output."""
+        """Return the entry of an output of the graph.
+
+        ``separate``: return a new copy, so that no two outputs share an array.
+        """
         entry = self._entries[key]
         if separate or self.nodes[entry[0]]["op"] == "null":
             name = "gives_{}_{}_{}".format(*key, len(self.nodes))
@@ -245,7 +263,7 @@ class _SegmentBuilder:
         return self._append(make_node("slice_axis", name, [entry], axis=1, begin=begin, end=end))
 
     def _pad(self, number: int, operation: Operation, entry: Entry) -> Entry:
-        """Pad the device's channels with zeros for those of the other devices."""
+        """Concatenate the device's channels with zeros in place of the other devices' channels."""
         assert operation.bounds is not None
         begin, end = operation.bounds[self._device]
         width = end - begin
@@ -258,7 +276,10 @@ class _SegmentBuilder:
         return self._append(make_node("Concat", name, parts, num_args=len(parts), dim=1))
 
     def _append_zeros(self, number: int, like: Entry, width: int, channels: int) -> List[Entry]:
-        """Return zeros of so many channels, computed from an array with ``width`` channels."""
+        """Append nodes for zeros with ``channels`` channels in all, and return their entries.
+
+        ``like`` is an array of ``width`` channels, which determines the other dimensions.
+        """
         zeros = []
         for begin in range(0, channels, width):
             part = self._slice(number, like, 0, min(width, channels - begin))
@@ -272,5 +293,5 @@ class _SegmentBuilder:
 
 
 def gradient_inputs(edges: Sequence[SegmentEdge]) -> List[str]:
-    """Return the names of the next segment's inputs whose gradients are sent back."""
+    """Return the names of the next segment's inputs whose gradients are passed back."""
     return [edge.name for edge in edges if edge.needs_gradient]

@@ -1,4 +1,4 @@
-"""Planner of tensor parallelism: decides how the channels of each operator are split."""
+"""Planner of tensor parallelism: decides how each operator's channels are split over devices."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ from gluonlab.parallel.tensor.layout import (
     SplitValue,
 )
 
+# Operators without parameters that process each channel separately.
 CHANNELWISE = {
     "Activation", "BlockGrad", "Cast", "Dropout", "Flatten", "Pooling", "_copy", "_div_scalar",
     "_maximum_scalar", "_minus_scalar", "_mul_scalar", "_plus_scalar", "_power_scalar", "abs",
     "amp_cast", "clip", "erf", "exp", "flatten", "hard_sigmoid", "identity", "log", "negative",
     "relu", "sigmoid", "softsign", "sqrt", "square", "tanh",
 }  # fmt: skip
-# Modes of LeakyReLU without weights and random numbers.
+# Modes of LeakyReLU that have neither weights nor random numbers.
 CHANNELWISE_LEAKY = {"leaky", "elu", "selu", "gelu"}
 SIZE_ATTRIBUTES = {"Convolution": "num_filter", "FullyConnected": "num_hidden"}
 ELEMENTWISE = {"elemwise_add", "elemwise_sub", "elemwise_mul", "_plus", "_Plus", "broadcast_add",
@@ -52,14 +53,13 @@ def plan_layout(
 
     Args:
         graph: Graph from images and labels to losses and scores.
-        inputs: Shapes from which all others follow, for a batch of any size.
+        inputs: Shapes of images and labels, for any number of images.
         trained: Names of the parameters with gradients.
         device_count: Number of devices of a copy.
         mode: COLUMN or ROW for all layers, or BOTH to alternate.
 
     Raises:
-        ModelError: No layer can be split, or the graph draws random numbers of which all devices
-            would need the same.
+        ModelError: No layer can be split, or all devices would need the same random numbers.
     """
     planner = _Planner(graph, inputs, trained, device_count, mode)
     for index in range(len(planner.nodes)):
@@ -79,7 +79,7 @@ def plan_layout(
 
 
 class _Planner:
-    """Planner that visits the nodes of a graph in order."""
+    """Planner that decides for one node of a graph after the other."""
 
     def __init__(
         self,
@@ -124,6 +124,7 @@ class _Planner:
     # Layers with weights
 
     def _split_layer(self, index: int, node: Node) -> SplitValue:
+        """Split a convolution or dense layer by groups, rows or columns, or replicate it."""
         data, width = (
             self._input_as_value(node["inputs"][0]),
             self.graph_info.channel_count(*node["inputs"][0][:2]),
@@ -154,7 +155,10 @@ class _Planner:
         return self._split_columns(index, node, data, column)
 
     def _flatten_input(self, node: Node, data: SplitValue) -> Tuple[SplitValue, int]:
-        """Return the vectors and their width for a dense layer, which itself flattens images."""
+        """Flatten the images that a dense layer reads; return the vectors and their length.
+
+        (In MXNet the dense layer itself would flatten the images.)
+        """
         index, output = node["inputs"][0][:2]
         shape = self.graph_info.shapes[index, output]
         width = math.prod(shape[1:])
@@ -167,7 +171,7 @@ class _Planner:
     def _split_columns(
         self, index: int, node: Node, data: SplitValue, bounds: Bounds
     ) -> SplitValue:
-        """Split a layer by outputs: every device computes some of them from the whole input."""
+        """Split a layer by outputs: every device computes some outputs from the whole input."""
         copied = self.operations.add_copy(self.operations.gather(data))
         self._slice_params(node, bounds, bias=True)
         self.layers[node["name"]] = COLUMN
@@ -191,9 +195,9 @@ class _Planner:
         )
 
     def _split_rows(self, index: int, node: Node, data: SplitValue, bounds: Bounds) -> SplitValue:
-        """Split a layer by inputs: every device computes summands of all outputs.
+        """Split a layer by inputs: every device computes partial sums of all outputs.
 
-        The bias is added once, after the allreduce.
+        An allreduce adds the partial sums. The bias is added once, after the allreduce.
         """
         data = data if data.bounds is not None else self.operations.scatter(data, bounds)
         weight, bias = self.graph_info.parameter_names(node)
@@ -216,7 +220,7 @@ class _Planner:
         )
         return self.operations.add(NODE, total.segment, (total, bias_row), add, needs_gradient=True)
 
-    # What has no weights, or one for each channel
+    # Operators without weights, or with one weight for each channel
 
     def _split_batch_norm(self, index: int, node: Node) -> SplitValue:
         """Split a BatchNorm, if its input is split and no other layer uses its parameters."""
@@ -255,7 +259,7 @@ class _Planner:
         return self.operations.add_node(node, (data,), data.bounds)
 
     def _split_channelwise(self, index: int, node: Node) -> SplitValue:
-        """Run an operator on single channels of its input, split or whole."""
+        """Run an operator that processes each channel separately, on a split or a whole input."""
         data = self._input_as_value(node["inputs"][0])
         bounds = data.bounds
         if bounds is not None:
@@ -309,7 +313,7 @@ class _Planner:
         return self.values[index, output]
 
     def _input_as_value(self, entry: Sequence[int]) -> SplitValue:
-        """Return an input as a value; images become one by an identity operation."""
+        """Return an input as a `SplitValue`; images first pass through an identity operation."""
         value = self._input_value(entry)
         if isinstance(value, SplitValue):
             return value
@@ -323,14 +327,21 @@ class _Planner:
             self.slices[own_bias] = Slice(0, bounds)
 
     def _split_bounds(self, units: int, channels: int) -> Optional[Bounds]:
-        """Return each device's channels, divided between whole ``units``; None if too few."""
+        """Divide ``channels``, which consist of equal ``units``, between the devices.
+
+        A unit is never divided, such as a group of a convolution. Returns None if there are fewer
+        units than devices.
+        """
         if units < self._device_count:
             return None
         return _scale_bounds(tuple(split_evenly(units, self._device_count)), channels)
 
 
 def _scale_bounds(bounds: Bounds, channels: int) -> Optional[Bounds]:
-    """Scale bounds to another number of channels; after Flatten, each channel is many."""
+    """Scale bounds to another number of channels, or return None if it is not a multiple.
+
+    For example, Flatten turns each channel into many.
+    """
     times, rest = divmod(channels, bounds[-1][1])
     return None if rest else tuple((begin * times, end * times) for begin, end in bounds)
 
@@ -352,8 +363,8 @@ def _check_not_random(node: Node) -> None:
 class GraphInfo:
     """Analysis of a graph: its nodes, shapes by (node, output), and number of uses of each node.
 
-    ``inputs``: shapes from which all others follow. ``last_layers``: layers without a layer behind
-    them.
+    ``inputs``: shapes of images and labels. ``last_layers``: layers whose results no other layer
+    uses.
     """
 
     def __init__(self, graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> None:
@@ -365,7 +376,7 @@ class GraphInfo:
         self.last_layers = _last_layers(self.nodes)
 
     def has_own_parameters(self, node: Node) -> bool:
-        """Return True if no other layer uses the parameters, and channels are axis 1."""
+        """Return True if no other layer uses a layer's parameters, and its channels are axis 1."""
         attrs = node.get("attrs", {})
         parameters = [entry[0] for entry in node["inputs"][1:]]
         return (
@@ -375,7 +386,7 @@ class GraphInfo:
         )
 
     def is_channelwise(self, node: Node) -> bool:
-        """Return True for an operator without parameters that works on single channels."""
+        """Return True for an operator without parameters that processes each channel separately."""
         attrs = node.get("attrs", {})
         if node["op"] == "LeakyReLU":
             return attrs.get("act_type", "leaky") in CHANNELWISE_LEAKY
@@ -387,7 +398,7 @@ class GraphInfo:
         return names[0], names[1] if len(names) > 1 else None
 
     def channel_count(self, index: int, output: int) -> int:
-        """Return the size of axis 1, or 0."""
+        """Return the size of axis 1, or 0 if there is no axis 1."""
         shape = self.shapes[index, output]
         return shape[1] if len(shape) > 1 else 0
 
@@ -405,7 +416,7 @@ def _count_uses(nodes: Sequence[Node]) -> List[int]:
 
 
 def _last_layers(nodes: Sequence[Node]) -> Set[int]:
-    """Return the indices of the layers without a layer behind them."""
+    """Return the indices of the layers whose results no other layer uses."""
     leads_to_layer = [False] * len(nodes)  # whether a layer comes after the node
     for index in range(len(nodes) - 1, -1, -1):
         for entry in nodes[index]["inputs"]:
@@ -444,7 +455,10 @@ class OperationList:
         attrs: Tuple[Dict[str, str], ...] = (),
         complete: bool = False,
     ) -> SplitValue:
-        """Add an operator on these values and, unless ``complete``, its own parameters."""
+        """Add an operator with these inputs.
+
+        The parameters of ``node`` are added to the inputs, unless the inputs are ``complete``.
+        """
         if not complete:
             params = node["inputs"][len(inputs) :]
             inputs += tuple(self._nodes[entry[0]]["name"] for entry in params)
@@ -456,7 +470,7 @@ class OperationList:
         return self.add(NODE, segment, inputs, node, attrs, bounds, needs_gradient=needs_gradient)
 
     def add_copy(self, value: SplitValue) -> SplitValue:
-        """Add a copy, whose backward sums the gradients of all devices."""
+        """Add a copy of a whole value; its backward sums the gradients of all devices."""
         if not value.needs_gradient:
             return value
         if ("copy", value) not in self._known:
@@ -465,12 +479,12 @@ class OperationList:
         return self._known["copy", value]
 
     def add_sum(self, value: SplitValue) -> SplitValue:
-        """Add the sum of the devices' summands, on all devices."""
+        """Add an allreduce, which sums the devices' values on all devices."""
         total = self.add(SUM, value.segment, (value,), needs_gradient=value.needs_gradient)
         return total._replace(segment=value.segment + 1)
 
     def scatter(self, value: SplitValue, bounds: Bounds) -> SplitValue:
-        """Return the value split by ``bounds``, from a whole value or one with other bounds."""
+        """Return ``value``, whole or with other bounds, split by ``bounds``."""
         if value.bounds == bounds:
             return value
         if ("parts", value, bounds) not in self._known:
@@ -500,7 +514,7 @@ class OperationList:
         return SplitValue(len(self.operations) - 1, 0, segment, bounds, needs_gradient)
 
     def gather(self, value: SplitValue) -> SplitValue:
-        """Return the whole value: the sum of the devices' channels, padded with zeros."""
+        """Return the whole value: the allreduce of the devices' channels, padded with zeros."""
         if value.bounds is None:
             return value
         key = ("whole", value)

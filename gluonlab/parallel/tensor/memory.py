@@ -1,7 +1,7 @@
 """Memory estimate of tensor parallelism, for each device of a copy of the network.
 
-Every segment has graphs and activations of its own. The head gradients of a segment lie in one of
-two memories, which segments use alternately. MXNet copies them to arrays of its own.
+Every segment has its own graphs and activations. The gradients between segments are in one of two
+memories, which segments use alternately. MXNet additionally copies the head gradients.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gluonlab.parallel.tensor.replica import Params, Segments
 
 
 class _SegmentBinding(NamedTuple):
-    """A set of bound graphs: images, label columns, and whether gradients accumulate."""
+    """One binding of all segments: number of images, label columns, and whether gradients add."""
 
     images: int
     columns: int
@@ -34,10 +34,10 @@ class _Segment(NamedTuple):
 
     Attributes:
         graph: The segment's graph.
-        inputs: Inputs of the network.
-        edge_inputs: Values of the previous segment.
-        bytes_per_binding: Bytes of each bound graph besides inputs and activations.
-        slot: Memory for the gradients of ``edge_inputs``.
+        inputs: Shapes and types of the images and labels that the segment reads.
+        edge_inputs: Shapes and types of the values from the previous segment.
+        bytes_per_binding: Bytes of each bound graph other than inputs and activations.
+        slot: Number of the memory for the gradients of ``edge_inputs``, 0 or 1.
         gradient_bytes: Bytes of these gradients.
     """
 
@@ -50,7 +50,7 @@ class _Segment(NamedTuple):
 
 
 class TensorMemory:
-    """Memory estimator of a copy, whose device i has the parameters ``params[i]``."""
+    """Memory estimator of a copy of the network. Device i has the parameters ``params[i]``."""
 
     def __init__(
         self,
@@ -60,7 +60,11 @@ class TensorMemory:
         plan: StrategyPlan,
         columns: int = 0,
     ) -> None:
-        """Store the segments. ``scoring``: those for labels (n,), if training has ``columns``."""
+        """Store the segments.
+
+        ``columns``: label columns of ``segments``, which train. ``scoring``: the segments for
+        evaluation, with labels (n,).
+        """
         self._levels = {columns: segments, 0: scoring}
         self._columns = columns
         self._params, self._plan = params, plan
@@ -71,7 +75,7 @@ class TensorMemory:
         return [self._estimate_device(device, bound) for device in range(len(self._params))]
 
     def _segment_bindings(self, shards: ShardSizes) -> Set[_SegmentBinding]:
-        """Return what `gluonlab.parallel.tensor.replica.TensorReplica` binds."""
+        """Return the bindings of `gluonlab.parallel.tensor.replica.TensorReplica`."""
         kinds = (shards.train_sizes, self._columns, True), (shards.score_sizes, 0, False)
         return {
             _SegmentBinding(end - begin, columns, number > 0 and trains)
@@ -92,7 +96,7 @@ class TensorMemory:
                 gradients[segment.slot] = max(
                     segment.gradient_bytes, gradients.get(segment.slot, 0)
                 )
-        # The graphs of a segment share the memory of the largest.
+        # The graphs of a segment share one memory, as large as the largest graph needs.
         largest = {columns: images for images, columns, _ in sorted(bound)}
         for columns, images in largest.items():
             for segment in self._iterate_segments(device, images, columns):
@@ -105,7 +109,7 @@ class TensorMemory:
         return MemoryEstimate(*fixed, bound_bytes + activations + sum(gradients.values()), inputs)
 
     def _iterate_segments(self, device: int, images: int, columns: int) -> Iterator[_Segment]:
-        """Yield the segments on a device for so many images and label columns."""
+        """Yield the segments on a device for a number of images and of label columns."""
         segments = self._levels[columns]
         edge_inputs: ArraySpecs = {}
         split = self._plan.split

@@ -1,4 +1,4 @@
-"""Tensor parallelism of one copy of a network: the graphs of each segment, and collectives."""
+"""Runs one copy of a network with tensor parallelism: graphs of segments, and collectives."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ class SumOperator:
     """Allreduce in forward, identity in backward: each device has one summand of a value."""
 
     def __init__(self, schedule: Schedule, values: Sequence[nd.NDArray]) -> None:
-        """Store the summands of the devices; the sum overwrites them."""
+        """Store the devices' summands, which the sum overwrites."""
         self._schedule, self.results = schedule, list(values)
 
     def forward(self) -> List[Call]:
-        """Return the calls that sum in place. Nothing else reads the summands, nor backward."""
+        """Return the calls that sum in place. Neither forward nor backward reads the summands."""
         return [Executor(self._schedule, [[value] for value in self.results]).run]
 
     def backward(self, gradients: Sequence[nd.NDArray]) -> List[Call]:
-        """Return no calls: the gradient of a sum is that of each summand."""
+        """Return no calls: the gradient of each summand equals the gradient of the sum."""
         return []
 
 
@@ -106,10 +106,10 @@ class _Calls(NamedTuple):
 
 
 class MicrobatchTraffic(NamedTuple):
-    """Bytes that one microbatch sends between devices.
+    """Bytes that are sent between devices for one microbatch.
 
-    ``inputs``: images and labels, to all devices but the first. ``sums``: the size of each array of
-    an allreduce, forward and backward.
+    ``inputs``: images and labels that are sent to all devices except the first. ``sums``: size of
+    the array of each allreduce, in forward and in backward.
     """
 
     inputs: int
@@ -119,7 +119,8 @@ class MicrobatchTraffic(NamedTuple):
 class TensorReplica:
     """A copy of the network on ``ctxs``; device i has the parameters ``params[i]``.
 
-    ``scoring``: the layout for labels (n,), if those of training have another shape.
+    ``scoring``: the layout for evaluation, whose labels have shape (n,). ``schedule``: the
+    allreduce of activations and their gradients.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class TensorReplica:
         accumulate: bool = False,
         hook: Optional[PhaseHook] = None,
     ) -> Tuple[nd.NDArray, nd.NDArray]:
-        """Do as `GraphReplica.forward`; ``hook`` gets the collectives."""
+        """Queue a forward pass, like `GraphReplica.forward`. ``hook`` receives the collectives."""
         key = (images.shape, images.dtype, labels.shape, labels.dtype, accumulate)
         if key not in self._calls:
             self._calls[key] = self._bind(images, labels, accumulate)
@@ -165,7 +166,7 @@ class TensorReplica:
         return (loss if train or not others else others[0]), scores
 
     def backward(self, scale: float = 1.0, hook: Optional[PhaseHook] = None) -> None:
-        """Queue the backward pass of the last forward's loss times ``scale``, on all devices."""
+        """Queue the backward pass of the last `forward`, for the loss times ``scale``."""
         assert self._last is not None, "forward comes first"
         for heads in self._last.heads:
             heads.fill(scale)
@@ -176,11 +177,12 @@ class TensorReplica:
                 call()
 
     def traffic(self) -> MicrobatchTraffic:
-        """Return the bytes that the last microbatch sent between devices."""
+        """Return the bytes that were sent between devices for the last microbatch."""
         assert self._last is not None, "forward comes first"
         return self._last.traffic
 
     def _bind(self, images: nd.NDArray, labels: nd.NDArray, accumulate: bool) -> _Calls:
+        """Bind all segments on all devices to inputs of these shapes. Return the calls."""
         segments = self.scoring_segments if len(labels.shape) == 1 else self.segments
         bounds: List[List[BoundGraph]] = []
         forward: List[Any] = []
@@ -190,8 +192,8 @@ class TensorReplica:
             inputs = {IMAGES: images, LABELS: labels}
             bounds.append(
                 [
-                    # Two alternating memories suffice: backward of a segment reads the gradients
-                    # in one, and writes those for the previous segment into the other.
+                    # Two alternating memories suffice: backward of a segment reads gradients in one
+                    # memory, and writes the gradients for the previous segment into the other.
                     graph.bind(
                         _graph_inputs(graph, inputs),
                         accumulate,
@@ -230,7 +232,10 @@ class TensorReplica:
         bounds: List[List[BoundGraph]],
         collectives: List[List[Any]],
     ) -> Tuple[List[Tuple[bool, Call]], List[HeadGradients]]:
-        """Return the backward calls from the last segment to the first, and the losses' heads."""
+        """Return the backward calls, and the head gradients of the losses.
+
+        The calls run from the last segment to the first.
+        """
         calls: List[Tuple[bool, Call]] = []
         losses: List[HeadGradients] = []
         for segment in range(len(bounds) - 1, -1, -1):
@@ -257,7 +262,7 @@ class TensorReplica:
 
 
 def _queue_collective(call: Call, hook: Optional[PhaseHook]) -> None:
-    """Queue a collective; ``hook``, if given, makes the call."""
+    """Queue a collective. If there is a ``hook``, it makes the call."""
     if hook is None:
         call()
     else:
@@ -295,7 +300,7 @@ class Segments:
 def _microbatch_traffic(
     segments: Segments, bounds: Sequence[Sequence[BoundGraph]]
 ) -> MicrobatchTraffic:
-    """Return the traffic; sums are those of forward, and of gradients of copied values."""
+    """Return the traffic: inputs, sums in forward, and sums of the gradients of copied values."""
     inputs = [
         array for segment in bounds for bound in segment[1:] for array in bound.arrays.values()
     ]

@@ -1,4 +1,7 @@
-"""Shards of parameters, optimizer states and running statistics, and their whole arrays."""
+"""Cuts parameters, optimizer states and running statistics into shards, and joins shards again.
+
+Each device holds one shard of a sliced array, and the whole of any other array.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ Parameters = Dict[str, gluon.Parameter]
 
 
 class ReplicatedParameter:
-    """A parameter that all devices have whole: ``parts[i]`` on device i of each copy."""
+    """A parameter that is not sharded. ``parts[i]`` is the parameter on device i of each copy."""
 
     def __init__(self, parts: Sequence[gluon.Parameter]) -> None:
         self.name = str(parts[0].name)
@@ -40,9 +43,11 @@ def shard_parameters(
     device: int,
     ctxs: Sequence[mx.Context],
 ) -> Parameters:
-    """Create the parameters of a device, on its contexts ``ctxs`` in each copy.
+    """Create one device's shards of the whole parameters ``params``.
 
-    They have the names, multipliers and values of the whole parameters ``params``.
+    Names, multipliers and values are those of ``params``. ``slices``: the sliced parameters, by
+    name. ``device``: number of the device. ``ctxs``: context of the device in each copy of the
+    network.
     """
     shards: Parameters = {}
     for name, whole in params.items():
@@ -67,7 +72,7 @@ def slice_shard(whole: nd.NDArray, slice: "Slice | None", device: int) -> nd.NDA
 
 
 def gather_shards(shards: Sequence[nd.NDArray], slice: "Slice | None") -> nd.NDArray:
-    """Concatenate the devices' shards on the CPU; nothing waits."""
+    """Return the whole array on the CPU: the devices' shards, concatenated. Nothing waits."""
     if slice is None:
         return shards[0].copyto(mx.cpu())
     return nd.concat(*[shard.copyto(mx.cpu()) for shard in shards], dim=slice.axis)
@@ -108,7 +113,7 @@ def shard_states(states: States, slices: Slices, device: int, params: Parameters
 
 
 class _DeviceNetwork(gluon.HybridBlock):
-    """The part of a network on one device, as far as `RunningStatistics` reads it."""
+    """One device's part of a network, with only the methods that `RunningStatistics` uses."""
 
     def __init__(
         self, layout: Layout, device: int, params: Parameters, paths: Mapping[str, str]
@@ -160,17 +165,17 @@ class ShardedStatistics:
         self.exist = self._by_device[0].exist
 
     def record_batch(self, shards: Sequence[nd.NDArray]) -> None:
-        """Do as `RunningStatistics.record_batch`."""
+        """Call `RunningStatistics.record_batch` for every device."""
         for statistics in self._by_device:
             statistics.record_batch(shards)
 
     def average(self) -> None:
-        """Do as `RunningStatistics.average`."""
+        """Call `RunningStatistics.average` for every device."""
         for statistics in self._by_device:
             statistics.average()
 
     def state(self) -> "Tuple[Dict[str, nd.NDArray], Dict[str, Any]]":
-        """Do as `RunningStatistics.state`, for whole statistics."""
+        """Return the result of `RunningStatistics.state` for the whole network."""
         states = [statistics.state() for statistics in self._by_device]
         first, counts = states[0]
         arrays = {
@@ -182,7 +187,7 @@ class ShardedStatistics:
         return arrays, counts
 
     def restore(self, arrays: Mapping[str, nd.NDArray], counts: Mapping[str, Any]) -> None:
-        """Do as `RunningStatistics.restore`, for whole statistics."""
+        """Restore every device's statistics from a `state` of the whole network."""
         for device, statistics in enumerate(self._by_device):
             statistics.restore(
                 {
@@ -193,6 +198,6 @@ class ShardedStatistics:
             )
 
     def _slice_of(self, name: str) -> Any:
-        """Return the slices of the array ``kind/copy/path`` of a state; None if it is whole."""
+        """Return the slice of the array "kind/copy/path" of a state; None for a whole array."""
         kind, *_, device_params = name.split("/")
         return self._slices.get(device_params) if kind in ("running", "start") else None

@@ -49,7 +49,8 @@ DEFAULT_ALGORITHM = "sharded"  # the allreduce of activations, unless the kvstor
 class TensorParallel(ReplicaStep):
     """The `Strategy` of tensor parallelism: copy i of the network is on ``plan.split.copies[i]``.
 
-    ``net`` has the whole parameters on the CPU, as of the last `sync_running_statistics`.
+    ``net`` holds whole parameters on the CPU, with the values at the last
+    `sync_running_statistics`.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class TensorParallel(ReplicaStep):
         return self._memory.estimate_memory(shards)
 
     def sync_running_statistics(self) -> None:
-        """Average the statistics over the copies, and update all parameters of ``net``."""
+        """Average the statistics over the copies, and copy all parameters to ``net``."""
         self.statistics.average()
         params = self.net._collect_params_with_prefix()
         for name, array in self.parameters().items():
@@ -140,7 +141,7 @@ class TensorParallel(ReplicaStep):
                     shard.copyto(array)
 
     def replicated_parameters(self) -> List[ReplicatedArray]:
-        """Return each shard with its copies, and each unsharded parameter with all devices."""
+        """Return each shard with the devices that hold it, and each unsharded parameter."""
         slices, first = self.layout.slices, self.device_params[0]
         sharded = [
             param
@@ -188,7 +189,7 @@ class TensorParallel(ReplicaStep):
         return {}
 
     def lines(self) -> "Iterator[Tuple[str, str]]":
-        """Yield how many layers are split in which mode, and the number of allreduces."""
+        """Yield a line with the number of layers split in each mode, and of allreduces."""
         counts = Counter(self.layout.layers.values())
         layers = ", ".join(f"{count} by {mode}" for mode, count in counts.items())
         sums = self.layout.allreduce_count

@@ -1,4 +1,4 @@
-"""An HTML page that plays pipeline schedules; its scene is in template/."""
+"""An HTML page that animates pipeline schedules. Its HTML and JavaScript are in template/."""
 
 from __future__ import annotations
 
@@ -53,14 +53,16 @@ _CHOICES = {
 }
 # Numbers that the page offers in addition to the requested ones.
 DEVICES, MICROBATCHES = (2, 4, 8), (4, 8, 16)
-SEVERAL = {"interleaved": 2}  # stages on each device
+# Schedules that the page offers with several stages on each device, and their number.
+SEVERAL = {"interleaved": 2}
 
+# A schedule with its estimated times.
 Priced = Tuple[PipelineSchedule, PipelineTimeline]
 CostsOf = Callable[[PipelineSchedule], Optional[Costs]]
 
 
 def as_page(priced: Iterable[Priced], start: int = 0, *, language: str = "en") -> str:
-    """Return an HTML page that plays schedules, starting with number ``start`` of them.
+    """Return an HTML page that animates the schedules ``priced``, first ``priced[start]``.
 
     Every forward, backward and update that takes time is drawn, with ``data-op``, ``data-stage``,
     ``data-microbatch``, ``data-begin`` and ``data-end`` as computed by `price`.

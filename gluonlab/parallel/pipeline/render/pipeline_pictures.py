@@ -1,8 +1,8 @@
-"""Pictures of a priced pipeline schedule: text for a terminal, and SVG; and their texts.
+"""Draws a pipeline schedule with its estimated times: as text for a terminal, and as SVG.
 
-In the text a line is a device, and time goes to the right. In the picture a row is a device; below,
-it shows how many microbatches each device keeps. Both, and the page (`pipeline_page.py`), show the
-same times, idle devices and texts.
+The module also contains the captions of both drawings, in each language. In both, each device has a
+row, and time goes to the right. Below, they show the number of microbatches that each device keeps.
+The page (`pipeline_page.py`) shows the same times, idle devices and captions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PipelineTexts(NamedTuple):
 
     page: Mapping[str, str]
     shown: Mapping[str, str]
-    # for `_scene_data`
+    # for `pipeline_page._scene_data` and the two drawings
     comma: str
     sizes: Sequence[Forms]  # devices, stages, microbatches
     bubble: str
@@ -58,8 +58,8 @@ WORDS: Dict[str, PipelineTexts] = {
 ENGLISH, JAPANESE = WORDS["en"], WORDS["ja"]
 
 
-MOST_DEVICES, MOST_COMPUTED = 16, 4096  # limits of eyes and browsers
-MOST_STEPS = 200  # steps of a page
+MOST_DEVICES, MOST_COMPUTED = 16, 4096  # devices and passes that are readable and fast to draw
+MOST_STEPS = 200  # steps through which a page moves
 SHADES = 3  # for the stages of one device
 _NEGLIGIBLE = 1e-9  # share of the whole time that rounding may cause
 
@@ -131,7 +131,10 @@ def most_kept(timeline: PipelineTimeline, device: int) -> int:
 
 
 def stashed_levels(timeline: PipelineTimeline, device: int) -> List[StashedActivations]:
-    """Return the microbatches that a device keeps over time, without levels of no duration."""
+    """Return the number of microbatches that a device keeps, over time.
+
+    Levels that last for no time are left out.
+    """
     kept, moment = timeline.kept[device], timeline.seconds * _NEGLIGIBLE
     lasting = [now for now, then in zip(kept, kept[1:]) if then.at_s - now.at_s > moment]
     changes: List[StashedActivations] = []
