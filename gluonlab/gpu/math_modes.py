@@ -121,7 +121,8 @@ def _silence_tuning_message(ctx: Any) -> None:
     """Prevent MXNet's message on how to switch cuDNN's tuning off.
 
     MXNet prints the message when it tunes the first convolution. So this function runs a
-    convolution of a single number without tuning. Users see the tuning in the time to the first step.
+    convolution of a single number without tuning. Users see the tuning in the time to the first
+    step.
     """
     from mxnet import nd
 

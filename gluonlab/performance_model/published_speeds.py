@@ -90,7 +90,7 @@ class Validation(NamedTuple):
     multiply_adds: Mapping[str, int]
 
     def as_dict(self) -> Dict[str, Any]:
-        """Return every published speed with its prediction, and the errors of each group, for JSON."""
+        """Return every published speed with its prediction, and each group's errors, for JSON."""
         return {
             "kind": "validation",
             "figures": [figure._asdict() for figure in self.figures],
@@ -304,6 +304,6 @@ def validation_text() -> str:
 
 
 def wrap_sentence(sentence: str, bullet: str) -> List[str]:
-    """Return ``sentence`` in lines of at most WIDTH characters. The first starts with ``bullet``."""
+    """Return ``sentence`` in lines of at most WIDTH characters. ``bullet`` starts the first."""
     indent = " " * len(bullet)
     return textwrap.wrap(sentence, WIDTH, initial_indent=bullet, subsequent_indent=indent)

@@ -137,8 +137,8 @@ INPUT_BYTES_PER_S = 12e9  # 16 lanes of PCIe 3.0, as NCCL counts them
 # times as many numbers. If the tiles do not fit, cuDNN uses another algorithm.
 WORKSPACE_BYTES, WINOGRAD_5_TILES = 2**30, 4
 KEPLER, VOLTA = 3.7, 7.0  # compute capabilities
-# Tensor cores need channels last, so cuDNN transposes MXNet's arrays before and after a convolution.
-# Each element of inputs and outputs is read and written once more.
+# Tensor cores need channels last, so cuDNN transposes MXNet's arrays before and after a
+# convolution. Each element of inputs and outputs is read and written once more.
 TRANSPOSE_PASSES = 2
 UPDATE_PASSES = 5  # SGD with momentum reads weight, gradient and momentum, and writes two
 SGD_STATES = 1  # arrays of state for each weight: the momentum
