@@ -533,7 +533,7 @@ class AllreduceMeasurement(NamedTuple):
         return f"wrong sums by {names}: see the column error" if names else None
 
     def as_json(self, content: Mapping[str, Any]) -> str:
-        """Return a JSON object with the machine, devices and rounds, and the keys of ``content``."""
+        """Return JSON with the machine, devices and rounds, and the keys of ``content``."""
         speeds = vars(self.report.speeds) if self.report.speeds else None
         head: Dict[str, Any] = {
             "machine": describe_machine(), "devices": [str(ctx) for ctx in self.ctxs],
