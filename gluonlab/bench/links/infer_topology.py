@@ -50,9 +50,7 @@ def fit_link(seconds: Mapping[int, Sequence[float]]) -> LinkFit:
     time counts as the time of the bytes.
     """
     times = {size: median(rounds) for size, rounds in seconds.items()}
-    ones, size = np.array(
-        [[1 / time, size / time] for size, time in times.items()]
-    ).T  # coefficients
+    ones, size = np.array([[1 / time, size / time] for size, time in times.items()]).T
     # the two columns differ by a factor of about 10^6
     scales = np.linalg.norm([ones, size], axis=1)
     columns = np.stack([ones, size], axis=1) / scales
