@@ -1,8 +1,9 @@
-"""The layout of a schedule's chunks in arrays, and the order of operations on them.
+"""The position of a schedule's chunks in arrays, and the order of operations on chunks.
 
-`partition` cuts arrays into chunks, or assigns whole arrays to chunks. `coalesce_transfers` lists
-the operations of an executor on GPUs, `list_chunk_writes` those on CPU devices. `OverlapTracker`
-finds uses of parts that must wait for each other.
+- `partition` divides arrays into chunks, or assigns whole arrays to chunks.
+- `coalesce_transfers` lists the operations of an executor on GPUs.
+- `list_chunk_writes` lists the operations of an executor on CPU devices.
+- `OverlapTracker` finds parts of arrays whose uses must wait for each other.
 """
 
 from __future__ import annotations
@@ -80,10 +81,10 @@ Cell = Tuple[int, int]  # (rank, chunk)
 
 
 class CoalescedTransfer(NamedTuple):
-    """Several transfers as one operation: add ``sources`` to ``dst``, or copy, the range ``part``.
+    """One operation for several transfers of a schedule.
 
-    ``transfers``: the number of the schedule's transfers in it. ``last_source_ready``: see
-    `ChunkWrite`.
+    It adds the range ``part`` of the ranks ``sources`` to that of rank ``dst``, or copies it.
+    ``transfers``: the number of the schedule's transfers. ``last_source_ready``: see `ChunkWrite`.
     """
 
     part: ArrayRange

@@ -1,11 +1,12 @@
 """Lower bounds on the price (`cost_model`) of any valid schedule on a topology.
 
-Three things cost time: latency, bytes on links, additions. A step with a transfer takes at least
-the lowest latency alpha, plus the bytes of its busiest link / that link's speed, because a link
-with bytes carries a message; then come its additions. So T steps cost at least T alpha + B n + G n,
-with B from `LinkCapacity.seconds_per_byte` and G from `addition_seconds_per_byte`. Schedules of few
-steps have separate bounds, because they need many messages at once. The lower bound is the minimum
-over the number of steps of the maximum of all bounds for that number.
+Latency, bytes on links, and additions take time. A step with a transfer takes at least the lowest
+latency alpha, plus the bytes of its busiest link / the speed of this link, plus its additions. So T
+steps on a buffer of n bytes take at least T alpha + B n + G n. B is the result of
+`LinkCapacity.seconds_per_byte`, and G of `addition_seconds_per_byte`. Schedules of few steps have
+separate bounds, because they need many messages at once. For each number of steps, the maximum of
+its bounds counts. The lower bound is the minimum of these maxima over all numbers of steps. p is
+the number of ranks, and a cell is a chunk of a rank.
 
 **Two steps.** Consider one chunk. Ranks read in the last step are not written in it, so one of them
 held the sum before: some rank v was complete after the first step, in which every cell held a

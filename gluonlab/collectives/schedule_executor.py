@@ -1,18 +1,21 @@
-"""Executor of schedules on NDArrays, in place, without blocking the host.
+"""Runs schedules on NDArrays, in place, without blocking the host.
 
 Each device has a list of arrays. MXNet's engine orders operations by the arrays that they read and
 write, and treats all slices of an array as the whole array. Two devices that write different chunks
-of one array would therefore wait for each other. So every chunk gets an alias, a separate array
-over the same memory, made with DLPack. The engine does not know that they share memory. A `Fence`
-before the first transfer and one after the last make the engine order them with other users of the
-array. In between, the dependencies of chunks order the transfers: there is no barrier between
-steps, which a schedule's price assumes. An array that is never cut needs neither alias nor fences,
-which would take most of the time of small messages.
+of one array would therefore wait for each other. So every chunk has an alias: a separate array over
+the same memory, made with DLPack. The engine does not know that aliases share memory with the
+array. A `Fence` before the first transfer and another after the last transfer make the engine order
+the aliases with other users of the array.
 
-On CPU devices a chunk passes all steps in pieces, small enough that the data that one transfer
-wrote is still in the cache when the next one reads it. On GPUs, MXNet waits for the stream after
-each operation. So chunks stay whole there, and neighboring chunks with the same source and target
-are moved as one (`gluonlab.collectives.chunk_layout.coalesce_transfers`).
+Between the fences, only the dependencies of chunks order the transfers. There is no barrier between
+steps, although the cost model assumes one. An array that is moved as a whole needs neither alias
+nor fences, which would take most of the time of small messages.
+
+On CPU devices, a chunk is divided into pieces, and each piece goes through all steps before the
+next piece. Pieces are so small that the data of a transfer is still in the cache when the next
+transfer reads it. On GPUs, MXNet waits for the stream after each operation. So chunks are not
+divided there, and neighboring chunks with the same source and target are moved at once
+(`gluonlab.collectives.chunk_layout.coalesce_transfers`).
 """
 
 from __future__ import annotations
@@ -71,12 +74,12 @@ MAX_EXECUTORS = 256  # more than the parameters of a ResNet-50
 
 
 class Executor:
-    """An executor of ``schedule`` on ``arrays``, in place; `run` runs it.
+    """Runs ``schedule`` on ``arrays``, in place, for each call of `run`.
 
-    All ranks get the same bits. Sums are computed in the arrays' own type. Creating an executor
-    takes about 50 microseconds per piece and waits for the arrays: create it once and run it often,
-    from one thread. Nothing is recorded for autograd. On GPUs, every transfer that adds needs
-    memory for the received piece.
+    All ranks receive the same bits. Sums are computed in the arrays' own type. Creating an executor
+    takes about 50 microseconds per piece, and waits for the arrays. So create it once, and run it
+    often, from one thread. Nothing is recorded for autograd. On GPUs, every transfer that adds
+    needs memory for the received piece.
 
     Args:
         schedule: the schedule.

@@ -78,8 +78,8 @@ def _import_finding(outcome: ProcessOutcome) -> Finding:
 def _fusion_finding(works: bool, on: bool, because: str) -> Finding:
     """Return the finding about fused operators on GPUs.
 
-    ``works``: whether the setting is possible on this machine. ``on``: whether MXNet fuses
-    operators. ``because``: the reason.
+    ``works``: whether the driver supports fusion. ``on``: whether MXNet fuses operators.
+    ``because``: the reason.
     """
     because = one_line(because)
     if works:

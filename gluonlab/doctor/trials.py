@@ -2,7 +2,7 @@
 
 ``python -m gluonlab.doctor.trials NAME DEVICES`` runs the trial NAME of TRIALS. It runs in a child
 process, which answers in lines of JSON. If a trial hangs or crashes, the other trials still run,
-and its earlier answers are kept. Only the child process uses GPUs.
+and its earlier answers are kept. Only the child process imports MXNet.
 
 The functions ``try_...`` run in the child process, and send answers: "Send device" means an answer
 with the key ``device``. The key ``trying`` names the current attempt. The functions ``..._faults``

@@ -1,8 +1,10 @@
-"""Synthesis of schedules for the links of a topology, and its lower bound.
+"""Searches for schedules for the links of a topology, and computes a lower bound.
 
-For each number of steps, `synthesize` finds the schedule with the fewest rounds per chunk.
-`rounds_lower_bound` bounds that number by linear programming, and `find_schedule` finds a schedule
-with CP-SAT of OR-tools.
+For each number of steps, `synthesize` searches for the schedule with the fewest rounds per chunk.
+`rounds_lower_bound` computes a lower bound of this number with linear programming. `find_schedule`
+finds a schedule with CP-SAT of OR-tools. `gluonlab.collectives.synthesis` explains rounds, lanes
+and turning points. In this module, ``turnings`` are the steps that are allowed as turning points: a
+chunk is summed in the steps before its turning point, and copied in the steps after it.
 """
 
 from __future__ import annotations
@@ -113,7 +115,10 @@ def _find_best(
     workers: int,
     report: Callable[[str], None],
 ) -> Optional[SynthesizedSchedule]:
-    """Return the schedule closest to the bound; the last third of the time is for easy goals."""
+    """Return the schedule that was found closest to the bound.
+
+    If no goal succeeds in two thirds of the time, the rest is for `find_any_schedule`.
+    """
     deadline, best = time.monotonic() + seconds, None
     for goal, rounds in _search_goals(network, steps, turnings, lower_bound):
         seconds_left = deadline - time.monotonic() - (0 if best else seconds / 3)
@@ -179,7 +184,10 @@ def find_any_schedule(
 def _search_goals(
     network: FlowNetwork, steps: int, turnings: Tuple[int, ...], lower_bound: RoundBound
 ) -> Iterator[Tuple[SearchGoal, float]]:
-    """Yield goals with their rounds as in `RoundBound`, the closest to the bound first."""
+    """Yield each goal with its number of rounds, in the unit of `RoundBound`.
+
+    Goals with larger symmetry groups come first, and then goals with fewer rounds.
+    """
     p = network.world_size
     for group in symmetry_groups(network):
         goals = []
@@ -293,7 +301,11 @@ def _add_flow(
 
 
 class SearchGoal(NamedTuple):
-    """The number of chunks and steps of a schedule, and its maximum number of rounds."""
+    """The properties of the schedule to find.
+
+    ``turnings``: the allowed turning points. ``rounds``: the maximum number of rounds of all steps.
+    ``group``: the symmetry that is imposed on the schedule.
+    """
 
     chunks: int
     steps: int
@@ -371,7 +383,11 @@ def _solve(solver: Any, model: Any) -> bool:
 
 
 def _add_chunk(model: Any, network: FlowNetwork, goal: SearchGoal) -> _ChunkVariables:
-    """Add a chunk: a tree of sums to its owner, then a tree of copies to all devices."""
+    """Add the variables and constraints of a chunk, and return the variables.
+
+    Sums flow along a tree to the chunk's owner before the turning point. Copies flow along a tree
+    from the owner to all devices afterwards.
+    """
     owners, turnings = orbit_representatives(network.world_size, goal.group), goal.turnings
     owned = {(r, k): model.new_bool_var("") for r in owners for k in turnings}
     model.add_exactly_one(owned.values())
