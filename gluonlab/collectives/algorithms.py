@@ -305,10 +305,12 @@ def hierarchical(world_size: int, chunks: Optional[int], groups: Optional[Groups
     Slow links between groups carry each chunk once each way. ``groups`` divide the ranks, such as
     ((0, 1, 2, 3), (4, 5, 6, 7)) for two quads of GPUs. The default is two halves. Groups may have
     different sizes. Member c mod size of a group sums chunk c for the group. By default there are
-    as many chunks as the largest group has members. Cost with G groups of g: 2 (g-1) (alpha + n/g beta) + (g-1) n/g gamma within the
-    groups, and between them 2 (G-1) (alpha + n/g beta) + (G-1) n/g gamma. Source: Cho, Finkler,
-    Serrano, Kung, Hunter, "BlueConnect: decomposing all-reduce for deep learning on heterogeneous
-    network hierarchy" (2019), section 3.
+    as many chunks as the largest group has members.
+
+    Cost with G groups of g ranks: 2 (g-1) (alpha + n/g beta) + (g-1) n/g gamma within the groups,
+    and 2 (G-1) (alpha + n/g beta) + (G-1) n/g gamma between them. Source: Cho, Finkler, Serrano,
+    Kung, Hunter, "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network
+    hierarchy" (2019), section 3.
     """
     groups = _resolve_groups(world_size, groups)
     count = _chunk_count("hierarchical", chunks, max(len(group) for group in groups))
@@ -534,9 +536,9 @@ def accepts_options(algorithm: Algorithm, **options: Any) -> bool:
 # --- several hosts: a reduce-scatter within hosts, an allreduce across, an all-gather within
 #
 # The allreduce across hosts runs between devices of equal rank in their hosts. All ranks run it at
-# the same time, each on the chunks that it owns after the reduce-scatter. So every chunk crosses the
-# network as often as with one device per host, and all devices of a host share the work. For the
-# source, see `hierarchical`.
+# the same time, each on the chunks that it owns after the reduce-scatter. So every chunk crosses
+# the network as often as with one device per host, and all devices of a host share the work. For
+# the source, see `hierarchical`.
 
 # algorithms across hosts; in trees, several chunks form a pipeline
 ACROSS_HOSTS = ("ring", "tree", "double_tree")

@@ -27,8 +27,8 @@ def partition(sizes: Sequence[int], chunks: int, whole: bool = False) -> List[Li
     """Return the parts of each chunk. Every element is in one part, and no part is empty.
 
     ``sizes``: the number of elements of each array. The arrays, laid end to end, are cut into equal
-    chunks. With ``whole``, arrays are not cut: the largest array comes first, and each goes to the
-    chunk with the fewest elements so far. A chunk may then be empty.
+    chunks. If ``whole`` is true, arrays are not divided. Each array, largest first, is assigned to
+    the chunk with the fewest elements so far. A chunk may then be empty.
     """
     if chunks < 1:
         raise ScheduleError(f"{chunks} chunks: there must be at least 1")
@@ -144,9 +144,10 @@ def _group_by_target(step: Step) -> Iterator[Tuple[int, int, str, Tuple[int, ...
 class ChunkWrite(NamedTuple):
     """A chunk of a rank that a step writes, and the ranks that it comes from.
 
-    ``last_source_ready``: the last source can be read without waiting, and nothing has to wait for
-    the read. No earlier step has written to the last source. The next step that writes to it, if
-    any, also reads the chunk of ``dst``, and so waits for the operation that has read both.
+    ``last_source_ready``: whether the last source can be read without waiting, and no operation has
+    to wait for the read. This is the case under two conditions. No earlier step has written to the
+    last source. If a later step writes to the last source, the next such step also reads the chunk
+    of ``dst``, and so waits for this operation.
     """
 
     dst: int
@@ -176,7 +177,7 @@ def list_chunk_writes(schedule: Schedule) -> List[ChunkWrite]:
 
 
 class OverlapTracker:
-    """Tracker of uses of a rank's elements, which must wait for uses of overlapping parts."""
+    """Tracks the uses of a rank's elements, to find which overlapping uses must be ordered."""
 
     def __init__(self) -> None:
         self._clock = 0

@@ -171,10 +171,10 @@ def algbw(size_bytes: float, seconds: float) -> float:
 
 
 def bus_factor(collective: str, world_size: int) -> float:
-    """Return the factor from algbw to the speed of the links (nccl-tests, doc/PERFORMANCE.md).
+    """Return busbw / algbw, by which algbw becomes comparable with the speed of the links.
 
-    It is 2 (n-1) / n for allreduce, and (n-1) / n for reduce_scatter and all_gather. Sizes are
-    those of the whole buffer.
+    The factor is 2 (n-1) / n for an allreduce over n ranks, and (n-1) / n for reduce_scatter and
+    all_gather (nccl-tests, doc/PERFORMANCE.md). Sizes are those of the whole buffer.
     """
     return (2 if collective == ALLREDUCE else 1) * (world_size - 1) / world_size
 

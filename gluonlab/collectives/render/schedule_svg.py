@@ -1,6 +1,6 @@
-"""A schedule as one SVG picture.
+"""Renders a schedule as one SVG picture.
 
-It has a panel for the start and for each step, a row for each chunk, a column for each rank, and an
+The picture has a panel for the start and for each step, a row for each chunk, a column for each rank, and an
 arrow for each transfer.
 """
 

@@ -1,7 +1,7 @@
 """Stored schedules, as files, for known machines and for devices behind a switch.
 
-A file contains the links of its schedules. It serves every topology with the same links, up to the
-numbers of devices. Everything is verified after reading.
+A file contains schedules and their links. Its schedules are used for every topology with the same
+links, even if the devices have other numbers. All schedules are verified after reading.
 """
 
 from __future__ import annotations
