@@ -130,7 +130,7 @@ def addition_seconds_per_byte(topology: Topology) -> float:
 
 
 def _allreduce_cases(capacity: LinkCapacity) -> List[List[LinearCost]]:
-    """Return the lower bounds of an allreduce in 2, 3, and 4 or more steps."""
+    """Return the lower bounds for allreduces of 2 steps, of 3 steps, and of 4 or more steps."""
     alpha = _lowest_latency(capacity)
     s_per_byte = capacity.seconds_per_byte(both_ways=True)
     inward, outward = capacity.min_fan_cost(True), capacity.min_fan_cost(False)
@@ -154,10 +154,10 @@ def _allreduce_cases(capacity: LinkCapacity) -> List[List[LinearCost]]:
 
 
 def _half_cases(capacity: LinkCapacity, collective: str) -> List[List[LinearCost]]:
-    """Return the lower bounds of a reduce_scatter or all_gather in 1, and 2 or more steps.
+    """Return the lower bounds for halves of an allreduce of 1 step, and of 2 or more steps.
 
-    One step is a fan. Each further step multiplies the contributions that a rank holds, or the
-    ranks that hold a chunk.
+    ``collective``: reduce_scatter or all_gather. One step is a fan. Each further step multiplies
+    the number of contributions that a rank holds, or the number of ranks that hold a chunk.
     """
     inward = collective == REDUCE_SCATTER
     alpha = _lowest_latency(capacity)
@@ -295,9 +295,9 @@ class LinkCapacity:
     def min_fan_cost(self, inward: bool) -> FanCost:
         """Return the cost of the cheapest fans into, or out of, ranks that share all chunks.
 
-        With the share x of the bytes, rank v's link l is busy for x c / bandwidth per byte, if c of
-        v's p - 1 routes pass it. Shares add up to 1. So for some rank that takes part, x times the
-        largest c / bandwidth is at least 1 / the sum of all inverses.
+        If a share x of the bytes fans into rank v, v's link l is busy for x c / bandwidth per byte,
+        where c of v's p - 1 routes pass the link. The shares of all ranks add up to 1. So for at
+        least one rank, x times the largest c / bandwidth is at least 1 / the sum of all inverses.
         """
         byte_limits, max_messages = [], []
         for routes in self._routes_by_rank(inward):

@@ -45,9 +45,11 @@ Links = Tuple[Link, ...]  # part of a route
 class PortRoutes(Mapping[Pair, Route]):
     """The routes between many devices, each through an output port and an input port.
 
-    Routes are created on access, because 1,024 devices have a million routes. ``out_links`` and
-    ``in_links``: the links of every device's ports, with the latency ``latency_s``.
-    ``special_routes``: the routes of pairs that use other links.
+    Routes are created on access, because 1,024 devices have a million routes.
+
+    ``out_links`` and ``in_links``: for each device, the links of its output port and input port.
+    ``latency_s``: the latency of a message through ports. ``special_routes``: the routes of pairs
+    that use other links.
     """
 
     def __init__(

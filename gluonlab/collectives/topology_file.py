@@ -157,9 +157,9 @@ def _refuse_repeated_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
 def write_topology(topology: Topology, path: Union[str, Path]) -> None:
     """Write a file, atomically, that `read_topology` reads as the same topology.
 
-    Raises OutputError, and ScheduleError for a topology that no file can hold: more than 256
-    devices, infinite speeds of links, different links with one name, names of several lines, and
-    schedules, which `schedules_file_text` writes.
+    Raises OutputError if writing fails. Raises ScheduleError for a topology that a file cannot
+    contain: more than 256 devices, infinite speeds of links, different links with one name, or
+    names of several lines. Also raises it for schedules, which `schedules_file_text` writes.
     """
     if topology.schedules:
         raise ScheduleError(f"{topology.name}: a file of its links has no place for its schedules")
@@ -234,9 +234,10 @@ ROUTE_KEYS = ("from", "to", "links", LATENCY)
 
 
 class TopologyReader:
-    """A reader of a file's parts, one after the other, which raises ScheduleError for mistakes.
+    """Reads a topology from the content of a JSON file. Raises ScheduleError for mistakes.
 
-    ``where``: the file, for messages. ``name``: the topology's name if the content has none.
+    ``where``: the file, for error messages. ``name``: the name of the topology if the content does
+    not contain one.
     """
 
     def __init__(self, where: str, content: Any, name: str) -> None:

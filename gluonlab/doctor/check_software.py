@@ -177,7 +177,7 @@ CUBLAS_PAIR = ("libcublas.so.11", "libcublasLt.so.11")  # call each other\'s pri
 
 
 class LinkerTrace(NamedTuple):
-    """What the dynamic linker reports about a library.
+    """The dynamic linker's report about a library.
 
     ``paths``: needed library -> its path, or None if the linker does not find it. ``complaints``:
     errors and warnings.

@@ -23,7 +23,7 @@ MIN_SPEED_RATIO = (
 
 
 class SharedLink(NamedTuple):
-    """A link that ``pairs`` share. It carries ``lanes`` chunks in a round, one message in a step."""
+    """A link that ``pairs`` share: ``lanes`` chunks in a round, and one message in a step."""
 
     pairs: Tuple[Pair, ...]
     lanes: int
